@@ -4,13 +4,13 @@
 //! after `use`, in an expression, in a type, or among the tokens of a macro.
 //!
 //! - A path belongs to the deepest module that it names: `crate::engine::step::Pass` to
-//!   `engine/step.rs`, and `crate::engine::Pass` to `engine/mod.rs`, even if that only re-exports
+//!   `engine/step.rs`, and `crate::engine::Pass` to `engine.rs`, even if that only re-exports
 //!   `Pass`.
 //! - A module inside a file belongs to the file.
 //! - `mod child;` imports nothing, nor does `pub use child::Item` (with any `pub`), which
 //!   re-exports an item of a module below. If the same file's code uses `Item`, that is an import.
-//! - Code that is compiled only for tests does not count: items under `#[cfg(test)]`, and the
-//!   files that they declare.
+//! - Code that is compiled only for tests does not count: items under `#[cfg(test)]`, and the files
+//!   that they declare.
 //!
 //! Names that come through `use other::*`, methods, and paths in attributes are not followed.
 

@@ -107,7 +107,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The repository's root.
+/// Returns the repository's root.
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_owned()

@@ -90,7 +90,7 @@ impl Messages {
         }
     }
 
-    /// The number of complaints so far.
+    /// Returns the number of complaints so far.
     pub(crate) fn complaints(&self) -> usize {
         self.complaints.len()
     }

@@ -3,7 +3,7 @@
 use thiserror::Error;
 use trine_backend::BackendError;
 
-/// Why the engine could not do what was asked.
+/// Why the engine could not do what was requested.
 #[derive(Debug, Error)]
 pub enum EngineError {
     /// A request has no token to start from.
@@ -39,12 +39,12 @@ pub enum EngineError {
     UnknownToken {
         /// The id.
         id: u32,
-        /// Where it stands.
+        /// Its index in the prompt.
         index: usize,
         /// Entries in the vocabulary.
         vocabulary: usize,
     },
-    /// A sampling parameter has a value that means nothing.
+    /// A sampling parameter has a value that makes no sense.
     #[error("{field} is {found}; use {expected}")]
     BadSampling {
         /// Name of the parameter.
@@ -64,7 +64,7 @@ pub enum EngineError {
         /// What is accepted.
         expected: String,
     },
-    /// Every sequence is at work.
+    /// Every sequence is in use.
     #[error("all {sequences} sequences are busy; wait for one to finish or allow more at once")]
     NoFreeSequence {
         /// Sequences the engine was made for.
@@ -80,13 +80,13 @@ pub enum EngineError {
         /// Their prompt tokens.
         tokens: usize,
     },
-    /// The engine takes no more requests, because it is to end.
+    /// The engine accepts no more requests, because it is about to end.
     #[error("no more requests are taken: the engine is being stopped")]
     Draining,
-    /// An embedding is asked of an engine that was not made for them.
+    /// An embedding was requested of an engine that was not made for them.
     #[error("the model is loaded only to generate text")]
     NoEmbeddings,
-    /// The model gave logits that are infinite or not numbers.
+    /// The model returned logits that are infinite or not numbers.
     #[error(
         "the logits are not finite (token id {id} has {found}); the model file is damaged or its values overflow: \
          fetch it again, or try --device reference to rule the device out"
@@ -114,7 +114,7 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// An [`EngineError::BadOption`] from anything printable.
+    /// Returns an [`EngineError::BadOption`] from anything printable.
     pub(crate) fn option(
         option: &'static str,
         found: impl ToString,

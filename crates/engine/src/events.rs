@@ -1,4 +1,4 @@
-//! What comes out of the engine.
+//! The output of the engine: events.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -70,7 +70,7 @@ pub enum Update {
         /// The stop id that ended it, for which there is no [`Update::Token`]. It is there if and
         /// only if `finish` is [`Finish::Stop`].
         stop: Option<u32>,
-        /// What the request cost.
+        /// The cost of the request.
         statistics: Statistics,
     },
 }
@@ -104,10 +104,10 @@ pub enum Finish {
     Cancelled,
     /// The request's deadline has passed.
     Deadline,
-    /// The constraint could not say which tokens may come, or allowed none.
+    /// The constraint could not determine which tokens may come, or allowed none.
     ConstraintFailed,
-    /// The model gave logits for this sequence that are infinite or not numbers; other sequences go
-    /// on.
+    /// The model returned logits for this sequence that are infinite or not numbers; other
+    /// sequences go on.
     NonFiniteLogits,
     /// The device failed in a step; every sequence ended with it.
     DeviceFailed,
@@ -133,16 +133,16 @@ impl fmt::Display for Finish {
     }
 }
 
-/// What a sequence has cost. A step's time counts in full for each sequence that took part in it.
+/// The cost of a sequence. A step's time counts in full for each sequence that took part in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
 pub struct Statistics {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Prompt tokens that were in the cache already and not run.
     pub reused_tokens: usize,
-    /// Tokens sampled, a stop id included.
+    /// Tokens sampled, including a stop id.
     pub generated_tokens: usize,
-    /// Steps that ran rows of the prompt; the last of them gives the first token.
+    /// Steps that ran rows of the prompt; the first token comes from the last of them.
     pub prefill_steps: usize,
     /// Steps that ran a generated token.
     pub decode_steps: usize,
@@ -159,12 +159,12 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Prompt tokens run per second, if any were.
+    /// Returns the prompt tokens run per second, if any were run.
     pub fn prefill_rate(&self) -> Option<f64> {
         rate(self.prompt_tokens.saturating_sub(self.reused_tokens), self.prefill_seconds)
     }
 
-    /// Tokens per second after the first one, if there were any.
+    /// Returns the tokens per second after the first one, if there were any.
     pub fn decode_rate(&self) -> Option<f64> {
         rate(self.decode_steps, self.decode_seconds)
     }

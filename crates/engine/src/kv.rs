@@ -532,12 +532,12 @@ impl KvCache {
         empty.or_else(|| self.oldest_ended_but(spared))
     }
 
-    /// The way of a sequence that reuses nothing.
+    /// Returns the way of a sequence that reuses nothing.
     fn afresh(&self, slot: usize) -> Way {
         Way { slot, reused: 0, copied_from: None, mildness: 1, tick: self.tick_of(slot) }
     }
 
-    /// The way that takes over an ended sequence's slot, cut to what is shared.
+    /// Returns the way that takes over an ended sequence's slot, cut to the shared positions.
     fn taken_over(&self, slot: usize, shared: usize) -> Option<Way> {
         let Slot { holder: Holder::Ended(tick), length, is_branch, .. } = self.slots[slot] else {
             return None;
@@ -553,7 +553,7 @@ impl KvCache {
         Some(Way { slot, reused, copied_from: None, mildness, tick })
     }
 
-    /// The way that uses another slot, which shares full blocks with this one.
+    /// Returns the way that uses another slot, which shares full blocks with this one.
     fn forked(&self, from: usize, shared: usize) -> Option<Way> {
         let reused = whole(shared);
         if reused == 0 || !self.can_cut(from, reused) {

@@ -1,4 +1,4 @@
-//! The sizes an engine is made for.
+//! The sizes of an engine.
 
 use trine_backend::placement::Bounds;
 use trine_backend::{BLOCK, Demand};
@@ -6,41 +6,41 @@ use trine_model::{KvType, Model, Plan};
 
 use crate::error::EngineError;
 
-/// Positions per sequence where the user does not say, unless the model has fewer.
+/// Positions per sequence if the user does not say, unless the model has fewer.
 const CONTEXT_DEFAULT: usize = 8192;
 /// Most sequences at once.
 const SEQUENCES_MAX: usize = 4096;
 /// Most rows in a step: as many workgroups as every Vulkan device runs side by side.
 const PREFILL_MAX: usize = (1 << 16) - 1;
 
-/// What an engine is made for.
+/// The sizes and formats of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// Positions per sequence, at most the model's own. None: the smaller of the model's and 8192,
-    /// less where memory does not suffice.
+    /// Positions per sequence, at most the model's own. `None` means the smaller of the model's and
+    /// 8192, or less if memory does not suffice.
     pub context: Option<usize>,
     /// How keys and values are stored.
     pub kv: KvType,
     /// Most sequences at once.
     pub sequences: usize,
-    /// Slots beside those: for sequences that ended and for beginnings that others share. Each
+    /// Slots besides those: for sequences that ended and for beginnings that others share. Each
     /// takes the memory of the local layers' rings.
     pub kept: usize,
     /// Most rows in a step.
     pub prefill: usize,
-    /// Most rows with logits in a step; never fewer than sequences.
+    /// Most rows with logits in a step; never fewer than `sequences`.
     pub outputs: usize,
-    /// Most bytes of keys and values. `None`: what is free. Where this does not hold every
-    /// sequence's whole context, sequences share it, and those that find no block give way to
+    /// Most bytes of keys and values; `None` means all that are free. If these do not hold every
+    /// sequence's whole context, sequences share them, and those that find no block give way to
     /// others.
     pub kv_memory: Option<u64>,
-    /// Whether it also gives embeddings ([`Job::Embed`](crate::Job::Embed)). A device prepares
+    /// Whether it also computes embeddings ([`Job::Embed`](crate::Job::Embed)). A device prepares
     /// steps for them, but holds no more weights.
     pub embeds: bool,
 }
 
 impl Default for EngineOptions {
-    /// One sequence, prompts in pieces of 512.
+    /// Returns options for one sequence, with prompts in pieces of 512.
     fn default() -> Self {
         Self {
             context: None,
@@ -56,15 +56,15 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
-    /// The Plan of a model that gives what is asked for.
+    /// Returns the Plan of a model with the outputs that these options ask for.
     pub fn plan(&self, model: &Model) -> Plan {
         if self.embeds { model.plan_with_states() } else { model.plan() }
     }
 
-    /// What is asked of placement for a model of `model_context` positions.
+    /// Returns the demand on placement for a model of `model_context` positions.
     ///
     /// # Errors
-    /// [`EngineError::BadOption`] naming the option that is out of range.
+    /// Returns [`EngineError::BadOption`] naming the option that is out of range.
     pub fn demand(&self, model_context: usize) -> Result<Demand, EngineError> {
         check("sequences", self.sequences, 1, SEQUENCES_MAX)?;
         check("kept", self.kept, 0, SEQUENCES_MAX)?;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub struct Rank {
     /// The request's own priority.
     pub priority: i32,
-    /// How many requests came before.
+    /// The number of requests that came before.
     pub arrival: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What goes into the engine, and the limits for it.
+//! The input of the engine: requests, and the limits for them.
 
 use std::time::Instant;
 

@@ -56,9 +56,9 @@ enum Phase {
 pub struct Scheduler {
     width: Width,
     phases: Vec<Phase>,
-    /// By slot: what its rows are for. A step has one goal.
+    /// By slot: the goal that its rows are for. A step has one goal.
     goals: Vec<usize>,
-    /// Whether rows for another goal were left out of the last step.
+    /// The goal whose rows were left out of the last step, if any.
     passed_over: Option<usize>,
     /// By slot: whether rows of it are in a step that was picked and has not
     /// [landed](Scheduler::land).
@@ -114,8 +114,8 @@ impl Scheduler {
     /// Picks the rows of the next step and counts them as run. `picks` is empty if there is nothing
     /// to do. Picks at most `decodes` decoding sequences, and next to any at most `prompt_rows`
     /// rows of prompts (both at least one). Passes over a sequence with rows in another step that
-    /// has not [landed](Scheduler::land). Returns the goal of the step; where sequences of several
-    /// wait, the goals take turns.
+    /// has not [landed](Scheduler::land). Returns the goal of the step; if sequences of several
+    /// goals wait, the goals take turns.
     pub fn next_step(
         &mut self,
         decodes: usize,
@@ -136,8 +136,8 @@ impl Scheduler {
         goal
     }
 
-    /// The goal of the next step: that of sequences that were passed over in the last one, or of
-    /// the first prompt.
+    /// Returns the goal of the next step: that of sequences that were passed over in the last one,
+    /// or of the first prompt.
     fn next_goal(&mut self) -> usize {
         let first = |but: Option<usize>| {
             let prompts = self.queue.iter().filter(|&&slot| !self.flying[slot]);
@@ -202,7 +202,7 @@ impl Scheduler {
                 continue;
             }
             let mut rows = left.min(budget.tokens);
-            // Rows wait for a step that can give their logits.
+            // Rows wait for a step that has room for their logits.
             match wanted {
                 Wanted::Nothing => {}
                 Wanted::Last if rows == left && budget.outputs == 0 => rows -= 1,
@@ -233,7 +233,7 @@ impl Scheduler {
         self.flying[slot] = false;
     }
 
-    /// Whether rows of a slot's sequence are in a step that has not landed.
+    /// Returns whether rows of a slot's sequence are in a step that has not landed.
     pub fn is_flying(&self, slot: usize) -> bool {
         self.flying[slot]
     }

@@ -5,8 +5,8 @@ use std::fmt;
 use sha2::{Digest, Sha256};
 
 /// Requests of one scope reuse what they have in common; those of different scopes never do,
-/// neither in memory nor on disk. So neither counts of reused tokens nor times reveal to one scope
-/// the prompts of another one.
+/// neither in memory nor on disk. So neither counts of reused tokens nor times reveal the prompts
+/// of one scope to another.
 ///
 /// The default is a scope like any other: that of all requests that name none.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]

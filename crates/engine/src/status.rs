@@ -2,7 +2,7 @@
 
 use crate::disk::StoreCounts;
 
-/// A picture of an engine between two steps, and counts since it was made.
+/// A picture of an engine between two steps, and counts since it was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
 pub struct Status {
     /// Sequences that have rows to run.
@@ -36,13 +36,13 @@ pub struct Status {
     pub width: usize,
     /// Sequences in the last step.
     pub step_sequences: usize,
-    /// Bytes that the steps had to read and write by the Plan's cost.
+    /// Bytes that the steps had to read and write according to the Plan's cost.
     pub bytes: f64,
     /// Requests accepted.
     pub requests: u64,
     /// Prompt tokens of the requests that started.
     pub prompt_tokens: u64,
-    /// Of those, tokens that were in the cache already, or were brought there from the store of
+    /// The number of these that were in the cache already, or were brought there from the store of
     /// prefixes.
     pub reused_tokens: u64,
     /// Tokens whose keys and values were brought from the store.

@@ -167,7 +167,7 @@ impl CatalogModel {
             .expect("the table holds names that can be parsed, which a test shows")
     }
 
-    /// The quantisation, as the file's name spells it.
+    /// Returns the quantisation, as the file's name spells it.
     pub fn quant(&self) -> &'static str {
         self.quant
     }

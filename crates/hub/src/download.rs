@@ -13,7 +13,7 @@ use crate::retry::{Failure, Retries};
 use crate::spelling::printable;
 
 /// The progress in bytes that resets the count of failures. Smaller gains do not, so that a server
-/// that sends a few bytes per connection cannot keep a download alive for ever.
+/// that sends a few bytes per connection cannot keep a download alive forever.
 const REAL_PROGRESS: u64 = 1 << 20;
 /// The largest file in bytes that is accepted from a server (16 TiB).
 const LARGEST_FILE: u64 = 16 << 40;

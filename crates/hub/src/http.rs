@@ -77,7 +77,7 @@ impl Client {
         Ok(Client { agent, endpoint, endpoint_text: text.to_owned(), config: config.clone() })
     }
 
-    /// The server's address without a final slash.
+    /// Returns the server's address without a final slash.
     pub(crate) fn endpoint(&self) -> &str {
         &self.endpoint_text
     }

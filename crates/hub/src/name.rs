@@ -51,12 +51,12 @@ impl ModelName {
         parse(text).map_err(|reason| HubError::InvalidName { name: printable(text, 80), reason })
     }
 
-    /// The account or organisation.
+    /// Returns the account or organisation.
     pub fn owner(&self) -> &str {
         &self.owner
     }
 
-    /// The repository's name without its owner.
+    /// Returns the repository's name without its owner.
     pub fn repo(&self) -> &str {
         &self.repo
     }
@@ -66,7 +66,7 @@ impl ModelName {
         format!("{}/{}", self.owner, self.repo)
     }
 
-    /// The requested model of the repository.
+    /// Returns the requested model of the repository.
     pub fn selection(&self) -> &Selection {
         &self.selection
     }

@@ -60,7 +60,7 @@ impl Part {
         Ok(part)
     }
 
-    /// Bytes the part holds.
+    /// Returns the bytes that the part holds.
     pub(crate) fn length(&self) -> u64 {
         self.length
     }

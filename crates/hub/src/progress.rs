@@ -3,17 +3,19 @@
 /// Receives the progress of a download. All methods are called on the thread that called
 /// [`Hub::pull`](crate::Hub::pull), one file after the other.
 pub trait Progress {
-    /// A file begins, `total` bytes long if that is known. Called again for the same file if
-    /// earlier bytes had to be discarded: the count then starts from zero.
+    /// Called when a file begins, `total` bytes long if that is known. Called again for the same
+    /// file if earlier bytes had to be discarded: the count then starts from zero.
     fn start(&mut self, file: &str, total: Option<u64>);
 
-    /// `bytes` more of the current file are on disk, including those from an earlier attempt.
+    /// Called when `bytes` more of the current file are on disk, including those from an earlier
+    /// attempt.
     fn advance(&mut self, bytes: u64);
 
-    /// The current file is whole and verified.
+    /// Called when the current file is whole and verified.
     fn done(&mut self, file: &str);
 
-    /// The download pauses, for another process that pulls the same model or before a repetition.
+    /// Called when the download pauses, for another process that pulls the same model or before a
+    /// repetition.
     fn waiting(&mut self, reason: &str) {
         let _ = reason;
     }

@@ -126,12 +126,12 @@ impl Rope {
 }
 
 impl LayerConfig {
-    /// The number of elements of all query heads together.
+    /// Returns the number of elements of all query heads together.
     pub fn query_width(&self) -> usize {
         self.heads * self.head_dim
     }
 
-    /// The number of elements of all key heads (or all value heads) together.
+    /// Returns the number of elements of all key heads (or all value heads) together.
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim
     }

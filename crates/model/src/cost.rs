@@ -109,8 +109,8 @@ impl AddAssign for Cost {
 }
 
 impl Cost {
-    /// The bytes that have to come from memory whatever the processor's caches hold: weights and
-    /// KV.
+    /// Returns the bytes that have to come from memory whatever the processor's caches hold:
+    /// weights and KV.
     pub fn memory_bytes(&self) -> u64 {
         self.weight_bytes + self.cache_bytes
     }

@@ -1,32 +1,35 @@
-//! Cutting: a Plan in two at the border of two layers, so that two devices can share a model.
+//! Cutting: divides a Plan into two at the border of two layers, so that two devices can share a
+//! model.
 //!
 //! At such a border few buffers hold values that are read later, usually one: the residual stream.
-//! They are the outputs of the first part and inputs of the second, in ascending order. What is
-//! gathered from a table or comes from another Plan, and was not changed, is an input of each part
-//! that reads it instead. Each part has only the weights and caches of its own steps.
+//! They are the outputs of the first part and inputs of the second, in ascending order. An input
+//! that is gathered from a table or comes from another Plan, and that no step of the first part
+//! changes, is an input of each part that reads it instead. Each part has only the weights and
+//! caches of its own steps.
 
 use std::collections::BTreeSet;
 
 use crate::plan::{BufferId, CacheId, Input, Op, Plan, Rows, Source, Step, WeightId};
 
-/// The most of a Plan's last layers for which `fits` holds: of the whole Plan, or of the second
-/// part of a cut. What holds for a part has to hold for those with fewer layers.
+/// Returns the largest number of a Plan's last layers for which `fits` holds: of the whole Plan, or
+/// of the second part of a cut. If `fits` holds for a part, it has to hold for those with fewer
+/// layers.
 pub fn last_layers_that_fit(plan: &Plan, fits: impl Fn(&Plan) -> bool) -> usize {
     if fits(plan) {
         return plan.layers();
     }
     let last = |before: &usize| cut(plan, *before).map(|[_, last]| last);
-    // Not every border can be cut. To ask whether a part fits may take long: it is asked of few.
+    // Not every border can be cut. `fits` may take long, so it is called for few of them.
     let borders: Vec<usize> = (1..plan.layers()).filter(|before| last(before).is_some()).collect();
     let first = borders.partition_point(|before| !last(before).is_some_and(|part| fits(&part)));
     borders.get(first).map_or(0, |before| plan.layers() - before)
 }
 
 /// Cuts a Plan in any form after its first `layers` layers: the first part with the embedding, the
-/// second with the output matrix. Of several borders the last of those is taken that the fewest
-/// buffers cross. None where there is no border: `layers` is 0 or not less than the Plan's, a cache
-/// is needed on both sides, or the first part has an input or output whose rows are those of wanted
-/// logits.
+/// second with the output matrix. Of several borders it takes the last of those that the fewest
+/// buffers cross. Returns `None` if there is no border: `layers` is 0 or not less than the Plan's,
+/// a cache is needed on both sides, or the first part has an input or output whose rows are those
+/// of wanted logits.
 pub fn cut(plan: &Plan, layers: usize) -> Option<[Plan; 2]> {
     if layers == 0 || layers >= plan.layers() {
         return None;
@@ -54,7 +57,7 @@ pub fn cut(plan: &Plan, layers: usize) -> Option<[Plan; 2]> {
         let id = input.buffer;
         !crosses(&id) && (touched_after.contains(&id) || plan.outputs.contains(&id))
     };
-    // What nobody reads stays with the first part: a batch has rows for it.
+    // An input that no step reads stays with the first part: a batch has rows for it.
     let reads_before = |input: &Input| touched_before.contains(&input.buffer) || !stays(input);
     let first_inputs: Vec<Input> = plan.inputs.iter().copied().filter(reads_before).collect();
     let handed_over = |&buffer: &BufferId| Input { buffer, source: Source::Part };
@@ -70,12 +73,13 @@ pub fn cut(plan: &Plan, layers: usize) -> Option<[Plan; 2]> {
     Some([first, Plan { alternatives: plan.alternatives, ..second }])
 }
 
-/// The steps of parts of `whole` one after the other: what they do together, for reports. A buffer,
-/// a weight or a gathered input that several have is listed for each. Inputs that come with the
-/// batch are those of the whole, in its order; its outputs are those of the last part.
+/// Returns a Plan of the steps of parts of `whole` one after the other: their work together, for
+/// reports. A buffer, a weight or a gathered input that several have is listed for each. Inputs
+/// that come with the batch are those of the whole, in its order; its outputs are those of the last
+/// part.
 ///
 /// # Panics
-/// Without any part.
+/// Panics if there are no parts.
 pub fn join<'a>(whole: &Plan, parts: impl IntoIterator<Item = &'a Plan>) -> Plan {
     let mut parts = parts.into_iter();
     let first = parts.next().expect("a model has at least one part").clone();
@@ -120,17 +124,17 @@ pub fn join<'a>(whole: &Plan, parts: impl IntoIterator<Item = &'a Plan>) -> Plan
 
 /// A place where a Plan can be cut.
 struct Border {
-    /// Whole steps before it.
+    /// Number of whole steps before it.
     steps: usize,
-    /// Whether the step after these adds to the residual stream and norms it for the next layer:
-    /// the border is between the two.
+    /// Whether the step after these adds to the residual stream and norms it for the next layer.
+    /// The border is then between the two.
     splits_norms: bool,
     /// The buffers that are handed over: at least one, in ascending order.
     crossing: Vec<BufferId>,
 }
 
-/// The border after the first `layers` layers that the fewest buffers cross, the last of several:
-/// those before it lie within a layer.
+/// Returns the border after the first `layers` layers that the fewest buffers cross, the last of
+/// several: those before it lie within a layer.
 fn narrowest_border(plan: &Plan, layers: usize) -> Option<Border> {
     let mut live: BTreeSet<BufferId> = plan.outputs.iter().copied().collect();
     let mut attends = plan.layers();
@@ -166,14 +170,14 @@ fn narrowest_border(plan: &Plan, layers: usize) -> Option<Border> {
     narrowest
 }
 
-/// Whether a buffer is an input that each part gets anew: it is no other part's, and none of these
-/// steps changes it.
+/// Returns whether a buffer is an input that each part gets again: it comes from no other part, and
+/// none of these steps changes it.
 fn comes_again(plan: &Plan, steps: &[Step], id: BufferId) -> bool {
     let is_own = |input: &Input| input.buffer == id && input.source != Source::Part;
     plan.inputs.iter().any(is_own) && !steps.iter().any(|step| step.op.writes().contains(&id))
 }
 
-/// The two norms of a step as steps of their own.
+/// Returns the two norms of a step as steps of their own.
 fn halves(step: &Step) -> Option<(Step, Step)> {
     let Op::NormAddNorm { input, weight, epsilon, target, next_weight, output } = step.op else {
         return None;
@@ -190,7 +194,7 @@ fn shares_a_cache(before: &[Step], after: &[Step]) -> bool {
     !caches(before).is_disjoint(&caches(after))
 }
 
-/// A Plan of some steps, with what they need of the whole.
+/// Returns a Plan of some steps, with what they need of the whole.
 fn part(
     plan: &Plan,
     mut steps: Vec<Step>,

@@ -1,7 +1,8 @@
-//! Alternatives: two Plans over the same layers as one, of which each step runs either end.
+//! Alternatives: combines two Plans over the same layers into one, of which each step runs one of
+//! the two ends.
 //!
 //! Texts are generated from the logits of few rows, and embedded from the hidden states of all. Up
-//! to the last attention the two Plans are the same. As one they share weights and caches, and a
+//! to the last attention the two Plans are the same. Combined they share weights and caches, and a
 //! batch says which end its rows are for.
 
 use crate::plan::{Buffer, BufferId, Plan, WeightId};
@@ -52,7 +53,7 @@ pub fn either(mut first: Plan, second: Plan) -> Option<Plan> {
     Some(first)
 }
 
-/// The buffer of a Plan that is like `buffer`; a new one if it has none.
+/// Returns the buffer of a Plan that equals `buffer`; adds one if there is none.
 fn buffer_of(plan: &mut Plan, buffer: &Buffer) -> BufferId {
     let known = plan.buffers.iter().position(|other| other == buffer);
     BufferId(known.unwrap_or_else(|| {
@@ -72,7 +73,7 @@ mod tests {
         WeightPlace,
     };
 
-    /// The residual stream, what attention gives, hidden states.
+    /// The residual stream, the output of attention, and the hidden states.
     const STREAM: BufferId = BufferId(0);
     const ATTENDED: BufferId = BufferId(1);
     const STATES: BufferId = BufferId(2);
@@ -93,7 +94,7 @@ mod tests {
         Op::Norm { input: STREAM, weight: WeightId(weight), epsilon: 1e-6, output }
     }
 
-    /// A Plan of one layer's attention, after which some operations give the states.
+    /// Returns a Plan of one layer's attention, after which some operations produce the states.
     fn plan(states: Rows, weights: &[&str], window: Option<usize>, tail: Vec<Op>) -> Plan {
         let buffer = |name: &str, rows| Buffer { name: name.to_owned(), rows, columns: 4 };
         let weight = |name: &&str| Weight {

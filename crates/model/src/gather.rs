@@ -1,5 +1,5 @@
-//! Gathering: a table of which single rows are looked up stays in the mapped file, and the host
-//! brings the rows.
+//! Gathering: a table of which only single rows are looked up stays in the mapped file, and the
+//! host reads the rows.
 
 use crate::plan::{Input, Op, Plan, Source, Step, WeightId, WeightPlace};
 

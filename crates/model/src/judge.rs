@@ -42,7 +42,7 @@ mod tests {
         [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
     }
 
-    /// The beginning of a file that announces far more than it contains.
+    /// Returns the beginning of a file that announces far more than it contains.
     fn beginning(entries: &[Vec<u8>]) -> Vec<u8> {
         let counts = [400_u64.to_le_bytes(), 30_u64.to_le_bytes()].concat();
         [b"GGUF".to_vec(), 3_u32.to_le_bytes().to_vec(), counts, entries.concat()].concat()

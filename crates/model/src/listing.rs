@@ -7,14 +7,14 @@
 
 use std::fmt;
 
-/// A step, or what a device makes of one.
+/// A step, or one of the parts that a device makes of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// Its number. `None` for what is there before the first step.
+    /// Its number; `None` for a line before the first step.
     pub number: Option<usize>,
-    /// Its name; one of layer 3 begins with `blk.3.`.
+    /// Its name; that of a step of layer 3 begins with `blk.3.`.
     pub label: String,
-    /// What it does. Values are called `%` and a number.
+    /// Its operation as text. Values are called `%` and a number.
     pub text: String,
 }
 
@@ -25,8 +25,8 @@ impl fmt::Display for Line {
     }
 }
 
-/// Steps in order. Printed, each has a line, and of layers that do the same only the first one is
-/// there.
+/// Steps in order. In print each has a line, and of layers that do the same only the first one is
+/// shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing(pub Vec<Line>);
 
@@ -50,10 +50,10 @@ impl fmt::Display for Listing {
 
 /// Neighbouring steps: those of a layer, or those before or after all layers.
 struct Section<'a> {
-    /// The layer, and later ones that do the same; none for steps of no layer.
+    /// The layer, and later ones that do the same; empty for steps of no layer.
     layers: Vec<usize>,
     lines: &'a [Line],
-    /// The same text for layers that do the same.
+    /// The text that is the same for layers that do the same.
     plain: String,
 }
 
@@ -76,8 +76,8 @@ impl Listing {
     }
 }
 
-/// How many steps belong to the section that begins here. A step of no layer that lies between
-/// steps of a layer is one of its own.
+/// Returns the number of steps in the section that begins here. A step of no layer that lies
+/// between steps of a layer counts as one of that layer.
 fn length(lines: &[Line], layer: Option<usize>) -> usize {
     let is_other = |line: &Line| {
         let found = layer_of(&line.label);
@@ -88,13 +88,13 @@ fn length(lines: &[Line], layer: Option<usize>) -> usize {
     last.map_or(end, |last| last + 1)
 }
 
-/// The layer that a label names.
+/// Returns the layer that a label names.
 fn layer_of(label: &str) -> Option<usize> {
     label.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }
 
-/// The text of a layer's steps with layers counted from this one and values from the first one that
-/// it names.
+/// Returns the text of a layer's steps with layers numbered relative to this one and values
+/// relative to the first one that it names.
 fn plain(lines: &[Line], layer: usize) -> String {
     let mut values = Vec::new();
     let mut text = String::new();
@@ -139,7 +139,7 @@ fn push_plain<'a>(text: &mut String, part: &'a str, layer: usize, values: &mut V
     }
 }
 
-/// The layers of a section in words.
+/// Returns the layers of a section in words.
 fn heading(layers: &[usize]) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for &layer in layers {
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(found.lines().collect::<Vec<_>>(), expected);
     }
 
-    /// Labels are names in a file's Plan or of other crates; none of them breaks a listing.
+    /// Labels are names in a file's Plan or names of other crates; none of them breaks a listing.
     #[test]
     fn labels_of_other_forms_are_of_no_layer() {
         for label in ["", "blk.", "blk.x.y", "blk.1", "blk.99999999999999999999.x", "%", "%x", "ä"]

@@ -73,17 +73,17 @@ impl Model {
         })
     }
 
-    /// The hyper-parameters.
+    /// Returns the hyper-parameters.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// How the model's makers sample it.
+    /// Returns how the model's makers sample it.
     pub fn defaults(&self) -> &GenerationDefaults {
         &self.defaults
     }
 
-    /// The model's files.
+    /// Returns the model's files.
     pub fn checkpoint(&self) -> &Checkpoint {
         &self.checkpoint
     }
@@ -151,7 +151,7 @@ impl Model {
         })
     }
 
-    /// The number that must be added to the stored norms to get factors.
+    /// Returns the number that must be added to the stored norms to get factors.
     pub fn norm_offset(&self) -> f32 {
         self.norm_offset
     }

@@ -46,8 +46,8 @@ pub fn narrow(mut plan: Plan) -> Plan {
     plan
 }
 
-/// Whether rows that nobody selects are wanted of a buffer that the steps `cut..select` write: it
-/// is an output, or read later.
+/// Returns whether a buffer that the steps `cut..select` write is needed with rows that nobody
+/// selects: it is an output, or read later.
 fn is_wanted_whole(plan: &Plan, cut: usize, select: usize) -> bool {
     let written: Vec<BufferId> =
         plan.steps[cut..select].iter().flat_map(|step| step.op.writes()).collect();

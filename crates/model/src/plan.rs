@@ -23,7 +23,7 @@ pub struct WeightId(pub usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CacheId(pub usize);
 
-/// How many rows a buffer has.
+/// The number of rows of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Rows {
     /// One for each token of the step.
@@ -35,15 +35,15 @@ pub enum Rows {
 /// Activations: (rows, columns) f32, row-major.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Buffer {
-    /// What the values are, for people.
+    /// Name of the values, for people.
     pub name: String,
-    /// What a row stands for.
+    /// The meaning of a row.
     pub rows: Rows,
     /// Values per row.
     pub columns: usize,
 }
 
-/// What a tensor is to the Plan. Its shape does not tell: a matrix may have one row.
+/// The role of a tensor in the Plan. Its shape does not determine it: a matrix may have one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightKind {
     /// The factors of a norm: floats, kept as they are.
@@ -67,7 +67,7 @@ pub enum WeightPlace {
 pub struct Weight {
     /// trine's name of the tensor, see [`crate::names`].
     pub name: String,
-    /// What it is.
+    /// Its role.
     pub kind: WeightKind,
     /// Out-features of a matrix, entries of a table, 1 for a vector.
     pub rows: usize,
@@ -75,24 +75,24 @@ pub struct Weight {
     pub columns: usize,
     /// How the values are stored.
     pub dtype: DType,
-    /// Where it lives.
+    /// Where it lives while the Plan runs.
     pub place: WeightPlace,
 }
 
 impl Weight {
-    /// Whether it is a matrix or a table.
+    /// Returns whether it is a matrix or a table.
     pub fn is_matrix(&self) -> bool {
         self.kind == WeightKind::Matrix
     }
 
-    /// Bytes of the stored tensor.
+    /// Returns the bytes of the stored tensor.
     pub fn bytes(&self) -> u64 {
         let blocks = self.columns.div_ceil(self.dtype.block_elements()) as u64;
         self.rows as u64 * blocks * self.dtype.block_bytes() as u64
     }
 }
 
-/// Keys and values of one layer for every position a sequence may look back to.
+/// Keys and values of one layer for every position to which a sequence may look back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cache {
     /// The layer that writes it.
@@ -101,7 +101,8 @@ pub struct Cache {
     pub kv_heads: usize,
     /// Elements per head.
     pub head_dim: usize,
-    /// Positions a sequence keeps: the window of a local layer, `None` for all of them.
+    /// Number of positions that a sequence keeps: the window of a local layer, `None` for all of
+    /// them.
     pub window: Option<usize>,
 }
 
@@ -114,7 +115,7 @@ pub struct Product {
     pub output: BufferId,
 }
 
-/// What the heads of a step look like.
+/// The heads of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heads {
     /// Query heads.
@@ -183,7 +184,7 @@ pub enum Op {
         key: BufferId,
         /// (tokens, kv heads x head dimension).
         value: BufferId,
-        /// Where to.
+        /// The cache that is written.
         cache: CacheId,
     },
     /// `softmax(scale * q . k) v` over the positions that the row may see: those up to its own, and
@@ -293,7 +294,7 @@ pub enum Op {
     },
 }
 
-/// What an operation touches, in place, so that it can be replaced.
+/// An operand of an operation, in place, so that it can be replaced.
 pub(crate) enum Operand<'a> {
     /// A buffer whose values are used.
     Read(&'a mut BufferId),
@@ -310,9 +311,9 @@ pub(crate) enum Operand<'a> {
 /// One step of a Plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
-    /// Where in the model it stands, such as `blk.3.attn`.
+    /// Its place in the model, such as `blk.3.attn`.
     pub label: String,
-    /// What it does.
+    /// Its operation.
     pub op: Op,
 }
 
@@ -328,7 +329,7 @@ pub struct Input {
 /// Where the rows of an [`Input`] come from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Source {
-    /// An earlier part of the same model, whose output they are.
+    /// An earlier part of the same model: the rows are its output.
     Part,
     /// A table of the model, of which the host gathers a row for each token:
     /// `table[token[r]] * scale`.
@@ -344,7 +345,7 @@ pub enum Source {
 }
 
 impl Input {
-    /// The table that its rows are gathered from, if any.
+    /// Returns the table that its rows are gathered from, if any.
     pub fn table(&self) -> Option<WeightId> {
         match self.source {
             Source::Table { table, .. } => Some(table),
@@ -352,7 +353,7 @@ impl Input {
         }
     }
 
-    /// Whether its rows come with the batch: all but those that are gathered.
+    /// Returns whether its rows come with the batch, as all do except those that are gathered.
     pub fn is_given(&self) -> bool {
         self.table().is_none()
     }
@@ -370,12 +371,12 @@ pub struct Plan {
     /// The steps, in order.
     pub steps: Vec<Step>,
     /// Buffers that are filled before the first step, each once. The token ids, which [`Op::Embed`]
-    /// and [`Source::Table`] read, are an input of every Plan that has one of these, and not in the
-    /// list.
+    /// and [`Source::Table`] read, are an input of every Plan that has one of these, and are not in
+    /// the list.
     pub inputs: Vec<Input>,
-    /// What the pass is for, at least one: (outputs, vocabulary) the logits, (tokens, hidden) the
-    /// residual stream for the part after it, or (tokens or outputs, hidden) hidden states. Logits
-    /// come first.
+    /// The results of the pass, at least one: (outputs, vocabulary) the logits, (tokens, hidden)
+    /// the residual stream for the part after it, or (tokens or outputs, hidden) hidden states.
+    /// Logits come first.
     pub outputs: Vec<BufferId>,
     /// Whether a step computes only one of the outputs, its goal, instead of all
     /// ([`either`](mod@crate::either)).
@@ -383,49 +384,49 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The buffer of an id.
+    /// Returns the buffer of an id.
     pub fn buffer(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.0]
     }
 
-    /// The weight of an id.
+    /// Returns the weight of an id.
     pub fn weight(&self, id: WeightId) -> &Weight {
         &self.weights[id.0]
     }
 
-    /// The cache of an id.
+    /// Returns the cache of an id.
     pub fn cache(&self, id: CacheId) -> &Cache {
         &self.caches[id.0]
     }
 
-    /// The buffers whose rows come with the batch, in the order of the inputs.
+    /// Returns the buffers whose rows come with the batch, in the order of the inputs.
     pub fn given(&self) -> impl Iterator<Item = BufferId> + '_ {
         self.inputs.iter().filter(|input| input.is_given()).map(|input| input.buffer)
     }
 
-    /// The buffer of an output, by its place in the list.
+    /// Returns the buffer of an output, by its index in the list.
     pub fn output(&self, index: usize) -> &Buffer {
         self.buffer(self.outputs[index])
     }
 
-    /// The number of goals that a step may have: each output is one if they are alternatives,
-    /// otherwise all are together.
+    /// Returns the number of goals that a step may have: each output is one if they are
+    /// alternatives, otherwise all together are one.
     pub fn goals(&self) -> usize {
         if self.alternatives { self.outputs.len() } else { 1 }
     }
 
-    /// The outputs that a step with this goal computes.
+    /// Returns the outputs that a step with this goal computes.
     pub fn outputs_of(&self, goal: usize) -> &[BufferId] {
         if self.alternatives { &self.outputs[goal..=goal] } else { &self.outputs }
     }
 
-    /// Whether a step with this goal computes the output of an index.
+    /// Returns whether a step with this goal computes the output of an index.
     pub fn gives(&self, goal: usize, output: usize) -> bool {
         !self.alternatives || goal == output
     }
 
-    /// For each step whether it is run for a goal: whether it changes a cache, or a value that is
-    /// read for one of the goal's outputs.
+    /// Returns for each step whether it is run for a goal: whether it changes a cache, or a value
+    /// that is read for one of the goal's outputs.
     pub fn serving(&self, goal: usize) -> Vec<bool> {
         if !self.alternatives {
             return vec![true; self.steps.len()];
@@ -444,17 +445,17 @@ impl Plan {
         serving
     }
 
-    /// Bytes of the weights that live at a place.
+    /// Returns the bytes of the weights that live at a place.
     pub fn bytes_at(&self, place: WeightPlace) -> u64 {
         self.weights.iter().filter(|weight| weight.place == place).map(Weight::bytes).sum()
     }
 
-    /// Layers in it: each attends once.
+    /// Returns the number of layers in it: each attends once.
     pub fn layers(&self) -> usize {
         self.steps.iter().filter(|step| matches!(step.op, Op::Attend { .. })).count()
     }
 
-    /// What a row of the step stands for.
+    /// Returns what a row of the step stands for.
     pub fn rows(&self, op: &Op) -> Rows {
         match op {
             Op::Select { output, .. } => self.buffer(*output).rows,
@@ -464,7 +465,7 @@ impl Plan {
 }
 
 impl Op {
-    /// Name of the operation, for people.
+    /// Returns the name of the operation, for people.
     pub fn name(&self) -> &'static str {
         match self {
             Op::Embed { .. } => "embed",
@@ -485,8 +486,8 @@ impl Op {
         }
     }
 
-    /// Shows each operand, in the order in which people name them: the one place that knows what an
-    /// operation touches.
+    /// Calls `see` with each operand, in the order in which people name them. This is the only
+    /// place that knows the operands of an operation.
     pub(crate) fn operands(&mut self, see: &mut dyn FnMut(Operand<'_>)) {
         use Operand::{Cache, Change, Read, Weight, Write};
         match self {
@@ -563,14 +564,14 @@ impl Op {
         }
     }
 
-    /// The operands that `pick` takes, in order.
+    /// Returns the operands that `pick` takes, in order.
     fn picked<T>(&self, mut pick: impl FnMut(Operand<'_>) -> Option<T>) -> Vec<T> {
         let mut picked = Vec::new();
         self.clone().operands(&mut |operand| picked.extend(pick(operand)));
         picked
     }
 
-    /// Buffers whose values the operation uses.
+    /// Returns the buffers whose values the operation uses.
     pub fn reads(&self) -> Vec<BufferId> {
         self.picked(|operand| match operand {
             Operand::Read(id) | Operand::Change(id) => Some(*id),
@@ -578,7 +579,7 @@ impl Op {
         })
     }
 
-    /// Buffers whose values the operation sets.
+    /// Returns the buffers whose values the operation sets.
     pub fn writes(&self) -> Vec<BufferId> {
         self.picked(|operand| match operand {
             Operand::Write(id) | Operand::Change(id) => Some(*id),
@@ -586,7 +587,7 @@ impl Op {
         })
     }
 
-    /// Buffers that the operation reads or writes, each once.
+    /// Returns the buffers that the operation reads or writes, each once.
     pub fn touches(&self) -> Vec<BufferId> {
         self.picked(|operand| match operand {
             Operand::Read(id) | Operand::Write(id) | Operand::Change(id) => Some(*id),
@@ -594,7 +595,7 @@ impl Op {
         })
     }
 
-    /// Weights the operation reads.
+    /// Returns the weights that the operation reads.
     pub fn weights(&self) -> Vec<WeightId> {
         self.picked(|operand| match operand {
             Operand::Weight(id) => Some(*id),
@@ -602,7 +603,7 @@ impl Op {
         })
     }
 
-    /// The KV cache that the operation reads or writes.
+    /// Returns the KV cache that the operation reads or writes.
     pub fn cache(&self) -> Option<CacheId> {
         let caches = self.picked(|operand| match operand {
             Operand::Cache(id) => Some(*id),
@@ -611,7 +612,7 @@ impl Op {
         caches.first().copied()
     }
 
-    /// Replaces every buffer id by what the map says.
+    /// Replaces every buffer id according to the map.
     pub(crate) fn rename(&mut self, map: &dyn Fn(BufferId) -> BufferId) {
         self.operands(&mut |operand| {
             if let Operand::Read(id) | Operand::Write(id) | Operand::Change(id) = operand {
@@ -620,7 +621,7 @@ impl Op {
         });
     }
 
-    /// Replaces every weight and cache id by what the maps say.
+    /// Replaces every weight and cache id according to the maps.
     pub(crate) fn rebind(
         &mut self,
         weight_of: &dyn Fn(WeightId) -> WeightId,

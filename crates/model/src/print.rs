@@ -13,7 +13,7 @@ impl fmt::Display for Plan {
         for (index, step) in self.steps.iter().enumerate() {
             writeln!(f, "{index:4}  {:<24} {}", step.label, self.describe(&step.op))?;
         }
-        // One output is what the last step gives.
+        // A single output is the result of the last step.
         if self.outputs.len() > 1 {
             for id in &self.outputs {
                 let name = if self.alternatives { "output, or" } else { "output" };

@@ -9,7 +9,7 @@ use crate::plan::{Plan, Rows};
 /// Alignment of every buffer, in bytes: a cache line, and the widest SIMD register.
 pub const ALIGNMENT: usize = 64;
 
-/// How many rows a Program is made for.
+/// The number of rows for which a Program is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Width {
     /// Most tokens in a step.
@@ -19,7 +19,7 @@ pub struct Width {
 }
 
 impl Width {
-    /// Rows of a kind.
+    /// Returns the rows of a kind.
     pub fn of(self, rows: Rows) -> usize {
         match rows {
             Rows::Tokens => self.tokens,
@@ -41,9 +41,9 @@ pub struct Scratch {
 /// A buffer's claim on memory: from the first to the last step that touches it, both included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// Which buffer, in the caller's numbering.
+    /// The buffer, in the caller's numbering.
     pub buffer: usize,
-    /// Its size, a multiple of what the caller wants offsets to be multiples of.
+    /// Its size, a multiple of the number of which the caller wants offsets to be multiples.
     pub bytes: usize,
     /// First step.
     pub first: usize,
@@ -81,7 +81,7 @@ fn claims(plan: &Plan, width: Width) -> Vec<Claim> {
         }
     }
     let end = plan.steps.len();
-    // Inputs are there before the first step.
+    // Inputs hold values before the first step.
     for input in &plan.inputs {
         let (_, last) = lifetimes[input.buffer.0].unwrap_or((0, 0));
         lifetimes[input.buffer.0] = Some((0, last));
@@ -101,7 +101,8 @@ fn claims(plan: &Plan, width: Width) -> Vec<Claim> {
     lifetimes.iter().enumerate().filter_map(claim).collect()
 }
 
-/// The lowest offset at which `claim` meets no placed buffer that lives at the same time.
+/// Returns the lowest offset at which `claim` overlaps no placed buffer that lives at the same
+/// time.
 fn lowest_free(placed: &[(usize, Claim)], claim: &Claim) -> usize {
     let mut busy: Vec<(usize, usize)> = placed
         .iter()

@@ -25,7 +25,7 @@ use crate::guard::{Asked, METHODS};
 use crate::lifecycle::{InFlight, Phase};
 use crate::warnings::Noted;
 
-/// Answers a request. Never fails: what goes wrong is a response too.
+/// Answers a request. Never fails: an error is a response too.
 pub(crate) async fn answer(
     app: Arc<App>,
     router: Router,
@@ -51,7 +51,7 @@ pub(crate) async fn answer(
             Method::OPTIONS => Scope::default(),
             _ => app.guard.check_key(&request, client)?,
         };
-        // What only tells about the server is answered to the end.
+        // Requests that only ask about the server are answered to the end.
         if work.is_some() && app.lifecycle.phase() != Phase::Running {
             return Err(ApiError::draining());
         }
@@ -86,8 +86,8 @@ pub(crate) async fn answer(
     span.in_scope(|| finish(&app, response, &asked, started.elapsed(), work, is_from_known_source))
 }
 
-/// The span of a request. Where OpenTelemetry has a name for an attribute, that is the field's
-/// (<https://opentelemetry.io/docs/specs/semconv/http/http-spans/>).
+/// Returns the span of a request. Where OpenTelemetry has a name for an attribute, the field has
+/// that name (<https://opentelemetry.io/docs/specs/semconv/http/http-spans/>).
 fn request_span(asked: &Asked) -> Span {
     tracing::info_span!(
         "request",
@@ -136,7 +136,7 @@ fn finish(
     if is_from_known_source {
         app.guard.allow_page(asked, headers);
     }
-    // Whatever another hop takes for the end of a chunked body: nothing after it is read as a
+    // Another hop may see the end of a chunked body elsewhere: nothing after it is read as a
     // request. And the rest of a body that is too large or too slow is not waited for.
     if asked.is_chunked || !is_from_known_source || matches!(status.as_u16(), 408 | 413) {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
@@ -151,7 +151,7 @@ impl<F: Future> Future for CatchPanic<F> {
     type Output = Result<F::Output, Box<dyn Any + Send>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // What a panic leaves behind belongs only to this request.
+        // The state that a panic leaves behind belongs only to this request.
         match std::panic::catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(context))) {
             Ok(poll) => poll.map(Ok),
             Err(panic) => Poll::Ready(Err(panic)),

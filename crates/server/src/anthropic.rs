@@ -26,7 +26,7 @@ use crate::structure::Structure;
 use crate::unsupported::{Harmless, Unsupported, refuse};
 use crate::warnings::Warnings;
 
-/// Fields of the API that this server has not.
+/// Fields of the API that this server does not support.
 pub(crate) const UNSUPPORTED: [Unsupported; 2] =
     [("mcp_servers", Harmless::Off, "leave it out"), ("container", Harmless::Off, "leave it out")];
 
@@ -46,14 +46,14 @@ pub(crate) async fn handle(
     flow::answer(&app, request, read).await
 }
 
-/// Tokens of a conversation.
+/// Counts the tokens of a conversation.
 pub(crate) async fn count_tokens(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let read = |fields: Fields<'_>| {
         let mut warnings = Warnings::default();
-        // What ends with the assistant's words is counted like all else.
+        // A conversation that ends with the assistant's words is counted like any other.
         let rendering = Rendering::default();
         Ok((conversation(fields, rendering, &mut warnings)?, warnings))
     };
@@ -98,8 +98,8 @@ impl flow::Asked for Asked {
     }
 }
 
-/// Whether and how much a model may think before it answers. Those of this server answer at once,
-/// which each of the ways allows.
+/// Checks whether and how much a model may think before it answers. The models of this server
+/// answer at once, which each of the settings allows.
 fn check_thinking(fields: Fields<'_>) -> Result<(), ApiError> {
     let Some(thinking) = fields.object("thinking")? else { return Ok(()) };
     let thinking = Fields::within(thinking, "thinking.");
@@ -109,8 +109,8 @@ fn check_thinking(fields: Fields<'_>) -> Result<(), ApiError> {
     }
 }
 
-/// Tools and their choice, put into OpenAI's form; errors name the fields of this one. Tools that
-/// Anthropic's servers run, or know without a schema, are left out.
+/// Puts the tools and their choice into OpenAI's form; errors name the fields of this one. Tools
+/// that Anthropic's servers run, or know without a schema, are left out.
 fn calling(fields: Fields<'_>, warnings: &mut Warnings) -> Result<Calling, ApiError> {
     let (mut tools, mut left_out) = (Vec::new(), LeftOut::default());
     let mut places = Places::default();
@@ -157,7 +157,7 @@ struct Unfolded {
 }
 
 impl Unfolded {
-    /// Adds a message that the request has at a place; gives its field.
+    /// Adds a message that stands at `place` in the request; returns its field.
     fn push(&mut self, message: Value, place: String) -> String {
         let field = format!("messages[{}]", self.messages.len());
         self.messages.push(message);
@@ -166,9 +166,9 @@ impl Unfolded {
     }
 }
 
-/// A message's blocks of calls and results, put into OpenAI's form: calls into a field of their
-/// message, each result into a message before the rest of it. What a model has thought is for that
-/// model only and left out, as is what tools have done that run on another server.
+/// Puts a message's blocks of calls and results into OpenAI's form: calls into a field of their
+/// message, each result into a message before the rest of it. A model's thoughts are for that model
+/// only and left out, and so is what tools that run on another server have done.
 fn unfold(index: usize, message: &Value, unfolded: &mut Unfolded, warnings: &mut Warnings) {
     let place = format!("messages[{index}]");
     let is_of = |block: &Value, kind: &str| block.get("type").is_some_and(|name| name == kind);
@@ -178,7 +178,7 @@ fn unfold(index: usize, message: &Value, unfolded: &mut Unfolded, warnings: &mut
         return;
     };
     let (mut rest, mut calls) = (Vec::new(), Vec::new());
-    // Each with its field.
+    // Each part with its field.
     let mut fields = Vec::new();
     for (index, block) in blocks.iter().enumerate() {
         let place = format!("{place}.content[{index}]");
@@ -225,20 +225,21 @@ fn unfold(index: usize, message: &Value, unfolded: &mut Unfolded, warnings: &mut
     }
 }
 
-/// Whether blocks of a type tell what a tool has done that runs on the server.
+/// Returns whether blocks of a type report what a tool that runs on the server has done.
 fn is_hosted(kind: &str) -> bool {
     matches!(kind, "server_tool_use" | "mcp_tool_use" | "tool_reference")
         || (kind.ends_with("_tool_result") && kind != "tool_result")
 }
 
-/// A conversation that ends with the assistant's words is one that it goes on with.
+/// Reads how the prompt ends: the model continues a conversation that ends with the assistant's
+/// words.
 fn rendering(fields: Fields<'_>) -> Result<Rendering, ApiError> {
     let last = fields.list("messages")?.and_then(<[Value]>::last);
     let continues = last.is_some_and(|last| last["role"] == "assistant");
     Ok(Rendering { begins_answer: !continues, continues_last: continues, ..Rendering::default() })
 }
 
-/// The messages with their tools, after the system's instructions.
+/// Reads the messages with their tools, after the system's instructions.
 fn conversation(
     fields: Fields<'_>,
     rendering: Rendering,
@@ -261,7 +262,7 @@ fn conversation(
     Ok(conversation.after(system(fields)?.as_deref()))
 }
 
-/// The system's instructions.
+/// Reads the system's instructions.
 fn system(fields: Fields<'_>) -> Result<Option<String>, ApiError> {
     Ok(Some(match fields.get("system") {
         None => return Ok(None),
@@ -275,7 +276,8 @@ fn system(fields: Fields<'_>) -> Result<Option<String>, ApiError> {
     }))
 }
 
-/// Parts of text to one text: what follows a prompt must be found in it.
+/// Joins a message's parts of text into one text: the text to be continued must be found in the
+/// prompt.
 fn flatten(message: &mut Message) {
     if let trine_text::Content::Parts(parts) = &message.content {
         let texts = parts.iter().filter_map(|part| part.text.as_deref());
@@ -292,7 +294,7 @@ fn stop(reason: &Reason) -> (&'static str, Option<&str>) {
     }
 }
 
-/// The blocks of an answer, at least one.
+/// Returns the blocks of an answer, at least one.
 fn blocks(parts: &[ReplyPart]) -> Value {
     let block = |part: &ReplyPart| match part {
         ReplyPart::Text(text) => json!({"type": "text", "text": text}),
@@ -323,7 +325,7 @@ struct Events {
     id: String,
     model: Arc<str>,
     prompt_tokens: usize,
-    /// Blocks that have ended.
+    /// Number of blocks that have ended.
     blocks: usize,
     /// Whether a block of text has begun and not ended.
     is_open: bool,

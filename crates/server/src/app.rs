@@ -35,14 +35,14 @@ pub(crate) struct App {
     /// Models that are being fetched.
     pub(crate) pulls: Pulls,
     /// Room for bodies, in permits of [`BODY_PERMIT_BYTES`]. The first [`BODY_PERMIT_BYTES`] of a
-    /// body need none, nor do as many of its values: connections bound these, and ordinary requests
-    /// pass whatever large bodies do.
+    /// body need none, nor do as many bytes of its values: the number of connections bounds these,
+    /// and ordinary requests pass whatever large bodies do.
     pub(crate) bodies: Arc<Semaphore>,
-    /// As much room for the embeddings of answers, in permits of the same size: who reads slowly
-    /// keeps no body out.
+    /// As much room again for the embeddings of answers, in permits of the same size: a client that
+    /// reads slowly keeps no body out.
     pub(crate) answers: Arc<Semaphore>,
     workers: Workers,
-    /// Where large bodies are read, and what work they make is done.
+    /// Where large bodies are read, and where the work that they make is done.
     pub(crate) bulk: Bulk,
     /// When the server started, in seconds since 1970.
     pub(crate) started: u64,

@@ -1,4 +1,5 @@
-//! Bodies of requests, within bounds of size and time; and what bodies of responses keep.
+//! Bodies of requests, within bounds of size and time, and values that a response's body keeps
+//! until it is sent.
 
 use std::ops::Deref;
 use std::pin::Pin;
@@ -40,7 +41,7 @@ impl Deref for Object {
     }
 }
 
-/// Fields that hold grammars, or what becomes one.
+/// Fields that hold grammars, or what becomes a grammar.
 const GRAMMARS: [&str; 16] = [
     "ebnf",
     "format",
@@ -61,7 +62,7 @@ const GRAMMARS: [&str; 16] = [
 ];
 
 impl Object {
-    /// How much work it may make.
+    /// Returns how much work the request may make.
     fn weight(&self) -> Weight {
         let has = |name: &&str| self.map.get(*name).is_some_and(|value| !value.is_null());
         match Weight::of(self.bytes) {
@@ -71,24 +72,25 @@ impl Object {
     }
 }
 
-/// A request that is understood as far as that needs no model, and the room that it takes.
+/// A request that is understood as far as is possible without the model, and the room that it
+/// takes.
 #[derive(Debug)]
 pub(crate) struct Received<T> {
     /// What it asks for.
     pub(crate) asked: T,
     /// Its field `model`.
     pub(crate) model: Option<String>,
-    /// Whose wire format its path has.
+    /// The dialect of its path.
     pub(crate) dialect: Dialect,
     pub(crate) weight: Weight,
     pub(crate) scope: Scope,
     pub(crate) room: Vec<OwnedSemaphorePermit>,
 }
 
-/// Reads the JSON object that a request carries.
+/// Reads the JSON object of a request.
 ///
 /// # Errors
-/// 400 for what is not JSON object, 408, 413, 415, and 503 where other bodies take all the room.
+/// 400 if the body is not a JSON object, 408, 413, 415, and 503 if other bodies take all the room.
 pub(crate) async fn read_object(
     app: &Arc<App>,
     request: Request<Body>,
@@ -96,10 +98,10 @@ pub(crate) async fn read_object(
     parsed(app, request, Ok).await
 }
 
-/// Reads a request for a model: its object, and of that as much as needs no model.
+/// Reads a request for a model: its object, and as much of it as needs no model.
 ///
 /// # Errors
-/// As [`read_object`], and what `read` finds.
+/// As [`read_object`], and the errors of `read`.
 pub(crate) async fn receive<T: Send + 'static>(
     app: &Arc<App>,
     request: Request<Body>,
@@ -116,7 +118,7 @@ pub(crate) async fn receive<T: Send + 'static>(
     parsed(app, request, receive).await
 }
 
-/// Parses the object that a request carries, and goes on with it in the same place.
+/// Parses the object of a request, and runs the rest of the work in the same place.
 async fn parsed<T: Send + 'static>(
     app: &Arc<App>,
     request: Request<Body>,
@@ -138,8 +140,9 @@ async fn parsed<T: Send + 'static>(
     .await
 }
 
-/// Permits for a body of this size. The first [`BODY_PERMIT_BYTES`] need none: connections bound
-/// how often these are taken, and what is small passes whatever takes the permits.
+/// Returns the permits for a body of this size. The first [`BODY_PERMIT_BYTES`] need none: the
+/// number of connections bounds how often these are taken, and small bodies pass even where large
+/// ones take all permits.
 pub(crate) fn permits(bytes: usize) -> usize {
     bytes.saturating_sub(1) / BODY_PERMIT_BYTES
 }
@@ -148,8 +151,8 @@ fn no_room() -> ApiError {
     ApiError::overloaded("other requests take all the room for bodies; try again later")
 }
 
-/// The body must say that it is JSON, or nothing: a web page can send other types to a foreign
-/// server without being asked whether it may. Ollama's clients say anything.
+/// Checks the body's media type: it must be JSON, or absent. A web page can send other types to a
+/// foreign server without being asked whether it may. Ollama's clients send any type.
 fn check_type(request: &Request<Body>) -> Result<(), ApiError> {
     let headers = request.headers();
     let refused = |message: &str| {
@@ -204,7 +207,7 @@ struct Reading<'a> {
 
 impl<'a> Reading<'a> {
     /// # Errors
-    /// 413 for a body that is too large by its own account.
+    /// 413 if the body's announced length is too large.
     fn begin(app: &'a App, body: Body) -> Result<Self, ApiError> {
         let deadline = Instant::now() + app.limits.body;
         let reading = Self { app, body, bytes: Vec::new(), room: Vec::new(), deadline };
@@ -214,7 +217,7 @@ impl<'a> Reading<'a> {
         Ok(reading)
     }
 
-    /// Bytes that the body has at least.
+    /// Returns the least number of bytes that the body has.
     fn announced(&self) -> u64 {
         http_body::Body::size_hint(&self.body).lower()
     }
@@ -229,7 +232,7 @@ impl<'a> Reading<'a> {
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, Code::BodyTooLarge, message)
     }
 
-    /// Reads on until there are more than `pause` bytes. Whether that was the whole body.
+    /// Reads on until there are more than `pause` bytes. Returns whether that was the whole body.
     async fn read(&mut self, pause: usize) -> Result<bool, ApiError> {
         while self.bytes.len() <= pause {
             let until = self.deadline.min(Instant::now() + self.app.limits.body_idle);
@@ -254,8 +257,8 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// A body of a response that keeps something until its last piece is in the connection's buffer, or
-/// it is given up. A slow client may get that piece much later.
+/// A body of a response that keeps a value until its last piece is in the connection's buffer, or
+/// until it is given up. A slow client may get that piece much later.
 pub(crate) struct Held<T> {
     body: Body,
     _held: T,
@@ -302,7 +305,7 @@ mod tests {
     struct Noting {
         pieces: Vec<Bytes>,
         threads: Arc<Mutex<Vec<String>>>,
-        /// Whether it says how long it is.
+        /// Whether it announces its length.
         is_announced: bool,
     }
 
@@ -327,7 +330,7 @@ mod tests {
         }
     }
 
-    /// The threads on which a body is read, and the one on which its connection goes on.
+    /// Returns the threads on which a body is read, and the one on which its connection goes on.
     async fn threads(pieces: usize, is_announced: bool) -> (Vec<String>, String) {
         let threads = Arc::new(Mutex::new(Vec::new()));
         let pieces = vec![Bytes::from(vec![b' '; LIGHT_BYTES / 2]); pieces];
@@ -354,7 +357,7 @@ mod tests {
             (2, true, 0),
             (2, false, 0),
             (4, true, 5),
-            // What is not announced is large when it turns out to be.
+            // A body without a length is large when it turns out to be.
             (4, false, 2),
         ] {
             let (threads, after) = threads(pieces, is_announced).await;

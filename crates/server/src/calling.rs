@@ -1,5 +1,5 @@
-//! Calls of tools: what a request declares, in the form that OpenAI's API has it, and what that
-//! makes of the prompt and the answer.
+//! Calls of tools: what a request declares, in the form of OpenAI's API, and how that changes the
+//! prompt and the answer.
 
 use serde_json::{Map, Value, json};
 use trine_text::{GrammarError, Message, Relaxed, ToolCall, ToolChoice, ToolError, Tools};
@@ -19,7 +19,7 @@ pub(crate) struct Calling {
     tools: Tools,
     choice: ToolChoice,
     parallel: bool,
-    /// Where the request has them.
+    /// Where the request has the tools.
     places: Places,
 }
 
@@ -37,8 +37,8 @@ impl LeftOut {
         self.names.extend(name.map(str::to_owned));
     }
 
-    /// Whether a choice, in OpenAI's form, demands what only these could do: it names one of them,
-    /// or demands any call where there are no other tools.
+    /// Returns whether a choice, in OpenAI's form, can be met only by these tools: it names one of
+    /// them, or demands any call where there are no other tools.
     fn is_demanded(&self, choice: &Value, others: &[Value]) -> bool {
         let is_one = |all: &[String], wanted: &str| all.iter().any(|one| one == wanted);
         match choice {
@@ -57,8 +57,8 @@ impl LeftOut {
 }
 
 impl Calling {
-    /// As [`Calling::new`], of tools that the request has in another form, in `places`, and some of
-    /// which were left out. A demand for one of these is dropped: the model calls another tool, or
+    /// As [`Calling::new`], for tools that the request has in another form, in `places`, some of
+    /// which were left out. A demand for one of those is dropped: the model calls another tool, or
     /// answers in words.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl Calling {
         Self::new(value("tools"), value("tool_choice"), parallel)
     }
 
-    /// From OpenAI's forms of tools and choice; null is absent.
+    /// Makes it from OpenAI's forms of tools and choice; null is absent.
     ///
     /// # Errors
     /// 400 naming what is wrong with them.
@@ -106,7 +106,7 @@ impl Calling {
         Ok(Self { tools, choice, parallel, places: Places::default() })
     }
 
-    /// Whether a tool may be called.
+    /// Returns whether a tool may be called.
     pub(crate) fn is_active(&self) -> bool {
         !self.tools.is_empty() && self.choice != ToolChoice::None
     }
@@ -116,7 +116,7 @@ impl Calling {
         self.tools.declare(messages, &self.choice, self.parallel);
     }
 
-    /// The error of a grammar of calls, which names the tool at fault.
+    /// Returns the error of a grammar of calls, which names the tool at fault.
     fn not_held(&self, error: &GrammarError) -> ApiError {
         let field = match error {
             GrammarError::Tool { tool, .. } => self.tools.field(tool),
@@ -125,17 +125,18 @@ impl Calling {
         structure::refused(error, field.as_deref().unwrap_or("tools")).placed(&self.places)
     }
 
-    /// Makes the texts look as asked, and call tools as asked. For a thread that may wait.
+    /// Constrains the texts to the requested form, and to calls of tools as requested. For a thread
+    /// that may wait.
     ///
     /// # Errors
-    /// 400 where texts must look like something else than JSON though they may be calls, and for
-    /// schemas that cost too much.
+    /// 400 if the texts must have a form other than JSON though they may be calls, and for schemas
+    /// that cost too much.
     pub(crate) fn apply(
         &self,
         parameters: &mut Parameters,
         model: &LoadedModel,
     ) -> Result<(), ApiError> {
-        // First alone, so that an error names its field and not the tools.
+        // First by itself, so that an error names its field and not the tools.
         parameters.compile(model)?;
         if !self.is_active() {
             return Ok(());
@@ -159,7 +160,7 @@ impl Calling {
 }
 
 /// Logs the parts of the tools' schemas that are not enforced while an answer is written. Calls are
-/// compared with them when they are complete.
+/// checked against them when they are complete.
 fn warn_of(relaxed: &[Relaxed]) {
     for Relaxed { tool, left_out } in relaxed {
         let (place, keyword) = (&left_out.place, &left_out.keyword);
@@ -169,7 +170,7 @@ fn warn_of(relaxed: &[Relaxed]) {
     }
 }
 
-/// Refuses tools where an endpoint has none.
+/// Refuses tools at an endpoint that does not support them.
 ///
 /// # Errors
 /// 400 naming the field.
@@ -186,13 +187,13 @@ pub(crate) fn refuse(fields: Fields<'_>) -> Result<(), ApiError> {
     }
 }
 
-/// The error of tools, calls or results of a wrong shape.
+/// Returns the error for tools, calls or results of a wrong shape.
 pub(crate) fn refused(error: ToolError) -> ApiError {
     let message = error.to_string();
     ApiError::field(error.param, message)
 }
 
-/// A call as an entry of `tool_calls`, with an id of its own.
+/// Returns a call as an entry of `tool_calls`, with an id of its own.
 pub(crate) fn openai_call(call: &ToolCall) -> Value {
     json!({
         "id": random_id("call_"),
@@ -201,8 +202,8 @@ pub(crate) fn openai_call(call: &ToolCall) -> Value {
     })
 }
 
-/// Arguments as JSON.
+/// Returns a call's arguments as JSON.
 pub(crate) fn arguments(call: &ToolCall) -> Value {
-    // The parser of calls passes on nothing else than objects.
+    // The parser of calls passes on only objects.
     serde_json::from_str(&call.arguments).unwrap_or_else(|_| Value::Object(Map::new()))
 }

@@ -1,4 +1,4 @@
-//! Messages to a prompt's token ids.
+//! From messages to a prompt's token ids.
 
 use serde_json::{Map, Value};
 use trine_text::{
@@ -21,7 +21,7 @@ pub(crate) const MESSAGES_MAX: usize = 1 << 14;
 pub(crate) struct Rendering {
     /// Whether the prompt ends with the beginning of the model's turn.
     pub(crate) begins_answer: bool,
-    /// Whether the last message is one that the model goes on with.
+    /// Whether the model continues the last message.
     pub(crate) continues_last: bool,
     /// Further variables for the template.
     pub(crate) variables: Map<String, Value>,
@@ -34,7 +34,7 @@ impl Default for Rendering {
 }
 
 impl Rendering {
-    /// What a request says.
+    /// Reads what a request says.
     pub(crate) fn read(fields: Fields<'_>) -> Result<Self, ApiError> {
         let continues_last = fields.boolean("continue_final_message")?.unwrap_or(false);
         let begins_answer = fields.boolean("add_generation_prompt")?;
@@ -56,17 +56,17 @@ impl Rendering {
     }
 }
 
-/// A conversation as a request brings it. Nothing of it needs the model.
+/// A conversation of a request. Nothing in it needs the model.
 #[derive(Debug)]
 pub(crate) struct Conversation {
     calling: Calling,
-    /// Calls and results in it are text.
+    /// The messages, with calls and results as text.
     messages: Vec<Message>,
     rendering: Rendering,
 }
 
 impl Conversation {
-    /// A conversation that may call tools.
+    /// Makes a conversation in which tools may be called.
     ///
     /// # Errors
     /// 400 naming the message with a call or result of a wrong shape.
@@ -79,7 +79,7 @@ impl Conversation {
         Ok(Self { calling, messages, rendering })
     }
 
-    /// The conversation after instructions of the system, if there are any.
+    /// Puts the system's instructions, if there are any, before the conversation.
     pub(crate) fn after(mut self, instructions: Option<&str>) -> Self {
         if let Some(instructions) = instructions {
             self.messages.insert(0, Message::new("system", instructions));
@@ -87,7 +87,7 @@ impl Conversation {
         self
     }
 
-    /// In the form that OpenAI's chats have.
+    /// Reads a conversation in the form of OpenAI's chats.
     ///
     /// # Errors
     /// 400 naming the field that is wrong.
@@ -95,16 +95,16 @@ impl Conversation {
         Self::new(Calling::read(fields)?, read_messages(fields)?, Rendering::read(fields)?)
     }
 
-    /// Its text in the model's format, with the marks of [`Tokenizer::guard`].
+    /// Returns its text in the model's format, with the marks of [`Tokenizer::guard`].
     ///
     /// # Errors
-    /// 400 if the model has no template, or it refuses the conversation.
+    /// 400 if the model has no template, or if the template refuses the conversation.
     pub(crate) fn text(self, lease: &Lease) -> Result<String, ApiError> {
         let messages = whole(&self.calling, self.messages, &lease.preset);
         render(lease, messages, &self.rendering)
     }
 
-    /// Its token ids, to be counted or looked at.
+    /// Returns its token ids, to be counted or looked at.
     ///
     /// # Errors
     /// As [`Conversation::text`].
@@ -113,12 +113,12 @@ impl Conversation {
         Ok(lease.tokenizer.encode_prompt(&text, Specials::ParseGuarded)?)
     }
 
-    /// Its token ids as the prompt of texts, and what the texts must look like, with calls of the
-    /// tools, into their parameters.
+    /// Returns its token ids as the prompt of texts, and writes the form that the texts must have,
+    /// with calls of the tools, into their parameters.
     ///
     /// # Errors
-    /// As [`Conversation::text`], where the prompt is longer than the context or finds no place,
-    /// and for grammars and schemas that cannot be used.
+    /// As [`Conversation::text`], if the prompt is longer than the context or finds no place, and
+    /// for grammars and schemas that cannot be used.
     pub(crate) fn prompt(
         self,
         parameters: &mut Parameters,
@@ -136,14 +136,14 @@ impl Conversation {
     }
 }
 
-/// The conversation with what the model's name says, and with the tools.
+/// Returns the conversation with the preset of the model's name, and with the tools.
 fn whole(calling: &Calling, messages: Vec<Message>, preset: &Preset) -> Vec<Message> {
     let mut messages = with_preset(preset, messages);
     calling.declare(&mut messages);
     messages
 }
 
-/// The messages of a field.
+/// Reads the messages of a field.
 ///
 /// # Errors
 /// 400 naming the invalid message.
@@ -158,7 +158,7 @@ pub(crate) fn read_messages(fields: Fields<'_>) -> Result<Vec<Message>, ApiError
 /// Refuses a list of messages by its length.
 ///
 /// # Errors
-/// 400 where there are none or too many.
+/// 400 if there are none or too many.
 pub(crate) fn check_count(messages: &[Value]) -> Result<(), ApiError> {
     if (1..=MESSAGES_MAX).contains(&messages.len()) {
         return Ok(());
@@ -215,8 +215,8 @@ fn read_parts(fields: Fields<'_>, parts: &[Value]) -> Result<Vec<Part>, ApiError
     parts.iter().enumerate().map(read).collect()
 }
 
-/// Puts the turns of a preset before those of a conversation, and its system prompt where there is
-/// none.
+/// Puts the turns of a preset before those of a conversation, and its system prompt if the
+/// conversation has none.
 fn with_preset(preset: &Preset, mut messages: Vec<Message>) -> Vec<Message> {
     let is_system = |message: &Message| message.role == "system";
     let first = messages.iter().position(|message| !is_system(message)).unwrap_or(messages.len());
@@ -231,7 +231,7 @@ fn with_preset(preset: &Preset, mut messages: Vec<Message>) -> Vec<Message> {
     messages
 }
 
-/// The text of a conversation in the model's format.
+/// Returns the text of a conversation in the model's format.
 fn render(
     model: &LoadedModel,
     messages: Vec<Message>,
@@ -275,8 +275,8 @@ fn render(
     Ok(text)
 }
 
-/// Variables of a request are as little trusted as its messages. Their names stay as they are: the
-/// template checks them.
+/// Returns a request's variables with the marks of the tokenizer's guard: they are as little
+/// trusted as its messages. Their names stay as they are: the template checks them.
 fn guarded(variables: &Map<String, Value>, tokenizer: &Tokenizer) -> Map<String, Value> {
     let guard = |value: &Value| {
         let extra = Map::from_iter([("value".to_owned(), value.clone())]);
@@ -286,16 +286,16 @@ fn guarded(variables: &Map<String, Value>, tokenizer: &Tokenizer) -> Map<String,
     variables.iter().map(|(name, value)| (name.clone(), guard(value))).collect()
 }
 
-/// Stands after the text that is to be continued while the template is run: what the template
-/// writes after that is cut off. The text itself could stand in there too, as `end` does in
-/// `<end_of_turn>`. A message that has it, from Unicode's private use area, stands before the place
-/// that counts.
+/// Stands after the text that is to be continued while the template runs; everything that the
+/// template writes after it is cut off. A search for the text itself could find another place, as
+/// `end` is also found in `<end_of_turn>`. The mark is made of characters from Unicode's private
+/// use area; a message that contains it stands before the place that counts.
 const MARK: &str = "\u{F8F0}end of what is continued\u{F8F1}";
 
 fn mark_last(messages: &mut [Message]) -> Result<(), ApiError> {
     let last = messages.last_mut().filter(|last| matches!(&*last.role, "assistant" | "model"));
     let last = last.ok_or_else(|| wrong_to_continue("the last message must be the assistant's"))?;
-    // What follows a prompt must be found in it: one text instead of parts.
+    // The text to be continued must be found in the prompt: one text instead of parts.
     let mut content = last.content.text();
     content.truncate(content.trim_end().len());
     if content.is_empty() {

@@ -34,24 +34,24 @@ use crate::metrics::ModelMetrics;
 use crate::models::{Lease, LoadedModel};
 use crate::prompts::Prompt;
 
-/// Most texts in a request, and most tokens in all of them, as OpenAI has it.
+/// Most texts in a request, and most tokens in all of them, as in OpenAI's API.
 pub(crate) const TEXTS_MAX: usize = 2048;
 const TOKENS_MAX: usize = 300_000;
 
-/// Texts of a request that are in the engine at once, in sequences that it runs at once: enough
-/// that no sequence is idle, few enough that the queue has room for others.
+/// Texts of a request that are in the engine at once, as a multiple of the sequences that it runs
+/// at once: enough that no sequence is idle, few enough that the queue has room for others.
 const AHEAD: usize = 2;
 
-/// Pause before a text is tried again that found the queue full, where others of its request have
+/// Pause before a text that found the queue full is tried again, while others of its request have
 /// their vectors.
 const PLACE_PAUSE: Duration = Duration::from_millis(10);
-/// How often it is tried before the request is refused after all: for a minute.
+/// How often such a text is tried before the request is refused after all: for a minute.
 const PLACE_TRIES: usize = 6000;
 
-/// The number of elements of a model's embeddings.
+/// Returns the number of elements of a model's embeddings.
 ///
 /// # Errors
-/// 501 where it only generates texts.
+/// 501 if the model only generates texts.
 fn dimensions(model: &LoadedModel) -> Result<usize, ApiError> {
     Ok(model.service.limits().dimensions.ok_or(EngineError::NoEmbeddings)?)
 }
@@ -62,17 +62,17 @@ struct Inputs {
     param: &'static str,
     prompts: Vec<Prompt>,
     adds_bos: bool,
-    /// Numbers that a vector is to have, where the request says it.
+    /// Number of elements that a vector is to have, if the request says so.
     dimensions: Option<usize>,
 }
 
 impl Inputs {
-    /// The texts as token ids, within bounds. All are looked at before the first one is cut into
-    /// tokens.
+    /// Returns the texts as token ids, within bounds. All are looked at before the first one is cut
+    /// into tokens.
     ///
     /// # Errors
-    /// 501 for a model that gives no embeddings, 503 where its queue is full or other answers take
-    /// all the memory for answers, and 400 naming the field that it cannot do.
+    /// 501 for a model that computes no embeddings, 503 if its queue is full or other answers take
+    /// all the memory for answers, and 400 naming a field that it cannot serve.
     fn encode(self, app: &App, lease: &Lease) -> Result<Ready, ApiError> {
         let dimensions = dimensions(lease)?;
         check_dimensions(self.dimensions, dimensions)?;
@@ -106,7 +106,7 @@ impl Inputs {
         Ok(ids)
     }
 
-    /// Refuses this many tokens in all.
+    /// Refuses a request whose texts together have too many tokens.
     fn check_together(&self, tokens: usize) -> Result<(), ApiError> {
         if tokens > TOKENS_MAX {
             let message = format!(
@@ -121,17 +121,17 @@ impl Inputs {
 /// Texts ready for the model.
 struct Ready {
     prompts: Vec<Vec<u32>>,
-    /// For their vectors.
+    /// Room for their vectors.
     room: OwnedSemaphorePermit,
 }
 
-/// Reads how many numbers a vector is to have.
+/// Reads how many elements a vector is to have.
 fn read_dimensions(fields: Fields<'_>) -> Result<Option<usize>, ApiError> {
     fields.count("dimensions", 1, u32::MAX as usize)
 }
 
-/// Refuses another number of dimensions than the model has: Gemma 3 is not trained so that the
-/// beginning of a vector is one.
+/// Refuses a number of dimensions other than the model's: Gemma 3 is not trained so that the
+/// beginning of a vector is a vector too.
 ///
 /// # Errors
 /// 400 naming the field.
@@ -143,22 +143,23 @@ fn check_dimensions(asked: Option<usize>, own: usize) -> Result<(), ApiError> {
     Err(ApiError::unsupported("dimensions", &remedy))
 }
 
-/// What a request is answered with.
+/// The result of a request: its vectors.
 #[derive(Debug)]
 pub(crate) struct Vectors {
-    /// One for each text: (texts, dimensions).
+    /// One row for each text: (texts, dimensions).
     rows: Vec<Vec<f32>>,
     /// Tokens of all texts.
     tokens: usize,
-    /// For the rows.
+    /// Room for the rows.
     room: OwnedSemaphorePermit,
 }
 
-/// The embeddings of texts, in their order. Dropping the future cancels what is left.
+/// Computes the embeddings of texts, in their order. Dropping the future cancels the texts that are
+/// left.
 ///
 /// # Errors
-/// 503 where the queue has no room for the first of them, or for long no room for another; 408
-/// where the request's time is over; and what ends a generation without a text.
+/// 503 if the queue has no room for the first of them, or has no room for another for a long time;
+/// 408 if the request's time is over; and the errors that end a generation without a text.
 async fn embed(app: &App, lease: &Lease, ready: Ready, priority: i32) -> Result<Vectors, ApiError> {
     let (model, Ready { prompts, room }) = (&lease.model, ready);
     let tokens = prompts.iter().map(Vec::len).sum();
@@ -183,7 +184,8 @@ async fn embed(app: &App, lease: &Lease, ready: Ready, priority: i32) -> Result<
                 }
                 // Its place will be that of one of these.
                 Err(EngineError::QueueFull { .. }) if !running.is_empty() => break,
-                // Others have all places. What is done already is not thrown away for that.
+                // Other requests have all places. The vectors that are done are not thrown away for
+                // that.
                 Err(EngineError::QueueFull { .. }) if !rows.is_empty() && tries < PLACE_TRIES => {
                     false
                 }
@@ -221,7 +223,7 @@ async fn embed(app: &App, lease: &Lease, ready: Ready, priority: i32) -> Result<
 /// Waits a little for a place in the queue.
 ///
 /// # Errors
-/// 408 where the request's time is over.
+/// 408 if the request's time is over.
 async fn pause(deadline: Option<Instant>) -> Result<(), ApiError> {
     tokio::time::sleep(PLACE_PAUSE).await;
     let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
@@ -258,7 +260,7 @@ impl Running {
         Self { generation, metrics, submitted: Instant::now(), is_over: false }
     }
 
-    /// Waits for its vector.
+    /// Waits for the text's vector.
     async fn vector(&mut self) -> Result<Vec<f32>, ApiError> {
         let mut found = None;
         loop {
@@ -296,8 +298,8 @@ impl Drop for Running {
     }
 }
 
-/// A JSON object: the fields of `envelope`, which has some, and after them a list of vectors as
-/// `item` writes each with its index.
+/// Returns a JSON object: the fields of `envelope`, which has at least one, and after them a list
+/// of vectors, each as `item` writes it with its index.
 fn respond(
     envelope: &Value,
     list: &str,
@@ -309,7 +311,7 @@ fn respond(
     head.push_str(&format!(",\"{list}\":["));
     let (count, mut room) = (vectors.rows.len(), vectors.room);
     let items = vectors.rows.into_iter().enumerate().map(move |(index, row)| {
-        // A row that is passed on takes no room any more.
+        // A row that has been passed on takes no room any more.
         let left = permits((count - index - 1) * size_of_val(&*row));
         drop(room.split(room.num_permits().saturating_sub(left)));
         let comma = if index == 0 { "" } else { "," };
@@ -319,7 +321,7 @@ fn respond(
     json_of(Body::new(Pieces { pieces }))
 }
 
-/// A response with a body that is JSON.
+/// Returns a response whose body is JSON.
 fn json_of(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     let json = HeaderValue::from_static("application/json");
@@ -327,7 +329,8 @@ fn json_of(body: Body) -> Response<Body> {
     response
 }
 
-/// The numbers of a vector as JSON, each with the digits that tell it from other f32.
+/// Returns the numbers of a vector as JSON, each with the digits that distinguish it from other
+/// `f32`.
 fn numbers(row: &[f32]) -> String {
     serde_json::to_string(row).expect("numbers are written to memory")
 }

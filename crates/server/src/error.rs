@@ -1,4 +1,4 @@
-//! What a request can be answered with instead of a result, in each dialect's words.
+//! The errors that a request can be answered with, in each dialect's words.
 
 use std::borrow::Cow;
 
@@ -28,7 +28,7 @@ pub(crate) struct ApiError {
     pub(crate) message: String,
     /// What went wrong, for programs.
     pub(crate) code: Code,
-    /// The field of the request that is meant.
+    /// The field of the request that the error is about.
     pub(crate) param: Option<String>,
     /// Tokens of a prompt that is too long, or the fewest that it can have, and the context.
     pub(crate) counts: Option<(usize, usize)>,
@@ -40,9 +40,9 @@ pub(crate) struct ApiError {
 pub(crate) enum Code {
     /// The whole request makes no sense.
     InvalidRequest,
-    /// A field has a value that it may not have.
+    /// A field has a value that is not allowed.
     InvalidValue,
-    /// A field asks for what this server does not have.
+    /// A field asks for something that this server does not support.
     UnsupportedParameter,
     /// The prompt is longer than the context.
     ContextLengthExceeded,
@@ -50,13 +50,13 @@ pub(crate) enum Code {
     TemplateError,
     /// The model has no chat template.
     NoChatTemplate,
-    /// What the text has to look like cannot be followed.
+    /// The required form of the text cannot be enforced.
     InvalidGrammar,
     /// The API key is missing or unknown.
     InvalidApiKey,
     /// A client has tried too many keys.
     TooManyWrongKeys,
-    /// A web page of this origin may not ask.
+    /// Web pages of this origin may not send requests.
     OriginNotAllowed,
     /// The server is not known under this name.
     HostNotAllowed,
@@ -74,15 +74,15 @@ pub(crate) enum Code {
     BodyTimeout,
     /// The body is larger than bodies may be.
     BodyTooLarge,
-    /// The body is of a type that is not read.
+    /// The body is of a media type that is not accepted.
     UnsupportedMediaType,
     /// The time that a request may take is over.
     DeadlineExceeded,
-    /// The model does not do this kind of work.
+    /// The model does not support this kind of work.
     NotSupported,
     /// A defect of the server.
     InternalError,
-    /// The model computes something that is no number.
+    /// The model computes a value that is not a number.
     NonFiniteLogits,
     /// A grammar could not be followed to its end.
     ConstraintFailed,
@@ -100,12 +100,12 @@ pub(crate) enum Code {
     ModelNotLoaded,
 }
 
-/// Whose wire format a path has.
+/// The API whose wire format a path has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// `/v1/...`
     OpenAi,
-    /// The same without `/v1`, as llama.cpp's server has it.
+    /// The same without `/v1`, as in llama.cpp's server.
     Llama,
     /// `/v1/messages`
     Anthropic,
@@ -114,7 +114,7 @@ pub(crate) enum Dialect {
 }
 
 impl Dialect {
-    /// The dialect of a path.
+    /// Returns the dialect of a path.
     pub(crate) fn of(path: &str) -> Self {
         if path.starts_with("/v1/messages") {
             Dialect::Anthropic
@@ -133,18 +133,18 @@ impl ApiError {
         Self { status, message: message.into(), code, param: None, counts: None }
     }
 
-    /// 400 for the whole body.
+    /// Returns a 400 for the whole body.
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, Code::InvalidRequest, message)
     }
 
-    /// 400 for one field.
+    /// Returns a 400 for one field.
     pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
         let param = Some(param.into());
         Self { param, ..Self::new(StatusCode::BAD_REQUEST, Code::InvalidValue, message) }
     }
 
-    /// The same about the field's place in the request, where there is one.
+    /// Replaces the field by its place in the request, if it has one.
     pub(crate) fn placed(self, places: &Places) -> Self {
         let Some(param) = self.param.as_deref() else { return self };
         let Some(place) = places.of(param) else { return self };
@@ -155,14 +155,15 @@ impl ApiError {
         Self { message, param: Some(place), ..self }
     }
 
-    /// 400 for a field that would change what the answer means, and that this server has not.
+    /// Returns a 400 for a field that would change what the answer means, and that this server does
+    /// not support.
     pub(crate) fn unsupported(param: impl Into<String>, remedy: &str) -> Self {
         let param = param.into();
         let message = format!("{param} is not supported: {remedy}");
         Self { code: Code::UnsupportedParameter, ..Self::field(param, message) }
     }
 
-    /// 404 for a model.
+    /// Returns a 404 for a model.
     pub(crate) fn unknown_model<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Self {
         let known: Vec<&str> = known.collect();
         let message = format!(
@@ -176,35 +177,35 @@ impl ApiError {
         }
     }
 
-    /// 403 for what this server lets nobody do.
+    /// Returns a 403 for something that this server allows nobody.
     pub(crate) fn forbidden(code: Code, message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, code, message)
     }
 
-    /// 503 while the server ends.
+    /// Returns the 503 of a server that is shutting down.
     pub(crate) fn draining() -> Self {
         let message = "the server is shutting down; send the request to another one";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, Code::Draining, message)
     }
 
-    /// 503 with something else than the engine's queue being full.
+    /// Returns a 503 for something other than the engine's queue being full.
     pub(crate) fn overloaded(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, Code::Overloaded, message)
     }
 
-    /// 500 for a defect.
+    /// Returns a 500 for a defect.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, Code::InternalError, message)
     }
 
-    /// Names the field that is meant, unless one is named already.
+    /// Names the field that the error is about, unless one is named already.
     #[must_use]
     pub(crate) fn of_field(mut self, param: &str) -> Self {
         self.param.get_or_insert_with(|| param.to_owned());
         self
     }
 
-    /// The body in a dialect.
+    /// Returns the body in a dialect.
     pub(crate) fn body(&self, dialect: Dialect) -> Value {
         let message = &*self.message_in(dialect);
         match dialect {
@@ -228,8 +229,8 @@ impl ApiError {
         }
     }
 
-    /// The message. Of a prompt that is too long it begins as the dialect's own servers have it:
-    /// clients look for these words to shorten a conversation and try again.
+    /// Returns the message. For a prompt that is too long it begins with the words of the dialect's
+    /// own servers: clients look for these words to shorten a conversation and try again.
     fn message_in(&self, dialect: Dialect) -> Cow<'_, str> {
         let Some((prompt, context)) = self.counts else { return (&*self.message).into() };
         let begin = match dialect {
@@ -247,7 +248,7 @@ impl ApiError {
         format!("{begin}: {}", self.message).into()
     }
 
-    /// The whole response in a dialect.
+    /// Returns the whole response in a dialect.
     pub(crate) fn response(&self, dialect: Dialect) -> Response<Body> {
         let mut response = Response::new(Body::from(self.body(dialect).to_string()));
         *response.status_mut() = self.status;
@@ -360,7 +361,8 @@ impl From<TextError> for ApiError {
     }
 }
 
-/// The error of a generation that ended without a usable text; `None` if its text is an answer.
+/// Returns the error of a generation that ended without a usable text, or `None` if its text is an
+/// answer.
 pub(crate) fn failure(finish: Finish) -> Option<ApiError> {
     let status = match finish {
         Finish::Stop | Finish::Length | Finish::Context => return None,
@@ -378,8 +380,8 @@ pub(crate) fn failure(finish: Finish) -> Option<ApiError> {
     Some(ApiError::new(status, code, finish.to_string()))
 }
 
-/// A stranger's text for a message or a log line: in quotes, control characters escaped, at most
-/// 100 characters.
+/// Returns a client's text for a message or a log line: in quotes, control characters escaped, at
+/// most 100 characters.
 pub(crate) fn shown(text: &str) -> String {
     let mut short: String = text.chars().take(100).collect();
     if short.len() < text.len() {

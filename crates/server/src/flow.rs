@@ -17,33 +17,33 @@ use crate::service_routes::json_response;
 use crate::stream::{Writer, respond};
 use crate::warnings::Warnings;
 
-/// What a request for texts asks for, read from its fields.
+/// A request for texts, read from its fields.
 pub(crate) trait Asked: Send + 'static {
-    /// How its answer is spelled.
+    /// The format of its answer.
     type Writer: Writer;
 
     /// Makes the request ready for its model.
     ///
     /// # Errors
-    /// What the model cannot do.
+    /// If the request asks for something that the model cannot do.
     fn prepare(self, lease: &Arc<Lease>) -> Result<Prepared<Self::Writer>, ApiError>;
 }
 
 /// A request that is ready for its model.
 pub(crate) struct Prepared<W> {
-    /// The texts to be written; none if the model is only to be loaded.
+    /// The texts to be written; empty if the model is only to be loaded.
     pub(crate) asks: Vec<Ask>,
     /// Whether the answer is sent while it is written.
     pub(crate) streams: bool,
     pub(crate) writer: W,
-    /// What the answer is written without.
+    /// Requested things that the answer is written without.
     pub(crate) warnings: Warnings,
 }
 
 /// Answers a request for texts whose fields `read` reads.
 ///
 /// # Errors
-/// What `read` finds, 404 where there is no such model, and as [`answer_named`].
+/// The errors of `read`, 404 if there is no such model, and as [`answer_named`].
 pub(crate) async fn answer<A: Asked>(
     app: &Arc<App>,
     request: Request<Body>,
@@ -54,11 +54,11 @@ pub(crate) async fn answer<A: Asked>(
     answer_named(app, received, &named, None).await
 }
 
-/// Answers a request that is read, with a model that is found, which is kept loaded as long as
-/// `keep` says.
+/// Answers a request that has been read, with a model that has been found and that is kept loaded
+/// as long as `keep` says.
 ///
 /// # Errors
-/// As [`open_named`], and what ends the texts before the answer begins.
+/// As [`open_named`], and the errors that end the texts before the answer begins.
 pub(crate) async fn answer_named<A: Asked>(
     app: &App,
     received: Received<A>,

@@ -1,4 +1,4 @@
-//! From prompts to text: what all dialects share between the engine and the wire.
+//! From prompts to text: the part between the engine and the wire that all dialects share.
 
 mod assembler;
 mod piece;
@@ -33,7 +33,7 @@ const LOGPROBS_WHOLE_MAX: usize = 1 << 18;
 #[derive(Debug)]
 pub(crate) struct Choices {
     pieces: Receiver<(usize, Piece)>,
-    /// Texts that have not ended.
+    /// Number of texts that have not ended.
     open: usize,
     lifecycle: Lifecycle,
     /// See [`Limits::silence`](crate::Limits::silence).
@@ -44,7 +44,8 @@ impl Choices {
     /// Queues all texts. Dropping the result cancels them.
     ///
     /// # Errors
-    /// If the engine refuses one, or could never queue them together; none is queued then.
+    /// If the engine refuses one of them, or could never queue them together. Then none of them is
+    /// queued.
     pub(crate) fn start(app: &App, lease: &Arc<Lease>, asks: Vec<Ask>) -> Result<Self, ApiError> {
         let (model, lifecycle) = (&lease.model, &app.lifecycle);
         let (metrics, deadline) = (app.metrics.model(&lease.base), lifecycle.deadline(lease.asked));
@@ -73,8 +74,8 @@ impl Choices {
         Ok(Self { pieces, open, lifecycle: lifecycle.clone(), silence })
     }
 
-    /// The next piece and the index of its text; `None` when all have ended. A failure is the end
-    /// of all.
+    /// Returns the next piece and the index of its text, or `None` when all texts have ended. A
+    /// failure is the end of all.
     pub(crate) async fn next(&mut self) -> Option<(usize, Piece)> {
         if self.open == 0 {
             return None;
@@ -120,8 +121,8 @@ pub(crate) async fn collect(mut choices: Choices, count: usize) -> Result<Vec<Wh
     Ok(wholes)
 }
 
-/// Refuses several texts that the queue has no room for together even if nobody else is there: they
-/// are queued at once. A prompt counts for each of its texts.
+/// Refuses texts that the queue could not hold together even if it were empty: they are queued at
+/// once. A prompt counts for each of its texts.
 ///
 /// # Errors
 /// 400 naming the field that asks for several.
@@ -156,9 +157,9 @@ fn check_prompt_logprobs(asks: &[Ask]) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The span of a text, within that of its request. Where OpenTelemetry has a name for an attribute,
-/// that is the field's (<https://opentelemetry.io/docs/specs/semconv/gen-ai/>); of prompts and
-/// answers it holds no word.
+/// Returns the span of a text, within that of its request. Where OpenTelemetry has a name for an
+/// attribute, the field has that name (<https://opentelemetry.io/docs/specs/semconv/gen-ai/>). It
+/// holds nothing of the contents of prompts and answers.
 fn generate_span(model: &str, ask: &Ask) -> Span {
     tracing::info_span!(
         "generate",
@@ -181,9 +182,9 @@ struct Run {
     span: Span,
     /// When the request asked for the model.
     asked: Instant,
-    /// When it was queued, which is later by the time of loading.
+    /// When the text was queued, which is later by the time of loading.
     queued: Instant,
-    /// From when it was asked for.
+    /// Time to the first token, counted from when the model was asked for.
     first_token: Option<Duration>,
     last_token: Option<Instant>,
     reused: usize,
@@ -235,7 +236,8 @@ impl Run {
         }
     }
 
-    /// The same; whether the text's end was among the updates taken, and so is counted.
+    /// Does the work of [`Run::follow`]. Returns whether the text's end was among the updates
+    /// taken, and so has been counted.
     async fn pass_on(
         &mut self,
         index: usize,
@@ -275,7 +277,7 @@ impl Run {
         }
     }
 
-    /// The pieces that an update makes, and whether they are the last.
+    /// Returns the pieces that an update makes, and whether they are the last.
     fn take(&mut self, update: Option<Update>) -> (Vec<Piece>, bool) {
         match update {
             Some(Update::Started { reused, waited }) => {
@@ -291,8 +293,8 @@ impl Run {
                 match step.stopped {
                     None => (step.pieces, false),
                     Some(reason) => {
-                        // The engine has not ended it and tells no times: the wait for a place
-                        // counts as prefill.
+                        // The engine has not ended the text and reports no times: the wait for a
+                        // place counts as prefill.
                         let before = self.queued.saturating_duration_since(self.asked);
                         let first = self.first_token.unwrap_or_default().saturating_sub(before);
                         let first = first.as_secs_f64();
@@ -340,7 +342,7 @@ impl Run {
         })
     }
 
-    /// For metrics and the span: the text has ended, as a whole or not.
+    /// Records for metrics and the span that the text has ended, as a whole or not.
     fn note_end(&self, reason: &'static str, is_whole: bool) {
         let generated = self.assembler.generated();
         let written = is_whole.then_some((generated, self.first_token));

@@ -1,4 +1,4 @@
-//! What is checked of every request before anything looks at its body.
+//! The checks of every request before anything looks at its body.
 
 use std::net::IpAddr;
 
@@ -12,9 +12,9 @@ use crate::keys::{Keys, WrongKeys};
 use crate::options::{ServerOptions, is_loopback};
 use crate::page;
 
-/// Methods that some path takes.
+/// Methods that at least one path takes.
 pub(crate) const METHODS: &str = "GET, HEAD, POST, DELETE, OPTIONS";
-/// Paths that everybody may ask for, beside the page's files.
+/// Paths that everybody may ask for, besides the page's files.
 const PUBLIC: [&str; 3] = ["/health", "/ready", "/favicon.ico"];
 /// Longest request id taken from a client, in bytes.
 const REQUEST_ID_BYTES_MAX: usize = 128;
@@ -32,7 +32,7 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// The checks of a server that listens on an address.
+    /// Returns the checks of a server that listens on `address`.
     pub(crate) fn new(options: &ServerOptions, address: IpAddr) -> Self {
         // A name that resolves to a loopback address lets foreign web pages reach the server (DNS
         // rebinding).
@@ -55,7 +55,8 @@ impl Guard {
     pub(crate) fn check_source<B>(&self, request: &Request<B>) -> Result<(), ApiError> {
         self.check_host(request)?;
         let Some(origin) = request.headers().get(ORIGIN) else { return Ok(()) };
-        // With keys a foreign page can do nothing: it has none, and is not shown the answer.
+        // Where keys are required a foreign page can do nothing: it has none, and is not shown the
+        // answer.
         if self.keys.is_none() && !self.allows_origin(origin, host_of(request)) {
             let origin = shown(&String::from_utf8_lossy(origin.as_bytes()));
             let message = format!(
@@ -84,7 +85,8 @@ impl Guard {
         Err(ApiError::new(StatusCode::FORBIDDEN, Code::HostNotAllowed, message))
     }
 
-    /// Checks the key, where one is needed. Gives whose prefixes the request may use.
+    /// Checks the key, if one is needed. Returns the scope of the prefixes that the request may
+    /// use.
     pub(crate) fn check_key<B>(
         &self,
         request: &Request<B>,
@@ -140,17 +142,17 @@ impl Guard {
     }
 }
 
-/// Whether everybody may ask for a path.
+/// Returns whether everybody may ask for a path.
 pub(crate) fn is_public(path: &str) -> bool {
     PUBLIC.contains(&path) || page::has(path)
 }
 
-/// What is kept of a request for its response.
+/// The facts of a request that are kept for its response.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) method: Method,
     pub(crate) path: String,
-    /// Goes into the response and into log lines.
+    /// The request's id, for the response and for log lines.
     pub(crate) id: String,
     /// Whether the body came in chunks.
     pub(crate) is_chunked: bool,
@@ -179,14 +181,14 @@ impl Asked {
     }
 }
 
-/// A name for something, with 24 hexadecimal digits of chance.
+/// Returns a name that begins with `prefix` and has 24 random hexadecimal digits.
 pub(crate) fn random_id(prefix: &str) -> String {
     use rand::RngExt;
     let number: u128 = rand::rng().random();
     format!("{prefix}{:024x}", number >> 32)
 }
 
-/// Host and port that a request is for.
+/// Returns the host and port that a request is for.
 fn host_of<B>(request: &Request<B>) -> Option<&str> {
     let named = request.headers().get(HOST).and_then(|host| host.to_str().ok());
     request.uri().authority().map(Authority::as_str).or(named)

@@ -13,16 +13,16 @@ use crate::openapi::reads::{Form, note};
 /// Most values (numbers, texts, lists, objects) in a body, which may spell one with two bytes.
 const VALUES_MAX: usize = 1 << 20;
 
-/// Bytes that a value takes in memory, about.
+/// Approximate bytes that a value takes in memory.
 pub(crate) const VALUE_BYTES: usize = 72;
 
-/// Parses a JSON object; gives it and the number of values in it. Duplicate keys, text after the
+/// Parses a JSON object; returns it and the number of values in it. Duplicate keys, text after the
 /// object and more than 128 levels are errors.
 ///
 /// # Errors
 /// 400 with the place of the error.
 pub(crate) fn parse_object(bytes: &[u8]) -> Result<(Map<String, Value>, usize), ApiError> {
-    // RFC 8259 allows readers to pass over the mark, which some programs of Windows write.
+    // RFC 8259 allows readers to ignore a byte order mark, which some Windows programs write.
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let left = Cell::new(VALUES_MAX);
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
@@ -39,7 +39,7 @@ pub(crate) fn parse_object(bytes: &[u8]) -> Result<(Map<String, Value>, usize), 
 /// A [`Value`] without duplicate keys.
 #[derive(Clone, Copy)]
 struct Strict<'a> {
-    /// Values that may still come.
+    /// Number of values that may still come.
     left: &'a Cell<usize>,
 }
 
@@ -120,7 +120,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fields<'a> {
     map: &'a Map<String, Value>,
-    /// Stands before names in errors: `stream_options.` for instance.
+    /// The prefix of names in errors: `stream_options.` for instance.
     prefix: &'a str,
 }
 
@@ -129,30 +129,30 @@ impl<'a> Fields<'a> {
         Self { map, prefix: "" }
     }
 
-    /// Fields of an object within another one; `prefix` ends with a dot.
+    /// Returns the fields of an object within another one; `prefix` ends with a dot.
     pub(crate) fn within(map: &'a Map<String, Value>, prefix: &'a str) -> Self {
         Self { map, prefix }
     }
 
-    /// Tells the test of the OpenAPI document which field is read, and as what.
+    /// Tells the test of the OpenAPI document which field is read, and in which form.
     #[cfg(test)]
     fn note(self, name: &str, form: Form) {
         note(&self.path(name), form);
     }
 
-    /// The field, if it is there.
+    /// Returns the field, if it is present.
     pub(crate) fn get(self, name: &str) -> Option<&'a Value> {
         #[cfg(test)]
         self.note(name, Form::Any);
         self.map.get(name).filter(|value| !value.is_null())
     }
 
-    /// The field's name for an error.
+    /// Returns the field's name for an error.
     pub(crate) fn path(self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
 
-    /// An error about a field.
+    /// Returns an error about a field.
     pub(crate) fn wrong(self, name: &str, expected: &str) -> ApiError {
         let found = self.get(name).map_or("nothing".to_owned(), described);
         let path = self.path(name);
@@ -182,7 +182,7 @@ impl<'a> Fields<'a> {
         number.map(Some).ok_or_else(|| self.wrong(name, &expected()))
     }
 
-    /// A count from `least` on.
+    /// Reads a whole number from `least` to `most`.
     pub(crate) fn count(
         self,
         name: &str,
@@ -235,7 +235,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Token ids.
+    /// Reads a list of token ids.
     pub(crate) fn ids(self, name: &str) -> Result<Option<Vec<u32>>, ApiError> {
         let Some(items) = self.list(name)? else { return Ok(None) };
         let ids: Option<Vec<u32>> = items.iter().map(token_id).collect();
@@ -246,12 +246,12 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A token id.
+/// Reads a token id.
 pub(crate) fn token_id(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|id| u32::try_from(id).ok())
 }
 
-/// A value for a message.
+/// Describes a value for a message.
 fn described(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),

@@ -15,10 +15,10 @@ const KEY_BYTES_MAX: usize = 4096;
 /// Wrong keys that an address may send in [`WINDOW`] before it is told to wait.
 const WRONG_MAX: u32 = 30;
 const WINDOW: Duration = Duration::from_secs(60);
-/// Addresses that are counted at once.
+/// Number of addresses that are counted at once.
 const ADDRESSES_MAX: usize = 4096;
 
-/// The SHA-256 of each key. Comparing takes the same time whatever is compared.
+/// The API keys, as the SHA-256 of each. A comparison takes the same time whatever is compared.
 #[derive(Clone)]
 pub struct Keys {
     digests: Vec<[u8; 32]>,
@@ -31,11 +31,11 @@ impl std::fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// The keys of a file's text, one a line; empty lines and lines that begin with `#` are
+    /// Reads the keys of a file's text, one per line; empty lines and lines that begin with `#` are
     /// skipped.
     ///
     /// # Errors
-    /// In words, if there is no key, or a line cannot be sent as one.
+    /// A message if there is no key, or if a line cannot be sent as one.
     pub fn parse(text: &str) -> Result<Self, String> {
         let lines = text.lines().map(str::trim).enumerate();
         let mut digests = Vec::new();
@@ -57,13 +57,13 @@ impl Keys {
         Ok(Self { digests })
     }
 
-    /// Whether there are several.
+    /// Returns whether there is more than one key.
     pub(crate) fn are_several(&self) -> bool {
         self.digests.len() > 1
     }
 
-    /// The digest of the one of the keys that a request carries, as `Authorization: Bearer` or
-    /// `x-api-key`.
+    /// Returns the digest of the key that a request carries as `Authorization: Bearer` or
+    /// `x-api-key`, if it is one of these keys.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> Option<[u8; 32]> {
         let bearer = headers.get(AUTHORIZATION).and_then(|value| {
             let (scheme, key) = value.as_bytes().split_at_checked(7)?;
@@ -91,7 +91,7 @@ pub(crate) struct WrongKeys {
 }
 
 impl WrongKeys {
-    /// Counts one; false if there were too many.
+    /// Counts a wrong key; returns false if there were too many.
     pub(crate) fn note(&self, address: IpAddr) -> bool {
         let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
         if by_address.len() >= ADDRESSES_MAX {

@@ -1,14 +1,14 @@
 //! Two lanes: the runtime that answers requests, and another one for large bodies, whose threads
-//! let all others go first.
+//! give way to all others.
 //!
-//! A body of megabytes takes as much of a processor as thousands of short requests. On the threads
-//! of these it would delay each of them, and a client that sends one body after the other would
-//! leave them little. In the second lane such bodies delay each other: the system gives its threads
-//! what the first lane, the engines and other programs leave, and what is not read in time fills
-//! the sender's buffer, so that the sender waits too.
+//! A body of megabytes takes as much processor time as thousands of short requests. On the threads
+//! of the first lane it would delay each of them, and a client that sends one body after the other
+//! would leave them little. In the second lane such bodies delay each other: the system gives its
+//! threads the time that the first lane, the engines and other programs leave, and data that is not
+//! read in time fills the sender's buffer, so that the sender waits too.
 //!
-//! The HTTP library reads a body in the task of its connection. So that task moves: [`ride`] runs a
-//! connection in one lane until its [`Switch`] names the other one.
+//! The HTTP library reads a body in the task of its connection, so it is that task that moves:
+//! [`ride`] runs a connection in one lane until its [`Switch`] names the other one.
 
 use std::future::poll_fn;
 use std::io;
@@ -24,11 +24,11 @@ pub(crate) const LIGHT_BYTES: usize = 1 << 12;
 
 /// Name of the second lane's threads.
 pub(crate) const BULK: &str = "bulk";
-/// How much nicer they are than the threads that start them, as the system counts it: it gives them
+/// How much nicer they are than the threads that start them, in the system's units: it gives them
 /// about a tenth of a processor that others want too.
 #[cfg(target_os = "linux")]
 const NICER: i32 = 10;
-/// The nicest that a thread can be.
+/// The highest niceness of a thread.
 #[cfg(target_os = "linux")]
 const NICEST: i32 = 19;
 
@@ -40,11 +40,11 @@ pub(crate) struct Bulk {
 }
 
 impl Bulk {
-    /// Starts a thread for connections. Threads for work that takes the processor are added as
+    /// Starts a thread for connections. Threads for work that takes processor time are added as
     /// needed; `App::work` bounds how many run.
     ///
     /// # Errors
-    /// If the system gives none.
+    /// If the system cannot start a thread.
     pub(crate) fn start() -> io::Result<Self> {
         // Threads begin with the priority of those that start them, which may be in this lane.
         let usual = Priority::of_thread();
@@ -55,12 +55,12 @@ impl Bulk {
         Ok(Self { handle: runtime.handle().clone(), runtime: Mutex::new(Some(runtime)) })
     }
 
-    /// Where its tasks are spawned.
+    /// Returns the runtime that its tasks are spawned on.
     pub(crate) fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// Ends what is in it, without waiting for that.
+    /// Ends the tasks in it, without waiting for them.
     pub(crate) fn end(&self) {
         let runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(runtime) = runtime {
@@ -75,7 +75,8 @@ impl Drop for Bulk {
     }
 }
 
-/// How much a thread gives way. Linux knows this of threads, other systems of whole processes only.
+/// How much a thread gives way. Linux has a priority for each thread, other systems only for whole
+/// processes.
 #[derive(Debug, Clone, Copy)]
 struct Priority {
     #[cfg(target_os = "linux")]
@@ -83,7 +84,7 @@ struct Priority {
 }
 
 impl Priority {
-    /// That of the calling thread.
+    /// Returns the priority of the calling thread.
     fn of_thread() -> Self {
         Self {
             #[cfg(target_os = "linux")]
@@ -105,7 +106,7 @@ impl Priority {
 /// A connection, whichever lane it is in.
 type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Says in which lane a connection is to be, and tells in which one it is.
+/// Says in which lane a connection is to be, and in which one it is.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Switch(Arc<Lanes>);
 
@@ -116,10 +117,10 @@ struct Lanes {
 }
 
 impl Switch {
-    /// Goes on in the second lane, or in the first one. For the connection's own task.
+    /// Continues in the second lane, or in the first one. For the connection's own task.
     pub(crate) async fn change(&self, to_bulk: bool) {
         self.0.wants_bulk.store(to_bulk, Ordering::Release);
-        // Whoever moves the connection polls it again: nobody has to be woken.
+        // The task that moves the connection polls it again: nobody has to be woken.
         let has_arrived = |_: &mut Context<'_>| {
             if self.0.is_bulk.load(Ordering::Acquire) == to_bulk {
                 Poll::Ready(())
@@ -158,7 +159,7 @@ fn leg(connection: Connection, road: Road, is_bulk: bool) {
     });
 }
 
-/// A connection while it is in one lane. Gives it back when it wants to change.
+/// A connection while it is in one lane. Hands it back when it wants to change.
 struct Leg {
     connection: Option<Connection>,
     switch: Switch,
@@ -191,7 +192,7 @@ mod tests {
         std::thread::current().name().unwrap_or_default().to_owned()
     }
 
-    /// Tells the threads that a connection runs on before, in and after the second lane.
+    /// Sends the threads that a connection runs on before, in and after the second lane.
     async fn tell(switch: Switch, told: Sender<String>) {
         told.send(thread()).unwrap();
         for to_bulk in [true, true, false, true, false] {
@@ -228,7 +229,7 @@ mod tests {
         let (second, third) = (sender.clone(), sender.clone());
         bulk.handle().spawn(async move {
             sender.send(nice()).unwrap();
-            // A thread that one of the lane has started.
+            // A thread that a thread of the lane has started.
             tokio::task::spawn_blocking(move || second.send(nice()).unwrap());
         });
         bulk.handle().spawn_blocking(move || third.send(nice()).unwrap());

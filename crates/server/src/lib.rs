@@ -16,14 +16,14 @@
 //! | `answer`, `guard`, `keys`, `routes` | what is checked of every request, and what answers it |
 //! | `app`, `workers`, `lanes` | what requests share, and where work is done that takes processor time |
 //! | `models` | several models by name, loaded when they are asked for and unloaded when their time is over |
-//! | `flow`, `open` | the way of a request for texts, and its part before any text, which other requests go as well |
+//! | `flow`, `open` | the way of a request for texts, and its part before any text, which other requests share |
 //! | `body`, `json`, `parameters`, `unsupported`, `conversation`, `calling`, `places`, `structure` | what the dialects have in common on the way in |
 //! | `generate`, `stream`, `error`, `warnings` | what they have in common on the way out |
 //! | `embeddings` | embeddings of texts, in OpenAI's and Ollama's dialects |
 //! | `openai`, `anthropic`, `llama`, `ollama`, `responses`, `text_routes`, `routers` | the dialects |
-//! | `metrics`, `sensors`, `service_routes`, `live`, `looks` | counts, energy, health, what the engines do at the moment |
+//! | `metrics`, `sensors`, `service_routes`, `live`, `looks` | counts, energy, health, what the engines are doing |
 //! | `page` | the page at `/` |
-//! | `openapi` | the description of all routes for programs, and, in tests, what it is made of |
+//! | `openapi` | the description of all routes for programs, and, in tests, the parts that it is made of |
 //!
 //! Nothing here knows a device. The crate that has one implements [`Loader`].
 

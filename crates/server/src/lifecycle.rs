@@ -1,18 +1,18 @@
-//! The server's life: taking requests, draining, ending at once.
+//! The server's life: accepting requests, draining, ending at once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-/// What the server does.
+/// What the server is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// Takes requests.
+    /// It accepts requests.
     Running,
-    /// Finishes what it has.
+    /// It finishes the requests that it has.
     Draining,
-    /// Ends what it has with an error.
+    /// It ends the requests that it has with an error.
     Aborting,
 }
 
@@ -36,7 +36,7 @@ impl Drop for InFlight {
 }
 
 impl Lifecycle {
-    /// A server that runs, and gives each request so much time.
+    /// Returns the lifecycle of a server that runs, and that gives each request this much time.
     pub(crate) fn new(request: Option<Duration>) -> Self {
         Self {
             phase: Arc::new(watch::Sender::new(Phase::Running)),
@@ -49,7 +49,7 @@ impl Lifecycle {
         *self.phase.borrow()
     }
 
-    /// Goes on to a later phase; an earlier one is ignored.
+    /// Advances to a later phase; an earlier one is ignored.
     pub(crate) fn enter(&self, phase: Phase) {
         self.phase.send_if_modified(|current| {
             let is_later = phase > *current;
@@ -58,13 +58,13 @@ impl Lifecycle {
         });
     }
 
-    /// Returns when the server is in the phase or a later one.
+    /// Waits until the server is in `phase` or a later one.
     pub(crate) async fn reached(&self, phase: Phase) {
         // The sender lives as long as self.
         let _ = self.phase.subscribe().wait_for(|current| *current >= phase).await;
     }
 
-    /// When a request that came at a time has to end.
+    /// Returns when a request that came at `came` has to end.
     pub(crate) fn deadline(&self, came: Instant) -> Option<Instant> {
         self.request.and_then(|time| came.checked_add(time))
     }
@@ -74,12 +74,12 @@ impl Lifecycle {
         InFlight(Arc::clone(&self.in_flight))
     }
 
-    /// Requests that are being answered.
+    /// Returns the number of requests that are being answered.
     pub(crate) fn in_flight(&self) -> usize {
         *self.in_flight.borrow()
     }
 
-    /// Returns when no request is in flight, or after some time.
+    /// Waits until no request is in flight, but not longer than `at_most`.
     pub(crate) async fn idle(&self, at_most: Duration) {
         let mut receiver = self.in_flight.subscribe();
         let idle = receiver.wait_for(|count| *count == 0);

@@ -1,4 +1,4 @@
-//! What the engines do at the moment, for the page at `/` and for programs that show it.
+//! What the engines are doing, for the page at `/` and for programs that show it.
 
 use std::sync::Arc;
 use std::time::Instant;

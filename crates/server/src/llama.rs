@@ -1,5 +1,5 @@
-//! llama.cpp's own endpoints for texts, `POST /completion` and `GET /slots`; what it has of
-//! OpenAI's dialect is answered there.
+//! llama.cpp's own endpoints for texts, `POST /completion` and `GET /slots`; its endpoints of
+//! OpenAI's dialect are answered there.
 
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ impl flow::Asked for Asked {
 /// Writes texts.
 struct Texts {
     model: Arc<str>,
-    /// Of the prompt of each text.
+    /// Prompt tokens of each text.
     prompt_tokens: Vec<usize>,
     /// Tokens of each text so far.
     generated: Vec<usize>,
@@ -104,7 +104,7 @@ impl Texts {
     }
 }
 
-/// Counts and times: `prompt_n` are the tokens of the prompt that were not in the cache.
+/// Returns counts and times: `prompt_n` are the tokens of the prompt that were not in the cache.
 fn timings(prompt: usize, ended: &Ended) -> Value {
     let of = |count: usize, seconds: f64| {
         let rate = |over: f64, of: f64| if of > 0.0 { over / of } else { 0.0 };
@@ -130,7 +130,7 @@ impl Writer for Texts {
         let texts = texts.iter().enumerate();
         let mut answers: Vec<Value> =
             texts.map(|(index, whole)| self.last(index, &whole.text(), &whole.ended)).collect();
-        // Several texts are a list.
+        // Several texts are written as a list.
         if answers.len() == 1 { answers.remove(0) } else { answers.into() }
     }
 
@@ -147,8 +147,8 @@ impl Writer for Texts {
 }
 
 /// `GET /slots?model=NAME`: the sequences that a loaded model can run at once, those at work first.
-/// The engine gives a sequence any place that is free, so that numbers say nothing of who is asked
-/// for.
+/// The engine gives a sequence any place that is free, so that a slot's number does not identify a
+/// request.
 pub(crate) async fn slots(
     State(app): State<Arc<App>>,
     Query(query): Query<Vec<(String, String)>>,

@@ -1,4 +1,4 @@
-//! How fast engines count.
+//! The rates of engines, computed from their counts.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use trine_engine::Status;
 
-/// Rates are those of about so long.
+/// Time over which rates are taken, about.
 const SPAN: Duration = Duration::from_secs(1);
-/// A look older than this tells nothing about the present.
+/// A look older than this says nothing about the present.
 const SPAN_MAX: Duration = Duration::from_secs(5);
-/// Looks nearer to each other than this count as one, so that many who ask do not push the useful
-/// one out.
+/// Looks closer together than this count as one, so that many clients that ask do not push the
+/// useful one out.
 const GAP: Duration = Duration::from_millis(100);
-/// Looks kept of a model.
+/// Number of looks kept of a model.
 const LOOKS: usize = SPAN_MAX.as_millis().div_ceil(GAP.as_millis()) as usize;
 
-/// What an engine had counted at a moment.
+/// The counts of an engine at a moment.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     at: Instant,
@@ -25,7 +25,7 @@ struct Look {
     busy_seconds: f64,
 }
 
-/// How fast an engine counts.
+/// The rates of an engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Rates {
     /// Tokens generated per second.
@@ -36,17 +36,17 @@ pub(crate) struct Rates {
     pub(crate) busy: f64,
 }
 
-/// Earlier looks at the engines, by model: engines count, and only somebody who looked before knows
-/// how fast.
+/// Earlier looks at the engines, by model: an engine has only counts, and a rate is the difference
+/// to an earlier look.
 #[derive(Debug, Default)]
 pub(crate) struct Looks {
     by_model: Mutex<HashMap<String, VecDeque<Look>>>,
 }
 
 impl Looks {
-    /// The rates since the youngest look that is a second old or, if there is none, since the
-    /// oldest; `None` for the first look in a while. `name` is one of the server's models, never a
-    /// client's text.
+    /// Returns the rates since the youngest look that is a second old or, if there is none, since
+    /// the oldest. Returns `None` for the first look in a while. `name` is one of the server's
+    /// models, never a client's text.
     pub(crate) fn rates(&self, name: &str, status: &Status, at: Instant) -> Option<Rates> {
         let look = Look {
             at,

@@ -23,8 +23,8 @@ pub(crate) const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0
 /// Media type of what [`plain`] makes of it.
 pub(crate) const PLAIN_MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// OpenMetrics in Prometheus' older format: there a counter is described under the name of its
-/// samples, and units and the mark of the end are not known.
+/// Rewrites OpenMetrics in Prometheus' older format: there a counter is described under the name of
+/// its samples, and units and the mark of the end are not known.
 pub(crate) fn plain(text: &str) -> String {
     let of_type = |line: &'_ str| {
         let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
@@ -71,7 +71,7 @@ const WHOLE_REQUEST: &[f64] = &[
     0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0,
     240.0, 480.0,
 ];
-/// The same, in tokens.
+/// Bounds of the histograms of tokens, those of vLLM.
 const TOKENS: &[f64] = &[
     1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0,
     50000.0,
@@ -99,7 +99,8 @@ pub(crate) struct Metrics {
     registry: Registry,
     families: Families,
     models: Mutex<HashMap<String, Arc<ModelMetrics>>>,
-    /// One text at a time: it begins with the removal of what it does not write again.
+    /// The sensors. The lock admits one text at a time: it begins with the removal of the series
+    /// that it does not write again.
     sensors: Mutex<Sensors>,
     /// Joules by sensor.
     energy: Joules,
@@ -143,7 +144,7 @@ struct Families {
     store: StoreFamilies,
 }
 
-/// What concerns prefixes on disk.
+/// Families about prefixes on disk.
 #[derive(Debug)]
 struct StoreFamilies {
     restored_tokens: Counters,
@@ -167,7 +168,7 @@ pub(crate) struct ModelMetrics {
     rejections: Counters,
 }
 
-/// A family with a name and a help text in a registry.
+/// Registers a family with a name and a help text.
 fn register<M>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M
 where
     M: prometheus_client::registry::Metric + Clone,
@@ -280,7 +281,7 @@ impl StoreFamilies {
         }
     }
 
-    /// Takes over what an engine with a store counts; without one there are no series.
+    /// Takes over the counts of an engine with a store; without a store there are no series.
     fn note(&self, labels: &Labels, status: &Status) {
         let Some(store) = status.store else { return };
         let count = |family: &Counters, labels: &Labels, value: u64| {
@@ -317,7 +318,7 @@ impl Metrics {
         Self { registry, families, models, sensors, energy, power, http, panics, connections }
     }
 
-    /// The metrics of a model.
+    /// Returns the metrics of a model.
     pub(crate) fn model(&self, name: &str) -> Arc<ModelMetrics> {
         let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
         let made = models.entry(name.to_owned()).or_insert_with(|| {
@@ -350,7 +351,7 @@ impl Metrics {
         self.connections.inc_by(change);
     }
 
-    /// Takes over what an engine counts.
+    /// Takes over an engine's counts.
     fn note_status(&self, model: &str, status: &Status) {
         let (labels, families) = (labels(model), &self.families);
         let gauge = |family: &Gauges, value: usize| {
@@ -388,7 +389,7 @@ impl Metrics {
             labels.push(("state", state.to_owned()));
             families.blocks.get_or_create(&labels).set(blocks as i64);
         }
-        // Only what is loaded has a cache.
+        // Only a loaded model has a cache.
         if status.blocks > 0 {
             let mut labels = labels.clone();
             labels.push(("block_size", status.block_positions.to_string()));
@@ -397,8 +398,8 @@ impl Metrics {
         }
     }
 
-    /// All metrics in the OpenMetrics text format; `statuses` are what the models' engines count.
-    /// Reads the machine's sensors, some of which take milliseconds.
+    /// Returns all metrics in the OpenMetrics text format; `statuses` are the counts of the models'
+    /// engines. Reads the machine's sensors, some of which take milliseconds.
     pub(crate) fn text(&self, statuses: &[(String, Status)]) -> String {
         let mut sensors = self.sensors.lock().unwrap_or_else(PoisonError::into_inner);
         let labels = |reading: &Reading| vec![("sensor", reading.sensor.clone())];
@@ -429,7 +430,7 @@ impl ModelMetrics {
         self.prompt_length.observe(tokens as f64);
     }
 
-    /// The engine refused one.
+    /// Counts a request that the engine refused.
     pub(crate) fn refused(&self) {
         self.rejections.get_or_create(&labels(&self.model)).inc();
     }
@@ -446,8 +447,8 @@ impl ModelMetrics {
         self.between_tokens.observe(gap.as_secs_f64());
     }
 
-    /// A text ended after `elapsed`; `written` is the number of its tokens and the time to the
-    /// first.
+    /// Counts a text that ended after `elapsed`; `written` is the number of its tokens and the time
+    /// to the first.
     pub(crate) fn ended(
         &self,
         reason: &'static str,

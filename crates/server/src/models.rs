@@ -1,13 +1,13 @@
 //! Several models by name: loaded when a request wants them, unloaded when their time is over, and
 //! the least recently used ones to stay within a budget of memory.
 //!
-//! Where all models are in use, a load marks as many as have to go as leaving. Their requests go
-//! on, further ones wait until the model is gone and then ask for it in turn: no model is kept out
-//! by steady work on others.
+//! Where all models are in use, a load marks as many models as have to go as leaving. Their
+//! requests go on, further ones wait until the model is gone and then ask for it in turn: steady
+//! work on other models keeps no model out.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `loader`, `preset` | what the crate that has devices and files gives |
+//! | `loader`, `preset` | the interface to the crate that has devices and files |
 //! | `keep` | how long a model stays loaded |
 //! | `table` | what is loaded, pure |
 //! | `loading` | loading and unloading |
@@ -44,10 +44,10 @@ pub(crate) use shared::Named;
 use shared::{Shared, Waiter, bounded};
 use table::{Outcome, Problem, Ready, Slot, Table};
 
-/// A list of names is asked for again after this time, where it may change.
+/// Time after which a list of names that may change is asked for again.
 const LIST_AGE: Duration = Duration::from_secs(1);
-/// After this time a model that has failed for another reason than its files may be tried again,
-/// for who asks whether the server is ready. A request tries it at any time.
+/// Time after which a model that has failed for a reason other than its files may be tried again,
+/// for clients that ask whether the server is ready. A request tries it at any time.
 const PROBLEM_PAUSE: Duration = Duration::from_secs(30);
 /// Most names in the message about one that does not exist.
 const NAMES_SHOWN: usize = 20;
@@ -58,17 +58,17 @@ pub(crate) struct Models {
     shared: Arc<Shared>,
 }
 
-/// A name or model for people.
+/// A name or model as it is shown to people.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) name: String,
-    /// What the name stands for.
+    /// The model that the name stands for.
     pub(crate) base: String,
-    /// Present while it is loaded.
+    /// The model, while it is loaded.
     pub(crate) model: Option<Arc<LoadedModel>>,
     pub(crate) bytes: u64,
-    /// When it is unloaded if nobody uses it any more; `None` for never, and where it is not
-    /// loaded.
+    /// When it is unloaded if nobody uses it any more, in seconds since 1970; `None` if never, or
+    /// if it is not loaded.
     pub(crate) expires: Option<u64>,
     /// Why it cannot be used.
     pub(crate) problem: Option<String>,
@@ -78,7 +78,7 @@ pub(crate) struct Entry {
     pub(crate) context: Option<usize>,
 }
 
-/// What became of a request to unload a model.
+/// The result of a request to unload a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unloaded {
     /// It is not loaded any more, or never was.
@@ -94,7 +94,7 @@ enum Failure {
 }
 
 impl Models {
-    /// No model is loaded yet.
+    /// Makes the table, with no model loaded yet.
     pub(crate) fn new(
         loader: Arc<dyn Loader>,
         keep: KeepAlive,
@@ -115,17 +115,17 @@ impl Models {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The name that is meant where a request names none.
+    /// Returns the name that is meant if a request names none.
     pub(crate) fn default_name(&self) -> String {
         self.known()[0].name.clone()
     }
 
-    /// The names as they were when somebody looked last.
+    /// Returns the names as of the last time that they were asked for.
     fn known(&self) -> Arc<[Listed]> {
         Arc::clone(&self.shared.list().1)
     }
 
-    /// The names as they are, asked for again where they may have changed.
+    /// Returns the current names, asked for again if they may have changed.
     async fn names(&self) -> Arc<[Listed]> {
         let shared = Arc::clone(&self.shared);
         let is_young = |at: Instant| at.elapsed() < LIST_AGE;
@@ -145,7 +145,7 @@ impl Models {
         self.known()
     }
 
-    /// The names are asked for again by the next who wants them.
+    /// Marks the names as stale: the next call that wants them asks for them again.
     fn forget_names(&self) {
         let mut list = self.shared.list();
         if let Some(past) = list.0.checked_sub(LIST_AGE) {
@@ -153,7 +153,7 @@ impl Models {
         }
     }
 
-    /// What a request's name stands for; the default one for `None` or an empty name.
+    /// Returns what a request's name stands for; the default name for `None` or an empty name.
     ///
     /// # Errors
     /// 404 if it stands for nothing.
@@ -185,8 +185,8 @@ impl Models {
         }
     }
 
-    /// A model that stays loaded while the lease lives; loads it if need be. `keep` says how long
-    /// it stays loaded after that, where the request says so.
+    /// Returns a lease on a model, which stays loaded while the lease lives; loads it if necessary.
+    /// `keep` is how long it stays loaded after that, if the request says so.
     ///
     /// # Errors
     /// 503 if it cannot be loaded, or too many requests are waiting for loads.
@@ -225,10 +225,10 @@ impl Models {
     async fn open(&self, named: &Named, keep: Option<KeepAlive>) -> Result<Lease, Failure> {
         let asked = Instant::now();
         let mut waiter: Option<Waiter> = None;
-        // A load keeps its model as long as somebody has this.
+        // A load keeps its model as long as somebody has this receiver.
         let mut loaded: Option<watch::Receiver<Outcome>> = None;
         loop {
-            // Before the look: what happens between the look and the wait is told too.
+            // Before the look: what happens between the look and the wait wakes the wait too.
             let settled = self.shared.settled.notified();
             let look = self.shared.find_or_load(named, keep).map_err(Failure::Refused)?;
             drop(loaded.take());
@@ -272,15 +272,15 @@ impl Models {
         }
     }
 
-    /// All names, the default one first.
+    /// Returns all names, the default one first.
     pub(crate) async fn entries(&self) -> Vec<Entry> {
         let names = self.names().await;
         let table = self.shared.table();
         names.iter().map(|listed| entry(&table, listed)).collect()
     }
 
-    /// All models that names stand for, each once and under its own name, the default one first;
-    /// then those that are still loaded though no name stands for them any more.
+    /// Returns all models that names stand for, each once and under its own name, the default one
+    /// first; then those that are still loaded though no name stands for them any more.
     pub(crate) fn engines(&self) -> Vec<Entry> {
         let names = self.known();
         let table = self.shared.table();
@@ -301,7 +301,7 @@ impl Models {
         entries
     }
 
-    /// What is known of a name.
+    /// Returns what is known of a name.
     pub(crate) fn entry(&self, named: &Named) -> Entry {
         let names = self.known();
         let of_name = names.iter().find(|listed| *listed.name == *named.name);
@@ -335,10 +335,10 @@ impl Models {
         })
     }
 
-    /// Whether the default model can be used as far as is known.
+    /// Checks whether the default model can be used as far as is known.
     ///
     /// # Errors
-    /// 503 with what stands against it.
+    /// 503 with the reason why it cannot be used.
     pub(crate) async fn check_default(&self) -> Result<(), ApiError> {
         let name = self.default_name();
         let base = self.known()[0].model.clone();
@@ -351,15 +351,15 @@ impl Models {
         Err(ApiError { code: Code::ModelNotLoaded, ..ApiError::overloaded(message) })
     }
 
-    /// Whether any model has a problem.
+    /// Returns whether any model has a problem.
     pub(crate) fn has_problem(&self) -> bool {
         !self.shared.table().problems.is_empty()
     }
 
-    /// What manages the models on disk, where clients may do that.
+    /// Returns the library that manages the models on disk, if clients may use it.
     ///
     /// # Errors
-    /// 403 where this server serves the models that it was started with.
+    /// 403 if this server serves only the models that it was started with.
     pub(crate) fn check_library(&self) -> Result<(), ApiError> {
         if self.shared.loader.library().is_some() {
             return Ok(());
@@ -369,11 +369,11 @@ impl Models {
         Err(ApiError::forbidden(Code::LibraryClosed, message))
     }
 
-    /// Runs work on the models on disk, on a thread that may wait; the list of names may be another
-    /// one then.
+    /// Runs work on the models on disk, on a thread that may wait; the list of names may change
+    /// through it.
     ///
     /// # Errors
-    /// As [`Models::check_library`], and what the work gives.
+    /// As [`Models::check_library`], and the errors of the work.
     pub(crate) async fn manage<T: Send + 'static>(
         &self,
         work: impl FnOnce(&dyn Library) -> Result<T, LibraryError> + Send + 'static,
@@ -388,7 +388,7 @@ impl Models {
         }
     }
 
-    /// Runs the work of [`Models::manage`] on the thread that calls.
+    /// Runs the work of [`Models::manage`] on the calling thread.
     ///
     /// # Errors
     /// As [`Models::manage`].
@@ -401,7 +401,8 @@ impl Models {
         done.unwrap_or_else(|| Err(LibraryError::new(Refusal::Failed, "there is no library")))
     }
 
-    /// Unloads a model that nobody uses; one that is used is unloaded when its requests have ended.
+    /// Unloads a model that nobody uses; one that is in use is unloaded when its requests have
+    /// ended.
     pub(crate) async fn unload(&self, base: &str) -> Unloaded {
         if let Some(ready) = self.shared.table().ready_mut(base) {
             ready.keep = KeepAlive::For(Duration::ZERO);
@@ -423,7 +424,7 @@ impl Models {
         Unloaded::Gone
     }
 
-    /// Forgets what is known of a model that is no more.
+    /// Forgets what is known of a model that no longer exists.
     pub(crate) fn forget(&self, base: &str) {
         let mut table = self.shared.table();
         table.problems.remove(base);
@@ -431,13 +432,13 @@ impl Models {
         table.sizes.remove(base);
     }
 
-    /// Unloads models when their time is over; for ever.
+    /// Unloads models when their time is over; never returns.
     pub(crate) async fn expire(&self) {
         self.shared.expire().await;
     }
 
-    /// Gives no more leases, and ends the waits for them. Requests that have one go on: they may
-    /// give their engine as much work as they need.
+    /// Grants no more leases, and ends the waits for them. Requests that have a lease go on: they
+    /// may give their engine as much work as they need.
     pub(crate) fn drain(&self) {
         self.shared.table().is_closed = true;
         self.shared.settled.notify_waiters();
@@ -453,7 +454,7 @@ impl Models {
             Slot::Loading(_) | Slot::Stopping(_) => None,
         });
         let models: Vec<Arc<LoadedModel>> = models.collect();
-        // None of them takes more while others end.
+        // None of them takes more work while others end.
         models.iter().for_each(|model| model.service.drain());
         models.iter().for_each(|model| model.service.stop());
     }

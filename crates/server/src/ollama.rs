@@ -33,13 +33,13 @@ use crate::structure::Structure;
 use crate::unsupported::{Harmless, Unsupported, refuse};
 use crate::warnings::Warnings;
 
-/// Options that this server has not.
+/// Options that this server does not support.
 pub(crate) const UNSUPPORTED_OPTIONS: [Unsupported; 3] = [
     ("mirostat", Harmless::At(&[0.0]), "leave it out"),
     ("tfs_z", Harmless::From(1.0), "leave it out"),
     ("typical_p", Harmless::From(1.0), "leave it out"),
 ];
-/// Fields of the API that this server has not.
+/// Fields of the API that this server does not support.
 pub(crate) const UNSUPPORTED: [Unsupported; 5] = [
     ("images", Harmless::Off, "this server takes text only"),
     ("template", Harmless::Off, "templates of requests are not run; the model's own is used"),
@@ -48,7 +48,7 @@ pub(crate) const UNSUPPORTED: [Unsupported; 5] = [
     ("think", Harmless::Off, "the models of this server answer at once"),
 ];
 
-/// Which of the two ways to ask.
+/// The endpoint that a request came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Chat,
@@ -89,10 +89,10 @@ async fn handle(
     flow::answer_named(&app, received, &named, keep).await
 }
 
-/// How long the model stays loaded after the request, where that says it.
+/// Reads how long the model stays loaded after the request, if the request says so.
 ///
 /// # Errors
-/// 400 for what is not a time.
+/// 400 for a value that is not a time.
 pub(crate) fn read_keep_alive(fields: Fields<'_>) -> Result<Option<KeepAlive>, ApiError> {
     let Some(value) = fields.get("keep_alive") else { return Ok(None) };
     let expected = "a time such as \"5m\", a number of seconds, 0, or -1 for ever";
@@ -103,7 +103,7 @@ pub(crate) fn read_keep_alive(fields: Fields<'_>) -> Result<Option<KeepAlive>, A
 /// What a request asks for.
 struct Asked {
     parameters: ParameterFields,
-    /// What is to be gone on with; absent where the model is only to be loaded or unloaded.
+    /// The text or conversation to continue; absent if the model is only to be loaded or unloaded.
     turn: Option<Turn>,
     streams: bool,
     keep: Option<KeepAlive>,
@@ -112,13 +112,13 @@ struct Asked {
     started: Instant,
 }
 
-/// What texts are written after.
+/// The text or conversation that an answer is written after.
 enum Turn {
     Chat(Conversation),
     Generate {
         system: Option<String>,
         prompt: String,
-        /// Whether the model's format is not put around it.
+        /// Whether the text is used without the model's format around it.
         is_raw: bool,
     },
 }
@@ -177,7 +177,7 @@ impl flow::Asked for Asked {
 }
 
 impl Asked {
-    /// The text to be written, if one is.
+    /// Returns the text to be written, if there is one.
     fn ask(self, lease: &Lease) -> Result<Option<Ask>, ApiError> {
         let mut parameters = self.parameters.over(lease)?;
         let conversation = match self.turn {
@@ -200,7 +200,7 @@ impl Asked {
     }
 }
 
-/// In this dialect images stand beside a message's text.
+/// Refuses images, which stand beside a message's text in this dialect.
 fn refuse_images(messages: &[Value]) -> Result<(), ApiError> {
     let has_images = |message: &Value| match message.get("images") {
         None | Some(Value::Null) => false,
@@ -215,11 +215,11 @@ fn refuse_images(messages: &[Value]) -> Result<(), ApiError> {
     }
 }
 
-/// The messages with an id for each call, and for each result the id of its call.
+/// Returns the messages with an id for each call, and for each result the id of its call.
 ///
-/// Calls have no ids in answers of this dialect, so that clients make up ids, or none, for the
-/// results. A result belongs to the call that it names, to the first open call of the function that
-/// it names, or to the first open call.
+/// Calls have no ids in answers of this dialect, so that clients make up ids for the results, or
+/// leave them out. A result belongs to the call that it names, to the first open call of the
+/// function that it names, or to the first open call.
 fn with_ids(messages: &[Value]) -> Vec<Value> {
     let mut messages = messages.to_vec();
     let mut open = OpenCalls::default();
@@ -241,7 +241,7 @@ fn with_ids(messages: &[Value]) -> Vec<Value> {
         let function = result.get("tool_name").or_else(|| result.get("name"));
         match open.take(named, function.filter(|function| !function.is_null())) {
             Some(id) => drop(result.insert("tool_call_id".to_owned(), id.into())),
-            // Of no call that is open: it stands for itself, under the name that it gives.
+            // It belongs to no open call: it stands for itself, under the name that it has.
             None => drop(result.shift_remove("tool_call_id")),
         }
     }
@@ -252,16 +252,16 @@ fn with_ids(messages: &[Value]) -> Vec<Value> {
 /// client may send many.
 #[derive(Default)]
 struct OpenCalls {
-    /// Id of each call; `None` once it has its result.
+    /// Id of each call, or `None` once it has its result.
     ids: Vec<Option<String>>,
     by_id: HashMap<String, VecDeque<usize>>,
     by_function: HashMap<String, VecDeque<usize>>,
-    /// Calls before this one have their results.
+    /// Number of calls at the beginning that all have their results.
     first: usize,
 }
 
 impl OpenCalls {
-    /// Adds a call; returns its id, made up where it has none.
+    /// Adds a call; returns its id, made up if it has none.
     fn add(&mut self, id: Option<String>, function: Option<String>) -> String {
         let place = self.ids.len();
         let id = id.unwrap_or_else(|| format!("trine-{}", place + 1));
@@ -273,12 +273,12 @@ impl OpenCalls {
         id
     }
 
-    /// The id of the call that a result belongs to, which is not open any more.
+    /// Returns the id of the call that a result belongs to, and closes that call.
     fn take(&mut self, named: Option<&str>, function: Option<&Value>) -> Option<String> {
         let ids = &mut self.ids;
         let mut next = |places: Option<&mut VecDeque<usize>>| {
             let places = places?;
-            // Each place is looked at once: whatever is taken stays taken.
+            // Each place is looked at once: a call that is taken stays taken.
             std::iter::from_fn(|| places.pop_front()).find_map(|place| ids[place].take())
         };
         let found = named.and_then(|named| next(self.by_id.get_mut(named))).or_else(|| {
@@ -325,7 +325,7 @@ impl Lines {
         Self { model, way, prompt_tokens: 0, started, load: Duration::ZERO }
     }
 
-    /// The answer to a request that asks nothing.
+    /// Returns the answer to a request that asks for no text.
     fn without_text(&self, reason: &str) -> Value {
         let mut line = self.line("", true);
         line["done_reason"] = reason.into();
@@ -357,7 +357,7 @@ impl Lines {
     }
 }
 
-/// A call as Ollama has it: arguments are JSON there, and calls have no ids.
+/// Returns a call in Ollama's form: arguments are JSON there, and calls have no ids.
 fn written(call: &ToolCall) -> Value {
     json!({"function": {"index": call.index, "name": call.name, "arguments": arguments(call)}})
 }
@@ -392,11 +392,11 @@ impl Writer for Lines {
         push_line(out, &error.body(dialect));
     }
 
-    /// Lines of JSON have nothing that readers skip.
+    /// Writes nothing: lines of JSON have no form that readers skip.
     fn keep_alive(&mut self, _out: &mut Vec<u8>) {}
 }
 
-/// A time in RFC 3339, from seconds since 1970.
+/// Returns a time in RFC 3339, from seconds since 1970.
 ///
 /// The date is Howard Hinnant's `civil_from_days` (chrono-compatible low-level date algorithms,
 /// 2013), for days from 1970 on.
@@ -406,7 +406,7 @@ fn rfc3339(seconds: u64) -> String {
     let (era, of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // Months from March on.
+    // Months counted from March.
     let shifted_month = (5 * of_year + 2) / 153;
     let day = of_year - (153 * shifted_month + 2) / 5 + 1;
     let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };

@@ -1,5 +1,5 @@
 //! The first half of answering a request for a model: its body is read and weighed, its model is
-//! opened, and what it asks for is worked out for that model.
+//! opened, and the work that comes before the model's own is done.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use crate::models::{KeepAlive, Lease, Named};
 /// model's own.
 ///
 /// # Errors
-/// As [`receive`] and [`open_named`], and 404 where there is no such model.
+/// As [`receive`] and [`open_named`], and 404 if there is no such model.
 pub(crate) async fn open<D: Send + 'static, T: Send + 'static>(
     app: &Arc<App>,
     request: Request<Body>,
@@ -30,11 +30,11 @@ pub(crate) async fn open<D: Send + 'static, T: Send + 'static>(
     open_named(app, received, &named, None, work).await
 }
 
-/// The same for a request that is read and a model that is found, which is kept loaded as long as
-/// `keep` says.
+/// Does the same for a request that has been read and a model that has been found, which is kept
+/// loaded as long as `keep` says.
 ///
 /// # Errors
-/// 408 and 503 where the model is not loaded, and what `work` finds.
+/// 408 and 503 if the model is not loaded, and the errors of `work`.
 pub(crate) async fn open_named<D: Send + 'static, T: Send + 'static>(
     app: &App,
     received: Received<D>,
@@ -59,7 +59,7 @@ pub(crate) async fn open_named<D: Send + 'static, T: Send + 'static>(
     Ok((done, lease))
 }
 
-/// A model for as long as a request may take.
+/// Leases a model, waiting no longer than a request may take.
 async fn lease(app: &App, named: &Named, keep: Option<KeepAlive>) -> Result<Lease, ApiError> {
     let acquired = app.models.acquire(named, keep);
     match app.lifecycle.deadline(Instant::now()) {

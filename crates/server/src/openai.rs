@@ -11,17 +11,17 @@ use crate::error::ApiError;
 use crate::generate::{Ended, Reason, Whole};
 use crate::json::Fields;
 
-/// `system_fingerprint`: what the texts of a seed depend on beside the request, as far as it is the
-/// program. OpenAI's document does not allow null.
+/// `system_fingerprint`: the part of what determines the texts of a seed, besides the request, that
+/// is the program. OpenAI's document does not allow null.
 pub(crate) const FINGERPRINT: &str = concat!("trine-", env!("CARGO_PKG_VERSION"));
 
 /// How an answer is sent.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Streaming {
     pub(crate) streams: bool,
-    /// A last chunk with the counts.
+    /// Whether a last chunk has the counts.
     pub(crate) usage: bool,
-    /// Counts in every chunk.
+    /// Whether every chunk has the counts.
     pub(crate) continuous_usage: bool,
 }
 
@@ -46,7 +46,7 @@ impl Streaming {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Counts {
     prompt: usize,
-    /// Of the prompt's, those found in the cache.
+    /// Number of the prompt's tokens that were found in the cache.
     cached: usize,
     generated: usize,
 }
@@ -62,7 +62,7 @@ impl Counts {
     }
 }
 
-/// Tokens read and written by a request, so far where its texts are streamed.
+/// Tokens read and written by a request, up to the present if its texts are streamed.
 #[derive(Debug)]
 pub(crate) struct Tally {
     prompt: usize,
@@ -72,12 +72,12 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// A tally of `texts` texts whose prompts have `prompt` tokens together.
+    /// Returns a tally of `texts` texts whose prompts have `prompt` tokens together.
     pub(crate) fn new(prompt: usize, texts: usize) -> Self {
         Self { prompt, cached: 0, generated: vec![0; texts] }
     }
 
-    /// Number of texts.
+    /// Returns the number of texts.
     pub(crate) fn texts(&self) -> usize {
         self.generated.len()
     }
@@ -87,13 +87,13 @@ impl Tally {
         self.generated[index] = generated;
     }
 
-    /// A text has ended.
+    /// Notes that a text has ended.
     pub(crate) fn end(&mut self, index: usize, ended: &Ended) {
         self.grow(index, ended.generated);
         self.cached = self.cached.max(ended.reused);
     }
 
-    /// The counts of texts that are complete; those that share a prompt count it once.
+    /// Returns the counts of texts that are complete; those that share a prompt count it once.
     pub(crate) fn counts_of(&self, texts: &[Whole]) -> Counts {
         let cached = texts.iter().map(|text| text.ended.reused).max().unwrap_or(0);
         let generated = texts.iter().map(|text| text.ended.generated).sum();
@@ -106,12 +106,12 @@ impl Tally {
     }
 }
 
-/// A count of tokens, as Responses have it.
+/// Returns a count of tokens in the form of the Responses API.
 pub(crate) fn input_tokens(count: usize) -> Value {
     json!({"object": "response.input_tokens", "input_tokens": count})
 }
 
-/// `finish_reason`.
+/// Returns `finish_reason`.
 pub(crate) fn finish_reason(reason: &Reason) -> &'static str {
     match reason {
         Reason::Stop | Reason::StopText(_) | Reason::StopId(_) => "stop",
@@ -120,8 +120,8 @@ pub(crate) fn finish_reason(reason: &Reason) -> &'static str {
     }
 }
 
-/// vLLM's `stop_reason`: the stop text that was reached, or the id of `stop_token_ids` that ended
-/// the text.
+/// Returns vLLM's `stop_reason`: the stop text that was reached, or the id of `stop_token_ids` that
+/// ended the text.
 pub(crate) fn stop_reason(reason: &Reason) -> Value {
     match reason {
         Reason::StopText(text) => text.clone().into(),

@@ -3,15 +3,15 @@
 //! Requests are read field by field and answers are written as JSON, so there are no types that a
 //! description could be derived from; types beside the readers would only claim to be what is read.
 //! The document is therefore a file, `docs/openapi.json`, which the program contains and a test
-//! writes. What it is made of is compiled only for tests:
+//! writes. The parts that it is made of are compiled only for tests:
 //!
 //! | module | holds |
 //! |---|---|
 //! | `schema` | words to say what a value looks like |
 //! | `fields`, `requests` | the fields of requests; bounds and refused fields are the readers' own constants |
-//! | `answers`, `events`, `described` | answers, what streams are made of, what tells about server and models |
+//! | `answers`, `events`, `described` | answers, the events of streams, descriptions of server and models |
 //! | `paths` | the routes, their errors, and the whole document |
-//! | `reads` | notes which fields the readers ask for, and as what |
+//! | `reads` | records which fields the readers ask for, and in which form |
 //!
 //! Tests hold it to the truth: its paths are those of `app::routes`, its fields with their types
 //! and bounds are those that the readers ask for (`tests`), and each answer of the integration

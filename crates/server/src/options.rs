@@ -1,4 +1,4 @@
-//! What a server is told when it starts.
+//! The settings that a server starts with.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -16,48 +16,48 @@ pub struct ServerOptions {
     pub host: String,
     /// Port to listen on; 0 lets the system choose.
     pub port: u16,
-    /// Who may ask; `None` lets everybody.
+    /// The keys of those who may ask; `None` admits everybody.
     pub keys: Option<Keys>,
-    /// Whether requests with different keys use each other's prefixes. Otherwise each of several
-    /// keys has its own.
+    /// Whether requests with different keys use each other's prefixes. If not, each of several keys
+    /// has prefixes of its own.
     pub shares_prefixes: bool,
-    /// Whether an address that other machines reach may go without keys.
+    /// Whether the server may do without keys on an address that other machines reach.
     pub allows_no_keys: bool,
     /// Certificate chain and private key, PEM files. Without them the server speaks plain HTTP.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Origins of web pages that may use the server, beside those of this machine; `*` is every
+    /// Origins of web pages that may use the server, besides those of this machine; `*` is every
     /// one.
     pub origins: Vec<String>,
-    /// Further host names under which a server on a loopback address may be asked.
+    /// Further host names that a server on a loopback address answers to.
     pub host_names: Vec<String>,
-    /// How long a model that nobody uses stays loaded, where requests do not say it.
+    /// How long a model that nobody uses stays loaded, if requests do not say so.
     pub keep_alive: KeepAlive,
     /// Bytes that loaded models may take in all.
     pub memory_budget: Option<u64>,
-    /// Finds a request's place in the trace of whoever sent it; `None` leaves every request a trace
-    /// of its own.
+    /// Finds a request's place in the trace of its sender; `None` gives every request a trace of
+    /// its own.
     pub trace_parent: Option<TraceParent>,
     /// Bounds on what clients may do.
     pub limits: Limits,
 }
 
-/// Gives a request's span, which nothing has entered yet, the parent that the request's headers
-/// name.
+/// A function that gives a request's span, which nothing has entered yet, the parent that the
+/// request's headers name.
 pub type TraceParent = fn(&tracing::Span, &HeaderMap);
 
 /// Bounds on what clients may do.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Bytes of a body.
+    /// Most bytes of a body.
     pub body_bytes: usize,
-    /// Bytes of all bodies that are being read, beyond the first 64 KiB of each; as many again for
-    /// answers with embeddings.
+    /// Most bytes of all bodies that are being read, beyond the first 64 KiB of each; as many again
+    /// for answers with embeddings.
     pub bodies_bytes: usize,
-    /// Open connections.
+    /// Most open connections.
     pub connections: usize,
     /// Further connections that may only ask whether the server is well.
     pub reserve: usize,
-    /// Requests that may wait for a model to be loaded.
+    /// Most requests that may wait for a model to be loaded.
     pub waiters: usize,
     /// Time for the head of a request, and for an idle connection.
     pub header: Duration,
@@ -74,7 +74,7 @@ pub struct Limits {
     pub handshake: Duration,
     /// Time that a text may take from its arrival to its end.
     pub request: Option<Duration>,
-    /// Time that requests have to end after the server was told to.
+    /// Time that requests have to end after the server was told to drain.
     pub drain: Duration,
 }
 
@@ -117,7 +117,7 @@ impl Default for Limits {
     }
 }
 
-/// Whether an address is reached only from this machine.
+/// Returns whether an address is reached only from this machine.
 pub(crate) fn is_loopback(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_loopback(),

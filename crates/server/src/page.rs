@@ -16,8 +16,8 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{ApiError, Code};
 
-/// What a browser lets the page do: only scripts, styles and requests of this server, and no HTML
-/// out of strings.
+/// What a browser lets the page do: load scripts, styles and data only from this server, and make
+/// no HTML out of strings.
 const POLICY: &str = "default-src 'self'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
@@ -38,7 +38,7 @@ struct File {
     tag: LazyLock<HeaderValue>,
 }
 
-/// A file by its path, its media type and its name in the folder `page`.
+/// Makes a file from its path, its media type and its name in the folder `page`.
 macro_rules! file {
     ($path:literal, $kind:ident, $name:literal) => {
         File {
@@ -80,7 +80,7 @@ fn find(path: &str) -> Option<&'static File> {
     FILES.iter().find(|file| file.path == path)
 }
 
-/// Whether a path is one of the page's files.
+/// Returns whether a path is one of the page's files.
 pub(crate) fn has(path: &str) -> bool {
     find(path).is_some()
 }
@@ -106,7 +106,7 @@ pub(crate) async fn file(request: Request<Body>) -> Result<Response<Body>, ApiEr
     Ok(response)
 }
 
-/// Whether a client has the file of a tag already.
+/// Returns whether a client already has the file of a tag.
 fn knows(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     let known = headers.get_all(IF_NONE_MATCH).iter();
     let known = known.filter_map(|known| known.to_str().ok()).flat_map(|known| known.split(','));
@@ -115,7 +115,7 @@ fn knows(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     known.any(|known| known == "*" || known.as_bytes() == tag.as_bytes())
 }
 
-/// A text's entity tag: the beginning of its SHA-256 in hexadecimal digits and quotes.
+/// Returns a text's entity tag: the beginning of its SHA-256 in hexadecimal digits and quotes.
 fn tag(text: &str) -> HeaderValue {
     let digest = Sha256::digest(text.as_bytes());
     let digits: String = digest.iter().take(TAG_BYTES).map(|byte| format!("{byte:02x}")).collect();
@@ -128,7 +128,7 @@ mod tests {
 
     /// Bytes of all files together.
     const BYTES_MAX: usize = 160_000;
-    /// The one address that is not a request: it names the elements of SVG.
+    /// The only address that is not a request: it names the elements of SVG.
     const SVG_NAMESPACE: &str = "http://www.w3.org/2000/svg";
 
     #[test]

@@ -27,15 +27,16 @@ pub(crate) const STOP_BYTES_MAX: usize = 4096;
 /// Bits of a seed that nobody chose: as many as survive readers that know only doubles.
 const SEED_BITS: u32 = 53;
 
-/// How a request wants its texts written, as far as it says: nothing of this needs the model.
+/// How a request wants its texts written, as far as it says so: nothing of this needs the model.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ParameterFields {
     sampling: SamplingFields,
-    /// Absent: what the name of the model says, or else as many as there is room for.
+    /// Most tokens of a text. If absent, the number that the name of the model sets, or else as
+    /// many as there is room for.
     pub(crate) max_tokens: Option<usize>,
-    /// Most tokens where neither the request nor the name of the model says it.
+    /// Most tokens if neither the request nor the name of the model says so.
     pub(crate) default_tokens: Option<usize>,
-    /// Absent: those of the model's name.
+    /// Stop texts. If absent, those of the model's name.
     pub(crate) stops: Option<Vec<String>>,
     pub(crate) stop_ids: Vec<u32>,
     pub(crate) ignore_eos: bool,
@@ -45,25 +46,26 @@ pub(crate) struct ParameterFields {
     pub(crate) include_stop: bool,
     pub(crate) keeps_special: bool,
     pub(crate) priority: i32,
-    /// Keeps the prompts of requests with another one apart.
+    /// Text that separates prompts: those of requests with another salt share no prefixes with
+    /// them.
     salt: Option<String>,
     pub(crate) prompt_logprobs: Option<usize>,
-    /// What the texts must look like.
+    /// The form that the texts must have.
     pub(crate) structure: Option<Structure>,
 }
 
 impl ParameterFields {
-    /// What all dialects have.
+    /// Reads the fields that all dialects have.
     ///
     /// # Errors
-    /// 400 naming a field that no dialect has, and that would change the answer's meaning.
+    /// 400 naming a field that no dialect supports, and that would change the answer's meaning.
     pub(crate) fn begin(fields: Fields<'_>) -> Result<Self, ApiError> {
         refuse(fields, &EVERYWHERE)?;
         let salt = fields.text("cache_salt")?.filter(|salt| !salt.is_empty());
         Ok(Self { n: 1, salt: salt.map(str::to_owned), ..Self::default() })
     }
 
-    /// What the dialects of OpenAI and llama.cpp share.
+    /// Reads the fields that the dialects of OpenAI and llama.cpp share.
     ///
     /// # Errors
     /// 400 naming the first field that is out of range, or that would change the answer's meaning
@@ -115,10 +117,11 @@ impl ParameterFields {
         Ok(())
     }
 
-    /// Lays them over what the model and its name say.
+    /// Applies the fields on top of what the model and its name set.
     ///
     /// # Errors
-    /// 400 for a token id that the model does not have, and for fewer tokens at most than at least.
+    /// 400 for a token id that the model does not have, and if the most tokens are fewer than the
+    /// least.
     pub(crate) fn over(self, lease: &Lease) -> Result<Parameters, ApiError> {
         let preset = &lease.preset;
         let mut sampling = SamplingParams { seed: random_seed(), ..lease.sampling.clone() };
@@ -140,16 +143,16 @@ impl ParameterFields {
     }
 }
 
-/// What penalties of repetition look back on, where a request does not say it.
+/// The tokens that penalties of repetition look back on, if a request does not say so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Penalties {
-    /// What OpenAI's API and vLLM count.
+    /// Those of the answer, as OpenAI's API and vLLM count.
     OfAnswer,
-    /// The last tokens of prompt and answer, as llama.cpp and Ollama have it.
+    /// The last tokens of prompt and answer, as in llama.cpp and Ollama.
     OfWindow,
 }
 
-/// What a request says of sampling.
+/// A request's fields of sampling.
 #[derive(Debug, Clone, Default)]
 struct SamplingFields {
     changes: SamplingChanges,
@@ -162,7 +165,7 @@ impl SamplingFields {
     /// Reads the numbers of sampling. Their ranges are the engine's own (`SamplingParams::check`).
     fn read(fields: Fields<'_>, penalties: Penalties) -> Result<Self, ApiError> {
         let penalty = f64::from(*PENALTY.start())..=f64::from(*PENALTY.end());
-        // The engine's 0.01 has another value: it is an f32.
+        // The engine's 0.01 has another value: it is an `f32`.
         let repetition = 0.01..=100.0;
         let ollamas = fields.number("repeat_penalty", repetition.clone())?;
         let top_k = fields.integer("top_k", -1..=TOP_K_MAX as i64)?;
@@ -183,7 +186,7 @@ impl SamplingFields {
             },
             // -1 is llama.cpp's spelling of "the whole context".
             penalty_window: window.map(|window| usize::try_from(window).unwrap_or(1 << 24)),
-            // Who names a window means the penalties of programs that have one.
+            // A client that names a window means the penalties of programs that have one.
             penalises_answer: penalties == Penalties::OfAnswer && window.is_none(),
             logit_bias: bias.unwrap_or_default(),
         })
@@ -206,22 +209,22 @@ impl SamplingFields {
 /// How texts are to be written.
 #[derive(Debug, Clone)]
 pub(crate) struct Parameters {
-    /// What the request says.
+    /// The fields of the request.
     pub(crate) fields: ParameterFields,
     sampling: SamplingParams,
     /// Most tokens of a text; the context may have room for fewer.
     pub(crate) max_tokens: usize,
     stops: Vec<String>,
-    /// Whose prefixes the texts' prompts may use.
+    /// The scope of the prefixes that the texts' prompts may use.
     scope: Scope,
-    /// The grammar of what the texts must look like, once it is compiled.
+    /// The grammar of the form that the texts must have, once it is compiled.
     pub(crate) grammar: Option<Arc<Grammar>>,
-    /// What finds calls of tools in the texts.
+    /// The parser that finds calls of tools in the texts.
     pub(crate) calls: Option<CallParser>,
 }
 
 impl Parameters {
-    /// Makes the texts look as asked. For a thread that may wait.
+    /// Compiles the grammar of the form that the texts must have. For a thread that may wait.
     ///
     /// # Errors
     /// As [`Structure::compile`].
@@ -232,7 +235,7 @@ impl Parameters {
         Ok(())
     }
 
-    /// Requests for `n` texts after a prompt, their seeds one after the other.
+    /// Returns requests for `n` texts after a prompt, their seeds one after the other.
     pub(crate) fn asks(&self, prompt: &[u32], logprobs: Option<usize>, lease: &Lease) -> Vec<Ask> {
         let ask = |index: usize| {
             let mut ask = self.ask(prompt.to_vec(), logprobs, lease);
@@ -242,7 +245,7 @@ impl Parameters {
         (0..self.fields.n).map(ask).collect()
     }
 
-    /// The request for one text after a prompt.
+    /// Returns the request for one text after a prompt.
     pub(crate) fn ask(&self, prompt: Vec<u32>, logprobs: Option<usize>, lease: &Lease) -> Ask {
         let fields = &self.fields;
         // A sequence can hold no more; the engine ends it with "length" when the context of the
@@ -252,7 +255,7 @@ impl Parameters {
         let mut request = Request::new(prompt, max_tokens);
         request.sampling = self.sampling.clone();
         request.stop_ids = fields.stop_ids.clone();
-        // Behind a complete document nothing but its end may come.
+        // After a complete document nothing but its end may come.
         if !fields.ignore_eos || self.grammar.is_some() {
             request.stop_ids.extend_from_slice(lease.tokenizer.eos_ids());
         }
@@ -273,7 +276,7 @@ impl Parameters {
     }
 }
 
-/// Refuses more tokens at least than at most.
+/// Refuses a least number of tokens that is above the most.
 fn check_least(least: usize, most: Option<usize>) -> Result<(), ApiError> {
     if most.is_some_and(|most| most < least) {
         let message = "min_tokens is more than the most tokens allowed; use at most as many";
@@ -282,12 +285,12 @@ fn check_least(least: usize, most: Option<usize>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// A seed nobody chose.
+/// Returns a random seed, for a request that has none.
 pub(crate) fn random_seed() -> u64 {
     rand::rng().random::<u64>() >> (u64::BITS - SEED_BITS)
 }
 
-/// OpenAI's `{"id": bias}`, or llama.cpp's `[[id, bias]]`, in which `false` forbids a token.
+/// Reads OpenAI's `{"id": bias}`, or llama.cpp's `[[id, bias]]`, in which `false` forbids a token.
 fn read_bias(value: &Value) -> Result<Vec<(u32, f32)>, ApiError> {
     let wrong = |what: &str| {
         let message = format!(
@@ -323,7 +326,7 @@ fn read_bias(value: &Value) -> Result<Vec<(u32, f32)>, ApiError> {
     entries.into_iter().map(read).collect()
 }
 
-/// A text or a list of texts. Empty ones never match and are left out.
+/// Reads a text or a list of texts. Empty ones never match and are left out.
 pub(crate) fn read_stops(fields: Fields<'_>, name: &str) -> Result<Option<Vec<String>>, ApiError> {
     let wrong = |what: String| ApiError::field(fields.path(name), what);
     let given: Vec<String> = match fields.get(name) {
@@ -344,7 +347,7 @@ pub(crate) fn read_stops(fields: Fields<'_>, name: &str) -> Result<Option<Vec<St
     Ok(Some(given.into_iter().filter(|stop| !stop.is_empty()).collect()))
 }
 
-/// How many alternatives `logprobs` and `top_logprobs` of the chat dialect ask for.
+/// Reads how many alternatives `logprobs` and `top_logprobs` of the chat dialect ask for.
 pub(crate) fn read_chat_logprobs(fields: Fields<'_>) -> Result<Option<usize>, ApiError> {
     let wanted = fields.boolean("logprobs")?.unwrap_or(false);
     let top = fields.count("top_logprobs", 0, LOGPROBS_MAX)?;

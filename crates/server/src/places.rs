@@ -1,17 +1,19 @@
-//! Where a request has what was put into the form of chats, so that errors name its own fields.
+//! The places in a request of fields that were put into the form of chats, so that errors name the
+//! request's own fields.
 
 /// Fields in the form of chats, each with its place in the request.
 #[derive(Debug, Default)]
 pub(crate) struct Places(Vec<(String, String)>);
 
 impl Places {
-    /// A field, and with it all that is within it and has no place of its own.
+    /// Adds the place of a field, and with it of everything within the field that has no place of
+    /// its own.
     pub(crate) fn add(&mut self, field: impl Into<String>, place: impl Into<String>) {
         self.0.push((field.into(), place.into()));
     }
 
-    /// The place of a field in the request: that of the smallest field around it, and the rest of
-    /// its path.
+    /// Returns the place of a field in the request: that of the smallest field around it, and the
+    /// rest of its path.
     pub(crate) fn of(&self, field: &str) -> Option<String> {
         let within = |(outer, place): &(String, String)| {
             let rest = field.strip_prefix(outer.as_str())?;

@@ -1,5 +1,5 @@
-//! Prompts as requests bring them, to token ids. What can never become a prompt, or finds no place,
-//! is refused before any work is done for it.
+//! From the prompts of requests to token ids. A prompt that can never be valid, or that finds no
+//! place, is refused before any work is done for it.
 
 use serde_json::Value;
 use trine_text::{Content, Message, Part, Specials};
@@ -8,10 +8,10 @@ use crate::error::ApiError;
 use crate::json::{Fields, token_id};
 use crate::models::{Lease, LoadedModel};
 
-/// A prompt as a request brings it.
+/// A prompt of a request.
 #[derive(Debug)]
 pub(crate) enum Prompt {
-    /// Not empty.
+    /// A text that is not empty.
     Text(String),
     /// Token ids, at least one; whether the model has them is not known.
     Ids(Vec<u32>),
@@ -55,10 +55,10 @@ pub(crate) fn read_prompts(
 }
 
 impl Prompt {
-    /// The fewest tokens that it can have.
+    /// Returns the fewest tokens that the prompt can have.
     ///
     /// # Errors
-    /// 400 where they are more than the context, and for token ids that the model does not have.
+    /// 400 if they are more than the context, and for token ids that the model does not have.
     pub(crate) fn check(&self, lease: &Lease) -> Result<usize, ApiError> {
         match self {
             Self::Text(text) => check_text(lease, text, Specials::Parse),
@@ -73,12 +73,12 @@ impl Prompt {
 /// Refuses a request that the model's engine would refuse whatever its prompt is.
 ///
 /// # Errors
-/// 503 where its queue is full.
+/// 503 if its queue is full.
 pub(crate) fn check_engine(model: &LoadedModel) -> Result<(), ApiError> {
     Ok(model.service.check_room(1)?)
 }
 
-/// Refuses a text that has more tokens than the context in any case. Gives the fewest that it can
+/// Refuses a text that has more tokens than the context in any case. Returns the fewest that it can
 /// have.
 ///
 /// # Errors
@@ -89,7 +89,7 @@ pub(crate) fn check_text(lease: &Lease, text: &str, specials: Specials) -> Resul
     Ok(least)
 }
 
-/// The token ids of a prompt that begins as the model's prompts do.
+/// Returns the token ids of a prompt that begins as the model's prompts do.
 ///
 /// # Errors
 /// 400 if it is longer than the context.
@@ -101,14 +101,15 @@ pub(crate) fn encode(lease: &Lease, text: &str, specials: Specials) -> Result<Ve
 }
 
 /// Refuses a conversation whose words are too long in any case, before a template is run on them.
-/// What assistants and tools have said does not count: templates leave some of it out, and the
-/// space around the rest.
+/// The words of assistants and tools do not count: templates leave some of them out, and the space
+/// around the rest.
 ///
 /// # Errors
 /// 400 as for a prompt whose tokens were counted.
 pub(crate) fn check_messages(lease: &Lease, messages: &[Message]) -> Result<(), ApiError> {
     let is_kept = |message: &&Message| matches!(&*message.role, "system" | "user");
-    // A token may reach from one text into the next one: each may have one less than it says.
+    // A token may reach from one text into the next one: each may have one token less than its own
+    // count.
     let least =
         |text: &str| lease.tokenizer.tokens_least(text.trim(), Specials::AsText).saturating_sub(1);
     let of_part = |part: &Part| part.text.as_deref().map_or(0, least);

@@ -29,7 +29,7 @@ use crate::unsupported::{Harmless, Unsupported, refuse};
 use crate::warnings::Warnings;
 use input::Spaces;
 
-/// Fields of the API that need state or other things that this server has not.
+/// Fields of the API that need state or other things that this server does not have.
 pub(crate) const UNSUPPORTED: [Unsupported; 5] = [
     (
         "previous_response_id",
@@ -45,7 +45,7 @@ pub(crate) const UNSUPPORTED: [Unsupported; 5] = [
     ("background", Harmless::Off, "use \"stream\": true"),
     ("top_logprobs", Harmless::At(&[0.0]), "use /v1/chat/completions"),
 ];
-/// What `include` may not ask for; the rest of it is about things that no answer has.
+/// What `include` may not ask for; its other values are about things that no answer has.
 const LOGPROBS: &str = "message.output_text.logprobs";
 
 /// What a request asks for.
@@ -80,7 +80,7 @@ pub(crate) async fn input_tokens(
     Ok(warnings.on(json_response(&openai::input_tokens(count))))
 }
 
-/// The conversation, the names of its functions, and what it is read without.
+/// Reads the conversation, the names of its functions, and the warnings about what is left out.
 fn conversation(fields: Fields<'_>) -> Result<(Conversation, Spaces, Warnings), ApiError> {
     let mut warnings = Warnings::default();
     let (calling, spaces) = input::calling(fields, &mut warnings)?;
@@ -126,7 +126,7 @@ impl flow::Asked for Asked {
     }
 }
 
-/// Fields of the request that a response repeats.
+/// Returns the fields of the request that a response repeats.
 fn echoed(fields: Fields<'_>) -> Map<String, Value> {
     let names = ["instructions", "max_output_tokens", "metadata", "temperature", "top_p"];
     let value = |name: &str| fields.get(name).cloned().unwrap_or_default();
@@ -143,7 +143,7 @@ fn echoed(fields: Fields<'_>) -> Map<String, Value> {
     echoed
 }
 
-/// What all forms of a response share.
+/// The parts that all forms of a response share.
 struct Answer {
     id: String,
     created: u64,
@@ -228,7 +228,7 @@ fn part_of(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
 }
 
-/// A call has an id as an item, and another one by which its result refers to it.
+/// The two ids of a call: one as an item, and another by which its result refers to it.
 struct CallIds {
     item: String,
     call: String,
@@ -262,7 +262,7 @@ impl Events {
         push_event(out, Some(kind), &data);
     }
 
-    /// The same about the text of a message.
+    /// Writes an event about the text of a message.
     fn push_part(&mut self, out: &mut Vec<u8>, kind: &str, item: &str, name: &str, value: Value) {
         let index = self.items.len();
         let mut fields = json!({"item_id": item, "output_index": index, "content_index": 0});

@@ -1,4 +1,4 @@
-//! What routers that know SGLang's and vLLM's servers ask a worker.
+//! Endpoints that routers that know SGLang's and vLLM's servers ask of a worker.
 
 use std::sync::Arc;
 

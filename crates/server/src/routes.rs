@@ -16,7 +16,7 @@ use crate::{
     service_routes, text_routes,
 };
 
-/// A method, a path and what answers it. `GET` answers `HEAD` too.
+/// A method, a path and the handler that answers it. `GET` answers `HEAD` too.
 type Route = (Method, String, MethodRouter<Arc<App>>);
 
 fn route<H, T>(method: Method, path: impl Into<String>, handler: H) -> Route
@@ -32,8 +32,8 @@ where
     (method, path.into(), answers)
 }
 
-/// Every method and path that is answered. The OpenAPI document describes them; a test holds it to
-/// this list.
+/// Returns every method and path that is answered. The OpenAPI document describes them; a test
+/// holds it to this list.
 pub(crate) fn routes() -> Vec<Route> {
     const GET: Method = Method::GET;
     const POST: Method = Method::POST;
@@ -97,7 +97,7 @@ pub(crate) fn routes() -> Vec<Route> {
     routes
 }
 
-/// Answers every one of the [`routes`], and all else with an error.
+/// Returns a router that answers every one of the [`routes`], and everything else with an error.
 pub(crate) fn router(app: &Arc<App>) -> Router {
     let add = |router: Router<Arc<App>>, (_, path, answers): Route| router.route(&path, answers);
     routes()
@@ -114,7 +114,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .with_state(Arc::clone(app))
 }
 
-/// Keeps the route for the metrics: paths of clients would make a series each.
+/// Keeps the route for the metrics: the paths that clients send would make a series each.
 async fn note_route(request: Request<Body>, next: axum::middleware::Next) -> Response<Body> {
     let route = request.extensions().get::<MatchedPath>().cloned();
     let mut response = next.run(request).await;

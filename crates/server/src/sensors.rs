@@ -1,4 +1,4 @@
-//! Energy and power as the machine's own sensors tell them, for metrics.
+//! Energy and power as reported by the machine's own sensors, for metrics.
 //!
 //! | files | unit | source |
 //! |---|---|---|
@@ -17,17 +17,17 @@ const SENSORS_MAX: usize = 64;
 /// Most files of a folder that are looked at.
 const FILES_MAX: usize = 1024;
 
-/// The sensors that could be read when they were looked for.
+/// The sensors that were readable when they were looked for.
 #[derive(Debug, Default)]
 pub(crate) struct Sensors {
     energies: Vec<Energy>,
     powers: Vec<Sensor>,
 }
 
-/// What a sensor says.
+/// The value of a sensor.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Reading {
-    /// The driver's name for it and where it stands, for a label.
+    /// The driver's name for the sensor and its place, for a label.
     pub(crate) sensor: String,
     /// Joules since it was first read, or watts.
     pub(crate) value: f64,
@@ -43,10 +43,10 @@ struct Sensor {
 #[derive(Debug)]
 struct Energy {
     sensor: Sensor,
-    /// Where it wraps; `None` where it does not.
+    /// The value at which it wraps, or `None` if it does not.
     range: Option<u64>,
     last: u64,
-    /// Since it was first read.
+    /// Microjoules since it was first read.
     total: u64,
 }
 
@@ -68,7 +68,7 @@ impl Sensors {
                 if name.starts_with("energy") && name.ends_with("_input") {
                     found.energy(&monitor, file.clone(), None);
                 }
-                // An average, where there is one, says more than a moment.
+                // An average, where there is one, says more than a momentary value.
                 let is_moment = name.starts_with("power") && name.ends_with("_input");
                 let has_average = files.contains(&monitor.join(name.replace("_input", "_average")));
                 if name.starts_with("power") && name.ends_with("_average")
@@ -96,8 +96,8 @@ impl Sensors {
         }
     }
 
-    /// Joules of each energy sensor since it was found. A count that wrapped more than once in
-    /// between is short by whole ranges.
+    /// Returns the joules of each energy sensor since it was found. A count that wrapped more than
+    /// once in between is short by whole ranges.
     pub(crate) fn energies(&mut self) -> Vec<Reading> {
         let read = |energy: &mut Energy| {
             if let Some(now) = number(&energy.sensor.file) {
@@ -112,7 +112,7 @@ impl Sensors {
         self.energies.iter_mut().map(read).collect()
     }
 
-    /// Watts of each power sensor that can be read.
+    /// Returns the watts of each power sensor that can be read.
     pub(crate) fn powers(&self) -> Vec<Reading> {
         let read = |sensor: &Sensor| {
             let value = number(&sensor.file)? as f64 * 1e-6;
@@ -122,7 +122,7 @@ impl Sensors {
     }
 }
 
-/// What is in a folder, in order of its names.
+/// Returns the entries of a folder, ordered by name.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let found = std::fs::read_dir(folder).into_iter().flatten().take(FILES_MAX);
     let mut paths: Vec<PathBuf> = found.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -130,7 +130,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The beginning of a file.
+/// Returns the beginning of a file.
 fn text(file: &Path) -> Option<String> {
     let mut text = String::new();
     File::open(file).ok()?.take(64).read_to_string(&mut text).ok()?;
@@ -141,7 +141,7 @@ fn number(file: &Path) -> Option<u64> {
     text(file)?.parse().ok()
 }
 
-/// Such as `package-0 (intel-rapl:0)` or `amdgpu (hwmon4 power1)`.
+/// Returns a label such as `package-0 (intel-rapl:0)` or `amdgpu (hwmon4 power1)`.
 fn label(folder: &Path, file: &Path) -> String {
     let last = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let place = match last(file).split_once('_') {
@@ -184,7 +184,7 @@ mod tests {
         write(root, "class/powercap/intel-rapl:0/energy_uj", "2000000");
         write(root, "class/hwmon/hwmon1/energy1_input", "1000005");
         assert_eq!(sensors.energies(), readings(&[(names[0], 3.0), (names[1], 1.0)]));
-        // A sensor that is gone keeps what it had.
+        // A sensor that is gone keeps its count.
         std::fs::remove_file(root.join("class/hwmon/hwmon1/energy1_input")).expect("it is there");
         assert_eq!(sensors.energies(), readings(&[(names[0], 3.0), (names[1], 1.0)]));
     }

@@ -1,4 +1,4 @@
-//! Whether the server is well, what it is, and what it has counted.
+//! Endpoints for the server's health, its description, and its counts.
 
 use std::sync::Arc;
 
@@ -17,21 +17,21 @@ use crate::models::{Entry, LoadedModel, Named};
 /// Version of the program.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A JSON response.
+/// Returns a JSON response.
 pub(crate) fn json_response(value: &Value) -> Response<Body> {
     let mut response = Response::new(Body::from(value.to_string()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
-/// `GET /health`: the process answers. Starting it again would not help where a model has a
-/// problem: the answer says so, and the status stays 200.
+/// `GET /health`: the process answers. A restart would not help if a model has a problem: the
+/// answer says so, and the status stays 200.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response<Body> {
     let status = if app.models.has_problem() { "degraded" } else { "ok" };
     json_response(&json!({ "status": status }))
 }
 
-/// `GET /ready`: requests are taken, and the default model can be used as far as is known.
+/// `GET /ready`: requests are accepted, and the default model can be used as far as is known.
 pub(crate) async fn ready(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError> {
     if app.lifecycle.phase() != Phase::Running {
         return Err(ApiError::draining());
@@ -68,11 +68,12 @@ pub(crate) async fn metrics(
     Ok(response)
 }
 
-/// What a query's name, or the default one, stands for, and the model, which has to be loaded.
+/// Returns what a query's name, or the default one, stands for, and the model, which has to be
+/// loaded.
 ///
 /// # Errors
-/// 404 for an unknown name, 503 for a model that is not loaded: a question that any web page can
-/// have a browser ask loads nothing.
+/// 404 for an unknown name, 503 for a model that is not loaded: a request that any web page can
+/// make a browser send loads nothing.
 pub(crate) async fn loaded(
     app: &App,
     query: &[(String, String)],
@@ -89,8 +90,8 @@ pub(crate) async fn loaded(
     }
 }
 
-/// `GET /props?model=NAME`: llama.cpp's description of a loaded model, with what a preset lays over
-/// it.
+/// `GET /props?model=NAME`: llama.cpp's description of a loaded model, with the parameters of a
+/// preset on top.
 pub(crate) async fn props(
     State(app): State<Arc<App>>,
     Query(query): Query<Vec<(String, String)>>,
@@ -111,7 +112,7 @@ pub(crate) async fn props(
         },
         "total_slots": limits.sequences,
         "model_alias": &*named.name,
-        // Where its file lies is nothing for clients.
+        // The path of its file is not for clients.
         "model_path": &*named.name,
         "chat_template": model.template.as_ref().map_or("", |template| template.source()),
         "bos_token": model.tokenizer.bos_text(),

@@ -1,7 +1,7 @@
 //! Answers that are sent while they are written.
 //!
-//! A task takes pieces from the generation and gives bytes to the response's body through a short
-//! channel. When the client goes away hyper drops the body, the channel closes, and the task drops
+//! A task takes pieces from the generation and sends bytes to the response's body through a short
+//! channel. When the client goes away, hyper drops the body, the channel closes, and the task drops
 //! the generation, which cancels it.
 
 use std::convert::Infallible;
@@ -25,36 +25,36 @@ const CHUNKS: usize = 16;
 /// Media type of lines of JSON.
 pub(crate) const LINES: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 
-/// How an answer looks on the wire, whole or in pieces.
+/// The format of an answer on the wire, whole or in pieces.
 pub(crate) trait Writer: Send + 'static {
     /// Media type of a stream: server-sent events, unless the format says otherwise.
     const MEDIA_TYPE: &'static str = "text/event-stream; charset=utf-8";
 
-    /// A header of the response that the format has.
+    /// Returns a header of the response that the format has.
     fn header(&self) -> Option<(HeaderName, HeaderValue)> {
         None
     }
 
-    /// The answer to a request that is not streamed.
+    /// Returns the answer to a request that is not streamed.
     fn whole(&self, texts: &[Whole]) -> Value;
 
-    /// What comes before all pieces.
+    /// Writes what comes before all pieces.
     fn begin(&mut self, _out: &mut Vec<u8>) {}
 
-    /// A piece of the text `index`; [`Piece::Failed`] never comes here.
+    /// Writes a piece of the text `index`; [`Piece::Failed`] never comes here.
     fn piece(&mut self, index: usize, piece: Piece, out: &mut Vec<u8>);
 
-    /// What comes after all pieces.
+    /// Writes what comes after all pieces.
     fn end(&mut self, _out: &mut Vec<u8>) {}
 
-    /// What comes instead of the rest: an event with the error as the path's dialect has it, unless
-    /// the format says otherwise.
+    /// Writes what comes instead of the rest: an event with the error in the form of the path's
+    /// dialect, unless the format says otherwise.
     fn fail(&mut self, error: &ApiError, dialect: Dialect, out: &mut Vec<u8>) {
         push_event(out, None, &error.body(dialect));
     }
 
-    /// A sign of life: a comment, which readers of server-sent events skip, unless the format says
-    /// otherwise.
+    /// Writes a sign of life: a comment, which readers of server-sent events skip, unless the
+    /// format says otherwise.
     fn keep_alive(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(b": keep-alive\n\n");
     }
@@ -83,11 +83,11 @@ pub(crate) fn push_event(out: &mut Vec<u8>, name: Option<&str>, data: &Value) {
     out.extend_from_slice(b"\n\n");
 }
 
-/// The response to a stream. Waits for the first piece, so that a request that fails at once is
-/// answered with its own status; not longer than a stream may be silent.
+/// Returns the response to a streamed request. Waits for the first piece, so that a request that
+/// fails at once is answered with its own status; not longer than a stream may be silent.
 ///
 /// # Errors
-/// What made the first piece fail.
+/// The error of the first piece.
 pub(crate) async fn respond<W: Writer>(
     mut choices: Choices,
     mut writer: W,
@@ -110,7 +110,7 @@ pub(crate) async fn respond<W: Writer>(
     Ok(body_of(receiver, HeaderValue::from_static(W::MEDIA_TYPE)))
 }
 
-/// A response whose body comes through a channel.
+/// Returns a response whose body comes through a channel.
 pub(crate) fn body_of(receiver: Receiver<Bytes>, media_type: HeaderValue) -> Response<Body> {
     let mut response = Response::new(Body::new(ChannelBody { receiver }));
     let headers = response.headers_mut();
@@ -146,7 +146,7 @@ async fn pump<W: Writer>(
     }
 }
 
-/// Writes a piece; true if it was the last.
+/// Writes a piece; returns true if it was the last.
 fn take<W: Writer>(
     next: Option<(usize, Piece)>,
     writer: &mut W,

@@ -17,13 +17,13 @@ use crate::models::LoadedModel;
 const GRAMMARS_MAX: usize = 256;
 const GRAMMAR_BYTES_MAX: usize = 64 << 20;
 
-/// A cache of compiled grammars for a model with this tokenizer. Costs nothing until the first
-/// grammar is compiled.
+/// Returns a cache of compiled grammars for a model with this tokenizer. Costs nothing until the
+/// first grammar is compiled.
 pub fn grammar_cache(tokenizer: &Arc<Tokenizer>) -> GrammarCache {
     GrammarCache::new(GrammarCompiler::new(Arc::clone(tokenizer)), GRAMMARS_MAX, GRAMMAR_BYTES_MAX)
 }
 
-/// What a text must look like, and the field that says so.
+/// The form that a text must have, and the field that demands it.
 #[derive(Debug, Clone)]
 pub(crate) struct Structure {
     source: GrammarSource,
@@ -54,8 +54,8 @@ impl Structure {
         only_one([format].into_iter().chain(of_others(fields)?))
     }
 
-    /// Reads `output_config.format` of Anthropic's messages, and `output_format`, as it was called
-    /// in their beta, and the fields of llama.cpp, vLLM and SGLang.
+    /// Reads `output_config.format` of Anthropic's messages, and `output_format`, its name in their
+    /// beta, and the fields of llama.cpp, vLLM and SGLang.
     ///
     /// # Errors
     /// 400 naming the field of a wrong shape, or the second one of two.
@@ -79,7 +79,7 @@ impl Structure {
     /// SGLang.
     ///
     /// # Errors
-    /// 400 for something else, naming the field, or the second one of two.
+    /// 400 for another value, naming the field, or naming the second of two fields.
     pub(crate) fn of_ollama(fields: Fields<'_>) -> Result<Option<Self>, ApiError> {
         let source = match fields.get("format") {
             None => None,
@@ -92,7 +92,7 @@ impl Structure {
         only_one([format].into_iter().chain(of_others(fields)?))
     }
 
-    /// The JSON schema, if it is one.
+    /// Returns the JSON schema, if it is one.
     pub(crate) fn schema(&self) -> Option<&str> {
         match &self.source {
             GrammarSource::JsonSchema(schema) => Some(schema),
@@ -101,16 +101,16 @@ impl Structure {
         }
     }
 
-    /// The compiled grammar. For a thread that may wait.
+    /// Returns the compiled grammar. For a thread that may wait.
     ///
     /// # Errors
-    /// 400 naming the field if the source is not a grammar, or larger than one request may cost.
+    /// 400 naming the field if the source is not a grammar, or costs more than one request may.
     pub(crate) fn compile(&self, model: &LoadedModel) -> Result<Arc<Grammar>, ApiError> {
         model.grammars.get(&self.source).map_err(|error| refused(&error, &self.param))
     }
 }
 
-/// The error of a source that the field `param` gave.
+/// Returns the error of a source that came in the field `param`.
 pub(crate) fn refused(error: &GrammarError, param: &str) -> ApiError {
     match error {
         GrammarError::Invalid { .. }
@@ -128,7 +128,7 @@ pub(crate) fn refused(error: &GrammarError, param: &str) -> ApiError {
 pub(crate) struct Guide(Matcher);
 
 impl Guide {
-    /// A guide at the beginning of a text.
+    /// Returns a guide at the beginning of a text.
     ///
     /// # Errors
     /// 500 if the grammar's library fails.
@@ -148,7 +148,7 @@ impl Constraint for Guide {
     }
 }
 
-/// The fields of llama.cpp, vLLM and SGLang, which every dialect takes.
+/// Reads the fields of llama.cpp, vLLM and SGLang, which every dialect accepts.
 fn of_others(fields: Fields<'_>) -> Result<[Option<Structure>; 9], ApiError> {
     Ok([
         json_schema(fields, "json_schema"),
@@ -187,7 +187,7 @@ fn response_format(fields: Fields<'_>) -> Result<Option<Structure>, ApiError> {
     }
 }
 
-/// A format of OpenAI: in chats the schema stands in `json_schema`, in Responses beside the type;
+/// Reads a format of OpenAI: in chats the schema is in `json_schema`, in Responses beside the type;
 /// llama.cpp has it beside the type of `json_object` too.
 fn read_format(path: &str, format: &Map<String, Value>) -> Result<Option<Structure>, ApiError> {
     let prefix = format!("{path}.");
@@ -218,7 +218,7 @@ fn read_format(path: &str, format: &Map<String, Value>) -> Result<Option<Structu
     }
 }
 
-/// A schema, as JSON or as a text that holds it.
+/// Reads a schema, as JSON or as a text that holds it.
 fn json_schema(fields: Fields<'_>, name: &str) -> Option<Structure> {
     let text = match fields.get(name)? {
         Value::String(text) if text.is_empty() => return None,
@@ -228,7 +228,7 @@ fn json_schema(fields: Fields<'_>, name: &str) -> Option<Structure> {
     Some(Structure { source: GrammarSource::JsonSchema(text), param: fields.path(name) })
 }
 
-/// llama.cpp's `grammar`, which is GBNF unless its first line is `%llguidance`.
+/// Reads llama.cpp's `grammar`, which is GBNF unless its first line is `%llguidance`.
 fn gbnf(fields: Fields<'_>) -> Result<Option<Structure>, ApiError> {
     text(fields, "grammar", |text| {
         if text.starts_with("%llguidance") {
@@ -239,7 +239,7 @@ fn gbnf(fields: Fields<'_>) -> Result<Option<Structure>, ApiError> {
     })
 }
 
-/// vLLM takes both in one field. Only rules of GBNF have this sign.
+/// Distinguishes GBNF from Lark: vLLM takes both in one field. Only rules of GBNF have this sign.
 fn gbnf_or_lark(text: String) -> GrammarSource {
     if text.contains("::=") { GrammarSource::Gbnf(text) } else { GrammarSource::Lark(text) }
 }
@@ -289,7 +289,7 @@ fn structured_outputs(fields: Fields<'_>) -> Result<Option<Structure>, ApiError>
     ])?;
     let named = ["json", "regex", "choice", "grammar"];
     match named.into_iter().find(|name| fields.get(name).is_some()) {
-        // Whoever sends the object wants the text to look like something.
+        // A client that sends the object wants the text to have some form.
         Some(name) if found.is_none() => {
             Err(fields.wrong(name, "a text or a list that is not empty"))
         }

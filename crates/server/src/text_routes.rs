@@ -1,4 +1,4 @@
-//! Texts to token ids and back, and conversations to prompts, as llama.cpp's server has them.
+//! From texts to token ids and back, and from conversations to prompts, as in llama.cpp's server.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::service_routes::json_response;
 /// Longest answer of `/detokenize`, in token ids.
 pub(crate) const IDS_MAX: usize = 1 << 20;
 
-/// What `/tokenize` is given.
+/// The input of `/tokenize`.
 enum Given {
     Conversation(Conversation),
     Text { text: String, adds_bos: bool, specials: Specials },
@@ -27,11 +27,11 @@ enum Given {
 
 /// How `/tokenize` answers.
 struct Form {
-    /// With the text of each token, as llama.cpp has it.
+    /// Whether the answer has the text of each token, as in llama.cpp.
     with_pieces: bool,
-    /// With what vLLM adds.
+    /// Whether the answer has vLLM's additional fields.
     is_vllm: bool,
-    /// With the name of each token, as vLLM has it.
+    /// Whether the answer has the name of each token, as in vLLM.
     with_names: bool,
 }
 
@@ -130,7 +130,7 @@ pub(crate) async fn apply_template(
     Ok(open(&app, request, Conversation::read, render).await?.0)
 }
 
-/// A token's text, or its bytes where they are not text.
+/// Returns a token's text, or its bytes if they are not text.
 fn piece(tokenizer: &Tokenizer, id: u32) -> Value {
     let bytes = tokenizer.token_bytes(id).unwrap_or_default();
     match std::str::from_utf8(&bytes) {

@@ -31,11 +31,11 @@ pub use error::ServeError;
 /// Pause after the system refused a connection: it is out of file descriptors, and some have to be
 /// closed first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Most time for error events to reach clients after requests were ended, and its share of the time
-/// to drain at most.
+/// Most time for error events to reach clients after requests were ended, and the divisor that
+/// bounds it by a share of the time to drain.
 const ABORT_GRACE: Duration = Duration::from_secs(2);
 const ABORT_SHARE: u32 = 4;
-/// Time for what was written last to reach the network: answers to those who came while the server
+/// Time for the last writes to reach the network: answers to clients that came while the server
 /// ended.
 const LAST_WRITES: Duration = Duration::from_millis(50);
 
@@ -54,16 +54,16 @@ impl std::fmt::Debug for Server {
     }
 }
 
-/// Tells a running server what to do.
+/// Controls a running server.
 #[derive(Debug, Clone)]
 pub struct Handle {
     lifecycle: Lifecycle,
 }
 
 impl Handle {
-    /// Takes no more requests, and ends when those in flight are finished and their answers sent,
-    /// or shortly before the time to drain is over: what is left of it is for telling those whose
-    /// requests have not ended.
+    /// Accepts no more requests, and ends when those in flight are finished and their answers sent,
+    /// or shortly before the time to drain is over: the rest of that time is for telling the
+    /// clients whose requests have not ended.
     pub fn drain(&self) {
         self.lifecycle.enter(Phase::Draining);
     }
@@ -110,12 +110,12 @@ impl Server {
         Ok(Self { router: router(&app), app, listener, address, tls })
     }
 
-    /// The address that is listened on.
+    /// Returns the address that is listened on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Tells the server what to do while it runs.
+    /// Returns a handle that controls the server while it runs.
     pub fn handle(&self) -> Handle {
         Handle { lifecycle: self.app.lifecycle.clone() }
     }
@@ -123,7 +123,7 @@ impl Server {
     /// Loads the default model, so that the first request does not wait for it.
     ///
     /// # Errors
-    /// What is wrong with the model.
+    /// A message that says what is wrong with the model.
     pub async fn preload(&self) -> Result<(), String> {
         self.app.models.preload().await
     }
@@ -159,7 +159,7 @@ impl Server {
     }
 
     /// Waits until no request is in flight and the connections have ended, or some time has passed.
-    /// A request ends when its answer is in its connection's buffer; the connection, when the
+    /// A request ends when its answer is in its connection's buffer; a connection ends when the
     /// client has taken that.
     async fn settle(&self, table: &Table, at_most: Duration) {
         let emptied = tokio::time::timeout(at_most, table.emptied());
@@ -177,7 +177,8 @@ impl Server {
                     }
                 }
                 Err(error) => {
-                    // Of one connection only, or of the whole process: neither ends the server.
+                    // The error is of one connection only, or of the whole process: neither ends
+                    // the server.
                     tracing::warn!(%error, "a connection was not accepted");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
@@ -198,8 +199,8 @@ impl Server {
     }
 }
 
-/// Of the time to drain what requests have to finish, and what clients have to take the errors of
-/// those that did not. What is written last comes after both.
+/// Divides the time to drain into the time that requests have to finish, and the time that clients
+/// have to take the errors of those that did not. The last writes come after both.
 fn shares(drain: Duration) -> (Duration, Duration) {
     let to_tell = ABORT_GRACE.min(drain / ABORT_SHARE);
     (drain - to_tell, to_tell.saturating_sub(LAST_WRITES))
@@ -209,7 +210,7 @@ fn unresolved(error: &io::Error) -> String {
     format!("the name is unknown ({error}); give an address such as 127.0.0.1")
 }
 
-/// Why none of the addresses can be listened on, and what helps.
+/// Says why none of the addresses can be listened on, and what helps.
 fn unusable(addresses: &[SocketAddr], error: &io::Error) -> String {
     let is_ipv6 = !addresses.is_empty() && addresses.iter().all(SocketAddr::is_ipv6);
     match error.kind() {
@@ -256,7 +257,8 @@ mod tests {
         let explained = |addresses: &[SocketAddr], kind: io::ErrorKind| {
             unusable(addresses, &io::Error::new(kind, "the system's words"))
         };
-        // What Linux says of ::1 without the module, and with the addresses switched off.
+        // The errors that Linux returns for ::1 without the module, and with the addresses switched
+        // off.
         for kind in [io::ErrorKind::Unsupported, io::ErrorKind::AddrNotAvailable] {
             let text = explained(&new, kind);
             assert!(text.contains("without IPv6") && text.contains("--host 127.0.0.1"), "{text}");
@@ -268,7 +270,7 @@ mod tests {
             assert!(explained(&old, kind).contains(remedy));
             assert!(explained(&new, kind).contains(remedy));
         }
-        // A name of both kinds of address: the failure may be the other one's.
+        // A name with both kinds of address: the failure may be that of the other kind.
         assert!(!explained(&[old, new].concat(), io::ErrorKind::AddrNotAvailable).contains("IPv6"));
     }
 }

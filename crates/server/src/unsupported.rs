@@ -1,5 +1,5 @@
-//! Fields that would change what an answer means, and that this server has not: they are refused,
-//! not ignored.
+//! Fields that would change what an answer means, and that this server does not support: they are
+//! refused, not ignored.
 
 use serde_json::Value;
 
@@ -9,10 +9,10 @@ use crate::json::Fields;
 /// A field's name, when it is harmless, and what to do instead.
 pub(crate) type Unsupported = (&'static str, Harmless, &'static str);
 
-/// When a field is harmless. Where it is absent or null it always is.
+/// When a field is harmless. It always is if it is absent or null.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Harmless {
-    /// Where it is false, or empty.
+    /// If it is false, or empty.
     Off,
     /// At these numbers.
     At(&'static [f64]),
@@ -24,7 +24,7 @@ pub(crate) enum Harmless {
     Text(&'static [&'static str]),
 }
 
-/// Those of OpenAI's, vLLM's, SGLang's and llama.cpp's fields that no dialect has.
+/// Those of OpenAI's, vLLM's, SGLang's and llama.cpp's fields that no dialect supports.
 pub(crate) const EVERYWHERE: [Unsupported; 34] = [
     (
         "suffix",
@@ -73,7 +73,7 @@ pub(crate) const EVERYWHERE: [Unsupported; 34] = [
 /// Looks for the fields of a list.
 ///
 /// # Errors
-/// 400 naming the first that is there and not harmless.
+/// 400 naming the first that is present and not harmless.
 pub(crate) fn refuse(fields: Fields<'_>, unsupported: &[Unsupported]) -> Result<(), ApiError> {
     for (name, harmless, remedy) in unsupported {
         if fields.get(name).is_some_and(|value| !is_harmless(value, harmless)) {

@@ -1,11 +1,12 @@
-//! What a request asks for and is answered without: told in a header of the answer and in the log.
+//! Parts of a request that the answer is written without: reported in a header of the answer and in
+//! the log.
 //!
-//! A program that offers everything it has, as coding agents do, is answered with what this server
-//! can do of it. A refusal would end its session over something that the answer may never need
-//! ([decision 015](../../../docs/decisions/015-what-agents-offer.md)).
+//! A program that offers everything it has, as coding agents do, is answered with the part that
+//! this server supports. A refusal would end its session over something that the answer may never
+//! need ([decision 015](../../../docs/decisions/015-what-agents-offer.md)).
 //!
-//! Who reads a request hands its [`Warnings`] to the answer. What is noticed further in, where
-//! nobody knows the answer, is noted ([`note`]) with the task that answers the request;
+//! The reader of a request hands its [`Warnings`] to the answer. What is noticed further in, where
+//! the answer is not known, is noted ([`note`]) with the task that answers the request;
 //! [`App::work`](crate::app::App::work) takes that along to its threads.
 
 use std::cell::RefCell;
@@ -21,7 +22,7 @@ pub(crate) const HEADER: HeaderName = HeaderName::from_static("x-trine-warning")
 /// Most warnings of an answer, and most bytes of one in the header.
 const WARNINGS_MAX: usize = 16;
 const BYTES_MAX: usize = 400;
-/// Most warnings that are known to have been told.
+/// Most warnings that are remembered as logged.
 const TOLD_MAX: usize = 1024;
 
 tokio::task_local! {
@@ -32,12 +33,12 @@ thread_local! {
     static THREADS: RefCell<Option<Noted>> = const { RefCell::new(None) };
 }
 
-/// What was noted while a request was answered.
+/// The warnings that were noted while a request was answered.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Noted(Arc<Mutex<Warnings>>);
 
 impl Noted {
-    /// Those of the present request, if this is part of answering one.
+    /// Returns those of the present request, if this code runs as part of answering one.
     pub(crate) fn present() -> Option<Self> {
         TASKS.try_with(Self::clone).ok().or_else(|| THREADS.with_borrow(Option::clone))
     }
@@ -47,9 +48,9 @@ impl Noted {
         TASKS.scope(self, task).await
     }
 
-    /// Runs a part of it on another thread.
+    /// Runs a part of the work on another thread.
     pub(crate) fn of_thread<T>(present: Option<Self>, work: impl FnOnce() -> T) -> T {
-        /// Puts back what was there, after a panic too: the thread has other work to do.
+        /// The value to restore; restored after a panic too: the thread has other work to do.
         struct Before(Option<Noted>);
 
         impl Drop for Before {
@@ -62,7 +63,7 @@ impl Noted {
         work()
     }
 
-    /// Gives them to an answer, beside those that it has.
+    /// Adds them to an answer, besides those that it has.
     pub(crate) fn on(&self, mut response: Response<Body>) -> Response<Body> {
         let mut warnings = response.extensions_mut().remove::<Warnings>().unwrap_or_default();
         let noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,12 +78,12 @@ impl Noted {
     }
 }
 
-/// Warns in the answer to the present request.
+/// Adds a warning to the answer to the present request.
 pub(crate) fn note(text: impl Into<String>) {
     Noted::add(Warning { text: text.into(), is_logged: false });
 }
 
-/// The same for what the log has already.
+/// Does the same for a warning that is already in the log.
 pub(crate) fn note_logged(text: impl Into<String>) {
     Noted::add(Warning { text: text.into(), is_logged: true });
 }
@@ -108,7 +109,7 @@ impl Warnings {
         }
     }
 
-    /// Gives them to an answer; [`Told::tell`] takes them when it leaves.
+    /// Adds them to an answer; [`Told::tell`] takes them when it leaves.
     pub(crate) fn on(self, mut response: Response<Body>) -> Response<Body> {
         if !self.0.is_empty() {
             response.extensions_mut().insert(self);
@@ -125,7 +126,7 @@ impl Warnings {
     }
 }
 
-/// A text as a header's value: ASCII, and not longer than [`BYTES_MAX`].
+/// Returns a text as a header's value: ASCII, and not longer than [`BYTES_MAX`].
 pub(crate) fn escaped(text: &str) -> String {
     let mut value = String::new();
     for sign in text.chars() {
@@ -142,8 +143,8 @@ pub(crate) fn escaped(text: &str) -> String {
     value
 }
 
-/// Which warnings the log has. An agent sends the same tools with every request: the log gets each
-/// warning once.
+/// The warnings that are already in the log. An agent sends the same tools with every request: the
+/// log gets each warning once.
 #[derive(Debug, Default)]
 pub(crate) struct Told(Mutex<HashSet<u64>>);
 

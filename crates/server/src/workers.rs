@@ -9,9 +9,9 @@ use crate::lanes::LIGHT_BYTES;
 /// How much work a request may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weight {
-    /// What people type.
+    /// Texts that people type.
     Light,
-    /// The same with grammars to be compiled.
+    /// Such texts with grammars to be compiled.
     Grammar,
     /// Long conversations.
     Medium,
@@ -23,7 +23,7 @@ pub(crate) enum Weight {
 pub(crate) const MEDIUM_BYTES: usize = 1 << 20;
 
 impl Weight {
-    /// The weight of a body of this size.
+    /// Returns the weight of a body of this size.
     pub(crate) fn of(bytes: usize) -> Self {
         if bytes <= LIGHT_BYTES {
             Self::Light
@@ -35,8 +35,8 @@ impl Weight {
     }
 }
 
-/// Places for work that takes processor time. Each weight has its own: what is light never waits
-/// for what is not, nor does anything wait for what is heavy but the like.
+/// Places for work that takes processor time. Each weight has its own: light work never waits for
+/// heavier work, and only heavy work waits for heavy work.
 #[derive(Debug)]
 pub(crate) struct Workers {
     light: Arc<Semaphore>,
@@ -46,7 +46,7 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// With `threads` at once for each weight; with half as many for heavy work, which leaves
+    /// Makes `threads` places for each weight, and half as many for heavy work, which leaves
     /// processors to the rest.
     pub(crate) fn new(threads: usize) -> Self {
         let places = |count: usize| Arc::new(Semaphore::new(count.max(1)));

@@ -1,4 +1,4 @@
-//! What tokens are for.
+//! The purposes of tokens.
 
 /// The purpose of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,20 +1,18 @@
-//! Text at the edges of the engine: tokenizers, chat templates, the streaming
-//! detokenizer, stop strings, grammars and tool calls.
+//! Text at the edges of the engine: tokenizers, chat templates, the streaming detokenizer, stop
+//! strings, grammars and tool calls.
 //!
-//! A [`Tokenizer`] is read from a `tokenizer.json` or from the vocabulary
-//! inside a GGUF file; both give the same ids for the same model. One merging
-//! engine serves both: Gemma's tokenizer splits nothing before merging, so a
-//! whole prompt is one "word", and GGUF vocabularies need an engine of their
-//! own in any case. The Hugging Face `tokenizers` crate, which panics on some
-//! broken files, is the oracle in the tests.
+//! A [`Tokenizer`] is read from a `tokenizer.json` or from the vocabulary inside a GGUF file; both
+//! give the same ids for the same model. One merging engine serves both: Gemma's tokenizer splits
+//! nothing before merging, so a whole prompt is one "word", and GGUF vocabularies need an engine of
+//! their own in any case. The Hugging Face `tokenizers` crate, which panics on some broken files,
+//! is the oracle in the tests.
 //!
-//! A [`GrammarCompiler`] and its [`Matcher`]s make replies follow a grammar;
-//! [`Tools`] bring tool calls into prompts and out of replies.
+//! A [`GrammarCompiler`] and its [`Matcher`]s make replies follow a grammar; [`Tools`] bring tool
+//! calls into prompts and out of replies.
 //!
 //! A [`ChatTemplate`] runs in minijinja with bounds on work, memory and output.
 //!
-//! Everything here works on bytes and strings; nothing reads a clock, a
-//! thread pool or a device.
+//! Everything here works on bytes and strings; nothing reads a clock, a thread pool or a device.
 
 #![forbid(unsafe_code)]
 

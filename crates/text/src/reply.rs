@@ -1,4 +1,4 @@
-//! The tokens of a reply to its text, up to a stop text.
+//! From the tokens of a reply to its text, up to a stop text.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::stop::{StopMatcher, StopStep};
 use crate::stream::StreamDecoder;
 use crate::tokenizer::Tokenizer;
 
-/// What of a reply's tokens becomes text, and where the text ends.
+/// Which of a reply's tokens become text, and where the text ends.
 #[derive(Debug, Clone, Default)]
 pub struct ReplyOptions {
     /// Texts that end the reply.
@@ -75,8 +75,8 @@ impl ReplyDecoder {
         self.tokens
     }
 
-    /// Returns the number of characters that the tokens taken have completed, those held back
-    /// included. The text of the next token begins there.
+    /// Returns the number of characters that the tokens taken have completed, including those held
+    /// back. The text of the next token begins there.
     pub fn characters(&self) -> usize {
         self.characters
     }

@@ -1,21 +1,20 @@
 //! Stop strings in a stream of text.
 
-/// Finds the first stop string in a text that arrives in pieces, wherever the
-/// pieces are cut, and passes on everything before it.
+/// Finds the first stop string in a text that arrives in pieces, wherever the pieces are cut, and
+/// passes on everything before it.
 ///
-/// The first stop string is the one that is complete first; of several that
-/// are complete at the same character, the longest. Only text that may be the
-/// beginning of a stop string is held back. Each byte costs O(number of stop
-/// strings) amortised steps (Knuth, Morris and Pratt 1977).
+/// The first stop string is the one that is complete first; of several that are complete at the
+/// same character, the longest. Only text that may be the beginning of a stop string is held back.
+/// Each byte costs O(number of stop strings) amortised steps (Knuth, Morris and Pratt 1977).
 #[derive(Debug, Clone)]
 pub struct StopMatcher {
     patterns: Vec<Pattern>,
-    /// Text not passed on yet.
+    /// Text that has not been passed on yet.
     held: String,
     stopped: Option<usize>,
 }
 
-/// What one piece of text led to.
+/// The result of one piece of text.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StopStep {
     /// Text that belongs to the reply for certain.
@@ -28,7 +27,7 @@ pub struct StopStep {
 #[derive(Debug, Clone)]
 struct Pattern {
     bytes: Vec<u8>,
-    /// Per length of a matched beginning: the next shorter beginning that ends it.
+    /// By the length of a matched beginning, the length of the next shorter beginning that ends it.
     fallback: Vec<usize>,
     matched: usize,
     index: usize,
@@ -51,7 +50,7 @@ impl Pattern {
         Self { bytes, fallback, matched: 0, index }
     }
 
-    /// Takes one byte; true if the pattern is complete.
+    /// Takes one byte; returns true if the pattern is complete.
     fn step(&mut self, byte: u8) -> bool {
         while self.matched > 0 && self.bytes[self.matched] != byte {
             self.matched = self.fallback[self.matched];
@@ -64,7 +63,7 @@ impl Pattern {
 }
 
 impl StopMatcher {
-    /// A matcher for `stops`. An empty stop string never matches.
+    /// Returns a matcher for `stops`. An empty stop string never matches.
     pub fn new<S: AsRef<str>>(stops: impl IntoIterator<Item = S>) -> Self {
         let patterns = stops
             .into_iter()
@@ -101,7 +100,7 @@ impl StopMatcher {
         StopStep { text: std::mem::replace(&mut self.held, kept), stopped: None }
     }
 
-    /// Ends the text: what was held back is not a stop string after all.
+    /// Ends the text: the text that was held back is not a stop string after all.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

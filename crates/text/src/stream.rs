@@ -1,4 +1,4 @@
-//! Tokens to text while they arrive.
+//! From tokens to text while they arrive.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ pub struct StreamDecoder {
 }
 
 impl StreamDecoder {
-    /// A decoder for one sequence. With `skip_special`, control tokens give no text.
+    /// Returns a decoder for one sequence. With `skip_special`, control tokens give no text.
     pub fn new(tokenizer: Arc<Tokenizer>, skip_special: bool) -> Self {
         Self { tokenizer, skip_special, assembler: Utf8Assembler::default(), text: String::new() }
     }
 
-    /// The characters that `id` completes: often one word, and nothing while a
-    /// character is still missing bytes.
+    /// Returns the characters that `id` completes: often one word, and nothing while a character
+    /// still lacks bytes.
     pub fn push(&mut self, id: u32) -> &str {
         self.text.clear();
         if !(self.skip_special && self.tokenizer.is_special(id)) {
@@ -33,8 +33,8 @@ impl StreamDecoder {
         &self.text
     }
 
-    /// Ends the sequence: U+FFFD if a character is left incomplete. The
-    /// decoder is then ready for another sequence.
+    /// Ends the sequence: returns U+FFFD if a character is left incomplete. The decoder is then
+    /// ready for another sequence.
     pub fn finish(&mut self) -> &str {
         self.text.clear();
         self.assembler.finish(&mut self.text);

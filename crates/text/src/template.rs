@@ -61,7 +61,7 @@ const RESERVED: [&str; 16] = [
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     source: Arc<str>,
-    /// The turns that it takes, once that has been tried.
+    /// The turns that it takes, once they have been found by trying.
     ways: Arc<OnceLock<Ways>>,
 }
 
@@ -97,9 +97,9 @@ impl ChatTemplate {
     /// Checks and stores a template.
     ///
     /// # Errors
-    /// [`TextError::Template`] with the line of a syntax error or of a
-    /// construct that is not supported; [`TextError::TemplateLimit`] for a
-    /// template that is too long or nested too deeply.
+    /// [`TextError::Template`] with the line of a syntax error or of a construct that is not
+    /// supported; [`TextError::TemplateLimit`] for a template that is too long or nested too
+    /// deeply.
     pub fn new(source: impl Into<Arc<str>>) -> Result<Self, TextError> {
         let source = source.into();
         on_deep_stack(|| program::compile(&source).map(drop))?;
@@ -111,7 +111,7 @@ impl ChatTemplate {
         Self { source: GEMMA.into(), ways: Arc::default() }
     }
 
-    /// The template's source.
+    /// Returns the template's source.
     pub fn source(&self) -> &str {
         &self.source
     }

@@ -1,7 +1,7 @@
-//! Bytes to characters while they arrive.
+//! From bytes to characters while they arrive.
 
-/// Joins bytes to whole characters. What can still become a character is held
-/// back (at most three bytes); what no longer can becomes U+FFFD.
+/// Joins bytes to whole characters. Bytes that can still become a character are held back (at most
+/// three); those that no longer can become U+FFFD.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Utf8Assembler {
     held: Vec<u8>,
@@ -33,7 +33,7 @@ impl Utf8Assembler {
         self.held.drain(..self.held.len() - kept);
     }
 
-    /// Ends the text: a character begun and not completed becomes U+FFFD.
+    /// Ends the text: a character that was begun and not completed becomes U+FFFD.
     pub(crate) fn finish(&mut self, text: &mut String) {
         if !self.held.is_empty() {
             self.held.clear();

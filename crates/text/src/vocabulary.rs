@@ -34,7 +34,7 @@ pub(crate) enum MergeSource {
 
 /// The parts from which a [`Tokenizer`] is built.
 pub(crate) struct Vocabulary {
-    /// The schema that contains it, as a JSON pointer after `#`.
+    /// The file, as errors name it.
     pub(crate) place: String,
     /// The entries by id.
     pub(crate) entries: Vec<Entry>,

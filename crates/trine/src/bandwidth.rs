@@ -125,7 +125,7 @@ impl Yardstick {
     }
 }
 
-/// The number of elements in the part of one thread.
+/// Returns the number of elements in the part of one thread.
 fn part_length(numbers: &[u64], threads: usize) -> usize {
     numbers.len().div_ceil(threads).max(1)
 }

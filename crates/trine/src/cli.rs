@@ -1,5 +1,4 @@
-//! What can be typed: the command line's structure and its help. What it means is in
-//! [`crate::options`].
+//! The command line's structure and its help. Its meaning is in [`crate::options`].
 
 use std::path::PathBuf;
 
@@ -57,8 +56,8 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What is parsed. Negative numbers are values of every option that takes one: a message about the
-/// value says more than that `-1` is not an option.
+/// Returns the command line's definition. Negative numbers are values of every option that takes
+/// one: a message about the value says more than that `-1` is not an option.
 pub(crate) fn command() -> clap::Command {
     let values = |arg: clap::Arg| {
         let takes = arg.get_action().takes_values() && !arg.is_positional();
@@ -120,7 +119,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// The options of a command that runs a model, and the command's name.
+    /// Returns the options of a command that runs a model, and the command's name.
     pub(crate) fn placement_mut(&mut self) -> (&'static str, Option<&mut Placement>) {
         match self {
             Command::Run(args) => ("run", Some(&mut args.placement)),

@@ -1,4 +1,4 @@
-//! Which device runs the model.
+//! The device that runs the model.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,19 +27,20 @@ pub(crate) enum DeviceChoice {
     Cpu,
     /// Vulkan devices; several share a model.
     Vulkan(Vec<Choice>),
-    /// A machine that need not be here, by a name that was not looked up. Nothing runs on it.
+    /// A machine by a name that was not looked up; it may be another than this one. Nothing runs on
+    /// it.
     Machine(String),
 }
 
 /// Whether kernels are tuned for the GPU, as typed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Tune {
-    /// What is not known yet is measured, once.
+    /// Measures once what is not known yet.
     #[default]
     Auto,
-    /// Nothing is measured, and nothing used that was.
+    /// Measures nothing, and uses no earlier measurements.
     Off,
-    /// All that the model needs is measured again.
+    /// Measures everything that the model needs again.
     Again,
 }
 
@@ -66,15 +67,15 @@ impl From<Tune> for TuningMode {
 }
 
 impl DeviceChoice {
-    /// Reads `auto`, `reference`, `cpu`, `vulkan`, `vulkan:INDEX` or `vulkan:NAME`, the name a part
-    /// of the device's own or its UUID, or several of the last two with commas between.
+    /// Reads `auto`, `reference`, `cpu`, `vulkan`, `vulkan:INDEX` or `vulkan:NAME`, where the name
+    /// is a part of the device's own or its UUID, or several of the last two separated by commas.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let named = |name: &str| match name.parse() {
             Ok(index) => Some(Choice::Index(index)),
             Err(_) if name.trim().is_empty() => None,
             Err(_) => Some(Choice::Named(name.to_owned())),
         };
-        // A name may have commas.
+        // A name may contain commas.
         let several = |names: &str| names.split(",vulkan:").map(named).collect();
         let choice = match text {
             "auto" => Some(DeviceChoice::Auto),
@@ -105,11 +106,12 @@ impl DeviceChoice {
         })
     }
 
-    /// Opens the device. `layers` is how many a GPU runs, if somebody says; the processor runs the
-    /// others. A GPU chooses its kernels as `gpu` says.
+    /// Opens the device. `layers` is how many layers a GPU runs, if that was chosen; the processor
+    /// runs the others. A GPU chooses its kernels as `gpu` says.
     ///
     /// # Errors
-    /// If this machine does not have it, or layers are wanted on a GPU where none is chosen.
+    /// Returns an error if this machine does not have it, or if layers are wanted on a GPU but none
+    /// is chosen.
     pub(crate) fn open(
         &self,
         threads: Option<usize>,
@@ -168,7 +170,7 @@ pub(crate) struct GpuOptions {
 }
 
 impl GpuOptions {
-    /// Kernels by measurement.
+    /// Returns options that choose kernels by measurement.
     pub(crate) fn tuned(tuning: TuningMode) -> Self {
         Self { tuning, batch_invariant: false }
     }
@@ -181,7 +183,7 @@ impl GpuOptions {
     }
 }
 
-/// A line on a terminal that says what takes the time.
+/// Returns a line on a terminal that says what takes the time.
 fn tuning_progress(name: &str) -> Option<TuningProgress> {
     if !terminal::stderr_is_terminal() {
         return None;
@@ -204,13 +206,14 @@ fn tuning_progress(name: &str) -> Option<TuningProgress> {
     }))
 }
 
-/// Where compiled pipelines and measurements are kept: the user's cache folder, if there is one.
+/// Returns where compiled pipelines and measurements are kept: the user's cache folder, if there is
+/// one.
 pub(crate) fn cache() -> Option<PipelineCache> {
     let folders = etcetera::choose_base_strategy().ok()?;
     Some(PipelineCache::in_folder(&folders.cache_dir().join("trine").join("pipelines")))
 }
 
-/// A progress bar for the weights on their way to the device, on a terminal.
+/// Returns a progress bar for the weights on their way to the device, if there is a terminal.
 fn progress() -> Option<Progress> {
     if !terminal::stderr_is_terminal() {
         return None;
@@ -232,7 +235,7 @@ fn progress() -> Option<Progress> {
     }))
 }
 
-/// How many layers GPUs run, if somebody says.
+/// Returns how many layers GPUs run, as chosen or decided by placement.
 pub(crate) fn layer_choice(layers: Option<usize>) -> LayerChoice {
     layers.map_or(LayerChoice::Fitting, LayerChoice::Exactly)
 }
@@ -241,14 +244,14 @@ pub(crate) fn layer_choice(layers: Option<usize>) -> LayerChoice {
 pub(crate) struct Opened {
     /// The device.
     pub(crate) device: Box<dyn Device>,
-    /// The GPUs of it; with any, it is a group of which the processor is the first.
+    /// Its GPUs; if there are any, the device is a group of which the processor is the first.
     pub(crate) gpus: Vec<VulkanDevice>,
-    /// Threads of the processor where that takes part.
+    /// Threads of the processor if it takes part.
     pub(crate) threads: usize,
 }
 
 impl Opened {
-    /// GPUs, and the processor for the layers that they do not run.
+    /// Opens GPUs, and the processor for the layers that they do not run.
     fn gpus(
         gpus: Vec<VulkanDevice>,
         threads: Option<usize>,

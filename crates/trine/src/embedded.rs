@@ -20,7 +20,7 @@ impl Embedded {
     /// All embedded models.
     pub(crate) const ALL: [Self; 2] = [Self::Demo, Self::Draft];
 
-    /// The name by which users ask for the model.
+    /// Returns the name by which users ask for the model.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Demo => "demo",
@@ -28,7 +28,7 @@ impl Embedded {
         }
     }
 
-    /// The purpose of the model, for a list of models.
+    /// Returns the purpose of the model, for a list of models.
     pub(crate) fn purpose(self) -> &'static str {
         match self {
             Self::Demo => "inside this program; runs where no model is named",
@@ -38,7 +38,7 @@ impl Embedded {
         }
     }
 
-    /// The bytes of the GGUF file.
+    /// Returns the bytes of the GGUF file.
     pub(crate) fn bytes(self) -> &'static [u8] {
         match self {
             Self::Demo => asset!("demo.gguf"),

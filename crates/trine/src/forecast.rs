@@ -82,7 +82,7 @@ pub(crate) enum BasisKind {
 }
 
 impl BasisKind {
-    /// The word for this kind.
+    /// Returns the word for this kind.
     pub(crate) fn name(self) -> &'static str {
         match self {
             BasisKind::Measured => "measured",
@@ -151,7 +151,7 @@ pub(crate) enum Bound {
 }
 
 impl Bound {
-    /// The word for this limit.
+    /// Returns the word for this limit.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Bound::Memory => "memory",
@@ -238,8 +238,8 @@ pub(crate) struct Drafts {
 }
 
 impl Drafts {
-    /// The expected number of tokens of one pass: the accepted drafts and the token that the pass
-    /// itself produces.
+    /// Returns the expected number of tokens of one pass: the accepted drafts and the token that
+    /// the pass itself produces.
     pub(crate) fn tokens_per_pass(self) -> f64 {
         // The sum of the series instead of its closed form, which is 0 / 0 if the acceptance is 1.
         (0..=self.tokens).map(|power| self.acceptance.powf(power as f64)).sum()

@@ -18,11 +18,11 @@ pub(crate) enum Ending {
     Stop,
     /// A stop text was reached.
     StopText,
-    /// As many tokens as allowed.
+    /// The answer has as many tokens as allowed.
     Length,
     /// The context is full.
     Context,
-    /// Ctrl-C.
+    /// Ctrl-C was pressed.
     Interrupted,
 }
 
@@ -37,15 +37,15 @@ pub(crate) struct Answer {
     pub(crate) statistics: Statistics,
 }
 
-/// Where an answer goes while it is written.
+/// The destination of an answer while it is written.
 pub(crate) trait Listener {
-    /// Prompt tokens done so far, of how many.
+    /// Called with the prompt tokens done so far, and with their total.
     fn prefill(&mut self, done: usize, total: usize);
 
-    /// More text.
+    /// Called with more text.
     ///
     /// # Errors
-    /// If it cannot be passed on; the answer ends then.
+    /// Returns an error if the text cannot be passed on; the answer ends then.
     fn text(&mut self, text: &str) -> Result<()>;
 }
 
@@ -62,7 +62,7 @@ impl Written {
         Self { decoder: ReplyDecoder::new(tokenizer, options), text: String::new() }
     }
 
-    /// Takes a token; gives whether a stop text is complete.
+    /// Takes a token; returns whether a stop text is complete.
     fn push(&mut self, token: u32, listener: &mut dyn Listener) -> Result<bool> {
         let step = self.decoder.push(token);
         self.give(&step.text, listener)?;
@@ -83,10 +83,11 @@ impl Written {
     }
 }
 
-/// Writes one answer. On Ctrl-C what was written so far is the answer.
+/// Writes one answer. On Ctrl-C the text written so far is the answer.
 ///
 /// # Errors
-/// If the prompt does not fit, the settings make no sense, the device fails or the listener does.
+/// Returns an error if the prompt does not fit, the settings are invalid, the device fails or the
+/// listener does.
 pub(crate) fn answer(
     engine: &mut Engine,
     tokenizer: &Arc<Tokenizer>,
@@ -115,7 +116,7 @@ pub(crate) fn answer(
     Ok(Answer { text: written.text, ending, statistics })
 }
 
-/// Steps until the answer ends; why, and what it has cost.
+/// Steps until the answer ends; returns why, and its cost.
 fn follow(
     engine: &mut Engine,
     id: SequenceId,

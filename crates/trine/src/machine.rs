@@ -6,32 +6,32 @@ pub(crate) use trine_backend::host::{
     available_memory, group_folders, meminfo, memory_limit, total_memory,
 };
 
-/// The number of threads that this process may run at the same time.
+/// Returns the number of threads that this process may run at the same time.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The size of the largest cache in bytes, if the system reports it.
+/// Returns the size of the largest cache in bytes, if the system reports it.
 pub(crate) fn last_level_cache() -> Option<u64> {
     let folder = std::fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;
     let sizes = folder.flatten().filter_map(|entry| parse_size(&read(&entry.path().join("size"))?));
     sizes.max()
 }
 
-/// The swap in use, in bytes.
+/// Returns the swap in use, in bytes.
 pub(crate) fn swap_used() -> Option<u64> {
     Some(meminfo("SwapTotal")?.saturating_sub(meminfo("SwapFree")?))
 }
 
-/// The processor's name.
+/// Returns the processor's name.
 pub(crate) fn processor() -> Option<String> {
     let text = read(Path::new("/proc/cpuinfo"))?;
     let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'))?.1;
     Some(name.trim().to_owned())
 }
 
-/// The number of processors' worth of time that the control group allows; `None` if there is no
-/// limit.
+/// Returns the number of processors' worth of time that the control group allows; `None` if there
+/// is no limit.
 pub(crate) fn processor_limit() -> Option<f64> {
     let limits = group_folders()?.into_iter().filter_map(|folder| {
         let text = read(&Path::new(&folder).join("cpu.max"))?;

@@ -1,4 +1,4 @@
-//! This machine as a [`Machine`]: what its memory and a device's matrix products reach here.
+//! This machine as a [`Machine`]: the rates that its memory and a device's matrix products reach.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,12 +22,12 @@ use crate::statistics::Summary;
 const READS: usize = 7;
 /// The same on a GPU, which reads steadily.
 const GPU_READS: usize = 5;
-/// Rows of the product that stands for all with few rows.
+/// Rows of the product that stands for all products with few rows.
 const FEW_ROWS: usize = 32;
 /// Largest matrix, in weights, that is measured: enough work for every thread, and no long wait on
 /// a slow processor.
 const WEIGHTS_MAX: usize = 32 << 20;
-/// A product is repeated this often unless that takes too long.
+/// Number of runs of a product, unless they take too long.
 const REPEATS: usize = 7;
 /// Time after which a product is not repeated.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -39,16 +39,16 @@ pub(crate) struct Reads {
     pub(crate) usual: f64,
     /// Best pass.
     pub(crate) best: f64,
-    /// What was read how, for people.
+    /// What was read and how, for people.
     pub(crate) how: String,
-    /// Bytes of the memory that was read, where the system tells.
+    /// Bytes of the memory that was read, if the system reports it.
     pub(crate) memory_bytes: Option<u64>,
 }
 
-/// Streaming reads of this machine's processor.
+/// Measures streaming reads of this machine's processor.
 ///
 /// # Errors
-/// If there is not enough memory to measure with.
+/// Returns an error if there is not enough memory to measure with.
 pub(crate) fn processor_reads(threads: usize) -> Result<Reads> {
     let bandwidth = Bandwidth::new(threads)?;
     let passes: Vec<f64> = (0..READS).map(|_| bandwidth.measure()).collect();
@@ -56,10 +56,10 @@ pub(crate) fn processor_reads(threads: usize) -> Result<Reads> {
     reads(&passes, how, machine::total_memory())
 }
 
-/// Streaming reads of a GPU of this machine.
+/// Measures streaming reads of a GPU of this machine.
 ///
 /// # Errors
-/// If the GPU has not enough memory to measure with, or fails.
+/// Returns an error if the GPU does not have enough memory to measure with, or fails.
 pub(crate) fn gpu_reads(gpu: &Arc<Gpu>) -> Result<Reads> {
     let mut speed = ReadSpeed::new(gpu)?;
     // The first pass wakes the GPU's clocks and is not counted.
@@ -80,8 +80,8 @@ fn reads(passes: &[f64], how: String, memory_bytes: Option<u64>) -> Result<Reads
     }
 }
 
-/// Memory that models can take on a GPU: its own, and where it has none what the driver lets it
-/// have of the machine's.
+/// Returns the memory that models can take on a GPU: its own or, if it has none, the part of the
+/// machine's that the driver lets it have.
 fn gpu_memory(kind: DeviceKind, heaps: &[MemoryHeap], machine: Option<u64>) -> Option<u64> {
     let is_discrete = matches!(kind, DeviceKind::Discrete | DeviceKind::Virtual);
     let heaps = heaps.iter().filter(|heap| heap.device_local || !is_discrete);
@@ -90,11 +90,11 @@ fn gpu_memory(kind: DeviceKind, heaps: &[MemoryHeap], machine: Option<u64>) -> O
     (bytes > 0).then_some(bytes)
 }
 
-/// The rates of a device of this machine with the matrices of a model. Reads are measured apart, as
-/// each kind of device has its own way.
+/// Measures the rates of a device of this machine with the matrices of a model. Reads are measured
+/// separately, as each kind of device has its own way.
 ///
 /// # Errors
-/// If the device cannot multiply with a matrix of the model.
+/// Returns an error if the device cannot multiply with a matrix of the model.
 pub(crate) fn machine(device: &dyn Device, model: &Model, reads: &Reads) -> Result<Machine> {
     let weight = probe(&model.plan())?;
     let skinny = product_rate(device, model, &weight, FEW_ROWS)?;
@@ -131,7 +131,7 @@ pub(crate) fn machine(device: &dyn Device, model: &Model, reads: &Reads) -> Resu
     })
 }
 
-/// The matrix that stands for all: the largest that is not too large, else the smallest.
+/// Returns the matrix that stands for all: the largest that is not too large, else the smallest.
 fn probe(plan: &Plan) -> Result<Weight> {
     let is_product = |step: &&Step| matches!(step.op, Op::MatMul { .. } | Op::GatedMatMul { .. });
     let weights = plan.steps.iter().filter(is_product).flat_map(|step| step.op.weights());
@@ -145,8 +145,8 @@ fn probe(plan: &Plan) -> Result<Weight> {
     }
 }
 
-/// Operations per second of the product of `rows` rows with a matrix of the model: the best of
-/// several runs.
+/// Returns the operations per second of the product of `rows` rows with a matrix of the model: the
+/// best of several runs.
 fn product_rate(device: &dyn Device, model: &Model, weight: &Weight, rows: usize) -> Result<f64> {
     let options = ProgramOptions {
         width: Width { tokens: rows, outputs: 1 },
@@ -183,8 +183,8 @@ fn product_rate(device: &dyn Device, model: &Model, weight: &Weight, rows: usize
     Ok(operations / best.max(1e-9))
 }
 
-/// Seconds of one run, by the device's own clock where it has one: the way to a GPU and back is not
-/// part of the product.
+/// Returns the seconds of one run, by the device's own clock if it has one: the way to a GPU and
+/// back is not part of the product.
 fn product_seconds(program: &mut dyn Program, batch: &Batch<'_>) -> Result<f64> {
     program.profile(true);
     let start = Instant::now();
@@ -195,7 +195,7 @@ fn product_seconds(program: &mut dyn Program, batch: &Batch<'_>) -> Result<f64> 
     Ok(if own > 0.0 { own } else { elapsed })
 }
 
-/// A Plan of one product. Its input is a row of the matrix itself, which is there in every model:
+/// Returns a Plan of one product. Its input is a row of the matrix itself, which every model has:
 /// the time does not depend on the values.
 fn product(weight: &Weight) -> Plan {
     let buffer =

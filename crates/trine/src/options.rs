@@ -1,4 +1,4 @@
-//! What the command line means: typed settings, and where the values come from that nobody typed.
+//! The meaning of the command line: typed settings, and the sources of values that nobody typed.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -11,10 +11,10 @@ use crate::cli::{Placement, SamplingArgs, Seed};
 use crate::device::{DeviceChoice, Tune};
 use crate::settings;
 
-/// Where the number of positions comes from.
+/// The source of the number of positions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum ContextFrom {
-    /// The command line, or nowhere.
+    /// The command line; also if nobody set it.
     #[default]
     Option,
     /// A preset's `num_ctx`.
@@ -23,7 +23,7 @@ pub(crate) enum ContextFrom {
     Settings,
 }
 
-/// Where a model runs, and with what memory.
+/// Where a model runs, and with how much memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// The device.
@@ -32,7 +32,7 @@ pub(crate) struct Settings {
     pub(crate) gpu_layers: Option<usize>,
     /// Whether a GPU's kernels are measured.
     pub(crate) tune: Tune,
-    /// Whether a request's result may not depend on others.
+    /// Whether a request's result must not depend on other requests.
     pub(crate) batch_invariant: bool,
     /// Threads, if asked for.
     pub(crate) threads: Option<usize>,
@@ -42,14 +42,14 @@ pub(crate) struct Settings {
     pub(crate) context: Option<usize>,
     /// Most bytes of keys and values, if there is a limit.
     pub(crate) kv_memory: Option<u64>,
-    /// Who asked for them.
+    /// The source of `context`.
     pub(crate) context_from: ContextFrom,
     /// Quantisation while loading, if asked for.
     pub(crate) quantize: Option<DType>,
 }
 
 impl Settings {
-    /// The settings of a command whose usual storage of keys and values is `kv`.
+    /// Returns the settings of a command whose usual storage of keys and values is `kv`.
     pub(crate) fn new(placement: &Placement, kv: KvType) -> Self {
         let mut whole = placement.clone();
         whole.or(settings::get().placement().clone());
@@ -60,8 +60,8 @@ impl Settings {
         settings
     }
 
-    /// The settings of a command that measures a model: those of the configuration that change what
-    /// is measured, the formats and the context, hold for it only where they are typed.
+    /// Returns the settings of a command that measures a model: values of the configuration that
+    /// change what is measured, the formats and the context, apply to it only if they are typed.
     pub(crate) fn measuring(placement: &Placement, kv: KvType) -> Self {
         let mut placement = placement.clone();
         placement.or(Placement {
@@ -101,7 +101,7 @@ pub(crate) struct Writing {
 }
 
 impl Writing {
-    /// The model's own defaults, and over them what was typed.
+    /// Returns the model's own defaults, overridden by what was typed.
     pub(crate) fn new(typed: &SamplingArgs, defaults: &GenerationDefaults) -> Self {
         let seed = typed.seed.and_then(Seed::chosen);
         let mut sampling =
@@ -128,7 +128,7 @@ impl SamplingArgs {
         sampling.logit_bias.extend_from_slice(&self.logit_bias);
     }
 
-    /// Fills what is not given here from others.
+    /// Fills what is not given here from `other`.
     pub(crate) fn or(&mut self, other: &Self) {
         self.max_tokens = self.max_tokens.or(other.max_tokens);
         self.temperature = self.temperature.or(other.temperature);
@@ -148,7 +148,7 @@ impl SamplingArgs {
     }
 }
 
-/// A seed nobody chose: the standard library seeds its hashers from the system's random numbers.
+/// Returns a random seed: the standard library seeds its hashers from the system's random numbers.
 fn random_seed() -> u64 {
     // 53 bits, so that the number survives JSON readers that know only doubles.
     RandomState::new().build_hasher().finish() >> 11

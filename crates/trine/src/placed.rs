@@ -1,5 +1,5 @@
-//! A model on its devices before it is loaded, as text: parts, memory, and what each device does in
-//! a step.
+//! A model on its devices before it is loaded, as text: parts, memory, and the work of each device
+//! in a step.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -12,10 +12,10 @@ use trine_vulkan::Outline;
 
 use crate::output;
 
-/// Memory assumed of a machine whose GPU shares it: that of the usual ones that run models.
+/// Memory assumed of a machine whose GPU shares it: that of the usual machines that run models.
 const SHARED_BYTES: u64 = 32 << 30;
 
-/// A machine that need not be here: a processor and a GPU.
+/// A machine, this one or another: a processor and a GPU.
 pub(crate) struct Machine {
     outline: Outline,
     gpu: DeviceMemory,
@@ -23,15 +23,15 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// A machine with a GPU. `bytes` is its memory: the GPU's own, or where it shares the
+    /// Makes a machine with a GPU. `bytes` is its memory: the GPU's own or, if it shares the
     /// processor's, that of both. The GPU can then have half of it, as on Linux unless somebody
     /// changes that.
     pub(crate) fn new(outline: Outline, bytes: Option<u64>) -> Self {
         let bytes = bytes.unwrap_or(SHARED_BYTES);
         let is_shared = outline.capabilities().is_unified();
         let gpu = outline.memory(if is_shared { bytes / 2 } else { bytes });
-        // What the processor has beside a GPU with memory of its own is not known. Of a shared one
-        // all is free before anything is loaded.
+        // The processor's memory beside a GPU with memory of its own is not known. Shared memory is
+        // all free before anything is loaded.
         let free = is_shared.then_some(bytes);
         Self { outline, gpu, processor: DeviceMemory::host(free) }
     }
@@ -71,23 +71,23 @@ pub(crate) struct Placed {
     placement: Placement,
     /// The GPUs, which are the sites after the first one.
     gpus: Vec<Outline>,
-    /// The context that was asked for, where it is longer than the one that there is memory for.
+    /// The context that was asked for, if it is longer than the one that there is memory for.
     longer: Option<usize>,
 }
 
-/// What a part does in a step.
+/// The work of a part in a step.
 pub(crate) struct Launches {
     /// Index of the part.
     part: usize,
-    /// Which step it is, in words.
+    /// The kind of step, in words.
     step: String,
-    /// Tokens of the step, if it is of a certain number.
+    /// Tokens of the step, if their number is fixed.
     tokens: Option<usize>,
     text: String,
 }
 
 impl Placed {
-    /// What became of a demand, on sites that are the processor and these GPUs, in this order.
+    /// Makes the result of a demand, on sites that are the processor and these GPUs, in this order.
     pub(crate) fn new(placement: Placement, gpus: Vec<Outline>, demand: &Demand) -> Self {
         let asked = match demand {
             Demand::Exactly(options) => options.context,
@@ -97,17 +97,17 @@ impl Placed {
         Self { placement, gpus, longer }
     }
 
-    /// The placement.
+    /// Returns the placement.
     pub(crate) fn placement(&self) -> &Placement {
         &self.placement
     }
 
-    /// What each part does for one token, for one of each sequence where there are several, and for
-    /// up to `prompt` tokens of a prompt: on a GPU the launches, on another device the steps of its
-    /// Plan. `plans`: those of GPUs too.
+    /// Returns the work of each part for one token, for one token of each sequence if there are
+    /// several, and for up to `prompt` tokens of a prompt: on a GPU the launches, on another device
+    /// the steps of its Plan. With `plans`, those of GPUs too.
     ///
     /// # Errors
-    /// If a GPU cannot run its part.
+    /// Returns an error if a GPU cannot run its part.
     pub(crate) fn launches(&self, prompt: usize, plans: bool) -> Result<Vec<Launches>> {
         let mut all = Vec::new();
         for (index, part) in self.placement.parts.iter().enumerate() {
@@ -143,7 +143,7 @@ impl Placed {
         Ok(all)
     }
 
-    /// The placement and what its parts do, for people.
+    /// Returns the placement and the work of its parts, for people.
     pub(crate) fn text(&self, launches: &[Launches]) -> String {
         let mut text = format!("{}\n", self.placement);
         if let Some(longer) = self.longer {
@@ -170,8 +170,8 @@ impl Placed {
         text
     }
 
-    /// Bytes that parts take of the processor's memory and those of it that are free, where that is
-    /// less. Placement looks at each device by itself.
+    /// Returns the bytes that parts take of the processor's memory and the free bytes of it, if
+    /// those are fewer. Placement looks at each device by itself.
     fn overdrawn(&self) -> Option<(u64, u64)> {
         let parts = &self.placement.parts;
         let host = parts.iter().find(|part| part.device_memory.kind == MemoryKind::Host)?;
@@ -181,7 +181,7 @@ impl Placed {
         (taken > free).then_some((taken, free))
     }
 
-    /// The same for programs.
+    /// Returns the same for programs.
     pub(crate) fn json(&self, launches: &[Launches]) -> Value {
         let Placement { parts, options, running, full_blocks, depth } = &self.placement;
         let part = |(index, part): (usize, &Part)| {
@@ -224,7 +224,7 @@ mod tests {
 
     use super::*;
 
-    /// Gemma 3 27B with all matrices in one format.
+    /// Returns Gemma 3 27B with all matrices in one format.
     fn plan(dtype: DType) -> Plan {
         let layer = |index: usize| {
             let is_global = index % 6 == 5;
@@ -260,7 +260,7 @@ mod tests {
     const DEVICES: [(fn() -> Capabilities, u64); 3] =
         [(presets::h200, 139), (presets::radeon_780m, 32), (presets::software, 64)];
 
-    /// The model on a device with so many GiB.
+    /// Places the model on a device with this many GiB.
     fn placed(device: (fn() -> Capabilities, u64), dtype: DType, options: EngineOptions) -> Placed {
         let (capabilities, gib) = device;
         let machine = Machine::new(Outline::new(capabilities(), false), Some(gib << 30));
@@ -268,7 +268,7 @@ mod tests {
         machine.place(&plan(dtype), LayerChoice::Fitting, &demand).unwrap()
     }
 
-    /// What is printed of 27B on each kind of device.
+    /// The text that is printed for 27B on each kind of device.
     #[test]
     fn the_largest_model_on_each_kind_of_device() {
         for device in DEVICES {

@@ -1,4 +1,4 @@
-//! A model on a device, ready to run, and what was decided on the way.
+//! A model on a device, ready to run, and the decisions made on the way.
 
 use anyhow::{Context, Result, bail};
 use trine_backend::{Device, Facts, MemoryKind, Share};
@@ -24,15 +24,15 @@ const OUTPUTS_LEAST: usize = 32;
 /// Sizes of an engine that a command chooses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
-    /// Sequences at the same time.
+    /// Most sequences at the same time.
     pub(crate) sequences: usize,
-    /// Places for ended sequences beside those of running ones.
+    /// Places for ended sequences besides those of running ones.
     pub(crate) kept: usize,
     /// Most tokens in a pass.
     pub(crate) prefill: usize,
     /// Most rows with logits in a pass.
     pub(crate) outputs: usize,
-    /// Whether it also gives embeddings.
+    /// Whether it also computes embeddings.
     pub(crate) embeds: bool,
 }
 
@@ -43,7 +43,7 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// The sizes for a server that runs up to `sequences` sequences at once.
+    /// Returns the sizes for a server that runs up to `sequences` sequences at once.
     pub(crate) fn serving(sequences: usize) -> Self {
         let kept = sequences.min(KEPT_MAX);
         // Prompts whose log-probabilities are wanted are computed in pieces of this many rows.
@@ -51,10 +51,10 @@ impl Sizes {
         Self { sequences, kept, outputs, embeds: true, ..Self::default() }
     }
 
-    /// What an engine with these sizes is made for.
+    /// Returns the options of an engine with these sizes.
     ///
     /// # Errors
-    /// If the context that is asked for is more than the model's.
+    /// Returns an error if the context that is asked for is more than the model's.
     pub(crate) fn options(
         &self,
         name: &str,
@@ -82,13 +82,13 @@ pub(crate) struct Session {
     pub(crate) model: Model,
     /// The model on its device.
     pub(crate) engine: Engine,
-    /// What runs it, for people and reports.
+    /// The device that runs it, for people and reports.
     pub(crate) device: String,
-    /// The GPU, where it runs the whole model.
+    /// The GPU, if it runs the whole model.
     pub(crate) gpu: Option<VulkanDevice>,
     /// Threads of the processor that run it.
     pub(crate) threads: usize,
-    /// Whether a GPU was to run the whole model, and has too little memory for that.
+    /// Whether a GPU was to run the whole model, but has too little memory for that.
     reduced: bool,
 }
 
@@ -96,7 +96,7 @@ impl Session {
     /// Finds, opens and loads a model.
     ///
     /// # Errors
-    /// If any of that fails.
+    /// Returns an error if any of that fails.
     pub(crate) fn open(source: &Source, settings: &Settings, sizes: Sizes) -> Result<Self> {
         let Settings { threads, gpu_layers, tune, batch_invariant, .. } = *settings;
         let gpu = GpuOptions { tuning: tune.into(), batch_invariant };
@@ -117,8 +117,8 @@ impl Session {
         Ok(Self { name, model, engine, device: runs_on, gpu, threads, reduced })
     }
 
-    /// One line for each decision, on standard error: on a terminal, or if asked for. That a GPU
-    /// has too little memory for the model is always said.
+    /// Prints one line for each decision, on standard error: on a terminal, or if asked for. That a
+    /// GPU has too little memory for the model is always printed.
     pub(crate) fn tell(&self, verbose: bool) {
         let shares = shares(&self.engine.program().facts().shares);
         let device = shares.as_ref().unwrap_or(&self.device);
@@ -147,7 +147,8 @@ impl Session {
         ));
     }
 
-    /// The longest context that the model was made for, if it is longer than the one at hand.
+    /// Returns the longest context that the model was made for, if it is longer than the one at
+    /// hand.
     pub(crate) fn longer_context(&self) -> Option<usize> {
         Some(self.model.config().context).filter(|&most| most > self.engine.context())
     }
@@ -156,8 +157,8 @@ impl Session {
     /// does.
     ///
     /// # Errors
-    /// Those of [`Engine::logits`], the first one of `each`, and logits that are infinite or not
-    /// numbers.
+    /// Returns the errors of [`Engine::logits`], the first one of `each`, and an error for logits
+    /// that are infinite or not numbers.
     pub(crate) fn logits(
         &mut self,
         ids: &[u32],
@@ -174,8 +175,8 @@ impl Session {
         outcome
     }
 
-    /// Bytes that a token costs at batch 1 with `depth` positions before it: what has to come from
-    /// memory.
+    /// Returns the bytes that a token costs at batch 1 with `depth` positions before it: what has
+    /// to come from memory.
     pub(crate) fn bytes_per_token(&self, depth: usize) -> u64 {
         let Facts { plan, options, .. } = self.engine.program().facts();
         let kv = options.kv;
@@ -183,7 +184,8 @@ impl Session {
     }
 }
 
-/// Statistics over logits that are not finite look like results but are not.
+/// Returns an error for logits that are not finite: statistics over them look like results but are
+/// not.
 fn check_finite(name: &str, position: usize, row: &[f32]) -> Result<()> {
     match row.iter().position(|logit| !logit.is_finite()) {
         None => Ok(()),
@@ -195,7 +197,8 @@ fn check_finite(name: &str, position: usize, row: &[f32]) -> Result<()> {
     }
 }
 
-/// What several devices do of a model; `None` where one does all.
+/// Describes the parts of a model that several devices run. Returns `None` if one device runs it
+/// all.
 fn shares(shares: &[Share]) -> Option<String> {
     let all: usize = shares.iter().map(|share| share.layers).sum();
     let describe = |share: &Share| {
@@ -221,8 +224,8 @@ fn not_loaded(name: &str, device: &dyn Device, layers: Option<usize>) -> String 
     }
 }
 
-/// A context beyond the model's is an error: positions it never saw give nonsense. A preset's is a
-/// bound, as it is for a server, and becomes the model's.
+/// Returns the context, checked. A context beyond the model's is an error: positions it never saw
+/// give nonsense. A preset's is a bound, as it is for a server, and becomes the model's.
 fn checked_context(name: &str, model: &Model, settings: &Settings) -> Result<Option<usize>> {
     let most = model.config().context;
     let Some(asked) = settings.context.filter(|&asked| asked > most) else {
@@ -243,7 +246,7 @@ fn checked_context(name: &str, model: &Model, settings: &Settings) -> Result<Opt
     }
 }
 
-/// The formats of a model's matrices, the one with most bytes first.
+/// Returns the formats of a model's matrices, the one with most bytes first.
 pub(crate) fn formats(model: &Model) -> Vec<String> {
     let mut sizes: Vec<(DType, u64)> = Vec::new();
     for weight in model.base_plan().weights.iter().filter(|weight| weight.is_matrix()) {

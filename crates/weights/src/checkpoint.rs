@@ -159,17 +159,17 @@ impl Checkpoint {
         &self.unreadable
     }
 
-    /// The files' metadata about the model.
+    /// Returns the files' metadata about the model.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// The path given to [`Self::open`]; `(embedded model)` for a static one.
+    /// Returns the path given to [`Self::open`]; `(embedded model)` for a static one.
     pub fn source(&self) -> &Path {
         &self.source
     }
 
-    /// The bytes of all weight files together.
+    /// Returns the bytes of all weight files together.
     pub fn file_bytes(&self) -> u64 {
         self.file_bytes
     }

@@ -101,17 +101,17 @@ impl DType {
         Self::ALL.into_iter().find(|dtype| dtype.ggml_id() == id)
     }
 
-    /// The ggml type id.
+    /// Returns the ggml type id.
     pub const fn ggml_id(self) -> u32 {
         self.facts().1
     }
 
-    /// Elements that share one block; 1 for the float formats.
+    /// Returns the number of elements that share one block; 1 for the float formats.
     pub const fn block_elements(self) -> usize {
         self.facts().2
     }
 
-    /// Bytes of one block.
+    /// Returns the bytes of one block.
     pub const fn block_bytes(self) -> usize {
         self.facts().3
     }

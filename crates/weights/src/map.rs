@@ -77,12 +77,12 @@ impl Mapping {
         }))
     }
 
-    /// The bytes of the file.
+    /// Returns the bytes of the file.
     pub fn bytes(&self) -> &[u8] {
         &self.memory
     }
 
-    /// The path as it was given to [`Self::open`].
+    /// Returns the path as it was given to [`Self::open`].
     pub fn label(&self) -> &str {
         &self.label
     }

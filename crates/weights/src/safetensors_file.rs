@@ -76,7 +76,7 @@ impl SafetensorsFile {
         Ok(Self { mapping, entries })
     }
 
-    /// The tensors, in the order of their bytes.
+    /// Returns the tensors, in the order of their bytes.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }

@@ -69,37 +69,38 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// The tensor's name as the file spells it.
+    /// Returns the tensor's name as the file spells it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How the elements are stored.
+    /// Returns how the elements are stored.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Dimensions, outermost first: `[rows, columns]` for a matrix, empty for a single number.
+    /// Returns the dimensions, outermost first: `[rows, columns]` for a matrix, empty for a single
+    /// number.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The product of all dimensions but the last; 1 for a vector.
+    /// Returns the product of all dimensions but the last; 1 for a vector.
     pub fn rows(&self) -> usize {
         checked_rows(&self.shape).expect("checked when the tensor was built")
     }
 
-    /// The last dimension; 1 for a single number.
+    /// Returns the last dimension; 1 for a single number.
     pub fn columns(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.rows() * self.columns()
     }
 
-    /// All bytes, row after row. They may start at any address: read numbers through
+    /// Returns all bytes, row after row. They may start at any address: read numbers through
     /// `from_le_bytes` or unaligned loads.
     pub fn bytes(&self) -> &[u8] {
         match &self.data {
@@ -109,7 +110,7 @@ impl Tensor {
         }
     }
 
-    /// Bytes of one row.
+    /// Returns the bytes of one row.
     pub fn row_bytes(&self) -> usize {
         self.row_bytes
     }

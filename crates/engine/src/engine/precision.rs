@@ -2,7 +2,7 @@
 //!
 //! A device may compute the rows of a long prompt less exactly than all others
 //! (`docs/decisions/001-two-term-activations.md`). A prompt takes from the cache what its own rows
-//! would have given, so that an answer does not depend on what the cache holds.
+//! would have produced, so that an answer does not depend on what the cache holds.
 
 use trine_backend::BULK_ROWS;
 

@@ -53,7 +53,7 @@ pub(super) enum Reading {
         patience: Duration,
     },
     /// The store was asked, but the request does not wait any more.
-    Forsaken,
+    Abandoned,
     /// The pages for the waiting request of this rank were read.
     Arrived {
         rank: Rank,

@@ -29,7 +29,7 @@ impl Engine {
     /// Returns whether nothing can be done until the store answers.
     pub fn waits_for_store(&self) -> bool {
         let is_reading = |prefixes: &Prefixes| {
-            matches!(prefixes.reading, Reading::Asked { .. } | Reading::Forsaken)
+            matches!(prefixes.reading, Reading::Asked { .. } | Reading::Abandoned)
         };
         let is_waiting = !self.queue.is_empty() && self.scheduler.is_idle();
         is_waiting && self.prefixes.as_ref().is_some_and(is_reading)
@@ -129,7 +129,7 @@ impl Engine {
                             sequence.turn = Turn::Over;
                         }
                         match answer {
-                            None => Reading::Forsaken,
+                            None => Reading::Abandoned,
                             Some(Ok(bytes)) if is_wanted => {
                                 Reading::Arrived { rank, prefix, bytes }
                             }
@@ -138,7 +138,7 @@ impl Engine {
                     }
                 }
             }
-            Reading::Forsaken if prefixes.store.poll().is_none() => Reading::Forsaken,
+            Reading::Abandoned if prefixes.store.poll().is_none() => Reading::Abandoned,
             Reading::Arrived { rank, prefix, bytes } if self.queue.get_mut(rank).is_some() => {
                 Reading::Arrived { rank, prefix, bytes }
             }

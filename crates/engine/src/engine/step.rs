@@ -272,7 +272,7 @@ impl Engine {
                     events.push(sequence.finished(Finish::Length));
                 }
                 Outcome::Ended(finish) => {
-                    // A cache that gives such logits is of no use.
+                    // A cache that produces such logits is of no use.
                     let sequence = self.end(slot, finish != Finish::NonFiniteLogits);
                     events.push(sequence.finished(finish));
                 }

@@ -4,7 +4,7 @@ fn shape(slots: usize, blocks: usize, context: usize, rings: Vec<Ring>) -> KvSha
     KvShape { slots, blocks, context, rings }
 }
 
-/// A lease of a slot whose sequence is taken over.
+/// Returns a lease of a slot whose sequence is taken over.
 fn taken(slot: usize, reused: usize) -> Lease {
     Lease { slot, reused, copied_from: None, branch: 0 }
 }

@@ -1,8 +1,8 @@
-//! Numbers of sampling laid over others.
+//! Changes to sampling parameters.
 
 use super::params::SamplingParams;
 
-/// Changes to how a model samples. What is `None` stays as it is.
+/// Changes to how a model samples. A field that is `None` stays as it is.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SamplingChanges {
     /// See [`SamplingParams::temperature`].

@@ -47,8 +47,9 @@ pub(crate) async fn embed_prompt(
     Ok(json_of(Body::from(format!("{{\"embedding\":{}}}", numbers(vector)))))
 }
 
-/// The texts of a field, empty where the model is only to be loaded, and when it was; and the
-/// model, kept as long as the request says.
+/// Reads and encodes the texts of a field, empty if the model is only to be loaded, and leases the
+/// model, kept as long as the request says. The result has the moment at which the model was
+/// loaded.
 async fn prepare(
     app: &Arc<App>,
     request: Request<Body>,
@@ -68,7 +69,7 @@ async fn prepare(
 fn read(fields: Fields<'_>, param: &'static str) -> Result<(Inputs, Option<KeepAlive>), ApiError> {
     let keep = read_keep_alive(fields)?;
     let dimensions = read_dimensions(fields)?;
-    // Nothing is ever truncated: a text that is too long is refused, whatever this says.
+    // Nothing is ever truncated: a text that is too long is refused, whatever this field says.
     fields.boolean("truncate")?;
     fields.object("options")?;
     let prompts = match fields.get(param) {

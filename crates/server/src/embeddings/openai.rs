@@ -17,7 +17,7 @@ use crate::models::Lease;
 use crate::open::open;
 use crate::prompts::read_prompts;
 
-/// Fields that would make another vector, of servers that have them.
+/// Fields of other servers that would change the vector.
 pub(crate) const UNSUPPORTED: [&str; 5] =
     ["messages", "truncate_prompt_tokens", "input_type", "prompt_name", "instruction"];
 
@@ -26,7 +26,7 @@ pub(crate) const UNSUPPORTED: [&str; 5] =
 enum Encoding {
     /// A list of numbers.
     Float,
-    /// Its f32, little-endian, in Base64.
+    /// Its `f32`, little-endian, in Base64.
     Base64,
 }
 
@@ -66,7 +66,7 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
             return Err(ApiError::unsupported(name, "leave it out"));
         }
     }
-    // At these values they mean what is done anyway.
+    // At these values they ask for what is done anyway.
     for (name, meant) in [
         ("normalize", json!(true)),
         ("embd_normalize", json!(2)),
@@ -99,7 +99,7 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
 }
 
 impl Encoding {
-    /// A vector as JSON.
+    /// Returns a vector as JSON.
     fn write(self, row: &[f32]) -> String {
         match self {
             Encoding::Float => numbers(row),

@@ -1,4 +1,4 @@
-//! Tokens to pieces: what may still become a stop text or a call is held back.
+//! From tokens to pieces: text that may still become a stop text or a call is held back.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use trine_text::{CallParser, ReplyDecoder, ReplyOptions, ReplyPart, Tokenizer};
 use super::piece::{Ask, Piece, Reason, TokenText, complaint};
 use crate::warnings::escaped;
 
-/// Tokens to pieces, up to a stop text.
+/// Turns tokens into pieces, up to a stop text.
 pub(super) struct Assembler {
     decoder: ReplyDecoder,
     stops: Vec<String>,
-    /// Tokens at the beginning that do not end the text.
+    /// Number of tokens at the beginning that do not end the text.
     min_tokens: usize,
     calls: Option<CallParser>,
     /// Tokens whose text has not been passed on, if log-probabilities are wanted.
     pending: VecDeque<TokenText>,
-    /// Characters passed on.
+    /// Number of characters passed on.
     passed: usize,
 }
 
@@ -59,7 +59,7 @@ impl Assembler {
         Assembled { pieces, stopped: stopped.or(is_called.then_some(Reason::Calls)) }
     }
 
-    /// Tokens so far.
+    /// Returns the number of tokens so far.
     pub(super) fn generated(&self) -> usize {
         self.decoder.tokens()
     }
@@ -73,8 +73,8 @@ impl Assembler {
         self.pass(text, true, true)
     }
 
-    /// Pieces of the text, with the tokens that begin in what was passed on, or `all` that are
-    /// left. `ends` says that no more text comes.
+    /// Returns the pieces of the text, with the tokens that begin in the part that was passed on,
+    /// or with all that are left if `all`. `ends` says that no more text comes.
     fn pass(&mut self, text: String, all: bool, ends: bool) -> Vec<Piece> {
         self.passed += text.chars().count();
         let ready =
@@ -90,7 +90,8 @@ impl Assembler {
         if ends && !calls.is_done() {
             parts.extend(calls.finish());
         }
-        // Tokens come with a text, and with an empty one if all of theirs is held back or a call.
+        // Tokens come with a text, and with an empty one if all of theirs is held back or is a
+        // call.
         let has_text = parts.iter().any(|part| matches!(part, ReplyPart::Text(_)));
         if !tokens.is_empty() && !has_text {
             parts.insert(0, ReplyPart::Text(String::new()));
@@ -101,8 +102,8 @@ impl Assembler {
                 Piece::Text { text, tokens: tokens.take().unwrap_or_default(), generated }
             }
             ReplyPart::Call(call) => {
-                // The call is passed on: who asked for it checks it too, and tells the model what
-                // is wrong with it.
+                // The call is passed on: the client that asked for it checks it too, and tells the
+                // model what is wrong with it.
                 if let Some(complaint) = complaint(&call) {
                     tracing::warn!("{}", escaped(&complaint));
                 }
@@ -145,7 +146,7 @@ pub(in crate::generate) mod tests {
         }
     }
 
-    /// Text and tokens that come out when the tokens of `text` go in.
+    /// Returns the text and tokens that come out when the tokens of `text` go in.
     fn assembled(text: &str, stops: &[&str]) -> (String, Vec<TokenText>, usize) {
         assembled_as(text, &ask(stops))
     }

@@ -1,4 +1,4 @@
-//! What a text is asked for with, and the pieces that it comes in.
+//! The request for one text, and the pieces that the text comes in.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use crate::warnings::note_logged;
 /// One text to be generated.
 #[derive(Debug)]
 pub(crate) struct Ask {
-    /// For the engine; without deadline and constraint, which the text gets when it is queued.
+    /// The request for the engine, without deadline and constraint, which the text gets when it is
+    /// queued.
     pub(crate) request: Request,
     pub(crate) stops: Vec<String>,
     /// Those of the request's stop ids that the client named.
@@ -19,36 +20,36 @@ pub(crate) struct Ask {
     /// Whether a stop text that ends the text belongs to it.
     pub(crate) include_stop: bool,
     pub(crate) skip_special: bool,
-    /// What the text must look like.
+    /// The form that the text must have.
     pub(crate) grammar: Option<Arc<Grammar>>,
-    /// What finds calls of tools in the text.
+    /// The parser that finds calls of tools in the text.
     pub(crate) calls: Option<CallParser>,
 }
 
 /// A part of one of the texts.
 #[derive(Debug)]
 pub(crate) enum Piece {
-    /// Log-probabilities of the prompt's tokens but the first.
+    /// Log-probabilities of all of the prompt's tokens except the first.
     Prompt(Vec<Logprobs>),
     /// More text.
     Text {
         text: String,
-        /// The tokens whose text begins in what has been passed on, if log-probabilities are
-        /// wanted.
+        /// The tokens whose text begins in the part that has been passed on, if log-probabilities
+        /// are wanted.
         tokens: Vec<TokenText>,
-        /// Tokens generated so far.
+        /// Number of tokens generated so far.
         generated: usize,
     },
     /// A whole call of a tool.
     Call(ToolCall),
     /// The end of the text.
     End(Ended),
-    /// It cannot go on.
+    /// The text cannot go on.
     Failed(ApiError),
 }
 
 impl Piece {
-    /// How many log-probabilities it has, alternatives included.
+    /// Returns how many log-probabilities the piece has, alternatives included.
     pub(super) fn logprobs(&self) -> usize {
         let of = |logprobs: &Logprobs| 1 + logprobs.top.len();
         match self {
@@ -89,7 +90,7 @@ pub(crate) enum Reason {
     StopId(u32),
     /// The model ended it, and waits for the results of the tools that it has called.
     Calls,
-    /// There may be no more tokens.
+    /// It reached the most tokens that it may have.
     Length,
 }
 
@@ -131,7 +132,7 @@ impl Whole {
         Ok(())
     }
 
-    /// The text without its calls.
+    /// Returns the text without its calls.
     pub(crate) fn text(&self) -> String {
         let texts = self.parts.iter().filter_map(|part| match part {
             ReplyPart::Text(text) => Some(text.as_str()),
@@ -140,7 +141,7 @@ impl Whole {
         texts.collect()
     }
 
-    /// The calls of tools.
+    /// Returns the calls of tools.
     pub(crate) fn calls(&self) -> impl Iterator<Item = &ToolCall> {
         self.parts.iter().filter_map(|part| match part {
             ReplyPart::Call(call) => Some(call),
@@ -149,7 +150,7 @@ impl Whole {
     }
 }
 
-/// What is wrong with a call.
+/// Returns what is wrong with a call, if anything.
 pub(super) fn complaint(call: &ToolCall) -> Option<String> {
     let problem = call.problem.as_ref()?;
     Some(format!("the arguments of a call of the tool {} {problem}", call.name))

@@ -24,15 +24,15 @@ const UNITS: [(&str, f64); 7] = [
     ("m", 60.0),
     ("h", 3600.0),
 ];
-/// Longest time that is counted, in seconds: a hundred years. Longer ones are for ever.
+/// Longest time that is counted, in seconds: a hundred years. Longer ones mean forever.
 const SECONDS_MAX: f64 = 100.0 * 365.25 * 86_400.0;
 
 impl KeepAlive {
     /// Reads seconds (`300`), a duration as Go writes it (`5m`, `1h30m`, `2.5s`), or a negative one
-    /// of either, which means for ever.
+    /// of either, which means forever.
     ///
     /// # Errors
-    /// What can be written.
+    /// A message that says what can be written.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong =
             || "write a time such as 5m, 1h30m or 300 (seconds), 0, or -1 for ever".to_owned();
@@ -61,7 +61,7 @@ impl KeepAlive {
     }
 }
 
-/// The seconds of `1h30m` and the like.
+/// Returns the seconds of `1h30m` and the like.
 fn parse_units(text: &str) -> Option<f64> {
     let (sign, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (-1.0, rest),

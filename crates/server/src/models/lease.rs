@@ -19,13 +19,13 @@ pub(crate) struct Lease {
     pub(crate) name: Arc<str>,
     /// The model's own name.
     pub(crate) base: Arc<str>,
-    /// What the name lays over the model.
+    /// The preset that the name adds to the model.
     pub(crate) preset: Arc<Preset>,
     /// The model.
     pub(crate) model: Arc<LoadedModel>,
-    /// Whose prefixes the request may use.
+    /// The scope of the prefixes that the request may use.
     pub(crate) scope: Scope,
-    /// When it was asked for, which may be long before it was loaded.
+    /// When the model was asked for, which may be long before it was loaded.
     pub(crate) asked: Instant,
     shared: Arc<Shared>,
 }
@@ -39,7 +39,7 @@ impl Deref for Lease {
 }
 
 impl Lease {
-    /// A lease that the table has counted.
+    /// Returns a lease that the table has counted.
     pub(super) fn new(
         named: &Named,
         model: &Arc<LoadedModel>,
@@ -51,17 +51,18 @@ impl Lease {
         Self { name, base, preset, model, scope, asked, shared }
     }
 
-    /// What requests are checked against: the engine's limits, and the context that the name sets
-    /// where that is smaller.
+    /// Returns the limits that requests are checked against: the engine's, and the context that the
+    /// name sets if that is smaller.
     pub(crate) fn limits(&self) -> Limits {
         let context = bounded(self.preset.context, &self.model);
         Limits { context, ..self.service.limits() }
     }
 
-    /// Refuses token ids that are no prompt for the model under this name.
+    /// Refuses token ids that cannot be a prompt for the model under this name.
     ///
     /// # Errors
-    /// 400 where they are none, more than the context, or not all of the model's vocabulary.
+    /// 400 if there are none, if they are more than the context, or if some are not in the model's
+    /// vocabulary.
     pub(crate) fn check_prompt(&self, ids: &[u32]) -> Result<(), ApiError> {
         self.limits().check_prompt(ids).map_err(|error| self.refused(error))
     }
@@ -69,13 +70,13 @@ impl Lease {
     /// Refuses a prompt of at least `least` tokens.
     ///
     /// # Errors
-    /// 400 where they are more than the context.
+    /// 400 if they are more than the context.
     pub(crate) fn check_least(&self, least: usize) -> Result<(), ApiError> {
         self.limits().check_least(least).map_err(|error| self.refused(error))
     }
 
-    /// The error of a prompt. Where the preset bounds the context, no option of the server would
-    /// help.
+    /// Returns the error of a prompt. If the preset bounds the context, no option of the server
+    /// would help.
     fn refused(&self, error: EngineError) -> ApiError {
         let is_bound = self.limits().context < self.service.limits().context;
         let (tokens, context) = match &error {
@@ -97,21 +98,22 @@ impl Lease {
         ApiError { message, ..error }
     }
 
-    /// Changes the model's entry, if it is still this one.
+    /// Changes the model's entry in the table, if that is still this model's.
     fn change<T>(&self, change: impl FnOnce(&mut Ready) -> T) -> Option<T> {
         let mut table = self.shared.table();
         let ready = table.ready_mut(&self.base);
         ready.filter(|ready| Arc::ptr_eq(&ready.model, &self.model)).map(change)
     }
 
-    /// The device has given a result.
+    /// Notes that the device has returned a result.
     pub(crate) fn note_success(&self) {
         let failed_steps = self.model.service.status().device_failures;
         self.change(|ready| ready.failed_steps = failed_steps);
     }
 
-    /// The error of a request that the device has failed, with its true cause. Where the cause
-    /// lasts, the model is unloaded when its requests have ended, and the next one loads it again.
+    /// Returns the error of a request that failed on the device, with its true cause. If the cause
+    /// persists, the model is unloaded when its requests have ended, and the next request loads it
+    /// again.
     pub(crate) async fn explain(&self, error: ApiError) -> ApiError {
         if error.code != Code::DeviceFailed {
             return error;

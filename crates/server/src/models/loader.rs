@@ -1,5 +1,5 @@
-//! What the crate that has devices and files does for the server: find models, open them, and
-//! manage those on disk.
+//! The services of the crate that has devices and files: it finds models, opens them, and manages
+//! those on disk.
 
 use std::sync::Arc;
 
@@ -15,22 +15,23 @@ use crate::error::{ApiError, Code};
 /// A *name* is what a client asks for. A *model* is what is loaded for it: several names may stand
 /// for one model, which is loaded once for all of them. All methods may read the disk.
 pub trait Loader: Send + Sync + 'static {
-    /// The names that are listed, the one for requests that name none first. Never empty. May
-    /// change while the server runs where there is a [`library`](Loader::library), and only there.
+    /// Returns the names that are listed, first the one for requests that name none. Never empty.
+    /// May change while the server runs if there is a [`library`](Loader::library), and only then.
     fn list(&self) -> Vec<Listed>;
 
-    /// What a name stands for; `None` where it stands for nothing. Names that are not listed may be
-    /// found too.
+    /// Returns what a name stands for, or `None` if it stands for nothing. Names that are not
+    /// listed may be found too.
     ///
     /// # Errors
-    /// Why a name that is known stands for no model at the moment, and what to do, for clients.
+    /// Why a known name stands for no model at the moment, and what to do, for clients.
     fn find(&self, name: &str) -> Result<Option<Found>, String>;
 
-    /// Bytes of memory that a model will take about, before it is loaded.
+    /// Returns the approximate number of bytes of memory that a model will take, before it is
+    /// loaded.
     fn bytes(&self, model: &str) -> u64;
 
-    /// A number that changes when the files of a model change: when they are written to, cut,
-    /// replaced or removed.
+    /// Returns a number that changes when the files of a model change: when they are written to,
+    /// truncated, replaced or removed.
     fn stamp(&self, model: &str) -> u64;
 
     /// Describes a model without loading it.
@@ -46,23 +47,23 @@ pub trait Loader: Send + Sync + 'static {
     /// cannot be loaded.
     fn load(&self, model: &str) -> Result<LoadedModel, String>;
 
-    /// What manages the models on disk, where clients may do that.
+    /// Returns the library that manages the models on disk, if clients may use it.
     fn library(&self) -> Option<&dyn Library> {
         None
     }
 }
 
-/// What a name stands for.
+/// The result of looking up a name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
     /// The model, for [`Loader::load`].
     pub model: String,
-    /// What requests under this name get where they say nothing of their own.
+    /// Defaults of requests under this name, used where they say nothing of their own.
     pub preset: Arc<Preset>,
 }
 
 impl Found {
-    /// A model as it is.
+    /// Returns a model without a preset.
     pub fn plain(model: impl Into<String>) -> Self {
         Self { model: model.into(), preset: Arc::default() }
     }
@@ -75,18 +76,18 @@ pub struct Listed {
     pub name: String,
     /// The model that it stands for.
     pub model: String,
-    /// Bytes that the model takes, on disk or, where that is known, in memory.
+    /// Bytes that the model takes, on disk or, if that is known, in memory.
     pub bytes: u64,
-    /// When it came or was changed, in seconds since 1970, where known.
+    /// When it was added or changed, in seconds since 1970, if known.
     pub modified: Option<u64>,
-    /// SHA-256 of its file in hexadecimal, where known; empty otherwise.
+    /// SHA-256 of its file in hexadecimal, if known; empty otherwise.
     pub digest: String,
     /// Most positions of a prompt and its answer that the name sets; see [`Preset::context`].
     pub context: Option<usize>,
 }
 
 impl Listed {
-    /// A name for the model of the same name.
+    /// Returns a name for the model of the same name.
     pub fn plain(name: impl Into<String>, bytes: u64) -> Self {
         let name = name.into();
         Self {
@@ -105,9 +106,9 @@ impl Listed {
 pub struct LoadedModel {
     /// Text to token ids and back.
     pub tokenizer: Arc<Tokenizer>,
-    /// How conversations are written; base models have none.
+    /// The chat template; base models have none.
     pub template: Option<ChatTemplate>,
-    /// How its makers sample it.
+    /// The sampling that its makers recommend.
     pub sampling: SamplingParams,
     /// Its compiled grammars ([`grammar_cache`](crate::grammar_cache) makes one).
     pub grammars: GrammarCache,
@@ -122,7 +123,7 @@ pub struct LoadedModel {
 }
 
 impl LoadedModel {
-    /// What [`Loader::outline`] says of it before it is loaded.
+    /// Returns the outline that [`Loader::outline`] returns before the model is loaded.
     pub(crate) fn outline(&self) -> Outline {
         Outline {
             description: self.description.clone(),
@@ -142,13 +143,13 @@ pub struct Description {
     pub parameters: u64,
     /// Positions that the model was made for.
     pub context: usize,
-    /// What runs it; empty where it is not loaded.
+    /// The device that runs it; empty if it is not loaded.
     pub device: String,
     /// Bytes of it in the memory of a GPU.
     pub gpu_bytes: u64,
 }
 
-/// What is known of a model without loading it.
+/// The facts about a model that are known without loading it.
 #[derive(Debug, Clone, Default)]
 pub struct Outline {
     /// Facts for people.
@@ -160,24 +161,24 @@ pub struct Outline {
 /// Manages the models on disk. Every method may take long: they are called on threads that may
 /// wait.
 pub trait Library: Send + Sync {
-    /// The one spelling of a name that can be fetched: requests for the same spelling share a
-    /// download.
+    /// Returns the canonical spelling of a name that can be fetched: requests for the same spelling
+    /// share a download.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] if it cannot be the name of a model.
     fn pullable(&self, name: &str) -> Result<String, LibraryError>;
 
-    /// Fetches a model, or what is missing of it.
+    /// Fetches a model, or the part of it that is missing.
     ///
     /// # Errors
     /// What went wrong; [`Refusal::Cancelled`] after [`PullProgress::is_cancelled`].
     fn pull(&self, name: &str, progress: &mut dyn PullProgress) -> Result<(), LibraryError>;
 
-    /// The model whose files [`Library::delete`] removes under this name; `None` where it removes a
-    /// name only.
+    /// Returns the model whose files [`Library::delete`] removes under this name, or `None` if it
+    /// removes only a name.
     ///
     /// # Errors
-    /// [`Refusal::Unknown`], or [`Refusal::Invalid`] for what cannot be removed.
+    /// [`Refusal::Unknown`], or [`Refusal::Invalid`] for a name that cannot be removed.
     fn owned(&self, name: &str) -> Result<Option<String>, LibraryError>;
 
     /// Removes a name from the disk, and its model's files if it is a model of its own.
@@ -192,25 +193,26 @@ pub trait Library: Send + Sync {
     /// [`Refusal::Unknown`] for the first name, [`Refusal::Invalid`] for the second.
     fn copy(&self, from: &str, to: &str) -> Result<(), LibraryError>;
 
-    /// Makes a name for another model with a preset over it. A preset of that name is replaced.
+    /// Makes a name for another model with a preset added. An existing preset of that name is
+    /// replaced.
     ///
     /// # Errors
     /// [`Refusal::Unknown`] for the other model, [`Refusal::Invalid`] for the name or a parameter.
     fn create(&self, name: &str, recipe: &Recipe) -> Result<(), LibraryError>;
 }
 
-/// Receives the course of a download.
+/// Receives the progress of a download.
 pub trait PullProgress {
-    /// A file begins. Its length is in bytes, where known.
+    /// Called when a file begins. Its length is in bytes, if known.
     fn file(&mut self, name: &str, bytes: Option<u64>);
 
-    /// This many more bytes of the file are on disk.
+    /// Called when this many more bytes of the file are on disk.
     fn advance(&mut self, bytes: u64);
 
-    /// The download pauses, and why.
+    /// Called when the download pauses, with the reason.
     fn waiting(&mut self, reason: &str);
 
-    /// Whether nobody wants it any more.
+    /// Returns whether nobody wants the download any more.
     fn is_cancelled(&self) -> bool;
 }
 
@@ -226,7 +228,7 @@ pub struct LibraryError {
 /// Kinds of [`LibraryError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// The request cannot be meant so.
+    /// The request is not valid.
     Invalid,
     /// There is no such model.
     Unknown,
@@ -239,7 +241,7 @@ pub enum Refusal {
 }
 
 impl LibraryError {
-    /// An error of a kind.
+    /// Returns an error of a kind.
     pub fn new(refusal: Refusal, message: impl Into<String>) -> Self {
         Self { refusal, message: message.into() }
     }

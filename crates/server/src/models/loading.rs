@@ -13,15 +13,16 @@ use super::shared::{Named, Shared};
 use super::table::{Expired, Outcome, Problem, Ready, Room, Slot};
 use crate::error::{ApiError, shown};
 
-/// How long a load waits for the requests of other models to end when there is no room beside
-/// these.
+/// How long a load waits for the requests of other models to end when there is no room beside these
+/// models.
 const ROOM_WAIT: Duration = Duration::from_secs(300);
-/// Most time that a model is kept for those who waited for it. They take it as soon as they run.
+/// Most time that a model is kept for the requests that waited for it. They take it as soon as they
+/// run.
 const TAKE_WAIT: Duration = Duration::from_secs(5);
 /// Why nothing is loaded any more.
 const CLOSED: &str = "the server is shutting down";
 
-/// Numbers of loads.
+/// The number of the next load.
 static LOADS: AtomicU64 = AtomicU64::new(0);
 
 /// A load that may wait for room. Once it has room or gives up, the models that are still there
@@ -35,7 +36,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if self.shared.table().leave_room(self.number) {
             self.shared.settled.notify_waiters();
-            // The next load that waits is the first one now.
+            // The next load that waits is now the first.
             self.shared.released.notify_waiters();
         }
     }
@@ -78,16 +79,16 @@ impl Shared {
                 let (sender, receiver) = watch::channel(None);
                 let sender = Arc::new(sender);
                 table.slots.insert(base.to_owned(), Slot::Loading(Arc::clone(&sender)));
-                // A task of its own: the client that asked first may go away.
+                // In a task of its own: the client that asked first may go away.
                 tokio::spawn(Arc::clone(self).load_when_there_is_room(base.to_owned(), sender));
                 Ok(Look::Loading(receiver))
             }
         }
     }
 
-    /// Loads a model when it is its turn and there is room, and tells those who wait for it. A load
-    /// that waits for room leaves the turn to others; one that nobody waits for any more is given
-    /// up.
+    /// Loads a model when it is its turn and there is room, and tells the requests that wait for
+    /// it. A load that waits for room leaves the turn to others; one that nobody waits for any more
+    /// is given up.
     pub(super) async fn load_when_there_is_room(
         self: Arc<Self>,
         name: String,
@@ -96,7 +97,7 @@ impl Shared {
         let waiting = Waiting { shared: &self, number: LOADS.fetch_add(1, Ordering::Relaxed) };
         let deadline = tokio::time::Instant::now() + ROOM_WAIT;
         let message = loop {
-            // Before the look: what is released between the look and the wait is told too.
+            // Before the look: what is released between the look and the wait wakes the wait too.
             let released = self.released.notified();
             let turn = tokio::select! {
                 turn = self.loading.lock() => turn,
@@ -107,8 +108,8 @@ impl Shared {
             };
             match self.load(&name, waiting.number).await {
                 Ok(Some(_lease)) => {
-                    // The turn ends when those who waited have their leases: otherwise the next
-                    // load might unload the model before anybody has used it.
+                    // The turn ends when the requests that waited have their leases: otherwise the
+                    // next load might unload the model before anybody has used it.
                     sender.send_replace(Some(Ok(())));
                     let _ = tokio::time::timeout(TAKE_WAIT, sender.closed()).await;
                     return;
@@ -131,9 +132,9 @@ impl Shared {
         self.fail(&name, &sender, message).await;
     }
 
-    /// Ends a load that nobody waits for; false where somebody does after all.
+    /// Ends a load that nobody waits for; returns false if somebody does after all.
     fn give_up(&self, name: &str, sender: &watch::Sender<Outcome>) -> bool {
-        // Who begins to wait does so under the table's lock.
+        // A request begins to wait only under the table's lock.
         let mut table = self.table();
         if sender.receiver_count() > 0 {
             return false;
@@ -158,8 +159,8 @@ impl Shared {
         sender.send_replace(Some(Err(message)));
     }
 
-    /// Loads a model and puts it in the table; `None` if there is no room for it at the moment. For
-    /// one task at a time: what there is room for is decided by what is in the table.
+    /// Loads a model and puts it in the table; returns `None` if there is no room for it at the
+    /// moment. For one task at a time: the contents of the table decide what there is room for.
     async fn load(self: &Arc<Self>, name: &str, number: u64) -> Result<Option<Lease>, String> {
         let known = self.table().size(name);
         let bytes = self.loader.bytes(name).max(known);
@@ -169,14 +170,14 @@ impl Shared {
         let started = Instant::now();
         let (loader, asked) = (Arc::clone(&self.loader), name.to_owned());
         let loaded = tokio::task::spawn_blocking(move || {
-            // Before the files are opened: what changes them from then on is noticed.
+            // Before the files are opened: changes to them from then on are noticed.
             (loader.stamp(&asked), loader.load(&asked))
         });
         let (stamp, model) =
             loaded.await.map_err(|_| "loading it met a defect of the server".to_owned())?;
         let (model, seconds) = (Arc::new(model?), started.elapsed().as_secs_f64());
         self.table().sizes.insert(name.to_owned(), model.bytes);
-        // It may take more than was thought.
+        // It may take more than was estimated.
         let placed = match self.make_room(model.bytes, number).await {
             Ok(true) => self.place(name, &model, stamp).map(Some),
             Ok(false) => Ok(None),
@@ -252,8 +253,8 @@ impl Shared {
         }
     }
 
-    /// Ends the engine of a model that the table has as stopping, and takes it out. Goes on if
-    /// nobody waits for it.
+    /// Ends the engine of a model that is marked in the table as stopping, and takes it out. Goes
+    /// on even if nobody waits for it.
     pub(super) async fn finish_to_stop(self: &Arc<Self>, name: String, model: Arc<LoadedModel>) {
         let shared = Arc::clone(self);
         let task = tokio::spawn(async move {
@@ -269,11 +270,11 @@ impl Shared {
             shared.settled.notify_waiters();
             shared.released.notify_waiters();
         });
-        // The task neither panics nor is it ended before the runtime is.
+        // The task does not panic, nor is it ended before the runtime is.
         let _ = task.await;
     }
 
-    /// Unloads models when their time is over; for ever.
+    /// Unloads models when their time is over; never returns.
     pub(super) async fn expire(self: &Arc<Self>) {
         loop {
             let released = self.released.notified();

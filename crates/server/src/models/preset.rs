@@ -1,4 +1,4 @@
-//! What a name lays over the model that it stands for.
+//! What a name adds to the model that it stands for.
 
 use trine_engine::SamplingChanges;
 
@@ -7,7 +7,7 @@ use trine_engine::SamplingChanges;
 pub struct Preset {
     /// The system prompt of conversations without one.
     pub system: Option<String>,
-    /// Changes to how the model samples.
+    /// Changes to the model's sampling.
     pub sampling: SamplingChanges,
     /// Texts that end an answer.
     pub stops: Vec<String>,
@@ -20,14 +20,14 @@ pub struct Preset {
     pub messages: Vec<(String, String)>,
 }
 
-/// What a preset is to be made of, as a request says it.
+/// The parts of a preset to be made, from a request.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Recipe {
-    /// The name that the new one is to stand on.
+    /// The name that the new one is to build on.
     pub from: String,
     /// The system prompt.
     pub system: Option<String>,
-    /// Parameters by their names in Ollama's API, with their values as text; `stop` may be there
+    /// Parameters by their names in Ollama's API, with their values as text; `stop` may occur
     /// several times.
     pub parameters: Vec<(String, String)>,
     /// Turns that every conversation begins with: who speaks, and what is said.
@@ -35,7 +35,7 @@ pub struct Recipe {
 }
 
 impl Preset {
-    /// Parameters by their names in Ollama's API, in the order of its documentation.
+    /// Returns the parameters by their names in Ollama's API, in the order of its documentation.
     pub fn parameters(&self) -> Vec<(&'static str, String)> {
         let mut parameters = Vec::new();
         let mut add = |name, value: Option<String>| {

@@ -1,4 +1,5 @@
-//! What is behind the table of models: the names, the slots, and who waits for them.
+//! The state that the table of models and its leases share: the names, the slots, and who waits for
+//! them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -11,7 +12,7 @@ use super::preset::Preset;
 use super::table::Table;
 use crate::error::ApiError;
 
-/// What a request's name stands for.
+/// The result of looking up a request's name.
 #[derive(Debug, Clone)]
 pub(crate) struct Named {
     /// The name that was asked for, or the default one.
@@ -21,7 +22,7 @@ pub(crate) struct Named {
     pub(crate) preset: Arc<Preset>,
 }
 
-/// What the table of models and its leases have in common.
+/// The state that the table of models and its leases share.
 pub(super) struct Shared {
     pub(super) loader: Arc<dyn Loader>,
     /// The names, and when they were asked for.
@@ -30,12 +31,12 @@ pub(super) struct Shared {
     pub(super) budget: Option<u64>,
     pub(super) waiters_max: usize,
     pub(super) table: Mutex<Table>,
-    /// One load at a time.
+    /// Held by a load: one at a time.
     pub(super) loading: tokio::sync::Mutex<()>,
-    /// Told when a lease ends, a model is gone or its time has changed, and when the table is
+    /// Notified when a lease ends, a model is gone or its time has changed, and when the table is
     /// closed.
     pub(super) released: Notify,
-    /// Told when models that were leaving are gone or stay, and when the table is closed.
+    /// Notified when models that were leaving are gone or stay, and when the table is closed.
     pub(super) settled: Notify,
 }
 
@@ -54,7 +55,7 @@ impl Drop for Waiter {
     }
 }
 
-/// Positions of a sequence, where a name may set fewer than the model has.
+/// Returns the positions of a sequence; a name may set fewer than the model has.
 pub(super) fn bounded(context: Option<usize>, model: &LoadedModel) -> usize {
     let most = model.service.limits().context;
     context.map_or(most, |context| context.min(most))
@@ -73,7 +74,7 @@ impl Shared {
         self.table().is_closed
     }
 
-    /// What a name stands for. Ollama's clients add a tag where none was typed.
+    /// Returns what a name stands for. Ollama's clients add a tag if none was typed.
     pub(super) fn look_up(&self, asked: &str) -> Result<Option<Found>, String> {
         let found = self.loader.find(asked)?;
         match asked.strip_suffix(":latest") {
@@ -82,7 +83,7 @@ impl Shared {
         }
     }
 
-    /// [`Loader::stamp`], on a thread that may wait.
+    /// Returns [`Loader::stamp`], computed on a thread that may wait.
     pub(super) async fn stamp(self: &Arc<Self>, base: &str) -> u64 {
         let (loader, base) = (Arc::clone(&self.loader), base.to_owned());
         tokio::task::spawn_blocking(move || loader.stamp(&base)).await.unwrap_or_default()

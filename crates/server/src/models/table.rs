@@ -9,11 +9,11 @@ use tokio::sync::watch;
 use super::keep::KeepAlive;
 use super::loader::LoadedModel;
 
-/// How a load has ended, once it has.
+/// The result of a load, once it has ended.
 pub(super) type Outcome = Option<Result<(), String>>;
 
-/// Steps in which the device may fail without a text in between before the model is loaded again. A
-/// request that fails has been tried twice.
+/// Steps in which the device may fail without producing a text in between before the model is
+/// loaded again. A request that fails has been tried twice.
 pub(super) const FAILED_STEPS: u64 = 4;
 
 #[derive(Debug, Default)]
@@ -22,11 +22,11 @@ pub(super) struct Table {
     /// Bytes that each model took when it was loaded; before its first load there is only an
     /// estimate.
     pub(super) sizes: HashMap<String, u64>,
-    /// The stamp of each model's files when it was loaded last.
+    /// The stamp of each model's files when it was last loaded.
     pub(super) stamps: HashMap<String, u64>,
     /// Models that cannot be used at the moment, as far as is known.
     pub(super) problems: HashMap<String, Problem>,
-    /// Loads that wait for room, the oldest first: for that one models leave.
+    /// Loads that wait for room, the oldest first: models leave for that one.
     pub(super) room: VecDeque<u64>,
     pub(super) waiters: usize,
     pub(super) is_closed: bool,
@@ -34,10 +34,10 @@ pub(super) struct Table {
 
 #[derive(Debug)]
 pub(super) enum Slot {
-    /// Whoever waits for it has a receiver of this.
+    /// Being loaded. Whoever waits for it has a receiver of this sender.
     Loading(Arc<watch::Sender<Outcome>>),
     Ready(Ready),
-    /// Its engine ends; these bytes are free when it has.
+    /// Its engine is ending; this many bytes are free when it has ended.
     Stopping(u64),
 }
 
@@ -47,16 +47,17 @@ pub(super) struct Ready {
     pub(super) leases: usize,
     pub(super) used: Instant,
     pub(super) keep: KeepAlive,
-    /// A load waits for its room: there are no more leases until it is gone, or stays after all.
+    /// Whether a load waits for its room: there are no more leases until it is gone, or stays after
+    /// all.
     pub(super) is_leaving: bool,
-    /// It gives no more texts: there are no more leases until it is gone.
+    /// Whether it writes no more texts: there are no more leases until it is gone.
     pub(super) has_failed: bool,
-    /// Steps in which its device had failed when it last wrote a text.
+    /// Number of steps in which its device had failed when it last wrote a text.
     pub(super) failed_steps: u64,
 }
 
 impl Ready {
-    /// When it is unloaded if nobody uses it any more; `None` for never.
+    /// Returns when it is unloaded if nobody uses it any more, or `None` if never.
     pub(super) fn expires(&self) -> Option<Instant> {
         match self.keep {
             KeepAlive::Forever => None,
@@ -71,7 +72,7 @@ impl Ready {
 /// Why a model cannot be used.
 #[derive(Debug, Clone)]
 pub(super) struct Problem {
-    /// Whether its files are others than when it was loaded last.
+    /// Whether its files differ from those that were loaded last.
     pub(super) has_changed: bool,
     /// The stamp of its files when it failed.
     pub(super) stamp: u64,
@@ -79,7 +80,7 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// For clients; paths are nobody's business but the machine's.
+    /// Returns the message for clients; paths are nobody's business but the machine's.
     pub(super) fn message(&self, shown: &str) -> String {
         if self.has_changed {
             format!(
@@ -94,23 +95,23 @@ impl Problem {
     }
 }
 
-/// What stands in the way of a load.
+/// The result of a search for room.
 pub(super) enum Room {
     Enough,
     Unload(String, Arc<LoadedModel>),
     InUse,
-    /// Nothing is loaded any more: the server ends.
+    /// Nothing is loaded any more: the server is shutting down.
     Closed,
 }
 
-/// A model whose time is over, or when the next one's is.
+/// A model whose time is over, or when the next one's time is over.
 pub(super) enum Expired {
     Now(String, Arc<LoadedModel>),
     At(Option<Instant>),
 }
 
 impl Table {
-    /// Bytes that a model has taken when it was loaded; 0 if it never was.
+    /// Returns the bytes that a model took when it was last loaded, or 0 if it never was.
     pub(super) fn size(&self, name: &str) -> u64 {
         self.sizes.get(name).copied().unwrap_or(0)
     }
@@ -129,7 +130,7 @@ impl Table {
         }
     }
 
-    /// Begins to unload a model that nobody uses. Whoever gets it ends its engine.
+    /// Begins to unload a model that nobody uses. The caller that gets it ends its engine.
     pub(super) fn begin_to_stop(&mut self, name: &str) -> Option<Arc<LoadedModel>> {
         let ready = self.ready(name).filter(|ready| ready.leases == 0)?;
         let model = Arc::clone(&ready.model);
@@ -139,7 +140,7 @@ impl Table {
 
     /// Takes the least recently used model that nobody uses out of the table, if others may take no
     /// more than `allowed` bytes. If all are used, marks those that have to leave, for the load
-    /// that has waited longest. Whether one stays that was leaving is the second answer.
+    /// that has waited longest. Also returns whether a model that was leaving stays.
     pub(super) fn look_for_room(&mut self, allowed: u64, load: u64) -> (Room, bool) {
         if self.is_closed {
             return (Room::Closed, false);
@@ -174,8 +175,8 @@ impl Table {
         (Room::InUse, one_stays)
     }
 
-    /// Marks models to leave, the least recently used ones first, until they free `bytes`. Whether
-    /// one stays that was leaving.
+    /// Marks models to leave, the least recently used ones first, until they free `bytes`. Returns
+    /// whether a model that was leaving stays.
     fn mark_leaving(&mut self, mut bytes: u64) -> bool {
         let mut ready: Vec<&mut Ready> = self.all_ready().collect();
         // Those that are leaving come first: each lease that ends makes its model a recently used
@@ -191,8 +192,8 @@ impl Table {
         one_stays
     }
 
-    /// A load waits for room no longer: the models that are still there stay. Whether models were
-    /// leaving for it.
+    /// Ends a load's wait for room: the models that are still there stay. Returns whether models
+    /// were leaving for it.
     pub(super) fn leave_room(&mut self, load: u64) -> bool {
         let was_first = self.room.front() == Some(&load);
         self.room.retain(|other| *other != load);
@@ -232,8 +233,8 @@ impl Table {
         })
     }
 
-    /// Whether a model that has failed may be tried by the next request: its files are others by
-    /// now, or, where they are not the cause, some time has passed.
+    /// Returns whether the next request may try a model that has failed: its files have changed
+    /// since or, if they are not the cause, some time has passed.
     pub(super) fn may_work(problem: &Problem, stamp: u64, pause: Duration) -> bool {
         stamp != problem.stamp || !problem.has_changed && problem.since.elapsed() >= pause
     }

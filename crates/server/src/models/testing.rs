@@ -13,7 +13,7 @@ use super::{
 use crate::structure::grammar_cache;
 
 /// The embedded model, to write texts (`demo`) and to embed them (`embedder`), and a library that
-/// does everything that it is asked at once.
+/// does everything that it is asked for at once.
 pub(crate) struct Demo;
 
 impl Loader for Demo {

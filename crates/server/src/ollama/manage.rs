@@ -1,4 +1,4 @@
-//! What changes the models on disk: `/api/create`, `/api/copy`, `/api/delete`.
+//! Endpoints that change the models on disk: `/api/create`, `/api/copy`, `/api/delete`.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::service_routes::json_response;
 use crate::stream::{LINES, push_line};
 use crate::unsupported::{Harmless, Unsupported, refuse};
 
-/// Fields of `/api/create` that this server has not.
+/// Fields of `/api/create` that this server does not support.
 pub(crate) const UNSUPPORTED_CREATE: [Unsupported; 5] = [
     ("template", Harmless::Off, "templates of this API are Go's; the model's own is used"),
     ("adapters", Harmless::Off, "leave it out"),
@@ -88,14 +88,14 @@ pub(crate) async fn delete(
     }
     app.models.manage(move |library| library.delete(&name)).await?;
     if let Some(model) = &model {
-        // A request may have loaded it meanwhile. It keeps what it has.
+        // A request may have loaded it in the meantime. That request keeps its lease.
         app.models.unload(model).await;
         app.models.forget(model);
     }
     Ok(json_response(&json!({})))
 }
 
-/// `{"status": "success"}`, as a line or whole.
+/// Returns `{"status": "success"}`, as a line or whole.
 pub(super) fn done(streams: bool) -> Response<Body> {
     let success = json!({"status": "success"});
     if !streams {
@@ -108,7 +108,7 @@ pub(super) fn done(streams: bool) -> Response<Body> {
     response
 }
 
-/// Parameters as text. Ranges are the library's business.
+/// Reads parameters as text. The library checks their ranges.
 fn read_parameters(fields: Fields<'_>) -> Result<Vec<(String, String)>, ApiError> {
     let mut parameters = Vec::new();
     for (name, value) in fields.object("parameters")?.into_iter().flatten() {
@@ -137,7 +137,7 @@ fn read_parameters(fields: Fields<'_>) -> Result<Vec<(String, String)>, ApiError
     Ok(parameters)
 }
 
-/// Turns that every conversation begins with. What the system says is a field of its own.
+/// Reads turns that every conversation begins with. The system prompt is a field of its own.
 fn read_turns(fields: Fields<'_>) -> Result<Vec<(String, String)>, ApiError> {
     let turns = fields.list("messages")?.unwrap_or_default().iter().enumerate();
     turns.map(|(index, turn)| read_turn(index, turn)).collect()

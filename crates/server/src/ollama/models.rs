@@ -1,4 +1,5 @@
-//! What there is: `/api/tags`, `/api/ps`, `/api/show`, `/api/version`.
+//! Endpoints that describe the models and the server: `/api/tags`, `/api/ps`, `/api/show`,
+//! `/api/version`.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::json::Fields;
 use crate::models::{Description, Entry, Preset};
 use crate::service_routes::json_response;
 
-/// When a model that stays loaded for ever is unloaded.
+/// The time shown for the unloading of a model that stays loaded forever.
 const NEVER: &str = "2999-12-31T23:59:59Z";
 
 /// `GET /api/tags`
@@ -71,7 +72,7 @@ pub(crate) async fn show(
 
 /// The version of Ollama whose API this dialect has: clients ask which of its features they may
 /// use, editors for 0.6.4 at least. It has `capabilities` of `/api/show` (0.6.4), calls in streams
-/// (0.8) and `context_length` of `/api/ps` (0.10), and nothing yet of what came later.
+/// (0.8) and `context_length` of `/api/ps` (0.10), and none of the later features.
 const API_VERSION: &str = "0.10.0";
 
 /// `GET /api/version`
@@ -79,7 +80,7 @@ pub(crate) async fn version() -> Response<Body> {
     json_response(&json!({"version": API_VERSION}))
 }
 
-/// The field `model`, or its older name.
+/// Reads the field `model`, or its older name.
 ///
 /// # Errors
 /// 400 if it is missing.
@@ -89,14 +90,14 @@ pub(super) fn read_name(fields: Fields<'_>) -> Result<&str, ApiError> {
     asked.ok_or_else(|| ApiError::field("model", "model is missing; name one"))
 }
 
-/// The preset's parameters, one a line, each after a word.
+/// Returns the preset's parameters, one per line, each after `word`.
 fn parameters(preset: &Preset, word: &str) -> String {
     let lines = preset.parameters().into_iter();
     let lines = lines.map(|(name, value)| format!("{word}{name} {value}"));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The preset in the form that Ollama's `create` reads.
+/// Returns the preset in the form that Ollama's `create` reads.
 fn modelfile(base: &str, preset: &Preset) -> String {
     let mut text = format!("FROM {base}\n");
     if let Some(system) = &preset.system {

@@ -1,4 +1,4 @@
-//! `POST /api/pull`: fetches a model, and tells how far it is.
+//! `POST /api/pull`: fetches a model, and reports its progress.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,8 @@ use crate::json::Fields;
 use crate::models::LibraryError;
 use crate::stream::{LINES, body_of, push_line};
 
-/// A download may take so long to begin before the status is sent without it.
+/// Time that a download may take to begin before a successful status is sent without waiting for
+/// it.
 const STATUS_WAIT: Duration = Duration::from_secs(2);
 /// Time between two lines.
 const GAP: Duration = Duration::from_millis(100);
@@ -43,7 +44,7 @@ pub(crate) async fn handle(
         end(course.wait_for(has_ended).await.map(|course| course.end.clone()))?;
         return Ok(done(false));
     }
-    // What fails at once is answered with its own status.
+    // A failure that comes at once is answered with its own status.
     let began = async {
         let began = course.wait_for(|course| course.file.is_some() || course.end.is_some()).await;
         began.map(|course| course.end.clone())
@@ -57,7 +58,7 @@ pub(crate) async fn handle(
     Ok(body_of(receiver, LINES))
 }
 
-/// The outcome of a download that has ended.
+/// Returns the outcome of a download that has ended.
 fn end(
     ended: Result<Option<Result<(), LibraryError>>, watch::error::RecvError>,
 ) -> Result<(), ApiError> {
@@ -99,7 +100,7 @@ async fn tell(mut course: watch::Receiver<Course>, sender: Sender<Bytes>) {
             }
             () = sender.closed() => return,
         }
-        // A download that fails or ends is told at once, and its bytes now and then.
+        // The end of a download is reported at once, and its bytes from time to time.
         let ended = course.wait_for(|course| course.end.is_some());
         let _ = tokio::time::timeout(GAP, ended).await;
     }

@@ -1,7 +1,7 @@
 //! Downloads that requests share.
 //!
 //! Requests for the same model share one download. It goes on as long as anybody listens: a client
-//! that goes away stops listening, and what was fetched is continued by the next request.
+//! that goes away stops listening, and the next request continues from what was fetched.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,13 +16,13 @@ use crate::models::{LibraryError, Models, PullProgress};
 /// Most downloads at once.
 const PULLS_MAX: usize = 8;
 
-/// The downloads, by the one spelling of their names.
+/// The downloads, by the canonical spelling of their names.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pulls {
     courses: Arc<Mutex<HashMap<String, watch::Sender<Course>>>>,
 }
 
-/// How far a download is.
+/// The progress of a download.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Course {
     status: String,
@@ -52,7 +52,7 @@ impl Pulls {
         self.courses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens to a download; begins it if nobody does.
+    /// Listens to a download; begins it if nobody listens to it.
     pub(super) fn join(
         &self,
         models: &Models,
@@ -84,7 +84,7 @@ impl Pulls {
     }
 }
 
-/// Tells everybody who listens.
+/// Reports to everybody who listens.
 struct Told {
     pulls: Pulls,
     name: String,
@@ -98,7 +98,7 @@ impl Told {
         self.course.send_modify(|course| course.end = Some(ended));
     }
 
-    /// The next request for the model begins another download.
+    /// Forgets the download: the next request for the model begins another one.
     fn forget(&self) {
         let mut courses = self.pulls.courses();
         if courses.get(&self.name).is_some_and(|course| course.same_channel(&self.course)) {
@@ -108,7 +108,7 @@ impl Told {
 }
 
 impl Drop for Told {
-    /// After a panic of the download.
+    /// Forgets the download after a panic too.
     fn drop(&mut self) {
         self.forget();
     }
@@ -138,7 +138,7 @@ impl PullProgress for Told {
         if self.lifecycle.phase() != Phase::Running {
             return true;
         }
-        // Whoever begins to listen does so under the lock.
+        // A request begins to listen only under the lock.
         let mut courses = self.pulls.courses();
         let is_cancelled = self.course.receiver_count() == 0;
         if is_cancelled

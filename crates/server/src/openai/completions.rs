@@ -25,7 +25,7 @@ use crate::prompts::{Prompt, check_engine, encode, read_prompts};
 use crate::stream::{Writer, push_event};
 use crate::warnings::Warnings;
 
-/// Tokens written where the request does not say, as OpenAI has it.
+/// Tokens written if the request does not say, as in OpenAI's API.
 pub(crate) const TOKENS_DEFAULT: usize = 16;
 /// Most prompts in a request, and most texts for all of them.
 pub(crate) const PROMPTS_MAX: usize = 256;
@@ -121,11 +121,11 @@ impl flow::Asked for Asked {
     }
 }
 
-/// The token ids of prompts after each of which `n` texts are written. All are looked at before the
-/// first one is cut into tokens.
+/// Returns the token ids of prompts after each of which `n` texts are written. All are looked at
+/// before the first one is cut into tokens.
 ///
 /// # Errors
-/// 400 where one is longer than the context or has token ids that the model does not have, or there
+/// 400 if one is longer than the context or has token ids that the model does not have, or if there
 /// are more than there is ever room for; as [`check_engine`] otherwise.
 pub(crate) fn encode_all(
     prompts: Vec<Prompt>,
@@ -164,7 +164,7 @@ struct Chunks {
     lease: Arc<Lease>,
     tally: Tally,
     prompts: Vec<Encoded>,
-    /// Texts for each prompt.
+    /// Number of texts for each prompt.
     n: usize,
     echo: bool,
     logprobs: Option<usize>,

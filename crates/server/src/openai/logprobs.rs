@@ -15,12 +15,12 @@ fn finite(logprob: f32) -> f32 {
     logprob.max(LEAST)
 }
 
-/// A token's text; bytes that are not text by themselves become U+FFFD.
+/// Returns a token's text; bytes that are not text by themselves become U+FFFD.
 fn spelled(tokenizer: &Tokenizer, id: u32) -> String {
     tokenizer.decode(&[id], false)
 }
 
-/// `choices[].logprobs.content` of a chat.
+/// Returns `choices[].logprobs.content` of a chat.
 pub(crate) fn chat(tokenizer: &Tokenizer, tokens: &[TokenText]) -> Value {
     let entry = |id: u32, logprob: f32| {
         let bytes = tokenizer.token_bytes(id).unwrap_or_default();
@@ -60,7 +60,7 @@ impl Legacy {
     }
 
     /// Adds the prompt: its first token has no log-probability. A token that is part of a character
-    /// begins where that does.
+    /// begins where the character does.
     pub(crate) fn prompt(
         &mut self,
         tokenizer: &Arc<Tokenizer>,
@@ -106,8 +106,8 @@ impl Legacy {
     }
 }
 
-/// vLLM's `prompt_logprobs`: for each prompt token but the first its own and the most likely ones,
-/// by id.
+/// Returns vLLM's `prompt_logprobs`: for each prompt token except the first, its own
+/// log-probability and the most likely ones, by id.
 pub(crate) fn vllm_prompt(tokenizer: &Tokenizer, logprobs: &[Logprobs]) -> Value {
     let entry = |id: u32, logprob: f32, rank: usize| {
         (

@@ -36,19 +36,19 @@ fn described(app: &App, entry: &Entry) -> Value {
     described
 }
 
-/// All models.
+/// Lists all models.
 pub(crate) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
     let entries = app.models.entries().await;
     let data: Value = entries.iter().map(|entry| described(&app, entry)).collect();
     json_response(&json!({"object": "list", "data": data}))
 }
 
-/// One of them.
+/// Describes one of them.
 pub(crate) async fn one(
     State(app): State<Arc<App>>,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Response<Body>, ApiError> {
-    // What is not UTF-8 names nothing.
+    // A name that is not UTF-8 names nothing.
     let name = name.map_or_else(|_| "\u{fffd}".to_owned(), |Path(name)| name);
     let named = app.models.find(Some(&name)).await?;
     Ok(json_response(&described(&app, &app.models.entry(&named))))

@@ -1,4 +1,4 @@
-//! Whole answers that a model gives, in each dialect.
+//! Whole answers of a model, in each dialect.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::schema::{
     nullable, number, object, one_of, schema, text, token_id,
 };
 
-/// Schemas of answers, by name.
+/// Returns the schemas of answers, by name.
 pub(super) fn schemas() -> Vec<Field> {
     vec![
         ("InputTokens", input_tokens()),
@@ -38,7 +38,7 @@ pub(super) fn schemas() -> Vec<Field> {
     ]
 }
 
-/// `finish_reason` and vLLM's `stop_reason`.
+/// Returns `finish_reason` and vLLM's `stop_reason`.
 pub(super) fn finish() -> [Field; 2] {
     [
         ("finish_reason", choice(["stop", "length", "tool_calls"])),
@@ -83,7 +83,7 @@ fn chat() -> Value {
     )
 }
 
-/// What stands in chats, completions and their chunks.
+/// Returns the fields that chats, completions and their chunks share.
 pub(super) fn head() -> [Field; 4] {
     [
         ("id", text()),
@@ -102,7 +102,7 @@ fn chat_logprobs() -> Value {
     object([("content", content), ("refusal", null())], [])
 }
 
-/// A call of a function; in streams with its place.
+/// Returns a call of a function; in streams with its place.
 pub(super) fn tool_call<const N: usize>(place: [Field; N]) -> Value {
     let words = "JSON, an object that satisfies the schema of the function's parameters where the whole answer is a call.";
     let arguments = about(text(), words);
@@ -241,7 +241,7 @@ fn response_item() -> Value {
     one_of(vec![message, call])
 }
 
-/// A part of a message of Responses.
+/// Returns a part of a message of the Responses API.
 pub(super) fn output_text() -> Value {
     let fields = [
         ("type", constant("output_text")),
@@ -282,7 +282,7 @@ fn anthropic() -> Value {
     )
 }
 
-/// Why a message ended; null while it has not.
+/// Returns the fields that say why a message ended; null while it has not.
 pub(super) fn anthropic_stop() -> [Field; 2] {
     let reason = choice(["end_turn", "max_tokens", "stop_sequence", "tool_use"]);
     [("stop_reason", nullable(reason)), ("stop_sequence", nullable(text()))]
@@ -317,7 +317,7 @@ fn ollama_message() -> Value {
     object([("role", constant("assistant")), ("content", text())], [("tool_calls", calls)])
 }
 
-/// A whole answer, or a line of a stream: the counts stand in the last one.
+/// Returns a whole answer, or a line of a stream: the counts are in the last one.
 fn ollama<const N: usize>(said: [Field; N]) -> Value {
     let time = json!({"type": "string", "format": "date-time"});
     let head = [("model", text()), ("created_at", time)];
@@ -362,7 +362,7 @@ fn input_tokens() -> Value {
     object([("object", constant("response.input_tokens")), ("input_tokens", count())], [])
 }
 
-/// The fields of every part of a text of llama.cpp's.
+/// Returns the fields of every part of a text in llama.cpp's dialect.
 pub(super) fn llama_part(stop: bool) -> Vec<Field> {
     vec![
         ("index", count()),

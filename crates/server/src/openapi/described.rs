@@ -1,4 +1,4 @@
-//! Answers that tell about the server and its models.
+//! Answers that describe the server and its models.
 
 use serde_json::{Value, json};
 use trine_engine::disk::StoreCounts;
@@ -9,7 +9,7 @@ use super::schema::{
     schema, text, token_id,
 };
 
-/// Schemas of these answers, by name.
+/// Returns the schemas of these answers, by name.
 pub(super) fn schemas() -> Vec<Field> {
     vec![
         ("Model", model()),
@@ -39,7 +39,7 @@ pub(super) fn schemas() -> Vec<Field> {
     ]
 }
 
-/// The field of an engine's status that is not a number.
+/// Returns the schema of the field of an engine's status that is not a number.
 fn store(name: &str) -> Option<Value> {
     let none = "Null without a store of prefixes.";
     (name == "store").then(|| about(nullable(schema("StoreCounts")), none))
@@ -187,8 +187,8 @@ fn slots() -> Value {
     list(slot)
 }
 
-/// The object that a struct of numbers is written as. `other` gives the schemas of what is not a
-/// plain number or truth.
+/// Returns the schema of the object that a struct of numbers is written as. `other` returns the
+/// schemas of fields that are not plain numbers or booleans.
 fn counted(example: &impl serde::Serialize, other: fn(&str) -> Option<Value>) -> Value {
     let example = serde_json::to_value(example).expect("numbers are written as JSON");
     let fields = example.as_object().expect("a struct is written as an object");
@@ -222,7 +222,7 @@ fn sampling_defaults() -> Value {
     schema
 }
 
-/// The fields of sampling that are no plain numbers.
+/// Returns the schemas of sampling's fields that are not plain numbers.
 fn sampling_type(name: &str) -> Option<Value> {
     let bias = json!({
         "type": "array", "minItems": 2, "maxItems": 2, "prefixItems": [token_id(), number()],

@@ -1,11 +1,11 @@
-//! What streams are made of: the data of each event, or each line.
+//! The parts of streams: the data of each event, or each line.
 
 use serde_json::{Value, json};
 
 use super::answers::{anthropic_stop, finish, head, llama_part, output_text, tool_call};
 use super::schema::{Field, about, constant, count, list, nullable, object, one_of, schema, text};
 
-/// Schemas of events and lines, by name.
+/// Returns the schemas of events and lines, by name.
 pub(super) fn schemas() -> Vec<Field> {
     vec![
         ("ChatEvent", one_of(vec![chat_chunk(), schema("OpenAiError"), done()])),
@@ -80,7 +80,7 @@ fn completion_chunk() -> Value {
     )
 }
 
-/// An event with its name in it.
+/// Returns an event with its name in it.
 fn event<const N: usize>(name: &str, fields: [Field; N]) -> Value {
     object([("type", constant(name))].into_iter().chain(fields), [])
 }

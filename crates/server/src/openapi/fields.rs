@@ -31,7 +31,7 @@ pub(super) fn priority() -> Field {
     ("priority", about(default(integer(i32::MIN, i32::MAX), 0), words))
 }
 
-/// `parameters::read_sampling`
+/// Returns the fields of `parameters::read_sampling`.
 pub(super) fn sampling() -> Vec<Field> {
     let penalty = |words: &str| about(number_from(*PENALTY.start(), *PENALTY.end()), words);
     let repetition = |words: &str| about(number_from(0.01, 100.0), words);
@@ -110,8 +110,8 @@ pub(super) fn stops() -> Value {
     about(one_of(vec![stop.clone(), list_of(stop, 0, STOPS_MAX)]), words)
 }
 
-/// What `parameters::Parameters::read` reads, that is, what chats and completions share. `tokens`
-/// is the default of how many tokens are written, where it is a number.
+/// Returns the fields that `parameters::Parameters::read` reads, that is, those that chats and
+/// completions share. `tokens` is the default of how many tokens are written, if it is a number.
 pub(super) fn parameters(tokens: Option<i64>) -> Vec<Field> {
     let most = TOKENS_MAX as i64;
     let tokens = |words: &str| {
@@ -179,14 +179,14 @@ pub(super) fn parameters(tokens: Option<i64>) -> Vec<Field> {
     fields
 }
 
-/// What requests for texts have in every dialect.
+/// Returns the fields of requests for texts in every dialect.
 pub(super) fn everywhere() -> impl Iterator<Item = Field> {
     let words = "Only requests with the same salt, and the same key where there are several, use what was computed of this \
                  one's prompt.";
     refused_fields(&EVERYWHERE).chain([("cache_salt", about(text(), words))])
 }
 
-/// The fields of a list for `unsupported::refuse`.
+/// Returns the fields of a list for `unsupported::refuse`.
 pub(super) fn refused_fields(unsupported: &[Unsupported]) -> impl Iterator<Item = Field> {
     unsupported.iter().map(|(name, harmless, remedy)| (*name, off(harmless, remedy)))
 }
@@ -215,7 +215,7 @@ fn off_within(bound: &str, number: f64, remedy: &str) -> Value {
     about(schema, format!("Not supported: {remedy}. Accepted where it is off."))
 }
 
-/// `structure::Structure::read`
+/// Returns the fields of `structure::Structure::read`.
 fn structure() -> Vec<Field> {
     let only = "At most one of the fields that say what the text looks like is taken.";
     let mut fields = vec![("response_format", about(schema("ResponseFormat"), only))];
@@ -223,7 +223,7 @@ fn structure() -> Vec<Field> {
     fields
 }
 
-/// `structure::of_others`
+/// Returns the fields of `structure::of_others`.
 pub(super) fn structure_of_others() -> Vec<Field> {
     let json_schema = || one_of(vec![free_object(), boolean(), text()]);
     let choices = || about(list(text()), "The text is one of these.");
@@ -262,7 +262,7 @@ pub(super) fn structure_of_others() -> Vec<Field> {
     ]
 }
 
-/// `structure::read_format`
+/// Returns the schema of `structure::read_format`.
 pub(super) fn response_format() -> Value {
     let schema = || one_of(vec![free_object(), boolean(), text()]);
     let named = asked([("schema", schema())], []);
@@ -276,7 +276,7 @@ pub(super) fn response_format() -> Value {
     about(kinds, "What the text looks like. `strict` changes nothing: every schema is held to.")
 }
 
-/// `calling::Calling::read`
+/// Returns the fields of `calling::Calling::read`.
 pub(super) fn calling() -> Vec<Field> {
     vec![
         (
@@ -293,7 +293,8 @@ pub(super) fn parallel() -> Field {
     ("parallel_tool_calls", about(default(boolean(), true), words))
 }
 
-/// What a function is, wherever the dialect has it. `arguments` is the name of their schema.
+/// Returns the fields of a function, wherever the dialect has it. `arguments` is the name of their
+/// schema.
 pub(super) fn function(arguments: &'static str) -> Vec<Field> {
     let name = json!({"type": "string", "pattern": "^[A-Za-z0-9_.:/-]{1,64}$"});
     let schema = about(free_object(), "JSON schema of the arguments, an object.");
@@ -314,7 +315,7 @@ pub(super) fn tool_choice() -> Value {
     about(one_of(vec![words, named, flat]), "Whether and which function has to be called.")
 }
 
-/// `conversation::Rendering::read`
+/// Returns the fields of `conversation::Rendering::read`.
 pub(super) fn rendering() -> Vec<Field> {
     vec![
         (
@@ -334,13 +335,13 @@ pub(super) fn rendering() -> Vec<Field> {
     ]
 }
 
-/// `conversation::read_messages`
+/// Returns the field of `conversation::read_messages`.
 pub(super) fn messages() -> Field {
     ("messages", list_of(schema("Message"), 1, MESSAGES_MAX))
 }
 
-/// `conversation::read_message`, with Ollama's `images`. Calls and results are read where tools
-/// are.
+/// Returns the schema of `conversation::read_message`, with Ollama's `images`. Calls and results
+/// are read where tools are.
 pub(super) fn message(images: Option<Value>) -> Value {
     let part =
         asked([("type", choice(["text", "input_text", "output_text"])), ("text", text())], []);
@@ -375,7 +376,7 @@ pub(super) fn message(images: Option<Value>) -> Value {
     about(one_of(vec![said, result]), "Further fields are handed to the model's template.")
 }
 
-/// `openai::Streaming::read`
+/// Returns the fields of `openai::Streaming::read`.
 pub(super) fn streaming() -> Vec<Field> {
     let options = asked(
         [],
@@ -388,19 +389,19 @@ pub(super) fn streaming() -> Vec<Field> {
     vec![stream(false), ("stream_options", about(options, words))]
 }
 
-/// `json::Fields::ids`
+/// Returns the schema of `json::Fields::ids`.
 pub(super) fn ids() -> Value {
     list(token_id())
 }
 
-/// A text, a list of texts, a list of token ids, or a list of such lists.
+/// Returns the schema of a text, a list of texts, a list of token ids, or a list of such lists.
 pub(super) fn texts_or_ids(most: usize) -> Value {
     let text = || json!({"type": "string", "minLength": 1});
     let ids = || json!({"type": "array", "items": token_id(), "minItems": 1});
     one_of(vec![text(), ids(), list_of(one_of(vec![text(), ids()]), 1, most)])
 }
 
-/// Most tokens of an answer, from `least` on.
+/// Returns the schema of the most tokens of an answer, which is at least `least`.
 pub(super) fn most_tokens(least: i64) -> Value {
     integer(least, TOKENS_MAX as i64)
 }

@@ -1,4 +1,4 @@
-//! The routes, what each is answered with, and the document.
+//! The routes, the answers of each, and the document.
 
 use std::collections::BTreeSet;
 
@@ -48,16 +48,17 @@ const STATUSES: [(u16, &str); 13] = [
          failed: another server may do better.",
     ),
 ];
-/// Answered by the server before a route is looked for, on every path and on those that need a key.
+/// Statuses that the server answers before a route is looked for, on every path and on those that
+/// need a key.
 const ALWAYS: [u16; 4] = [400, 403, 500, 503];
 const KEYED: [u16; 2] = [401, 429];
-/// Answered where something is posted, and where texts are written or embedded.
+/// Statuses of requests that post something, and of those for which texts are written or embedded.
 const POSTED: [u16; 4] = [404, 408, 413, 415];
 const GENERATED: [u16; 1] = [501];
-/// Answered where models on disk are changed.
+/// Statuses of requests that change models on disk.
 const MANAGED: [u16; 2] = [409, 502];
 
-/// What programs find in `code`.
+/// The values of `code`.
 const CODES: [&str; 30] = [
     "body_timeout",
     "body_too_large",
@@ -94,17 +95,17 @@ const CODES: [&str; 30] = [
 /// Name of the schema of a stream's events in a dialect.
 type EventOf = fn(Dialect) -> &'static str;
 
-/// Something that can be asked, under one or several paths.
+/// An operation, under one or several paths.
 struct Operation {
     method: &'static str,
     paths: Vec<&'static str>,
     tag: &'static str,
     summary: &'static str,
-    /// Name of the schema of what is posted.
+    /// Name of the schema of the posted body.
     body: Option<&'static str>,
     /// Media types of a success and their schemas; they may depend on the path.
     answers: Vec<(&'static str, Value)>,
-    /// What a stream is made of.
+    /// The media type of a stream and the schema of its events.
     stream: Option<(&'static str, EventOf)>,
     statuses: Vec<u16>,
     parameters: Vec<Value>,
@@ -140,7 +141,7 @@ fn post(
 }
 
 impl Operation {
-    /// Texts are written or embedded.
+    /// Marks an operation that writes or embeds texts.
     fn generates(mut self) -> Self {
         self.statuses.extend(GENERATED);
         self
@@ -155,7 +156,7 @@ impl Operation {
         self
     }
 
-    /// The models on disk are changed.
+    /// Marks an operation that changes the models on disk.
     fn manages(mut self) -> Self {
         self.statuses.extend(MANAGED);
         self
@@ -386,7 +387,7 @@ fn path_parameter(words: &str) -> Value {
     json!({"name": "name", "in": "path", "required": true, "schema": text(), "description": words})
 }
 
-/// The whole document.
+/// Returns the whole document.
 pub(super) fn document() -> Value {
     let mut paths = Map::new();
     let operations = [models(), ollama(), texts(), server()];
@@ -456,7 +457,7 @@ fn headers() -> Value {
     })
 }
 
-/// `operationId` from method and path: `post_v1_messages_count_tokens`.
+/// Makes `operationId` from method and path: `post_v1_messages_count_tokens`.
 fn id(method: &str, path: &str) -> String {
     let words =
         path.split(|sign: char| !sign.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
@@ -497,7 +498,7 @@ fn described_at(operation: &Operation, path: &str) -> Value {
         "operationId": id(operation.method, path),
         "summary": operation.summary,
     });
-    // Other names than those of its files need a key, as every unknown path does.
+    // Names other than those of its files need a key, as every unknown path does.
     if is_public(&path.replace("{name}", "page.js")) {
         described["security"] = json!([]);
     }
@@ -528,7 +529,7 @@ fn response_name(dialect: Dialect, status: u16) -> String {
     format!("{}{status}", name_of(dialect))
 }
 
-/// The types that errors have in a dialect: those that the server gives.
+/// Returns the types of errors in a dialect: those that the server uses.
 fn types(dialect: Dialect) -> Value {
     let mut types = BTreeSet::new();
     for (status, _) in STATUSES {
@@ -569,7 +570,7 @@ fn errors() -> Vec<Field> {
     ]
 }
 
-/// A response for each dialect and status.
+/// Returns a response for each dialect and status.
 fn error_responses() -> Value {
     let header = |name: &str| json!({"$ref": format!("#/components/headers/{name}")});
     let mut responses = Map::new();

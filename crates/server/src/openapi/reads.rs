@@ -1,10 +1,10 @@
-//! Which fields the readers ask for, noted while a test asks the server.
+//! Records which fields the readers ask for while a test queries the server.
 
 use std::future::Future;
 use std::ops::RangeInclusive;
 use std::sync::{Mutex, PoisonError};
 
-/// As what a field is read.
+/// The form in which a field is read.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Form {
     Any,
@@ -35,7 +35,7 @@ pub(crate) fn note(path: &str, form: Form) {
     }
 }
 
-/// Runs work on threads whose reads are noted; gives what it gives.
+/// Runs work on threads whose reads are noted; returns its result.
 pub(super) fn noted<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -47,7 +47,7 @@ pub(super) fn noted<T: Send + 'static>(work: impl Future<Output = T> + Send + 's
     runtime.block_on(task).expect("the work does not panic")
 }
 
-/// Takes what was noted since the last time.
+/// Takes the reads that were noted since the last call.
 pub(super) fn take() -> Vec<(String, Form)> {
     std::mem::take(&mut READS.lock().unwrap_or_else(PoisonError::into_inner))
 }

@@ -16,7 +16,7 @@ use crate::embeddings::{self, openai as openai_embeddings};
 use crate::openai::completions;
 use crate::{anthropic as anthropic_dialect, ollama as ollama_dialect, responses, text_routes};
 
-/// All schemas of requests, by name.
+/// Returns all schemas of requests, by name.
 pub(super) fn schemas() -> Vec<Field> {
     vec![
         ("ChatRequest", chat()),
@@ -98,7 +98,7 @@ fn llama_text() -> Value {
     asked([("prompt", about(texts_or_ids(completions::PROMPTS_MAX), words))], fields)
 }
 
-/// What says what a conversation is.
+/// Returns the fields that make up a conversation.
 fn response_conversation() -> Vec<Field> {
     vec![
         ("instructions", about(text(), "What stands before the conversation.")),
@@ -305,7 +305,7 @@ fn keep_alive() -> Field {
     ("keep_alive", about(one_of(vec![json!({"type": "number"}), time]), words))
 }
 
-/// Fields of Ollama's chats and completions.
+/// Returns the fields of Ollama's chats and completions.
 fn ollama() -> Vec<Field> {
     let mut fields = vec![model(), stream(true), keep_alive()];
     let format = one_of(vec![json!({"enum": ["", "json"]}), free_object()]);
@@ -372,7 +372,7 @@ fn ollama_embed(input: &'static str) -> Value {
     asked([], fields)
 }
 
-/// A request about one model, which `model` or its older name `name` names.
+/// Returns the schema of a request about one model, which `model` or its older name `name` names.
 fn ollama_name(more: Vec<Field>) -> Value {
     let named =
         |name: &'static str| object([(name, json!({"type": "string", "minLength": 1}))], []);

@@ -1,8 +1,8 @@
-//! Words to say what a JSON value looks like (JSON Schema, draft 2020-12).
+//! Functions to describe a JSON value (JSON Schema, draft 2020-12).
 
 use serde_json::{Map, Value, json};
 
-/// A name and what its value looks like.
+/// A name and the schema of its value.
 pub(super) type Field = (&'static str, Value);
 
 pub(super) fn any() -> Value {
@@ -21,7 +21,7 @@ pub(super) fn integer(least: impl Into<i64>, most: impl Into<i64>) -> Value {
     json!({"type": "integer", "minimum": least.into(), "maximum": most.into()})
 }
 
-/// A whole number from 0 on.
+/// Returns a whole number that is at least 0.
 pub(super) fn count() -> Value {
     json!({"type": "integer", "minimum": 0})
 }
@@ -30,7 +30,8 @@ pub(super) fn number() -> Value {
     json!({"type": "number"})
 }
 
-/// Bounds that are f32 elsewhere are written with the digits of an f32.
+/// Returns a number within bounds; bounds that are `f32` elsewhere are written with the digits of
+/// an `f32`.
 pub(super) fn number_from(least: f32, most: f32) -> Value {
     let exact = |bound: f32| bound.to_string().parse::<f64>().expect("a number is written as one");
     json!({"type": "number", "minimum": exact(least), "maximum": exact(most)})
@@ -56,7 +57,7 @@ pub(super) fn list_of(items: Value, least: usize, most: usize) -> Value {
     json!({"type": "array", "items": items, "minItems": least, "maxItems": most})
 }
 
-/// An object whose names are not known beforehand.
+/// Returns an object whose names are not known beforehand.
 pub(super) fn map(values: Value) -> Value {
     json!({"type": "object", "additionalProperties": values})
 }
@@ -77,7 +78,7 @@ pub(super) fn one_of(schemas: Vec<Value>) -> Value {
     json!({"anyOf": schemas})
 }
 
-/// The same, or null.
+/// Returns the same schema, or null.
 pub(super) fn nullable(mut schema: Value) -> Value {
     let Value::Object(map) = &mut schema else { return schema };
     if map.is_empty() || allows_null(map) {
@@ -91,7 +92,7 @@ pub(super) fn nullable(mut schema: Value) -> Value {
     } else if let Some(kind) = map.get("type").cloned() {
         map.insert("type".to_owned(), json!([kind, "null"]));
     } else if map.contains_key("$ref") || map.contains_key("const") {
-        // What is said about the field stays outside.
+        // The words about the field stay outside.
         let said = ["default", "description"];
         let said = said.map(|name| map.remove(name).map(|value| (name.to_owned(), value)));
         let inner = std::mem::take(map);
@@ -101,26 +102,26 @@ pub(super) fn nullable(mut schema: Value) -> Value {
     schema
 }
 
-/// Whether a schema without `type` says already that null is allowed.
+/// Returns whether a schema without `type` already says that null is allowed.
 fn allows_null(map: &Map<String, Value>) -> bool {
     let values = map.get("enum").and_then(Value::as_array);
     map.get("type").is_some_and(|kind| kind == "null")
         || values.is_some_and(|values| values.contains(&Value::Null))
 }
 
-/// The same with words about it.
+/// Returns the same schema with words about it.
 pub(super) fn about(mut schema: Value, words: impl Into<String>) -> Value {
     schema["description"] = words.into().into();
     schema
 }
 
-/// The same with the value that holds where there is none.
+/// Returns the same schema with the value that applies if there is none.
 pub(super) fn default(mut schema: Value, value: impl Into<Value>) -> Value {
     schema["default"] = value.into();
     schema
 }
 
-/// An object that always has the first fields and sometimes the second.
+/// Returns an object that always has the first fields and sometimes the second.
 pub(super) fn object(
     always: impl IntoIterator<Item = Field>,
     sometimes: impl IntoIterator<Item = Field>,
@@ -139,7 +140,7 @@ pub(super) fn object(
     schema
 }
 
-/// An object of a request: further fields are ignored, and a field that is null is absent.
+/// Returns an object of a request: further fields are ignored, and a field that is null is absent.
 pub(super) fn asked(
     always: impl IntoIterator<Item = Field>,
     sometimes: impl IntoIterator<Item = Field>,
@@ -148,7 +149,7 @@ pub(super) fn asked(
     object(always, sometimes)
 }
 
-/// A field that works only at these values, at which it changes nothing.
+/// Returns a field that is accepted only at these values, at which it changes nothing.
 pub(super) fn refused(remedy: &str, harmless: Value) -> Value {
     about(json!({ "enum": harmless }), format!("Not supported: {remedy}."))
 }

@@ -1,4 +1,4 @@
-//! Whether the document is true of the routes and of what the readers read.
+//! Checks that the document agrees with the routes and with what the readers read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::answer::answer;
 use crate::app::testing::app;
 use crate::routes::{router, routes};
 
-/// Where the document is kept.
+/// Returns the path at which the document is kept.
 fn path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json")
 }
@@ -32,7 +32,7 @@ fn written() -> String {
 }
 
 /// Writes a value in one line if it fits after `used` columns, else its parts in lines of their
-/// own: a change of a field is the change of a line.
+/// own: the change of a field is the change of a line.
 fn push(text: &mut String, value: &Value, indent: usize, used: usize) {
     let line = value.to_string();
     let fits = used + line.chars().count() < COLUMNS;
@@ -177,7 +177,7 @@ fn the_fields_are_those_that_are_read() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The fields of a schema by their paths, those of objects and lists in it too.
+/// Collects the fields of a schema by their paths, including those of objects and lists in it.
 fn describe(
     document: &Value,
     schema: &Value,
@@ -205,7 +205,7 @@ fn resolved<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
     }
 }
 
-/// Whether a field that is read in a form is described with its type and bounds.
+/// Returns whether a field that is read in a form is described with its type and bounds.
 fn agrees(document: &Value, schema: &Value, form: &Form) -> bool {
     let mut kinds = BTreeSet::new();
     types(document, schema, &mut kinds);
@@ -250,7 +250,7 @@ fn types<'a>(document: &'a Value, schema: &'a Value, kinds: &mut BTreeSet<&'a st
     }
 }
 
-/// Requests that together make a handler ask for every field that it knows.
+/// Returns requests that together make a handler ask for every field that it knows.
 fn specimens(path: &str) -> Vec<Value> {
     let messages = json!([{"role": "user", "content": "Hi"}]);
     let with = |body: Value, more: Value| {
@@ -269,7 +269,7 @@ fn specimens(path: &str) -> Vec<Value> {
     let response = json!({"input": [{"role": "user", "content": "Hi"}], "max_output_tokens": 1});
     let structured = json!({"structured_outputs": {"regex": "a"}});
     match path.trim_start_matches("/v1") {
-        // Fields that are read after one that is present: the second one lacks them.
+        // Some fields are read after one that is present: the second request lacks that one.
         "/chat/completions" => vec![
             with(chat.clone(), json!({"stream": true, "stream_options": {"include_usage": true}})),
             json!({ "messages": [] }),
@@ -338,7 +338,7 @@ fn specimens(path: &str) -> Vec<Value> {
     }
 }
 
-/// Posts requests to a server in this process; those that are sound must be answered.
+/// Posts requests to a server in this process; those that are valid must be answered.
 fn ask(method: &str, path: String, bodies: Vec<Value>) {
     let method = method.to_uppercase();
     noted(async move {

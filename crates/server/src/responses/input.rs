@@ -1,4 +1,4 @@
-//! What a request of the Responses API brings: its tools and its conversation.
+//! The tools and the conversation of a request of the Responses API.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::json::Fields;
 use crate::places::Places;
 use crate::warnings::Warnings;
 
-/// Functions that stand in namespaces, by the names that the model knows them under.
+/// Functions that are declared in namespaces, by the names under which the model knows them.
 #[derive(Debug, Default)]
 pub(super) struct Spaces(HashMap<String, (String, String)>);
 
@@ -29,12 +29,12 @@ impl Spaces {
     }
 }
 
-/// The name under which the model knows a function of a namespace.
+/// Returns the name under which the model knows a function of a namespace.
 fn joined(space: &str, name: &str) -> String {
     format!("{space}.{name}")
 }
 
-/// The name of a call or choice under which the model knows its function.
+/// Returns the name of a call or choice under which the model knows its function.
 fn name_of(item: &Value) -> Value {
     match (item["namespace"].as_str(), item["name"].as_str()) {
         (Some(space), Some(name)) => joined(space, name).into(),
@@ -42,8 +42,8 @@ fn name_of(item: &Value) -> Value {
     }
 }
 
-/// Functions, which have no object `function` of their own here, those of namespaces among the
-/// others. Tools of other kinds are left out.
+/// Reads functions, which have no object `function` of their own here, those of namespaces among
+/// the others. Tools of other kinds are left out.
 pub(super) fn calling(
     fields: Fields<'_>,
     warnings: &mut Warnings,
@@ -71,7 +71,7 @@ pub(super) fn calling(
     Ok((Calling::without(&left_out, tools, &choice, parallel, places, warnings)?, spaces))
 }
 
-/// The functions of a namespace, each under the name of both.
+/// Adds the functions of a namespace, each under the name of both.
 fn add_space(
     place: &str,
     tool: &Value,
@@ -94,7 +94,7 @@ fn add_space(
     Ok(())
 }
 
-/// The tools of a request, those that can be called in the form that chats have.
+/// The tools of a request; those that can be called are in the form of chats.
 struct Offered<'a> {
     tools: Vec<Value>,
     places: Places,
@@ -130,11 +130,11 @@ impl Offered<'_> {
     }
 }
 
-/// What an item of the input is.
+/// The meaning of an item of the input.
 enum Item {
     /// A message of a chat.
     Message(Value),
-    /// Nothing that the model is told.
+    /// An item that the model is not told of.
     LeftOut,
 }
 
@@ -147,7 +147,7 @@ fn unfold(item: &Value, warnings: &mut Warnings) -> Result<Item, ApiError> {
     };
     match item.get("type").and_then(Value::as_str) {
         Some("function_call") => Ok(call(item["arguments"].clone())),
-        // Of another server: its input is a text, not JSON.
+        // A call from another server: its input is a text, not JSON.
         Some("custom_tool_call") => Ok(call(json!({"input": item["input"]}))),
         Some(kind @ ("function_call_output" | "custom_tool_call_output")) => {
             if !item["call_id"].is_string() {
@@ -166,8 +166,8 @@ fn unfold(item: &Value, warnings: &mut Warnings) -> Result<Item, ApiError> {
         }
         // What a model of another server thought is for that model only.
         Some("reasoning") => Ok(Item::LeftOut),
-        // What another server has done by itself; the answer that it gave after that is an item of
-        // its own.
+        // Work that another server has done by itself; the answer that it gave after that is an
+        // item of its own.
         Some(kind) if is_hosted(kind) => {
             let kind = shown(kind);
             warnings
@@ -181,7 +181,7 @@ fn unfold(item: &Value, warnings: &mut Warnings) -> Result<Item, ApiError> {
     }
 }
 
-/// Whether items of a type tell what a tool has done that runs on the server.
+/// Returns whether items of a type report what a tool that runs on the server has done.
 fn is_hosted(kind: &str) -> bool {
     let tools = [
         "web_search",
@@ -200,8 +200,8 @@ fn is_hosted(kind: &str) -> bool {
         || matches!(kind, "mcp_list_tools" | "mcp_approval_request" | "mcp_approval_response")
 }
 
-/// The items as messages, and where each of them is: calls that follow one another, or the words
-/// before them, are one message.
+/// Returns the items as messages, and where each of them is: calls that follow one another, or the
+/// words before them, are one message.
 fn unfolded(items: &[Value], warnings: &mut Warnings) -> Result<(Vec<Value>, Places), ApiError> {
     let mut messages: Vec<Value> = Vec::with_capacity(items.len());
     let mut places = Places::default();
@@ -239,7 +239,7 @@ fn unfolded(items: &[Value], warnings: &mut Warnings) -> Result<(Vec<Value>, Pla
     Ok((messages, places))
 }
 
-/// The conversation, after the instructions.
+/// Reads the conversation, after the instructions.
 pub(super) fn conversation(
     fields: Fields<'_>,
     calling: Calling,

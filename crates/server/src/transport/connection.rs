@@ -28,13 +28,13 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Most headers of a request; more is answered with 431.
 const HEADERS_MAX: usize = 100;
 
-/// What a connection has of the server: its place, and the switch of its lanes.
+/// The parts of the server that belong to a connection: its place, and the switch of its lanes.
 pub(crate) struct Standing {
     pub(crate) place: Place,
     pub(crate) switch: Switch,
 }
 
-/// Serves a connection until one side ends it, or the server ends and what it has answered is sent.
+/// Serves a connection until one side ends it, or until the server ends and has sent its answers.
 pub(crate) async fn serve(
     app: &Arc<App>,
     router: Router,
@@ -49,7 +49,7 @@ pub(crate) async fn serve(
         tracing::debug!(%error, "packets of the connection are joined");
     }
     let stream = Impatient::new(stream, app.limits.write_stall);
-    // Who comes while the server drains gets one answer.
+    // A client that comes while the server drains gets one answer.
     let last = if place.is_late() { Phase::Aborting } else { Phase::Draining };
     let Some(tls) = tls else { return talk(app, router, stream, client, standing, last).await };
     let accepted = tokio::select! {
@@ -103,7 +103,7 @@ async fn talk<S>(
         () = place.must_leave() => return,
         () = app.lifecycle.reached(last) => connection.as_mut().graceful_shutdown(),
     }
-    // An idle one ends at once, another one when its answer is sent.
+    // An idle connection ends at once, a busy one when its answer is sent.
     tokio::select! {
         ended = connection => log(ended),
         () = place.must_leave() => {}

@@ -8,7 +8,7 @@ use thiserror::Error;
 /// Why a server does not start.
 #[derive(Debug, Error)]
 pub enum ServeError {
-    /// The address cannot be listened on.
+    /// The server cannot listen on the address.
     #[error("cannot listen on {host}:{port}: {problem}")]
     Listen {
         /// The name or address given.

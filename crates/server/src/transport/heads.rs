@@ -1,11 +1,11 @@
-//! What the HTTP library lets pass in heads of requests, and should not: lines that end without a
-//! carriage return, and a little more than the limit.
+//! Heads of requests that the HTTP library accepts and should not: those with lines that end
+//! without a carriage return, and those a little longer than the limit.
 //!
 //! A bare line feed ends a line for some readers of HTTP and not for others: where a proxy and a
 //! server disagree, a request can be hidden in another one (RFC 9112, 11.2). The bytes of each head
-//! are looked at on their way to the library, which answers what is wrong: a bare line feed is
-//! handed on as a zero byte, which it refuses with 400, and no more of a head than the limit is, so
-//! that a longer one always is one too many (431).
+//! are looked at on their way to the library, which then answers the error: a bare line feed is
+//! handed on as a zero byte, which the library refuses with 400, and a head is handed on only up to
+//! the limit, so that a longer one is always one byte too long (431).
 
 use std::io;
 use std::pin::Pin;
@@ -24,7 +24,7 @@ pub(super) struct Heads<S> {
 }
 
 impl<S> Heads<S> {
-    /// Heads have at most `most` bytes.
+    /// Watches a stream whose heads have at most `most` bytes.
     pub(super) fn new(stream: S, most: usize) -> Self {
         Self { stream, watch: Watch { most, part: Part::Head(Head::default()) } }
     }
@@ -42,26 +42,26 @@ enum Part {
     Head(Head),
     /// This many bytes of a body are still to come.
     Body(u64),
-    /// The rest of the connection: its end closes it, or the library refuses what it is.
+    /// The rest of the connection: its end closes it, or the library refuses it.
     Rest,
 }
 
-/// A head so far.
+/// The head so far.
 #[derive(Debug, Default)]
 struct Head {
     bytes: usize,
     /// The beginning of the line.
     line: Vec<u8>,
-    /// Bytes of the line.
+    /// Number of bytes of the line.
     line_bytes: usize,
     last: u8,
     length: Option<u64>,
-    /// Whether where its body ends is not told by one plain length.
+    /// Whether the end of its body is not given by one plain length.
     is_open: bool,
 }
 
 impl Watch {
-    /// Most bytes to read at once: a body's end is the end of a piece.
+    /// Returns the most bytes to read at once: a body's end is the end of a piece.
     fn room(&self) -> usize {
         match &self.part {
             Part::Head(head) => self.most.saturating_sub(head.bytes),
@@ -96,7 +96,7 @@ impl Watch {
 }
 
 impl Head {
-    /// Takes a byte; true if it is the last one of the head.
+    /// Takes a byte; returns true if it is the last one of the head.
     fn take(&mut self, byte: &mut u8) -> bool {
         self.bytes += 1;
         let last = std::mem::replace(&mut self.last, *byte);
@@ -111,7 +111,7 @@ impl Head {
             *byte = 0;
             return false;
         }
-        // Empty lines before a request are passed over.
+        // Empty lines before a request are skipped.
         let ends = self.line_bytes == 1 && self.bytes > 2;
         self.note_header();
         self.line.clear();
@@ -137,7 +137,7 @@ impl Head {
         }
     }
 
-    /// What follows the head.
+    /// Returns the part that follows the head.
     fn then(&self) -> Part {
         match self.length {
             _ if self.is_open => Part::Rest,
@@ -200,7 +200,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Heads<S> {
 mod tests {
     use super::*;
 
-    /// What is handed on of a connection that is read in pieces of a size.
+    /// Returns the bytes handed on of a connection that is read in pieces of `size` bytes.
     fn passed(sent: &[u8], size: usize) -> Vec<u8> {
         let mut watch = Watch { most: 1000, part: Part::Head(Head::default()) };
         let (mut sent, mut passed) = (sent.to_vec(), Vec::new());

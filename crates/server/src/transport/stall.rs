@@ -23,7 +23,7 @@ impl<S> Impatient<S> {
         Self { stream, patience, timer: Box::pin(sleep(patience)), is_waiting: false }
     }
 
-    /// What a write's progress means.
+    /// Passes on a write's progress; fails a write that has made none for too long.
     fn watch<T>(
         &mut self,
         progress: Poll<io::Result<T>>,

@@ -13,13 +13,13 @@ pub(crate) struct Table {
     places: usize,
     reserve: usize,
     seats: Mutex<Seats>,
-    /// Told when a connection has ended.
+    /// Notified when a connection has ended.
     left: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Seats {
-    /// In the order of arrival.
+    /// The seats that are taken, in the order of arrival.
     taken: BTreeMap<u64, Arc<Seat>>,
     arrivals: u64,
 }
@@ -28,7 +28,7 @@ struct Seats {
 struct Seat {
     is_busy: AtomicBool,
     leaves: Notify,
-    /// Whether it came while the server ended.
+    /// Whether the connection came while the server ended.
     is_late: bool,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Place {
     table: Arc<Table>,
     number: u64,
     seat: Arc<Seat>,
-    /// Whether it may only ask whether the server is well.
+    /// Whether the connection may only ask whether the server is well.
     pub(crate) is_reserve: bool,
 }
 
@@ -53,8 +53,8 @@ impl Table {
         Self { places, reserve, seats: Mutex::default(), left: Notify::new() }
     }
 
-    /// A place for a new connection; `None` if all are busy. Nobody waits for the end of one that
-    /// is late.
+    /// Returns a place for a new connection, or `None` if all are busy. Nobody waits for the end of
+    /// a connection that is late.
     pub(crate) fn enter(table: &Arc<Self>, is_late: bool) -> Option<Place> {
         let mut seats = table.lock();
         if seats.taken.len() >= table.places {
@@ -76,7 +76,7 @@ impl Table {
         Some(Place { table: Arc::clone(table), number, seat, is_reserve: taken >= table.places })
     }
 
-    /// Returns when all connections have ended but those that came late.
+    /// Waits until all connections have ended except those that came late.
     pub(crate) async fn emptied(&self) {
         loop {
             let left = self.left.notified();
@@ -99,12 +99,12 @@ impl Place {
         Turn { seat: Arc::clone(&self.seat) }
     }
 
-    /// Whether the connection came while the server ended.
+    /// Returns whether the connection came while the server ended.
     pub(crate) fn is_late(&self) -> bool {
         self.seat.is_late
     }
 
-    /// Returns when the connection has to make way.
+    /// Waits until the connection has to make way.
     pub(crate) async fn must_leave(&self) {
         self.seat.leaves.notified().await;
     }

@@ -10,7 +10,8 @@ use tokio_rustls::TlsAcceptor;
 
 use super::error::ServeError;
 
-/// What makes TLS connections with a certificate chain and its private key, both PEM files.
+/// Returns an acceptor of TLS connections with a certificate chain and its private key, both PEM
+/// files.
 ///
 /// # Errors
 /// [`ServeError::Tls`] naming the file that cannot be used.

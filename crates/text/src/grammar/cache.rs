@@ -57,7 +57,7 @@ impl GrammarCache {
         Ok(grammar)
     }
 
-    /// The number of grammars kept.
+    /// Returns the number of grammars kept.
     pub fn len(&self) -> usize {
         self.lock().entries.len()
     }
@@ -67,7 +67,7 @@ impl GrammarCache {
         self.len() == 0
     }
 
-    /// The estimated memory of the kept grammars, in bytes.
+    /// Returns the estimated memory of the kept grammars, in bytes.
     pub fn bytes(&self) -> usize {
         self.lock().bytes
     }

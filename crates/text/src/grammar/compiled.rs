@@ -45,13 +45,13 @@ impl Grammar {
         Ok(Matcher::new(state, self.tables.clone()))
     }
 
-    /// The parts of the tools' schemas that it does not enforce. Empty for all other grammars,
-    /// which enforce everything or are refused.
+    /// Returns the parts of the tools' schemas that it does not enforce. Empty for all other
+    /// grammars, which enforce everything or are refused.
     pub fn relaxed(&self) -> &[Relaxed] {
         &self.relaxed
     }
 
-    /// The estimated memory in bytes.
+    /// Returns the estimated memory in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

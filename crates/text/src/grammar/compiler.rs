@@ -292,7 +292,7 @@ fn choices_to_lark(choices: &[String]) -> Result<String, GrammarError> {
     Ok(format!("start: CHOICE\nCHOICE: {}\n", spelled.join(" | ")))
 }
 
-/// The library's refusal of a source in this crate's terms.
+/// Returns the library's refusal of a source in this crate's terms.
 fn refusal(kind: &'static str, message: &str) -> GrammarError {
     if message.starts_with("panic") || message.contains("too big") || message.contains("too large")
     {

@@ -46,7 +46,7 @@ impl Matcher {
         Self { state, tables, finished: false, failure: None }
     }
 
-    /// The number of words of 32 tokens that a mask needs: vocabulary / 32, rounded up.
+    /// Returns the number of words of 32 tokens that a mask needs: vocabulary / 32, rounded up.
     pub fn mask_words(&self) -> usize {
         self.tables.text.len()
     }

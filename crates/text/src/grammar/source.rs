@@ -1,4 +1,4 @@
-//! What a reply must look like, as whoever wants it says it.
+//! The form that a reply must have, as a client states it.
 
 /// The longest JSON schema in bytes.
 pub const MAX_SCHEMA_BYTES: usize = 256 << 10;

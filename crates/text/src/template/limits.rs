@@ -1,8 +1,8 @@
 //! The limits on the cost of one rendering, and the walks over values that charge for it.
 //!
-//! The template engine counts instructions. One instruction can still double a
-//! string or compare two lists that share their elements forty levels deep, so
-//! every operation whose cost depends on its operands pays for them here first.
+//! The template engine counts instructions. One instruction can still double a string or compare
+//! two lists that share their elements forty levels deep, so every operation whose cost depends on
+//! its operands pays for them here first.
 
 use std::fmt::Write;
 use std::sync::Mutex;
@@ -331,7 +331,7 @@ fn json_string(string: &str, ascii: bool) -> String {
     escaped
 }
 
-/// The engine's error in this crate's terms.
+/// Returns the engine's error in this crate's terms.
 pub(super) fn template_error(error: &Error) -> TextError {
     if error.kind() == ErrorKind::OutOfFuel {
         return TextError::TemplateLimit { what: "steps", limit: MAX_STEPS };

@@ -50,7 +50,7 @@ impl Content {
         }
     }
 
-    /// The bytes of all texts in it.
+    /// Returns the bytes of all texts in it.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),

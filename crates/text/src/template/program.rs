@@ -34,7 +34,7 @@ const MAX_SIGNS: u64 = 100;
 
 const NAME: &str = "chat template";
 
-/// The syntax settings of Hugging Face's `apply_chat_template`.
+/// Returns the syntax settings of Hugging Face's `apply_chat_template`.
 fn syntax() -> Result<SyntaxConfig, Error> {
     SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
 }

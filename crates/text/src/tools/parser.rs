@@ -123,7 +123,7 @@ impl CallParser {
         parts
     }
 
-    /// The number of calls found.
+    /// Returns the number of calls found.
     pub fn calls(&self) -> usize {
         self.calls
     }

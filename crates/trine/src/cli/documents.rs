@@ -1,4 +1,4 @@
-//! `trine completions` and `trine man`: what the program says of its own command line.
+//! `trine completions` and `trine man`: documents about the program's own command line.
 
 use std::path::PathBuf;
 

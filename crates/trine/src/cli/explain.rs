@@ -1,4 +1,4 @@
-//! What can be typed after `explain`.
+//! The command line of `explain`.
 
 use clap::Args;
 

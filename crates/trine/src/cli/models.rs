@@ -1,4 +1,4 @@
-//! What can be typed after the commands for the models on this machine.
+//! The command lines of the commands for the models on this machine.
 
 use std::path::PathBuf;
 

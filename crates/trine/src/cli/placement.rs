@@ -1,4 +1,4 @@
-//! What can be typed after every command that runs a model: which one, and where.
+//! The options of every command that runs a model: which model, and where.
 
 use clap::Args;
 use trine_model::KvType;
@@ -57,7 +57,7 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// The name of an option that is given, if any is.
+    /// Returns the name of an option that is given, if any is.
     pub(crate) fn first_given(&self) -> Option<&'static str> {
         let given = [
             (self.device.is_some(), "--device"),

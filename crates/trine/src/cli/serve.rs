@@ -1,4 +1,4 @@
-//! What can be typed after `trine serve`.
+//! The command line of `trine serve`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What can be typed after the commands that ask a running server.
+//! The command lines of the commands that ask a running server.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What can be typed after `trine top`.
+//! The command line of `trine top`.
 
 use std::time::Duration;
 

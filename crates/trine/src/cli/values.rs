@@ -1,4 +1,4 @@
-//! Texts of the command line to values, or to what is accepted instead.
+//! From texts of the command line to values, or to messages that say what is accepted instead.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -27,17 +27,17 @@ pub(super) fn parse_pooling(text: &str) -> Result<Pooling, String> {
     Pooling::parse(text).ok_or_else(|| "choose mean or last".to_owned())
 }
 
-/// Where random numbers begin.
+/// The seed of random numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seed {
-    /// Somewhere else each time.
+    /// Another seed each time.
     Random,
-    /// Here.
+    /// This seed.
     Given(u64),
 }
 
 impl Seed {
-    /// The number, if one was chosen.
+    /// Returns the number, if one was chosen.
     pub(crate) fn chosen(self) -> Option<u64> {
         match self {
             Self::Random => None,
@@ -55,7 +55,7 @@ pub(super) fn parse_seed(text: &str) -> Result<Seed, String> {
     text.parse().map(Seed::Given).map_err(wrong)
 }
 
-/// Reads whole numbers of a range.
+/// Returns a parser of whole numbers of a range.
 pub(super) fn whole<T>(
     range: RangeInclusive<T>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
@@ -69,23 +69,23 @@ where
     }
 }
 
-/// Positions, rows or tokens, of which there may be none.
+/// Parses a number of positions, rows or tokens, which may be 0.
 pub(super) fn parse_count(text: &str) -> Result<usize, String> {
     whole(0..=u32::MAX as usize)(text)
 }
 
-/// At least one of them.
+/// Parses such a number that is at least 1.
 pub(super) fn parse_positive(text: &str) -> Result<usize, String> {
     whole(1..=u32::MAX as usize)(text)
 }
 
-/// A number whose range is checked where its meaning is known.
+/// Parses a number whose range is checked where its meaning is known.
 pub(super) fn parse_number<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "give a number such as 0.7".to_owned())
 }
 
-/// Sequences and positions that a forecast takes at most, so that its sums stay within 64 bits and
-/// its time short.
+/// Most sequences, and most positions, of a forecast, so that its sums stay within 64 bits and its
+/// time stays short.
 const FORECAST_BATCH_MAX: usize = 4096;
 const FORECAST_CONTEXT_MAX: usize = 1 << 20;
 
@@ -101,8 +101,8 @@ pub(super) fn parse_drafts(text: &str) -> Result<usize, String> {
     whole(0..=64)(text)
 }
 
-/// A bandwidth or a rate of operations: from a microcontroller's to a thousand times the fastest
-/// device's.
+/// Parses a bandwidth or a rate of operations: from a microcontroller's to a thousand times the
+/// fastest device's.
 pub(super) fn parse_rate(text: &str) -> Result<f64, String> {
     parse_real(text, 1e-6, 1e7)
 }
@@ -111,7 +111,7 @@ pub(super) fn parse_gap(text: &str) -> Result<f64, String> {
     parse_real(text, 0.0, 1e6)
 }
 
-/// Time between two looks at a server.
+/// Parses the time between two looks at a server.
 pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
     parse_real(text, 0.1, 3600.0).map(Duration::from_secs_f64)
 }
@@ -131,7 +131,7 @@ pub(super) fn parse_bias(text: &str) -> Result<(u32, f32), String> {
     Ok((id.trim().parse().map_err(|_| wrong())?, value.trim().parse().map_err(|_| wrong())?))
 }
 
-/// A number of bytes, with K, M, G or T for powers of 1024.
+/// Parses a number of bytes, with K, M, G or T for powers of 1024.
 pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || "give a size such as 800M or 24G".to_owned();
     let text = text.to_ascii_uppercase();

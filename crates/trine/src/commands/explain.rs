@@ -18,10 +18,10 @@ use crate::placed::{Machine, Placed};
 use crate::session::{PREFILL, Sizes, formats};
 use crate::terminal;
 
-/// Longest context assumed where none is asked for, as when a model runs.
+/// Longest context assumed if none is asked for, as when a model runs.
 const CONTEXT: usize = 8192;
 
-/// Memory of a running model, by the Plan.
+/// Memory of a running model, computed from the Plan.
 #[derive(Debug, Serialize)]
 pub(crate) struct MemoryNeeds {
     weight_bytes: u64,
@@ -41,11 +41,12 @@ struct StepCost {
     operations_per_byte: f64,
 }
 
-/// Prints memory and cost of a model, and its Plan if asked for; with a device, what it would do
+/// Prints memory and cost of a model, and its Plan if asked for; with a device, how it would run
 /// there.
 ///
 /// # Errors
-/// If there is no such model, it is damaged, or the numbers asked for exceed its context.
+/// Returns an error if there is no such model, it is damaged, or the numbers asked for exceed its
+/// context.
 pub(crate) fn run(args: ExplainArgs) -> Result<()> {
     check(&args)?;
     let source = find(args.model.as_deref(), &args.fetch)?.source;
@@ -128,7 +129,7 @@ fn check(args: &ExplainArgs) -> Result<()> {
     Ok(())
 }
 
-/// The machine with this name.
+/// Returns the machine with this name.
 fn named(name: &str) -> Result<&'static Preset> {
     preset(name).ok_or_else(|| {
         let machines: Vec<&str> = PRESETS.iter().map(|preset| preset.key).collect();
@@ -174,7 +175,8 @@ fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
     ))
 }
 
-/// Decides where a Plan would run: on the devices that are here, or on a machine that need not be.
+/// Decides where a Plan would run: on the devices of this machine, or on another machine known by
+/// its name.
 fn placed(args: &ExplainArgs, settings: &Settings, plan: &Plan, demand: &Demand) -> Result<Placed> {
     let Settings { threads, gpu_layers, tune, batch_invariant, .. } = *settings;
     if let DeviceChoice::Machine(name) = &settings.device {
@@ -190,7 +192,7 @@ fn placed(args: &ExplainArgs, settings: &Settings, plan: &Plan, demand: &Demand)
     Ok(Placed::new(placement, gpus, demand))
 }
 
-/// Memory of a model that runs `sequences` sequences of `context` positions.
+/// Returns the memory of a model that runs `sequences` sequences of `context` positions.
 pub(crate) fn memory(plan: &Plan, sequences: usize, context: usize, kv: KvType) -> MemoryNeeds {
     let width = Width { tokens: PREFILL.min(context).max(sequences), outputs: sequences };
     let blocks = sequences * context.div_ceil(BLOCK);

@@ -6,7 +6,7 @@ use trine_weights::DType;
 
 use super::*;
 
-/// A machine with round rates, so that the expected times can be computed in the head.
+/// Returns a machine with round rates, so that the expected times can be computed in the head.
 fn round() -> Machine {
     Machine {
         name: "round".to_owned(),
@@ -26,7 +26,8 @@ fn close(found: f64, expected: f64, share: f64) {
     assert!((found / expected - 1.0).abs() <= share, "{found}, expected {expected}");
 }
 
-/// Gemma 3 of 27 billion parameters as published: 62 layers, every sixth global, window 1024.
+/// Returns Gemma 3 of 27 billion parameters as published: 62 layers, every sixth global, window
+/// 1024.
 fn gemma_27b(dtype: DType) -> Plan {
     let layer = |index: usize| LayerConfig {
         attention: match (index + 1).is_multiple_of(6) {
@@ -121,7 +122,7 @@ fn work_is_the_plans_cost() {
     close(work.cache_bytes as f64 / 8.0, 260e6, 5e-3);
 }
 
-/// A machine with the rates for which the table below was computed.
+/// Returns a machine with the rates for which the table below was computed.
 fn rates(gbps: f64, skinny: f64, wide: f64, gap_us: f64) -> Machine {
     Machine { gbps, tops_skinny: skinny, tops_wide: wide, gap_us, ..round() }
 }

@@ -42,9 +42,9 @@ struct Choice {
     integers: [[f32; 16]; 16], // whole, -32..=31
 }
 
-/// Each run is fitted separately. Then the 16 scales are rounded to 8 bits under a common factor,
-/// the integers are chosen again, and the factor is fitted again, as long as that lowers the
-/// weighted error.
+/// Encodes a block. Each run is fitted separately. Then the 16 scales are rounded to 8 bits under a
+/// common factor, the integers are chosen again, and the factor is fitted again, as long as that
+/// lowers the weighted error.
 pub(super) fn encode_q6_k(input: &[f32; 256], block: &mut [u8; 210]) {
     let magnitude = input.iter().fold(0.0_f32, |kept, value| kept.max(value.abs()));
     if magnitude < fit::TINY {

@@ -66,9 +66,9 @@ struct Choice {
     integers: [[f32; 32]; 8], // whole, 0..=15
 }
 
-/// Each run is fitted separately. Then the 8 scales and minima are rounded to 6 bits under common
-/// factors, the integers are chosen again for the rounded ones, and the factors are fitted again to
-/// those, as long as that lowers the weighted error.
+/// Encodes a block. Each run is fitted separately. Then the 8 scales and minima are rounded to 6
+/// bits under common factors, the integers are chosen again for the rounded ones, and the factors
+/// are fitted again to those, as long as that lowers the weighted error.
 pub(super) fn encode_q4_k(input: &[f32; 256], block: &mut [u8; 144]) {
     let magnitude = input.iter().fold(0.0_f32, |kept, value| kept.max(value.abs()));
     if magnitude < fit::TINY {

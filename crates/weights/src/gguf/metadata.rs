@@ -67,17 +67,17 @@ impl Metadata {
         self.entries.iter().map(|(key, value)| (&**key, value))
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are no entries.
+    /// Returns whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The file named in errors.
+    /// Returns the file named in errors.
     pub fn file(&self) -> &str {
         &self.file
     }

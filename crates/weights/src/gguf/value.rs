@@ -154,7 +154,7 @@ pub enum Array {
 }
 
 impl Array {
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         match self {
             Self::U8(items) => items.len(),
@@ -173,7 +173,7 @@ impl Array {
         }
     }
 
-    /// Whether there are no elements.
+    /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -274,12 +274,12 @@ impl StringArray {
         self.ends.push(u32::try_from(self.text.len()).expect("a string array holds at most 4 GiB"));
     }
 
-    /// Number of strings.
+    /// Returns the number of strings.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are no strings.
+    /// Returns whether there are no strings.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -296,7 +296,7 @@ impl StringArray {
         (0..self.len()).map(|index| self.get(index).expect("index is below the length"))
     }
 
-    /// The bytes of all strings together.
+    /// Returns the bytes of all strings together.
     pub fn text_bytes(&self) -> usize {
         self.text.len()
     }

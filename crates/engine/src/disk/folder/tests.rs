@@ -10,7 +10,7 @@ fn pages(seed: u32, blocks: usize) -> Vec<PageKey> {
     large().pages(false, crate::Scope::default(), &tokens).collect()
 }
 
-/// An origin of pages that count as two grains.
+/// Returns an origin of pages that count as two grains.
 fn large() -> Origin {
     origin(1).with_page_bytes([5000, 24])
 }

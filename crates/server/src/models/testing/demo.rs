@@ -10,18 +10,19 @@ use trine_weights::Checkpoint;
 
 use super::{Description, LoadedModel, grammar_cache};
 
-/// The file.
+/// Returns the path of the file.
 pub(crate) fn path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo.gguf")
 }
 
-/// Its tokenizer.
+/// Returns its tokenizer.
 pub(crate) fn tokenizer() -> Arc<Tokenizer> {
     let checkpoint = Checkpoint::open(path()).expect("the embedded model opens");
     Arc::new(Tokenizer::from_checkpoint(&checkpoint).expect("it has a tokenizer"))
 }
 
-/// An engine with this tokenizer and the template of Gemma, ready for requests. Samples greedily.
+/// Returns an engine with this tokenizer and the template of Gemma, ready for requests. Samples
+/// greedily.
 pub(crate) fn loaded(engine: Engine, tokenizer: Arc<Tokenizer>, bytes: u64) -> LoadedModel {
     LoadedModel {
         grammars: grammar_cache(&tokenizer),

@@ -31,7 +31,7 @@ impl<'a> Apart<'a> {
         Self { root, steps: Cell::new(steps) }
     }
 
-    /// The number of steps taken.
+    /// Returns the number of steps taken.
     pub(super) fn steps(&self) -> usize {
         self.steps.get()
     }

@@ -64,7 +64,7 @@ pub(super) fn add_options(map: &mut Map<String, Value>, options: Value) {
     }
 }
 
-/// The error of a schema that is wrong at `place`, which is cut to a bearable length.
+/// Returns the error of a schema that is wrong at `place`, which is cut to a bearable length.
 pub(super) fn invalid(place: &str, problem: impl Into<String>) -> GrammarError {
     let mut place = place.to_owned();
     if place.len() > 200 {

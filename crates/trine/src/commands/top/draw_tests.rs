@@ -21,8 +21,8 @@ fn unasked() -> View {
     View::new(Address::parse("http://127.0.0.1:8080").unwrap())
 }
 
-/// A view of minutes of a server whose load rises and falls, with a pause in which it did not
-/// answer.
+/// Returns a view of minutes of a server whose load rises and falls, with a pause in which it did
+/// not answer.
 fn busy() -> View {
     let mut view = unasked();
     let (begin, mut snapshot) = (Instant::now(), snapshot());
@@ -45,7 +45,7 @@ fn busy() -> View {
     view
 }
 
-/// The most extreme answer that is still a valid status.
+/// Returns the most extreme answer that is still a valid status.
 fn absurd() -> Snapshot {
     let mut document = answer();
     let model = &mut document["models"][0];

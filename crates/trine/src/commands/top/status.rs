@@ -149,7 +149,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// An answer with one loaded model and one that is not loaded.
+    /// Returns an answer with one loaded model and one that is not loaded.
     pub(in crate::commands::top) fn answer() -> Value {
         json!({
             "version": "0.1.0", "phase": "running", "started": 1_700_000_000, "models": [
@@ -169,7 +169,7 @@ pub(super) mod tests {
         })
     }
 
-    /// The same answer, parsed.
+    /// Returns the same answer, parsed.
     pub(in crate::commands::top) fn snapshot() -> Snapshot {
         parse(answer().to_string().as_bytes()).unwrap()
     }

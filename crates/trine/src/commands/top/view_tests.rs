@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::super::status::tests::snapshot;
 use super::*;
 
-/// A view after two answers, one second apart.
+/// Returns a view after two answers, one second apart.
 pub(in crate::commands::top) fn watched() -> View {
     let mut view = View::new(Address::parse("http://127.0.0.1:8080").unwrap());
     let begin = Instant::now();
