@@ -560,6 +560,12 @@ void attend_take_queries() {
     }
 }
 
+// Returns the first position that a row no longer sees. With FUSED each row is the only one of its sequence: there is nothing
+// ahead that it could see.
+uint attend_end(const uvec4 place) {
+    return FUSED != 0u ? place.y + 1u : kv_end(place);
+}
+
 // Processes one share of a row's positions: `size` blocks, of the `split`-th share.
 void attend_work(
     const AttendArgs args,
@@ -576,7 +582,7 @@ void attend_work(
     const uint begin = max(first, begin_block * KV_BLOCK);
     const bool owner = FUSED != 0u && split == shares - 1u;
     // The row's own position is not in the cache yet.
-    const uint end = owner ? position : min(kv_end(place), (begin_block + size) * KV_BLOCK);
+    const uint end = owner ? position : min(attend_end(place), (begin_block + size) * KV_BLOCK);
     const uint kv_head = group * QUERIES / (HEADS / KV_HEADS);
     const float scale = args.scale * 1.4426950408889634;
 
@@ -640,7 +646,7 @@ void attend_work(
 void attend_share(const AttendArgs args, const uvec4 place, const uint row, const uint group, const uint split) {
     const uint position = place.y;
     const uint first_block = kv_first(position, WINDOW) / KV_BLOCK;
-    const uint blocks = (kv_end(place) - 1u) / KV_BLOCK + 1u - first_block;
+    const uint blocks = (attend_end(place) - 1u) / KV_BLOCK + 1u - first_block;
     // Few blocks take less time than merging shares does.
     const uint size = blocks <= ALONE ? blocks : max((blocks + SPLITS - 1u) / SPLITS, LEAST);
     const uint shares = (blocks + size - 1u) / size;

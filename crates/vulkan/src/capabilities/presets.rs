@@ -47,6 +47,7 @@ pub fn h200() -> Capabilities {
         subgroup: 32,
         subgroup_range: (32, 32),
         shared_bytes: 48 << 10,
+        allocation_bytes: (4 << 30) - (2 << 20),
         integer_dot_accelerated: true,
         cores: Some(132),
         fragments: true,
@@ -67,6 +68,7 @@ pub fn radeon_780m() -> Capabilities {
         subgroup: 64,
         subgroup_range: (32, 64),
         shared_bytes: 64 << 10,
+        allocation_bytes: (4 << 30) - 4,
         integer_dot_accelerated: true,
         cores: Some(12),
         ..plain("Radeon 780M", DeviceKind::Integrated)
