@@ -119,7 +119,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) memory: Option<u64>,
 
-    /// How long a model that no request uses stays loaded, such as 5m, 0 or -1 (for ever) [default:
+    /// How long a model that no request uses stays loaded, such as 5m, 0 or -1 (forever) [default:
     /// -1]
     #[arg(long, value_name = "TIME", value_parser = KeepAlive::parse, allow_hyphen_values = true)]
     pub(crate) keep_alive: Option<KeepAlive>,
@@ -136,8 +136,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "NAME=MODEL", value_parser = parse_alias)]
     pub(crate) alias: Vec<(String, String)>,
 
-    /// Let web pages of this origin use the server, beside those of this machine; `*` for all; can
-    /// be repeated
+    /// Let web pages of this origin use the server, in addition to those of this machine; `*` for
+    /// all; can be repeated
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) origin: Vec<String>,
 

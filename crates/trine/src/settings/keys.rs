@@ -124,7 +124,7 @@ pub(crate) const KEYS: [Key; 41] = {
         key("server.drain-seconds", Number, Serve, "30"),
         key("server.request-seconds", Number, Serve, "no limit"),
         key("server.memory", Size, Serve, "no limit"),
-        key("server.keep-alive", Size, Serve, "for ever"),
+        key("server.keep-alive", Size, Serve, "forever"),
         key("server.prefix-cache-dir", Path, Serve, "none"),
         key("server.prefix-cache-size", Size, Serve, "10G"),
         key("server.origin", Texts, Serve, "pages of this machine"),
