@@ -114,7 +114,7 @@ def flood(address: tuple[str, int], sent: list[bytes], first: int, stop: Event, 
 
 
 def drink(listener: socket.socket) -> None:
-    """Reads requests and answers each with 400; for ever."""
+    """Reads requests and answers each with 400; forever."""
     waiting = selectors.DefaultSelector()
     waiting.register(listener, selectors.EVENT_READ)
     left: dict[socket.socket, int] = {}

@@ -15,7 +15,7 @@ OPTIONS: dict[str, Any] = {"num_predict": 16, "temperature": 0}
 
 
 class Animal(BaseModel):
-    # Without this the schema allows more fields, and a small model may write them for ever.
+    # Without this the schema allows more fields, and a small model may write them forever.
     model_config = ConfigDict(extra="forbid")
 
     kind: Literal["fox", "bird"]

@@ -95,7 +95,7 @@ async fn handle(
 /// 400 for a value that is not a time.
 pub(crate) fn read_keep_alive(fields: Fields<'_>) -> Result<Option<KeepAlive>, ApiError> {
     let Some(value) = fields.get("keep_alive") else { return Ok(None) };
-    let expected = "a time such as \"5m\", a number of seconds, 0, or -1 for ever";
+    let expected = "a time such as \"5m\", a number of seconds, 0, or -1 forever";
     let keep = KeepAlive::of_value(value);
     keep.map(Some).ok_or_else(|| fields.wrong("keep_alive", expected))
 }

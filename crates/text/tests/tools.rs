@@ -163,7 +163,7 @@ fn a_long_call_is_scanned_once() {
     let mut parser = tools().parser(true);
     parser.push("{\"name\": \"");
     assert!(!parser.push(&"x".repeat(100)).is_empty(), "an unknown name is decided at once");
-    assert!(!parser.push(&" ".repeat(10_000)).is_empty(), "space is not held for ever");
+    assert!(!parser.push(&" ".repeat(10_000)).is_empty(), "space is not held forever");
 }
 
 #[test]

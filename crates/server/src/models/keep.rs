@@ -35,7 +35,7 @@ impl KeepAlive {
     /// A message that says what can be written.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong =
-            || "write a time such as 5m, 1h30m or 300 (seconds), 0, or -1 for ever".to_owned();
+            || "write a time such as 5m, 1h30m or 300 (seconds), 0, or -1 forever".to_owned();
         let seconds = match text.parse::<f64>() {
             Ok(seconds) => seconds,
             Err(_) => parse_units(text).ok_or_else(wrong)?,

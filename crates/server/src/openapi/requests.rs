@@ -298,7 +298,7 @@ fn anthropic_choice() -> Value {
 
 fn keep_alive() -> Field {
     let words = "How long the model stays loaded when nobody uses it: seconds, or a time such as `5m`; 0 unloads it, and a negative \
-                 one keeps it for ever. Absent: as it is, and when it is loaded, what `--keep-alive` says.";
+                 one keeps it forever. Absent: as it is, and when it is loaded, what `--keep-alive` says.";
     let number = "[0-9]+(\\.[0-9]+)?";
     let pattern = format!("^[-+]?({number}|({number}(ns|us|µs|ms|s|m|h))+)$");
     let time = json!({"type": "string", "pattern": pattern});

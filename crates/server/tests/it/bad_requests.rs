@@ -380,7 +380,7 @@ fn other_types_and_encodings_of_bodies() {
     assert_eq!(client::post(server.address, COMPLETIONS, &kind, body.as_bytes()).status, 200);
 }
 
-/// What would be refused as "later" for ever is refused as wrong, and so is an answer of unbounded
+/// What would be refused as "later" forever is refused as wrong, and so is an answer of unbounded
 /// size.
 #[test]
 fn what_can_never_be_answered_is_refused_for_good() {

@@ -10,7 +10,7 @@ use crate::harness::Harness;
 
 const COMPLETIONS: &str = "/v1/completions";
 
-/// Row 25: a model whose weights are not numbers writes nothing, and does not write it for ever.
+/// Row 25: a model whose weights are not numbers writes nothing, and does not write it forever.
 #[test]
 fn logits_that_are_no_numbers_end_the_request() {
     let server = Harness::start();

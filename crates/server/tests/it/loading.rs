@@ -282,7 +282,7 @@ fn running(server: &Harness) -> (Vec<String>, String) {
 fn keep_alive_says_when_a_model_is_unloaded() {
     let server = Harness::start();
     assert_eq!(running(&server).0, ["main"]);
-    assert!(running(&server).1.starts_with("2999"), "for ever where nobody says otherwise");
+    assert!(running(&server).1.starts_with("2999"), "forever where nobody says otherwise");
     let generate = |fields: Value| {
         let mut body =
             json!({"model": "main", "prompt": "a", "stream": false, "options": {"num_predict": 2}});
