@@ -220,6 +220,10 @@ fn describe(shape: &MatmulShape) -> String {
             shape.depth,
             shape.workgroups
         ),
+        MatmulShape::Resident(shape) => format!(
+            "resident subgroups {} groups {} parts {} workgroups {}",
+            shape.subgroups, shape.groups, shape.parts, shape.workgroups
+        ),
         MatmulShape::Tile(shape) => format!(
             "tile {}x{} step {} part {}x{}",
             shape.tile.0, shape.tile.1, shape.step, shape.part.0, shape.part.1

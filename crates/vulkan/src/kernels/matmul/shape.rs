@@ -3,6 +3,7 @@
 use super::fragment::{self, FragmentShape};
 use super::launch::{COUNTERS, MatmulLaunch};
 use super::probe::Instruction;
+use super::resident::{self, ResidentShape};
 use crate::capabilities::{Capabilities, DeviceKind, Element};
 use crate::kernels::operand::{GROUP, OperandKind, SCALE_BLOCK};
 use crate::pack::Format;
@@ -56,6 +57,8 @@ pub enum MatmulShape {
     Matrix(MatrixShape),
     /// On matrix units whose layout is known, without shared memory for weights.
     Fragment(FragmentShape),
+    /// On the same units, for up to eight rows of activations, which stay in registers.
+    Resident(ResidentShape),
     /// Integer dot products for quantised weights, plain f32 for others.
     Tile(TileShape),
 }
@@ -197,6 +200,7 @@ impl MatmulShape {
         match self {
             MatmulShape::Matrix(shape) => shape.tile,
             MatmulShape::Fragment(shape) => shape.tile(),
+            MatmulShape::Resident(_) => ResidentShape::tile(),
             MatmulShape::Tile(shape) => shape.tile,
         }
     }
@@ -204,7 +208,9 @@ impl MatmulShape {
     /// Returns the operand that the kernel takes.
     pub fn operand(&self, format: Format) -> OperandKind {
         match self {
-            MatmulShape::Matrix(_) | MatmulShape::Fragment(_) => OperandKind::Halves,
+            MatmulShape::Matrix(_) | MatmulShape::Fragment(_) | MatmulShape::Resident(_) => {
+                OperandKind::Halves
+            }
             MatmulShape::Tile(_) if format.is_float() => OperandKind::Plain,
             MatmulShape::Tile(_) => OperandKind::Fixed16,
         }
@@ -238,6 +244,8 @@ impl MatmulShape {
                 let mut list: Vec<Self> = fragments.into_iter().map(Self::Fragment).collect();
                 let at = if fragment::comes_first(launch) { list.len() } else { 0 };
                 list.splice(at..at, matrix_candidates(capabilities, launch));
+                let resident = resident::candidates(capabilities, launch);
+                list.splice(0..0, resident.into_iter().map(Self::Resident));
                 list
             }
             _ => tile_candidates(capabilities, launch),
@@ -255,6 +263,7 @@ impl MatmulShape {
             && match self {
                 MatmulShape::Matrix(shape) => shape.fits(capabilities, launch),
                 MatmulShape::Fragment(shape) => shape.fits(capabilities, launch),
+                MatmulShape::Resident(shape) => shape.fits(capabilities, launch),
                 MatmulShape::Tile(shape) => shape.fits(capabilities, launch),
             }
     }
@@ -263,7 +272,7 @@ impl MatmulShape {
     pub(super) fn rounds(&self, launch: &MatmulLaunch<'_>) -> Rounds {
         match self {
             MatmulShape::Matrix(shape) => shape.rounds(launch),
-            MatmulShape::Fragment(_) | MatmulShape::Tile(_) => {
+            MatmulShape::Fragment(_) | MatmulShape::Resident(_) | MatmulShape::Tile(_) => {
                 Rounds::whole(launch.tiles(self.tile()))
             }
         }
@@ -280,6 +289,7 @@ impl MatmulShape {
     pub(super) fn workgroups(&self, launch: &MatmulLaunch<'_>) -> u32 {
         match self {
             MatmulShape::Fragment(shape) => shape.workgroups(launch),
+            MatmulShape::Resident(shape) => shape.workgroups(launch),
             MatmulShape::Matrix(_) | MatmulShape::Tile(_) => {
                 let Rounds { whole, shared, splits } = self.rounds(launch);
                 whole + shared * splits
@@ -311,6 +321,10 @@ impl MatmulShape {
                     shape;
                 vec![2, subgroups, lefts, rights, groups, slices, depth, workgroups]
             }
+            MatmulShape::Resident(shape) => {
+                let ResidentShape { subgroups, groups, parts, workgroups } = shape;
+                vec![3, subgroups, groups, parts, workgroups]
+            }
             MatmulShape::Tile(TileShape { tile, part, step }) => {
                 vec![1, tile.0, tile.1, part.0, part.1, step]
             }
@@ -326,6 +340,7 @@ impl MatmulShape {
         let gated = launch.product.output.number();
         match self {
             MatmulShape::Fragment(shape) => shape.constants(launch),
+            MatmulShape::Resident(shape) => shape.constants(launch),
             MatmulShape::Matrix(shape) => vec![
                 shape.local(capabilities.subgroup),
                 shape.tile.0,

@@ -19,6 +19,7 @@ use crate::testing::{download, gpu, poisoned, run, takes, upload};
 
 mod fragment;
 mod halves;
+mod resident;
 
 /// Bytes after each output that nothing may touch.
 const GUARD: usize = 1024;
@@ -130,7 +131,7 @@ fn gelu(x: f64) -> f64 {
 /// Returns a weight as the kernel multiplies with it.
 fn rounded(shape: &MatmulShape, weight: f32) -> f64 {
     match shape {
-        MatmulShape::Matrix(_) | MatmulShape::Fragment(_) => {
+        MatmulShape::Matrix(_) | MatmulShape::Fragment(_) | MatmulShape::Resident(_) => {
             f64::from(f16::from_f32(weight).to_f32())
         }
         MatmulShape::Tile(_) => f64::from(weight),
@@ -496,11 +497,12 @@ fn kernels() -> Vec<(Format, MatmulShape)> {
 #[test]
 fn matrices_treat_all_rows_alike() {
     let units = matrix_shapes().into_iter().chain(fragment::shapes_or_notice());
+    let units = units.chain(resident::for_512_columns());
     let is_tile = |(_, shape): &(Format, MatmulShape)| matches!(shape, MatmulShape::Tile(_));
     let tiles = kernels().into_iter().filter(is_tile);
     for (format, shape) in units.map(|shape| (Format::Q4_0, shape)).chain(tiles) {
         let (width, columns) = (53, 512);
-        let width = if matches!(shape, MatmulShape::Fragment(_)) {
+        let width = if matches!(shape, MatmulShape::Fragment(_) | MatmulShape::Resident(_)) {
             width.min(shape.tile().1 as usize)
         } else {
             width
