@@ -7,7 +7,7 @@
 //! |---|---|---|---|
 //! | matrix | cooperative matrices f16 -> f32 | [`super::operand::OperandKind::Halves`] | small n: bytes of the matrix; large n: 2mnk over the matrix units' rate |
 //! | fragment | up to 64 rows of large quantised matrices, cooperative matrices of a known layout (`probe.rs`) | the same | bytes of the matrix; decoding |
-//! | resident | up to 8 rows of quantised matrices, cooperative matrices of a known layout | the same | bytes of the matrix |
+//! | resident | up to 8 rows of quantised matrices, on the same units | the same | bytes of the matrix |
 //! | dot | quantised weights, other devices | [`super::operand::OperandKind::Fixed16`] | 2mnk / 4 integer dot products (high and low bytes) |
 //! | float | float weights kept as they are | [`super::operand::OperandKind::Plain`] | 2mnk over the rate of plain f32 |
 //!
@@ -33,10 +33,9 @@
 //! unit that issues, they overlap in part.
 //!
 //! The resident kernel keeps the activations of its columns in registers and streams rows of weights
-//! past them. For a weight in Q4_0 it reads the same 0.56 bytes (0.12 ps on an H200), spends 10
-//! instructions in each lane on a product of 16 x 16 weights (0.05 ps where all of them are issued
-//! at full rate, about 0.08 as they are: masks and shifts have half of it), and nothing on shared
-//! memory but one sum of each subgroup for 16 rows. The four products of a layer of Gemma 3 27B
+//! past them. For a weight in Q4_0 it reads the same 0.56 bytes (0.12 ps on an H200), spends about
+//! 14 instructions in each lane on a product of 16 x 16 weights, which 528 units issue at one per
+//! cycle (0.06 ps), and nothing on shared memory but one sum of each subgroup for 16 rows. The four products of a layer of Gemma 3 27B
 //! take an H200 96 us at 8 rows, by themselves and with a barrier each, where those of the fragment
 //! kernel take 106 and the bytes 50. Gate and up are 44 of that; without decoding and products they
 //! are 33, without the sums of the subgroups 43, without loads of scales 42: decoding holds up the
