@@ -32,15 +32,16 @@
 //! a quarter of the products 44. None of them is the bound by itself; with two subgroups for each
 //! unit that issues, they overlap in part.
 //!
-//! The resident kernel keeps the activations of its columns in registers and streams rows of weights
-//! past them. For a weight in Q4_0 it reads the same 0.56 bytes (0.12 ps on an H200), spends about
-//! 14 instructions in each lane on a product of 16 x 16 weights, which 528 units issue at one per
-//! cycle (0.06 ps), and nothing on shared memory but one sum of each subgroup for 16 rows. The four products of a layer of Gemma 3 27B
-//! take an H200 96 us at 8 rows, by themselves and with a barrier each, where those of the fragment
-//! kernel take 106 and the bytes 50. Gate and up are 44 of that; without decoding and products they
-//! are 33, without the sums of the subgroups 43, without loads of scales 42: decoding holds up the
-//! next loads, which wait for its registers. What gains most is that its workgroups need not be
-//! spread over the cores: chains do not end before them.
+//! The resident kernel keeps the activations of its columns in registers and streams rows of
+//! weights past them. For a weight in Q4_0 it reads the same 0.56 bytes (0.12 ps on an H200),
+//! spends about 14 instructions in each lane on a product of 16 x 16 weights, which 528 units
+//! issue at one per cycle (0.06 ps), and nothing on shared memory but one sum of each subgroup for
+//! 16 rows. The four products of a layer of Gemma 3 27B take an H200 96 us at 8 rows, by
+//! themselves and with a barrier each, where those of the fragment kernel take 106 and the bytes
+//! 50. Gate and up are 44 of that; without decoding and products they are 33, without the sums of
+//! the subgroups 43, without loads of scales 42: decoding holds up the next loads, which wait for
+//! its registers. What gains most is that its workgroups need not be spread over the cores: chains
+//! do not end before them.
 //!
 //! Decoded weights are rounded to f16 once, with a relative error of 2^-11. Weights beyond 65504
 //! become infinite, and bf16 weights below 2^-24 become zero.
