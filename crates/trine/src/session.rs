@@ -46,9 +46,9 @@ impl Sizes {
     /// Returns the sizes for a server that runs up to `sequences` sequences at once.
     pub(crate) fn serving(sequences: usize) -> Self {
         let kept = sequences.min(KEPT_MAX);
-        // Prompts whose log-probabilities are wanted are computed in pieces of this many rows.
-        let outputs = sequences.max(OUTPUTS_LEAST);
-        Self { sequences, kept, outputs, embeds: true, ..Self::default() }
+        // Prompts whose log-probabilities are wanted are computed in pieces of at least this many
+        // rows.
+        Self { sequences, kept, outputs: OUTPUTS_LEAST, embeds: true, ..Self::default() }
     }
 
     /// Returns the options of an engine with these sizes.

@@ -32,7 +32,9 @@ pub(super) fn distribute(
     let rest_fits = |taken: usize| taken == all || host.is_some();
     let even = even_shares(wanted, others.len());
     let is_given = choice != LayerChoice::Fitting;
-    let mut whole = Distribution { plan, sites, others: &others, host, sizes };
+    // Layers come before sequences: they leave a device only if not even one sequence has room.
+    let sizes = &sizes.of_one_sequence();
+    let whole = Distribution { plan, sites, others: &others, host, sizes };
     if rest_fits(wanted)
         && let Some(cuts) = whole.cut(&even)
         && (is_given || whole.fits(&cuts))
@@ -42,19 +44,6 @@ pub(super) fn distribute(
     if is_given {
         return Err(uncuttable(sites, &others, all - wanted));
     }
-    // With fewer sequences at a time everything may still fit.
-    let alone = sizes.of_one_sequence();
-    whole.sizes = &alone;
-    for shares in [even, whole.filled()] {
-        let taken: usize = shares.iter().sum();
-        if taken == all
-            && let Some(cuts) = whole.cut(&shares)
-            && whole.fits(&cuts)
-        {
-            return Ok(cuts);
-        }
-    }
-    whole.sizes = sizes;
     let shares = whole.filled();
     if rest_fits(shares.iter().sum())
         && let Some(cuts) = whole.cut(&shares)

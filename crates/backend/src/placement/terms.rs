@@ -63,7 +63,7 @@ pub struct Bounds {
     pub kept: usize,
     /// Most rows in a step.
     pub rows: usize,
-    /// Most rows with logits in a step; never fewer than sequences.
+    /// Most rows with logits in a step; there are more if more sequences run.
     pub outputs: usize,
     /// Most bytes of keys and values on all devices together; `None` for what is free.
     pub kv_memory: Option<u64>,

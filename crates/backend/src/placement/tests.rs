@@ -145,12 +145,45 @@ fn layers_come_before_slots_and_blocks() {
     // Next, the slots for kept sequences are given up.
     assert_eq!(fitting(needed(4, 8, 64)), (whole.clone(), 8, 64, 8));
     assert_eq!(fitting(needed(4, 8, 32)), (whole.clone(), 8, 32, 8));
-    // Next, fewer sequences run at the same time, each with a quarter of its context or more.
+    // Next, fewer sequences run at the same time, as many as have a quarter of their contexts.
+    assert_eq!(fitting(needed(4, 7, 28)), (whole.clone(), 7, 28, 7));
+    assert_eq!(fitting(needed(4, 7, 28) - 1), (whole.clone(), 6, 30, 6));
     assert_eq!(fitting(needed(4, 4, 16)), (whole.clone(), 4, 16, 4));
     assert_eq!(fitting(needed(4, 1, 16)), (whole, 1, 16, 1));
     // Finally, layers go to the processor, and there is room again.
-    assert_eq!(fitting(needed(4, 1, 16) - 1), (vec![(0, 1), (1, 3)], 4, 25, 4));
+    assert_eq!(fitting(needed(4, 1, 16) - 1), (vec![(0, 1), (1, 3)], 5, 24, 5));
     assert_eq!(fitting(0), (vec![(0, 4)], 10, 128, 8));
+}
+
+/// However many sequences are asked for, the GPU keeps the layers that it has for one.
+#[test]
+fn layers_do_not_leave_for_the_sake_of_sequences() {
+    for free in (0..=needed(4, 2, 16)).chain([needed(4, 20, 80)]) {
+        let sites = [host(), gpu(free)];
+        let layers = |sequences| {
+            let bounds = Bounds { sequences, outputs: 1, ..BOUNDS };
+            placed(&sites, LayerChoice::Fitting, bounds).unwrap().0
+        };
+        let one = layers(1);
+        for sequences in [2, 3, 8, 100, 4096] {
+            assert_eq!(layers(sequences), one, "{sequences} sequences, {free} bytes");
+        }
+    }
+}
+
+/// Rows with logits take working memory, so fewer sequences have fewer.
+#[test]
+fn logits_are_of_the_sequences_that_run() {
+    let outputs = |sequences, free| {
+        let bounds = Bounds { sequences, outputs: 3, ..BOUNDS };
+        let sites = [gpu(free)];
+        let placement = place(&plan(4), &sites, LayerChoice::Fitting, &Demand::Within(bounds));
+        let Placement { options, running, .. } = placement.unwrap();
+        (running, options.width.outputs)
+    };
+    assert_eq!(outputs(50, u64::MAX), (50, 50));
+    assert_eq!(outputs(50, needed(4, 5, 20)), (5, 5));
+    assert_eq!(outputs(50, needed(4, 1, 16)), (1, 3));
 }
 
 /// A layer's keys and values are one buffer, which may have less than the memory that is free.
@@ -190,7 +223,7 @@ fn several_gpus_share_evenly_where_all_fit() {
     assert_eq!(place(&[one, much], true, Fitting).unwrap(), [(2, 4)]);
     // What neither has room for goes to the processor. Without one, that is an error that says what
     // is missing.
-    assert_eq!(place(&[180, needed(1, 8, 16)], true, Fitting).unwrap(), [(0, 3), (2, 1)]);
+    assert_eq!(place(&[116, needed(1, 8, 16)], true, Fitting).unwrap(), [(0, 3), (2, 1)]);
     let error = place(&[180, one], false, Fitting).unwrap_err();
     assert!(error.contains("a context of 512 needs") && error.contains("Own with Own"), "{error}");
 }
@@ -205,7 +238,7 @@ fn kv_memory_is_a_budget() {
     let whole = vec![(1, 4)];
     assert_eq!(placed(caches(10, 128)).unwrap(), (whole.clone(), 10, 128, 8));
     assert_eq!(placed(caches(10, 128) / 2).unwrap(), (whole.clone(), 8, 56, 8));
-    assert_eq!(placed(caches(10, 128) / 4).unwrap(), (whole.clone(), 4, 28, 4));
+    assert_eq!(placed(caches(10, 128) / 4).unwrap(), (whole.clone(), 5, 25, 5));
     assert_eq!(placed(caches(1, 16)).unwrap(), (whole, 1, 16, 1));
     let error = placed(caches(1, 16) - 1).unwrap_err();
     let mark = "one sequence of 512 positions within a KV memory of 147 bytes needs 148 bytes";
@@ -266,12 +299,12 @@ fn a_placement_prints_its_parts() {
         "{text}"
     );
     assert!(lines[2].starts_with("1     1-3         7  ") && lines[2].ends_with("  Own"), "{text}");
-    let sizes = "4 sequences at once of up to 512 positions, 4 slots; 1 step at once of up to 64 tokens, 8 with logits";
+    let sizes = "5 sequences at once of up to 512 positions, 5 slots; 1 step at once of up to 64 tokens, 8 with logits";
     assert_eq!(lines[3], sizes);
     let columns: Vec<&str> = lines[2].split_whitespace().collect();
     assert_eq!(columns[2..8], ["7", "0.00", "0.00", "0.00", "0.00", "0.00"], "{text}");
     assert!(lines[0].contains("free MB"), "{text}");
-    let blocks = "25 blocks of 32 positions: 64 would hold every sequence's whole context";
+    let blocks = "24 blocks of 32 positions: 80 would hold every sequence's whole context";
     assert!(lines[4].ends_with(blocks), "{text}");
     let whole = place(&plan(4), &[host()], LayerChoice::Fitting, &demand).unwrap().to_string();
     assert!(
