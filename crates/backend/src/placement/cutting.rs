@@ -79,8 +79,7 @@ impl Distribution<'_> {
                 continue;
             }
             let left = rest.layers() - layers;
-            let cannot_end_here = left == 0 || parts.len() == self.others.len();
-            if cannot_end_here {
+            if left == 0 {
                 parts.push((site, rest));
                 parts.reverse();
                 return Some(parts);
@@ -109,14 +108,16 @@ impl Distribution<'_> {
     fn filled(&self) -> Vec<usize> {
         let mut shares = vec![0; self.others.len()];
         let mut rest = self.plan.clone();
+        // The last site may have no room. The one before it is then the one that computes logits.
+        let mut is_last = true;
         for (at, &site) in self.others.iter().enumerate().rev() {
-            let is_last = at + 1 == self.others.len();
             let layers =
                 cut::last_layers_that_fit(&rest, |part| self.part_fits(site, part, is_last));
             shares[at] = layers;
             if layers == 0 {
                 continue;
             }
+            is_last = false;
             match cut::cut(&rest, rest.layers() - layers) {
                 Some([before, _]) => rest = before,
                 None => break,

@@ -228,6 +228,31 @@ fn several_gpus_share_evenly_where_all_fit() {
     assert!(error.contains("a context of 512 needs") && error.contains("Own with Own"), "{error}");
 }
 
+/// Logits take working memory where the last layers are, whichever site that is.
+#[test]
+fn the_site_with_the_last_layers_has_room_for_logits() {
+    const ROW: u64 = 20;
+    let with_logits = |free| Site {
+        forecast: Box::new(|plan, options| {
+            let memory = forecast(plan, options);
+            Memory { scratch: SCRATCH + ROW * options.width.outputs as u64, ..memory }
+        }),
+        ..gpu(free)
+    };
+    let bounds = Bounds { sequences: 1, kept: 0, outputs: 8, ..BOUNDS };
+    let layers = |free: [u64; 2]| {
+        let sites: Vec<Site<'_>> = std::iter::once(host()).chain(free.map(with_logits)).collect();
+        let placement = place(&plan(4), &sites, LayerChoice::Fitting, &Demand::Within(bounds));
+        let parts = placement.unwrap().parts;
+        parts.iter().map(|part| (part.site, part.plan.layers())).collect::<Vec<_>>()
+    };
+    let three = needed(3, 1, 16) + 8 * ROW;
+    assert_eq!(layers([0, three]), [(0, 1), (2, 3)]);
+    assert_eq!(layers([0, three - 1]), [(0, 2), (2, 2)]);
+    assert_eq!(layers([three, 0]), [(0, 1), (1, 3)]);
+    assert_eq!(layers([three - 1, 0]), [(0, 2), (1, 2)]);
+}
+
 #[test]
 fn kv_memory_is_a_budget() {
     let placed = |kv_memory| {
