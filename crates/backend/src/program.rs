@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use trine_model::{Plan, Scratch, WeightPlace};
+use trine_model::{Plan, Scratch, WeightPlace, gather};
 
 use crate::batch::{Batch, ProgramOptions};
 use crate::device_memory::DeviceMemory;
@@ -281,12 +281,13 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Returns the memory of a Plan whose weights are kept as they are stored and whose activations
-    /// need what the Plan says.
+    /// Returns the memory of a Plan on the processor: weights are kept as they are stored, except
+    /// that tables of single rows are read from the file, and activations need what the Plan says.
     pub fn of_plan(plan: &Plan, options: &ProgramOptions) -> Self {
+        let looked_up = gather::looked_up_bytes(plan);
         Self {
-            weights: plan.bytes_at(WeightPlace::Device),
-            mapped: plan.bytes_at(WeightPlace::File),
+            weights: plan.bytes_at(WeightPlace::Device) - looked_up,
+            mapped: plan.bytes_at(WeightPlace::File) + looked_up,
             caches: plan.caches.iter().map(|cache| options.cache_bytes(cache)).sum(),
             scratch: Scratch::place(plan, options.width).bytes as u64,
         }

@@ -171,7 +171,7 @@ impl Placed {
     }
 
     /// Returns the bytes that parts take of the processor's memory and the free bytes of it, if
-    /// those are fewer. Placement looks at each device by itself.
+    /// those are fewer. The processor refuses no part for lack of memory.
     fn overdrawn(&self) -> Option<(u64, u64)> {
         let parts = &self.placement.parts;
         let host = parts.iter().find(|part| part.device_memory.kind == MemoryKind::Host)?;

@@ -3,7 +3,7 @@
 use trine_model::{Plan, cut};
 
 use super::sizes::Sizes;
-use super::terms::{Cuts, Site};
+use super::terms::{Cuts, Site, common_bytes};
 use crate::device::LayerChoice;
 use crate::device_memory::MemoryKind;
 use crate::error::BackendError;
@@ -94,14 +94,34 @@ impl Distribution<'_> {
     }
 
     fn fits(&self, cuts: &Cuts) -> bool {
-        let last = cuts.len() - 1;
-        cuts.iter().enumerate().all(|(at, (site, part))| self.part_fits(*site, part, at == last))
+        let mut shared = 0;
+        let mut parts = cuts.iter().rev().zip(0..);
+        parts.all(|((site, part), at)| {
+            let fits = self.part_fits(*site, part, at == 0, shared);
+            shared += self.shared_bytes(*site, part, at == 0);
+            fits
+        })
     }
 
-    fn part_fits(&self, site: usize, part: &Plan, is_last: bool) -> bool {
-        let site = &self.sites[site];
+    /// Returns whether a part fits on a site, if GPUs that use the processor's memory have taken
+    /// `shared` bytes of it.
+    fn part_fits(&self, site: usize, part: &Plan, is_last: bool, shared: u64) -> bool {
         let least = self.sizes.least(is_last);
-        site.can_hold(part, &least, &(site.forecast)(part, &least))
+        let site = &self.sites[site];
+        let memory = (site.forecast)(part, &least);
+        let is_shared = site.memory.kind == MemoryKind::Shared;
+        let left = common_bytes(self.sites).filter(|_| is_shared);
+        site.can_hold(part, &least, &memory)
+            && left.is_none_or(|left| shared + memory.total() <= left)
+    }
+
+    /// Returns the bytes of the processor's memory that a part on a GPU takes.
+    fn shared_bytes(&self, site: usize, part: &Plan, is_last: bool) -> u64 {
+        let site = &self.sites[site];
+        match site.memory.kind {
+            MemoryKind::Shared => (site.forecast)(part, &self.sizes.least(is_last)).total(),
+            MemoryKind::Own | MemoryKind::Host => 0,
+        }
     }
 
     /// Returns as many layers for each site as fit, filling the last site first.
@@ -109,19 +129,19 @@ impl Distribution<'_> {
         let mut shares = vec![0; self.others.len()];
         let mut rest = self.plan.clone();
         // The last site may have no room. The one before it is then the one that computes logits.
-        let mut is_last = true;
+        let (mut is_last, mut shared) = (true, 0);
         for (at, &site) in self.others.iter().enumerate().rev() {
-            let layers =
-                cut::last_layers_that_fit(&rest, |part| self.part_fits(site, part, is_last));
+            let layers = cut::last_layers_that_fit(&rest, |part| {
+                self.part_fits(site, part, is_last, shared)
+            });
             shares[at] = layers;
             if layers == 0 {
                 continue;
             }
+            let Some([before, after]) = cut::cut(&rest, rest.layers() - layers) else { break };
+            shared += self.shared_bytes(site, &after, is_last);
             is_last = false;
-            match cut::cut(&rest, rest.layers() - layers) {
-                Some([before, _]) => rest = before,
-                None => break,
-            }
+            rest = before;
         }
         shares
     }

@@ -2,7 +2,7 @@
 
 use trine_model::{Plan, Rows, Width};
 
-use super::terms::{Bounds, CONTEXT_LEAST, Cuts, Demand, Part, Placement, Site};
+use super::terms::{Bounds, CONTEXT_LEAST, Cuts, Demand, Part, Placement, Site, common_bytes};
 use crate::batch::{BLOCK, ProgramOptions};
 use crate::device_memory::MemoryKind;
 use crate::error::BackendError;
@@ -245,23 +245,38 @@ impl Cut<'_> {
         self.cuts.iter().map(|(site, _)| &self.sites[*site]).zip(memory)
     }
 
-    /// Returns whether each device can hold its part.
+    /// Returns whether each device can hold its part, and the processor's memory those of all GPUs
+    /// that use it.
     fn fit_hard(&self, options: ProgramOptions, memory: &[Memory]) -> bool {
         let last = self.cuts.len() - 1;
+        let parts = self.with_sites(memory);
+        let shared = parts.filter(|(site, _)| site.memory.kind == MemoryKind::Shared);
+        let shared: u64 = shared.map(|(_, memory)| memory.total()).sum();
+        if common_bytes(self.sites).is_some_and(|free| shared > free) {
+            return false;
+        }
         self.cuts.iter().zip(memory).enumerate().all(|(at, ((site, plan), memory))| {
             self.sites[*site].can_hold(plan, &part_of(options, at == last), memory)
         })
     }
 
     /// Returns whether keys and values take at most half of what weights and working memory leave
-    /// of the host's memory. The other half is for other programs and the file cache.
+    /// of the processor's memory. The other half is for other programs and the file cache. What a
+    /// GPU takes of this memory and what the processor takes are counted together.
     fn fit_soft(&self, memory: &[Memory]) -> bool {
-        self.with_sites(memory).all(|(site, memory)| match site.memory.kind {
-            MemoryKind::Own => true,
-            MemoryKind::Shared | MemoryKind::Host => site.free.is_none_or(|free| {
+        let leaves_half = |free: Option<u64>, memory: Memory| {
+            free.is_none_or(|free| {
                 memory.caches <= free.saturating_sub(memory.weights + memory.scratch) / 2
-            }),
-        })
+            })
+        };
+        let of_processor: Vec<_> = self
+            .with_sites(memory)
+            .filter(|(site, _)| site.memory.kind != MemoryKind::Own)
+            .collect();
+        let mut each = of_processor.iter();
+        let all = of_processor.iter().fold(Memory::default(), |sum, (_, memory)| sum + **memory);
+        each.all(|(site, memory)| leaves_half(site.free, **memory))
+            && leaves_half(common_bytes(self.sites), all)
     }
 
     fn names(&self) -> String {

@@ -25,6 +25,11 @@ pub struct Site<'a> {
     pub forecast: Forecast<'a>,
 }
 
+/// Returns the bytes that sites share whose memory is the processor's, `None` for no limit.
+pub(super) fn common_bytes(sites: &[Site<'_>]) -> Option<u64> {
+    sites.iter().find(|site| site.memory.kind == MemoryKind::Host)?.free
+}
+
 impl Site<'_> {
     /// Returns whether the device has the memory that a part would hold, and buffers large enough
     /// for its caches. The host refuses nothing.

@@ -270,6 +270,36 @@ fn kv_memory_is_a_budget() {
     assert!(error.contains(mark), "{error}");
 }
 
+/// A GPU without memory of its own and the processor take theirs from the same.
+#[test]
+fn memory_that_is_shared_is_counted_once() {
+    let shared = |free| site(MemoryKind::Shared, Some(free));
+    let chosen = |bytes, gpus: &[u64], layers| {
+        let gpus = gpus.iter().map(|&free| shared(free));
+        let sites: Vec<Site<'_>> =
+            std::iter::once(site(MemoryKind::Host, Some(bytes))).chain(gpus).collect();
+        placed(&sites, layers, BOUNDS).unwrap()
+    };
+    let placed = |bytes, gpus: &[u64]| chosen(bytes, gpus, LayerChoice::Fitting);
+    // All layers, with half of what is left for keys and values.
+    let fixed = 4 * LAYER + HEAD + SCRATCH;
+    let caches = |slots: u64, blocks: u64| 2 * (BLOCK_BYTES * blocks + RING_BYTES * slots);
+    let all = fixed + 2 * caches(10, 128);
+    assert_eq!(placed(all, &[all]), (vec![(1, 4)], 10, 128, 8));
+    assert_eq!(placed(all - 1, &[all]), (vec![(1, 4)], 10, 127, 8));
+    // The GPU offers more than is free.
+    assert_eq!(placed(needed(3, 1, 16), &[all]).0, [(0, 1), (1, 3)]);
+    // Two of them need working memory twice.
+    assert_eq!(placed(needed(4, 1, 16) + SCRATCH, &[all, all]).0, [(1, 2), (2, 2)]);
+    assert_eq!(placed(needed(4, 1, 16), &[all, all]).0, [(2, 4)]);
+    assert_eq!(placed(needed(4, 1, 16) - 1, &[all, all]).0, [(0, 1), (2, 3)]);
+    // The keys and values of both parts together leave half.
+    let both = fixed + SCRATCH + 2 * caches(10, 128);
+    let three = |bytes| chosen(bytes, &[both], LayerChoice::Exactly(3));
+    assert_eq!(three(both), (vec![(0, 1), (1, 3)], 10, 128, 8));
+    assert_eq!(three(both - 1), (vec![(0, 1), (1, 3)], 10, 127, 8));
+}
+
 #[test]
 fn an_open_context_shrinks_and_a_chosen_one_does_not() {
     let bounds = Bounds { context: 8192, is_context_open: true, sequences: 1, kept: 0, ..BOUNDS };
