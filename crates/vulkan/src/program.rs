@@ -159,6 +159,7 @@ fn facts(device: &VulkanDevice, plan: Plan, options: ProgramOptions) -> Facts {
     let layout = pages::layout(name, &plan, &options);
     let has_outputs = plan.output(0).rows == Rows::Outputs;
     Facts {
+        gpu: Some(device.uuid()),
         is_invariant: device.is_invariant(),
         finds_top: options.width.outputs <= TOP_ROWS_MAX && has_outputs,
         pages: Some(layout),
