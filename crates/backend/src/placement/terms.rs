@@ -53,6 +53,16 @@ pub enum Demand {
     Within(Bounds),
 }
 
+impl Demand {
+    /// Returns the positions of a sequence that are asked for.
+    pub fn context(&self) -> usize {
+        match self {
+            Demand::Exactly(options) => options.context,
+            Demand::Within(bounds) => bounds.context,
+        }
+    }
+}
+
 /// Bounds of a Program's sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {

@@ -113,6 +113,11 @@ fn explain_refuses_options_without_a_meaning() {
     assert!(error.contains("give a size such as 800M or 24G"), "{error}");
     let error = explain(&["--device", "h200", "--depth", "5"]).fails(2);
     assert!(error.contains("--depth") && error.contains("without --device"), "{error}");
+    for more in [&["--kv-memory", "1G"][..], &["--gpu-layers", "2"][..], &["--batch-invariant"][..]]
+    {
+        let error = explain(more).fails(2);
+        assert!(error.contains(more[0]) && error.contains("give --device"), "{error}");
+    }
     let error = explain(&["--sequences", "5"]).fails(2);
     assert!(error.contains("--sequences") && error.contains("--device"), "{error}");
     let error = explain(&["--device", "cpu", "--sequences", "0"]).fails(2);
