@@ -490,6 +490,7 @@ mod tests {
             options: OPTIONS,
             memory: Memory::default(),
             device_memory: DeviceMemory { kind: MemoryKind::Own, free: None, largest_buffer: None },
+            most_rows: None,
         };
         let placement = Placement {
             parts: parts.iter().map(|part| placed(part.as_ref())).collect(),

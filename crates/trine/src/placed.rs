@@ -234,6 +234,8 @@ impl Placed {
                 "scratch_bytes": scratch,
                 "total_bytes": part.memory.total(),
                 "free_bytes": part.device_memory.free,
+                "largest_buffer_bytes": part.device_memory.largest_buffer,
+                "most_step_tokens": part.most_rows,
                 "steps": steps.map(step).collect::<Vec<_>>(),
             })
         };

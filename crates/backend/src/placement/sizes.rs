@@ -297,6 +297,7 @@ impl Cut<'_> {
             options: part_of(options, at == last),
             memory,
             device_memory: self.sites[site].memory,
+            most_rows: self.sites[site].most_rows,
         };
         let parts = self.cuts.into_iter().zip(memory).enumerate().map(part).collect();
         Placement { parts, options, running, full_blocks, depth }

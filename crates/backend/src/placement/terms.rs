@@ -118,6 +118,8 @@ pub struct Part {
     pub memory: Memory,
     /// The device's memory before it is loaded.
     pub device_memory: DeviceMemory,
+    /// Most rows in a step that suit the device, if that matters.
+    pub most_rows: Option<usize>,
 }
 
 impl Placement {
@@ -152,6 +154,19 @@ impl fmt::Display for Placement {
             if part.memory.mapped > 0 {
                 let bytes = unit.text(part.memory.mapped);
                 writeln!(f, "part {index} reads {bytes} {} of weights from the file", unit.name)?;
+            }
+        }
+        for (index, part) in self.parts.iter().enumerate() {
+            if let Some(largest) = part.limiting_buffer() {
+                let bytes = unit.text(largest);
+                let unit = unit.name;
+                writeln!(
+                    f,
+                    "part {index} keeps at most {bytes} {unit} of each layer's keys and values: a buffer has no more"
+                )?;
+            }
+            if let Some(rows) = part.most_rows {
+                writeln!(f, "part {index} suits steps of up to {}", counted(rows, "token"))?;
             }
         }
         let ProgramOptions { context, sequences, blocks, width, kv, .. } = self.options;
@@ -202,6 +217,12 @@ impl Unit {
 }
 
 impl Part {
+    /// Returns the most bytes of a buffer, if they are less than the memory that is free.
+    fn limiting_buffer(&self) -> Option<u64> {
+        let DeviceMemory { free, largest_buffer, .. } = self.device_memory;
+        largest_buffer.filter(|&largest| free.is_none_or(|free| largest < free))
+    }
+
     /// Returns the columns on its memory and its device.
     fn columns(&self, unit: Unit) -> String {
         let Memory { weights, caches, scratch, .. } = self.memory;

@@ -361,6 +361,15 @@ fn a_placement_prints_its_parts() {
     assert!(lines[0].contains("free MB"), "{text}");
     let blocks = "24 blocks of 32 positions: 80 would hold every sequence's whole context";
     assert!(lines[4].ends_with(blocks), "{text}");
+    let limited = |largest| {
+        let mut site = Site { most_rows: Some(16), ..gpu(100_000) };
+        site.memory.largest_buffer = Some(largest);
+        place(&plan(4), &[site], LayerChoice::Fitting, &demand).unwrap().to_string()
+    };
+    let text = limited(100_000);
+    assert!(text.contains("\npart 0 suits steps of up to 16 tokens\n"), "{text}");
+    assert!(!text.contains("a buffer"), "it has more than is free: {text}");
+    assert!(limited(4 * BLOCK as u64 * 100).contains("of each layer's keys and values"), "{text}");
     let whole = place(&plan(4), &[host()], LayerChoice::Fitting, &demand).unwrap().to_string();
     assert!(
         whole.ends_with("128 blocks of 32 positions: every sequence's whole context"),
