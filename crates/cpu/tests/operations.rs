@@ -252,7 +252,7 @@ fn a_model_cut_anywhere_agrees_with_the_reference() {
         for plan in forms(&base) {
             for layers in 1..plan.layers() {
                 let cpu = || Box::new(CpuDevice::new(Some(2), None).unwrap());
-                let device = DeviceGroup::pair(cpu(), cpu(), LayerChoice::Exactly(layers));
+                let device = DeviceGroup::new(vec![cpu(), cpu()], LayerChoice::Exactly(layers));
                 let found = traffic(&device, &model, plan.clone(), KvType::F32, seed);
                 let worst = relative_difference(&expected, &found);
                 assert!(worst <= TOLERANCE, "seed {seed}, {dtype:?}, {layers}: {worst}\n{plan}");
