@@ -261,22 +261,23 @@ impl Cut<'_> {
     }
 
     /// Returns whether keys and values take at most half of what weights and working memory leave
-    /// of the processor's memory. The other half is for other programs and the file cache. What a
-    /// GPU takes of this memory and what the processor takes are counted together.
+    /// of the processor's memory. The other half is for other programs and the file cache. What
+    /// GPUs take of this memory and what the processor takes are counted together; if it is not
+    /// known how much is free for all, each GPU's own limit takes its place.
     fn fit_soft(&self, memory: &[Memory]) -> bool {
-        let leaves_half = |free: Option<u64>, memory: Memory| {
-            free.is_none_or(|free| {
-                memory.caches <= free.saturating_sub(memory.weights + memory.scratch) / 2
-            })
+        let leaves_half = |free: u64, memory: Memory| {
+            memory.caches <= free.saturating_sub(memory.weights + memory.scratch) / 2
         };
-        let of_processor: Vec<_> = self
-            .with_sites(memory)
-            .filter(|(site, _)| site.memory.kind != MemoryKind::Own)
-            .collect();
-        let mut each = of_processor.iter();
-        let all = of_processor.iter().fold(Memory::default(), |sum, (_, memory)| sum + **memory);
-        each.all(|(site, memory)| leaves_half(site.free, **memory))
-            && leaves_half(common_bytes(self.sites), all)
+        let mut of_processor =
+            self.with_sites(memory).filter(|(site, _)| site.memory.kind != MemoryKind::Own);
+        match common_bytes(self.sites) {
+            Some(free) => {
+                let sum = of_processor.fold(Memory::default(), |sum, (_, memory)| sum + *memory);
+                leaves_half(free, sum)
+            }
+            None => of_processor
+                .all(|(site, memory)| site.free.is_none_or(|free| leaves_half(free, *memory))),
+        }
     }
 
     fn names(&self) -> String {

@@ -293,6 +293,9 @@ fn memory_that_is_shared_is_counted_once() {
     assert_eq!(placed(needed(4, 1, 16) + SCRATCH, &[all, all]).0, [(1, 2), (2, 2)]);
     assert_eq!(placed(needed(4, 1, 16), &[all, all]).0, [(2, 4)]);
     assert_eq!(placed(needed(4, 1, 16) - 1, &[all, all]).0, [(0, 1), (2, 3)]);
+    // What the GPU can have of it may be full.
+    assert_eq!(placed(all, &[needed(4, 10, 128)]), (vec![(1, 4)], 10, 128, 8));
+    assert_eq!(placed(all, &[needed(4, 1, 16)]), (vec![(1, 4)], 1, 16, 1));
     // The keys and values of both parts together leave half.
     let both = fixed + SCRATCH + 2 * caches(10, 128);
     let three = |bytes| chosen(bytes, &[both], LayerChoice::Exactly(3));
@@ -317,6 +320,10 @@ fn an_open_context_shrinks_and_a_chosen_one_does_not() {
     assert_eq!(context(&host(0), bounds), Ok(CONTEXT_LEAST));
     let chosen = Bounds { is_context_open: false, ..bounds };
     assert_eq!(context(&host(0), chosen), Ok(8192));
+    // Layers that fill a GPU's share of the processor's memory leave the context as it is.
+    let full = site(MemoryKind::Shared, Some(needed(3, 1, 256)));
+    let sites = [site(MemoryKind::Host, Some(with(1000))), full];
+    assert_eq!(context(&sites, bounds), Ok(8192));
     // A GPU without the processor's help does.
     let alone = |blocks| [gpu(needed(4, 1, blocks))];
     assert_eq!(context(&alone(128), bounds), Ok(4096));
