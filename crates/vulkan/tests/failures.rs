@@ -152,6 +152,27 @@ fn beside_the_processor(gpu: &VulkanDevice, choice: LayerChoice) -> DeviceGroup 
 }
 
 #[test]
+fn a_program_says_which_gpu_holds_it() {
+    let model = Golden::load("gemma3-a").model;
+    let gpu = device();
+    let whole = gpu.load_plan(&model, model.plan(), &OPTIONS).unwrap();
+    assert_eq!(whole.facts().gpu, Some(gpu.uuid()));
+    assert_eq!(whole.facts().gpu_bytes(&whole.memory()), whole.memory().total());
+    let all = usize::MAX;
+    for (layers, holder) in [(0, None), (2, None), (all, Some(gpu.uuid()))] {
+        let devices = beside_the_processor(&gpu, LayerChoice::Exactly(layers));
+        let program = devices.load_plan(&model, model.plan(), &OPTIONS).unwrap();
+        assert_eq!(program.facts().gpu, holder, "{layers} layers");
+        let (bytes, memory) = (program.facts().gpu_bytes(&program.memory()), program.memory());
+        assert_eq!(
+            (bytes > 0, bytes < memory.total()),
+            (layers > 0, layers < all),
+            "{layers} layers"
+        );
+    }
+}
+
+#[test]
 fn missing_memory_means_another_attempt() {
     let model = Golden::load("gemma3-a").model;
     let layers = model.plan().layers();
