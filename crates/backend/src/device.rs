@@ -42,18 +42,6 @@ pub trait Device {
         options: &ProgramOptions,
     ) -> Result<Box<dyn Program>, BackendError>;
 
-    /// Binds the model's own Plan, as [`Device::load_plan`] does.
-    ///
-    /// # Errors
-    /// As [`Device::load_plan`].
-    fn load(
-        &self,
-        model: &Model,
-        options: &ProgramOptions,
-    ) -> Result<Box<dyn Program>, BackendError> {
-        self.load_plan(model, model.plan(), options)
-    }
-
     /// Returns the device's present memory. Unless a device overrides this, it is the processor's
     /// memory, with an unknown amount free.
     fn memory(&self) -> DeviceMemory {

@@ -7,8 +7,8 @@
 //!
 //! Layers come first: as many as possible go to GPUs, with room for one sequence of the context.
 //! What is then free is a budget for keys and values. If it does not hold every sequence's whole
-//! context, sequences share fewer blocks; if not even the rings of the local layers fit, fewer
-//! sequences run at the same time.
+//! context, sequences share fewer blocks; if the rings of the local layers or a quarter of the
+//! blocks do not fit, fewer sequences run at the same time, as many as have room.
 
 mod cutting;
 mod load;

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use trine_model::{Plan, Scratch, WeightPlace};
+use trine_model::{Plan, Scratch, WeightPlace, gather};
 
 use crate::batch::{Batch, ProgramOptions};
-use crate::device_memory::DeviceMemory;
+use crate::device_memory::{DeviceMemory, MemoryKind};
 use crate::error::BackendError;
 use crate::pages::{PageLayout, Pages};
 
@@ -114,6 +114,9 @@ pub trait Results {
 pub struct Facts {
     /// Name of what it runs on, for people.
     pub device: String,
+    /// UUID of the GPU that it runs on; `None` on the processor, or if several devices share the
+    /// Plan.
+    pub gpu: Option<[u8; 16]>,
     /// The Plan that is run.
     pub plan: Plan,
     /// The sizes that the Program was made for.
@@ -137,6 +140,7 @@ impl Facts {
     pub fn new(device: String, plan: Plan, options: ProgramOptions) -> Self {
         Self {
             device,
+            gpu: None,
             plan,
             options,
             shares: Vec::new(),
@@ -149,6 +153,15 @@ impl Facts {
 }
 
 impl Facts {
+    /// Returns the bytes of `memory`, which the Program holds, that GPUs hold.
+    pub fn gpu_bytes(&self, memory: &Memory) -> u64 {
+        if self.gpu.is_some() {
+            return memory.total();
+        }
+        let on_gpu = |share: &&Share| share.device_memory.kind != MemoryKind::Host;
+        self.shares.iter().filter(on_gpu).map(|share| share.memory.total()).sum()
+    }
+
     /// Checks that a step with a goal has computed an output.
     ///
     /// # Errors
@@ -281,12 +294,13 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Returns the memory of a Plan whose weights are kept as they are stored and whose activations
-    /// need what the Plan says.
+    /// Returns the memory of a Plan on the processor: weights are kept as they are stored, except
+    /// that tables of single rows are read from the file, and activations need what the Plan says.
     pub fn of_plan(plan: &Plan, options: &ProgramOptions) -> Self {
+        let looked_up = gather::looked_up_bytes(plan);
         Self {
-            weights: plan.bytes_at(WeightPlace::Device),
-            mapped: plan.bytes_at(WeightPlace::File),
+            weights: plan.bytes_at(WeightPlace::Device) - looked_up,
+            mapped: plan.bytes_at(WeightPlace::File) + looked_up,
             caches: plan.caches.iter().map(|cache| options.cache_bytes(cache)).sum(),
             scratch: Scratch::place(plan, options.width).bytes as u64,
         }
@@ -313,7 +327,41 @@ impl std::ops::Add for Memory {
 
 #[cfg(test)]
 mod tests {
+    use trine_model::{KvType, Width};
+
     use super::*;
+
+    #[test]
+    fn bytes_of_gpus_are_those_of_their_parts() {
+        let plan = Plan {
+            buffers: Vec::new(),
+            weights: Vec::new(),
+            caches: Vec::new(),
+            steps: Vec::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            alternatives: false,
+        };
+        let width = Width { tokens: 1, outputs: 1 };
+        let options =
+            ProgramOptions { width, kv: KvType::F32, context: 1, sequences: 1, blocks: 1 };
+        let memory = |bytes| Memory { weights: bytes, mapped: 100, caches: 1, scratch: 1 };
+        let share = |kind, bytes| Share {
+            device: "the same name".to_owned(),
+            layers: 1,
+            memory: memory(bytes),
+            device_memory: DeviceMemory { kind, free: None, largest_buffer: None },
+        };
+        let mut facts = Facts::new("the same name".to_owned(), plan, options);
+        assert_eq!(facts.gpu_bytes(&memory(5)), 0, "the processor");
+        facts.gpu = Some([1; 16]);
+        assert_eq!(facts.gpu_bytes(&memory(5)), 7);
+        facts.gpu = None;
+        let kinds = [MemoryKind::Host, MemoryKind::Own, MemoryKind::Shared];
+        facts.shares =
+            kinds.into_iter().zip([10, 20, 30]).map(|(kind, n)| share(kind, n)).collect();
+        assert_eq!(facts.gpu_bytes(&memory(60)), 22 + 32);
+    }
 
     #[test]
     fn steps_are_waited_for_in_order() {

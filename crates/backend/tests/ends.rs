@@ -18,7 +18,7 @@ use trine_weights::DType;
 const REFERENCE: ReferenceDevice = ReferenceDevice;
 
 fn split(first: Box<dyn Device>, layers: usize) -> DeviceGroup {
-    DeviceGroup::pair(first, Box::new(REFERENCE), LayerChoice::Exactly(layers))
+    DeviceGroup::new(vec![first, Box::new(REFERENCE)], LayerChoice::Exactly(layers))
 }
 
 fn load(device: &dyn Device, model: &Model, plan: &Plan) -> Box<dyn Program> {

@@ -52,7 +52,8 @@ fn two_devices_give_what_one_gives() {
         let plan = model.hidden_states_plan();
         let whole = traffic(&ReferenceDevice::new(), &model, plan.clone(), KvType::F16, seed);
         for layers in 0..=plan.layers() {
-            let both = DeviceGroup::pair(reference(), reference(), LayerChoice::Exactly(layers));
+            let both =
+                DeviceGroup::new(vec![reference(), reference()], LayerChoice::Exactly(layers));
             let found = traffic(&both, &model, plan.clone(), KvType::F16, seed);
             assert_eq!(found, whole, "seed {seed}, {layers} layers on the second device");
         }
@@ -71,5 +72,5 @@ fn a_program_gives_logits_or_states() {
 
 fn halves(layers: usize) -> Box<dyn Device> {
     let reference = || -> Box<dyn Device> { Box::new(ReferenceDevice::new()) };
-    Box::new(DeviceGroup::pair(reference(), reference(), LayerChoice::Exactly(layers)))
+    Box::new(DeviceGroup::new(vec![reference(), reference()], LayerChoice::Exactly(layers)))
 }

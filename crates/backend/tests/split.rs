@@ -35,7 +35,7 @@ fn reference() -> Box<dyn Device> {
 }
 
 fn split(layers: usize) -> DeviceGroup {
-    DeviceGroup::pair(reference(), reference(), LayerChoice::Exactly(layers))
+    DeviceGroup::new(vec![reference(), reference()], LayerChoice::Exactly(layers))
 }
 
 #[test]
@@ -120,8 +120,8 @@ impl Device for Limited {
 fn layers_on(model: &Model, says: Option<u64>, has: u64, choice: LayerChoice) -> (Loaded, usize) {
     let loads = Rc::new(Cell::new(0));
     let second = Box::new(Limited { says, has, loads: loads.clone() });
-    let device = DeviceGroup::pair(reference(), second, choice);
-    let loaded = match device.load(model, &OPTIONS) {
+    let device = DeviceGroup::new(vec![reference(), second], choice);
+    let loaded = match device.load_plan(model, model.plan(), &OPTIONS) {
         Ok(mut program) => {
             assert!(program.run(&BATCH).unwrap().iter().all(|logit| logit.is_finite()));
             match program.facts().shares.as_slice() {
@@ -219,7 +219,7 @@ fn a_number_of_layers_is_taken_at_its_word() {
 #[test]
 fn a_bad_batch_runs_on_neither_device() {
     let model = Golden::load("gemma3-a").model;
-    let mut program = split(2).load(&model, &OPTIONS).unwrap();
+    let mut program = split(2).load_plan(&model, model.plan(), &OPTIONS).unwrap();
     let before = program.run(&BATCH).unwrap().to_vec();
     for bad in [
         Batch { outputs: &[3], ..BATCH },
@@ -236,8 +236,8 @@ fn a_bad_batch_runs_on_neither_device() {
 #[test]
 fn a_split_program_reports_the_sum_of_its_parts() {
     let model = Golden::load("gemma3-a").model;
-    let mut whole = reference().load(&model, &OPTIONS).unwrap();
-    let mut program = split(2).load(&model, &OPTIONS).unwrap();
+    let mut whole = reference().load_plan(&model, model.plan(), &OPTIONS).unwrap();
+    let mut program = split(2).load_plan(&model, model.plan(), &OPTIONS).unwrap();
     assert_eq!(program.memory().caches, whole.memory().caches);
     let [first, second] = program.facts().shares.as_slice() else { panic!("two devices run it") };
     assert_eq!(program.memory(), first.memory + second.memory);
@@ -276,12 +276,12 @@ fn steps_in_flight_do_not_change_one_another() {
             goal: 0,
         })
     };
-    let mut whole = reference().load(&model, &options).unwrap();
+    let mut whole = reference().load_plan(&model, model.plan(), &options).unwrap();
     let own = || -> Box<dyn Device> {
         Box::new(Limited { says: None, has: u64::MAX, loads: Rc::default() })
     };
     let devices = DeviceGroup::new(vec![own(), own()], LayerChoice::Fitting);
-    let mut program = devices.load(&model, &options).unwrap();
+    let mut program = devices.load_plan(&model, model.plan(), &options).unwrap();
     assert_eq!(program.facts().depth, 2);
     let mut flying = None;
     let mut expected = None::<Vec<f32>>;

@@ -1,11 +1,11 @@
 //! The CPU as a device.
 
-use trine_backend::{BackendError, Device, DeviceMemory, Program, ProgramOptions, host};
+use trine_backend::{BackendError, Device, DeviceMemory, Memory, Program, ProgramOptions, host};
 use trine_model::{Model, Plan};
 
 use crate::isa::Isa;
 use crate::pool::Pool;
-use crate::program::CpuProgram;
+use crate::program::{CpuProgram, forecast};
 
 /// The processor: an instruction set and a number of threads.
 #[derive(Debug, Clone, Copy)]
@@ -90,5 +90,9 @@ impl Device for CpuDevice {
 
     fn memory(&self) -> DeviceMemory {
         DeviceMemory::host(host::available_memory())
+    }
+
+    fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {
+        forecast::memory(plan, options, self.isa, self.threads)
     }
 }

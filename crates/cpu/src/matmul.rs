@@ -196,6 +196,11 @@ impl PackedMatrix {
         Ok(PackedMatrix { layout, isa, storage })
     }
 
+    /// Returns the bytes of a packed matrix; `None` if it cannot be packed.
+    pub fn packed_bytes(dtype: DType, rows: usize, columns: usize, isa: Isa) -> Option<usize> {
+        Layout::new(dtype, rows, columns, isa).map(|layout| layout.panels() * layout.panel_bytes)
+    }
+
     /// The number of outputs per column.
     pub fn rows(&self) -> usize {
         self.layout.rows

@@ -4,6 +4,7 @@
 //! threads take one after the other. Results do not depend on which thread took a chunk.
 
 mod fixed;
+pub(crate) mod forecast;
 #[allow(unsafe_code, reason = "threads write disjoint parts of the activations within a phase")]
 mod frame;
 mod layers;
@@ -17,20 +18,19 @@ use trine_backend::{
     BackendError, Batch, Facts, Flights, InFlight, KvPage, Memory, PageLayout, Pages, Program,
     ProgramOptions, Results, gather,
 };
-use trine_model::{Buffer, KvType, Model, Op, Plan, Scratch, Source, WeightId, Width};
+use trine_model::{Buffer, Model, Op, Plan, Scratch, Source, WeightId, Width};
 
-use crate::attention::{AttentionError, AttentionScratch, KvCache, KvKind, KvShape, SequenceRows};
+use crate::attention::{AttentionError, AttentionScratch, KvCache, SequenceRows};
 use crate::isa::Isa;
 use crate::matmul::{PackError, PackedMatrix, Scratch as MatmulScratch};
 use crate::pool::Pool;
-use crate::quantize::{QuantizedBlock, QuantizedRows};
+use crate::quantize::QuantizedBlock;
 use crate::shared::{OutOfMemory, SharedBuffer};
 use crate::vector::VectorKernels;
 use fixed::{Fixed, Loaded, ThreadState};
+use forecast::{cache_shape, kv_kind, largest_input, largest_up, multiplied};
 use frame::{Frame, PANELS_MAX};
-use layers::{
-    AttentionKind, RotaryTable, attention_kinds, cache_positions, recycle, ring_of, rotary_tables,
-};
+use layers::{AttentionKind, RotaryTable, attention_kinds, recycle, ring_of, rotary_tables};
 use terms::TWO_TERM_ROWS;
 
 /// Most rows in a panel on any instruction set.
@@ -313,12 +313,7 @@ fn load_weights(
     threads: usize,
     fail: &Failures<'_>,
 ) -> Result<Vec<Loaded>, BackendError> {
-    let multiplied: Vec<WeightId> = plan
-        .steps
-        .iter()
-        .filter(|step| matches!(step.op, Op::MatMul { .. } | Op::GatedMatMul { .. }))
-        .flat_map(|step| step.op.weights())
-        .collect();
+    let multiplied = multiplied(plan);
     let load = |(index, weight): (usize, &trine_model::Weight)| {
         if multiplied.contains(&WeightId(index)) {
             let packed = PackedMatrix::pack(&model.converted(weight)?, isa, threads);
@@ -333,20 +328,10 @@ fn load_weights(
 }
 
 fn make_caches(plan: &Plan, options: &ProgramOptions) -> Result<Vec<KvCache>, AttentionError> {
-    let kind = match options.kv {
-        KvType::F32 => KvKind::F32,
-        KvType::F16 => KvKind::F16,
-        KvType::Int8 => KvKind::Int8,
+    let make = |index| {
+        KvCache::new(kv_kind(options.kv), cache_shape(plan, trine_model::CacheId(index), options))
     };
-    let make = |(index, cache): (usize, &trine_model::Cache)| {
-        let ring = ring_of(plan, trine_model::CacheId(index), options);
-        let positions = cache_positions(ring, options);
-        KvCache::new(
-            kind,
-            KvShape { kv_heads: cache.kv_heads, head_dim: cache.head_dim, positions },
-        )
-    };
-    plan.caches.iter().enumerate().map(make).collect()
+    (0..plan.caches.len()).map(make).collect()
 }
 
 /// For each cache, the kind of attention of a step that reads it.
@@ -358,30 +343,6 @@ fn kinds_of_caches(plan: &Plan, attention_of_step: &[usize]) -> Vec<usize> {
         }
     }
     kinds
-}
-
-/// Elements of the largest up projection.
-fn largest_up(plan: &Plan, options: &ProgramOptions) -> usize {
-    let size = |op: &Op| match op {
-        Op::GatedMatMul { output, .. } => {
-            options.width.of(plan.buffer(*output).rows) * plan.buffer(*output).columns
-        }
-        _ => 0,
-    };
-    plan.steps.iter().map(|step| size(&step.op)).max().unwrap_or(0)
-}
-
-/// Blocks of the largest quantised input of a product.
-fn largest_input(plan: &Plan, options: &ProgramOptions) -> usize {
-    let size = |op: &Op| match op {
-        Op::MatMul { input, .. } | Op::GatedMatMul { input, .. } => {
-            let buffer = plan.buffer(*input);
-            // Every row may have two terms.
-            2 * options.width.of(buffer.rows) * QuantizedRows::blocks_per_row(buffer.columns)
-        }
-        _ => 0,
-    };
-    plan.steps.iter().map(|step| size(&step.op)).max().unwrap_or(0)
 }
 
 /// Turns the errors of the kernels into the seam's.

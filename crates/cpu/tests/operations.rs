@@ -152,10 +152,37 @@ fn gathered_rows_are_those_of_the_operation() {
             sequences: 1,
             blocks: 1,
         };
-        let load = |plan| device.load_plan(&model, plan, &options).unwrap().memory();
-        let (table, memory) = (gathered.bytes_at(WeightPlace::File), load(gathered.clone()));
-        assert_eq!((memory.mapped, load(plan).mapped), (table, table));
-        assert_eq!(device.forecast(&gathered, &options).mapped, table);
+        let table = gathered.bytes_at(WeightPlace::File);
+        for plan in [gathered, plan] {
+            let memory = device.load_plan(&model, plan.clone(), &options).unwrap().memory();
+            assert_eq!(memory.mapped, table);
+            assert_eq!(device.forecast(&plan, &options), memory);
+        }
+    }
+}
+
+/// What a Program takes is known before it is loaded, to the byte.
+#[test]
+fn the_forecast_is_what_a_program_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    for (seed, kv) in [(0, KvType::F32), (1, KvType::F16), (2, KvType::Int8)] {
+        let model = untied(&mut Random(seed), DTYPES[seed as usize], folder.path());
+        for isa in Isa::available() {
+            for (tokens, threads, sequences) in [(1, 1, 1), (70, 3, 5)] {
+                let device = CpuDevice::new(Some(threads), Some(isa)).unwrap();
+                let options = ProgramOptions {
+                    width: Width { tokens, outputs: 1 },
+                    kv,
+                    context: 10 * BLOCK,
+                    sequences,
+                    blocks: 17,
+                };
+                for plan in [model.plan(), model.base_plan(), model.plan_with_states()] {
+                    let program = device.load_plan(&model, plan.clone(), &options).unwrap();
+                    assert_eq!(device.forecast(&plan, &options), program.memory(), "{isa:?}");
+                }
+            }
+        }
     }
 }
 
@@ -225,7 +252,7 @@ fn a_model_cut_anywhere_agrees_with_the_reference() {
         for plan in forms(&base) {
             for layers in 1..plan.layers() {
                 let cpu = || Box::new(CpuDevice::new(Some(2), None).unwrap());
-                let device = DeviceGroup::pair(cpu(), cpu(), LayerChoice::Exactly(layers));
+                let device = DeviceGroup::new(vec![cpu(), cpu()], LayerChoice::Exactly(layers));
                 let found = traffic(&device, &model, plan.clone(), KvType::F32, seed);
                 let worst = relative_difference(&expected, &found);
                 assert!(worst <= TOLERANCE, "seed {seed}, {dtype:?}, {layers}: {worst}\n{plan}");

@@ -26,7 +26,7 @@ fn a_step_stops_on_all_threads_and_the_next_one_runs() {
     };
     for threads in 1..=3 {
         let device = CpuDevice::new(Some(threads), None).unwrap();
-        let mut program = device.load(&golden.model, &options).unwrap();
+        let mut program = device.load_plan(&golden.model, golden.model.plan(), &options).unwrap();
         let expected = program.run(&BATCH).unwrap().to_vec();
         let stop = Arc::new(AtomicBool::new(true));
         program.heed(Arc::clone(&stop));

@@ -7,7 +7,7 @@
 //! changes, is an input of each part that reads it instead. Each part has only the weights and
 //! caches of its own steps.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::plan::{BufferId, CacheId, Input, Op, Plan, Rows, Source, Step, WeightId};
 
@@ -74,9 +74,9 @@ pub fn cut(plan: &Plan, layers: usize) -> Option<[Plan; 2]> {
 }
 
 /// Returns a Plan of the steps of parts of `whole` one after the other: their work together, for
-/// reports. A buffer, a weight or a gathered input that several have is listed for each. Inputs
-/// that come with the batch are those of the whole, in its order; its outputs are those of the last
-/// part.
+/// reports. What a part hands over to the next one is one buffer. A buffer within the parts, a
+/// weight or a gathered input that several have is listed for each. Inputs that come with the batch
+/// are those of the whole, in its order; its outputs are those of the last part.
 ///
 /// # Panics
 /// Panics if there are no parts.
@@ -86,22 +86,39 @@ pub fn join<'a>(whole: &Plan, parts: impl IntoIterator<Item = &'a Plan>) -> Plan
     let mut joined = parts.fold(first, |mut joined, next| {
         let (buffers, weights, caches) =
             (joined.buffers.len(), joined.weights.len(), joined.caches.len());
-        let buffer_of = |id: BufferId| BufferId(id.0 + buffers);
         let weight_of = |id: WeightId| WeightId(id.0 + weights);
+        // What it is given that the parts before have: their outputs, and rows of another Plan.
+        let mut handed_over = joined.outputs.iter().copied();
+        let mut known: BTreeMap<BufferId, BufferId> = BTreeMap::new();
         let mut inputs = Vec::new();
         for input in &next.inputs {
-            let buffer = next.buffer(input.buffer);
-            let is_known = |given| joined.buffer(given).name == buffer.name;
-            let source = match input.source {
-                Source::Part => continue,
-                Source::Plan if joined.given().any(is_known) => continue,
-                Source::Plan => Source::Plan,
-                Source::Table { table, scale } => Source::Table { table: weight_of(table), scale },
+            let is_same =
+                |given: &BufferId| joined.buffer(*given).name == next.buffer(input.buffer).name;
+            let place = match input.source {
+                Source::Part => handed_over.next(),
+                Source::Plan => joined.given().find(is_same),
+                Source::Table { .. } => None,
             };
-            inputs.push(Input { buffer: buffer_of(input.buffer), source });
+            match place {
+                Some(place) => _ = known.insert(input.buffer, place),
+                None => inputs.push(*input),
+            }
         }
+        let own = |id: &usize| !known.contains_key(&BufferId(*id));
+        let buffer_of = |id: BufferId| match known.get(&id) {
+            Some(place) => *place,
+            None => BufferId(buffers + (0..id.0).filter(own).count()),
+        };
+        for input in &mut inputs {
+            input.buffer = buffer_of(input.buffer);
+            if let Source::Table { table, .. } = &mut input.source {
+                *table = weight_of(*table);
+            }
+        }
+        let own_buffers = (0..next.buffers.len()).filter(own).map(|id| next.buffers[id].clone());
+        let own_buffers: Vec<_> = own_buffers.collect();
         joined.inputs.append(&mut inputs);
-        joined.buffers.extend_from_slice(&next.buffers);
+        joined.buffers.extend(own_buffers);
         joined.weights.extend_from_slice(&next.weights);
         joined.caches.extend_from_slice(&next.caches);
         joined.alternatives = next.alternatives;

@@ -1,19 +1,15 @@
 //! Gathering: a table of which only single rows are looked up stays in the mapped file, and the
 //! host reads the rows.
 
-use crate::plan::{Input, Op, Plan, Source, Step, WeightId, WeightPlace};
+use std::collections::BTreeSet;
+
+use crate::plan::{Input, Op, Plan, Source, Step, Weight, WeightId, WeightPlace};
 
 /// Makes an input ([`Source::Table`]) of each [`Op::Embed`] whose table no other operation reads,
 /// and leaves the table in the file. It is for devices that would hold the table in a memory of
 /// their own.
 pub fn gather(mut plan: Plan) -> Plan {
-    let is_embed = |step: &Step| matches!(step.op, Op::Embed { .. });
-    let used: Vec<WeightId> = plan
-        .steps
-        .iter()
-        .filter(|step| !is_embed(step))
-        .flat_map(|step| step.op.weights())
-        .collect();
+    let used = computed_with(&plan);
     let (inputs, weights) = (&mut plan.inputs, &mut plan.weights);
     plan.steps.retain(|step| {
         let Op::Embed { table, scale, output } = step.op else { return true };
@@ -26,12 +22,29 @@ pub fn gather(mut plan: Plan) -> Plan {
     plan
 }
 
+/// Returns the bytes of the tables that steps only look rows up in, and that are not in the file by
+/// their [`WeightPlace`].
+pub fn looked_up_bytes(plan: &Plan) -> u64 {
+    let used = computed_with(plan);
+    let is_embed = |step: &&Step| matches!(step.op, Op::Embed { .. });
+    let embeds = plan.steps.iter().filter(is_embed);
+    let tables: BTreeSet<WeightId> = embeds.flat_map(|step| step.op.weights()).collect();
+    let tables = tables.difference(&used).map(|id| plan.weight(*id));
+    tables.filter(|table| table.place == WeightPlace::Device).map(Weight::bytes).sum()
+}
+
+/// Returns the weights that steps read as a whole.
+fn computed_with(plan: &Plan) -> BTreeSet<WeightId> {
+    let steps = plan.steps.iter().filter(|step| !matches!(step.op, Op::Embed { .. }));
+    steps.flat_map(|step| step.op.weights()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use trine_weights::DType;
 
     use super::*;
-    use crate::plan::{Buffer, BufferId, Product, Rows, Weight, WeightKind};
+    use crate::plan::{Buffer, BufferId, Product, Rows, WeightKind};
 
     const TABLE: WeightId = WeightId(0);
     const OTHER: WeightId = WeightId(1);
@@ -80,6 +93,7 @@ mod tests {
             (256, 256)
         );
         assert_eq!(gather(plan.clone()), plan);
+        assert_eq!(looked_up_bytes(&plan), 0, "no step looks rows up");
     }
 
     #[test]
@@ -89,6 +103,7 @@ mod tests {
             vec![matmul(TABLE), embed(TABLE, BufferId(2))],
         ] {
             let plan = gathered(ops.clone());
+            assert_eq!(looked_up_bytes(&plan), 0);
             assert_eq!(plan.steps.into_iter().map(|step| step.op).collect::<Vec<_>>(), ops);
             assert_eq!(plan.inputs.len(), 1);
             assert!(plan.weights.iter().all(|weight| weight.place == WeightPlace::Device));

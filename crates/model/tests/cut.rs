@@ -4,7 +4,9 @@
 
 use std::path::Path;
 
-use trine_model::{Model, Op, Plan, Rows, Scratch, Source, Width, cut, fusion, narrow};
+use trine_model::{
+    KvType, Model, Op, Plan, Rows, Scratch, Source, Width, Workload, cut, fusion, narrow,
+};
 
 fn golden(name: &str) -> Model {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens").join(name);
@@ -88,8 +90,32 @@ fn joined_parts_do_what_the_whole_does() {
     let whole = cut::join(&fused, [&first, &second]);
     // The addition and the norm at the border are separate steps.
     assert_eq!(whole.steps.len(), fused.steps.len() + 1);
-    assert_eq!(fusion::fuse(whole.clone()).steps.len(), fused.steps.len() + 1);
+    assert_eq!(fusion::fuse(whole.clone()).to_string(), fused.to_string());
     assert_eq!(whole.layers(), fused.layers());
+}
+
+/// The steps of all parts serve the goal that the last one computes.
+#[test]
+fn joined_parts_cost_what_the_whole_does() {
+    let model = golden("gemma3-a");
+    let plan = model.plan_with_states();
+    let workload = Workload::decode(3, 5, KvType::F16);
+    assert_eq!(plan.goals(), 2);
+    for layers in 1..plan.layers() {
+        let [first, second] = cut::cut(&plan, layers).unwrap();
+        let whole = cut::join(&plan, [&first, &second]);
+        assert_eq!(whole.inputs, plan.inputs);
+        assert!(!whole.serving(0)[..first.steps.len()].contains(&false), "{whole}");
+        for goal in 0..plan.goals() {
+            let (found, expected) = (whole.cost_of(goal, workload), plan.cost_of(goal, workload));
+            assert_eq!(found.memory_bytes(), expected.memory_bytes(), "goal {goal}");
+        }
+    }
+    let [first, rest] = cut::cut(&plan, 1).unwrap();
+    if let Some([second, third]) = cut::cut(&rest, 1) {
+        let whole = cut::join(&plan, [&first, &second, &third]);
+        assert_eq!(whole.cost(workload).memory_bytes(), plan.cost(workload).memory_bytes());
+    }
 }
 
 #[test]

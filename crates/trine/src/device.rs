@@ -70,6 +70,7 @@ impl DeviceChoice {
     /// Reads `auto`, `reference`, `cpu`, `vulkan`, `vulkan:INDEX` or `vulkan:NAME`, where the name
     /// is a part of the device's own or its UUID, or several of the last two separated by commas.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        check_list(text)?;
         let named = |name: &str| match name.parse() {
             Ok(index) => Some(Choice::Index(index)),
             Err(_) if name.trim().is_empty() => None,
@@ -99,11 +100,16 @@ impl DeviceChoice {
 
     /// Reads what [`DeviceChoice::parse`] does, and anything else as the name of a machine.
     pub(crate) fn parse_machine(text: &str) -> Result<Self, String> {
-        let is_vulkan = text.starts_with("vulkan:");
-        Self::parse(text).or_else(|reason| match is_vulkan || text.trim().is_empty() {
+        let is_device = text.starts_with("vulkan:") || check_list(text).is_err();
+        Self::parse(text).or_else(|reason| match is_device || text.trim().is_empty() {
             true => Err(reason),
             false => Ok(DeviceChoice::Machine(text.to_owned())),
         })
+    }
+
+    /// Returns whether it cannot be a GPU.
+    pub(crate) fn is_processor(&self) -> bool {
+        matches!(self, DeviceChoice::Reference | DeviceChoice::Cpu)
     }
 
     /// Opens the device. `layers` is how many layers a GPU runs, if that was chosen; the processor
@@ -119,9 +125,11 @@ impl DeviceChoice {
         gpu: GpuOptions,
     ) -> Result<Opened> {
         match (self, layers) {
-            (DeviceChoice::Reference | DeviceChoice::Cpu, Some(layers @ 1..)) => Err(usage(
-                format!("--gpu-layers {layers} needs a GPU; leave out --device, or --gpu-layers"),
-            )),
+            (DeviceChoice::Reference | DeviceChoice::Cpu, Some(layers @ 1..)) => {
+                Err(usage(format!(
+                    "--gpu-layers {layers} needs a GPU; choose one with --device, or leave out --gpu-layers"
+                )))
+            }
             (DeviceChoice::Machine(name), _) => Err(usage(format!(
                 "--device {} is a machine for `explain` and `plan`, which run nothing; `trine doctor` lists the devices here",
                 terminal::harmless(name)
@@ -140,9 +148,21 @@ impl DeviceChoice {
                     VulkanDevice::open(choice.clone(), cache(), progress())
                         .context("the GPU cannot be used; --device cpu runs on the processor")
                 };
-                let devices =
-                    choices.iter().map(|choice| open(choice).map(|found| gpu.apply(found)));
-                Opened::gpus(devices.collect::<Result<_>>()?, threads, layers)
+                let devices = choices.iter().map(open).collect::<Result<Vec<_>>>()?;
+                let uuids: Vec<_> = devices.iter().map(VulkanDevice::uuid).collect();
+                if let Some((first, second)) = same(&uuids) {
+                    return Err(usage(format!(
+                        "{} and {} are the same device, {}; name each device once",
+                        terminal::harmless(&typed(&choices[first])),
+                        terminal::harmless(&typed(&choices[second])),
+                        terminal::harmless(&devices[first].name()),
+                    )));
+                }
+                Opened::gpus(
+                    devices.into_iter().map(|found| gpu.apply(found)).collect(),
+                    threads,
+                    layers,
+                )
             }
             (DeviceChoice::Auto, layers) => {
                 match (VulkanDevice::open(Choice::Best, cache(), progress()), layers) {
@@ -157,6 +177,42 @@ impl DeviceChoice {
                 }
             }
         }
+    }
+}
+
+/// Checks that a list of devices has only Vulkan devices. A name may contain commas, but none of
+/// the words that stand for other devices.
+fn check_list(text: &str) -> Result<(), String> {
+    let mut items = text.split(',').map(str::trim);
+    let is_list = text.contains(',');
+    let other = items.find(|item| is_list && ["auto", "cpu", "reference", "vulkan"].contains(item));
+    match other {
+        None => Ok(()),
+        Some("cpu") => Err(
+            "a list has only GPUs: the CPU takes the layers that they do not run by itself, and \
+             --gpu-layers chooses how many they run"
+                .to_owned(),
+        ),
+        Some(other) => Err(format!(
+            "{other} cannot be one of several devices; a list has GPUs with index or name, such as vulkan:0,vulkan:1"
+        )),
+    }
+}
+
+/// Returns the indices of two devices that are the same one, if there are any.
+fn same(uuids: &[[u8; 16]]) -> Option<(usize, usize)> {
+    (1..uuids.len()).find_map(|second| {
+        let first = uuids[..second].iter().position(|uuid| *uuid == uuids[second]);
+        first.map(|first| (first, second))
+    })
+}
+
+/// Returns a Vulkan device as it is typed.
+fn typed(choice: &Choice) -> String {
+    match choice {
+        Choice::Best | Choice::Any => "vulkan".to_owned(),
+        Choice::Index(index) => format!("vulkan:{index}"),
+        Choice::Named(name) => format!("vulkan:{name}"),
     }
 }
 
@@ -300,6 +356,14 @@ mod tests {
         ] {
             assert!(DeviceChoice::parse(wrong).is_err(), "{wrong}");
         }
+        for list in ["vulkan:0,cpu", "cpu,vulkan:0", "vulkan:0, cpu", "vulkan:0,cpu,vulkan:1"] {
+            for parse in [DeviceChoice::parse, DeviceChoice::parse_machine] {
+                assert!(parse(list).unwrap_err().contains("--gpu-layers"), "{list}");
+            }
+        }
+        for list in ["vulkan:0,vulkan", "vulkan,vulkan:0", "vulkan:0,auto", "reference,cpu"] {
+            assert!(DeviceChoice::parse_machine(list).is_err(), "{list}");
+        }
         let machine = DeviceChoice::Machine("h200".to_owned());
         assert_eq!(DeviceChoice::parse_machine("h200"), Ok(machine));
         assert_eq!(DeviceChoice::parse_machine("cpu"), Ok(DeviceChoice::Cpu));
@@ -310,5 +374,15 @@ mod tests {
         assert_eq!(Tune::parse("off").map(TuningMode::from), Ok(TuningMode::Off));
         assert_eq!(Tune::parse("auto"), Ok(Tune::default()));
         assert!(Tune::parse("on").is_err());
+    }
+
+    #[test]
+    fn a_device_is_the_same_under_any_name() {
+        let (a, b) = ([1; 16], [2; 16]);
+        assert_eq!(same(&[a, b]), None);
+        assert_eq!(same(&[b, a, b]), Some((0, 2)));
+        assert_eq!(same(&[a]), None);
+        assert_eq!(typed(&Choice::Index(1)), "vulkan:1");
+        assert_eq!(typed(&Choice::Named("780M".to_owned())), "vulkan:780M");
     }
 }

@@ -51,8 +51,7 @@ pub(crate) struct Settings {
 impl Settings {
     /// Returns the settings of a command whose usual storage of keys and values is `kv`.
     pub(crate) fn new(placement: &Placement, kv: KvType) -> Self {
-        let mut whole = placement.clone();
-        whole.or(settings::get().placement().clone());
+        let whole = filled(placement, settings::get().placement().clone());
         let mut settings = Self::typed(&whole, kv);
         if placement.context.is_none() {
             settings.context_from = ContextFrom::Settings;
@@ -63,14 +62,9 @@ impl Settings {
     /// Returns the settings of a command that measures a model: values of the configuration that
     /// change what is measured, the formats and the context, apply to it only if they are typed.
     pub(crate) fn measuring(placement: &Placement, kv: KvType) -> Self {
-        let mut placement = placement.clone();
-        placement.or(Placement {
-            kv: None,
-            context: None,
-            quantize: None,
-            ..settings::get().placement().clone()
-        });
-        Self::typed(&placement, kv)
+        let set = settings::get().placement().clone();
+        let set = Placement { kv: None, context: None, quantize: None, ..set };
+        Self::typed(&filled(placement, set), kv)
     }
 
     fn typed(placement: &Placement, kv: KvType) -> Self {
@@ -87,6 +81,17 @@ impl Settings {
             quantize: placement.quantize,
         }
     }
+}
+
+/// Fills what is not typed from what is set. A number of layers that is set, and not typed, says
+/// nothing to a device that is no GPU.
+fn filled(typed: &Placement, set: Placement) -> Placement {
+    let mut whole = typed.clone();
+    whole.or(set);
+    if whole.device.as_ref().is_some_and(DeviceChoice::is_processor) {
+        whole.gpu_layers = typed.gpu_layers;
+    }
+    whole
 }
 
 /// How an answer is written.
@@ -157,6 +162,24 @@ fn random_seed() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn layers_that_are_set_do_not_keep_the_processor_from_being_typed() {
+        let placement = |device: Option<&str>, gpu_layers| Placement {
+            device: device.map(|device| DeviceChoice::parse(device).unwrap()),
+            gpu_layers,
+            ..Placement::default()
+        };
+        let layers = |typed: Placement, set| filled(&typed, set).gpu_layers;
+        let set = || placement(None, Some(5));
+        for processor in ["cpu", "reference"] {
+            assert_eq!(layers(placement(Some(processor), None), set()), None);
+            assert_eq!(layers(placement(Some(processor), Some(3)), set()), Some(3));
+            assert_eq!(layers(placement(None, None), placement(Some(processor), Some(5))), None);
+        }
+        assert_eq!(layers(placement(Some("vulkan:0"), None), set()), Some(5));
+        assert_eq!(layers(placement(None, None), set()), Some(5));
+    }
 
     #[test]
     fn what_is_typed_wins_over_the_models_defaults() {

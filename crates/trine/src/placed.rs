@@ -5,15 +5,55 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use trine_backend::placement::{Part, Site, place};
 use trine_backend::{
-    BackendError, Demand, DeviceMemory, LayerChoice, Memory, MemoryKind, Placement,
+    BLOCK, BackendError, Demand, DeviceMemory, LayerChoice, Memory, MemoryKind, Placement,
+    ProgramOptions,
 };
-use trine_model::{Plan, Width};
+use trine_model::{KvType, Plan, Width};
 use trine_vulkan::Outline;
 
 use crate::output;
+use crate::session::PREFILL;
 
 /// Memory assumed of a machine whose GPU shares it: that of the usual machines that run models.
 const SHARED_BYTES: u64 = 32 << 30;
+
+/// Sizes with room for whole contexts, whatever device has them: what a model needs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Needs(ProgramOptions);
+
+impl Needs {
+    /// Returns the needs of `sequences` sequences of `context` positions that run at the same time.
+    pub(crate) fn new(sequences: usize, context: usize, kv: KvType) -> Self {
+        let width = Width { tokens: PREFILL.min(context).max(sequences), outputs: sequences };
+        let blocks = sequences * context.div_ceil(BLOCK);
+        Self(ProgramOptions { width, kv, context, sequences, blocks })
+    }
+
+    /// Returns the memory of a Plan, with weights as they are stored.
+    pub(crate) fn memory(&self, plan: &Plan) -> Memory {
+        Memory::of_plan(plan, &self.0)
+    }
+
+    /// Returns how many of a Plan's last layers fit into a GPU's memory of so many bytes, beside a
+    /// processor that runs the others.
+    ///
+    /// # Errors
+    /// As [`place`].
+    pub(crate) fn layers_in(&self, plan: &Plan, bytes: u64) -> Result<usize, BackendError> {
+        let site = |memory: DeviceMemory| Site {
+            name: String::new(),
+            memory,
+            free: memory.free,
+            most_rows: None,
+            forecast: Box::new(Memory::of_plan),
+        };
+        let own = DeviceMemory { kind: MemoryKind::Own, free: Some(bytes), largest_buffer: None };
+        let sites = [site(DeviceMemory::host(None)), site(own)];
+        let found = place(plan, &sites, LayerChoice::Fitting, &Demand::Exactly(self.0))?;
+        let on_gpu = found.parts.iter().filter(|part| part.site == 1);
+        Ok(on_gpu.map(|part| part.plan.layers()).sum())
+    }
+}
 
 /// A machine, this one or another: a processor and a GPU.
 pub(crate) struct Machine {
@@ -89,11 +129,7 @@ pub(crate) struct Launches {
 impl Placed {
     /// Makes the result of a demand, on sites that are the processor and these GPUs, in this order.
     pub(crate) fn new(placement: Placement, gpus: Vec<Outline>, demand: &Demand) -> Self {
-        let asked = match demand {
-            Demand::Exactly(options) => options.context,
-            Demand::Within(bounds) => bounds.context,
-        };
-        let longer = Some(asked).filter(|&asked| asked > placement.options.context);
+        let longer = Some(demand.context()).filter(|&asked| asked > placement.options.context);
         Self { placement, gpus, longer }
     }
 
@@ -171,7 +207,7 @@ impl Placed {
     }
 
     /// Returns the bytes that parts take of the processor's memory and the free bytes of it, if
-    /// those are fewer. Placement looks at each device by itself.
+    /// those are fewer. The processor refuses no part for lack of memory.
     fn overdrawn(&self) -> Option<(u64, u64)> {
         let parts = &self.placement.parts;
         let host = parts.iter().find(|part| part.device_memory.kind == MemoryKind::Host)?;
@@ -198,6 +234,8 @@ impl Placed {
                 "scratch_bytes": scratch,
                 "total_bytes": part.memory.total(),
                 "free_bytes": part.device_memory.free,
+                "largest_buffer_bytes": part.device_memory.largest_buffer,
+                "most_step_tokens": part.most_rows,
                 "steps": steps.map(step).collect::<Vec<_>>(),
             })
         };

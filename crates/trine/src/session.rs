@@ -46,9 +46,9 @@ impl Sizes {
     /// Returns the sizes for a server that runs up to `sequences` sequences at once.
     pub(crate) fn serving(sequences: usize) -> Self {
         let kept = sequences.min(KEPT_MAX);
-        // Prompts whose log-probabilities are wanted are computed in pieces of this many rows.
-        let outputs = sequences.max(OUTPUTS_LEAST);
-        Self { sequences, kept, outputs, embeds: true, ..Self::default() }
+        // Prompts whose log-probabilities are wanted are computed in pieces of at least this many
+        // rows.
+        Self { sequences, kept, outputs: OUTPUTS_LEAST, embeds: true, ..Self::default() }
     }
 
     /// Returns the options of an engine with these sizes.
@@ -108,11 +108,12 @@ impl Session {
         let engine = Engine::new(&model, device.as_ref(), options);
         let engine =
             engine.with_context(|| not_loaded(&name, device.as_ref(), settings.gpu_layers))?;
-        let runs_on = engine.program().facts().device.clone();
-        let shares = &engine.program().facts().shares;
+        let Facts { device: runs_on, gpu, shares, .. } = engine.program().facts();
+        let (runs_on, runs_on_gpu) = (runs_on.clone(), *gpu);
         let has_host = shares.iter().any(|share| share.device_memory.kind == MemoryKind::Host);
         let reduced = settings.gpu_layers.is_none() && has_host;
-        let gpu = gpus.into_iter().next().filter(|gpu| gpu.name() == runs_on);
+        // Its name may be that of another one too.
+        let gpu = gpus.into_iter().find(|gpu| Some(gpu.uuid()) == runs_on_gpu);
         let threads = if gpu.is_some() { 1 } else { threads };
         Ok(Self { name, model, engine, device: runs_on, gpu, threads, reduced })
     }

@@ -85,6 +85,11 @@ impl VulkanDevice {
         Outline::new(self.gpu().capabilities().clone(), self.is_invariant)
     }
 
+    /// Returns the UUID of the device, which no other device of this machine has.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.gpu().capabilities().uuid
+    }
+
     pub(crate) fn progress(&self) -> Option<Progress> {
         self.shared.progress.clone()
     }

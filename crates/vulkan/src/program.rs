@@ -24,13 +24,13 @@ use trine_backend::{
     BackendError, Batch, Facts, Flights, InFlight, KvPage, Memory, Pages, Program, ProgramOptions,
     Results, TOP, TopLogit,
 };
-use trine_model::{Model, Plan, Rows, Width, gather};
+use trine_model::{Model, Plan, Width, gather};
 
 use crate::device::VulkanDevice;
 use crate::error::GpuError;
 use crate::kernels::top::ROOM;
 use crate::raw::commands::Ended;
-use bound::{Binding, Bound, Pass, TOP_ROWS_MAX};
+use bound::{Binding, Bound, Pass, TOP_ROWS_MAX, finds_top};
 use passes::{least, pass_keys};
 
 /// A Plan bound to a GPU.
@@ -157,10 +157,10 @@ fn facts(device: &VulkanDevice, plan: Plan, options: ProgramOptions) -> Facts {
     let (label, kv) = (device.label(), options.kv.name());
     let name = format!("vulkan, {label}, {kernels} kernels, {kv}, {order}-endian");
     let layout = pages::layout(name, &plan, &options);
-    let has_outputs = plan.output(0).rows == Rows::Outputs;
     Facts {
+        gpu: Some(device.uuid()),
         is_invariant: device.is_invariant(),
-        finds_top: options.width.outputs <= TOP_ROWS_MAX && has_outputs,
+        finds_top: finds_top(&plan, &options),
         pages: Some(layout),
         ..Facts::new(label, plan, options)
     }

@@ -1,15 +1,18 @@
 //! Helpers of this crate's tests and examples.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use bytemuck::Pod;
 
 use crate::capabilities::DeviceKind;
 use crate::device::open_gpu;
 use crate::dispatch::Dispatch;
-use crate::raw::commands::{Copy, Recording};
+use crate::raw::commands::Recording;
 use crate::raw::gpu::{Choice, Gpu};
 use crate::raw::memory::{Buffer, Place};
+
+#[cfg(test)]
+pub(crate) use inside::{download, poisoned, run};
 
 /// Environment variable with a part of the name of the device that the tests run on.
 pub const DEVICE_VARIABLE: &str = "TRINE_TEST_VULKAN";
@@ -39,16 +42,6 @@ pub fn gpu() -> Arc<Gpu> {
 /// If there is no device.
 pub fn takes(number: usize, share: usize) -> bool {
     gpu().capabilities().kind != DeviceKind::Processor || number.is_multiple_of(share)
-}
-
-/// Runs dispatches one after the other, with the barriers that they need.
-///
-/// # Panics
-/// If the device fails.
-pub fn run(gpu: &Arc<Gpu>, dispatches: &[Dispatch]) {
-    let recording = Recording::record(gpu, dispatches, &[], &[]);
-    let result = recording.and_then(|mut recording| recording.run("a test"));
-    result.unwrap_or_else(|error| panic!("{error}"));
 }
 
 /// Returns the seconds of each dispatch, from timestamps with a barrier between any two.
@@ -96,30 +89,6 @@ pub fn upload<T: Pod>(gpu: &Arc<Gpu>, values: &[T]) -> Buffer {
     host
 }
 
-/// Returns a device buffer in which every f32, and every f16, is a NaN.
-///
-/// # Panics
-/// If memory runs out.
-pub fn poisoned(gpu: &Arc<Gpu>, bytes: u64) -> Buffer {
-    upload(gpu, &vec![0xFF_u8; bytes.next_multiple_of(4) as usize])
-}
-
-/// Returns the values of a buffer.
-///
-/// # Panics
-/// If the device fails.
-pub fn download<T: Pod>(gpu: &Arc<Gpu>, buffer: &Buffer) -> Vec<T> {
-    static ONE: Mutex<()> = Mutex::new(());
-    let _guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let host = gpu.allocate(buffer.bytes(), Place::Readback, "a test's results");
-    let host = host.unwrap_or_else(|error| panic!("{error}"));
-    let copy = Copy { from: buffer.clone(), to: host.clone(), bytes: buffer.bytes() };
-    let recording = Recording::record(gpu, &[], &[copy], &[]);
-    let result = recording.and_then(|mut recording| recording.run("a test"));
-    result.unwrap_or_else(|error| panic!("{error}"));
-    host.values::<T>(0, buffer.bytes() as usize / size_of::<T>()).to_vec()
-}
-
 /// Returns the device of the tests, as the engine uses it.
 ///
 /// # Panics
@@ -133,4 +102,52 @@ pub fn device() -> crate::VulkanDevice {
             device.unwrap_or_else(|error| panic!("the tests need a Vulkan device: {error}"))
         })
         .clone()
+}
+
+/// Helpers of the tests beside the code.
+#[cfg(test)]
+mod inside {
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use bytemuck::Pod;
+
+    use super::upload;
+    use crate::dispatch::Dispatch;
+    use crate::raw::commands::{Copy, Recording};
+    use crate::raw::gpu::Gpu;
+    use crate::raw::memory::{Buffer, Place};
+
+    /// Runs dispatches one after the other, with the barriers that they need.
+    ///
+    /// # Panics
+    /// If the device fails.
+    pub(crate) fn run(gpu: &Arc<Gpu>, dispatches: &[Dispatch]) {
+        let recording = Recording::record(gpu, dispatches, &[], &[]);
+        let result = recording.and_then(|mut recording| recording.run("a test"));
+        result.unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Returns a device buffer in which every f32, and every f16, is a NaN.
+    ///
+    /// # Panics
+    /// If memory runs out.
+    pub(crate) fn poisoned(gpu: &Arc<Gpu>, bytes: u64) -> Buffer {
+        upload(gpu, &vec![0xFF_u8; bytes.next_multiple_of(4) as usize])
+    }
+
+    /// Returns the values of a buffer.
+    ///
+    /// # Panics
+    /// If the device fails.
+    pub(crate) fn download<T: Pod>(gpu: &Arc<Gpu>, buffer: &Buffer) -> Vec<T> {
+        static ONE: Mutex<()> = Mutex::new(());
+        let _guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let host = gpu.allocate(buffer.bytes(), Place::Readback, "a test's results");
+        let host = host.unwrap_or_else(|error| panic!("{error}"));
+        let copy = Copy { from: buffer.clone(), to: host.clone(), bytes: buffer.bytes() };
+        let recording = Recording::record(gpu, &[], &[copy], &[]);
+        let result = recording.and_then(|mut recording| recording.run("a test"));
+        result.unwrap_or_else(|error| panic!("{error}"));
+        host.values::<T>(0, buffer.bytes() as usize / size_of::<T>()).to_vec()
+    }
 }

@@ -32,7 +32,7 @@ const OPTIONS: ProgramOptions = ProgramOptions {
 fn a_lost_device_is_reported_and_set_up_again() {
     let model = Golden::load("gemma3-a").model;
     let device = device();
-    let mut program = device.load(&model, &OPTIONS).unwrap();
+    let mut program = device.load_plan(&model, model.plan(), &OPTIONS).unwrap();
     let before = program.run(&BATCH).unwrap().to_vec();
     for (failure, mark) in [
         (Injected::Loss, "lost"),
@@ -53,10 +53,10 @@ fn missing_memory_is_reported_and_nothing_is_kept() {
     let model = Golden::load("gemma3-a").model;
     let device = device();
     device.gpu().inject(Injected::Memory);
-    let error = device.load(&model, &OPTIONS).map(|_| ()).unwrap_err();
+    let error = device.load_plan(&model, model.plan(), &OPTIONS).map(|_| ()).unwrap_err();
     let BackendError::OutOfMemory { needed, .. } = error else { panic!("{error}") };
     assert!(needed > 0);
-    let mut program = device.load(&model, &OPTIONS).unwrap();
+    let mut program = device.load_plan(&model, model.plan(), &OPTIONS).unwrap();
     assert!(program.run(&BATCH).unwrap().iter().all(|logit| logit.is_finite()));
 }
 
@@ -67,7 +67,7 @@ fn more_sequences_than_a_frame_holds_are_refused() {
     for (sequences, tokens) in [((1 << 16) + 1, 4), (usize::MAX, 4), (1, (1 << 16) + 1)] {
         let width = Width { tokens, outputs: 1 };
         let options = ProgramOptions { sequences, width, ..OPTIONS };
-        let error = device.load(&model, &options).map(|_| ()).unwrap_err();
+        let error = device.load_plan(&model, model.plan(), &options).map(|_| ()).unwrap_err();
         assert!(matches!(error, BackendError::Unsupported { .. }), "{error}");
         assert!(error.to_string().contains("room for 65536 of each"), "{error}");
     }
@@ -78,7 +78,7 @@ fn a_chain_that_does_not_move_is_given_up() {
     // The model with quantised weights: its products of one row are chained.
     let model = Golden::load("gguf/gemma3-qat").model;
     let device = device();
-    let mut program = device.load(&model, &OPTIONS).unwrap();
+    let mut program = device.load_plan(&model, model.plan(), &OPTIONS).unwrap();
     let batch = Batch { tokens: &[5], positions: &[0], sequence_of: &[0], outputs: &[0], ..BATCH };
     let before = program.run(&batch).unwrap().to_vec();
     device.gpu().inject(Injected::Stall);
@@ -124,7 +124,7 @@ fn a_chain_of_several_rows_that_does_not_move_is_given_up() {
     let options = ProgramOptions { sequences: 3, blocks: 3, ..OPTIONS };
     for batch in [BATCH, lone] {
         let device = device();
-        let mut program = device.load(&model, &options).unwrap();
+        let mut program = device.load_plan(&model, model.plan(), &options).unwrap();
         let before = program.run(&batch).unwrap().to_vec();
         device.gpu().inject(Injected::Stall);
         assert_eq!(program.run(&batch).unwrap(), before, "the step is done again with barriers");
@@ -138,7 +138,7 @@ fn a_chain_of_several_rows_that_does_not_move_is_given_up() {
 #[test]
 fn a_batch_that_breaks_a_rule_costs_nothing() {
     let model = Golden::load("gemma3-a").model;
-    let mut program = device().load(&model, &OPTIONS).unwrap();
+    let mut program = device().load_plan(&model, model.plan(), &OPTIONS).unwrap();
     let before = program.run(&BATCH).unwrap().to_vec();
     let bad = Batch { tokens: &[5, 6, u32::MAX], ..BATCH };
     assert!(matches!(program.run(&bad), Err(BackendError::BadBatch { .. })));
@@ -148,7 +148,28 @@ fn a_batch_that_breaks_a_rule_costs_nothing() {
 /// Returns the processor together with a device of the test's own, which gets what fits.
 fn beside_the_processor(gpu: &VulkanDevice, choice: LayerChoice) -> DeviceGroup {
     let processor = CpuDevice::new(Some(2), None).unwrap();
-    DeviceGroup::pair(Box::new(processor), Box::new(gpu.clone()), choice)
+    DeviceGroup::new(vec![Box::new(processor), Box::new(gpu.clone())], choice)
+}
+
+#[test]
+fn a_program_says_which_gpu_holds_it() {
+    let model = Golden::load("gemma3-a").model;
+    let gpu = device();
+    let whole = gpu.load_plan(&model, model.plan(), &OPTIONS).unwrap();
+    assert_eq!(whole.facts().gpu, Some(gpu.uuid()));
+    assert_eq!(whole.facts().gpu_bytes(&whole.memory()), whole.memory().total());
+    let all = usize::MAX;
+    for (layers, holder) in [(0, None), (2, None), (all, Some(gpu.uuid()))] {
+        let devices = beside_the_processor(&gpu, LayerChoice::Exactly(layers));
+        let program = devices.load_plan(&model, model.plan(), &OPTIONS).unwrap();
+        assert_eq!(program.facts().gpu, holder, "{layers} layers");
+        let (bytes, memory) = (program.facts().gpu_bytes(&program.memory()), program.memory());
+        assert_eq!(
+            (bytes > 0, bytes < memory.total()),
+            (layers > 0, layers < all),
+            "{layers} layers"
+        );
+    }
 }
 
 #[test]
@@ -156,10 +177,12 @@ fn missing_memory_means_another_attempt() {
     let model = Golden::load("gemma3-a").model;
     let layers = model.plan().layers();
     let gpu = device();
-    let expected = gpu.load(&model, &OPTIONS).unwrap().run(&BATCH).unwrap().to_vec();
+    let expected =
+        gpu.load_plan(&model, model.plan(), &OPTIONS).unwrap().run(&BATCH).unwrap().to_vec();
     gpu.gpu().inject(Injected::Memory);
-    let mut program =
-        beside_the_processor(&gpu, LayerChoice::Fitting).load(&model, &OPTIONS).unwrap();
+    let mut program = beside_the_processor(&gpu, LayerChoice::Fitting)
+        .load_plan(&model, model.plan(), &OPTIONS)
+        .unwrap();
     // The memory of so small a model depends little on its layers: in the end all may be on either
     // device.
     let shares = &program.facts().shares;
@@ -176,17 +199,18 @@ fn a_number_of_layers_that_does_not_fit_is_an_error() {
     let gpu = device();
     let split = beside_the_processor(&gpu, LayerChoice::Exactly(2));
     gpu.gpu().inject(Injected::Memory);
-    let error = split.load(&model, &OPTIONS).map(|_| ()).unwrap_err();
+    let error = split.load_plan(&model, model.plan(), &OPTIONS).map(|_| ()).unwrap_err();
     assert!(matches!(error, BackendError::Unsupported { .. }), "{error}");
-    assert_eq!(split.load(&model, &OPTIONS).unwrap().facts().shares.len(), 2);
+    assert_eq!(split.load_plan(&model, model.plan(), &OPTIONS).unwrap().facts().shares.len(), 2);
 }
 
 #[test]
 fn a_device_that_is_lost_beside_the_processor_is_set_up_again() {
     let model = Golden::load("gemma3-a").model;
     let gpu = device();
-    let mut program =
-        beside_the_processor(&gpu, LayerChoice::Exactly(3)).load(&model, &OPTIONS).unwrap();
+    let mut program = beside_the_processor(&gpu, LayerChoice::Exactly(3))
+        .load_plan(&model, model.plan(), &OPTIONS)
+        .unwrap();
     let before = program.run(&BATCH).unwrap().to_vec();
     gpu.gpu().inject(Injected::Loss);
     let error = program.run(&BATCH).unwrap_err();

@@ -106,8 +106,8 @@ fn the_largest_logits_are_found_behind_a_cut() {
         goal: 0,
     };
     let cpu = Box::new(CpuDevice::new(Some(2), None).unwrap());
-    let both = DeviceGroup::pair(cpu, Box::new(device()), LayerChoice::Exactly(2));
-    let mut program = both.load(&golden.model, &options).unwrap();
+    let both = DeviceGroup::new(vec![cpu, Box::new(device())], LayerChoice::Exactly(2));
+    let mut program = both.load_plan(&golden.model, golden.model.plan(), &options).unwrap();
     assert!(program.facts().finds_top);
     let all = program.run(&batch).unwrap().to_vec();
     let vocabulary = golden.model.config().vocabulary;

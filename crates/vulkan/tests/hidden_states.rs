@@ -19,7 +19,7 @@ fn they_are_what_the_golden_logits_are_made_of() {
         let cpu = Box::new(CpuDevice::new(Some(2), None).unwrap());
         let layers = LayerChoice::Exactly(golden.model.plan().layers() - 1);
         let devices: [Box<dyn Device>; 2] =
-            [Box::new(device()), Box::new(DeviceGroup::pair(cpu, Box::new(device()), layers))];
+            [Box::new(device()), Box::new(DeviceGroup::new(vec![cpu, Box::new(device())], layers))];
         for device in devices {
             for chunk in [golden.ids.len(), 7] {
                 let device = device.as_ref();

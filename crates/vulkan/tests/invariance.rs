@@ -79,7 +79,8 @@ impl Crowd {
             sequences,
             blocks: sequences * blocks_each,
         };
-        let mut program = device().batch_invariant().load(model, &options).unwrap();
+        let mut program =
+            device().batch_invariant().load_plan(model, model.plan(), &options).unwrap();
         assert!(program.facts().is_invariant);
         // The sequences' blocks alternate.
         let block = |sequence: usize, index: usize| (index * sequences + sequence) as u32;
@@ -177,5 +178,11 @@ fn a_device_says_what_it_was_asked_for() {
         sequences: 1,
         blocks: 1,
     };
-    assert!(!device().load(&golden.model, &options).unwrap().facts().is_invariant);
+    assert!(
+        !device()
+            .load_plan(&golden.model, golden.model.plan(), &options)
+            .unwrap()
+            .facts()
+            .is_invariant
+    );
 }

@@ -81,7 +81,7 @@ fn pages_carry_a_sequence_to_another_program() {
         sequences_move_between_programs(&device(), &model, kv, seed);
         let layers = LayerChoice::Exactly(model.plan().layers() / 2);
         let cpu = Box::new(CpuDevice::new(Some(2), None).unwrap());
-        let both = DeviceGroup::pair(cpu, Box::new(device()), layers);
+        let both = DeviceGroup::new(vec![cpu, Box::new(device())], layers);
         sequences_move_between_programs(&both, &model, kv, seed);
     }
 }
@@ -150,8 +150,8 @@ fn plans_with_more_inputs_and_outputs_agree_with_the_reference() {
         let cpu = || Box::new(CpuDevice::new(Some(2), None).unwrap());
         let devices: [&dyn Device; 3] = [
             &device(),
-            &DeviceGroup::pair(cpu(), Box::new(device()), layers),
-            &DeviceGroup::pair(Box::new(device()), cpu(), layers),
+            &DeviceGroup::new(vec![cpu(), Box::new(device())], layers),
+            &DeviceGroup::new(vec![Box::new(device()), cpu()], layers),
         ];
         for (index, found) in devices.into_iter().enumerate() {
             let plan = if index == 0 { base.clone() } else { fusion::fuse(base.clone()) };
@@ -290,7 +290,7 @@ fn a_model_cut_anywhere_agrees_with_the_reference() {
         for (_, plan) in plans.filter(|(number, _)| takes(seed as usize / 2 + number, 2)) {
             for (first, second) in [(cpu(), gpu()), (gpu(), cpu()), (gpu(), gpu())] {
                 let layers = 1 + seed as usize % (plan.layers() - 1);
-                let both = DeviceGroup::pair(first, second, LayerChoice::Exactly(layers));
+                let both = DeviceGroup::new(vec![first, second], LayerChoice::Exactly(layers));
                 let found = traffic(&both, &model, plan.clone(), KvType::F32, seed);
                 let worst = relative_difference(&expected, &found);
                 let name = both.name();

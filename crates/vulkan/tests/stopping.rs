@@ -106,7 +106,7 @@ fn a_stopped_step_leaves_everything_as_if_it_had_not_run() {
     for (name, has_chains) in [("gemma3-a", false), ("gguf/gemma3-qat", true)] {
         let model = Golden::load(name).model;
         let device = device();
-        let mut program = device.load(&model, &OPTIONS).unwrap();
+        let mut program = device.load_plan(&model, model.plan(), &OPTIONS).unwrap();
         let layers = model.config().layers.len();
         for submissions in stop_everywhere(&mut *program, &device) {
             assert!(submissions > 2 * layers, "{name}: {submissions} submissions");
@@ -122,7 +122,7 @@ fn a_stopped_step_leaves_everything_as_if_it_had_not_run() {
 #[test]
 fn a_raised_flag_stops_before_the_first_submission() {
     let model = Golden::load("gemma3-a").model;
-    let mut program = device().load(&model, &OPTIONS).unwrap();
+    let mut program = device().load_plan(&model, model.plan(), &OPTIONS).unwrap();
     let steps = steps();
     let expected = steps.each_ref().map(|batch| bits(&mut *program, batch));
     let stop = Arc::new(AtomicBool::new(true));
@@ -142,7 +142,7 @@ fn a_raised_flag_stops_before_the_first_submission() {
 fn a_chain_that_fails_in_a_stopped_step_is_given_up() {
     let model = Golden::load("gguf/gemma3-qat").model;
     let device = device();
-    let mut program = device.load(&model, &OPTIONS).unwrap();
+    let mut program = device.load_plan(&model, model.plan(), &OPTIONS).unwrap();
     let [prompt, single, _] = steps();
     let expected = [&single, &prompt].map(|batch| bits(&mut *program, batch));
     let stop = Arc::new(AtomicBool::new(false));
@@ -166,7 +166,7 @@ fn a_model_on_two_devices_stops_on_each() {
     let gpu = device();
     let processor = CpuDevice::new(Some(2), None).unwrap();
     let split =
-        DeviceGroup::pair(Box::new(processor), Box::new(gpu.clone()), LayerChoice::Exactly(1));
-    let mut program = split.load(&model, &OPTIONS).unwrap();
+        DeviceGroup::new(vec![Box::new(processor), Box::new(gpu.clone())], LayerChoice::Exactly(1));
+    let mut program = split.load_plan(&model, model.plan(), &OPTIONS).unwrap();
     assert!(stop_everywhere(&mut *program, &gpu).iter().all(|&submissions| submissions > 2));
 }

@@ -59,10 +59,10 @@ impl Store {
             software: true,
             progress: Some(progress),
         });
-        device.load(model, &OPTIONS).unwrap();
+        device.load_plan(model, model.plan(), &OPTIONS).unwrap();
         let first = told.lock().unwrap().clone();
         // What the process has already decided is not measured again.
-        device.load(model, &OPTIONS).unwrap();
+        device.load_plan(model, model.plan(), &OPTIONS).unwrap();
         assert_eq!(*told.lock().unwrap(), first);
         let Some(&(last, total)) = first.last() else { return 0 };
         assert_eq!(last, total, "the end is told");
@@ -177,10 +177,10 @@ fn a_device_that_fails_meanwhile_is_reported() {
             })),
             ..Tuning::default()
         });
-        let error = tuned.load(&model, &OPTIONS).map(|_| ()).unwrap_err();
+        let error = tuned.load_plan(&model, model.plan(), &OPTIONS).map(|_| ()).unwrap_err();
         assert!(error.to_string().contains("--tune off"), "{error}");
     }
-    device.load(&model, &OPTIONS).unwrap();
+    device.load_plan(&model, model.plan(), &OPTIONS).unwrap();
 }
 
 /// Returns the number of shapes in the longest list for a kind of device.

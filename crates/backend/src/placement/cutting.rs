@@ -3,7 +3,7 @@
 use trine_model::{Plan, cut};
 
 use super::sizes::Sizes;
-use super::terms::{Cuts, Site};
+use super::terms::{Cuts, Site, common_bytes};
 use crate::device::LayerChoice;
 use crate::device_memory::MemoryKind;
 use crate::error::BackendError;
@@ -32,7 +32,9 @@ pub(super) fn distribute(
     let rest_fits = |taken: usize| taken == all || host.is_some();
     let even = even_shares(wanted, others.len());
     let is_given = choice != LayerChoice::Fitting;
-    let mut whole = Distribution { plan, sites, others: &others, host, sizes };
+    // Layers come before sequences: they leave a device only if not even one sequence has room.
+    let sizes = &sizes.of_one_sequence();
+    let whole = Distribution { plan, sites, others: &others, host, sizes };
     if rest_fits(wanted)
         && let Some(cuts) = whole.cut(&even)
         && (is_given || whole.fits(&cuts))
@@ -42,19 +44,6 @@ pub(super) fn distribute(
     if is_given {
         return Err(uncuttable(sites, &others, all - wanted));
     }
-    // With fewer sequences at a time everything may still fit.
-    let alone = sizes.of_one_sequence();
-    whole.sizes = &alone;
-    for shares in [even, whole.filled()] {
-        let taken: usize = shares.iter().sum();
-        if taken == all
-            && let Some(cuts) = whole.cut(&shares)
-            && whole.fits(&cuts)
-        {
-            return Ok(cuts);
-        }
-    }
-    whole.sizes = sizes;
     let shares = whole.filled();
     if rest_fits(shares.iter().sum())
         && let Some(cuts) = whole.cut(&shares)
@@ -90,8 +79,7 @@ impl Distribution<'_> {
                 continue;
             }
             let left = rest.layers() - layers;
-            let cannot_end_here = left == 0 || parts.len() == self.others.len();
-            if cannot_end_here {
+            if left == 0 {
                 parts.push((site, rest));
                 parts.reverse();
                 return Some(parts);
@@ -106,32 +94,54 @@ impl Distribution<'_> {
     }
 
     fn fits(&self, cuts: &Cuts) -> bool {
-        let last = cuts.len() - 1;
-        cuts.iter().enumerate().all(|(at, (site, part))| self.part_fits(*site, part, at == last))
+        let mut shared = 0;
+        let mut parts = cuts.iter().rev().zip(0..);
+        parts.all(|((site, part), at)| {
+            let fits = self.part_fits(*site, part, at == 0, shared);
+            shared += self.shared_bytes(*site, part, at == 0);
+            fits
+        })
     }
 
-    fn part_fits(&self, site: usize, part: &Plan, is_last: bool) -> bool {
-        let site = &self.sites[site];
+    /// Returns whether a part fits on a site, if GPUs that use the processor's memory have taken
+    /// `shared` bytes of it.
+    fn part_fits(&self, site: usize, part: &Plan, is_last: bool, shared: u64) -> bool {
         let least = self.sizes.least(is_last);
-        site.can_hold(part, &least, &(site.forecast)(part, &least))
+        let site = &self.sites[site];
+        let memory = (site.forecast)(part, &least);
+        let is_shared = site.memory.kind == MemoryKind::Shared;
+        let left = common_bytes(self.sites).filter(|_| is_shared);
+        site.can_hold(part, &least, &memory)
+            && left.is_none_or(|left| shared + memory.total() <= left)
+    }
+
+    /// Returns the bytes of the processor's memory that a part on a GPU takes.
+    fn shared_bytes(&self, site: usize, part: &Plan, is_last: bool) -> u64 {
+        let site = &self.sites[site];
+        match site.memory.kind {
+            MemoryKind::Shared => (site.forecast)(part, &self.sizes.least(is_last)).total(),
+            MemoryKind::Own | MemoryKind::Host => 0,
+        }
     }
 
     /// Returns as many layers for each site as fit, filling the last site first.
     fn filled(&self) -> Vec<usize> {
         let mut shares = vec![0; self.others.len()];
         let mut rest = self.plan.clone();
+        // The last site may have no room. The one before it is then the one that computes logits.
+        let (mut is_last, mut shared) = (true, 0);
         for (at, &site) in self.others.iter().enumerate().rev() {
-            let is_last = at + 1 == self.others.len();
-            let layers =
-                cut::last_layers_that_fit(&rest, |part| self.part_fits(site, part, is_last));
+            let layers = cut::last_layers_that_fit(&rest, |part| {
+                self.part_fits(site, part, is_last, shared)
+            });
             shares[at] = layers;
             if layers == 0 {
                 continue;
             }
-            match cut::cut(&rest, rest.layers() - layers) {
-                Some([before, _]) => rest = before,
-                None => break,
-            }
+            let Some([before, after]) = cut::cut(&rest, rest.layers() - layers) else { break };
+            shared += self.shared_bytes(site, &after, is_last);
+            is_last = false;
+            rest = before;
         }
         shares
     }

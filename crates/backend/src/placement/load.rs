@@ -18,26 +18,21 @@ const ATTEMPTS: [usize; 5] = [7, 6, 4, 2, 0];
 /// Devices that share a model, in the order in which they run its layers: the processor first, if
 /// it takes part.
 pub struct DeviceGroup {
-    devices: Vec<Box<dyn Device>>,
-    choice: LayerChoice,
+    members: Vec<Box<dyn Device>>,
+    layers: LayerChoice,
 }
 
 impl DeviceGroup {
     /// Creates a group of at least one device. The processor takes the layers that the others have
-    /// no room for; `choice` is how many the others take together.
-    pub fn new(devices: Vec<Box<dyn Device>>, choice: LayerChoice) -> Self {
-        Self { devices, choice }
-    }
-
-    /// Creates a group of the processor, or what stands for it, and one other device.
-    pub fn pair(first: Box<dyn Device>, second: Box<dyn Device>, choice: LayerChoice) -> Self {
-        Self::new(vec![first, second], choice)
+    /// no room for; `layers` is how many the others take together.
+    pub fn new(members: Vec<Box<dyn Device>>, layers: LayerChoice) -> Self {
+        Self { members, layers }
     }
 }
 
 impl Device for DeviceGroup {
     fn name(&self) -> String {
-        let names: Vec<String> = self.devices.iter().rev().map(|device| device.name()).collect();
+        let names: Vec<String> = self.members.iter().rev().map(|device| device.name()).collect();
         names.join(", with it ")
     }
 
@@ -51,8 +46,8 @@ impl Device for DeviceGroup {
     }
 
     fn members(&self) -> Option<Members<'_>> {
-        let devices = self.devices.iter().map(AsRef::as_ref).collect();
-        Some(Members { devices, layers: self.choice })
+        let devices = self.members.iter().map(AsRef::as_ref).collect();
+        Some(Members { devices, layers: self.layers })
     }
 }
 

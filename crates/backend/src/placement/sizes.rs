@@ -2,7 +2,7 @@
 
 use trine_model::{Plan, Rows, Width};
 
-use super::terms::{Bounds, CONTEXT_LEAST, Cuts, Demand, Part, Placement, Site};
+use super::terms::{Bounds, CONTEXT_LEAST, Cuts, Demand, Part, Placement, Site, common_bytes};
 use crate::batch::{BLOCK, ProgramOptions};
 use crate::device_memory::MemoryKind;
 use crate::error::BackendError;
@@ -15,6 +15,8 @@ pub(super) struct Sizes {
     sequences: usize,
     /// Further slots.
     kept: usize,
+    /// Most rows with logits in a step, if no more sequences run.
+    outputs: usize,
     /// The sizes of the whole, with a full context of blocks for each sequence.
     full: ProgramOptions,
     kv_memory: Option<u64>,
@@ -49,6 +51,7 @@ impl Sizes {
                 return Self {
                     sequences: full.sequences,
                     kept: 0,
+                    outputs: full.width.outputs,
                     full: *full,
                     kv_memory: None,
                     is_exact: true,
@@ -60,16 +63,16 @@ impl Sizes {
         let Bounds { sequences, kept, kv, rows, outputs, kv_memory, is_context_open, .. } = *bounds;
         let context = context.unwrap_or(bounds.context);
         let tokens = rows.min(most_rows).min(context.saturating_mul(sequences));
-        let outputs = if has_logits { outputs.max(sequences).min(tokens) } else { 0 };
+        let outputs = if has_logits { outputs.max(1) } else { 0 };
         let full = ProgramOptions {
-            width: Width { tokens, outputs },
+            width: Width { tokens, outputs: outputs_of(outputs, sequences, tokens) },
             kv,
             context,
             sequences: sequences + kept,
             blocks: context.div_ceil(BLOCK).saturating_mul(sequences),
         };
         let may_shrink = is_context_open && context > CONTEXT_LEAST;
-        Self { sequences, kept, full, kv_memory, is_exact: false, may_shrink }
+        Self { sequences, kept, outputs, full, kv_memory, is_exact: false, may_shrink }
     }
 
     /// Returns the blocks of one whole context.
@@ -91,11 +94,13 @@ impl Sizes {
         if self.is_exact {
             return part_of(self.full, is_last);
         }
-        part_of(self.with(self.sequences, self.context_blocks()), is_last)
+        part_of(self.with(self.sequences, self.sequences, self.context_blocks()), is_last)
     }
 
-    fn with(&self, slots: usize, blocks: usize) -> ProgramOptions {
-        ProgramOptions { sequences: slots, blocks, ..self.full }
+    fn with(&self, running: usize, slots: usize, blocks: usize) -> ProgramOptions {
+        let Width { tokens, .. } = self.full.width;
+        let width = Width { tokens, outputs: outputs_of(self.outputs, running, tokens) };
+        ProgramOptions { width, sequences: slots, blocks, ..self.full }
     }
 
     /// Chooses slots and blocks for parts that are cut.
@@ -107,17 +112,16 @@ impl Sizes {
         if self.is_exact {
             return Ok(parts.placement(self.full, self.sequences, self.full.blocks));
         }
-        for slots in self.slots() {
-            let running = slots.min(self.sequences);
+        if let Some((running, slots)) = self.slots(&parts) {
             let full = self.context_blocks() * running;
-            // More slots are worth their rings only if sequences have blocks to go with them.
-            let wanted = if slots > self.sequences { full / 2 } else { full / 4 };
-            let found = self.most_blocks(&parts, slots, full);
-            if let Some(blocks) = found.filter(|&blocks| blocks >= wanted) {
-                return Ok(parts.placement(self.with(slots, blocks), running, full));
-            }
+            let least = self.least_blocks(running, slots);
+            // Memory grows linearly with blocks, except for rounding.
+            let blocks = largest(least, full, (full / 256).max(1), |blocks| {
+                self.fit(&parts, self.with(running, slots, blocks))
+            });
+            return Ok(parts.placement(self.with(running, slots, blocks), running, full));
         }
-        let least = self.with(1, self.context_blocks());
+        let least = self.with(1, 1, self.context_blocks());
         // The host's memory limits what is taken, but refuses nothing that was asked for.
         let memory = parts.memory(least);
         if !self.may_shrink && self.budget_holds(&memory) && parts.fit_hard(least, &memory) {
@@ -126,43 +130,35 @@ impl Sizes {
         Err(self.no_room(&parts, least.context, &memory))
     }
 
-    /// Returns the numbers of slots to try, the largest first.
-    fn slots(&self) -> impl Iterator<Item = usize> + use<> {
-        let (all, sequences) = (self.sequences + self.kept, self.sequences);
-        let kept = std::iter::once(all).filter(move |&all| all > sequences);
-        kept.chain(std::iter::successors(Some(sequences), |&slots| {
-            (slots > 1).then_some(slots / 2)
-        }))
-    }
-
-    /// Returns the most blocks, up to `full`, with which all parts fit, or `None` if not even one
-    /// context fits.
-    fn most_blocks(&self, parts: &Cut<'_>, slots: usize, full: usize) -> Option<usize> {
-        let least = self.context_blocks();
-        let fits = |blocks: usize| {
-            let options = self.with(slots, blocks);
-            let memory = parts.memory(options);
-            parts.fit_hard(options, &memory)
-                && parts.fit_soft(&memory)
-                && self.budget_holds(&memory)
+    /// Returns how many sequences run at the same time and how many slots there are: as many as
+    /// fit with the blocks that make them worth having. Returns `None` if not even one sequence
+    /// fits.
+    fn slots(&self, parts: &Cut<'_>) -> Option<(usize, usize)> {
+        let fit = |running: usize, slots: usize| {
+            self.fit(parts, self.with(running, slots, self.least_blocks(running, slots)))
         };
-        if fits(full) {
-            return Some(full);
+        if self.kept > 0 && fit(self.sequences, self.sequences + self.kept) {
+            return Some((self.sequences, self.sequences + self.kept));
         }
-        if !fits(least) {
+        if !fit(1, 1) {
             return None;
         }
-        // Memory grows linearly with blocks, except for rounding.
-        let (mut low, mut high) = (least, full);
-        while high - low > (full / 256).max(1) {
-            let middle = low + (high - low) / 2;
-            if fits(middle) {
-                low = middle;
-            } else {
-                high = middle;
-            }
-        }
-        Some(low)
+        let running = largest(1, self.sequences, 1, |running| fit(running, running));
+        Some((running, running))
+    }
+
+    /// Returns the fewest blocks that are worth so many slots: a quarter of the sequences' whole
+    /// contexts, or half of them if there are slots for kept sequences; at least one context.
+    fn least_blocks(&self, running: usize, slots: usize) -> usize {
+        let full = self.context_blocks() * running;
+        let share = if slots > running { full / 2 } else { full / 4 };
+        share.max(self.context_blocks())
+    }
+
+    /// Returns whether parts of these sizes fit, and leave others their share of the host's memory.
+    fn fit(&self, parts: &Cut<'_>, options: ProgramOptions) -> bool {
+        let memory = parts.memory(options);
+        parts.fit_hard(options, &memory) && parts.fit_soft(&memory) && self.budget_holds(&memory)
     }
 
     fn budget_holds(&self, memory: &[Memory]) -> bool {
@@ -186,6 +182,30 @@ impl Sizes {
             device: parts.names(),
         }
     }
+}
+
+/// Returns the rows with logits in a step: at least one for each sequence that runs, and no more
+/// than the step has. `wanted` is 0 for a Plan without logits.
+fn outputs_of(wanted: usize, running: usize, tokens: usize) -> usize {
+    if wanted == 0 { 0 } else { wanted.max(running).min(tokens) }
+}
+
+/// Returns the largest number from `low` to `high` that fits, or one that is less than `step`
+/// smaller; `low` has to fit.
+fn largest(low: usize, high: usize, step: usize, fits: impl Fn(usize) -> bool) -> usize {
+    if low >= high || fits(high) {
+        return high.max(low);
+    }
+    let (mut low, mut high) = (low, high);
+    while high - low > step {
+        let middle = low + (high - low) / 2;
+        if fits(middle) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    low
 }
 
 /// Returns the bytes of keys and values of all parts.
@@ -225,23 +245,39 @@ impl Cut<'_> {
         self.cuts.iter().map(|(site, _)| &self.sites[*site]).zip(memory)
     }
 
-    /// Returns whether each device can hold its part.
+    /// Returns whether each device can hold its part, and the processor's memory those of all GPUs
+    /// that use it.
     fn fit_hard(&self, options: ProgramOptions, memory: &[Memory]) -> bool {
         let last = self.cuts.len() - 1;
+        let parts = self.with_sites(memory);
+        let shared = parts.filter(|(site, _)| site.memory.kind == MemoryKind::Shared);
+        let shared: u64 = shared.map(|(_, memory)| memory.total()).sum();
+        if common_bytes(self.sites).is_some_and(|free| shared > free) {
+            return false;
+        }
         self.cuts.iter().zip(memory).enumerate().all(|(at, ((site, plan), memory))| {
             self.sites[*site].can_hold(plan, &part_of(options, at == last), memory)
         })
     }
 
     /// Returns whether keys and values take at most half of what weights and working memory leave
-    /// of the host's memory. The other half is for other programs and the file cache.
+    /// of the processor's memory. The other half is for other programs and the file cache. What
+    /// GPUs take of this memory and what the processor takes are counted together; if it is not
+    /// known how much is free for all, each GPU's own limit takes its place.
     fn fit_soft(&self, memory: &[Memory]) -> bool {
-        self.with_sites(memory).all(|(site, memory)| match site.memory.kind {
-            MemoryKind::Own => true,
-            MemoryKind::Shared | MemoryKind::Host => site.free.is_none_or(|free| {
-                memory.caches <= free.saturating_sub(memory.weights + memory.scratch) / 2
-            }),
-        })
+        let leaves_half = |free: u64, memory: Memory| {
+            memory.caches <= free.saturating_sub(memory.weights + memory.scratch) / 2
+        };
+        let mut of_processor =
+            self.with_sites(memory).filter(|(site, _)| site.memory.kind != MemoryKind::Own);
+        match common_bytes(self.sites) {
+            Some(free) => {
+                let sum = of_processor.fold(Memory::default(), |sum, (_, memory)| sum + *memory);
+                leaves_half(free, sum)
+            }
+            None => of_processor
+                .all(|(site, memory)| site.free.is_none_or(|free| leaves_half(free, *memory))),
+        }
     }
 
     fn names(&self) -> String {
@@ -262,6 +298,7 @@ impl Cut<'_> {
             options: part_of(options, at == last),
             memory,
             device_memory: self.sites[site].memory,
+            most_rows: self.sites[site].most_rows,
         };
         let parts = self.cuts.into_iter().zip(memory).enumerate().map(part).collect();
         Placement { parts, options, running, full_blocks, depth }

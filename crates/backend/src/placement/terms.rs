@@ -25,6 +25,11 @@ pub struct Site<'a> {
     pub forecast: Forecast<'a>,
 }
 
+/// Returns the bytes that sites share whose memory is the processor's, `None` for no limit.
+pub(super) fn common_bytes(sites: &[Site<'_>]) -> Option<u64> {
+    sites.iter().find(|site| site.memory.kind == MemoryKind::Host)?.free
+}
+
 impl Site<'_> {
     /// Returns whether the device has the memory that a part would hold, and buffers large enough
     /// for its caches. The host refuses nothing.
@@ -48,6 +53,16 @@ pub enum Demand {
     Within(Bounds),
 }
 
+impl Demand {
+    /// Returns the positions of a sequence that are asked for.
+    pub fn context(&self) -> usize {
+        match self {
+            Demand::Exactly(options) => options.context,
+            Demand::Within(bounds) => bounds.context,
+        }
+    }
+}
+
 /// Bounds of a Program's sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
@@ -63,7 +78,7 @@ pub struct Bounds {
     pub kept: usize,
     /// Most rows in a step.
     pub rows: usize,
-    /// Most rows with logits in a step; never fewer than sequences.
+    /// Most rows with logits in a step; there are more if more sequences run.
     pub outputs: usize,
     /// Most bytes of keys and values on all devices together; `None` for what is free.
     pub kv_memory: Option<u64>,
@@ -103,6 +118,8 @@ pub struct Part {
     pub memory: Memory,
     /// The device's memory before it is loaded.
     pub device_memory: DeviceMemory,
+    /// Most rows in a step that suit the device, if that matters.
+    pub most_rows: Option<usize>,
 }
 
 impl Placement {
@@ -137,6 +154,19 @@ impl fmt::Display for Placement {
             if part.memory.mapped > 0 {
                 let bytes = unit.text(part.memory.mapped);
                 writeln!(f, "part {index} reads {bytes} {} of weights from the file", unit.name)?;
+            }
+        }
+        for (index, part) in self.parts.iter().enumerate() {
+            if let Some(largest) = part.limiting_buffer() {
+                let bytes = unit.text(largest);
+                let unit = unit.name;
+                writeln!(
+                    f,
+                    "part {index} keeps at most {bytes} {unit} of each layer's keys and values: a buffer has no more"
+                )?;
+            }
+            if let Some(rows) = part.most_rows {
+                writeln!(f, "part {index} suits steps of up to {}", counted(rows, "token"))?;
             }
         }
         let ProgramOptions { context, sequences, blocks, width, kv, .. } = self.options;
@@ -187,6 +217,12 @@ impl Unit {
 }
 
 impl Part {
+    /// Returns the most bytes of a buffer, if they are less than the memory that is free.
+    fn limiting_buffer(&self) -> Option<u64> {
+        let DeviceMemory { free, largest_buffer, .. } = self.device_memory;
+        largest_buffer.filter(|&largest| free.is_none_or(|free| largest < free))
+    }
+
     /// Returns the columns on its memory and its device.
     fn columns(&self, unit: Unit) -> String {
         let Memory { weights, caches, scratch, .. } = self.memory;

@@ -145,12 +145,45 @@ fn layers_come_before_slots_and_blocks() {
     // Next, the slots for kept sequences are given up.
     assert_eq!(fitting(needed(4, 8, 64)), (whole.clone(), 8, 64, 8));
     assert_eq!(fitting(needed(4, 8, 32)), (whole.clone(), 8, 32, 8));
-    // Next, fewer sequences run at the same time, each with a quarter of its context or more.
+    // Next, fewer sequences run at the same time, as many as have a quarter of their contexts.
+    assert_eq!(fitting(needed(4, 7, 28)), (whole.clone(), 7, 28, 7));
+    assert_eq!(fitting(needed(4, 7, 28) - 1), (whole.clone(), 6, 30, 6));
     assert_eq!(fitting(needed(4, 4, 16)), (whole.clone(), 4, 16, 4));
     assert_eq!(fitting(needed(4, 1, 16)), (whole, 1, 16, 1));
     // Finally, layers go to the processor, and there is room again.
-    assert_eq!(fitting(needed(4, 1, 16) - 1), (vec![(0, 1), (1, 3)], 4, 25, 4));
+    assert_eq!(fitting(needed(4, 1, 16) - 1), (vec![(0, 1), (1, 3)], 5, 24, 5));
     assert_eq!(fitting(0), (vec![(0, 4)], 10, 128, 8));
+}
+
+/// However many sequences are asked for, the GPU keeps the layers that it has for one.
+#[test]
+fn layers_do_not_leave_for_the_sake_of_sequences() {
+    for free in (0..=needed(4, 2, 16)).chain([needed(4, 20, 80)]) {
+        let sites = [host(), gpu(free)];
+        let layers = |sequences| {
+            let bounds = Bounds { sequences, outputs: 1, ..BOUNDS };
+            placed(&sites, LayerChoice::Fitting, bounds).unwrap().0
+        };
+        let one = layers(1);
+        for sequences in [2, 3, 8, 100, 4096] {
+            assert_eq!(layers(sequences), one, "{sequences} sequences, {free} bytes");
+        }
+    }
+}
+
+/// Rows with logits take working memory, so fewer sequences have fewer.
+#[test]
+fn logits_are_of_the_sequences_that_run() {
+    let outputs = |sequences, free| {
+        let bounds = Bounds { sequences, outputs: 3, ..BOUNDS };
+        let sites = [gpu(free)];
+        let placement = place(&plan(4), &sites, LayerChoice::Fitting, &Demand::Within(bounds));
+        let Placement { options, running, .. } = placement.unwrap();
+        (running, options.width.outputs)
+    };
+    assert_eq!(outputs(50, u64::MAX), (50, 50));
+    assert_eq!(outputs(50, needed(4, 5, 20)), (5, 5));
+    assert_eq!(outputs(50, needed(4, 1, 16)), (1, 3));
 }
 
 /// A layer's keys and values are one buffer, which may have less than the memory that is free.
@@ -190,9 +223,34 @@ fn several_gpus_share_evenly_where_all_fit() {
     assert_eq!(place(&[one, much], true, Fitting).unwrap(), [(2, 4)]);
     // What neither has room for goes to the processor. Without one, that is an error that says what
     // is missing.
-    assert_eq!(place(&[180, needed(1, 8, 16)], true, Fitting).unwrap(), [(0, 3), (2, 1)]);
+    assert_eq!(place(&[116, needed(1, 8, 16)], true, Fitting).unwrap(), [(0, 3), (2, 1)]);
     let error = place(&[180, one], false, Fitting).unwrap_err();
     assert!(error.contains("a context of 512 needs") && error.contains("Own with Own"), "{error}");
+}
+
+/// Logits take working memory where the last layers are, whichever site that is.
+#[test]
+fn the_site_with_the_last_layers_has_room_for_logits() {
+    const ROW: u64 = 20;
+    let with_logits = |free| Site {
+        forecast: Box::new(|plan, options| {
+            let memory = forecast(plan, options);
+            Memory { scratch: SCRATCH + ROW * options.width.outputs as u64, ..memory }
+        }),
+        ..gpu(free)
+    };
+    let bounds = Bounds { sequences: 1, kept: 0, outputs: 8, ..BOUNDS };
+    let layers = |free: [u64; 2]| {
+        let sites: Vec<Site<'_>> = std::iter::once(host()).chain(free.map(with_logits)).collect();
+        let placement = place(&plan(4), &sites, LayerChoice::Fitting, &Demand::Within(bounds));
+        let parts = placement.unwrap().parts;
+        parts.iter().map(|part| (part.site, part.plan.layers())).collect::<Vec<_>>()
+    };
+    let three = needed(3, 1, 16) + 8 * ROW;
+    assert_eq!(layers([0, three]), [(0, 1), (2, 3)]);
+    assert_eq!(layers([0, three - 1]), [(0, 2), (2, 2)]);
+    assert_eq!(layers([three, 0]), [(0, 1), (1, 3)]);
+    assert_eq!(layers([three - 1, 0]), [(0, 2), (1, 2)]);
 }
 
 #[test]
@@ -205,11 +263,44 @@ fn kv_memory_is_a_budget() {
     let whole = vec![(1, 4)];
     assert_eq!(placed(caches(10, 128)).unwrap(), (whole.clone(), 10, 128, 8));
     assert_eq!(placed(caches(10, 128) / 2).unwrap(), (whole.clone(), 8, 56, 8));
-    assert_eq!(placed(caches(10, 128) / 4).unwrap(), (whole.clone(), 4, 28, 4));
+    assert_eq!(placed(caches(10, 128) / 4).unwrap(), (whole.clone(), 5, 25, 5));
     assert_eq!(placed(caches(1, 16)).unwrap(), (whole, 1, 16, 1));
     let error = placed(caches(1, 16) - 1).unwrap_err();
     let mark = "one sequence of 512 positions within a KV memory of 147 bytes needs 148 bytes";
     assert!(error.contains(mark), "{error}");
+}
+
+/// A GPU without memory of its own and the processor take theirs from the same.
+#[test]
+fn memory_that_is_shared_is_counted_once() {
+    let shared = |free| site(MemoryKind::Shared, Some(free));
+    let chosen = |bytes, gpus: &[u64], layers| {
+        let gpus = gpus.iter().map(|&free| shared(free));
+        let sites: Vec<Site<'_>> =
+            std::iter::once(site(MemoryKind::Host, Some(bytes))).chain(gpus).collect();
+        placed(&sites, layers, BOUNDS).unwrap()
+    };
+    let placed = |bytes, gpus: &[u64]| chosen(bytes, gpus, LayerChoice::Fitting);
+    // All layers, with half of what is left for keys and values.
+    let fixed = 4 * LAYER + HEAD + SCRATCH;
+    let caches = |slots: u64, blocks: u64| 2 * (BLOCK_BYTES * blocks + RING_BYTES * slots);
+    let all = fixed + 2 * caches(10, 128);
+    assert_eq!(placed(all, &[all]), (vec![(1, 4)], 10, 128, 8));
+    assert_eq!(placed(all - 1, &[all]), (vec![(1, 4)], 10, 127, 8));
+    // The GPU offers more than is free.
+    assert_eq!(placed(needed(3, 1, 16), &[all]).0, [(0, 1), (1, 3)]);
+    // Two of them need working memory twice.
+    assert_eq!(placed(needed(4, 1, 16) + SCRATCH, &[all, all]).0, [(1, 2), (2, 2)]);
+    assert_eq!(placed(needed(4, 1, 16), &[all, all]).0, [(2, 4)]);
+    assert_eq!(placed(needed(4, 1, 16) - 1, &[all, all]).0, [(0, 1), (2, 3)]);
+    // What the GPU can have of it may be full.
+    assert_eq!(placed(all, &[needed(4, 10, 128)]), (vec![(1, 4)], 10, 128, 8));
+    assert_eq!(placed(all, &[needed(4, 1, 16)]), (vec![(1, 4)], 1, 16, 1));
+    // The keys and values of both parts together leave half.
+    let both = fixed + SCRATCH + 2 * caches(10, 128);
+    let three = |bytes| chosen(bytes, &[both], LayerChoice::Exactly(3));
+    assert_eq!(three(both), (vec![(0, 1), (1, 3)], 10, 128, 8));
+    assert_eq!(three(both - 1), (vec![(0, 1), (1, 3)], 10, 127, 8));
 }
 
 #[test]
@@ -229,6 +320,10 @@ fn an_open_context_shrinks_and_a_chosen_one_does_not() {
     assert_eq!(context(&host(0), bounds), Ok(CONTEXT_LEAST));
     let chosen = Bounds { is_context_open: false, ..bounds };
     assert_eq!(context(&host(0), chosen), Ok(8192));
+    // Layers that fill a GPU's share of the processor's memory leave the context as it is.
+    let full = site(MemoryKind::Shared, Some(needed(3, 1, 256)));
+    let sites = [site(MemoryKind::Host, Some(with(1000))), full];
+    assert_eq!(context(&sites, bounds), Ok(8192));
     // A GPU without the processor's help does.
     let alone = |blocks| [gpu(needed(4, 1, blocks))];
     assert_eq!(context(&alone(128), bounds), Ok(4096));
@@ -266,13 +361,22 @@ fn a_placement_prints_its_parts() {
         "{text}"
     );
     assert!(lines[2].starts_with("1     1-3         7  ") && lines[2].ends_with("  Own"), "{text}");
-    let sizes = "4 sequences at once of up to 512 positions, 4 slots; 1 step at once of up to 64 tokens, 8 with logits";
+    let sizes = "5 sequences at once of up to 512 positions, 5 slots; 1 step at once of up to 64 tokens, 8 with logits";
     assert_eq!(lines[3], sizes);
     let columns: Vec<&str> = lines[2].split_whitespace().collect();
     assert_eq!(columns[2..8], ["7", "0.00", "0.00", "0.00", "0.00", "0.00"], "{text}");
     assert!(lines[0].contains("free MB"), "{text}");
-    let blocks = "25 blocks of 32 positions: 64 would hold every sequence's whole context";
+    let blocks = "24 blocks of 32 positions: 80 would hold every sequence's whole context";
     assert!(lines[4].ends_with(blocks), "{text}");
+    let limited = |largest| {
+        let mut site = Site { most_rows: Some(16), ..gpu(100_000) };
+        site.memory.largest_buffer = Some(largest);
+        place(&plan(4), &[site], LayerChoice::Fitting, &demand).unwrap().to_string()
+    };
+    let text = limited(100_000);
+    assert!(text.contains("\npart 0 suits steps of up to 16 tokens\n"), "{text}");
+    assert!(!text.contains("a buffer"), "it has more than is free: {text}");
+    assert!(limited(4 * BLOCK as u64 * 100).contains("of each layer's keys and values"), "{text}");
     let whole = place(&plan(4), &[host()], LayerChoice::Fitting, &demand).unwrap().to_string();
     assert!(
         whole.ends_with("128 blocks of 32 positions: every sequence's whole context"),

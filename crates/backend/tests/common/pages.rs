@@ -60,7 +60,7 @@ pub fn sequences_move_between_programs(device: &dyn Device, model: &Model, kv: K
         sequences: 3,
         blocks: 12,
     };
-    let mut programs = [0, 1].map(|_| device.load(model, &options).unwrap());
+    let mut programs = [0, 1].map(|_| device.load_plan(model, model.plan(), &options).unwrap());
     let views = [
         SequenceView { slot: 1, blocks: &[7, 2, 9, 4] },
         SequenceView { slot: 2, blocks: &[3, 11, 0, 6] },

@@ -48,9 +48,13 @@ impl Partials {
     /// Makes room for `count` query vectors of the shape's head size; see
     /// [`AttentionPlan::partials_needed`].
     pub fn new(count: usize, shape: &AttentionShape) -> Result<Self, AttentionError> {
-        let width = shape.padded();
-        let length = count.saturating_mul(width.saturating_add(2));
-        Ok(Partials { buffer: SharedBuffer::new(length)?, count, width })
+        let buffer = SharedBuffer::new(Self::elements(count, shape))?;
+        Ok(Partials { buffer, count, width: shape.padded() })
+    }
+
+    /// Returns the number of floats that `count` query vectors of the shape's head size take.
+    pub fn elements(count: usize, shape: &AttentionShape) -> usize {
+        count.saturating_mul(shape.padded().saturating_add(2))
     }
 
     /// Bytes reserved.

@@ -40,11 +40,6 @@ impl AttentionKind {
         })
     }
 
-    /// Returns whether a step with these properties has this kind.
-    fn fits(&self, shape: &AttentionShape, ring: Option<usize>) -> bool {
-        self.shape == *shape && self.ring == ring
-    }
-
     /// Lists the batch's sequences as this kind of layer addresses them, and plans their attention.
     pub(super) fn prepare<'a>(
         &mut self,
@@ -81,7 +76,19 @@ pub(super) fn attention_kinds(
     plan: &Plan,
     options: &ProgramOptions,
 ) -> Result<(Vec<AttentionKind>, Vec<usize>), AttentionError> {
-    let mut kinds: Vec<AttentionKind> = Vec::new();
+    let (kinds, of_step) = kinds(plan, options);
+    let make =
+        |(shape, ring)| AttentionKind::new(shape, ring, cache_positions(ring, options), options);
+    Ok((kinds.into_iter().map(make).collect::<Result<_, _>>()?, of_step))
+}
+
+/// Returns the distinct shapes of attention in a Plan with their ring lengths, and the index of its
+/// own for each step.
+pub(super) fn kinds(
+    plan: &Plan,
+    options: &ProgramOptions,
+) -> (Vec<(AttentionShape, Option<usize>)>, Vec<usize>) {
+    let mut kinds = Vec::new();
     let mut of_step = Vec::with_capacity(plan.steps.len());
     for step in &plan.steps {
         let Op::Attend { cache, heads, scale, window, .. } = &step.op else {
@@ -96,14 +103,14 @@ pub(super) fn attention_kinds(
             window: *window,
             scale: *scale,
         };
-        let ring = ring_of(plan, *cache, options);
-        let known = kinds.iter().position(|kind| kind.fits(&shape, ring));
+        let kind = (shape, ring_of(plan, *cache, options));
+        let known = kinds.iter().position(|known| *known == kind);
         if known.is_none() {
-            kinds.push(AttentionKind::new(shape, ring, cache_positions(ring, options), options)?);
+            kinds.push(kind);
         }
         of_step.push(known.unwrap_or(kinds.len() - 1));
     }
-    Ok((kinds, of_step))
+    (kinds, of_step)
 }
 
 /// Returns the ring length of a cache; `None` for blocks.

@@ -3,8 +3,8 @@
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
-use trine_backend::{BLOCK, Demand, ProgramOptions, placement};
-use trine_model::{Cost, KvType, Model, Plan, Scratch, Width, Workload};
+use trine_backend::{Demand, Memory, placement};
+use trine_model::{Cost, KvType, Model, Plan, Workload};
 use trine_vulkan::{Outline, VulkanDevice};
 
 use crate::cli::ExplainArgs;
@@ -14,21 +14,9 @@ use crate::forecast::{PRESETS, Preset, preset};
 use crate::model_source::{Source, find};
 use crate::options::Settings;
 use crate::output;
-use crate::placed::{Machine, Placed};
+use crate::placed::{Machine, Needs, Placed};
 use crate::session::{PREFILL, Sizes, formats};
 use crate::terminal;
-
-/// Longest context assumed if none is asked for, as when a model runs.
-const CONTEXT: usize = 8192;
-
-/// Memory of a running model, computed from the Plan.
-#[derive(Debug, Serialize)]
-pub(crate) struct MemoryNeeds {
-    weight_bytes: u64,
-    cache_bytes: u64,
-    scratch_bytes: u64,
-    pub(crate) total_bytes: u64,
-}
 
 /// Cost of one kind of step.
 #[derive(Debug, Serialize)]
@@ -53,13 +41,11 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
     if args.placement.device.is_some() {
         return on_devices(&args, &source);
     }
-    let settings = Settings::measuring(&args.placement, KvType::F16);
+    let settings =
+        Settings { kv_memory: None, ..Settings::measuring(&args.placement, KvType::F16) };
     let model = source.open(settings.quantize)?;
     let most = model.config().context;
-    let context = settings.context.unwrap_or(most.min(CONTEXT));
-    for (what, found) in
-        [("--context", context), ("-p", args.prompt), ("--depth", args.depth.saturating_add(1))]
-    {
+    for (what, found) in [("-p", args.prompt), ("--depth", args.depth.saturating_add(1))] {
         if found > most {
             bail!(
                 "{what} asks for {found} positions, {} was made for {most}; use at most {most}",
@@ -67,8 +53,10 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
             );
         }
     }
+    let options = Sizes::default().options(&source.name(), &model, &settings)?;
+    let context = options.demand(most)?.context();
     let plan = model.plan();
-    let memory = memory(&plan, 1, context, settings.kv);
+    let memory = Needs::new(1, context, settings.kv).memory(&plan);
     let costs = [
         step_cost(
             &plan,
@@ -88,7 +76,13 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
             "model": source.name(),
             "context": context,
             "kv": settings.kv,
-            "memory": memory,
+            "memory": {
+                "weight_bytes": memory.weights,
+                "mapped_bytes": memory.mapped,
+                "cache_bytes": memory.caches,
+                "scratch_bytes": memory.scratch,
+                "total_bytes": memory.total(),
+            },
             "costs": costs,
             "plan": steps(&plan, Workload::decode(1, args.depth, settings.kv)),
         }));
@@ -118,10 +112,17 @@ fn check(args: &ExplainArgs) -> Result<()> {
             machines.join(", ")
         )));
     }
-    if args.sequences.is_some() && device.is_none() {
-        return Err(usage(
-            "--sequences changes where a model has room: give --device beside it".to_owned(),
-        ));
+    for (is_given, option) in [
+        (args.sequences.is_some(), "--sequences"),
+        (args.placement.kv_memory.is_some(), "--kv-memory"),
+        (args.placement.gpu_layers.is_some(), "--gpu-layers"),
+        (args.placement.batch_invariant, "--batch-invariant"),
+    ] {
+        if is_given && device.is_none() {
+            return Err(usage(format!(
+                "{option} changes where a model has room: give --device beside it"
+            )));
+        }
     }
     if args.depth > 0 && device.is_some() {
         return Err(usage("--depth changes the cost, which is shown without --device".to_owned()));
@@ -192,18 +193,6 @@ fn placed(args: &ExplainArgs, settings: &Settings, plan: &Plan, demand: &Demand)
     Ok(Placed::new(placement, gpus, demand))
 }
 
-/// Returns the memory of a model that runs `sequences` sequences of `context` positions.
-pub(crate) fn memory(plan: &Plan, sequences: usize, context: usize, kv: KvType) -> MemoryNeeds {
-    let width = Width { tokens: PREFILL.min(context).max(sequences), outputs: sequences };
-    let blocks = sequences * context.div_ceil(BLOCK);
-    let options = ProgramOptions { width, kv, context, sequences, blocks };
-    let weight_bytes = plan.weights.iter().map(|weight| weight.bytes()).sum();
-    let cache_bytes = plan.caches.iter().map(|cache| options.cache_bytes(cache)).sum();
-    let scratch_bytes = Scratch::place(plan, width).bytes as u64;
-    let total_bytes = weight_bytes + cache_bytes + scratch_bytes;
-    MemoryNeeds { weight_bytes, cache_bytes, scratch_bytes, total_bytes }
-}
-
 fn step_cost(plan: &Plan, what: String, tokens: usize, workload: Workload) -> StepCost {
     let cost = plan.cost(workload);
     let memory_bytes = cost.memory_bytes();
@@ -233,7 +222,7 @@ fn describe(
     model: &Model,
     context: usize,
     kv: KvType,
-    memory: &MemoryNeeds,
+    memory: &Memory,
     costs: &[StepCost],
 ) -> String {
     let mut text = format!(
@@ -248,12 +237,16 @@ fn describe(
     ));
     let kv = format!("keys and values, {}", kv.name());
     for (what, bytes) in [
-        ("in all", memory.total_bytes),
-        ("weights", memory.weight_bytes),
-        (kv.as_str(), memory.cache_bytes),
-        ("activations", memory.scratch_bytes),
+        ("in all", memory.total()),
+        ("weights", memory.weights),
+        (kv.as_str(), memory.caches),
+        ("activations", memory.scratch),
     ] {
         text.push_str(&format!("  {what:<24} {:>12}\n", output::bytes(bytes)));
+    }
+    if memory.mapped > 0 {
+        let bytes = output::bytes(memory.mapped);
+        text.push_str(&format!("  {:<24} {bytes:>12}\n", "read from the file"));
     }
     for cost in costs {
         text.push_str(&format!("\nCost of {}\n", cost.what));

@@ -3,11 +3,10 @@
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::json;
-use trine_model::{KvType, Model, Plan, Workload, cut};
+use trine_model::{KvType, Model, Plan, Workload};
 use trine_vulkan::TuningMode;
 
 use crate::cli::PlanArgs;
-use crate::commands::explain;
 use crate::device::{DeviceChoice, GpuOptions};
 use crate::failure::usage;
 use crate::forecast::{
@@ -16,6 +15,7 @@ use crate::forecast::{
 use crate::measured;
 use crate::model_source::find;
 use crate::output;
+use crate::placed::Needs;
 use crate::session::formats;
 use crate::terminal;
 
@@ -79,7 +79,7 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
         token: Work::of(&plan, Workload::decode(1, contexts[0] - 1, kv)),
         generation: pairs
             .map(|(batch, at)| generation_row(&plan, &machine, drafts, kv, batch, at))
-            .collect(),
+            .collect::<Result<_>>()?,
         prompts: contexts.iter().map(|&at| forecast::prompt(&plan, &machine, kv, at)).collect(),
     };
     match args.json {
@@ -176,6 +176,11 @@ fn is_gpu(name: &str) -> bool {
 fn gpu(name: &str, model: &Model) -> Result<Machine> {
     let choice = DeviceChoice::parse(name)
         .map_err(|reason| usage(format!("--device {}: {reason}", terminal::harmless(name))))?;
+    if matches!(&choice, DeviceChoice::Vulkan(choices) if choices.len() > 1) {
+        return Err(usage(
+            "`plan` forecasts the speed of one device: give --device with one GPU".to_owned(),
+        ));
+    }
     // Only rates are measured, so the GPU is opened as for a model that was loaded before.
     let opened = choice.open(None, None, GpuOptions::tuned(TuningMode::Kept))?;
     let Some(gpu) = opened.gpus.first() else {
@@ -225,17 +230,16 @@ fn generation_row(
     kv: KvType,
     batch: usize,
     context: usize,
-) -> GenerationRow {
-    let bytes_of = |plan: &Plan| explain::memory(plan, batch, context, kv).total_bytes;
-    let memory_bytes = bytes_of(plan);
+) -> Result<GenerationRow> {
+    let needs = Needs::new(batch, context, kv);
+    let memory_bytes = needs.memory(plan).total();
     let least = machine.memory_bytes.filter(|bytes| memory_bytes > *bytes);
-    GenerationRow {
+    Ok(GenerationRow {
         forecast: forecast::generation(plan, machine, drafts, kv, batch, context),
         memory_bytes,
         fits: machine.memory_bytes.map(|bytes| memory_bytes <= bytes),
-        layers_that_fit: least
-            .map(|bytes| cut::last_layers_that_fit(plan, |part| bytes_of(part) <= bytes)),
-    }
+        layers_that_fit: least.map(|bytes| needs.layers_in(plan, bytes)).transpose()?,
+    })
 }
 
 impl Forecast<'_> {

@@ -273,10 +273,12 @@ impl Models {
         let defaults = session.model.defaults().clone();
         let text = TextSide::read(session.model.checkpoint(), &defaults.stop_ids, true)?;
         session.tell(self.verbose);
-        let bytes = session.engine.program().memory().total();
+        let program = session.engine.program();
+        let memory = program.memory();
+        let bytes = memory.total();
         let description = Description {
             device: session.device.clone(),
-            gpu_bytes: if session.gpu.is_some() { bytes } else { 0 },
+            gpu_bytes: program.facts().gpu_bytes(&memory),
             ..described(&session.model)
         };
         let service = Service::start(session.engine).context("the system gives no thread")?;

@@ -48,7 +48,11 @@ fn explain_takes_less_where_a_machine_has_less() {
     let text = explain(&["--device", "rtx-4090", "--memory", "4M"]).ok().out;
     assert!(text.contains("Part 0 on cpu") && !text.contains("Part 1"), "{text}");
     assert!(text.contains("\nGeForce RTX 4090 (vulkan, discrete) runs no layer\n"), "{text}");
-    let text = explain(&["--device", "780m", "--memory", "64M", "--kv", "f32"]).ok().out;
+    let on_780m =
+        |memory| explain(&["--device", "780m", "--memory", memory, "--kv", "f32"]).ok().out;
+    let text = on_780m("64M");
+    assert!(text.contains("Part 1 on Radeon 780M") && text.contains("8192 positions"), "{text}");
+    let text = on_780m("12M");
     assert!(text.contains("the context would be 8192 if there were more memory"), "{text}");
     assert!(text.contains("keys and values in f32"), "{text}");
 }
@@ -113,6 +117,11 @@ fn explain_refuses_options_without_a_meaning() {
     assert!(error.contains("give a size such as 800M or 24G"), "{error}");
     let error = explain(&["--device", "h200", "--depth", "5"]).fails(2);
     assert!(error.contains("--depth") && error.contains("without --device"), "{error}");
+    for more in [&["--kv-memory", "1G"][..], &["--gpu-layers", "2"][..], &["--batch-invariant"][..]]
+    {
+        let error = explain(more).fails(2);
+        assert!(error.contains(more[0]) && error.contains("give --device"), "{error}");
+    }
     let error = explain(&["--sequences", "5"]).fails(2);
     assert!(error.contains("--sequences") && error.contains("--device"), "{error}");
     let error = explain(&["--device", "cpu", "--sequences", "0"]).fails(2);

@@ -15,6 +15,22 @@ fn with(text: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Ran {
     finish(command.output().unwrap())
 }
 
+/// A number of layers says nothing to a device without a GPU, unless it is typed.
+#[test]
+fn the_processor_can_be_typed_where_layers_of_a_gpu_are_set() {
+    let path = model();
+    for device in ["cpu", "reference"] {
+        let run = |text: &str, variables: &[(&str, &str)], more: &[&str]| {
+            let typed = ["run", &path, "hi", "--max-tokens", "1", "--device", device];
+            with(text, variables, &[&typed[..], more].concat())
+        };
+        run("", &[("TRINE_GPU_LAYERS", "2")], &[]).ok();
+        run("gpu-layers = 2", &[], &[]).ok();
+        let error = run("gpu-layers = 2", &[], &["--gpu-layers", "1"]).fails(2);
+        assert!(error.contains("--gpu-layers 1 needs a GPU"), "{error}");
+    }
+}
+
 #[test]
 fn options_come_before_variables_and_these_before_the_file() {
     let text =

@@ -168,6 +168,25 @@ fn all_layers_or_none_is_one_device() {
     assert!(runs("0").contains("device: cpu ("));
 }
 
+/// A device is itself under its index, its name and its UUID.
+#[test]
+fn a_device_is_named_once() {
+    let (details, device) = software_device();
+    let uuid = details["uuid"].as_str().unwrap();
+    let list = format!("{device},vulkan:{uuid}");
+    let error = trine_on_vulkan(&[&GREEDY[..], &["--device", &list]].concat()).fails(2);
+    assert!(error.contains(&format!("{device} and vulkan:{uuid} are the same device")), "{error}");
+    for other in ["cpu", "reference", "auto", "vulkan"] {
+        let list = format!("{device},{other}");
+        let error = trine(&[&GREEDY[..], &["--device", &list]].concat()).fails(2);
+        assert!(error.contains("a list has"), "{error}");
+        assert_eq!(error.contains("--gpu-layers"), other == "cpu", "{error}");
+    }
+    let list = format!("{device},vulkan:999");
+    let error = trine(&["plan", &model(), "--device", &list]).fails(2);
+    assert!(error.contains("one GPU"), "{error}");
+}
+
 #[test]
 fn layers_for_a_gpu_need_one() {
     let model = model();

@@ -377,7 +377,7 @@ impl Binding<'_> {
         }
         let rows = key.width.outputs;
         if let Some(Some(logits)) = draft.fetch.first()
-            && rows <= TOP_ROWS_MAX
+            && finds_top(self.plan, self.options)
         {
             let launch = TopLaunch {
                 logits: logits.from.span(),
@@ -611,6 +611,11 @@ impl Bound {
         let count = self.top.host_thresholds.values::<u32>(2 * row + 1, 1)[0];
         (count as usize, self.top.host_found.values(row * ROOM, ROOM))
     }
+}
+
+/// Returns whether every step of a Program finds the largest logits of its output rows.
+pub(super) fn finds_top(plan: &Plan, options: &ProgramOptions) -> bool {
+    options.width.outputs <= TOP_ROWS_MAX && plan.output(0).rows == Rows::Outputs
 }
 
 /// Returns the bytes of the memory for the largest logits of at most `outputs` rows: the maxima of

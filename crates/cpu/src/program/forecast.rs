@@ -1,0 +1,94 @@
+//! What a Program takes of the processor's memory: as sizes for those who reserve it, and as a sum
+//! before anything is reserved.
+
+use trine_backend::{Memory, ProgramOptions};
+use trine_model::{CacheId, KvType, Op, Plan, Scratch, WeightId};
+
+use super::layers::{cache_positions, kinds, ring_of, rotary_tables};
+use crate::attention::{AttentionPlan, KvKind, KvShape, Partials};
+use crate::isa::Isa;
+use crate::matmul::{PackedMatrix, Scratch as MatmulScratch};
+use crate::quantize::{QuantizedBlock, QuantizedRows};
+
+/// Returns the memory of a Plan's Program with so many threads.
+pub(crate) fn memory(plan: &Plan, options: &ProgramOptions, isa: Isa, threads: usize) -> Memory {
+    let (mut weights, mut mapped) = (0, 0);
+    let multiplied = multiplied(plan);
+    for (index, weight) in plan.weights.iter().enumerate() {
+        if multiplied.contains(&WeightId(index)) {
+            let packed = PackedMatrix::packed_bytes(weight.dtype, weight.rows, weight.columns, isa);
+            // A matrix without a layout is refused when it is loaded.
+            weights += packed.unwrap_or(0);
+        } else if weight.is_matrix() {
+            mapped += weight.bytes();
+        } else {
+            weights += weight.rows * weight.columns * size_of::<f32>();
+        }
+    }
+    let caches = (0..plan.caches.len())
+        .map(|index| cache_shape(plan, CacheId(index), options).bytes(kv_kind(options.kv)));
+    let partials = kinds(plan, options).0.into_iter().map(|(shape, _)| {
+        let count = AttentionPlan::partials_needed(&shape, options.sequences, options.context);
+        Partials::elements(count, &shape)
+    });
+    let (tables, _) = rotary_tables(plan, options.width.tokens);
+    let angles: usize = tables.iter().map(|table| table.elements(options.width.tokens)).sum();
+    let floats = partials.sum::<usize>() + angles + largest_up(plan, options);
+    let scratch = Scratch::place(plan, options.width).bytes
+        + floats * size_of::<f32>()
+        + largest_input(plan, options) * size_of::<QuantizedBlock>()
+        + threads * MatmulScratch::BYTES;
+    Memory {
+        weights: weights as u64,
+        mapped,
+        caches: caches.map(|bytes| bytes.unwrap_or(usize::MAX) as u64).sum(),
+        scratch: scratch as u64,
+    }
+}
+
+/// Returns the matrices that are multiplied, and so packed.
+pub(super) fn multiplied(plan: &Plan) -> Vec<WeightId> {
+    let is_product = |op: &Op| matches!(op, Op::MatMul { .. } | Op::GatedMatMul { .. });
+    let products = plan.steps.iter().filter(|step| is_product(&step.op));
+    products.flat_map(|step| step.op.weights()).collect()
+}
+
+/// Returns how keys and values are stored, in the words of the kernels.
+pub(super) fn kv_kind(kv: KvType) -> KvKind {
+    match kv {
+        KvType::F32 => KvKind::F32,
+        KvType::F16 => KvKind::F16,
+        KvType::Int8 => KvKind::Int8,
+    }
+}
+
+/// Returns the shape of a cache with room for all sequences.
+pub(super) fn cache_shape(plan: &Plan, id: CacheId, options: &ProgramOptions) -> KvShape {
+    let cache = plan.cache(id);
+    let positions = cache_positions(ring_of(plan, id, options), options);
+    KvShape { kv_heads: cache.kv_heads, head_dim: cache.head_dim, positions }
+}
+
+/// Elements of the largest up projection.
+pub(super) fn largest_up(plan: &Plan, options: &ProgramOptions) -> usize {
+    let size = |op: &Op| match op {
+        Op::GatedMatMul { output, .. } => {
+            options.width.of(plan.buffer(*output).rows) * plan.buffer(*output).columns
+        }
+        _ => 0,
+    };
+    plan.steps.iter().map(|step| size(&step.op)).max().unwrap_or(0)
+}
+
+/// Blocks of the largest quantised input of a product.
+pub(super) fn largest_input(plan: &Plan, options: &ProgramOptions) -> usize {
+    let size = |op: &Op| match op {
+        Op::MatMul { input, .. } | Op::GatedMatMul { input, .. } => {
+            let buffer = plan.buffer(*input);
+            // Every row may have two terms.
+            2 * options.width.of(buffer.rows) * QuantizedRows::blocks_per_row(buffer.columns)
+        }
+        _ => 0,
+    };
+    plan.steps.iter().map(|step| size(&step.op)).max().unwrap_or(0)
+}
