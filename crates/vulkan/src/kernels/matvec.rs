@@ -18,7 +18,6 @@
 //! in every workgroup and wait twice for a whole workgroup: about 1 to 2 us of latency, hidden by
 //! the first weights, which are in flight meanwhile. The gated epilogue and the split of QKV cost
 //! nothing that matters.
-//! nothing that counts.
 
 use bytemuck::{Pod, Zeroable};
 
