@@ -118,6 +118,14 @@ impl Row {
             ("cuda", "llama.cpp CUDA", self.llama_cuda),
         ]
     }
+
+    /// Returns the part of the limit that trine reaches, as text.
+    fn share(&self) -> String {
+        self.trine.map_or_else(
+            || "-".to_owned(),
+            |figure| format!("{:.0} %", figure / self.limit * 100.0),
+        )
+    }
 }
 
 /// Writes charts and tables; with `check`, fails if a committed one differs from what its record
@@ -235,10 +243,6 @@ fn table(record: &Record) -> String {
          |---|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
     );
     for row in &record.rows {
-        let share = row.trine.map_or_else(
-            || "-".to_owned(),
-            |figure| format!("{:.0} %", figure / row.limit * 100.0),
-        );
         let cells = [
             row.test.replace('|', "\\|"),
             row.unit.replace('|', "\\|"),
@@ -247,7 +251,7 @@ fn table(record: &Record) -> String {
             figure_or(row.llama_vulkan, "not measured"),
             figure_or(row.llama_cuda, "not measured"),
             figure(row.limit),
-            share,
+            row.share(),
             figure_or(row.required, "-"),
             figure_or(row.aim, "-"),
         ];
@@ -269,7 +273,8 @@ fn assumptions(command: &str, assumes: &str) -> String {
 /// nothing was measured.
 fn short_table(record: &Record) -> String {
     let mut text = String::from(
-        "| test | unit | trine, measured | trine, forecast | llama.cpp Vulkan | limit |\n|---|---|---:|---:|---:|---:|\n",
+        "| test | unit | trine, measured | trine, forecast | llama.cpp Vulkan | llama.cpp CUDA | limit | trine's share of the limit |\n\
+         |---|---|---:|---:|---:|---:|---:|---:|\n",
     );
     for row in &record.rows {
         let cells = [
@@ -278,7 +283,9 @@ fn short_table(record: &Record) -> String {
             figure_or(row.trine, "not measured"),
             figure_or(row.forecast, "-"),
             figure_or(row.llama_vulkan, "not measured"),
+            figure_or(row.llama_cuda, "not measured"),
             figure(row.limit),
+            row.share(),
         ];
         let _ = writeln!(text, "| {} |", cells.join(" | "));
     }
@@ -546,7 +553,7 @@ mod tests {
         assert!(
             svg.contains("225 (75 %)") && svg.contains("T &lt;1&gt;") && svg.contains("a &amp; b")
         );
-        assert!(!svg.contains("class=\"inside"), "there is room behind the bar");
+        assert!(!svg.contains("class=\"inside"), "there is room after the bar");
         assert!(
             self::svg(&self::record("290", ALL, "300").unwrap()).contains("class=\"inside right\"")
         );
@@ -594,7 +601,10 @@ mod tests {
         assert!(!short_table(&record).contains("once"));
         assert!(table(&record).contains("| 100 | 205 | 60.0 |"));
         let short = short_table(&record);
-        assert!(short.contains("| a | tok/s | 100 | 205 | 60.0 | 300 |"), "{short}");
+        assert!(
+            short.contains("| a | tok/s | 100 | 205 | 60.0 | not measured | 300 | 33 % |"),
+            "{short}"
+        );
         assert!(short.contains("| c | tok/s | not measured: none | 40.0 | 50.0 |"), "{short}");
         for said in ["`plan it` assumes that all is well.", "`plan E` assumes that E is well."] {
             assert!(short.contains(said), "{short}");
