@@ -27,7 +27,7 @@ use crate::quantize::{QuantizedBlock, QuantizedRows};
 use crate::shared::{OutOfMemory, SharedBuffer};
 use crate::vector::VectorKernels;
 use fixed::{Fixed, Loaded, ThreadState};
-use frame::{Frame, PANELS_MAX};
+use frame::{Frame, PANELS_MAX, first_without_kernel};
 use layers::{
     AttentionKind, RotaryTable, attention_kinds, cache_positions, recycle, ring_of, rotary_tables,
 };
@@ -78,6 +78,10 @@ impl CpuProgram {
         options: &ProgramOptions,
     ) -> Result<Self, BackendError> {
         let fail = Failures { device: &name };
+        if let Some(operation) = first_without_kernel(&plan) {
+            let what = format!("it has no kernel for the operation {operation}");
+            return Err(BackendError::Unsupported { device: name, what });
+        }
         let weights = load_weights(&plan, model, isa, pool.threads(), &fail)?;
         let caches = make_caches(&plan, options).map_err(|error| fail.attention(error))?;
         let (attention, attention_of_step) =

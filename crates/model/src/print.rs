@@ -61,8 +61,14 @@ impl Plan {
                 line.push_str(&format!(" {mark}{}", parts.join(", ")));
             }
         }
-        if let Op::Attend { window: Some(window), .. } = op {
-            line.push_str(&format!(" (window {window})"));
+        match op {
+            Op::Attend { window: Some(window), .. } => {
+                line.push_str(&format!(" (window {window})"));
+            }
+            Op::Cutoff { deviations, .. } => {
+                line.push_str(&format!(" ({deviations} deviations)"));
+            }
+            _ => {}
         }
         line
     }

@@ -28,6 +28,7 @@ fn one_billion() -> Config {
         score_scale: 0.0625,
         rope: Rope { theta: 1e4, divisor: 1.0 },
         feed_forward: 6912,
+        cutoff: None,
         kv_owner: index,
     };
     Config {
