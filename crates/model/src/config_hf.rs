@@ -447,6 +447,59 @@ mod tests {
     }
 
     #[test]
+    fn gemma_3n_takes_the_defaults_it_omits() {
+        let read_with = |extra: Value| {
+            let mut text = json!({"model_type": "gemma3n_text"});
+            for (key, value) in extra.as_object().unwrap() {
+                text[key] = value.clone();
+            }
+            read(&json!({ "model_type": "gemma3n", "text_config": text }))
+        };
+        let config = read_with(json!({})).unwrap();
+        let Family::Gemma3n(own) = config.family else { panic!("{config:?}") };
+        assert_eq!((own.streams, own.laurel_rank, own.per_layer_width), (4, 64, 256));
+        assert_eq!((config.layers.len(), config.hidden, config.vocabulary), (35, 2048, 262_400));
+        assert_eq!(config.final_softcap, Some(30.0));
+        let owners: Vec<usize> = config.layers.iter().map(|layer| layer.kv_owner).collect();
+        assert_eq!(
+            (owners[..20].to_vec(), &owners[20..26]),
+            ((0..20).collect(), &[18, 18, 18, 18, 19, 18][..])
+        );
+        assert_eq!(config.layers.iter().filter(|layer| layer.cutoff.is_some()).count(), 10);
+        let uncapped =
+            read_with(json!({"final_logit_softcapping": null, "num_kv_shared_layers": 0}));
+        let uncapped = uncapped.unwrap();
+        assert_eq!((uncapped.final_softcap, uncapped.layers[34].kv_owner), (None, 34));
+        let sparse = |value: f64| json!({"activation_sparsity_pattern": vec![value; 35]});
+        let cutoff = |value| read_with(sparse(value)).unwrap().layers[34].cutoff;
+        assert_eq!((cutoff(0.0), cutoff(0.5).map(f32::round)), (None, Some(0.0)));
+        for (bad, key) in [
+            (sparse(1.0), "activation_sparsity_pattern"),
+            (sparse(-0.1), "activation_sparsity_pattern"),
+            (json!({"activation_sparsity_pattern": [0.95]}), "activation_sparsity_pattern"),
+            (json!({"activation_sparsity_pattern": 0.95}), "activation_sparsity_pattern"),
+            (
+                json!({"activation_sparsity_pattern": vec!["0.95"; 35]}),
+                "activation_sparsity_pattern",
+            ),
+            (json!({"num_kv_shared_layers": 31}), "num_kv_shared_layers"),
+            (json!({"num_kv_shared_layers": 36}), "num_kv_shared_layers"),
+            (json!({"num_kv_shared_layers": 1e14}), "num_kv_shared_layers"),
+            (json!({"altup_num_inputs": 1}), "AltUp stream count"),
+            (json!({"altup_num_inputs": 8}), "AltUp stream count"),
+            (json!({"altup_active_idx": 1}), "altup_active_idx"),
+            (json!({"altup_correct_scale": 1}), "altup_correct_scale"),
+            (json!({"laurel_rank": 0}), "LAuReL rank"),
+            (json!({"hidden_size_per_layer_input": 1e14}), "per-layer input width"),
+            (json!({"vocab_size_per_layer_input": 0}), "per-layer vocabulary size"),
+            (json!({"intermediate_size": [8192]}), "intermediate_size"),
+        ] {
+            let error = read_with(bad.clone()).unwrap_err().to_string();
+            assert!(error.contains(key), "{bad}: {error}");
+        }
+    }
+
+    #[test]
     fn every_spelling_of_rope_and_pattern_reads_the_same() {
         let base = json!({
             "model_type": "gemma3_text", "hidden_size": 64, "intermediate_size": 96,

@@ -89,20 +89,15 @@ impl<'a, 'b> Pass<'a, 'b> {
         let table = names::TOKEN_EMBEDDING;
         let e = self.p.embed("embedding", table, vocabulary, hidden, embedding_scale);
         let inputs = self.per_layer_inputs(e);
-        let mut streams = vec![e];
-        for stream in 1..self.own.streams {
-            streams.push(self.projected("altup_proj", stream, e, e));
-        }
+        let mut streams = vec![e; self.own.streams];
+        self.project("altup_proj", &mut streams);
         let config = self.config;
         for (index, layer) in config.layers.iter().enumerate() {
             self.p.scope(format!("blk.{index}."));
             streams = self.layer(index, layer, &streams, inputs);
         }
         self.p.scope("");
-        for stream in 1..self.own.streams {
-            streams[stream] =
-                self.projected("altup_unembd_proj", stream, streams[stream], streams[0]);
-        }
+        self.project("altup_unembd_proj", &mut streams);
         let factor = 1.0 / streams.len() as f32;
         self.p.sum_of("mean", streams.iter().map(|&buffer| Term { buffer, factor }).collect())
     }
@@ -122,12 +117,16 @@ impl<'a, 'b> Pass<'a, 'b> {
         self.p.sum("per_layer_inputs", terms)
     }
 
-    /// Adds a stream's product with a matrix of its own, with the magnitude of `like`.
-    fn projected(&mut self, part: &str, stream: usize, x: BufferId, like: BufferId) -> BufferId {
-        let weight = names::of_stream(part, stream);
-        let y = self.p.matmul(&format!("{part}.{stream}"), x, &weight, self.config.hidden);
-        self.p.rescale(y, like, MAGNITUDE_FLOOR);
-        y
+    /// Replaces all streams but the first by their products with matrices of their own, with the
+    /// magnitude of the first.
+    fn project(&mut self, part: &str, streams: &mut [BufferId]) {
+        let [like, others @ ..] = streams else { return };
+        for (index, x) in others.iter_mut().enumerate() {
+            let stream = index + 1;
+            let weight = names::of_stream(part, stream);
+            *x = self.p.matmul(&format!("{part}.{stream}"), *x, &weight, self.config.hidden);
+        }
+        others.iter().for_each(|&x| self.p.rescale(x, *like, MAGNITUDE_FLOOR));
     }
 
     /// Adds a layer and returns its streams.
@@ -145,8 +144,11 @@ impl<'a, 'b> Pass<'a, 'b> {
         let predicted = self.p.mix("predicted", streams, streams, c, [0.0, scale]);
         let active = predicted[0];
         let n = self.p.norm("attn_norm", active, &name("attn_norm"), epsilon);
-        let laurel = self.low_rank(index, n);
+        // Beside the queries' product, with which it shares its input.
+        let inner = self.p.matmul("laurel_inner", n, &name("laurel_l"), self.own.laurel_rank);
         let attended = self.attention(index, layer, n);
+        let laurel = self.p.matmul("laurel_delta", inner, &name("laurel_r"), self.config.hidden);
+        let laurel = self.p.norm("laurel_norm", laurel, &name("laurel_post_norm"), epsilon);
         let terms = [active, attended, n, laurel].map(|buffer| (buffer, FRAC_1_SQRT_2));
         let u = self.p.sum("updated", terms);
         self.feed_forward(index, layer, u);
@@ -169,15 +171,6 @@ impl<'a, 'b> Pass<'a, 'b> {
         let router = p.matmul(&label("router"), normed, &name("altup_router"), self.own.streams);
         p.softcap(router, self.config.hidden as f32);
         p.matmul(&label("coefficients"), router, &name(&format!("altup_{mix}_coef")), count)
-    }
-
-    /// Adds `norm(L' L n)` (LAuReL).
-    fn low_rank(&mut self, index: usize, n: BufferId) -> BufferId {
-        let name = |part| names::layer(index, part);
-        let (p, hidden) = (&mut *self.p, self.config.hidden);
-        let inner = p.matmul("laurel_inner", n, &name("laurel_l"), self.own.laurel_rank);
-        let delta = p.matmul("laurel_delta", inner, &name("laurel_r"), hidden);
-        p.norm("laurel_norm", delta, &name("laurel_post_norm"), self.config.norm_epsilon)
     }
 
     /// Adds `norm(attention(n))`. Scores have no factor; values have a norm without weights.

@@ -163,7 +163,8 @@ impl Model {
 
     /// Returns the same model with its F32, F16 and BF16 matrices as `dtype`, both in the Plan and
     /// from [`Model::converted`]. Formats that do not fit a row length fall back as
-    /// [`trine_weights::fallback`] describes. Norms stay as they are.
+    /// [`trine_weights::fallback`] describes. Norms stay as they are, and so do Gemma 3n's small
+    /// matrices through which all streams go.
     pub fn quantized(mut self, dtype: DType) -> Self {
         self.quantize = Some(dtype);
         self
@@ -196,8 +197,11 @@ impl Model {
     /// them.
     fn stored(&self, mut plan: Plan) -> Plan {
         let Some(dtype) = self.quantize else { return plan };
-        let is_float = |weight: &&mut Weight| weight.is_matrix() && !weight.dtype.is_quantized();
-        for weight in plan.weights.iter_mut().filter(is_float) {
+        let is_converted = |weight: &&mut Weight| {
+            let is_float = weight.is_matrix() && !weight.dtype.is_quantized();
+            is_float && !names::keeps_format(&weight.name)
+        };
+        for weight in plan.weights.iter_mut().filter(is_converted) {
             weight.dtype = fallback(dtype, weight.columns);
         }
         plan

@@ -84,6 +84,16 @@ pub(crate) fn stream_of(name: &str) -> Option<(&str, usize)> {
     Some((part, index.parse().ok().filter(|_| is_known)?))
 }
 
+/// Returns whether a matrix keeps the format that it has in the file when others are quantised. The
+/// small matrices through which all streams go are worth their bytes; llama-quantize keeps the same.
+pub(crate) fn keeps_format(name: &str) -> bool {
+    let part = match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
+        Some((_, part)) => part,
+        None => name,
+    };
+    part.starts_with("altup_") || part.starts_with("laurel_") || name == PER_LAYER_PROJECTION
+}
+
 /// Returns the Hugging Face name (without prefix) of a tensor given by trine's name, or `None` if
 /// there is no such tensor.
 pub(crate) fn to_hf(name: &str) -> Option<String> {
@@ -107,6 +117,17 @@ pub(crate) fn to_hf(name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn small_matrices_of_all_streams_keep_their_format() {
+        for kept in ["blk.3.altup_router.weight", "blk.12.laurel_l.weight", PER_LAYER_PROJECTION] {
+            assert!(keeps_format(kept), "{kept}");
+        }
+        assert!(keeps_format(&of_stream("altup_unembd_proj", 2)));
+        for other in [TOKEN_EMBEDDING, PER_LAYER_EMBEDDING, "blk.3.inp_gate.weight"] {
+            assert!(!keeps_format(other), "{other}");
+        }
+    }
 
     #[test]
     fn every_layer_tensor_has_its_hugging_face_name() {

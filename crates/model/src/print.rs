@@ -65,6 +65,13 @@ impl Plan {
             Op::Attend { window: Some(window), .. } => {
                 line.push_str(&format!(" (window {window})"));
             }
+            Op::Sum { terms, .. } => {
+                let factors: Vec<_> = terms.iter().map(|term| term.factor.to_string()).collect();
+                line.push_str(&format!(" (factors {})", factors.join(", ")));
+            }
+            Op::Mix { bias, scale, .. } => {
+                line.push_str(&format!(" (bias {bias}, scale {scale})"));
+            }
             Op::Cutoff { deviations, .. } => {
                 line.push_str(&format!(" ({deviations} deviations)"));
             }
