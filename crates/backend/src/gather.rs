@@ -2,8 +2,8 @@
 
 use trine_weights::{Tensor, blocks};
 
-/// Returns the row of a table of `rows` rows that a token id looks up. Ids beyond the table, such as
-/// those of pictures in a table of texts, look up row 0.
+/// Returns the row of a table of `rows` rows that a token id looks up. Ids beyond the table, such
+/// as those of pictures in a table of texts, look up row 0.
 pub fn table_row(rows: usize, token: u32) -> usize {
     let row = token as usize;
     if row < rows { row } else { 0 }

@@ -197,8 +197,8 @@ impl Config {
         }
     }
 
-    /// Checks that a layer reads its own KV cache, or that of an earlier layer whose keys and values
-    /// have the same shape and the same rotation and window.
+    /// Checks that a layer reads its own KV cache, or that of an earlier layer whose keys and
+    /// values have the same shape and the same rotation and window.
     fn check_owner(&self, index: usize) -> Result<(), ModelError> {
         let layer = &self.layers[index];
         let found = layer.kv_owner;
@@ -295,5 +295,64 @@ impl Default for GenerationDefaults {
     /// Returns the values of Google's `generation_config.json` for the instruction-tuned Gemma 3.
     fn default() -> Self {
         Self { temperature: 1.0, top_k: 64, top_p: 0.95, min_p: 0.0, stop_ids: Vec::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(owners: [usize; 4], windows: [Option<usize>; 4]) -> Config {
+        let layer = |(kv_owner, window): (usize, Option<usize>)| LayerConfig {
+            attention: window
+                .map_or(AttentionKind::Global, |window| AttentionKind::Local { window }),
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 8,
+            score_scale: 1.0,
+            rope: Rope { theta: 1e4, divisor: 1.0 },
+            feed_forward: 8,
+            cutoff: None,
+            kv_owner,
+        };
+        Config {
+            family: Family::Gemma3,
+            hidden: 8,
+            vocabulary: 8,
+            context: 8,
+            norm_epsilon: 1e-6,
+            embedding_scale: 1.0,
+            final_softcap: None,
+            layers: owners.into_iter().zip(windows).map(layer).collect(),
+        }
+    }
+
+    #[test]
+    fn a_cache_is_shared_with_an_earlier_layer_of_the_same_kind_that_has_one() {
+        let local = Some(4);
+        let windows = [local, None, local, local];
+        assert!(config([0, 1, 0, 0], windows).check().is_ok());
+        for (owners, of) in [
+            // Itself shares a cache.
+            ([0, 1, 0, 2], 3),
+            // Comes later, or is not there.
+            ([0, 1, 3, 3], 2),
+            ([0, 1, 2, 4], 3),
+            ([0, 1, 2, usize::MAX], 3),
+            ([1, 1, 2, 3], 0),
+            // Is of another kind.
+            ([0, 1, 2, 1], 3),
+        ] {
+            let error = config(owners, windows).check().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("KV owner of layer {of} ")), "{owners:?}: {error}");
+        }
+        let error = config([0, 1, 0, 0], [local, None, local, Some(3)]).check().unwrap_err();
+        assert!(error.to_string().starts_with("KV owner of layer 3 "), "{error}");
+        for cutoff in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 11.0] {
+            let mut config = config([0, 1, 2, 3], windows);
+            config.layers[2].cutoff = Some(cutoff);
+            let error = config.check().unwrap_err().to_string();
+            assert!(error.starts_with("activation sparsity of layer 2 "), "{error}");
+        }
     }
 }

@@ -224,7 +224,10 @@ mod tests {
             [Op::GatedMatMul { input: A, gate: W, up: V, output: D }]
         );
         // Another step reads the up projection, so it has to be written.
-        assert_eq!(fused(steps, C).len(), 2);
+        assert_eq!(fused(steps.clone(), C).len(), 2);
+        // The activation takes other columns of the projection.
+        let later = Op::Geglu { gate: B, up: C, first: 2, output: D };
+        assert_eq!(fused([&steps[..2], &[later]].concat(), D).len(), 2);
     }
 
     #[test]
@@ -276,5 +279,9 @@ mod tests {
         assert_eq!(fused(steps.clone(), D), [one, attend]);
         // Another step reads the rotated key.
         assert_eq!(fused(steps.clone(), B), steps);
+        // The keys' norm has no weight.
+        let mut plain = steps;
+        plain[1] = Op::HeadNorm { buffer: B, weight: None, heads: 1, epsilon: 1e-6 };
+        assert_eq!(fused(plain.clone(), D), plain);
     }
 }

@@ -1,7 +1,9 @@
-//! The forward pass of Gemma 3n (text), as the reference implementation in transformers computes it.
+//! The forward pass of Gemma 3n (text), as the reference implementation in transformers computes
+//! it.
 //!
 //! The residual stream is several streams `x` (AltUp), of which the layers work on the first. All
-//! have `e` as their origin, with its magnitude. Each layer has an input `g` of its own for a token.
+//! have `e` as their origin, with its magnitude. Each layer has an input `g` of its own for a
+//! token.
 //!
 //! ```text
 //! e = E[token] * sqrt(hidden)

@@ -23,8 +23,8 @@ pub struct Model {
     tensors: HashMap<String, Tensor>,
     /// The format in which float matrices are returned; `None` for the stored one.
     quantize: Option<DType>,
-    /// The number added to every norm's weights: Hugging Face files store `w` where Gemma 3 (but not
-    /// Gemma 3n) multiplies by `1 + w`.
+    /// The number added to every norm's weights: Hugging Face files store `w` where Gemma 3 (but
+    /// not Gemma 3n) multiplies by `1 + w`.
     norm_offset: f32,
 }
 
@@ -321,7 +321,8 @@ impl<'a> Finder<'a> {
         Ok(tensor)
     }
 
-    /// Returns the matrix of one stream from a tensor of those of all, (streams - 1, rows, columns).
+    /// Returns the matrix of one stream from a tensor of those of all: (streams - 1, rows,
+    /// columns).
     fn slice_of_streams(
         &self,
         weight: &Weight,

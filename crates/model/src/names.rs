@@ -31,8 +31,8 @@ const GLOBAL: [(&str, &str); 5] = [
     (PER_LAYER_NORM, "per_layer_projection_norm.weight"),
 ];
 
-/// Gemma 3n's matrices of which there is one for each stream but the first: (GGUF name, Hugging Face
-/// name). A GGUF file has them as one tensor.
+/// Gemma 3n's matrices of which there is one for each stream but the first: (GGUF name, Hugging
+/// Face name). A GGUF file has them as one tensor.
 const STREAM: [(&str, &str); 2] =
     [("altup_proj", "altup_projections"), ("altup_unembd_proj", "altup_unembed_projections")];
 
@@ -85,7 +85,8 @@ pub(crate) fn stream_of(name: &str) -> Option<(&str, usize)> {
 }
 
 /// Returns whether a matrix keeps the format that it has in the file when others are quantised. The
-/// small matrices through which all streams go are worth their bytes; llama-quantize keeps the same.
+/// small matrices through which all streams go are worth their bytes; llama-quantize keeps the
+/// same.
 pub(crate) fn keeps_format(name: &str) -> bool {
     let part = match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
         Some((_, part)) => part,

@@ -129,6 +129,7 @@ fn operations_without_a_kernel_are_refused_by_name() {
     let golden = Golden::load("gemma3n-a");
     let width = Width { tokens: 4, outputs: 1 };
     let options = ProgramOptions { width, kv: KvType::F32, context: 64, sequences: 1, blocks: 1 };
+    device().forecast(&golden.model.plan(), &options);
     let error = device().load(&golden.model, &options).err().unwrap();
     assert!(matches!(error, BackendError::Unsupported { .. }), "{error}");
     assert!(error.to_string().contains("no kernel for the operation "), "{error}");

@@ -82,8 +82,8 @@ pub fn sum(terms: &[(f32, &[f32])], output: &mut [f32]) {
     }
 }
 
-/// Computes `output = input + sum over j of (bias + scale * c[j]) * sources[j]` for one stream, over
-/// rows of `columns` values, each with coefficients of its own.
+/// Computes `output = input + sum over j of (bias + scale * c[j]) * sources[j]` for one stream,
+/// over rows of `columns` values, each with coefficients of its own.
 pub fn mix(
     input: &[f32],
     sources: &[&[f32]],

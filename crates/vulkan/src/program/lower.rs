@@ -48,7 +48,8 @@ fn lacks_kernel(plan: &Plan, op: &Op) -> bool {
 /// Returns the launches of a Plan for a pass.
 ///
 /// # Errors
-/// [`GpuError::NoKernel`] if the Plan has an operation without kernels, [`GpuError::Unwritten`] if the Plan reads a buffer that it has not written.
+/// [`GpuError::NoKernel`] if the Plan has an operation without kernels, [`GpuError::Unwritten`] if
+/// it reads a buffer that it has not written.
 pub(super) fn lower(plan: &Plan, key: PassKey, selection: &Selection) -> Result<Graph, GpuError> {
     let mut graph = translate(plan, key, selection)?;
     rules::apply(&mut graph, selection);
