@@ -23,7 +23,7 @@ pub use batch::{BLOCK, BULK_ROWS, Batch, ProgramOptions, SequenceView, Span};
 pub use device::{Device, LayerChoice, Members};
 pub use device_memory::{DeviceMemory, MemoryKind};
 pub use error::BackendError;
-pub use gather::gather;
+pub use gather::{gather, table_row};
 pub use pages::{KvPage, KvPart, PageLayout, Pages};
 pub use placement::{Demand, DeviceGroup, Placement};
 pub use program::{Facts, Flights, InFlight, Memory, Program, Results, Share, TOP, TopLogit};

@@ -53,3 +53,18 @@ fn gguf_f32() {
 fn gguf_quantisation_aware() {
     check("gguf/gemma3-qat");
 }
+
+#[test]
+fn gemma3n_flat_f32_checkpoint() {
+    check("gemma3n-a");
+}
+
+#[test]
+fn gemma3n_nested_checkpoint_with_widths_of_its_layers() {
+    check("gemma3n-b");
+}
+
+#[test]
+fn gemma3n_gguf() {
+    check("gguf/gemma3n");
+}

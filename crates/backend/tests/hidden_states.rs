@@ -11,8 +11,16 @@ use trine_backend::{Device, DeviceGroup, LayerChoice};
 use trine_model::{KvType, names};
 use trine_weights::DType;
 
-const GOLDENS: [&str; 5] =
-    ["gemma3-a", "gemma3-b", "gemma3-c", "gguf/gemma3-f32", "gguf/gemma3-qat"];
+const GOLDENS: [&str; 8] = [
+    "gemma3-a",
+    "gemma3-b",
+    "gemma3-c",
+    "gguf/gemma3-f32",
+    "gguf/gemma3-qat",
+    "gemma3n-a",
+    "gemma3n-b",
+    "gguf/gemma3n",
+];
 
 #[test]
 fn they_are_what_the_golden_logits_are_made_of() {

@@ -29,7 +29,7 @@ use crate::shared::{OutOfMemory, SharedBuffer};
 use crate::vector::VectorKernels;
 use fixed::{Fixed, Loaded, ThreadState};
 use forecast::{cache_shape, kv_kind, largest_input, largest_up, multiplied};
-use frame::{Frame, PANELS_MAX};
+use frame::{Frame, PANELS_MAX, first_without_kernel};
 use layers::{AttentionKind, RotaryTable, attention_kinds, recycle, ring_of, rotary_tables};
 use terms::TWO_TERM_ROWS;
 
@@ -78,6 +78,10 @@ impl CpuProgram {
         options: &ProgramOptions,
     ) -> Result<Self, BackendError> {
         let fail = Failures { device: &name };
+        if let Some(operation) = first_without_kernel(&plan) {
+            let what = format!("it has no kernel for the operation {operation}");
+            return Err(BackendError::Unsupported { device: name, what });
+        }
         let weights = load_weights(&plan, model, isa, pool.threads(), &fail)?;
         let caches = make_caches(&plan, options).map_err(|error| fail.attention(error))?;
         let (attention, attention_of_step) =

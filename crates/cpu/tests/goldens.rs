@@ -7,9 +7,10 @@
 mod common;
 
 use common::{Golden, greedy, logits};
+use trine_backend::{BackendError, Device, ProgramOptions};
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
-use trine_model::KvType;
+use trine_model::{KvType, Width};
 
 /// The largest difference of a logit if weights and activations are floats.
 const TOLERANCE: f32 = 5e-4;
@@ -95,4 +96,14 @@ fn small_caches_stay_close() {
             }
         }
     }
+}
+
+#[test]
+fn operations_without_a_kernel_are_refused_by_name() {
+    let golden = Golden::load("gemma3n-a");
+    let width = Width { tokens: 4, outputs: 1 };
+    let options = ProgramOptions { width, kv: KvType::F32, context: 64, sequences: 1, blocks: 1 };
+    let error = devices()[0].load_plan(&golden.model, golden.model.plan(), &options).err().unwrap();
+    assert!(matches!(error, BackendError::Unsupported { .. }), "{error}");
+    assert!(error.to_string().contains("no kernel for the operation "), "{error}");
 }

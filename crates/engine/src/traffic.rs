@@ -80,6 +80,7 @@ mod tests {
             score_scale: 0.1,
             rope: Rope { theta: 1e4, divisor: 1.0 },
             feed_forward: 512,
+            cutoff: None,
             kv_owner: index,
         };
         let config = Config {

@@ -6,8 +6,8 @@ use trine_weights::DType;
 
 use crate::config::{LayerConfig, Rope};
 use crate::plan::{
-    Buffer, BufferId, Cache, CacheId, Heads, Op, Plan, Product, Rows, Step, Weight, WeightId,
-    WeightKind, WeightPlace,
+    Buffer, BufferId, Cache, CacheId, Heads, Op, Plan, Product, Rows, Step, Stream, Term, Weight,
+    WeightId, WeightKind, WeightPlace,
 };
 
 /// A Plan under construction.
@@ -85,16 +85,17 @@ impl<'a> Builder<'a> {
         self.plan.steps.push(Step { label: format!("{}{label}", self.scope), op });
     }
 
-    /// Adds token embeddings times `scale`: a buffer (tokens, columns).
+    /// Adds rows of a table by token times `scale`: a buffer (tokens, columns).
     pub(crate) fn embed(
         &mut self,
+        name: &str,
         table: &str,
         rows: usize,
         columns: usize,
         scale: f32,
     ) -> BufferId {
         let table = self.matrix(table, rows, columns);
-        let output = self.buffer("residual", Rows::Tokens, columns);
+        let output = self.buffer(name, Rows::Tokens, columns);
         self.step("embed", Op::Embed { table, scale, output });
         output
     }
@@ -114,9 +115,16 @@ impl<'a> Builder<'a> {
         output
     }
 
-    /// Normalises each head of `buffer` in place.
-    pub(crate) fn head_norm(&mut self, buffer: BufferId, weight: &str, heads: usize, epsilon: f32) {
-        let weight = self.vector(weight, self.columns(buffer) / heads);
+    /// Normalises each head of `buffer` in place, with factors of 1 if there is no weight.
+    pub(crate) fn head_norm(
+        &mut self,
+        buffer: BufferId,
+        weight: Option<&str>,
+        heads: usize,
+        epsilon: f32,
+    ) {
+        let columns = self.columns(buffer) / heads;
+        let weight = weight.map(|weight| self.vector(weight, columns));
         self.step("head_norm", Op::HeadNorm { buffer, weight, heads, epsilon });
     }
 
@@ -169,10 +177,73 @@ impl<'a> Builder<'a> {
         output
     }
 
-    /// Adds `gelu(gate) * up`.
-    pub(crate) fn geglu(&mut self, gate: BufferId, up: BufferId) -> BufferId {
-        let output = self.sibling("gated", gate, self.columns(gate));
-        self.step("geglu", Op::Geglu { gate, up, output });
+    /// Adds `gelu(gate) * up`, with the columns of `up` from `first` on.
+    pub(crate) fn geglu(
+        &mut self,
+        name: &str,
+        gate: BufferId,
+        up: BufferId,
+        first: usize,
+    ) -> BufferId {
+        let output = self.sibling(name, gate, self.columns(gate));
+        self.step("geglu", Op::Geglu { gate, up, first, output });
+        output
+    }
+
+    /// Sets what lies less than `deviations` above the mean of its row to 0, and subtracts that
+    /// limit from the rest, in place.
+    pub(crate) fn cutoff(&mut self, buffer: BufferId, deviations: f32) {
+        self.step("cutoff", Op::Cutoff { buffer, deviations });
+    }
+
+    /// Adds the weighted sum of some buffers.
+    pub(crate) fn sum<const N: usize>(
+        &mut self,
+        name: &str,
+        terms: [(BufferId, f32); N],
+    ) -> BufferId {
+        self.sum_of(name, terms.map(|(buffer, factor)| Term { buffer, factor }).to_vec())
+    }
+
+    /// Adds the weighted sum of at least one buffer.
+    pub(crate) fn sum_of(&mut self, name: &str, terms: Vec<Term>) -> BufferId {
+        let first = terms[0].buffer;
+        let output = self.sibling(name, first, self.columns(first));
+        self.step(name, Op::Sum { terms, output });
+        output
+    }
+
+    /// Adds streams to which sources are added, with coefficients of each row:
+    /// `bias + scale * coefficient`.
+    pub(crate) fn mix(
+        &mut self,
+        name: &str,
+        inputs: &[BufferId],
+        sources: &[BufferId],
+        coefficients: BufferId,
+        [bias, scale]: [f32; 2],
+    ) -> Vec<BufferId> {
+        let stream = |(index, &input): (usize, &BufferId)| {
+            let output = self.sibling(&format!("{name}.{index}"), input, self.columns(input));
+            Stream { input, output }
+        };
+        let streams: Vec<Stream> = inputs.iter().enumerate().map(stream).collect();
+        let outputs = streams.iter().map(|stream| stream.output).collect();
+        self.step(name, Op::Mix { streams, sources: sources.to_vec(), coefficients, bias, scale });
+        outputs
+    }
+
+    /// Gives the rows of `buffer` the magnitude of those of `like`, in place.
+    pub(crate) fn rescale(&mut self, buffer: BufferId, like: BufferId, floor: f32) {
+        self.step("rescale", Op::Rescale { buffer, like, floor });
+    }
+
+    /// Adds a copy of `input` with each column multiplied by its factor.
+    pub(crate) fn scale(&mut self, name: &str, input: BufferId, weight: &str) -> BufferId {
+        let columns = self.columns(input);
+        let weight = self.vector(weight, columns);
+        let output = self.sibling(name, input, columns);
+        self.step(name, Op::Scale { input, weight, output });
         output
     }
 

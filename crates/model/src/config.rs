@@ -13,6 +13,8 @@ const WIDTH_MAX: usize = 1 << 20;
 pub(crate) const VOCABULARY_MAX: usize = 1 << 24;
 /// The longest context that a configuration may ask for, in tokens.
 const CONTEXT_MAX: usize = 1 << 24;
+/// The most residual streams that a configuration may ask for; Gemma 3n has 4.
+pub(crate) const STREAMS_MAX: usize = 4;
 
 /// Epsilons of norms: Gemma's is 1e-6. One that outweighs the mean square makes every norm 0.
 const EPSILON: RangeInclusive<f32> = f32::MIN_POSITIVE..=0.1;
@@ -22,6 +24,8 @@ const SOFTCAP: RangeInclusive<f32> = 0.1..=1e6;
 const SCORE_SCALE: RangeInclusive<f32> = 1e-4..=100.0;
 /// Bases of rotary frequencies: Gemma's are 1e4 and 1e6.
 const THETA: RangeInclusive<f32> = 1.0..=1e12;
+/// Deviations above the mean below which a gate is cut off: Gemma 3n's are 1.6449.
+const CUTOFF: RangeInclusive<f32> = -10.0..=10.0;
 /// Divisors of positions: Gemma's are 1 and 8.
 const DIVISOR: RangeInclusive<f32> = 1e-3..=1e6;
 
@@ -51,6 +55,8 @@ pub struct Config {
 pub enum Family {
     /// Gemma 3, text: 270M, 1B, 4B, 12B, 27B.
     Gemma3,
+    /// Gemma 3n, text: E2B, E4B, and slices of these.
+    Gemma3n(Gemma3nConfig),
 }
 
 impl Family {
@@ -58,7 +64,33 @@ impl Family {
     pub fn name(self) -> &'static str {
         match self {
             Family::Gemma3 => "gemma3",
+            Family::Gemma3n(_) => "gemma3n",
         }
+    }
+}
+
+/// The numbers of a Gemma 3n that other families do not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gemma3nConfig {
+    /// Residual streams (AltUp), at least 2. The layers work on the first and predict the others.
+    pub streams: usize,
+    /// Inner width of the low-rank residual (LAuReL), in elements.
+    pub laurel_rank: usize,
+    /// Width of the input that each layer has of its own for a token, in elements.
+    pub per_layer_width: usize,
+    /// The number of rows of the table of per-layer inputs. Token ids beyond it use row 0.
+    pub per_layer_vocabulary: usize,
+    /// Whether the corrected first stream is multiplied by a vector before it gates the per-layer
+    /// input.
+    pub scales_correction: bool,
+}
+
+impl Gemma3nConfig {
+    fn check(&self, layers: usize) -> Result<(), ModelError> {
+        in_range("AltUp stream count", self.streams, 2, STREAMS_MAX)?;
+        in_range("LAuReL rank", self.laurel_rank, 1, WIDTH_MAX)?;
+        in_range("per-layer input width", self.per_layer_width, 1, WIDTH_MAX / layers)?;
+        in_range("per-layer vocabulary size", self.per_layer_vocabulary, 1, VOCABULARY_MAX)
     }
 }
 
@@ -79,6 +111,9 @@ pub struct LayerConfig {
     pub rope: Rope,
     /// Feed-forward width, in elements.
     pub feed_forward: usize,
+    /// Standard deviations above the mean of a row at which the feed-forward's gate is cut off, so
+    /// that few of its columns are active; `None` for no cutoff.
+    pub cutoff: Option<f32>,
     /// The layer whose KV cache this one reads: its own index, unless layers share a cache.
     pub kv_owner: usize,
 }
@@ -154,8 +189,33 @@ impl Config {
         }
         for (index, layer) in self.layers.iter().enumerate() {
             layer.check(index)?;
+            self.check_owner(index)?;
         }
-        Ok(())
+        match self.family {
+            Family::Gemma3 => Ok(()),
+            Family::Gemma3n(own) => own.check(self.layers.len()),
+        }
+    }
+
+    /// Checks that a layer reads its own KV cache, or that of an earlier layer whose keys and
+    /// values have the same shape and the same rotation and window.
+    fn check_owner(&self, index: usize) -> Result<(), ModelError> {
+        let layer = &self.layers[index];
+        let found = layer.kv_owner;
+        if found == index {
+            return Ok(());
+        }
+        let cached = |layer: &LayerConfig| {
+            let LayerConfig { attention, kv_heads, head_dim, rope, .. } = *layer;
+            (attention, kv_heads, head_dim, rope)
+        };
+        let is_owner =
+            |owner: &LayerConfig| owner.kv_owner == found && cached(owner) == cached(layer);
+        if self.layers[..index].get(found).is_some_and(is_owner) {
+            return Ok(());
+        }
+        let expected = "an earlier layer of the same kind with a KV cache of its own";
+        Err(ModelError::bad(&format!("KV owner of layer {index}"), found, expected))
     }
 }
 
@@ -176,6 +236,9 @@ impl LayerConfig {
         }
         if let AttentionKind::Local { window } = self.attention {
             in_range(&at("sliding window"), window, 1, CONTEXT_MAX)?;
+        }
+        if let Some(cutoff) = self.cutoff {
+            within(&at("activation sparsity"), cutoff, &CUTOFF)?;
         }
         within(&at("attention scale"), self.score_scale, &SCORE_SCALE)?;
         self.rope.check(&format!("layer {index}"))
@@ -232,5 +295,64 @@ impl Default for GenerationDefaults {
     /// Returns the values of Google's `generation_config.json` for the instruction-tuned Gemma 3.
     fn default() -> Self {
         Self { temperature: 1.0, top_k: 64, top_p: 0.95, min_p: 0.0, stop_ids: Vec::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(owners: [usize; 4], windows: [Option<usize>; 4]) -> Config {
+        let layer = |(kv_owner, window): (usize, Option<usize>)| LayerConfig {
+            attention: window
+                .map_or(AttentionKind::Global, |window| AttentionKind::Local { window }),
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 8,
+            score_scale: 1.0,
+            rope: Rope { theta: 1e4, divisor: 1.0 },
+            feed_forward: 8,
+            cutoff: None,
+            kv_owner,
+        };
+        Config {
+            family: Family::Gemma3,
+            hidden: 8,
+            vocabulary: 8,
+            context: 8,
+            norm_epsilon: 1e-6,
+            embedding_scale: 1.0,
+            final_softcap: None,
+            layers: owners.into_iter().zip(windows).map(layer).collect(),
+        }
+    }
+
+    #[test]
+    fn a_cache_is_shared_with_an_earlier_layer_of_the_same_kind_that_has_one() {
+        let local = Some(4);
+        let windows = [local, None, local, local];
+        assert!(config([0, 1, 0, 0], windows).check().is_ok());
+        for (owners, of) in [
+            // Itself shares a cache.
+            ([0, 1, 0, 2], 3),
+            // Comes later, or is not there.
+            ([0, 1, 3, 3], 2),
+            ([0, 1, 2, 4], 3),
+            ([0, 1, 2, usize::MAX], 3),
+            ([1, 1, 2, 3], 0),
+            // Is of another kind.
+            ([0, 1, 2, 1], 3),
+        ] {
+            let error = config(owners, windows).check().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("KV owner of layer {of} ")), "{owners:?}: {error}");
+        }
+        let error = config([0, 1, 0, 0], [local, None, local, Some(3)]).check().unwrap_err();
+        assert!(error.to_string().starts_with("KV owner of layer 3 "), "{error}");
+        for cutoff in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 11.0] {
+            let mut config = config([0, 1, 2, 3], windows);
+            config.layers[2].cutoff = Some(cutoff);
+            let error = config.check().unwrap_err().to_string();
+            assert!(error.starts_with("activation sparsity of layer 2 "), "{error}");
+        }
     }
 }

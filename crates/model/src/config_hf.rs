@@ -2,34 +2,78 @@
 //!
 //! Published files spell the same numbers in several ways. The multimodal ones nest the text model
 //! under `text_config` and leave out everything that equals the defaults of transformers'
-//! `Gemma3TextConfig`.
+//! `Gemma3TextConfig` or `Gemma3nTextConfig`.
 
 use serde_json::Value;
 
 use crate::config::{
-    AttentionKind, Config, Family, GenerationDefaults, LAYERS_MAX, LayerConfig, Rope,
+    AttentionKind, Config, Family, Gemma3nConfig, GenerationDefaults, LAYERS_MAX, LayerConfig, Rope,
 };
+use crate::config_3n;
 use crate::error::ModelError;
+use crate::fields::{Fields, as_count};
 
-/// The architectures and model types that mean Gemma 3.
-const SUPPORTED: &str = "gemma3, gemma3_text";
+/// The model types that trine runs.
+const SUPPORTED: &str = "gemma3, gemma3_text, gemma3n, gemma3n_text";
 
-/// The defaults of transformers' `gemma3_text` configuration, which published files may omit.
+/// The values of transformers' configuration of a family, which published files may omit.
+struct Defaults {
+    vocabulary: usize,
+    hidden: usize,
+    feed_forward: usize,
+    layers: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    context: usize,
+    window: usize,
+    pattern: usize,
+    softcap: Option<f64>,
+}
+
+/// Those of `gemma3_text`.
+const GEMMA3: Defaults = Defaults {
+    vocabulary: 262_208,
+    hidden: 2304,
+    feed_forward: 9216,
+    layers: 26,
+    heads: 8,
+    kv_heads: 4,
+    head_dim: 256,
+    context: 131_072,
+    window: 4096,
+    pattern: 6,
+    softcap: None,
+};
+
+/// Those of `gemma3n_text`.
+const GEMMA3N: Defaults = Defaults {
+    vocabulary: 262_400,
+    hidden: 2048,
+    feed_forward: 16_384,
+    layers: 35,
+    heads: 8,
+    kv_heads: 2,
+    head_dim: 256,
+    context: 32_768,
+    window: 512,
+    pattern: config_3n::PATTERN,
+    softcap: Some(config_3n::SOFTCAP),
+};
+
+/// Defaults that both families have.
 mod default {
-    pub(super) const VOCABULARY: usize = 262_208;
-    pub(super) const HIDDEN: usize = 2304;
-    pub(super) const FEED_FORWARD: usize = 9216;
-    pub(super) const LAYERS: usize = 26;
-    pub(super) const HEADS: usize = 8;
-    pub(super) const KV_HEADS: usize = 4;
-    pub(super) const HEAD_DIM: usize = 256;
-    pub(super) const CONTEXT: usize = 131_072;
-    pub(super) const WINDOW: usize = 4096;
-    pub(super) const PATTERN: usize = 6;
     pub(super) const EPSILON: f64 = 1e-6;
     pub(super) const THETA_GLOBAL: f64 = 1e6;
     pub(super) const THETA_LOCAL: f64 = 1e4;
+    /// Only Gemma 3 has it.
     pub(super) const QUERY_PRE_ATTENTION_SCALAR: f64 = 256.0;
+    /// Only Gemma 3n has it, and those that follow.
+    pub(super) const SHARED_KV_LAYERS: usize = 15;
+    pub(super) const STREAMS: usize = 4;
+    pub(super) const LAUREL_RANK: usize = 64;
+    pub(super) const PER_LAYER_WIDTH: usize = 256;
+    pub(super) const PER_LAYER_VOCABULARY: usize = 262_144;
 }
 
 /// Reads a configuration from `config.json`.
@@ -43,49 +87,118 @@ pub(crate) fn read(root: &Value) -> Result<Config, ModelError> {
         Some(other) => return Err(ModelError::bad("text_config", other, "an object")),
     });
     check_supported(root, text)?;
-    let hidden = text.count("hidden_size", default::HIDDEN)?;
-    let layer_count = text.count("num_hidden_layers", default::LAYERS)?;
-    if layer_count > LAYERS_MAX {
-        return Err(ModelError::bad(
-            "num_hidden_layers",
-            layer_count,
-            format!("at most {LAYERS_MAX}"),
-        ));
-    }
-    let kinds = attention_kinds(text, layer_count)?;
-    let feed_forward = feed_forward(text, layer_count)?;
-    let (rope_global, rope_local) = ropes(text)?;
-    let heads = text.count("num_attention_heads", default::HEADS)?;
-    let kv_heads = text.count("num_key_value_heads", default::KV_HEADS)?;
-    let head_dim = text.count("head_dim", default::HEAD_DIM)?;
-    let scalar = text.number("query_pre_attn_scalar", default::QUERY_PRE_ATTENTION_SCALAR)?;
-    let layers = kinds
-        .into_iter()
-        .zip(feed_forward)
-        .enumerate()
-        .map(|(index, (attention, feed_forward))| LayerConfig {
-            attention,
-            heads,
-            kv_heads,
-            head_dim,
-            score_scale: (1.0 / scalar.sqrt()) as f32,
-            rope: if attention == AttentionKind::Global { rope_global } else { rope_local },
-            feed_forward,
-            kv_owner: index,
-        })
-        .collect();
+    let family = match model_type(root) {
+        "gemma3n" | "gemma3n_text" => Family::Gemma3n(gemma3n(text)?),
+        _ => Family::Gemma3,
+    };
+    let default = match family {
+        Family::Gemma3 => GEMMA3,
+        Family::Gemma3n(_) => GEMMA3N,
+    };
+    let hidden = text.count("hidden_size", default.hidden)?;
+    let softcap = match text.0.get("final_logit_softcapping") {
+        None => default.softcap,
+        Some(_) => text.optional_number("final_logit_softcapping")?,
+    };
     let config = Config {
-        family: Family::Gemma3,
+        family,
         hidden,
-        vocabulary: text.count("vocab_size", default::VOCABULARY)?,
-        context: text.count("max_position_embeddings", default::CONTEXT)?,
+        vocabulary: text.count("vocab_size", default.vocabulary)?,
+        context: text.count("max_position_embeddings", default.context)?,
         norm_epsilon: text.number("rms_norm_eps", default::EPSILON)? as f32,
         embedding_scale: (hidden as f64).sqrt() as f32,
-        final_softcap: text.optional_number("final_logit_softcapping")?.map(|cap| cap as f32),
-        layers,
+        final_softcap: softcap.map(|cap| cap as f32),
+        layers: layers(text, family, &default)?,
     };
     config.check()?;
     Ok(config)
+}
+
+fn layers(
+    text: Fields,
+    family: Family,
+    default: &Defaults,
+) -> Result<Vec<LayerConfig>, ModelError> {
+    let count = text.count("num_hidden_layers", default.layers)?;
+    if count > LAYERS_MAX {
+        let expected = format!("at most {LAYERS_MAX}");
+        return Err(ModelError::bad("num_hidden_layers", count, expected));
+    }
+    let kinds = attention_kinds(text, count, default)?;
+    let feed_forward = feed_forward(text, count, default)?;
+    let (rope_global, rope_local) = ropes(text)?;
+    let heads = text.count("num_attention_heads", default.heads)?;
+    let kv_heads = text.count("num_key_value_heads", default.kv_heads)?;
+    let head_dim = text.count("head_dim", default.head_dim)?;
+    let (score_scale, kv_owners, cutoffs) = match family {
+        Family::Gemma3 => {
+            let key = "query_pre_attn_scalar";
+            let scalar = text.number(key, default::QUERY_PRE_ATTENTION_SCALAR)?;
+            ((1.0 / scalar.sqrt()) as f32, (0..count).collect(), vec![None; count])
+        }
+        Family::Gemma3n(_) => (1.0, kv_owners(text, &kinds)?, cutoffs(text, count)?),
+    };
+    let layer = |index: usize| LayerConfig {
+        attention: kinds[index],
+        heads,
+        kv_heads,
+        head_dim,
+        score_scale,
+        rope: if kinds[index] == AttentionKind::Global { rope_global } else { rope_local },
+        feed_forward: feed_forward[index],
+        cutoff: cutoffs[index],
+        kv_owner: kv_owners[index],
+    };
+    Ok((0..count).map(layer).collect())
+}
+
+/// Reads the numbers that only Gemma 3n has.
+fn gemma3n(text: Fields) -> Result<Gemma3nConfig, ModelError> {
+    let active = text.count("altup_active_idx", 0)?;
+    if active != 0 {
+        return Err(ModelError::bad("altup_active_idx", active, 0));
+    }
+    let key = "altup_correct_scale";
+    let scales_correction = match text.given(key) {
+        None => true,
+        Some(Value::Bool(scales)) => *scales,
+        Some(other) => return Err(ModelError::bad(key, other, "true or false")),
+    };
+    Ok(Gemma3nConfig {
+        streams: text.count("altup_num_inputs", default::STREAMS)?,
+        laurel_rank: text.count("laurel_rank", default::LAUREL_RANK)?,
+        per_layer_width: text.count("hidden_size_per_layer_input", default::PER_LAYER_WIDTH)?,
+        per_layer_vocabulary: text
+            .count("vocab_size_per_layer_input", default::PER_LAYER_VOCABULARY)?,
+        scales_correction,
+    })
+}
+
+/// Reads whose KV cache each layer of a Gemma 3n uses.
+fn kv_owners(text: Fields, kinds: &[AttentionKind]) -> Result<Vec<usize>, ModelError> {
+    let key = "num_kv_shared_layers";
+    let shared = text.count(key, default::SHARED_KV_LAYERS)?;
+    let expected = "few enough to leave a layer of each kind that has keys and values";
+    config_3n::kv_owners(kinds, shared).ok_or_else(|| ModelError::bad(key, shared, expected))
+}
+
+/// Reads the cutoff of each layer of a Gemma 3n from the share of columns that it leaves out.
+fn cutoffs(text: Fields, layers: usize) -> Result<Vec<Option<f32>>, ModelError> {
+    let key = "activation_sparsity_pattern";
+    let Some(pattern) = text.given(key) else { return Ok(config_3n::default_cutoffs(layers)) };
+    let list = pattern.as_array().filter(|list| list.len() == layers);
+    let list =
+        list.ok_or_else(|| ModelError::bad(key, pattern, format!("a list of {layers} numbers")))?;
+    let cutoff = |share: &Value| match share.as_f64().filter(|share| (0.0..1.0).contains(share)) {
+        Some(0.0) => Ok(None),
+        Some(share) => Ok(Some(config_3n::cutoff(share))),
+        None => Err(ModelError::bad(key, share, "a number from 0 to less than 1")),
+    };
+    list.iter().map(cutoff).collect()
+}
+
+fn model_type(root: &Value) -> &str {
+    root.get("model_type").and_then(Value::as_str).unwrap_or("")
 }
 
 /// Checks that trine runs models of the `model_type` of a `config.json`.
@@ -93,8 +206,8 @@ pub(crate) fn read(root: &Value) -> Result<Config, ModelError> {
 /// # Errors
 /// Returns [`ModelError::UnknownArchitecture`] if it does not.
 pub(crate) fn check_type(root: &Value) -> Result<(), ModelError> {
-    let kind = root.get("model_type").and_then(Value::as_str).unwrap_or("");
-    if matches!(kind, "gemma3" | "gemma3_text") {
+    let kind = model_type(root);
+    if SUPPORTED.split(", ").any(|supported| supported == kind) {
         return Ok(());
     }
     let found = if kind.is_empty() { "no model_type" } else { kind };
@@ -107,7 +220,7 @@ fn check_supported(root: &Value, text: Fields) -> Result<(), ModelError> {
         return Err(ModelError::bad(
             "attn_logit_softcapping",
             "a number",
-            "null: Gemma 3 does not cap scores",
+            "null: the model does not cap scores",
         ));
     }
     text.must_be_false("attention_bias", "Gemma 3 has no biases")?;
@@ -122,10 +235,10 @@ fn check_supported(root: &Value, text: Fields) -> Result<(), ModelError> {
 }
 
 /// Reads `intermediate_size`, one number for all layers or one for each.
-fn feed_forward(text: Fields, layers: usize) -> Result<Vec<usize>, ModelError> {
+fn feed_forward(text: Fields, layers: usize, default: &Defaults) -> Result<Vec<usize>, ModelError> {
     let key = "intermediate_size";
     let Some(Value::Array(list)) = text.0.get(key) else {
-        return Ok(vec![text.count(key, default::FEED_FORWARD)?; layers]);
+        return Ok(vec![text.count(key, default.feed_forward)?; layers]);
     };
     if list.len() != layers {
         return Err(ModelError::bad(
@@ -138,8 +251,12 @@ fn feed_forward(text: Fields, layers: usize) -> Result<Vec<usize>, ModelError> {
 }
 
 /// Reads whether each layer is local or global: from `layer_types`, or as every n-th layer global.
-fn attention_kinds(text: Fields, layers: usize) -> Result<Vec<AttentionKind>, ModelError> {
-    let window = text.count("sliding_window", default::WINDOW)?;
+fn attention_kinds(
+    text: Fields,
+    layers: usize,
+    default: &Defaults,
+) -> Result<Vec<AttentionKind>, ModelError> {
+    let window = text.count("sliding_window", default.window)?;
     if let Some(types) = text.given("layer_types") {
         let list = types.as_array().map(Vec::as_slice).unwrap_or_default();
         if list.len() != layers {
@@ -167,7 +284,7 @@ fn attention_kinds(text: Fields, layers: usize) -> Result<Vec<AttentionKind>, Mo
     } else {
         "_sliding_window_pattern"
     };
-    let pattern = text.count(key, default::PATTERN)?;
+    let pattern = text.count(key, default.pattern)?;
     if pattern == 0 {
         return Err(ModelError::bad(key, pattern, "at least 1"));
     }
@@ -295,53 +412,6 @@ fn stop_ids(root: &Value, ids: &mut Vec<u32>) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// Typed access to a JSON object's fields.
-#[derive(Clone, Copy)]
-struct Fields<'a>(&'a Value);
-
-impl<'a> Fields<'a> {
-    /// Returns the value of a key that is present and not null.
-    fn given(self, key: &str) -> Option<&'a Value> {
-        self.0.get(key).filter(|value| !value.is_null())
-    }
-
-    fn object(self, key: &str) -> Result<Option<Self>, ModelError> {
-        match self.given(key) {
-            Some(value) if !value.is_object() => Err(ModelError::bad(key, value, "an object")),
-            value => Ok(value.map(Fields)),
-        }
-    }
-
-    fn must_be_false(self, key: &str, why: &str) -> Result<(), ModelError> {
-        match self.given(key) {
-            None | Some(Value::Bool(false)) => Ok(()),
-            Some(other) => Err(ModelError::bad(key, other, format!("false: {why}"))),
-        }
-    }
-
-    fn count(self, key: &str, default: usize) -> Result<usize, ModelError> {
-        self.given(key).map_or(Ok(default), |value| as_count(key, value))
-    }
-
-    fn number(self, key: &str, default: f64) -> Result<f64, ModelError> {
-        Ok(self.optional_number(key)?.unwrap_or(default))
-    }
-
-    fn optional_number(self, key: &str) -> Result<Option<f64>, ModelError> {
-        let Some(value) = self.given(key) else { return Ok(None) };
-        match value.as_f64().filter(|number| number.is_finite()) {
-            Some(number) => Ok(Some(number)),
-            None => Err(ModelError::bad(key, value, "a number")),
-        }
-    }
-}
-
-fn as_count(key: &str, value: &Value) -> Result<usize, ModelError> {
-    let whole =
-        value.as_f64().filter(|number| number.fract() == 0.0 && (0.0..1e15).contains(number));
-    whole.map(|number| number as usize).ok_or_else(|| ModelError::bad(key, value, "a whole number"))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -374,6 +444,59 @@ mod tests {
         assert_eq!(global.attention, AttentionKind::Global);
         assert_eq!(global.rope, Rope { theta: 1e6, divisor: 8.0 });
         assert_eq!(global.score_scale, 0.0625);
+    }
+
+    #[test]
+    fn gemma_3n_takes_the_defaults_it_omits() {
+        let read_with = |extra: Value| {
+            let mut text = json!({"model_type": "gemma3n_text"});
+            for (key, value) in extra.as_object().unwrap() {
+                text[key] = value.clone();
+            }
+            read(&json!({ "model_type": "gemma3n", "text_config": text }))
+        };
+        let config = read_with(json!({})).unwrap();
+        let Family::Gemma3n(own) = config.family else { panic!("{config:?}") };
+        assert_eq!((own.streams, own.laurel_rank, own.per_layer_width), (4, 64, 256));
+        assert_eq!((config.layers.len(), config.hidden, config.vocabulary), (35, 2048, 262_400));
+        assert_eq!(config.final_softcap, Some(30.0));
+        let owners: Vec<usize> = config.layers.iter().map(|layer| layer.kv_owner).collect();
+        assert_eq!(
+            (owners[..20].to_vec(), &owners[20..26]),
+            ((0..20).collect(), &[18, 18, 18, 18, 19, 18][..])
+        );
+        assert_eq!(config.layers.iter().filter(|layer| layer.cutoff.is_some()).count(), 10);
+        let uncapped =
+            read_with(json!({"final_logit_softcapping": null, "num_kv_shared_layers": 0}));
+        let uncapped = uncapped.unwrap();
+        assert_eq!((uncapped.final_softcap, uncapped.layers[34].kv_owner), (None, 34));
+        let sparse = |value: f64| json!({"activation_sparsity_pattern": vec![value; 35]});
+        let cutoff = |value| read_with(sparse(value)).unwrap().layers[34].cutoff;
+        assert_eq!((cutoff(0.0), cutoff(0.5).map(f32::round)), (None, Some(0.0)));
+        for (bad, key) in [
+            (sparse(1.0), "activation_sparsity_pattern"),
+            (sparse(-0.1), "activation_sparsity_pattern"),
+            (json!({"activation_sparsity_pattern": [0.95]}), "activation_sparsity_pattern"),
+            (json!({"activation_sparsity_pattern": 0.95}), "activation_sparsity_pattern"),
+            (
+                json!({"activation_sparsity_pattern": vec!["0.95"; 35]}),
+                "activation_sparsity_pattern",
+            ),
+            (json!({"num_kv_shared_layers": 31}), "num_kv_shared_layers"),
+            (json!({"num_kv_shared_layers": 36}), "num_kv_shared_layers"),
+            (json!({"num_kv_shared_layers": 1e14}), "num_kv_shared_layers"),
+            (json!({"altup_num_inputs": 1}), "AltUp stream count"),
+            (json!({"altup_num_inputs": 8}), "AltUp stream count"),
+            (json!({"altup_active_idx": 1}), "altup_active_idx"),
+            (json!({"altup_correct_scale": 1}), "altup_correct_scale"),
+            (json!({"laurel_rank": 0}), "LAuReL rank"),
+            (json!({"hidden_size_per_layer_input": 1e14}), "per-layer input width"),
+            (json!({"vocab_size_per_layer_input": 0}), "per-layer vocabulary size"),
+            (json!({"intermediate_size": [8192]}), "intermediate_size"),
+        ] {
+            let error = read_with(bad.clone()).unwrap_err().to_string();
+            assert!(error.contains(key), "{bad}: {error}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::ops::AddAssign;
 
-use crate::plan::{Heads, Op, Plan, Step};
+use crate::plan::{BufferId, Heads, Op, Plan, Rows, Step};
 use crate::scratch::Width;
 
 /// How keys and values are stored in the cache.
@@ -138,10 +138,11 @@ impl Plan {
         let width = workload.width();
         let buffers = step.op.reads().into_iter().chain(step.op.writes());
         let activation_bytes = buffers
-            .map(|id| self.buffer(id))
-            .map(|buffer| (width.of(buffer.rows) * buffer.columns * size_of::<f32>()) as u64)
+            .map(|id| (self.buffer(id).rows, self.columns_used(&step.op, id)))
+            .map(|(rows, columns)| (width.of(rows) * columns * size_of::<f32>()) as u64)
             .sum();
-        let rows = width.of(self.rows(&step.op)) as u64;
+        let row_kind = self.rows(&step.op);
+        let rows = width.of(row_kind) as u64;
         let cache_bytes = self.cache_bytes(&step.op, workload);
         let (weight_bytes, operations) = match &step.op {
             // Only one row of a table is read for each token.
@@ -149,13 +150,23 @@ impl Plan {
                 let table = self.weight(*table);
                 (rows * table.bytes() / table.rows.max(1) as u64, rows * table.columns as u64)
             }
-            Op::Attend { heads, window, .. } => (0, attend_operations(*heads, *window, workload)),
+            Op::Attend { heads, window, .. } => {
+                (0, attend_operations(*heads, *window, row_kind, workload))
+            }
             op => {
                 let bytes = if rows == 0 { 0 } else { self.weight_bytes(op) };
                 (bytes, rows * self.operations_per_row(op))
             }
         };
         Cost { weight_bytes, cache_bytes, activation_bytes, operations }
+    }
+
+    /// Returns the columns of a buffer that an operation reads or writes.
+    fn columns_used(&self, op: &Op, id: BufferId) -> usize {
+        match op {
+            Op::Geglu { up, output, .. } if id == *up => self.buffer(*output).columns,
+            _ => self.buffer(id).columns,
+        }
     }
 
     /// Returns the bytes of all weights that an operation reads.
@@ -166,7 +177,9 @@ impl Plan {
     fn cache_bytes(&self, op: &Op, workload: Workload) -> u64 {
         match op {
             Op::Attend { heads, window, .. } => {
-                let read = workload.sequences * positions_read(*window, workload);
+                let is_idle = workload.width().of(self.rows(op)) == 0;
+                let sequences = if is_idle { 0 } else { workload.sequences };
+                let read = sequences * positions_read(*window, workload);
                 (read * 2 * heads.kv * workload.kv.head_bytes(heads.dim)) as u64
             }
             Op::StoreKv { cache, .. } | Op::PrepareQkv { cache, .. } => {
@@ -201,12 +214,17 @@ fn positions_read(window: Option<usize>, workload: Workload) -> usize {
 }
 
 /// Returns two operations for each query head, visible position and element, for the scores and
-/// again for the sum.
-fn attend_operations(heads: Heads, window: Option<usize>, workload: Workload) -> u64 {
+/// again for the sum. Rows of outputs are taken for the last rows of the sequences.
+fn attend_operations(heads: Heads, window: Option<usize>, rows: Rows, workload: Workload) -> u64 {
     let visible = |row: usize| {
         let seen = workload.context + row + 1;
         window.map_or(seen, |window| seen.min(window)) as u64
     };
-    let positions: u64 = (0..workload.tokens).map(visible).sum();
-    workload.sequences as u64 * positions * 4 * (heads.query * heads.dim) as u64
+    let positions = match rows {
+        Rows::Tokens => workload.sequences as u64 * (0..workload.tokens).map(visible).sum::<u64>(),
+        Rows::Outputs => {
+            workload.outputs as u64 * workload.tokens.checked_sub(1).map_or(0, visible)
+        }
+    };
+    positions * 4 * (heads.query * heads.dim) as u64
 }

@@ -2,16 +2,16 @@
 //! the two ends.
 //!
 //! Texts are generated from the logits of few rows, and embedded from the hidden states of all. Up
-//! to the last attention the two Plans are the same. Combined they share weights and caches, and a
-//! batch says which end its rows are for.
+//! to the attention of the last layer that writes a KV cache the two Plans are the same. Combined
+//! they share weights and caches, and a batch says which end its rows are for.
 
 use crate::plan::{Buffer, BufferId, Plan, WeightId};
 
 /// Joins two Plans that begin with the same steps, over the same caches: [`Plan::alternatives`]
 /// with the outputs of `first`, then those of `second`. Weights are the same if they have one name.
 ///
-/// Returns `None` if the Plans have different inputs or caches, or differ in a step that reads or
-/// writes a cache.
+/// Returns `None` if the Plans have different inputs or caches, or differ up to the last step that
+/// writes a cache. Both ends may read caches.
 pub fn either(mut first: Plan, second: Plan) -> Option<Plan> {
     if first.caches != second.caches || first.inputs != second.inputs {
         return None;
@@ -25,8 +25,8 @@ pub fn either(mut first: Plan, second: Plan) -> Option<Plan> {
     let begins_alike =
         touched.into_iter().all(is_same_buffer) && weights.into_iter().all(is_same_weight);
     let ends = [&first.steps[shared..], &second.steps[shared..]];
-    let is_cached = ends.into_iter().flatten().any(|step| step.op.cache().is_some());
-    if !begins_alike || is_cached {
+    let stores = ends.into_iter().flatten().any(|step| step.op.stores());
+    if !begins_alike || stores {
         return None;
     }
     let buffers: Vec<BufferId> =
@@ -151,15 +151,34 @@ mod tests {
         assert_eq!((plan.goals(), plan.serving(0)), (1, vec![true; 3]));
     }
 
+    fn store() -> Step {
+        let op = Op::StoreKv { key: STREAM, value: STREAM, cache: CacheId(0) };
+        Step { label: op.name().to_owned(), op }
+    }
+
     #[test]
-    fn plans_that_differ_before_their_last_attention_stay_apart() {
+    fn plans_that_differ_before_their_last_write_of_a_cache_stay_apart() {
         let tail = || vec![norm(0, STATES)];
         assert!(either(of_outputs(), plan(Rows::Tokens, &["norm"], Some(2), tail())).is_none());
         let mut other = plan(Rows::Tokens, &["norm"], None, tail());
         other.inputs.clear();
         assert!(either(of_outputs(), other).is_none());
-        let mut other = plan(Rows::Tokens, &["norm"], None, tail());
-        other.steps[1].op = attend(Some(2));
-        assert!(either(of_outputs(), other).is_none());
+        // The second stores rows that are not rotated, after which both attend.
+        let mut first = of_outputs();
+        first.steps.insert(1, store());
+        let mut second = plan(Rows::Tokens, &["norm"], None, tail());
+        second.steps.insert(0, store());
+        assert!(either(first.clone(), second.clone()).is_none());
+        second.steps.swap(0, 1);
+        assert!(either(first, second).is_some());
+    }
+
+    #[test]
+    fn both_ends_may_read_a_cache() {
+        let mut second = plan(Rows::Tokens, &["norm"], None, vec![norm(0, STATES)]);
+        second.steps[1].op = attend(Some(2));
+        let joined = either(of_outputs(), second).unwrap();
+        assert_eq!(joined.serving(0), [true, true, true, false, false]);
+        assert_eq!(joined.serving(1), [true, false, false, false, true]);
     }
 }

@@ -11,7 +11,7 @@ pub enum ModelError {
     Weights(#[from] WeightsError),
     /// The architecture is not one that trine knows.
     #[error(
-        "unsupported architecture {found:?}; trine runs: {supported}. Use a Gemma 3 text model"
+        "unsupported architecture {found:?}; trine runs: {supported}. Use a Gemma 3 or Gemma 3n model"
     )]
     UnknownArchitecture {
         /// The architecture that the file states.

@@ -87,7 +87,7 @@ fn share_input(steps: &[Step], _: &Uses) -> Option<Rewrite> {
 fn gate(steps: &[Step], uses: &Uses) -> Option<Rewrite> {
     let [
         Step { op: Op::MatMul { input, products }, .. },
-        Step { op: Op::Geglu { gate, up, output }, .. },
+        Step { op: Op::Geglu { gate, up, first: 0, output }, .. },
         ..,
     ] = steps
     else {
@@ -139,11 +139,13 @@ fn norm_add_then_norm(steps: &[Step], _: &Uses) -> Option<Rewrite> {
 /// Fuses everything between the projections and attention.
 fn prepare_qkv(steps: &[Step], uses: &Uses) -> Option<Rewrite> {
     let [a, b, c, d, e, f, ..] = steps else { return None };
-    let Op::HeadNorm { buffer: query, weight: query_norm, epsilon, heads: query_heads } = a.op
+    let Op::HeadNorm { buffer: query, weight: Some(query_norm), epsilon, heads: query_heads } =
+        a.op
     else {
         return None;
     };
-    let Op::HeadNorm { buffer: key, weight: key_norm, epsilon: key_epsilon, .. } = b.op else {
+    let Op::HeadNorm { buffer: key, weight: Some(key_norm), epsilon: key_epsilon, .. } = b.op
+    else {
         return None;
     };
     let Op::Rotate { buffer: query_again, rope, .. } = c.op else { return None };
@@ -212,13 +214,20 @@ mod tests {
 
     #[test]
     fn gate_and_up_take_their_activation_along() {
-        let steps = vec![matmul(A, W, B), matmul(A, V, C), Op::Geglu { gate: B, up: C, output: D }];
+        let steps = vec![
+            matmul(A, W, B),
+            matmul(A, V, C),
+            Op::Geglu { gate: B, up: C, first: 0, output: D },
+        ];
         assert_eq!(
             fused(steps.clone(), D),
             [Op::GatedMatMul { input: A, gate: W, up: V, output: D }]
         );
         // Another step reads the up projection, so it has to be written.
-        assert_eq!(fused(steps, C).len(), 2);
+        assert_eq!(fused(steps.clone(), C).len(), 2);
+        // The activation takes other columns of the projection.
+        let later = Op::Geglu { gate: B, up: C, first: 2, output: D };
+        assert_eq!(fused([&steps[..2], &[later]].concat(), D).len(), 2);
     }
 
     #[test]
@@ -241,8 +250,12 @@ mod tests {
     fn qkv_preparation_becomes_one_step() {
         let (cache, heads) = (CacheId(0), Heads { query: 2, kv: 1, dim: 4 });
         let rope = Rope { theta: 1e4, divisor: 1.0 };
-        let head_norm =
-            |buffer, weight, heads| Op::HeadNorm { buffer, weight, heads, epsilon: 1e-6 };
+        let head_norm = |buffer, weight, heads| Op::HeadNorm {
+            buffer,
+            weight: Some(weight),
+            heads,
+            epsilon: 1e-6,
+        };
         let attend = Op::Attend { query: A, cache, heads, scale: 0.5, window: None, output: D };
         let steps = vec![
             head_norm(A, W, 2),
@@ -266,5 +279,9 @@ mod tests {
         assert_eq!(fused(steps.clone(), D), [one, attend]);
         // Another step reads the rotated key.
         assert_eq!(fused(steps.clone(), B), steps);
+        // The keys' norm has no weight.
+        let mut plain = steps;
+        plain[1] = Op::HeadNorm { buffer: B, weight: None, heads: 1, epsilon: 1e-6 };
+        assert_eq!(fused(plain.clone(), D), plain);
     }
 }

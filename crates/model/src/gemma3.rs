@@ -39,8 +39,8 @@ pub fn hidden_states(config: &Config, dtype_of: &dyn Fn(&str) -> DType) -> Plan 
 
 /// Adds the layers and returns `h` after the last one, (tokens, hidden).
 fn residual_stream(p: &mut Builder, config: &Config) -> BufferId {
-    let x =
-        p.embed(names::TOKEN_EMBEDDING, config.vocabulary, config.hidden, config.embedding_scale);
+    let (rows, scale) = (config.vocabulary, config.embedding_scale);
+    let x = p.embed("residual", names::TOKEN_EMBEDDING, rows, config.hidden, scale);
     let mut caches: Vec<CacheId> = Vec::new();
     for (index, layer) in config.layers.iter().enumerate() {
         p.scope(format!("blk.{index}."));
@@ -66,15 +66,15 @@ fn attention(
     let cache = if layer.kv_owner == index {
         let key = p.matmul("key", normed, &name("attn_k"), layer.kv_width());
         let value = p.matmul("value", normed, &name("attn_v"), layer.kv_width());
-        p.head_norm(query, &name("attn_q_norm"), layer.heads, epsilon);
-        p.head_norm(key, &name("attn_k_norm"), layer.kv_heads, epsilon);
+        p.head_norm(query, Some(&name("attn_q_norm")), layer.heads, epsilon);
+        p.head_norm(key, Some(&name("attn_k_norm")), layer.kv_heads, epsilon);
         p.rotate(query, layer.heads, layer.rope);
         p.rotate(key, layer.kv_heads, layer.rope);
         let cache = p.cache(index, layer);
         p.store_kv(key, value, cache);
         cache
     } else {
-        p.head_norm(query, &name("attn_q_norm"), layer.heads, epsilon);
+        p.head_norm(query, Some(&name("attn_q_norm")), layer.heads, epsilon);
         p.rotate(query, layer.heads, layer.rope);
         caches[layer.kv_owner]
     };
@@ -90,7 +90,7 @@ fn feed_forward(p: &mut Builder, config: &Config, index: usize, layer: &LayerCon
     let normed = p.norm("ffn_norm", x, &name("ffn_norm"), config.norm_epsilon);
     let gate = p.matmul("gate", normed, &name("ffn_gate"), layer.feed_forward);
     let up = p.matmul("up", normed, &name("ffn_up"), layer.feed_forward);
-    let gated = p.geglu(gate, up);
+    let gated = p.geglu("gated", gate, up, 0);
     let delta = p.matmul("ffn_delta", gated, &name("ffn_down"), config.hidden);
     let delta = p.norm("post_ffw_norm", delta, &name("post_ffw_norm"), config.norm_epsilon);
     p.add(delta, x);

@@ -12,33 +12,39 @@
 
 mod builder;
 mod config;
+mod config_3n;
 mod config_gguf;
 mod config_hf;
 mod cost;
 pub mod cut;
 mod either;
 mod error;
+mod fields;
 mod fingerprint;
 pub mod fusion;
 pub mod gather;
 pub mod gemma3;
+pub mod gemma3n;
 mod judge;
 pub mod listing;
 mod model;
 pub mod names;
 pub mod narrow;
+mod operands;
 mod plan;
 mod print;
 mod scratch;
 
-pub use config::{AttentionKind, Config, Family, GenerationDefaults, LayerConfig, Rope};
+pub use config::{
+    AttentionKind, Config, Family, Gemma3nConfig, GenerationDefaults, LayerConfig, Rope,
+};
 pub use cost::{Cost, KvType, Workload};
 pub use either::either;
 pub use error::ModelError;
 pub use judge::judge;
 pub use model::{Model, base_plan};
 pub use plan::{
-    Buffer, BufferId, Cache, CacheId, Heads, Input, Op, Plan, Product, Rows, Source, Step, Weight,
-    WeightId, WeightKind, WeightPlace,
+    Buffer, BufferId, Cache, CacheId, Heads, Input, Op, Plan, Product, Rows, Source, Step, Stream,
+    TERMS_MAX, Term, Weight, WeightId, WeightKind, WeightPlace,
 };
 pub use scratch::{ALIGNMENT, Claim, Scratch, Width};

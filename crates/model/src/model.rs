@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use trine_weights::{Checkpoint, DType, Metadata, Tensor, blocks, fallback, quantize_tensor};
 
-use crate::config::{Config, Family, GenerationDefaults, VOCABULARY_MAX};
+use crate::config::{Config, Family, GenerationDefaults};
 use crate::either::either;
 use crate::error::ModelError;
 use crate::plan::{Plan, Weight};
-use crate::{config_gguf, config_hf, fusion, gemma3, names, narrow};
+use crate::{config_gguf, config_hf, fusion, gemma3, gemma3n, names, narrow};
 
 /// A model: configuration and named tensors.
 #[derive(Clone)]
@@ -23,8 +23,8 @@ pub struct Model {
     tensors: HashMap<String, Tensor>,
     /// The format in which float matrices are returned; `None` for the stored one.
     quantize: Option<DType>,
-    /// The number added to every norm's weights: Hugging Face files store `w` where Gemma 3
-    /// multiplies by `1 + w`.
+    /// The number added to every norm's weights: Hugging Face files store `w` where Gemma 3 (but
+    /// not Gemma 3n) multiplies by `1 + w`.
     norm_offset: f32,
 }
 
@@ -43,18 +43,22 @@ impl Model {
     /// # Errors
     /// Same as [`Model::open`].
     pub fn from_checkpoint(checkpoint: Checkpoint) -> Result<Self, ModelError> {
-        let (config, defaults, norm_offset) = match checkpoint.metadata() {
+        let finder = Finder::new(&checkpoint);
+        let (config, defaults) = match checkpoint.metadata() {
             Metadata::Gguf(metadata) => {
-                let rows = vocabulary_of(&checkpoint)?;
-                (config_gguf::read(metadata, rows)?, config_gguf::generation(metadata)?, 0.0)
+                let rows = |name: &str| finder.rows(name);
+                (config_gguf::read(metadata, &rows)?, config_gguf::generation(metadata)?)
             }
             Metadata::HuggingFace(files) => {
                 let config = config_hf::read(&files.config)?;
                 let generation = files.generation_config.as_ref();
-                (config, config_hf::generation(&files.config, generation)?, 1.0)
+                (config, config_hf::generation(&files.config, generation)?)
             }
         };
-        let finder = Finder::new(&checkpoint);
+        let norm_offset = match (config.family, checkpoint.metadata()) {
+            (Family::Gemma3, Metadata::HuggingFace(_)) => 1.0,
+            _ => 0.0,
+        };
         let is_tied = finder.find(names::OUTPUT).is_none();
         let plan = base_plan(&config, is_tied, &|_| DType::F32);
         let mut tensors = HashMap::new();
@@ -104,6 +108,7 @@ impl Model {
         let dtype_of = |name: &str| self.dtype(name);
         fusion::fuse(self.stored(match self.config.family {
             Family::Gemma3 => gemma3::hidden_states(&self.config, &dtype_of),
+            Family::Gemma3n(own) => gemma3n::hidden_states(&self.config, own, &dtype_of),
         }))
     }
 
@@ -111,7 +116,7 @@ impl Model {
     /// [`Model::hidden_states_plan`] as alternatives, in this order.
     pub fn plan_with_states(&self) -> Plan {
         let joined = either(self.plan(), self.hidden_states_plan());
-        joined.expect("a family's two Plans are the same up to the last attention")
+        joined.expect("a family's two Plans are the same up to the last write of a cache")
     }
 
     /// Returns whether the embedding table is also the output matrix.
@@ -158,7 +163,8 @@ impl Model {
 
     /// Returns the same model with its F32, F16 and BF16 matrices as `dtype`, both in the Plan and
     /// from [`Model::converted`]. Formats that do not fit a row length fall back as
-    /// [`trine_weights::fallback`] describes. Norms stay as they are.
+    /// [`trine_weights::fallback`] describes. Norms stay as they are, and so do Gemma 3n's small
+    /// matrices through which all streams go.
     pub fn quantized(mut self, dtype: DType) -> Self {
         self.quantize = Some(dtype);
         self
@@ -191,8 +197,11 @@ impl Model {
     /// them.
     fn stored(&self, mut plan: Plan) -> Plan {
         let Some(dtype) = self.quantize else { return plan };
-        let is_float = |weight: &&mut Weight| weight.is_matrix() && !weight.dtype.is_quantized();
-        for weight in plan.weights.iter_mut().filter(is_float) {
+        let is_converted = |weight: &&mut Weight| {
+            let is_float = weight.is_matrix() && !weight.dtype.is_quantized();
+            is_float && !names::keeps_format(&weight.name)
+        };
+        for weight in plan.weights.iter_mut().filter(is_converted) {
             weight.dtype = fallback(dtype, weight.columns);
         }
         plan
@@ -204,28 +213,8 @@ impl Model {
 pub fn base_plan(config: &Config, tied: bool, dtype_of: &dyn Fn(&str) -> DType) -> Plan {
     match config.family {
         Family::Gemma3 => gemma3::plan(config, tied, dtype_of),
+        Family::Gemma3n(own) => gemma3n::plan(config, own, tied, dtype_of),
     }
-}
-
-/// Returns the number of rows of the embedding table: GGUF metadata does not state the vocabulary
-/// size.
-fn vocabulary_of(checkpoint: &Checkpoint) -> Result<usize, ModelError> {
-    let name = names::TOKEN_EMBEDDING;
-    // The architecture is checked first, so that a file of another kind is not called incomplete.
-    let Some(tensor) = checkpoint.tensor(name) else {
-        if let Metadata::Gguf(metadata) = checkpoint.metadata() {
-            config_gguf::read(metadata, 1)?;
-        }
-        return Err(ModelError::MissingTensor { name: name.to_owned() });
-    };
-    if tensor.rows() > VOCABULARY_MAX {
-        return Err(ModelError::bad(
-            "vocabulary size",
-            tensor.rows(),
-            format!("at most {VOCABULARY_MAX}"),
-        ));
-    }
-    Ok(tensor.rows())
 }
 
 /// Finds tensors by trine's names in a checkpoint that may use others.
@@ -271,6 +260,11 @@ impl<'a> Finder<'a> {
         self.checkpoint.tensor(&self.file_name(name))
     }
 
+    /// Returns the number of rows of a tensor.
+    fn rows(&self, name: &str) -> Result<usize, ModelError> {
+        self.find(name).map(Tensor::rows).ok_or_else(|| self.missing(name))
+    }
+
     /// Refuses tensors of layers that the configuration does not have: without them the model would
     /// write nonsense.
     fn refuse_layers_beyond(&self, layers: usize) -> Result<(), ModelError> {
@@ -301,7 +295,11 @@ impl<'a> Finder<'a> {
         let tensor = match self.find(&weight.name) {
             Some(tensor) => tensor.clone(),
             None => {
-                self.slice_of_fused(weight, config)?.ok_or_else(|| self.missing(&weight.name))?
+                let fused = match self.slice_of_streams(weight, config)? {
+                    None => self.slice_of_fused(weight, config)?,
+                    found => found,
+                };
+                fused.ok_or_else(|| self.missing(&weight.name))?
             }
         };
         let flat = vec![weight.columns];
@@ -321,6 +319,31 @@ impl<'a> Finder<'a> {
             return Err(ModelError::BadDType { name: self.file_name(&weight.name), found });
         }
         Ok(tensor)
+    }
+
+    /// Returns the matrix of one stream from a tensor of those of all: (streams - 1, rows,
+    /// columns).
+    fn slice_of_streams(
+        &self,
+        weight: &Weight,
+        config: &Config,
+    ) -> Result<Option<Tensor>, ModelError> {
+        let (Family::Gemma3n(own), Some((part, index))) =
+            (config.family, names::stream_of(&weight.name))
+        else {
+            return Ok(None);
+        };
+        let name = format!("{part}.weight");
+        let Some(all) = self.checkpoint.tensor(&name) else { return Ok(None) };
+        let (found, expected) =
+            (all.shape().to_vec(), vec![own.streams - 1, weight.rows, weight.columns]);
+        // GGUF writers leave out an outermost dimension of 1.
+        let is_only_one = own.streams == 2 && found == expected[1..];
+        if found != expected && !is_only_one {
+            return Err(ModelError::BadShape { name, found, expected });
+        }
+        let rows = index * weight.rows..(index + 1) * weight.rows;
+        Ok(Some(all.slice_rows(&weight.name, rows)?))
     }
 
     /// Returns the query, key or value rows of a fused `attn_qkv` matrix (rows q, then k, then v).

@@ -15,9 +15,29 @@ pub const TOKEN_EMBEDDING: &str = "token_embd.weight";
 pub const OUTPUT_NORM: &str = "output_norm.weight";
 /// The output matrix of models that do not tie it to the embedding.
 pub const OUTPUT: &str = "output.weight";
+/// Gemma 3n: the table of the per-layer inputs.
+pub const PER_LAYER_EMBEDDING: &str = "per_layer_token_embd.weight";
+/// Gemma 3n: the product that makes per-layer inputs of a token's embedding.
+pub const PER_LAYER_PROJECTION: &str = "per_layer_model_proj.weight";
+/// Gemma 3n: the norm of that product.
+pub const PER_LAYER_NORM: &str = "per_layer_proj_norm.weight";
+
+/// Tensors of no layer: (trine's name, Hugging Face name).
+const GLOBAL: [(&str, &str); 5] = [
+    (TOKEN_EMBEDDING, "embed_tokens.weight"),
+    (OUTPUT_NORM, "norm.weight"),
+    (PER_LAYER_EMBEDDING, "embed_tokens_per_layer.weight"),
+    (PER_LAYER_PROJECTION, "per_layer_model_projection.weight"),
+    (PER_LAYER_NORM, "per_layer_projection_norm.weight"),
+];
+
+/// Gemma 3n's matrices of which there is one for each stream but the first: (GGUF name, Hugging
+/// Face name). A GGUF file has them as one tensor.
+const STREAM: [(&str, &str); 2] =
+    [("altup_proj", "altup_projections"), ("altup_unembd_proj", "altup_unembed_projections")];
 
 /// Per-layer tensors: (GGUF name, Hugging Face name).
-const LAYER: [(&str, &str); 13] = [
+const LAYER: [(&str, &str); 23] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -31,30 +51,84 @@ const LAYER: [(&str, &str); 13] = [
     ("ffn_up", "mlp.up_proj"),
     ("ffn_down", "mlp.down_proj"),
     ("post_ffw_norm", "post_feedforward_layernorm"),
+    ("altup_router", "altup.modality_router"),
+    ("altup_router_norm", "altup.router_norm"),
+    ("altup_predict_coef", "altup.prediction_coefs"),
+    ("altup_correct_coef", "altup.correction_coefs"),
+    ("laurel_l", "laurel.linear_left"),
+    ("laurel_r", "laurel.linear_right"),
+    ("laurel_post_norm", "laurel.post_laurel_norm"),
+    ("inp_gate", "per_layer_input_gate"),
+    ("proj", "per_layer_projection"),
+    ("post_norm", "post_per_layer_input_norm"),
 ];
+
+/// The only per-layer tensor whose Hugging Face name does not end in `.weight`.
+const CORRECT_SCALE: (&str, &str) = ("altup_correct_scale", "altup.correct_output_scale");
 
 /// Returns the full name of a layer's tensor, `blk.N.PART.weight`.
 pub fn layer(index: usize, part: &str) -> String {
     format!("blk.{index}.{part}.weight")
 }
 
+/// Returns the name of the matrix of `altup_proj` or `altup_unembd_proj` for a stream, which is not
+/// the first: `PART.STREAM-1.weight`.
+pub fn of_stream(part: &str, stream: usize) -> String {
+    format!("{part}.{}.weight", stream - 1)
+}
+
+/// Returns the part and the index of a name from [`of_stream`], from 0.
+pub(crate) fn stream_of(name: &str) -> Option<(&str, usize)> {
+    let (part, index) = name.strip_suffix(".weight")?.split_once('.')?;
+    let is_known = STREAM.iter().any(|(gguf, _)| *gguf == part);
+    Some((part, index.parse().ok().filter(|_| is_known)?))
+}
+
+/// Returns whether a matrix keeps the format that it has in the file when others are quantised. The
+/// small matrices through which all streams go are worth their bytes; llama-quantize keeps the
+/// same.
+pub(crate) fn keeps_format(name: &str) -> bool {
+    let part = match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
+        Some((_, part)) => part,
+        None => name,
+    };
+    part.starts_with("altup_") || part.starts_with("laurel_") || name == PER_LAYER_PROJECTION
+}
+
 /// Returns the Hugging Face name (without prefix) of a tensor given by trine's name, or `None` if
 /// there is no such tensor.
 pub(crate) fn to_hf(name: &str) -> Option<String> {
-    match name {
-        TOKEN_EMBEDDING => return Some("embed_tokens.weight".to_owned()),
-        OUTPUT_NORM => return Some("norm.weight".to_owned()),
-        _ => {}
+    let find = |table: &[(&str, &'static str)], part: &str| {
+        table.iter().find(|(gguf, _)| *gguf == part).map(|(_, hf)| *hf)
+    };
+    if let Some(hf) = find(&GLOBAL, name) {
+        return Some(hf.to_owned());
+    }
+    if let Some((part, index)) = stream_of(name) {
+        return Some(format!("{}.{index}.weight", find(&STREAM, part)?));
     }
     let rest = name.strip_prefix("blk.")?.strip_suffix(".weight")?;
     let (index, part) = rest.split_once('.')?;
-    let (_, hf) = LAYER.iter().find(|(gguf, _)| *gguf == part)?;
-    Some(format!("layers.{index}.{hf}.weight"))
+    if let Some(hf) = find(&[CORRECT_SCALE], part) {
+        return Some(format!("layers.{index}.{hf}"));
+    }
+    Some(format!("layers.{index}.{}.weight", find(&LAYER, part)?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn small_matrices_of_all_streams_keep_their_format() {
+        for kept in ["blk.3.altup_router.weight", "blk.12.laurel_l.weight", PER_LAYER_PROJECTION] {
+            assert!(keeps_format(kept), "{kept}");
+        }
+        assert!(keeps_format(&of_stream("altup_unembd_proj", 2)));
+        for other in [TOKEN_EMBEDDING, PER_LAYER_EMBEDDING, "blk.3.inp_gate.weight"] {
+            assert!(!keeps_format(other), "{other}");
+        }
+    }
 
     #[test]
     fn every_layer_tensor_has_its_hugging_face_name() {
@@ -64,6 +138,13 @@ mod tests {
             "layers.0.post_feedforward_layernorm.weight"
         );
         assert_eq!(to_hf(TOKEN_EMBEDDING).unwrap(), "embed_tokens.weight");
-        assert_eq!(to_hf("blk.0.unknown.weight"), None);
+        let scale = to_hf(&layer(3, "altup_correct_scale")).unwrap();
+        assert_eq!(scale, "layers.3.altup.correct_output_scale");
+        assert_eq!(to_hf(&of_stream("altup_proj", 1)).unwrap(), "altup_projections.0.weight");
+        for unknown in
+            ["blk.0.unknown.weight", "other.0.weight", "altup_proj.weight", "altup_proj.x.weight"]
+        {
+            assert_eq!(to_hf(unknown), None, "{unknown}");
+        }
     }
 }

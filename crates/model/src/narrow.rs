@@ -1,14 +1,18 @@
 //! Narrowing: leaves out the work on rows whose logits are not wanted.
 //!
-//! After the last attention of a Plan each row depends only on itself, so the steps after it need
-//! only the output rows. In a prefill piece that is one row of hundreds, or none.
+//! After the last layer that writes a KV cache has attended, no row depends on another row of the
+//! step, so the steps after it need only the output rows. In a prefill piece that is one row of
+//! hundreds, or none. Layers that read the cache of an earlier one are among these steps.
 
 use crate::plan::{Buffer, BufferId, Op, Plan, Rows, Step};
 
-/// Moves the selection of output rows up to directly after the last attention.
+/// Moves the selection of output rows up to directly after the attention of the last layer that
+/// writes a cache.
 pub fn narrow(mut plan: Plan) -> Plan {
     let is_attention = |step: &Step| matches!(step.op, Op::Attend { .. });
-    let Some(cut) = plan.steps.iter().rposition(is_attention).map(|last| last + 1) else {
+    let stored = plan.steps.iter().rposition(|step| step.op.stores()).map_or(0, |last| last + 1);
+    let Some(cut) = plan.steps[stored..].iter().position(is_attention).map(|at| stored + at + 1)
+    else {
         return plan;
     };
     let is_select = |step: &Step| matches!(step.op, Op::Select { .. });
@@ -103,14 +107,23 @@ fn live_in(tail: &[Step], selected: BufferId) -> Vec<BufferId> {
     live
 }
 
-/// Returns whether each output row depends only on the same row of the inputs.
+/// Returns whether each output row depends only on the same row of the inputs, its position, and a
+/// cache.
 fn is_row_wise(op: &Op) -> bool {
     matches!(
         op,
         Op::Norm { .. }
+            | Op::HeadNorm { .. }
+            | Op::Rotate { .. }
             | Op::MatMul { .. }
+            | Op::Attend { .. }
             | Op::Geglu { .. }
             | Op::Add { .. }
+            | Op::Sum { .. }
+            | Op::Mix { .. }
+            | Op::Rescale { .. }
+            | Op::Scale { .. }
+            | Op::Cutoff { .. }
             | Op::Softcap { .. }
     )
 }

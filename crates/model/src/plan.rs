@@ -126,13 +126,34 @@ pub struct Heads {
     pub dim: usize,
 }
 
+/// One of the streams of a [`Op::Mix`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stream {
+    /// (rows, columns).
+    pub input: BufferId,
+    /// (rows, columns).
+    pub output: BufferId,
+}
+
+/// One term of a [`Op::Sum`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Term {
+    /// (rows, columns).
+    pub buffer: BufferId,
+    /// Factor on the buffer.
+    pub factor: f32,
+}
+
+/// The most terms of a [`Op::Sum`], and the most streams and sources of a [`Op::Mix`].
+pub const TERMS_MAX: usize = 4;
+
 /// One operation. The scalar reference of each is in `trine_backend::reference`, formulas in its
 /// documentation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Op {
-    /// `output[r] = table[token[r]] * scale`.
+    /// `output[r] = table[token[r]] * scale`; a token id beyond the table uses row 0.
     Embed {
-        /// (vocabulary, columns).
+        /// (entries, columns).
         table: WeightId,
         /// Factor on the row.
         scale: f32,
@@ -155,8 +176,8 @@ pub enum Op {
     HeadNorm {
         /// (rows, heads x head dimension).
         buffer: BufferId,
-        /// Vector of the head dimension.
-        weight: WeightId,
+        /// Vector of the head dimension; `None` for factors of 1.
+        weight: Option<WeightId>,
         /// Heads per row.
         heads: usize,
         /// Added to the mean square.
@@ -190,7 +211,7 @@ pub enum Op {
     /// `softmax(scale * q . k) v` over the positions that the row may see: those up to its own, and
     /// of these the last `window`.
     Attend {
-        /// (tokens, query heads x head dimension).
+        /// (rows, query heads x head dimension).
         query: BufferId,
         /// Keys and values.
         cache: CacheId,
@@ -200,16 +221,18 @@ pub enum Op {
         scale: f32,
         /// Positions seen, the row's own included; `None` for all.
         window: Option<usize>,
-        /// (tokens, query heads x head dimension).
+        /// (rows, query heads x head dimension).
         output: BufferId,
     },
     /// `output = gelu(gate) * up`, gelu in its tanh form.
     Geglu {
-        /// (rows, feed-forward).
+        /// (rows, columns).
         gate: BufferId,
-        /// (rows, feed-forward).
+        /// (rows, at least `first` + columns); the columns from `first` on are used.
         up: BufferId,
-        /// (rows, feed-forward).
+        /// The first column of `up`.
+        first: usize,
+        /// (rows, columns).
         output: BufferId,
     },
     /// `target += source`.
@@ -218,6 +241,55 @@ pub enum Op {
         source: BufferId,
         /// (rows, columns).
         target: BufferId,
+    },
+    /// `output = sum of factor * buffer` over the terms.
+    Sum {
+        /// From 1 to [`TERMS_MAX`].
+        terms: Vec<Term>,
+        /// (rows, columns).
+        output: BufferId,
+    },
+    /// `output[i] = input[i] + sum over j of (bias + scale * c[i, j]) * source[j]` for each stream
+    /// `i`, with a row's own coefficients `c[i, j] = coefficients[i * sources + j]`.
+    Mix {
+        /// At most [`TERMS_MAX`].
+        streams: Vec<Stream>,
+        /// (rows, columns) each, at most [`TERMS_MAX`]. They may be the streams' inputs.
+        sources: Vec<BufferId>,
+        /// (rows, streams x sources).
+        coefficients: BufferId,
+        /// Added to each scaled coefficient.
+        bias: f32,
+        /// Factor on the coefficients.
+        scale: f32,
+    },
+    /// `buffer *= rms(like) / sqrt(max(mean(buffer^2), floor))`, by rows, in place: it gets the
+    /// magnitude of another buffer.
+    Rescale {
+        /// (rows, columns).
+        buffer: BufferId,
+        /// (rows, columns).
+        like: BufferId,
+        /// The least mean square that is divided by.
+        floor: f32,
+    },
+    /// `output = input * weight`, by columns.
+    Scale {
+        /// (rows, columns).
+        input: BufferId,
+        /// Vector of the columns.
+        weight: WeightId,
+        /// (rows, columns).
+        output: BufferId,
+    },
+    /// `x = max(x - (mean + deviations * std), 0)`, by rows, in place, with the standard deviation
+    /// of the whole population: the square root of the mean squared distance from the mean. A row
+    /// that holds a NaN becomes NaN.
+    Cutoff {
+        /// (rows, columns).
+        buffer: BufferId,
+        /// Standard deviations above the mean.
+        deviations: f32,
     },
     /// Copies the rows whose logits are wanted.
     Select {
@@ -294,20 +366,6 @@ pub enum Op {
     },
 }
 
-/// An operand of an operation, in place, so that it can be replaced.
-pub(crate) enum Operand<'a> {
-    /// A buffer whose values are used.
-    Read(&'a mut BufferId),
-    /// A buffer whose values are set.
-    Write(&'a mut BufferId),
-    /// A buffer whose values are used and set.
-    Change(&'a mut BufferId),
-    /// A tensor of the model.
-    Weight(&'a mut WeightId),
-    /// A KV cache.
-    Cache(&'a mut CacheId),
-}
-
 /// One step of a Plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
@@ -331,10 +389,10 @@ pub struct Input {
 pub enum Source {
     /// An earlier part of the same model: the rows are its output.
     Part,
-    /// A table of the model, of which the host gathers a row for each token:
+    /// A table of the model, of which the host gathers a row for each token, as [`Op::Embed`] does:
     /// `table[token[r]] * scale`.
     Table {
-        /// (vocabulary, columns); its place is [`WeightPlace::File`].
+        /// (entries, columns); its place is [`WeightPlace::File`].
         table: WeightId,
         /// Factor on the row.
         scale: f32,
@@ -435,8 +493,7 @@ impl Plan {
         let mut serving = vec![false; self.steps.len()];
         for (serves, Step { op, .. }) in serving.iter_mut().zip(&self.steps).rev() {
             let (reads, writes) = (op.reads(), op.writes());
-            let stores = matches!(op, Op::StoreKv { .. } | Op::PrepareQkv { .. });
-            *serves = stores || writes.iter().any(|id| live.contains(id));
+            *serves = op.stores() || writes.iter().any(|id| live.contains(id));
             if *serves {
                 live.retain(|id| !writes.contains(id));
                 live.extend(reads);
@@ -461,176 +518,5 @@ impl Plan {
             Op::Select { output, .. } => self.buffer(*output).rows,
             _ => op.writes().first().map_or(Rows::Tokens, |id| self.buffer(*id).rows),
         }
-    }
-}
-
-impl Op {
-    /// Returns the name of the operation, for people.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Op::Embed { .. } => "embed",
-            Op::Norm { .. } => "norm",
-            Op::HeadNorm { .. } => "head_norm",
-            Op::Rotate { .. } => "rotate",
-            Op::MatMul { .. } => "matmul",
-            Op::StoreKv { .. } => "store_kv",
-            Op::Attend { .. } => "attend",
-            Op::Geglu { .. } => "geglu",
-            Op::Add { .. } => "add",
-            Op::Select { .. } => "select",
-            Op::Softcap { .. } => "softcap",
-            Op::GatedMatMul { .. } => "gated_matmul",
-            Op::NormAdd { .. } => "norm_add",
-            Op::NormAddNorm { .. } => "norm_add_norm",
-            Op::PrepareQkv { .. } => "prepare_qkv",
-        }
-    }
-
-    /// Calls `see` with each operand, in the order in which people name them. This is the only
-    /// place that knows the operands of an operation.
-    pub(crate) fn operands(&mut self, see: &mut dyn FnMut(Operand<'_>)) {
-        use Operand::{Cache, Change, Read, Weight, Write};
-        match self {
-            Op::Embed { table, output, .. } => {
-                see(Weight(table));
-                see(Write(output));
-            }
-            Op::Norm { input, weight, output, .. } => {
-                see(Read(input));
-                see(Weight(weight));
-                see(Write(output));
-            }
-            Op::HeadNorm { buffer, weight, .. } => {
-                see(Change(buffer));
-                see(Weight(weight));
-            }
-            Op::Rotate { buffer, .. } | Op::Softcap { buffer, .. } => see(Change(buffer)),
-            Op::MatMul { input, products } => {
-                see(Read(input));
-                for product in products {
-                    see(Weight(&mut product.weight));
-                    see(Write(&mut product.output));
-                }
-            }
-            Op::StoreKv { key, value, cache, .. } => {
-                see(Read(key));
-                see(Read(value));
-                see(Cache(cache));
-            }
-            Op::Attend { query, cache, output, .. } => {
-                see(Read(query));
-                see(Cache(cache));
-                see(Write(output));
-            }
-            Op::Geglu { gate, up, output } => {
-                see(Read(gate));
-                see(Read(up));
-                see(Write(output));
-            }
-            Op::Add { source, target } => {
-                see(Read(source));
-                see(Change(target));
-            }
-            Op::Select { input, output } => {
-                see(Read(input));
-                see(Write(output));
-            }
-            Op::GatedMatMul { input, gate, up, output } => {
-                see(Read(input));
-                see(Weight(gate));
-                see(Weight(up));
-                see(Write(output));
-            }
-            Op::NormAdd { input, weight, target, .. } => {
-                see(Read(input));
-                see(Weight(weight));
-                see(Change(target));
-            }
-            Op::NormAddNorm { input, weight, target, next_weight, output, .. } => {
-                see(Read(input));
-                see(Weight(weight));
-                see(Change(target));
-                see(Weight(next_weight));
-                see(Write(output));
-            }
-            Op::PrepareQkv { query, key, value, query_norm, key_norm, cache, .. } => {
-                see(Change(query));
-                see(Change(key));
-                see(Read(value));
-                see(Weight(query_norm));
-                see(Weight(key_norm));
-                see(Cache(cache));
-            }
-        }
-    }
-
-    /// Returns the operands that `pick` takes, in order.
-    fn picked<T>(&self, mut pick: impl FnMut(Operand<'_>) -> Option<T>) -> Vec<T> {
-        let mut picked = Vec::new();
-        self.clone().operands(&mut |operand| picked.extend(pick(operand)));
-        picked
-    }
-
-    /// Returns the buffers whose values the operation uses.
-    pub fn reads(&self) -> Vec<BufferId> {
-        self.picked(|operand| match operand {
-            Operand::Read(id) | Operand::Change(id) => Some(*id),
-            _ => None,
-        })
-    }
-
-    /// Returns the buffers whose values the operation sets.
-    pub fn writes(&self) -> Vec<BufferId> {
-        self.picked(|operand| match operand {
-            Operand::Write(id) | Operand::Change(id) => Some(*id),
-            _ => None,
-        })
-    }
-
-    /// Returns the buffers that the operation reads or writes, each once.
-    pub fn touches(&self) -> Vec<BufferId> {
-        self.picked(|operand| match operand {
-            Operand::Read(id) | Operand::Write(id) | Operand::Change(id) => Some(*id),
-            _ => None,
-        })
-    }
-
-    /// Returns the weights that the operation reads.
-    pub fn weights(&self) -> Vec<WeightId> {
-        self.picked(|operand| match operand {
-            Operand::Weight(id) => Some(*id),
-            _ => None,
-        })
-    }
-
-    /// Returns the KV cache that the operation reads or writes.
-    pub fn cache(&self) -> Option<CacheId> {
-        let caches = self.picked(|operand| match operand {
-            Operand::Cache(id) => Some(*id),
-            _ => None,
-        });
-        caches.first().copied()
-    }
-
-    /// Replaces every buffer id according to the map.
-    pub(crate) fn rename(&mut self, map: &dyn Fn(BufferId) -> BufferId) {
-        self.operands(&mut |operand| {
-            if let Operand::Read(id) | Operand::Write(id) | Operand::Change(id) = operand {
-                *id = map(*id);
-            }
-        });
-    }
-
-    /// Replaces every weight and cache id according to the maps.
-    pub(crate) fn rebind(
-        &mut self,
-        weight_of: &dyn Fn(WeightId) -> WeightId,
-        cache_of: &dyn Fn(CacheId) -> CacheId,
-    ) {
-        self.operands(&mut |operand| match operand {
-            Operand::Weight(id) => *id = weight_of(*id),
-            Operand::Cache(id) => *id = cache_of(*id),
-            _ => {}
-        });
     }
 }

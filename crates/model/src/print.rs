@@ -61,8 +61,21 @@ impl Plan {
                 line.push_str(&format!(" {mark}{}", parts.join(", ")));
             }
         }
-        if let Op::Attend { window: Some(window), .. } = op {
-            line.push_str(&format!(" (window {window})"));
+        match op {
+            Op::Attend { window: Some(window), .. } => {
+                line.push_str(&format!(" (window {window})"));
+            }
+            Op::Sum { terms, .. } => {
+                let factors: Vec<_> = terms.iter().map(|term| term.factor.to_string()).collect();
+                line.push_str(&format!(" (factors {})", factors.join(", ")));
+            }
+            Op::Mix { bias, scale, .. } => {
+                line.push_str(&format!(" (bias {bias}, scale {scale})"));
+            }
+            Op::Cutoff { deviations, .. } => {
+                line.push_str(&format!(" ({deviations} deviations)"));
+            }
+            _ => {}
         }
         line
     }

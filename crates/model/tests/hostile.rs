@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use trine_model::{Model, names};
-use trine_weights::gguf::{Metadata, Value, Writer};
+use trine_weights::gguf::{Array, Metadata, Value, Writer};
 use trine_weights::{DType, Tensor};
 
 const HIDDEN: usize = 32;
@@ -63,6 +63,74 @@ impl Draft {
             ("ffn_down", vec![HIDDEN, FFN]),
         ] {
             tensors.push(zeros(&names::layer(0, part), &shape));
+        }
+        Self { metadata, tensors }
+    }
+
+    /// A Gemma 3n of three layers, of which the last reads the cache of the first.
+    fn gemma3n() -> Self {
+        const PER_LAYER: usize = 8;
+        let count = |value: usize| Value::U32(value as u32);
+        let mut metadata =
+            vec![("general.architecture".to_owned(), Value::String("gemma3n".into()))];
+        for (key, value) in [
+            ("context_length", count(512)),
+            ("embedding_length", count(HIDDEN)),
+            ("block_count", count(3)),
+            ("feed_forward_length", Value::Array(Array::U32(vec![64, 32, 64]))),
+            ("attention.head_count", count(HEADS)),
+            ("attention.head_count_kv", count(1)),
+            ("attention.key_length", count(HEAD_DIM)),
+            ("attention.sliding_window", count(8)),
+            (
+                "attention.sliding_window_pattern",
+                Value::Array(Array::Bool(vec![true, false, true])),
+            ),
+            ("attention.shared_kv_layers", Value::F32(1.0)),
+            ("altup.num_inputs", count(4)),
+            ("embedding_length_per_layer_input", count(PER_LAYER)),
+            (
+                "activation_sparsity_scale",
+                Value::Array(Array::F32(vec![1.6448536, f32::NEG_INFINITY, 0.0])),
+            ),
+        ] {
+            metadata.push((format!("gemma3n.{key}"), value));
+        }
+        let mut tensors = vec![
+            zeros(names::TOKEN_EMBEDDING, &[VOCABULARY, HIDDEN]),
+            zeros(names::OUTPUT_NORM, &[HIDDEN]),
+            zeros(names::PER_LAYER_EMBEDDING, &[VOCABULARY - 2, 3 * PER_LAYER]),
+            zeros(names::PER_LAYER_PROJECTION, &[3 * PER_LAYER, HIDDEN]),
+            zeros(names::PER_LAYER_NORM, &[PER_LAYER]),
+            zeros("altup_proj.weight", &[3, HIDDEN, HIDDEN]),
+            zeros("altup_unembd_proj.weight", &[3, HIDDEN, HIDDEN]),
+        ];
+        for (layer, ffn) in [64, 32, 64].into_iter().enumerate() {
+            let part_of = |tensor: Tensor| {
+                let part = tensor.name().strip_prefix("blk.0.").map(str::to_owned);
+                part.map(|part| tensor.renamed(&format!("blk.{layer}.{part}")))
+            };
+            tensors.extend(Self::good().tensors.into_iter().filter_map(part_of));
+            for (part, shape) in [
+                ("ffn_gate", vec![ffn, HIDDEN]),
+                ("ffn_up", vec![ffn, HIDDEN]),
+                ("ffn_down", vec![HIDDEN, ffn]),
+                ("altup_router", vec![4, HIDDEN]),
+                ("altup_router_norm", vec![HIDDEN]),
+                ("altup_predict_coef", vec![16, 4]),
+                ("altup_correct_coef", vec![4, 4]),
+                ("altup_correct_scale", vec![HIDDEN]),
+                ("laurel_l", vec![6, HIDDEN]),
+                ("laurel_r", vec![HIDDEN, 6]),
+                ("laurel_post_norm", vec![HIDDEN]),
+                ("inp_gate", vec![PER_LAYER, HIDDEN]),
+                ("proj", vec![HIDDEN, PER_LAYER]),
+                ("post_norm", vec![HIDDEN]),
+            ] {
+                let name = names::layer(layer, part);
+                tensors.retain(|tensor| tensor.name() != name);
+                tensors.push(zeros(&name, &shape));
+            }
         }
         Self { metadata, tensors }
     }
@@ -200,4 +268,116 @@ fn a_fused_projection_is_cut_into_its_parts() {
     assert_eq!(first("attn_q"), (HEADS * HEAD_DIM, 0.0));
     assert_eq!(first("attn_k"), (HEAD_DIM, (HEADS * HEAD_DIM * HIDDEN) as f32));
     assert_eq!(first("attn_v"), (HEAD_DIM, ((HEADS + 1) * HEAD_DIM * HIDDEN) as f32));
+}
+
+#[test]
+fn impossible_hyper_parameters_of_gemma_3n_are_named() {
+    let model = Draft::gemma3n().open().unwrap();
+    let layers = &model.config().layers;
+    assert_eq!(layers.iter().map(|layer| layer.kv_owner).collect::<Vec<_>>(), [0, 1, 0]);
+    assert_eq!(
+        layers.iter().map(|layer| layer.cutoff.is_some()).collect::<Vec<_>>(),
+        [true, false, false]
+    );
+    assert_eq!(model.config().final_softcap, Some(30.0));
+    let floats = |values: &[f32]| Some(Value::Array(Array::F32(values.to_vec())));
+    let count = |value| Some(Value::U32(value));
+    let cases = [
+        ("altup.num_inputs", None, "altup.num_inputs"),
+        ("altup.num_inputs", count(0), "AltUp stream count"),
+        ("altup.num_inputs", count(1), "AltUp stream count"),
+        ("altup.num_inputs", count(5), "AltUp stream count"),
+        ("altup.num_inputs", count(u32::MAX), "AltUp stream count"),
+        ("altup.num_inputs", count(3), "altup_proj.weight"),
+        ("altup.active_idx", count(1), "altup.active_idx"),
+        ("altup.active_idx", Some(Value::F32(f32::NAN)), "altup.active_idx"),
+        ("embedding_length_per_layer_input", None, "embedding_length_per_layer_input"),
+        ("embedding_length_per_layer_input", count(0), "per-layer input width"),
+        ("embedding_length_per_layer_input", count(u32::MAX), "per-layer input width"),
+        ("embedding_length_per_layer_input", count(9), "per_layer_token_embd"),
+        ("attention.shared_kv_layers", None, "attention.shared_kv_layers"),
+        ("attention.shared_kv_layers", count(2), "attention.shared_kv_layers"),
+        ("attention.shared_kv_layers", count(3), "attention.shared_kv_layers"),
+        ("attention.shared_kv_layers", count(u32::MAX), "attention.shared_kv_layers"),
+        ("attention.shared_kv_layers", Some(Value::F32(-1.0)), "attention.shared_kv_layers"),
+        (
+            "attention.shared_kv_layers",
+            Some(Value::F32(f32::INFINITY)),
+            "attention.shared_kv_layers",
+        ),
+        ("activation_sparsity_scale", floats(&[1.0, 1.0]), "activation_sparsity_scale"),
+        ("activation_sparsity_scale", floats(&[1.0; 4]), "activation_sparsity_scale"),
+        (
+            "activation_sparsity_scale",
+            floats(&[f32::INFINITY, 0.0, 0.0]),
+            "activation_sparsity_scale",
+        ),
+        ("activation_sparsity_scale", floats(&[0.0, f32::NAN, 0.0]), "activation_sparsity_scale"),
+        ("activation_sparsity_scale", floats(&[0.0, 0.0, 1e30]), "activation sparsity of layer 2"),
+        ("activation_sparsity_scale", count(1), "activation_sparsity_scale"),
+        ("feed_forward_length", count(64), "blk.1.ffn_gate"),
+        (
+            "attention.head_count_kv",
+            Some(Value::Array(Array::U32(vec![1, 1, 2]))),
+            "KV owner of layer 2",
+        ),
+    ];
+    for (key, value, mark) in cases {
+        let key = format!("gemma3n.{key}");
+        let error = Draft::gemma3n().set(&key, value.clone()).open().err();
+        let error = error.unwrap_or_else(|| panic!("{key} = {value:?} was accepted"));
+        assert!(error.contains(mark), "{key} = {value:?}: {error}");
+    }
+    // Values of files whose metadata says less.
+    for key in ["activation_sparsity_scale", "altup.active_idx"] {
+        let model = Draft::gemma3n().set(&format!("gemma3n.{key}"), None).open();
+        assert!(model.is_ok(), "{key}");
+    }
+}
+
+#[test]
+fn tensors_of_gemma_3n_that_do_not_fit_are_named() {
+    let spoilt = |name: &str, shape: Option<&[usize]>| {
+        let tensor = shape.map(|shape| zeros(name, shape));
+        Draft::gemma3n().replace(name, tensor).open().err()
+    };
+    for name in [
+        names::PER_LAYER_EMBEDDING,
+        names::PER_LAYER_PROJECTION,
+        names::PER_LAYER_NORM,
+        "altup_proj",
+        "altup_unembd_proj",
+        "blk.0.laurel_l.weight",
+        "blk.2.laurel_r.weight",
+        "blk.1.altup_correct_scale.weight",
+        "blk.1.altup_predict_coef.weight",
+        "blk.0.inp_gate.weight",
+        "blk.1.attn_k.weight",
+    ] {
+        let whole =
+            if name.ends_with(".weight") { name.to_owned() } else { format!("{name}.weight") };
+        for shape in [None, Some(&[7, 7][..])] {
+            let error = spoilt(&whole, shape).unwrap_or_else(|| panic!("{whole} {shape:?}"));
+            assert!(
+                error.contains(name) || error.contains("laurel_"),
+                "{whole} {shape:?}: {error}"
+            );
+        }
+    }
+    assert!(spoilt(names::PER_LAYER_EMBEDDING, Some(&[0, 24])).unwrap().contains("vocabulary"));
+    assert!(
+        spoilt("altup_proj.weight", Some(&[4, HIDDEN, HIDDEN])).unwrap().contains("altup_proj")
+    );
+    assert!(
+        spoilt("altup_proj.weight", Some(&[3 * HIDDEN, HIDDEN])).unwrap().contains("altup_proj")
+    );
+    // A layer that shares a cache has keys and values in published files, and need not have them.
+    assert!(spoilt("blk.2.attn_k.weight", None).is_none());
+    // Other writers keep the matrices of the streams apart.
+    let mut draft = Draft::gemma3n().replace("altup_proj.weight", None);
+    for stream in 1..4 {
+        let name = names::of_stream("altup_proj", stream);
+        draft = draft.replace(&name, Some(zeros(&name, &[HIDDEN, HIDDEN])));
+    }
+    assert!(draft.open().is_ok());
 }

@@ -5,8 +5,8 @@
 use std::path::Path;
 
 use trine_model::{
-    AttentionKind, Config, Family, KvType, LayerConfig, Model, Op, Plan, Rope, Rows, Scratch,
-    Width, Workload, base_plan, fusion, narrow,
+    AttentionKind, Config, Family, Gemma3nConfig, KvType, LayerConfig, Model, Op, Plan, Rope, Rows,
+    Scratch, Weight, WeightPlace, Width, Workload, base_plan, fusion, gather, names, narrow,
 };
 use trine_weights::DType;
 
@@ -28,6 +28,7 @@ fn one_billion() -> Config {
         score_scale: 0.0625,
         rope: Rope { theta: 1e4, divisor: 1.0 },
         feed_forward: 6912,
+        cutoff: None,
         kv_owner: index,
     };
     Config {
@@ -40,6 +41,55 @@ fn one_billion() -> Config {
         final_softcap: None,
         layers: (0..26).map(layer).collect(),
     }
+}
+
+/// Returns the configuration of Gemma 3n as published: E4B, or E2B, which is a slice of it.
+fn gemma3n(layers: usize, owners: usize, feed_forward: usize) -> Config {
+    let own = Gemma3nConfig {
+        streams: 4,
+        laurel_rank: 64,
+        per_layer_width: 256,
+        per_layer_vocabulary: 262_144,
+        scales_correction: true,
+    };
+    let layer = |index: usize| {
+        let is_global = (index + 1).is_multiple_of(5);
+        LayerConfig {
+            attention: match is_global {
+                true => AttentionKind::Global,
+                false => AttentionKind::Local { window: 512 },
+            },
+            heads: 8,
+            kv_heads: 2,
+            head_dim: 256,
+            score_scale: 1.0,
+            rope: Rope { theta: if is_global { 1e6 } else { 1e4 }, divisor: 1.0 },
+            feed_forward,
+            cutoff: (index < 10).then_some(1.644_853_6),
+            kv_owner: match index < owners {
+                true => index,
+                false => owners - if is_global { 1 } else { 2 },
+            },
+        }
+    };
+    Config {
+        family: Family::Gemma3n(own),
+        hidden: 2048,
+        vocabulary: 262_400,
+        context: 32_768,
+        norm_epsilon: 1e-6,
+        embedding_scale: 2048f32.sqrt(),
+        final_softcap: Some(30.0),
+        layers: (0..layers).map(layer).collect(),
+    }
+}
+
+fn e2b() -> Config {
+    gemma3n(30, 20, 8192)
+}
+
+fn e4b() -> Config {
+    gemma3n(35, 20, 16_384)
 }
 
 /// Returns the format of each tensor as llama-quantize stores a 1B model as Q4_0: the embedding
@@ -56,6 +106,73 @@ fn dtype(name: &str) -> DType {
 fn the_plan_of_a_small_model_reads_like_its_paper() {
     insta::assert_snapshot!("base", golden("gemma3-a").base_plan().to_string());
     insta::assert_snapshot!("fused", golden("gemma3-a").plan().to_string());
+}
+
+/// Those of published sizes; layers that do the same are listed once.
+#[test]
+fn the_plans_of_gemma_3n_read_like_their_paper() {
+    let base = |config| base_plan(&config, true, &|_: &str| DType::BF16);
+    let fused = |config| gather::gather(fusion::fuse(narrow::narrow(base(config)))).listing();
+    insta::assert_snapshot!("e2b_base", base(e2b()).listing());
+    insta::assert_snapshot!("e2b_fused", fused(e2b()));
+    insta::assert_snapshot!("e4b_fused", fused(e4b()));
+}
+
+#[test]
+fn a_small_gemma_3n_is_read_from_both_formats() {
+    for (name, sparse) in [("gemma3n-a", 3), ("gemma3n-b", 5), ("gguf/gemma3n/model.gguf", 10)] {
+        let model = golden(name);
+        let config = model.config();
+        let owners = config.layers.iter().enumerate().filter(|(at, layer)| layer.kv_owner == *at);
+        assert_eq!(owners.count(), config.layers.len() - 5, "{name}");
+        assert_eq!(model.plan().caches.len(), config.layers.len() - 5, "{name}");
+        assert_eq!((model.norm_offset(), config.layers[0].score_scale), (0.0, 1.0), "{name}");
+        assert_eq!(config.layers.iter().filter_map(|layer| layer.cutoff).count(), sparse);
+        for cutoff in config.layers.iter().take(sparse).map(|layer| layer.cutoff.unwrap()) {
+            assert!((cutoff - 1.644_853_6).abs() < 1e-6, "{name}: {cutoff}");
+        }
+    }
+}
+
+#[test]
+fn layers_that_share_a_cache_work_on_wanted_rows_only() {
+    let plan = fusion::fuse(narrow::narrow(base_plan(&e2b(), true, &dtype)));
+    for step in &plan.steps {
+        let layer = step.label.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+        let Some(layer) = layer.and_then(|(layer, _)| layer.parse::<usize>().ok()) else {
+            continue;
+        };
+        let is_after = layer >= 20;
+        if layer != 19 {
+            assert_eq!(plan.rows(&step.op) == Rows::Outputs, is_after, "{}", step.label);
+        }
+    }
+    // A piece of a prompt whose logits nobody wants reads no weight of the last 10 layers.
+    let piece = Workload { outputs: 0, ..Workload::prefill(512, KvType::F16) };
+    let (whole, idle) = (plan.cost(Workload { outputs: 1, ..piece }), plan.cost(piece));
+    assert!(idle.weight_bytes < whole.weight_bytes * 6 / 10, "{idle:?} {whole:?}");
+    assert!(idle.cache_bytes < whole.cache_bytes && idle.operations < whole.operations);
+}
+
+#[test]
+fn a_token_of_gemma_3n_reads_few_rows_of_its_largest_table() {
+    let plan = gather::gather(fusion::fuse(narrow::narrow(base_plan(&e2b(), true, &dtype))));
+    let table = plan.weights.iter().find(|weight| weight.place == WeightPlace::File).unwrap();
+    assert_eq!((table.rows, table.columns), (262_144, 30 * 256));
+    // Google counts 1.91 billion effective weights: without either table, but with keys and values
+    // of the layers that share a cache.
+    let is_effective = |weight: &&Weight| {
+        weight.place == WeightPlace::Device && weight.name != names::TOKEN_EMBEDDING
+    };
+    let weights = plan.weights.iter().filter(is_effective);
+    let effective: usize = weights.map(|weight| weight.rows * weight.columns).sum();
+    let unused = 10 * 2 * 512 * 2048;
+    assert!((1_905_000_000..1_915_000_000).contains(&(effective + unused)), "{effective}");
+    // Layers that share a cache read it, too.
+    let cost = plan.cost(Workload::decode(1, 1023, KvType::F16));
+    let position = 2 * 2 * 256 * 2;
+    let (global, local, written) = (6 * 1024, 24 * 512, 20);
+    assert_eq!(cost.cache_bytes, ((global + local + written) * position) as u64);
 }
 
 #[test]

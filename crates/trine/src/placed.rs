@@ -278,6 +278,7 @@ mod tests {
                     false => Rope { theta: 1e4, divisor: 1.0 },
                 },
                 feed_forward: 21504,
+                cutoff: None,
                 kv_owner: index,
             }
         };

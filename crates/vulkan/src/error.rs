@@ -47,6 +47,12 @@ pub enum GpuError {
         /// The Plan's name of the buffer.
         buffer: String,
     },
+    /// A Plan has an operation without kernels.
+    #[error("it has no kernel for the operation {operation}")]
+    NoKernel {
+        /// Name of the operation.
+        operation: &'static str,
+    },
     /// No recording has room for a step.
     #[error("no step of the Program has {tokens} tokens and {outputs} of logits")]
     NoPass {
@@ -94,6 +100,9 @@ impl GpuError {
         match self {
             GpuError::OutOfMemory { what, bytes } => {
                 BackendError::OutOfMemory { what, needed: bytes, device }
+            }
+            error @ GpuError::NoKernel { .. } => {
+                BackendError::Unsupported { device, what: error.to_string() }
             }
             error => BackendError::Failed { device, what: error.to_string() },
         }

@@ -69,6 +69,7 @@ impl VulkanProgram {
         plan: Plan,
         options: &ProgramOptions,
     ) -> Result<Self, BackendError> {
+        lower::check(&plan).map_err(|error| error.on(&trine_backend::Device::name(device)))?;
         let plan = gather::gather(plan);
         let row = |_| Vec::with_capacity(ROOM);
         let mut program = Self {

@@ -6,7 +6,9 @@
 mod common;
 
 use common::{Golden, greedy, logits};
-use trine_backend::{BLOCK, Batch, Device, DeviceGroup, LayerChoice, ProgramOptions, SequenceView};
+use trine_backend::{
+    BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, ProgramOptions, SequenceView,
+};
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Width};
 use trine_vulkan::testing::device;
@@ -120,4 +122,15 @@ fn the_largest_logits_are_found_behind_a_cut() {
         let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         assert!(top.iter().any(|found| found.logit == largest));
     }
+}
+
+#[test]
+fn operations_without_a_kernel_are_refused_by_name() {
+    let golden = Golden::load("gemma3n-a");
+    let width = Width { tokens: 4, outputs: 1 };
+    let options = ProgramOptions { width, kv: KvType::F32, context: 64, sequences: 1, blocks: 1 };
+    device().forecast(&golden.model.plan(), &options);
+    let error = device().load_plan(&golden.model, golden.model.plan(), &options).err().unwrap();
+    assert!(matches!(error, BackendError::Unsupported { .. }), "{error}");
+    assert!(error.to_string().contains("no kernel for the operation "), "{error}");
 }

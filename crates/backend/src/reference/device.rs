@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use trine_model::{BufferId, Heads, Model, Op, Plan, Source, WeightId};
+use trine_model::{BufferId, Heads, Model, Op, Plan, Rows, Source, Term, WeightId};
 use trine_weights::{Tensor, blocks};
 
 use super::cache::{ReferenceCache, RowPlace};
-use super::ops::{self, Attention};
+use super::ops::{self, Attention, Coefficients};
 use crate::batch::{Batch, ProgramOptions};
 use crate::device::Device;
 use crate::error::BackendError;
@@ -207,6 +207,23 @@ impl ReferenceProgram {
         self.buffers[id.0] = memory;
     }
 
+    fn columns(&self, id: BufferId) -> usize {
+        self.facts.plan.buffer(id).columns
+    }
+
+    /// Returns the row of the batch that each row of a buffer stands for.
+    fn rows<'a>(
+        &self,
+        id: BufferId,
+        batch: &'a Batch<'_>,
+    ) -> impl Iterator<Item = usize> + use<'a> {
+        let rows = self.facts.plan.buffer(id).rows;
+        (0..batch.rows(rows)).map(move |row| match rows {
+            Rows::Tokens => row,
+            Rows::Outputs => batch.outputs[row] as usize,
+        })
+    }
+
     fn vector(&self, id: WeightId) -> Vec<f32> {
         self.model.vector(self.facts.plan.weight(id))
     }
@@ -221,12 +238,15 @@ impl ReferenceProgram {
             Op::Norm { input, weight, epsilon, output } => {
                 self.norm(*input, *weight, *epsilon, *output)
             }
-            Op::HeadNorm { buffer, weight, epsilon, .. } => {
-                self.head_norm(*buffer, *weight, *epsilon)
+            Op::HeadNorm { buffer, weight, heads, epsilon } => {
+                let head_dim = self.columns(*buffer) / heads;
+                let weight = weight.map_or_else(|| vec![1.0; head_dim], |id| self.vector(id));
+                self.head_norm(*buffer, &weight, *epsilon);
             }
             Op::Rotate { buffer, heads, rope } => {
-                let head_dim = self.facts.plan.buffer(*buffer).columns / heads;
-                ops::rotate(&mut self.buffers[buffer.0], batch.positions, *heads, head_dim, *rope);
+                let (head_dim, rows) = (self.columns(*buffer) / heads, self.rows(*buffer, batch));
+                let positions: Vec<u32> = rows.map(|row| batch.positions[row]).collect();
+                ops::rotate(&mut self.buffers[buffer.0], &positions, *heads, head_dim, *rope);
             }
             Op::MatMul { input, products } => {
                 for product in products {
@@ -238,19 +258,67 @@ impl ReferenceProgram {
                 let attention = Attention { heads: *heads, scale: *scale, window: *window };
                 self.attend(*query, cache.0, attention, *output, batch);
             }
-            Op::Geglu { gate, up, output } => {
-                let mut target = self.take(*output);
-                ops::geglu(&self.buffers[gate.0], &self.buffers[up.0], &mut target);
-                self.put(*output, target);
-            }
+            Op::Geglu { gate, up, first, output } => self.geglu(*gate, *up, *first, *output),
+            Op::Select { input, output } => self.select(*input, *output, batch),
+            Op::Add { .. }
+            | Op::Sum { .. }
+            | Op::Mix { .. }
+            | Op::Rescale { .. }
+            | Op::Scale { .. }
+            | Op::Cutoff { .. }
+            | Op::Softcap { .. } => self.execute_elements(op),
+            fused => self.execute_fused(fused, batch),
+        }
+    }
+
+    /// Runs an operation that needs nothing but the values of its buffers.
+    fn execute_elements(&mut self, op: &Op) {
+        match op {
             Op::Add { source, target } => {
                 let mut sum = self.take(*target);
                 ops::add(&self.buffers[source.0], &mut sum);
                 self.put(*target, sum);
             }
-            Op::Select { input, output } => self.select(*input, *output, batch),
+            Op::Sum { terms, output } => {
+                let mut target = self.take(*output);
+                let term = |term: &Term| (term.factor, self.buffers[term.buffer.0].as_slice());
+                ops::sum(&terms.iter().map(term).collect::<Vec<_>>(), &mut target);
+                self.put(*output, target);
+            }
+            Op::Mix { streams, sources, coefficients, bias, scale } => {
+                for (index, stream) in streams.iter().enumerate() {
+                    let mut target = self.take(stream.output);
+                    let sources: Vec<&[f32]> =
+                        sources.iter().map(|id| self.buffers[id.0].as_slice()).collect();
+                    let coefficients = Coefficients {
+                        values: &self.buffers[coefficients.0],
+                        width: self.columns(*coefficients),
+                        first: index * sources.len(),
+                        bias: *bias,
+                        scale: *scale,
+                    };
+                    let (input, columns) = (stream.input, self.columns(stream.input));
+                    let input = &self.buffers[input.0];
+                    ops::mix(input, &sources, &coefficients, columns, &mut target);
+                    self.put(stream.output, target);
+                }
+            }
+            Op::Rescale { buffer, like, floor } => {
+                let (mut target, columns) = (self.take(*buffer), self.columns(*buffer));
+                ops::rescale(&mut target, &self.buffers[like.0], *floor, columns);
+                self.put(*buffer, target);
+            }
+            Op::Scale { input, weight, output } => {
+                let (mut target, weight) = (self.take(*output), self.vector(*weight));
+                ops::scale(&self.buffers[input.0], &weight, &mut target);
+                self.put(*output, target);
+            }
+            Op::Cutoff { buffer, deviations } => {
+                let columns = self.columns(*buffer);
+                ops::cutoff(&mut self.buffers[buffer.0], *deviations, columns);
+            }
             Op::Softcap { buffer, cap } => ops::softcap(&mut self.buffers[buffer.0], *cap),
-            fused => self.execute_fused(fused, batch),
+            other => unreachable!("{} needs more than its buffers", other.name()),
         }
     }
 
@@ -284,8 +352,9 @@ impl ReferenceProgram {
                 cache,
                 ..
             } => {
-                self.head_norm(*query, *query_norm, *epsilon);
-                self.head_norm(*key, *key_norm, *epsilon);
+                for (buffer, weight) in [(query, query_norm), (key, key_norm)] {
+                    self.head_norm(*buffer, &self.vector(*weight), *epsilon);
+                }
                 let Heads { query: q, kv, dim } = *heads;
                 ops::rotate(&mut self.buffers[query.0], batch.positions, q, dim, *rope);
                 ops::rotate(&mut self.buffers[key.0], batch.positions, kv, dim, *rope);
@@ -302,12 +371,22 @@ impl ReferenceProgram {
         self.put(output, target);
     }
 
-    fn head_norm(&mut self, buffer: BufferId, weight: WeightId, epsilon: f32) {
-        let weight = self.vector(weight);
+    fn head_norm(&mut self, buffer: BufferId, weight: &[f32], epsilon: f32) {
         let values = self.take(buffer);
         let mut target = vec![f32::NAN; values.len()];
-        ops::norm(&values, &weight, epsilon, &mut target);
+        ops::norm(&values, weight, epsilon, &mut target);
         self.put(buffer, target);
+    }
+
+    fn geglu(&mut self, gate: BufferId, up: BufferId, first: usize, output: BufferId) {
+        let mut target = self.take(output);
+        let (columns, width) = (self.columns(gate), self.columns(up));
+        let gates = self.buffers[gate.0].chunks_exact(columns);
+        let ups = self.buffers[up.0].chunks_exact(width);
+        for ((gate, up), out) in gates.zip(ups).zip(target.chunks_exact_mut(columns)) {
+            ops::geglu(gate, &up[first..first + columns], out);
+        }
+        self.put(output, target);
     }
 
     fn norm_add(&mut self, input: BufferId, weight: WeightId, epsilon: f32, target: BufferId) {
@@ -331,7 +410,7 @@ impl ReferenceProgram {
     }
 
     fn store_kv(&mut self, key: BufferId, value: BufferId, cache: usize, batch: &Batch<'_>) {
-        let width = self.facts.plan.buffer(key).columns;
+        let width = self.columns(key);
         let keys = self.buffers[key.0].chunks_exact(width);
         let values = self.buffers[value.0].chunks_exact(width);
         for (row, (key, value)) in keys.zip(values).enumerate() {
@@ -348,9 +427,9 @@ impl ReferenceProgram {
         batch: &Batch<'_>,
     ) {
         let mut target = self.take(output);
-        let width = self.facts.plan.buffer(query).columns;
-        let queries = self.buffers[query.0].chunks_exact(width);
-        for (row, (query, out)) in queries.zip(target.chunks_exact_mut(width)).enumerate() {
+        let width = self.columns(query);
+        let queries = self.buffers[query.0].chunks_exact(width).zip(self.rows(query, batch));
+        for ((query, row), out) in queries.zip(target.chunks_exact_mut(width)) {
             ops::attend(query, &self.caches[cache], place(batch, row), attention, out);
         }
         self.put(output, target);
@@ -358,7 +437,7 @@ impl ReferenceProgram {
 
     fn select(&mut self, input: BufferId, output: BufferId, batch: &Batch<'_>) {
         let mut target = self.take(output);
-        let width = self.facts.plan.buffer(input).columns;
+        let width = self.columns(input);
         for (out, &row) in target.chunks_exact_mut(width).zip(batch.outputs) {
             out.copy_from_slice(&self.buffers[input.0][row as usize * width..][..width]);
         }

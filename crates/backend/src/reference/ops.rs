@@ -74,6 +74,88 @@ pub fn add(source: &[f32], target: &mut [f32]) {
     target.iter_mut().zip(source).for_each(|(t, s)| *t += s);
 }
 
+/// Computes `output = sum of factor * values` over the terms.
+pub fn sum(terms: &[(f32, &[f32])], output: &mut [f32]) {
+    for (index, y) in output.iter_mut().enumerate() {
+        let products = terms.iter().map(|&(factor, x)| f64::from(factor) * f64::from(x[index]));
+        *y = products.sum::<f64>() as f32;
+    }
+}
+
+/// Computes `output = input + sum over j of (bias + scale * c[j]) * sources[j]` for one stream,
+/// over rows of `columns` values, each with coefficients of its own.
+pub fn mix(
+    input: &[f32],
+    sources: &[&[f32]],
+    coefficients: &Coefficients<'_>,
+    columns: usize,
+    output: &mut [f32],
+) {
+    for (index, (y, &x)) in output.iter_mut().zip(input).enumerate() {
+        let added = sources
+            .iter()
+            .enumerate()
+            .map(|(j, source)| coefficients.factor(index / columns, j) * f64::from(source[index]));
+        *y = (f64::from(x) + added.sum::<f64>()) as f32;
+    }
+}
+
+/// The coefficients of one stream of a mix.
+#[derive(Debug, Clone, Copy)]
+pub struct Coefficients<'a> {
+    /// (rows, width), those of all streams.
+    pub values: &'a [f32],
+    /// Coefficients of a row.
+    pub width: usize,
+    /// The stream's first coefficient in a row.
+    pub first: usize,
+    /// Added to each scaled coefficient.
+    pub bias: f32,
+    /// Factor on the coefficients.
+    pub scale: f32,
+}
+
+impl Coefficients<'_> {
+    fn factor(&self, row: usize, source: usize) -> f64 {
+        let value = self.values[row * self.width + self.first + source];
+        f64::from(self.bias) + f64::from(self.scale) * f64::from(value)
+    }
+}
+
+/// Computes `buffer *= rms(like) / sqrt(max(mean(buffer^2), floor))` over rows of `columns` values.
+pub fn rescale(buffer: &mut [f32], like: &[f32], floor: f32, columns: usize) {
+    let mean_square =
+        |x: &[f32]| x.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>() / columns as f64;
+    for (y, x) in buffer.chunks_exact_mut(columns).zip(like.chunks_exact(columns)) {
+        let own = mean_square(y);
+        // NaN stays NaN.
+        let divisor = if own < f64::from(floor) { f64::from(floor) } else { own };
+        let factor = (mean_square(x) / divisor).sqrt();
+        y.iter_mut().for_each(|y| *y = (f64::from(*y) * factor) as f32);
+    }
+}
+
+/// Computes `output = input * weight` over rows of `weight.len()` values.
+pub fn scale(input: &[f32], weight: &[f32], output: &mut [f32]) {
+    for (x, y) in input.chunks_exact(weight.len()).zip(output.chunks_exact_mut(weight.len())) {
+        y.iter_mut().zip(x).zip(weight).for_each(|((y, x), w)| *y = x * w);
+    }
+}
+
+/// Computes `x = max(x - (mean + deviations * std), 0)` over rows of `columns` values, with the
+/// standard deviation of the whole population. A row that holds a NaN becomes NaN.
+pub fn cutoff(buffer: &mut [f32], deviations: f32, columns: usize) {
+    for row in buffer.chunks_exact_mut(columns) {
+        let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / columns as f64;
+        let squares = row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>();
+        let limit = mean + f64::from(deviations) * (squares / columns as f64).sqrt();
+        for x in row {
+            let above = f64::from(*x) - limit;
+            *x = if above < 0.0 { 0.0 } else { above as f32 };
+        }
+    }
+}
+
 /// Computes `x = cap * tanh(x / cap)`.
 pub fn softcap(buffer: &mut [f32], cap: f32) {
     let cap = f64::from(cap);
@@ -130,6 +212,62 @@ mod tests {
 
     use super::*;
     use crate::{ProgramOptions, SequenceView};
+
+    #[test]
+    fn a_sum_weighs_its_terms() {
+        let mut found = [f32::NAN; 2];
+        sum(&[(2.0, &[1.0, -1.0]), (0.5, &[4.0, 8.0])], &mut found);
+        assert_eq!(found, [4.0, 2.0]);
+        sum(&[(-1.0, &[1.0, f32::NAN])], &mut found);
+        assert!(found[0] == -1.0 && found[1].is_nan());
+    }
+
+    /// Two rows of two columns; two streams of two sources.
+    #[test]
+    fn a_mix_has_coefficients_for_each_row_stream_and_source() {
+        let (input, other) = ([1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]);
+        let values = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
+        let coefficients =
+            |first| Coefficients { values: &values, width: 4, first, bias: 1.0, scale: 0.5 };
+        let mut found = [f32::NAN; 4];
+        mix(&input, &[&input, &other], &coefficients(0), 2, &mut found);
+        // Factors (1.5, 2) in the first row, (3.5, 4) in the second.
+        assert_eq!(found, [22.5, 45.0, 133.5, 178.0]);
+        mix(&other, &[&input, &other], &coefficients(2), 2, &mut found);
+        // (2.5, 3) and (4.5, 5).
+        assert_eq!(found, [42.5, 85.0, 193.5, 258.0]);
+    }
+
+    #[test]
+    fn a_row_gets_the_magnitude_of_another() {
+        let mut rows = [3.0, 4.0, 0.25, -0.25, f32::NAN, 1.0];
+        rescale(&mut rows, &[6.0, 8.0, 1.0, 7.0, 1.0, 1.0], 0.25, 2);
+        // The mean square of the second row is below the floor, so it is divided by 0.5.
+        assert_eq!(rows[..4], [6.0, 8.0, 2.5, -2.5]);
+        assert!(rows[4].is_nan() && rows[5].is_nan());
+    }
+
+    #[test]
+    fn columns_are_scaled_by_their_own_factors() {
+        let mut found = [f32::NAN; 4];
+        scale(&[1.0, 2.0, 3.0, 4.0], &[2.0, -1.0], &mut found);
+        assert_eq!(found, [2.0, -2.0, 6.0, -4.0]);
+    }
+
+    #[test]
+    fn a_cutoff_keeps_what_is_far_above_the_mean() {
+        // Mean 2, and a standard deviation of sqrt(12) over the population of 4 values.
+        let mut rows = [0.0, 0.0, 0.0, 8.0, 1.0, f32::NAN, 1.0, 1.0, 5.0, 5.0, 5.0, 5.0];
+        cutoff(&mut rows, 1.0, 4);
+        let left = 6.0 - 12.0_f32.sqrt();
+        assert_eq!(rows[..3], [0.0; 3]);
+        assert!((rows[3] - left).abs() < 1e-6, "{}", rows[3]);
+        assert!(rows[4..8].iter().all(|x| x.is_nan()));
+        assert_eq!(rows[8..], [0.0; 4]);
+        let mut low = [-1.0, 1.0];
+        cutoff(&mut low, -2.0, 2);
+        assert_eq!(low, [1.0, 3.0]);
+    }
 
     /// Keys of 0 give all positions equal weight, so the result is the mean of the values that a
     /// row sees.

@@ -16,6 +16,7 @@ use trine_model::{KvType, Model, Plan, Rows, Width, names};
 use trine_weights::blocks;
 
 pub mod ends;
+pub mod gemma3n;
 pub mod pages;
 pub mod random;
 

@@ -85,8 +85,8 @@ impl Sizes {
 
 /// A random model before it is a file.
 pub struct Draft {
-    metadata: Metadata,
-    tensors: Vec<Tensor>,
+    pub(super) metadata: Metadata,
+    pub(super) tensors: Vec<Tensor>,
 }
 
 impl Draft {
@@ -210,12 +210,12 @@ impl Mixture {
     }
 }
 
-fn floats(name: &str, shape: &[usize], values: impl Iterator<Item = f32>) -> Tensor {
+pub(super) fn floats(name: &str, shape: &[usize], values: impl Iterator<Item = f32>) -> Tensor {
     let bytes = values.flat_map(f32::to_le_bytes).collect();
     Tensor::from_owned(name, DType::F32, shape, bytes).unwrap()
 }
 
-fn vector(random: &mut Random, name: &str, columns: usize) -> Tensor {
+pub(super) fn vector(random: &mut Random, name: &str, columns: usize) -> Tensor {
     floats(name, &[columns], (0..columns).map(|_| 1.0 + 0.5 * random.unit()))
 }
 
@@ -234,7 +234,7 @@ fn format(random: &mut Random, columns: usize, formats: &[DType]) -> DType {
     }
 }
 
-fn matrix(
+pub(super) fn matrix(
     random: &mut Random,
     name: &str,
     rows: usize,
@@ -446,10 +446,16 @@ pub fn relative_difference(expected: &[Vec<f32>], found: &[Vec<f32>]) -> f32 {
     worst
 }
 
-/// A norm and the addition after it in one step: the fusion that a whole Plan always carries
-/// further.
+/// A norm that is only added, and the addition after it, in one step: the fusion that a whole Plan
+/// always carries further.
 fn fuse_additions(mut plan: Plan) -> Plan {
-    while let Some(at) = plan.steps.windows(2).position(|pair| norm_add(pair).is_some()) {
+    let is_read_once = |plan: &Plan, step: &Step| {
+        let normed = step.op.writes()[0];
+        plan.steps.iter().filter(|step| step.op.reads().contains(&normed)).count() == 1
+    };
+    let fits =
+        |plan: &Plan, pair: &[Step]| norm_add(pair).is_some() && is_read_once(plan, &pair[0]);
+    while let Some(at) = plan.steps.windows(2).position(|pair| fits(&plan, pair)) {
         let op = norm_add(&plan.steps[at..at + 2]).unwrap();
         let label = plan.steps[at].label.clone();
         plan.steps.splice(at..at + 2, [Step { label, op }]);

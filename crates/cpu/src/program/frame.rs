@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use trine_backend::Batch;
-use trine_model::{BufferId, CacheId, Op, Product, WeightId};
+use trine_backend::{Batch, table_row};
+use trine_model::{BufferId, CacheId, Op, Plan, Product, Rows, WeightId};
 
 use super::fixed::{Fixed, Loaded, ThreadState};
 use super::layers::{AttentionKind, RotaryTable};
@@ -172,6 +172,24 @@ impl Work for Frame<'_> {
     }
 }
 
+/// Returns the name of the first operation of a Plan that the processor has no kernel for.
+pub(super) fn first_without_kernel(plan: &Plan) -> Option<&'static str> {
+    let lacks_kernel = |op: &Op| match op {
+        Op::Sum { .. }
+        | Op::Mix { .. }
+        | Op::Rescale { .. }
+        | Op::Scale { .. }
+        | Op::Cutoff { .. }
+        | Op::HeadNorm { weight: None, .. } => true,
+        Op::Geglu { gate, up, .. } => plan.buffer(*up).columns != plan.buffer(*gate).columns,
+        Op::HeadNorm { .. } | Op::Rotate { .. } | Op::Attend { .. } => {
+            plan.rows(op) == Rows::Outputs
+        }
+        _ => false,
+    };
+    plan.steps.iter().find(|step| lacks_kernel(&step.op)).map(|step| step.op.name())
+}
+
 /// Returns whether the operation works on the heads of all rows.
 fn works_on_heads(op: &Op) -> bool {
     matches!(
@@ -275,12 +293,13 @@ impl Frame<'_> {
     }
 
     fn embed(&self, table: WeightId, scale: f32, output: BufferId, row: usize) {
-        let token = self.batch.tokens[row] as usize;
+        let token = self.batch.tokens[row];
         let target = self.write(output, row);
         match &self.fixed.weights[table.0] {
-            Loaded::Matrix(matrix) => matrix.decode_row(token, target),
+            Loaded::Matrix(matrix) => matrix.decode_row(table_row(matrix.rows(), token), target),
             Loaded::Table(tensor) => {
-                trine_weights::blocks::decode(tensor.dtype(), tensor.row(token), target)
+                let entry = tensor.row(table_row(tensor.rows(), token));
+                trine_weights::blocks::decode(tensor.dtype(), entry, target)
                     .expect("row lengths were checked when the model was opened");
             }
             Loaded::Vector(_) => unreachable!("a table is not a vector"),
@@ -322,7 +341,7 @@ impl Frame<'_> {
                 let next = self.fixed.vector(*next_weight);
                 kernels.rms_norm(sum, next, *epsilon, self.write(*output, row));
             }
-            Op::Geglu { gate, up, output } => {
+            Op::Geglu { gate, up, output, .. } => {
                 kernels.geglu(self.read(*gate, row), self.read(*up, row), self.write(*output, row));
             }
             Op::Add { source, target } => {
@@ -347,7 +366,7 @@ impl Frame<'_> {
                 self.store_kv(*key, *value, *cache, row);
             }
             Op::StoreKv { key, value, cache } => self.store_kv(*key, *value, *cache, row),
-            Op::HeadNorm { buffer, weight, heads, epsilon } => {
+            Op::HeadNorm { buffer, weight: Some(weight), heads, epsilon } => {
                 let weight = self.fixed.vector(*weight);
                 let values = self.write(*buffer, row);
                 for head in values.chunks_exact_mut(self.columns(*buffer) / heads) {

@@ -63,6 +63,7 @@ fn remedy(error: &GpuError) -> &'static str {
         GpuError::NoLoader { .. } | GpuError::NoDevice { .. } => INSTALL,
         GpuError::Missing { .. }
         | GpuError::TooWide { .. }
+        | GpuError::NoKernel { .. }
         | GpuError::Unwritten { .. }
         | GpuError::NoPass { .. }
         | GpuError::Call { .. } => UPDATE,

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde::de::Deserializer;
-use trine_model::{AttentionKind, Config, LayerConfig, Model};
+use trine_model::{AttentionKind, Config, Family, LayerConfig, Model};
 use trine_text::Tokenizer;
 use trine_weights::gguf::{Array, Metadata as Entries, StringArray, Value};
 use trine_weights::{DType, HuggingFaceMetadata, Metadata};
@@ -27,8 +27,13 @@ const PATTERN: usize = 6;
 /// `asked`.
 ///
 /// # Errors
-/// Returns an error if the model's tokenizer cannot be read, or there are no keys for its settings.
+/// Returns an error if the model's tokenizer cannot be read, or the model is not of Gemma 3: the
+/// tensors and keys of other families have no writer.
 pub(crate) fn for_file(model: &Model, dtypes: &[DType], asked: DType) -> Result<Entries> {
+    if model.config().family != Family::Gemma3 {
+        let family = model.config().family.name();
+        bail!("{family} models are not written as GGUF; fetch a file of the wanted type instead");
+    }
     let mut entries = match model.checkpoint().metadata() {
         Metadata::Gguf(metadata) => copied(metadata),
         Metadata::HuggingFace(files) => from_hugging_face(model, files)?,
@@ -412,6 +417,16 @@ mod tests {
         let apart = [merge("a", "b"), merge("ab", "c"), merge("x", "y"), merge("a", "bc")];
         assert!(!merges_follow_scores(&apart, &ranks(&apart), |_| false));
         assert!(merges_follow_scores(&apart, &ranks(&apart), |piece| piece == "abc"));
+    }
+
+    #[test]
+    fn other_families_are_refused() {
+        let goldens = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens");
+        for name in ["gemma3n-a", "gguf/gemma3n/model.gguf"] {
+            let model = Model::open(&goldens.join(name)).unwrap();
+            let error = for_file(&model, &[DType::Q8_0], DType::Q8_0).err().unwrap();
+            assert!(error.to_string().starts_with("gemma3n models"), "{error}");
+        }
     }
 
     #[test]

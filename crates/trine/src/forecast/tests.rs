@@ -40,6 +40,7 @@ fn gemma_27b(dtype: DType) -> Plan {
         score_scale: 168f32.powf(-0.5),
         rope: Rope { theta: 1e4, divisor: 1.0 },
         feed_forward: 21_504,
+        cutoff: None,
         kv_owner: index,
     };
     let config = Config {

@@ -18,10 +18,38 @@ use crate::kernels::attention::Attention;
 use crate::kernels::operand::OperandKind;
 use crate::weights::Joint;
 
+/// Checks that there are kernels for all operations of a Plan.
+///
+/// # Errors
+/// [`GpuError::NoKernel`] with the first operation that has none.
+pub(super) fn check(plan: &Plan) -> Result<(), GpuError> {
+    match plan.steps.iter().find(|step| lacks_kernel(plan, &step.op)) {
+        Some(step) => Err(GpuError::NoKernel { operation: step.op.name() }),
+        None => Ok(()),
+    }
+}
+
+fn lacks_kernel(plan: &Plan, op: &Op) -> bool {
+    match op {
+        Op::Sum { .. }
+        | Op::Mix { .. }
+        | Op::Rescale { .. }
+        | Op::Scale { .. }
+        | Op::Cutoff { .. }
+        | Op::HeadNorm { weight: None, .. } => true,
+        Op::Geglu { gate, up, .. } => plan.buffer(*up).columns != plan.buffer(*gate).columns,
+        Op::HeadNorm { .. } | Op::Rotate { .. } | Op::Attend { .. } => {
+            plan.rows(op) == Rows::Outputs
+        }
+        _ => false,
+    }
+}
+
 /// Returns the launches of a Plan for a pass.
 ///
 /// # Errors
-/// [`GpuError::Unwritten`] if the Plan reads a buffer that it has not written.
+/// [`GpuError::NoKernel`] if the Plan has an operation without kernels, [`GpuError::Unwritten`] if
+/// it reads a buffer that it has not written.
 pub(super) fn lower(plan: &Plan, key: PassKey, selection: &Selection) -> Result<Graph, GpuError> {
     let mut graph = translate(plan, key, selection)?;
     rules::apply(&mut graph, selection);
@@ -73,6 +101,9 @@ struct Lowering<'a> {
 impl Lowering<'_> {
     fn op(&mut self, op: &Op) -> Result<(), GpuError> {
         match *op {
+            _ if lacks_kernel(self.plan, op) => {
+                return Err(GpuError::NoKernel { operation: op.name() });
+            }
             Op::Embed { table, scale, output } => {
                 let output = self.fresh(output);
                 self.push(Rows::Tokens, Work::Embed { table, scale, output });
@@ -93,7 +124,7 @@ impl Lowering<'_> {
                     Work::Attend(AttendWork { query, cache, attention, kernel }),
                 );
             }
-            Op::Geglu { gate, up, output } => {
+            Op::Geglu { gate, up, output, .. } => {
                 let kind = ElementsKind::Geglu { gate: self.rows(gate)?, up: self.rows(up)? };
                 let result = self.fresh(output);
                 self.elements(output, kind, result);
@@ -108,6 +139,11 @@ impl Lowering<'_> {
                 self.elements(buffer, ElementsKind::Softcap { cap, target }, result);
             }
             Op::Select { input, output } => self.select(input, output)?,
+            Op::Sum { .. }
+            | Op::Mix { .. }
+            | Op::Rescale { .. }
+            | Op::Scale { .. }
+            | Op::Cutoff { .. } => unreachable!("refused above"),
         }
         Ok(())
     }
@@ -260,7 +296,7 @@ impl Lowering<'_> {
 
     fn heads(&mut self, op: &Op) -> Result<(), GpuError> {
         let work = match *op {
-            Op::HeadNorm { buffer, weight, heads, epsilon } => {
+            Op::HeadNorm { buffer, weight: Some(weight), heads, epsilon } => {
                 let (rows, result) = self.changed(buffer)?;
                 HeadsWork::Norm { rows, result, heads, weight, epsilon }
             }

@@ -36,6 +36,7 @@ fn stored(
         score_scale: 0.1,
         rope: Rope { theta: 1e4, divisor: 1.0 },
         feed_forward,
+        cutoff: None,
         kv_owner: index,
     };
     let config = Config {
