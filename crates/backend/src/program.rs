@@ -94,7 +94,8 @@ pub trait Results {
     ///
     /// # Errors
     /// [`BackendError::BadBatch`] if the step's [goal](Batch::goal) was another output; any other
-    /// error if the device failed, after which the contents of the caches are undefined.
+    /// error if the device failed, after which the contents of the caches are undefined. Later
+    /// steps are in flight even then, and have to be waited for.
     fn output(&mut self, index: usize) -> Result<&[f32], BackendError>;
 
     /// Returns for each row of the first output its largest logits: all that are not below the

@@ -320,9 +320,14 @@ impl Engine {
         self.program.as_ref()
     }
 
-    /// Returns the Program for profiling. Running it directly overwrites the caches of sequences.
-    pub fn program_mut(&mut self) -> &mut dyn Program {
-        self.program.as_mut()
+    /// Starts to measure the seconds spent in each operation of the Plan, or stops and returns them
+    /// ([`Program::profile`]). Waits for the steps in flight before.
+    ///
+    /// # Errors
+    /// Returns [`EngineError::Backend`] if the device failed.
+    pub fn profile(&mut self, on: bool) -> Result<Vec<f64>, EngineError> {
+        self.come_to_rest()?;
+        Ok(self.program.profile(on))
     }
 
     /// Queues a request. The prompt is always the whole list of tokens: the part that a sequence in

@@ -369,6 +369,16 @@ impl KvCache {
         Ok(())
     }
 
+    /// Makes `blocks` blocks free, or all that only ended sequences hold if these are fewer. The
+    /// oldest lose their caches first, as in [`KvCache::reserve`].
+    pub fn make_free(&mut self, blocks: usize) {
+        while self.pool.free_blocks() < blocks {
+            let Some(oldest) = self.oldest_ended() else { return };
+            self.note_loss(oldest, 0);
+            self.empty(oldest);
+        }
+    }
+
     /// Records that the device has written `rows` more positions of a running sequence.
     pub fn advance(&mut self, slot: usize, rows: usize) {
         let slot = &mut self.slots[slot];

@@ -55,6 +55,8 @@ struct Link {
     tickets: AtomicU64,
     limits: Limits,
     board: Arc<Board>,
+    /// Stops the step that is running ([`Engine::heed`]).
+    stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -93,6 +95,8 @@ impl Service {
             is_draining: AtomicBool::new(false),
             status: Mutex::new(engine.status()),
         });
+        let stop = Arc::new(AtomicBool::new(false));
+        engine.heed(Arc::clone(&stop));
         let worker = Worker {
             engine,
             board: Arc::clone(&board),
@@ -104,7 +108,7 @@ impl Service {
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(body)?;
         let tickets = AtomicU64::new(0);
         let thread = Mutex::new(Some(thread));
-        Ok(Service { link: Arc::new(Link { commands, tickets, limits, board, thread }) })
+        Ok(Service { link: Arc::new(Link { commands, tickets, limits, board, stop, thread }) })
     }
 
     /// Queues a request. Never blocks.
@@ -174,11 +178,18 @@ impl Service {
         self.link.board.is_draining.store(true, Ordering::Release);
     }
 
-    /// Ends all requests ([`Finish::Cancelled`](crate::Finish::Cancelled)) and waits for the
-    /// thread, which frees the device.
-    pub fn stop(&self) {
+    /// Ends all requests ([`Finish::Cancelled`](crate::Finish::Cancelled)) without waiting for
+    /// that. The step that is running is stopped on the way ([`Engine::heed`]).
+    pub fn end(&self) {
         self.drain();
+        self.link.stop.store(true, Ordering::Release);
+        // If the thread has ended, there is nothing to end.
         let _ = self.link.commands.send(Command::Stop);
+    }
+
+    /// Does the same as [`Service::end`] and waits for the thread, which frees the device.
+    pub fn stop(&self) {
+        self.end();
         let thread = self.link.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the engine's thread had ended with a panic");
@@ -280,7 +291,12 @@ impl Worker {
         for sequence in all {
             self.engine.cancel(sequence);
         }
+        // Sequences in flight end when their steps have. No more are submitted, and after one that
+        // fails none is in flight, so this comes to an end.
         self.step();
+        while !self.engine.is_idle() {
+            self.step();
+        }
         if let Err(error) = self.engine.spill_kept() {
             tracing::error!(%error, "not all prefixes are kept on disk");
         }

@@ -131,6 +131,41 @@ fn kept_sequences_are_written_at_the_end_and_once() {
     assert_eq!(engine.status().store.expect("there is a store").written, counts.written);
 }
 
+/// Blocks of ended sequences cannot be taken while a step is in flight, because their pages are
+/// read first.
+#[test]
+fn steps_overlap_beside_a_full_cache_of_prefixes() {
+    let fake = Fake::new(options(256, 8, 32), &[WINDOW]).with_depth(2);
+    let overlapped = Arc::clone(&fake.overlapped);
+    let mut engine = Engine::with_running(Box::new(fake), 2);
+    let origin = Origin::new([1; 32], engine.program().facts()).expect("it gives pages");
+    let shelf = Shelf::default();
+    engine.set_page_store(Box::new(shelf.store(5, Faults::default())), origin);
+    for seed in 0..8 {
+        run(&mut engine, &prompt(seed, 240), 10);
+    }
+    assert!(engine.status().blocks_kept > 56, "{:?}", engine.status());
+    let before = overlapped.load(Ordering::Relaxed);
+    let prompts = [prompt(20, 10), prompt(21, 10)];
+    let first = submit(&mut engine, &prompts[0], 200);
+    let second = submit(&mut engine, &prompts[1], 200);
+    let mut texts: HashMap<SequenceId, Vec<u32>> = HashMap::new();
+    while !engine.is_idle() {
+        for Event { sequence, update } in engine.step().expect("the device works") {
+            if let Update::Token { token, .. } = update {
+                texts.entry(sequence).or_default().push(token);
+            }
+        }
+        engine.check_integrity().expect("the books agree");
+    }
+    assert_eq!(texts[&first], greedy(&prompts[0], 200));
+    assert_eq!(texts[&second], greedy(&prompts[1], 200));
+    let overlapped = overlapped.load(Ordering::Relaxed) - before;
+    assert!(overlapped > 380, "{overlapped} of 400 steps overlapped");
+    let restored = run(&mut engine, &prompt(0, 240), 10).reused_tokens;
+    assert!(restored >= 192, "{restored} positions of what went to the store came back");
+}
+
 #[test]
 fn a_slow_store_delays_nobody_for_long() {
     let shelf = Shelf::default();

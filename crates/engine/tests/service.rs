@@ -4,6 +4,8 @@
 mod fake;
 mod greedy;
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fake::{Fake, options};
@@ -159,6 +161,41 @@ fn draining_finishes_what_was_accepted_and_stopping_ends_it() {
     assert_eq!(read(&mut running).1, Some(Finish::Cancelled));
     assert_eq!(read(&mut waiting).1, Some(Finish::Cancelled));
     assert!(matches!(service.submit(Request::new(prompt(2), 1)), Err(EngineError::Draining)));
+}
+
+#[test]
+fn all_steps_in_flight_end_with_the_service() {
+    let mut slow = Fake::new(options(256, 6, 16), &[20]).with_depth(3);
+    slow.pause = Duration::from_millis(5);
+    slow.is_deaf = true;
+    let overlapped = Arc::clone(&slow.overlapped);
+    let service = service_of(slow, 6, 8);
+    let mut generations: Vec<_> =
+        (0..6).map(|seed| service.submit(Request::new(prompt(seed), 200)).unwrap()).collect();
+    until("several steps are in flight", || overlapped.load(Ordering::Relaxed) > 6);
+    service.stop();
+    for generation in &mut generations {
+        assert_eq!(read(generation).1, Some(Finish::Cancelled));
+    }
+    let status = service.status();
+    assert_eq!((status.running, status.blocks_running), (0, 0));
+}
+
+#[test]
+fn stopping_ends_a_long_step() {
+    for (endless_at, depth) in [(1, 1), (5, 1), (9, 3)] {
+        let mut endless = Fake::new(options(256, 4, 16), &[20]).with_depth(depth);
+        endless.endless_at = endless_at;
+        let runs = Arc::clone(&endless.runs);
+        let service = service_of(endless, 4, 8);
+        let mut generations: Vec<_> =
+            (0..4).map(|seed| service.submit(Request::new(prompt(seed), 200)).unwrap()).collect();
+        until("it is at work", || runs.load(Ordering::Relaxed) == endless_at);
+        service.stop();
+        for generation in &mut generations {
+            assert_eq!(read(generation).1, Some(Finish::Cancelled));
+        }
+    }
 }
 
 #[test]

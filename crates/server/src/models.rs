@@ -454,8 +454,8 @@ impl Models {
             Slot::Loading(_) | Slot::Stopping(_) => None,
         });
         let models: Vec<Arc<LoadedModel>> = models.collect();
-        // None of them takes more work while others end.
-        models.iter().for_each(|model| model.service.drain());
+        // None of them goes on while others end.
+        models.iter().for_each(|model| model.service.end());
         models.iter().for_each(|model| model.service.stop());
     }
 }

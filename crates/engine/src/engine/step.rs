@@ -17,7 +17,7 @@ impl Engine {
     /// Returns [`EngineError::Backend`] if the device failed.
     pub(super) fn launch(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         let depth = self.program.facts().depth;
-        let overlaps = depth > 1 && self.may_overlap();
+        let overlaps = depth > 1 && self.may_overlap()?;
         // Each step takes only a part of the sequences, so that some are left for the next one.
         let decodes =
             if overlaps { self.scheduler.sequences().div_ceil(depth) } else { usize::MAX };
@@ -46,19 +46,39 @@ impl Engine {
     /// Returns whether steps may be submitted while others are in flight. They may not if a
     /// sequence might have to give way, pages might have to be read, or a branch is to be kept,
     /// because these change the caches.
-    fn may_overlap(&self) -> bool {
+    ///
+    /// With a store of prefixes the steps need free blocks, because taking one of an ended sequence
+    /// reads its pages. If there are too few, the oldest ended sequences go to the store while
+    /// nothing is in flight.
+    ///
+    /// # Errors
+    /// Returns [`EngineError::Backend`] if the device fails to export pages.
+    fn may_overlap(&mut self) -> Result<bool, EngineError> {
+        let sequences = self.scheduler.sequences();
+        if sequences < 2 {
+            // A sequence has rows in one step at a time.
+            return Ok(false);
+        }
         let width = self.program.facts().options.width.tokens;
-        let steps = self.program.facts().depth;
-        let needed = steps * (width.div_ceil(BLOCK) + self.scheduler.sequences());
-        let available = match self.prefixes {
-            None => self.kv.total_blocks() - self.kv.running_blocks(),
-            Some(_) => self.kv.free_blocks(),
-        };
+        let needed = self.program.facts().depth * (width.div_ceil(BLOCK) + sequences);
+        let available = self.kv.total_blocks() - self.kv.running_blocks();
         let has_branch = |slot: usize| {
             let sequence = self.places[slot].running();
             sequence.is_some_and(|sequence| sequence.branch > self.kv.length(slot))
         };
-        available >= needed && !(0..self.places.len()).any(has_branch)
+        if available < needed || (0..self.places.len()).any(has_branch) {
+            return Ok(false);
+        }
+        if self.prefixes.is_none() || self.kv.free_blocks() >= needed {
+            return Ok(true);
+        }
+        if !self.flights.is_empty() {
+            return Ok(false);
+        }
+        // Twice as many, so that steps overlap for a while before this is due again.
+        self.kv.make_free(available.min(2 * needed));
+        self.spill_lost()?;
+        Ok(true)
     }
 
     /// Waits for the oldest step in flight and applies its results.
@@ -76,10 +96,12 @@ impl Engine {
             self.wait_and_pool(step, events)?;
         }
         self.picks.iter().for_each(|pick| self.scheduler.land(pick.slot));
-        // The time of a step that overlaps with the one before counts from the end of that one.
         let now = (self.clock)();
+        let waited = now.saturating_sub(since).as_secs_f64();
+        // The device is busy with a step that overlaps with the one before from the end of that one.
         let since = since.max(std::mem::replace(&mut self.landed, now));
-        self.note_time(now.saturating_sub(since).as_secs_f64(), goal);
+        let busy = now.saturating_sub(since).as_secs_f64();
+        self.note_times(waited, busy, goal);
         self.settle(events)
     }
 
@@ -224,8 +246,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Adds the time of a step to the statistics of all sequences that took part in it.
-    fn note_time(&mut self, seconds: f64, goal: usize) {
+    /// Notes the times of a step in seconds: how long its sequences `waited` for it from its
+    /// submission on, and how long it kept the device `busy`.
+    fn note_times(&mut self, waited: f64, busy: f64, goal: usize) {
         let (mut decodes, mut prompt_rows) = (0, 0);
         let has_outputs = self.picks.iter().any(|pick| pick.outputs > 0);
         let mut bytes = self.traffic.weights(goal, has_outputs);
@@ -237,20 +260,20 @@ impl Engine {
             if pick.prefill {
                 prompt_rows += pick.rows;
                 statistics.prefill_steps += 1;
-                statistics.prefill_seconds += seconds;
+                statistics.prefill_seconds += waited;
             } else {
                 decodes += 1;
                 statistics.decode_steps += 1;
-                statistics.decode_seconds += seconds;
+                statistics.decode_seconds += waited;
             }
         }
-        self.pace.note(decodes, prompt_rows, seconds);
+        self.pace.note(decodes, prompt_rows, busy);
         if let Some(prefixes) = self.prefixes.as_mut().filter(|_| prompt_rows > 0) {
-            prefixes.note_time(decodes + prompt_rows, seconds);
+            prefixes.note_time(decodes + prompt_rows, busy);
         }
         let status = &mut self.status;
         status.steps += 1;
-        status.busy_seconds += seconds;
+        status.busy_seconds += busy;
         status.bytes += bytes as f64;
         status.width = decodes + prompt_rows;
         status.step_sequences = self.picks.len();

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trine_backend::{
     BLOCK, BackendError, Batch, Facts, Flights, InFlight, KvPage, KvPart, Memory, PageLayout,
@@ -72,9 +72,17 @@ pub(crate) struct Fake {
     flights: Flights<(usize, Vec<f32>)>,
     goal: usize,
     logits: Vec<f32>,
-    runs: usize,
+    /// The runs that have begun.
+    pub(crate) runs: Arc<AtomicUsize>,
     /// The runs that fail, counted from 1.
     pub(crate) fails_at: Vec<usize>,
+    /// The steps whose results cannot be read, counted from 1 as they are waited for.
+    pub(crate) unreadable_at: Vec<usize>,
+    waits: usize,
+    /// Whether it takes no heed of the flag that stops steps.
+    pub(crate) is_deaf: bool,
+    /// The run that goes on until it is stopped, counted from 1.
+    pub(crate) endless_at: usize,
     /// A token whose row gets logits that are not numbers.
     pub(crate) poison: Option<u32>,
     /// Runs that began while another was in flight.
@@ -119,8 +127,12 @@ impl Fake {
             flights: Flights::new(1),
             goal: 0,
             logits: Vec::new(),
-            runs: 0,
+            runs: Arc::default(),
             fails_at: Vec::new(),
+            unreadable_at: Vec::new(),
+            waits: 0,
+            is_deaf: false,
+            endless_at: 0,
             poison: None,
             overlapped: Arc::default(),
             coarse: Arc::default(),
@@ -205,6 +217,10 @@ fn global(view: &SequenceView<'_>, position: usize) -> usize {
     view.blocks[position / BLOCK] as usize * BLOCK + position % BLOCK
 }
 
+fn failed() -> BackendError {
+    BackendError::Failed { device: "fake".to_owned(), what: "as asked".to_owned() }
+}
+
 impl Program for Fake {
     fn facts(&self) -> &Facts {
         &self.facts
@@ -219,16 +235,18 @@ impl Program for Fake {
         self.flights.check_room()?;
         let overlaps = usize::from(self.flights.check_idle().is_err());
         self.overlapped.fetch_add(overlaps, Ordering::Relaxed);
-        self.runs += 1;
+        let run = 1 + self.runs.fetch_add(1, Ordering::Relaxed);
         std::thread::sleep(self.pause);
-        if self.fails_at.contains(&self.runs) {
+        if self.fails_at.contains(&run) {
             self.flights.clear();
             self.blocks.fill(None);
             self.rings.iter_mut().for_each(|(_, _, cells)| cells.fill(None));
-            return Err(BackendError::Failed {
-                device: "fake".to_owned(),
-                what: "as asked".to_owned(),
-            });
+            return Err(failed());
+        }
+        let begin = Instant::now();
+        while run == self.endless_at && !self.stop.load(Ordering::Relaxed) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "nobody has stopped the step");
+            std::thread::sleep(Duration::from_millis(1));
         }
         for span in batch.spans() {
             let own = batch.sequences[span.sequence].blocks;
@@ -268,6 +286,7 @@ impl Program for Fake {
 
     fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
         (self.goal, self.logits) = self.flights.end(step)?;
+        self.waits += 1;
         Ok(self)
     }
 
@@ -287,7 +306,9 @@ impl Program for Fake {
     }
 
     fn heed(&mut self, stop: Arc<AtomicBool>) {
-        self.stop = stop;
+        if !self.is_deaf {
+            self.stop = stop;
+        }
     }
 
     fn profile(&mut self, _on: bool) -> Vec<f64> {
@@ -298,6 +319,9 @@ impl Program for Fake {
 impl Results for Fake {
     fn output(&mut self, index: usize) -> Result<&[f32], BackendError> {
         self.facts.check_output(self.goal, index)?;
+        if self.unreadable_at.contains(&self.waits) {
+            return Err(failed());
+        }
         Ok(&self.logits)
     }
 }

@@ -1,14 +1,12 @@
 //! `trine bench`
 
-use std::collections::HashMap;
-use std::time::Instant;
-
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde::Serialize;
-use trine_engine::{Engine, Finish, Request, SequenceId, Update};
+use trine_engine::Engine;
 use trine_model::{KvType, Workload};
 use trine_vulkan::INVARIANT_ROWS;
 
+use super::bench_runs::{Kind, Run, Test, one};
 use super::bench_steps::{self, StepTime};
 use crate::bandwidth::Yardstick;
 use crate::cli::BenchArgs;
@@ -23,50 +21,6 @@ use crate::terminal;
 
 /// The most sequences at once.
 const BATCH_MAX: usize = 256;
-
-/// What is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Kind {
-    /// Reading prompts.
-    Prompt,
-    /// Writing tokens one by one.
-    Generate,
-}
-
-/// One measurement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-struct Test {
-    kind: Kind,
-    /// The number of tokens of each sequence.
-    tokens: usize,
-    /// The number of sequences at once.
-    batch: usize,
-    /// The number of positions that are filled before.
-    depth: usize,
-}
-
-impl Test {
-    /// Returns the positions that a sequence may need if steps have at most `rows` tokens. While
-    /// several prompts are read, sequences that have begun to write continue.
-    fn positions(self, rows: usize) -> usize {
-        let while_others_start = match self.kind {
-            Kind::Prompt => 0,
-            Kind::Generate => self.batch * (self.depth.div_ceil(rows) + 1) + 1,
-        };
-        self.depth.max(1) + self.tokens + while_others_start
-    }
-
-    fn name(self) -> String {
-        let kind = match self.kind {
-            Kind::Prompt => "prompt",
-            Kind::Generate => "generate",
-        };
-        let depth =
-            if self.depth > 0 { format!(" at depth {}", self.depth) } else { String::new() };
-        format!("{kind} {}{depth}", self.tokens)
-    }
-}
 
 /// The results of one test.
 #[derive(Debug, Serialize)]
@@ -119,11 +73,14 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
     let sizes = Sizes { sequences: batch, outputs: batch, ..Sizes::default() };
     let mut session = Session::open(&source, &settings, sizes)?;
     session.tell(verbose);
+    for test in &tests {
+        test.check_room(&session.engine, settings.kv_memory)?;
+    }
     let mut bandwidth = yardstick(&session);
     let watch = Watch::new();
     let measured = measure(&mut session.engine, &tests, &args, bandwidth.as_mut(), &watch);
-    let (speeds, reads) = measured.with_context(|| format!("{} was not measured", session.name))?;
-    let mut report = report(&session, &settings, &tests, speeds, reads);
+    let (runs, reads) = measured.with_context(|| format!("{} was not measured", session.name))?;
+    let mut report = report(&session, &settings, &tests, &runs, reads);
     if args.steps {
         step_times(&mut session, &tests, &watch, &mut report)?;
     }
@@ -162,24 +119,19 @@ fn step_times(
     let kv = session.engine.program().facts().options.kv;
     for (test, measured) in tests.iter().zip(&mut report.tests) {
         // The first run also records what the second one measures.
-        for _ in 0..2 {
-            session.engine.program_mut().profile(true);
-            one(&mut session.engine, *test, watch, true)?;
-        }
-        let seconds = session.engine.program_mut().profile(false);
+        one(&mut session.engine, *test, watch, true)?;
+        let run = one(&mut session.engine, *test, watch, true)?;
         let plan = &session.engine.program().facts().plan;
-        let width = session.engine.program().facts().options.width.tokens;
-        let (passes, workload) = match test.kind {
-            // Prompts that come before the tokens are counted too; one token is not a prompt.
-            Kind::Generate => {
-                (test.tokens + 1, Workload::decode(test.batch, test.depth + test.tokens / 2, kv))
+        let together = together(std::slice::from_ref(&run));
+        let workload = match test.kind {
+            Kind::Generate => Workload::decode(together, test.depth + test.tokens / 2, kv),
+            Kind::Prompt => {
+                let sequences = (together / test.tokens).max(1);
+                let tokens = together / sequences;
+                Workload { sequences, tokens, context: 0, outputs: sequences, kv }
             }
-            Kind::Prompt => (
-                (test.batch * test.tokens).div_ceil(width),
-                Workload::prefill(test.tokens.min(width), kv),
-            ),
         };
-        measured.steps = bench_steps::group(plan, &seconds, passes, workload, bandwidth);
+        measured.steps = bench_steps::group(plan, &run.profile, run.steps, workload, bandwidth);
     }
     Ok(())
 }
@@ -225,11 +177,11 @@ fn tests(args: &BenchArgs) -> Result<Vec<Test>> {
 fn context(source: &Source, tests: &[Test], asked: Option<usize>, rows: usize) -> Result<usize> {
     let most = source.open(None)?.config().context;
     for test in tests {
-        let least = test.depth.max(1) + test.tokens;
+        let needed = test.positions(rows);
         let limit = asked.unwrap_or(most).min(most);
-        if least > limit {
+        if needed > limit {
             return Err(usage(format!(
-                "`{}` needs {least} positions, the context has {limit} (the model was made for {most}); \
+                "`{}` needs {needed} positions, the context has {limit} (the model was made for {most}); \
                  use smaller numbers",
                 test.name()
             )));
@@ -246,11 +198,11 @@ fn measure(
     args: &BenchArgs,
     mut bandwidth: Option<&mut Yardstick>,
     watch: &Watch,
-) -> Result<(Vec<Vec<f64>>, Vec<f64>)> {
+) -> Result<(Vec<Vec<Run>>, Vec<f64>)> {
     let repeats = usize::from(args.repeats);
     // Each test measures either prompts or decoding sequences, not their effect on each other.
     engine.set_pacing(false);
-    let mut speeds = vec![Vec::with_capacity(repeats); tests.len()];
+    let mut runs: Vec<Vec<Run>> = tests.iter().map(|_| Vec::with_capacity(repeats)).collect();
     let mut reads = Vec::new();
     let progress = terminal::stderr_is_terminal().then(|| {
         let bar = indicatif::ProgressBar::new(((repeats + 1) * tests.len()) as u64);
@@ -259,10 +211,10 @@ fn measure(
     });
     // The first round warms caches and pages and is not counted.
     for round in 0..=repeats {
-        for (test, speeds) in tests.iter().zip(&mut speeds) {
-            let speed = one(engine, *test, watch, false)?;
+        for (test, runs) in tests.iter().zip(&mut runs) {
+            let run = one(engine, *test, watch, false)?;
             if round > 0 {
-                speeds.push(speed);
+                runs.push(run);
                 if let Some(bandwidth) = &mut bandwidth {
                     reads.push(bandwidth.measure()?);
                 }
@@ -275,114 +227,22 @@ fn measure(
     if let Some(bar) = progress {
         bar.finish_and_clear();
     }
-    Ok((speeds, reads))
-}
-
-/// Runs a test once and returns tokens per second over all sequences.
-fn one(engine: &mut Engine, test: Test, watch: &Watch, profile: bool) -> Result<f64> {
-    engine.forget();
-    let speed = match test.kind {
-        Kind::Prompt => read_prompts(engine, test, watch),
-        Kind::Generate => write_tokens(engine, test, watch, profile),
-    };
-    while !engine.is_idle() {
-        engine.step()?;
-    }
-    speed
-}
-
-fn read_prompts(engine: &mut Engine, test: Test, watch: &Watch) -> Result<f64> {
-    let begin = Instant::now();
-    for index in 0..test.batch {
-        submit(engine, index, test.tokens, 1)?;
-    }
-    while !engine.is_idle() {
-        watch.check()?;
-        for event in engine.step()? {
-            fail_on(event.finish())?;
-        }
-    }
-    Ok((test.batch * test.tokens) as f64 / begin.elapsed().as_secs_f64())
-}
-
-/// Measures generation. With `profile` the time of each step of the Plan is measured, only for the
-/// generated tokens.
-fn write_tokens(engine: &mut Engine, test: Test, watch: &Watch, profile: bool) -> Result<f64> {
-    let most = test.positions(engine.program().facts().options.width.tokens);
-    let ids = (0..test.batch)
-        .map(|index| submit(engine, index, test.depth.max(1), most))
-        .collect::<Result<Vec<_>>>()?;
-    let mut written: HashMap<SequenceId, usize> = HashMap::new();
-    while written.len() < test.batch {
-        watch.check()?;
-        step(engine, &mut written)?;
-    }
-    let before: usize = written.values().sum();
-    if profile {
-        engine.program_mut().profile(true);
-    }
-    let begin = Instant::now();
-    for _ in 0..test.tokens {
-        watch.check()?;
-        step(engine, &mut written)?;
-    }
-    let seconds = begin.elapsed().as_secs_f64();
-    let tokens = written.values().sum::<usize>() - before;
-    for id in ids {
-        engine.cancel(id);
-    }
-    if tokens != test.batch * test.tokens {
-        bail!(
-            "{} steps gave {tokens} tokens for {} sequences; please report this",
-            test.tokens,
-            test.batch
-        );
-    }
-    Ok(tokens as f64 / seconds)
-}
-
-fn step(engine: &mut Engine, written: &mut HashMap<SequenceId, usize>) -> Result<()> {
-    for event in engine.step()? {
-        fail_on(event.finish())?;
-        if let Update::Token { .. } = event.update {
-            *written.entry(event.sequence).or_default() += 1;
-        }
-    }
-    Ok(())
-}
-
-fn fail_on(finish: Option<Finish>) -> Result<()> {
-    match finish {
-        None | Some(Finish::Length | Finish::Cancelled | Finish::Stop) => Ok(()),
-        Some(other) => bail!("{other}"),
-    }
-}
-
-/// Queues a prompt that shares no beginning with any other sequence.
-fn submit(
-    engine: &mut Engine,
-    index: usize,
-    length: usize,
-    max_tokens: usize,
-) -> Result<SequenceId> {
-    let vocabulary = engine.vocabulary();
-    let prompt =
-        (0..length).map(|at| ((at * 7919 + index * 31 + 11) % vocabulary) as u32).collect();
-    Ok(engine.submit(Request::new(prompt, max_tokens))?)
+    Ok((runs, reads))
 }
 
 fn report(
     session: &Session,
     settings: &Settings,
     tests: &[Test],
-    speeds: Vec<Vec<f64>>,
+    runs: &[Vec<Run>],
     reads: Vec<f64>,
 ) -> Report {
     let read_bandwidth_summary = Summary::of(&reads);
     let limit = read_bandwidth_summary.as_ref().map(|summary| summary.median);
-    let measured = |(test, speeds): (&Test, Vec<f64>)| {
+    let measured = |(test, runs): (&Test, &Vec<Run>)| {
+        let speeds: Vec<f64> = runs.iter().map(Run::speed).collect();
         let summary = Summary::of(&speeds)?;
-        let (bytes, operations) = cost_per_token(session, *test);
+        let (bytes, operations) = cost_per_token(session, *test, together(runs));
         let bytes_per_second = bytes * summary.median;
         Some(Measured {
             test: *test,
@@ -401,16 +261,24 @@ fn report(
         threads: session.threads,
         kv: settings.kv,
         version: env!("CARGO_PKG_VERSION"),
-        repeats: speeds.first().map_or(0, Vec::len),
-        tests: tests.iter().zip(speeds).filter_map(measured).collect(),
+        repeats: runs.first().map_or(0, Vec::len),
+        tests: tests.iter().zip(runs).filter_map(measured).collect(),
         read_bandwidth: reads,
         read_bandwidth_summary,
     }
 }
 
+/// Returns how many tokens a step of some runs has on average, at least one.
+fn together(runs: &[Run]) -> usize {
+    let tokens: usize = runs.iter().map(|run| run.tokens).sum();
+    let steps: usize = runs.iter().map(|run| run.steps).sum();
+    ((tokens as f64 / steps.max(1) as f64).round() as usize).max(1)
+}
+
 /// Returns the bytes from memory and the operations for each token of a test, computed from the
-/// Plan.
-fn cost_per_token(session: &Session, test: Test) -> (f64, f64) {
+/// Plan. A step generates `together` tokens: all sequences', or fewer where several steps are in
+/// flight.
+fn cost_per_token(session: &Session, test: Test, together: usize) -> (f64, f64) {
     let plan = &session.engine.program().facts().plan;
     let kv = session.engine.program().facts().options.kv;
     let (mut bytes, mut operations) = (0, 0);
@@ -421,8 +289,8 @@ fn cost_per_token(session: &Session, test: Test) -> (f64, f64) {
     };
     match test.kind {
         Kind::Generate => {
-            add(Workload::decode(test.batch, test.depth + test.tokens / 2, kv));
-            (bytes as f64 / test.batch as f64, operations as f64 / test.batch as f64)
+            add(Workload::decode(together, test.depth + test.tokens / 2, kv));
+            (bytes as f64 / together as f64, operations as f64 / together as f64)
         }
         Kind::Prompt => {
             // Prompts are read one after another in steps of the engine's width.

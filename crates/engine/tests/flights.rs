@@ -1,0 +1,105 @@
+//! Several steps in flight: their times, and results that cannot be read.
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod fake;
+mod greedy;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fake::{Fake, options};
+use greedy::greedy;
+use trine_engine::{Engine, Event, Finish, Request, SequenceId, Statistics, Update};
+
+fn prompt(seed: u32) -> Vec<u32> {
+    (0..40).map(|at| (seed * 7 + at * (seed + 3)) % 48).collect()
+}
+
+/// What a sequence got.
+#[derive(Default)]
+struct Got {
+    tokens: Vec<u32>,
+    end: Option<(Finish, Statistics)>,
+}
+
+/// Runs until nothing is left to do. Returns the number of steps that failed.
+fn finish(engine: &mut Engine, got: &mut HashMap<SequenceId, Got>) -> usize {
+    let mut failures = 0;
+    while !engine.is_idle() {
+        let Ok(events) = engine.step() else {
+            failures += 1;
+            engine.check_integrity().expect("the books agree");
+            continue;
+        };
+        for Event { sequence, update } in events {
+            let got = got.entry(sequence).or_default();
+            match update {
+                Update::Token { token, .. } => got.tokens.push(token),
+                Update::Finished { finish, statistics, .. } => got.end = Some((finish, statistics)),
+                _ => {}
+            }
+        }
+        engine.check_integrity().expect("the books agree");
+    }
+    failures
+}
+
+/// A sequence waits for its step from its submission on, though the device has others to run
+/// before.
+#[test]
+fn a_sequence_waits_longer_than_the_device_works_for_it() {
+    for depth in 1..=3 {
+        let fake = Fake::new(options(256, depth, 64), &[20]).with_depth(depth);
+        let mut engine = Engine::from_program(Box::new(fake));
+        // Each look at the clock takes a second.
+        let time = Arc::new(AtomicU64::new(0));
+        let clock = Arc::clone(&time);
+        engine.set_clock(move || Duration::from_secs(clock.fetch_add(1, Ordering::Relaxed)));
+        for seed in 0..depth as u32 {
+            engine.submit(Request::new(prompt(seed), 100)).expect("it is sound");
+        }
+        let mut got = HashMap::new();
+        assert_eq!(finish(&mut engine, &mut got), 0);
+        let all = time.load(Ordering::Relaxed) as f64;
+        let busy = engine.status().busy_seconds;
+        assert!(busy <= all, "{busy} of {all} s at depth {depth}");
+        let mut waited = 0.0;
+        for got in got.values() {
+            let statistics = got.end.expect("it has ended").1;
+            let seconds = statistics.prefill_seconds + statistics.decode_seconds;
+            assert!(seconds <= all, "{seconds} of {all} s at depth {depth}");
+            waited += seconds;
+        }
+        // A step has one sequence once all write, so both would be nearly the same.
+        let least = if depth == 1 { busy } else { 1.25 * busy };
+        assert!(waited >= least, "waited {waited} s, busy {busy} s at depth {depth}");
+    }
+}
+
+#[test]
+fn results_that_cannot_be_read_leave_nothing_in_flight() {
+    for depth in 1..=3 {
+        let mut fake = Fake::new(options(256, 6, 16), &[20]).with_depth(depth);
+        // While prompts are run, and while all sequences write.
+        fake.unreadable_at = vec![2, 60];
+        let mut engine = Engine::from_program(Box::new(fake));
+        let mut got = HashMap::new();
+        let ids: Vec<_> = (0..6)
+            .map(|seed| engine.submit(Request::new(prompt(seed), 40)).expect("it is sound"))
+            .collect();
+        assert_eq!(finish(&mut engine, &mut got), 2, "depth {depth}");
+        for (seed, id) in ids.iter().enumerate() {
+            let (end, text) = (got[id].end, greedy(&prompt(seed as u32), 40));
+            match end.expect("it has ended").0 {
+                Finish::Length => assert_eq!(got[id].tokens, text),
+                Finish::DeviceFailed => assert!(text.starts_with(&got[id].tokens)),
+                other => panic!("it ended with {other}"),
+            }
+        }
+        let id = engine.submit(Request::new(prompt(9), 40)).expect("it is sound");
+        assert_eq!(finish(&mut engine, &mut got), 0);
+        assert_eq!(got[&id].tokens, greedy(&prompt(9), 40));
+    }
+}
