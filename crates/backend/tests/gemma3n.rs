@@ -56,7 +56,8 @@ fn the_tables_stay_in_the_file_and_parts_give_the_same() {
             }
             cuts += 1;
             let reference = || -> Box<dyn Device> { Box::new(REFERENCE) };
-            let both = DeviceGroup::pair(reference(), reference(), LayerChoice::Exactly(layers));
+            let both =
+                DeviceGroup::new(vec![reference(), reference()], LayerChoice::Exactly(layers));
             let found = traffic(&both, &model, plan.clone(), KvType::F16, seed);
             assert_eq!(found, expected, "seed {seed}, {layers} layers on the second device");
         }
