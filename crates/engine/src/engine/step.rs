@@ -98,7 +98,7 @@ impl Engine {
         self.picks.iter().for_each(|pick| self.scheduler.land(pick.slot));
         let now = (self.clock)();
         let waited = now.saturating_sub(since).as_secs_f64();
-        // The device is busy with a step that overlaps with the one before from the end of that one.
+        // A step that overlaps with the one before keeps the device busy from the end of that one.
         let since = since.max(std::mem::replace(&mut self.landed, now));
         let busy = now.saturating_sub(since).as_secs_f64();
         self.note_times(waited, busy, goal);
