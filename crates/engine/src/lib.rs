@@ -42,7 +42,7 @@ mod traffic;
 pub use engine::Engine;
 pub use error::EngineError;
 pub use events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
-pub use options::EngineOptions;
+pub use options::{CONTEXT_DEFAULT, EngineOptions};
 pub use pooling::Pooling;
 pub use request::{Constraint, Job, LOGPROBS_MAX, Limits, Request};
 pub use sampling::logprobs::log_sum_exp;

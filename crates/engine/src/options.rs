@@ -7,7 +7,7 @@ use trine_model::{KvType, Model, Plan};
 use crate::error::EngineError;
 
 /// Positions per sequence if the user does not say, unless the model has fewer.
-const CONTEXT_DEFAULT: usize = 8192;
+pub const CONTEXT_DEFAULT: usize = 8192;
 /// Most sequences at once.
 const SEQUENCES_MAX: usize = 4096;
 /// Most rows in a step: as many workgroups as every Vulkan device runs side by side.

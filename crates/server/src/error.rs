@@ -234,9 +234,12 @@ impl ApiError {
     fn message_in(&self, dialect: Dialect) -> Cow<'_, str> {
         let Some((prompt, context)) = self.counts else { return (&*self.message).into() };
         let begin = match dialect {
-            Dialect::OpenAi => format!(
-                "This model's maximum context length is {context} tokens. However, your messages resulted in {prompt} tokens"
-            ),
+            Dialect::OpenAi => {
+                let what = self.param.as_deref().unwrap_or("messages");
+                format!(
+                    "This model's maximum context length is {context} tokens. However, your {what} resulted in {prompt} tokens"
+                )
+            }
             Dialect::Llama => format!(
                 "request ({prompt} tokens) exceeds the available context size ({context} tokens)"
             ),
@@ -407,6 +410,14 @@ mod tests {
         assert_eq!(llama["error"]["n_prompt_tokens"], 9);
         assert_eq!(error.body(Dialect::Anthropic)["type"], "error");
         assert!(error.body(Dialect::Ollama)["error"].is_string());
+    }
+
+    #[test]
+    fn a_text_that_is_too_long_is_called_by_its_field() {
+        let error = ApiError::from(EngineError::PromptTooLong { prompt: 9, context: 8 });
+        let body = error.of_field("input").body(Dialect::OpenAi);
+        let message = body["error"]["message"].as_str().unwrap();
+        assert!(message.contains("However, your input resulted in 9 tokens"), "{message}");
     }
 
     /// The words that litellm and Claude Code look for.

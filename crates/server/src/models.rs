@@ -24,6 +24,7 @@ mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -110,6 +111,7 @@ impl Models {
             table: Mutex::new(Table::default()),
             loading: tokio::sync::Mutex::new(()),
             released: Notify::new(),
+            is_starting: AtomicBool::new(false),
             settled: Notify::new(),
         };
         Self { shared: Arc::new(shared) }
@@ -216,7 +218,10 @@ impl Models {
     /// What is wrong with it.
     pub(crate) async fn preload(&self) -> Result<(), String> {
         let named = self.find(None).await.map_err(|error| error.message)?;
-        self.open(&named, None).await.map(drop).map_err(|failure| match failure {
+        self.shared.is_starting.store(true, Ordering::Relaxed);
+        let opened = self.open(&named, None).await;
+        self.shared.is_starting.store(false, Ordering::Relaxed);
+        opened.map(drop).map_err(|failure| match failure {
             Failure::Refused(error) => error.message,
             Failure::NotLoaded(message) => message,
         })

@@ -52,7 +52,8 @@ pub(crate) struct Reads {
 pub(crate) fn processor_reads(threads: usize) -> Result<Reads> {
     let bandwidth = Bandwidth::new(threads)?;
     let passes: Vec<f64> = (0..READS).map(|_| bandwidth.measure()).collect();
-    let how = format!("streaming reads with {threads} threads, median and best of {READS}");
+    let threads = output::counted(threads, "thread");
+    let how = format!("streaming reads with {threads}, median and best of {READS}");
     reads(&passes, how, machine::total_memory())
 }
 

@@ -162,6 +162,11 @@ pub(crate) fn count(number: u64) -> String {
     if unit == 0 { number.to_string() } else { format!("{value:.1}{}", UNITS[unit]) }
 }
 
+/// Formats a number of things: `1 sequence`, `8 sequences`.
+pub(crate) fn counted(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 /// Formats a rate with three significant digits: `0.512`, `33.6`, `1290`.
 pub(crate) fn rate(value: f64) -> String {
     match value {

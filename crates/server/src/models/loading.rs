@@ -22,6 +22,10 @@ const TAKE_WAIT: Duration = Duration::from_secs(5);
 /// Why nothing is loaded any more.
 const CLOSED: &str = "the server is shutting down";
 
+/// What makes a loaded model take less memory.
+const LESS: &str = "use a smaller --kv-memory or fewer --sequences";
+const MEGABYTE: u64 = 1_000_000;
+
 /// The number of the next load.
 static LOADS: AtomicU64 = AtomicU64::new(0);
 
@@ -146,7 +150,9 @@ impl Shared {
     }
 
     async fn fail(self: &Arc<Self>, name: &str, sender: &watch::Sender<Outcome>, message: String) {
-        tracing::error!(model = %shown(name), message, "the model was not loaded");
+        if !self.is_starting.load(Ordering::Relaxed) {
+            tracing::error!(model = %shown(name), message, "the model was not loaded");
+        }
         let stamp = self.stamp(name).await;
         let mut table = self.table();
         table.slots.remove(name);
@@ -164,7 +170,7 @@ impl Shared {
     async fn load(self: &Arc<Self>, name: &str, number: u64) -> Result<Option<Lease>, String> {
         let known = self.table().size(name);
         let bytes = self.loader.bytes(name).max(known);
-        if !self.make_room(bytes, number).await? {
+        if !self.make_room(bytes, number, "use a smaller model").await? {
             return Ok(None);
         }
         let started = Instant::now();
@@ -178,7 +184,7 @@ impl Shared {
         let (model, seconds) = (Arc::new(model?), started.elapsed().as_secs_f64());
         self.table().sizes.insert(name.to_owned(), model.bytes);
         // It may take more than was estimated.
-        let placed = match self.make_room(model.bytes, number).await {
+        let placed = match self.make_room(model.bytes, number, LESS).await {
             Ok(true) => self.place(name, &model, stamp).map(Some),
             Ok(false) => Ok(None),
             Err(message) => Err(message),
@@ -226,14 +232,21 @@ impl Shared {
 
     /// Unloads models that nobody uses, the least recently used ones first, until there is room.
     /// Where all are used, some leave as soon as their requests have ended, and there is no room
-    /// yet.
-    async fn make_room(self: &Arc<Self>, bytes: u64, number: u64) -> Result<bool, String> {
+    /// yet. `remedy` is what helps besides a larger budget if there never is.
+    async fn make_room(
+        self: &Arc<Self>,
+        bytes: u64,
+        number: u64,
+        remedy: &str,
+    ) -> Result<bool, String> {
         let Some(budget) = self.budget else {
             return if self.is_closed() { Err(CLOSED.to_owned()) } else { Ok(true) };
         };
         if bytes > budget {
             return Err(format!(
-                "it takes {bytes} bytes of memory, models may take {budget} in all"
+                "it takes {} MB of memory, and --memory allows all models together {} MB; allow more, or {remedy}",
+                bytes.div_ceil(MEGABYTE),
+                budget / MEGABYTE
             ));
         }
         loop {

@@ -1,6 +1,7 @@
 //! The state that the table of models and its leases share: the names, the slots, and who waits for
 //! them.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -36,6 +37,8 @@ pub(super) struct Shared {
     /// Notified when a lease ends, a model is gone or its time has changed, and when the table is
     /// closed.
     pub(super) released: Notify,
+    /// Whether the server is loading its first model, whose failure is the program's own error.
+    pub(super) is_starting: AtomicBool,
     /// Notified when models that were leaving are gone or stay, and when the table is closed.
     pub(super) settled: Notify,
 }

@@ -325,14 +325,14 @@ fn describe(report: &Report, markdown: bool) -> String {
             )
         });
     format!(
-        "{table}\n\n{}, {}; {}; kv {}; trine {}; {} repeats; streaming read {read} with {} threads",
+        "{table}\n\n{}, {}; {}; kv {}; trine {}; {}; streaming read {read} with {}",
         terminal::harmless(&report.model),
         output::bytes(report.file_bytes),
         terminal::harmless(&report.device),
         report.kv.name(),
         report.version,
-        report.repeats,
-        report.threads
+        output::counted(report.repeats, "repeat"),
+        output::counted(report.threads, "thread")
     )
 }
 

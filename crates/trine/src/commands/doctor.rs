@@ -178,8 +178,8 @@ fn bandwidth() -> Finding {
             Finding::ok(
                 CHECK,
                 format!(
-                    "{rate} GB/s of streaming reads with {threads} threads (best of 5): a model of 1 GB writes at most \
-                     {rate} tokens/s"
+                    "{rate} GB/s of streaming reads with {} (best of 5): a model of 1 GB writes at most {rate} tokens/s",
+                    output::counted(threads, "thread")
                 ),
             )
         }

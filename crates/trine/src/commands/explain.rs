@@ -66,7 +66,7 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
         ),
         step_cost(
             &plan,
-            format!("a prompt of {} tokens", args.prompt),
+            format!("a prompt of {}", output::counted(args.prompt, "token")),
             args.prompt,
             Workload::prefill(args.prompt, settings.kv),
         ),

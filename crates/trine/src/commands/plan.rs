@@ -305,12 +305,12 @@ impl Forecast<'_> {
         let Some(row) = self.generation.iter().find(misfit) else { return String::new() };
         let layers = row.layers_that_fit.unwrap_or_default();
         format!(
-            "!: does not fit the machine's memory of {}; {layers} of {} layers would with {} sequences of {} positions. \
+            "!: does not fit the machine's memory of {}; {layers} of {} layers would with {} of {}. \
              A CPU beside a GPU runs the others, at a speed of its own.\n",
             output::bytes(bytes),
             self.model.config().layers.len(),
-            row.forecast.batch,
-            row.forecast.context,
+            output::counted(row.forecast.batch, "sequence"),
+            output::counted(row.forecast.context, "position"),
         )
     }
 

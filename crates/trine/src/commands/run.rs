@@ -254,10 +254,10 @@ fn details(session: &Session, statistics: &Statistics) -> String {
     let moved = bandwidth(session, statistics)
         .map_or(String::new(), |rate| format!(" ({} GB/s)", output::rate(rate / 1e9)));
     format!(
-        "prompt: {} tokens{reused}{} | generated: {} tokens{}{moved} | first token after {first}",
-        statistics.prompt_tokens,
+        "prompt: {}{reused}{} | generated: {}{}{moved} | first token after {first}",
+        output::counted(statistics.prompt_tokens, "token"),
         per_second(statistics.prefill_rate()),
-        statistics.generated_tokens,
+        output::counted(statistics.generated_tokens, "token"),
         per_second(statistics.decode_rate()),
     )
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use trine_engine::disk::{DiskStore, Folder, Origin};
-use trine_engine::{Pooling, SamplingParams, Service};
+use trine_engine::{CONTEXT_DEFAULT, Pooling, SamplingParams, Service};
 use trine_model::{KvType, Model};
 use trine_server::{
     Description, Found, Keys, Library, Limits, Listed, LoadedModel, Loader, Outline, ServeError,
@@ -276,6 +276,20 @@ impl Models {
         let program = session.engine.program();
         let memory = program.memory();
         let bytes = memory.total();
+        let reduced = Reduced {
+            device: &session.device,
+            sequences: (self.sequences, session.engine.limits().sequences),
+            context: match self.settings.context {
+                None => {
+                    (session.model.config().context.min(CONTEXT_DEFAULT), session.engine.context())
+                }
+                Some(_) => (session.engine.context(), session.engine.context()),
+            },
+            kv: self.settings.kv,
+            kv_memory: self.settings.kv_memory,
+            caches: memory.caches,
+        };
+        reduced.lines().iter().for_each(|line| output::note(line));
         let description = Description {
             device: session.device.clone(),
             gpu_bytes: program.facts().gpu_bytes(&memory),
@@ -292,6 +306,55 @@ impl Models {
             description,
             bytes,
         })
+    }
+}
+
+/// What a model got of what it was to have, to say where it is less.
+struct Reduced<'a> {
+    device: &'a str,
+    /// Sequences at once: asked for, and there is room for.
+    sequences: (usize, usize),
+    /// Positions: what would be chosen with enough memory, and what was.
+    context: (usize, usize),
+    kv: KvType,
+    /// The most bytes for keys and values, if that is set.
+    kv_memory: Option<u64>,
+    /// The bytes that they take.
+    caches: u64,
+}
+
+impl Reduced<'_> {
+    /// Returns a line for each thing that is less, with the reason and what helps.
+    fn lines(&self) -> Vec<String> {
+        // Sizes are tried in halves: twice of what was chosen breaks the limit that decided.
+        let budget = self.kv_memory.filter(|&budget| budget < 2 * self.caches);
+        let (limit, more) = match budget {
+            Some(budget) => (format!("--kv-memory {}", output::bytes(budget)), "more of it"),
+            None => (format!("the free memory of {}", terminal::harmless(self.device)), ""),
+        };
+        let smaller = if self.kv == KvType::Int8 { "" } else { "--kv int8" };
+        let remedies = |others: &[&str]| {
+            let all = [&[more, smaller], others].concat();
+            all.into_iter().filter(|remedy| !remedy.is_empty()).collect::<Vec<_>>().join(" or ")
+        };
+        let mut lines = Vec::new();
+        let (asked, running) = self.sequences;
+        if running < asked {
+            let (asked, run) =
+                (output::counted(asked, "sequence"), if running == 1 { "runs" } else { "run" });
+            lines.push(format!(
+                "{running} of {asked} {run} at once: {limit} has room for no more; {} makes room, others wait",
+                remedies(&["a shorter --context"])
+            ));
+        }
+        let (wanted, context) = self.context;
+        if context < wanted {
+            lines.push(format!(
+                "the context is {context} positions instead of {wanted}: {limit} has room for no more; {} makes room",
+                remedies(&["a smaller model"])
+            ));
+        }
+        lines
     }
 }
 
@@ -341,5 +404,49 @@ impl Loader for Models {
 
     fn library(&self) -> Option<&dyn Library> {
         self.names.library()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_less_than_asked_for_is_said_with_what_helps() {
+        let full = Reduced {
+            device: "gpu",
+            sequences: (8, 8),
+            context: (8192, 8192),
+            kv: KvType::F16,
+            kv_memory: Some(1 << 30),
+            caches: 1 << 30,
+        };
+        assert!(full.lines().is_empty());
+        let lines = Reduced { sequences: (8, 2), ..full }.lines();
+        assert_eq!(
+            lines,
+            [
+                "2 of 8 sequences run at once: --kv-memory 1.1 GB has room for no more; more of it or --kv int8 or a \
+              shorter --context makes room, others wait"
+            ]
+        );
+        // Where the budget is not reached, the device is what is full.
+        let lines =
+            Reduced { sequences: (8, 1), kv: KvType::Int8, caches: 1 << 20, ..full }.lines();
+        assert_eq!(
+            lines,
+            [
+                "1 of 8 sequences runs at once: the free memory of gpu has room for no more; a shorter --context makes \
+              room, others wait"
+            ]
+        );
+        let lines = Reduced { context: (8192, 2048), kv_memory: None, ..full }.lines();
+        assert_eq!(
+            lines,
+            [
+                "the context is 2048 positions instead of 8192: the free memory of gpu has room for no more; --kv int8 \
+              or a smaller model makes room"
+            ]
+        );
     }
 }

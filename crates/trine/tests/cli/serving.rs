@@ -228,6 +228,26 @@ fn a_quarter_of_the_memory_answers_32_clients() {
 }
 
 #[test]
+fn less_than_asked_for_is_said_and_too_little_is_refused_once() {
+    let refused = |more: &[&str]| {
+        let base = ["serve", "demo", "--device", "cpu", "--port", "0"];
+        trine(&[&base[..], more].concat()).fails(1)
+    };
+    for memory in ["1M", "20M"] {
+        let error = refused(&["--memory", memory]);
+        assert!(error.contains("--memory allows all models together"), "{error}");
+        assert_eq!(error.matches("MB of memory").count(), 1, "{error}");
+    }
+    let mut child = Serving::command(&["--sequences", "64", "--kv-memory", "10M"]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(line.contains("of 64 sequence") && line.contains("--kv-memory 10"), "{line}");
+}
+
+#[test]
 fn prefixes_outlive_the_server() {
     let folder = tempfile::tempdir().expect("a folder");
     let prefixes = folder.path().join("prefixes");
