@@ -389,6 +389,18 @@ fn random_traffic_keeps_the_texts_with_steps_in_flight() {
 /// nothing of that reaches a text, whose every row the device checks.
 #[test]
 fn random_traffic_with_a_store_of_prefixes_keeps_the_texts() {
+    with_a_store(1);
+}
+
+/// Pages are read while no step is in flight.
+#[test]
+fn random_traffic_with_a_store_and_steps_in_flight_keeps_the_texts() {
+    let overlapped = with_a_store(2);
+    assert!(overlapped > STEPS_WITH_STORE / 20, "{overlapped} steps");
+}
+
+/// Returns the number of steps that began while another was in flight.
+fn with_a_store(depth: usize) -> usize {
     let faults = Faults {
         full: 100,
         lost: 20,
@@ -400,7 +412,7 @@ fn random_traffic_with_a_store_of_prefixes_keeps_the_texts() {
         room: 120,
     };
     let shelf = Shelf::default();
-    let mut simulation = Simulation::new(43, LARGER, 1);
+    let mut simulation = Simulation::new(43, LARGER, depth);
     let origin = Origin::new([0; 32], simulation.engine.program().facts()).expect("it gives pages");
     simulation.engine.set_page_store(Box::new(shelf.store(7, faults)), origin);
     let time = Arc::new(AtomicU64::new(0));
@@ -426,4 +438,5 @@ fn random_traffic_with_a_store_of_prefixes_keeps_the_texts() {
     assert!(counts.failures > shelf.counts().failures, "some answers came too late");
     assert!(shelf.counts().failures > 100, "some files were damaged: {counts:?}");
     assert!(simulation.preemptions > 100 && simulation.failures > 50);
+    simulation.overlapped.load(Ordering::Relaxed)
 }
