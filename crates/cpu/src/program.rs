@@ -79,7 +79,9 @@ impl CpuProgram {
     ) -> Result<Self, BackendError> {
         let fail = Failures { device: &name };
         if let Some(operation) = first_without_kernel(&plan) {
-            let what = format!("it has no kernel for the operation {operation}");
+            let what = format!(
+                "it has no kernel for the operation {operation}; --device reference has one, and is slow"
+            );
             return Err(BackendError::Unsupported { device: name, what });
         }
         let weights = load_weights(&plan, model, isa, pool.threads(), &fail)?;

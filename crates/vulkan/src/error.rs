@@ -48,7 +48,9 @@ pub enum GpuError {
         buffer: String,
     },
     /// A Plan has an operation without kernels.
-    #[error("it has no kernel for the operation {operation}")]
+    #[error(
+        "it has no kernel for the operation {operation}; --device reference has one, and is slow"
+    )]
     NoKernel {
         /// Name of the operation.
         operation: &'static str,
