@@ -34,8 +34,8 @@ impl Needs {
         Memory::of_plan(plan, &self.0)
     }
 
-    /// Returns how many of a Plan's last layers fit into a GPU's memory of so many bytes, beside a
-    /// processor that runs the others.
+    /// Returns how many of a Plan's last layers fit into a GPU's memory of `bytes` bytes, where the
+    /// processor runs the others.
     ///
     /// # Errors
     /// As [`place`].

@@ -147,8 +147,8 @@ impl Sizes {
         Some((running, running))
     }
 
-    /// Returns the fewest blocks that are worth so many slots: a quarter of the sequences' whole
-    /// contexts, or half of them if there are slots for kept sequences; at least one context.
+    /// Returns the fewest blocks that make these slots worth having: a quarter of the sequences'
+    /// whole contexts, or half of them if there are slots for kept sequences; at least one context.
     fn least_blocks(&self, running: usize, slots: usize) -> usize {
         let full = self.context_blocks() * running;
         let share = if slots > running { full / 2 } else { full / 4 };

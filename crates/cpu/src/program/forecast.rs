@@ -10,7 +10,7 @@ use crate::isa::Isa;
 use crate::matmul::{PackedMatrix, Scratch as MatmulScratch};
 use crate::quantize::{QuantizedBlock, QuantizedRows};
 
-/// Returns the memory of a Plan's Program with so many threads.
+/// Returns the memory of a Plan's Program on `threads` threads.
 pub(crate) fn memory(plan: &Plan, options: &ProgramOptions, isa: Isa, threads: usize) -> Memory {
     let (mut weights, mut mapped) = (0, 0);
     let multiplied = multiplied(plan);
