@@ -9,7 +9,8 @@
 use trine_weights::DType;
 
 use crate::builder::Builder;
-use crate::config::{Config, LayerConfig};
+use crate::config::Config;
+use crate::layer::{self, Values};
 use crate::names;
 use crate::plan::{BufferId, CacheId, Plan};
 
@@ -42,56 +43,14 @@ fn residual_stream(p: &mut Builder, config: &Config) -> BufferId {
     let (rows, scale) = (config.vocabulary, config.embedding_scale);
     let x = p.embed("residual", names::TOKEN_EMBEDDING, rows, config.hidden, scale);
     let mut caches: Vec<CacheId> = Vec::new();
-    for (index, layer) in config.layers.iter().enumerate() {
+    for index in 0..config.layers.len() {
         p.scope(format!("blk.{index}."));
-        attention(p, config, index, layer, x, &mut caches);
-        feed_forward(p, config, index, layer, x);
+        let name = names::layer(index, "attn_norm");
+        let normed = p.norm("attn_norm", x, &name, config.norm_epsilon);
+        let delta = layer::attention(p, config, index, normed, Values::Plain, &mut caches);
+        p.add(delta, x);
+        layer::feed_forward(p, config, index, x);
     }
     p.scope("");
     x
-}
-
-fn attention(
-    p: &mut Builder,
-    config: &Config,
-    index: usize,
-    layer: &LayerConfig,
-    x: BufferId,
-    caches: &mut Vec<CacheId>,
-) {
-    let name = |part| names::layer(index, part);
-    let epsilon = config.norm_epsilon;
-    let normed = p.norm("attn_norm", x, &name("attn_norm"), epsilon);
-    let query = p.matmul("query", normed, &name("attn_q"), layer.query_width());
-    let cache = if layer.kv_owner == index {
-        let key = p.matmul("key", normed, &name("attn_k"), layer.kv_width());
-        let value = p.matmul("value", normed, &name("attn_v"), layer.kv_width());
-        p.head_norm(query, Some(&name("attn_q_norm")), layer.heads, epsilon);
-        p.head_norm(key, Some(&name("attn_k_norm")), layer.kv_heads, epsilon);
-        p.rotate(query, layer.heads, layer.rope);
-        p.rotate(key, layer.kv_heads, layer.rope);
-        let cache = p.cache(index, layer);
-        p.store_kv(key, value, cache);
-        cache
-    } else {
-        p.head_norm(query, Some(&name("attn_q_norm")), layer.heads, epsilon);
-        p.rotate(query, layer.heads, layer.rope);
-        caches[layer.kv_owner]
-    };
-    caches.push(cache);
-    let attended = p.attend(query, cache, layer);
-    let delta = p.matmul("attn_delta", attended, &name("attn_output"), config.hidden);
-    let delta = p.norm("post_attention_norm", delta, &name("post_attention_norm"), epsilon);
-    p.add(delta, x);
-}
-
-fn feed_forward(p: &mut Builder, config: &Config, index: usize, layer: &LayerConfig, x: BufferId) {
-    let name = |part| names::layer(index, part);
-    let normed = p.norm("ffn_norm", x, &name("ffn_norm"), config.norm_epsilon);
-    let gate = p.matmul("gate", normed, &name("ffn_gate"), layer.feed_forward);
-    let up = p.matmul("up", normed, &name("ffn_up"), layer.feed_forward);
-    let gated = p.geglu("gated", gate, up, 0);
-    let delta = p.matmul("ffn_delta", gated, &name("ffn_down"), config.hidden);
-    let delta = p.norm("post_ffw_norm", delta, &name("post_ffw_norm"), config.norm_epsilon);
-    p.add(delta, x);
 }

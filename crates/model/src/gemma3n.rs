@@ -29,7 +29,8 @@ use std::f32::consts::FRAC_1_SQRT_2;
 use trine_weights::DType;
 
 use crate::builder::Builder;
-use crate::config::{Config, Gemma3nConfig, LayerConfig, STREAMS_MAX};
+use crate::config::{Config, Gemma3nConfig, STREAMS_MAX};
+use crate::layer::{self, Values};
 use crate::names;
 use crate::plan::{BufferId, CacheId, Plan, TERMS_MAX, Term};
 
@@ -94,9 +95,9 @@ impl<'a, 'b> Pass<'a, 'b> {
         let mut streams = vec![e; self.own.streams];
         self.project("altup_proj", &mut streams);
         let config = self.config;
-        for (index, layer) in config.layers.iter().enumerate() {
+        for index in 0..config.layers.len() {
             self.p.scope(format!("blk.{index}."));
-            streams = self.layer(index, layer, &streams, inputs);
+            streams = self.layer(index, &streams, inputs);
         }
         self.p.scope("");
         self.project("altup_unembd_proj", &mut streams);
@@ -132,13 +133,7 @@ impl<'a, 'b> Pass<'a, 'b> {
     }
 
     /// Adds a layer and returns its streams.
-    fn layer(
-        &mut self,
-        index: usize,
-        layer: &LayerConfig,
-        streams: &[BufferId],
-        inputs: BufferId,
-    ) -> Vec<BufferId> {
+    fn layer(&mut self, index: usize, streams: &[BufferId], inputs: BufferId) -> Vec<BufferId> {
         let name = |part| names::layer(index, part);
         let (epsilon, scale) = (self.config.norm_epsilon, 1.0 / self.config.hidden as f32);
         let count = streams.len();
@@ -148,12 +143,14 @@ impl<'a, 'b> Pass<'a, 'b> {
         let n = self.p.norm("attn_norm", active, &name("attn_norm"), epsilon);
         // Beside the queries' product, with which it shares its input.
         let inner = self.p.matmul("laurel_inner", n, &name("laurel_l"), self.own.laurel_rank);
-        let attended = self.attention(index, layer, n);
+        // Scores have no factor.
+        let values = Values::Normed;
+        let attended = layer::attention(self.p, self.config, index, n, values, &mut self.caches);
         let laurel = self.p.matmul("laurel_delta", inner, &name("laurel_r"), self.config.hidden);
         let laurel = self.p.norm("laurel_norm", laurel, &name("laurel_post_norm"), epsilon);
         let terms = [active, attended, n, laurel].map(|buffer| (buffer, FRAC_1_SQRT_2));
         let u = self.p.sum("updated", terms);
-        self.feed_forward(index, layer, u);
+        layer::feed_forward(self.p, self.config, index, u);
         let k = self.coefficients(index, "correct", u, count);
         let innovation = self.p.sum("innovation", [(u, 1.0), (active, -1.0)]);
         let corrected = self.p.mix("corrected", &predicted, &[innovation], k, [1.0, scale]);
@@ -173,49 +170,6 @@ impl<'a, 'b> Pass<'a, 'b> {
         let router = p.matmul(&label("router"), normed, &name("altup_router"), self.own.streams);
         p.softcap(router, self.config.hidden as f32);
         p.matmul(&label("coefficients"), router, &name(&format!("altup_{mix}_coef")), count)
-    }
-
-    /// Adds `norm(attention(n))`. Scores have no factor; values have a norm without weights.
-    fn attention(&mut self, index: usize, layer: &LayerConfig, n: BufferId) -> BufferId {
-        let name = |part| names::layer(index, part);
-        let (p, epsilon) = (&mut *self.p, self.config.norm_epsilon);
-        let query = p.matmul("query", n, &name("attn_q"), layer.query_width());
-        let cache = if layer.kv_owner == index {
-            let key = p.matmul("key", n, &name("attn_k"), layer.kv_width());
-            let value = p.matmul("value", n, &name("attn_v"), layer.kv_width());
-            p.head_norm(value, None, layer.kv_heads, epsilon);
-            p.head_norm(query, Some(&name("attn_q_norm")), layer.heads, epsilon);
-            p.head_norm(key, Some(&name("attn_k_norm")), layer.kv_heads, epsilon);
-            p.rotate(query, layer.heads, layer.rope);
-            p.rotate(key, layer.kv_heads, layer.rope);
-            let cache = p.cache(index, layer);
-            p.store_kv(key, value, cache);
-            cache
-        } else {
-            p.head_norm(query, Some(&name("attn_q_norm")), layer.heads, epsilon);
-            p.rotate(query, layer.heads, layer.rope);
-            self.caches[layer.kv_owner]
-        };
-        self.caches.push(cache);
-        let attended = p.attend(query, cache, layer);
-        let delta = p.matmul("attn_delta", attended, &name("attn_output"), self.config.hidden);
-        p.norm("post_attention_norm", delta, &name("post_attention_norm"), epsilon)
-    }
-
-    /// Adds `u += norm(ffn(norm(u)))`.
-    fn feed_forward(&mut self, index: usize, layer: &LayerConfig, u: BufferId) {
-        let name = |part| names::layer(index, part);
-        let (p, epsilon) = (&mut *self.p, self.config.norm_epsilon);
-        let normed = p.norm("ffn_norm", u, &name("ffn_norm"), epsilon);
-        let gate = p.matmul("gate", normed, &name("ffn_gate"), layer.feed_forward);
-        let up = p.matmul("up", normed, &name("ffn_up"), layer.feed_forward);
-        if let Some(deviations) = layer.cutoff {
-            p.cutoff(gate, deviations);
-        }
-        let gated = p.geglu("gated", gate, up, 0);
-        let delta = p.matmul("ffn_delta", gated, &name("ffn_down"), self.config.hidden);
-        let delta = p.norm("post_ffw_norm", delta, &name("post_ffw_norm"), epsilon);
-        p.add(delta, u);
     }
 
     /// Adds what the layer's own input gives to all streams but the first.

@@ -26,6 +26,7 @@ pub mod gather;
 pub mod gemma3;
 pub mod gemma3n;
 mod judge;
+mod layer;
 pub mod listing;
 mod model;
 pub mod names;

@@ -18,7 +18,7 @@ use crate::kernels::attention::Attention;
 use crate::kernels::operand::OperandKind;
 use crate::weights::Joint;
 
-/// Checks that there are kernels for all operations of a Plan.
+/// Checks that each operation of a Plan has a kernel.
 ///
 /// # Errors
 /// [`GpuError::NoKernel`] with the first operation that has none.

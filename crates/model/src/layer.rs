@@ -1,0 +1,68 @@
+//! The parts of a layer that families share.
+
+use crate::builder::Builder;
+use crate::config::Config;
+use crate::names;
+use crate::plan::{BufferId, CacheId};
+
+/// Whether values have a norm of their own, without weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Values {
+    /// They are stored as the product gives them.
+    Plain,
+    /// The norm of each head is stored.
+    Normed,
+}
+
+/// Adds `norm(attention(n))`. A layer that owns a cache writes its keys and values; `caches` are
+/// those of the layers before it, to which its own is added.
+pub(crate) fn attention(
+    p: &mut Builder<'_>,
+    config: &Config,
+    index: usize,
+    n: BufferId,
+    values: Values,
+    caches: &mut Vec<CacheId>,
+) -> BufferId {
+    let name = |part| names::layer(index, part);
+    let (layer, epsilon) = (&config.layers[index], config.norm_epsilon);
+    let query = p.matmul("query", n, &name("attn_q"), layer.query_width());
+    let cache = if layer.kv_owner == index {
+        let key = p.matmul("key", n, &name("attn_k"), layer.kv_width());
+        let value = p.matmul("value", n, &name("attn_v"), layer.kv_width());
+        if values == Values::Normed {
+            p.head_norm(value, None, layer.kv_heads, epsilon);
+        }
+        p.head_norm(query, Some(&name("attn_q_norm")), layer.heads, epsilon);
+        p.head_norm(key, Some(&name("attn_k_norm")), layer.kv_heads, epsilon);
+        p.rotate(query, layer.heads, layer.rope);
+        p.rotate(key, layer.kv_heads, layer.rope);
+        let cache = p.cache(index, layer);
+        p.store_kv(key, value, cache);
+        cache
+    } else {
+        p.head_norm(query, Some(&name("attn_q_norm")), layer.heads, epsilon);
+        p.rotate(query, layer.heads, layer.rope);
+        caches[layer.kv_owner]
+    };
+    caches.push(cache);
+    let attended = p.attend(query, cache, layer);
+    let delta = p.matmul("attn_delta", attended, &name("attn_output"), config.hidden);
+    p.norm("post_attention_norm", delta, &name("post_attention_norm"), epsilon)
+}
+
+/// Adds `x += norm(ffn(norm(x)))`, with the layer's cutoff of the gate if it has one.
+pub(crate) fn feed_forward(p: &mut Builder<'_>, config: &Config, index: usize, x: BufferId) {
+    let name = |part| names::layer(index, part);
+    let (layer, epsilon) = (&config.layers[index], config.norm_epsilon);
+    let normed = p.norm("ffn_norm", x, &name("ffn_norm"), epsilon);
+    let gate = p.matmul("gate", normed, &name("ffn_gate"), layer.feed_forward);
+    let up = p.matmul("up", normed, &name("ffn_up"), layer.feed_forward);
+    if let Some(deviations) = layer.cutoff {
+        p.cutoff(gate, deviations);
+    }
+    let gated = p.geglu("gated", gate, up, 0);
+    let delta = p.matmul("ffn_delta", gated, &name("ffn_down"), config.hidden);
+    let delta = p.norm("post_ffw_norm", delta, &name("post_ffw_norm"), epsilon);
+    p.add(delta, x);
+}
