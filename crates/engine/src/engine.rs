@@ -1,10 +1,10 @@
 //! The engine's loop: schedule, run, sample.
 
 mod admission;
+mod drafting;
 mod flight;
 mod precision;
 mod prefixes;
-mod rows;
 mod sequence;
 mod spill;
 mod step;
@@ -27,15 +27,16 @@ use crate::pace::Pace;
 use crate::pooling::Pool;
 use crate::queue::{Queue, Rank};
 use crate::request::{Job, Limits, Request};
+use crate::rows::{self, RowLogits, Rows};
 use crate::sampling::Workspace;
 use crate::scheduler::{Pick, Scheduler};
 use crate::scope::Scope;
 use crate::status::Status;
 use crate::traffic::Traffic;
-use flight::{Flight, Outcome};
+use drafting::Drafting;
+use flight::{Flight, Landed};
 use precision::{Computed, Precision};
 use prefixes::Prefixes;
-use rows::{RowLogits, Rows};
 use sequence::Sequence;
 
 /// The default for the most requests in the queue.
@@ -49,8 +50,8 @@ const QUEUE_CONTEXTS: usize = 256;
 /// pieces beside decoding sequences. If a sequence finds no memory, the one that is last in rank
 /// gives way: it is queued again and later recomputed from its tokens.
 ///
-/// [`Engine::step_into`] allocates nothing for a token except for log-probabilities and
-/// constraints. Requests that begin and end do allocate.
+/// [`Engine::step_into`] allocates nothing for a token except for log-probabilities, constraints and
+/// guesses of a model. Requests that begin and end do allocate.
 pub struct Engine {
     program: Box<dyn Program>,
     limits: Limits,
@@ -73,8 +74,8 @@ pub struct Engine {
     picks: Vec<Pick>,
     /// Unused lists of picks, kept for their memory.
     spare_picks: Vec<Vec<Pick>>,
-    /// The outcome for each pick of the current step.
-    outcomes: Vec<Outcome>,
+    /// What the current step gave for each pick.
+    landings: Vec<Landed>,
     rows: Rows,
     workspace: Workspace,
     /// The number of tokens that a request shares with each slot; kept for its memory.
@@ -83,6 +84,8 @@ pub struct Engine {
     status: Status,
     /// The store that keeps prefixes beyond the cache.
     prefixes: Option<Prefixes>,
+    /// What guesses tokens, if anything does.
+    drafting: Option<Box<Drafting>>,
 }
 
 /// What the engine knows about a slot.
@@ -247,13 +250,14 @@ impl Engine {
             landed: Duration::ZERO,
             picks: Vec::with_capacity(slots),
             spare_picks: (0..depth).map(|_| Vec::with_capacity(slots)).collect(),
-            outcomes: Vec::with_capacity(slots),
+            landings: Vec::with_capacity(slots),
             rows: Rows::new(width.tokens, width.outputs, slots),
             workspace: Workspace::new(vocabulary),
             common: Vec::with_capacity(slots),
             traffic: Traffic::new(plan, options),
             status,
             prefixes: None,
+            drafting: None,
             program,
         }
     }
@@ -513,7 +517,8 @@ impl Engine {
             self.kv.reserve(slot, first + piece.len())?;
             self.spill_lost()?;
             self.rows.clear();
-            self.rows.push(0, piece, first, piece.len(), Precision::of_prompt(rows));
+            let is_bulk = Precision::of_prompt(rows).is_bulk();
+            self.rows.push(0, [piece, &[]], first, piece.len(), is_bulk);
             let view = SequenceView { slot: slot as u32, blocks: self.kv.blocks(slot) };
             let step = self.rows.submit(self.program.as_mut(), std::iter::once(view), 0)?;
             let logits = rows::wait(self.program.as_mut(), step, false)?;

@@ -146,6 +146,12 @@ pub struct Statistics {
     pub prefill_steps: usize,
     /// Steps that ran a generated token.
     pub decode_steps: usize,
+    /// Tokens sampled in those steps.
+    pub decode_tokens: usize,
+    /// Guesses that were verified.
+    pub drafted_tokens: usize,
+    /// Guesses that were right: tokens that took no step of their own.
+    pub accepted_tokens: usize,
     /// Seconds of the steps that ran rows of the prompt.
     pub prefill_seconds: f64,
     /// Seconds of the steps that ran a generated token.
@@ -166,7 +172,7 @@ impl Statistics {
 
     /// Returns the tokens per second after the first one, if there were any.
     pub fn decode_rate(&self) -> Option<f64> {
-        rate(self.decode_steps, self.decode_seconds)
+        rate(self.decode_tokens, self.decode_seconds)
     }
 }
 

@@ -394,9 +394,11 @@ impl KvCache {
     }
 
     /// Ends a running sequence. Its cache stays reusable if `keep` is set and it holds anything.
+    /// Blocks that hold none of its positions become free.
     pub fn release(&mut self, slot: usize, keep: bool) {
         self.drop_holds(slot);
         if keep && self.slots[slot].length > 0 {
+            self.drop_unused(slot);
             self.tick += 1;
             self.slots[slot].holder = Holder::Ended(self.tick);
         } else {
@@ -611,13 +613,19 @@ impl KvCache {
         })
     }
 
-    /// Keeps only the first `length` positions.
-    fn cut(&mut self, slot: usize, length: usize) {
+    /// Releases the blocks that hold none of a slot's positions.
+    fn drop_unused(&mut self, slot: usize) {
         let slot = &mut self.slots[slot];
-        for block in slot.blocks.drain(length.div_ceil(BLOCK)..) {
+        for block in slot.blocks.drain(slot.length.div_ceil(BLOCK)..) {
             self.pool.release(block);
         }
-        slot.length = length;
+    }
+
+    /// Keeps only the first `length` positions.
+    fn cut(&mut self, index: usize, length: usize) {
+        self.slots[index].length = length;
+        self.drop_unused(index);
+        let slot = &mut self.slots[index];
         // If no ring needs earlier positions, the next one written is the first one in the rings.
         slot.rings_from = slot.rings_from.min(length);
         if length == 0 {

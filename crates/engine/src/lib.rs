@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 pub mod disk;
+mod drafts;
 mod engine;
 mod error;
 mod events;
@@ -32,6 +33,7 @@ pub mod pace;
 mod pooling;
 pub mod queue;
 mod request;
+mod rows;
 pub mod sampling;
 pub mod scheduler;
 mod scope;
@@ -39,6 +41,7 @@ mod service;
 mod status;
 mod traffic;
 
+pub use drafts::{Ask, Drafter, Drafts, GUESSES_MAX, ModelDrafter};
 pub use engine::Engine;
 pub use error::EngineError;
 pub use events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};

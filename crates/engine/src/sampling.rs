@@ -29,6 +29,7 @@ pub use changes::SamplingChanges;
 pub use params::{BIAS_MAX, BIASES_MAX, PENALTY, SamplingParams, TEMPERATURE_MAX, TOP_K_MAX};
 
 use crate::error::EngineError;
+use crate::rows::RowLogits;
 use select::Candidate;
 
 /// Buffers for sampling one token, shared by all sequences of an engine.
@@ -159,6 +160,20 @@ impl Stream {
         candidates.sort_unstable_by_key(|candidate| candidate.id);
         select::top_k_of(candidates, self.params.top_k);
         Ok(self.draw(candidates, largest, uniform, vocabulary))
+    }
+
+    /// Chooses a token from a smaller model's logits of a row, with the random number that the
+    /// sequence will use there. Bias and penalties are left out, and it may have too few of the
+    /// largest logits: this is only a guess.
+    pub(crate) fn guess(
+        &mut self,
+        logits: RowLogits<'_>,
+        workspace: &mut Workspace,
+    ) -> Result<u32, EngineError> {
+        match logits {
+            RowLogits::All(logits) => self.choose(logits, &mut workspace.candidates),
+            RowLogits::Top(top) => self.sample_top(top, usize::MAX, workspace),
+        }
     }
 
     fn choose(

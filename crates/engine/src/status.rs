@@ -51,6 +51,12 @@ pub struct Status {
     pub store: Option<StoreCounts>,
     /// Tokens sampled.
     pub generated_tokens: u64,
+    /// Guesses that were verified.
+    pub drafted_tokens: u64,
+    /// Guesses that were right.
+    pub accepted_tokens: u64,
+    /// Seconds spent on guessing.
+    pub draft_seconds: f64,
     /// Times a running sequence gave its blocks to another and was queued again.
     pub preemptions: u64,
     /// Steps in which the device failed.

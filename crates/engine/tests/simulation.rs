@@ -1,7 +1,7 @@
 //! The whole engine under random traffic on a device that checks every cell of its caches:
 //! submissions that share prefixes, embeddings among them, cancellations, priorities, deadlines,
-//! scarce memory and device failures, with the books checked after each step and each text compared
-//! with its definition.
+//! scarce memory, guesses of tokens and device failures, with the books checked after each step and
+//! each text compared with its definition.
 
 mod fake;
 mod fake_store;
@@ -16,11 +16,11 @@ use fake::{Fake, VOCABULARY, next_logits, options, vector_of};
 use fake_store::{Faults, Shelf};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use trine_backend::BLOCK;
+use trine_backend::{BLOCK, BackendError};
 use trine_engine::disk::Origin;
 use trine_engine::{
-    Engine, Event, Finish, Logprobs, Pooling, Request, Sampler, SamplingParams, Scope, SequenceId,
-    Statistics, Update,
+    Ask, Drafter, Drafts, Engine, Event, Finish, Logprobs, ModelDrafter, Pooling, Request, Sampler,
+    SamplingParams, Scope, SequenceId, Statistics, Update,
 };
 
 const STEPS: usize = 1_000_000;
@@ -90,8 +90,49 @@ struct Simulation {
     reused: usize,
     preemptions: usize,
     failures: usize,
+    drafted: usize,
+    accepted: usize,
     /// Steps that began while another was in flight.
     overlapped: Arc<AtomicUsize>,
+    /// Steps that began.
+    runs: Arc<AtomicUsize>,
+}
+
+/// A model that guesses, by the same definition, with fewer slots and blocks than it is asked for.
+/// Some of its guesses are lost or replaced.
+struct Unreliable {
+    drafter: ModelDrafter,
+    random: ChaCha8Rng,
+}
+
+impl Unreliable {
+    /// A device that fails now and then.
+    fn new(seed: u64, context: usize) -> Self {
+        let mut options = options(context, RUNNING - 1, 9);
+        options.blocks = 6;
+        let mut fake = Fake::new(options, &WINDOWS);
+        fake.fails_at = (1..2000).map(|turn| 997 * turn).collect();
+        let drafter = ModelDrafter::new(Box::new(fake));
+        Self { drafter, random: ChaCha8Rng::seed_from_u64(seed) }
+    }
+}
+
+impl Drafter for Unreliable {
+    fn draft(&mut self, asks: &[Ask<'_>], guesses: &mut [Vec<u32>]) -> Result<(), BackendError> {
+        let drafted = self.drafter.draft(asks, guesses);
+        for (guesses, ask) in guesses.iter_mut().zip(asks) {
+            assert!(guesses.len() <= ask.most);
+            match self.random.next_u64() % 4 {
+                0 => guesses.truncate((self.random.next_u64() % 3) as usize),
+                1 if !guesses.is_empty() => {
+                    let at = self.random.next_u64() as usize % guesses.len();
+                    guesses[at] = (self.random.next_u64() % VOCABULARY as u64) as u32;
+                }
+                _ => {}
+            }
+        }
+        drafted
+    }
 }
 
 fn sampling(seed: Option<u64>) -> SamplingParams {
@@ -126,7 +167,7 @@ impl Simulation {
         options.width.outputs = 6;
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut fake = Fake::new(options, &WINDOWS).with_states().with_depth(depth);
-        let overlapped = Arc::clone(&fake.overlapped);
+        let (overlapped, runs) = (Arc::clone(&fake.overlapped), Arc::clone(&fake.runs));
         let mut next = 0;
         fake.fails_at = std::iter::repeat_with(|| {
             next += 1 + (random.next_u64() % 2000) as usize;
@@ -145,8 +186,21 @@ impl Simulation {
             reused: 0,
             preemptions: 0,
             failures: 0,
+            drafted: 0,
+            accepted: 0,
             overlapped,
+            runs,
         }
+    }
+
+    /// The same, with guesses. Steps take a millisecond and guesses no time, so that these pay.
+    fn with_drafts(mut self) -> Self {
+        let runs = Arc::clone(&self.runs);
+        let clock = move || Duration::from_millis(runs.load(Ordering::Relaxed) as u64);
+        self.engine.set_clock(clock);
+        let drafter = Unreliable::new(self.random.next_u64(), self.context);
+        self.engine.set_drafts(Drafts { lookup: true, drafter: Some(Box::new(drafter)) });
+        self
     }
 
     fn below(&mut self, end: usize) -> usize {
@@ -293,6 +347,8 @@ impl Simulation {
         *self.reasons.entry(finish).or_default() += 1;
         self.reused += statistics.reused_tokens;
         self.preemptions += statistics.preemptions;
+        self.drafted += statistics.drafted_tokens;
+        self.accepted += statistics.accepted_tokens;
         assert_eq!(statistics.generated_tokens, job.answer.len());
         assert_eq!(job.is_cancelled, finish == Finish::Cancelled);
         let mut sampler = Sampler::new(sampling(job.seed));
@@ -351,13 +407,17 @@ impl Simulation {
 
 #[test]
 fn random_traffic_keeps_the_books_and_the_texts() {
-    let mut simulation = Simulation::new(42, SMALL, 1);
+    let mut simulation = Simulation::new(42, SMALL, 1).with_drafts();
     for _ in 0..STEPS {
         simulation.act();
         simulation.step();
     }
     simulation.finish();
-    let Simulation { reasons, reused, preemptions, failures, .. } = simulation;
+    let Simulation { reasons, reused, preemptions, failures, drafted, accepted, .. } = simulation;
+    assert!(
+        accepted > 40_000 && drafted - accepted > 10_000,
+        "{accepted} of {drafted} guesses accepted"
+    );
     assert!(reasons.len() == 6 && reasons.values().all(|&count| count > 20), "{reasons:?}");
     assert!(
         reused > 100_000 && preemptions > 200 && failures > 100,
@@ -369,13 +429,14 @@ fn random_traffic_keeps_the_books_and_the_texts() {
 #[test]
 fn random_traffic_keeps_the_texts_with_steps_in_flight() {
     for (depth, sizes) in [(2, ROOMY), (3, ROOMY), (2, SMALL)] {
-        let mut simulation = Simulation::new(43, sizes, depth);
+        let mut simulation = Simulation::new(43, sizes, depth).with_drafts();
         for _ in 0..STEPS_IN_FLIGHT {
             simulation.act();
             simulation.step();
         }
         simulation.finish();
-        let Simulation { reasons, reused, failures, overlapped, .. } = simulation;
+        let Simulation { reasons, reused, failures, accepted, overlapped, .. } = simulation;
+        assert!(accepted > 10_000, "{accepted} guesses accepted");
         let overlapped = overlapped.load(Ordering::Relaxed);
         assert!(reasons.len() == 6 && reasons.values().all(|&count| count > 10), "{reasons:?}");
         assert!(reused > 10_000 && failures > 50, "{reused} positions, {failures} failures");
@@ -412,7 +473,7 @@ fn with_a_store(depth: usize) -> usize {
         room: 120,
     };
     let shelf = Shelf::default();
-    let mut simulation = Simulation::new(43, LARGER, depth);
+    let mut simulation = Simulation::new(43, LARGER, depth).with_drafts();
     let origin = Origin::new([0; 32], simulation.engine.program().facts()).expect("it gives pages");
     simulation.engine.set_page_store(Box::new(shelf.store(7, faults)), origin);
     let time = Arc::new(AtomicU64::new(0));

@@ -184,6 +184,10 @@ impl Engine {
                 at += 1;
                 continue;
             }
+            if self.drop_guesses() {
+                // No sequence gives way for guesses.
+                continue;
+            }
             debug_assert!(self.flights.is_empty(), "sequences in flight cannot give way");
             let last = self.last_in_rank();
             if self.scheduler.sequences() == 1 {
@@ -223,6 +227,7 @@ impl Engine {
     pub(super) fn end(&mut self, slot: usize, keep: bool) -> Box<Sequence> {
         self.scheduler.remove(slot);
         self.kv.release(slot, keep);
+        self.stop_guessing(slot);
         let tokens = self.places[slot].tokens()[..self.kv.length(slot)].to_vec();
         let computed = self.places[slot].computed();
         let scope = self.places[slot].scope();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use trine_backend::InFlight;
 
+use crate::drafts::kinds::Guessed;
 use crate::events::Finish;
 use crate::scheduler::Pick;
 
@@ -17,6 +18,8 @@ pub(super) struct Flight {
     pub(super) takes_top: bool,
     /// When it was submitted.
     pub(super) since: Duration,
+    /// The seconds that guessing took before.
+    pub(super) drafting: f64,
 }
 
 /// The outcome of a step for a sequence that took part in it.
@@ -33,14 +36,32 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// Returns whether a token was sampled.
-    pub(super) fn sampled(self) -> bool {
-        match self {
-            Outcome::Goes => true,
-            Outcome::Unfinished | Outcome::Filled => false,
-            Outcome::Ended(finish) => {
-                matches!(finish, Finish::Stop | Finish::Length | Finish::Context)
-            }
-        }
+    /// Returns whether the sequence ends with it.
+    pub(super) fn is_end(self) -> bool {
+        matches!(self, Outcome::Filled | Outcome::Ended(_))
+    }
+}
+
+/// What a step gave one of its sequences.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Landed {
+    pub(super) outcome: Outcome,
+    /// The sequence's positions in the cache before the step.
+    pub(super) context: usize,
+    /// Tokens that were sampled.
+    pub(super) sampled: usize,
+    /// Guesses that were verified.
+    pub(super) guessed: usize,
+    /// Guesses that were right.
+    pub(super) confirmed: usize,
+    /// What the guesses are.
+    pub(super) guesses: Guessed,
+}
+
+impl Landed {
+    /// Describes rows that gave no tokens.
+    pub(super) fn without_tokens(outcome: Outcome, context: usize) -> Self {
+        let guesses = Guessed::default();
+        Self { outcome, context, sampled: 0, guessed: 0, confirmed: 0, guesses }
     }
 }

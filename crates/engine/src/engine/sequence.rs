@@ -3,10 +3,12 @@
 use std::time::{Duration, Instant};
 
 use super::precision::{Computed, Precision};
-use super::rows::RowLogits;
+use crate::drafts::Ask;
+use crate::drafts::kinds::{Acceptances, Guessed};
 use crate::events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
 use crate::pooling::Pool;
 use crate::request::{Constraint, Job, Limits, Request};
+use crate::rows::RowLogits;
 use crate::sampling::{Choice, Stream, Workspace, logprobs};
 use crate::scheduler::Wanted;
 use crate::scope::Scope;
@@ -60,6 +62,11 @@ pub(super) struct Sequence {
     is_second_try: bool,
     /// Whether it ends as cancelled when its step in flight has run.
     pub(super) is_cancelled: bool,
+    /// Tokens that may follow the known ones: rows of the step that was picked last.
+    guesses: Vec<u32>,
+    /// What they are.
+    pub(super) guessed: Guessed,
+    pub(super) acceptances: Acceptances,
 }
 
 impl Sequence {
@@ -101,6 +108,9 @@ impl Sequence {
             next_logprob: 1,
             is_cancelled: false,
             is_second_try: false,
+            guesses: Vec::new(),
+            guessed: Guessed::default(),
+            acceptances: Acceptances::default(),
         }
     }
 
@@ -267,6 +277,54 @@ impl Sequence {
             return Some(Finish::Length);
         }
         is_full.then_some(Finish::Context)
+    }
+
+    /// Returns the guesses whose rows are in its step.
+    pub(super) fn guesses(&self) -> &[u32] {
+        &self.guesses
+    }
+
+    /// Returns the most guesses of which all may become tokens, each with a position in the cache.
+    pub(super) fn most_guesses(&self, context: usize) -> usize {
+        // The last token of a verification was not guessed.
+        let tokens = self.max_tokens.saturating_sub(self.statistics.generated_tokens + 1);
+        tokens.min(context.saturating_sub(self.tokens.len()))
+    }
+
+    /// Asks for at most `most` guesses.
+    pub(super) fn ask(&self, slot: usize, most: usize) -> Ask<'_> {
+        let Self { id, scope, ref tokens, ref stream, .. } = *self;
+        Ask { id, slot, scope, tokens, most, stream }
+    }
+
+    /// Returns how many of some guesses, from the first on, may all become tokens with another one
+    /// after them.
+    pub(super) fn possible(&mut self, guesses: &[u32]) -> usize {
+        let ends = |guess: &u32| self.stop_ids.contains(guess);
+        let most = guesses.iter().position(ends).unwrap_or(guesses.len());
+        match &mut self.constraint {
+            Some(constraint) if most > 0 => constraint.follow(&guesses[..most]).min(most),
+            _ => most,
+        }
+    }
+
+    /// Takes guesses for its next step.
+    pub(super) fn guess(&mut self, guesses: &[u32], guessed: Guessed) {
+        self.guesses.clear();
+        self.guesses.extend_from_slice(guesses);
+        self.guessed = guessed;
+    }
+
+    /// Drops its guesses. Returns whether there were any.
+    pub(super) fn drop_guesses(&mut self) -> bool {
+        let had_some = !self.guesses.is_empty();
+        self.guesses.clear();
+        had_some
+    }
+
+    /// Returns whether the guess of an index is the token that was sampled last.
+    pub(super) fn is_confirmed(&self, guess: usize) -> bool {
+        self.tokens.last() == self.guesses.get(guess)
     }
 
     fn forbids_stop(&self) -> bool {

@@ -3,11 +3,11 @@
 use trine_backend::{BLOCK, BackendError, InFlight, SequenceView};
 
 use super::Engine;
-use super::flight::{Flight, Outcome};
-use super::rows::{self, RowLogits};
+use super::flight::{Flight, Landed, Outcome};
 use super::sequence::Sequence;
 use crate::error::EngineError;
 use crate::events::{Event, Finish};
+use crate::rows::{self, RowLogits};
 use crate::scheduler::Pick;
 
 impl Engine {
@@ -25,6 +25,7 @@ impl Engine {
             let prompts = self.scheduler.prompts() + self.queue.len();
             let prompt_rows = if self.is_paced { self.pace.rows(prompts) } else { usize::MAX };
             let goal = self.scheduler.next_step(decodes, prompt_rows, &mut self.picks);
+            let drafting = self.draft();
             self.reserve(events)?;
             if self.picks.is_empty() {
                 break;
@@ -38,7 +39,7 @@ impl Engine {
             let step = self.rows.submit(self.program.as_mut(), picks.iter().map(view), goal)?;
             let spare = self.spare_picks.pop().unwrap_or_default();
             let picks = std::mem::replace(&mut self.picks, spare);
-            self.flights.push_back(Flight { step, picks, goal, takes_top, since });
+            self.flights.push_back(Flight { step, picks, goal, takes_top, since, drafting });
         }
         Ok(())
     }
@@ -86,9 +87,8 @@ impl Engine {
     /// # Errors
     /// Returns [`EngineError::Backend`] if the device failed.
     pub(super) fn land(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
-        let Some(Flight { step, picks, goal, takes_top, since }) = self.flights.pop_front() else {
-            return Ok(());
-        };
+        let Some(flight) = self.flights.pop_front() else { return Ok(()) };
+        let Flight { step, picks, goal, takes_top, since, drafting } = flight;
         self.spare_picks.push(std::mem::replace(&mut self.picks, picks));
         if goal == 0 {
             self.wait_and_sample(step, takes_top, events)?;
@@ -97,7 +97,7 @@ impl Engine {
         }
         self.picks.iter().for_each(|pick| self.scheduler.land(pick.slot));
         let now = (self.clock)();
-        let waited = now.saturating_sub(since).as_secs_f64();
+        let waited = drafting + now.saturating_sub(since).as_secs_f64();
         // A step that overlaps with the one before keeps the device busy from the end of that one.
         let since = since.max(std::mem::replace(&mut self.landed, now));
         let busy = now.saturating_sub(since).as_secs_f64();
@@ -152,14 +152,17 @@ impl Engine {
         self.rows.clear();
         for (index, pick) in self.picks.iter().enumerate() {
             let first = self.kv.length(pick.slot);
-            let tokens = &self.places[pick.slot].tokens()[first..first + pick.rows];
-            self.rows.push(index as u32, tokens, first, pick.outputs, precision(pick));
+            let place = &self.places[pick.slot];
+            let guesses = place.running().map_or(&[][..], Sequence::guesses);
+            let known = &place.tokens()[first..first + pick.rows - guesses.len()];
+            let is_bulk = precision(pick).is_bulk();
+            self.rows.push(index as u32, [known, guesses], first, pick.outputs, is_bulk);
         }
         let mut giving = self.picks.iter().filter(|pick| pick.outputs > 0);
         giving.all(|pick| places[pick.slot].running().is_some_and(Sequence::takes_top))
     }
 
-    /// Waits for a step and samples. Leaves the outcome for each sequence in `outcomes`.
+    /// Waits for a step and samples. Leaves what each sequence got in `landings`.
     fn wait_and_sample(
         &mut self,
         step: InFlight,
@@ -168,12 +171,16 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let logits = rows::wait(self.program.as_mut(), step, takes_top)?;
         let mut logits = logits.rows(self.limits.vocabulary);
-        self.outcomes.clear();
+        let mut logits = || logits.next().ok_or_else(too_few);
+        self.landings.clear();
         for pick in &self.picks {
-            self.kv.advance(pick.slot, pick.rows);
-            let length = self.kv.length(pick.slot);
+            let context = self.kv.length(pick.slot);
             let sequence =
                 self.places[pick.slot].running_mut().expect("a picked slot has a sequence");
+            let before = sequence.statistics.generated_tokens;
+            let guessed = sequence.guesses().len();
+            let length = context + pick.rows - guessed;
+            self.kv.advance(pick.slot, pick.rows - guessed);
             if pick.prefill {
                 events.extend(sequence.progress(length));
             }
@@ -185,8 +192,8 @@ impl Engine {
                 true => Outcome::Goes,
             };
             let mut known = Vec::new();
-            for row in length - pick.outputs..length {
-                let logits = logits.next().ok_or_else(too_few)?;
+            for row in length + guessed - pick.outputs..length {
+                let logits = logits()?;
                 if let RowLogits::All(logits) = logits
                     && !sequence.is_cancelled
                 {
@@ -204,13 +211,30 @@ impl Engine {
                     outcome = finish.map_or(Outcome::Goes, Outcome::Ended);
                 }
             }
-            self.outcomes.push(outcome);
+            let mut confirmed = 0;
+            for guess in 0..guessed {
+                let logits = logits()?;
+                // A row after a wrong guess, or after the end, belongs to no text.
+                if guess > confirmed || outcome != Outcome::Goes || !sequence.is_confirmed(guess) {
+                    continue;
+                }
+                confirmed += 1;
+                let (limits, workspace) = (&self.limits, &mut self.workspace);
+                let finish = sequence.next_token(logits, limits, workspace, events);
+                outcome = finish.map_or(Outcome::Goes, Outcome::Ended);
+            }
+            sequence.drop_guesses();
+            self.kv.advance(pick.slot, confirmed);
+            self.kv.overwrite(pick.slot, guessed - confirmed);
+            let sampled = sequence.statistics.generated_tokens - before;
+            let guesses = sequence.guessed;
+            let landed = Landed { outcome, context, sampled, guessed, confirmed, guesses };
+            self.landings.push(landed);
         }
         Ok(())
     }
 
-    /// Waits for a step and pools its hidden states. Leaves the outcome for each sequence in
-    /// `outcomes`.
+    /// Waits for a step and pools its hidden states. Leaves what each sequence got in `landings`.
     fn wait_and_pool(
         &mut self,
         step: InFlight,
@@ -220,7 +244,7 @@ impl Engine {
         let states = rows::wait_for_states(self.program.as_mut(), step)?;
         let dimensions = self.limits.dimensions.unwrap_or(1);
         let mut states = states.chunks_exact(dimensions);
-        self.outcomes.clear();
+        self.landings.clear();
         for pick in &self.picks {
             let first = self.kv.length(pick.slot);
             let length = first + pick.rows;
@@ -236,24 +260,25 @@ impl Engine {
             events.extend(sequence.progress(length));
             let is_whole = length == sequence.tokens.len();
             let embedded = (is_whole && !sequence.is_cancelled).then(|| sequence.embedding(events));
-            self.outcomes.push(match embedded {
+            let outcome = match embedded {
                 _ if sequence.is_cancelled => Outcome::Ended(Finish::Cancelled),
                 None => Outcome::Unfinished,
                 Some(None) => Outcome::Filled,
                 Some(Some(finish)) => Outcome::Ended(finish),
-            });
+            };
+            self.landings.push(Landed::without_tokens(outcome, first));
         }
         Ok(())
     }
 
-    /// Notes the times of a step in seconds: how long its sequences `waited` for it from its
-    /// submission on, and how long it kept the device `busy`.
+    /// Notes the times of a step in seconds: how long its sequences `waited` for it, guesses
+    /// included, and how long it kept the device `busy`.
     fn note_times(&mut self, waited: f64, busy: f64, goal: usize) {
-        let (mut decodes, mut prompt_rows) = (0, 0);
+        let (mut decodes, mut decode_rows, mut prompt_rows) = (0, 0, 0);
         let has_outputs = self.picks.iter().any(|pick| pick.outputs > 0);
         let mut bytes = self.traffic.weights(goal, has_outputs);
-        for pick in &self.picks {
-            bytes += self.traffic.cache(pick.rows, self.kv.length(pick.slot) - pick.rows);
+        for (pick, landed) in self.picks.iter().zip(&self.landings) {
+            bytes += self.traffic.cache(pick.rows, landed.context);
             let sequence =
                 self.places[pick.slot].running_mut().expect("a picked slot has a sequence");
             let statistics = &mut sequence.statistics;
@@ -263,7 +288,9 @@ impl Engine {
                 statistics.prefill_seconds += waited;
             } else {
                 decodes += 1;
+                decode_rows += pick.rows;
                 statistics.decode_steps += 1;
+                statistics.decode_tokens += landed.sampled;
                 statistics.decode_seconds += waited;
             }
         }
@@ -275,10 +302,11 @@ impl Engine {
         status.steps += 1;
         status.busy_seconds += busy;
         status.bytes += bytes as f64;
-        status.width = decodes + prompt_rows;
+        status.width = decode_rows + prompt_rows;
         status.step_sequences = self.picks.len();
         status.generated_tokens +=
-            self.outcomes.iter().filter(|outcome| outcome.sampled()).count() as u64;
+            self.landings.iter().map(|landed| landed.sampled as u64).sum::<u64>();
+        self.note_guesses((prompt_rows == 0).then_some((decode_rows, busy)));
     }
 
     /// Applies the outcomes.
@@ -288,7 +316,7 @@ impl Engine {
     fn settle(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         for at in 0..self.picks.len() {
             let slot = self.picks[at].slot;
-            match self.outcomes[at] {
+            match self.landings[at].outcome {
                 Outcome::Goes => self.scheduler.resume(slot),
                 Outcome::Filled => {
                     let sequence = self.end(slot, true);
@@ -297,6 +325,7 @@ impl Engine {
                 Outcome::Ended(finish) => {
                     // A cache that produces such logits is of no use.
                     let sequence = self.end(slot, finish != Finish::NonFiniteLogits);
+                    self.learn(&sequence);
                     events.push(sequence.finished(finish));
                 }
                 Outcome::Unfinished if self.scheduler.is_waiting(slot) => self.go_on(slot)?,

@@ -2,11 +2,9 @@
 
 use trine_backend::{BackendError, Batch, InFlight, Program, SequenceView, TopLogit};
 
-use super::precision::Precision;
-
 /// The buffers of a step's [`Batch`].
 #[derive(Default)]
-pub(super) struct Rows {
+pub(crate) struct Rows {
     tokens: Vec<u32>,
     positions: Vec<u32>,
     sequence_of: Vec<u32>,
@@ -20,7 +18,7 @@ pub(super) struct Rows {
 impl Rows {
     /// Creates buffers that need not grow for steps of these numbers of rows, outputs and
     /// sequences.
-    pub(super) fn new(tokens: usize, outputs: usize, sequences: usize) -> Self {
+    pub(crate) fn new(tokens: usize, outputs: usize, sequences: usize) -> Self {
         Self {
             tokens: Vec::with_capacity(tokens),
             positions: Vec::with_capacity(tokens),
@@ -31,7 +29,7 @@ impl Rows {
         }
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.tokens.clear();
         self.positions.clear();
         self.sequence_of.clear();
@@ -39,29 +37,32 @@ impl Rows {
         self.bulk_from = 0;
     }
 
-    /// Adds rows of the sequence with this index in the step, from position `first` on. The last
-    /// `outputs` of them give logits. Bulk rows must come after all others.
-    pub(super) fn push(
+    /// Adds rows of the sequence with this index in the step, from position `first` on: those of
+    /// known tokens, then those of guesses. The last `outputs` of them give logits. Bulk rows must
+    /// come after all others.
+    pub(crate) fn push(
         &mut self,
         index: u32,
-        tokens: &[u32],
+        [known, guesses]: [&[u32]; 2],
         first: usize,
         outputs: usize,
-        precision: Precision,
+        is_bulk: bool,
     ) {
-        self.tokens.extend_from_slice(tokens);
-        self.positions.extend((first..first + tokens.len()).map(|position| position as u32));
-        self.sequence_of.extend(std::iter::repeat_n(index, tokens.len()));
+        let rows = known.len() + guesses.len();
+        self.tokens.extend_from_slice(known);
+        self.tokens.extend_from_slice(guesses);
+        self.positions.extend((first..first + rows).map(|position| position as u32));
+        self.sequence_of.extend(std::iter::repeat_n(index, rows));
         let end = self.tokens.len();
         self.outputs.extend((end - outputs..end).map(|row| row as u32));
-        if !precision.is_bulk() {
+        if !is_bulk {
             self.bulk_from = end;
         }
     }
 
     /// Submits the rows. `views` says where their sequences keep keys and values, `goal` which
     /// output of the Plan is computed.
-    pub(super) fn submit<'views>(
+    pub(crate) fn submit<'views>(
         &mut self,
         program: &mut dyn Program,
         views: impl Iterator<Item = SequenceView<'views>>,
@@ -87,7 +88,7 @@ impl Rows {
 }
 
 /// Waits for a step. With `takes_top` the device may find the largest logits itself.
-pub(super) fn wait(
+pub(crate) fn wait(
     program: &mut dyn Program,
     step: InFlight,
     takes_top: bool,
@@ -102,7 +103,7 @@ pub(super) fn wait(
 }
 
 /// Waits for a step that computes the hidden states of all its rows: (tokens, hidden).
-pub(super) fn wait_for_states(
+pub(crate) fn wait_for_states(
     program: &mut dyn Program,
     step: InFlight,
 ) -> Result<&[f32], BackendError> {
@@ -110,7 +111,7 @@ pub(super) fn wait_for_states(
 }
 
 /// The logits of a step's output rows.
-pub(super) enum StepLogits<'a> {
+pub(crate) enum StepLogits<'a> {
     /// (outputs, vocabulary).
     All(&'a [f32]),
     /// The largest logits of each row.
@@ -118,7 +119,7 @@ pub(super) enum StepLogits<'a> {
 }
 
 /// The logits of one row.
-pub(super) enum RowLogits<'a> {
+pub(crate) enum RowLogits<'a> {
     /// (vocabulary).
     All(&'a [f32]),
     /// The largest logits.
@@ -126,7 +127,7 @@ pub(super) enum RowLogits<'a> {
 }
 
 impl<'a> StepLogits<'a> {
-    pub(super) fn rows(self, vocabulary: usize) -> impl Iterator<Item = RowLogits<'a>> {
+    pub(crate) fn rows(self, vocabulary: usize) -> impl Iterator<Item = RowLogits<'a>> {
         let (all, top): (&[f32], &[Vec<TopLogit>]) = match self {
             StepLogits::All(all) => (all, &[]),
             StepLogits::Top(top) => (&[], top),

@@ -1,0 +1,54 @@
+//! Guesses of the tokens that follow, for a step to verify several at once
+//! (`docs/decisions/034-drafts.md`).
+
+pub(crate) mod depth;
+pub(crate) mod kinds;
+pub(crate) mod lookup;
+mod model;
+
+use trine_backend::BackendError;
+
+use crate::events::SequenceId;
+use crate::sampling::Stream;
+use crate::scope::Scope;
+pub use model::ModelDrafter;
+
+/// The most guesses for a sequence in a step.
+pub const GUESSES_MAX: usize = 15;
+
+/// A running sequence whose next tokens are to be guessed.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask<'a> {
+    /// Its identifier, which no other request has. Its tokens only ever grow.
+    pub id: SequenceId,
+    /// Its slot in the model that is drafted for, below the number of slots. No two sequences of a
+    /// step share one.
+    pub slot: usize,
+    /// The requests that may learn from it.
+    pub scope: Scope,
+    /// Prompt and answer so far, at least one token.
+    pub tokens: &'a [u32],
+    /// The most guesses wanted, at least one.
+    pub most: usize,
+    /// How the sequence chooses its tokens.
+    pub(crate) stream: &'a Stream,
+}
+
+/// Guesses tokens with a model, which takes time that guesses have to win back.
+pub trait Drafter: Send {
+    /// Appends guesses for each sequence to the list of its index: at most as many as it asks for,
+    /// or none. What it appends decides how fast tokens come, never which.
+    ///
+    /// # Errors
+    /// Returns [`BackendError`] if a device failed. It is asked again later.
+    fn draft(&mut self, asks: &[Ask<'_>], guesses: &mut [Vec<u32>]) -> Result<(), BackendError>;
+}
+
+/// What an engine guesses with.
+#[derive(Default)]
+pub struct Drafts {
+    /// Whether it looks for the last tokens in the sequence itself and in earlier answers.
+    pub lookup: bool,
+    /// A model that guesses where nothing is found.
+    pub drafter: Option<Box<dyn Drafter>>,
+}

@@ -1,0 +1,46 @@
+//! The kinds of guesses, whose acceptance is kept apart.
+
+use super::depth::{Acceptance, Average};
+use super::lookup;
+
+/// The number of kinds: those of [`Lookup`](lookup::Lookup), then a model's.
+const KINDS: usize = lookup::KINDS + 1;
+/// The kind of a model's guesses.
+pub(crate) const MODEL: usize = lookup::KINDS;
+
+/// What a sequence's guesses in a step are.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Guessed {
+    pub(crate) kind: usize,
+    /// Whether they only look whether guessing pays.
+    pub(crate) is_look: bool,
+}
+
+/// How often guesses for a sequence were right, by kind; `None` before the first.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Acceptances([Option<Acceptance>; KINDS]);
+
+/// The same over all sequences, by kind: where new ones start.
+#[derive(Debug, Default)]
+pub(crate) struct Averages([Average; KINDS]);
+
+impl Acceptances {
+    /// Returns the expected share of right guesses of a kind.
+    pub(crate) fn rate(&self, kind: usize, averages: &Averages) -> f64 {
+        self.0[kind].unwrap_or_else(|| averages.0[kind].start()).rate()
+    }
+
+    /// Takes note of guesses that were compared with the text, of which the first `confirmed` were
+    /// right.
+    pub(crate) fn note(
+        &mut self,
+        kind: usize,
+        averages: &mut Averages,
+        compared: usize,
+        confirmed: usize,
+    ) {
+        let start = averages.0[kind].start();
+        averages.0[kind].note(compared, confirmed);
+        self.0[kind].get_or_insert(start).note(compared, confirmed);
+    }
+}
