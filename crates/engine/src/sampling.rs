@@ -6,7 +6,9 @@
 //! 2. repetition penalty, then presence and frequency penalty,
 //! 3. at temperature 0: the lowest id among the largest logits, and nothing further,
 //! 4. temperature, then the softmax of what is kept by top-k, then top-p, then min-p,
-//! 5. one draw.
+//! 5. one draw, with one random number for each token of a sequence. Similar logits give the same
+//!    token with the same number as often as possible, which guesses profit from
+//!    ([`select::draw`]).
 //!
 //! This is the order of Hugging Face transformers (`TemperatureLogitsWarper`, `TopKLogitsWarper`,
 //! `TopPLogitsWarper`, `MinPLogitsWarper`), for which the generation defaults of checkpoints are
@@ -130,8 +132,7 @@ impl Stream {
         if is_greedy {
             return Ok(best);
         }
-        let uniform = self.uniform();
-        Ok(self.draw(candidates, largest, uniform, logits.len()))
+        Ok(self.draw(candidates, largest))
     }
 
     /// Returns whether the largest [`TOP`] logits are enough to choose from.
@@ -141,11 +142,10 @@ impl Stream {
     }
 
     /// Chooses the same token as [`Stream::sample`] from a row's largest logits, for streams of
-    /// which [`takes_top`](Stream::takes_top) is true. `vocabulary` is the number of all logits.
+    /// which [`takes_top`](Stream::takes_top) is true.
     pub(crate) fn sample_top(
         &mut self,
         top: &[TopLogit],
-        vocabulary: usize,
         workspace: &mut Workspace,
     ) -> Result<u32, EngineError> {
         let candidates = &mut workspace.candidates;
@@ -155,11 +155,8 @@ impl Stream {
         if self.params.temperature == 0.0 {
             return Ok(best);
         }
-        let uniform = self.uniform();
-        // If all of them are kept, they are drawn in the order of their ids.
-        candidates.sort_unstable_by_key(|candidate| candidate.id);
         select::top_k_of(candidates, self.params.top_k);
-        Ok(self.draw(candidates, largest, uniform, vocabulary))
+        Ok(self.draw(candidates, largest))
     }
 
     /// Chooses a token from a smaller model's logits of a row, with the random number that the
@@ -172,7 +169,7 @@ impl Stream {
     ) -> Result<u32, EngineError> {
         match logits {
             RowLogits::All(logits) => self.choose(logits, &mut workspace.candidates),
-            RowLogits::Top(top) => self.sample_top(top, usize::MAX, workspace),
+            RowLogits::Top(top) => self.sample_top(top, workspace),
         }
     }
 
@@ -185,31 +182,16 @@ impl Stream {
         if self.params.temperature == 0.0 {
             return Ok(best);
         }
-        let uniform = self.uniform();
         select::top_k(logits, self.params.top_k, candidates);
-        Ok(self.draw(candidates, largest, uniform, logits.len()))
+        Ok(self.draw(candidates, largest))
     }
 
     /// Draws from the tokens that top-k left.
-    fn draw(
-        &self,
-        candidates: &mut Vec<Candidate>,
-        largest: f32,
-        uniform: f64,
-        vocabulary: usize,
-    ) -> u32 {
-        let params = &self.params;
-        select::softmax_weights(candidates, largest, params.temperature);
-        let kept = select::keep_likely(candidates, params.top_p, params.min_p);
-        let is_ordered_by_id = select::bounded(params.top_k, vocabulary) == 0
-            && params.top_p >= 1.0
-            && params.min_p == 0.0;
-        select::draw(&mut candidates[..kept], uniform, is_ordered_by_id)
-    }
-
-    /// Returns a number in [0, 1) with 53 random bits.
-    fn uniform(&mut self) -> f64 {
-        (self.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    fn draw(&mut self, candidates: &mut Vec<Candidate>, largest: f32) -> u32 {
+        let SamplingParams { temperature, top_p, min_p, .. } = self.params;
+        select::softmax_weights(candidates, largest, temperature);
+        let kept = select::keep_likely(candidates, top_p, min_p);
+        select::draw(&candidates[..kept], self.random.next_u64())
     }
 }
 

@@ -340,7 +340,7 @@ impl Sequence {
         let row = match logits {
             RowLogits::All(row) => row,
             RowLogits::Top(top) => {
-                let sampled = self.stream.sample_top(top, vocabulary, workspace);
+                let sampled = self.stream.sample_top(top, workspace);
                 return Ok((sampled.map_err(|error| self.broken(error))?, None));
             }
         };

@@ -124,6 +124,29 @@ fn the_oldest_ended_sequence_gives_way() {
 }
 
 /// After a reuse the rings still lack what the longer sequence overwrote.
+/// A step verified more guesses than were right.
+#[test]
+fn overwritten_positions_neither_count_nor_keep_blocks() {
+    let ring = Ring { window: 8, length: 32 };
+    let mut kv = KvCache::new(shape(1, 4, 128, vec![ring]));
+    kv.lease(60, |_| 0).unwrap();
+    fill(&mut kv, 0, 60);
+    kv.reserve(0, 70).unwrap();
+    kv.advance(0, 2);
+    kv.overwrite(0, 8);
+    kv.check_integrity().unwrap();
+    assert_eq!((kv.length(0), kv.written(0), kv.blocks(0).len()), (62, 70, 3));
+    // The rings have lost what the overwritten positions replaced, and no more.
+    assert!(ring.keeps(62, 70) && !ring.keeps(40, 70));
+    kv.release(0, true);
+    kv.check_integrity().unwrap();
+    assert_eq!(
+        (kv.blocks(0).len(), kv.free_blocks()),
+        (2, 2),
+        "a block held none of its positions"
+    );
+}
+
 #[test]
 fn a_second_cut_remembers_the_first_sequence() {
     let ring = Ring { window: 5, length: 32 };

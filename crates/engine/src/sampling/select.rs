@@ -144,13 +144,34 @@ pub(super) fn keep_likely(candidates: &mut [Candidate], top_p: f32, min_p: f32) 
     kept
 }
 
-/// Draws one of the candidates, of which there must be at least one, by their weights: the first in
-/// the order of rank (or of ids, if they are ordered by id) up to which the weights sum to
-/// `uniform` times the whole. `uniform` is in [0, 1).
-pub(super) fn draw(candidates: &mut [Candidate], uniform: f64, is_ordered_by_id: bool) -> u32 {
-    let goal = uniform * sum(candidates);
-    let last = if is_ordered_by_id { walk(candidates, goal) } else { leading(candidates, goal) };
-    candidates[last - 1].id
+/// Draws one of the candidates, of which there must be at least one, by their weights: each has a
+/// time, exponentially distributed at the rate of its weight, and the shortest wins. A candidate's
+/// time depends on `key`, its id and its weight only. So two sets of weights that are much alike
+/// give the same id with the same key nearly as often as any way to draw from both could (Daliri,
+/// Musco, Suresh: Coupling without communication and drafter-invariant speculative decoding, 2024).
+pub(super) fn draw(candidates: &[Candidate], key: u64) -> u32 {
+    let mut best = (f64::INFINITY, u32::MAX);
+    for candidate in candidates {
+        let (even, weight) = (even(key, candidate.id), f64::from(candidate.value));
+        // A logarithm for few of them: -ln(x) is at least 1 - x.
+        if 1.0 - even > best.0 * weight {
+            continue;
+        }
+        let time = -even.ln() / weight;
+        if time < best.0 || (time == best.0 && candidate.id < best.1) {
+            best = (time, candidate.id);
+        }
+    }
+    best.1
+}
+
+/// Returns a number that is evenly distributed in (0, 1], with 53 random bits: SplitMix64 (Steele,
+/// Lea, Flood: Fast splittable pseudorandom number generators, 2014) from `key` on, at `id`.
+pub(super) fn even(key: u64, id: u32) -> f64 {
+    let z = key.wrapping_add((u64::from(id) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    (((z ^ (z >> 31)) >> 11) + 1) as f64 / (1_u64 << 53) as f64
 }
 
 fn sum(candidates: &[Candidate]) -> f64 {

@@ -167,36 +167,62 @@ fn a_seed_is_a_text() {
     assert_ne!(draw(5), draw(5 + (1 << 40)));
 }
 
-/// The token is a function of the logits and one random number, whatever order a selection leaves
-/// the candidates in.
+/// The token is a function of the kept tokens' weights and one random number, whatever order a
+/// selection leaves the candidates in.
 #[test]
-fn a_draw_goes_through_the_kept_tokens_in_order() {
+fn a_draw_is_a_race_of_the_kept_tokens() {
     let base = plain(0.8, 21);
-    for (params, is_by_id) in [
-        (base.clone(), true),
-        (SamplingParams { top_k: 200, ..base.clone() }, true),
-        (SamplingParams { top_k: 30, ..base.clone() }, false),
-        (SamplingParams { top_k: 150, ..base.clone() }, false),
-        (SamplingParams { top_p: 0.9, ..base.clone() }, false),
-        (SamplingParams { min_p: 0.1, ..base.clone() }, false),
+    for params in [
+        base.clone(),
+        SamplingParams { top_k: 200, ..base.clone() },
+        SamplingParams { top_k: 30, ..base.clone() },
+        SamplingParams { top_k: 150, ..base.clone() },
+        SamplingParams { top_p: 0.9, ..base.clone() },
+        SamplingParams { min_p: 0.1, ..base.clone() },
     ] {
         // Distinct logits, in no order.
         let logits: Vec<f32> = (0..200).map(|id| (id * 77 % 200) as f32 / 40.0).collect();
-        let mut kept = naive(&params, &logits, &[]);
-        if is_by_id {
-            kept.sort_by_key(|entry| entry.0);
-        }
+        let kept = naive(&params, &logits, &[]);
         let mut numbers = Stream::new(params.clone());
         let mut sampler = Sampler::new(params.clone());
         for _ in 0..200 {
-            let mut left = numbers.uniform();
-            let expected = kept.iter().find(|entry| {
-                left -= entry.1;
-                left <= 0.0
-            });
+            let key = numbers.random.next_u64();
+            let time = |&(id, probability): &(u32, f64)| -select::even(key, id).ln() / probability;
+            let first = kept.iter().min_by(|a, b| time(a).total_cmp(&time(b)));
             let token = sampler.sample(&mut logits.clone(), &[]).unwrap();
-            assert_eq!(Some(token), expected.map(|entry| entry.0), "{params:?}");
+            assert_eq!(Some(token), first.map(|entry| entry.0), "{params:?}");
         }
+    }
+}
+
+/// Two distributions at a distance of `d` (total variation) give different tokens with the same
+/// random number in at most `2 d / (1 + d)` of all cases.
+#[test]
+fn similar_logits_give_the_same_token_with_the_same_number() {
+    const DRAWS: usize = 4000;
+    let mut random = ChaCha8Rng::seed_from_u64(3);
+    let mut number = move || (random.next_u64() >> 40) as f32 / (1 << 24) as f32;
+    for noise in [0.1, 0.5, 2.0] {
+        let logits: Vec<f32> = (0..100).map(|_| 6.0 * number()).collect();
+        let other: Vec<f32> = logits.iter().map(|logit| logit + noise * number()).collect();
+        let params = plain(1.0, 8);
+        let all = |logits: &[f32]| naive(&params, logits, &[]);
+        let mut probability = vec![[0.0; 2]; 100];
+        for (at, logits) in [&logits, &other].into_iter().enumerate() {
+            all(logits).into_iter().for_each(|(id, p)| probability[id as usize][at] = p);
+        }
+        let distance = probability.iter().map(|[a, b]| (a - b).abs()).sum::<f64>() / 2.0;
+        let mut samplers = [Sampler::new(params.clone()), Sampler::new(params.clone())];
+        let differ = (0..DRAWS).filter(|_| {
+            let [first, second] = &mut samplers;
+            first.sample(&mut logits.clone(), &[]).unwrap()
+                != second.sample(&mut other.clone(), &[]).unwrap()
+        });
+        let differ = differ.count() as f64 / DRAWS as f64;
+        // Three standard deviations beyond the bound.
+        let bound = 2.0 * distance / (1.0 + distance);
+        let most = bound + 3.0 * (bound * (1.0 - bound) / DRAWS as f64).sqrt();
+        assert!(distance > 0.01 && differ <= most, "{noise}: {differ} at a distance of {distance}");
     }
 }
 
@@ -436,7 +462,7 @@ fn the_largest_logits_give_the_token_that_all_give() {
                 let expected = all
                     .sample(Choice { logits: &logits, history: &[], answer: 0 }, &mut workspace)
                     .unwrap();
-                let found = top.sample_top(&top_of(&logits), vocabulary, &mut workspace).unwrap();
+                let found = top.sample_top(&top_of(&logits), &mut workspace).unwrap();
                 assert_eq!(found, expected, "{vocabulary} {temperature} {top_k} {top_p} {min_p}");
             }
         }
@@ -452,6 +478,6 @@ fn not_every_stream_takes_the_largest_logits() {
     assert!(!takes(SamplingParams { repetition_penalty: 1.1, ..greedy.clone() }));
     let broken = [TopLogit { logit: 1.0, token: 3 }, TopLogit { logit: f32::NAN, token: 5 }];
     let mut workspace = Workspace::new(8);
-    let error = Stream::new(greedy).sample_top(&broken, 8, &mut workspace).unwrap_err();
+    let error = Stream::new(greedy).sample_top(&broken, &mut workspace).unwrap_err();
     assert!(matches!(error, EngineError::NonFiniteLogits { id: 5, .. }), "{error}");
 }
