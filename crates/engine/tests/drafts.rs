@@ -2,14 +2,16 @@
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
+mod timed;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fake::{Fake, VOCABULARY, options};
+use fake::{Fake, VOCABULARY, next_logits, options};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use timed::{Cost, Timed, costs};
 use trine_backend::{BackendError, Batch, Facts, Flights, InFlight, Memory, Program, Results};
 use trine_engine::{
     Ask, Constraint, Drafter, Drafts, Engine, Finish, Logprobs, ModelDrafter, Request,
@@ -397,4 +399,74 @@ fn a_broken_rule_is_found() {
     }
     let found = deviation(&text, &probabilities);
     assert!(found > 2.0 * DEVIATION_MAX, "{found}");
+}
+
+/// The time in which streams write their texts, in nanoseconds.
+fn taken(cost: Cost, streams: usize, drafts: Drafts) -> u64 {
+    const TEXT: usize = 1200;
+    let mut options = options(TEXT + 64, streams, 64);
+    options.width.outputs = 64;
+    let (mut engine, clock) = Timed::engine(Fake::new(options, &[]), cost);
+    engine.set_drafts(drafts);
+    let request = |seed| Request::new(prompt(seed, 10), TEXT);
+    let texts = run(&mut engine, (0..streams as u64).map(request).collect());
+    assert!(texts.iter().all(|text| text.tokens.len() == TEXT));
+    clock.load(Ordering::Relaxed)
+}
+
+/// Guesses what the device will say, and is wrong in some of all cases.
+struct Informed {
+    wrong_percent: u64,
+    random: ChaCha8Rng,
+}
+
+impl Drafter for Informed {
+    fn draft(&mut self, asks: &[Ask<'_>], guesses: &mut [Vec<u32>]) -> Result<(), BackendError> {
+        for (ask, guesses) in asks.iter().zip(guesses) {
+            let mut tokens = ask.tokens.to_vec();
+            for _ in 0..ask.most {
+                let logits = next_logits(&tokens);
+                let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let right = logits.iter().position(|&logit| logit == largest).expect("one is");
+                let is_wrong = self.random.next_u64() % 100 < self.wrong_percent;
+                let guess = if is_wrong { (right + 1) % VOCABULARY } else { right };
+                guesses.push(guess as u32);
+                tokens.push(guess as u32);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn informed(wrong_percent: u64) -> Drafts {
+    let random = ChaCha8Rng::seed_from_u64(31);
+    Drafts { lookup: false, drafter: Some(Box::new(Informed { wrong_percent, random })) }
+}
+
+/// On a device on which rows cost something, texts in which two tokens in a row say nothing about
+/// the next.
+#[test]
+fn texts_that_cannot_be_guessed_hardly_take_longer() {
+    for cost in costs() {
+        for streams in [1, 8, 32] {
+            let plain = taken(cost, streams, Drafts::default());
+            for drafts in [Drafts { lookup: true, drafter: None }, informed(98)] {
+                let drafted = taken(cost, streams, drafts);
+                let ratio = drafted as f64 / plain as f64;
+                assert!(ratio < 1.03, "{cost:?}, {streams} streams: {ratio:.3} of the time");
+            }
+        }
+    }
+}
+
+#[test]
+fn right_guesses_of_cheap_rows_save_time() {
+    for (row, hidden, wrong_percent, least) in
+        [(300_000, 0, 30, 1.8), (50_000, 0, 30, 2.2), (5_000, 0, 10, 4.0), (900_000, 8, 30, 2.2)]
+    {
+        let cost = Cost { weights: 10_000_000, row, hidden, noise: 5 };
+        let plain = taken(cost, 1, Drafts::default());
+        let ratio = plain as f64 / taken(cost, 1, informed(wrong_percent)) as f64;
+        assert!(ratio > least, "{cost:?}, {wrong_percent} % wrong: {ratio:.2} times as fast");
+    }
 }

@@ -3,14 +3,14 @@
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
+mod timed;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use fake::{Fake, options};
-use trine_backend::{BackendError, Batch, Facts, InFlight, Memory, Program, Results};
+use timed::{Cost, Timed, costs};
 use trine_engine::{Engine, Event, Request, SequenceId, Update};
 
 const CONTEXT: usize = 2048;
@@ -19,66 +19,6 @@ const WIDTH: usize = 256;
 const PROMPT: usize = 1500;
 /// Tokens that streams have generated before a prompt comes.
 const SETTLED: usize = 60;
-
-/// What a step takes.
-#[derive(Debug, Clone, Copy)]
-struct Cost {
-    /// Nanoseconds to read the weights.
-    weights: u64,
-    /// Nanoseconds for each row.
-    row: u64,
-    /// Rows that cost nothing beside the weights, because the arithmetic hides behind the reading.
-    hidden: u64,
-    /// Percent by which times vary in either direction.
-    noise: u64,
-}
-
-impl Cost {
-    fn nanoseconds(self, rows: usize, step: u64) -> u64 {
-        let exact = self.weights + self.row * (rows as u64).saturating_sub(self.hidden);
-        // Weyl's sequence of the golden ratio: even, and the same in each run.
-        let chance = step.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        let percent = 100 - self.noise + ((chance * (2 * self.noise + 1)) >> 32);
-        exact * percent / 100
-    }
-}
-
-/// The fake device with a clock.
-struct Timed {
-    fake: Fake,
-    cost: Cost,
-    steps: u64,
-    clock: Arc<AtomicU64>,
-}
-
-impl Program for Timed {
-    fn facts(&self) -> &Facts {
-        self.fake.facts()
-    }
-
-    fn memory(&self) -> Memory {
-        self.fake.memory()
-    }
-
-    fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
-        self.steps += 1;
-        let taken = self.cost.nanoseconds(batch.tokens.len(), self.steps);
-        self.clock.fetch_add(taken, Ordering::Relaxed);
-        self.fake.submit(batch)
-    }
-
-    fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
-        self.fake.wait(step)
-    }
-
-    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError> {
-        self.fake.copy_slot(from, to, positions)
-    }
-
-    fn profile(&mut self, on: bool) -> Vec<f64> {
-        self.fake.profile(on)
-    }
-}
 
 /// An engine in simulated time.
 struct Simulation {
@@ -93,14 +33,10 @@ struct Simulation {
 
 impl Simulation {
     fn new(cost: Cost, sequences: usize) -> Self {
-        let clock = Arc::new(AtomicU64::new(0));
         let mut sizes = options(CONTEXT, sequences, WIDTH);
         sizes.width.outputs = sequences;
         let fake = Fake::new(sizes, &[]);
-        let program = Timed { fake, cost, steps: 0, clock: Arc::clone(&clock) };
-        let mut engine = Engine::from_program(Box::new(program));
-        let time = Arc::clone(&clock);
-        engine.set_clock(move || Duration::from_nanos(time.load(Ordering::Relaxed)));
+        let (engine, clock) = Timed::engine(fake, cost);
         Self { engine, clock, streams: HashMap::new(), longest: 0, made: 0 }
     }
 
@@ -165,18 +101,6 @@ impl Simulation {
         }
         ended
     }
-}
-
-/// Machines that differ in what a row takes beside the weights: much, little, and nothing for the
-/// first ones.
-fn costs() -> Vec<Cost> {
-    let mut costs = Vec::new();
-    for noise in [0, 5] {
-        for (row, hidden) in [(900_000, 0), (300_000, 0), (50_000, 0), (5_000, 0), (150_000, 32)] {
-            costs.push(Cost { weights: 10_000_000, row, hidden, noise });
-        }
-    }
-    costs
 }
 
 #[test]
