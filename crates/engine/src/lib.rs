@@ -11,6 +11,7 @@
 //! | [`queue`] | which request is next; pure |
 //! | [`pace`] | how many rows of prompts go beside decoding sequences; pure |
 //! | [`scheduler`] | which rows the next step runs; pure, sees counts only |
+//! | `drafts` | guesses of the next tokens, and how many of them a step verifies; pure |
 //! | [`disk`] | beginnings of sequences in files: names, checks, limit, threads |
 //! | [`sampling`] | from logits to a token; pure but for the seeded random numbers |
 //! | `pooling` | from hidden states to the embedding of a text; pure |
@@ -23,6 +24,8 @@
 #![forbid(unsafe_code)]
 
 pub mod disk;
+#[cfg_attr(not(test), expect(dead_code, reason = "the engine's loop does not ask for guesses yet"))]
+mod drafts;
 mod engine;
 mod error;
 mod events;
@@ -39,6 +42,7 @@ mod service;
 mod status;
 mod traffic;
 
+pub use drafts::Ask;
 pub use engine::Engine;
 pub use error::EngineError;
 pub use events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};

@@ -1,0 +1,103 @@
+//! Guesses by what followed the same tokens before, in the sequence itself and in earlier answers
+//! of its scope.
+//!
+//! Memory: 8 to 16 bytes for each token of a running sequence, which its end gives back, and at most
+//! 27 MB for earlier answers, 7 to 13 MB with answers of a hundred tokens. A search looks at
+//! [`PLACES`](chains::PLACES) places of the sequence and of each of the two generations of earlier
+//! answers and compares at most [`LONGEST`](chains::LONGEST) tokens at each.
+//!
+//! Time, on one core of a server processor: 0.5 to 0.8 ms for the first guess after a prompt of
+//! 131,072 tokens, 1 to 13 ms to learn an answer as long, 0.4 to 1.4 us for a guess.
+
+mod chains;
+mod earlier;
+mod own;
+
+use super::Ask;
+use crate::scope::Scope;
+use earlier::Earlier;
+use own::Own;
+
+/// Where guesses were found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// In the sequence's own prompt and text.
+    Own,
+    /// In an earlier answer of the same scope.
+    Earlier,
+}
+
+/// How guesses were found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Where.
+    pub(crate) source: Source,
+    /// The number of tokens before the guesses that were the same there: 2 to 64.
+    pub(crate) length: usize,
+}
+
+/// The number of kinds of matches.
+pub(crate) const KINDS: usize = 2 * LENGTHS.len();
+/// The shortest lengths of the kinds of matches of a source. In the Rust files of this crate guesses
+/// after a match in the same file are right in 57, 67, 77 and 86 of 100 cases.
+const LENGTHS: [usize; 4] = [chains::LEAST, 3, 6, 12];
+
+impl Found {
+    /// Returns the kind of match, below [`KINDS`]: by source and length. Guesses of different kinds
+    /// are right in different shares of cases.
+    pub(crate) fn kind(self) -> usize {
+        let longer = LENGTHS[1..].iter().filter(|&&least| least <= self.length).count();
+        let source = match self.source {
+            Source::Own => 0,
+            Source::Earlier => LENGTHS.len(),
+        };
+        source + longer
+    }
+}
+
+/// Finds guesses for running sequences.
+#[derive(Debug)]
+pub(crate) struct Lookup {
+    /// By slot.
+    own: Vec<Own>,
+    earlier: Earlier,
+}
+
+impl Lookup {
+    /// Creates one for sequences in this many slots.
+    pub(crate) fn new(slots: usize) -> Self {
+        Self { own: (0..slots).map(|_| Own::default()).collect(), earlier: Earlier::default() }
+    }
+
+    /// Appends guesses of the tokens that follow, at most `ask.most`, which are those that followed
+    /// the longest match. Returns how they were found; `None` if there are none.
+    ///
+    /// Takes time for the tokens that were added since the last call for this sequence.
+    pub(crate) fn guess(&mut self, ask: &Ask<'_>, guesses: &mut Vec<u32>) -> Option<Found> {
+        let Ask { id, slot, scope, tokens, most } = *ask;
+        let own = self.own[slot].find(id, tokens);
+        let earlier = self.earlier.find(scope, tokens, most);
+        let own_length = own.map_or(0, |own| own.length);
+        if let Some((length, following)) = earlier.filter(|(length, _)| *length > own_length) {
+            guesses.extend_from_slice(following);
+            return Some(Found { source: Source::Earlier, length });
+        }
+        let own = own?;
+        own::follow(tokens, own.end, most, guesses);
+        Some(Found { source: Source::Own, length: own.length })
+    }
+
+    /// Keeps an answer for later sequences of its scope: the tokens from index `answer` on, and a
+    /// few of the prompt before it.
+    pub(crate) fn learn(&mut self, scope: Scope, tokens: &[u32], answer: usize) {
+        self.earlier.learn(scope, tokens, answer);
+    }
+
+    /// Gives back the memory of a slot whose sequence has ended.
+    pub(crate) fn end(&mut self, slot: usize) {
+        self.own[slot] = Own::default();
+    }
+}
+
+#[cfg(test)]
+mod tests;
