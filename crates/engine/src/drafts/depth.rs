@@ -1,12 +1,12 @@
 //! How many guesses a step verifies.
 //!
-//! More rows take more time, and guesses are right in some of all cases only. [`Depths`] chooses for
-//! each step the guesses with which the tokens of the step per second are most. It knows how long
-//! steps take ([`Costs`]) from the steps before; how often guesses are right ([`acceptance`]) it is
-//! told.
+//! More rows take more time, and guesses are right in some of all cases only. [`Depths`] chooses
+//! for each step the guesses with which the tokens of the step per second are most. It knows how
+//! long steps take ([`Costs`]) from the steps before; how often guesses are right ([`acceptance`])
+//! it is told.
 //!
-//! Where nothing pays, nothing is guessed. Now and then a sequence without guesses gets one, to look
-//! whether that still holds: looks lose at most one percent of the time.
+//! Where nothing pays, nothing is guessed. Now and then a sequence without guesses gets one, to
+//! look whether that still holds: looks lose at most one percent of the time.
 
 pub(crate) mod acceptance;
 mod costs;
@@ -99,8 +99,8 @@ impl Depths {
     }
 
     /// Gives sequences without guesses one each, if there is time to lose: the next in turn, or all
-    /// for whom there is room if that takes less than half of the time for each. The step has `rows`
-    /// rows without them and room for `free` more, and runs at `speed` tokens a second.
+    /// for whom there is room if that takes less than half of the time for each. The step has
+    /// `rows` rows without them and room for `free` more, and runs at `speed` tokens a second.
     fn look(&mut self, rows: usize, free: usize, chances: &[Chance], speed: f64) {
         let count = chances.len();
         // Sizes that may last much longer are left to guesses that are expected to be right.

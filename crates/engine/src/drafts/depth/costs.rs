@@ -4,13 +4,13 @@
 const LATEST: f64 = 0.1;
 /// A time counts as at most this many times the average and at least one of so many parts of it.
 const OUTLIER: f64 = 1.25;
-/// The times in a row beyond the same bound after which the latest counts as it is: what the average
-/// was made of holds no more.
+/// The times in a row beyond the same bound after which the latest counts as it is: what the
+/// average was made of holds no more.
 const CHANGED: i8 = 3;
 /// The notes after which a size that was not noted follows smaller ones in full.
 const STALE: f64 = 64.0;
-/// The notes after which the time of a size is forgotten while smaller ones are noted, so that it is
-/// tried again.
+/// The notes after which the time of a size is forgotten while smaller ones are noted, so that it
+/// is tried again.
 const FORGOTTEN: u64 = 1024;
 /// The times that the average of a stale size counts for beside a new one.
 const STALE_COUNT: u32 = 4;
@@ -145,8 +145,8 @@ impl Costs {
     }
 
     /// Computes the curve: joins neighbours of which the smaller takes longer, and puts straight
-    /// lines between groups that are known. A size in a group that is not takes the time of the next
-    /// smaller one, so that it is tried: times may grow in steps.
+    /// lines between groups that are known. A size in a group that is not takes the time of the
+    /// next smaller one, so that it is tried: times may grow in steps.
     fn draw(&mut self) {
         self.blocks.clear();
         for time in self.times.iter().filter(|time| time.count > 0) {

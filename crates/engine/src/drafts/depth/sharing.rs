@@ -10,7 +10,8 @@ const LEAST: f64 = 0.02;
 pub(crate) struct Chance {
     /// The most guesses that it may take, 0 or more.
     pub(crate) most: usize,
-    /// The expected share of right guesses ([`Acceptance::rate`](super::acceptance::Acceptance::rate)).
+    /// The expected share of right guesses
+    /// ([`Acceptance::rate`](super::acceptance::Acceptance::rate)).
     pub(crate) rate: f64,
     /// Whether each of its guesses takes a pass of a drafter.
     pub(crate) is_drafted: bool,
@@ -45,11 +46,11 @@ impl Sharing {
     /// second. The step has `rows` rows without guesses and room for `free` more.
     ///
     /// All numbers of guesses are compared, not only up to the first that is worse, because times
-    /// grow in steps. If sequences have a drafter, the best with fewer passes of it is compared too,
-    /// and the best without it.
+    /// grow in steps. If sequences have a drafter, the best with fewer passes of it is compared
+    /// too, and the best without it.
     ///
-    /// If guesses do not raise the tokens per second by more than the part `gain`, all depths are 0.
-    /// Returns the tokens per second.
+    /// If guesses do not raise the tokens per second by more than the part `gain`, all depths are
+    /// 0. Returns the tokens per second.
     pub(crate) fn share(
         &mut self,
         rows: usize,
@@ -83,8 +84,8 @@ impl Sharing {
         best.speed
     }
 
-    /// Gives at most `limit` rows, with at most `most_passes` passes of the drafter. Returns how many
-    /// of them were best.
+    /// Gives at most `limit` rows, with at most `most_passes` passes of the drafter. Returns how
+    /// many of them were best.
     fn give(
         &mut self,
         rows: usize,
