@@ -39,7 +39,9 @@ pub(crate) struct Found {
 /// The number of kinds of matches.
 pub(crate) const KINDS: usize = 2 * LENGTHS.len();
 /// The shortest lengths of the kinds of matches of a source. In the Rust files of this crate
-/// guesses after a match in the same file are right in 57, 67, 77 and 86 of 100 cases.
+/// guesses are right in 57, 67, 78 and 87 of 100 cases after a match in the same text, and in 42,
+/// 59, 72 and 86 after one in an earlier text (up to seven guesses, as for
+/// [`LEAST`](chains::LEAST)).
 const LENGTHS: [usize; 4] = [chains::LEAST, 3, 6, 12];
 
 impl Found {

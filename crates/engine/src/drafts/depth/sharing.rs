@@ -122,9 +122,15 @@ impl Sharing {
                 drafting += passes.of(*sequences + 1) - passes.of(*sequences);
                 *sequences += 1;
             }
-            let speed = tokens / (steps.of(rows + guesses) + drafting);
+            let seconds = steps.of(rows + guesses) + drafting;
+            let speed = tokens / seconds;
             if speed > best.speed {
                 best = Best { guesses, passes: self.passes.len(), most_passes, speed };
+            }
+            // No guess that follows has a larger gain, and no larger step takes less time.
+            let tokens_at_most = tokens + (limit - guesses) as f64 * gain;
+            if tokens_at_most <= best.speed * seconds {
+                break;
             }
         }
         best
