@@ -87,8 +87,9 @@ pub trait Constraint: Send + std::fmt::Debug {
     /// Returns the reason in words if the text cannot go on after it.
     fn accept(&mut self, token: u32) -> Result<(), String>;
 
-    /// Returns how many of the guesses, from the first on, it would take one after the other. Its
-    /// state is unchanged. A wrong answer costs only time.
+    /// Returns how many of the guesses, from the first on, the constraint would take one after the
+    /// other. Its state is unchanged. A wrong answer costs only time: a guess that is refused later
+    /// was verified for nothing, and one that is refused here is not verified.
     fn follow(&mut self, guesses: &[u32]) -> usize {
         guesses.len()
     }

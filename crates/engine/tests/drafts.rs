@@ -56,7 +56,8 @@ struct Text {
 
 /// Runs requests to their ends and returns their texts, in order.
 fn run(engine: &mut Engine, requests: Vec<Request>) -> Vec<Text> {
-    let ids: Vec<_> = requests.into_iter().map(|r| engine.submit(r).unwrap()).collect();
+    let ids: Vec<_> =
+        requests.into_iter().map(|r| engine.submit(r).expect("a sound request")).collect();
     let text = |_: &SequenceId| Text {
         tokens: Vec::new(),
         logprobs: Vec::new(),
@@ -65,8 +66,8 @@ fn run(engine: &mut Engine, requests: Vec<Request>) -> Vec<Text> {
     };
     let mut texts: Vec<Text> = ids.iter().map(text).collect();
     while !engine.is_idle() {
-        for event in engine.step().unwrap() {
-            let at = ids.iter().position(|id| *id == event.sequence).unwrap();
+        for event in engine.step().expect("the device does not fail") {
+            let at = ids.iter().position(|id| *id == event.sequence).expect("it was submitted");
             let text = &mut texts[at];
             match event.update {
                 Update::Token { token, logprobs, .. } => {
@@ -80,7 +81,7 @@ fn run(engine: &mut Engine, requests: Vec<Request>) -> Vec<Text> {
                 _ => {}
             }
         }
-        engine.check_integrity().unwrap();
+        engine.check_integrity().expect("the books agree");
     }
     texts
 }

@@ -415,7 +415,7 @@ fn random_traffic_keeps_the_books_and_the_texts() {
     simulation.finish();
     let Simulation { reasons, reused, preemptions, failures, drafted, accepted, .. } = simulation;
     assert!(
-        accepted > 40_000 && drafted - accepted > 10_000,
+        accepted > 15_000 && drafted - accepted > 10_000,
         "{accepted} of {drafted} guesses accepted"
     );
     assert!(reasons.len() == 6 && reasons.values().all(|&count| count > 20), "{reasons:?}");
@@ -436,7 +436,7 @@ fn random_traffic_keeps_the_texts_with_steps_in_flight() {
         }
         simulation.finish();
         let Simulation { reasons, reused, failures, accepted, overlapped, .. } = simulation;
-        assert!(accepted > 10_000, "{accepted} guesses accepted");
+        assert!(accepted > 3_000, "{accepted} guesses accepted");
         let overlapped = overlapped.load(Ordering::Relaxed);
         assert!(reasons.len() == 6 && reasons.values().all(|&count| count > 10), "{reasons:?}");
         assert!(reused > 10_000 && failures > 50, "{reused} positions, {failures} failures");

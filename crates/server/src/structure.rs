@@ -146,6 +146,10 @@ impl Constraint for Guide {
     fn accept(&mut self, token: u32) -> Result<(), String> {
         self.0.accept(token).map_err(|error| error.to_string())
     }
+
+    fn follow(&mut self, guesses: &[u32]) -> usize {
+        self.0.follow(guesses)
+    }
 }
 
 /// Reads the fields of llama.cpp, vLLM and SGLang, which every dialect accepts.

@@ -64,9 +64,13 @@ fn main() {
             grammar.bytes() >> 10,
             start.elapsed()
         );
-        let (mut masks, mut accepts) = (Vec::new(), Vec::new());
+        let (mut masks, mut accepts, mut follows) = (Vec::new(), Vec::new(), Vec::new());
         let mut mask = vec![0; matcher.mask_words()];
-        for &id in &ids {
+        for (at, &id) in ids.iter().enumerate() {
+            let guesses = &ids[at..ids.len().min(at + 7)];
+            let start = Instant::now();
+            assert_eq!(matcher.follow(guesses), guesses.len());
+            follows.push(start.elapsed());
             let start = Instant::now();
             matcher.allowed(&mut mask).unwrap();
             masks.push(start.elapsed());
@@ -78,6 +82,7 @@ fn main() {
         assert!(matcher.is_complete());
         show(&format!("{name}, mask"), masks);
         show(&format!("{name}, accept"), accepts);
+        show(&format!("{name}, seven guesses"), follows);
     }
 
     let before = resident();

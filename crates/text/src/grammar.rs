@@ -31,6 +31,7 @@ mod gbnf;
 mod library;
 mod matcher;
 pub(crate) mod schema;
+mod scout;
 mod source;
 
 pub use cache::GrammarCache;

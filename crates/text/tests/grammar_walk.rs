@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use proptest::prelude::*;
 use trine_text::{
-    Grammar, GrammarCompiler, GrammarSource, ReplyPart, Tokenizer, ToolChoice, Tools,
+    Grammar, GrammarCompiler, GrammarSource, Matcher, ReplyPart, Tokenizer, ToolChoice, Tools,
 };
 
 const SCHEMAS: [&str; 6] = [
@@ -112,6 +112,27 @@ fn replay(grammar: &Grammar, ids: &[u32]) {
     assert!(matcher.is_complete());
 }
 
+/// Returns tokens that may follow: mostly the text that `matcher` allows, some at random.
+fn guesses(matcher: &Matcher, fresh: &Grammar, before: &[u32], seed: &mut u64) -> Vec<u32> {
+    let mut copy = fresh.matcher().unwrap();
+    before.iter().for_each(|&id| copy.accept(id).unwrap());
+    let mut mask = vec![0; matcher.mask_words()];
+    let mut guesses = Vec::new();
+    for _ in 0..next(seed) % 9 {
+        let vocabulary = mask.len() * 32;
+        let chosen = if copy.allowed(&mut mask).is_ok() && next(seed) % 8 > 0 {
+            let from = next(seed) % vocabulary;
+            let is_allowed = |id: &usize| mask[id / 32] >> (id % 32) & 1 == 1;
+            (from..vocabulary).chain(0..from).find(is_allowed).unwrap()
+        } else {
+            next(seed) % (vocabulary + 100)
+        };
+        guesses.push(chosen as u32);
+        let _ = copy.accept(chosen as u32);
+    }
+    guesses
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -129,6 +150,44 @@ proptest! {
             Err(error) => return Err(TestCaseError::fail(format!("{error}: {text}"))),
         };
         prop_assert!(validator.is_valid(&document), "{text}");
+    }
+
+    #[test]
+    fn guesses_are_followed_and_change_nothing(seed: u64, which in 0..SCHEMAS.len() + 4) {
+        let world = world();
+        let grammar = match world.schemas.get(which) {
+            Some((grammar, _)) => grammar,
+            None => &world.calls[which - SCHEMAS.len()],
+        };
+        let mut seed = seed;
+        let ids = walk(grammar, &world.tokenizer, seed);
+        let mut end = world.tokenizer.eos_ids().to_vec();
+        end.truncate(1);
+        let mut plain = grammar.matcher().unwrap();
+        let mut guessed = grammar.matcher().unwrap();
+        let (mut mask, mut other) = (vec![0; plain.mask_words()], vec![0; plain.mask_words()]);
+        for (at, &id) in ids.iter().chain(&end).enumerate().take(60) {
+            for _ in 0..next(&mut seed) % 3 {
+                let guesses = if next(&mut seed) % 2 == 0 {
+                    guesses(&plain, grammar, &ids[..at], &mut seed)
+                } else {
+                    ids[at..].iter().chain(&end).chain(&end).take(9).copied().collect()
+                };
+                let mut copy = grammar.matcher().unwrap();
+                ids[..at].iter().for_each(|&id| copy.accept(id).unwrap());
+                let taken = guesses.iter().take_while(|&&id| copy.accept(id).is_ok()).count();
+                prop_assert_eq!(guessed.follow(&guesses), taken, "{:?} at {}", guesses, at);
+            }
+            plain.allowed(&mut mask).unwrap();
+            guessed.allowed(&mut other).unwrap();
+            prop_assert_eq!(&mask, &other);
+            plain.accept(id).unwrap();
+            guessed.accept(id).unwrap();
+            prop_assert_eq!(plain.is_complete(), guessed.is_complete());
+        }
+        if ids.len() < 60 {
+            prop_assert_eq!(guessed.follow(&end), 0, "after the end");
+        }
     }
 
     #[test]

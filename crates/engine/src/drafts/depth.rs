@@ -1,41 +1,42 @@
 //! How many guesses a step verifies.
 //!
-//! More rows take more time, and guesses are right in some of all cases only. [`Depths`] chooses for
-//! each step the guesses with which the tokens of the step per second are most. It knows how long
-//! steps take ([`Costs`]) from the steps before, and how often guesses are right ([`Acceptance`])
-//! from what became of them.
+//! More rows take more time, and guesses are right in some of all cases only. [`Depths`] chooses
+//! for each step the guesses with which the tokens of the step per second are most. It knows how
+//! long steps take ([`Costs`]) from the steps before; how often guesses are right ([`acceptance`])
+//! it is told.
 //!
-//! Where nothing pays, nothing is guessed. Now and then one guess looks whether that still holds:
-//! looks lose at most one percent of the time.
+//! Where nothing pays, nothing is guessed. Now and then a sequence without guesses gets one, to
+//! look whether that still holds: looks lose at most one percent of the time.
 
-mod acceptance;
+pub(crate) mod acceptance;
 mod costs;
 mod sharing;
 
-pub(crate) use acceptance::{Acceptance, Average};
-pub(crate) use sharing::Chance;
+pub(crate) use sharing::{Chance, Supply};
 
 use costs::Costs;
 use sharing::Sharing;
 
 /// The share of the time of steps that looks may lose.
-const LOOKING: f64 = 0.01;
-/// The plain steps of a width from which its time is known well enough to compare others with it.
+const LOOKING: f64 = 0.0075;
+/// The times of plain steps of a width from which it is known well enough to compare others with.
 const PLAIN: u32 = 3;
 /// The steps of a width with guesses after which one without them is run, so that its time stays
 /// known.
-const GUESSING: u32 = 128;
+const GUESSING: u32 = 64;
 /// The part by which guesses must raise the tokens per second. Times vary, and what is less than
 /// this may as well be chance.
-const GAIN: f64 = 0.01;
+const GAIN: f64 = 0.02;
 
 /// The guesses that a step is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Choice<'a> {
     /// By sequence: the number of guesses.
     pub(crate) depths: &'a [usize],
-    /// Whether the only guess is a look. [`Depths::note_look`] takes its result.
-    pub(crate) is_look: bool,
+    /// By sequence: whether they are the drafter's.
+    pub(crate) drafted: &'a [bool],
+    /// By sequence: whether its only guess is a look. [`Depths::note_look`] takes the result.
+    pub(crate) looks: &'a [bool],
 }
 
 /// Chooses how many guesses of which sequences a step has.
@@ -46,9 +47,11 @@ pub(crate) struct Depths {
     /// Times of a drafter's passes, by sequences.
     passes: Costs,
     sharing: Sharing,
-    looks: Looks,
-    /// By rows without guesses: plain steps that were chosen, at most [`PLAIN`].
-    plain: Vec<u32>,
+    budget: Budget,
+    /// By sequence: whether it is looked at.
+    looks: Vec<bool>,
+    /// The sequence that is looked at first.
+    turn: usize,
     /// By rows without guesses: steps with guesses since the last plain one.
     guessing: Vec<u32>,
 }
@@ -60,8 +63,9 @@ impl Depths {
             steps: Costs::new(rows),
             passes: Costs::new(sequences),
             sharing: Sharing::default(),
-            looks: Looks::default(),
-            plain: vec![0; rows + 1],
+            budget: Budget::default(),
+            looks: Vec::with_capacity(sequences),
+            turn: 0,
             guessing: vec![0; rows + 1],
         }
     }
@@ -72,28 +76,76 @@ impl Depths {
     /// Rows of prompts are not counted: their step takes longer, but hardly changes what guesses
     /// add to it.
     pub(crate) fn choose(&mut self, rows: usize, free: usize, chances: &[Chance]) -> Choice<'_> {
-        let Some(guessing) = self.guessing.get_mut(rows) else {
-            return Choice { depths: self.sharing.plain(chances.len()), is_look: false };
-        };
-        let plain = &mut self.plain[rows];
-        if *plain < PLAIN || *guessing >= GUESSING {
-            *plain = (*plain + 1).min(PLAIN);
+        self.looks.clear();
+        self.looks.resize(chances.len(), false);
+        if self.is_plain_due(rows) {
+            self.sharing.plain(chances.len());
+            return self.choice();
+        }
+        let speed = self.sharing.share(rows, free, chances, (&self.steps, &self.passes), GAIN);
+        let guesses: usize = self.sharing.depths().iter().sum();
+        self.look(rows + guesses, free.saturating_sub(guesses), chances, speed);
+        let is_plain = guesses == 0 && !self.looks.contains(&true);
+        self.guessing[rows] = if is_plain { 0 } else { self.guessing[rows] + 1 };
+        self.choice()
+    }
+
+    fn choice(&self) -> Choice<'_> {
+        let Self { sharing, looks, .. } = self;
+        Choice { depths: sharing.depths(), drafted: sharing.drafted(), looks }
+    }
+
+    /// Returns whether the next step with this many rows without guesses is to have none, so that
+    /// its time is known.
+    fn is_plain_due(&mut self, rows: usize) -> bool {
+        let Some(guessing) = self.guessing.get_mut(rows) else { return true };
+        let is_due = *guessing >= GUESSING || self.steps.count(rows) < PLAIN;
+        if is_due {
             *guessing = 0;
-            return Choice { depths: self.sharing.plain(chances.len()), is_look: false };
         }
-        if self.sharing.share(rows, free, chances, &self.steps, &self.passes, GAIN) {
-            *guessing += 1;
-            return Choice { depths: self.sharing.depths(), is_look: false };
+        is_due
+    }
+
+    /// Gives sequences without guesses one each, if there is time to lose: the next in turn, or all
+    /// for whom there is room if that takes less than half of the time for each. The step has
+    /// `rows` rows without them and room for `free` more, and runs at `speed` tokens a second.
+    fn look(&mut self, rows: usize, free: usize, chances: &[Chance], speed: f64) {
+        let count = chances.len();
+        // Sizes that may last much longer are left to guesses that are expected to be right.
+        let reach = self.steps.largest().saturating_sub(rows).max(1).min(free);
+        let depths = self.sharing.depths();
+        let best = |index: usize| chances[index].best(usize::MAX);
+        let waits = |index: &usize| depths[*index] == 0 && best(*index).0.most > 0;
+        let turns = (0..count).map(|offset| (self.turn + offset) % count);
+        let Some(first) = turns.clone().find(waits).filter(|_| reach > 0) else { return };
+        let time = |looks: usize, drafted: usize| {
+            let lost = self.steps.of(rows + looks) - self.steps.of(rows) + self.passes.of(drafted);
+            // What is thought to cost nothing takes some time too.
+            lost.max(LOOKING * self.steps.of(rows))
+        };
+        let drafted = |index: usize| usize::from(best(index).1);
+        let one = time(1, drafted(first));
+        let waiting = turns.filter(waits).take(reach);
+        let (looks, of_drafter) =
+            waiting.fold((0, 0), |sum, index| (sum.0 + 1, sum.1 + drafted(index)));
+        let all = time(looks, of_drafter);
+        let (looks, lost) = if all < 0.5 * looks as f64 * one { (looks, all) } else { (1, one) };
+        if !self.budget.take(lost, 1.0 / speed) {
+            return;
         }
-        *guessing = 0;
-        let look = self.looks.next(rows, free, chances, &self.steps, &self.passes);
-        Choice { depths: self.sharing.look(look), is_look: look.is_some() }
+        self.turn = first;
+        for index in (0..count).map(|offset| (first + offset) % count) {
+            let is_looked_at =
+                waits(&index) && self.looks.iter().filter(|&&is_look| is_look).count() < looks;
+            self.looks[index] = is_looked_at;
+        }
+        self.sharing.add(&self.looks, chances);
     }
 
     /// Learns from a step without rows of prompts.
     pub(crate) fn note_step(&mut self, rows: usize, seconds: f64) {
         self.steps.note(rows, seconds);
-        self.looks.earn(self.steps.of(rows).min(seconds));
+        self.budget.earn(self.steps.of(rows).min(seconds));
     }
 
     /// Learns from a drafter's pass, which made one guess for each of `sequences` sequences.
@@ -101,66 +153,49 @@ impl Depths {
         self.passes.note(sequences, seconds);
     }
 
-    /// Learns whether the guess of a look was right.
+    /// Learns whether the guess of a look was right. If it was, its sequence is looked at again.
     pub(crate) fn note_look(&mut self, is_right: bool) {
-        self.looks.note(is_right);
-    }
-}
-
-/// Single guesses where none pays.
-#[derive(Debug, Default)]
-struct Looks {
-    /// The seconds that looks may lose by now.
-    budget: f64,
-    /// The index of the sequence that is looked at next.
-    turn: usize,
-    /// The seconds that a right guess of the last look saves.
-    worth: f64,
-}
-
-impl Looks {
-    /// Takes note of a step's time.
-    fn earn(&mut self, seconds: f64) {
-        if seconds.is_finite() {
-            // What was earned long ago is not lost at once.
-            let most = self.budget.max(2.0 * seconds);
-            self.budget = (self.budget + LOOKING * seconds).min(most);
-        }
-    }
-
-    /// Returns the sequence that gets a guess, if there is time for one.
-    fn next(
-        &mut self,
-        rows: usize,
-        free: usize,
-        chances: &[Chance],
-        steps: &Costs,
-        passes: &Costs,
-    ) -> Option<usize> {
-        let count = chances.len();
-        let mut turns = (0..count).map(|offset| (self.turn + offset) % count);
-        let index = turns.find(|&index| chances[index].most > 0).filter(|_| free > 0)?;
-        let pass = if chances[index].is_drafted { passes.of(1) } else { 0.0 };
-        let lost = steps.of(rows + 1) - steps.of(rows) + pass;
-        // One that is thought to cost nothing is worth some time too.
-        let lost = lost.max(LOOKING * steps.of(rows));
-        if self.budget < lost {
-            return None;
-        }
-        self.budget -= lost;
-        self.worth = steps.of(rows) / count as f64;
-        self.turn = index;
-        Some(index)
-    }
-
-    /// Takes note of a look's result. A right guess saves what a token takes without guesses, and
-    /// its sequence is looked at again.
-    fn note(&mut self, is_right: bool) {
         if is_right {
-            self.budget += self.worth;
+            self.budget.give_back();
         } else {
             self.turn += 1;
         }
+    }
+}
+
+/// The time that looks may lose.
+#[derive(Debug, Default)]
+struct Budget {
+    /// Seconds that may be lost by now.
+    seconds: f64,
+    /// The seconds that a right guess saves.
+    worth: f64,
+}
+
+impl Budget {
+    /// Takes note of a step's time.
+    fn earn(&mut self, seconds: f64) {
+        if seconds.is_finite() && seconds > 0.0 {
+            // What was earned long ago is not lost at once.
+            let most = self.seconds.max(2.0 * seconds);
+            self.seconds = (self.seconds + LOOKING * seconds).min(most);
+        }
+    }
+
+    /// Takes the seconds that looks lose if all their guesses are wrong; `worth` is what each right
+    /// one saves. Returns whether there were as many.
+    fn take(&mut self, lost: f64, worth: f64) -> bool {
+        let is_affordable = self.seconds >= lost;
+        if is_affordable {
+            self.seconds -= lost;
+            self.worth = worth;
+        }
+        is_affordable
+    }
+
+    /// Takes note of a right guess.
+    fn give_back(&mut self) {
+        self.seconds += self.worth;
     }
 }
 

@@ -1,6 +1,6 @@
 //! The kinds of guesses, whose acceptance is kept apart.
 
-use super::depth::{Acceptance, Average};
+use super::depth::acceptance::{Acceptance, Average};
 use super::lookup;
 
 /// The number of kinds: those of [`Lookup`](lookup::Lookup), then a model's.

@@ -253,7 +253,6 @@ impl Drafter for ModelDrafter {
                 }
             }
             self.kv.forget();
-            guesses.iter_mut().for_each(Vec::clear);
         }
         drafted
     }

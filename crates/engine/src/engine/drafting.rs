@@ -1,12 +1,14 @@
 //! Adds guesses to steps, and learns from what became of them
 //! (`docs/decisions/034-drafts.md`).
 
+use std::time::Duration;
+
 use super::flight::Landed;
 use super::sequence::Sequence;
 use super::{Engine, Place};
-use crate::drafts::depth::{Chance, Depths};
+use crate::drafts::depth::{Chance, Depths, Supply};
 use crate::drafts::kinds::{Averages, Guessed, MODEL};
-use crate::drafts::lookup::Lookup;
+use crate::drafts::lookup::{Found, Lookup};
 use crate::drafts::{Ask, Drafter, Drafts, GUESSES_MAX};
 use crate::scheduler::Pick;
 
@@ -22,10 +24,10 @@ pub(super) struct Drafting {
     model: Option<Model>,
     depths: Depths,
     averages: Averages,
-    /// By pick of the step: what is guessed; kept for their memory.
+    /// By pick of the step: what is guessed.
     guesses: Vec<Guesses>,
     chances: Vec<Chance>,
-    /// The lists that a drafter fills; kept for their memory.
+    /// The lists that a drafter fills.
     lists: Vec<Vec<u32>>,
 }
 
@@ -40,8 +42,10 @@ struct Model {
 /// Guesses for a sequence.
 #[derive(Debug, Clone, Default)]
 struct Guesses {
-    kind: usize,
     tokens: Vec<u32>,
+    of: Guessed,
+    /// The number that a drafter is asked for.
+    asked: usize,
 }
 
 impl Drafting {
@@ -66,88 +70,80 @@ impl Drafting {
         picks: &[Pick],
         free: usize,
         context: usize,
-        clock: &dyn Fn() -> std::time::Duration,
+        clock: &dyn Fn() -> Duration,
     ) -> f64 {
         self.look_up(places, picks, free, context);
         let choice = self.depths.choose(picks.len(), free, &self.chances);
-        let is_look = choice.is_look;
-        let (mut deepest, mut drafted) = (0, 0);
-        for ((guesses, chance), &depth) in
-            self.guesses.iter_mut().zip(&mut self.chances).zip(choice.depths)
-        {
-            guesses.tokens.truncate(depth);
-            chance.most = depth;
-            if chance.is_drafted && depth > 0 {
-                deepest = deepest.max(depth);
-                drafted += 1;
+        for (index, guesses) in self.guesses[..picks.len()].iter_mut().enumerate() {
+            let (depth, is_drafted) = (choice.depths[index], choice.drafted[index]);
+            guesses.of.is_look = choice.looks[index];
+            guesses.asked = if is_drafted { depth } else { 0 };
+            guesses.tokens.truncate(depth - guesses.asked);
+            if is_drafted {
+                guesses.of.kind = MODEL;
             }
         }
-        let seconds = if drafted > 0 {
-            let begin = clock();
-            let has_guessed = self.ask_model(places, picks);
-            let seconds = clock().saturating_sub(begin).as_secs_f64();
-            if has_guessed {
-                self.depths.note_pass(drafted, seconds / deepest as f64);
-            }
-            seconds
-        } else {
-            0.0
-        };
+        let seconds = self.ask_model(places, picks, clock);
         for (pick, guesses) in picks.iter().zip(&self.guesses) {
-            if let Some(sequence) = places[pick.slot].running_mut() {
-                let guessed = Guessed { kind: guesses.kind, is_look };
-                sequence.guess(&guesses.tokens, guessed);
-            }
+            running(places, pick).guess(&guesses.tokens, guesses.of);
         }
         seconds
     }
 
-    /// Looks guesses up and notes the chances of each sequence, which are a drafter's where nothing
-    /// is found.
+    /// Looks guesses up and notes the chances of each sequence.
     fn look_up(&mut self, places: &mut [Place], picks: &[Pick], free: usize, context: usize) {
         self.chances.clear();
         let has_model = self.model.as_mut().is_some_and(Model::is_ready);
         for (pick, guesses) in picks.iter().zip(&mut self.guesses) {
             guesses.tokens.clear();
-            let sequence = places[pick.slot].running_mut().expect("a picked slot has a sequence");
+            let sequence = running(places, pick);
             let most = sequence.most_guesses(context).min(GUESSES_MAX).min(free);
             let found = self.lookup.as_mut().filter(|_| most > 0).and_then(|lookup| {
                 lookup.guess(&sequence.ask(pick.slot, most), &mut guesses.tokens)
             });
             let possible = sequence.possible(&guesses.tokens);
             guesses.tokens.truncate(possible);
-            let is_drafted = possible == 0 && has_model;
-            guesses.kind = found.filter(|_| !is_drafted).map_or(MODEL, |found| found.kind());
-            let rate = sequence.acceptances.rate(guesses.kind, &self.averages);
-            let most = if is_drafted { most } else { possible };
-            self.chances.push(Chance { most, rate, is_drafted });
+            guesses.of.kind = found.map_or(MODEL, Found::kind);
+            let rate = |kind| sequence.acceptances.rate(kind, &self.averages);
+            self.chances.push(Chance {
+                found: Supply { most: possible, rate: rate(guesses.of.kind) },
+                drafted: Supply { most: if has_model { most } else { 0 }, rate: rate(MODEL) },
+            });
         }
     }
 
-    /// Asks the drafter for the guesses that were chosen. Returns whether it gave any.
-    fn ask_model(&mut self, places: &mut [Place], picks: &[Pick]) -> bool {
-        let Some(model) = &mut self.model else { return false };
-        let mut asks: Vec<Ask<'_>> = Vec::with_capacity(picks.len());
-        for (pick, chance) in picks.iter().zip(&self.chances) {
-            if let Some(sequence) = places[pick.slot].running().filter(|_| chance.is_asked()) {
-                asks.push(sequence.ask(pick.slot, chance.most));
-            }
+    /// Asks the drafter for the guesses that were chosen. Returns the seconds that it took.
+    fn ask_model(
+        &mut self,
+        places: &mut [Place],
+        picks: &[Pick],
+        clock: &dyn Fn() -> Duration,
+    ) -> f64 {
+        let is_asked = |(_, guesses): &(&Pick, &mut Guesses)| guesses.asked > 0;
+        let Some(model) = &mut self.model else { return 0.0 };
+        let mut asks: Vec<Ask<'_>> = Vec::new();
+        for (pick, guesses) in picks.iter().zip(&mut self.guesses).filter(is_asked) {
+            let sequence = places[pick.slot].running().expect("a picked slot has a sequence");
+            asks.push(sequence.ask(pick.slot, guesses.asked));
         }
+        let Some(passes) = asks.iter().map(|ask| ask.most).max() else { return 0.0 };
         self.lists.resize_with(asks.len(), Vec::new);
         self.lists.iter_mut().for_each(Vec::clear);
-        if !model.draft(&asks, &mut self.lists) {
-            return false;
+        let begin = clock();
+        model.draft(&asks, &mut self.lists);
+        let seconds = clock().saturating_sub(begin).as_secs_f64();
+        let guessing = self.lists.iter().filter(|list| !list.is_empty()).count();
+        // Without guesses the drafter reads a prompt, or has failed.
+        if guessing > 0 {
+            self.depths.note_pass(guessing, seconds / passes as f64);
         }
-        let mut has_guessed = false;
-        let asked = self.guesses.iter_mut().zip(&self.chances).zip(picks);
-        let asked = asked.filter(|((_, chance), _)| chance.is_asked());
-        for (((guesses, chance), pick), list) in asked.zip(&self.lists) {
-            has_guessed |= !list.is_empty();
-            let list = &list[..list.len().min(chance.most)];
-            let Some(sequence) = places[pick.slot].running_mut() else { continue };
+        let asked = picks.iter().zip(&mut self.guesses).filter(is_asked);
+        for ((pick, guesses), list) in asked.zip(&self.lists) {
+            let sequence = running(places, pick);
+            let list = &list[..list.len().min(guesses.asked)];
             guesses.tokens.extend_from_slice(&list[..sequence.possible(list)]);
         }
-        has_guessed
+        seconds
     }
 
     /// Learns from what a step gave a sequence.
@@ -162,6 +158,11 @@ impl Drafting {
     }
 }
 
+/// Returns the sequence of a pick.
+fn running<'a>(places: &'a mut [Place], pick: &Pick) -> &'a mut Sequence {
+    places[pick.slot].running_mut().expect("a picked slot has a sequence")
+}
+
 impl Model {
     /// Returns whether it may be asked: some time has passed since its last failure.
     fn is_ready(&mut self) -> bool {
@@ -170,20 +171,13 @@ impl Model {
         is_ready
     }
 
-    /// Lets the drafter guess. Returns whether it did not fail.
-    fn draft(&mut self, asks: &[Ask<'_>], lists: &mut [Vec<u32>]) -> bool {
-        let Err(error) = self.drafter.draft(asks, lists) else { return true };
+    /// Lets the drafter guess.
+    fn draft(&mut self, asks: &[Ask<'_>], lists: &mut [Vec<u32>]) {
+        let Err(error) = self.drafter.draft(asks, lists) else { return };
+        lists.iter_mut().for_each(Vec::clear);
         self.failures = (self.failures + 1).min(FAILURES_MAX);
         self.pause = PAUSE << (self.failures - 1);
         tracing::warn!(%error, drafts = self.pause, "guessing failed; it is tried again after some steps");
-        false
-    }
-}
-
-impl Chance {
-    /// Returns whether a drafter is asked for guesses.
-    fn is_asked(&self) -> bool {
-        self.is_drafted && self.most > 0
     }
 }
 

@@ -3,7 +3,7 @@
 use std::panic::AssertUnwindSafe;
 
 use llguidance::JsonCompileOptions;
-use llguidance::api::TopLevelGrammar;
+use llguidance::api::{StopReason, TopLevelGrammar};
 use serde_json::Value;
 
 use super::error::GrammarError;
@@ -21,6 +21,21 @@ pub(super) fn guarded<T>(
 ) -> Result<T, GrammarError> {
     std::panic::catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|_| Err(GrammarError::Failed("the grammar library failed".to_owned())))
+}
+
+/// Returns whether the library sees nothing that could follow. It also stops if a limit is
+/// exceeded, which is not an end of the reply.
+pub(super) fn has_stopped(state: &llguidance::Matcher) -> Result<bool, GrammarError> {
+    match state.stop_reason() {
+        StopReason::NotStopped => Ok(false),
+        reason if reason.is_ok() => Ok(true),
+        reason => Err(failed(&reason)),
+    }
+}
+
+/// Returns an error of the library.
+pub(super) fn failed(error: &impl std::fmt::Display) -> GrammarError {
+    GrammarError::Failed(first_line(&error.to_string()))
 }
 
 /// Returns the grammar of a schema.

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use llguidance::api::StopReason;
-
 use super::error::GrammarError;
-use super::library::{first_line, guarded};
+use super::library::{failed, guarded, has_stopped};
+use super::scout::Scout;
 
 /// Classes of tokens, apart from the trie.
 pub(super) struct Tables {
@@ -30,6 +29,7 @@ pub struct Matcher {
     tables: Arc<Tables>,
     finished: bool,
     failure: Option<GrammarError>,
+    scout: Scout,
 }
 
 impl std::fmt::Debug for Matcher {
@@ -43,7 +43,7 @@ impl std::fmt::Debug for Matcher {
 
 impl Matcher {
     pub(super) fn new(state: llguidance::Matcher, tables: Arc<Tables>) -> Self {
-        Self { state, tables, finished: false, failure: None }
+        Self { state, tables, finished: false, failure: None, scout: Scout::default() }
     }
 
     /// Returns the number of words of 32 tokens that a mask needs: vocabulary / 32, rounded up.
@@ -108,12 +108,36 @@ impl Matcher {
                 return Err(GrammarError::TokenRefused { token });
             }
             match self.state.try_consume_tokens(&[token]) {
-                Ok(1) => Ok(()),
+                Ok(1) => {
+                    self.scout.note(token);
+                    Ok(())
+                }
                 Ok(_) => Err(GrammarError::TokenRefused { token }),
                 Err(error) => Err(failed(&error)),
             }
         });
         self.keep(outcome)
+    }
+
+    /// Returns how many of these tokens, from the first on, [`Matcher::accept`] would take one
+    /// after the other. Changes nothing: masks and errors that follow are the same as without this
+    /// call.
+    ///
+    /// The first call copies the state, which takes about as long as making a matcher. Returns 0 if
+    /// the library fails, and always after it has failed three times in this.
+    pub fn follow(&mut self, tokens: &[u32]) -> usize {
+        if tokens.is_empty() || self.check().is_err() {
+            return 0;
+        }
+        let tables = &self.tables;
+        let text = tokens.iter().take_while(|&&token| tables.is_text(token)).count();
+        let after = tokens.get(text);
+        let then_end = after.is_some_and(|token| tables.ends.binary_search(token).is_ok());
+        let outcome = guarded(|| self.scout.follow(&self.state, &tokens[..text], then_end));
+        outcome.unwrap_or_else(|_| {
+            self.scout.fail();
+            0
+        })
     }
 
     /// Returns whether the reply so far satisfies the grammar, so that it may end here.
@@ -136,21 +160,7 @@ impl Matcher {
     }
 }
 
-/// Returns whether the library sees nothing that could follow. It also stops if a limit is
-/// exceeded, which is not an end of the reply.
-fn has_stopped(state: &llguidance::Matcher) -> Result<bool, GrammarError> {
-    match state.stop_reason() {
-        StopReason::NotStopped => Ok(false),
-        reason if reason.is_ok() => Ok(true),
-        reason => Err(failed(&reason)),
-    }
-}
-
 /// Returns whether the reply may end here.
 fn may_end(state: &mut llguidance::Matcher) -> Result<bool, GrammarError> {
     Ok(has_stopped(state)? || state.is_accepting().map_err(|error| failed(&error))?)
-}
-
-fn failed(error: &impl std::fmt::Display) -> GrammarError {
-    GrammarError::Failed(first_line(&error.to_string()))
 }

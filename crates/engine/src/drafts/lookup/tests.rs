@@ -1,6 +1,5 @@
 use std::sync::LazyLock;
 
-use crate::sampling::{SamplingParams, Stream};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -8,12 +7,14 @@ use super::chains::{LEAST, LONGEST, PLACES, common_end, hash};
 use super::earlier::{CONTEXT, GENERATION};
 use super::*;
 use crate::events::SequenceId;
+use crate::sampling::{SamplingParams, Stream};
 
 /// No test draws.
 static STREAM: LazyLock<Stream> = LazyLock::new(|| Stream::new(SamplingParams::greedy()));
 
 fn ask(id: u64, tokens: &[u32], most: usize) -> Ask<'_> {
-    Ask { id: SequenceId(id), slot: 0, scope: Scope::default(), tokens, most, stream: &STREAM }
+    let scope = Scope::default();
+    Ask { id: SequenceId(id), slot: 0, scope, tokens, most, stream: &STREAM }
 }
 
 fn guess(lookup: &mut Lookup, ask: &Ask<'_>) -> (Option<Found>, Vec<u32>) {
@@ -105,7 +106,7 @@ proptest! {
                     && common_end(&text[..end], &tokens) == length
             };
             let stands = |text: &&[u32]| (LEAST..text.len()).any(|end| is_whole(text, end));
-            prop_assert!(kept.iter().any(|text| stands(text)), "{:?} after {}", following, length);
+            prop_assert!(kept.iter().any(stands), "{:?} after {}", following, length);
         }
     }
 }
