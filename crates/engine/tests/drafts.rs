@@ -105,7 +105,7 @@ struct Alternating {
 
 impl Constraint for Alternating {
     fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String> {
-        mask.fill(if self.accepted % 2 == 0 { 0xAAAA_AAAA } else { 0x5555_5555 });
+        mask.fill(if self.accepted.is_multiple_of(2) { 0xAAAA_AAAA } else { 0x5555_5555 });
         Ok(())
     }
 
