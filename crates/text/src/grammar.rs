@@ -20,7 +20,8 @@
 //! Its cost (`examples/grammar_bench.rs` in the development profile, a made-up vocabulary of
 //! 262,144 tokens, two cores of a server processor under load): the trie of the tokens takes 1.8 s
 //! once and 98 MiB; a schema of ten fields compiles in 4 ms and keeps about 0.15 MiB; a matcher
-//! starts in 0.06 ms; a mask takes 25 µs in the median and 6 ms at worst.
+//! starts in 0.06 ms; a mask takes 25 µs in the median and 6 ms at worst; following seven guesses
+//! takes 4 µs in the median, and 0.1 ms the first time.
 
 mod cache;
 mod calls;

@@ -120,7 +120,7 @@ fn guesses(matcher: &Matcher, fresh: &Grammar, before: &[u32], seed: &mut u64) -
     let mut guesses = Vec::new();
     for _ in 0..next(seed) % 9 {
         let vocabulary = mask.len() * 32;
-        let chosen = if copy.allowed(&mut mask).is_ok() && next(seed) % 8 > 0 {
+        let chosen = if copy.allowed(&mut mask).is_ok() && !next(seed).is_multiple_of(8) {
             let from = next(seed) % vocabulary;
             let is_allowed = |id: &usize| mask[id / 32] >> (id % 32) & 1 == 1;
             (from..vocabulary).chain(0..from).find(is_allowed).unwrap()
@@ -168,7 +168,7 @@ proptest! {
         let (mut mask, mut other) = (vec![0; plain.mask_words()], vec![0; plain.mask_words()]);
         for (at, &id) in ids.iter().chain(&end).enumerate().take(60) {
             for _ in 0..next(&mut seed) % 3 {
-                let guesses = if next(&mut seed) % 2 == 0 {
+                let guesses = if next(&mut seed).is_multiple_of(2) {
                     guesses(&plain, grammar, &ids[..at], &mut seed)
                 } else {
                     ids[at..].iter().chain(&end).chain(&end).take(9).copied().collect()
