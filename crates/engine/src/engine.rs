@@ -3,6 +3,8 @@
 mod admission;
 mod drafting;
 mod flight;
+mod guesses;
+mod place;
 mod precision;
 mod prefixes;
 mod sequence;
@@ -30,12 +32,12 @@ use crate::request::{Job, Limits, Request};
 use crate::rows::{self, RowLogits, Rows};
 use crate::sampling::Workspace;
 use crate::scheduler::{Pick, Scheduler};
-use crate::scope::Scope;
 use crate::status::Status;
 use crate::traffic::Traffic;
 use drafting::Drafting;
 use flight::{Flight, Landed};
-use precision::{Computed, Precision};
+use place::{Kept, Place};
+use precision::Precision;
 use prefixes::Prefixes;
 use sequence::Sequence;
 
@@ -50,8 +52,8 @@ const QUEUE_CONTEXTS: usize = 256;
 /// pieces beside decoding sequences. If a sequence finds no memory, the one that is last in rank
 /// gives way: it is queued again and later recomputed from its tokens.
 ///
-/// [`Engine::step_into`] allocates nothing for a token except for log-probabilities, constraints and
-/// guesses of a model. Requests that begin and end do allocate.
+/// [`Engine::step_into`] allocates nothing for a token except for log-probabilities, constraints
+/// and guesses of a model. Requests that begin and end do allocate.
 pub struct Engine {
     program: Box<dyn Program>,
     limits: Limits,
@@ -86,81 +88,6 @@ pub struct Engine {
     prefixes: Option<Prefixes>,
     /// What guesses tokens, if anything does.
     drafting: Option<Box<Drafting>>,
-}
-
-/// What the engine knows about a slot.
-enum Place {
-    /// A running sequence.
-    Running(Rank, Box<Sequence>),
-    /// A sequence that ended.
-    Kept(Kept),
-}
-
-/// What is known about a sequence that ended.
-#[derive(Default)]
-struct Kept {
-    /// The tokens. The first [`KvCache::length`] of them are in the cache.
-    tokens: Vec<u32>,
-    /// How its positions were computed.
-    computed: Computed,
-    /// The requests that may use it.
-    scope: Scope,
-}
-
-impl Place {
-    fn tokens(&self) -> &[u32] {
-        match self {
-            Place::Running(_, sequence) => &sequence.tokens,
-            Place::Kept(kept) => &kept.tokens,
-        }
-    }
-
-    fn scope(&self) -> Scope {
-        match self {
-            Place::Running(_, sequence) => sequence.scope,
-            Place::Kept(kept) => kept.scope,
-        }
-    }
-
-    fn computed(&self) -> Computed {
-        match self {
-            Place::Running(_, sequence) => sequence.computed(),
-            Place::Kept(kept) => kept.computed,
-        }
-    }
-
-    /// Returns the number of leading tokens that it shares with a sequence and whose positions the
-    /// sequence may use ([`Computed::serves`]). Sequences of different scopes share nothing.
-    fn common(&self, sequence: &Sequence) -> usize {
-        if self.scope() != sequence.scope {
-            return 0;
-        }
-        let common = common_length(self.tokens(), &sequence.tokens);
-        self.computed().serves(sequence.computed(), common)
-    }
-
-    fn running(&self) -> Option<&Sequence> {
-        match self {
-            Place::Running(_, sequence) => Some(sequence),
-            Place::Kept(_) => None,
-        }
-    }
-
-    fn running_mut(&mut self) -> Option<&mut Sequence> {
-        match self {
-            Place::Running(_, sequence) => Some(sequence),
-            Place::Kept(_) => None,
-        }
-    }
-}
-
-/// Returns the number of leading tokens that two lists share. Compares in pieces, which the
-/// compiler vectorises, because waiting requests are compared before each step.
-fn common_length(a: &[u32], b: &[u32]) -> usize {
-    const PIECE: usize = 64;
-    let pieces = a.chunks_exact(PIECE).zip(b.chunks_exact(PIECE));
-    let whole = PIECE * pieces.take_while(|(a, b)| a == b).count();
-    whole + a[whole..].iter().zip(&b[whole..]).take_while(|(a, b)| a == b).count()
 }
 
 fn system_clock() -> Box<dyn Fn() -> Duration + Send> {

@@ -1,11 +1,11 @@
-//! Adds guesses to steps, and learns from what became of them
+//! Finds guesses for the sequences of a step, and learns from what became of them
 //! (`docs/decisions/034-drafts.md`).
 
 use std::time::Duration;
 
 use super::flight::Landed;
+use super::place::Place;
 use super::sequence::Sequence;
-use super::{Engine, Place};
 use crate::drafts::depth::{Chance, Depths, Supply};
 use crate::drafts::kinds::{Averages, Guessed, MODEL};
 use crate::drafts::lookup::{Found, Lookup};
@@ -20,9 +20,9 @@ const FAILURES_MAX: u32 = 8;
 
 /// What an engine guesses with, and what it knows of it.
 pub(super) struct Drafting {
-    lookup: Option<Lookup>,
+    pub(super) lookup: Option<Lookup>,
     model: Option<Model>,
-    depths: Depths,
+    pub(super) depths: Depths,
     averages: Averages,
     /// By pick of the step: what is guessed.
     guesses: Vec<Guesses>,
@@ -49,7 +49,7 @@ struct Guesses {
 }
 
 impl Drafting {
-    fn new(drafts: Drafts, slots: usize, rows: usize) -> Self {
+    pub(super) fn new(drafts: Drafts, slots: usize, rows: usize) -> Self {
         let model = |drafter| Model { drafter, failures: 0, pause: 0 };
         Self {
             lookup: drafts.lookup.then(|| Lookup::new(slots)),
@@ -64,7 +64,7 @@ impl Drafting {
 
     /// Finds guesses for the sequences of a step, which has room for `free` more rows, and gives
     /// each as many as pay. Returns the seconds that a drafter took by `clock`.
-    fn guess(
+    pub(super) fn guess(
         &mut self,
         places: &mut [Place],
         picks: &[Pick],
@@ -147,7 +147,7 @@ impl Drafting {
     }
 
     /// Learns from what a step gave a sequence.
-    fn note(&mut self, sequence: &mut Sequence, landed: &Landed) {
+    pub(super) fn note(&mut self, sequence: &mut Sequence, landed: &Landed) {
         let Landed { guessed, confirmed, guesses: Guessed { kind, is_look }, .. } = *landed;
         // The guess at which a text ended was not compared with anything.
         let compared = if landed.outcome.is_end() { confirmed } else { guessed };
@@ -177,92 +177,7 @@ impl Model {
         lists.iter_mut().for_each(Vec::clear);
         self.failures = (self.failures + 1).min(FAILURES_MAX);
         self.pause = PAUSE << (self.failures - 1);
-        tracing::warn!(%error, drafts = self.pause, "guessing failed; it is tried again after some steps");
-    }
-}
-
-impl Engine {
-    /// Sets what guesses tokens; without any, each step gives a sequence one token. Guesses change
-    /// how fast tokens come, never which (`docs/decisions/034-drafts.md`), and take only rows that
-    /// steps have free: the Program's most rows with logits bound them.
-    pub fn set_drafts(&mut self, drafts: Drafts) {
-        let guesses = drafts.lookup || drafts.drafter.is_some();
-        let width = self.program.facts().options.width;
-        let rows = width.tokens.min(width.outputs);
-        let drafting = || Box::new(Drafting::new(drafts, self.places.len(), rows));
-        self.drafting = guesses.then(drafting);
-    }
-
-    /// Adds guesses to the picks of decoding sequences. Steps with rows of prompts get none. Returns
-    /// the seconds that a drafter took.
-    pub(super) fn draft(&mut self) -> f64 {
-        let Some(drafting) = &mut self.drafting else { return 0.0 };
-        if self.picks.iter().any(|pick| pick.prefill) {
-            return 0.0;
-        }
-        let width = self.program.facts().options.width;
-        let free = width.tokens.min(width.outputs).saturating_sub(self.picks.len());
-        let context = self.limits.context;
-        let seconds =
-            drafting.guess(&mut self.places, &self.picks, free, context, self.clock.as_ref());
-        self.status.draft_seconds += seconds;
-        for pick in &mut self.picks {
-            let guesses = self.places[pick.slot].running().map_or(0, |s| s.guesses().len());
-            pick.rows += guesses;
-            pick.outputs += guesses;
-        }
-        seconds
-    }
-
-    /// Drops all guesses of the picked step. Returns whether there were any.
-    pub(super) fn drop_guesses(&mut self) -> bool {
-        let mut had_some = false;
-        for pick in &mut self.picks {
-            let Some(sequence) = self.places[pick.slot].running_mut() else { continue };
-            let guesses = sequence.guesses().len();
-            pick.rows -= guesses;
-            pick.outputs -= guesses;
-            had_some |= sequence.drop_guesses();
-        }
-        had_some
-    }
-
-    /// Learns from a step that has landed. `rows` are its rows, `busy` is its time in seconds;
-    /// `None` for a step with rows of prompts.
-    pub(super) fn note_guesses(&mut self, plain: Option<(usize, f64)>) {
-        let Some(drafting) = &mut self.drafting else { return };
-        if let Some((rows, busy)) = plain {
-            drafting.depths.note_step(rows, busy);
-        }
-        for (pick, landed) in self.picks.iter().zip(&self.landings) {
-            let Some(sequence) = self.places[pick.slot].running_mut() else { continue };
-            if landed.guessed == 0 {
-                continue;
-            }
-            self.status.drafted_tokens += landed.guessed as u64;
-            self.status.accepted_tokens += landed.confirmed as u64;
-            sequence.statistics.drafted_tokens += landed.guessed;
-            sequence.statistics.accepted_tokens += landed.confirmed;
-            drafting.note(sequence, landed);
-        }
-    }
-
-    /// Keeps the answer of a sequence that has ended, for guesses.
-    pub(super) fn learn(&mut self, sequence: &Sequence) {
-        let lookup = self.drafting.as_mut().and_then(|drafting| drafting.lookup.as_mut());
-        if let Some(lookup) = lookup {
-            lookup.learn(sequence.scope, &sequence.tokens, sequence.prompt);
-        }
-    }
-
-    /// Gives back what is kept to guess for the sequence in a slot.
-    pub(super) fn stop_guessing(&mut self, slot: usize) {
-        if let Some(sequence) = self.places[slot].running_mut() {
-            sequence.drop_guesses();
-        }
-        let lookup = self.drafting.as_mut().and_then(|drafting| drafting.lookup.as_mut());
-        if let Some(lookup) = lookup {
-            lookup.end(slot);
-        }
+        let drafts = self.pause;
+        tracing::warn!(%error, drafts, "guessing failed; it is tried again after some steps");
     }
 }

@@ -1,0 +1,92 @@
+//! Adds guesses to steps, and takes note of what became of them.
+
+use super::Engine;
+use super::drafting::Drafting;
+use super::sequence::Sequence;
+use crate::drafts::Drafts;
+
+impl Engine {
+    /// Sets what guesses tokens; without any, each step gives a sequence one token. Guesses change
+    /// how fast tokens come, never which (`docs/decisions/034-drafts.md`), and take only rows that
+    /// steps have free: the Program's most rows with logits bound them.
+    pub fn set_drafts(&mut self, drafts: Drafts) {
+        let guesses = drafts.lookup || drafts.drafter.is_some();
+        let width = self.program.facts().options.width;
+        let rows = width.tokens.min(width.outputs);
+        let drafting = || Box::new(Drafting::new(drafts, self.places.len(), rows));
+        self.drafting = guesses.then(drafting);
+    }
+
+    /// Adds guesses to the picks of decoding sequences. Steps with rows of prompts get none. Returns
+    /// the seconds that a drafter took.
+    pub(super) fn draft(&mut self) -> f64 {
+        let Some(drafting) = &mut self.drafting else { return 0.0 };
+        if self.picks.iter().any(|pick| pick.prefill) {
+            return 0.0;
+        }
+        let width = self.program.facts().options.width;
+        let free = width.tokens.min(width.outputs).saturating_sub(self.picks.len());
+        let context = self.limits.context;
+        let seconds =
+            drafting.guess(&mut self.places, &self.picks, free, context, self.clock.as_ref());
+        self.status.draft_seconds += seconds;
+        for pick in &mut self.picks {
+            let guesses = self.places[pick.slot].running().map_or(0, |s| s.guesses().len());
+            pick.rows += guesses;
+            pick.outputs += guesses;
+        }
+        seconds
+    }
+
+    /// Drops all guesses of the picked step. Returns whether there were any.
+    pub(super) fn drop_guesses(&mut self) -> bool {
+        let mut had_some = false;
+        for pick in &mut self.picks {
+            let Some(sequence) = self.places[pick.slot].running_mut() else { continue };
+            let guesses = sequence.guesses().len();
+            pick.rows -= guesses;
+            pick.outputs -= guesses;
+            had_some |= sequence.drop_guesses();
+        }
+        had_some
+    }
+
+    /// Learns from a step that has landed. `rows` are its rows, `busy` is its time in seconds;
+    /// `None` for a step with rows of prompts.
+    pub(super) fn note_guesses(&mut self, plain: Option<(usize, f64)>) {
+        let Some(drafting) = &mut self.drafting else { return };
+        if let Some((rows, busy)) = plain {
+            drafting.depths.note_step(rows, busy);
+        }
+        for (pick, landed) in self.picks.iter().zip(&self.landings) {
+            let Some(sequence) = self.places[pick.slot].running_mut() else { continue };
+            if landed.guessed == 0 {
+                continue;
+            }
+            self.status.drafted_tokens += landed.guessed as u64;
+            self.status.accepted_tokens += landed.confirmed as u64;
+            sequence.statistics.drafted_tokens += landed.guessed;
+            sequence.statistics.accepted_tokens += landed.confirmed;
+            drafting.note(sequence, landed);
+        }
+    }
+
+    /// Keeps the answer of a sequence that has ended, for guesses.
+    pub(super) fn learn(&mut self, sequence: &Sequence) {
+        let lookup = self.drafting.as_mut().and_then(|drafting| drafting.lookup.as_mut());
+        if let Some(lookup) = lookup {
+            lookup.learn(sequence.scope, &sequence.tokens, sequence.prompt);
+        }
+    }
+
+    /// Gives back what is kept to guess for the sequence in a slot.
+    pub(super) fn stop_guessing(&mut self, slot: usize) {
+        if let Some(sequence) = self.places[slot].running_mut() {
+            sequence.drop_guesses();
+        }
+        let lookup = self.drafting.as_mut().and_then(|drafting| drafting.lookup.as_mut());
+        if let Some(lookup) = lookup {
+            lookup.end(slot);
+        }
+    }
+}
