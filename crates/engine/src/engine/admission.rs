@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use trine_backend::BLOCK;
 
+use super::Engine;
+use super::place::{Kept, Place};
 use super::sequence::{Sequence, Turn};
-use super::{Engine, Kept, Place};
 use crate::error::EngineError;
 use crate::events::{Event, Finish};
 use crate::kv::Lease;

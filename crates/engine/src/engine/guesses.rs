@@ -17,8 +17,8 @@ impl Engine {
         self.drafting = guesses.then(drafting);
     }
 
-    /// Adds guesses to the picks of decoding sequences. Steps with rows of prompts get none. Returns
-    /// the seconds that a drafter took.
+    /// Adds guesses to the picks of decoding sequences. Steps with rows of prompts get none.
+    /// Returns the seconds that a drafter took.
     pub(super) fn draft(&mut self) -> f64 {
         let Some(drafting) = &mut self.drafting else { return 0.0 };
         if self.picks.iter().any(|pick| pick.prefill) {

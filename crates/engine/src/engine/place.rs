@@ -16,7 +16,8 @@ pub(super) enum Place {
 /// What is known about a sequence that ended.
 #[derive(Default)]
 pub(super) struct Kept {
-    /// The tokens. The first [`KvCache::length`] of them are in the cache.
+    /// The tokens. The first [`KvCache::length`](crate::kv::KvCache::length) of
+    /// them are in the cache.
     pub(super) tokens: Vec<u32>,
     /// How its positions were computed.
     pub(super) computed: Computed,

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use trine_backend::{BLOCK, BackendError, KvPage, SequenceView};
 
+use super::Engine;
+use super::place::{Kept, Place};
 use super::prefixes::{Prefix, Prefixes, Reading, WORTH_KEEPING};
 use super::sequence::{Sequence, Turn};
-use super::{Engine, Kept, Place};
 use crate::disk::{Origin, PageKey, PageStore, Spill};
 use crate::error::EngineError;
 use crate::kv::Lost;
