@@ -12,7 +12,7 @@ use trine_model::{Heads, KvType};
 use trine_vulkan::dispatch::{Dispatch, Span};
 use trine_vulkan::kernels::attention::{
     AttendDecodeShape, AttendMatrixShape, AttendTileShape, Attention, DecodeLaunch, FrameAddresses,
-    Fused, KvCache, MatrixLaunch, MatrixOutput, TileLaunch,
+    Fused, KvCache, MatrixLaunch, MatrixOutput, OwnRows, TileLaunch,
 };
 use trine_vulkan::kernels::elements::{ElementWork, ElementsLaunch};
 use trine_vulkan::kernels::embed::EmbedLaunch;
@@ -391,6 +391,7 @@ impl Report {
             frame: self.span(1 << 16).address,
             tables: self.span(1 << 16).address,
             tiles: self.span(1 << 16).address,
+            picks: 0,
         };
         let bytes = KvCache::bytes(kind, heads.kv, heads.dim, 1024);
         let span = self.span(bytes as usize);
@@ -401,12 +402,15 @@ impl Report {
         for rows in NARROW {
             let shape = AttendDecodeShape::suited(self.gpu.capabilities(), &attention, rows);
             let fused = Fused {
-                key: self.floats(1, kv_columns),
-                value: self.floats(1, kv_columns),
                 query_norm: Some(norm),
-                key_norm: Some(norm),
                 rope: Some(rope),
                 epsilon: EPSILON,
+                own: Some(OwnRows {
+                    key: self.floats(1, kv_columns),
+                    value: self.floats(1, kv_columns),
+                    key_norm: Some(norm),
+                    value_norm: false,
+                }),
             };
             let launch = DecodeLaunch {
                 attention,
@@ -449,7 +453,7 @@ impl Report {
             rows,
             dim: heads.dim,
             query: Some(turned),
-            stored: Some(Stored { key, value, cache, key_norm: Some(norm) }),
+            stored: Some(Stored { key, value, cache, key_norm: Some(norm), value_norm: false }),
             rope: Some(rope),
             epsilon: EPSILON,
         };
@@ -473,7 +477,7 @@ impl Report {
         let source = self.floats(rows, columns);
         let picks = self.span(4 * rows).address;
         let works = [
-            ("gate", ElementWork::Geglu { gate: source, up: source }),
+            ("gate", ElementWork::Geglu { gate: source, up: source, stride: columns }),
             ("addition", ElementWork::Add { source }),
             ("softcap", ElementWork::Softcap { cap: 30.0 }),
             ("selection of rows", ElementWork::Select { source, picks }),

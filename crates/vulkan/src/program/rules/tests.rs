@@ -171,7 +171,7 @@ fn a_norm_gives_the_operand_that_it_is_converted_to() {
     let normed = plan(&[norm(A, B), matmul(B, V, C)], C);
     eight().expect(
         &normed,
-        &[norm_gives_operand],
+        &[rows_give_operand],
         &[
             "norm %0 f32[8,256] x n -> %1 halves[8,256]",
             "matmul %1 halves[8,256] x v:q4_0 -> %2 f32[8,256]",
@@ -183,12 +183,12 @@ fn a_norm_gives_the_operand_that_it_is_converted_to() {
         plan(&[norm(A, B), matmul(B, V, C), matmul(B, F, D)], D),
         plan(&[norm(A, B), matmul(B, V, C)], B),
     ] {
-        assert_eq!(eight().walked(&plan, &[norm_gives_operand])[1][0], rows_too);
+        assert_eq!(eight().walked(&plan, &[rows_give_operand])[1][0], rows_too);
     }
     // What is not the result of a norm stays converted.
-    eight().refuses(&plan(&[matmul(A, F, B), matmul(B, V, C)], C), &[norm_gives_operand]);
+    eight().refuses(&plan(&[matmul(A, F, B), matmul(B, V, C)], C), &[rows_give_operand]);
     let added = [norm(A, B), Op::Add { source: A, target: B }, matmul(B, V, C)];
-    eight().refuses(&plan(&added, C), &[norm_gives_operand]);
+    eight().refuses(&plan(&added, C), &[rows_give_operand]);
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn attention_of_one_row_gives_fixed_point() {
 
 #[test]
 fn a_gated_product_after_a_norm_gives_halves() {
-    let rules: [Rule; 3] = [convert_once, norm_gives_operand, gated_gives_operand];
+    let rules: [Rule; 3] = [convert_once, rows_give_operand, gated_gives_operand];
     let normed = plan(&[norm(A, B), gated(B, C), matmul(C, V, D)], D);
     let found = &eight().walked(&normed, &rules)[1];
     assert_eq!(found[1], "matmul + geglu %1 halves[8,256] x v:q4_0, w:q4_0 -> %2 halves[8,256]");
@@ -287,7 +287,7 @@ fn a_gated_product_of_one_row_interleaves_it_for_its_only_reader() {
 
 #[test]
 fn a_product_norms_its_row_itself() {
-    let rules: [Rule; 2] = [norm_gives_operand, product_norms];
+    let rules: [Rule; 2] = [rows_give_operand, product_norms];
     for (capabilities, kernel) in [(h200(), "stream"), (narrow(), "matvec")] {
         let expected = format!("norm + {kernel} %0 f32[1,256] x n, v:q4_0 -> %1 f32[1,256]");
         one(capabilities.clone()).expect(
