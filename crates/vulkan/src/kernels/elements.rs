@@ -10,6 +10,8 @@ use crate::shaders::Shader;
 
 /// Invocations of a workgroup.
 const LOCAL: usize = 256;
+/// Elements that hardly fill a device.
+const LITTLE: usize = 1 << 18;
 
 /// What is done to each element.
 #[derive(Debug, Clone, Copy)]
@@ -138,7 +140,11 @@ impl ElementsLaunch {
             link: Link::Able {
                 offset: std::mem::offset_of!(Args, chain),
                 early: None,
-                fill: Fill::Little,
+                fill: if self.rows * self.columns <= LITTLE {
+                    Fill::Little
+                } else {
+                    Fill::Anywhere
+                },
             },
         })
     }

@@ -44,7 +44,7 @@ const KEPT_MAX: u32 = 16;
 const KEPT_WELL: u32 = 6;
 
 /// Most elements of a matrix of floats whose product with one row can be part of a chain.
-const CHAINED_ELEMENTS_MAX: usize = 1 << 20;
+pub const CHAINED_ELEMENTS_MAX: usize = 1 << 20;
 
 /// How the work is laid out on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

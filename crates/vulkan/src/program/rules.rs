@@ -8,11 +8,13 @@
 
 use super::graph::{
     AttendKernel, AttendWork, Before, ElementsKind, Form, Graph, HeadsWork, Home, Input, Made,
-    NormWork, OperandValue, Output, Prepare, ProductKernel, ProductWork, Turn, ValueId, Work,
+    NormWork, OperandValue, Output, Prepare, ProductKernel, ProductWork, Touch, Turn, ValueId,
+    Work,
 };
 use super::passes::Attended;
 use super::selection::Selection;
 use super::streams::First;
+use crate::kernels::matvec::CHAINED_ELEMENTS_MAX;
 use crate::kernels::operand::OperandKind;
 
 mod streams;
@@ -22,7 +24,7 @@ mod streams;
 type Rule = fn(&mut Graph, usize, &Selection) -> bool;
 
 /// The rules, in the order in which they walk the graph.
-const RULES: [Rule; 17] = [
+const RULES: [Rule; 18] = [
     streams::route,
     streams::route_adds,
     streams::route_finishes,
@@ -40,6 +42,7 @@ const RULES: [Rule; 17] = [
     queries_turn,
     attention_prepares,
     attention_turns,
+    small_products_first,
 ];
 
 /// Applies every rule wherever it fits.
@@ -363,6 +366,30 @@ fn attention_prepares(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     }
     graph.nodes.remove(index);
     true
+}
+
+/// Puts a product of one row with a small matrix of floats before a product that it does not need.
+/// Beside the launch before that, such as attention, there is room for it, while large workgroups
+/// would have to end first.
+fn small_products_first(graph: &mut Graph, index: usize, _: &Selection) -> bool {
+    let [first, second, ..] = &graph.nodes[index..] else { return false };
+    let (Work::Product(large), Work::Product(small)) = (&first.work, &second.work) else {
+        return false;
+    };
+    let mut needs = false;
+    first.work.touches(&mut |touch| {
+        needs |= matches!(touch, Touch::Write(form) if second.work.reads(form.id()));
+    });
+    let one_row = graph.width.of(first.rows) == 1 && graph.width.of(second.rows) == 1;
+    let Output::Parts(parts) = &small.output else { return false };
+    let rows: usize = parts.iter().map(|&part| graph.value(part).columns).sum();
+    let is_small =
+        small.joint.format.is_float() && rows * small.joint.columns <= CHAINED_ELEMENTS_MAX;
+    let fits = one_row && !needs && is_small && !large.joint.format.is_float();
+    if fits {
+        graph.nodes.swap(index, index + 1);
+    }
+    fits
 }
 
 #[cfg(test)]

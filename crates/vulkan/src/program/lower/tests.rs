@@ -283,5 +283,10 @@ fn a_layer_of_several_streams_is_thirteen_launches() {
         // What the last layer adds to its streams is added by itself.
         assert_eq!(counts, [13, 13, 12, 12, 12, 16], "{}", Printed::new(&graph, &plan));
         assert_eq!(conversions(&graph), 0);
+        // The second low-rank product stands beside attention.
+        let labels: Vec<&str> = graph.nodes.iter().map(|node| node.label.as_str()).collect();
+        let at = |name: &str| labels.iter().position(|label| *label == name).unwrap();
+        assert_eq!(at("blk.1.laurel_delta"), at("blk.1.attend") + 1, "{labels:?}");
+        assert_eq!(at("blk.1.attn_delta"), at("blk.1.attend") + 2, "{labels:?}");
     }
 }

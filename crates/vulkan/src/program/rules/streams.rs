@@ -97,7 +97,10 @@ fn found_route(graph: &Graph, index: usize) -> Option<(usize, RouteWork)> {
     };
     let count = if difference.is_some() { 6 } else { 5 };
     let is_last = |id: &ValueId| !graph.is_read_from(index + count, *id);
+    let columns = |id: ValueId| graph.value(id).columns;
     let fits = is_chain
+        && columns(product) == inputs.len()
+        && columns(result) == inputs.len() * sources.len()
         && graph.value(inputs[0]).columns <= COLUMNS_MAX
         && inputs.iter().all(is_last)
         && inputs.iter().all(|id| inputs.iter().filter(|other| *other == id).count() == 1);
@@ -238,3 +241,6 @@ pub(super) fn sum_norms_result(graph: &mut Graph, index: usize, _: &Selection) -
     }
     fits
 }
+
+#[cfg(test)]
+mod tests;
