@@ -25,7 +25,7 @@ use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::dispatch::Dispatch;
 use trine_vulkan::kernels::attention::{
     AttendDecodeShape, AttendMatrixShape, AttendTileShape, Attention, DecodeLaunch, FrameAddresses,
-    Fused, KV_BLOCK, KvCache, MatrixLaunch, MatrixOutput, TILE_ROWS, TileLaunch,
+    Fused, KV_BLOCK, KvCache, MatrixLaunch, MatrixOutput, OwnRows, TILE_ROWS, TileLaunch,
 };
 use trine_vulkan::kernels::heads::{HeadsLaunch, Stored, Turned, turns};
 use trine_vulkan::raw::memory::{Buffer, Place};
@@ -229,7 +229,7 @@ impl Bed {
             gpu: gpu.clone(),
             attention,
             caches,
-            frame: FrameAddresses { frame: first, tables: second, tiles: third },
+            frame: FrameAddresses { frame: first, tables: second, tiles: third, picks: 0 },
             rows,
             tiles: tiles.len(),
             query: upload(gpu, &values(rows * heads.query * heads.dim)),
@@ -259,12 +259,15 @@ impl Bed {
 
     fn launch(&self, shape: AttendDecodeShape, is_fused: bool, cache: KvCache) -> DecodeLaunch {
         let fused = Fused {
-            key: self.key.span(),
-            value: self.key.span(),
             query_norm: Some(self.weights.address()),
-            key_norm: Some(self.weights.address()),
             rope: Some(self.rope.address()),
             epsilon: 1e-6,
+            own: Some(OwnRows {
+                key: self.key.span(),
+                value: self.key.span(),
+                key_norm: Some(self.weights.address()),
+                value_norm: false,
+            }),
         };
         DecodeLaunch {
             attention: self.attention,
@@ -459,6 +462,7 @@ fn bench_heads(bed: &Bed) -> Result<f64, String> {
                 value: bed.key.span(),
                 cache,
                 key_norm: Some(bed.weights.address()),
+                value_norm: false,
             }),
             rope: Some(bed.rope.address()),
             epsilon: 1e-6,

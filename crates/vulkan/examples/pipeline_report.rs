@@ -1,5 +1,5 @@
-//! Compiles the kernels that Gemma 3 needs on this machine's device and prints what its driver
-//! reports of each, as JSON. `cargo xtask radv` makes its report from this.
+//! Compiles the kernels that Gemma 3 and 3n need on this machine's device and prints what its
+//! driver reports of each, as JSON. `cargo xtask radv` makes its report from this.
 //!
 //! Nothing runs: launches are laid out over addresses without memory.
 
@@ -12,19 +12,22 @@ use trine_model::{Heads, KvType};
 use trine_vulkan::dispatch::{Dispatch, Span};
 use trine_vulkan::kernels::attention::{
     AttendDecodeShape, AttendMatrixShape, AttendTileShape, Attention, DecodeLaunch, FrameAddresses,
-    Fused, KvCache, MatrixLaunch, MatrixOutput, TileLaunch,
+    Fused, KvCache, MatrixLaunch, MatrixOutput, OwnRows, TileLaunch,
 };
 use trine_vulkan::kernels::elements::{ElementWork, ElementsLaunch};
 use trine_vulkan::kernels::embed::EmbedLaunch;
 use trine_vulkan::kernels::heads::{HeadsLaunch, Stored, Turned};
 use trine_vulkan::kernels::matmul::{MatmulLaunch, MatmulShape};
 use trine_vulkan::kernels::matvec::MatvecLaunch;
+use trine_vulkan::kernels::mix::MixLaunch;
 use trine_vulkan::kernels::operand::{Operand, OperandKind};
 use trine_vulkan::kernels::product::{
     Product, ProductInput, ProductLaunch, ProductOutput, Segment,
 };
+use trine_vulkan::kernels::route::{Added, FirstStream, RouteLaunch, Router};
 use trine_vulkan::kernels::rows::{RowWork, RowsLaunch};
 use trine_vulkan::kernels::stream::{self, StreamLaunch};
+use trine_vulkan::kernels::sum::{Finish, SumLaunch, SumTerm};
 use trine_vulkan::kernels::top::{self, TopLaunch};
 use trine_vulkan::pack::{Format, Matrix};
 use trine_vulkan::raw::pipeline::KernelKey;
@@ -68,6 +71,16 @@ const MODELS: [Sizes; 3] = [
     },
 ];
 
+/// Sizes of Gemma 3n: `config.json` of E2B.
+const E2B: Sizes = Sizes {
+    name: "E2B",
+    hidden: 2048,
+    feed_forward: 8192,
+    heads: Heads { query: 8, kv: 2, dim: 256 },
+};
+/// Inner width of its low-rank residual.
+const LAUREL: usize = 64;
+
 /// Formats of quantised weights, the commonest first.
 const FORMATS: [Format; 4] = [Format::Q4_0, Format::Q4K, Format::Q6K, Format::Q8_0];
 
@@ -105,11 +118,12 @@ fn run() -> Result<Value, GpuError> {
     for sizes in &MODELS {
         report.rows(sizes)?;
     }
-    for sizes in &MODELS {
+    for sizes in MODELS.iter().chain([&E2B]) {
         for kind in [KvType::F16, KvType::Int8] {
             report.attention(kind, sizes)?;
         }
     }
+    report.streams()?;
     report.others(&MODELS[0])?;
     Ok(json!({ "device": report.gpu.capabilities().name, "kernels": report.kernels }))
 }
@@ -381,6 +395,54 @@ impl Report {
         }
     }
 
+    /// Attention of a few rows; of one, with the work on heads before it.
+    fn decode(
+        &mut self,
+        sizes: &Sizes,
+        (attention, cache, frame): (Attention, KvCache, FrameAddresses),
+        [norm, rope]: [u64; 2],
+        rows: usize,
+    ) -> Result<(), GpuError> {
+        let name = sizes.name;
+        let [query_columns, kv_columns, _] = sizes.parts();
+        let stored = if cache.kind == KvType::Int8 { "int8" } else { "f16" };
+        let shape = AttendDecodeShape::suited(self.gpu.capabilities(), &attention, rows);
+        let fused = Fused {
+            query_norm: Some(norm),
+            rope: Some(rope),
+            epsilon: EPSILON,
+            own: Some(OwnRows {
+                key: self.floats(1, kv_columns),
+                value: self.floats(1, kv_columns),
+                key_norm: Some(norm),
+                value_norm: name == E2B.name,
+            }),
+        };
+        let launch = DecodeLaunch {
+            attention,
+            cache,
+            frame,
+            rows,
+            query: self.floats(rows, query_columns),
+            plain: None,
+            operand: Some(self.operand(OperandKind::Fixed16, rows, query_columns)),
+            scratch: self.span(DecodeLaunch::scratch_bytes(&attention, rows, &shape) as usize),
+            counters: self.span(DecodeLaunch::counter_bytes(&attention, rows) as usize),
+            fused: (rows == 1).then_some(fused),
+            shape,
+        };
+        let unit = if rows == 1 { "row" } else { "rows" };
+        let title = format!("{name} attention, {rows} {unit}, {stored} cache");
+        if rows == 1 && name == E2B.name {
+            // Layers that share a cache prepare queries only.
+            let fused = Some(Fused { own: None, ..fused });
+            let title = format!("{title}, shared");
+            let launch = DecodeLaunch { fused, ..launch };
+            self.add_wide(&title, &[], |gpu| launch.dispatch(gpu, &title, 0))?;
+        }
+        self.add_wide(&title, &[], |gpu| launch.dispatch(gpu, &title, 0))
+    }
+
     /// Attention with a cache of a kind, and the work on heads before it.
     fn attention(&mut self, kind: KvType, sizes: &Sizes) -> Result<(), GpuError> {
         let Sizes { name, heads, .. } = sizes;
@@ -391,6 +453,7 @@ impl Report {
             frame: self.span(1 << 16).address,
             tables: self.span(1 << 16).address,
             tiles: self.span(1 << 16).address,
+            picks: 0,
         };
         let bytes = KvCache::bytes(kind, heads.kv, heads.dim, 1024);
         let span = self.span(bytes as usize);
@@ -399,31 +462,7 @@ impl Report {
         let rope = self.floats(1, heads.dim).address;
 
         for rows in NARROW {
-            let shape = AttendDecodeShape::suited(self.gpu.capabilities(), &attention, rows);
-            let fused = Fused {
-                key: self.floats(1, kv_columns),
-                value: self.floats(1, kv_columns),
-                query_norm: Some(norm),
-                key_norm: Some(norm),
-                rope: Some(rope),
-                epsilon: EPSILON,
-            };
-            let launch = DecodeLaunch {
-                attention,
-                cache,
-                frame,
-                rows,
-                query: self.floats(rows, query_columns),
-                plain: None,
-                operand: Some(self.operand(OperandKind::Fixed16, rows, query_columns)),
-                scratch: self.span(DecodeLaunch::scratch_bytes(&attention, rows, &shape) as usize),
-                counters: self.span(DecodeLaunch::counter_bytes(&attention, rows) as usize),
-                fused: (rows == 1).then_some(fused),
-                shape,
-            };
-            let unit = if rows == 1 { "row" } else { "rows" };
-            let title = format!("{name} attention, {rows} {unit}, {stored} cache");
-            self.add_wide(&title, &[], |gpu| launch.dispatch(gpu, &title, 0))?;
+            self.decode(sizes, (attention, cache, frame), [norm, rope], rows)?;
         }
 
         let rows = 512;
@@ -449,12 +488,90 @@ impl Report {
             rows,
             dim: heads.dim,
             query: Some(turned),
-            stored: Some(Stored { key, value, cache, key_norm: Some(norm) }),
+            stored: Some(Stored { key, value, cache, key_norm: Some(norm), value_norm: false }),
             rope: Some(rope),
             epsilon: EPSILON,
         };
         let title = format!("{name} heads, {stored} cache");
         self.add(&title, |gpu| launch.dispatch(gpu, &title, 0))
+    }
+
+    /// Lays out the launches of one row that only models of several streams have.
+    fn streams(&mut self) -> Result<(), GpuError> {
+        let Sizes { name, hidden, feed_forward, .. } = E2B;
+        let (row_count, weight) = (self.span(4).address, self.floats(1, hidden).address);
+        let streams: Vec<Span> = (0..4).map(|_| self.floats(1, hidden)).collect();
+        let plain = Some(self.floats(1, hidden));
+        let finish = Finish { weight, plain, operand: None };
+        let added = Some(Added { values: self.floats(1, hidden), weight });
+        for (what, row, sources, first) in [
+            ("prediction", None, 4, FirstStream::Normed(finish)),
+            ("correction", Some(self.floats(1, hidden)), 1, FirstStream::Scaled(finish)),
+        ] {
+            let launch = RouteLaunch {
+                streams: streams.clone(),
+                row,
+                added,
+                router: Router {
+                    norm: weight,
+                    router: self.matrix(Format::F16, 4, hidden),
+                    coefficients: self.matrix(Format::F16, 4 * sources, 4),
+                    cap: 1.0,
+                },
+                bias: 0.0,
+                scale: 1.0,
+                first: Some(first),
+                epsilon: EPSILON,
+                columns: hidden,
+                rows: 1,
+                row_count,
+            };
+            let title = format!("{name} {what}");
+            self.add(&title, |gpu| launch.dispatch(gpu, &title, 0))?;
+        }
+        let term =
+            |(values, norm): (&Span, Option<u64>)| SumTerm { values: *values, factor: 1.0, norm };
+        let norms = [None, Some(weight), None, Some(weight)];
+        let launch = SumLaunch {
+            terms: streams.iter().zip(norms).map(term).collect(),
+            sum: self.floats(1, hidden),
+            finish: Some(finish),
+            epsilon: EPSILON,
+            columns: hidden,
+            rows: 1,
+            row_count,
+        };
+        self.add("E2B sum", |gpu| launch.dispatch(gpu, "E2B sum", 0))?;
+        let up = self.floats(1, feed_forward);
+        let work = RowWork::GatedCutoff { deviations: 1.0, up };
+        let launch = self.rows_launch(work, feed_forward, 1, None);
+        let launch = RowsLaunch { plain: Some(self.floats(1, feed_forward)), ..launch };
+        self.add("E2B cutoff", |gpu| launch.dispatch(gpu, "E2B cutoff", 0))?;
+        let launch = MixLaunch {
+            inputs: streams.clone(),
+            outputs: streams.clone(),
+            sources: streams,
+            coefficients: self.floats(1, 16),
+            bias: 0.0,
+            scale: 1.0,
+            columns: hidden,
+            rows: 1,
+            row_count,
+        };
+        self.add("E2B mix", |gpu| launch.dispatch(gpu, "E2B mix", 0))?;
+        for (what, rows, columns) in [("inner", LAUREL, hidden), ("outer", hidden, LAUREL)] {
+            let scales = Span { address: 0, bytes: 0 };
+            let (kind, codes) = (OperandKind::Plain, self.floats(1, columns));
+            let segments = [Segment { rows, target: self.floats(1, rows) }];
+            let product = Product {
+                matrix: self.matrix(Format::F16, rows, columns),
+                width: 1,
+                input: ProductInput::Operand(Operand { kind, codes, scales }),
+                output: ProductOutput::Segments(&segments),
+            };
+            self.narrow_product(&format!("{name} low-rank product, {what}"), &[], product)?;
+        }
+        Ok(())
     }
 
     /// Lays out the launches that do not depend on the model's sizes.
@@ -473,7 +590,7 @@ impl Report {
         let source = self.floats(rows, columns);
         let picks = self.span(4 * rows).address;
         let works = [
-            ("gate", ElementWork::Geglu { gate: source, up: source }),
+            ("gate", ElementWork::Geglu { gate: source, up: source, stride: columns }),
             ("addition", ElementWork::Add { source }),
             ("softcap", ElementWork::Softcap { cap: 30.0 }),
             ("selection of rows", ElementWork::Select { source, picks }),

@@ -1,5 +1,6 @@
 #version 460
-// Attention of a few rows; with FUSED also what comes before it: norm, rotation and the store of the row's key and value.
+// Attention of a few rows; with FUSED also what comes before it: norm and rotation of queries, or these of keys, too, and the
+// store of the row's key and value.
 //
 // Bound: the bytes of the keys and values that the rows see.
 
@@ -23,6 +24,7 @@ layout(constant_id = 8) const uint UNROLL = 1;
 layout(constant_id = 9) const uint MERGED = 1;
 // Most shares of a row's positions.
 layout(constant_id = 10) const uint SPLITS = 1;
+// 1: with queries, keys and values; 2: with queries.
 layout(constant_id = 11) const uint FUSED = 0;
 // Bit 0: f32, bit 1: fixed-point operand, bit 2: halves.
 layout(constant_id = 12) const uint OUTPUT = 1;
@@ -35,6 +37,11 @@ layout(constant_id = 15) const uint WINDOW = 0xFFFFFFFF;
 // Blocks that are not split, and the least blocks of a share.
 layout(constant_id = 16) const uint ALONE = 1;
 layout(constant_id = 17) const uint LEAST = 1;
+
+// Where the numbers of the rows stand in the frame, see kv_row.
+layout(constant_id = 18) const uint PICKS = 0;
+// Whether values are normed, with FUSED.
+layout(constant_id = 19) const uint VALUE_NORM = 0;
 
 #include "include/chain.glsl"
 #include "include/attend.glsl"

@@ -6,31 +6,43 @@
 #extension GL_GOOGLE_include_directive : require
 #include "include/memory.glsl"
 #include "include/activation.glsl"
+#include "include/chain.glsl"
 
 layout(local_size_x_id = 0) in;
 // 0: output = gelu(first) * second, 1: output += first, 2: output = cap * tanh(output / cap),
-// 3: output = row `picks[row]` of first.
+// 3: output = row `picks[row]` of first, 4: output = first * factor of the column.
 layout(constant_id = 1) const uint MODE = 0;
 
 layout(push_constant, scalar) uniform Args {
     uint64_t first;
+    // With an address that may be in the middle of a row; for mode 4 the factors.
     uint64_t second;
     uint64_t result;
     uint64_t rows;
     uint64_t picks;
+    uint64_t chain;
     uint columns;
+    // Elements from one row of second to the next.
+    uint stride;
     float cap;
 } args;
 
-void main() {
-    uint column = gl_GlobalInvocationID.x;
-    uint row = gl_WorkGroupID.y;
-    if (column >= args.columns || row >= Words(args.rows).at[0]) return;
-    uint at = row * args.columns + column;
+void work_on_element(const uint column, const uint row) {
+    const uint at = row * args.columns + column;
     float value;
-    if (MODE == 0u) value = gelu(Floats(args.first).at[at]) * Floats(args.second).at[at];
-    if (MODE == 1u) value = Floats(args.result).at[at] + Floats(args.first).at[at];
-    if (MODE == 2u) value = args.cap * bounded_tanh(Floats(args.result).at[at] / args.cap);
-    if (MODE == 3u) value = Floats(args.first).at[Words(args.picks).at[row] * args.columns + column];
-    Floats(args.result).at[at] = value;
+    if (MODE == 0u) value = gelu(ActiveFloats(args.first).at[at]) * ActiveFloats(args.second).at[row * args.stride + column];
+    if (MODE == 1u) value = ActiveFloats(args.result).at[at] + ActiveFloats(args.first).at[at];
+    if (MODE == 2u) value = args.cap * bounded_tanh(ActiveFloats(args.result).at[at] / args.cap);
+    if (MODE == 3u) value = ActiveFloats(args.first).at[Words(args.picks).at[row] * args.columns + column];
+    if (MODE == 4u) value = ActiveFloats(args.first).at[at] * Floats(args.second).at[column];
+    ActiveFloats(args.result).at[at] = value;
+}
+
+void main() {
+    const uint column = gl_GlobalInvocationID.x;
+    const uint row = gl_WorkGroupID.y;
+    const bool exists = column < args.columns && row < Words(args.rows).at[0];
+    chain_wait(args.chain);
+    if (exists) work_on_element(column, row);
+    chain_signal(args.chain);
 }

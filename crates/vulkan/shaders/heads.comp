@@ -16,6 +16,10 @@ layout(constant_id = 3) const uint KV_HEADS = 1;
 layout(constant_id = 4) const uint KV = 0;
 // Size of a subgroup.
 layout(constant_id = 5) const uint SUBGROUP = 32;
+// What is normed: bit 0: queries, bit 1: keys, bit 2: values.
+layout(constant_id = 6) const uint NORMED = 0;
+// Where the numbers of the rows stand in the frame, see kv_row.
+layout(constant_id = 7) const uint PICKS = 0;
 const uint UNITS = gl_WorkGroupSize.x / SUBGROUP;
 const uint HEAD_PLACES = UNITS;
 
@@ -29,7 +33,7 @@ layout(push_constant, scalar) uniform Push {
     uint64_t query;
     uint64_t key;
     uint64_t value;
-    // Norm weights, 0 for none.
+    // Norm weights, 0 for factors of 1.
     uint64_t query_norm;
     uint64_t key_norm;
     // Table of turns, 0 for none.
@@ -50,6 +54,7 @@ void work_on_heads() {
     // The index among the key heads, or among the value heads.
     const uint kv_head = unit - HEADS - (is_value ? KV_HEADS : 0u);
     const uint64_t weight = is_query ? push.query_norm : (is_key ? push.key_norm : 0ul);
+    const bool norms = (NORMED & (is_query ? 1u : (is_key ? 2u : 4u))) != 0u;
     const uint64_t rope = is_value ? 0ul : push.rope;
     uint64_t source = is_query ? push.query : (is_key ? push.key : push.value);
     source += 4ul * uint64_t((is_query ? row * HEADS + unit : row * KV_HEADS + kv_head) * DIM);
@@ -58,8 +63,8 @@ void work_on_heads() {
         head_ask_weights(weight);
         head_ask_shares(rope);
     }
-    const uvec4 place = kv_row(push.frame, row);
-    const bool has_row = row < Words(push.frame).at[0];
+    const uvec4 place = kv_row(push.frame, PICKS, row);
+    const bool has_row = row < kv_rows(push.frame, PICKS);
     chain_wait(push.chain);
     // There is memory for rows that the step does not have, so nothing waits for their number.
     if (exists) head_ask(source);
@@ -72,7 +77,7 @@ void work_on_heads() {
     }
     if (exists) {
         if (rope != 0ul) head_turn(position);
-        head_prepare(weight != 0ul, rope != 0ul, push.epsilon, 1.0);
+        head_prepare(norms, rope != 0ul, push.epsilon, 1.0);
         if (is_query) {
             [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
                 if (!head_has(i)) continue;

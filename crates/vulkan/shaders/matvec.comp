@@ -36,6 +36,10 @@ layout(constant_id = 12) const uint WHOLE = 1;
 // Whether the loads of a used unit are started before the next one is used.
 layout(constant_id = 13) const uint AHEAD = 0;
 
+// Whether the launch may be part of a chain: activations are then read past the caches of single cores.
+layout(constant_id = 14) const uint CHAINED = 0;
+
+#include "include/chain.glsl"
 #include "include/matvec.glsl"
 
 layout(push_constant, scalar) uniform Push {
@@ -44,4 +48,5 @@ layout(push_constant, scalar) uniform Push {
 
 void main() {
     matvec(push.args, PROLOGUE, GATED != 0u, OUTPUT, gl_WorkGroupID.x, gl_NumWorkGroups.x);
+    if (CHAINED != 0u) chain_signal(push.args.chain);
 }

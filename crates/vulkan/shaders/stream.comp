@@ -19,7 +19,7 @@ layout(constant_id = 3) const uint BATCH = 4;
 layout(constant_id = 4) const uint SUBGROUP = 32;
 // What is done to the activations first: 0 nothing, 1 a norm, 2 norm, addition, norm; 3 nothing, and they are interleaved.
 layout(constant_id = 5) const uint PROLOGUE = 0;
-// 1: gelu(gate) * up; 2: the same, interleaved.
+// 1: gelu(gate) * up; 2: the same, interleaved; 3: gelu(product) times a row that is there.
 layout(constant_id = 6) const uint GATED = 0;
 // Pieces of 16 bytes of the activations in shared memory, 4 for each block: of all blocks if they are normed, else of as many
 // as there is room for.

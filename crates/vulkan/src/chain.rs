@@ -4,14 +4,16 @@
 //! H200's memory time. In a chain, workgroups of the next dispatch start as soon as there is room,
 //! load what does not depend on the dispatch before (weights), and wait for a counter. They wait
 //! only for the dispatch directly before their own. At least one of its workgroups waited for its
-//! own predecessor, so everything that the chain did before is done and visible.
+//! own predecessor, so everything that the chain did before is done and visible. Neighbours that
+//! need nothing of one another share a link: they wait for the same dispatch, and the next one
+//! waits for all of them.
 //!
 //! ```text
-//! link: workgroups of the dispatch before that are not done, patience, address of `failed`   u32, u32, u64; 256 bytes apart
+//! link: workgroups of the dispatches before that are not done, patience, address of `failed`   u32, u32, u64; 256 bytes apart
 //! ```
 //!
 //! What a kernel reads before it waits, or by loads that do not bypass all caches (`early` of its
-//! link),, must not be written in the same chain: the chain ends before such a dispatch. A chain
+//! link), must not be written in the same chain: the chain ends before such a dispatch. A chain
 //! also ends where workgroups have to be spread evenly over the cores ([`Fill`]).
 //!
 //! Vulkan promises no progress between workgroups. Chains work on devices that start workgroups in
@@ -24,7 +26,7 @@ use std::sync::Arc;
 use bytemuck::{Pod, Zeroable};
 
 use crate::capabilities::DeviceKind;
-use crate::dispatch::{Dispatch, Fill, Link, Push};
+use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
 use crate::raw::commands::{Copy, Recording};
 use crate::raw::gpu::Gpu;
@@ -91,12 +93,15 @@ impl Chains {
         let bytes = (4 * initial.len()) as u64;
         let failed = memory.failed.clone();
         let links = memory.links.allocate(bytes, "the chains' state")?;
+        let mut last = None;
         for (index, link) in placed {
             let Link::Able { offset, .. } = dispatches[index].link else {
                 unreachable!("only dispatches that can be chained are placed")
             };
             dispatches[index].push.set_address(offset, links.address() + (4 * link) as u64);
-            dispatches[index].link = if initial[link] > 0 { Link::Next } else { Link::First };
+            let begins = initial[link] == 0 && last != Some(link);
+            dispatches[index].link = if begins { Link::First } else { Link::Next };
+            last = Some(link);
         }
         let [low, high] = [failed.address() as u32, (failed.address() >> 32) as u32];
         let mut words = initial;
@@ -160,6 +165,22 @@ fn length(dispatches: &[Dispatch]) -> usize {
     dispatches.len()
 }
 
+/// Returns how many dispatches, from the first on, touch nothing that another of them changes. They
+/// share a link: all wait for the dispatch before them, and the next one waits for all of them.
+fn abreast(dispatches: &[Dispatch]) -> usize {
+    let meet = |spans: &[Span], others: &[Span]| {
+        spans.iter().any(|span| others.iter().any(|other| span.overlaps(*other)))
+    };
+    let depend = |one: &Dispatch, other: &Dispatch| {
+        meet(&one.writes, &other.reads)
+            || meet(&one.writes, &other.writes)
+            || meet(&one.reads, &other.writes)
+    };
+    let free =
+        |at: &usize| !dispatches[..*at].iter().any(|before| depend(before, &dispatches[*at]));
+    1 + (1..dispatches.len()).take_while(free).count()
+}
+
 /// Returns which dispatches get which link (the index of its first word), and the words of the
 /// links: how many workgroups each waits for.
 fn place(dispatches: &[Dispatch]) -> (Vec<(usize, usize)>, Vec<u32>) {
@@ -175,10 +196,14 @@ fn place(dispatches: &[Dispatch]) -> (Vec<(usize, usize)>, Vec<u32>) {
         let first = dispatches.len() - rest.len();
         let (chain, others) = rest.split_at(length(rest));
         if chain.len() > 1 {
-            let mut left = 0;
-            for (index, dispatch) in chain.iter().enumerate() {
-                placed.push((first + index, push(&mut words, left)));
-                left = dispatch.groups.iter().product();
+            let (mut left, mut index) = (0, 0);
+            while index < chain.len() {
+                let beside = abreast(&chain[index..]);
+                let link = push(&mut words, left);
+                placed.extend((index..index + beside).map(|index| (first + index, link)));
+                let groups = chain[index..index + beside].iter().map(Dispatch::workgroups);
+                left = groups.sum();
+                index += beside;
             }
             // The last one counts itself out too.
             push(&mut words, left);
@@ -260,7 +285,6 @@ pub(crate) fn probe(gpu: &Arc<Gpu>) -> Result<bool, GpuError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dispatch::Span;
     use crate::raw::pipeline::Kernel;
     use crate::testing::gpu;
 
@@ -271,8 +295,9 @@ mod tests {
             kernel: Kernel::null(),
             push: Push::of(&0_u64),
             groups: [groups, 1, 1],
-            reads: Vec::new(),
-            writes: Vec::new(),
+            // All of them depend on one another.
+            reads: vec![Span { address: 64, bytes: 4 }],
+            writes: vec![Span { address: 64, bytes: 4 }],
             link,
         }
     }
@@ -296,7 +321,7 @@ mod tests {
         let cache = Span { address: 4096, bytes: 256 };
         let able = Link::Able { offset: 0, early: None, fill: Fill::Anywhere };
         let mut dispatches = [(); 5].map(|()| dispatch(7, able));
-        dispatches[1].writes = vec![cache];
+        dispatches[1].writes.push(cache);
         let part = Span { address: 4100, bytes: 4 };
         dispatches[3].link = Link::Able { offset: 0, early: Some(part), fill: Fill::Anywhere };
         let (placed, words) = place(&dispatches);
@@ -321,6 +346,33 @@ mod tests {
         assert_eq!(chains(&layer), expected);
         assert_eq!(chains(&[evenly, evenly, evenly]), [], "a single one is not a chain");
         assert_eq!(chains(&[anywhere, anywhere]), [(0, false), (1, true)]);
+    }
+
+    #[test]
+    fn neighbours_that_need_nothing_of_one_another_share_a_link() {
+        let able = Link::Able { offset: 0, early: None, fill: Fill::Anywhere };
+        let span = |address| Span { address, bytes: 16 };
+        // What each reads and writes.
+        let memory = [(0, 100), (100, 200), (100, 300), (300, 400), (200, 500), (500, 100)];
+        let dispatches: Vec<Dispatch> = memory
+            .into_iter()
+            .zip(1..)
+            .map(|((read, written), groups)| Dispatch {
+                reads: vec![span(read)],
+                writes: vec![span(written)],
+                ..dispatch(groups, able)
+            })
+            .collect();
+        let (placed, words) = place(&dispatches);
+        let at = |link: usize| link * LINK_WORDS;
+        let links: Vec<usize> = placed.iter().map(|(_, link)| *link).collect();
+        // The fourth reads what the third wrote. The fifth needs nothing of it.
+        assert_eq!(links, [at(0), at(1), at(1), at(2), at(2), at(3)]);
+        let left: Vec<u32> = words.chunks_exact(LINK_WORDS).map(|link| link[0]).collect();
+        assert_eq!(left, [0, 1, 2 + 3, 4 + 5, 6]);
+        // The last one writes what others read, and the first three write what one of them reads.
+        assert_eq!(abreast(&dispatches[3..]), 2);
+        assert_eq!(abreast(&dispatches), 1);
     }
 
     #[test]

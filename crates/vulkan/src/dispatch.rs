@@ -113,6 +113,13 @@ pub struct Dispatch {
     pub link: Link,
 }
 
+impl Dispatch {
+    /// Returns the number of workgroups.
+    pub fn workgroups(&self) -> u32 {
+        self.groups.iter().product()
+    }
+}
+
 /// Decides where barriers stand: before a dispatch that touches what another has written since the
 /// last barrier, or that writes what another has read since then. Within a chain there are none.
 /// Before a chain there is always one, because the dispatches that follow in it wait only for their

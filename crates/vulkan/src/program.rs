@@ -15,7 +15,9 @@ mod print;
 mod ropes;
 mod rules;
 mod selection;
+mod streams;
 pub(crate) mod tuning;
+mod values;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

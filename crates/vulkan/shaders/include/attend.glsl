@@ -8,7 +8,8 @@
 // Functions return only at their end, because they are inlined when attend.comp is compiled.
 //
 // crates/vulkan/src/kernels/attention/decode.rs chooses the constants, which the including shader defines: DIM, HEADS,
-// KV_HEADS, KV, QUERIES, LANES, ELEMENTS, UNROLL, MERGED, SPLITS, FUSED, OUTPUT, SUBGROUP, RING, WINDOW, ALONE and LEAST.
+// KV_HEADS, KV, QUERIES, LANES, ELEMENTS, UNROLL, MERGED, SPLITS, FUSED, OUTPUT, SUBGROUP, RING, WINDOW, ALONE, LEAST, PICKS and
+// VALUE_NORM.
 // Before the include: memory.glsl, chain.glsl.
 
 #extension GL_KHR_shader_subgroup_basic : require
@@ -16,10 +17,13 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_EXT_control_flow_attributes : require
 
+const uint FUSED_ALL = 1u;
 const uint GROUPS_OF_ROW = HEADS / QUERIES;
 const uint SUBGROUPS = gl_WorkGroupSize.x / SUBGROUP;
-// With FUSED: the queries, then the row's own key and value, each worked on by a subgroup.
-const uint UNITS = QUERIES + 2u;
+// Whether the launch also stores the row's own key and value, which are not in the cache before it.
+const bool OWNS = FUSED == FUSED_ALL;
+// With FUSED: the queries, then with OWNS the row's key and value, each worked on by a subgroup.
+const uint UNITS = QUERIES + (OWNS ? 2u : 0u);
 const uint HEAD_PLACES = FUSED != 0u ? UNITS : 1u;
 
 #include "kv.glsl"
@@ -43,7 +47,7 @@ struct AttendArgs {
     // Unfinished results, and for each row and group of heads the number of finished shares.
     uint64_t parts;
     uint64_t counters;
-    // With FUSED: the row's key and value as the projection left them, norm weights (0 for none), table of turns.
+    // With FUSED: the row's key and value as the projection left them, norm weights (0 for factors of 1), table of turns.
     uint64_t key;
     uint64_t value;
     uint64_t query_norm;
@@ -88,7 +92,7 @@ const uint MARKS = SUBGROUPS > ABREAST ? SUBGROUPS : ABREAST;
 const uint SUMS = MERGED * SUBGROUPS * SLOTS;
 shared vec2 attend_marks[QUERIES * MARKS];
 shared vec4 attend_sums[SUMS > gl_WorkGroupSize.x ? SUMS : gl_WorkGroupSize.x];
-// With FUSED: scores of the row's own position, and its value as it would be read back from the cache.
+// With OWNS: scores of the row's own position, and its value as it would be read back from the cache.
 shared float attend_own_scores[QUERIES];
 shared vec4 attend_own_value[HEAD_QUADS];
 shared uint attend_turn;
@@ -216,6 +220,11 @@ uint64_t attend_norm(const AttendArgs args, const uint unit) {
     return unit < QUERIES ? args.query_norm : (unit == QUERIES ? args.key_norm : 0ul);
 }
 
+// Returns whether a unit is normed.
+bool attend_norms(const AttendArgs args, const uint unit) {
+    return unit > QUERIES ? VALUE_NORM != 0u : attend_norm(args, unit) != 0ul;
+}
+
 // With FUSED: loads what does not depend on the row.
 void attend_ask_constants(const AttendArgs args) {
     head_ask_shares(args.rope);
@@ -237,7 +246,7 @@ void attend_prepare(
         head_ask(attend_source(args, row, group, kv_head, unit));
         if (UNITS > SUBGROUPS) head_ask_weights(attend_norm(args, unit));
         const bool rotates = unit <= QUERIES && args.rope != 0ul;
-        head_prepare(attend_norm(args, unit) != 0ul, rotates, args.epsilon, unit < QUERIES ? scale : 1.0);
+        head_prepare(attend_norms(args, unit), rotates, args.epsilon, unit < QUERIES ? scale : 1.0);
         head_stage(unit);
     }
 }
@@ -247,7 +256,7 @@ vec4 attend_pick(const vec4 quad, const uint slot) {
     return SLOT == 4u ? quad : vec4(slot % 2u == 0u ? quad.xy : quad.zw, 0.0, 0.0);
 }
 
-// With FUSED, in the share of the row's own position: computes the scores of its key, and its value, both as they would be read
+// With OWNS, in the share of the row's own position: computes the scores of its key, and its value, both as they would be read
 // back from the cache; with `stores` also stores them in the cache. `own` is the number of its block.
 void attend_own(const AttendArgs args, const uint own, const uint at, const uint kv_head, const bool stores) {
     const uint64_t part = kv_part(args.cache, own, kv_head);
@@ -476,7 +485,7 @@ void attend_merge(
             const uint slot = at % SLOTS;
             vec2 marks = vec2(LOWEST, 0.0);
             vec4 sum = vec4(0.0);
-            if (FUSED != 0u && owner) {
+            if (OWNS && owner) {
                 marks = vec2(attend_own_scores[r], 1.0);
                 sum = attend_pick(attend_own_value[slot * SLOT / 4u], slot);
             }
@@ -560,10 +569,10 @@ void attend_take_queries() {
     }
 }
 
-// Returns the first position that a row no longer sees. With FUSED each row is the only one of its sequence: there is nothing
+// Returns the first position that a row no longer sees. With OWNS each row is the only one of its sequence: there is nothing
 // ahead that it could see.
 uint attend_end(const uvec4 place) {
-    return FUSED != 0u ? place.y + 1u : kv_end(place);
+    return OWNS ? place.y + 1u : kv_end(place);
 }
 
 // Processes one share of a row's positions: `size` blocks, of the `split`-th share.
@@ -580,7 +589,7 @@ void attend_work(
     const uint first = kv_first(position, WINDOW);
     const uint begin_block = first / KV_BLOCK + split * size;
     const uint begin = max(first, begin_block * KV_BLOCK);
-    const bool owner = FUSED != 0u && split == shares - 1u;
+    const bool owner = OWNS && split == shares - 1u;
     // The row's own position is not in the cache yet.
     const uint end = owner ? position : min(attend_end(place), (begin_block + size) * KV_BLOCK);
     const uint kv_head = group * QUERIES / (HEADS / KV_HEADS);
@@ -589,7 +598,7 @@ void attend_work(
     uint own = 0u;
     if (owner) own = kv_block(place, args.tables, RING, position / KV_BLOCK);
     if (begin < end) attend_hold_blocks(args, place, begin / KV_BLOCK, (end - 1u) / KV_BLOCK);
-    // What is in the cache was stored by other steps, unless the launch before has stored this step's rows.
+    // What is in the cache was stored by other steps or by earlier layers, unless the launch before has stored this step's rows.
     if (FUSED != 0u && begin < end) {
         attend_fetch_keys(args, place, kv_head, begin, end);
         attend_fetch_values(args, place, kv_head, begin, end);
@@ -660,12 +669,12 @@ void attend(const AttendArgs args, const uint group, const uint groups) {
     const uint items_of_row = GROUPS_OF_ROW * SPLITS;
     if (FUSED != 0u) attend_ask_constants(args);
     // The first row is loaded at the same time as the number of rows.
-    uvec4 place = kv_row(args.frame, group / items_of_row);
-    const uint items = Words(args.frame).at[0] * items_of_row;
+    uvec4 place = kv_row(args.frame, PICKS, group / items_of_row);
+    const uint items = kv_rows(args.frame, PICKS) * items_of_row;
     for (uint item = group; item < items;) {
         attend_share(args, place, item / items_of_row, item / SPLITS % GROUPS_OF_ROW, item % SPLITS);
         item += groups;
-        if (item < items) place = kv_row(args.frame, item / items_of_row);
+        if (item < items) place = kv_row(args.frame, PICKS, item / items_of_row);
         // The preparation of the next share overwrites what invocations may still be reading for this one.
         barrier();
     }

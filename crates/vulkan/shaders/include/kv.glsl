@@ -30,6 +30,17 @@ uvec4 kv_row(const uint64_t frame, const uint row) {
     return Quads(frame).at[1u + row];
 }
 
+// Returns the same of a row of a launch. `picks`: the word of the frame from which on the numbers of its rows stand, 0 if they
+// are the rows of the step.
+uvec4 kv_row(const uint64_t frame, const uint picks, const uint row) {
+    return kv_row(frame, picks > 0u ? Words(frame).at[picks + row] : row);
+}
+
+// Returns the number of the launch's rows in the step.
+uint kv_rows(const uint64_t frame, const uint picks) {
+    return Words(frame).at[picks > 0u ? 1u : 0u];
+}
+
 // Returns the first position that a row no longer sees.
 uint kv_end(const uvec4 row) {
     return row.y + (row.z >> 16) + 1u;

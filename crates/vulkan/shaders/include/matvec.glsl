@@ -1,6 +1,6 @@
 // Products of a matrix with 1 to 8 rows of activations, in one read of the matrix. Before the include: FORMAT, formats.glsl,
-// operand.glsl, activation.glsl, and the constants LANES, ROWS, UNROLL, COLUMNS, SUBGROUP, STAGED, KEPT, GATHERED, WHOLE,
-// AHEAD (see matvec.comp).
+// operand.glsl, activation.glsl, chain.glsl, and the constants LANES, ROWS, UNROLL, COLUMNS, SUBGROUP, STAGED, KEPT, GATHERED, WHOLE,
+// AHEAD and CHAINED (see matvec.comp).
 //
 // LANES invocations, a team, share ROWS rows of the matrix and stride over their units; UNROLL units of each row are in flight.
 // When slots have been used they are loaded again, from the rows of the next tile at the end of this one's: with AHEAD each
@@ -41,10 +41,8 @@ struct MatvecArgs {
     uint columns;
     uint split1;           // first row of the second segment; for a gated product the first row of `up`
     uint split2;
-    uint stride0;          // elements from one row of activations to the next, in each of the outputs
-    uint stride1;
-    uint stride2;
     float epsilon;
+    uint64_t chain;        // link of the chain, or 0
 };
 
 #if FORMAT_IS_FLOAT
@@ -81,23 +79,30 @@ vec4 matvec_load(const uint64_t address, const uint row, const uint columns, con
     const uint first = 4u * quad;
     if (WHOLE != 0u) {
         // Always read: a branch would keep loads from being in flight together.
-        const vec4 values = MatvecVec4s(address).at[row * (columns / 4u) + min(quad, columns / 4u - 1u)];
+        const uint at = row * (columns / 4u) + min(quad, columns / 4u - 1u);
+        vec4 values;
+        if (CHAINED != 0u) values = ActiveVec4s(address).at[at];
+        else values = MatvecVec4s(address).at[at];
         return first < columns ? values : vec4(0.0);
     }
     vec4 values = vec4(0.0);
     for (uint k = 0u; k < 4u; ++k) {
-        if (first + k < columns) values[k] = MatvecFloats(address).at[row * columns + first + k];
+        if (first + k < columns) {
+            const uint at = row * columns + first + k;
+            if (CHAINED != 0u) values[k] = ActiveFloats(address).at[at];
+            else values[k] = MatvecFloats(address).at[at];
+        }
     }
     return values;
 }
 
 void matvec_keep(const uint64_t address, const uint columns, const uint quad, const vec4 values) {
     if (WHOLE != 0u) {
-        if (4u * quad < columns) Vec4s(address).at[quad] = values;
+        if (4u * quad < columns) ActiveVec4s(address).at[quad] = values;
         return;
     }
     for (uint k = 0u; k < 4u; ++k) {
-        if (4u * quad + k < columns) Floats(address).at[4u * quad + k] = values[k];
+        if (4u * quad + k < columns) ActiveFloats(address).at[4u * quad + k] = values[k];
     }
 }
 
@@ -202,12 +207,13 @@ Operand matvec_operand(const MatvecArgs args, const bool staged, const uint grou
 #endif
 
 void matvec_store(const MatvecArgs args, const uint row, const uint column, const float value) {
+    // Each segment's rows are as long as it has rows of the matrix.
     if (column < args.split1) {
-        Floats(args.out0).at[row * args.stride0 + column] = value;
+        ActiveFloats(args.out0).at[row * args.split1 + column] = value;
     } else if (column < args.split2) {
-        Floats(args.out1).at[row * args.stride1 + column - args.split1] = value;
+        ActiveFloats(args.out1).at[row * (args.split2 - args.split1) + column - args.split1] = value;
     } else {
-        Floats(args.out2).at[row * args.stride2 + column - args.split2] = value;
+        ActiveFloats(args.out2).at[row * (args.rows - args.split2) + column - args.split2] = value;
     }
 }
 
@@ -266,6 +272,8 @@ void matvec(
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) slots[u * ROWS + r] = load_unit(planes, rows[r], unit);
         }
     }
+    // The matrix depends on nothing: its first rows are loaded during this wait.
+    if (CHAINED != 0u) chain_wait(args.chain);
     if (staged && tile < tiles) matvec_stage(args, prologue, planes.groups, group == 0u);
 
     uint turn = 0u;
@@ -348,7 +356,7 @@ void matvec(
                 const uint column = first + v / COLUMNS;
                 const float value = gelu(sums[v]) * sums[(ROWS - half_rows) * COLUMNS + v];
                 if ((results & MATVEC_FLOATS) != 0u && column < args.rows) {
-                    Floats(args.out0).at[v % COLUMNS * args.stride0 + column] = value;
+                    ActiveFloats(args.out0).at[v % COLUMNS * args.rows + column] = value;
                 }
                 if (fixed_output) {
                     const uint at = v % COLUMNS * tile_rows + team * team_rows + v / COLUMNS;

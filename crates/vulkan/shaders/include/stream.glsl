@@ -15,6 +15,9 @@ const uint STREAM_NORM = 1u;
 const uint STREAM_NORM_ADD_NORM = 2u;
 const uint STREAM_INTERLEAVED = 3u;
 const uint STREAM_GATED_INTERLEAVED = 2u;
+const uint STREAM_GATES = 3u;
+// Whether the matrix consists of the rows of gate and up.
+const bool STREAM_PAIRS = GATED == 1u || GATED == STREAM_GATED_INTERLEAVED;
 
 struct StreamArgs {
     uint64_t codes;
@@ -24,7 +27,7 @@ struct StreamArgs {
     uint64_t source;       // f32 activations; with a norm the residual stream
     uint64_t added;        // for NORM_ADD_NORM, what is added after its norm
     uint64_t out0;
-    uint64_t out1;
+    uint64_t out1;         // if it gates, what it is multiplied by
     uint64_t out2;
     uint64_t weight;       // of the norm before the product
     uint64_t added_weight; // of the norm before the addition
@@ -39,7 +42,7 @@ struct StreamArgs {
 
 const uint TEAMS = gl_WorkGroupSize.x / LANES;
 const uint TEAM_SUBGROUPS = LANES / SUBGROUP;
-const uint ITEMS_OF_OUTPUT = GATED != 0u ? 2u : 1u;
+const uint ITEMS_OF_OUTPUT = STREAM_PAIRS ? 2u : 1u;
 
 // The staged operand: high bytes of the first and second halves of all blocks, then low bytes.
 shared uvec4 stream_staged[STAGED];
@@ -246,7 +249,7 @@ uint stream_place() {
 // beyond `items` the last row again.
 uint stream_row(const StreamArgs args, const uint first, const uint apart, const uint items, const uint item) {
     const uint at = min(item, items - 1u);
-    return GATED != 0u ? first + at / 2u * apart + (at & 1u) * args.split1 : first + at * apart;
+    return STREAM_PAIRS ? first + at / 2u * apart + (at & 1u) * args.split1 : first + at * apart;
 }
 
 // Computes the product, as workgroup `group` of `groups`.
@@ -345,11 +348,13 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
             for (uint part = 0u; part < TEAM_SUBGROUPS; ++part) {
                 const uint at = half_parts + (team * TEAM_SUBGROUPS + part) * ROUND + i * ITEMS_OF_OUTPUT;
                 sums[0] += stream_parts[at];
-                if (GATED != 0u) sums[1] += stream_parts[at + 1u];
+                if (STREAM_PAIRS) sums[1] += stream_parts[at + 1u];
             }
             if (output_of < outputs) {
                 const uint row = first + output_of * apart;
-                if (GATED != 0u) {
+                if (GATED == STREAM_GATES) {
+                    ActiveFloats(args.out0).at[row] = gelu(sums[0]) * ActiveFloats(args.out1).at[row];
+                } else if (GATED != 0u) {
                     // An interleaved row is eight planes of the blocks' quads.
                     const uint quad = row % 32u / 4u * (args.rows / 32u) + row / 32u;
                     const uint target = GATED == STREAM_GATED_INTERLEAVED ? 4u * quad + row % 4u : row;

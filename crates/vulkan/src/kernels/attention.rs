@@ -21,7 +21,7 @@ use crate::kernels::operand::{GROUP, SCALE_BLOCK};
 
 pub(crate) use self::cache::kv_number;
 pub use self::cache::{KV_BLOCK, KvCache};
-pub use self::decode::{AttendDecodeShape, DecodeLaunch, Fused};
+pub use self::decode::{AttendDecodeShape, DecodeLaunch, Fused, OwnRows};
 pub use self::matrix::{AttendMatrixShape, MatrixLaunch, MatrixOutput};
 pub use self::tile::{AttendTileShape, TILE_ROWS, TileLaunch};
 
@@ -35,6 +35,9 @@ pub struct FrameAddresses {
     pub tables: u64,
     /// For each tile u32 { first row, rows, 0, 0 }: rows of one sequence, at most [`TILE_ROWS`].
     pub tiles: u64,
+    /// For rows whose logits are wanted: the word of the frame from which on their numbers stand,
+    /// u32. 0 for the rows of the step.
+    pub picks: u32,
 }
 
 /// What is attended to, and how.

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::dispatch::{Dispatch, Link, Push, Span};
+use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
 use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
@@ -10,6 +10,8 @@ use crate::shaders::Shader;
 
 /// Invocations of a workgroup.
 const LOCAL: usize = 256;
+/// Elements that hardly fill a device.
+const LITTLE: usize = 1 << 18;
 
 /// What is done to each element.
 #[derive(Debug, Clone, Copy)]
@@ -18,8 +20,10 @@ pub enum ElementWork {
     Geglu {
         /// (rows, columns) f32.
         gate: Span,
-        /// (rows, columns) f32.
+        /// (rows, `stride`) f32, from the first column that is used on.
         up: Span,
+        /// Columns of a row of `up`.
+        stride: usize,
     },
     /// `result += source`.
     Add {
@@ -37,6 +41,13 @@ pub enum ElementWork {
         source: Span,
         /// Address of the row numbers, u32.
         picks: u64,
+    },
+    /// `result = source * weight`.
+    Scale {
+        /// (rows, columns) f32.
+        source: Span,
+        /// Factors of the columns, f32.
+        weight: u64,
     },
 }
 
@@ -63,8 +74,11 @@ struct Args {
     result: u64,
     rows: u64,
     picks: u64,
+    chain: u64,
     columns: u32,
+    stride: u32,
     cap: f32,
+    _padding: u32,
 }
 
 impl ElementsLaunch {
@@ -79,13 +93,16 @@ impl ElementsLaunch {
             result: self.result.address,
             rows: self.row_count,
             picks: 0,
+            chain: 0,
             columns: self.columns as u32,
+            stride: self.columns as u32,
             cap: 1.0,
+            _padding: 0,
         };
         let mut reads = Vec::new();
         let mode = match self.work {
-            ElementWork::Geglu { gate, up } => {
-                (args.first, args.second) = (gate.address, up.address);
+            ElementWork::Geglu { gate, up, stride } => {
+                (args.first, args.second, args.stride) = (gate.address, up.address, stride as u32);
                 reads.extend([gate, up]);
                 0
             }
@@ -104,6 +121,11 @@ impl ElementsLaunch {
                 reads.push(source);
                 3
             }
+            ElementWork::Scale { source, weight } => {
+                (args.first, args.second) = (source.address, weight);
+                reads.push(source);
+                4
+            }
         };
         let constants = vec![LOCAL as u32, mode];
         let key = KernelKey { shader: Shader("elements"), constants, subgroup: None };
@@ -115,7 +137,15 @@ impl ElementsLaunch {
             groups: [self.columns.div_ceil(LOCAL) as u32, self.rows as u32, 1],
             reads,
             writes: vec![self.result],
-            link: Link::Outside,
+            link: Link::Able {
+                offset: std::mem::offset_of!(Args, chain),
+                early: None,
+                fill: if self.rows * self.columns <= LITTLE {
+                    Fill::Little
+                } else {
+                    Fill::Anywhere
+                },
+            },
         })
     }
 }
@@ -154,7 +184,7 @@ mod tests {
         };
         let result = poisoned(&gpu, 256);
         launch(
-            ElementWork::Geglu { gate: first.span(), up: second.span() },
+            ElementWork::Geglu { gate: first.span(), up: second.span(), stride: 8 },
             result.span(),
             8,
             count.address(),
@@ -189,7 +219,7 @@ mod tests {
         let (gate, up, result) =
             (upload(&gpu, &values), upload(&gpu, &[1.0_f32; 64]), poisoned(&gpu, 256));
         launch(
-            ElementWork::Geglu { gate: gate.span(), up: up.span() },
+            ElementWork::Geglu { gate: gate.span(), up: up.span(), stride: 64 },
             result.span(),
             64,
             count.address(),

@@ -27,6 +27,8 @@ pub struct Stored {
     pub cache: KvCache,
     /// Address of the norm's weights (dim f32), if keys are normed.
     pub key_norm: Option<u64>,
+    /// Whether values are normed, with factors of 1.
+    pub value_norm: bool,
 }
 
 /// Queries, which are changed in place. Keys that do not go to the cache count as queries too.
@@ -36,7 +38,7 @@ pub struct Turned {
     pub query: Span,
     /// Heads of a row.
     pub heads: usize,
-    /// Address of the norm's weights (dim f32), if queries are normed.
+    /// Address of the norm's weights (dim f32), 0 for factors of 1, if queries are normed.
     pub query_norm: Option<u64>,
 }
 
@@ -93,7 +95,22 @@ impl HeadsLaunch {
         let subgroup = gpu.capabilities().subgroup.clamp(1, LOCAL);
         let all = heads + 2 * kv_heads;
         let units = (LOCAL / subgroup) as usize;
-        let constants = vec![LOCAL, self.dim as u32, heads as u32, kv_heads as u32, kind, subgroup];
+        let normed = [
+            self.query.is_some_and(|query| query.query_norm.is_some()),
+            self.stored.is_some_and(|stored| stored.key_norm.is_some()),
+            self.stored.is_some_and(|stored| stored.value_norm),
+        ];
+        let normed = (0..).zip(normed).map(|(bit, normed)| u32::from(normed) << bit).sum();
+        let constants = vec![
+            LOCAL,
+            self.dim as u32,
+            heads as u32,
+            kv_heads as u32,
+            kind,
+            subgroup,
+            normed,
+            self.frame.picks,
+        ];
         let key = KernelKey { shader: Shader("heads"), constants, subgroup: Some(subgroup) };
         let args = Args {
             frame: self.frame.frame,

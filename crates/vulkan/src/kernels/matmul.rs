@@ -193,6 +193,7 @@ impl MatmulLaunch<'_> {
                 plain: plain.map(|span| after(span, 4 * outputs)),
                 operand: operand.map(|operand| part(operand, outputs)),
             },
+            ProductOutput::Gates { .. } => unreachable!("only the kernel for one row gates others"),
             ProductOutput::GatedHalves { operand, unit } => {
                 ProductOutput::GatedHalves { operand: part(operand, outputs), unit }
             }
@@ -225,7 +226,7 @@ impl MatmulLaunch<'_> {
             aligned: u32::from(by_fours),
             unit: match product.output {
                 ProductOutput::GatedHalves { unit, .. } => unit,
-                ProductOutput::Segments(_) | ProductOutput::Gated { .. } => 0.0,
+                _ => 0.0,
             },
         }
     }
@@ -238,6 +239,7 @@ impl MatmulLaunch<'_> {
         match output {
             ProductOutput::Segments(_) | ProductOutput::Gated { operand: None, .. } => {}
             ProductOutput::Gated { .. } => panic!("{shape:?} gives only f32 and halves"),
+            ProductOutput::Gates { .. } => panic!("only the kernel for one row gates others"),
             ProductOutput::GatedHalves { .. } => {
                 assert!(!matches!(shape, MatmulShape::Tile(_)), "{shape:?} gives only f32");
             }

@@ -26,7 +26,7 @@ use super::product::{
     Front, Layout, NormArgs, Product, ProductInput, ProductLaunch, ProductOutput, no_room, subgroup,
 };
 use crate::capabilities::{Capabilities, DeviceKind};
-use crate::dispatch::{Link, Push};
+use crate::dispatch::{Fill, Link, Push};
 use crate::error::GpuError;
 use crate::pack::{Format, Matrix};
 use crate::raw::pipeline::KernelKey;
@@ -42,6 +42,9 @@ pub const WIDTH_MAX: usize = 8;
 const KEPT_MAX: u32 = 16;
 /// More pieces than this make a kernel large and its first loads late.
 const KEPT_WELL: u32 = 6;
+
+/// Most elements of a matrix of floats whose product with one row can be part of a chain.
+pub const CHAINED_ELEMENTS_MAX: usize = 1 << 20;
 
 /// How the work is laid out on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,8 +79,9 @@ struct Args {
     rows: u32,
     columns: u32,
     splits: [u32; 2],
-    strides: [u32; 3],
     epsilon: f32,
+    _padding: u32,
+    chain: u64,
 }
 
 /// The specialisation constants, in the order of their numbers in `matvec.comp`.
@@ -97,6 +101,7 @@ struct Constants {
     gathered: u32,
     whole: u32,
     ahead: u32,
+    chained: u32,
 }
 
 impl Constants {
@@ -116,6 +121,7 @@ impl Constants {
             self.gathered,
             self.whole,
             self.ahead,
+            self.chained,
         ]
     }
 }
@@ -302,20 +308,30 @@ impl MatvecLaunch<'_> {
             gathered: self.gathered(shape),
             whole: u32::from(matrix.columns.is_multiple_of(4)),
             ahead: u32::from(shape.ahead),
+            chained: u32::from(self.chains()),
         }
+    }
+
+    /// Returns whether the launch can be part of a chain. It then reads its activations past the
+    /// caches of single cores, which takes longer the more rows a matrix has.
+    fn chains(&self) -> bool {
+        let Product { matrix, width, .. } = &self.0;
+        *width == 1
+            && matrix.format.is_float()
+            && matrix.rows * matrix.columns <= CHAINED_ELEMENTS_MAX
     }
 
     fn args(&self) -> Args {
         let product = &self.0;
-        let (strides, splits) = product.split();
+        let (_, splits) = product.split();
         let mut args = Args {
             front: product.front(),
             norm: product.input.norm_args(),
             rows: product.outputs() as u32,
             columns: product.matrix.columns as u32,
             splits,
-            strides,
             epsilon: product.input.epsilon(),
+            ..Args::default()
         };
         if let ProductOutput::Gated { plain: None, .. } = product.output {
             // The address of the operand comes after those of the rows, even if there are no rows.
@@ -339,6 +355,7 @@ impl MatvecLaunch<'_> {
             | ProductOutput::GatedHalves { operand, .. } => {
                 assert_eq!(operand.kind, OperandKind::Fixed16, "the result of a gated product");
             }
+            ProductOutput::Gates { .. } => panic!("only the kernel for one row gates others"),
         }
     }
 
@@ -406,7 +423,14 @@ impl ProductLaunch for MatvecLaunch<'_> {
             push: Push::of(&self.args()),
             workgroups: self.workgroups(shape, capabilities.groups[0]),
             scratch: None,
-            link: Link::Outside,
+            link: match self.chains() {
+                true => Link::Able {
+                    offset: std::mem::offset_of!(Args, chain),
+                    early: None,
+                    fill: Fill::Anywhere,
+                },
+                false => Link::Outside,
+            },
         })
     }
 }

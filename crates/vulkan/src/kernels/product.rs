@@ -75,7 +75,14 @@ pub enum ProductOutput<'a> {
         /// The same as another product's operand. Which kinds are possible depends on the kernel.
         operand: Option<Operand>,
     },
-    /// The same as an operand in halves.
+    /// `gelu(product) * by` is written.
+    Gates {
+        /// (width, rows) f32; one row.
+        by: Span,
+        /// (width, rows) f32.
+        target: Span,
+    },
+    /// The same as [`ProductOutput::Gated`] as an operand in halves.
     GatedHalves {
         /// (width, rows / 2) [`OperandKind::Halves`], whole groups of columns.
         operand: Operand,
@@ -290,6 +297,7 @@ impl ProductOutput<'_> {
             ProductOutput::Gated { plain: None, .. } => "gated-operand",
             ProductOutput::Gated { .. } => "gated-both",
             ProductOutput::GatedHalves { .. } => "gated halves",
+            ProductOutput::Gates { .. } => "gates",
         }
     }
 
@@ -299,10 +307,12 @@ impl ProductOutput<'_> {
             ProductOutput::Segments(_) => 0,
             ProductOutput::Gated { operand: None, .. } => 1,
             ProductOutput::Gated { .. } | ProductOutput::GatedHalves { .. } => 2,
+            ProductOutput::Gates { .. } => 3,
         }
     }
 
-    /// Returns the memory that it takes, in the order of the kernels' arguments.
+    /// Returns the memory that it takes, in the order of the kernels' arguments; what gates are
+    /// multiplied by comes last.
     fn spans(&self) -> Vec<Span> {
         match self {
             ProductOutput::Segments(segments) => {
@@ -312,6 +322,7 @@ impl ProductOutput<'_> {
                 plain.iter().copied().chain(operand.iter().flat_map(Operand::spans)).collect()
             }
             ProductOutput::GatedHalves { operand, .. } => operand.spans().collect(),
+            ProductOutput::Gates { by, target } => vec![*target, *by],
         }
     }
 }
@@ -326,7 +337,7 @@ impl Product<'_> {
 
     /// Returns whether gate and up are multiplied.
     pub(super) fn is_gated(&self) -> bool {
-        !matches!(self.output, ProductOutput::Segments(_))
+        matches!(self.output, ProductOutput::Gated { .. } | ProductOutput::GatedHalves { .. })
     }
 
     /// Returns the number of results for a row of activations.
@@ -372,7 +383,9 @@ impl Product<'_> {
                     }
                 }
             }
-            ProductOutput::Gated { .. } | ProductOutput::GatedHalves { .. } => rows[0] = outputs,
+            ProductOutput::Gated { .. }
+            | ProductOutput::GatedHalves { .. }
+            | ProductOutput::Gates { .. } => rows[0] = outputs,
         }
         (rows, begins)
     }
@@ -380,7 +393,11 @@ impl Product<'_> {
     /// Returns the memory that it reads, apart from weights, and the memory that it writes.
     fn spans(&self) -> (Vec<Span>, Vec<Span>) {
         let mut writes = self.output.spans();
-        let reads = match self.input {
+        let by = match self.output {
+            ProductOutput::Gates { .. } => writes.pop(),
+            _ => None,
+        };
+        let mut reads: Vec<Span> = match self.input {
             ProductInput::Operand(operand) => operand.spans().collect(),
             ProductInput::Norm { x, .. } => vec![x],
             ProductInput::NormAddNorm { x, added, x_out, .. } => {
@@ -388,6 +405,7 @@ impl Product<'_> {
                 vec![x, added]
             }
         };
+        reads.extend(by);
         (reads, writes)
     }
 
@@ -408,6 +426,9 @@ impl Product<'_> {
             ProductOutput::Gated { plain, operand } => {
                 assert!(rows.is_multiple_of(2), "gate and up have as many rows");
                 assert!(plain.is_some() || operand.is_some(), "gated products go somewhere");
+            }
+            ProductOutput::Gates { by, .. } => {
+                assert!(self.width == 1 && by.bytes >= 4 * rows as u64, "a row for the gate");
             }
             ProductOutput::GatedHalves { operand, .. } => {
                 assert!(rows.is_multiple_of(2 * GROUP), "whole groups of results");

@@ -53,7 +53,7 @@ pub struct StreamShape {
 
 /// A product with one row of activations. The matrix is of a quantised format. The activations are
 /// f32, interleaved or not, or normed. Gated products go to one place, as f32, or interleaved in
-/// whole blocks.
+/// whole blocks; a product may also be the gate of a row that is there.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamLaunch<'a>(pub Product<'a>);
 
@@ -239,7 +239,9 @@ impl StreamLaunch<'_> {
             assert!(is_f32, "{:?}: activations are f32", operand.kind);
         }
         match product.output {
-            ProductOutput::Segments(_) | ProductOutput::Gated { operand: None, .. } => {}
+            ProductOutput::Segments(_)
+            | ProductOutput::Gates { .. }
+            | ProductOutput::Gated { operand: None, .. } => {}
             ProductOutput::Gated { plain: None, operand: Some(operand) } => {
                 assert_eq!(operand.kind, OperandKind::Interleaved, "products are f32");
                 assert!(product.outputs().is_multiple_of(SCALE_BLOCK), "whole blocks");

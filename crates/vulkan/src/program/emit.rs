@@ -8,27 +8,32 @@ use trine_model::{CacheId, Plan, Rows, Scratch, WeightId};
 
 use super::frame::StepAddresses;
 use super::graph::{
-    AttendKernel, AttendWork, ElementsKind, Form, Graph, HeadsWork, Home, Input, Made, Node,
-    NormWork, OperandValue, Output, Prepare, ProductKernel, ProductWork, ValueId, Work, allocated,
+    AttendKernel, AttendWork, Before, ElementsKind, Form, Graph, HeadsWork, Home, Input, Made,
+    Node, NormWork, OperandValue, Output, Prepare, ProductKernel, ProductWork, Turn, ValueId, Work,
+    allocated,
 };
 use super::ropes::Ropes;
 use super::selection::Selection;
+use super::streams::{First, RouteWork, RouterWork, SumTerm, SumWork};
 use super::tuning::Survey;
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
 use crate::kernels::attention::{
     AttendTileShape, DecodeLaunch, FrameAddresses, Fused, KvCache, MatrixLaunch, MatrixOutput,
-    TILE_ROWS, TileLaunch,
+    OwnRows, TILE_ROWS, TileLaunch,
 };
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::embed::EmbedLaunch;
 use crate::kernels::heads::{HeadsLaunch, Stored, Turned};
 use crate::kernels::matmul::MatmulLaunch;
 use crate::kernels::matvec::MatvecLaunch;
+use crate::kernels::mix::MixLaunch;
 use crate::kernels::operand::{Operand, OperandKind};
 use crate::kernels::product::{Product, ProductInput, ProductLaunch, ProductOutput, Segment};
+use crate::kernels::route::{Added, FirstStream, RouteLaunch, Router};
 use crate::kernels::rows::{RowWork, RowsLaunch};
 use crate::kernels::stream::StreamLaunch;
+use crate::kernels::sum::{Finish, SumLaunch, SumTerm as LaunchTerm};
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::Buffer;
 use crate::weights::Weights;
@@ -101,6 +106,13 @@ impl Emitter<'_> {
         self.piece(id, 0)
     }
 
+    /// Returns where f32 rows are after the first columns of the first one.
+    fn span_after(&self, id: ValueId, first: usize) -> Span {
+        let Span { address, bytes } = self.span(id);
+        let skipped = 4 * first as u64;
+        Span { address: address + skipped, bytes: bytes - skipped }
+    }
+
     fn operand(&self, value: OperandValue) -> Operand {
         let [codes, scales] = [0, 1].map(|piece| self.piece(value.id, piece));
         Operand { kind: value.kind, codes, scales }
@@ -171,6 +183,11 @@ impl Emitter<'_> {
                 };
                 out.push(launch.dispatch(self.gpu, &node.label, node.step)?);
             }
+            Work::Cutoff { .. }
+            | Work::Rescale { .. }
+            | Work::Sum(_)
+            | Work::Mix(_)
+            | Work::Route(_) => out.push(self.streams(node)?),
             Work::Heads(ref work) => out.push(self.heads(node, work)?),
             Work::Attend(ref work) => out.push(self.attend(node, work)?),
             Work::Product(ref work) => self.product(node, work, out)?,
@@ -201,9 +218,15 @@ impl Emitter<'_> {
 
     fn element_work(&self, kind: ElementsKind) -> ElementWork {
         match kind {
-            ElementsKind::Geglu { gate, up } => {
-                ElementWork::Geglu { gate: self.span(gate), up: self.span(up) }
-            }
+            ElementsKind::Geglu { gate, up, first } => ElementWork::Geglu {
+                gate: self.span(gate),
+                up: self.span_after(up, first),
+                stride: self.graph.value(up).columns,
+            },
+            ElementsKind::Scale { source, weight } => ElementWork::Scale {
+                source: self.span(source),
+                weight: self.weights.vector(weight),
+            },
             ElementsKind::Add { source, .. } => ElementWork::Add { source: self.span(source) },
             ElementsKind::Softcap { cap, .. } => ElementWork::Softcap { cap },
             ElementsKind::Select { source } => {
@@ -230,6 +253,10 @@ impl Emitter<'_> {
                 let unit = self.weights.unit(ids[0]);
                 ProductOutput::GatedHalves { operand: self.operand(*value), unit }
             }
+            Output::Gates { by, first, result } => ProductOutput::Gates {
+                by: self.span_after(*by, *first),
+                target: self.span(*result),
+            },
             Output::Gated(made) => ProductOutput::Gated {
                 plain: made.rows().map(|id| self.span(id)),
                 operand: made.operand().map(|value| self.operand(value)),
@@ -318,9 +345,13 @@ impl Emitter<'_> {
 }
 
 impl Emitter<'_> {
-    fn attention_frame(&self) -> FrameAddresses {
-        let StepAddresses { frame, tables, tiles, .. } = self.frame;
-        FrameAddresses { frame, tables, tiles }
+    fn attention_frame(&self, rows: Rows) -> FrameAddresses {
+        let StepAddresses { frame, tables, tiles, outputs, .. } = self.frame;
+        let picks = match rows {
+            Rows::Tokens => 0,
+            Rows::Outputs => ((outputs - frame) / 4) as u32,
+        };
+        FrameAddresses { frame, tables, tiles, picks }
     }
 
     fn cache(&self, id: CacheId) -> KvCache {
@@ -341,13 +372,13 @@ impl Emitter<'_> {
             let turned = Turned { query: self.span(rows), heads, query_norm: None };
             (self.graph.value(rows).columns / heads, Some(turned))
         };
-        let stored = |key, value, cache, key_norm| {
+        let stored = |key, value, cache, key_norm, value_norm| {
             let [key, value] = [key, value].map(|id| self.span(id));
-            Some(Stored { key, value, cache: self.cache(cache), key_norm })
+            Some(Stored { key, value, cache: self.cache(cache), key_norm, value_norm })
         };
         let blank = HeadsLaunch {
-            frame: self.attention_frame(),
-            rows: self.graph.width.tokens,
+            frame: self.attention_frame(node.rows),
+            rows: self.graph.width.of(node.rows),
             dim: 0,
             query: None,
             stored: None,
@@ -357,7 +388,8 @@ impl Emitter<'_> {
         let launch = match *work {
             HeadsWork::Norm { rows, heads, weight, epsilon, .. } => {
                 let (dim, turned) = of(rows, heads);
-                let query = turned.map(|it| Turned { query_norm: Some(vector(weight)), ..it });
+                let query_norm = Some(weight.map_or(0, vector));
+                let query = turned.map(|it| Turned { query_norm, ..it });
                 HeadsLaunch { dim, query, epsilon, ..blank }
             }
             HeadsWork::Rotate { rows, heads, rope, .. } => {
@@ -365,18 +397,26 @@ impl Emitter<'_> {
                 let rope = Some(self.ropes.address(dim, rope));
                 HeadsLaunch { dim, query, rope, ..blank }
             }
+            HeadsWork::Turn(Turn { query, heads, norm, epsilon, rope, .. }) => {
+                let (dim, turned) = of(query, heads);
+                let query_norm = Some(norm.map_or(0, vector));
+                let query = turned.map(|it| Turned { query_norm, ..it });
+                let rope = Some(self.ropes.address(dim, rope));
+                HeadsLaunch { dim, query, epsilon, rope, ..blank }
+            }
             HeadsWork::Store { key, value, cache } => {
                 let dim = self.plan.cache(cache).head_dim;
-                HeadsLaunch { dim, stored: stored(key, value, cache, None), ..blank }
+                HeadsLaunch { dim, stored: stored(key, value, cache, None, false), ..blank }
             }
             HeadsWork::Prepare(work) => {
-                let Prepare { heads, epsilon, .. } = work;
+                let Prepare { heads, epsilon, value_norm, .. } = work;
+                let key_norm = Some(vector(work.key_norm));
                 let query_norm = Some(vector(work.query_norm));
                 let query = self.span(work.query);
                 HeadsLaunch {
                     dim: heads.dim,
                     query: Some(Turned { query, heads: heads.query, query_norm }),
-                    stored: stored(work.key, work.value, work.cache, Some(vector(work.key_norm))),
+                    stored: stored(work.key, work.value, work.cache, key_norm, value_norm),
                     rope: Some(self.ropes.address(heads.dim, work.rope)),
                     epsilon,
                     ..blank
@@ -389,8 +429,8 @@ impl Emitter<'_> {
     fn attend(&self, node: &Node, work: &AttendWork) -> Result<Dispatch, GpuError> {
         let AttendWork { attention, .. } = *work;
         let (frame, cache, query) =
-            (self.attention_frame(), self.cache(work.cache), self.span(work.query));
-        let rows = self.graph.width.tokens;
+            (self.attention_frame(node.rows), self.cache(work.cache), self.span(work.query));
+        let rows = self.graph.width.of(node.rows);
         // The last tile of each sequence may not be full.
         let tiles = rows.min(rows.div_ceil(TILE_ROWS) + self.options.sequences);
         match &work.kernel {
@@ -432,14 +472,137 @@ impl Emitter<'_> {
         }
     }
 
-    fn fused(&self, work: &Prepare) -> Fused {
-        Fused {
-            key: self.span(work.key),
-            value: self.span(work.value),
-            query_norm: Some(self.weights.vector(work.query_norm)),
-            key_norm: Some(self.weights.vector(work.key_norm)),
-            rope: Some(self.ropes.address(work.heads.dim, work.rope)),
-            epsilon: work.epsilon,
+    fn fused(&self, work: &Before) -> Fused {
+        let vector = |id| self.weights.vector(id);
+        match *work {
+            Before::All(work) => Fused {
+                query_norm: Some(vector(work.query_norm)),
+                rope: Some(self.ropes.address(work.heads.dim, work.rope)),
+                epsilon: work.epsilon,
+                own: Some(OwnRows {
+                    key: self.span(work.key),
+                    value: self.span(work.value),
+                    key_norm: Some(vector(work.key_norm)),
+                    value_norm: work.value_norm,
+                }),
+            },
+            Before::Queries(work) => {
+                let dim = self.graph.value(work.query).columns / work.heads;
+                Fused {
+                    query_norm: work.norm.map(vector),
+                    rope: Some(self.ropes.address(dim, work.rope)),
+                    epsilon: work.epsilon,
+                    own: None,
+                }
+            }
+        }
+    }
+}
+
+impl Emitter<'_> {
+    /// Launches over several rows at once, and others that only models with streams have.
+    fn streams(&self, node: &Node) -> Result<Dispatch, GpuError> {
+        let (rows, row_count) = (self.graph.width.of(node.rows), self.row_count(node.rows));
+        match node.work {
+            Work::Cutoff { source, deviations, up, made } => {
+                let work = match up.map(|up| self.span(up)) {
+                    None => RowWork::Cutoff { deviations },
+                    Some(up) => RowWork::GatedCutoff { deviations, up },
+                };
+                self.rows(node, work, source, 0.0, Some(made))
+            }
+            Work::Rescale { source, like, floor, result } => {
+                let work = RowWork::Rescale { like: self.span(like), floor };
+                self.rows(node, work, source, 0.0, Some(Made::Rows(result)))
+            }
+            Work::Sum(ref work) => {
+                let columns = self.graph.value(work.result).columns;
+                let launch = SumLaunch { columns, rows, row_count, ..self.sum(work) };
+                launch.dispatch(self.gpu, &node.label, node.step)
+            }
+            Work::Mix(ref work) => {
+                let spans = |ids: &mut dyn Iterator<Item = ValueId>| -> Vec<Span> {
+                    ids.map(|id| self.span(id)).collect()
+                };
+                let launch = MixLaunch {
+                    inputs: spans(&mut work.streams.iter().map(|stream| stream.input)),
+                    outputs: spans(&mut work.streams.iter().map(|stream| stream.output)),
+                    sources: spans(&mut work.sources.iter().copied()),
+                    coefficients: self.span(work.coefficients),
+                    bias: work.bias,
+                    scale: work.scale,
+                    columns: self.graph.value(work.streams[0].input).columns,
+                    rows,
+                    row_count,
+                };
+                launch.dispatch(self.gpu, &node.label, node.step)
+            }
+            Work::Route(ref work) => {
+                let columns = self.graph.value(work.streams[0].input).columns;
+                let launch = RouteLaunch { columns, rows, row_count, ..self.route(work) };
+                launch.dispatch(self.gpu, &node.label, node.step)
+            }
+            _ => unreachable!("only work of models with streams comes here"),
+        }
+    }
+
+    fn finish(&self, weight: WeightId, made: Made) -> Finish {
+        Finish {
+            weight: self.weights.vector(weight),
+            plain: made.rows().map(|id| self.span(id)),
+            operand: made.operand().map(|value| self.operand(value)),
+        }
+    }
+
+    /// A sum of no rows.
+    fn sum(&self, work: &SumWork) -> SumLaunch {
+        let norms = work.terms.iter().filter_map(|term| term.norm);
+        let mut norms = norms.chain(work.norm.map(|(norm, _)| norm));
+        let term = |term: &SumTerm| LaunchTerm {
+            values: self.span(term.values),
+            factor: term.factor,
+            norm: term.norm.map(|norm| self.weights.vector(norm.weight)),
+        };
+        SumLaunch {
+            terms: work.terms.iter().map(term).collect(),
+            sum: self.span(work.result),
+            finish: work.norm.map(|(norm, made)| self.finish(norm.weight, made)),
+            // All norms of a launch have the same.
+            epsilon: norms.next().map_or(0.0, |norm| norm.epsilon),
+            columns: 0,
+            rows: 0,
+            row_count: 0,
+        }
+    }
+
+    /// A mix with a router, of no rows.
+    fn route(&self, work: &RouteWork) -> RouteLaunch {
+        let RouterWork { norm, router, cap, coefficients } = work.router;
+        let first = work.first.map(|first| match first {
+            First::Normed(norm, made) => FirstStream::Normed(self.finish(norm.weight, made)),
+            First::Scaled(weight, made) => FirstStream::Scaled(self.finish(weight, made)),
+        });
+        let added = work.added.map(|(values, norm)| Added {
+            values: self.span(values),
+            weight: self.weights.vector(norm.weight),
+        });
+        RouteLaunch {
+            streams: work.streams.iter().map(|stream| self.span(stream.output)).collect(),
+            row: work.row.map(|row| self.span(row)),
+            added,
+            router: Router {
+                norm: self.weights.vector(norm.weight),
+                router: self.weights.matrix(&[router]),
+                coefficients: self.weights.matrix(&[coefficients]),
+                cap,
+            },
+            bias: work.bias,
+            scale: work.scale,
+            first,
+            epsilon: norm.epsilon,
+            columns: 0,
+            rows: 0,
+            row_count: 0,
         }
     }
 }

@@ -7,6 +7,9 @@
 use trine_model::{CacheId, Claim, Heads, Rope, Rows, Scratch, WeightId, Width};
 
 use super::passes::Attended;
+use super::streams::{MixWork, RouteWork, SumWork};
+pub(super) use super::values::{Form, Home, Made, OperandValue, Touch, ValueId};
+use super::values::{read, write};
 use crate::kernels::attention::{AttendMatrixShape, Attention};
 use crate::kernels::operand::OperandKind;
 use crate::weights::Joint;
@@ -15,84 +18,6 @@ use crate::weights::Joint;
 const ALIGNMENT: usize = 256;
 /// Pieces of memory that a value may consist of: the codes and the scales of an operand.
 const PIECES: usize = 2;
-
-/// Index of a value in [`Graph::values`]. A launch that holds a bare one takes f32 rows there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct ValueId(pub(super) usize);
-
-/// An operand in scratch memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct OperandValue {
-    pub(super) kind: OperandKind,
-    pub(super) id: ValueId,
-}
-
-/// A value in one form.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
-    /// (rows, columns) f32.
-    Rows(ValueId),
-    /// An operand of a product.
-    Operand(OperandValue),
-}
-
-impl Form {
-    /// Returns the value, whatever its form.
-    pub(super) fn id(self) -> ValueId {
-        match self {
-            Form::Rows(id) | Form::Operand(OperandValue { id, .. }) => id,
-        }
-    }
-}
-
-/// The result of a launch, in each form that another launch reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Made {
-    /// As f32 rows.
-    Rows(ValueId),
-    /// As an operand.
-    Operand(OperandValue),
-    /// As both.
-    Both(ValueId, OperandValue),
-}
-
-impl Made {
-    /// Returns the f32 rows, if they are made.
-    pub(super) fn rows(self) -> Option<ValueId> {
-        match self {
-            Made::Rows(rows) | Made::Both(rows, _) => Some(rows),
-            Made::Operand(_) => None,
-        }
-    }
-
-    /// Returns the operand, if one is made.
-    pub(super) fn operand(self) -> Option<OperandValue> {
-        match self {
-            Made::Operand(operand) | Made::Both(_, operand) => Some(operand),
-            Made::Rows(_) => None,
-        }
-    }
-
-    /// Returns the form, if it is the only one.
-    pub(super) fn only(self) -> Option<Form> {
-        match self {
-            Made::Rows(rows) => Some(Form::Rows(rows)),
-            Made::Operand(operand) => Some(Form::Operand(operand)),
-            Made::Both(..) => None,
-        }
-    }
-}
-
-/// Where a value is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Home {
-    /// In scratch memory of its own.
-    Own,
-    /// In the memory of the value that it replaces.
-    Of(ValueId),
-    /// In the memory where the host writes the Plan's input of this index.
-    Host(usize),
-}
 
 /// Returns the rows of memory that buffers and operands of `rows` rows take: kernels read whole
 /// tiles of activations.
@@ -148,6 +73,8 @@ pub(super) enum Output {
     Parts(Vec<ValueId>),
     /// `gelu(first matrix's part) * second matrix's part`.
     Gated(Made),
+    /// `gelu(product) * by`, with the columns of `by` from `first` on.
+    Gates { by: ValueId, first: usize, result: ValueId },
 }
 
 /// The kernel of a product.
@@ -170,6 +97,19 @@ pub(super) struct ProductWork {
     pub(super) output: Output,
 }
 
+/// Norm and rotation of queries, whose keys and values are in the cache.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Turn {
+    /// (rows, query heads x dimension), as the projection left it.
+    pub(super) query: ValueId,
+    /// The same, normed and rotated.
+    pub(super) turned: ValueId,
+    pub(super) heads: usize,
+    pub(super) norm: Option<WeightId>,
+    pub(super) epsilon: f32,
+    pub(super) rope: Rope,
+}
+
 /// Norm, rotation and store of the rows of a layer, before its attention.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Prepare {
@@ -183,6 +123,8 @@ pub(super) struct Prepare {
     pub(super) value: ValueId,
     pub(super) query_norm: WeightId,
     pub(super) key_norm: WeightId,
+    /// Whether values are normed, with factors of 1.
+    pub(super) value_norm: bool,
     pub(super) heads: Heads,
     pub(super) epsilon: f32,
     pub(super) rope: Rope,
@@ -192,14 +134,25 @@ pub(super) struct Prepare {
 /// Work on the heads between the projections and attention.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum HeadsWork {
-    /// A norm of each head.
-    Norm { rows: ValueId, result: ValueId, heads: usize, weight: WeightId, epsilon: f32 },
+    /// A norm of each head, with factors of 1 if there is no weight.
+    Norm { rows: ValueId, result: ValueId, heads: usize, weight: Option<WeightId>, epsilon: f32 },
     /// A rotation of each head.
     Rotate { rows: ValueId, result: ValueId, heads: usize, rope: Rope },
+    /// Both.
+    Turn(Turn),
     /// Keys and values go to the cache.
     Store { key: ValueId, value: ValueId, cache: CacheId },
     /// All of it.
     Prepare(Prepare),
+}
+
+/// The work on heads that a launch does before it attends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Before {
+    /// With keys and values.
+    All(Prepare),
+    /// Of the queries.
+    Queries(Turn),
 }
 
 /// The kernel of attention, and its results.
@@ -207,8 +160,7 @@ pub(super) enum HeadsWork {
 pub(super) enum AttendKernel {
     /// One row after the other.
     Rows {
-        /// The work on heads that the launch does before it attends.
-        prepare: Option<Prepare>,
+        prepare: Option<Before>,
         made: Made,
         /// Results of parts of the cache before they are joined, if there are several.
         partials: Option<ValueId>,
@@ -231,57 +183,75 @@ pub(super) struct AttendWork {
 /// What is done to elements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum ElementsKind {
-    Geglu { gate: ValueId, up: ValueId },
-    Add { source: ValueId, target: ValueId },
-    Softcap { cap: f32, target: ValueId },
-    Select { source: ValueId },
+    /// With the columns of `up` from `first` on.
+    Geglu {
+        gate: ValueId,
+        up: ValueId,
+        first: usize,
+    },
+    Add {
+        source: ValueId,
+        target: ValueId,
+    },
+    Softcap {
+        cap: f32,
+        target: ValueId,
+    },
+    Select {
+        source: ValueId,
+    },
+    Scale {
+        source: ValueId,
+        weight: WeightId,
+    },
 }
 
 /// One launch.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Work {
-    Embed { table: WeightId, scale: f32, output: ValueId },
-    Convert { source: ValueId, operand: OperandValue },
-    Norm { norm: NormWork, made: Made },
-    NormAdd { source: ValueId, weight: WeightId, target: ValueId, updated: ValueId, epsilon: f32 },
-    Elements { kind: ElementsKind, result: ValueId },
+    Embed {
+        table: WeightId,
+        scale: f32,
+        output: ValueId,
+    },
+    Convert {
+        source: ValueId,
+        operand: OperandValue,
+    },
+    Norm {
+        norm: NormWork,
+        made: Made,
+    },
+    NormAdd {
+        source: ValueId,
+        weight: WeightId,
+        target: ValueId,
+        updated: ValueId,
+        epsilon: f32,
+    },
+    Elements {
+        kind: ElementsKind,
+        result: ValueId,
+    },
+    /// A cutoff; with `up` its gelu times that.
+    Cutoff {
+        source: ValueId,
+        deviations: f32,
+        up: Option<ValueId>,
+        made: Made,
+    },
+    Rescale {
+        source: ValueId,
+        like: ValueId,
+        floor: f32,
+        result: ValueId,
+    },
+    Sum(SumWork),
+    Mix(MixWork),
+    Route(RouteWork),
     Heads(HeadsWork),
     Attend(AttendWork),
     Product(ProductWork),
-}
-
-/// What a launch does with a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Touch {
-    Read(Form),
-    Write(Form),
-    /// Memory that only the launch itself uses.
-    Use(ValueId),
-}
-
-impl Touch {
-    /// Returns the value, whatever its form.
-    pub(super) fn id(self) -> ValueId {
-        match self {
-            Touch::Read(form) | Touch::Write(form) => form.id(),
-            Touch::Use(id) => id,
-        }
-    }
-}
-
-fn read(id: ValueId) -> Touch {
-    Touch::Read(Form::Rows(id))
-}
-
-fn write(id: ValueId) -> Touch {
-    Touch::Write(Form::Rows(id))
-}
-
-impl Made {
-    fn touches(self, see: &mut dyn FnMut(Touch)) {
-        self.rows().into_iter().for_each(|id| see(write(id)));
-        self.operand().into_iter().for_each(|operand| see(Touch::Write(Form::Operand(operand))));
-    }
 }
 
 impl NormWork {
@@ -298,7 +268,9 @@ impl NormWork {
 impl HeadsWork {
     fn touches(&self, see: &mut dyn FnMut(Touch)) {
         match *self {
-            HeadsWork::Norm { rows, result, .. } | HeadsWork::Rotate { rows, result, .. } => {
+            HeadsWork::Norm { rows, result, .. }
+            | HeadsWork::Rotate { rows, result, .. }
+            | HeadsWork::Turn(Turn { query: rows, turned: result, .. }) => {
                 [read(rows), write(result)].into_iter().for_each(see);
             }
             HeadsWork::Store { key, value, .. } => [key, value].map(read).into_iter().for_each(see),
@@ -315,7 +287,7 @@ impl AttendWork {
         match &self.kernel {
             AttendKernel::Rows { prepare, made, partials } => {
                 // The query is read as it is before the norm: nothing writes the rotated one.
-                if let Some(prepare) = prepare {
+                if let Some(Before::All(prepare)) = prepare {
                     [prepare.key, prepare.value].map(read).into_iter().for_each(&mut *see);
                 }
                 made.touches(see);
@@ -336,6 +308,9 @@ impl ProductWork {
         match &self.output {
             Output::Parts(parts) => parts.iter().for_each(|&id| see(write(id))),
             Output::Gated(made) => made.touches(see),
+            Output::Gates { by, result, .. } => {
+                [read(*by), write(*result)].into_iter().for_each(see)
+            }
         }
     }
 }
@@ -358,17 +333,28 @@ impl Work {
             }
             Work::Elements { kind, result } => {
                 match *kind {
-                    ElementsKind::Geglu { gate, up } => {
+                    ElementsKind::Geglu { gate, up, .. } => {
                         [gate, up].map(read).into_iter().for_each(&mut *see);
                     }
                     ElementsKind::Add { source, target } => {
                         [source, target].map(read).into_iter().for_each(&mut *see);
                     }
                     ElementsKind::Softcap { target: source, .. }
-                    | ElementsKind::Select { source } => see(read(source)),
+                    | ElementsKind::Select { source }
+                    | ElementsKind::Scale { source, .. } => see(read(source)),
                 }
                 see(write(*result));
             }
+            Work::Cutoff { source, up, made, .. } => {
+                [Some(*source), *up].into_iter().flatten().map(read).for_each(&mut *see);
+                made.touches(see);
+            }
+            Work::Rescale { source, like, result, .. } => {
+                [read(*source), read(*like), write(*result)].into_iter().for_each(see);
+            }
+            Work::Sum(work) => work.touches(see),
+            Work::Mix(work) => work.touches(see),
+            Work::Route(work) => work.touches(see),
             Work::Heads(work) => work.touches(see),
             Work::Attend(work) => work.touches(see),
             Work::Product(work) => work.touches(see),
@@ -454,6 +440,22 @@ impl Graph {
     pub(super) fn readers(&self, id: ValueId) -> usize {
         let launches = self.nodes.iter().filter(|node| node.work.reads(id)).count();
         launches + self.outputs.iter().filter(|output| **output == Some(id)).count()
+    }
+
+    /// Returns whether launches from `index` on, or a fetch, use a value as it is.
+    pub(super) fn is_read_from(&self, index: usize, id: ValueId) -> bool {
+        self.nodes[index..].iter().any(|node| node.work.reads(id))
+            || self.outputs.contains(&Some(id))
+    }
+
+    /// Returns whether a value is still in its place after these launches.
+    pub(super) fn is_kept(&self, launches: std::ops::Range<usize>, id: ValueId) -> bool {
+        let (home, _) = self.home(id);
+        let replaces = |touch| match touch {
+            Touch::Write(form) => self.home(form.id()).0 == home,
+            Touch::Read(_) | Touch::Use(_) => false,
+        };
+        !self.nodes[launches].iter().any(|node| node.work.has(replaces))
     }
 
     /// Returns the launch before `index` that writes a value.

@@ -4,7 +4,7 @@
 //! that takes an operand is preceded by a launch that converts its rows. [`rules`] then let
 //! neighbours take over each other's work.
 
-use trine_model::{BufferId, Op, Plan, Product, Rows, WeightId, Width};
+use trine_model::{BufferId, Op, Plan, Product, Rows, Stream, Term, WeightId, Width};
 
 use super::graph::{
     AttendKernel, AttendWork, ElementsKind, Form, Graph, HeadsWork, Home, Input, Made, Node,
@@ -13,8 +13,10 @@ use super::graph::{
 use super::passes::{Attended, PassKey};
 use super::rules;
 use super::selection::Selection;
+use super::streams::{MixWork, StreamValues, SumTerm, SumWork};
 use crate::error::GpuError;
 use crate::kernels::attention::Attention;
+use crate::kernels::heads::DIM_MAX;
 use crate::kernels::operand::OperandKind;
 use crate::weights::Joint;
 
@@ -29,17 +31,12 @@ pub(super) fn check(plan: &Plan) -> Result<(), GpuError> {
     }
 }
 
+/// Heads are worked on in pairs of elements, by a limited number of invocations.
 fn lacks_kernel(plan: &Plan, op: &Op) -> bool {
     match op {
-        Op::Sum { .. }
-        | Op::Mix { .. }
-        | Op::Rescale { .. }
-        | Op::Scale { .. }
-        | Op::Cutoff { .. }
-        | Op::HeadNorm { weight: None, .. } => true,
-        Op::Geglu { gate, up, .. } => plan.buffer(*up).columns != plan.buffer(*gate).columns,
-        Op::HeadNorm { .. } | Op::Rotate { .. } | Op::Attend { .. } => {
-            plan.rows(op) == Rows::Outputs
+        Op::HeadNorm { buffer, heads, .. } | Op::Rotate { buffer, heads, .. } => {
+            let dim = plan.buffer(*buffer).columns / heads;
+            dim > DIM_MAX || !dim.is_multiple_of(2)
         }
         _ => false,
     }
@@ -120,12 +117,13 @@ impl Lowering<'_> {
                 let attention = Attention { heads, scale, window };
                 let kernel = self.attend(&attention, output);
                 self.push(
-                    Rows::Tokens,
+                    self.rows_of(output),
                     Work::Attend(AttendWork { query, cache, attention, kernel }),
                 );
             }
-            Op::Geglu { gate, up, output, .. } => {
-                let kind = ElementsKind::Geglu { gate: self.rows(gate)?, up: self.rows(up)? };
+            Op::Geglu { gate, up, first, output } => {
+                let (gate, up) = (self.rows(gate)?, self.rows(up)?);
+                let kind = ElementsKind::Geglu { gate, up, first };
                 let result = self.fresh(output);
                 self.elements(output, kind, result);
             }
@@ -139,11 +137,31 @@ impl Lowering<'_> {
                 self.elements(buffer, ElementsKind::Softcap { cap, target }, result);
             }
             Op::Select { input, output } => self.select(input, output)?,
-            Op::Sum { .. }
-            | Op::Mix { .. }
-            | Op::Rescale { .. }
-            | Op::Scale { .. }
-            | Op::Cutoff { .. } => unreachable!("refused above"),
+            Op::Scale { input, weight, output } => {
+                let source = self.rows(input)?;
+                let result = self.fresh(output);
+                self.elements(output, ElementsKind::Scale { source, weight }, result);
+            }
+            Op::Cutoff { buffer, deviations } => {
+                let (source, result) = self.changed(buffer)?;
+                let made = Made::Rows(result);
+                let work = Work::Cutoff { source, deviations, up: None, made };
+                self.push(self.rows_of(buffer), work);
+            }
+            Op::Rescale { buffer, like, floor } => {
+                let like = self.rows(like)?;
+                let (source, result) = self.changed(buffer)?;
+                self.push(self.rows_of(buffer), Work::Rescale { source, like, floor, result });
+            }
+            Op::Sum { ref terms, output } => self.sum(terms, output)?,
+            Op::Mix { ref streams, ref sources, coefficients, bias, scale } => {
+                let streams = self.streams(streams)?;
+                let sources = sources.iter().map(|&source| self.rows(source));
+                let sources = sources.collect::<Result<_, _>>()?;
+                let coefficients = self.rows(coefficients)?;
+                let work = MixWork { streams, sources, coefficients, bias, scale };
+                self.push(self.plan.rows(op), Work::Mix(work));
+            }
         }
         Ok(())
     }
@@ -190,6 +208,25 @@ impl Lowering<'_> {
 
     fn elements(&mut self, id: BufferId, kind: ElementsKind, result: ValueId) {
         self.push(self.rows_of(id), Work::Elements { kind, result });
+    }
+
+    fn sum(&mut self, terms: &[Term], output: BufferId) -> Result<(), GpuError> {
+        let term = |term: &Term| {
+            Ok(SumTerm { values: self.rows(term.buffer)?, factor: term.factor, norm: None })
+        };
+        let terms = terms.iter().map(term).collect::<Result<_, GpuError>>()?;
+        let result = self.fresh(output);
+        self.push(self.rows_of(output), Work::Sum(SumWork { terms, result, norm: None }));
+        Ok(())
+    }
+
+    /// Returns what streams hold before a mix, and gives them new values.
+    fn streams(&mut self, streams: &[Stream]) -> Result<Vec<StreamValues>, GpuError> {
+        let inputs = streams.iter().map(|stream| self.rows(stream.input));
+        let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+        let outputs = streams.iter().map(|stream| self.fresh(stream.output));
+        let pair = |(input, output)| StreamValues { input, output };
+        Ok(inputs.into_iter().zip(outputs).map(pair).collect())
     }
 
     fn select(&mut self, input: BufferId, output: BufferId) -> Result<(), GpuError> {
@@ -290,13 +327,13 @@ impl Lowering<'_> {
         }
         let [gate, up] = parts[..] else { unreachable!("a gated product has two matrices") };
         let result = self.fresh(output);
-        self.elements(output, ElementsKind::Geglu { gate, up }, result);
+        self.elements(output, ElementsKind::Geglu { gate, up, first: 0 }, result);
         Ok(())
     }
 
     fn heads(&mut self, op: &Op) -> Result<(), GpuError> {
         let work = match *op {
-            Op::HeadNorm { buffer, weight: Some(weight), heads, epsilon } => {
+            Op::HeadNorm { buffer, weight, heads, epsilon } => {
                 let (rows, result) = self.changed(buffer)?;
                 HeadsWork::Norm { rows, result, heads, weight, epsilon }
             }
@@ -326,6 +363,7 @@ impl Lowering<'_> {
                     value: self.rows(value)?,
                     query_norm,
                     key_norm,
+                    value_norm: false,
                     heads,
                     epsilon,
                     rope,
@@ -334,21 +372,22 @@ impl Lowering<'_> {
             }
             _ => unreachable!("only work on heads comes here"),
         };
-        self.push(Rows::Tokens, Work::Heads(work));
+        self.push(self.plan.rows(op), Work::Heads(work));
         Ok(())
     }
 
     /// Returns the kernel that attends, and the rows that it writes.
     fn attend(&mut self, attention: &Attention, output: BufferId) -> AttendKernel {
         let rows = self.fresh(output);
-        let Width { tokens, .. } = self.graph.width;
-        match self.graph.attended {
-            Attended::Sequences | Attended::Rows => {
-                let bytes = self.selection.partial_bytes(attention, tokens);
+        let (kind, count) = (self.rows_of(output), self.count(output));
+        match (self.graph.attended, kind) {
+            // Tiles are of the step's rows.
+            (Attended::Sequences | Attended::Rows, _) | (Attended::Tiles, Rows::Outputs) => {
+                let bytes = self.selection.partial_bytes(attention, count);
                 let partials = (bytes > 0).then(|| self.graph.fresh_bytes(bytes));
                 AttendKernel::Rows { prepare: None, made: Made::Rows(rows), partials }
             }
-            Attended::Tiles => match self.selection.attend_matrix(attention) {
+            (Attended::Tiles, Rows::Tokens) => match self.selection.attend_matrix(attention) {
                 Some(shape) => AttendKernel::Matrix { output: Form::Rows(rows), shape },
                 None => AttendKernel::Tiles { output: rows },
             },

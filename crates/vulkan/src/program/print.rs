@@ -14,9 +14,10 @@ use trine_model::listing::{Line, Listing};
 use trine_model::{Plan, Source, WeightId};
 
 use super::graph::{
-    AttendKernel, AttendWork, ElementsKind, Form, Graph, HeadsWork, Home, Input, Node, NormWork,
-    Output, ProductKernel, ProductWork, Touch, ValueId, Work,
+    AttendKernel, AttendWork, Before, ElementsKind, Form, Graph, HeadsWork, Home, Input, Node,
+    NormWork, Output, ProductKernel, ProductWork, Touch, ValueId, Work,
 };
+use super::streams::{First, RouteWork, SumWork};
 use crate::pack::format_of;
 
 /// A graph to be printed.
@@ -153,6 +154,30 @@ impl NormWork {
     }
 }
 
+impl SumWork {
+    fn name(&self) -> String {
+        let norms = self.terms.iter().filter(|term| term.norm.is_some()).map(|_| "norm + ");
+        let after = if self.norm.is_some() { " + norm" } else { "" };
+        format!("{}sum{after}", norms.collect::<String>())
+    }
+}
+
+impl RouteWork {
+    fn name(&self) -> String {
+        let before = match (&self.added, self.row) {
+            (None, _) => "",
+            (Some(_), Some(_)) => "norm_add + ",
+            (Some(_), None) => "norm + add + ",
+        };
+        let after = match self.first {
+            None => "",
+            Some(First::Normed(..)) => " + norm",
+            Some(First::Scaled(..)) => " + scale",
+        };
+        format!("{before}router + mix{after}")
+    }
+}
+
 impl ProductWork {
     fn name(&self) -> String {
         let before = match self.input {
@@ -167,6 +192,7 @@ impl ProductWork {
         let after = match self.output {
             Output::Parts(_) => "",
             Output::Gated(_) => " + geglu",
+            Output::Gates { .. } => " + geglu of another row",
         };
         format!("{before}{kernel}{after}")
     }
@@ -184,12 +210,25 @@ impl Work {
             Work::Elements { kind: ElementsKind::Add { .. }, .. } => "add",
             Work::Elements { kind: ElementsKind::Softcap { .. }, .. } => "softcap",
             Work::Elements { kind: ElementsKind::Select { .. }, .. } => "select",
+            Work::Elements { kind: ElementsKind::Scale { .. }, .. } => "scale",
+            Work::Cutoff { up: None, .. } => "cutoff",
+            Work::Cutoff { up: Some(_), .. } => "cutoff + geglu",
+            Work::Rescale { .. } => "rescale",
+            Work::Sum(work) => return work.name(),
+            Work::Mix(_) => "mix",
+            Work::Route(work) => return work.name(),
             Work::Heads(HeadsWork::Norm { .. }) => "head_norm",
             Work::Heads(HeadsWork::Rotate { .. }) => "rotate",
+            Work::Heads(HeadsWork::Turn(_)) => "head_norm + rotate",
             Work::Heads(HeadsWork::Store { .. }) => "store_kv",
             Work::Heads(HeadsWork::Prepare(_)) => "prepare_qkv",
             Work::Attend(work) => match work.kernel {
-                AttendKernel::Rows { prepare: Some(_), .. } => "prepare_qkv + attend by rows",
+                AttendKernel::Rows { prepare: Some(Before::All(_)), .. } => {
+                    "prepare_qkv + attend by rows"
+                }
+                AttendKernel::Rows { prepare: Some(Before::Queries(_)), .. } => {
+                    "head_norm + rotate + attend by rows"
+                }
                 AttendKernel::Rows { prepare: None, .. } => "attend by rows",
                 AttendKernel::Matrix { .. } => "attend by tiles on matrix units",
                 AttendKernel::Tiles { .. } => "attend by tiles",
@@ -202,16 +241,26 @@ impl Work {
     /// Returns the weights that it reads.
     fn weights(&self) -> Vec<WeightId> {
         match self {
-            Work::Convert { .. } | Work::Elements { .. } => Vec::new(),
-            Work::Embed { table: weight, .. }
-            | Work::NormAdd { weight, .. }
-            | Work::Heads(HeadsWork::Norm { weight, .. }) => vec![*weight],
+            Work::Elements { kind: ElementsKind::Scale { weight, .. }, .. } => vec![*weight],
+            Work::Convert { .. }
+            | Work::Elements { .. }
+            | Work::Cutoff { .. }
+            | Work::Rescale { .. }
+            | Work::Mix(_) => Vec::new(),
+            Work::Embed { table: weight, .. } | Work::NormAdd { weight, .. } => vec![*weight],
+            Work::Heads(HeadsWork::Norm { weight, .. }) => weight.iter().copied().collect(),
+            Work::Heads(HeadsWork::Turn(work)) => work.norm.into_iter().collect(),
+            Work::Sum(work) => work.weights(),
+            Work::Route(work) => work.weights(),
             Work::Norm { norm, .. } => norm.weights(),
             Work::Heads(HeadsWork::Prepare(work)) => vec![work.query_norm, work.key_norm],
             Work::Heads(HeadsWork::Rotate { .. } | HeadsWork::Store { .. }) => Vec::new(),
             Work::Attend(work) => match &work.kernel {
-                AttendKernel::Rows { prepare: Some(work), .. } => {
+                AttendKernel::Rows { prepare: Some(Before::All(work)), .. } => {
                     vec![work.query_norm, work.key_norm]
+                }
+                AttendKernel::Rows { prepare: Some(Before::Queries(work)), .. } => {
+                    work.norm.into_iter().collect()
                 }
                 _ => Vec::new(),
             },

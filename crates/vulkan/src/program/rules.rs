@@ -1,32 +1,48 @@
 //! Rules that let a launch take over work of its neighbours: norms, attention and gated products
 //! hand their rows on as the operand that the next product takes, a product norms its own row,
-//! attention prepares its own heads.
+//! attention prepares its own heads. Those of models with several streams are in [`streams`].
 //!
 //! A rule looks at one launch and changes the graph if it applies there. Each rule walks the whole
 //! graph before the next one does: products take over norms only after these have taken over
 //! conversions.
 
 use super::graph::{
-    AttendKernel, AttendWork, Form, Graph, HeadsWork, Home, Input, Made, NormWork, OperandValue,
-    Output, Prepare, ProductWork, ValueId, Work,
+    AttendKernel, AttendWork, Before, ElementsKind, Form, Graph, HeadsWork, Home, Input, Made,
+    NormWork, OperandValue, Output, Prepare, ProductKernel, ProductWork, Touch, Turn, ValueId,
+    Work,
 };
 use super::passes::Attended;
 use super::selection::Selection;
+use super::streams::First;
+use crate::kernels::matvec::CHAINED_ELEMENTS_MAX;
 use crate::kernels::operand::OperandKind;
+
+mod streams;
 
 /// A rule, which returns whether it changed the graph at the launch of an index. A rule that did is
 /// tried there again.
 type Rule = fn(&mut Graph, usize, &Selection) -> bool;
 
 /// The rules, in the order in which they walk the graph.
-const RULES: [Rule; 7] = [
+const RULES: [Rule; 18] = [
+    streams::route,
+    streams::route_adds,
+    streams::route_finishes,
+    streams::sum_norms_term,
+    streams::sum_norms_result,
+    cutoff_gates,
     convert_once,
-    norm_gives_operand,
+    rows_give_operand,
     attention_gives_operand,
     gated_gives_operand,
     gated_interleaves,
+    product_gates,
     product_norms,
+    values_are_normed,
+    queries_turn,
     attention_prepares,
+    attention_turns,
+    small_products_first,
 ];
 
 /// Applies every rule wherever it fits.
@@ -88,14 +104,19 @@ fn convert_once(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     true
 }
 
-/// Lets a norm write the operand that its result is converted to.
-fn norm_gives_operand(graph: &mut Graph, index: usize, _: &Selection) -> bool {
+/// Lets a launch over whole rows write the operand that its result is converted to.
+fn rows_give_operand(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     let Some(conversion) = conversion(graph, index) else { return false };
-    let Work::Norm { made: made @ Made::Rows(_), .. } = &mut graph.nodes[conversion.maker].work
-    else {
-        return false;
+    let made = match &mut graph.nodes[conversion.maker].work {
+        Work::Norm { made, .. } | Work::Cutoff { made, .. } => Some(made),
+        Work::Sum(sum) => sum.norm.as_mut().map(|(_, made)| made),
+        Work::Route(work) => work.first.as_mut().map(First::made),
+        _ => None,
     };
-    *made = conversion.made();
+    match made {
+        Some(made) if *made == Made::Rows(conversion.rows) => *made = conversion.made(),
+        _ => return false,
+    }
     graph.nodes.remove(index);
     true
 }
@@ -189,6 +210,51 @@ fn gated_interleaves(graph: &mut Graph, index: usize, selection: &Selection) -> 
     true
 }
 
+/// Lets a cutoff go on with the gated product of its result.
+fn cutoff_gates(graph: &mut Graph, index: usize, _: &Selection) -> bool {
+    let Work::Cutoff { source, deviations, up: None, made: Made::Rows(cut) } =
+        graph.nodes[index].work
+    else {
+        return false;
+    };
+    let Some(next) = graph.nodes.get_mut(index + 1) else { return false };
+    let Work::Elements { kind: ElementsKind::Geglu { gate, up, first: 0 }, result } = next.work
+    else {
+        return false;
+    };
+    if gate != cut || graph.readers(cut) != 1 || graph.value(up).columns != graph.value(cut).columns
+    {
+        return false;
+    }
+    let (up, made) = (Some(up), Made::Rows(result));
+    graph.nodes[index].work = Work::Cutoff { source, deviations, up, made };
+    graph.nodes.remove(index + 1);
+    true
+}
+
+/// Lets a product of one row be the gate of a row that is there.
+fn product_gates(graph: &mut Graph, index: usize, _: &Selection) -> bool {
+    let Work::Product(ProductWork { kernel: ProductKernel::Stream, output, .. }) =
+        &graph.nodes[index].work
+    else {
+        return false;
+    };
+    let Output::Parts(parts) = output else { return false };
+    let &[product] = &parts[..] else { return false };
+    let Some(next) = graph.nodes.get(index + 1) else { return false };
+    let Work::Elements { kind: ElementsKind::Geglu { gate, up, first }, result } = next.work else {
+        return false;
+    };
+    if gate != product || up == product || graph.readers(product) != 1 {
+        return false;
+    }
+    if let Work::Product(work) = &mut graph.nodes[index].work {
+        work.output = Output::Gates { by: up, first, result };
+    }
+    graph.nodes.remove(index + 1);
+    true
+}
+
 /// Lets a product norm its row itself, if it is the next launch and the only one that reads the
 /// normed row.
 fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
@@ -212,6 +278,71 @@ fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool
     true
 }
 
+/// Lets the work before attention norm the values, too.
+fn values_are_normed(graph: &mut Graph, index: usize, _: &Selection) -> bool {
+    let Work::Heads(HeadsWork::Norm { rows, result, heads, weight: None, epsilon }) =
+        graph.nodes[index].work
+    else {
+        return false;
+    };
+    let Some(next) = graph.nodes.get(index + 1) else { return false };
+    let Work::Heads(HeadsWork::Prepare(work)) = next.work else { return false };
+    let fits = work.value == result
+        && !work.value_norm
+        && (heads, epsilon) == (work.heads.kv, work.epsilon)
+        && graph.readers(result) == 1;
+    if fits {
+        let work = Prepare { value: rows, value_norm: true, ..work };
+        graph.nodes[index + 1].work = Work::Heads(HeadsWork::Prepare(work));
+        graph.nodes.remove(index);
+    }
+    fits
+}
+
+/// Lets one launch norm and rotate heads.
+fn queries_turn(graph: &mut Graph, index: usize, _: &Selection) -> bool {
+    let Work::Heads(HeadsWork::Norm { rows, result, heads, weight, epsilon }) =
+        graph.nodes[index].work
+    else {
+        return false;
+    };
+    let Some(next) = graph.nodes.get(index + 1) else { return false };
+    let Work::Heads(HeadsWork::Rotate { rows: normed, result: turned, heads: same, rope }) =
+        next.work
+    else {
+        return false;
+    };
+    let fits = normed == result && heads == same && graph.readers(result) == 1;
+    if fits {
+        let work = Turn { query: rows, turned, heads, norm: weight, epsilon, rope };
+        graph.nodes[index + 1].work = Work::Heads(HeadsWork::Turn(work));
+        graph.nodes.remove(index);
+    }
+    fits
+}
+
+/// Lets attention norm and rotate its queries itself, if their keys are in the cache.
+fn attention_turns(graph: &mut Graph, index: usize, _: &Selection) -> bool {
+    let Work::Heads(HeadsWork::Turn(work)) = graph.nodes[index].work else { return false };
+    if graph.readers(work.turned) != 1 || work.norm.is_none() {
+        return false;
+    }
+    let Some(next) = graph.nodes.get_mut(index + 1) else { return false };
+    match &mut next.work {
+        Work::Attend(AttendWork {
+            query,
+            kernel: AttendKernel::Rows { prepare: prepare @ None, .. },
+            ..
+        }) if *query == work.turned => {
+            *prepare = Some(Before::Queries(work));
+            *query = work.query;
+        }
+        _ => return false,
+    }
+    graph.nodes.remove(index);
+    true
+}
+
 /// Lets attention do the work on the heads, if each row is of another sequence, so that no row sees
 /// what another one stores.
 fn attention_prepares(graph: &mut Graph, index: usize, _: &Selection) -> bool {
@@ -228,13 +359,37 @@ fn attention_prepares(graph: &mut Graph, index: usize, _: &Selection) -> bool {
             kernel: AttendKernel::Rows { prepare: prepare @ None, .. },
             ..
         }) if *attends == turned && *read == cache => {
-            *prepare = Some(work);
+            *prepare = Some(Before::All(work));
             *attends = query;
         }
         _ => return false,
     }
     graph.nodes.remove(index);
     true
+}
+
+/// Puts a product of one row with a small matrix of floats before a product that it does not need.
+/// Beside the launch before that, such as attention, there is room for it, while large workgroups
+/// would have to end first.
+fn small_products_first(graph: &mut Graph, index: usize, _: &Selection) -> bool {
+    let [first, second, ..] = &graph.nodes[index..] else { return false };
+    let (Work::Product(large), Work::Product(small)) = (&first.work, &second.work) else {
+        return false;
+    };
+    let mut needs = false;
+    first.work.touches(&mut |touch| {
+        needs |= matches!(touch, Touch::Write(form) if second.work.reads(form.id()));
+    });
+    let one_row = graph.width.of(first.rows) == 1 && graph.width.of(second.rows) == 1;
+    let Output::Parts(parts) = &small.output else { return false };
+    let rows: usize = parts.iter().map(|&part| graph.value(part).columns).sum();
+    let is_small =
+        small.joint.format.is_float() && rows * small.joint.columns <= CHAINED_ELEMENTS_MAX;
+    let fits = one_row && !needs && is_small && !large.joint.format.is_float();
+    if fits {
+        graph.nodes.swap(index, index + 1);
+    }
+    fits
 }
 
 #[cfg(test)]

@@ -171,7 +171,7 @@ impl Bed {
             },
             expected_cache: ExpectedCache::default(),
             frame: Frame {
-                addresses: FrameAddresses { frame: 0, tables: 0, tiles: 0 },
+                addresses: FrameAddresses { frame: 0, tables: 0, tiles: 0, picks: 0 },
                 tiles: 0,
                 _buffers: vec![],
             },
@@ -195,22 +195,10 @@ impl Bed {
 
     /// Returns what the host writes for rows of (sequence, position).
     pub(crate) fn frame_of(&self, rows: &[(usize, usize)]) -> Frame {
-        let mut starts = Vec::new();
-        let mut tables = Vec::new();
-        for blocks in &self.blocks {
-            starts.push(tables.len() as u32);
-            tables.extend_from_slice(blocks);
-        }
+        let tables = self.blocks.concat();
         let mut tiles: Vec<[u32; 4]> = Vec::new();
-        let mut words = vec![rows.len() as u32, 0, 0, 0];
-        for (row, &(sequence, position)) in rows.iter().enumerate() {
-            let ahead = self.case.ahead(sequence, position) as u32;
-            words.extend([
-                7,
-                position as u32,
-                self.slots[sequence] | ahead << 16,
-                starts[sequence],
-            ]);
+        let mut words = self.words(rows);
+        for (row, &(sequence, _)) in rows.iter().enumerate() {
             let follows = row > 0 && rows[row - 1].0 == sequence;
             match tiles.last_mut() {
                 Some(tile) if follows && tile[1] < TILE_ROWS as u32 => tile[1] += 1,
@@ -222,10 +210,38 @@ impl Bed {
             [upload(&self.gpu, &words), upload(&self.gpu, &tables), upload(&self.gpu, &tiles)];
         let [frame, tables, list] = buffers.each_ref().map(Buffer::address);
         Frame {
-            addresses: FrameAddresses { frame, tables, tiles: list },
+            addresses: FrameAddresses { frame, tables, tiles: list, picks: 0 },
             tiles: tiles.len(),
             _buffers: buffers.to_vec(),
         }
+    }
+
+    /// Returns the header of a frame, without the number of tiles, and its rows.
+    fn words(&self, rows: &[(usize, usize)]) -> Vec<u32> {
+        let mut words = vec![rows.len() as u32, 0, 0, 0];
+        for &(sequence, position) in rows {
+            let ahead = self.case.ahead(sequence, position) as u32;
+            let start: usize = self.blocks[..sequence].iter().map(Vec::len).sum();
+            words.extend([7, position as u32, self.slots[sequence] | ahead << 16, start as u32]);
+        }
+        words
+    }
+
+    /// Returns what the host writes for these rows of the step as its output rows.
+    pub(crate) fn picking(&self, rows: &[usize]) -> Frame {
+        let places = self.places();
+        let frame = self.frame_of(&places);
+        let mut words: Vec<u32> = self.words(&places);
+        words[1] = rows.len() as u32;
+        let picks = words.len() as u32;
+        words.extend(rows.iter().map(|&row| row as u32));
+        // Launches read the numbers of rows that the step does not have.
+        words.extend([0; 8]);
+        let memory = upload(&self.gpu, &words);
+        let addresses = FrameAddresses { frame: memory.address(), picks, ..frame.addresses };
+        let mut kept = frame._buffers;
+        kept.push(memory);
+        Frame { addresses, tiles: frame.tiles, _buffers: kept }
     }
 
     /// Returns the block of the cache that holds a position.
@@ -274,6 +290,7 @@ impl Bed {
                 value: value.span(),
                 cache: self.cache,
                 key_norm: None,
+                value_norm: false,
             }),
             rope: None,
             epsilon: 0.0,

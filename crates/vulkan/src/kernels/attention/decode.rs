@@ -79,22 +79,32 @@ impl AttendDecodeShape {
     }
 }
 
-/// What a fused launch does before it attends. Each row has to be of another sequence, so that none
-/// sees what another stores.
+/// What a fused launch does before it attends.
 #[derive(Debug, Clone, Copy)]
 pub struct Fused {
-    /// (rows, kv heads x dim) f32, as the projection left it.
-    pub key: Span,
-    /// (rows, kv heads x dim) f32.
-    pub value: Span,
     /// Address of the queries' norm weights, if they are normed.
     pub query_norm: Option<u64>,
-    /// Address of the keys' norm weights, if they are normed.
-    pub key_norm: Option<u64>,
     /// Address of [`crate::kernels::heads::turns`], if queries and keys are rotated.
     pub rope: Option<u64>,
     /// Added to the mean square of the norms.
     pub epsilon: f32,
+    /// Keys and values that it stores. If there are none, those of the step's rows are in the
+    /// cache.
+    pub own: Option<OwnRows>,
+}
+
+/// Keys and values of the step's rows, on their way to the cache. Each row has to be of another
+/// sequence, so that none sees what another stores.
+#[derive(Debug, Clone, Copy)]
+pub struct OwnRows {
+    /// (rows, kv heads x dim) f32, as the projection left it.
+    pub key: Span,
+    /// (rows, kv heads x dim) f32.
+    pub value: Span,
+    /// Address of the keys' norm weights, if they are normed.
+    pub key_norm: Option<u64>,
+    /// Whether values are normed, with factors of 1.
+    pub value_norm: bool,
 }
 
 /// A launch for a few rows.
@@ -203,6 +213,11 @@ impl DecodeLaunch {
         let stride = self.shape.local / lanes as u32 * self.shape.unroll;
         let least = self.shape.least.max(stride / KV_BLOCK as u32);
         let output = u32::from(self.plain.is_some()) | operand_bit;
+        let fused = match self.fused {
+            None => 0,
+            Some(Fused { own: Some(_), .. }) => 1,
+            Some(Fused { own: None, .. }) => 2,
+        };
         vec![
             self.shape.local,
             heads.dim as u32,
@@ -215,14 +230,20 @@ impl DecodeLaunch {
             self.shape.unroll,
             merged as u32,
             self.shape.splits,
-            u32::from(self.fused.is_some()),
+            fused,
             output,
             capabilities.subgroup,
             self.cache.ring_blocks,
             self.attention.window_argument(),
             self.shape.alone,
             least,
+            self.frame.picks,
+            u32::from(self.own().is_some_and(|own| own.value_norm)),
         ]
+    }
+
+    fn own(&self) -> Option<OwnRows> {
+        self.fused.and_then(|fused| fused.own)
     }
 
     /// Returns the arguments.
@@ -239,10 +260,10 @@ impl DecodeLaunch {
             scales: address(self.operand.map(|operand| operand.scales)),
             parts: self.scratch.address,
             counters: self.counters.address,
-            key: address(fused.map(|fused| fused.key)),
-            value: address(fused.map(|fused| fused.value)),
+            key: address(self.own().map(|own| own.key)),
+            value: address(self.own().map(|own| own.value)),
             query_norm: fused.and_then(|fused| fused.query_norm).unwrap_or(0),
-            key_norm: fused.and_then(|fused| fused.key_norm).unwrap_or(0),
+            key_norm: self.own().and_then(|own| own.key_norm).unwrap_or(0),
             rope: fused.and_then(|fused| fused.rope).unwrap_or(0),
             scale: self.attention.scale,
             epsilon: fused.map_or(0.0, |fused| fused.epsilon),
@@ -255,8 +276,8 @@ impl DecodeLaunch {
         let mut reads = vec![self.query, self.cache.span];
         let mut writes: Vec<Span> = self.plain.into_iter().collect();
         writes.extend(self.operand.iter().flat_map(Operand::spans));
-        if let Some(fused) = self.fused {
-            reads.extend([fused.key, fused.value]);
+        if let Some(own) = self.own() {
+            reads.extend([own.key, own.value]);
             writes.push(self.cache.span);
         }
         if self.shape.splits > 1 {

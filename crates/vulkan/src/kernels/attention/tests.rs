@@ -325,6 +325,88 @@ fn a_fused_launch_does_what_two_do() {
     }
 }
 
+/// With keys and values in the cache, several rows may be of one sequence; with value norms, the
+/// launch stores normed values.
+#[test]
+fn a_launch_that_prepares_queries_does_what_two_do() {
+    let cases = [(heads(4, 2, 64), None, 70, 3, 3), (heads(8, 1, 20), Some(16), 60, 2, 2)];
+    for (at, (heads, window, depth, rows, splits)) in cases.into_iter().enumerate() {
+        let kind = KINDS[at];
+        let mut bed = Bed::new(traffic(heads, kind, window, depth, rows, 60 + at as u64));
+        bed.store_rows();
+        let parameters = Parameters::new(&bed);
+        let shape = shape(&bed, splits, 2);
+        let memory = Decode::new(&bed, &shape, &bed.query);
+        let query_norm = Some(parameters.weights[0].address());
+        let rope = Some(parameters.table.address());
+        let fused = Fused { query_norm, rope, epsilon: 1e-6, own: None };
+        // All rows are picked, in another order than the step has them.
+        let picks: Vec<usize> = (0..rows).rev().collect();
+        let frame = bed.picking(&picks);
+        let launch = DecodeLaunch {
+            frame: frame.addresses,
+            fused: Some(fused),
+            ..memory.launch(&bed, shape, false)
+        };
+        let dispatch = launch.dispatch(&bed.gpu, "queries", 0).unwrap();
+        run(&bed.gpu, &[dispatch]);
+        let dim = heads.dim;
+        let rope = Rope { theta: 10_000.0, divisor: 1.0 };
+        let weight: Vec<f32> = download(&bed.gpu, &parameters.weights[0]);
+        // The rows of the launch are as they are in memory; their places are those of the picks.
+        let mut queries = bed.query.clone();
+        trine_backend::reference::ops::norm(&bed.query, &weight[..dim], 1e-6, &mut queries);
+        let positions: Vec<u32> = picks.iter().map(|&row| bed.positions[row]).collect();
+        trine_backend::reference::ops::rotate(&mut queries, &positions, heads.query, dim, rope);
+        let columns = bed.columns();
+        let mut turned = vec![0.0; queries.len()];
+        for (at, row) in picks.iter().enumerate() {
+            turned[row * columns..][..columns].copy_from_slice(&queries[at * columns..][..columns]);
+        }
+        let attended = bed.expected(&turned);
+        let expected: Vec<f32> =
+            picks.iter().flat_map(|row| attended[row * columns..][..columns].to_vec()).collect();
+        bed.check(&download::<f32>(&bed.gpu, &memory.output), &expected, 2e-5, "queries");
+    }
+}
+
+#[test]
+fn a_fused_launch_norms_values() {
+    let make = || {
+        let mut case = traffic(heads(4, 2, 64), KvType::F16, None, 0, 1, 71);
+        case.sequences = [70, 0].map(|depth| Sequence { depth, rows: 1 }).to_vec();
+        Bed::new(case)
+    };
+    let (bed, mut normed) = (make(), make());
+    let ones = vec![1.0; 64];
+    let values = normed.value.clone();
+    trine_backend::reference::ops::norm(&values, &ones, 1e-6, &mut normed.value);
+    let shape = shape(&bed, 3, 2);
+    let found = [(&bed, true), (&normed, false)].map(|(bed, value_norm)| {
+        let parameters = Parameters::new(bed);
+        let memory = Decode::new(bed, &shape, &bed.query);
+        let [key, value] = [&bed.key, &bed.value].map(|values| bed.rows_of(values));
+        let own = OwnRows {
+            key: key.span(),
+            value: value.span(),
+            key_norm: Some(parameters.weights[1].address()),
+            value_norm,
+        };
+        let fused = Fused {
+            query_norm: Some(parameters.weights[0].address()),
+            rope: Some(parameters.table.address()),
+            epsilon: 1e-6,
+            own: Some(own),
+        };
+        let launch = DecodeLaunch { fused: Some(fused), ..memory.launch(bed, shape, false) };
+        run(&bed.gpu, &[launch.dispatch(&bed.gpu, "fused", 0).unwrap()]);
+        download::<f32>(&bed.gpu, &memory.output)
+    });
+    let [values, expected] = found;
+    // A normed value may be rounded to the half beside it.
+    bed.check(&values, &expected[..bed.rows * bed.columns()], 2e-3, "values");
+}
+
 type Launches = (Decode, Vec<Dispatch>, (Parameters, [Buffer; 2]));
 
 fn apart_launches(bed: &Bed, shape: AttendDecodeShape) -> Launches {
@@ -345,6 +427,7 @@ fn apart_launches(bed: &Bed, shape: AttendDecodeShape) -> Launches {
             value: value.span(),
             cache: bed.cache,
             key_norm: Some(parameters.weights[1].address()),
+            value_norm: false,
         }),
         rope: Some(parameters.table.address()),
         epsilon: 1e-6,
@@ -362,12 +445,15 @@ fn fused_launch(bed: &Bed, shape: AttendDecodeShape) -> Launches {
     let [key, value] = [&bed.key, &bed.value].map(|values| bed.rows_of(values));
     let mut launch = memory.launch(bed, shape, false);
     launch.fused = Some(Fused {
-        key: key.span(),
-        value: value.span(),
         query_norm: Some(parameters.weights[0].address()),
-        key_norm: Some(parameters.weights[1].address()),
         rope: Some(parameters.table.address()),
         epsilon: 1e-6,
+        own: Some(OwnRows {
+            key: key.span(),
+            value: value.span(),
+            key_norm: Some(parameters.weights[1].address()),
+            value_norm: false,
+        }),
     });
     let dispatches = vec![launch.dispatch(&bed.gpu, "fused", 0).unwrap()];
     (memory, dispatches, (parameters, [key, value]))

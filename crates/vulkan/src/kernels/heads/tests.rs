@@ -124,6 +124,7 @@ fn prepare(
             value: value.span(),
             cache: bed.cache,
             key_norm: weights.as_ref().map(|weights| weights[1].address()),
+            value_norm: false,
         }),
         rope: table.as_ref().map(|table| table.address()),
         epsilon: 1e-6,
@@ -213,4 +214,63 @@ fn rotations_are_right_at_every_position() {
         ops::rotate(&mut expected, &bed.positions, 1, 128, rope);
         bed.check(&download::<f32>(&bed.gpu, &memory), &expected, 1e-6, "rotation");
     }
+}
+
+/// Values are normed without factors, and queries can be. Rows may be those that a step picks.
+#[test]
+fn norms_without_factors_and_picked_rows() {
+    let mut bed = Bed::new(case((2, 1, 20), KvType::F32, None, 9));
+    let (dim, rope) = (20, Rope { theta: 10_000.0, divisor: 1.0 });
+    let picks = [2, 0];
+    let frame = bed.picking(&picks);
+    let columns = bed.columns();
+    let picked: Vec<f32> = picks
+        .iter()
+        .flat_map(|row| bed.query[row * columns..(row + 1) * columns].to_vec())
+        .collect();
+    // The rows are those that are wanted already; there is room for one more.
+    let mut with_room = picked.clone();
+    with_room.resize(3 * columns, f32::NAN);
+    let memory = upload(&bed.gpu, &with_room);
+    let table = upload(&bed.gpu, &turns(dim, rope));
+    let launch = HeadsLaunch {
+        frame: frame.addresses,
+        rows: 3,
+        dim,
+        query: Some(Turned { query: memory.span(), heads: 2, query_norm: Some(0) }),
+        stored: None,
+        rope: Some(table.address()),
+        epsilon: 1e-6,
+    };
+    run(&bed.gpu, &[launch.dispatch(&bed.gpu, "turn", 0).unwrap()]);
+    let mut expected = picked.clone();
+    ops::norm(&picked, &vec![1.0; dim], 1e-6, &mut expected);
+    let positions = picks.map(|row| bed.positions[row]);
+    ops::rotate(&mut expected, &positions, 2, dim, rope);
+    let found: Vec<f32> = download(&bed.gpu, &memory);
+    for (found, wanted) in found.iter().zip(&expected) {
+        assert!((found - wanted).abs() <= 1e-5, "{found} {wanted}");
+    }
+    assert!(found[2 * columns..3 * columns].iter().all(|x| x.is_nan()), "a row beyond the step");
+
+    let [key, value] = [&bed.key, &bed.value].map(|values| bed.rows_of(values));
+    let (key, value) = (key.span(), value.span());
+    let stored_rows = Stored { key, value, cache: bed.cache, key_norm: None, value_norm: true };
+    let launch = HeadsLaunch {
+        frame: bed.frame.addresses,
+        rows: bed.width,
+        query: None,
+        stored: Some(stored_rows),
+        rope: None,
+        ..launch
+    };
+    run(&bed.gpu, &[launch.dispatch(&bed.gpu, "store", 0).unwrap()]);
+    let mut values = bed.value.clone();
+    ops::norm(&bed.value, &vec![1.0; dim], 1e-6, &mut values);
+    let keys = bed.key.clone();
+    bed.expect(&keys, &values);
+    for (found, wanted) in stored(&bed)[1].iter().zip(&values) {
+        assert!((found - wanted).abs() <= 1e-5, "{found} {wanted}");
+    }
+    assert_eq!(stored(&bed)[0], keys);
 }

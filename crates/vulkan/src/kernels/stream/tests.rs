@@ -191,6 +191,40 @@ fn interleaved_rows_agree_with_their_definition() {
     }
 }
 
+/// A product that is the gate of a row that is there, from the middle of a longer one on.
+#[test]
+fn a_product_gates_a_row() {
+    let gpu = gpu();
+    for (number, format) in (0..).zip(FORMATS).filter(|&(number, _)| takes(number, 2)) {
+        let (rows, columns, first) = ([33, 256][number % 2], 256, 7);
+        let source = random_rows(format, rows, columns, 9);
+        let (matrix, _memory) = device_matrix(&gpu, format, columns, &source);
+        let x = random(columns, 1, 2.0);
+        let long = random(first + rows, 2, 3.0);
+        let (x_memory, by_memory) = (upload(&gpu, &x), upload(&gpu, &long));
+        let target = poisoned(&gpu, 4 * rows as u64);
+        let none = Span { address: 0, bytes: 0 };
+        let codes = Span { address: x_memory.address(), bytes: 4 * columns as u64 };
+        let operand = Operand { kind: OperandKind::Plain, codes, scales: none };
+        let by = Span { address: by_memory.address() + 4 * first as u64, bytes: 4 * rows as u64 };
+        let output = ProductOutput::Gates { by, target: target.span() };
+        let input = ProductInput::Operand(operand);
+        let launch = StreamLaunch(Product { matrix, width: 1, input, output });
+        let shape = launch.offer(gpu.capabilities())[0];
+        let dispatch = launch.dispatch(&gpu, shape, "gates", 0).unwrap();
+        assert!(dispatch.reads.contains(&by) && !dispatch.writes.contains(&by));
+        run(&gpu, &[dispatch]);
+        let found: Vec<f32> = download(&gpu, &target);
+        let weights = decoded(format, &source, rows * columns);
+        for (row, weights) in weights.chunks_exact(columns).enumerate() {
+            let products = weights.iter().zip(&x).map(|(&w, &x)| f64::from(w) * f64::from(x));
+            let wanted = ops::gelu(products.sum()) * f64::from(long[first + row]);
+            let off = (f64::from(found[row]) - wanted).abs();
+            assert!(off <= 1e-3 * (1.0 + wanted.abs()), "{format:?} {row}: {off} of {wanted}");
+        }
+    }
+}
+
 #[test]
 fn rows_are_interleaved_where_a_workgroup_has_one_team() {
     let capabilities = Capabilities {

@@ -3,7 +3,8 @@
 
 use trine_backend::ProgramOptions;
 use trine_model::{
-    AttentionKind, Config, Family, KvType, LayerConfig, Plan, Rope, base_plan, fusion, narrow,
+    AttentionKind, Config, Family, Gemma3nConfig, KvType, LayerConfig, Plan, Rope, base_plan,
+    fusion, narrow,
 };
 use trine_weights::DType;
 
@@ -220,5 +221,72 @@ fn launches() {
             let name = capabilities.name.replace(' ', "-").to_lowercase();
             insta::assert_snapshot!(format!("{name}-{format}"), all.join("\n"));
         }
+    }
+}
+
+/// Returns the Plan of Gemma 3n E2B as it is published, with the first and the last layers of each
+/// kind: with a cutoff and without one, with a cache of their own and with one that they share.
+/// AltUp, LAuReL and the per-layer projection are stored as floats.
+fn streams() -> Plan {
+    let own = Gemma3nConfig {
+        streams: 4,
+        laurel_rank: 64,
+        per_layer_width: 256,
+        per_layer_vocabulary: 262_144,
+        scales_correction: true,
+    };
+    let layer = |index: usize| LayerConfig {
+        attention: [AttentionKind::Local { window: 512 }, AttentionKind::Global][index % 2],
+        heads: 8,
+        kv_heads: 2,
+        head_dim: 256,
+        score_scale: 1.0,
+        rope: Rope { theta: 1e4, divisor: 1.0 },
+        feed_forward: 8192,
+        cutoff: (index < 2).then_some(1.644_853_6),
+        kv_owner: if index < 4 { index } else { index - 2 },
+    };
+    let config = Config {
+        family: Family::Gemma3n(own),
+        hidden: 2048,
+        vocabulary: 262_400,
+        context: 8192,
+        norm_epsilon: 1e-6,
+        embedding_scale: 1.0,
+        final_softcap: Some(30.0),
+        layers: (0..6).map(layer).collect(),
+    };
+    let dtype = |name: &str| match name {
+        name if name.contains("norm") => DType::F32,
+        name if name.contains("altup") || name.contains("laurel") => DType::F16,
+        "per_layer_model_proj.weight" => DType::BF16,
+        _ => DType::Q4_0,
+    };
+    let plan = fusion::fuse(narrow::narrow(base_plan(&config, true, &dtype)));
+    trine_model::gather::gather(plan)
+}
+
+/// A layer has one launch more if it has a cutoff. With several rows, more do not fit together.
+#[test]
+fn a_layer_of_several_streams_is_thirteen_launches() {
+    let plan = streams();
+    let of_layer = |graph: &Graph, layer: usize| {
+        let label = format!("blk.{layer}.");
+        graph.nodes.iter().filter(|node| node.label.starts_with(&label)).count()
+    };
+    for capabilities in [h200(), radeon_780m()] {
+        let selection = selection(&capabilities, &plan, KvType::F16, 1);
+        let width = Width { tokens: 1, outputs: 1 };
+        let key = PassKey { width, attended: Attended::Sequences, goal: 0 };
+        let graph = lower(&plan, key, &selection).unwrap();
+        let counts: Vec<usize> = (0..6).map(|layer| of_layer(&graph, layer)).collect();
+        // What the last layer adds to its streams is added by itself.
+        assert_eq!(counts, [13, 13, 12, 12, 12, 16], "{}", Printed::new(&graph, &plan));
+        assert_eq!(conversions(&graph), 0);
+        // The second low-rank product stands beside attention.
+        let labels: Vec<&str> = graph.nodes.iter().map(|node| node.label.as_str()).collect();
+        let at = |name: &str| labels.iter().position(|label| *label == name).unwrap();
+        assert_eq!(at("blk.1.laurel_delta"), at("blk.1.attend") + 1, "{labels:?}");
+        assert_eq!(at("blk.1.attn_delta"), at("blk.1.attend") + 2, "{labels:?}");
     }
 }

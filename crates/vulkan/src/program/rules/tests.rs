@@ -171,7 +171,7 @@ fn a_norm_gives_the_operand_that_it_is_converted_to() {
     let normed = plan(&[norm(A, B), matmul(B, V, C)], C);
     eight().expect(
         &normed,
-        &[norm_gives_operand],
+        &[rows_give_operand],
         &[
             "norm %0 f32[8,256] x n -> %1 halves[8,256]",
             "matmul %1 halves[8,256] x v:q4_0 -> %2 f32[8,256]",
@@ -183,12 +183,12 @@ fn a_norm_gives_the_operand_that_it_is_converted_to() {
         plan(&[norm(A, B), matmul(B, V, C), matmul(B, F, D)], D),
         plan(&[norm(A, B), matmul(B, V, C)], B),
     ] {
-        assert_eq!(eight().walked(&plan, &[norm_gives_operand])[1][0], rows_too);
+        assert_eq!(eight().walked(&plan, &[rows_give_operand])[1][0], rows_too);
     }
     // What is not the result of a norm stays converted.
-    eight().refuses(&plan(&[matmul(A, F, B), matmul(B, V, C)], C), &[norm_gives_operand]);
+    eight().refuses(&plan(&[matmul(A, F, B), matmul(B, V, C)], C), &[rows_give_operand]);
     let added = [norm(A, B), Op::Add { source: A, target: B }, matmul(B, V, C)];
-    eight().refuses(&plan(&added, C), &[norm_gives_operand]);
+    eight().refuses(&plan(&added, C), &[rows_give_operand]);
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn attention_of_one_row_gives_fixed_point() {
 
 #[test]
 fn a_gated_product_after_a_norm_gives_halves() {
-    let rules: [Rule; 3] = [convert_once, norm_gives_operand, gated_gives_operand];
+    let rules: [Rule; 3] = [convert_once, rows_give_operand, gated_gives_operand];
     let normed = plan(&[norm(A, B), gated(B, C), matmul(C, V, D)], D);
     let found = &eight().walked(&normed, &rules)[1];
     assert_eq!(found[1], "matmul + geglu %1 halves[8,256] x v:q4_0, w:q4_0 -> %2 halves[8,256]");
@@ -287,7 +287,7 @@ fn a_gated_product_of_one_row_interleaves_it_for_its_only_reader() {
 
 #[test]
 fn a_product_norms_its_row_itself() {
-    let rules: [Rule; 2] = [norm_gives_operand, product_norms];
+    let rules: [Rule; 2] = [rows_give_operand, product_norms];
     for (capabilities, kernel) in [(h200(), "stream"), (narrow(), "matvec")] {
         let expected = format!("norm + {kernel} %0 f32[1,256] x n, v:q4_0 -> %1 f32[1,256]");
         one(capabilities.clone()).expect(
@@ -330,6 +330,66 @@ fn attention_prepares_the_heads_of_rows_of_different_sequences() {
     // Something stands between.
     let ops = [matmul(A, F, B), matmul(A, F, C), prepare(A), norm(B, E), attend(A, D)];
     eight().refuses(&plan(&ops, D), &[attention_prepares]);
+}
+
+#[test]
+fn a_cutoff_goes_on_with_its_gate() {
+    let cutoff = Op::Cutoff { buffer: B, deviations: 1.0 };
+    let gate = |gate, up| Op::Geglu { gate, up, first: 0, output: D };
+    let ops = |last: Op| [matmul(A, V, B), matmul(A, W, C), cutoff.clone(), last];
+    let rules: &[Rule] = &[cutoff_gates];
+    let found = one(h200()).walked(&plan(&ops(gate(B, C)), D), rules)[1].clone();
+    assert_eq!(found.len(), 3);
+    assert!(found[2].starts_with("cutoff + geglu %"), "{found:?}");
+    one(h200()).refuses(&plan(&ops(gate(C, B)), D), rules);
+    one(h200()).refuses(&plan(&ops(gate(B, C)), B), rules);
+}
+
+#[test]
+fn a_product_of_one_row_gates_what_is_there() {
+    let gate = |gate, up| Op::Geglu { gate, up, first: 0, output: D };
+    let rules: &[Rule] = &[product_gates];
+    let gates = plan(&[matmul(A, V, B), gate(B, A)], D);
+    let found = one(h200()).walked(&gates, rules)[1].clone();
+    assert_eq!(found.len(), 1);
+    assert!(found[0].contains(" + geglu of another row %"), "{found:?}");
+    eight().refuses(&gates, rules);
+    one(h200()).refuses(&plan(&[matmul(A, V, B), gate(A, B)], D), rules);
+    one(h200()).refuses(&plan(&[matmul(A, V, B), gate(B, A)], B), rules);
+    // Floats have another kernel.
+    one(h200()).refuses(&plan(&[matmul(A, F, B), gate(B, A)], D), rules);
+}
+
+#[test]
+fn attention_norms_values_and_turns_queries() {
+    let head_norm = |buffer, weight| Op::HeadNorm { buffer, weight, heads: 4, epsilon: EPSILON };
+    let rules: &[Rule] = &[values_are_normed, queries_turn, attention_prepares, attention_turns];
+    let case = one(h200());
+    let projections = [matmul(A, V, B), matmul(A, W, C)];
+    let ops = [&projections[..], &[head_norm(C, None), prepare(A), attend(A, D)]].concat();
+    let found = case.walked(&plan(&ops, D), rules)[1].clone();
+    assert_eq!(found.len(), 3, "{found:?}");
+    let rope = Rope { theta: 1e4, divisor: 1.0 };
+    let rotate = Op::Rotate { buffer: B, heads: 4, rope };
+    let ops = [matmul(A, V, B), head_norm(B, Some(N)), rotate, attend(B, D)];
+    for case in [one(h200()), eight()] {
+        let found = case.walked(&plan(&ops, D), rules)[1].clone();
+        let last = found.last().unwrap();
+        assert!(last.starts_with("head_norm + rotate + attend by rows %"), "{found:?}");
+        let found = case.walked(&plan(&ops, B), rules)[1].clone();
+        assert!(found.iter().any(|line| line.starts_with("head_norm + rotate %")), "{found:?}");
+    }
+}
+
+#[test]
+fn a_small_product_stands_before_a_large_one() {
+    let rules: &[Rule] = &[small_products_first];
+    let ops = [matmul(A, V, B), matmul(A, F, C)];
+    let [before, after] = one(h200()).walked(&plan(&ops, C), rules);
+    assert_eq!(before.len(), 2);
+    assert!(before[1].contains("f:f16") && after[0].contains("f:f16"), "{after:?}");
+    // It needs the large one.
+    one(h200()).refuses(&plan(&[matmul(A, V, B), matmul(B, F, C)], C), rules);
 }
 
 #[test]

@@ -1,0 +1,299 @@
+use trine_backend::reference::ops;
+
+use super::*;
+use crate::testing::{download, gpu, poisoned, run, upload};
+use half::f16;
+
+/// Returns the values of a row as a Fixed16 operand holds them, and the sums of its blocks.
+fn fixed(codes: &[i8], scales: &[f32], columns: usize) -> (Vec<f64>, Vec<f32>) {
+    let value = |c: usize| {
+        let (group, block, within) = (c / 128, c % 128 / 32, c % 32);
+        let at = group * 256 + within / 16 * 64 + block * 16 + within % 16;
+        let whole = 256 * i32::from(codes[at]) + i32::from(codes[at + 128]);
+        f64::from(scales[2 * (c / 32)]) * f64::from(whole)
+    };
+    let padded = columns.next_multiple_of(GROUP);
+    let sums = (0..padded / 32).map(|block| scales[2 * block + 1]).collect();
+    ((0..padded).map(value).collect(), sums)
+}
+
+pub(crate) fn random(count: usize, seed: u64, size: f32) -> Vec<f32> {
+    use rand::{RngExt, SeedableRng};
+    let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+    (0..count).map(|_| (random.random::<f32>() - 0.5) * size).collect()
+}
+
+/// Checks a row of an operand, the values of which may differ by `part` of the largest one.
+fn check_row(
+    kind: OperandKind,
+    codes: &[u8],
+    scales: &[f32],
+    row: usize,
+    expected: &[f64],
+    part: f64,
+) {
+    let columns = expected.len();
+    let high = expected.iter().fold(0.0_f64, |high, x| high.max(x.abs()));
+    let close = |found: f64, wanted: f64, most: f64| {
+        assert!((found - wanted).abs() <= most + 1e-12, "{kind:?} {columns}: {found} {wanted}");
+    };
+    let codes = &codes[row * kind.code_bytes(columns)..][..kind.code_bytes(columns)];
+    if kind == OperandKind::Halves {
+        let halves: &[f16] = bytemuck::cast_slice(codes);
+        let factor = scales[row];
+        let largest = halves.iter().fold(0.0_f32, |high, x| high.max(x.to_f32().abs()));
+        assert!(high == 0.0 || (8192.0..=16384.0).contains(&largest), "{largest}");
+        for (c, half) in halves.iter().enumerate() {
+            let wanted = expected.get(c).copied().unwrap_or(0.0);
+            let value = f64::from(half.to_f32()) * f64::from(factor);
+            close(value, wanted, 5e-4 * wanted.abs() + 0.25 * part * high);
+        }
+        return;
+    }
+    let count = kind.scale_bytes(columns) / 4;
+    let scales = &scales[row * count..][..count];
+    let (values, sums) = fixed(bytemuck::cast_slice(codes), scales, columns);
+    for (c, value) in values.iter().enumerate() {
+        close(*value, expected.get(c).copied().unwrap_or(0.0), part * high);
+    }
+    for (block, sum) in sums.iter().enumerate() {
+        let wanted: f64 = expected.iter().skip(32 * block).take(32).sum();
+        close(f64::from(*sum), wanted, 0.5 * part * high);
+    }
+}
+
+/// Checks all rows of an operand whose values were computed in f32.
+pub(crate) fn check_operand(
+    kind: OperandKind,
+    codes: &[u8],
+    scales: &[f32],
+    expected: &[f32],
+    columns: usize,
+) {
+    for (row, values) in expected.chunks_exact(columns).enumerate() {
+        let values: Vec<f64> = values.iter().map(|&x| f64::from(x)).collect();
+        check_row(kind, codes, scales, row, &values, 1e-4);
+    }
+}
+
+struct Found {
+    plain: Vec<f32>,
+    target: Vec<f32>,
+    codes: Vec<u8>,
+    scales: Vec<f32>,
+}
+
+const DEVIATIONS: f32 = 0.4;
+const FLOOR: f32 = 1e-5;
+
+/// Runs a launch of `rows` of `width` rows.
+fn launch(
+    kind: OperandKind,
+    mode: u32,
+    source: &[f32],
+    columns: usize,
+    rows: u32,
+    others: [&[f32]; 3],
+) -> Found {
+    let gpu = gpu();
+    let width = source.len() / columns;
+    let input = upload(&gpu, source);
+    let count = upload(&gpu, &[rows]);
+    let [weight, target, next] = others.map(|values| upload(&gpu, values));
+    let plain = poisoned(&gpu, (4 * width * columns) as u64);
+    let codes = poisoned(&gpu, (width * kind.code_bytes(columns)) as u64);
+    let scales = poisoned(&gpu, (width * kind.scale_bytes(columns)).max(4) as u64);
+    let work = match mode {
+        0 => RowWork::Convert,
+        1 => RowWork::Norm { weight: weight.address() },
+        2 => RowWork::NormAdd { weight: weight.address(), target: target.span() },
+        3 => RowWork::NormAddNorm {
+            weight: weight.address(),
+            target: target.span(),
+            next_weight: next.address(),
+        },
+        4 => RowWork::Cutoff { deviations: DEVIATIONS },
+        5 => RowWork::GatedCutoff { deviations: DEVIATIONS, up: target.span() },
+        _ => RowWork::Rescale { like: target.span(), floor: FLOOR },
+    };
+    let launch = RowsLaunch {
+        work,
+        source: input.span(),
+        columns,
+        rows: width,
+        row_count: count.address(),
+        epsilon: 1e-6,
+        plain: Some(plain.span()),
+        operand: Some(Operand { kind, codes: codes.span(), scales: scales.span() }),
+    };
+    run(&gpu, &[launch.dispatch(&gpu, "rows", 0).unwrap()]);
+    Found {
+        plain: download(&gpu, &plain),
+        target: download(&gpu, &target),
+        codes: download(&gpu, &codes),
+        scales: download(&gpu, &scales),
+    }
+}
+
+fn norm(row: &[f32], weight: &[f32]) -> Vec<f64> {
+    let total: f64 = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+    let factor = 1.0 / (total / row.len() as f64 + 1e-6).sqrt();
+    row.iter().zip(weight).map(|(&x, &w)| f64::from(x) * factor * f64::from(w)).collect()
+}
+
+#[test]
+fn norms_and_operands_agree_with_their_definitions() {
+    let cases = [(1, 1), (31, 2), (32, 3), (100, 2), (320, 3), (1152, 2), (2500, 1)];
+    for (case, (columns, rows)) in cases.into_iter().enumerate() {
+        let seed = 10 * case as u64;
+        let source = random(columns * rows, seed, 3.0);
+        let target = random(columns * rows, seed + 1, 5.0);
+        let [weight, next] = [2, 3].map(|add| random(columns, seed + add, 2.0));
+        for mode in 0..4 {
+            let kind = [OperandKind::Fixed16, OperandKind::Halves][(mode as usize + case) % 2];
+            let others = [weight.as_slice(), &target, &next];
+            let found = launch(kind, mode, &source, columns, rows as u32, others);
+            for row in 0..rows {
+                let range = row * columns..(row + 1) * columns;
+                let before = &source[range.clone()];
+                let normed = norm(before, &weight);
+                let added: Vec<f64> = normed
+                    .iter()
+                    .zip(&target[range.clone()])
+                    .map(|(a, &b)| a + f64::from(b))
+                    .collect();
+                let singles: Vec<f32> = added.iter().map(|&x| x as f32).collect();
+                let expected = match mode {
+                    0 => before.iter().map(|&x| f64::from(x)).collect(),
+                    1 => normed,
+                    2 => added.clone(),
+                    _ => norm(&singles, &next),
+                };
+                let high = expected.iter().fold(0.0_f64, |high, x| high.max(x.abs()));
+                let close = |found: f64, wanted: f64, part: f64| {
+                    assert!(
+                        (found - wanted).abs() <= part * high + 1e-12,
+                        "{kind:?} {mode} {columns}: {found} {wanted}"
+                    );
+                };
+                for (at, &wanted) in range.clone().zip(&expected) {
+                    close(f64::from(found.plain[at]), wanted, 2e-6);
+                    if mode > 1 {
+                        assert!(
+                            (f64::from(found.target[at]) - added[at - range.start]).abs() < 1e-4
+                        );
+                    }
+                }
+                check_row(kind, &found.codes, &found.scales, row, &expected, 2e-5);
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_beyond_the_step_are_left_alone() {
+    let found = launch(
+        OperandKind::Fixed16,
+        1,
+        &random(3 * 64, 1, 1.0),
+        64,
+        2,
+        [&[1.0; 64], &[0.0], &[0.0]],
+    );
+    assert!(found.plain[..128].iter().all(|x| x.is_finite()));
+    assert!(found.plain[128..192].iter().all(|x| x.is_nan()));
+    assert!(found.codes[2 * 256..3 * 256].iter().all(|&byte| byte == 0xFF));
+}
+
+#[test]
+fn magnitudes_of_every_size_are_carried_and_broken_ones_stay_broken() {
+    for kind in [OperandKind::Fixed16, OperandKind::Halves] {
+        for size in [1e-20_f32, 1e-3, 1.0, 7e4, 1e6, 1e30] {
+            let mut source = random(2 * 64, 5, size);
+            source[64] = f32::NAN;
+            let found = launch(kind, 0, &source, 64, 2, [&[0.0]; 3]);
+            let value = |c: usize| match kind {
+                OperandKind::Halves => {
+                    let halves: &[f16] = bytemuck::cast_slice(&found.codes);
+                    f64::from(halves[c].to_f32()) * f64::from(found.scales[0])
+                }
+                _ => fixed(bytemuck::cast_slice(&found.codes), &found.scales, 64).0[c],
+            };
+            for (c, &wanted) in source[..64].iter().enumerate() {
+                let wanted = f64::from(wanted);
+                assert!((value(c) - wanted).abs() <= 6e-4 * wanted.abs() + f64::from(size) * 2e-5);
+            }
+            let second = if kind == OperandKind::Halves { 1 } else { 8 };
+            assert!(found.scales[second].is_nan(), "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn norms_of_broken_rows_give_broken_operands() {
+    for broken in [f32::NAN, f32::INFINITY] {
+        for mode in [1, 3] {
+            let mut source = random(2 * 64, 6, 1.0);
+            source[64 + 7] = broken;
+            let others = [&[1.0; 64][..], &[0.5; 2 * 64], &[1.0; 64]];
+            let found = launch(OperandKind::Halves, mode, &source, 64, 2, others);
+            let halves: &[f16] = bytemuck::cast_slice(&found.codes);
+            assert!(found.scales[0].is_finite() && halves[..64].iter().all(|x| x.is_finite()));
+            assert!(found.scales[1].is_nan(), "{broken} in mode {mode}");
+        }
+    }
+}
+
+#[test]
+fn cutoffs_and_magnitudes_agree_with_the_reference() {
+    for (case, (columns, rows)) in
+        [(1, 1), (31, 2), (320, 3), (1152, 2), (8193, 1)].into_iter().enumerate()
+    {
+        let seed = 500 + 10 * case as u64;
+        let mut source = random(columns * rows, seed, 3.0);
+        // The cutoff of rows that are below 0 is above it, and the other way round.
+        source.iter_mut().for_each(|x| *x += [2.0, -2.0][case % 2]);
+        if case == 2 {
+            source[..columns].fill(1e-9);
+        }
+        let other = random(columns * rows, seed + 1, 5.0);
+        for mode in 4..7 {
+            let kind = [OperandKind::Fixed16, OperandKind::Halves][(mode as usize + case) % 2];
+            let found = launch(kind, mode, &source, columns, rows as u32, [&[0.0], &other, &[0.0]]);
+            let mut expected = source.clone();
+            match mode {
+                4 => ops::cutoff(&mut expected, DEVIATIONS, columns),
+                5 => {
+                    let mut gate = source.clone();
+                    ops::cutoff(&mut gate, DEVIATIONS, columns);
+                    ops::geglu(&gate, &other, &mut expected);
+                }
+                _ => ops::rescale(&mut expected, &other, FLOOR, columns),
+            }
+            assert_eq!(found.target[..other.len()], other, "it is only read");
+            let high = expected.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
+            for (found, wanted) in found.plain.iter().zip(&expected) {
+                // What is about as large as the limit is small.
+                assert!((found - wanted).abs() <= 1e-5 * (1.0 + high), "{mode} {columns}");
+            }
+            if mode == 6 {
+                check_operand(kind, &found.codes, &found.scales, &expected, columns);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_with_a_broken_value_is_cut_off_as_one() {
+    for broken in [f32::NAN, f32::INFINITY] {
+        let mut source = random(2 * 100, 9, 1.0);
+        source[107] = broken;
+        let other = [1.0; 200];
+        for mode in [4, 5] {
+            let found =
+                launch(OperandKind::Fixed16, mode, &source, 100, 2, [&[0.0], &other, &[0.0]]);
+            assert!(found.plain[..100].iter().all(|x| x.is_finite()), "{mode}");
+            assert!(found.plain[100..200].iter().all(|x| x.is_nan()), "{broken} in mode {mode}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! References to values of a graph: in which form they are, where, and what a launch does with
+//! them.
+
+use crate::kernels::operand::OperandKind;
+
+/// Index of a value in the graph. A launch that holds a bare one takes f32 rows there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct ValueId(pub(super) usize);
+
+/// An operand in scratch memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct OperandValue {
+    pub(super) kind: OperandKind,
+    pub(super) id: ValueId,
+}
+
+/// A value in one form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// (rows, columns) f32.
+    Rows(ValueId),
+    /// An operand of a product.
+    Operand(OperandValue),
+}
+
+impl Form {
+    /// Returns the value, whatever its form.
+    pub(super) fn id(self) -> ValueId {
+        match self {
+            Form::Rows(id) | Form::Operand(OperandValue { id, .. }) => id,
+        }
+    }
+}
+
+/// The result of a launch, in each form that another launch reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Made {
+    /// As f32 rows.
+    Rows(ValueId),
+    /// As an operand.
+    Operand(OperandValue),
+    /// As both.
+    Both(ValueId, OperandValue),
+}
+
+impl Made {
+    /// Returns the f32 rows, if they are made.
+    pub(super) fn rows(self) -> Option<ValueId> {
+        match self {
+            Made::Rows(rows) | Made::Both(rows, _) => Some(rows),
+            Made::Operand(_) => None,
+        }
+    }
+
+    /// Returns the operand, if one is made.
+    pub(super) fn operand(self) -> Option<OperandValue> {
+        match self {
+            Made::Operand(operand) | Made::Both(_, operand) => Some(operand),
+            Made::Rows(_) => None,
+        }
+    }
+
+    /// Returns the form, if it is the only one.
+    pub(super) fn only(self) -> Option<Form> {
+        match self {
+            Made::Rows(rows) => Some(Form::Rows(rows)),
+            Made::Operand(operand) => Some(Form::Operand(operand)),
+            Made::Both(..) => None,
+        }
+    }
+}
+
+/// Where a value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Home {
+    /// In scratch memory of its own.
+    Own,
+    /// In the memory of the value that it replaces.
+    Of(ValueId),
+    /// In the memory where the host writes the Plan's input of this index.
+    Host(usize),
+}
+
+/// What a launch does with a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Touch {
+    Read(Form),
+    Write(Form),
+    /// Memory that only the launch itself uses.
+    Use(ValueId),
+}
+
+impl Touch {
+    /// Returns the value, whatever its form.
+    pub(super) fn id(self) -> ValueId {
+        match self {
+            Touch::Read(form) | Touch::Write(form) => form.id(),
+            Touch::Use(id) => id,
+        }
+    }
+}
+
+/// The use of f32 rows.
+pub(super) fn read(id: ValueId) -> Touch {
+    Touch::Read(Form::Rows(id))
+}
+
+/// The making of f32 rows.
+pub(super) fn write(id: ValueId) -> Touch {
+    Touch::Write(Form::Rows(id))
+}
+
+impl Made {
+    /// Passes each form that is made to `see`.
+    pub(super) fn touches(self, see: &mut dyn FnMut(Touch)) {
+        self.rows().into_iter().for_each(|id| see(write(id)));
+        self.operand().into_iter().for_each(|operand| see(Touch::Write(Form::Operand(operand))));
+    }
+}
