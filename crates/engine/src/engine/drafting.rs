@@ -21,6 +21,12 @@ pub(super) struct Drafting {
     lookup: Option<Lookup>,
     model: Option<Model>,
     depths: Depths,
+    /// The guesses of each sequence in every step, if they are set.
+    fixed: Option<usize>,
+    /// By pick: its guesses, if they are set; kept for its memory.
+    fixed_depths: Vec<usize>,
+    /// The number of token ids.
+    vocabulary: usize,
     averages: Averages,
     /// By pick of the step: what is guessed; kept for their memory.
     guesses: Vec<Guesses>,
@@ -45,12 +51,15 @@ struct Guesses {
 }
 
 impl Drafting {
-    fn new(drafts: Drafts, slots: usize, rows: usize) -> Self {
+    fn new(drafts: Drafts, slots: usize, rows: usize, vocabulary: usize) -> Self {
         let model = |drafter| Model { drafter, failures: 0, pause: 0 };
         Self {
             lookup: drafts.lookup.then(|| Lookup::new(slots)),
             model: drafts.drafter.map(model),
             depths: Depths::new(rows, slots),
+            fixed: None,
+            fixed_depths: Vec::with_capacity(slots),
+            vocabulary,
             averages: Averages::default(),
             guesses: vec![Guesses::default(); slots],
             chances: Vec::with_capacity(slots),
@@ -69,11 +78,18 @@ impl Drafting {
         clock: &dyn Fn() -> std::time::Duration,
     ) -> f64 {
         self.look_up(places, picks, free, context);
-        let choice = self.depths.choose(picks.len(), free, &self.chances);
-        let is_look = choice.is_look;
+        let (depths, is_look) = match self.fixed {
+            Some(guesses) => {
+                (share_fixed(&mut self.fixed_depths, guesses, free, &self.chances), false)
+            }
+            None => {
+                let choice = self.depths.choose(picks.len(), free, &self.chances);
+                (choice.depths, choice.is_look)
+            }
+        };
         let (mut deepest, mut drafted) = (0, 0);
         for ((guesses, chance), &depth) in
-            self.guesses.iter_mut().zip(&mut self.chances).zip(choice.depths)
+            self.guesses.iter_mut().zip(&mut self.chances).zip(depths)
         {
             guesses.tokens.truncate(depth);
             chance.most = depth;
@@ -143,7 +159,10 @@ impl Drafting {
         let asked = asked.filter(|((_, chance), _)| chance.is_asked());
         for (((guesses, chance), pick), list) in asked.zip(&self.lists) {
             has_guessed |= !list.is_empty();
-            let list = &list[..list.len().min(chance.most)];
+            // A drafter may have ids that the model does not know.
+            let known =
+                list.iter().take_while(|&&guess| (guess as usize) < self.vocabulary).count();
+            let list = &list[..known.min(chance.most)];
             let Some(sequence) = places[pick.slot].running_mut() else { continue };
             guesses.tokens.extend_from_slice(&list[..sequence.possible(list)]);
         }
@@ -160,6 +179,22 @@ impl Drafting {
             self.depths.note_look(confirmed > 0);
         }
     }
+}
+
+/// Gives each sequence `guesses` guesses, or as many as it may take and there are rows for.
+fn share_fixed<'a>(
+    depths: &'a mut Vec<usize>,
+    guesses: usize,
+    mut free: usize,
+    chances: &[Chance],
+) -> &'a [usize] {
+    depths.clear();
+    depths.extend(chances.iter().map(|chance| {
+        let depth = guesses.min(chance.most).min(free);
+        free -= depth;
+        depth
+    }));
+    depths
 }
 
 impl Model {
@@ -195,15 +230,26 @@ impl Engine {
         let guesses = drafts.lookup || drafts.drafter.is_some();
         let width = self.program.facts().options.width;
         let rows = width.tokens.min(width.outputs);
-        let drafting = || Box::new(Drafting::new(drafts, self.places.len(), rows));
+        let (slots, vocabulary) = (self.places.len(), self.limits.vocabulary);
+        let drafting = || Box::new(Drafting::new(drafts, slots, rows, vocabulary));
         self.drafting = guesses.then(drafting);
+    }
+
+    /// Sets how many guesses each sequence gets in every step, as far as rows are free: for
+    /// measurements. `None`, the default, is as many as pay, and `Some(0)` none. What was learnt
+    /// is kept.
+    pub fn set_guesses(&mut self, guesses: Option<usize>) {
+        if let Some(drafting) = &mut self.drafting {
+            drafting.fixed = guesses;
+        }
     }
 
     /// Adds guesses to the picks of decoding sequences. Steps with rows of prompts get none. Returns
     /// the seconds that a drafter took.
     pub(super) fn draft(&mut self) -> f64 {
         let Some(drafting) = &mut self.drafting else { return 0.0 };
-        if self.picks.iter().any(|pick| pick.prefill) {
+        let is_off = drafting.fixed == Some(0);
+        if is_off || self.picks.iter().any(|pick| pick.prefill) {
             return 0.0;
         }
         let width = self.program.facts().options.width;
@@ -245,6 +291,7 @@ impl Engine {
             if landed.guessed == 0 {
                 continue;
             }
+            self.status.drafts += 1;
             self.status.drafted_tokens += landed.guessed as u64;
             self.status.accepted_tokens += landed.confirmed as u64;
             sequence.statistics.drafted_tokens += landed.guessed;
