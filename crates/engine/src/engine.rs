@@ -127,9 +127,22 @@ impl Engine {
         device: &dyn Device,
         options: EngineOptions,
     ) -> Result<Engine, EngineError> {
-        let plan = options.plan(model);
-        let (program, placement) = load(model, device, options, &plan)?;
-        Ok(Self::with_running(program, placement.running))
+        let (program, running) = Self::load(model, device, options)?;
+        Ok(Self::with_running(program, running))
+    }
+
+    /// Loads a model as [`Engine::new`] does, without an engine. Returns the Program and how many
+    /// sequences run at the same time, for [`Engine::with_running`].
+    ///
+    /// # Errors
+    /// As [`Engine::new`].
+    pub fn load(
+        model: &Model,
+        device: &dyn Device,
+        options: EngineOptions,
+    ) -> Result<(Box<dyn Program>, usize), EngineError> {
+        let (program, placement) = load(model, device, options, &options.plan(model))?;
+        Ok((program, placement.running))
     }
 
     /// Creates an engine for a loaded Program that runs as many sequences as the Program has slots.

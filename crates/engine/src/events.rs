@@ -174,6 +174,12 @@ impl Statistics {
     pub fn decode_rate(&self) -> Option<f64> {
         rate(self.decode_tokens, self.decode_seconds)
     }
+
+    /// Returns the tokens that a step gave after the first one, if there were any: 1 unless guesses
+    /// were right.
+    pub fn tokens_per_step(&self) -> Option<f64> {
+        rate(self.decode_tokens, self.decode_steps as f64)
+    }
 }
 
 fn rate(tokens: usize, seconds: f64) -> Option<f64> {

@@ -51,6 +51,8 @@ pub struct Status {
     pub store: Option<StoreCounts>,
     /// Tokens sampled.
     pub generated_tokens: u64,
+    /// Times that a sequence had guesses in a step.
+    pub drafts: u64,
     /// Guesses that were verified.
     pub drafted_tokens: u64,
     /// Guesses that were right.

@@ -168,6 +168,8 @@ fn generate_span(model: &str, ask: &Ask) -> Span {
         gen_ai.usage.output_tokens = Empty,
         gen_ai.response.finish_reasons = Empty,
         trine.reused_tokens = Empty,
+        trine.drafted_tokens = Empty,
+        trine.accepted_tokens = Empty,
         trine.first_token_seconds = Empty,
     )
 }
@@ -299,7 +301,7 @@ impl Run {
                         let first = self.first_token.unwrap_or_default().saturating_sub(before);
                         let first = first.as_secs_f64();
                         let all = at.saturating_duration_since(self.queued).as_secs_f64();
-                        let end = self.end(reason, first, (all - first).max(0.0));
+                        let end = self.end(reason, first, (all - first).max(0.0), None);
                         (step.pieces.into_iter().chain([end]).collect(), true)
                     }
                 }
@@ -318,7 +320,8 @@ impl Run {
                     _ => Reason::Length,
                 };
                 let Statistics { prefill_seconds, decode_seconds, .. } = statistics;
-                let end = self.end(reason, prefill_seconds, decode_seconds);
+                let guesses = (statistics.drafted_tokens, statistics.accepted_tokens);
+                let end = self.end(reason, prefill_seconds, decode_seconds, Some(guesses));
                 (rest.into_iter().chain([end]).collect(), true)
             }
             None => (vec![self.fail(ApiError::internal("the engine ended"))], true),
@@ -330,8 +333,18 @@ impl Run {
         Piece::Failed(error)
     }
 
-    fn end(&self, reason: Reason, prefill_seconds: f64, decode_seconds: f64) -> Piece {
+    fn end(
+        &self,
+        reason: Reason,
+        prefill_seconds: f64,
+        decode_seconds: f64,
+        guesses: Option<(usize, usize)>,
+    ) -> Piece {
         let name = if reason == Reason::Length { "length" } else { "stop" };
+        if let Some((drafted, accepted)) = guesses {
+            self.span.record("trine.drafted_tokens", drafted as i64);
+            self.span.record("trine.accepted_tokens", accepted as i64);
+        }
         self.note_end(name, true);
         Piece::End(Ended {
             reason,
@@ -339,6 +352,7 @@ impl Run {
             reused: self.reused,
             prefill_seconds,
             decode_seconds,
+            guesses,
         })
     }
 

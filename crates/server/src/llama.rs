@@ -104,7 +104,8 @@ impl Texts {
     }
 }
 
-/// Returns counts and times: `prompt_n` are the tokens of the prompt that were not in the cache.
+/// Returns counts and times: `prompt_n` are the tokens of the prompt that were not in the cache,
+/// `draft_n` the guesses that were verified, if there were any.
 fn timings(prompt: usize, ended: &Ended) -> Value {
     let of = |count: usize, seconds: f64| {
         let rate = |over: f64, of: f64| if of > 0.0 { over / of } else { 0.0 };
@@ -112,7 +113,7 @@ fn timings(prompt: usize, ended: &Ended) -> Value {
     };
     let (prompt_ms, prompt_each, prompt_rate) = of(prompt, ended.prefill_seconds);
     let (predicted_ms, predicted_each, predicted_rate) = of(ended.generated, ended.decode_seconds);
-    json!({
+    let mut timings = json!({
         "cache_n": ended.reused,
         "prompt_n": prompt,
         "prompt_ms": prompt_ms,
@@ -122,7 +123,12 @@ fn timings(prompt: usize, ended: &Ended) -> Value {
         "predicted_ms": predicted_ms,
         "predicted_per_token_ms": predicted_each,
         "predicted_per_second": predicted_rate,
-    })
+    });
+    if let Some((drafted, accepted)) = ended.guesses.filter(|&(drafted, _)| drafted > 0) {
+        timings["draft_n"] = drafted.into();
+        timings["draft_n_accepted"] = accepted.into();
+    }
+    timings
 }
 
 impl Writer for Texts {
@@ -159,7 +165,7 @@ pub(crate) async fn slots(
         json!({
             "id": id,
             "n_ctx": status.context,
-            "speculative": false,
+            "speculative": model.description.draft.is_some(),
             "is_processing": id < status.running,
         })
     };

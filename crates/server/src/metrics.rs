@@ -141,7 +141,17 @@ struct Families {
     busy: Fractions,
     bytes: Fractions,
     device_failures: Counters,
+    guesses: GuessFamilies,
     store: StoreFamilies,
+}
+
+/// Families about guesses of tokens.
+#[derive(Debug)]
+struct GuessFamilies {
+    drafts: Counters,
+    drafted: Counters,
+    accepted: Counters,
+    seconds: Fractions,
 }
 
 /// Families about prefixes on disk.
@@ -261,8 +271,40 @@ impl Families {
             busy: of!("trine_busy_seconds", "Seconds spent in steps"),
             bytes: of!("trine_step_bytes", "Bytes that the steps had to move by the Plan's cost"),
             device_failures: of!("trine_device_failures", "Steps in which the device failed"),
+            guesses: GuessFamilies::new(r),
             store: StoreFamilies::new(r),
         }
+    }
+}
+
+impl GuessFamilies {
+    fn new(r: &mut Registry) -> Self {
+        macro_rules! of {
+            ($name:literal, $help:literal) => {
+                register(r, $name, $help, Family::default())
+            };
+        }
+        Self {
+            drafts: of!(
+                "vllm:spec_decode_num_drafts",
+                "Times that a sequence had guesses in a step"
+            ),
+            drafted: of!("vllm:spec_decode_num_draft_tokens", "Guesses that were verified"),
+            accepted: of!("vllm:spec_decode_num_accepted_tokens", "Guesses that were right"),
+            seconds: of!("trine_draft_seconds", "Seconds that draft models took"),
+        }
+    }
+
+    /// Takes over the counts of an engine.
+    fn note(&self, labels: &Labels, status: &Status) {
+        for (family, value) in [
+            (&self.drafts, status.drafts),
+            (&self.drafted, status.drafted_tokens),
+            (&self.accepted, status.accepted_tokens),
+        ] {
+            family.get_or_create(labels).inner().store(value, Ordering::Relaxed);
+        }
+        self.seconds.get_or_create(labels).set(status.draft_seconds);
     }
 }
 
@@ -380,6 +422,7 @@ impl Metrics {
         count(&families.generated_tokens, status.generated_tokens);
         count(&families.steps, status.steps);
         count(&families.device_failures, status.device_failures);
+        families.guesses.note(&labels, status);
         families.store.note(&labels, status);
         let free = status.blocks.saturating_sub(status.blocks_running + status.blocks_kept);
         for (state, blocks) in
@@ -475,6 +518,27 @@ fn labels(model: &str) -> Labels {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn guesses_are_counted() {
+        let status = Status {
+            drafts: 4,
+            drafted_tokens: 12,
+            accepted_tokens: 9,
+            draft_seconds: 0.5,
+            ..Status::default()
+        };
+        let text = Metrics::new().text(&[("main".to_owned(), status)]);
+        for (name, value) in [
+            ("vllm:spec_decode_num_drafts_total", "4"),
+            ("vllm:spec_decode_num_draft_tokens_total", "12"),
+            ("vllm:spec_decode_num_accepted_tokens_total", "9"),
+            ("trine_draft_seconds", "0.5"),
+        ] {
+            let line = text.lines().find(|line| line.starts_with(&format!("{name}{{"))).unwrap();
+            assert!(line.ends_with(&format!(" {value}")), "{line}");
+        }
+    }
 
     #[test]
     fn only_caches_that_are_there_have_sizes() {

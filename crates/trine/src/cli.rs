@@ -7,6 +7,7 @@ use trine_model::KvType;
 use trine_weights::DType;
 
 mod documents;
+mod draft;
 mod explain;
 mod models;
 mod placement;
@@ -16,6 +17,7 @@ mod top;
 mod values;
 
 pub(crate) use documents::{CompletionsArgs, ManArgs, Shell};
+pub(crate) use draft::{DraftArgs, DraftChoice};
 pub(crate) use explain::ExplainArgs;
 pub(crate) use models::{
     CopyArgs, CreateArgs, FetchArgs, ListArgs, PresetArgs, PullArgs, RemoveArgs, SearchArgs,
@@ -28,8 +30,9 @@ pub(crate) use servers::{ConfigArgs, PsArgs, ServerArgs, StopArgs};
 pub(crate) use top::TopArgs;
 pub(crate) use values::Seed;
 use values::{
-    parse_batch, parse_bias, parse_context, parse_count, parse_drafts, parse_gap, parse_kv,
-    parse_number, parse_positive, parse_probability, parse_rate, parse_seed, parse_target, whole,
+    parse_batch, parse_bias, parse_context, parse_count, parse_drafts, parse_gap, parse_guesses,
+    parse_kv, parse_number, parse_positive, parse_probability, parse_rate, parse_seed,
+    parse_target, whole,
 };
 
 /// Shown at the end of every command's long help.
@@ -215,6 +218,9 @@ pub(crate) struct RunArgs {
     pub(crate) sampling: SamplingArgs,
 
     #[command(flatten)]
+    pub(crate) drafting: DraftArgs,
+
+    #[command(flatten)]
     pub(crate) placement: Placement,
 }
 
@@ -273,7 +279,8 @@ pub(crate) struct SamplingArgs {
 Every test runs --repeats times after one run that is not counted, all tests in turn, and between \
 them the streaming read bandwidth is measured: the GPU's, or the CPU's with the same number of threads. Shown are \
 the median, the quartiles and the extremes; values beyond 1.5 interquartile ranges from the \
-quartiles are marked and kept.")]
+quartiles are marked and kept. With --draft or --acceptance each test of generation is run without and with guesses, \
+in turn.")]
 pub(crate) struct BenchArgs {
     /// The model to measure [default: demo]
     #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
@@ -317,6 +324,21 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     pub(crate) steps: bool,
 
+    /// A text, UTF-8, that --draft continues from many places [default: stories inside this
+    /// program]
+    #[arg(long, value_name = "FILE", requires = "draft")]
+    pub(crate) text: Option<PathBuf>,
+
+    /// Guesses for each sequence in every step, as far as there are rows [default: as many as pay;
+    /// with --acceptance: 4]
+    #[arg(long, value_name = "N", value_parser = parse_guesses)]
+    pub(crate) drafts: Option<usize>,
+
+    /// Measure what verifying costs: the device runs every row, but the text and its guesses are
+    /// a script's, each guess right with probability P
+    #[arg(long, value_name = "P", value_parser = parse_probability, conflicts_with_all = ["draft", "draft_device"])]
+    pub(crate) acceptance: Option<f64>,
+
     /// Print the results as JSON, with every single measurement
     #[arg(long, conflicts_with = "markdown")]
     pub(crate) json: bool,
@@ -327,6 +349,9 @@ pub(crate) struct BenchArgs {
 
     #[command(flatten)]
     pub(crate) fetch: FetchArgs,
+
+    #[command(flatten)]
+    pub(crate) drafting: DraftArgs,
 
     #[command(flatten)]
     pub(crate) placement: Placement,

@@ -1,6 +1,7 @@
 //! One module for each command.
 
 pub(crate) mod bench;
+mod bench_drafts;
 mod bench_runs;
 mod bench_steps;
 pub(crate) mod completions;

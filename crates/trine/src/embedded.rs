@@ -32,9 +32,7 @@ impl Embedded {
     pub(crate) fn purpose(self) -> &'static str {
         match self {
             Self::Demo => "inside this program; runs where no model is named",
-            Self::Draft => {
-                "inside this program; would guess tokens for demo, which this version does not do"
-            }
+            Self::Draft => "inside this program; guesses tokens for demo",
         }
     }
 

@@ -21,6 +21,7 @@ mod commands;
 mod converse;
 mod destination;
 mod device;
+mod draft;
 mod embedded;
 mod failure;
 mod fetch;

@@ -77,6 +77,8 @@ pub(crate) enum ModelOrPrompt {
 impl Source {
     /// The demonstration model inside this program.
     pub(crate) const DEMO: Self = Source::Embedded(Embedded::Demo);
+    /// Its draft model.
+    pub(crate) const DEMO_DRAFT: Self = Source::Embedded(Embedded::Draft);
 
     /// Returns the name for people and reports.
     pub(crate) fn name(&self) -> String {

@@ -1,13 +1,14 @@
 //! A model on a device, ready to run, and the decisions made on the way.
 
 use anyhow::{Context, Result, bail};
-use trine_backend::{Device, Facts, MemoryKind, Share};
+use trine_backend::{Device, Facts, MemoryKind, Program, Share};
 use trine_engine::{Engine, EngineOptions};
 use trine_model::{Model, Workload};
 use trine_vulkan::VulkanDevice;
 use trine_weights::DType;
 
 use crate::device::{GpuOptions, Opened};
+use crate::draft::{DraftFacts, Drafting};
 use crate::model_source::Source;
 use crate::options::{ContextFrom, Settings};
 use crate::output;
@@ -51,6 +52,14 @@ impl Sizes {
         Self { sequences, kept, outputs: OUTPUTS_LEAST, embeds: true, ..Self::default() }
     }
 
+    /// Returns the sizes with room for guesses in a step.
+    pub(crate) fn guessing(self, drafting: &Drafting) -> Self {
+        match drafting.rows(self.sequences) {
+            0 => self,
+            rows => Self { outputs: self.outputs.max(self.sequences + rows), ..self },
+        }
+    }
+
     /// Returns the options of an engine with these sizes.
     ///
     /// # Errors
@@ -88,6 +97,8 @@ pub(crate) struct Session {
     pub(crate) gpu: Option<VulkanDevice>,
     /// Threads of the processor that run it.
     pub(crate) threads: usize,
+    /// The model that guesses tokens for it, if one does.
+    pub(crate) draft: Option<DraftFacts>,
     /// Whether a GPU was to run the whole model, but has too little memory for that.
     reduced: bool,
 }
@@ -98,16 +109,36 @@ impl Session {
     /// # Errors
     /// Returns an error if any of that fails.
     pub(crate) fn open(source: &Source, settings: &Settings, sizes: Sizes) -> Result<Self> {
+        Self::open_with(source, settings, sizes, &Drafting::Off, |program| program)
+    }
+
+    /// Does the same, with something that guesses tokens. `decorate` may put something between
+    /// engine and Program.
+    ///
+    /// # Errors
+    /// As [`Session::open`], and if a draft model that has to fit does not.
+    pub(crate) fn open_with(
+        source: &Source,
+        settings: &Settings,
+        sizes: Sizes,
+        drafting: &Drafting,
+        decorate: impl FnOnce(Box<dyn Program>) -> Box<dyn Program>,
+    ) -> Result<Self> {
         let Settings { threads, gpu_layers, tune, batch_invariant, .. } = *settings;
         let gpu = GpuOptions { tuning: tune.into(), batch_invariant };
         let opened = settings.device.open(threads, gpu_layers, gpu)?;
-        let Opened { device, gpus, threads } = opened;
         let name = source.name();
         let model = source.open(settings.quantize)?;
-        let options = sizes.options(&name, &model, settings)?;
-        let engine = Engine::new(&model, device.as_ref(), options);
-        let engine =
-            engine.with_context(|| not_loaded(&name, device.as_ref(), settings.gpu_layers))?;
+        let guessing =
+            drafting.load(source, &model, settings, (sizes.sequences, sizes.prefill), &opened)?;
+        let Opened { device, gpus, threads } = opened;
+        let options = sizes.guessing(drafting).options(&name, &model, settings)?;
+        let loaded = Engine::load(&model, device.as_ref(), options);
+        let (program, running) =
+            loaded.with_context(|| not_loaded(&name, device.as_ref(), settings.gpu_layers))?;
+        let mut engine = Engine::with_running(decorate(program), running);
+        let (drafts, draft) = guessing.split();
+        engine.set_drafts(drafts);
         let Facts { device: runs_on, gpu, shares, .. } = engine.program().facts();
         let (runs_on, runs_on_gpu) = (runs_on.clone(), *gpu);
         let has_host = shares.iter().any(|share| share.device_memory.kind == MemoryKind::Host);
@@ -115,7 +146,7 @@ impl Session {
         // Its name may be that of another one too.
         let gpu = gpus.into_iter().find(|gpu| Some(gpu.uuid()) == runs_on_gpu);
         let threads = if gpu.is_some() { 1 } else { threads };
-        Ok(Self { name, model, engine, device: runs_on, gpu, threads, reduced })
+        Ok(Self { name, model, engine, device: runs_on, gpu, threads, draft, reduced })
     }
 
     /// Prints one line for each decision, on standard error: on a terminal, or if asked for. That a
@@ -146,6 +177,14 @@ impl Session {
             options.kv.name(),
             output::bytes(memory.caches),
         ));
+        if let Some(draft) = &self.draft {
+            output::note(&format!(
+                "draft: {}, {}, {}",
+                terminal::harmless(&draft.name),
+                output::bytes(draft.memory.total()),
+                terminal::harmless(&draft.device)
+            ));
+        }
     }
 
     /// Returns the longest context that the model was made for, if it is longer than the one at

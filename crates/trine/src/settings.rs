@@ -17,7 +17,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use trine_engine::SamplingParams;
 
-use crate::cli::{Placement, SamplingArgs, ServeArgs, ServerArgs};
+use crate::cli::{DraftArgs, Placement, SamplingArgs, ServeArgs, ServerArgs};
 use crate::output;
 use crate::terminal;
 
@@ -61,6 +61,7 @@ pub(crate) struct Settings {
     values: Vec<Value>,
     placement: Placement,
     sampling: SamplingArgs,
+    drafts: DraftArgs,
 }
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
@@ -83,6 +84,8 @@ struct RunProbe {
     placement: Placement,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    drafts: DraftArgs,
 }
 
 impl Settings {
@@ -135,6 +138,7 @@ impl Settings {
         let probe =
             RunProbe::try_parse_from(typed).context("the settings contradict each other")?;
         (settings.placement, settings.sampling) = (probe.placement, probe.sampling);
+        settings.drafts = probe.drafts;
         Ok(settings)
     }
 
@@ -160,6 +164,11 @@ impl Settings {
     /// Returns where a model runs.
     pub(crate) fn placement(&self) -> &Placement {
         &self.placement
+    }
+
+    /// Returns what guesses tokens.
+    pub(crate) fn drafts(&self) -> &DraftArgs {
+        &self.drafts
     }
 
     /// Returns how tokens are sampled.

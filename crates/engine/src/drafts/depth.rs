@@ -54,6 +54,8 @@ pub(crate) struct Depths {
     turn: usize,
     /// By rows without guesses: steps with guesses since the last plain one.
     guessing: Vec<u32>,
+    /// The guesses of each sequence in every step, if they are set.
+    fixed: Option<usize>,
 }
 
 impl Depths {
@@ -67,6 +69,7 @@ impl Depths {
             looks: Vec::with_capacity(sequences),
             turn: 0,
             guessing: vec![0; rows + 1],
+            fixed: None,
         }
     }
 
@@ -78,6 +81,10 @@ impl Depths {
     pub(crate) fn choose(&mut self, rows: usize, free: usize, chances: &[Chance]) -> Choice<'_> {
         self.looks.clear();
         self.looks.resize(chances.len(), false);
+        if let Some(guesses) = self.fixed {
+            self.sharing.spread(guesses, free, chances);
+            return self.choice();
+        }
         if self.is_plain_due(rows) {
             self.sharing.plain(chances.len());
             return self.choice();
@@ -88,6 +95,12 @@ impl Depths {
         let is_plain = guesses == 0 && !self.looks.contains(&true);
         self.guessing[rows] = if is_plain { 0 } else { self.guessing[rows] + 1 };
         self.choice()
+    }
+
+    /// Sets the guesses of each sequence in every step, as far as there are as many and rows are
+    /// free. `None` is as many as pay.
+    pub(crate) fn fix(&mut self, guesses: Option<usize>) {
+        self.fixed = guesses;
     }
 
     fn choice(&self) -> Choice<'_> {

@@ -93,13 +93,22 @@ impl ModelDrafter {
     }
 
     /// Returns the seat of a sequence, which may be new; `None` if all belong to sequences of this
-    /// draft, or if its context is too long.
+    /// draft, its context is too long, or it has tokens that the model does not know.
     fn seat_of(&mut self, ask: &Ask<'_>) -> Result<Option<usize>, BackendError> {
         let Self { seats, kv, clock, .. } = self;
-        if ask.tokens.len() + ask.most > self.program.facts().options.context {
+        let Facts { plan, options, .. } = self.program.facts();
+        let vocabulary = plan.output(0).columns;
+        let knows = |tokens: &[u32]| tokens.iter().all(|&token| (token as usize) < vocabulary);
+        if ask.tokens.len() + ask.most > options.context {
             return Ok(None);
         }
-        if let Some(known) = seats.iter().position(|seat| seat.id == Some(ask.id)) {
+        let known = seats.iter().position(|seat| seat.id == Some(ask.id));
+        let held = known.map_or(0, |seat| seats[seat].tokens.len());
+        // The model that it guesses for may have more ids.
+        if !ask.tokens.get(held..).is_none_or(knows) {
+            return Ok(None);
+        }
+        if let Some(known) = known {
             if seats[known].tokens.len() < ask.tokens.len() {
                 seats[known].used = *clock;
                 return Ok(Some(known));

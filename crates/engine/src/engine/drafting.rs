@@ -24,6 +24,8 @@ pub(super) struct Drafting {
     model: Option<Model>,
     pub(super) depths: Depths,
     averages: Averages,
+    /// The number of token ids.
+    vocabulary: usize,
     /// By pick of the step: what is guessed.
     guesses: Vec<Guesses>,
     chances: Vec<Chance>,
@@ -49,13 +51,14 @@ struct Guesses {
 }
 
 impl Drafting {
-    pub(super) fn new(drafts: Drafts, slots: usize, rows: usize) -> Self {
+    pub(super) fn new(drafts: Drafts, slots: usize, rows: usize, vocabulary: usize) -> Self {
         let model = |drafter| Model { drafter, failures: 0, pause: 0 };
         Self {
             lookup: drafts.lookup.then(|| Lookup::new(slots)),
             model: drafts.drafter.map(model),
             depths: Depths::new(rows, slots),
             averages: Averages::default(),
+            vocabulary,
             guesses: vec![Guesses::default(); slots],
             chances: Vec::with_capacity(slots),
             lists: Vec::with_capacity(slots),
@@ -140,7 +143,10 @@ impl Drafting {
         let asked = picks.iter().zip(&mut self.guesses).filter(is_asked);
         for ((pick, guesses), list) in asked.zip(&self.lists) {
             let sequence = running(places, pick);
-            let list = &list[..list.len().min(guesses.asked)];
+            // A drafter may have ids that the model does not know.
+            let is_known = |guess: &&u32| (**guess as usize) < self.vocabulary;
+            let known = list.iter().take(guesses.asked).take_while(is_known).count();
+            let list = &list[..known];
             guesses.tokens.extend_from_slice(&list[..sequence.possible(list)]);
         }
         seconds

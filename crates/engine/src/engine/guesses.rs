@@ -13,8 +13,17 @@ impl Engine {
         let guesses = drafts.lookup || drafts.drafter.is_some();
         let width = self.program.facts().options.width;
         let rows = width.tokens.min(width.outputs);
-        let drafting = || Box::new(Drafting::new(drafts, self.places.len(), rows));
+        let (slots, vocabulary) = (self.places.len(), self.limits.vocabulary);
+        let drafting = || Box::new(Drafting::new(drafts, slots, rows, vocabulary));
         self.drafting = guesses.then(drafting);
+    }
+
+    /// Sets how many guesses each sequence gets in every step, as far as rows are free: for
+    /// measurements. `None`, the default, is as many as pay. What was learnt is kept.
+    pub fn set_guesses(&mut self, guesses: Option<usize>) {
+        if let Some(drafting) = &mut self.drafting {
+            drafting.depths.fix(guesses);
+        }
     }
 
     /// Adds guesses to the picks of decoding sequences. Steps with rows of prompts get none.
@@ -63,6 +72,7 @@ impl Engine {
             if landed.guessed == 0 {
                 continue;
             }
+            self.status.drafts += 1;
             self.status.drafted_tokens += landed.guessed as u64;
             self.status.accepted_tokens += landed.confirmed as u64;
             sequence.statistics.drafted_tokens += landed.guessed;

@@ -145,6 +145,8 @@ pub struct Description {
     pub context: usize,
     /// The device that runs it; empty if it is not loaded.
     pub device: String,
+    /// What guesses tokens: `ngram`, or a model's name; `None` if nothing does.
+    pub draft: Option<String>,
     /// Bytes of it in the memory of a GPU.
     pub gpu_bytes: u64,
 }

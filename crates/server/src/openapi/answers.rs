@@ -375,6 +375,7 @@ pub(super) fn llama_part(stop: bool) -> Vec<Field> {
 
 fn llama_text() -> Value {
     let counts = ["cache_n", "prompt_n", "predicted_n"].map(|name| (name, count()));
+    let drafts = ["draft_n", "draft_n_accepted"].map(|name| (name, count()));
     let times = [
         "prompt_ms",
         "prompt_per_token_ms",
@@ -383,7 +384,7 @@ fn llama_text() -> Value {
         "predicted_per_token_ms",
         "predicted_per_second",
     ];
-    let timings = object(counts.into_iter().chain(times.map(|name| (name, number()))), []);
+    let timings = object(counts.into_iter().chain(times.map(|name| (name, number()))), drafts);
     let mut fields = llama_part(true);
     fields.extend([
         ("model", text()),

@@ -179,7 +179,7 @@ fn slots() -> Value {
         [
             ("id", count()),
             ("n_ctx", count()),
-            ("speculative", constant(false)),
+            ("speculative", boolean()),
             ("is_processing", boolean()),
         ],
         [],
@@ -247,6 +247,7 @@ fn status() -> Value {
             ("family", text()),
             ("formats", list(text())),
             ("device", text()),
+            ("draft", about(nullable(text()), "What guesses tokens: ngram or a model's name.")),
             ("tokens_per_second", rate("Tokens generated, over the last second.")),
             ("prompt_tokens_per_second", rate("Prompt tokens of started requests.")),
             ("busy_share", rate("Share of the time spent in steps, 0 to 1.")),

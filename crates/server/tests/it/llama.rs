@@ -16,6 +16,7 @@ fn completion_whole_and_streamed() {
         (&whole["tokens_predicted"], &whole["timings"]["predicted_n"]),
         (&json!(6), &json!(6))
     );
+    assert_eq!(whole["timings"].get("draft_n"), None, "nothing guesses");
     let mut streamed = body.clone();
     streamed["stream"] = true.into();
     let answer = client::post(server.address, "/completion", &[], streamed.to_string().as_bytes());

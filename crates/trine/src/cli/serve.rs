@@ -8,6 +8,7 @@ use trine_server::KeepAlive;
 
 use crate::address::Address;
 
+use super::draft::DraftArgs;
 use super::models::FetchArgs;
 use super::placement::{MODEL_HELP, Placement};
 use super::values::{parse_alias, parse_bytes, parse_pooling, parse_positive, whole};
@@ -156,6 +157,9 @@ pub(crate) struct ServeArgs {
 
     #[command(flatten)]
     pub(crate) fetch: FetchArgs,
+
+    #[command(flatten)]
+    pub(crate) drafting: DraftArgs,
 
     #[command(flatten)]
     pub(crate) placement: Placement,

@@ -101,6 +101,11 @@ pub(super) fn parse_drafts(text: &str) -> Result<usize, String> {
     whole(0..=64)(text)
 }
 
+/// Parses how many guesses a step of an engine verifies for each sequence.
+pub(super) fn parse_guesses(text: &str) -> Result<usize, String> {
+    whole(1..=trine_engine::GUESSES_MAX)(text)
+}
+
 /// Parses a bandwidth or a rate of operations: from a microcontroller's to a thousand times the
 /// fastest device's.
 pub(super) fn parse_rate(text: &str) -> Result<f64, String> {

@@ -2,14 +2,17 @@
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use trine_engine::Engine;
+use trine_backend::Program;
+use trine_engine::{Drafts, Engine};
 use trine_model::{KvType, Workload};
 use trine_vulkan::INVARIANT_ROWS;
 
-use super::bench_runs::{Kind, Run, Test, one};
+use super::bench_drafts::{self, Drafted, Reader, Scripted, Text};
+use super::bench_runs::{Kind, Round, Run, Test, one};
 use super::bench_steps::{self, StepTime};
 use crate::bandwidth::Yardstick;
-use crate::cli::BenchArgs;
+use crate::cli::{BenchArgs, DraftChoice};
+use crate::draft::Drafting;
 use crate::failure::usage;
 use crate::interrupt::Watch;
 use crate::model_source::{Source, find};
@@ -21,6 +24,9 @@ use crate::terminal;
 
 /// The most sequences at once.
 const BATCH_MAX: usize = 256;
+
+/// The guesses of a script for each sequence, if none are asked for.
+const DEPTH: usize = 4;
 
 /// The results of one test.
 #[derive(Debug, Serialize)]
@@ -36,6 +42,9 @@ struct Measured {
     operations_per_second: f64,
     /// The share of the measured read bandwidth.
     bandwidth_share: Option<f64>,
+    /// What guesses did, if there were any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drafts: Option<Drafted>,
     /// The time of each step, if `--steps` asks for it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     steps: Vec<StepTime>,
@@ -48,6 +57,9 @@ struct Report {
     file_bytes: u64,
     device: String,
     threads: usize,
+    /// What guessed tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    draft: Option<String>,
     kv: KvType,
     version: &'static str,
     repeats: usize,
@@ -71,28 +83,91 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
     let rows = if settings.batch_invariant { INVARIANT_ROWS } else { PREFILL };
     settings.context = Some(context(&source, &tests, settings.context, rows)?);
     let sizes = Sizes { sequences: batch, outputs: batch, ..Sizes::default() };
-    let mut session = Session::open(&source, &settings, sizes)?;
+    let guesses = Guesses::new(&args, &source)?;
+    let mut session = guesses.open(&source, &settings, sizes)?;
     session.tell(verbose);
     for test in &tests {
         test.check_room(&session.engine, settings.kv_memory)?;
     }
     let mut bandwidth = yardstick(&session);
     let watch = Watch::new();
-    let measured = measure(&mut session.engine, &tests, &args, bandwidth.as_mut(), &watch);
+    let measured =
+        measure(&mut session.engine, &tests, &args, &guesses, bandwidth.as_mut(), &watch);
     let (runs, reads) = measured.with_context(|| format!("{} was not measured", session.name))?;
     let mut report = report(&session, &settings, &tests, &runs, reads);
+    report.draft = guesses.words(&session);
     if args.steps {
+        session.engine.set_guesses(Some(0));
         step_times(&mut session, &tests, &watch, &mut report)?;
     }
     if args.json {
         return output::json(&report);
     }
     output::line(describe(&report, args.markdown))?;
+    if let Some(table) = drafts_table(&report, args.markdown) {
+        output::line(format_args!("\n{table}"))?;
+    }
     for measured in report.tests.iter().filter(|measured| !measured.steps.is_empty()) {
         let name = format!("\n{} x {}", measured.test.name(), measured.test.batch);
         output::line(bench_steps::describe(&name, &measured.steps, args.markdown))?;
     }
     Ok(())
+}
+
+/// What guesses tokens in the tests of generation.
+struct Guesses {
+    drafting: Drafting,
+    /// The share of right guesses of a script, if one takes the place of the model's words.
+    acceptance: Option<f64>,
+    /// The guesses of each sequence in a step; `None` for as many as pay.
+    depth: Option<usize>,
+    text: Option<Text>,
+}
+
+impl Guesses {
+    fn new(args: &BenchArgs, source: &Source) -> Result<Self> {
+        // What is set changes what is measured, so only what is typed counts.
+        let drafting = match &args.drafting.draft {
+            None => Drafting::Off,
+            Some(_) => Drafting::new(&args.drafting, &args.fetch, true)?,
+        };
+        let is_text = !matches!(drafting, Drafting::Off);
+        if !is_text && args.acceptance.is_none() && args.drafts.is_some() {
+            return Err(usage("--drafts needs --draft or --acceptance beside it"));
+        }
+        let text = is_text.then(|| bench_drafts::text(source, args.text.as_deref()));
+        let depth = args.drafts.or(args.acceptance.map(|_| DEPTH));
+        Ok(Self { drafting, acceptance: args.acceptance, depth, text: text.transpose()? })
+    }
+
+    /// Loads the model, and what guesses for it.
+    fn open(&self, source: &Source, settings: &Settings, sizes: Sizes) -> Result<Session> {
+        let Some(acceptance) = self.acceptance else {
+            return Session::open_with(source, settings, sizes, &self.drafting, |program| program);
+        };
+        let sizes = sizes.guessing(&Drafting::Lookup);
+        let script = |program| -> Box<dyn Program> { Box::new(Scripted::new(program)) };
+        let mut session = Session::open_with(source, settings, sizes, &Drafting::Off, script)?;
+        let reader = Box::new(Reader::new(acceptance, session.engine.vocabulary()));
+        session.engine.set_drafts(Drafts { lookup: false, drafter: Some(reader) });
+        Ok(session)
+    }
+
+    fn round(&self, number: usize, unique: usize) -> Round<'_> {
+        let text = self.text.as_ref();
+        Round {
+            text: text.map(|text| text.ids.as_slice()),
+            bos: text.and_then(|text| text.bos),
+            number,
+            unique,
+        }
+    }
+
+    fn words(&self, session: &Session) -> Option<String> {
+        let script = self.acceptance.map(|acceptance| format!("a script with {acceptance}"));
+        let model = session.draft.as_ref().map(|draft| draft.name.clone());
+        script.or(model).or_else(|| self.drafting.words())
+    }
 }
 
 /// Returns what the speed is compared with; `None` if two memories share the work or there is no
@@ -117,10 +192,11 @@ fn step_times(
 ) -> Result<()> {
     let bandwidth = report.read_bandwidth_summary.as_ref().map(|summary| summary.median);
     let kv = session.engine.program().facts().options.kv;
-    for (test, measured) in tests.iter().zip(&mut report.tests) {
+    let plain = tests.iter().zip(&mut report.tests).filter(|(test, _)| !test.is_drafted);
+    for (test, measured) in plain {
         // The first run also records what the second one measures.
-        one(&mut session.engine, *test, watch, true)?;
-        let run = one(&mut session.engine, *test, watch, true)?;
+        one(&mut session.engine, *test, Round::default(), watch, true)?;
+        let run = one(&mut session.engine, *test, Round::default(), watch, true)?;
         let plan = &session.engine.program().facts().plan;
         let together = together(std::slice::from_ref(&run));
         let workload = match test.kind {
@@ -155,15 +231,25 @@ fn tests(args: &BenchArgs) -> Result<Vec<Test>> {
     let mut tests = Vec::new();
     for &batch in &args.batch {
         let prompts = args.prompt.iter().filter(|&&tokens| tokens > 0);
-        tests.extend(prompts.map(|&tokens| Test { kind: Kind::Prompt, tokens, batch, depth: 0 }));
+        let kind = Kind::Prompt;
+        let is_drafted = false;
+        tests.extend(prompts.map(|&tokens| Test { kind, tokens, batch, depth: 0, is_drafted }));
+        let has_text = !matches!(args.drafting.draft, None | Some(DraftChoice::Off));
+        let drafts: &[bool] =
+            if has_text || args.acceptance.is_some() { &[false, true] } else { &[false] };
         for &depth in &args.depth {
-            let lengths = args.generate.iter().filter(|&&tokens| tokens > 0);
-            tests.extend(lengths.map(|&tokens| Test {
-                kind: Kind::Generate,
-                tokens,
-                batch,
-                depth,
-            }));
+            // A text goes on only from a beginning.
+            let depth = if has_text && depth == 0 { bench_drafts::PROMPT } else { depth };
+            let kind = Kind::Generate;
+            for &tokens in args.generate.iter().filter(|&&tokens| tokens > 0) {
+                tests.extend(drafts.iter().map(|&is_drafted| Test {
+                    kind,
+                    tokens,
+                    batch,
+                    depth,
+                    is_drafted,
+                }));
+            }
         }
     }
     if tests.is_empty() {
@@ -196,6 +282,7 @@ fn measure(
     engine: &mut Engine,
     tests: &[Test],
     args: &BenchArgs,
+    guesses: &Guesses,
     mut bandwidth: Option<&mut Yardstick>,
     watch: &Watch,
 ) -> Result<(Vec<Vec<Run>>, Vec<f64>)> {
@@ -211,8 +298,11 @@ fn measure(
     });
     // The first round warms caches and pages and is not counted.
     for round in 0..=repeats {
-        for (test, runs) in tests.iter().zip(&mut runs) {
-            let run = one(engine, *test, watch, false)?;
+        for (index, (test, runs)) in tests.iter().zip(&mut runs).enumerate() {
+            engine.set_guesses(if test.is_drafted { guesses.depth } else { Some(0) });
+            // A test has the same prompts with and without guesses.
+            let place = guesses.round(round, round * tests.len() + index);
+            let run = one(engine, *test, place, watch, false)?;
             if round > 0 {
                 runs.push(run);
                 if let Some(bandwidth) = &mut bandwidth {
@@ -239,10 +329,16 @@ fn report(
 ) -> Report {
     let read_bandwidth_summary = Summary::of(&reads);
     let limit = read_bandwidth_summary.as_ref().map(|summary| summary.median);
+    let speeds = |runs: &Vec<Run>| runs.iter().map(Run::speed).collect::<Vec<f64>>();
+    let plain = |test: &Test| {
+        let same = Test { is_drafted: false, ..*test };
+        let at = tests.iter().position(|test| *test == same)?;
+        Some(Summary::of(&speeds(&runs[at]))?.median)
+    };
     let measured = |(test, runs): (&Test, &Vec<Run>)| {
-        let speeds: Vec<f64> = runs.iter().map(Run::speed).collect();
+        let speeds = speeds(runs);
         let summary = Summary::of(&speeds)?;
-        let (bytes, operations) = cost_per_token(session, *test, together(runs));
+        let (bytes, operations) = cost_per_token(session, *test, runs);
         let bytes_per_second = bytes * summary.median;
         Some(Measured {
             test: *test,
@@ -250,6 +346,7 @@ fn report(
             bytes_per_second,
             operations_per_second: operations * summary.median,
             bandwidth_share: limit.map(|limit| bytes_per_second / limit),
+            drafts: test.is_drafted.then(|| Drafted::of(runs, (summary.median, plain(test)))),
             summary,
             steps: Vec::new(),
         })
@@ -259,6 +356,7 @@ fn report(
         file_bytes: session.model.checkpoint().file_bytes(),
         device: session.device.clone(),
         threads: session.threads,
+        draft: None,
         kv: settings.kv,
         version: env!("CARGO_PKG_VERSION"),
         repeats: runs.first().map_or(0, Vec::len),
@@ -278,7 +376,8 @@ fn together(runs: &[Run]) -> usize {
 /// Returns the bytes from memory and the operations for each token of a test, computed from the
 /// Plan. A step generates `together` tokens: all sequences', or fewer where several steps are in
 /// flight.
-fn cost_per_token(session: &Session, test: Test, together: usize) -> (f64, f64) {
+fn cost_per_token(session: &Session, test: Test, runs: &[Run]) -> (f64, f64) {
+    let together = together(runs);
     let plan = &session.engine.program().facts().plan;
     let kv = session.engine.program().facts().options.kv;
     let (mut bytes, mut operations) = (0, 0);
@@ -288,6 +387,18 @@ fn cost_per_token(session: &Session, test: Test, together: usize) -> (f64, f64) 
         operations += cost.operations;
     };
     match test.kind {
+        Kind::Generate if test.is_drafted => {
+            let sum = |count: fn(&Run) -> usize| runs.iter().map(count).sum::<usize>() as f64;
+            let steps = sum(|run| run.steps).max(1.0);
+            // Rows of a step: a token of each sequence that was not guessed, and the guesses.
+            let rows = sum(|run| run.tokens - run.guesses.1) + sum(|run| run.guesses.0);
+            let tokens = (rows / steps / test.batch as f64).round().max(1.0) as usize;
+            let (sequences, outputs) = (test.batch, test.batch * tokens);
+            let context = test.depth + test.tokens / 2;
+            add(Workload { sequences, tokens, context, outputs, kv });
+            let each = sum(|run| run.tokens) / steps;
+            (bytes as f64 / each, operations as f64 / each)
+        }
         Kind::Generate => {
             add(Workload::decode(together, test.depth + test.tokens / 2, kv));
             (bytes as f64 / together as f64, operations as f64 / together as f64)
@@ -336,6 +447,26 @@ fn describe(report: &Report, markdown: bool) -> String {
     )
 }
 
+/// Returns a table of what guesses did, if there were any.
+fn drafts_table(report: &Report, markdown: bool) -> Option<String> {
+    let row = |measured: &Measured| {
+        let cells = vec![measured.test.name(), measured.test.batch.to_string()];
+        Some([cells, measured.drafts.as_ref()?.row()].concat())
+    };
+    let rows: Vec<Vec<String>> = report.tests.iter().filter_map(row).collect();
+    if rows.is_empty() {
+        return None;
+    }
+    let header: Vec<&str> = ["test", "batch"].into_iter().chain(bench_drafts::HEADER).collect();
+    let right = [1, 2, 3, 4, 5, 6];
+    let table = match markdown {
+        true => output::markdown(&header, rows, &right),
+        false => output::table(&header, rows, &right),
+    };
+    let draft = report.draft.as_deref().unwrap_or_default();
+    Some(format!("{table}\n\ndrafts: {}", terminal::harmless(draft)))
+}
+
 fn row(measured: &Measured) -> Vec<String> {
     let Measured { test, summary, tokens_per_second, .. } = measured;
     let outliers =
@@ -376,9 +507,28 @@ mod tests {
             tests(&args(&["-p", "512,64", "-n", "16", "--batch", "1,4", "--depth", "0,100"]))
                 .unwrap();
         assert_eq!(tests.len(), 2 * (2 + 2));
-        assert_eq!(tests[0], Test { kind: Kind::Prompt, tokens: 512, batch: 1, depth: 0 });
+        assert_eq!(
+            tests[0],
+            Test { kind: Kind::Prompt, tokens: 512, batch: 1, depth: 0, is_drafted: false }
+        );
         assert_eq!(tests[3].name(), "generate 16 at depth 100");
         assert_eq!(args(&[]).repeats, 10);
+    }
+
+    #[test]
+    fn tests_with_guesses_come_in_pairs() {
+        let pairs = |line: &[&str]| {
+            let tests = tests(&args(line)).unwrap();
+            tests.iter().map(|test| (test.is_drafted, test.depth)).collect::<Vec<_>>()
+        };
+        let plain = (false, 0);
+        assert_eq!(pairs(&["-p", "0"]), [plain]);
+        assert_eq!(pairs(&["-p", "0", "--draft", "off"]), [plain]);
+        assert_eq!(pairs(&["-p", "0", "--acceptance", "0.5"]), [plain, (true, 0)]);
+        assert_eq!(
+            pairs(&["-p", "8", "--draft", "auto", "--depth", "0,9"]),
+            [plain, (false, 64), (true, 64), (false, 9), (true, 9)]
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use trine_backend::BLOCK;
-use trine_engine::{Engine, Finish, Request, SequenceId, Update};
+use trine_engine::{Engine, Finish, Request, Scope, SequenceId, Status, Update};
 
 use crate::failure::usage;
 use crate::interrupt::Watch;
@@ -32,6 +32,48 @@ pub(super) struct Test {
     pub(super) batch: usize,
     /// The number of positions that are filled before.
     pub(super) depth: usize,
+    /// Whether tokens are guessed.
+    pub(super) is_drafted: bool,
+}
+
+/// What the sequences of a run begin with.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Round<'a> {
+    /// A text from which prompts are cut; `None` for prompts without a meaning.
+    pub(super) text: Option<&'a [u32]>,
+    /// The token that such prompts begin with.
+    pub(super) bos: Option<u32>,
+    /// The number of the run. Runs of the same number have the same prompts.
+    pub(super) number: usize,
+    /// A number that no other run has: what a run has written does not help to guess in another.
+    pub(super) unique: usize,
+}
+
+impl Round<'_> {
+    /// Returns the prompt of a sequence, which shares no beginning with any other of its run.
+    pub(super) fn prompt(
+        self,
+        index: usize,
+        batch: usize,
+        length: usize,
+        vocabulary: usize,
+    ) -> Vec<u32> {
+        let Some(text) = self.text else {
+            let id = |at: usize| ((at * 7919 + index * 31 + 11) % vocabulary) as u32;
+            return (0..length).map(id).collect();
+        };
+        // Places that are spread over the text.
+        let place = (self.number * batch + index) * 7919;
+        let words = (place..).map(|at| text[at % text.len()]);
+        self.bos.into_iter().chain(words).take(length).collect()
+    }
+
+    fn scope(self) -> Scope {
+        match self.text {
+            None => Scope::default(),
+            Some(_) => Scope::default().within(&self.unique.to_le_bytes()),
+        }
+    }
 }
 
 impl Test {
@@ -47,8 +89,14 @@ impl Test {
     pub(super) fn positions(self, rows: usize) -> usize {
         match self.kind {
             Kind::Prompt => self.tokens,
-            Kind::Generate => self.depth.max(1) + self.tokens + self.ahead(rows),
+            Kind::Generate => self.depth.max(1) + self.most_tokens() + self.ahead(rows),
         }
+    }
+
+    /// Returns how many tokens a sequence may write while it is measured. Sequences whose guesses
+    /// are right more often than others' are ahead of them.
+    fn most_tokens(self) -> usize {
+        if self.is_drafted { 2 * self.tokens } else { self.tokens }
     }
 
     pub(super) fn name(self) -> String {
@@ -58,7 +106,8 @@ impl Test {
         };
         let depth =
             if self.depth > 0 { format!(" at depth {}", self.depth) } else { String::new() };
-        format!("{kind} {}{depth}", self.tokens)
+        let drafts = if self.is_drafted { ", drafts" } else { "" };
+        format!("{kind} {}{depth}{drafts}", self.tokens)
     }
 
     /// Checks that the engine can run all sequences at once: otherwise some would wait for others,
@@ -98,6 +147,10 @@ pub(super) struct Run {
     pub(super) seconds: f64,
     /// The engine's steps.
     pub(super) steps: usize,
+    /// Guesses that were verified, and those that were right.
+    pub(super) guesses: (usize, usize),
+    /// The seconds that a draft model took.
+    pub(super) draft_seconds: f64,
     /// The seconds of each step of the Plan, if they were measured.
     pub(super) profile: Vec<f64>,
 }
@@ -113,11 +166,17 @@ impl Run {
 ///
 /// # Errors
 /// Returns an error if the device fails or the user interrupts.
-pub(super) fn one(engine: &mut Engine, test: Test, watch: &Watch, profile: bool) -> Result<Run> {
+pub(super) fn one(
+    engine: &mut Engine,
+    test: Test,
+    round: Round<'_>,
+    watch: &Watch,
+    profile: bool,
+) -> Result<Run> {
     engine.forget();
     let run = match test.kind {
-        Kind::Prompt => read_prompts(engine, test, watch, profile),
-        Kind::Generate => write_tokens(engine, test, watch, profile),
+        Kind::Prompt => read_prompts(engine, test, round, watch, profile),
+        Kind::Generate => write_tokens(engine, test, round, watch, profile),
     };
     while !engine.is_idle() {
         engine.step()?;
@@ -125,10 +184,16 @@ pub(super) fn one(engine: &mut Engine, test: Test, watch: &Watch, profile: bool)
     run
 }
 
-fn read_prompts(engine: &mut Engine, test: Test, watch: &Watch, profile: bool) -> Result<Run> {
+fn read_prompts(
+    engine: &mut Engine,
+    test: Test,
+    round: Round<'_>,
+    watch: &Watch,
+    profile: bool,
+) -> Result<Run> {
     let begin = Begin::now(engine, profile)?;
     for index in 0..test.batch {
-        submit(engine, index, test.tokens, 1)?;
+        submit(engine, test, round, index, (test.tokens, 1))?;
     }
     finish(engine, watch)?;
     begin.run(engine, test.batch * test.tokens)
@@ -136,19 +201,28 @@ fn read_prompts(engine: &mut Engine, test: Test, watch: &Watch, profile: bool) -
 
 /// Measures generation from the moment at which all sequences write until each has written its
 /// share. Where several steps are in flight, each of them has a part of the sequences.
-fn write_tokens(engine: &mut Engine, test: Test, watch: &Watch, profile: bool) -> Result<Run> {
+///
+/// With guesses some sequences go on faster than others: it ends when all have written the shares
+/// of all together.
+fn write_tokens(
+    engine: &mut Engine,
+    test: Test,
+    round: Round<'_>,
+    watch: &Watch,
+    profile: bool,
+) -> Result<Run> {
     let prompt = test.depth.max(1);
     if prompt > 1 {
         // The prompts are read before any sequence writes, so that all begin together.
         for index in 0..test.batch {
-            submit(engine, index, prompt, 0)?;
+            submit(engine, test, round, index, (prompt, 0))?;
         }
         finish(engine, watch)?;
     }
     let rows = engine.program().facts().options.width.tokens;
-    let most = 1 + test.ahead(rows) + test.tokens;
+    let most = 1 + test.ahead(rows) + test.most_tokens();
     let ids = (0..test.batch)
-        .map(|index| submit(engine, index, prompt, most))
+        .map(|index| submit(engine, test, round, index, (prompt, most)))
         .collect::<Result<Vec<_>>>()?;
     let mut written: HashMap<SequenceId, usize> = HashMap::new();
     while written.len() < test.batch && !engine.is_idle() {
@@ -160,7 +234,14 @@ fn write_tokens(engine: &mut Engine, test: Test, watch: &Watch, profile: bool) -
     let share = |written: &HashMap<SequenceId, usize>, id| {
         written.get(id).unwrap_or(&0) - before.get(id).unwrap_or(&0)
     };
-    while ids.iter().any(|id| share(&written, id) < test.tokens) {
+    let is_done = |written: &HashMap<SequenceId, usize>| match test.is_drafted {
+        false => ids.iter().all(|id| share(written, id) >= test.tokens),
+        true => {
+            let all: usize = ids.iter().map(|id| share(written, id)).sum();
+            all >= test.batch * test.tokens
+        }
+    };
+    while !is_done(&written) {
         if engine.is_idle() {
             bail!(
                 "a sequence ended before it had written {} tokens; please report this",
@@ -180,7 +261,7 @@ fn write_tokens(engine: &mut Engine, test: Test, watch: &Watch, profile: bool) -
 /// The beginning of what is measured.
 struct Begin {
     at: Instant,
-    steps: u64,
+    status: Status,
     profile: bool,
 }
 
@@ -189,15 +270,18 @@ impl Begin {
         if profile {
             engine.profile(true)?;
         }
-        Ok(Self { at: Instant::now(), steps: engine.status().steps, profile })
+        Ok(Self { at: Instant::now(), status: engine.status(), profile })
     }
 
     /// Ends what is measured, in which `tokens` passed.
     fn run(self, engine: &mut Engine, tokens: usize) -> Result<Run> {
         let seconds = self.at.elapsed().as_secs_f64();
         let profile = if self.profile { engine.profile(false)? } else { Vec::new() };
-        let steps = (engine.status().steps - self.steps) as usize;
-        Ok(Run { tokens, seconds, steps, profile })
+        let (before, after) = (self.status, engine.status());
+        let since = |count: fn(&Status) -> u64| (count(&after) - count(&before)) as usize;
+        let guesses = (since(|s| s.drafted_tokens), since(|s| s.accepted_tokens));
+        let draft_seconds = after.draft_seconds - before.draft_seconds;
+        Ok(Run { tokens, seconds, steps: since(|s| s.steps), guesses, draft_seconds, profile })
     }
 }
 
@@ -226,23 +310,23 @@ fn fail_on(finish: Option<Finish>) -> Result<()> {
     }
 }
 
-/// Queues a prompt that shares no beginning with any other sequence.
+/// Queues a sequence with a prompt of `length` tokens that writes at most `max_tokens`.
 fn submit(
     engine: &mut Engine,
+    test: Test,
+    round: Round<'_>,
     index: usize,
-    length: usize,
-    max_tokens: usize,
+    (length, max_tokens): (usize, usize),
 ) -> Result<SequenceId> {
-    let vocabulary = engine.vocabulary();
-    let prompt =
-        (0..length).map(|at| ((at * 7919 + index * 31 + 11) % vocabulary) as u32).collect();
-    Ok(engine.submit(Request::new(prompt, max_tokens))?)
+    let prompt = round.prompt(index, test.batch, length, engine.vocabulary());
+    let request = Request { scope: round.scope(), ..Request::new(prompt, max_tokens) };
+    Ok(engine.submit(request)?)
 }
 
 #[cfg(test)]
 #[allow(dead_code, reason = "the engine's tests use the rest")]
 #[path = "../../../engine/tests/fake/mod.rs"]
-mod fake;
+pub(super) mod fake;
 
 #[cfg(test)]
 mod tests {
@@ -250,11 +334,11 @@ mod tests {
     use super::*;
 
     fn generate(batch: usize, tokens: usize, depth: usize) -> Test {
-        Test { kind: Kind::Generate, tokens, batch, depth }
+        Test { kind: Kind::Generate, tokens, batch, depth, is_drafted: false }
     }
 
     fn prompt(batch: usize, tokens: usize) -> Test {
-        Test { kind: Kind::Prompt, tokens, batch, depth: 0 }
+        Test { kind: Kind::Prompt, tokens, batch, depth: 0, is_drafted: false }
     }
 
     /// An engine with exactly the room that a test needs.
@@ -279,7 +363,8 @@ mod tests {
             ] {
                 let mut engine = engine(test, width, flights);
                 for _ in 0..2 {
-                    let run = one(&mut engine, test, &Watch::new(), false).unwrap();
+                    let run =
+                        one(&mut engine, test, Round::default(), &Watch::new(), false).unwrap();
                     let least = test.batch * test.tokens;
                     assert!(run.tokens >= least && run.steps > 0, "{test:?}: {run:?}");
                     assert!(engine.is_idle() && engine.status().preemptions == 0);
@@ -297,7 +382,7 @@ mod tests {
         for flights in 1..=3 {
             let test = prompt(4, 48);
             let mut engine = engine(test, 64, flights);
-            let run = one(&mut engine, test, &Watch::new(), true).unwrap();
+            let run = one(&mut engine, test, Round::default(), &Watch::new(), true).unwrap();
             assert_eq!(run.tokens, 4 * 48);
             assert!(run.steps >= 3, "{run:?}");
         }

@@ -11,6 +11,7 @@ use trine_model::KvType;
 use crate::chat::{Conversation, Turn};
 use crate::cli::{RunArgs, SamplingArgs};
 use crate::converse::{Chat, chat_prompt, ending_note, raw_prompt};
+use crate::draft::Drafting;
 use crate::failure::{Interrupted, Negative, usage};
 use crate::generate::{Answer, Ending, answer};
 use crate::interrupt::{self, Watch};
@@ -49,7 +50,9 @@ pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
     if typed_context.is_none() && args.placement.context.is_some() {
         settings.context_from = ContextFrom::Preset;
     }
-    let mut session = Session::open(&source, &settings, Sizes::default())?;
+    let drafting = Drafting::new(&args.drafting, &args.fetch, true)?;
+    let mut session =
+        Session::open_with(&source, &settings, Sizes::default(), &drafting, |program| program)?;
     session.engine.heed(interrupt::flag());
     let defaults = session.model.defaults().clone();
     let text = TextSide::read(session.model.checkpoint(), &defaults.stop_ids, !args.raw)?;
@@ -126,6 +129,8 @@ struct Report<'a> {
     prompt_tokens_per_second: Option<f64>,
     tokens_per_second: Option<f64>,
     gigabytes_per_second: Option<f64>,
+    /// Tokens of a step after the first one.
+    tokens_per_step: Option<f64>,
 }
 
 fn answer_once(
@@ -162,6 +167,7 @@ fn answer_once(
             statistics: answer.statistics,
             prompt_tokens_per_second: answer.statistics.prefill_rate(),
             tokens_per_second: answer.statistics.decode_rate(),
+            tokens_per_step: answer.statistics.tokens_per_step(),
             gigabytes_per_second: bandwidth(session, &answer.statistics).map(|rate| rate / 1e9),
         })?;
     }
@@ -253,8 +259,16 @@ fn details(session: &Session, statistics: &Statistics) -> String {
     let first = statistics.first_token_seconds.map_or("-".to_owned(), output::seconds);
     let moved = bandwidth(session, statistics)
         .map_or(String::new(), |rate| format!(" ({} GB/s)", output::rate(rate / 1e9)));
+    let guesses = match statistics.drafted_tokens {
+        0 => String::new(),
+        drafted => format!(
+            " | guesses: {} of {drafted} right, {} tokens a step",
+            statistics.accepted_tokens,
+            output::rate(statistics.tokens_per_step().unwrap_or(1.0)),
+        ),
+    };
     format!(
-        "prompt: {}{reused}{} | generated: {}{}{moved} | first token after {first}",
+        "prompt: {}{reused}{} | generated: {}{}{moved}{guesses} | first token after {first}",
         output::counted(statistics.prompt_tokens, "token"),
         per_second(statistics.prefill_rate()),
         output::counted(statistics.generated_tokens, "token"),
@@ -262,11 +276,13 @@ fn details(session: &Session, statistics: &Statistics) -> String {
     )
 }
 
-/// Returns the bytes per second that the generated tokens took from memory, computed from the
-/// Plan's cost half-way through them.
+/// Returns the bytes per second that the steps after the first token took from memory, computed
+/// from the Plan's cost half-way through them. A step that verifies guesses is taken for one of a
+/// single row: it reads the same weights.
 fn bandwidth(session: &Session, statistics: &Statistics) -> Option<f64> {
     let middle = statistics.prompt_tokens + statistics.generated_tokens / 2;
-    Some(session.bytes_per_token(middle) as f64 * statistics.decode_rate()?)
+    let steps = statistics.decode_rate()? / statistics.tokens_per_step()?;
+    Some(session.bytes_per_token(middle) as f64 * steps)
 }
 
 #[cfg(test)]

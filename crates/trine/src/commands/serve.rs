@@ -15,6 +15,7 @@ use trine_server::{
 
 use super::serve_names::{Names, Served, laid, served_name, stamp};
 use crate::cli::{FetchArgs, ServeArgs};
+use crate::draft::Drafting;
 use crate::embedded::Embedded;
 use crate::failure::{message, usage};
 use crate::interrupt::Watch;
@@ -56,7 +57,9 @@ pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
         return Err(usage("--prefix-cache-size needs --prefix-cache-dir"));
     }
     let prefixes = args.prefix_cache_dir.map(|folder| (folder, limit));
-    let loader = Models { names, settings, sequences, pooling, prefixes, queue, verbose };
+    // One draft model fits one model; of several, the others do without it.
+    let drafting = Drafting::new(&args.drafting, &args.fetch, args.models.len() == 1)?;
+    let loader = Models { names, settings, drafting, sequences, pooling, prefixes, queue, verbose };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .thread_name("http")
@@ -231,6 +234,8 @@ fn read_keys(path: &Path) -> Result<Keys> {
 struct Models {
     names: Names,
     settings: Settings,
+    /// What guesses tokens.
+    drafting: Drafting,
     sequences: usize,
     /// How texts are embedded.
     pooling: Pooling,
@@ -262,7 +267,8 @@ impl Models {
     fn open(&self, name: &str) -> Result<LoadedModel> {
         let source = self.source(name)?;
         let sizes = Sizes::serving(self.sequences);
-        let mut session = Session::open(&source, &self.settings, sizes)?;
+        let mut session =
+            Session::open_with(&source, &self.settings, sizes, &self.drafting, |program| program)?;
         let tokens = session.engine.context().saturating_mul(QUEUE_CONTEXTS);
         session.engine.set_queue(self.queue, tokens);
         if let Some((folder, limit)) = &self.prefixes
@@ -275,7 +281,10 @@ impl Models {
         session.tell(self.verbose);
         let program = session.engine.program();
         let memory = program.memory();
-        let bytes = memory.total();
+        let draft = session.draft.take();
+        let draft_bytes = draft.as_ref().map_or(0, |draft| draft.memory.total());
+        let draft_gpu_bytes = draft.as_ref().map_or(0, |draft| draft.gpu_bytes);
+        let bytes = memory.total() + draft_bytes;
         let reduced = Reduced {
             device: &session.device,
             sequences: (self.sequences, session.engine.limits().sequences),
@@ -292,7 +301,8 @@ impl Models {
         reduced.lines().iter().for_each(|line| output::note(line));
         let description = Description {
             device: session.device.clone(),
-            gpu_bytes: program.facts().gpu_bytes(&memory),
+            gpu_bytes: program.facts().gpu_bytes(&memory) + draft_gpu_bytes,
+            draft: draft.map(|draft| draft.name).or_else(|| self.drafting.words()),
             ..described(&session.model)
         };
         let service = Service::start(session.engine).context("the system gives no thread")?;

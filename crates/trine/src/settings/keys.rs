@@ -87,7 +87,7 @@ const fn key(name: &'static str, kind: Kind, place: Place, default: &'static str
 }
 
 /// All settings, in the order in which `trine config` prints them.
-pub(crate) const KEYS: [Key; 41] = {
+pub(crate) const KEYS: [Key; 43] = {
     use Kind::{Number, Path, Size, Switch, Text, Texts};
     use Place::{Client, Program, Run, Serve};
     [
@@ -102,6 +102,8 @@ pub(crate) const KEYS: [Key; 41] = {
         key("context", Number, Run, "the model's, at most 8192"),
         key("kv-memory", Size, Run, "what is free"),
         key("quantize", Text, Run, "off"),
+        key("draft", Text, Run, "auto"),
+        key("draft-device", Text, Run, "where the model runs"),
         key("sampling.temperature", Number, Run, "the model's"),
         key("sampling.top-k", Number, Run, "the model's"),
         key("sampling.top-p", Number, Run, "the model's"),

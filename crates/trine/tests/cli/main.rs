@@ -7,6 +7,7 @@ mod broken;
 mod chatting;
 mod command_line;
 mod common;
+mod drafting;
 mod explaining;
 #[cfg(target_os = "linux")]
 mod inherited;

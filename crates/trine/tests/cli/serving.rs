@@ -63,7 +63,7 @@ impl Serving {
     }
 
     /// Sends a request; its answer is to be read.
-    fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
+    pub(crate) fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout can be set");
         let length = body.len();
@@ -174,7 +174,7 @@ fn one_server_generates_and_embeds() {
 }
 
 /// A number of `/metrics`: the sum of the series of a family whose labels have a text in them.
-fn metric(serving: &Serving, family: &str, label: &str) -> f64 {
+pub(crate) fn metric(serving: &Serving, family: &str, label: &str) -> f64 {
     let answer = serving.ask("GET", "/metrics", "");
     let lines = answer.lines().filter(|line| line.starts_with(&format!("{family}{{")));
     let lines = lines.filter(|line| line.contains(label));

@@ -175,6 +175,17 @@ impl Sharing {
         self.drafted.resize(sequences, false);
     }
 
+    /// Gives each sequence at most `guesses`, as long as there are free rows.
+    pub(crate) fn spread(&mut self, guesses: usize, mut free: usize, chances: &[Chance]) {
+        self.plain(chances.len());
+        for (index, chance) in chances.iter().enumerate() {
+            let (Supply { most, .. }, is_drafted) = chance.best(usize::MAX);
+            self.depths[index] = guesses.min(most).min(free);
+            self.drafted[index] = is_drafted;
+            free -= self.depths[index];
+        }
+    }
+
     /// Gives one guess to each of the marked sequences, which have none.
     pub(crate) fn add(&mut self, marked: &[bool], chances: &[Chance]) {
         for (index, _) in marked.iter().enumerate().filter(|(_, is_marked)| **is_marked) {

@@ -83,6 +83,12 @@ pub(super) struct Engine {
     pub(super) reused_tokens: u64,
     /// The number of tokens generated.
     pub(super) generated_tokens: u64,
+    /// How often a sequence had guesses in a step.
+    pub(super) drafts: u64,
+    /// The number of guesses that were verified.
+    pub(super) drafted_tokens: u64,
+    /// The number of guesses that were right.
+    pub(super) accepted_tokens: u64,
     /// How often a sequence gave its blocks to another one.
     pub(super) preemptions: u64,
     /// The number of steps in which the device failed.
@@ -161,7 +167,7 @@ pub(super) mod tests {
                         "block_positions": 32, "kv_bytes": 268_435_456, "blocks": 512, "blocks_running": 96, "blocks_kept": 128,
                         "blocks_shared": 24, "steps": 1000, "busy_seconds": 12.5, "width": 35, "step_sequences": 3,
                         "bytes": 1e12, "requests": 40, "prompt_tokens": 8000, "reused_tokens": 2960,
-                        "generated_tokens": 5000, "preemptions": 1, "device_failures": 0, "draining": false,
+                        "generated_tokens": 5000, "drafts": 800, "drafted_tokens": 2400, "accepted_tokens": 1200, "preemptions": 1, "device_failures": 0, "draining": false,
                     },
                 },
                 {"name": "second", "is_loaded": false, "bytes": 806_000_000},

@@ -160,6 +160,17 @@ pub(super) fn facts(engine: &Engine, rates: Option<Rates>) -> Vec<Fact> {
             format!("{share:.0} % of {}", counted(tokens, "token"))
         }
     };
+    let (guesses, each) = match (engine.drafted_tokens, engine.drafts) {
+        (0, _) | (_, 0) => ("-".to_owned(), "-".to_owned()),
+        (drafted, drafts) => {
+            let share = 100.0 * (engine.accepted_tokens as f64 / drafted as f64).min(1.0);
+            let each = 1.0 + engine.accepted_tokens as f64 / drafts as f64;
+            (
+                format!("{share:.0} % of {}", output::count(drafted)),
+                format!("{} tokens", number(each)),
+            )
+        }
+    };
     let fact = |label, value| Fact { label, value };
     vec![
         fact("generated", rate(|rates| rates.generated, "tok/s")),
@@ -178,6 +189,8 @@ pub(super) fn facts(engine: &Engine, rates: Option<Rates>) -> Vec<Fact> {
         fact("prefix hits", hits),
         fact("busy", rates.map_or("-".to_owned(), |rates| format!("{:.0} %", 100.0 * rates.busy))),
         fact("memory", rate(|rates| rates.bytes / 1e9, "GB/s")),
+        fact("right guess", guesses),
+        fact("with guesses", each),
         fact("requests", output::count(engine.requests)),
         fact("preempted", output::count(engine.preemptions)),
         fact("failures", output::count(engine.device_failures)),
@@ -185,7 +198,7 @@ pub(super) fn facts(engine: &Engine, rates: Option<Rates>) -> Vec<Fact> {
 }
 
 /// The explanations of the labels of [`facts`].
-pub(super) const EXPLANATIONS: [(&str, &str); 11] = [
+pub(super) const EXPLANATIONS: [(&str, &str); 13] = [
     ("generated", "tokens generated per second"),
     ("prompts", "prompt tokens of requests that started, per second"),
     ("running, queue", "requests that run, of those that may; that wait, and their prompt tokens"),
@@ -195,6 +208,8 @@ pub(super) const EXPLANATIONS: [(&str, &str); 11] = [
     ("KV kept", "blocks of ended requests, for prompts that begin alike"),
     ("prefix hits", "share of prompt tokens that were in the cache"),
     ("busy, memory", "share of the time in steps; bytes that the steps had to move"),
+    ("right guess", "share of guessed tokens that were right"),
+    ("with guesses", "tokens that a step with guesses gives a sequence"),
     ("preempted", "times that a request gave its blocks to another and waits again"),
     ("failures", "steps in which the device failed"),
 ];

@@ -1,0 +1,66 @@
+//! The options about what guesses tokens.
+
+use clap::Args;
+
+use crate::device::DeviceChoice;
+
+/// What guesses tokens, as typed or set.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) enum DraftChoice {
+    /// The text so far, and the draft model that belongs to an embedded model.
+    #[default]
+    Auto,
+    /// Nothing.
+    Off,
+    /// The text so far and earlier answers.
+    Ngram,
+    /// A model of this name, and the text so far.
+    Model(String),
+}
+
+impl DraftChoice {
+    /// Reads `auto`, `off`, `ngram` or a model's name.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Off),
+            "ngram" => Ok(Self::Ngram),
+            _ if text.trim().is_empty() => {
+                Err("choose auto, off, ngram or a model, such as gemma3:270m".to_owned())
+            }
+            _ => Ok(Self::Model(text.to_owned())),
+        }
+    }
+}
+
+/// What guesses the tokens that follow, so that a step can verify several. Guesses change how fast
+/// tokens come, never which.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Drafts")]
+pub(crate) struct DraftArgs {
+    /// What guesses tokens, which makes text faster and changes none of it: ngram looks them up in
+    /// the text so far and in earlier answers; a MODEL with the same tokenizer guesses where that
+    /// finds nothing; auto is ngram, with demo-draft for demo; off [default: auto; bench: off]
+    #[arg(long, value_name = "MODEL", value_parser = DraftChoice::parse)]
+    pub(crate) draft: Option<DraftChoice>,
+
+    /// Where the draft model runs [default: where the model does, on its first GPU if it has
+    /// several]
+    #[arg(long, value_name = "DEVICE", value_parser = DeviceChoice::parse)]
+    pub(crate) draft_device: Option<DeviceChoice>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_are_words_or_models() {
+        assert_eq!(DraftChoice::parse("off"), Ok(DraftChoice::Off));
+        assert_eq!(DraftChoice::parse("auto"), Ok(DraftChoice::default()));
+        assert_eq!(DraftChoice::parse("ngram"), Ok(DraftChoice::Ngram));
+        let model = DraftChoice::Model("gemma3:270m".to_owned());
+        assert_eq!(DraftChoice::parse("gemma3:270m"), Ok(model));
+        assert!(DraftChoice::parse(" ").is_err());
+    }
+}

@@ -1,0 +1,307 @@
+//! Guesses in `trine bench`: the text that is continued, and a script that takes the place of a
+//! model's words, so that the cost of verifying can be measured at any acceptance.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use trine_backend::{
+    BackendError, Batch, Facts, InFlight, Memory, Pages, Program, Results, TopLogit,
+};
+use trine_engine::{Ask, Drafter};
+use trine_text::{MAX_TEXT_BYTES, Specials};
+
+use super::bench_runs::Run;
+use crate::model_source::Source;
+use crate::output;
+use crate::vocabulary::tokenizer;
+
+/// Positions of a prompt that is cut from a text, where no depth is asked for.
+pub(super) const PROMPT: usize = 64;
+
+/// A text that is continued from many places.
+pub(super) struct Text {
+    /// Its tokens, at least one.
+    pub(super) ids: Vec<u32>,
+    /// The token that prompts begin with.
+    pub(super) bos: Option<u32>,
+}
+
+/// Returns the tokens of a text, or of the stories inside this program.
+///
+/// # Errors
+/// Returns an error if the file cannot be read or is no text, or the model has no tokenizer.
+pub(super) fn text(source: &Source, path: Option<&Path>) -> Result<Text> {
+    let text = match path {
+        None => include_str!("../../../../assets/heldout.txt").to_owned(),
+        Some(path) => {
+            let fail = || format!("cannot read the text of {}; check the path", path.display());
+            let bytes = std::fs::metadata(path).with_context(fail)?.len();
+            if bytes > MAX_TEXT_BYTES as u64 {
+                bail!("{} has {bytes} bytes; at most {MAX_TEXT_BYTES} are read", path.display());
+            }
+            std::fs::read_to_string(path).with_context(fail)?
+        }
+    };
+    let tokenizer = tokenizer(&source.open_checkpoint()?)?;
+    let ids = tokenizer.encode(&text, Specials::AsText)?;
+    if ids.is_empty() {
+        bail!("there is no text to continue; give --text a file with some");
+    }
+    Ok(Text { ids, bos: tokenizer.bos_id() })
+}
+
+/// What guesses did in the runs of a test.
+#[derive(Debug, Serialize)]
+pub(super) struct Drafted {
+    /// Guesses that were verified.
+    drafted_tokens: usize,
+    /// Those that were right.
+    accepted_tokens: usize,
+    /// Tokens that a step gave a sequence.
+    tokens_per_step: f64,
+    /// Seconds of a step, guessing included.
+    step_seconds: f64,
+    /// Seconds of a step in which a draft model guessed.
+    draft_seconds: f64,
+    /// Tokens per second, by those of the same test without guesses.
+    against_plain: Option<f64>,
+}
+
+impl Drafted {
+    /// Returns what guesses did; `speeds` are the medians with and without them.
+    pub(super) fn of(runs: &[Run], speeds: (f64, Option<f64>)) -> Self {
+        let sum = |count: fn(&Run) -> usize| runs.iter().map(count).sum::<usize>();
+        let (tokens, steps) = (sum(|run| run.tokens), sum(|run| run.steps).max(1) as f64);
+        let (drafted, accepted) = (sum(|run| run.guesses.0), sum(|run| run.guesses.1));
+        let seconds = |of: fn(&Run) -> f64| runs.iter().map(of).sum::<f64>() / steps;
+        Self {
+            drafted_tokens: drafted,
+            accepted_tokens: accepted,
+            // A sequence's step gives one token that was not guessed.
+            tokens_per_step: tokens as f64 / tokens.saturating_sub(accepted).max(1) as f64,
+            step_seconds: seconds(|run| run.seconds),
+            draft_seconds: seconds(|run| run.draft_seconds),
+            against_plain: speeds.1.map(|plain| speeds.0 / plain),
+        }
+    }
+
+    /// Returns the cells of a table under [`HEADER`].
+    pub(super) fn row(&self) -> Vec<String> {
+        let right = match self.drafted_tokens {
+            0 => "-".to_owned(),
+            drafted => format!("{:.0} %", 100.0 * self.accepted_tokens as f64 / drafted as f64),
+        };
+        vec![
+            self.against_plain.map_or("-".to_owned(), |factor| format!("{factor:.2}x")),
+            right,
+            output::rate(self.tokens_per_step),
+            format!("{} ms", output::rate(1e3 * self.step_seconds)),
+            format!("{} ms", output::rate(1e3 * self.draft_seconds)),
+        ]
+    }
+}
+
+/// What [`Drafted::row`] tells.
+pub(super) const HEADER: [&str; 5] =
+    ["against plain", "guesses right", "tokens a step", "step", "of it drafting"];
+
+/// The token of a script that comes after a position.
+fn scripted(position: usize, vocabulary: usize) -> u32 {
+    ((position * 7919 + 11) % vocabulary) as u32
+}
+
+/// Runs every batch on its device, and returns logits of a script: the token that comes after a
+/// position is a function of the position.
+pub(super) struct Scripted {
+    program: Box<dyn Program>,
+    /// The positions of the output rows of steps in flight, the oldest first.
+    flights: VecDeque<Vec<usize>>,
+    written: Written,
+}
+
+impl Scripted {
+    /// Puts a script over a Program.
+    pub(super) fn new(program: Box<dyn Program>) -> Self {
+        let vocabulary = program.facts().plan.output(0).columns;
+        let written = Written { vocabulary, logits: Vec::new(), top: Vec::new(), set: Vec::new() };
+        Self { program, flights: VecDeque::new(), written }
+    }
+}
+
+/// The logits of a script.
+struct Written {
+    vocabulary: usize,
+    /// (outputs, vocabulary), 1 for the scripted tokens and 0 for all others.
+    logits: Vec<f32>,
+    top: Vec<Vec<TopLogit>>,
+    /// The places in `logits` that are 1: it is too large to be cleared for each step.
+    set: Vec<usize>,
+}
+
+impl Written {
+    fn write(&mut self, positions: &[usize]) {
+        let Self { vocabulary, logits, top, set } = self;
+        set.drain(..).for_each(|place| logits[place] = 0.0);
+        logits.resize(positions.len() * *vocabulary, 0.0);
+        top.resize(positions.len(), Vec::new());
+        for (row, &position) in positions.iter().enumerate() {
+            let token = scripted(position, *vocabulary);
+            let place = row * *vocabulary + token as usize;
+            logits[place] = 1.0;
+            set.push(place);
+            top[row].clear();
+            top[row].push(TopLogit { logit: 1.0, token });
+        }
+    }
+}
+
+impl Results for Written {
+    fn output(&mut self, _: usize) -> Result<&[f32], BackendError> {
+        Ok(&self.logits)
+    }
+
+    fn top(&mut self) -> Result<&[Vec<TopLogit>], BackendError> {
+        Ok(&self.top)
+    }
+}
+
+impl Program for Scripted {
+    fn facts(&self) -> &Facts {
+        self.program.facts()
+    }
+
+    fn memory(&self) -> Memory {
+        self.program.memory()
+    }
+
+    fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
+        let positions = batch.outputs.iter().map(|&row| batch.positions[row as usize] as usize);
+        let positions = positions.collect();
+        let step = self.program.submit(batch)?;
+        self.flights.push_back(positions);
+        Ok(step)
+    }
+
+    fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
+        let positions = self.flights.pop_front().unwrap_or_default();
+        let finds_top = self.program.facts().finds_top;
+        let results = self.program.wait(step)?;
+        // What the device computed is read as the engine would read it.
+        if !positions.is_empty() {
+            match finds_top {
+                true => results.top().map(drop)?,
+                false => results.output(0).map(drop)?,
+            }
+        }
+        self.written.write(&positions);
+        Ok(&mut self.written)
+    }
+
+    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError> {
+        self.program.copy_slot(from, to, positions)
+    }
+
+    fn pages(&mut self) -> Option<&mut dyn Pages> {
+        self.program.pages()
+    }
+
+    fn heed(&mut self, stop: Arc<AtomicBool>) {
+        self.program.heed(stop);
+    }
+
+    fn profile(&mut self, on: bool) -> Vec<f64> {
+        self.program.profile(on)
+    }
+}
+
+/// Knows the script, and is wrong now and then.
+pub(super) struct Reader {
+    acceptance: f64,
+    vocabulary: usize,
+    random: u64,
+}
+
+impl Reader {
+    /// Creates one whose guesses are right with probability `acceptance`.
+    pub(super) fn new(acceptance: f64, vocabulary: usize) -> Self {
+        Self { acceptance, vocabulary, random: 1 }
+    }
+
+    /// Returns a random number from 0 up to 1 (SplitMix64, Steele, Lea and Flood 2014).
+    fn random(&mut self) -> f64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        (mixed >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+impl Drafter for Reader {
+    fn draft(&mut self, asks: &[Ask<'_>], guesses: &mut [Vec<u32>]) -> Result<(), BackendError> {
+        for (ask, guesses) in asks.iter().zip(guesses) {
+            for position in (ask.tokens.len() - 1..).take(ask.most) {
+                let right = scripted(position, self.vocabulary);
+                let wrong = (right + 1) % self.vocabulary as u32;
+                guesses.push(if self.random() < self.acceptance { right } else { wrong });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trine_engine::{Drafts, Engine};
+
+    use super::super::bench_runs::fake::{Fake, options};
+    use super::super::bench_runs::{Kind, Round, Test, one};
+    use super::*;
+    use crate::interrupt::Watch;
+
+    fn runs(acceptance: f64, batch: usize) -> Run {
+        let mut sizes = options(400, batch, 64);
+        sizes.width.outputs = 64;
+        let program = Scripted::new(Box::new(Fake::new(sizes, &[20])));
+        let vocabulary = program.facts().plan.output(0).columns;
+        let mut engine = Engine::from_program(Box::new(program));
+        engine.set_pacing(false);
+        let reader = Box::new(Reader::new(acceptance, vocabulary));
+        engine.set_drafts(Drafts { lookup: false, drafter: Some(reader) });
+        engine.set_guesses(Some(4));
+        let test = Test { kind: Kind::Generate, tokens: 100, batch, depth: 0, is_drafted: true };
+        one(&mut engine, test, Round::default(), &Watch::new(), false).unwrap()
+    }
+
+    #[test]
+    fn a_script_has_the_acceptance_that_is_asked_for() {
+        let all = runs(1.0, 1);
+        assert_eq!((all.steps, all.guesses), (20, (80, 80)), "{all:?}");
+        let nothing = runs(0.0, 3);
+        assert_eq!((nothing.tokens, nothing.guesses), (300, (1200, 0)), "{nothing:?}");
+        let some = runs(0.7, 8);
+        // Tokens of a step with four guesses: 1 + 0.7 + 0.7^2 + 0.7^3 + 0.7^4.
+        let drafted = Drafted::of(&[some], (2.0, Some(1.0)));
+        assert!((drafted.tokens_per_step - 2.77).abs() < 0.25, "{drafted:?}");
+        assert_eq!(drafted.row()[0], "2.00x");
+    }
+
+    #[test]
+    fn prompts_of_a_text_are_parts_of_it() {
+        let Text { ids, bos } = text(&Source::DEMO, None).unwrap();
+        let round = |number| Round { text: Some(&ids), bos, number, unique: 7 };
+        let prompt = |number, index| round(number).prompt(index, 4, 64, 8192);
+        assert_eq!(prompt(1, 2), prompt(1, 2));
+        for (number, index) in [(1, 3), (2, 2)] {
+            assert_ne!(prompt(1, 2)[1..], prompt(number, index)[1..]);
+        }
+        let found = prompt(3, 1);
+        assert_eq!(Some(found[0]), bos);
+        assert!(ids.windows(63).any(|window| window == &found[1..]));
+    }
+}
