@@ -316,3 +316,14 @@ fn what_is_no_rate_or_time_does_no_harm() {
         }
     }
 }
+
+#[test]
+fn a_number_that_is_set_is_given_as_far_as_there_is_room() {
+    let mut depths = Depths::new(16, 3);
+    let chances = [found(8, 0.0), drafted(2, 0.0), found(8, 0.9)];
+    depths.fix(Some(4));
+    let choice = depths.choose(3, 9, &chances);
+    assert_eq!((choice.depths, choice.drafted), (&[4, 2, 3][..], &[false, true, false][..]));
+    depths.fix(Some(0));
+    assert_eq!(depths.choose(3, 9, &chances).depths, [0, 0, 0]);
+}
