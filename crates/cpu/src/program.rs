@@ -18,7 +18,7 @@ use trine_backend::{
     BackendError, Batch, Facts, Flights, InFlight, KvPage, Memory, PageLayout, Pages, Program,
     ProgramOptions, Results, gather,
 };
-use trine_model::{Buffer, Model, Op, Plan, Scratch, Source, WeightId, Width};
+use trine_model::{Buffer, Model, Plan, Scratch, Source, WeightId, Width};
 
 use crate::attention::{AttentionError, AttentionScratch, KvCache, SequenceRows};
 use crate::isa::Isa;
@@ -29,8 +29,10 @@ use crate::shared::{OutOfMemory, SharedBuffer};
 use crate::vector::VectorKernels;
 use fixed::{Fixed, Loaded, ThreadState};
 use forecast::{cache_shape, kv_kind, largest_input, largest_up, multiplied};
-use frame::{Frame, PANELS_MAX, first_without_kernel};
-use layers::{AttentionKind, RotaryTable, attention_kinds, recycle, ring_of, rotary_tables};
+use frame::{Frame, PANELS_MAX};
+use layers::{
+    AttentionKind, RotaryTable, attention_kinds, kinds_of_caches, recycle, ring_of, rotary_tables,
+};
 use terms::TWO_TERM_ROWS;
 
 /// Most rows in a panel on any instruction set.
@@ -78,12 +80,6 @@ impl CpuProgram {
         options: &ProgramOptions,
     ) -> Result<Self, BackendError> {
         let fail = Failures { device: &name };
-        if let Some(operation) = first_without_kernel(&plan) {
-            let what = format!(
-                "it has no kernel for the operation {operation}; --device reference has one, and is slow"
-            );
-            return Err(BackendError::Unsupported { device: name, what });
-        }
         let weights = load_weights(&plan, model, isa, pool.threads(), &fail)?;
         let caches = make_caches(&plan, options).map_err(|error| fail.attention(error))?;
         let (attention, attention_of_step) =
@@ -118,7 +114,7 @@ impl CpuProgram {
         let fixed = Fixed {
             isa,
             kernels,
-            attention_of_cache: kinds_of_caches(&plan, &attention_of_step),
+            attention_of_cache: kinds_of_caches(&plan, &attention, &attention_of_step),
             serving: (0..plan.goals()).map(|goal| plan.serving(goal)).collect(),
             facts: Facts { pages: Some(layout), ..Facts::new(name, plan, *options) },
             scratch,
@@ -338,17 +334,6 @@ fn make_caches(plan: &Plan, options: &ProgramOptions) -> Result<Vec<KvCache>, At
         KvCache::new(kv_kind(options.kv), cache_shape(plan, trine_model::CacheId(index), options))
     };
     (0..plan.caches.len()).map(make).collect()
-}
-
-/// For each cache, the kind of attention of a step that reads it.
-fn kinds_of_caches(plan: &Plan, attention_of_step: &[usize]) -> Vec<usize> {
-    let mut kinds = vec![0; plan.caches.len()];
-    for (step, &kind) in plan.steps.iter().zip(attention_of_step) {
-        if let Op::Attend { cache, .. } = step.op {
-            kinds[cache.0] = kind;
-        }
-    }
-    kinds
 }
 
 /// Turns the errors of the kernels into the seam's.

@@ -36,6 +36,10 @@ dispatch_table! {
     fn add(target: &mut [f32], delta: &[f32]);
     fn multiply(target: &mut [f32], factor: &[f32]);
     fn scale(target: &mut [f32], factor: f32);
+    fn product(a: &[f32], b: &[f32], out: &mut [f32]);
+    fn combine(terms: &[(f32, &[f32])], out: &mut [f32]);
+    fn rescale(x: &mut [f32], like: &[f32], floor: f32);
+    fn cutoff(x: &mut [f32], deviations: f32);
     fn max(x: &[f32]) -> f32;
     fn widen_f16(source: &[f16], target: &mut [f32]);
 }
@@ -146,6 +150,27 @@ impl VectorKernels {
     /// `target *= factor`.
     pub fn scale(&self, target: &mut [f32], factor: f32) {
         call!(self.scale(target, factor))
+    }
+
+    /// `out = a * b`, element by element.
+    pub fn product(&self, a: &[f32], b: &[f32], out: &mut [f32]) {
+        call!(self.product(a, b, out))
+    }
+
+    /// `out = sum of factor * values` over the terms, of which there are from 1 to 5.
+    pub fn combine(&self, terms: &[(f32, &[f32])], out: &mut [f32]) {
+        call!(self.combine(terms, out))
+    }
+
+    /// `x *= sqrt(mean(like^2) / max(mean(x^2), floor))`: the row gets another's magnitude.
+    pub fn rescale(&self, x: &mut [f32], like: &[f32], floor: f32) {
+        call!(self.rescale(x, like, floor))
+    }
+
+    /// `x = max(x - (mean + deviations * std), 0)` with the standard deviation of the whole row. A
+    /// row with a NaN becomes NaN.
+    pub fn cutoff(&self, x: &mut [f32], deviations: f32) {
+        call!(self.cutoff(x, deviations))
     }
 
     /// The largest element that is not NaN; negative infinity if there is none.

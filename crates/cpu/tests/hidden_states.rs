@@ -6,6 +6,7 @@
 #[path = "../../backend/tests/common/mod.rs"]
 mod common;
 
+use common::gemma3n::gemma3n;
 use common::random::{Random, model, relative_difference, traffic};
 use common::{Golden, alternatives, hidden_states, logits_of};
 use trine_backend::Device;
@@ -24,14 +25,23 @@ const RELATIVE: f32 = 2e-4;
 
 #[test]
 fn they_are_what_the_golden_logits_are_made_of() {
-    for name in ["gemma3-a", "gemma3-b", "gemma3-c", "gguf/gemma3-f32", "gguf/gemma3-qat"] {
+    for name in [
+        "gemma3-a",
+        "gemma3-b",
+        "gemma3-c",
+        "gguf/gemma3-f32",
+        "gguf/gemma3-qat",
+        "gemma3n-a",
+        "gemma3n-b",
+        "gguf/gemma3n",
+    ] {
         let golden = Golden::load(name);
         for isa in Isa::available() {
             let device = CpuDevice::new(Some(2), Some(isa)).unwrap();
             for chunk in [golden.ids.len(), 7] {
                 let states = hidden_states(&device, &golden.model, &golden.ids, chunk, KvType::F32);
                 let found = logits_of(&golden.model, &states);
-                if name == "gguf/gemma3-qat" {
+                if matches!(name, "gguf/gemma3-qat" | "gguf/gemma3n") {
                     let divergence = golden.mean_divergence(&found);
                     assert!(divergence <= DIVERGENCE_QUANTIZED, "{device:?}: {divergence}");
                 } else {
@@ -49,7 +59,10 @@ fn random_models_give_the_references_states() {
     for seed in 0..12 {
         let mut random = Random(seed);
         let dtype = random.pick(&[DType::F32, DType::F16, DType::Q8_0, DType::Q4_0, DType::Q4K]);
-        let model = model(&mut random, dtype, folder.path());
+        let model = match seed % 3 {
+            0 => gemma3n(&mut random, dtype, folder.path()),
+            _ => model(&mut random, dtype, folder.path()),
+        };
         let plan = model.hidden_states_plan();
         let expected = traffic(&ReferenceDevice::new(), &model, plan.clone(), KvType::F32, seed);
         let device = CpuDevice::new(Some(3), None).unwrap();

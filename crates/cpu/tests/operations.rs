@@ -9,6 +9,7 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::ends::{bits, differences, untied, with_more, with_states};
+use common::gemma3n::gemma3n;
 use common::pages::sequences_move_between_programs;
 use common::random::{
     Draft, FORMATS, Mixture, Random, Sizes, forms, model, model_of_layers, relative_difference,
@@ -18,17 +19,21 @@ use trine_backend::reference::ReferenceDevice;
 use trine_backend::{BLOCK, Device, DeviceGroup, LayerChoice, ProgramOptions};
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
-use trine_model::{KvType, Op, WeightPlace, Width, gather};
+use trine_model::{KvType, Op, Rows, Step, WeightPlace, Width, gather};
 use trine_weights::DType;
 
 /// The largest difference of a logit, relative to the largest logit.
 const TOLERANCE: f32 = 2e-4;
 
+/// The same for Gemma 3n in block formats. Two terms leave an error of 2e-5 in each product; scores
+/// without a factor and cutoffs, which subtract nearly equal numbers, amplify it.
+const TOLERANCE_STREAMS: f32 = 2e-3;
+
 const DTYPES: [DType; 7] =
     [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
 
 /// The number of operations.
-const OPERATIONS: usize = 15;
+const OPERATIONS: usize = 20;
 
 /// Numbers the operations, so that an operation that is added does not compile here until it is
 /// counted.
@@ -49,22 +54,24 @@ fn number(op: &Op) -> usize {
         Op::NormAdd { .. } => 12,
         Op::NormAddNorm { .. } => 13,
         Op::PrepareQkv { .. } => 14,
-        // The device refuses a model with one of these.
-        Op::Sum { .. }
-        | Op::Mix { .. }
-        | Op::Rescale { .. }
-        | Op::Scale { .. }
-        | Op::Cutoff { .. } => unreachable!("{} has no kernel", op.name()),
+        Op::Sum { .. } => 15,
+        Op::Mix { .. } => 16,
+        Op::Rescale { .. } => 17,
+        Op::Scale { .. } => 18,
+        Op::Cutoff { .. } => 19,
     }
 }
 
 #[test]
 fn pages_carry_a_sequence_to_another_program() {
     let folder = tempfile::tempdir().unwrap();
-    for seed in 0..8 {
+    for seed in 0..12 {
         let mut random = Random(seed);
         let dtype = DTYPES[seed as usize % DTYPES.len()];
-        let model = model(&mut random, dtype, folder.path());
+        let model = match seed {
+            0..8 => model(&mut random, dtype, folder.path()),
+            _ => gemma3n(&mut random, dtype, folder.path()),
+        };
         for isa in Isa::available() {
             let device = CpuDevice::new(Some(2), Some(isa)).unwrap();
             for kv in [KvType::F32, KvType::F16, KvType::Int8] {
@@ -78,10 +85,13 @@ fn pages_carry_a_sequence_to_another_program() {
 fn every_form_of_the_plan_agrees_with_the_reference() {
     let folder = tempfile::tempdir().unwrap();
     let mut seen = BTreeSet::new();
-    for seed in 0..28 {
+    for seed in 0..42 {
         let mut random = Random(seed);
         let dtype = DTYPES[seed as usize % DTYPES.len()];
-        let model = model(&mut random, dtype, folder.path());
+        let model = match seed {
+            0..28 => model(&mut random, dtype, folder.path()),
+            _ => gemma3n(&mut random, dtype, folder.path()),
+        };
         let base = model.base_plan();
         let expected = traffic(&ReferenceDevice::new(), &model, base.clone(), KvType::F32, seed);
         for plan in forms(&base) {
@@ -90,7 +100,10 @@ fn every_form_of_the_plan_agrees_with_the_reference() {
                 let device = CpuDevice::new(Some(1 + seed as usize % 3), Some(isa)).unwrap();
                 let found = traffic(&device, &model, plan.clone(), KvType::F32, seed);
                 let worst = relative_difference(&expected, &found);
-                assert!(worst <= TOLERANCE, "seed {seed}, {dtype:?}, {isa:?}: {worst}\n{plan}");
+                println!("seed {seed}, {dtype:?}, {isa:?}: {worst}");
+                let has_streams = seed >= 28 && dtype.is_quantized();
+                let tolerance = if has_streams { TOLERANCE_STREAMS } else { TOLERANCE };
+                assert!(worst <= tolerance, "seed {seed}, {dtype:?}, {isa:?}: {worst}\n{plan}");
             }
         }
     }
@@ -173,6 +186,7 @@ fn the_forecast_is_what_a_program_takes() {
     let folder = tempfile::tempdir().unwrap();
     for (seed, kv) in [(0, KvType::F32), (1, KvType::F16), (2, KvType::Int8)] {
         let model = untied(&mut Random(seed), DTYPES[seed as usize], folder.path());
+        let streams = gemma3n(&mut Random(seed), DTYPES[seed as usize], folder.path());
         for isa in Isa::available() {
             for (tokens, threads, sequences) in [(1, 1, 1), (70, 3, 5)] {
                 let device = CpuDevice::new(Some(threads), Some(isa)).unwrap();
@@ -183,9 +197,11 @@ fn the_forecast_is_what_a_program_takes() {
                     sequences,
                     blocks: 17,
                 };
-                for plan in [model.plan(), model.base_plan(), model.plan_with_states()] {
-                    let program = device.load_plan(&model, plan.clone(), &options).unwrap();
-                    assert_eq!(device.forecast(&plan, &options), program.memory(), "{isa:?}");
+                for model in [&model, &streams] {
+                    for plan in [model.plan(), model.base_plan(), model.plan_with_states()] {
+                        let program = device.load_plan(model, plan.clone(), &options).unwrap();
+                        assert_eq!(device.forecast(&plan, &options), program.memory(), "{isa:?}");
+                    }
                 }
             }
         }
@@ -234,16 +250,43 @@ fn small_caches_agree_with_the_reference() {
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() {
     let folder = tempfile::tempdir().unwrap();
-    let model = model(&mut Random(7), DType::Q8_0, folder.path());
-    let run = |threads| {
-        let device = CpuDevice::new(Some(threads), None).unwrap();
-        traffic(&device, &model, model.plan(), KvType::F16, 7)
-    };
-    let one = run(1);
-    assert_eq!(one, run(2));
-    assert_eq!(one, run(5));
-    // There are far more threads than cores, so that the system interrupts them at any point.
-    assert_eq!(one, run(40));
+    for model in [
+        model(&mut Random(7), DType::Q8_0, folder.path()),
+        gemma3n(&mut Random(7), DType::Q8_0, folder.path()),
+    ] {
+        let run = |threads| {
+            let device = CpuDevice::new(Some(threads), None).unwrap();
+            traffic(&device, &model, model.plan(), KvType::F16, 7)
+        };
+        let one = run(1);
+        assert_eq!(one, run(2));
+        assert_eq!(one, run(5));
+        // There are far more threads than cores, so that the system interrupts them at any point.
+        assert_eq!(one, run(40));
+    }
+}
+
+/// Layers that share a cache attend with the wanted rows only, whose runs are cut where one is not
+/// wanted. The operations must be those for which the model was made, in its fused form.
+#[test]
+fn wanted_rows_attend_to_a_shared_cache_as_all_rows_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut narrowed = 0;
+    for seed in 500..512 {
+        let mut random = Random(seed);
+        let model = gemma3n(&mut random, DType::F32, folder.path());
+        let (base, plan) = (model.base_plan(), model.plan());
+        let attends_narrowly = |step: &Step| {
+            matches!(step.op, Op::Attend { .. }) && plan.rows(&step.op) == Rows::Outputs
+        };
+        narrowed += usize::from(plan.steps.iter().any(attends_narrowly));
+        for kv in [KvType::F32, KvType::F16, KvType::Int8] {
+            let device = CpuDevice::new(Some(3), None).unwrap();
+            let whole = traffic(&device, &model, base.clone(), kv, seed);
+            assert_eq!(traffic(&device, &model, plan.clone(), kv, seed), whole, "seed {seed}");
+        }
+    }
+    assert!(narrowed > 3, "{narrowed}");
 }
 
 #[test]

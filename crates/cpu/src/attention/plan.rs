@@ -4,20 +4,21 @@ use std::ops::Range;
 
 use super::{AttentionError, AttentionShape, BLOCK, CHUNK, CacheView};
 
-/// The rows of one sequence in a batch: consecutive rows at consecutive positions.
+/// Rows of one sequence in a batch: consecutive rows at consecutive positions. A sequence may have
+/// several such runs.
 #[derive(Debug, Clone, Copy)]
 pub struct SequenceRows<'a> {
     /// Where the sequence's keys and values are. They are stored up to the last row's position
     /// before attention runs.
     pub view: CacheView<'a>,
-    /// Index of the sequence's first row in the batch.
+    /// Index of the first row among the rows of queries and output.
     pub first_row: usize,
     /// Number of rows.
     pub rows: usize,
     /// Position of the first row.
     pub position: usize,
-    /// For each of the sequence's rows the number of rows after it that it sees, so that no row
-    /// sees less far than the one before; empty if none sees any.
+    /// For each of these rows the number of the sequence's rows after it that it sees, so that no
+    /// row sees less far than the one before; empty if none sees any.
     pub ahead: &'a [u32],
 }
 
@@ -79,17 +80,18 @@ impl AttentionPlan {
         }
     }
 
-    /// Returns the number of items that any batch of `rows` rows in `sequences` sequences may need
-    /// if each context reaches at most `positions` positions.
+    /// Returns the number of items that any batch of `rows` rows in `runs` runs may need if each
+    /// context reaches at most `positions` positions, and partial results allow for `split` split
+    /// ones.
     pub fn items_needed(
         shape: &AttentionShape,
         rows: usize,
-        sequences: usize,
+        [runs, split]: [usize; 2],
         positions: usize,
     ) -> usize {
-        let tiles = rows / shape.tile_rows() + sequences;
+        let tiles = rows / shape.tile_rows() + runs;
         let span = shape.window.map_or(positions, |window| positions.min(window + rows));
-        shape.kv_heads * (tiles + sequences * (span / CHUNK + 2))
+        shape.kv_heads * (tiles + split * (span / CHUNK + 2))
     }
 
     /// Returns the number of partial results that are needed to split `sequences` contexts of

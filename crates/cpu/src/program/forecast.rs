@@ -4,8 +4,8 @@
 use trine_backend::{Memory, ProgramOptions};
 use trine_model::{CacheId, KvType, Op, Plan, Scratch, WeightId};
 
-use super::layers::{cache_positions, kinds, ring_of, rotary_tables};
-use crate::attention::{AttentionPlan, KvKind, KvShape, Partials};
+use super::layers::{cache_positions, kinds, partials, ring_of, rotary_tables};
+use crate::attention::{KvKind, KvShape, Partials};
 use crate::isa::Isa;
 use crate::matmul::{PackedMatrix, Scratch as MatmulScratch};
 use crate::quantize::{QuantizedBlock, QuantizedRows};
@@ -27,13 +27,12 @@ pub(crate) fn memory(plan: &Plan, options: &ProgramOptions, isa: Isa, threads: u
     }
     let caches = (0..plan.caches.len())
         .map(|index| cache_shape(plan, CacheId(index), options).bytes(kv_kind(options.kv)));
-    let partials = kinds(plan, options).0.into_iter().map(|(shape, _)| {
-        let count = AttentionPlan::partials_needed(&shape, options.sequences, options.context);
-        Partials::elements(count, &shape)
+    let split = kinds(plan, options).0.into_iter().map(|(shape, addressing)| {
+        Partials::elements(partials(&shape, addressing, options), &shape)
     });
     let (tables, _) = rotary_tables(plan, options.width.tokens);
     let angles: usize = tables.iter().map(|table| table.elements(options.width.tokens)).sum();
-    let floats = partials.sum::<usize>() + angles + largest_up(plan, options);
+    let floats = split.sum::<usize>() + angles + largest_up(plan, options);
     let scratch = Scratch::place(plan, options.width).bytes
         + floats * size_of::<f32>()
         + largest_input(plan, options) * size_of::<QuantizedBlock>()

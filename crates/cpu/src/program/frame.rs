@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use trine_backend::{Batch, table_row};
-use trine_model::{BufferId, CacheId, Op, Plan, Product, Rows, WeightId};
+use trine_model::{BufferId, CacheId, Op, Product, Rows, TERMS_MAX, WeightId};
 
 use super::fixed::{Fixed, Loaded, ThreadState};
 use super::layers::{AttentionKind, RotaryTable};
@@ -135,7 +135,6 @@ impl Work for Frame<'_> {
                 let plan = &self.attention[self.fixed.attention_of_step[step]].plan;
                 if part == 0 { plan.items() } else { plan.merges() }
             }
-            (op, 0) if works_on_heads(op) => self.batch.tokens.len(),
             (op, 0) => self.batch.rows(self.fixed.facts.plan.rows(op)),
             _ => 0,
         })
@@ -172,25 +171,7 @@ impl Work for Frame<'_> {
     }
 }
 
-/// Returns the name of the first operation of a Plan that the processor has no kernel for.
-pub(super) fn first_without_kernel(plan: &Plan) -> Option<&'static str> {
-    let lacks_kernel = |op: &Op| match op {
-        Op::Sum { .. }
-        | Op::Mix { .. }
-        | Op::Rescale { .. }
-        | Op::Scale { .. }
-        | Op::Cutoff { .. }
-        | Op::HeadNorm { weight: None, .. } => true,
-        Op::Geglu { gate, up, .. } => plan.buffer(*up).columns != plan.buffer(*gate).columns,
-        Op::HeadNorm { .. } | Op::Rotate { .. } | Op::Attend { .. } => {
-            plan.rows(op) == Rows::Outputs
-        }
-        _ => false,
-    };
-    plan.steps.iter().find(|step| lacks_kernel(&step.op)).map(|step| step.op.name())
-}
-
-/// Returns whether the operation works on the heads of all rows.
+/// Returns whether the operation works on the heads of rows.
 fn works_on_heads(op: &Op) -> bool {
     matches!(
         op,
@@ -341,8 +322,28 @@ impl Frame<'_> {
                 let next = self.fixed.vector(*next_weight);
                 kernels.rms_norm(sum, next, *epsilon, self.write(*output, row));
             }
-            Op::Geglu { gate, up, output, .. } => {
-                kernels.geglu(self.read(*gate, row), self.read(*up, row), self.write(*output, row));
+            Op::Geglu { gate, up, first, output } => {
+                let output = self.write(*output, row);
+                let up = &self.read(*up, row)[*first..*first + output.len()];
+                kernels.geglu(self.read(*gate, row), up, output);
+            }
+            Op::Sum { terms, output } => {
+                let mut all = [(0.0, &[][..]); TERMS_MAX];
+                for (slot, term) in all.iter_mut().zip(terms) {
+                    *slot = (term.factor, self.read(term.buffer, row));
+                }
+                kernels.combine(&all[..terms.len()], self.write(*output, row));
+            }
+            Op::Mix { .. } => self.mix(op, row),
+            Op::Rescale { buffer, like, floor } => {
+                kernels.rescale(self.write(*buffer, row), self.read(*like, row), *floor);
+            }
+            Op::Scale { input, weight, output } => {
+                let weight = self.fixed.vector(*weight);
+                kernels.product(self.read(*input, row), weight, self.write(*output, row));
+            }
+            Op::Cutoff { buffer, deviations } => {
+                kernels.cutoff(self.write(*buffer, row), *deviations);
             }
             Op::Add { source, target } => {
                 kernels.add(self.write(*target, row), self.read(*source, row))
@@ -356,6 +357,22 @@ impl Frame<'_> {
         }
     }
 
+    /// Mixes the sources of one row into its streams.
+    fn mix(&self, op: &Op, row: usize) {
+        let Op::Mix { streams, sources, coefficients, bias, scale } = op else {
+            unreachable!("{} is not a mix", op.name())
+        };
+        let coefficients = self.read(*coefficients, row);
+        for (stream, own) in streams.iter().zip(coefficients.chunks_exact(sources.len())) {
+            let mut terms = [(1.0, self.read(stream.input, row)); TERMS_MAX + 1];
+            for ((slot, source), c) in terms[1..].iter_mut().zip(sources).zip(own) {
+                *slot = (bias + scale * c, self.read(*source, row));
+            }
+            let terms = &terms[..=sources.len()];
+            self.fixed.kernels.combine(terms, self.write(stream.output, row));
+        }
+    }
+
     /// Runs an operation on the heads of one row.
     fn heads_row(&self, index: usize, op: &Op, row: usize) {
         match op {
@@ -366,16 +383,22 @@ impl Frame<'_> {
                 self.store_kv(*key, *value, *cache, row);
             }
             Op::StoreKv { key, value, cache } => self.store_kv(*key, *value, *cache, row),
-            Op::HeadNorm { buffer, weight: Some(weight), heads, epsilon } => {
-                let weight = self.fixed.vector(*weight);
+            Op::HeadNorm { buffer, weight, heads, epsilon } => {
+                let weight = weight.map(|weight| self.fixed.vector(weight));
                 let values = self.write(*buffer, row);
                 for head in values.chunks_exact_mut(self.columns(*buffer) / heads) {
                     self.fixed.kernels.rms_norm_plain(head, *epsilon);
-                    self.fixed.kernels.multiply(head, weight);
+                    if let Some(weight) = weight {
+                        self.fixed.kernels.multiply(head, weight);
+                    }
                 }
             }
             Op::Rotate { buffer, heads, .. } => {
-                let (cosines, sines) = self.row_angles(index, row);
+                let place = match self.fixed.facts.plan.buffer(*buffer).rows {
+                    Rows::Tokens => row,
+                    Rows::Outputs => self.batch.outputs[row] as usize,
+                };
+                let (cosines, sines) = self.row_angles(index, place);
                 for head in self.write(*buffer, row).chunks_exact_mut(self.columns(*buffer) / heads)
                 {
                     rotate(head, cosines, sines);
@@ -385,7 +408,7 @@ impl Frame<'_> {
         }
     }
 
-    /// Returns the cosines and sines of a row for a step.
+    /// Returns the cosines and sines of a row of the batch for a step.
     fn row_angles(&self, index: usize, row: usize) -> (&[f32], &[f32]) {
         let range = self.tables[self.fixed.rotary_of_step[index]].range(row);
         // SAFETY: written before the first step.
@@ -440,7 +463,7 @@ impl Frame<'_> {
         let cache = &fixed.caches[cache.0];
         let attention =
             Attention::new(fixed.isa, &kind.plan, cache, &self.rows[which], &kind.partials);
-        let rows = self.batch.tokens.len();
+        let rows = self.batch.rows(fixed.facts.plan.buffer(query).rows);
         let stride = self.columns(query);
         let queries = self.whole(query, rows);
         // SAFETY: an earlier phase wrote the queries.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use trine_backend::{BLOCK, Batch, ProgramOptions, Span};
-use trine_model::{CacheId, Heads, Op, Plan, Rope};
+use trine_model::{CacheId, Heads, Op, Plan, Rope, Rows};
 
 use crate::attention::{
     AttentionError, AttentionPlan, AttentionShape, CacheView, Partials, SequenceRows,
@@ -15,6 +15,8 @@ pub(super) struct AttentionKind {
     pub(super) shape: AttentionShape,
     /// Ring length of a local layer's cache; `None` for blocks.
     ring: Option<usize>,
+    /// The rows that attend.
+    kind: Rows,
     /// Positions in each cache.
     pub(super) positions: usize,
     pub(super) plan: AttentionPlan,
@@ -24,41 +26,83 @@ pub(super) struct AttentionKind {
 impl AttentionKind {
     fn new(
         shape: AttentionShape,
-        ring: Option<usize>,
-        positions: usize,
+        (ring, kind): Addressing,
         options: &ProgramOptions,
     ) -> Result<Self, AttentionError> {
-        let (rows, sequences, context) = (options.width.tokens, options.sequences, options.context);
-        let items = AttentionPlan::items_needed(&shape, rows, sequences, context);
-        let partials = AttentionPlan::partials_needed(&shape, sequences, context);
+        let (rows, context) = (options.width.of(kind), options.context);
+        let runs = most_runs(kind, options);
+        let split = runs.min(options.sequences);
+        let items = AttentionPlan::items_needed(&shape, rows, [runs, split], context);
+        let partials = partials(&shape, (ring, kind), options);
         Ok(Self {
             shape,
             ring,
-            positions,
+            kind,
+            positions: cache_positions(ring, options),
             plan: AttentionPlan::with_capacity(items, partials),
             partials: Partials::new(partials, &shape)?,
         })
     }
 
-    /// Lists the batch's sequences as this kind of layer addresses them, and plans their attention.
+    /// Lists the batch's rows as this kind of layer addresses them, and plans their attention.
     pub(super) fn prepare<'a>(
         &mut self,
         batch: &Batch<'a>,
         rows: &mut Vec<SequenceRows<'a>>,
     ) -> Result<(), AttentionError> {
         rows.clear();
-        rows.extend(batch.spans().map(|span| {
-            let sequence = &batch.sequences[span.sequence];
-            let view = match self.ring {
-                Some(length) => CacheView::Ring { slot: sequence.slot as usize, length },
-                None => CacheView::Paged { table: sequence.blocks },
-            };
-            let Span { row: first_row, rows, position, .. } = span;
-            let ahead = batch.ahead.get(first_row..first_row + rows).unwrap_or_default();
-            SequenceRows { view, first_row, rows, position, ahead }
-        }));
+        match self.kind {
+            Rows::Tokens => rows.extend(batch.spans().map(|span| self.run(batch, span, span.row))),
+            Rows::Outputs => {
+                let runs = output_runs(batch).map(|(first, span)| self.run(batch, span, first));
+                rows.extend(runs);
+            }
+        }
         self.plan.build(&self.shape, self.positions, rows)
     }
+
+    /// Returns rows of the batch with their place in the buffers of the step.
+    fn run<'a>(&self, batch: &Batch<'a>, span: Span, first_row: usize) -> SequenceRows<'a> {
+        let sequence = &batch.sequences[span.sequence];
+        let view = match self.ring {
+            Some(length) => CacheView::Ring { slot: sequence.slot as usize, length },
+            None => CacheView::Paged { table: sequence.blocks },
+        };
+        let Span { row, rows, position, .. } = span;
+        let ahead = batch.ahead.get(row..row + rows).unwrap_or_default();
+        SequenceRows { view, first_row, rows, position, ahead }
+    }
+}
+
+/// How a step of attention finds its rows: the ring length of its cache, `None` for blocks, and the
+/// rows that attend.
+pub(super) type Addressing = (Option<usize>, Rows);
+
+/// Returns the most runs of neighbouring rows of one sequence that attend in a step.
+fn most_runs(kind: Rows, options: &ProgramOptions) -> usize {
+    match kind {
+        Rows::Tokens => options.sequences,
+        // Every other row may be wanted.
+        Rows::Outputs => options.width.outputs,
+    }
+}
+
+/// Returns the runs of neighbouring output rows, each with the index of its first row among the
+/// output rows.
+fn output_runs<'a>(batch: &Batch<'a>) -> impl Iterator<Item = (usize, Span)> + use<'a> {
+    let Batch { outputs, sequence_of, positions, .. } = *batch;
+    let mut first = 0;
+    std::iter::from_fn(move || {
+        let row = *outputs.get(first)? as usize;
+        let continues = |(at, &other): (usize, &u32)| {
+            other as usize == row + at && sequence_of[row + at] == sequence_of[row]
+        };
+        let rows = outputs[first..].iter().enumerate().take_while(|&next| continues(next)).count();
+        let sequence = sequence_of[row] as usize;
+        let run = (first, Span { sequence, row, rows, position: positions[row] as usize });
+        first += rows;
+        Some(run)
+    })
 }
 
 /// Empties the lists and returns their memory with another lifetime, for another step. Collecting
@@ -77,17 +121,15 @@ pub(super) fn attention_kinds(
     options: &ProgramOptions,
 ) -> Result<(Vec<AttentionKind>, Vec<usize>), AttentionError> {
     let (kinds, of_step) = kinds(plan, options);
-    let make =
-        |(shape, ring)| AttentionKind::new(shape, ring, cache_positions(ring, options), options);
+    let make = |(shape, addressing)| AttentionKind::new(shape, addressing, options);
     Ok((kinds.into_iter().map(make).collect::<Result<_, _>>()?, of_step))
 }
 
-/// Returns the distinct shapes of attention in a Plan with their ring lengths, and the index of its
-/// own for each step.
+/// Returns the distinct kinds of attention in a Plan, and the index of its own for each step.
 pub(super) fn kinds(
     plan: &Plan,
     options: &ProgramOptions,
-) -> (Vec<(AttentionShape, Option<usize>)>, Vec<usize>) {
+) -> (Vec<(AttentionShape, Addressing)>, Vec<usize>) {
     let mut kinds = Vec::new();
     let mut of_step = Vec::with_capacity(plan.steps.len());
     for step in &plan.steps {
@@ -103,7 +145,7 @@ pub(super) fn kinds(
             window: *window,
             scale: *scale,
         };
-        let kind = (shape, ring_of(plan, *cache, options));
+        let kind = (shape, (ring_of(plan, *cache, options), plan.rows(&step.op)));
         let known = kinds.iter().position(|known| *known == kind);
         if known.is_none() {
             kinds.push(kind);
@@ -111,6 +153,33 @@ pub(super) fn kinds(
         of_step.push(known.unwrap_or(kinds.len() - 1));
     }
     (kinds, of_step)
+}
+
+/// Returns the number of query vectors whose results a kind of attention keeps for a moment.
+pub(super) fn partials(
+    shape: &AttentionShape,
+    (_, kind): Addressing,
+    options: &ProgramOptions,
+) -> usize {
+    let split = most_runs(kind, options).min(options.sequences);
+    AttentionPlan::partials_needed(shape, split, options.context)
+}
+
+/// For each cache, the kind of attention whose rows are those that write it.
+pub(super) fn kinds_of_caches(
+    plan: &Plan,
+    attention: &[AttentionKind],
+    of_step: &[usize],
+) -> Vec<usize> {
+    let mut kinds = vec![0; plan.caches.len()];
+    for (step, &kind) in plan.steps.iter().zip(of_step) {
+        if let Op::Attend { cache, .. } = step.op
+            && attention[kind].kind == Rows::Tokens
+        {
+            kinds[cache.0] = kind;
+        }
+    }
+    kinds
 }
 
 /// Returns the ring length of a cache; `None` for blocks.

@@ -25,25 +25,32 @@ macro_rules! elementwise {
     }};
 }
 
-/// Elements whose squares are summed in f32 before the sum moves to f64: short enough that the
-/// error stays below 1e-6 relative for any row length.
-const SQUARES_BLOCK: usize = 512;
+/// Elements that are summed in f32 before the sum moves to f64: few enough that the error of a sum
+/// of squares stays below 1e-6 relative for any row length.
+const SUM_BLOCK: usize = 512;
 
+/// Sums over a row: `step` adds a vector of elements to a vector of sums. Elements that the last
+/// vector lacks are `missing`, for which `step` must add 0.
 #[inline(always)]
-fn sum_of_squares<S: Lanes>(s: S, x: &[f32]) -> f64 {
+fn sum_over<S: Lanes>(
+    s: S,
+    x: &[f32],
+    missing: f32,
+    step: impl Fn(S::Vector, S::Vector) -> S::Vector,
+) -> f64 {
     let mut total = 0.0;
-    for block in x.chunks(SQUARES_BLOCK) {
+    for block in x.chunks(SUM_BLOCK) {
         let mut sums = [s.splat(0.0); 4];
         let mut groups = block.chunks_exact(4 * S::COUNT);
         for group in &mut groups {
             for (sum, part) in sums.iter_mut().zip(group.chunks_exact(S::COUNT)) {
-                let part = s.read(part);
-                *sum = s.fma(part, part, *sum);
+                *sum = step(*sum, s.read(part));
             }
         }
         for part in groups.remainder().chunks(S::COUNT) {
-            let part = if part.len() == S::COUNT { s.read(part) } else { s.read_tail(part, 0.0) };
-            sums[0] = s.fma(part, part, sums[0]);
+            let part =
+                if part.len() == S::COUNT { s.read(part) } else { s.read_tail(part, missing) };
+            sums[0] = step(sums[0], part);
         }
         let sum = s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3]));
         total += f64::from(s.sum(sum));
@@ -51,11 +58,16 @@ fn sum_of_squares<S: Lanes>(s: S, x: &[f32]) -> f64 {
     total
 }
 
+/// The mean of the squares; 0 of none.
+#[inline(always)]
+fn mean_square<S: Lanes>(s: S, x: &[f32]) -> f64 {
+    sum_over(s, x, 0.0, |sum, x| s.fma(x, x, sum)) / x.len().max(1) as f64
+}
+
 /// 1 / sqrt(mean of squares + epsilon).
 #[inline(always)]
 fn inverse_rms<S: Lanes>(s: S, x: &[f32], epsilon: f32) -> f32 {
-    let mean = sum_of_squares(s, x) / x.len().max(1) as f64;
-    (1.0 / (mean + f64::from(epsilon)).sqrt()) as f32
+    (1.0 / (mean_square(s, x) + f64::from(epsilon)).sqrt()) as f32
 }
 
 #[inline(always)]
@@ -165,6 +177,76 @@ pub(super) fn multiply<S: Lanes>(s: S, target: &mut [f32], factor: &[f32]) {
 pub(super) fn scale<S: Lanes>(s: S, target: &mut [f32], factor: f32) {
     let factor = s.splat(factor);
     elementwise!(s, target, [old = target] => s.mul(old, factor));
+}
+
+#[inline(always)]
+pub(super) fn product<S: Lanes>(s: S, a: &[f32], b: &[f32], out: &mut [f32]) {
+    elementwise!(s, out, [a = a, b = b] => s.mul(a, b));
+}
+
+#[inline(always)]
+pub(super) fn combine<S: Lanes>(s: S, terms: &[(f32, &[f32])], out: &mut [f32]) {
+    match terms {
+        [(factor, x)] => {
+            let factor = s.splat(*factor);
+            elementwise!(s, out, [x = x] => s.mul(factor, x));
+        }
+        [a, b] => combine_some(s, [*a, *b], out),
+        [a, b, c] => combine_some(s, [*a, *b, *c], out),
+        [a, b, c, d] => combine_some(s, [*a, *b, *c, *d], out),
+        [a, b, c, d, e] => combine_some(s, [*a, *b, *c, *d, *e], out),
+        _ => panic!("{} terms; there are kernels for 1 to 5", terms.len()),
+    }
+}
+
+/// With the number of terms known, their pointers stay in registers.
+#[inline(always)]
+fn combine_some<S: Lanes, const N: usize>(s: S, terms: [(f32, &[f32]); N], out: &mut [f32]) {
+    let length = out.len();
+    assert!(terms.iter().all(|(_, x)| x.len() == length), "operands differ in length");
+    let factors = terms.map(|(factor, _)| s.splat(factor));
+    let whole = length - length % S::COUNT;
+    for start in (0..whole).step_by(S::COUNT) {
+        let mut sum = s.mul(factors[0], s.read(&terms[0].1[start..start + S::COUNT]));
+        for term in 1..N {
+            sum = s.fma(factors[term], s.read(&terms[term].1[start..start + S::COUNT]), sum);
+        }
+        s.write(&mut out[start..start + S::COUNT], sum);
+    }
+    if whole < length {
+        let mut sum = s.mul(factors[0], s.read_tail(&terms[0].1[whole..], 0.0));
+        for term in 1..N {
+            sum = s.fma(factors[term], s.read_tail(&terms[term].1[whole..], 0.0), sum);
+        }
+        s.write_tail(&mut out[whole..], sum);
+    }
+}
+
+#[inline(always)]
+pub(super) fn rescale<S: Lanes>(s: S, x: &mut [f32], like: &[f32], floor: f32) {
+    let own = mean_square(s, x);
+    // A NaN is not less than the floor, and stays.
+    let divisor = if own < f64::from(floor) { f64::from(floor) } else { own };
+    let factor = (mean_square(s, like) / divisor).sqrt() as f32;
+    scale(s, x, factor);
+}
+
+/// Three passes over the row; in one pass the variance would be a difference of large numbers.
+#[inline(always)]
+pub(super) fn cutoff<S: Lanes>(s: S, x: &mut [f32], deviations: f32) {
+    let count = x.len().max(1) as f64;
+    let mean = sum_over(s, x, 0.0, |sum, x| s.add(sum, x)) / count;
+    let center = s.splat(mean as f32);
+    let squares = sum_over(s, x, mean as f32, |sum, x| {
+        let distance = s.sub(x, center);
+        s.fma(distance, distance, sum)
+    });
+    let limit = s.splat((mean + f64::from(deviations) * (squares / count).sqrt()) as f32);
+    let zero = s.splat(0.0);
+    elementwise!(s, x, [value = x] => {
+        let above = s.sub(value, limit);
+        s.where_less(above, zero, zero, above)
+    });
 }
 
 #[inline(always)]

@@ -50,6 +50,63 @@ proptest! {
     }
 
     #[test]
+    fn combinations_match_f64(
+        length in 0_usize..300, count in 1_usize..6, seed: u64, exponent in -6_i32..6,
+    ) {
+        let scale = 10_f32.powi(exponent);
+        let rows: Vec<_> = (0..count as u64).map(|i| random(seed ^ i, length, scale)).collect();
+        let factors = random(seed ^ 99, count, 2.0);
+        let terms: Vec<_> =
+            factors.iter().zip(&rows).map(|(&factor, row)| (factor, row.as_slice())).collect();
+        let product = |i: usize| f64::from(rows[0][i]) * f64::from(rows[count - 1][i]);
+        for kernels in all() {
+            let mut out = vec![f32::NAN; length];
+            kernels.combine(&terms, &mut out);
+            for (i, &found) in out.iter().enumerate() {
+                let of_term = |(f, x): &(f32, &[f32])| f64::from(*f) * f64::from(x[i]);
+                let expected: f64 = terms.iter().map(of_term).sum();
+                // Terms may cancel, so the error is relative to the largest possible sum.
+                let error = (f64::from(found) - expected).abs();
+                prop_assert!(error <= 1e-6 * f64::from(scale) * 10.0, "{found}, not {expected}");
+            }
+            let mut out = vec![f32::NAN; length];
+            kernels.product(&rows[0], &rows[count - 1], &mut out);
+            prop_assert!((0..length).all(|i| out[i] == product(i) as f32));
+        }
+    }
+
+    #[test]
+    fn rescaled_rows_match_f64(length in 1_usize..1500, seed: u64, exponent in -6_i32..6) {
+        let scale = 10_f32.powi(exponent);
+        let (x, like) = (random(seed, length, scale), random(seed ^ 1, length, 3.0));
+        let mean_square =
+            |x: &[f32]| x.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / length as f64;
+        let own = mean_square(&x).max(f64::from(1e-5_f32));
+        let factor = (mean_square(&like) / own).sqrt();
+        for kernels in all() {
+            let mut found = x.clone();
+            kernels.rescale(&mut found, &like, 1e-5);
+            close(&found, x.iter().map(|&x| f64::from(x) * factor), 1e-6);
+        }
+    }
+
+    #[test]
+    fn cutoffs_match_f64(
+        length in 1_usize..1500, seed: u64, offset in -20_f32..20.0, deviations in -2_f32..3.0,
+    ) {
+        let x: Vec<f32> = random(seed, length, 2.0).iter().map(|x| x + offset).collect();
+        let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / length as f64;
+        let squares = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>();
+        let limit = mean + f64::from(deviations) * (squares / length as f64).sqrt();
+        for kernels in all() {
+            let mut found = x.clone();
+            kernels.cutoff(&mut found, deviations);
+            // The limit is as large as the elements, and rounds as they do.
+            close(&found, x.iter().map(|&x| (f64::from(x) - limit).max(0.0)), 5e-6);
+        }
+    }
+
+    #[test]
     fn head_norm_rope_matches_f64(
         heads in 1_usize..5, half in 1_usize..70, seed: u64, position in 0_usize..200_000,
     ) {
@@ -204,6 +261,14 @@ fn nan_reaches_the_output_of_every_kernel_but_max() {
             let mut out = vec![0.0; length];
             kernels.rms_norm(&x, &ones, 1e-6, &mut out);
             assert!(out.iter().all(|v| v.is_nan()));
+            let mut cut = x.clone();
+            kernels.cutoff(&mut cut, 1.0);
+            assert!(cut.iter().all(|v| v.is_nan()));
+            let mut scaled = x.clone();
+            kernels.rescale(&mut scaled, &ones, 1e-5);
+            assert!(scaled.iter().all(|v| v.is_nan()));
+            kernels.combine(&[(1.0, &ones), (0.5, &x)], &mut out);
+            assert_eq!(out.iter().filter(|v| v.is_nan()).count(), 1);
             kernels.geglu(&x, &ones, &mut out);
             assert!(out[length / 2].is_nan());
             assert_eq!(out.iter().filter(|v| v.is_nan()).count(), 1);
