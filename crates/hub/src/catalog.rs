@@ -2,8 +2,8 @@
 //! no network.
 //!
 //! The names are those of Ollama's library. The files are the text models that ggml-org publishes
-//! without asking for a licence to be accepted first. The sizes are those of these files, rounded:
-//! they are shown as "about".
+//! without asking for a licence to be accepted first, and for Gemma 3n in 4 bits, which it has not,
+//! those of unsloth. The sizes are those of these files, rounded: they are shown as "about".
 
 use crate::name::ModelName;
 use crate::spelling::closest;
@@ -53,7 +53,16 @@ const fn gemma3(
     CatalogModel { family: "gemma3", tags, repository, quant, bytes: megabytes * 1_000_000 }
 }
 
-const MODELS: [CatalogModel; 18] = [
+const fn gemma3n(
+    tags: &'static [&'static str],
+    repository: &'static str,
+    quant: &'static str,
+    megabytes: u64,
+) -> CatalogModel {
+    CatalogModel { family: "gemma3n", ..gemma3(tags, repository, quant, megabytes) }
+}
+
+const MODELS: [CatalogModel; 22] = [
     gemma3(&["270m", "270m-it-q8_0"], "ggml-org/gemma-3-270m-it-GGUF", "Q8_0", 292),
     gemma3(&["270m-it-qat"], "ggml-org/gemma-3-270m-it-qat-GGUF", "Q4_0", 241),
     gemma3(&["1b", "1b-it-q4_K_M"], "ggml-org/gemma-3-1b-it-GGUF", "Q4_K_M", 806),
@@ -72,13 +81,13 @@ const MODELS: [CatalogModel; 18] = [
     gemma3(&["27b-it-qat"], "ggml-org/gemma-3-27b-it-qat-GGUF", "Q4_0", 15_910),
     gemma3(&["27b-it-q8_0"], "ggml-org/gemma-3-27b-it-GGUF", "Q8_0", 28_710),
     gemma3(&["27b-it-fp16", "27b-it-f16"], "ggml-org/gemma-3-27b-it-GGUF", "f16", 54_030),
+    gemma3n(&["e2b", "e2b-it-q4_K_M"], "unsloth/gemma-3n-E2B-it-GGUF", "Q4_K_M", 3_030),
+    gemma3n(&["e2b-it-q8_0"], "ggml-org/gemma-3n-E2B-it-GGUF", "Q8_0", 4_790),
+    gemma3n(&["e4b", LATEST, "e4b-it-q4_K_M"], "unsloth/gemma-3n-E4B-it-GGUF", "Q4_K_M", 4_540),
+    gemma3n(&["e4b-it-q8_0"], "ggml-org/gemma-3n-E4B-it-GGUF", "Q8_0", 7_350),
 ];
 
-const REFUSED: [RefusedFamily; 7] = [
-    RefusedFamily {
-        name: "gemma3n",
-        reason: "Gemma 3n has layers that trine does not compute yet; gemma3:4b is near in size",
-    },
+const REFUSED: [RefusedFamily; 6] = [
     RefusedFamily {
         name: "gemma4",
         reason: "Gemma 4 has layers that trine does not compute yet; take a gemma3",
@@ -173,7 +182,7 @@ impl CatalogModel {
     }
 }
 
-/// Returns all models of the catalogue, smaller ones first.
+/// Returns all models of the catalogue, by family, smaller ones first.
 pub fn models() -> &'static [CatalogModel] {
     &MODELS
 }
@@ -237,10 +246,9 @@ pub fn close(name: &str) -> Vec<String> {
     close.extend(
         closest(&wanted, &parts).iter().filter_map(|part| Some(of_repository(part)?.name())),
     );
-    if MODELS.iter().any(|model| model.family == family) {
-        let usual = MODELS.iter().filter(|model| !model.tags[0].contains('-'));
-        close.extend(usual.map(CatalogModel::name));
-    }
+    let usual =
+        MODELS.iter().filter(|model| model.family == family && !model.tags[0].contains('-'));
+    close.extend(usual.map(CatalogModel::name));
     let mut seen = std::collections::BTreeSet::new();
     close.retain(|name| seen.insert(name.clone()));
     close.truncate(5);
@@ -254,7 +262,9 @@ fn of_repository(part: &str) -> Option<&'static CatalogModel> {
     let part = part.strip_suffix("-q4_0").unwrap_or(part);
     MODELS.iter().find(|model| {
         let own = model.repository_part();
-        own == part || own.strip_suffix("-it") == Some(part)
+        [own, own.strip_suffix("-it").unwrap_or(own)]
+            .iter()
+            .any(|own| own.eq_ignore_ascii_case(part))
     })
 }
 
@@ -284,6 +294,9 @@ mod tests {
             ("gemma3:4b-it-q8_0", "ggml-org/gemma-3-4b-it-GGUF:Q8_0"),
             ("gemma3:12b-it-q4_K_M", "ggml-org/gemma-3-12b-it-GGUF:Q4_K_M"),
             ("gemma3:27b-it-fp16", "ggml-org/gemma-3-27b-it-GGUF:f16"),
+            ("gemma3n", "unsloth/gemma-3n-E4B-it-GGUF:Q4_K_M"),
+            ("gemma3n:e2b", "unsloth/gemma-3n-E2B-it-GGUF:Q4_K_M"),
+            ("gemma3n:e2b-it-q8_0", "ggml-org/gemma-3n-E2B-it-GGUF:Q8_0"),
         ] {
             assert_eq!(repository(name), model, "{name}");
         }
@@ -295,8 +308,6 @@ mod tests {
     #[test]
     fn families_that_do_not_run_have_a_reason() {
         for name in [
-            "gemma3n",
-            "gemma3n:e2b",
             "gemma4:12b",
             "GEMMA2:9b",
             "embeddinggemma",
@@ -338,6 +349,8 @@ mod tests {
                 Some("4b") => 3.88e9,
                 Some("12b") => 11.77e9,
                 Some("27b") => 27.01e9,
+                Some("e2b") => 4.46e9,
+                Some("e4b") => 6.87e9,
                 other => panic!("{other:?}"),
             };
             // Small models have large tables of embeddings, which stay in 6 or 8 bits.
@@ -368,6 +381,7 @@ mod tests {
     fn mistyped_names_find_their_neighbours() {
         assert_eq!(close("gema3:4b")[0], "gemma3:4b");
         assert!(close("gemma3:5b").contains(&"gemma3:4b".to_owned()));
+        assert!(close("gemma3n:e3b").contains(&"gemma3n:e4b".to_owned()));
         assert!(close("gemma3:4b-q8_0").contains(&"gemma3:4b-it-q8_0".to_owned()));
         assert!(close("gemma3:70b-it-nonsense-tag").contains(&"gemma3:27b".to_owned()));
         assert!(close("mistral-large-instruct").is_empty());
@@ -380,6 +394,7 @@ mod tests {
             ("gemma-3-4b-it", "gemma3:4b"),
             ("Gemma-3-1B-it-GGUF", "gemma3:1b"),
             ("gemma-3-27b", "gemma3:27b"),
+            ("gemma-3n-E2B-it", "gemma3n:e2b"),
             ("gemma-3-12b-it-qat-q4_0-gguf", "gemma3:12b-it-qat"),
         ] {
             assert_eq!(close(name), [model], "{name}");

@@ -10,7 +10,7 @@ use trine_weights::{Checkpoint, DType, Metadata, Tensor, blocks, fallback, quant
 use crate::config::{Config, Family, GenerationDefaults};
 use crate::either::either;
 use crate::error::ModelError;
-use crate::plan::{Plan, Weight};
+use crate::plan::{Plan, Weight, WeightKind, WeightPlace};
 use crate::{config_gguf, config_hf, fusion, gemma3, gemma3n, names, narrow};
 
 /// A model: configuration and named tensors.
@@ -65,6 +65,11 @@ impl Model {
         for weight in &plan.weights {
             let tensor = finder.require(weight, &config)?;
             tensors.insert(weight.name.clone(), tensor);
+        }
+        for weight in keys_and_values_of_sharing_layers(&config) {
+            if let Ok(tensor) = finder.require(&weight, &config) {
+                tensors.insert(weight.name.clone(), tensor);
+            }
         }
         finder.refuse_layers_beyond(config.layers.len())?;
         Ok(Self {
@@ -156,6 +161,16 @@ impl Model {
         })
     }
 
+    /// Returns the keys' and values' tensors of layers that share an earlier layer's cache, where
+    /// the files have them. No Plan reads them; other programs want them in a file.
+    pub fn unread_keys_and_values(&self) -> Vec<Weight> {
+        let found = |mut weight: Weight| {
+            weight.dtype = self.tensors.get(&weight.name)?.dtype();
+            Some(weight)
+        };
+        keys_and_values_of_sharing_layers(&self.config).filter_map(found).collect()
+    }
+
     /// Returns the number that must be added to the stored norms to get factors.
     pub fn norm_offset(&self) -> f32 {
         self.norm_offset
@@ -215,6 +230,28 @@ pub fn base_plan(config: &Config, tied: bool, dtype_of: &dyn Fn(&str) -> DType) 
         Family::Gemma3 => gemma3::plan(config, tied, dtype_of),
         Family::Gemma3n(own) => gemma3n::plan(config, own, tied, dtype_of),
     }
+}
+
+/// Returns what layers that share an earlier layer's cache do not need, with the shapes that it
+/// would have.
+fn keys_and_values_of_sharing_layers(config: &Config) -> impl Iterator<Item = Weight> {
+    let sharing =
+        config.layers.iter().enumerate().filter(|(index, layer)| layer.kv_owner != *index);
+    sharing.flat_map(|(index, layer)| {
+        let weight = |part: &str, kind, rows, columns| Weight {
+            name: names::layer(index, part),
+            kind,
+            rows,
+            columns,
+            dtype: DType::F32,
+            place: WeightPlace::File,
+        };
+        [
+            weight("attn_k", WeightKind::Matrix, layer.kv_width(), config.hidden),
+            weight("attn_v", WeightKind::Matrix, layer.kv_width(), config.hidden),
+            weight("attn_k_norm", WeightKind::Vector, 1, layer.head_dim),
+        ]
+    })
 }
 
 /// Finds tensors by trine's names in a checkpoint that may use others.

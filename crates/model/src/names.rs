@@ -77,8 +77,9 @@ pub fn of_stream(part: &str, stream: usize) -> String {
     format!("{part}.{}.weight", stream - 1)
 }
 
-/// Returns the part and the index of a name from [`of_stream`], from 0.
-pub(crate) fn stream_of(name: &str) -> Option<(&str, usize)> {
+/// Returns the part and the index of a name from [`of_stream`], from 0. A GGUF file has the
+/// matrices of a part as one tensor, `PART.weight`: (streams - 1, hidden, hidden).
+pub fn stream_of(name: &str) -> Option<(&str, usize)> {
     let (part, index) = name.strip_suffix(".weight")?.split_once('.')?;
     let is_known = STREAM.iter().any(|(gguf, _)| *gguf == part);
     Some((part, index.parse().ok().filter(|_| is_known)?))
@@ -87,7 +88,7 @@ pub(crate) fn stream_of(name: &str) -> Option<(&str, usize)> {
 /// Returns whether a matrix keeps the format that it has in the file when others are quantised. The
 /// small matrices through which all streams go are worth their bytes; llama-quantize keeps the
 /// same.
-pub(crate) fn keeps_format(name: &str) -> bool {
+pub fn keeps_format(name: &str) -> bool {
     let part = match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
         Some((_, part)) => part,
         None => name,

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use trine_model::{Model, Weight, names};
-use trine_weights::gguf::Writer;
-use trine_weights::{DType, Tensor, fallback, quantize_tensor};
+use trine_model::{Config, Family, Gemma3nConfig, Model, Weight, names};
+use trine_weights::gguf::{DataWriter, Writer};
+use trine_weights::{DType, Metadata, Tensor, fallback, quantize_tensor};
 
 use super::quantize_metadata;
 use crate::cli::QuantizeArgs;
@@ -43,11 +43,24 @@ struct Report {
     changes: Vec<Change>,
 }
 
-/// The format of one tensor in the new file.
-struct Target<'a> {
-    weight: &'a Weight,
+/// One tensor of the new file.
+struct Target {
+    name: String,
+    /// Outermost first.
+    shape: Vec<usize>,
     dtype: DType,
     fell_back: bool,
+    /// The model's weights that it holds, one after the other.
+    weights: Vec<Weight>,
+}
+
+impl Target {
+    /// Returns the bytes of the tensor.
+    fn bytes(&self) -> u64 {
+        let columns = *self.shape.last().expect("a tensor has rows");
+        let rows = self.shape[..self.shape.len() - 1].iter().product();
+        Weight { dtype: self.dtype, rows, columns, ..self.weights[0].clone() }.bytes()
+    }
 }
 
 /// Writes the quantised copy.
@@ -60,9 +73,7 @@ pub(crate) fn run(mut args: QuantizeArgs) -> Result<()> {
     args.output = destination::behind_links(&args.output)?;
     check_output(&args.output, args.force, &source)?;
     let model = source.open(None)?;
-    let plan = model.base_plan();
-    let targets: Vec<Target<'_>> =
-        plan.weights.iter().map(|weight| target(weight, args.dtype, args.embedding)).collect();
+    let targets = targets(&model, args.dtype, args.embedding);
     let metadata = quantize_metadata::for_file(
         &model,
         &targets.iter().map(|target| target.dtype).collect::<Vec<_>>(),
@@ -70,7 +81,7 @@ pub(crate) fn run(mut args: QuantizeArgs) -> Result<()> {
     )?;
     let mut writer = Writer::new(&args.output, metadata)?;
     for target in &targets {
-        writer.declare(&target.weight.name, target.dtype, model.tensor(target.weight).shape())?;
+        writer.declare(&target.name, target.dtype, &target.shape)?;
     }
     let watch = Watch::new();
     let progress =
@@ -78,8 +89,7 @@ pub(crate) fn run(mut args: QuantizeArgs) -> Result<()> {
     let mut data = writer.start()?;
     for target in &targets {
         watch.check()?;
-        data.tensor(&converted(&model, target)?)?;
-        model.tensor(target.weight).release_pages(0..usize::MAX);
+        write_tensor(&mut data, &model, target)?;
         if let Some(bar) = &progress {
             bar.inc(1);
         }
@@ -103,25 +113,76 @@ fn check_output(path: &Path, force: bool, source: &Source) -> Result<()> {
     Ok(())
 }
 
-fn target<'a>(weight: &'a Weight, asked: DType, embedding: Option<DType>) -> Target<'a> {
-    if !weight.is_matrix() {
-        return Target { weight, dtype: DType::F32, fell_back: false };
+/// Returns the tensors of the new file.
+fn targets(model: &Model, asked: DType, embedding: Option<DType>) -> Vec<Target> {
+    let mut targets: Vec<Target> = Vec::new();
+    for weight in model.base_plan().weights.into_iter().chain(model.unread_keys_and_values()) {
+        let joint = names::stream_of(&weight.name).map(|(part, _)| format!("{part}.weight"));
+        match targets.iter_mut().find(|target| Some(&target.name) == joint.as_ref()) {
+            Some(target) => {
+                target.shape[0] += 1;
+                if target.dtype != weight.dtype {
+                    (target.dtype, target.fell_back) = (DType::F16, true);
+                }
+                target.weights.push(weight);
+            }
+            None => targets.push(target(model, weight, joint, asked, embedding)),
+        }
     }
-    if weight.dtype.is_quantized() {
-        return Target { weight, dtype: weight.dtype, fell_back: false };
+    targets
+}
+
+/// Returns the tensor that holds a weight, or of which it is the first matrix.
+fn target(
+    model: &Model,
+    weight: Weight,
+    joint: Option<String>,
+    asked: DType,
+    embedding: Option<DType>,
+) -> Target {
+    let mut shape = model.tensor(&weight).shape().to_vec();
+    if weight.name == names::PER_LAYER_EMBEDDING {
+        // Other programs want a row for each token.
+        shape[0] = weight.rows.max(model.config().vocabulary);
+    }
+    if joint.is_some() {
+        shape.insert(0, 1);
     }
     let is_embedding = weight.name == names::TOKEN_EMBEDDING || weight.name == names::OUTPUT;
     let asked = if is_embedding { embedding.unwrap_or(asked) } else { asked };
-    let dtype = fallback(asked, weight.columns);
-    Target { weight, dtype, fell_back: dtype != asked }
+    let (dtype, fell_back) = if !weight.is_matrix() {
+        (DType::F32, false)
+    } else if weight.dtype.is_quantized() || names::keeps_format(&weight.name) {
+        (weight.dtype, false)
+    } else {
+        let dtype = fallback(asked, weight.columns);
+        (dtype, dtype != asked)
+    };
+    let name = joint.unwrap_or_else(|| weight.name.clone());
+    Target { name, shape, dtype, fell_back, weights: vec![weight] }
+}
+
+/// Writes a tensor. A table of per-layer inputs with fewer rows than there are tokens gets its
+/// first row for the others, which is what they read.
+fn write_tensor(data: &mut DataWriter, model: &Model, target: &Target) -> Result<()> {
+    for weight in &target.weights {
+        let tensor = converted(model, weight, target.dtype)?;
+        data.bytes(tensor.bytes())?;
+        if weight.name == names::PER_LAYER_EMBEDDING {
+            for _ in weight.rows..target.shape[0] {
+                data.bytes(tensor.row(0))?;
+            }
+        }
+        model.tensor(weight).release_pages(0..usize::MAX);
+    }
+    Ok(())
 }
 
 /// Returns a tensor as it is written: matrices converted, norms as factors in F32.
-fn converted(model: &Model, target: &Target<'_>) -> Result<Tensor> {
-    let weight = target.weight;
+fn converted(model: &Model, weight: &Weight, dtype: DType) -> Result<Tensor> {
     let tensor = model.tensor(weight);
     if weight.is_matrix() {
-        return Ok(quantize_tensor(tensor, target.dtype)?.renamed(&weight.name));
+        return Ok(quantize_tensor(tensor, dtype)?.renamed(&weight.name));
     }
     let mut values = model.vector(weight);
     let factor = quantize_metadata::norm_factor(model, &weight.name);
@@ -142,6 +203,7 @@ fn check_written(path: &Path, model: &Model) -> Result<()> {
             new.head_dim,
             new.rope,
             new.feed_forward,
+            new.cutoff,
             new.kv_owner,
         ) == (
             old.attention,
@@ -150,6 +212,7 @@ fn check_written(path: &Path, model: &Model) -> Result<()> {
             old.head_dim,
             old.rope,
             old.feed_forward,
+            old.cutoff,
             old.kv_owner,
         )
     });
@@ -157,7 +220,8 @@ fn check_written(path: &Path, model: &Model) -> Result<()> {
         && new.layers.len() == old.layers.len()
         && (new.hidden, new.vocabulary, new.context) == (old.hidden, old.vocabulary, old.context)
         && new.embedding_scale == old.embedding_scale
-        && new.final_softcap == old.final_softcap;
+        && new.final_softcap == old.final_softcap
+        && streams(new) == streams(old);
     if !agree {
         let _ = std::fs::remove_file(path);
         bail!(
@@ -167,18 +231,30 @@ fn check_written(path: &Path, model: &Model) -> Result<()> {
     Ok(())
 }
 
-fn report(args: &QuantizeArgs, source: &Source, model: &Model, targets: &[Target<'_>]) -> Report {
+/// Returns what only Gemma 3n has, except the rows of its table of per-layer inputs.
+fn streams(config: &Config) -> Option<Gemma3nConfig> {
+    match config.family {
+        Family::Gemma3 => None,
+        Family::Gemma3n(own) => Some(Gemma3nConfig { per_layer_vocabulary: 0, ..own }),
+    }
+}
+
+fn report(args: &QuantizeArgs, source: &Source, model: &Model, targets: &[Target]) -> Report {
     let changes: Vec<Change> = targets
         .iter()
         .map(|target| Change {
-            tensor: target.weight.name.clone(),
-            from: target.weight.dtype.name(),
+            tensor: target.name.clone(),
+            from: target.weights[0].dtype.name(),
             to: target.dtype.name(),
-            bytes: Weight { dtype: target.dtype, ..target.weight.clone() }.bytes(),
+            bytes: target.bytes(),
             fell_back: target.fell_back,
         })
         .collect();
     let checkpoint = model.checkpoint();
+    let read = match checkpoint.metadata() {
+        Metadata::Gguf(_) => targets.len(),
+        Metadata::HuggingFace(_) => targets.iter().map(|target| target.weights.len()).sum(),
+    };
     let in_files = checkpoint.tensors().len() + checkpoint.unreadable().len();
     Report {
         input: source.name(),
@@ -188,7 +264,7 @@ fn report(args: &QuantizeArgs, source: &Source, model: &Model, targets: &[Target
         bytes_after: std::fs::metadata(&args.output).map_or(0, |facts| facts.len()),
         converted: changes.iter().filter(|change| change.from != change.to).count(),
         copied: changes.iter().filter(|change| change.from == change.to).count(),
-        left_out: in_files.saturating_sub(changes.len()),
+        left_out: in_files.saturating_sub(read),
         changes,
     }
 }

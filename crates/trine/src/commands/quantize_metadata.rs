@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde::de::Deserializer;
-use trine_model::{AttentionKind, Config, Family, LayerConfig, Model};
+use trine_model::{AttentionKind, Config, Family, Gemma3nConfig, LayerConfig, Model};
 use trine_text::Tokenizer;
 use trine_weights::gguf::{Array, Metadata as Entries, StringArray, Value};
 use trine_weights::{DType, HuggingFaceMetadata, Metadata};
@@ -27,12 +27,13 @@ const PATTERN: usize = 6;
 /// `asked`.
 ///
 /// # Errors
-/// Returns an error if the model's tokenizer cannot be read, or the model is not of Gemma 3: the
-/// tensors and keys of other families have no writer.
+/// Returns an error if the model's tokenizer cannot be read, or it is a Gemma 3n that does not
+/// scale its corrections: readers of GGUF files assume that it does.
 pub(crate) fn for_file(model: &Model, dtypes: &[DType], asked: DType) -> Result<Entries> {
-    if model.config().family != Family::Gemma3 {
-        let family = model.config().family.name();
-        bail!("{family} models are not written as GGUF; fetch a file of the wanted type instead");
+    if matches!(model.config().family, Family::Gemma3n(own) if !own.scales_correction) {
+        bail!(
+            "a GGUF file cannot say that altup_correct_scale is off; use --quantize while loading instead"
+        );
     }
     let mut entries = match model.checkpoint().metadata() {
         Metadata::Gguf(metadata) => copied(metadata),
@@ -94,6 +95,9 @@ pub(crate) fn norm_factor(model: &Model, name: &str) -> f32 {
 }
 
 fn implied_scale(config: &Config, layer: &LayerConfig) -> f32 {
+    if config.family != Family::Gemma3 {
+        return 1.0;
+    }
     let scalar = if config.layers.len() == LAYERS_OF_27B {
         config.hidden / layer.heads
     } else {
@@ -109,8 +113,9 @@ fn from_hugging_face(model: &Model, files: &HuggingFaceMetadata) -> Result<Entri
         .canonicalize()
         .ok()
         .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
-    entries.insert("general.architecture", text("gemma3"));
-    entries.insert("general.name", text(name.as_deref().unwrap_or("gemma3")));
+    let architecture = model.config().family.name();
+    entries.insert("general.architecture", text(architecture));
+    entries.insert("general.name", text(name.as_deref().unwrap_or(architecture)));
     hyper_parameters(model.config(), &mut entries)?;
     let defaults = model.defaults();
     entries.insert("general.sampling.temp", Value::F32(defaults.temperature));
@@ -139,7 +144,8 @@ fn number(value: usize) -> Result<Value> {
 }
 
 fn hyper_parameters(config: &Config, entries: &mut Entries) -> Result<()> {
-    let mut set = |key: &str, value: Value| entries.insert(&format!("gemma3.{key}"), value);
+    let architecture = config.family.name();
+    let mut set = |key: &str, value: Value| entries.insert(&format!("{architecture}.{key}"), value);
     let first = &config.layers[0];
     set("context_length", number(config.context)?);
     set("embedding_length", number(config.hidden)?);
@@ -156,7 +162,9 @@ fn hyper_parameters(config: &Config, entries: &mut Entries) -> Result<()> {
     // hidden.
     let window = local.and_then(|layer| layer.attention.window()).unwrap_or(config.context);
     set("attention.sliding_window", number(window)?);
-    if let Some(pattern) = pattern(config) {
+    if let Family::Gemma3n(own) = config.family {
+        gemma3n_parameters(config, own, &mut set)?;
+    } else if let Some(pattern) = pattern(config) {
         set("attention.sliding_window_pattern", pattern);
     }
     if let Some(layer) = global {
@@ -172,6 +180,26 @@ fn hyper_parameters(config: &Config, entries: &mut Entries) -> Result<()> {
     if let Some(cap) = config.final_softcap {
         set("final_logit_softcapping", Value::F32(cap));
     }
+    Ok(())
+}
+
+/// Sets what only Gemma 3n has, with the types of published files: the number of layers that share
+/// a cache is a float, and layers without a cutoff have minus infinity.
+fn gemma3n_parameters(
+    config: &Config,
+    own: Gemma3nConfig,
+    set: &mut impl FnMut(&str, Value),
+) -> Result<()> {
+    let layers = || config.layers.iter();
+    let is_local = layers().map(|layer| layer.attention != AttentionKind::Global).collect();
+    let shared = layers().enumerate().filter(|(index, layer)| layer.kv_owner != *index).count();
+    let cutoffs = layers().map(|layer| layer.cutoff.unwrap_or(f32::NEG_INFINITY)).collect();
+    set("attention.sliding_window_pattern", Value::Array(Array::Bool(is_local)));
+    set("attention.shared_kv_layers", Value::F32(shared as f32));
+    set("activation_sparsity_scale", Value::Array(Array::F32(cutoffs)));
+    set("embedding_length_per_layer_input", number(own.per_layer_width)?);
+    set("altup.active_idx", number(0)?);
+    set("altup.num_inputs", number(own.streams)?);
     Ok(())
 }
 
@@ -420,13 +448,39 @@ mod tests {
     }
 
     #[test]
-    fn other_families_are_refused() {
+    fn a_gemma3n_has_the_keys_of_published_files() {
         let goldens = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens");
-        for name in ["gemma3n-a", "gguf/gemma3n/model.gguf"] {
-            let model = Model::open(&goldens.join(name)).unwrap();
-            let error = for_file(&model, &[DType::Q8_0], DType::Q8_0).err().unwrap();
-            assert!(error.to_string().starts_with("gemma3n models"), "{error}");
-        }
+        let model = Model::open(&goldens.join("gemma3n-b")).unwrap();
+        let entries = for_file(&model, &[DType::Q8_0], DType::Q8_0).unwrap();
+        assert_eq!(entries.str("general.architecture").unwrap(), "gemma3n");
+        let get = |key: &str| entries.get(&format!("gemma3n.{key}"));
+        assert!(
+            matches!(get("attention.shared_kv_layers"), Some(Value::F32(shared)) if *shared >= 1.0)
+        );
+        let cutoffs = entries.optional_f32s("gemma3n.activation_sparsity_scale").unwrap().unwrap();
+        assert_eq!(cutoffs.len(), model.config().layers.len());
+        assert!(cutoffs[0] > 1.6 && cutoffs[cutoffs.len() - 1] == f32::NEG_INFINITY);
+        let pattern = get("attention.sliding_window_pattern");
+        assert!(matches!(pattern, Some(Value::Array(Array::Bool(_)))));
+        assert!(matches!(get("feed_forward_length"), Some(Value::Array(Array::U32(_)))));
+        assert_eq!(norm_factor(&model, "blk.0.attn_q_norm.weight"), 1.0);
+    }
+
+    /// GGUF has no key that turns the scale of corrections off.
+    #[test]
+    fn what_a_file_cannot_say_is_refused() {
+        let goldens = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens");
+        let folder = tempfile::tempdir().unwrap();
+        let source = goldens.join("gemma3n-a");
+        std::fs::copy(source.join("model.safetensors"), folder.path().join("model.safetensors"))
+            .unwrap();
+        let config = std::fs::read_to_string(source.join("config.json")).unwrap();
+        let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+        config["altup_correct_scale"] = serde_json::Value::Bool(false);
+        std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let model = Model::open(folder.path()).unwrap();
+        let error = for_file(&model, &[DType::Q8_0], DType::Q8_0).err().unwrap();
+        assert!(error.to_string().contains("altup_correct_scale"), "{error}");
     }
 
     #[test]

@@ -44,6 +44,32 @@ fn the_cpu_agrees_with_the_goldens() {
     check("gemma3-a", "", "cpu", &["--chunk", "32", "--threads", "1"]);
     check("gemma3-b", "", "cpu", &["--chunk", "7", "--threads", "2"]);
     check("gemma3-c", "", "cpu", &[]);
+    check("gemma3n-a", "", "cpu", &["--chunk", "7"]);
+    check("gemma3n-b", "", "cpu", &[]);
+}
+
+/// The file that is written gives the logits of its source to the bit: one that holds floats, has
+/// widths of its layers and ids beyond its table of per-layer inputs, and one that is a GGUF file.
+#[test]
+fn a_gemma_3n_gives_the_same_logits_as_gguf() {
+    for (folder, file) in [("gemma3n-a", ""), ("gemma3n-b", ""), ("gguf/gemma3n", "model.gguf")] {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name).display().to_string();
+        std::fs::write(at("ids.json"), ids_json(folder)).unwrap();
+        let source = golden(folder).join(file).display().to_string();
+        let written =
+            trine(&["quantize", &source, &at("out.gguf"), "--type", "Q8_0", "--json"]).ok().json();
+        // Pictures and sound are left out.
+        assert_eq!(written["left_out"], if folder == "gemma3n-b" { 2 } else { 0 }, "{folder}");
+        let logits = |model: &str, out: &str| {
+            let (ids, out) = (at("ids.json"), at(out));
+            let base = ["logits", model, "--ids", &ids, "--out", &out, "--device", "reference"];
+            trine(&[&base[..], &["--quantize", "Q8_0"]].concat()).ok();
+            floats(std::path::Path::new(&out), "logits")
+        };
+        let before = logits(&source, "before.safetensors");
+        assert_eq!(logits(&at("out.gguf"), "after.safetensors"), before, "{folder}");
+    }
 }
 
 fn refused(ids: &str, expected: &str) {
