@@ -294,6 +294,7 @@ mod tests {
         let mut statistics = Statistics {
             generated_tokens: 12,
             decode_steps: 11,
+            decode_tokens: 11,
             decode_seconds: 0.9,
             first_token_seconds: Some(0.4),
             ..Statistics::default()
@@ -303,7 +304,7 @@ mod tests {
             "12 tokens in 1.3 s, 12.2 tokens/s; first after 0.4 s"
         );
         statistics.generated_tokens = 1;
-        (statistics.decode_steps, statistics.decode_seconds) = (0, 0.0);
+        (statistics.decode_tokens, statistics.decode_seconds) = (0, 0.0);
         assert_eq!(summary(&statistics).unwrap(), "1 token in 0.4 s; first after 0.4 s");
         statistics.first_token_seconds = Some(0.031);
         assert_eq!(summary(&statistics).unwrap(), "1 token in 31 ms; first after 31 ms");

@@ -46,7 +46,7 @@ fn request(index: usize) -> (&'static str, Value) {
                 json!({"type": "json_schema", "json_schema": {"name": "a", "schema": name}});
             (
                 "/v1/chat/completions",
-                json!({"messages": chat, "response_format": format, "seed": seed}),
+                json!({"messages": chat, "response_format": format, "seed": seed, "max_tokens": 24}),
             )
         }
         4 => {
@@ -56,12 +56,13 @@ fn request(index: usize) -> (&'static str, Value) {
             let tools = json!([{"type": "function", "function": function}]);
             (
                 "/v1/chat/completions",
-                json!({"messages": chat, "tools": tools, "tool_choice": "required", "seed": seed}),
+                json!({"messages": chat, "tools": tools, "tool_choice": "required", "seed": seed,
+                "max_tokens": 24}),
             )
         }
         5 => (
             "/v1/completions",
-            json!({"prompt": prompt, "stop": [" the", "."], "temperature": 0, "max_tokens": 24}),
+            json!({"prompt": prompt, "stop": [" the", "."], "temperature": 0, "max_tokens": 12}),
         ),
         6 => (
             "/v1/completions",
@@ -75,7 +76,7 @@ fn request(index: usize) -> (&'static str, Value) {
         ),
     };
     if body.get("max_tokens").is_none() {
-        body["max_tokens"] = 12.into();
+        body["max_tokens"] = 8.into();
     }
     (path, body)
 }
