@@ -227,11 +227,11 @@ fn launches() {
 /// Returns the Plan of Gemma 3n E2B as it is published, with the first and the last layers of each
 /// kind: with a cutoff and without one, with a cache of their own and with one that they share.
 /// AltUp, LAuReL and the per-layer projection are stored as floats.
-fn streams() -> Plan {
+fn streams(per_layer_width: usize) -> Plan {
     let own = Gemma3nConfig {
         streams: 4,
         laurel_rank: 64,
-        per_layer_width: 256,
+        per_layer_width,
         per_layer_vocabulary: 262_144,
         scales_correction: true,
     };
@@ -269,7 +269,7 @@ fn streams() -> Plan {
 /// A layer has one launch more if it has a cutoff. With several rows, more do not fit together.
 #[test]
 fn a_layer_of_several_streams_is_thirteen_launches() {
-    let plan = streams();
+    let plan = streams(256);
     let of_layer = |graph: &Graph, layer: usize| {
         let label = format!("blk.{layer}.");
         graph.nodes.iter().filter(|node| node.label.starts_with(&label)).count()
@@ -288,5 +288,15 @@ fn a_layer_of_several_streams_is_thirteen_launches() {
         let at = |name: &str| labels.iter().position(|label| *label == name).unwrap();
         assert_eq!(at("blk.1.laurel_delta"), at("blk.1.attend") + 1, "{labels:?}");
         assert_eq!(at("blk.1.attn_delta"), at("blk.1.attend") + 2, "{labels:?}");
+    }
+}
+
+/// Heads are worked on in pairs of elements, by one subgroup each.
+#[test]
+fn heads_that_no_kernel_takes_are_refused() {
+    assert!(check(&streams(256)).is_ok());
+    for width in [255, 258] {
+        let error = check(&streams(width)).unwrap_err();
+        assert!(matches!(error, GpuError::NoKernel { operation: "head_norm" }), "{error}");
     }
 }
