@@ -291,10 +291,9 @@ impl DecodeLaunch {
             writes,
             link: Link::Able {
                 offset: std::mem::offset_of!(DecodeArgs, chain),
-                // A fused launch reads keys and values of other positions before it waits. The
-                // others read what the launch before them stored, by loads that the cache of a
-                // single core may serve, so a barrier has to stand between.
-                early: Some(self.cache.span),
+                // A fused launch reads keys and values before it waits. The others read them after
+                // that, so the launch that stores this step's rows can be part of the chain.
+                early: self.fused.map(|_| self.cache.span),
                 fill: Fill::Anywhere,
             },
         })
