@@ -49,6 +49,8 @@ layout(push_constant, scalar) uniform Push {
     MatmulArgs args;
 } push;
 
+#include "include/sharing.glsl"
+
 const uint LANES = 32;
 const uint SUBGROUPS = LOCAL / LANES;
 const uint STACKED = SUBGROUPS / SLICES;
@@ -69,18 +71,9 @@ const uint STRIPS = SLICES > 1 ? SUBGROUPS * LEFTS * LANES : 1;
 // Parts of a tile that are loaded together when they are added.
 const uint PARTS_TOGETHER = 8;
 
-// Counters at the front of the scratch memory.
-const uint COUNTERS = 4096;
-
 shared uvec4 staged[2 * STAGE];
 shared vec4 strips[STRIPS];
 shared float token_scales[TOKENS];
-shared uint finished;
-
-// Barriers make what is written visible: no access needs to bypass a cache by itself.
-layout(buffer_reference, scalar, buffer_reference_align = 16) nonprivate buffer Parts { vec4 at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Counters { uint at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 2) nonprivate buffer OutputHalves { float16_t at[]; };
 
 #define Left coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
 #define Right coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
@@ -258,15 +251,6 @@ void multiply(const uint stage, const uint step, const uint group) {
     }
 }
 
-// Stores an output as a half, unless it is beyond the edges. If lanes swapped theirs to store two at a time, that would take
-// registers that cost a workgroup its place: 77 instead of 54 us for gate and up of Gemma 3 27B and 16 tokens on an H200.
-void store_half(const uint feature, const uint token, const float value) {
-    if (feature < push.args.features && token < push.args.tokens) {
-        OutputHalves(matmul_half(push.args, feature, token)).at[0] = float16_t(value);
-        if (feature == 0) MatmulFloats(push.args.out1).at[token] = push.args.unit;
-    }
-}
-
 // Stores the outputs of eight tokens in this subgroup's features, except beyond the edges.
 void store_outputs(const uint tile, const uint right, const vec4 values[LEFTS]) {
     const uint within = right * 8 + lane % 4 * 2;
@@ -307,29 +291,6 @@ uint first_unit(const uint workgroup) {
 uint part_at(const uint workgroup, const bool begins, const uint right) {
     const uint place = 2 * workgroup + (begins ? 1 : 0);
     return ((place * RIGHTS + right) * STACKED + stacked) * (LEFTS * LANES) + lane;
-}
-
-Parts parts() {
-    return Parts(push.args.scratch + COUNTERS * 4);
-}
-
-// Returns whether this is the last of the workgroups that share a tile to get here; all of them then see what the others wrote.
-// The barriers order a workgroup's accesses with those of its first invocation, the atomic orders that one's with those of the
-// device: each device-wide fence takes about half a microsecond.
-bool is_last(const uint counter, const uint sharers) {
-    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
-                   gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
-    if (gl_LocalInvocationIndex == 0) {
-        Counters counters = Counters(push.args.scratch);
-        const uint before = atomicAdd(counters.at[counter], 1, gl_ScopeDevice, gl_StorageSemanticsBuffer,
-                                      gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
-        finished = before + 1;
-        // The next dispatch counts from 0 again.
-        if (finished == sharers) counters.at[counter] = 0;
-    }
-    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
-                   gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
-    return finished == sharers;
 }
 
 // Adds the parts of a tile in the order of the workgroups, the first of which begins it.

@@ -43,20 +43,15 @@ layout(push_constant, scalar) uniform Push {
     MatmulArgs args;
 } push;
 
+#include "include/sharing.glsl"
+
 const uint LANES = 32;
 const uint SUBGROUPS = LOCAL / LANES;
 // Outputs of a tile along the features.
 const uint TILE_FEATURES = GATED != 0 ? 8 : 16;
-// Counters at the front of the scratch memory.
-const uint COUNTERS = 4096;
 
 // The sums of each subgroup, of this tile and the one before.
 shared vec4 strips[2 * SUBGROUPS * LANES];
-shared uint finished;
-
-layout(buffer_reference, scalar, buffer_reference_align = 16) nonprivate buffer Parts { vec4 at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Counters { uint at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 2) nonprivate buffer OutputHalves { float16_t at[]; };
 
 #define Left coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
 #define Right coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
@@ -156,14 +151,6 @@ void multiply(const uint group) {
     }
 }
 
-// Stores an output as a half, unless it is beyond the edges.
-void store_half(const uint feature, const uint token, const float value) {
-    if (feature < push.args.features && token < push.args.tokens) {
-        OutputHalves(matmul_half(push.args, feature, token)).at[0] = float16_t(value);
-        if (feature == 0) MatmulFloats(push.args.out1).at[token] = push.args.unit;
-    }
-}
-
 // Stores the outputs of a tile from its sums.
 void store_outputs(const uint tile, vec4 value) {
     const uint token = lane % 4 * 2;
@@ -190,32 +177,8 @@ void store_outputs(const uint tile, vec4 value) {
     }
 }
 
-Parts parts() {
-    return Parts(push.args.scratch + COUNTERS * 4);
-}
-
 uint part_at(const uint tile, const uint part) {
     return (tile * PARTS + part) * LANES + lane;
-}
-
-// Returns whether this is the last of the workgroups that share tiles to get here; all its invocations then see what the others
-// wrote. The barriers order the workgroup's accesses with those of its first invocation, the atomic orders that one's with
-// those of the device.
-bool is_last() {
-    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
-                   gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
-    if (gl_LocalInvocationIndex == 0) {
-        Counters counters = Counters(push.args.scratch);
-        const uint counter = gl_WorkGroupID.x / PARTS;
-        const uint before = atomicAdd(counters.at[counter], 1, gl_ScopeDevice, gl_StorageSemanticsBuffer,
-                                      gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
-        finished = before + 1;
-        // The next dispatch counts from 0 again.
-        if (finished == PARTS) counters.at[counter] = 0;
-    }
-    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
-                   gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
-    return finished == PARTS;
 }
 
 // Adds the parts of this workgroup's tiles, in their order.
@@ -273,7 +236,7 @@ void work() {
         stage ^= 1;
         tile += stride;
     }
-    if (PARTS > 1 && is_last()) add_parts(tiles, stride);
+    if (PARTS > 1 && is_last(gl_WorkGroupID.x / PARTS, PARTS)) add_parts(tiles, stride);
 }
 
 void main() {

@@ -12,9 +12,11 @@
 //! link: workgroups of the dispatches before that are not done, patience, address of `failed`   u32, u32, u64; 256 bytes apart
 //! ```
 //!
-//! What a kernel reads before it waits, or by loads that do not bypass all caches (`early` of its
-//! link), must not be written in the same chain: the chain ends before such a dispatch. A chain
-//! also ends where workgroups have to be spread evenly over the cores ([`Fill`]).
+//! What a kernel reads before it waits (`early` of its link) must not be written in the same chain:
+//! the chain ends before such a dispatch. A chain also ends where workgroups have to be spread
+//! evenly over the cores ([`Fill`]). Loads after the wait bypass the caches of single cores, except
+//! for keys and values: nothing in a chain reads a row of them before it is stored, so none of
+//! these caches has an older state of it.
 //!
 //! Vulkan promises no progress between workgroups. Chains work on devices that start workgroups in
 //! the order of their dispatches, so that a workgroup that others wait for already has its place;

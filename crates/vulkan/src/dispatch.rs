@@ -80,8 +80,7 @@ pub enum Link {
         /// Where its arguments hold the link's address, in bytes from the first argument.
         offset: usize,
         /// Memory that no earlier dispatch of its chain may have written, because it is read before
-        /// the wait, or by loads that the cache of a single core may serve. Weights and what the
-        /// host writes do not count.
+        /// the wait. Weights and what the host writes do not count.
         early: Option<Span>,
         /// How its workgroups fill the device.
         fill: Fill,

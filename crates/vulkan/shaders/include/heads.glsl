@@ -140,24 +140,24 @@ vec4 head_keep(const uint place, const uint quad, const bool stores, const uint6
     const bool whole = DIM % 4u == 0u || quad < HEAD_QUADS - 1u;
     const uint index = at * HEAD_HALF + 2u * quad;
     if (KV == KV_F32) {
-        if (stores) KvVec2s(part).at[index] = value.xy;
-        if (stores && whole) KvVec2s(part).at[index + 1u] = value.zw;
+        if (stores) ActiveVec2s(part).at[index] = value.xy;
+        if (stores && whole) ActiveVec2s(part).at[index + 1u] = value.zw;
     } else if (KV == KV_F16) {
         const uvec4 bits = uvec4(kv_half_bits(value.x), kv_half_bits(value.y), kv_half_bits(value.z), kv_half_bits(value.w));
         const uvec2 words = bits.xz | bits.yw << 16;
-        if (stores) Words(part).at[index] = words.x;
-        if (stores && whole) Words(part).at[index + 1u] = words.y;
+        if (stores) ActiveWords(part).at[index] = words.x;
+        if (stores && whole) ActiveWords(part).at[index + 1u] = words.y;
         value = vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
     } else {
         const vec2 scaling = head_scaling(place, quad);
         const ivec4 codes = kv_codes_of(value, scaling.y);
         if (stores) {
             const uvec4 bytes = uvec4(codes) & 0xFFu;
-            KvShorts(part).at[index] = uint16_t(bytes.x | bytes.y << 8);
-            if (whole) KvShorts(part).at[index + 1u] = uint16_t(bytes.z | bytes.w << 8);
+            KvStores(part).at[index] = uint16_t(bytes.x | bytes.y << 8);
+            if (whole) KvStores(part).at[index + 1u] = uint16_t(bytes.z | bytes.w << 8);
             if (quad % HEAD_GROUP_QUADS == 0u) {
                 const uint scale = KV_BLOCK * HEAD_HALF + at * KV_GROUPS + quad / HEAD_GROUP_QUADS;
-                KvShorts(part).at[scale] = uint16_t(kv_half_bits(scaling.x));
+                KvStores(part).at[scale] = uint16_t(kv_half_bits(scaling.x));
             }
         }
         value = vec4(codes) * scaling.x;

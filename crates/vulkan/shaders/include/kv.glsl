@@ -9,7 +9,8 @@
 
 layout(buffer_reference, scalar, buffer_reference_align = 2) buffer KvShorts { uint16_t at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 1) buffer KvBytes { int8_t at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 8) buffer KvVec2s { vec2 at[]; };
+// What is stored may be read by the next dispatch of a chain.
+layout(buffer_reference, scalar, buffer_reference_align = 2) coherent buffer KvStores { uint16_t at[]; };
 
 const uint KV_F32 = 0u;
 const uint KV_F16 = 1u;

@@ -68,7 +68,6 @@ mod shape;
 mod tests;
 
 pub use fragment::FragmentShape;
-pub(crate) use fragment::LARGE;
 pub use launch::MatmulLaunch;
 pub use probe::Instruction;
 pub use resident::ResidentShape;

@@ -9,7 +9,7 @@ use super::graph::ProductKernel;
 use super::tuning::Shapes;
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::kernels::attention::{AttendDecodeShape, AttendMatrixShape, Attention, DecodeLaunch};
-use crate::kernels::matmul::{LARGE, MatmulShape};
+use crate::kernels::matmul::MatmulShape;
 use crate::kernels::matvec::WIDTH_MAX;
 use crate::kernels::operand::{GROUP, OperandKind};
 use crate::kernels::product::ProductLaunch;
@@ -31,20 +31,12 @@ pub(super) struct Selection {
     context: usize,
     /// How caches are stored.
     kv: KvType,
-    /// Whether gate and up are large.
-    large: bool,
     /// Gates of gated products after a norm, which bounds how large their results can be.
     bounded: BTreeSet<WeightId>,
 }
 
 impl Selection {
     pub(super) fn new(capabilities: &Capabilities, plan: &Plan, options: &ProgramOptions) -> Self {
-        let elements = |op: &Op| match op {
-            Op::GatedMatMul { gate, .. } => {
-                2 * plan.weight(*gate).rows * plan.weight(*gate).columns
-            }
-            _ => 0,
-        };
         let gate = |op: &Op| match op {
             Op::GatedMatMul { gate, .. } => Some(*gate),
             _ => None,
@@ -52,7 +44,6 @@ impl Selection {
         let gates = plan.steps.iter().filter_map(|step| gate(&step.op));
         Self {
             bounded: gates.filter(|&gate| norm_before(plan, gate).is_some()).collect(),
-            large: plan.steps.iter().any(|step| elements(&step.op) >= LARGE),
             capabilities: capabilities.clone(),
             shapes: Shapes::default(),
             context: options.context,
@@ -118,20 +109,14 @@ impl Selection {
         rows <= self.narrow_rows(format)
     }
 
-    /// Returns whether products of two rows are quicker on matrix units: those of large matrices
-    /// are, if the layout of the matrix units is known.
-    fn prefers_fragments(&self) -> bool {
-        self.capabilities.fragments && self.large
-    }
-
     /// Returns the most rows for the matrix-vector kernels. Matrix units take over as soon as the
-    /// matrix-vector kernel is no longer bound by the bytes of the weights: two rows of Gemma 3 27B
-    /// in Q4_0 take an H200 9.9 ms with it and 8.8 ms on matrix units whose layout is known, those
-    /// of 4B 2.6 ms and 2.9 ms.
+    /// matrix-vector kernel is no longer bound by the bytes of the weights: from two rows on if
+    /// their layout is known, so that activations stay in registers
+    /// (`docs/benchmarks/gpu-kernels.md`).
     fn narrow_rows(&self, format: Format) -> usize {
         let units = MatmulShape::operand_for(&self.capabilities, format) == OperandKind::Halves;
         match self.capabilities.kind {
-            DeviceKind::Discrete | DeviceKind::Virtual if units && self.prefers_fragments() => 1,
+            DeviceKind::Discrete | DeviceKind::Virtual if units && self.capabilities.fragments => 1,
             DeviceKind::Discrete | DeviceKind::Virtual if units => 2,
             _ => WIDTH_MAX,
         }

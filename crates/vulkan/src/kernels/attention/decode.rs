@@ -54,11 +54,14 @@ impl AttendDecodeShape {
             _ => QUERIES_MAX,
         };
         let queries = divisor_up_to(attention.shared(), most);
-        // 16 positions of an f16 cache at a time.
-        let local = (2 * heads.dim as u32).next_power_of_two().clamp(64, 512);
+        let groups = rows.max(1) * heads.query / queries;
+        // 16 positions of an f16 cache at a time, or 32 where each core has one workgroup at most:
+        // few large shares are joined sooner than many small ones.
+        let is_few = large && groups <= capabilities.cores_or_guess() as usize;
+        let positions = if is_few { 32 } else { 16 };
+        let local = (positions * heads.dim as u32 / 8).next_power_of_two().clamp(64, 512);
         let most = if large && queries <= 2 { 512 } else { 256 };
         let local = if software { 32 } else { local.min(most) };
-        let groups = rows.max(1) * heads.query / queries;
         // As many workgroups as keep the memory of such a device busy, but no more than run at the
         // same time.
         let wanted = match capabilities.kind {
@@ -312,10 +315,9 @@ impl DecodeLaunch {
             writes,
             link: Link::Able {
                 offset: std::mem::offset_of!(DecodeArgs, chain),
-                // A fused launch reads keys and values of other positions before it waits. The
-                // others read what the launch before them stored, by loads that the cache of a
-                // single core may serve, so a barrier has to stand between.
-                early: Some(self.cache.span),
+                // A fused launch reads keys and values before it waits. The others read them after
+                // that, so the launch that stores this step's rows can be part of the chain.
+                early: self.fused.map(|_| self.cache.span),
                 fill: Fill::Anywhere,
             },
         })

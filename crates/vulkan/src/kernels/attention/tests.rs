@@ -616,3 +616,17 @@ fn shapes_exist_for_the_heads_of_real_models() {
     let attention = Attention { heads: heads(2, 1, 64), scale: 1.0, window: None };
     assert_eq!(AttendMatrixShape::suited(&capabilities, &attention), None);
 }
+
+/// Needs no device: with few rows of Gemma 3 27B there is about one workgroup for each core of an
+/// H200, as large as they come.
+#[test]
+fn few_rows_get_few_large_workgroups() {
+    let capabilities = crate::capabilities::presets::h200();
+    let heads = Heads { query: 32, kv: 16, dim: 128 };
+    let attention = Attention { heads, scale: 1.0, window: None };
+    for (rows, splits, local) in [(1, 8, 512), (2, 4, 512), (4, 2, 512), (8, 1, 512), (16, 1, 256)]
+    {
+        let shape = AttendDecodeShape::suited(&capabilities, &attention, rows);
+        assert_eq!((shape.splits, shape.local), (splits, local), "{rows} rows");
+    }
+}

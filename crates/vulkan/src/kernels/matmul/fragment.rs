@@ -151,7 +151,7 @@ const Q6_K: Layouts = &[
 
 /// Least weights of a large matrix: `gate` and `up` of Gemma 3 27B have 231 million together,
 /// `down` 116, query, key and value 44; `gate` and `up` of 4B have 52.
-pub(crate) const LARGE: usize = 1 << 26;
+const LARGE: usize = 1 << 26;
 /// Least weights of a matrix that is not small: `output` of Gemma 3 27B has 22 million.
 const MEDIUM: usize = 1 << 24;
 
