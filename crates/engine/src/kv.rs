@@ -369,6 +369,17 @@ impl KvCache {
         Ok(())
     }
 
+    /// Gives back the blocks of a running sequence that hold only positions from `end` on, which
+    /// was reserved and is not needed; `end` is at least its length.
+    pub fn give_back(&mut self, slot: usize, end: usize) {
+        debug_assert!(end >= self.slots[slot].length, "position {end} counts");
+        while self.slots[slot].blocks.len() > end.div_ceil(BLOCK) {
+            let Some(block) = self.slots[slot].blocks.pop() else { return };
+            self.let_go(block);
+            self.pool.release(block);
+        }
+    }
+
     /// Makes `blocks` blocks free, or all that only ended sequences hold if these are fewer. The
     /// oldest lose their caches first, as in [`KvCache::reserve`].
     pub fn make_free(&mut self, blocks: usize) {
@@ -517,13 +528,16 @@ impl KvCache {
         *owners += 1;
     }
 
+    /// Removes a running owner from a block.
+    fn let_go(&mut self, block: u32) {
+        let owners = &mut self.running_owners[block as usize];
+        *owners -= 1;
+        self.running_blocks -= usize::from(*owners == 0);
+    }
+
     /// Removes one running owner from each block of a slot.
     fn drop_holds(&mut self, slot: usize) {
-        for &block in &self.slots[slot].blocks {
-            let owners = &mut self.running_owners[block as usize];
-            *owners -= 1;
-            self.running_blocks -= usize::from(*owners == 0);
-        }
+        (0..self.slots[slot].blocks.len()).for_each(|at| self.let_go(self.slots[slot].blocks[at]));
     }
 
     fn oldest_ended(&self) -> Option<usize> {

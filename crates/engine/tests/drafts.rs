@@ -186,6 +186,34 @@ fn a_model_that_knows_the_text_is_always_right() {
     assert!(2 * runs(&drafted_runs) < runs(&plain_runs), "{}", runs(&drafted_runs));
 }
 
+/// A model whose context is shorter than texts, and has few blocks.
+#[test]
+fn texts_may_outgrow_the_drafters_context() {
+    let (mut plain, _) = engine();
+    let (mut drafted, _) = engine();
+    let mut sizes = options(96, 2, 16);
+    sizes.blocks = 4;
+    let fake = Fake::new(sizes, &[5, 20]);
+    let drafter = Sound(ModelDrafter::new(Box::new(fake)));
+    drafted.set_drafts(Drafts { lookup: false, drafter: Some(Box::new(drafter)) });
+    let (expected, found) = (run(&mut plain, requests().0), run(&mut drafted, requests().0));
+    for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        assert_same(found, expected, index);
+    }
+    let accepted: usize = found.iter().map(|text| text.statistics.accepted_tokens).sum();
+    assert!(accepted > 100, "{accepted} guesses accepted");
+}
+
+/// A drafter that must not fail.
+struct Sound(ModelDrafter);
+
+impl Drafter for Sound {
+    fn draft(&mut self, asks: &[Ask<'_>], guesses: &mut [Vec<u32>]) -> Result<(), BackendError> {
+        self.0.draft(asks, guesses).expect("it is never asked for what it has no room for");
+        Ok(())
+    }
+}
+
 /// Guesses that are wrong in every way.
 struct Wrong(ChaCha8Rng);
 
@@ -326,6 +354,45 @@ impl Drafter for Drawing {
         }
         Ok(())
     }
+}
+
+/// Guesses what the chain says most likely, a number of times, and then nothing.
+struct Falling {
+    next: Vec<u32>,
+    left: usize,
+}
+
+impl Drafter for Falling {
+    fn draft(&mut self, asks: &[Ask<'_>], guesses: &mut [Vec<u32>]) -> Result<(), BackendError> {
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 {
+            return Ok(());
+        }
+        for (ask, guesses) in asks.iter().zip(guesses) {
+            let mut last = *ask.tokens.last().expect("there is a token");
+            for _ in 0..ask.most {
+                last = self.next[last as usize];
+                guesses.push(last);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The most likely text of a chain repeats itself, so that guesses are found in it.
+#[test]
+fn what_is_found_serves_where_a_drafter_gives_nothing() {
+    let chain = Chain::new(4000);
+    let largest = |row: &Vec<f64>| (0..STATES).max_by(|&a, &b| row[a].total_cmp(&row[b]));
+    let next = chain.probabilities().iter().map(|row| largest(row).unwrap_or(0) as u32).collect();
+    let clock = Arc::clone(&chain.runs);
+    let mut engine = Engine::from_program(Box::new(chain));
+    engine.set_clock(move || Duration::from_millis(clock.load(Ordering::Relaxed) as u64));
+    let drafter = Falling { next, left: 40 };
+    engine.set_drafts(Drafts { lookup: true, drafter: Some(Box::new(drafter)) });
+    let text = run(&mut engine, vec![Request::new(vec![0], 3000)]).remove(0);
+    let accepted = text.statistics.accepted_tokens;
+    assert!(accepted > 2400, "{accepted} of {} tokens were guessed", text.tokens.len());
 }
 
 /// Pearson's statistic of the pairs in a text against the chain's probabilities. With 56 degrees of

@@ -84,12 +84,29 @@ impl ModelDrafter {
             let Some(seat) = self.seat_of(ask)? else { continue };
             self.keep_right_guesses(seat, ask.tokens);
             let missing = ask.tokens.len() - self.kv.length(seat);
-            if missing <= free && self.kv.reserve(seat, ask.tokens.len() + ask.most).is_ok() {
+            if missing <= free && self.reserve(seat, ask.tokens.len() + ask.most) {
                 free -= missing;
                 self.parties.push(Party { ask: index, seat, stream: ask.stream.clone() });
             }
         }
         Ok(())
+    }
+
+    /// Makes room for the positions of a seat up to `end`. Seats of sequences that are not in this
+    /// draft, which may have ended, give way, the one that was asked for longest ago first. Returns
+    /// whether there is room.
+    fn reserve(&mut self, seat: usize, end: usize) -> bool {
+        while self.kv.reserve(seat, end).is_err() {
+            let is_idle =
+                |&idle: &usize| self.seats[idle].id.is_some() && self.seats[idle].used < self.clock;
+            let idle = (0..self.seats.len()).filter(is_idle);
+            let Some(oldest) = idle.min_by_key(|&seat| self.seats[seat].used) else {
+                return false;
+            };
+            self.seats[oldest].id = None;
+            self.kv.release(oldest, true);
+        }
+        true
     }
 
     /// Returns the seat of a sequence, which may be new; `None` if all belong to sequences of this
@@ -99,10 +116,15 @@ impl ModelDrafter {
         let Facts { plan, options, .. } = self.program.facts();
         let vocabulary = plan.output(0).columns;
         let knows = |tokens: &[u32]| tokens.iter().all(|&token| (token as usize) < vocabulary);
+        let known = seats.iter().position(|seat| seat.id == Some(ask.id));
         if ask.tokens.len() + ask.most > options.context {
+            // It grows only, so its seat is of no further use to it.
+            if let Some(known) = known {
+                seats[known].id = None;
+                kv.release(known, true);
+            }
             return Ok(None);
         }
-        let known = seats.iter().position(|seat| seat.id == Some(ask.id));
         let held = known.map_or(0, |seat| seats[seat].tokens.len());
         // The model that it guesses for may have more ids.
         if !ask.tokens.get(held..).is_none_or(knows) {
@@ -161,7 +183,7 @@ impl ModelDrafter {
                 continue;
             };
             let done = self.kv.length(seat);
-            if ask.tokens.len() - done <= width || self.kv.reserve(seat, done + width).is_err() {
+            if ask.tokens.len() - done <= width || !self.reserve(seat, done + width) {
                 continue;
             }
             let piece = &ask.tokens[done..done + width];

@@ -187,6 +187,9 @@ impl Engine {
             }
             if self.drop_guesses() {
                 // No sequence gives way for guesses.
+                for pick in &self.picks[..=at] {
+                    self.kv.give_back(pick.slot, self.kv.length(pick.slot) + pick.rows);
+                }
                 continue;
             }
             debug_assert!(self.flights.is_empty(), "sequences in flight cannot give way");

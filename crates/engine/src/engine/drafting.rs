@@ -81,10 +81,8 @@ impl Drafting {
             let (depth, is_drafted) = (choice.depths[index], choice.drafted[index]);
             guesses.of.is_look = choice.looks[index];
             guesses.asked = if is_drafted { depth } else { 0 };
-            guesses.tokens.truncate(depth - guesses.asked);
-            if is_drafted {
-                guesses.of.kind = MODEL;
-            }
+            // What was found serves where a drafter gives nothing.
+            guesses.tokens.truncate(depth);
         }
         let seconds = self.ask_model(places, picks, clock);
         for (pick, guesses) in picks.iter().zip(&self.guesses) {
@@ -146,8 +144,12 @@ impl Drafting {
             // A drafter may have ids that the model does not know.
             let is_known = |guess: &&u32| (**guess as usize) < self.vocabulary;
             let known = list.iter().take(guesses.asked).take_while(is_known).count();
-            let list = &list[..known];
-            guesses.tokens.extend_from_slice(&list[..sequence.possible(list)]);
+            let possible = sequence.possible(&list[..known]);
+            if possible > 0 {
+                guesses.of.kind = MODEL;
+                guesses.tokens.clear();
+                guesses.tokens.extend_from_slice(&list[..possible]);
+            }
         }
         seconds
     }
@@ -179,7 +181,10 @@ impl Model {
 
     /// Lets the drafter guess.
     fn draft(&mut self, asks: &[Ask<'_>], lists: &mut [Vec<u32>]) {
-        let Err(error) = self.drafter.draft(asks, lists) else { return };
+        let Err(error) = self.drafter.draft(asks, lists) else {
+            self.failures = 0;
+            return;
+        };
         lists.iter_mut().for_each(Vec::clear);
         self.failures = (self.failures + 1).min(FAILURES_MAX);
         self.pause = PAUSE << (self.failures - 1);

@@ -148,6 +148,21 @@ fn overwritten_positions_neither_count_nor_keep_blocks() {
 }
 
 #[test]
+fn what_was_reserved_and_is_not_needed_is_given_back() {
+    let mut kv = KvCache::new(shape(2, 4, 128, Vec::new()));
+    kv.lease(30, |_| 0).unwrap();
+    fill(&mut kv, 0, 30);
+    kv.reserve(0, 100).unwrap();
+    kv.give_back(0, 33);
+    kv.check_integrity().unwrap();
+    assert_eq!((kv.blocks(0).len(), kv.free_blocks(), kv.running_blocks()), (2, 2, 2));
+    kv.give_back(0, 33);
+    kv.give_back(0, 30);
+    kv.check_integrity().unwrap();
+    assert_eq!((kv.blocks(0).len(), kv.length(0)), (1, 30));
+}
+
+#[test]
 fn a_second_cut_remembers_the_first_sequence() {
     let ring = Ring { window: 5, length: 32 };
     let mut kv = KvCache::new(shape(1, 8, 256, vec![ring]));
