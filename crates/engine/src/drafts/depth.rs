@@ -6,7 +6,7 @@
 //! it is told.
 //!
 //! Where nothing pays, nothing is guessed. Now and then a sequence without guesses gets one, to
-//! look whether that still holds: looks lose at most one percent of the time.
+//! look whether that still holds: looks may lose 0.75 % of the time.
 
 pub(crate) mod acceptance;
 mod costs;

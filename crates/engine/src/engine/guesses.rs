@@ -60,8 +60,8 @@ impl Engine {
         had_some
     }
 
-    /// Learns from a step that has landed. `rows` are its rows, `busy` is its time in seconds;
-    /// `None` for a step with rows of prompts.
+    /// Learns from a step that has landed. `plain` are its rows and its time in seconds, `None` if
+    /// it had rows of prompts.
     pub(super) fn note_guesses(&mut self, plain: Option<(usize, f64)>) {
         let Some(drafting) = &mut self.drafting else { return };
         if let Some((rows, busy)) = plain {
