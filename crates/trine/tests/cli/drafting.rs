@@ -166,7 +166,7 @@ fn answers_are_the_same_with_drafts_and_without() {
 }
 
 #[test]
-#[ignore = "takes a minute: for changes of drafts"]
+#[ignore = "takes minutes: for changes of drafts"]
 fn a_thousand_answers_are_the_same_with_drafts_and_without() {
     compare(1000);
 }
