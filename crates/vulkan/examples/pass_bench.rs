@@ -5,7 +5,7 @@
 //!            [--fill 512] [--tune] [--device NAME]
 //! ```
 //!
-//! `--sequences` are steps of one row of each of so many sequences, `--rows` steps of so many rows
+//! `--sequences N` measures steps of one row of each of N sequences, `--rows N` steps of N rows
 //! of one sequence. Every row has logits, of which the device finds the largest. Times are medians
 //! of a step in each round, after `--depth` positions, which are filled in steps of `--fill` rows;
 //! rounds go through all tests in turn. Shapes of kernels come from the static tables, or with

@@ -2,7 +2,7 @@
 
 /// The weight of the latest time in the average of its size, once there are more than this many.
 const LATEST: f64 = 0.1;
-/// A time counts as at most this many times the average and at least one of so many parts of it.
+/// The most by which a time counts as longer or shorter than the average, as a factor.
 const OUTLIER: f64 = 1.25;
 /// The times in a row beyond the same bound after which the latest counts as it is: what the
 /// average was made of holds no more.
