@@ -8,6 +8,10 @@
 //! tiles    first row, rows (consecutive rows of one sequence)   4 x u32 each, the last two 0
 //! tables   block tables of the sequences, one after the other   u32 each
 //! ```
+//!
+//! A kernel has a workgroup for each row that its recording has room for. Those without a row in
+//! the step look up their row's number and what stands at it before they know that they have none,
+//! so every number of a row, written by this step or not, is one of the frame's.
 
 use trine_backend::{BLOCK, Batch, ProgramOptions};
 
@@ -64,7 +68,9 @@ pub(super) struct Frame {
 
 impl Frame {
     pub(super) fn new(layout: FrameLayout, buffer: Buffer) -> Self {
-        Self { layout, buffer, image: vec![0; layout.bytes / 4] }
+        let image = vec![0; layout.bytes / 4];
+        buffer.write(0, bytemuck::cast_slice(&image));
+        Self { layout, buffer, image }
     }
 
     pub(super) fn addresses(&self) -> StepAddresses {
@@ -120,5 +126,49 @@ impl Frame {
         for part in parts {
             self.buffer.write(part.start as u64, &bytes[part]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trine_backend::SequenceView;
+    use trine_model::{KvType, Width};
+
+    use super::*;
+    use crate::testing::{gpu, poisoned};
+
+    #[test]
+    fn rows_that_a_step_does_not_have_are_rows_of_the_frame() {
+        let width = Width { tokens: 5, outputs: 4 };
+        let options =
+            ProgramOptions { width, kv: KvType::F16, context: 64, sequences: 1, blocks: 2 };
+        let layout = FrameLayout::new(&options);
+        let mut frame = Frame::new(layout, poisoned(&gpu(), layout.bytes as u64));
+        let batch = Batch {
+            tokens: &[7, 8, 9],
+            positions: &[0, 1, 2],
+            sequence_of: &[0, 0, 0],
+            sequences: &[SequenceView { slot: 0, blocks: &[1] }],
+            outputs: &[2],
+            ahead: &[],
+            bulk_from: 3,
+            inputs: &[],
+            goal: 0,
+        };
+        frame.write(&batch, 2);
+        let words: &[u32] = frame.buffer.values(0, layout.bytes / 4);
+        let outputs = &words[layout.outputs / 4..][..width.outputs];
+        assert_eq!(outputs[0], 2);
+        assert!(outputs.iter().all(|&row| (row as usize) < width.tokens), "{outputs:?}");
+        let tiles = &words[layout.tiles / 4..layout.tables / 4];
+        assert_eq!(tiles[..8], [0, 2, 0, 0, 2, 1, 0, 0]);
+        assert!(tiles.iter().all(|&row| (row as usize) < width.tokens), "{tiles:?}");
+        // Sequences have entries in the tables, which are blocks.
+        let records = &words[RECORD / 4..][..4 * width.tokens];
+        let entries = (layout.bytes - layout.tables) / 4;
+        assert!(records.chunks(4).all(|record| (record[3] as usize) < entries), "{records:?}");
+        let blocks = &words[layout.tables / 4..];
+        assert_eq!(blocks[0], 1);
+        assert!(blocks.iter().all(|&block| (block as usize) < options.blocks), "{blocks:?}");
     }
 }
