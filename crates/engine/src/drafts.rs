@@ -36,12 +36,26 @@ pub struct Ask<'a> {
 
 /// Guesses tokens with a model, which takes time that guesses have to win back.
 pub trait Drafter: Send {
+    /// Returns how many tokens of a sequence's text have to be read before guesses for it can be
+    /// made, beyond those that may come with a draft. 0 for a drafter that keeps nothing of texts.
+    fn unread(&self, _ask: &Ask<'_>) -> usize {
+        0
+    }
+
     /// Appends guesses for each sequence to the list of its index: at most as many as it asks for,
     /// or none. What it appends decides how fast tokens come, never which.
     ///
+    /// Reads at most `readable` of the tokens that [`unread`](Drafter::unread) counts, and returns
+    /// how many it read.
+    ///
     /// # Errors
     /// Returns [`BackendError`] if a device failed. It is asked again later.
-    fn draft(&mut self, asks: &[Ask<'_>], guesses: &mut [Vec<u32>]) -> Result<(), BackendError>;
+    fn draft(
+        &mut self,
+        asks: &[Ask<'_>],
+        readable: usize,
+        guesses: &mut [Vec<u32>],
+    ) -> Result<usize, BackendError>;
 }
 
 /// What an engine guesses with.

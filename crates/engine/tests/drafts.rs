@@ -208,9 +208,18 @@ fn texts_may_outgrow_the_drafters_context() {
 struct Sound(ModelDrafter);
 
 impl Drafter for Sound {
-    fn draft(&mut self, asks: &[Ask<'_>], guesses: &mut [Vec<u32>]) -> Result<(), BackendError> {
-        self.0.draft(asks, guesses).expect("it is never asked for what it has no room for");
-        Ok(())
+    fn unread(&self, ask: &Ask<'_>) -> usize {
+        self.0.unread(ask)
+    }
+
+    fn draft(
+        &mut self,
+        asks: &[Ask<'_>],
+        readable: usize,
+        guesses: &mut [Vec<u32>],
+    ) -> Result<usize, BackendError> {
+        let read = self.0.draft(asks, readable, guesses);
+        Ok(read.expect("it is never asked for what it has no room for"))
     }
 }
 
@@ -218,12 +227,17 @@ impl Drafter for Sound {
 struct Wrong(ChaCha8Rng);
 
 impl Drafter for Wrong {
-    fn draft(&mut self, asks: &[Ask<'_>], guesses: &mut [Vec<u32>]) -> Result<(), BackendError> {
+    fn draft(
+        &mut self,
+        asks: &[Ask<'_>],
+        _: usize,
+        guesses: &mut [Vec<u32>],
+    ) -> Result<usize, BackendError> {
         for (ask, guesses) in asks.iter().zip(guesses) {
             let count = self.0.next_u64() as usize % (ask.most + 1);
             guesses.extend((0..count).map(|_| self.0.next_u64() as u32 % VOCABULARY as u32));
         }
-        Ok(())
+        Ok(0)
     }
 }
 
@@ -344,7 +358,12 @@ impl Drawing {
 }
 
 impl Drafter for Drawing {
-    fn draft(&mut self, asks: &[Ask<'_>], guesses: &mut [Vec<u32>]) -> Result<(), BackendError> {
+    fn draft(
+        &mut self,
+        asks: &[Ask<'_>],
+        _: usize,
+        guesses: &mut [Vec<u32>],
+    ) -> Result<usize, BackendError> {
         for (ask, guesses) in asks.iter().zip(guesses) {
             let mut last = *ask.tokens.last().expect("there is a token");
             for _ in 0..ask.most.min(4) {
@@ -352,7 +371,7 @@ impl Drafter for Drawing {
                 guesses.push(last);
             }
         }
-        Ok(())
+        Ok(0)
     }
 }
 
@@ -363,10 +382,15 @@ struct Falling {
 }
 
 impl Drafter for Falling {
-    fn draft(&mut self, asks: &[Ask<'_>], guesses: &mut [Vec<u32>]) -> Result<(), BackendError> {
+    fn draft(
+        &mut self,
+        asks: &[Ask<'_>],
+        _: usize,
+        guesses: &mut [Vec<u32>],
+    ) -> Result<usize, BackendError> {
         self.left = self.left.saturating_sub(1);
         if self.left == 0 {
-            return Ok(());
+            return Ok(0);
         }
         for (ask, guesses) in asks.iter().zip(guesses) {
             let mut last = *ask.tokens.last().expect("there is a token");
@@ -375,7 +399,7 @@ impl Drafter for Falling {
                 guesses.push(last);
             }
         }
-        Ok(())
+        Ok(0)
     }
 }
 
@@ -489,7 +513,12 @@ struct Informed {
 }
 
 impl Drafter for Informed {
-    fn draft(&mut self, asks: &[Ask<'_>], guesses: &mut [Vec<u32>]) -> Result<(), BackendError> {
+    fn draft(
+        &mut self,
+        asks: &[Ask<'_>],
+        _: usize,
+        guesses: &mut [Vec<u32>],
+    ) -> Result<usize, BackendError> {
         for (ask, guesses) in asks.iter().zip(guesses) {
             let mut tokens = ask.tokens.to_vec();
             for _ in 0..ask.most {
@@ -502,7 +531,7 @@ impl Drafter for Informed {
                 tokens.push(guess as u32);
             }
         }
-        Ok(())
+        Ok(0)
     }
 }
 

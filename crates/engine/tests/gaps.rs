@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fake::{Fake, options};
 use timed::{Cost, Timed, costs};
-use trine_engine::{Engine, Event, Request, SequenceId, Update};
+use trine_engine::{Drafter, Drafts, Engine, Event, ModelDrafter, Request, SequenceId, Update};
 
 const CONTEXT: usize = 2048;
 const WIDTH: usize = 256;
@@ -38,6 +38,20 @@ impl Simulation {
         let fake = Fake::new(sizes, &[]);
         let (engine, clock) = Timed::engine(fake, cost);
         Self { engine, clock, streams: HashMap::new(), longest: 0, made: 0 }
+    }
+
+    /// The same with a drafter that is always right and takes a tenth of the time of the model, and
+    /// the rows that the drafter has run.
+    fn drafted(cost: Cost, sequences: usize) -> (Self, Arc<AtomicU64>) {
+        let mut simulation = Self::new(cost, sequences);
+        let fake = Fake::new(options(CONTEXT, sequences, WIDTH), &[]);
+        let cost = Cost { weights: cost.weights / 10, row: cost.row / 10, ..cost };
+        let program = Timed::new(fake, cost, &simulation.clock);
+        let rows = Arc::clone(&program.rows);
+        let drafter: Option<Box<dyn Drafter>> =
+            Some(Box::new(ModelDrafter::new(Box::new(program))));
+        simulation.engine.set_drafts(Drafts { lookup: false, drafter });
+        (simulation, rows)
     }
 
     /// Submits a prompt that begins like no other.
@@ -154,5 +168,27 @@ fn a_long_prompt_less_than_doubles_the_gaps_of_those_who_stay() {
         let alone = simulation.alone(50);
         let beside = simulation.read(1);
         assert!(beside < 2 * alone, "{cost:?}: {beside} ns, alone {alone} ns");
+    }
+}
+
+/// A drafter has to read a prompt too, where its guesses may win back the time.
+#[test]
+fn a_drafters_reading_less_than_doubles_the_gaps_of_streams() {
+    for cost in costs() {
+        let (mut simulation, rows) = Simulation::drafted(cost, 16);
+        simulation.stream(4);
+        let alone = simulation.alone(20);
+        let mut run = |tokens| {
+            let begin = rows.load(Ordering::Relaxed);
+            let id = simulation.submit(PROMPT / 2, tokens);
+            simulation.longest = 0;
+            while !simulation.step().contains(&id) {}
+            (simulation.longest, rows.load(Ordering::Relaxed) - begin)
+        };
+        let (beside, read) = run(40);
+        assert!(beside < 2 * alone, "{cost:?}: {beside} ns, alone {alone} ns");
+        assert!(read > PROMPT as u64 / 3, "{cost:?}: {read} rows");
+        let (_, read) = run(4);
+        assert!(read < PROMPT as u64 / 4, "{cost:?}: {read} rows for four tokens");
     }
 }

@@ -118,8 +118,17 @@ impl Unreliable {
 }
 
 impl Drafter for Unreliable {
-    fn draft(&mut self, asks: &[Ask<'_>], guesses: &mut [Vec<u32>]) -> Result<(), BackendError> {
-        let drafted = self.drafter.draft(asks, guesses);
+    fn unread(&self, ask: &Ask<'_>) -> usize {
+        self.drafter.unread(ask)
+    }
+
+    fn draft(
+        &mut self,
+        asks: &[Ask<'_>],
+        readable: usize,
+        guesses: &mut [Vec<u32>],
+    ) -> Result<usize, BackendError> {
+        let drafted = self.drafter.draft(asks, readable, guesses);
         for (guesses, ask) in guesses.iter_mut().zip(asks) {
             assert!(guesses.len() <= ask.most);
             match self.random.next_u64() % 4 {

@@ -295,23 +295,38 @@ fn data_not_enough_data_at_every_length() {
     }
 }
 
+/// Fails if a file with ten times as many parts takes much longer than ten files: it takes ten
+/// times as long as these if the time grows by the square.
+fn takes_time_in_proportion(parts: usize, bytes_of: impl Fn(usize) -> Vec<u8>) {
+    let seconds = |parts, times| {
+        let bytes = bytes_of(parts);
+        let start = Instant::now();
+        (0..times).for_each(|_| drop(accept(&bytes)));
+        start.elapsed().as_secs_f64()
+    };
+    let (small, large) = (seconds(parts / 10, 10), seconds(parts, 1));
+    assert!(large < 5.0 * small, "{large} s for a file of {parts} parts, {small} s for ten");
+}
+
 #[test]
 fn kv_junk_and_many_tensors_load_in_bounded_time() {
-    let start = Instant::now();
-    let mut junk = Raw::default();
-    for i in 0..60_000_u32 {
-        junk.entries.push(entry(format!("junk.{i}"), 8, &string([b'x'; 150])));
-    }
-    let bytes = junk.bytes();
+    let junk = |count| {
+        let mut junk = Raw::default();
+        for i in 0..count {
+            junk.entries.push(entry(format!("junk.{i}"), 8, &string([b'x'; 150])));
+        }
+        junk.bytes()
+    };
+    let bytes = junk(60_000);
     assert!(bytes.len() > 10_000_000);
     assert_eq!(accept(&bytes).metadata.len(), 60_000);
+    takes_time_in_proportion(60_000, junk);
 
-    let rows = (0..100_000).map(|i| row(format!("t{i}"), &[8], 0, 32 * i)).collect();
-    assert_eq!(accept(&Raw::with_rows(rows, 3_200_000).bytes()).tensors.len(), 100_000);
-
-    let rows = (0..1_000_000).map(|i| row(format!("t{i}"), &[8], 0, 32 * i)).collect();
-    refuse(&Raw::with_rows(rows, 32_000_000).bytes(), "at most 131072");
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    let rows = |count| (0..count).map(|i| row(format!("t{i}"), &[8], 0, 32 * i)).collect();
+    let tensors = |count| Raw::with_rows(rows(count as u64), 32 * count).bytes();
+    assert_eq!(accept(&tensors(100_000)).tensors.len(), 100_000);
+    takes_time_in_proportion(100_000, tensors);
+    refuse(&tensors(1_000_000), "at most 131072");
 }
 
 #[test]

@@ -166,6 +166,16 @@ impl Depths {
         self.passes.note(sequences, seconds);
     }
 
+    /// Returns the seconds of a step with this many rows.
+    pub(crate) fn step_seconds(&self, rows: usize) -> f64 {
+        self.steps.of(rows)
+    }
+
+    /// Returns the seconds of a drafter's pass for this many sequences.
+    pub(crate) fn pass_seconds(&self, sequences: usize) -> f64 {
+        self.passes.of(sequences)
+    }
+
     /// Learns whether the guess of a look was right. If it was, its sequence is looked at again.
     pub(crate) fn note_look(&mut self, is_right: bool) {
         if is_right {

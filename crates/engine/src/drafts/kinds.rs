@@ -8,9 +8,9 @@ const KINDS: usize = lookup::KINDS + 1;
 /// The kind of a model's guesses.
 pub(crate) const MODEL: usize = lookup::KINDS;
 
-/// What a sequence's guesses in a step are.
+/// Where a sequence's guesses in a step come from, and what for.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Guessed {
+pub(crate) struct Origin {
     pub(crate) kind: usize,
     /// Whether they only look whether guessing pays.
     pub(crate) is_look: bool,

@@ -2,7 +2,7 @@
 
 use trine_backend::{BackendError, Facts, Program, SequenceView};
 
-use super::{Ask, Drafter};
+use super::{Ask, Drafter, GUESSES_MAX};
 use crate::events::SequenceId;
 use crate::kv::{KvCache, KvShape};
 use crate::rows::{self, Rows};
@@ -22,9 +22,11 @@ pub struct ModelDrafter {
     rows: Rows,
     workspace: Workspace,
     /// Drafts so far.
-    clock: u64,
+    drafts: u64,
     /// The sequences that take part in a draft; kept for its memory.
     parties: Vec<Party>,
+    /// Those whose texts are read on: index in what is asked, seat, tokens; kept for its memory.
+    readers: Vec<(usize, usize, usize)>,
 }
 
 /// What one of the Program's slots holds.
@@ -38,6 +40,14 @@ struct Seat {
     guesses: Vec<u32>,
     /// The draft in which it was last asked for.
     used: u64,
+}
+
+impl Seat {
+    /// Returns how many tokens a sequence begins with that are in the cache and may serve it.
+    fn common(&self, ask: &Ask<'_>) -> usize {
+        let pairs = self.tokens.iter().zip(ask.tokens);
+        if self.scope == ask.scope { pairs.take_while(|(a, b)| a == b).count() } else { 0 }
+    }
 }
 
 /// A sequence in a draft.
@@ -62,8 +72,9 @@ impl ModelDrafter {
             seats: (0..slots).map(|_| Seat::default()).collect(),
             rows,
             workspace: Workspace::new(vocabulary),
-            clock: 0,
+            drafts: 0,
             parties: Vec::with_capacity(slots),
+            readers: Vec::with_capacity(slots),
             program,
         }
     }
@@ -73,23 +84,38 @@ impl ModelDrafter {
         self.program.as_ref()
     }
 
-    /// Gives each sequence a seat whose cache holds its tokens but for as many as a step takes, and
-    /// notes them as parties. A sequence that needs more waits until a later draft.
-    fn gather(&mut self, asks: &[Ask<'_>]) -> Result<(), BackendError> {
+    /// Gives each sequence a seat, and notes those as parties whose caches lack few tokens, or no
+    /// more than `readable` in all, which is lowered by their number. The others wait until a later
+    /// draft.
+    fn gather(&mut self, asks: &[Ask<'_>], readable: &mut usize) -> Result<(), BackendError> {
         self.parties.clear();
-        self.clock += 1;
+        self.drafts += 1;
+        for ask in asks {
+            // A sequence that is new takes the seat of none of the others.
+            if let Some(seat) = self.seat_with(ask) {
+                self.seats[seat].used = self.drafts;
+            }
+        }
         let width = self.program.facts().options.width;
         let mut free = width.tokens;
         for (index, ask) in asks.iter().enumerate().take(width.outputs) {
             let Some(seat) = self.seat_of(ask)? else { continue };
             self.keep_right_guesses(seat, ask.tokens);
             let missing = ask.tokens.len() - self.kv.length(seat);
-            if missing <= free && self.reserve(seat, ask.tokens.len() + ask.most) {
+            let unread = unread(missing);
+            let fits = missing <= free && unread <= *readable;
+            if fits && self.reserve(seat, ask.tokens.len() + ask.most) {
                 free -= missing;
+                *readable -= unread;
                 self.parties.push(Party { ask: index, seat, stream: ask.stream.clone() });
             }
         }
         Ok(())
+    }
+
+    /// Returns the seat that a sequence has.
+    fn seat_with(&self, ask: &Ask<'_>) -> Option<usize> {
+        self.seats.iter().position(|seat| seat.id == Some(ask.id))
     }
 
     /// Makes room for the positions of a seat up to `end`. Seats of sequences that are not in this
@@ -97,8 +123,9 @@ impl ModelDrafter {
     /// whether there is room.
     fn reserve(&mut self, seat: usize, end: usize) -> bool {
         while self.kv.reserve(seat, end).is_err() {
-            let is_idle =
-                |&idle: &usize| self.seats[idle].id.is_some() && self.seats[idle].used < self.clock;
+            let is_idle = |&idle: &usize| {
+                self.seats[idle].id.is_some() && self.seats[idle].used < self.drafts
+            };
             let idle = (0..self.seats.len()).filter(is_idle);
             let Some(oldest) = idle.min_by_key(|&seat| self.seats[seat].used) else {
                 return false;
@@ -112,11 +139,11 @@ impl ModelDrafter {
     /// Returns the seat of a sequence, which may be new; `None` if all belong to sequences of this
     /// draft, its context is too long, or it has tokens that the model does not know.
     fn seat_of(&mut self, ask: &Ask<'_>) -> Result<Option<usize>, BackendError> {
-        let Self { seats, kv, clock, .. } = self;
+        let known = self.seat_with(ask);
+        let Self { seats, kv, drafts, .. } = self;
         let Facts { plan, options, .. } = self.program.facts();
         let vocabulary = plan.output(0).columns;
         let knows = |tokens: &[u32]| tokens.iter().all(|&token| (token as usize) < vocabulary);
-        let known = seats.iter().position(|seat| seat.id == Some(ask.id));
         if ask.tokens.len() + ask.most > options.context {
             // It grows only, so its seat is of no further use to it.
             if let Some(known) = known {
@@ -132,7 +159,7 @@ impl ModelDrafter {
         }
         if let Some(known) = known {
             if seats[known].tokens.len() < ask.tokens.len() {
-                seats[known].used = *clock;
+                seats[known].used = *drafts;
                 return Ok(Some(known));
             }
             // Its last token was run, but has to be run again.
@@ -140,21 +167,17 @@ impl ModelDrafter {
             kv.release(known, true);
         }
         if seats.iter().all(|seat| seat.id.is_some()) {
-            let idle = (0..seats.len()).filter(|&seat| seats[seat].used < *clock);
+            let idle = (0..seats.len()).filter(|&seat| seats[seat].used < *drafts);
             let Some(oldest) = idle.min_by_key(|&seat| seats[seat].used) else { return Ok(None) };
             seats[oldest].id = None;
             kv.release(oldest, true);
         }
-        let common = |seat: usize| {
-            let Seat { scope, tokens, .. } = &seats[seat];
-            let pairs = tokens.iter().zip(ask.tokens);
-            if *scope == ask.scope { pairs.take_while(|(a, b)| a == b).count() } else { 0 }
-        };
+        let common = |seat: usize| seats[seat].common(ask);
         let Some(lease) = kv.lease(ask.tokens.len(), common) else { return Ok(None) };
         let seat = &mut seats[lease.slot];
         seat.id = Some(ask.id);
         seat.scope = ask.scope;
-        seat.used = *clock;
+        seat.used = *drafts;
         seat.guesses.clear();
         seat.tokens.clear();
         seat.tokens.extend_from_slice(&ask.tokens[..lease.reused]);
@@ -174,29 +197,44 @@ impl ModelDrafter {
         self.kv.advance(seat, right);
     }
 
-    /// Runs a piece of the tokens of one sequence whose cache lacks more than a step takes. It gets
-    /// guesses when less is missing.
-    fn catch_up(&mut self, asks: &[Ask<'_>]) -> Result<(), BackendError> {
+    /// Reads at most `readable` tokens of sequences whose caches lack more than a draft takes.
+    /// They get guesses when little is missing. Returns how many it read.
+    fn catch_up(&mut self, asks: &[Ask<'_>], readable: usize) -> Result<usize, BackendError> {
         let width = self.program.facts().options.width.tokens;
-        for ask in asks {
-            let Some(seat) = self.seats.iter().position(|seat| seat.id == Some(ask.id)) else {
-                continue;
-            };
+        let mut free = readable.min(width);
+        self.rows.clear();
+        self.readers.clear();
+        for (index, ask) in asks.iter().enumerate() {
+            let Some(seat) = self.seat_with(ask) else { continue };
             let done = self.kv.length(seat);
-            if ask.tokens.len() - done <= width || !self.reserve(seat, done + width) {
+            let missing = ask.tokens.len().saturating_sub(done);
+            // The last token is run for its logits.
+            let count = free.min(missing.saturating_sub(1));
+            if unread(missing) == 0 || count == 0 || !self.reserve(seat, done + count) {
                 continue;
             }
-            let piece = &ask.tokens[done..done + width];
-            self.rows.clear();
-            self.rows.push(0, [piece, &[]], done, 0, true);
-            let view = SequenceView { slot: seat as u32, blocks: self.kv.blocks(seat) };
-            let step = self.rows.submit(self.program.as_mut(), std::iter::once(view), 0)?;
-            self.program.wait(step)?;
-            self.kv.advance(seat, piece.len());
-            self.seats[seat].tokens.extend_from_slice(piece);
-            return Ok(());
+            free -= count;
+            let piece = &ask.tokens[done..done + count];
+            self.rows.push(self.readers.len() as u32, [piece, &[]], done, 0, true);
+            self.readers.push((index, seat, count));
         }
-        Ok(())
+        if self.readers.is_empty() {
+            return Ok(0);
+        }
+        let (kv, readers) = (&self.kv, &self.readers);
+        let views = readers
+            .iter()
+            .map(|&(_, seat, _)| SequenceView { slot: seat as u32, blocks: kv.blocks(seat) });
+        let step = self.rows.submit(self.program.as_mut(), views, 0)?;
+        self.program.wait(step)?;
+        for &(index, seat, count) in &self.readers {
+            let done = self.kv.length(seat);
+            let Seat { tokens, guesses, .. } = &mut self.seats[seat];
+            guesses.clear();
+            tokens.extend_from_slice(&asks[index].tokens[done..done + count]);
+            self.kv.advance(seat, count);
+        }
+        Ok(self.readers.iter().map(|&(_, _, count)| count).sum())
     }
 
     /// Runs the rows of one guess for each party and appends the guesses. The first time these are
@@ -250,9 +288,11 @@ impl ModelDrafter {
     fn try_draft(
         &mut self,
         asks: &[Ask<'_>],
+        readable: usize,
         guesses: &mut [Vec<u32>],
-    ) -> Result<(), BackendError> {
-        self.gather(asks)?;
+    ) -> Result<usize, BackendError> {
+        let mut left = readable;
+        self.gather(asks, &mut left)?;
         let deepest = asks.iter().map(|ask| ask.most).max().unwrap_or(0);
         for depth in 0..deepest {
             self.parties
@@ -264,18 +304,39 @@ impl ModelDrafter {
         }
         // All but the last guess of each were run.
         for (ask, guesses) in asks.iter().zip(&*guesses) {
-            let seat = self.seats.iter().position(|seat| seat.id == Some(ask.id));
-            let Some((seat, [run @ .., _])) = seat.zip(Some(guesses.as_slice())) else { continue };
+            let (Some(seat), [run @ .., _]) = (self.seat_with(ask), guesses.as_slice()) else {
+                continue;
+            };
             self.seats[seat].guesses.extend_from_slice(run);
             self.kv.overwrite(seat, run.len());
         }
-        self.catch_up(asks)
+        let read = self.catch_up(asks, left)?;
+        Ok(readable - left + read)
     }
 }
 
+/// Returns how many of the tokens that a cache lacks count as unread: all, unless they are no more
+/// than a step of the model that is drafted for gives.
+fn unread(missing: usize) -> usize {
+    if missing > GUESSES_MAX + 1 { missing } else { 0 }
+}
+
 impl Drafter for ModelDrafter {
-    fn draft(&mut self, asks: &[Ask<'_>], guesses: &mut [Vec<u32>]) -> Result<(), BackendError> {
-        let drafted = self.try_draft(asks, guesses);
+    fn unread(&self, ask: &Ask<'_>) -> usize {
+        let held = match self.seat_with(ask) {
+            Some(seat) => self.kv.length(seat),
+            None => self.kv.reusable(ask.tokens.len(), |seat| self.seats[seat].common(ask)),
+        };
+        unread(ask.tokens.len().saturating_sub(held))
+    }
+
+    fn draft(
+        &mut self,
+        asks: &[Ask<'_>],
+        readable: usize,
+        guesses: &mut [Vec<u32>],
+    ) -> Result<usize, BackendError> {
+        let drafted = self.try_draft(asks, readable, guesses);
         if drafted.is_err() {
             // What the caches hold is unknown.
             for seat in 0..self.seats.len() {

@@ -7,9 +7,10 @@ use super::flight::Landed;
 use super::place::Place;
 use super::sequence::Sequence;
 use crate::drafts::depth::{Chance, Depths, Supply};
-use crate::drafts::kinds::{Averages, Guessed, MODEL};
+use crate::drafts::kinds::{Averages, MODEL, Origin};
 use crate::drafts::lookup::{Found, Lookup};
 use crate::drafts::{Ask, Drafter, Drafts, GUESSES_MAX};
+use crate::pace::Pace;
 use crate::scheduler::Pick;
 
 /// The drafts that are left out after a drafter's first failure; twice as many after each further
@@ -17,6 +18,12 @@ use crate::scheduler::Pick;
 const PAUSE: u32 = 64;
 /// The failures from which on pauses stay the same.
 const FAILURES_MAX: u32 = 8;
+
+/// The part of the tokens to come up to which the steps count in which a drafter reads a text
+/// first. Guesses hardly spare more than half of the steps, and later texts may be shorter.
+const WORTH: f64 = 0.25;
+/// The drafts with reading after which the pace of reading is known.
+const READS: u32 = 8;
 
 /// What an engine guesses with, and what it knows of it.
 pub(super) struct Drafting {
@@ -39,20 +46,30 @@ struct Model {
     failures: u32,
     /// The drafts for which it is not asked again.
     pause: u32,
+    /// How much it reads in a step.
+    pace: Pace,
+    /// The drafts in which it has read, up to [`READS`].
+    reads: u32,
 }
 
 /// Guesses for a sequence.
 #[derive(Debug, Clone, Default)]
 struct Guesses {
     tokens: Vec<u32>,
-    of: Guessed,
+    origin: Origin,
     /// The number that a drafter is asked for.
     asked: usize,
 }
 
 impl Drafting {
     pub(super) fn new(drafts: Drafts, slots: usize, rows: usize, vocabulary: usize) -> Self {
-        let model = |drafter| Model { drafter, failures: 0, pause: 0 };
+        let model = |drafter| Model {
+            drafter,
+            failures: 0,
+            pause: 0,
+            pace: Pace::new(usize::MAX),
+            reads: 0,
+        };
         Self {
             lookup: drafts.lookup.then(|| Lookup::new(slots)),
             model: drafts.drafter.map(model),
@@ -79,14 +96,14 @@ impl Drafting {
         let choice = self.depths.choose(picks.len(), free, &self.chances);
         for (index, guesses) in self.guesses[..picks.len()].iter_mut().enumerate() {
             let (depth, is_drafted) = (choice.depths[index], choice.drafted[index]);
-            guesses.of.is_look = choice.looks[index];
+            guesses.origin.is_look = choice.looks[index];
             guesses.asked = if is_drafted { depth } else { 0 };
             // What was found serves where a drafter gives nothing.
             guesses.tokens.truncate(depth);
         }
         let seconds = self.ask_model(places, picks, clock);
         for (pick, guesses) in picks.iter().zip(&self.guesses) {
-            running(places, pick).guess(&guesses.tokens, guesses.of);
+            running(places, pick).take_guesses(&guesses.tokens, guesses.origin);
         }
         seconds
     }
@@ -104,11 +121,15 @@ impl Drafting {
             });
             let possible = sequence.possible(&guesses.tokens);
             guesses.tokens.truncate(possible);
-            guesses.of.kind = found.map_or(MODEL, Found::kind);
+            guesses.origin.kind = found.map_or(MODEL, Found::kind);
             let rate = |kind| sequence.acceptances.rate(kind, &self.averages);
+            let left = sequence.most_guesses(context);
+            let reads =
+                |model: &Model| most > 0 && model.is_worth(&sequence.ask(pick.slot, most), left);
+            let may_draft = has_model && self.model.as_ref().is_some_and(reads);
             self.chances.push(Chance {
-                found: Supply { most: possible, rate: rate(guesses.of.kind) },
-                drafted: Supply { most: if has_model { most } else { 0 }, rate: rate(MODEL) },
+                found: Supply { most: possible, rate: rate(guesses.origin.kind) },
+                drafted: Supply { most: if may_draft { most } else { 0 }, rate: rate(MODEL) },
             });
         }
     }
@@ -131,11 +152,14 @@ impl Drafting {
         self.lists.resize_with(asks.len(), Vec::new);
         self.lists.iter_mut().for_each(Vec::clear);
         let begin = clock();
-        model.draft(&asks, &mut self.lists);
+        let read = model.draft(&asks, &mut self.lists);
         let seconds = clock().saturating_sub(begin).as_secs_f64();
         let guessing = self.lists.iter().filter(|list| !list.is_empty()).count();
-        // Without guesses the drafter reads a prompt, or has failed.
-        if guessing > 0 {
+        if read > 0 {
+            let drafting = passes as f64 * self.depths.pass_seconds(guessing);
+            model.note_read(read, self.depths.step_seconds(picks.len()), seconds - drafting);
+        } else if guessing > 0 {
+            // Without guesses the drafter has failed.
             self.depths.note_pass(guessing, seconds / passes as f64);
         }
         let asked = picks.iter().zip(&mut self.guesses).filter(is_asked);
@@ -146,7 +170,7 @@ impl Drafting {
             let known = list.iter().take(guesses.asked).take_while(is_known).count();
             let possible = sequence.possible(&list[..known]);
             if possible > 0 {
-                guesses.of.kind = MODEL;
+                guesses.origin.kind = MODEL;
                 guesses.tokens.clear();
                 guesses.tokens.extend_from_slice(&list[..possible]);
             }
@@ -156,7 +180,7 @@ impl Drafting {
 
     /// Learns from what a step gave a sequence.
     pub(super) fn note(&mut self, sequence: &mut Sequence, landed: &Landed) {
-        let Landed { guessed, confirmed, guesses: Guessed { kind, is_look }, .. } = *landed;
+        let Landed { guessed, confirmed, origin: Origin { kind, is_look }, .. } = *landed;
         // The guess at which a text ended was not compared with anything.
         let compared = if landed.outcome.is_end() { confirmed } else { guessed };
         sequence.acceptances.note(kind, &mut self.averages, compared, confirmed);
@@ -179,16 +203,39 @@ impl Model {
         is_ready
     }
 
-    /// Lets the drafter guess.
-    fn draft(&mut self, asks: &[Ask<'_>], lists: &mut [Vec<u32>]) {
-        let Err(error) = self.drafter.draft(asks, lists) else {
-            self.failures = 0;
-            return;
+    /// Returns whether guesses for a sequence with `left` tokens to come may win back the time in
+    /// which its text is read.
+    fn is_worth(&self, ask: &Ask<'_>, left: usize) -> bool {
+        let steps = |tokens: usize| tokens as f64 / self.pace.rows(1) as f64;
+        let most = WORTH * left as f64;
+        // To find what is known of a text takes longer than to see that all of it could be read.
+        self.reads < READS
+            || steps(ask.tokens.len()) <= most
+            || steps(self.drafter.unread(ask)) <= most
+    }
+
+    /// Learns from a draft that took `seconds` for reading this many tokens, beside steps that take
+    /// `step` seconds.
+    fn note_read(&mut self, tokens: usize, step: f64, seconds: f64) {
+        self.reads = (self.reads + 1).min(READS);
+        self.pace.note(1, 0, step);
+        self.pace.note(1, tokens, step + seconds.max(0.0));
+    }
+
+    /// Lets the drafter guess. Returns how many tokens it read first.
+    fn draft(&mut self, asks: &[Ask<'_>], lists: &mut [Vec<u32>]) -> usize {
+        let error = match self.drafter.draft(asks, self.pace.rows(1), lists) {
+            Ok(read) => {
+                self.failures = 0;
+                return read;
+            }
+            Err(error) => error,
         };
         lists.iter_mut().for_each(Vec::clear);
         self.failures = (self.failures + 1).min(FAILURES_MAX);
         self.pause = PAUSE << (self.failures - 1);
         let drafts = self.pause;
         tracing::warn!(%error, drafts, "guessing failed; it is tried again after some steps");
+        0
     }
 }

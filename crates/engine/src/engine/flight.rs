@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use trine_backend::InFlight;
 
-use crate::drafts::kinds::Guessed;
+use crate::drafts::kinds::Origin;
 use crate::events::Finish;
 use crate::scheduler::Pick;
 
@@ -19,7 +19,7 @@ pub(super) struct Flight {
     /// When it was submitted.
     pub(super) since: Duration,
     /// The seconds that guessing took before.
-    pub(super) drafting: f64,
+    pub(super) draft_seconds: f64,
 }
 
 /// The outcome of a step for a sequence that took part in it.
@@ -54,14 +54,14 @@ pub(super) struct Landed {
     pub(super) guessed: usize,
     /// Guesses that were right.
     pub(super) confirmed: usize,
-    /// What the guesses are.
-    pub(super) guesses: Guessed,
+    /// Where the guesses come from.
+    pub(super) origin: Origin,
 }
 
 impl Landed {
     /// Describes rows that gave no tokens.
     pub(super) fn without_tokens(outcome: Outcome, context: usize) -> Self {
-        let guesses = Guessed::default();
-        Self { outcome, context, sampled: 0, guessed: 0, confirmed: 0, guesses }
+        let origin = Origin::default();
+        Self { outcome, context, sampled: 0, guessed: 0, confirmed: 0, origin }
     }
 }

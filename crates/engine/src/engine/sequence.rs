@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::precision::{Computed, Precision};
 use crate::drafts::Ask;
-use crate::drafts::kinds::{Acceptances, Guessed};
+use crate::drafts::kinds::{Acceptances, Origin};
 use crate::events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
 use crate::pooling::Pool;
 use crate::request::{Constraint, Job, Limits, Request};
@@ -65,7 +65,7 @@ pub(super) struct Sequence {
     /// Tokens that may follow the known ones: rows of the step that was picked last.
     guesses: Vec<u32>,
     /// What they are.
-    pub(super) guessed: Guessed,
+    pub(super) guess_origin: Origin,
     pub(super) acceptances: Acceptances,
 }
 
@@ -109,7 +109,7 @@ impl Sequence {
             is_cancelled: false,
             is_second_try: false,
             guesses: Vec::new(),
-            guessed: Guessed::default(),
+            guess_origin: Origin::default(),
             acceptances: Acceptances::default(),
         }
     }
@@ -309,10 +309,10 @@ impl Sequence {
     }
 
     /// Takes guesses for its next step.
-    pub(super) fn guess(&mut self, guesses: &[u32], guessed: Guessed) {
+    pub(super) fn take_guesses(&mut self, guesses: &[u32], origin: Origin) {
         self.guesses.clear();
         self.guesses.extend_from_slice(guesses);
-        self.guessed = guessed;
+        self.guess_origin = origin;
     }
 
     /// Drops its guesses. Returns whether there were any.

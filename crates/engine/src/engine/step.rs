@@ -25,7 +25,7 @@ impl Engine {
             let prompts = self.scheduler.prompts() + self.queue.len();
             let prompt_rows = if self.is_paced { self.pace.rows(prompts) } else { usize::MAX };
             let goal = self.scheduler.next_step(decodes, prompt_rows, &mut self.picks);
-            let drafting = self.draft();
+            let draft_seconds = self.draft();
             self.reserve(events)?;
             if self.picks.is_empty() {
                 break;
@@ -39,7 +39,7 @@ impl Engine {
             let step = self.rows.submit(self.program.as_mut(), picks.iter().map(view), goal)?;
             let spare = self.spare_picks.pop().unwrap_or_default();
             let picks = std::mem::replace(&mut self.picks, spare);
-            self.flights.push_back(Flight { step, picks, goal, takes_top, since, drafting });
+            self.flights.push_back(Flight { step, picks, goal, takes_top, since, draft_seconds });
         }
         Ok(())
     }
@@ -88,7 +88,7 @@ impl Engine {
     /// Returns [`EngineError::Backend`] if the device failed.
     pub(super) fn land(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         let Some(flight) = self.flights.pop_front() else { return Ok(()) };
-        let Flight { step, picks, goal, takes_top, since, drafting } = flight;
+        let Flight { step, picks, goal, takes_top, since, draft_seconds } = flight;
         self.spare_picks.push(std::mem::replace(&mut self.picks, picks));
         if goal == 0 {
             self.wait_and_sample(step, takes_top, events)?;
@@ -97,7 +97,7 @@ impl Engine {
         }
         self.picks.iter().for_each(|pick| self.scheduler.land(pick.slot));
         let now = (self.clock)();
-        let waited = drafting + now.saturating_sub(since).as_secs_f64();
+        let waited = draft_seconds + now.saturating_sub(since).as_secs_f64();
         // A step that overlaps with the one before keeps the device busy from the end of that one.
         let since = since.max(std::mem::replace(&mut self.landed, now));
         let busy = now.saturating_sub(since).as_secs_f64();
@@ -227,8 +227,8 @@ impl Engine {
             self.kv.advance(pick.slot, confirmed);
             self.kv.overwrite(pick.slot, guessed - confirmed);
             let sampled = sequence.statistics.generated_tokens - before;
-            let guesses = sequence.guessed;
-            let landed = Landed { outcome, context, sampled, guessed, confirmed, guesses };
+            let origin = sequence.guess_origin;
+            let landed = Landed { outcome, context, sampled, guessed, confirmed, origin };
             self.landings.push(landed);
         }
         Ok(())

@@ -38,13 +38,20 @@ pub(crate) struct Timed {
     cost: Cost,
     steps: u64,
     clock: Arc<AtomicU64>,
+    /// The rows of all steps.
+    pub(crate) rows: Arc<AtomicU64>,
 }
 
 impl Timed {
+    /// Returns a device by a clock that others may share.
+    pub(crate) fn new(fake: Fake, cost: Cost, clock: &Arc<AtomicU64>) -> Self {
+        Timed { fake, cost, steps: 0, clock: Arc::clone(clock), rows: Arc::default() }
+    }
+
     /// Returns an engine in simulated time, and its clock in nanoseconds.
     pub(crate) fn engine(fake: Fake, cost: Cost) -> (Engine, Arc<AtomicU64>) {
         let clock = Arc::new(AtomicU64::new(0));
-        let program = Timed { fake, cost, steps: 0, clock: Arc::clone(&clock) };
+        let program = Timed::new(fake, cost, &clock);
         let mut engine = Engine::from_program(Box::new(program));
         let time = Arc::clone(&clock);
         engine.set_clock(move || Duration::from_nanos(time.load(Ordering::Relaxed)));
@@ -65,6 +72,7 @@ impl Program for Timed {
         self.steps += 1;
         let taken = self.cost.nanoseconds(batch.tokens.len(), self.steps);
         self.clock.fetch_add(taken, Ordering::Relaxed);
+        self.rows.fetch_add(batch.tokens.len() as u64, Ordering::Relaxed);
         self.fake.submit(batch)
     }
 

@@ -243,7 +243,12 @@ impl Reader {
 }
 
 impl Drafter for Reader {
-    fn draft(&mut self, asks: &[Ask<'_>], guesses: &mut [Vec<u32>]) -> Result<(), BackendError> {
+    fn draft(
+        &mut self,
+        asks: &[Ask<'_>],
+        _: usize,
+        guesses: &mut [Vec<u32>],
+    ) -> Result<usize, BackendError> {
         for (ask, guesses) in asks.iter().zip(guesses) {
             for position in (ask.tokens.len() - 1..).take(ask.most) {
                 let right = scripted(position, self.vocabulary);
@@ -251,7 +256,7 @@ impl Drafter for Reader {
                 guesses.push(if self.random() < self.acceptance { right } else { wrong });
             }
         }
-        Ok(())
+        Ok(0)
     }
 }
 
