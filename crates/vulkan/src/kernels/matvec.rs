@@ -139,6 +139,14 @@ fn shader(format: Format) -> Shader {
     })
 }
 
+/// Returns whether an integrated GPU takes four rows of the matrix at a time first, because two
+/// would read twice as much of the operand. More rows of activations in Q6_K take too many
+/// registers (`docs/benchmarks/gpu-kernels.md`).
+fn rereads(launch: &MatvecLaunch<'_>) -> bool {
+    let width = launch.0.width;
+    width == 4 || (width > 4 && launch.0.matrix.format != Format::Q6K)
+}
+
 /// Returns the elements of a unit: what one load of codes of an invocation holds.
 fn unit(format: Format) -> u32 {
     match format {
@@ -168,6 +176,16 @@ impl MatvecShape {
             DeviceKind::Processor => {
                 vec![shape(128, 8, 4, 1), shape(64, 8, 2, 1), shape(256, 8, 2, 1)]
             }
+            DeviceKind::Integrated if rereads(launch) => vec![
+                shape(64, 16, 4, 1),
+                shape(128, 32, 4, 1),
+                shape(128, 8, 4, 1),
+                shape(64, 32, 2, 2),
+                shape(64, 16, 2, 2),
+                shape(256, 32, 2, 2),
+                shape(256, 16, 2, 2),
+                shape(256, 8, 2, 2),
+            ],
             DeviceKind::Integrated => vec![
                 shape(64, 32, 2, 2),
                 shape(64, 64, 2, 2),
