@@ -30,9 +30,8 @@ pub(crate) use servers::{ConfigArgs, PsArgs, ServerArgs, StopArgs};
 pub(crate) use top::TopArgs;
 pub(crate) use values::Seed;
 use values::{
-    parse_batch, parse_bias, parse_context, parse_count, parse_drafts, parse_gap, parse_guesses,
-    parse_kv, parse_number, parse_positive, parse_probability, parse_rate, parse_seed,
-    parse_target, whole,
+    parse_batch, parse_bias, parse_context, parse_count, parse_drafts, parse_gap, parse_kv,
+    parse_number, parse_positive, parse_probability, parse_rate, parse_seed, parse_target, whole,
 };
 
 /// Shown at the end of every command's long help.
@@ -328,11 +327,6 @@ pub(crate) struct BenchArgs {
     /// program]
     #[arg(long, value_name = "FILE", requires = "draft")]
     pub(crate) text: Option<PathBuf>,
-
-    /// Guesses for each sequence in every step, as far as there are rows [default: as many as pay;
-    /// with --acceptance: 4]
-    #[arg(long, value_name = "N", value_parser = parse_guesses)]
-    pub(crate) drafts: Option<usize>,
 
     /// Measure what verifying costs: the device runs every row, but the text and its guesses are
     /// a script's, each guess right with probability P

@@ -19,9 +19,17 @@ use crate::{output, settings, terminal};
 /// vocabulary of 262,144, and a step of many sequences has little to gain from more rows.
 const ROWS_MAX: usize = 32;
 
-/// What guesses tokens for a model that is to be loaded.
+/// What guesses tokens for a model that is to be loaded, and how many.
 #[derive(Debug, Clone, Default)]
-pub(crate) enum Drafting {
+pub(crate) struct Drafting {
+    by: Guesser,
+    /// The guesses of each sequence in every step; `None` for as many as pay.
+    depth: Option<usize>,
+}
+
+/// What guesses tokens.
+#[derive(Debug, Clone, Default)]
+enum Guesser {
     /// Nothing.
     #[default]
     Off,
@@ -33,7 +41,7 @@ pub(crate) enum Drafting {
 
 /// A draft model.
 #[derive(Debug, Clone)]
-pub(crate) enum Choice {
+enum Choice {
     /// The one that belongs to the model, if there is one.
     Auto,
     /// This one, whatever the model. `is_strict` makes it an error that it cannot guess for it.
@@ -73,34 +81,45 @@ impl Drafting {
         let choice = typed.draft.as_ref().or(set.draft.as_ref()).cloned().unwrap_or_default();
         let device = typed.draft_device.as_ref().or(set.draft_device.as_ref()).cloned();
         let is_strict = is_strict && typed.draft.is_some();
-        Ok(match choice {
-            DraftChoice::Off => Self::Off,
-            DraftChoice::Ngram => Self::Lookup,
-            DraftChoice::Auto => Self::Model(Choice::Auto, device),
+        let depth = typed.drafts;
+        let by = match choice {
+            DraftChoice::Off => Guesser::Off,
+            DraftChoice::Ngram => Guesser::Lookup,
+            DraftChoice::Auto => Guesser::Model(Choice::Auto, device),
             DraftChoice::Model(name) => {
                 let source = find(Some(&name), fetch)
                     .with_context(|| format!("--draft {}", terminal::harmless(&name)))?
                     .source;
-                Self::Model(Choice::Named { source, is_strict }, device)
+                Guesser::Model(Choice::Named { source, is_strict }, device)
             }
-        })
+        };
+        Ok(Self { by, depth })
+    }
+
+    /// Returns one that only looks tokens up.
+    pub(crate) fn lookup() -> Self {
+        Self { by: Guesser::Lookup, depth: None }
+    }
+
+    /// Returns whether nothing is guessed.
+    pub(crate) fn is_off(&self) -> bool {
+        matches!(self.by, Guesser::Off)
+    }
+
+    /// Returns the guesses of each sequence in every step; `None` for as many as pay.
+    pub(crate) fn depth(&self) -> Option<usize> {
+        self.depth
     }
 
     /// Returns a word for what guesses without a draft model, if anything does.
     pub(crate) fn words(&self) -> Option<String> {
-        match self {
-            Self::Off => None,
-            Self::Lookup | Self::Model(..) => Some("ngram".to_owned()),
-        }
+        (!self.is_off()).then(|| "ngram".to_owned())
     }
 
     /// Returns the rows with logits that guesses of `sequences` sequences take in a step: all that
     /// one sequence may have, and a number that several share.
     pub(crate) fn rows(&self, sequences: usize) -> usize {
-        match self {
-            Self::Off => 0,
-            Self::Lookup | Self::Model(..) => (sequences * GUESSES_MAX).min(ROWS_MAX),
-        }
+        if self.is_off() { 0 } else { (sequences * GUESSES_MAX).min(ROWS_MAX) }
     }
 
     /// Loads what guesses for a model. It comes before the model, so that the model's placement
@@ -116,10 +135,10 @@ impl Drafting {
         sizes: (usize, usize),
         opened: &Opened,
     ) -> Result<Guessing> {
-        let (choice, device) = match self {
-            Self::Off => return Ok(Guessing::default()),
-            Self::Lookup => return Ok(Guessing { lookup: true, model: None }),
-            Self::Model(choice, device) => (choice, device),
+        let (choice, device) = match &self.by {
+            Guesser::Off => return Ok(Guessing::default()),
+            Guesser::Lookup => return Ok(Guessing { lookup: true, model: None }),
+            Guesser::Model(choice, device) => (choice, device),
         };
         let looking = Guessing { lookup: true, model: None };
         let (draft, is_strict) = match choice {
@@ -266,8 +285,8 @@ mod tests {
     #[test]
     fn steps_have_room_for_guesses() {
         for (sequences, expected) in [(1, 15), (2, 30), (3, 32), (100, 32)] {
-            assert_eq!(Drafting::Lookup.rows(sequences), expected);
-            assert_eq!(Drafting::Off.rows(sequences), 0);
+            assert_eq!(Drafting::lookup().rows(sequences), expected);
+            assert_eq!(Drafting::default().rows(sequences), 0);
         }
     }
 

@@ -109,7 +109,7 @@ impl Session {
     /// # Errors
     /// Returns an error if any of that fails.
     pub(crate) fn open(source: &Source, settings: &Settings, sizes: Sizes) -> Result<Self> {
-        Self::open_with(source, settings, sizes, &Drafting::Off, |program| program)
+        Self::open_with(source, settings, sizes, &Drafting::default(), |program| program)
     }
 
     /// Does the same, with something that guesses tokens. `decorate` may put something between
@@ -139,6 +139,7 @@ impl Session {
         let mut engine = Engine::with_running(decorate(program), running);
         let (drafts, draft) = guessing.split();
         engine.set_drafts(drafts);
+        engine.set_guesses(drafting.depth());
         let Facts { device: runs_on, gpu, shares, .. } = engine.program().facts();
         let (runs_on, runs_on_gpu) = (runs_on.clone(), *gpu);
         let has_host = shares.iter().any(|share| share.device_memory.kind == MemoryKind::Host);

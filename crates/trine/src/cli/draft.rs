@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use super::values::parse_guesses;
 use crate::device::DeviceChoice;
 
 /// What guesses tokens, as typed or set.
@@ -48,6 +49,11 @@ pub(crate) struct DraftArgs {
     /// several]
     #[arg(long, value_name = "DEVICE", value_parser = DeviceChoice::parse)]
     pub(crate) draft_device: Option<DeviceChoice>,
+
+    /// Guesses for each sequence in every step, as far as there are rows [default: as many as pay;
+    /// bench --acceptance: 4]
+    #[arg(long, value_name = "N", value_parser = parse_guesses)]
+    pub(crate) drafts: Option<usize>,
 }
 
 #[cfg(test)]

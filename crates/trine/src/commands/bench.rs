@@ -128,15 +128,15 @@ impl Guesses {
     fn new(args: &BenchArgs, source: &Source) -> Result<Self> {
         // What is set changes what is measured, so only what is typed counts.
         let drafting = match &args.drafting.draft {
-            None => Drafting::Off,
+            None => Drafting::default(),
             Some(_) => Drafting::new(&args.drafting, &args.fetch, true)?,
         };
-        let is_text = !matches!(drafting, Drafting::Off);
-        if !is_text && args.acceptance.is_none() && args.drafts.is_some() {
+        let is_text = !drafting.is_off();
+        if !is_text && args.acceptance.is_none() && args.drafting.drafts.is_some() {
             return Err(usage("--drafts needs --draft or --acceptance beside it"));
         }
         let text = is_text.then(|| bench_drafts::text(source, args.text.as_deref()));
-        let depth = args.drafts.or(args.acceptance.map(|_| DEPTH));
+        let depth = args.drafting.drafts.or(args.acceptance.map(|_| DEPTH));
         Ok(Self { drafting, acceptance: args.acceptance, depth, text: text.transpose()? })
     }
 
@@ -145,9 +145,10 @@ impl Guesses {
         let Some(acceptance) = self.acceptance else {
             return Session::open_with(source, settings, sizes, &self.drafting, |program| program);
         };
-        let sizes = sizes.guessing(&Drafting::Lookup);
+        let sizes = sizes.guessing(&Drafting::lookup());
         let script = |program| -> Box<dyn Program> { Box::new(Scripted::new(program)) };
-        let mut session = Session::open_with(source, settings, sizes, &Drafting::Off, script)?;
+        let mut session =
+            Session::open_with(source, settings, sizes, &Drafting::default(), script)?;
         let reader = Box::new(Reader::new(acceptance, session.engine.vocabulary()));
         session.engine.set_drafts(Drafts { lookup: false, drafter: Some(reader) });
         Ok(session)

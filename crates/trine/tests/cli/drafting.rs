@@ -178,7 +178,8 @@ fn compare(requests: usize) {
     let expected = answers(&plain, requests);
     assert_eq!(metric(&plain, "vllm:spec_decode_num_draft_tokens_total", ""), 0.0);
     drop(plain);
-    let drafted = Serving::start(&[&sizes[..], &["auto"]].concat());
+    // As many guesses as pay would depend on how busy the machine is.
+    let drafted = Serving::start(&[&sizes[..], &["auto", "--drafts", "3"]].concat());
     let found = answers(&drafted, requests);
     assert_eq!(found.len(), expected.len());
     for (index, answer) in &found {
@@ -186,11 +187,8 @@ fn compare(requests: usize) {
     }
     let of = |name: &str| metric(&drafted, &format!("vllm:spec_decode_num_{name}_total"), "");
     let (drafts, guesses, right) = (of("drafts"), of("draft_tokens"), of("accepted_tokens"));
-    assert!(drafts > 0.0 && guesses >= drafts, "{right} of {guesses} in {drafts}");
-    // Few are made where times vary much.
-    if requests >= 1000 {
-        assert!(right > 0.0 && right < guesses, "{right} of {guesses}: wrong ones are needed too");
-    }
+    let both = right > requests as f64 && guesses - right > requests as f64;
+    assert!(both, "{right} of {guesses} guesses in {drafts} steps were right");
 }
 
 #[test]
