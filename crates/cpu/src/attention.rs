@@ -27,7 +27,7 @@ mod view;
 mod tests;
 
 pub use cache::{KvCache, KvKind, KvShape};
-pub use plan::{AttentionPlan, SequenceRows};
+pub use plan::{AttentionPlan, MostRuns, SequenceRows};
 pub use run::{Attention, AttentionScratch, Partials, Strided};
 pub use view::{CacheView, Run};
 

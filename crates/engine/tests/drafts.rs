@@ -204,6 +204,24 @@ fn texts_may_outgrow_the_drafters_context() {
     assert!(accepted > 100, "{accepted} guesses accepted");
 }
 
+#[test]
+fn texts_may_have_tokens_that_the_drafter_does_not_know() {
+    let (mut plain, _) = engine();
+    let (mut drafted, _) = engine();
+    let mut fake = Fake::new(options(256, 2, 16), &[5, 20]);
+    fake.facts.plan.buffers[0].columns = VOCABULARY - 1;
+    let drafter = Sound(ModelDrafter::new(Box::new(fake)));
+    drafted.set_drafts(Drafts { lookup: false, drafter: Some(Box::new(drafter)) });
+    let (expected, found) = (run(&mut plain, requests().0), run(&mut drafted, requests().0));
+    let unknown = VOCABULARY as u32 - 1;
+    assert!(expected.iter().any(|text| text.tokens.contains(&unknown)), "all are known");
+    for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        assert_same(found, expected, index);
+    }
+    let accepted: usize = found.iter().map(|text| text.statistics.accepted_tokens).sum();
+    assert!(accepted > 10, "{accepted} guesses accepted");
+}
+
 /// A drafter that must not fail.
 struct Sound(ModelDrafter);
 
@@ -223,7 +241,7 @@ impl Drafter for Sound {
     }
 }
 
-/// Guesses that are wrong in every way.
+/// Guesses that are wrong in every way, with ids that the model does not have.
 struct Wrong(ChaCha8Rng);
 
 impl Drafter for Wrong {
@@ -235,7 +253,7 @@ impl Drafter for Wrong {
     ) -> Result<usize, BackendError> {
         for (ask, guesses) in asks.iter().zip(guesses) {
             let count = self.0.next_u64() as usize % (ask.most + 1);
-            guesses.extend((0..count).map(|_| self.0.next_u64() as u32 % VOCABULARY as u32));
+            guesses.extend((0..count).map(|_| self.0.next_u64() as u32 % (VOCABULARY as u32 + 2)));
         }
         Ok(0)
     }

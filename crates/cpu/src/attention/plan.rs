@@ -29,6 +29,15 @@ impl SequenceRows<'_> {
     }
 }
 
+/// The most runs of rows ([`SequenceRows`]) in a batch.
+#[derive(Debug, Clone, Copy)]
+pub struct MostRuns {
+    /// All of them.
+    pub all: usize,
+    /// Those whose contexts are split. For others there are no partial results.
+    pub split: usize,
+}
+
 /// A tile of rows, one key head, and all chunks of keys or one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WorkItem {
@@ -80,18 +89,17 @@ impl AttentionPlan {
         }
     }
 
-    /// Returns the number of items that any batch of `rows` rows in `runs` runs may need if each
-    /// context reaches at most `positions` positions, and partial results allow for `split` split
-    /// ones.
+    /// Returns the number of items that any batch of `rows` rows may need if each context reaches
+    /// at most `positions` positions.
     pub fn items_needed(
         shape: &AttentionShape,
         rows: usize,
-        [runs, split]: [usize; 2],
+        runs: MostRuns,
         positions: usize,
     ) -> usize {
-        let tiles = rows / shape.tile_rows() + runs;
+        let tiles = rows / shape.tile_rows() + runs.all;
         let span = shape.window.map_or(positions, |window| positions.min(window + rows));
-        shape.kv_heads * (tiles + split * (span / CHUNK + 2))
+        shape.kv_heads * (tiles + runs.split * (span / CHUNK + 2))
     }
 
     /// Returns the number of partial results that are needed to split `sequences` contexts of

@@ -377,7 +377,7 @@ fn threads_do_not_change_the_result() {
     let row = shape.query_heads * shape.head_dim;
     for threads in 1..=5 {
         let count = AttentionPlan::partials_needed(&shape, 8, 1000);
-        let items = AttentionPlan::items_needed(&shape, 75, [4, 4], 1000);
+        let items = AttentionPlan::items_needed(&shape, 75, MostRuns { all: 4, split: 4 }, 1000);
         let mut plan = AttentionPlan::with_capacity(items, count);
         plan.build(&shape, case.cache.shape().positions, &sequences).unwrap();
         assert!(plan.merges() > 0, "the long contexts are split");

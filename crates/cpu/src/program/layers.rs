@@ -6,7 +6,7 @@ use trine_backend::{BLOCK, Batch, ProgramOptions, Span};
 use trine_model::{CacheId, Heads, Op, Plan, Rope, Rows};
 
 use crate::attention::{
-    AttentionError, AttentionPlan, AttentionShape, CacheView, Partials, SequenceRows,
+    AttentionError, AttentionPlan, AttentionShape, CacheView, MostRuns, Partials, SequenceRows,
 };
 use crate::vector::RopeTable;
 
@@ -16,7 +16,7 @@ pub(super) struct AttentionKind {
     /// Ring length of a local layer's cache; `None` for blocks.
     ring: Option<usize>,
     /// The rows that attend.
-    kind: Rows,
+    attending: Rows,
     /// Positions in each cache.
     pub(super) positions: usize,
     pub(super) plan: AttentionPlan,
@@ -26,18 +26,18 @@ pub(super) struct AttentionKind {
 impl AttentionKind {
     fn new(
         shape: AttentionShape,
-        (ring, kind): Addressing,
+        (ring, attending): Addressing,
         options: &ProgramOptions,
     ) -> Result<Self, AttentionError> {
-        let (rows, context) = (options.width.of(kind), options.context);
-        let runs = most_runs(kind, options);
-        let split = runs.min(options.sequences);
-        let items = AttentionPlan::items_needed(&shape, rows, [runs, split], context);
-        let partials = partials(&shape, (ring, kind), options);
+        let (rows, context) = (options.width.of(attending), options.context);
+        let runs = most_runs(attending, options);
+        let most = MostRuns { all: runs, split: runs.min(options.sequences) };
+        let items = AttentionPlan::items_needed(&shape, rows, most, context);
+        let partials = partials(&shape, (ring, attending), options);
         Ok(Self {
             shape,
             ring,
-            kind,
+            attending,
             positions: cache_positions(ring, options),
             plan: AttentionPlan::with_capacity(items, partials),
             partials: Partials::new(partials, &shape)?,
@@ -51,7 +51,7 @@ impl AttentionKind {
         rows: &mut Vec<SequenceRows<'a>>,
     ) -> Result<(), AttentionError> {
         rows.clear();
-        match self.kind {
+        match self.attending {
             Rows::Tokens => rows.extend(batch.spans().map(|span| self.run(batch, span, span.row))),
             Rows::Outputs => {
                 let runs = output_runs(batch).map(|(first, span)| self.run(batch, span, first));
@@ -79,8 +79,8 @@ impl AttentionKind {
 pub(super) type Addressing = (Option<usize>, Rows);
 
 /// Returns the most runs of neighbouring rows of one sequence that attend in a step.
-fn most_runs(kind: Rows, options: &ProgramOptions) -> usize {
-    match kind {
+fn most_runs(attending: Rows, options: &ProgramOptions) -> usize {
+    match attending {
         Rows::Tokens => options.sequences,
         // Every other row may be wanted.
         Rows::Outputs => options.width.outputs,
@@ -174,7 +174,7 @@ pub(super) fn kinds_of_caches(
     let mut kinds = vec![0; plan.caches.len()];
     for (step, &kind) in plan.steps.iter().zip(of_step) {
         if let Op::Attend { cache, .. } = step.op
-            && attention[kind].kind == Rows::Tokens
+            && attention[kind].attending == Rows::Tokens
         {
             kinds[cache.0] = kind;
         }

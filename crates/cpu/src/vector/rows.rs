@@ -2,6 +2,7 @@
 //! level, so memory traffic there bounds them, except where noted.
 
 use half::f16;
+use trine_model::TERMS_MAX;
 
 use super::lanes::{Lanes, MAX_LANES};
 use super::math;
@@ -195,9 +196,13 @@ pub(super) fn combine<S: Lanes>(s: S, terms: &[(f32, &[f32])], out: &mut [f32]) 
         [a, b, c] => combine_some(s, [*a, *b, *c], out),
         [a, b, c, d] => combine_some(s, [*a, *b, *c, *d], out),
         [a, b, c, d, e] => combine_some(s, [*a, *b, *c, *d, *e], out),
-        _ => panic!("{} terms; there are kernels for 1 to 5", terms.len()),
+        _ => panic!("{} terms; there are kernels for 1 to {COMBINED_MAX}", terms.len()),
     }
 }
+
+/// The most terms of [`combine`]: a stream and its sources.
+const COMBINED_MAX: usize = 5;
+const _: () = assert!(COMBINED_MAX > TERMS_MAX, "a stream and as many sources as a step has");
 
 /// With the number of terms known, their pointers stay in registers.
 #[inline(always)]

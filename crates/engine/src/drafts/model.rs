@@ -25,8 +25,8 @@ pub struct ModelDrafter {
     drafts: u64,
     /// The sequences that take part in a draft; kept for its memory.
     parties: Vec<Party>,
-    /// Those whose texts are read on: index in what is asked, seat, tokens; kept for its memory.
-    readers: Vec<(usize, usize, usize)>,
+    /// Those that wait until more of their text is read; kept for its memory.
+    readers: Vec<Reader>,
 }
 
 /// What one of the Program's slots holds.
@@ -59,6 +59,15 @@ struct Party {
     stream: Stream,
 }
 
+/// A sequence whose text is read on.
+struct Reader {
+    /// Index in what is asked.
+    ask: usize,
+    seat: usize,
+    /// The tokens that are read.
+    count: usize,
+}
+
 impl ModelDrafter {
     /// Makes a loaded Program guess. It guesses for as many sequences at once as it has slots.
     pub fn new(program: Box<dyn Program>) -> Self {
@@ -89,6 +98,7 @@ impl ModelDrafter {
     /// draft.
     fn gather(&mut self, asks: &[Ask<'_>], readable: &mut usize) -> Result<(), BackendError> {
         self.parties.clear();
+        self.readers.clear();
         self.drafts += 1;
         for ask in asks {
             // A sequence that is new takes the seat of none of the others.
@@ -108,6 +118,8 @@ impl ModelDrafter {
                 free -= missing;
                 *readable -= unread;
                 self.parties.push(Party { ask: index, seat, stream: ask.stream.clone() });
+            } else if unread > 0 {
+                self.readers.push(Reader { ask: index, seat, count: 0 });
             }
         }
         Ok(())
@@ -197,44 +209,43 @@ impl ModelDrafter {
         self.kv.advance(seat, right);
     }
 
-    /// Reads at most `readable` tokens of sequences whose caches lack more than a draft takes.
-    /// They get guesses when little is missing. Returns how many it read.
+    /// Reads at most `readable` tokens of the sequences that [`Self::gather`] made wait. They get
+    /// guesses when little is missing. Returns how many it read.
     fn catch_up(&mut self, asks: &[Ask<'_>], readable: usize) -> Result<usize, BackendError> {
         let width = self.program.facts().options.width.tokens;
         let mut free = readable.min(width);
-        self.rows.clear();
-        self.readers.clear();
-        for (index, ask) in asks.iter().enumerate() {
-            let Some(seat) = self.seat_with(ask) else { continue };
-            let done = self.kv.length(seat);
-            let missing = ask.tokens.len().saturating_sub(done);
+        let mut readers = std::mem::take(&mut self.readers);
+        for Reader { ask, seat, count } in &mut readers {
+            let done = self.kv.length(*seat);
             // The last token is run for its logits.
-            let count = free.min(missing.saturating_sub(1));
-            if unread(missing) == 0 || count == 0 || !self.reserve(seat, done + count) {
-                continue;
-            }
-            free -= count;
-            let piece = &ask.tokens[done..done + count];
-            self.rows.push(self.readers.len() as u32, [piece, &[]], done, 0, true);
-            self.readers.push((index, seat, count));
+            let most = free.min(asks[*ask].tokens.len() - done - 1);
+            *count = if self.reserve(*seat, done + most) { most } else { 0 };
+            free -= *count;
         }
+        readers.retain(|reader| reader.count > 0);
+        self.readers = readers;
         if self.readers.is_empty() {
             return Ok(0);
         }
+        self.rows.clear();
+        for (index, &Reader { ask, seat, count }) in self.readers.iter().enumerate() {
+            let done = self.kv.length(seat);
+            let piece = &asks[ask].tokens[done..done + count];
+            self.rows.push(index as u32, [piece, &[]], done, 0, true);
+        }
         let (kv, readers) = (&self.kv, &self.readers);
-        let views = readers
-            .iter()
-            .map(|&(_, seat, _)| SequenceView { slot: seat as u32, blocks: kv.blocks(seat) });
+        let views = readers.iter().map(|reader| SequenceView {
+            slot: reader.seat as u32,
+            blocks: kv.blocks(reader.seat),
+        });
         let step = self.rows.submit(self.program.as_mut(), views, 0)?;
         self.program.wait(step)?;
-        for &(index, seat, count) in &self.readers {
+        for &Reader { ask, seat, count } in &self.readers {
             let done = self.kv.length(seat);
-            let Seat { tokens, guesses, .. } = &mut self.seats[seat];
-            guesses.clear();
-            tokens.extend_from_slice(&asks[index].tokens[done..done + count]);
+            self.seats[seat].tokens.extend_from_slice(&asks[ask].tokens[done..done + count]);
             self.kv.advance(seat, count);
         }
-        Ok(self.readers.iter().map(|&(_, _, count)| count).sum())
+        Ok(self.readers.iter().map(|reader| reader.count).sum())
     }
 
     /// Runs the rows of one guess for each party and appends the guesses. The first time these are

@@ -11,8 +11,7 @@ impl Engine {
     /// steps have free: the Program's most rows with logits bound them.
     pub fn set_drafts(&mut self, drafts: Drafts) {
         let guesses = drafts.lookup || drafts.drafter.is_some();
-        let width = self.program.facts().options.width;
-        let rows = width.tokens.min(width.outputs);
+        let rows = self.most_rows();
         let (slots, vocabulary) = (self.places.len(), self.limits.vocabulary);
         let drafting = || Box::new(Drafting::new(drafts, slots, rows, vocabulary));
         self.drafting = guesses.then(drafting);
@@ -29,12 +28,12 @@ impl Engine {
     /// Adds guesses to the picks of decoding sequences. Steps with rows of prompts get none.
     /// Returns the seconds that a drafter took.
     pub(super) fn draft(&mut self) -> f64 {
+        let rows = self.most_rows();
         let Some(drafting) = &mut self.drafting else { return 0.0 };
         if self.picks.iter().any(|pick| pick.prefill) {
             return 0.0;
         }
-        let width = self.program.facts().options.width;
-        let free = width.tokens.min(width.outputs).saturating_sub(self.picks.len());
+        let free = rows.saturating_sub(self.picks.len());
         let context = self.limits.context;
         let seconds =
             drafting.guess(&mut self.places, &self.picks, free, context, self.clock.as_ref());
@@ -45,6 +44,12 @@ impl Engine {
             pick.outputs += guesses;
         }
         seconds
+    }
+
+    /// Returns the most rows of a step of which each has logits.
+    fn most_rows(&self) -> usize {
+        let width = self.program.facts().options.width;
+        width.tokens.min(width.outputs)
     }
 
     /// Drops all guesses of the picked step. Returns whether there were any.

@@ -231,7 +231,8 @@ impl Program for Fake {
     }
 
     fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
-        batch.check(&self.facts.options, &self.facts.plan, VOCABULARY)?;
+        let vocabulary = self.facts.plan.output(0).columns;
+        batch.check(&self.facts.options, &self.facts.plan, vocabulary)?;
         self.flights.check_room()?;
         let overlaps = usize::from(self.flights.check_idle().is_err());
         self.overlapped.fetch_add(overlaps, Ordering::Relaxed);
@@ -277,6 +278,8 @@ impl Program for Fake {
                 let mut logits = logits_after(history);
                 if batch.goal == 1 {
                     logits = states(logits);
+                } else {
+                    logits.truncate(vocabulary);
                 }
                 given.extend(logits.iter().map(|&logit| if poisoned { f32::NAN } else { logit }));
             }

@@ -18,7 +18,7 @@ use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
 /// Most columns of a row: an invocation holds all streams and the router's columns.
-pub const COLUMNS_MAX: usize = 4096;
+pub const ROUTED_COLUMNS_MAX: usize = 4096;
 
 /// A row that is normed, and added after that.
 #[derive(Debug, Clone, Copy)]
@@ -141,13 +141,13 @@ impl RouteLaunch {
     /// If the kernel cannot be compiled.
     ///
     /// # Panics
-    /// If a row has more columns than [`COLUMNS_MAX`], if there are more streams than
+    /// If a row has more columns than [`ROUTED_COLUMNS_MAX`], if there are more streams than
     /// [`TERMS_MAX`], or if the matrices do not fit them or are no floats.
     pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
         let Router { norm, router, coefficients, .. } = self.router;
         let streams = self.streams.len();
         let sources = if self.row.is_some() { 1 } else { streams };
-        assert!(self.columns <= COLUMNS_MAX, "rows of {}", self.columns);
+        assert!(self.columns <= ROUTED_COLUMNS_MAX, "rows of {}", self.columns);
         assert_eq!((router.rows, router.columns), (streams, self.columns), "the router");
         assert_eq!((coefficients.rows, coefficients.columns), (streams * sources, streams));
         let finish = self.first.map(|first| match first {

@@ -13,7 +13,7 @@ use super::super::selection::Selection;
 use super::super::streams::{
     First, MixWork, RouteWork, RouterWork, RowNorm, StreamValues, SumTerm, SumWork,
 };
-use crate::kernels::route::COLUMNS_MAX;
+use crate::kernels::route::ROUTED_COLUMNS_MAX;
 use crate::kernels::sum::NORMED_COLUMNS_MAX;
 
 /// A product of f32 rows with one matrix of floats: what it multiplies, the matrix, the result.
@@ -101,7 +101,7 @@ fn found_route(graph: &Graph, index: usize) -> Option<(usize, RouteWork)> {
     let fits = is_chain
         && columns(product) == inputs.len()
         && columns(result) == inputs.len() * sources.len()
-        && graph.value(inputs[0]).columns <= COLUMNS_MAX
+        && graph.value(inputs[0]).columns <= ROUTED_COLUMNS_MAX
         && inputs.iter().all(is_last)
         && inputs.iter().all(|id| inputs.iter().filter(|other| *other == id).count() == 1);
     let (norm, added) = (routed.norm, routed.added);
