@@ -328,6 +328,11 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "FILE", requires = "draft")]
     pub(crate) text: Option<PathBuf>,
 
+    /// Measure on what --text says: the device runs every row, but the text goes on as it is
+    /// written there, as with a model that always writes just that
+    #[arg(long, requires = "text")]
+    pub(crate) recite: bool,
+
     /// Measure what verifying costs: the device runs every row, but the text and its guesses are
     /// a script's, each guess right with probability P
     #[arg(long, value_name = "P", value_parser = parse_probability, conflicts_with_all = ["draft", "draft_device"])]

@@ -1,5 +1,8 @@
 //! `trine bench`
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use anyhow::{Context, Result};
 use serde::Serialize;
 use trine_backend::Program;
@@ -7,7 +10,7 @@ use trine_engine::{Drafts, Engine};
 use trine_model::{KvType, Workload};
 use trine_vulkan::INVARIANT_ROWS;
 
-use super::bench_drafts::{self, Drafted, Reader, Scripted, Text};
+use super::bench_drafts::{self, Drafted, Reader, Script, Scripted, Text};
 use super::bench_runs::{Kind, Round, Run, Test, one};
 use super::bench_steps::{self, StepTime};
 use crate::bandwidth::Yardstick;
@@ -122,6 +125,8 @@ struct Guesses {
     /// The guesses of each sequence in a step; `None` for as many as pay.
     depth: Option<usize>,
     text: Option<Text>,
+    /// What writes the text in the place of the model, if it does.
+    script: Option<Script>,
 }
 
 impl Guesses {
@@ -137,16 +142,30 @@ impl Guesses {
         }
         let text = is_text.then(|| bench_drafts::text(source, args.text.as_deref()));
         let depth = args.drafting.drafts.or(args.acceptance.map(|_| DEPTH));
-        Ok(Self { drafting, acceptance: args.acceptance, depth, text: text.transpose()? })
+        let text = text.transpose()?;
+        let script = text.as_ref().filter(|_| args.recite).map(|text| Script::Text {
+            ids: text.ids.as_slice().into(),
+            before: usize::from(text.bos.is_some()),
+            place: Arc::default(),
+        });
+        if script.is_some() && args.batch.iter().any(|&batch| batch > 1) {
+            return Err(usage("--recite takes one sequence; leave --batch out"));
+        }
+        Ok(Self { drafting, acceptance: args.acceptance, depth, text, script })
     }
 
     /// Loads the model, and what guesses for it.
     fn open(&self, source: &Source, settings: &Settings, sizes: Sizes) -> Result<Session> {
         let Some(acceptance) = self.acceptance else {
-            return Session::open_with(source, settings, sizes, &self.drafting, |program| program);
+            let script = |program| match &self.script {
+                Some(script) => Box::new(Scripted::new(program, script.clone())),
+                None => program,
+            };
+            return Session::open_with(source, settings, sizes, &self.drafting, script);
         };
         let sizes = sizes.guessing(&Drafting::lookup());
-        let script = |program| -> Box<dyn Program> { Box::new(Scripted::new(program)) };
+        let script =
+            |program| -> Box<dyn Program> { Box::new(Scripted::new(program, Script::Numbers)) };
         let mut session =
             Session::open_with(source, settings, sizes, &Drafting::default(), script)?;
         let reader = Box::new(Reader::new(acceptance, session.engine.vocabulary()));
@@ -303,6 +322,9 @@ fn measure(
             engine.set_guesses(if test.is_drafted { guesses.depth } else { Some(0) });
             // A test has the same prompts with and without guesses.
             let place = guesses.round(round, round * tests.len() + index);
+            if let Some(Script::Text { place: begin, .. }) = &guesses.script {
+                begin.store(place.place(0, test.batch), Ordering::Relaxed);
+            }
             let run = one(engine, *test, place, watch, false)?;
             if round > 0 {
                 runs.push(run);

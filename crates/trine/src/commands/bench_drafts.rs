@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -109,15 +109,37 @@ impl Drafted {
 pub(super) const HEADER: [&str; 5] =
     ["against plain", "guesses right", "tokens a step", "step", "of it drafting"];
 
-/// The token of a script that comes after a position.
-fn scripted(position: usize, vocabulary: usize) -> u32 {
-    ((position * 7919 + 11) % vocabulary) as u32
+/// What is written instead of a model's words: a token for each position.
+#[derive(Clone)]
+pub(super) enum Script {
+    /// Tokens without a meaning.
+    Numbers,
+    /// A text, after a prompt that is cut from it.
+    Text {
+        ids: Arc<[u32]>,
+        /// The tokens of the prompt that are not of the text.
+        before: usize,
+        /// Where in the text the prompt begins.
+        place: Arc<AtomicUsize>,
+    },
 }
 
-/// Runs every batch on its device, and returns logits of a script: the token that comes after a
-/// position is a function of the position.
+impl Script {
+    /// Returns the token that comes after a position.
+    fn after(&self, position: usize, vocabulary: usize) -> u32 {
+        match self {
+            Self::Numbers => ((position * 7919 + 11) % vocabulary) as u32,
+            Self::Text { ids, before, place } => {
+                ids[(place.load(Ordering::Relaxed) + position + 1 - before) % ids.len()]
+            }
+        }
+    }
+}
+
+/// Runs every batch on its device, and returns logits of a script.
 pub(super) struct Scripted {
     program: Box<dyn Program>,
+    script: Script,
     /// The positions of the output rows of steps in flight, the oldest first.
     flights: VecDeque<Vec<usize>>,
     written: Written,
@@ -125,10 +147,10 @@ pub(super) struct Scripted {
 
 impl Scripted {
     /// Puts a script over a Program.
-    pub(super) fn new(program: Box<dyn Program>) -> Self {
+    pub(super) fn new(program: Box<dyn Program>, script: Script) -> Self {
         let vocabulary = program.facts().plan.output(0).columns;
         let written = Written { vocabulary, logits: Vec::new(), top: Vec::new(), set: Vec::new() };
-        Self { program, flights: VecDeque::new(), written }
+        Self { program, script, flights: VecDeque::new(), written }
     }
 }
 
@@ -143,13 +165,13 @@ struct Written {
 }
 
 impl Written {
-    fn write(&mut self, positions: &[usize]) {
+    fn write(&mut self, script: &Script, positions: &[usize]) {
         let Self { vocabulary, logits, top, set } = self;
         set.drain(..).for_each(|place| logits[place] = 0.0);
         logits.resize(positions.len() * *vocabulary, 0.0);
         top.resize(positions.len(), Vec::new());
         for (row, &position) in positions.iter().enumerate() {
-            let token = scripted(position, *vocabulary);
+            let token = script.after(position, *vocabulary);
             let place = row * *vocabulary + token as usize;
             logits[place] = 1.0;
             set.push(place);
@@ -197,7 +219,7 @@ impl Program for Scripted {
                 false => results.output(0).map(drop)?,
             }
         }
-        self.written.write(&positions);
+        self.written.write(&self.script, &positions);
         Ok(&mut self.written)
     }
 
@@ -251,7 +273,7 @@ impl Drafter for Reader {
     ) -> Result<usize, BackendError> {
         for (ask, guesses) in asks.iter().zip(guesses) {
             for position in (ask.tokens.len() - 1..).take(ask.most) {
-                let right = scripted(position, self.vocabulary);
+                let right = Script::Numbers.after(position, self.vocabulary);
                 let wrong = (right + 1) % self.vocabulary as u32;
                 guesses.push(if self.random() < self.acceptance { right } else { wrong });
             }
@@ -262,7 +284,7 @@ impl Drafter for Reader {
 
 #[cfg(test)]
 mod tests {
-    use trine_engine::{Drafts, Engine};
+    use trine_engine::{Drafts, Engine, Request, Update};
 
     use super::super::bench_runs::fake::{Fake, options};
     use super::super::bench_runs::{Kind, Round, Test, one};
@@ -272,7 +294,7 @@ mod tests {
     fn runs(acceptance: f64, batch: usize) -> Run {
         let mut sizes = options(400, batch, 64);
         sizes.width.outputs = 64;
-        let program = Scripted::new(Box::new(Fake::new(sizes, &[20])));
+        let program = Scripted::new(Box::new(Fake::new(sizes, &[20])), Script::Numbers);
         let vocabulary = program.facts().plan.output(0).columns;
         let mut engine = Engine::from_program(Box::new(program));
         engine.set_pacing(false);
@@ -294,6 +316,37 @@ mod tests {
         let drafted = Drafted::of(&[some], (2.0, Some(1.0)));
         assert!((drafted.tokens_per_step - 2.77).abs() < 0.25, "{drafted:?}");
         assert_eq!(drafted.row()[0], "2.00x");
+    }
+
+    /// A text that repeats itself after a while.
+    #[test]
+    fn a_text_is_recited_and_guessed_from_itself() {
+        let ids: Arc<[u32]> = (0..3000).map(|at| at % 60 * 31 % 48).collect();
+        let place = Arc::new(AtomicUsize::new(17));
+        let script = Script::Text { ids: ids.clone(), before: 1, place };
+        assert_eq!(script.after(0, 48), ids[17]);
+        let mut sizes = options(400, 1, 64);
+        sizes.width.outputs = 5;
+        let program = Scripted::new(Box::new(Fake::new(sizes, &[20])), script);
+        let mut engine = Engine::from_program(Box::new(program));
+        engine.set_drafts(Drafts { lookup: true, drafter: None });
+        engine.set_guesses(Some(4));
+        let begin = ids[17..117].iter().copied();
+        let prompt = std::iter::once(2).chain(begin).collect();
+        let id = engine.submit(Request::new(prompt, 100)).unwrap();
+        let mut written = Vec::new();
+        while !engine.is_idle() {
+            for event in engine.step().unwrap() {
+                if let Update::Token { token, .. } = event.update {
+                    assert_eq!(event.sequence, id);
+                    written.push(token);
+                }
+            }
+        }
+        assert_eq!(written, ids[117..217]);
+        let status = engine.status();
+        // One token of each step was not guessed, and all guesses are right.
+        assert_eq!((status.drafts, status.accepted_tokens), (20, 79), "{status:?}");
     }
 
     #[test]

@@ -62,10 +62,14 @@ impl Round<'_> {
             let id = |at: usize| ((at * 7919 + index * 31 + 11) % vocabulary) as u32;
             return (0..length).map(id).collect();
         };
-        // Places that are spread over the text.
-        let place = (self.number * batch + index) * 7919;
+        let place = self.place(index, batch);
         let words = (place..).map(|at| text[at % text.len()]);
         self.bos.into_iter().chain(words).take(length).collect()
+    }
+
+    /// Returns where in the text the prompt of a sequence begins: places that are spread over it.
+    pub(super) fn place(self, index: usize, batch: usize) -> usize {
+        (self.number * batch + index) * 7919
     }
 
     fn scope(self) -> Scope {
