@@ -421,7 +421,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "Y", value_parser = parse_rate)]
     pub(crate) tops: Option<f64>,
 
-    /// Microseconds between a step and the next that needs its result
+    /// Microseconds between a launch and the next that needs its result
     #[arg(long, value_name = "US", value_parser = parse_gap)]
     pub(crate) gap: Option<f64>,
 

@@ -3,16 +3,17 @@
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::json;
-use trine_model::{KvType, Model, Plan, Workload};
-use trine_vulkan::TuningMode;
+use trine_backend::Device;
+use trine_model::{KvType, Model, Workload};
+use trine_vulkan::{Outline, TuningMode};
 
 use crate::cli::PlanArgs;
 use crate::device::{DeviceChoice, GpuOptions};
 use crate::failure::usage;
 use crate::forecast::{
-    self, Basis, BasisKind, Drafts, Generation, Machine, PRESETS, Preset, Prompt, Work,
+    self, Basis, BasisKind, Drafts, Generation, Launches, Machine, PRESETS, Passes, Prompt, Work,
 };
-use crate::measured;
+use crate::measured::{self, Reads};
 use crate::model_source::find;
 use crate::output;
 use crate::placed::Needs;
@@ -65,9 +66,10 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
     let source = find(args.model.as_deref(), &args.fetch)?.source;
     let model = source.open(args.quantize)?;
     let contexts = contexts(&source.name(), &args.context, model.config().context)?;
-    let machine = machine(&args, &model)?;
+    let (machine, launches) = machine(&args, &model)?;
     let plan = model.plan();
     let kv = args.kv.unwrap_or(KvType::F16);
+    let passes = Passes { plan: &plan, machine: &machine, launches: &launches, kv };
     let drafts = Drafts { tokens: args.drafts, acceptance: args.acceptance };
     let pairs = args.batch.iter().flat_map(|&batch| contexts.iter().map(move |&at| (batch, at)));
     let forecast = Forecast {
@@ -76,11 +78,14 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
         machine: &machine,
         kv,
         drafts,
-        token: Work::of(&plan, Workload::decode(1, contexts[0] - 1, kv)),
+        token: passes.work(Workload::decode(1, contexts[0] - 1, kv))?,
         generation: pairs
-            .map(|(batch, at)| generation_row(&plan, &machine, drafts, kv, batch, at))
+            .map(|(batch, at)| generation_row(passes, drafts, batch, at))
             .collect::<Result<_>>()?,
-        prompts: contexts.iter().map(|&at| forecast::prompt(&plan, &machine, kv, at)).collect(),
+        prompts: contexts
+            .iter()
+            .map(|&at| forecast::prompt(passes, at))
+            .collect::<Result<_, _>>()?,
     };
     match args.json {
         true => output::json(&forecast.json()),
@@ -134,20 +139,27 @@ fn contexts(name: &str, asked: &[usize], most: usize) -> Result<Vec<usize>> {
     Ok(if usual.is_empty() { vec![most.max(1)] } else { usual })
 }
 
-/// Returns the machine of a command line.
-fn machine(args: &PlanArgs, model: &Model) -> Result<Machine> {
-    let mut machine = match (args.device.as_deref(), args.gbps, args.tops) {
-        (None, Some(gbps), Some(tops)) => of_rates(gbps, tops),
+/// Returns the machine of a command line, and how many launches passes have on it.
+fn machine(args: &PlanArgs, model: &Model) -> Result<(Machine, Launches)> {
+    let (mut machine, launches) = match (args.device.as_deref(), args.gbps, args.tops) {
+        (None, Some(gbps), Some(tops)) => {
+            let launches: Launches = Box::new(|plan, _, _| Ok(plan.steps.len()));
+            (of_rates(gbps, tops), launches)
+        }
         (None | Some(PROCESSOR), ..) => {
             let threads = args.threads.map(usize::from);
             let opened =
                 DeviceChoice::Cpu.open(threads, None, GpuOptions::tuned(TuningMode::Off))?;
             let reads = measured::processor_reads(opened.threads)?;
-            measured::machine(opened.device.as_ref(), model, &reads)?
+            measured_machine(opened.device, model, &reads)?
         }
         (Some(name), ..) if is_gpu(name) => gpu(name, model)?,
         (Some(name), ..) => {
-            forecast::preset(name).map(Preset::machine).ok_or_else(|| unknown(name))?
+            let preset = forecast::preset(name).ok_or_else(|| unknown(name))?;
+            let outline = Outline::new((preset.gpu)(), false);
+            let launches: Launches =
+                Box::new(move |plan, options, step| outline.launches(plan, options, step));
+            (preset.machine(), launches)
         }
     };
     let mut given = Vec::new();
@@ -160,11 +172,21 @@ fn machine(args: &PlanArgs, model: &Model) -> Result<Machine> {
         (machine.tops_skinny, machine.tops_wide, machine.tops_limit) = (tops, tops, tops);
     }
     if let Some(gap) = args.gap {
-        given.push(format!("{} us between steps", output::rate(gap)));
+        given.push(format!("{} us between launches", output::rate(gap)));
         machine.gap_us = gap;
     }
     machine.sources.extend(given.into_iter().map(|text| Basis::new(BasisKind::Given, text)));
-    Ok(machine)
+    Ok((machine, launches))
+}
+
+/// Measures a device of this machine.
+fn measured_machine(
+    device: Box<dyn Device>,
+    model: &Model,
+    reads: &Reads,
+) -> Result<(Machine, Launches)> {
+    let machine = measured::machine(device.as_ref(), model, reads)?;
+    Ok((machine, Box::new(move |plan, options, step| device.launches(plan, options, step))))
 }
 
 /// Returns whether a name is that of a GPU of this machine.
@@ -173,7 +195,7 @@ fn is_gpu(name: &str) -> bool {
 }
 
 /// Measures a GPU of this machine.
-fn gpu(name: &str, model: &Model) -> Result<Machine> {
+fn gpu(name: &str, model: &Model) -> Result<(Machine, Launches)> {
     let choice = DeviceChoice::parse(name)
         .map_err(|reason| usage(format!("--device {}: {reason}", terminal::harmless(name))))?;
     if matches!(&choice, DeviceChoice::Vulkan(choices) if choices.len() > 1) {
@@ -183,11 +205,11 @@ fn gpu(name: &str, model: &Model) -> Result<Machine> {
     }
     // Only rates are measured, so the GPU is opened as for a model that was loaded before.
     let opened = choice.open(None, None, GpuOptions::tuned(TuningMode::Kept))?;
-    let Some(gpu) = opened.gpus.first() else {
+    let Some(gpu) = opened.gpus.into_iter().next() else {
         bail!("{} is no GPU; please report this", opened.device.name());
     };
     let reads = measured::gpu_reads(&gpu.gpu())?;
-    measured::machine(gpu, model, &reads)
+    measured_machine(Box::new(gpu), model, &reads)
 }
 
 /// Creates a machine of which only two rates are known.
@@ -203,7 +225,7 @@ fn of_rates(gbps: f64, tops: f64) -> Machine {
         memory_bytes: None,
         sources: vec![Basis::new(
             BasisKind::Assumed,
-            "no gap between steps, unless --gap gives one",
+            "no gap between launches, one for each step of the Plan, unless --gap gives one",
         )],
     }
 }
@@ -224,18 +246,17 @@ fn unknown(name: &str) -> anyhow::Error {
 }
 
 fn generation_row(
-    plan: &Plan,
-    machine: &Machine,
+    passes: Passes<'_>,
     drafts: Drafts,
-    kv: KvType,
     batch: usize,
     context: usize,
 ) -> Result<GenerationRow> {
+    let Passes { plan, machine, kv, .. } = passes;
     let needs = Needs::new(batch, context, kv);
     let memory_bytes = needs.memory(plan).total();
     let least = machine.memory_bytes.filter(|bytes| memory_bytes > *bytes);
     Ok(GenerationRow {
-        forecast: forecast::generation(plan, machine, drafts, kv, batch, context),
+        forecast: forecast::generation(passes, drafts, batch, context)?,
         memory_bytes,
         fits: machine.memory_bytes.map(|bytes| memory_bytes <= bytes),
         layers_that_fit: least.map(|bytes| needs.layers_in(plan, bytes)).transpose()?,
@@ -265,13 +286,13 @@ impl Forecast<'_> {
             self.machine;
         let rate = |value: &f64| output::rate(*value);
         let mut text = format!(
-            "{}: {}; a token of one sequence reads {} of weights and takes {} operations in {} steps\n{}: \
-             {} of {} GB/s; products at {} Top/s up to 64 rows, {} above, of {}; {} us between steps\n\n",
+            "{}: {}; a token of one sequence reads {} of weights and takes {} operations in {} launches\n{}: \
+             {} of {} GB/s; products at {} Top/s up to 64 rows, {} above, of {}; {} us between launches\n\n",
             terminal::harmless(&self.name),
             formats(self.model).join(" "),
             output::bytes(self.token.weight_bytes),
             output::count(self.token.product_operations),
-            self.token.steps,
+            self.token.launches,
             terminal::harmless(&self.machine.name),
             rate(gbps),
             rate(gbps_limit),

@@ -73,7 +73,7 @@ fn a_machine_of_given_rates_divides_them_by_the_plans_cost() {
 
     let by_gaps = forecast("1000000", "1000000", &["--gap", "100"]);
     let row = &by_gaps["generation"][0];
-    let expected = 1e4 / number(&by_gaps["token"], "steps");
+    let expected = 1e4 / number(&by_gaps["token"], "launches");
     assert!((number(row, "tokens_per_second") / expected - 1.0).abs() < 1e-2, "{row}");
     assert_eq!(row["bound"], "gaps");
 
@@ -82,6 +82,20 @@ fn a_machine_of_given_rates_divides_them_by_the_plans_cost() {
     assert_eq!(row["with_drafts"], row["tokens_per_second"]);
     let certain = forecast("2", "10000", &["--drafts", "3", "--acceptance", "1"]);
     assert_eq!(number(&certain["drafts"], "tokens_per_pass"), 4.0);
+}
+
+/// A GPU launches less than the Plan has steps, most of all where a model has several streams.
+#[test]
+fn a_gpu_has_a_gap_for_each_launch() {
+    let model = golden("gguf/gemma3n/model.gguf").display().to_string();
+    let of =
+        |device: &[&str]| trine(&[&["plan", &model, "--json"][..], device].concat()).ok().json();
+    let steps = number(&of(&["--gbps", "1", "--tops", "1"])["token"], "launches");
+    let h200 = of(&["--device", "h200"]);
+    let launches = number(&h200["token"], "launches");
+    assert!(steps > 2.0 * launches, "{launches} of {steps}");
+    let one = number(&h200["generation"][0], "tokens_per_second");
+    assert!(one < 1e6 / (3.0 * launches) && one > 1e6 / (3.0 * steps), "{one}");
 }
 
 #[test]
