@@ -7,15 +7,15 @@
 //!       + max(cache / reads, 2 attention / matrices(rows))    keys and values; attention reaches half the rate of products
 //!       + launches x gap                                      nothing overlaps the gap between dependent launches
 //! plain = sequences / time(1 token each)
-//! drafts = sequences x E / time(guesses + 1 tokens each)
+//! drafts = sequences x E / (time(guesses + 1 tokens each) + guesses x draft model's time(1 token each))
 //! E = (1 - a^(guesses + 1)) / (1 - a)
 //! ```
 //!
 //! `E` is the expected number of tokens of one pass that verifies guesses, each of which is right
-//! with probability `a` if those before it are (Leviathan, Kalman and Matias 2023, equation 1). The
-//! guesses themselves cost nothing here, as is true of those from the text so far. A limit is the
-//! same with the machine's best rates, no gaps, and attention at the rate of products. The work of
-//! the host between passes is not counted.
+//! with probability `a` if those before it are (Leviathan, Kalman and Matias 2023, equation 1). A
+//! draft model makes each guess in a pass of its own, at the same rates; guesses from the text so
+//! far cost nothing. A limit is the same with the machine's best rates, no gaps, and attention at
+//! the rate of products. The work of the host between passes is not counted.
 //!
 //! Nothing here reads a clock, a file or a device.
 
@@ -301,6 +301,15 @@ impl Drafts {
     }
 }
 
+/// What makes guesses.
+#[derive(Clone, Copy)]
+pub(crate) enum Guesser<'a> {
+    /// Nothing that takes time: the text so far.
+    Text,
+    /// The passes of a draft model of at most so many positions.
+    Model(Passes<'a>, usize),
+}
+
 /// A forecast of generation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Generation {
@@ -333,22 +342,37 @@ pub(crate) struct Prompt {
     pub(crate) bound: Bound,
 }
 
-/// Forecasts generation for `batch` sequences of `context` positions.
+/// Forecasts generation for `batch` sequences of `context` positions. A draft model guesses nothing
+/// beyond its own positions.
 ///
 /// # Errors
 /// Returns an error if the machine cannot run a Plan.
 pub(crate) fn generation(
     model: Passes<'_>,
-    drafts: Drafts,
+    (drafts, guesser): (Drafts, Guesser<'_>),
     batch: usize,
     context: usize,
 ) -> Result<Generation, BackendError> {
     let plain = model.generating(batch, 1, context)?;
     let seconds = model.machine.seconds(&plain);
-    let verify = model.machine.seconds(&model.generating(batch, drafts.tokens + 1, context)?);
+    let guessing = match guesser {
+        Guesser::Text => Some(0.0),
+        Guesser::Model(_, most) if context + drafts.tokens > most => None,
+        Guesser::Model(draft, _) => {
+            let guess = draft.generating(batch, 1, context)?;
+            Some(drafts.tokens as f64 * draft.machine.seconds(&guess).total())
+        }
+    };
     let batch_tokens = batch as f64;
     let tokens_per_second = batch_tokens / seconds.total();
-    let with_drafts = batch_tokens * drafts.tokens_per_pass() / verify.total();
+    let with_drafts = match guessing {
+        Some(guessing) => {
+            let verify = model.generating(batch, drafts.tokens + 1, context)?;
+            let seconds = guessing + model.machine.seconds(&verify).total();
+            batch_tokens * drafts.tokens_per_pass() / seconds
+        }
+        None => tokens_per_second,
+    };
     let limit = batch_tokens / model.machine.limit(&plain).total();
     let bound = seconds.bound();
     Ok(Generation { batch, context, tokens_per_second, limit, with_drafts, bound })

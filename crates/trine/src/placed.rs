@@ -29,6 +29,14 @@ impl Needs {
         Self(ProgramOptions { width, kv, context, sequences, blocks })
     }
 
+    /// Returns the needs with room for the logits of as many rows more in a step.
+    pub(crate) fn with_outputs(mut self, more: usize) -> Self {
+        let Width { tokens, outputs } = &mut self.0.width;
+        *outputs += more;
+        *tokens = (*tokens).max(*outputs);
+        self
+    }
+
     /// Returns the memory of a Plan, with weights as they are stored.
     pub(crate) fn memory(&self, plan: &Plan) -> Memory {
         Memory::of_plan(plan, &self.0)
@@ -53,6 +61,17 @@ impl Needs {
         let on_gpu = found.parts.iter().filter(|part| part.site == 1);
         Ok(on_gpu.map(|part| part.plan.layers()).sum())
     }
+}
+
+/// Returns the parts of a memory, for programs.
+pub(crate) fn memory_json(memory: &Memory) -> Value {
+    json!({
+        "weight_bytes": memory.weights,
+        "mapped_bytes": memory.mapped,
+        "cache_bytes": memory.caches,
+        "scratch_bytes": memory.scratch,
+        "total_bytes": memory.total(),
+    })
 }
 
 /// A machine, this one or another: a processor and a GPU.

@@ -14,7 +14,7 @@ use crate::forecast::{PRESETS, Preset, preset};
 use crate::model_source::{Source, find};
 use crate::options::Settings;
 use crate::output;
-use crate::placed::{Machine, Needs, Placed};
+use crate::placed::{Machine, Needs, Placed, memory_json};
 use crate::session::{PREFILL, Sizes, formats};
 use crate::terminal;
 
@@ -76,13 +76,7 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
             "model": source.name(),
             "context": context,
             "kv": settings.kv,
-            "memory": {
-                "weight_bytes": memory.weights,
-                "mapped_bytes": memory.mapped,
-                "cache_bytes": memory.caches,
-                "scratch_bytes": memory.scratch,
-                "total_bytes": memory.total(),
-            },
+            "memory": memory_json(&memory),
             "costs": costs,
             "plan": steps(&plan, Workload::decode(1, args.depth, settings.kv)),
         }));

@@ -203,18 +203,18 @@ fn the_whole_forecast_of_generation() {
     let drafts = Drafts { tokens: 4, acceptance: 0.7 };
     let launches = stepwise();
     let f16 = Passes { plan: &plan, machine: &machine, launches: &launches, kv: KvType::F16 };
-    let one = generation(f16, drafts, 1, 512).unwrap();
+    let one = generation(f16, (drafts, Guesser::Text), 1, 512).unwrap();
     // 27.0 G parameters at 4.5 bits are 15.2 GB: 208 ms, 3.6 ms of cache, 2.5 ms of gaps.
     close(one.tokens_per_second, 1.0 / 0.2142, 0.01);
     close(one.limit, 89.6 / (15.19 + 0.26), 0.01);
     assert_eq!((one.batch, one.context, one.bound), (1, 512, Bound::Memory));
     close(one.with_drafts / one.tokens_per_second, 2.773, 0.02);
-    let many = generation(f16, drafts, 32, 512).unwrap();
+    let many = generation(f16, (drafts, Guesser::Text), 32, 512).unwrap();
     assert_eq!(many.bound, Bound::Arithmetic);
     assert!(many.tokens_per_second > 10.0 * one.tokens_per_second);
     let small_cache = Passes { kv: KvType::Int8, ..f16 };
-    let small_cache = generation(small_cache, drafts, 32, 8192).unwrap();
-    let large_cache = generation(f16, drafts, 32, 8192).unwrap();
+    let small_cache = generation(small_cache, (drafts, Guesser::Text), 32, 8192).unwrap();
+    let large_cache = generation(f16, (drafts, Guesser::Text), 32, 8192).unwrap();
     assert!(small_cache.tokens_per_second > 1.2 * large_cache.tokens_per_second);
 }
 
@@ -229,11 +229,16 @@ fn gaps_are_between_launches() {
         Ok(10 + step.tokens)
     });
     let passes = Passes { plan: &plan, machine: &machine, launches: &launches, kv: KvType::F16 };
-    let one = generation(passes, Drafts { tokens: 4, acceptance: 1.0 }, 2, 512).unwrap();
+    let drafts = Drafts { tokens: 4, acceptance: 1.0 };
+    let one = generation(passes, (drafts, Guesser::Text), 2, 512).unwrap();
     // 1100 seconds of gaps, and 1500 for five rows; the rest takes less than one.
     close(one.tokens_per_second, 2.0 / 1100.0, 1e-3);
     close(one.with_drafts, 2.0 * 5.0 / 1500.0, 1e-3);
     assert_eq!(one.bound, Bound::Gaps);
+    // A draft model as large makes four guesses in a pass each, as far as its context goes.
+    let model = |most| generation(passes, (drafts, Guesser::Model(passes, most)), 2, 512).unwrap();
+    close(model(516).with_drafts, 2.0 * 5.0 / (1500.0 + 4.0 * 1100.0), 1e-3);
+    assert_eq!(model(515).with_drafts, model(515).tokens_per_second);
     // Two pieces of 512 tokens and one of 100.
     let prompt = prompt(passes, 1124).unwrap();
     close(prompt.first_token_seconds, 1e2 * (2.0 * 522.0 + 110.0), 1e-3);
