@@ -70,14 +70,17 @@ impl DraftFacts {
             true => (self.gpu_bytes, "the GPU's memory"),
             false => (self.memory.total() - self.gpu_bytes, "the memory"),
         };
-        (bytes > 0).then(|| {
-            format!(
-                "the draft model {} takes {} of {whose}, which --draft off leaves to the model",
-                terminal::harmless(&self.source.name()),
-                output::bytes(bytes)
-            )
-        })
+        (bytes > 0).then(|| taking(&self.source.name(), bytes, whose))
     }
+}
+
+/// Says what a draft model takes of a memory that the model has too little of.
+pub(crate) fn taking(name: &str, bytes: u64, whose: &str) -> String {
+    format!(
+        "the draft model {} takes {} of {whose}, which --draft off leaves to the model",
+        terminal::harmless(name),
+        output::bytes(bytes)
+    )
 }
 
 impl Drafting {
@@ -88,10 +91,26 @@ impl Drafting {
     /// Returns an error if there is no model of that name, or it is not fetched.
     pub(crate) fn new(typed: &DraftArgs, fetch: &FetchArgs, is_strict: bool) -> Result<Self> {
         let set = settings::get().drafts();
-        let choice = typed.draft.as_ref().or(set.draft.as_ref()).cloned().unwrap_or_default();
-        let device = typed.draft_device.as_ref().or(set.draft_device.as_ref()).cloned();
         let is_strict = is_strict && typed.draft.is_some();
-        Ok(match choice {
+        let all = DraftArgs {
+            draft: typed.draft.as_ref().or(set.draft.as_ref()).cloned(),
+            draft_device: typed.draft_device.as_ref().or(set.draft_device.as_ref()).cloned(),
+        };
+        Self::chosen(all, fetch, is_strict)
+    }
+
+    /// Returns what is typed, or else what is chosen where nothing is set: for commands that tell
+    /// of a model itself.
+    ///
+    /// # Errors
+    /// As [`Drafting::new`].
+    pub(crate) fn typed(draft: Option<&DraftChoice>, fetch: &FetchArgs) -> Result<Self> {
+        Self::chosen(DraftArgs { draft: draft.cloned(), draft_device: None }, fetch, true)
+    }
+
+    fn chosen(args: DraftArgs, fetch: &FetchArgs, is_strict: bool) -> Result<Self> {
+        let DraftArgs { draft, draft_device: device } = args;
+        Ok(match draft.unwrap_or_default() {
             DraftChoice::Off => Self::Off,
             DraftChoice::Ngram => Self::Lookup,
             DraftChoice::Auto => Self::Model(Choice::Auto, device),
@@ -137,34 +156,40 @@ impl Drafting {
         if matches!(self, Self::Off) {
             return Ok(Guessing::default());
         }
-        let loaded = self.find(source, model, settings).and_then(|draft| {
-            draft.map(|draft| draft.load(self.device(), settings, sizes, opened)).transpose()
-        });
-        match loaded {
-            Ok(model) => Ok(Guessing { lookup: true, model }),
-            Err(error) if self.is_strict() => Err(error),
-            Err(error) => {
-                output::warning(format_args!("no model guesses tokens: {error:#}"));
-                Ok(Guessing { lookup: true, model: None })
-            }
-        }
+        let load = |draft: Draft| draft.load(self.device(), settings, sizes, opened);
+        let model = match self.find(source, model, settings)?.map(load) {
+            None => None,
+            Some(loaded) => self.or_none(loaded.map(Some))?,
+        };
+        Ok(Guessing { lookup: true, model })
     }
 
-    /// Returns whether it is an error if a draft model cannot guess.
-    fn is_strict(&self) -> bool {
-        matches!(self, Self::Model(Choice::Named { is_strict: true, .. }, _))
+    /// Warns of a draft model that cannot guess, unless it has to.
+    fn or_none<T>(&self, found: Result<Option<T>>) -> Result<Option<T>> {
+        let has_to = matches!(self, Self::Model(Choice::Named { is_strict: true, .. }, _));
+        found.or_else(|error| match has_to {
+            true => Err(error),
+            false => {
+                output::warning(format_args!("no model guesses tokens: {error:#}"));
+                Ok(None)
+            }
+        })
     }
 
     /// Returns the draft model for a model, opened and compared with it, if there is one.
     ///
     /// # Errors
-    /// Returns an error if it cannot be opened, or has other tokens.
+    /// Returns an error if one that has to fit the model cannot be opened, or has other tokens.
     pub(crate) fn find(
         &self,
         source: &Source,
         model: &Model,
         settings: &Settings,
     ) -> Result<Option<Draft>> {
+        self.or_none(self.open(source, model, settings))
+    }
+
+    fn open(&self, source: &Source, model: &Model, settings: &Settings) -> Result<Option<Draft>> {
         let draft = match self {
             Self::Off | Self::Lookup => return Ok(None),
             Self::Model(Choice::Auto, _) => match source {
@@ -301,12 +326,17 @@ pub(crate) fn device_of<'a>(
     settings: &Settings,
     opened: &'a Opened,
 ) -> &'a dyn Device {
-    let is_split = opened.gpus.len() > 1 || settings.gpu_layers.is_some();
     match (own, opened.gpus.first()) {
         (Some(own), _) => own.device.as_ref(),
-        (None, Some(gpu)) if is_split => gpu,
+        (None, Some(gpu)) if is_on_first_gpu(settings, opened) => gpu,
         (None, _) => opened.device.as_ref(),
     }
+}
+
+/// Returns whether a draft model without a device of its own is on the first of the model's GPUs
+/// only.
+pub(crate) fn is_on_first_gpu(settings: &Settings, opened: &Opened) -> bool {
+    opened.gpus.len() > 1 || !opened.gpus.is_empty() && settings.gpu_layers.is_some()
 }
 
 /// Checks that each id that two models have means the same token. Larger ones, such as those for

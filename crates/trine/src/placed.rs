@@ -75,6 +75,7 @@ pub(crate) fn memory_json(memory: &Memory) -> Value {
 }
 
 /// A machine, this one or another: a processor and a GPU.
+#[derive(Clone)]
 pub(crate) struct Machine {
     outline: Outline,
     gpu: DeviceMemory,
@@ -93,6 +94,17 @@ impl Machine {
         // all free before anything is loaded.
         let free = is_shared.then_some(bytes);
         Self { outline, gpu, processor: DeviceMemory::host(free) }
+    }
+
+    /// Returns the machine without the bytes of the processor's and of the GPU's memory that are
+    /// taken; no number stands for none.
+    pub(crate) fn less(&self, taken: &[u64]) -> Self {
+        let mut left = self.clone();
+        let memories = [&mut left.processor, &mut left.gpu];
+        for (memory, taken) in memories.into_iter().zip(taken) {
+            memory.free = memory.free.map(|free| free.saturating_sub(*taken));
+        }
+        left
     }
 
     /// Decides where a Plan would run.
@@ -150,6 +162,11 @@ impl Placed {
     pub(crate) fn new(placement: Placement, gpus: Vec<Outline>, demand: &Demand) -> Self {
         let longer = Some(demand.context()).filter(|&asked| asked > placement.options.context);
         Self { placement, gpus, longer }
+    }
+
+    /// Returns whether there is no memory for the context that was asked for.
+    pub(crate) fn is_shorter(&self) -> bool {
+        self.longer.is_some()
     }
 
     /// Returns the placement.

@@ -7,7 +7,7 @@ use trine_backend::{Device, Memory};
 use trine_model::{KvType, Model, Workload};
 use trine_vulkan::{Outline, TuningMode};
 
-use crate::cli::{DraftArgs, Placement, PlanArgs};
+use crate::cli::{Placement, PlanArgs};
 use crate::device::{DeviceChoice, GpuOptions};
 use crate::draft::{Draft, Drafting};
 use crate::failure::usage;
@@ -92,8 +92,7 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
     let source = find(args.model.as_deref(), &args.fetch)?.source;
     let typed = Placement { kv: args.kv, quantize: args.quantize, ..Placement::default() };
     let settings = Settings::measuring(&typed, KvType::F16);
-    let typed = DraftArgs { draft: args.draft.clone(), draft_device: None };
-    let drafting = Drafting::new(&typed, &args.fetch, true)?;
+    let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch)?;
     let model = source.open(settings.quantize)?;
     let contexts = contexts(&source.name(), &args.context, model.config().context)?;
     let draft = drafting.find(&source, &model, &settings)?;
