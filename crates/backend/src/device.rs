@@ -1,6 +1,6 @@
 //! A device as the engine sees it.
 
-use trine_model::{Model, Plan};
+use trine_model::{Model, Plan, Workload};
 
 use crate::batch::ProgramOptions;
 use crate::device_memory::DeviceMemory;
@@ -61,5 +61,21 @@ pub trait Device {
     /// Returns the memory that a Program of the Plan would hold. Nothing is allocated.
     fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {
         Memory::of_plan(plan, options)
+    }
+
+    /// Returns how many launches, each of which may wait for the one before, a step with the rows
+    /// of `workload` would have in a Program of the Plan with these options. Unless a device
+    /// overrides this, it runs the steps of a Plan one by one.
+    ///
+    /// # Errors
+    /// [`BackendError`] if the device cannot run the Plan, or the options have no room for such a
+    /// step.
+    fn launches(
+        &self,
+        plan: &Plan,
+        _options: &ProgramOptions,
+        _workload: Workload,
+    ) -> Result<usize, BackendError> {
+        Ok(plan.steps.len())
     }
 }

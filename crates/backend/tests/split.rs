@@ -12,8 +12,8 @@ use common::random::{Random, forms, model_of_layers, traffic};
 use common::{BATCH, Golden, greedy, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
-    BLOCK, BackendError, Batch, Device, DeviceGroup, DeviceMemory, LayerChoice, Memory, MemoryKind,
-    Program, ProgramOptions, SequenceView,
+    BLOCK, BackendError, Batch, Demand, Device, DeviceGroup, DeviceMemory, LayerChoice, Memory,
+    MemoryKind, Program, ProgramOptions, SequenceView, placement,
 };
 use trine_model::{KvType, Model, Plan, Width, cut};
 use trine_weights::DType;
@@ -182,6 +182,28 @@ fn as_many_layers_are_taken_as_fit() {
     assert_eq!(fitting(0), (Loaded::Whole, 0));
     let unknown = layers_on(&model, None, u64::MAX, LayerChoice::Fitting);
     assert_eq!(unknown, (Loaded::Whole, 1));
+}
+
+/// What another model will have taken counts as if it were not free.
+#[test]
+fn what_is_taken_is_not_decided_on_again() {
+    let model = Golden::load("gemma3-a").model;
+    let plan = model.plan();
+    let says = Some(needed(&model, plan.layers()) + 1000);
+    let loads = Rc::new(Cell::new(0));
+    let second = Box::new(Limited { says, has: u64::MAX, loads: loads.clone() });
+    let device = DeviceGroup::new(vec![reference(), second], LayerChoice::Fitting);
+    let layers = |taken: &[u64]| {
+        let found = placement::decide(&plan, &device, &Demand::Exactly(OPTIONS), taken).unwrap();
+        let part = found.parts.last().unwrap();
+        (part.site, part.plan.layers(), part.device_memory.free)
+    };
+    assert_eq!(layers(&[]), (1, plan.layers(), says));
+    assert_eq!(layers(&[u64::MAX, 1000]), (1, plan.layers(), says.map(|says| says - 1000)));
+    assert_eq!(layers(&[0, 1001]).0, 1);
+    assert!(layers(&[0, 1001]).1 < plan.layers());
+    assert_eq!(layers(&[0, u64::MAX]).0, 0);
+    assert_eq!(loads.get(), 0);
 }
 
 #[test]

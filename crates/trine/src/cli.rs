@@ -420,7 +420,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "Y", value_parser = parse_rate)]
     pub(crate) tops: Option<f64>,
 
-    /// Microseconds between a step and the next that needs its result
+    /// Microseconds between a launch and the next that needs its result
     #[arg(long, value_name = "US", value_parser = parse_gap)]
     pub(crate) gap: Option<f64>,
 
@@ -432,13 +432,18 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_context)]
     pub(crate) context: Vec<usize>,
 
-    /// Draft tokens that a speculating engine guesses for each pass
+    /// What guesses tokens: a MODEL with the same tokenizer, in passes of its own; ngram, from the
+    /// text so far, at no cost; auto is ngram, with demo-draft for demo; off [default: auto]
+    #[arg(long, value_name = "MODEL", value_parser = DraftChoice::parse)]
+    pub(crate) draft: Option<DraftChoice>,
+
+    /// Guesses that a pass verifies for each sequence
     #[arg(long, value_name = "N", default_value = "4", value_parser = parse_drafts)]
     pub(crate) drafts: usize,
 
-    /// Probability that a draft token is right
-    #[arg(long, value_name = "P", default_value = "0.7", value_parser = parse_probability)]
-    pub(crate) acceptance: f64,
+    /// Probability that a guess is right if those before it are [default: 0.7, an assumption]
+    #[arg(long, value_name = "P", value_parser = parse_probability)]
+    pub(crate) acceptance: Option<f64>,
 
     /// How keys and values are stored: f32, f16, int8 [default: f16]
     #[arg(long, value_name = "TYPE", value_parser = parse_kv)]

@@ -11,6 +11,7 @@ pub(crate) mod doctor;
 mod doctor_gpu;
 pub(crate) mod eval;
 pub(crate) mod explain;
+mod explain_drafts;
 mod finding;
 pub(crate) mod logits;
 pub(crate) mod man;

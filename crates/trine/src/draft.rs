@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, anyhow};
 use trine_backend::{Device, Facts, Memory, placement};
 use trine_engine::{Drafts, EngineOptions, GUESSES_MAX, ModelDrafter};
-use trine_model::Model;
+use trine_model::{KvType, Model, Workload};
 use trine_text::Tokenizer;
 
 use crate::cli::{DraftArgs, DraftChoice, FetchArgs};
@@ -60,14 +60,35 @@ pub(crate) struct Guessing {
 /// A loaded draft model, for people and reports.
 #[derive(Debug, Clone)]
 pub(crate) struct DraftFacts {
-    /// Its name.
-    pub(crate) name: String,
+    /// Where it comes from.
+    pub(crate) source: Source,
     /// The device that runs it.
     pub(crate) device: String,
     /// The memory that it takes.
     pub(crate) memory: Memory,
     /// The part of it that GPUs hold, in bytes.
     pub(crate) gpu_bytes: u64,
+}
+
+impl DraftFacts {
+    /// Says what it takes of a memory that the model has too little of, that of GPUs or of the
+    /// processor; `None` if it takes nothing of it.
+    pub(crate) fn taking(&self, is_on_gpus: bool) -> Option<String> {
+        let (bytes, whose) = match is_on_gpus {
+            true => (self.gpu_bytes, "the GPU's memory"),
+            false => (self.memory.total() - self.gpu_bytes, "the memory"),
+        };
+        (bytes > 0).then(|| taking(&self.source.name(), bytes, whose))
+    }
+}
+
+/// Says what a draft model takes of a memory that the model has too little of.
+pub(crate) fn taking(name: &str, bytes: u64, whose: &str) -> String {
+    format!(
+        "the draft model {} takes {} of {whose}, which --draft off leaves to the model",
+        terminal::harmless(name),
+        output::bytes(bytes)
+    )
 }
 
 impl Drafting {
@@ -78,11 +99,27 @@ impl Drafting {
     /// Returns an error if there is no model of that name, or it is not fetched.
     pub(crate) fn new(typed: &DraftArgs, fetch: &FetchArgs, is_strict: bool) -> Result<Self> {
         let set = settings::get().drafts();
-        let choice = typed.draft.as_ref().or(set.draft.as_ref()).cloned().unwrap_or_default();
-        let device = typed.draft_device.as_ref().or(set.draft_device.as_ref()).cloned();
         let is_strict = is_strict && typed.draft.is_some();
-        let depth = typed.drafts;
-        let by = match choice {
+        let all = DraftArgs {
+            draft: typed.draft.as_ref().or(set.draft.as_ref()).cloned(),
+            draft_device: typed.draft_device.as_ref().or(set.draft_device.as_ref()).cloned(),
+            drafts: typed.drafts,
+        };
+        Self::chosen(all, fetch, is_strict)
+    }
+
+    /// Returns what is typed, or else what is chosen where nothing is set: for commands that tell
+    /// of a model itself.
+    ///
+    /// # Errors
+    /// As [`Drafting::new`].
+    pub(crate) fn typed(draft: Option<&DraftChoice>, fetch: &FetchArgs) -> Result<Self> {
+        Self::chosen(DraftArgs { draft: draft.cloned(), ..DraftArgs::default() }, fetch, true)
+    }
+
+    fn chosen(args: DraftArgs, fetch: &FetchArgs, is_strict: bool) -> Result<Self> {
+        let DraftArgs { draft, draft_device: device, drafts: depth } = args;
+        let by = match draft.unwrap_or_default() {
             DraftChoice::Off => Guesser::Off,
             DraftChoice::Ngram => Guesser::Lookup,
             DraftChoice::Auto => Guesser::Model(Choice::Auto, device),
@@ -111,8 +148,8 @@ impl Drafting {
         self.depth
     }
 
-    /// Returns a word for what guesses without a draft model, if anything does.
-    pub(crate) fn words(&self) -> Option<String> {
+    /// Returns the name of the lookup, as it is typed, if it guesses.
+    pub(crate) fn lookup_name(&self) -> Option<String> {
         (!self.is_off()).then(|| "ngram".to_owned())
     }
 
@@ -135,32 +172,73 @@ impl Drafting {
         sizes: (usize, usize),
         opened: &Opened,
     ) -> Result<Guessing> {
-        let (choice, device) = match &self.by {
-            Guesser::Off => return Ok(Guessing::default()),
-            Guesser::Lookup => return Ok(Guessing { lookup: true, model: None }),
-            Guesser::Model(choice, device) => (choice, device),
+        if self.is_off() {
+            return Ok(Guessing::default());
+        }
+        let load = |draft: Draft| draft.load(self.device(), settings, sizes, opened);
+        let model = match self.find(source, model, settings)?.map(load) {
+            None => None,
+            Some(loaded) => self.or_none(loaded.map(Some))?,
         };
-        let looking = Guessing { lookup: true, model: None };
-        let (draft, is_strict) = match choice {
-            Choice::Auto => match source {
-                Source::Embedded(Embedded::Demo) => (&Source::DEMO_DRAFT, false),
-                _ => return Ok(looking),
-            },
-            // A model that guesses for itself would only take time.
-            Choice::Named { source: draft, .. } if draft.name() == source.name() => {
-                return Ok(looking);
-            }
-            Choice::Named { source, is_strict } => (source, *is_strict),
-        };
-        let loaded = open(draft, (&source.name(), model), settings)
-            .and_then(|draft| place(draft, device.as_ref(), settings, sizes, opened));
-        match loaded {
-            Ok(loaded) => Ok(Guessing { model: Some(loaded), ..looking }),
-            Err(error) if is_strict => Err(error),
-            Err(error) => {
+        Ok(Guessing { lookup: true, model })
+    }
+
+    /// Warns of a draft model that cannot guess, unless it has to.
+    fn or_none<T>(&self, found: Result<Option<T>>) -> Result<Option<T>> {
+        let has_to = matches!(self.by, Guesser::Model(Choice::Named { is_strict: true, .. }, _));
+        found.or_else(|error| match has_to {
+            true => Err(error),
+            false => {
                 output::warning(format_args!("no model guesses tokens: {error:#}"));
-                Ok(looking)
+                Ok(None)
             }
+        })
+    }
+
+    /// Returns the draft model for a model, opened and compared with it, if there is one.
+    ///
+    /// # Errors
+    /// Returns an error if one that has to fit the model cannot be opened, or has other tokens.
+    pub(crate) fn find(
+        &self,
+        source: &Source,
+        model: &Model,
+        settings: &Settings,
+    ) -> Result<Option<Draft>> {
+        self.or_none(self.open(source, model, settings))
+    }
+
+    fn open(&self, source: &Source, model: &Model, settings: &Settings) -> Result<Option<Draft>> {
+        let draft = match &self.by {
+            Guesser::Off | Guesser::Lookup => return Ok(None),
+            Guesser::Model(Choice::Auto, _) => match source {
+                Source::Embedded(Embedded::Demo) => &Source::DEMO_DRAFT,
+                _ => return Ok(None),
+            },
+            Guesser::Model(Choice::Named { source, .. }, _) => source,
+        };
+        let name = source.name();
+        if draft.lasting_name() == source.lasting_name() {
+            output::note(&format!(
+                "{} is not loaded a second time to guess for itself: tokens are looked up, as with --draft ngram",
+                terminal::harmless(&name)
+            ));
+            return Ok(None);
+        }
+        let draft = Draft { source: draft.clone(), model: draft.open(settings.quantize)? };
+        let [own, others] = [&draft.model, model].map(|model| tokenizer(model.checkpoint()));
+        check_tokens((&draft.source.name(), &own?), (&name, &others?))?;
+        if let Some(reason) = draft.is_too_large(&name, model, settings.kv) {
+            output::warning(reason);
+        }
+        Ok(Some(draft))
+    }
+
+    /// Returns the device of its own that a draft model is to have, if one is chosen.
+    pub(crate) fn device(&self) -> Option<&DeviceChoice> {
+        match &self.by {
+            Guesser::Model(_, device) => device.as_ref(),
+            Guesser::Off | Guesser::Lookup => None,
         }
     }
 }
@@ -175,17 +253,109 @@ impl Guessing {
 }
 
 /// A draft model that has the tokens of a model.
-struct Opening {
-    name: String,
-    model: Model,
+pub(crate) struct Draft {
+    /// Where it comes from.
+    pub(crate) source: Source,
+    /// The model.
+    pub(crate) model: Model,
 }
 
-/// Opens a draft model and checks that it has the tokens of a model.
-fn open(draft: &Source, (name, model): (&str, &Model), settings: &Settings) -> Result<Opening> {
-    let guessing = draft.open(settings.quantize)?;
-    let [own, others] = [&guessing, model].map(|model| tokenizer(model.checkpoint()));
-    check_tokens((&draft.name(), &own?), (name, &others?))?;
-    Ok(Opening { name: draft.name(), model: guessing })
+impl Draft {
+    /// Returns the sizes of its Program: a sequence has a row for each guess, and as many positions
+    /// as the model's unless the draft's own are fewer. Beyond them it guesses nothing.
+    pub(crate) fn options(
+        &self,
+        settings: &Settings,
+        (sequences, prefill): (usize, usize),
+    ) -> EngineOptions {
+        let most = self.model.config().context;
+        EngineOptions {
+            context: settings.context.map(|context| context.min(most)),
+            kv: settings.kv,
+            sequences,
+            kept: 0,
+            prefill,
+            outputs: sequences,
+            kv_memory: settings.kv_memory,
+            embeds: false,
+        }
+    }
+
+    /// Returns a warning if a guess reads as much as a token of the model does.
+    fn is_too_large(&self, name: &str, model: &Model, kv: KvType) -> Option<String> {
+        let read = |model: &Model| model.plan().cost(Workload::decode(1, 0, kv)).weight_bytes;
+        let (own, others) = (read(&self.model), read(model));
+        (own >= others).then(|| {
+            format!(
+                "the draft model {} is not smaller than {}: a guess reads {} of weights, a token of the model itself {}, \
+                 so that guessing saves no time; --draft takes a smaller model of the same family, or ngram",
+                terminal::harmless(&self.source.name()),
+                terminal::harmless(name),
+                output::bytes(own),
+                output::bytes(others),
+            )
+        })
+    }
+
+    /// Loads it. Without a device of its own it is where the model is.
+    fn load(
+        self,
+        device: Option<&DeviceChoice>,
+        settings: &Settings,
+        sizes: (usize, usize),
+        opened: &Opened,
+    ) -> Result<(DraftFacts, ModelDrafter)> {
+        let own = device.map(|device| open(device, settings)).transpose()?;
+        let device = device_of(own.as_ref(), settings, opened);
+        let options = self.options(settings, sizes);
+        let demand = options.demand(self.model.config().context)?;
+        let loaded = placement::load(&self.model, &options.plan(&self.model), device, &demand);
+        let (program, _) = loaded.with_context(|| self.not_loaded(device))?;
+        let memory = program.memory();
+        let Facts { device, .. } = program.facts();
+        let gpu_bytes = program.facts().gpu_bytes(&memory);
+        let facts = DraftFacts { source: self.source, device: device.clone(), memory, gpu_bytes };
+        Ok((facts, ModelDrafter::new(program)))
+    }
+
+    /// Returns what is said before the reason that a device cannot have it.
+    pub(crate) fn not_loaded(&self, device: &dyn Device) -> String {
+        format!(
+            "the draft model {} cannot be loaded on {}; --draft-device names another device, --draft ngram needs no model",
+            terminal::harmless(&self.source.name()),
+            device.name()
+        )
+    }
+}
+
+/// Opens a device for a draft model.
+///
+/// # Errors
+/// Returns an error if this machine does not have it.
+pub(crate) fn open(device: &DeviceChoice, settings: &Settings) -> Result<Opened> {
+    let gpu = GpuOptions { tuning: settings.tune.into(), batch_invariant: false };
+    device.open(settings.threads, None, gpu)
+}
+
+/// Returns the device of a draft model: one of its own, or where the model is, on its first GPU if
+/// there are several or the processor runs layers too. Each guess reads all of it and waits for the
+/// one before, so that it should not be spread over several, and should not wait for the processor.
+pub(crate) fn device_of<'a>(
+    own: Option<&'a Opened>,
+    settings: &Settings,
+    opened: &'a Opened,
+) -> &'a dyn Device {
+    match (own, opened.gpus.first()) {
+        (Some(own), _) => own.device.as_ref(),
+        (None, Some(gpu)) if is_on_first_gpu(settings, opened) => gpu,
+        (None, _) => opened.device.as_ref(),
+    }
+}
+
+/// Returns whether a draft model without a device of its own is on the first of the model's GPUs
+/// only.
+pub(crate) fn is_on_first_gpu(settings: &Settings, opened: &Opened) -> bool {
+    opened.gpus.len() > 1 || !opened.gpus.is_empty() && settings.gpu_layers.is_some()
 }
 
 /// Checks that each id that two models have means the same token. Larger ones, such as those for
@@ -220,64 +390,6 @@ fn check_tokens(draft: (&str, &Tokenizer), model: (&str, &Tokenizer)) -> Result<
     ))
 }
 
-/// Loads a draft model. Without a device of its own it is where the model is, on its first GPU if
-/// there are any: each guess reads all of it and waits for the one before, so that it should not be
-/// spread over several, and should not wait for the processor.
-fn place(
-    draft: Opening,
-    device: Option<&DeviceChoice>,
-    settings: &Settings,
-    sizes: (usize, usize),
-    opened: &Opened,
-) -> Result<(DraftFacts, ModelDrafter)> {
-    let Opening { name, model } = draft;
-    let own = device.map(|device| {
-        let gpu = GpuOptions { tuning: settings.tune.into(), batch_invariant: false };
-        device.open(settings.threads, None, gpu)
-    });
-    let own = own.transpose()?;
-    let is_split = opened.gpus.len() > 1 || settings.gpu_layers.is_some();
-    let device: &dyn Device = match (&own, opened.gpus.first()) {
-        (Some(own), _) => own.device.as_ref(),
-        (None, Some(gpu)) if is_split => gpu,
-        (None, _) => opened.device.as_ref(),
-    };
-    let options = options(&model, settings, sizes);
-    let demand = options.demand(model.config().context)?;
-    let loaded = placement::load(&model, &options.plan(&model), device, &demand);
-    let (program, _) = loaded.with_context(|| {
-        format!(
-            "the draft model {} cannot be loaded on {}; --draft-device names another device, --draft ngram needs no model",
-            terminal::harmless(&name),
-            device.name()
-        )
-    })?;
-    let memory = program.memory();
-    let Facts { device, .. } = program.facts();
-    let gpu_bytes = program.facts().gpu_bytes(&memory);
-    let facts = DraftFacts { name, device: device.clone(), memory, gpu_bytes };
-    Ok((facts, ModelDrafter::new(program)))
-}
-
-/// Returns the sizes of a draft model: a sequence has a row for each guess, and as many positions
-/// as the model's unless the draft's own are fewer. Beyond them it guesses nothing.
-fn options(
-    draft: &Model,
-    settings: &Settings,
-    (sequences, prefill): (usize, usize),
-) -> EngineOptions {
-    EngineOptions {
-        context: settings.context.map(|context| context.min(draft.config().context)),
-        kv: settings.kv,
-        sequences,
-        kept: 0,
-        prefill,
-        outputs: sequences,
-        kv_memory: settings.kv_memory,
-        embeds: false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,6 +399,30 @@ mod tests {
         for (sequences, expected) in [(1, 15), (2, 30), (3, 32), (100, 32)] {
             assert_eq!(Drafting::lookup().rows(sequences), expected);
             assert_eq!(Drafting::default().rows(sequences), 0);
+        }
+    }
+
+    #[test]
+    fn memory_that_a_draft_takes_is_where_it_is() {
+        let memory = Memory { weights: 5_000_000, mapped: 9, caches: 1_000_000, scratch: 0 };
+        let source = Source::DEMO_DRAFT;
+        let of = |gpu_bytes, is_on_gpus| {
+            let facts =
+                DraftFacts { source: source.clone(), device: String::new(), memory, gpu_bytes };
+            facts.taking(is_on_gpus)
+        };
+        for (gpu_bytes, is_on_gpus, bytes) in [
+            (0, false, Some("6.0 MB")),
+            (6_000_000, true, Some("6.0 MB")),
+            (0, true, None),
+            (6_000_000, false, None),
+        ] {
+            let taking = of(gpu_bytes, is_on_gpus);
+            assert_eq!(taking.is_some(), bytes.is_some(), "{taking:?}");
+            let (Some(taking), Some(bytes)) = (taking, bytes) else { continue };
+            for part in ["demo-draft", bytes, "--draft off"] {
+                assert!(taking.contains(part), "{part}: {taking}");
+            }
         }
     }
 

@@ -5,15 +5,17 @@
 //! ```text
 //! time  = max(weights / reads, products / matrices(rows))     every weight is read once, however many rows there are
 //!       + max(cache / reads, 2 attention / matrices(rows))    keys and values; attention reaches half the rate of products
-//!       + steps x gap                                         nothing overlaps the gap between dependent steps
+//!       + launches x gap                                      nothing overlaps the gap between dependent launches
 //! plain = sequences / time(1 token each)
-//! drafts = sequences x E / time(drafts + 1 tokens each),  E = (1 - a^(drafts + 1)) / (1 - a)
+//! drafts = sequences x E / (time(guesses + 1 tokens each) + guesses x draft model's time(1 token each))
+//! E = (1 - a^(guesses + 1)) / (1 - a)
 //! ```
 //!
-//! `E` is the expected number of tokens of one pass that verifies drafts, each of which is accepted
-//! with probability `a` (Leviathan, Kalman and Matias 2023, equation 1). The drafts themselves cost
-//! nothing here, as is true of guesses from the text so far. A limit is the same with the machine's
-//! best rates, no gaps, and attention at the rate of products.
+//! `E` is the expected number of tokens of one pass that verifies guesses, each of which is right
+//! with probability `a` if those before it are (Leviathan, Kalman and Matias 2023, equation 1). A
+//! draft model makes each guess in a pass of its own, at the same rates; guesses from the text so
+//! far cost nothing. A limit is the same with the machine's best rates, no gaps, and attention at
+//! the rate of products. The work of the host between passes is not counted.
 //!
 //! Nothing here reads a clock, a file or a device.
 
@@ -22,7 +24,8 @@ mod presets;
 mod tests;
 
 use serde::Serialize;
-use trine_model::{KvType, Op, Plan, Workload};
+use trine_backend::{BLOCK, BackendError, ProgramOptions};
+use trine_model::{KvType, Op, Plan, Width, Workload};
 
 use crate::session::PREFILL;
 pub(crate) use presets::{PRESETS, Preset, preset};
@@ -50,7 +53,7 @@ pub(crate) struct Machine {
     /// 10^12 operations per second that no f16 product exceeds. On a measured machine it is the
     /// larger of the two above.
     pub(crate) tops_limit: f64,
-    /// The microseconds of idle time between a step and the next one that needs its result.
+    /// The microseconds of idle time between a launch and the next one that needs its result.
     pub(crate) gap_us: f64,
     /// The bytes of memory for a model, if known.
     pub(crate) memory_bytes: Option<u64>,
@@ -113,18 +116,15 @@ pub(crate) struct Work {
     pub(crate) attention_operations: u64,
     /// The number of token rows of the pass.
     pub(crate) rows: usize,
-    /// The number of dependent steps.
-    pub(crate) steps: usize,
+    /// The number of launches, each of which waits for the one before.
+    pub(crate) launches: usize,
 }
 
 impl Work {
-    /// Returns the work of one pass of a Plan.
-    pub(crate) fn of(plan: &Plan, workload: Workload) -> Self {
-        let mut work = Self {
-            rows: workload.sequences * workload.tokens,
-            steps: plan.steps.len(),
-            ..Self::default()
-        };
+    /// Returns the work of one pass of a Plan that has this many launches.
+    pub(crate) fn of(plan: &Plan, workload: Workload, launches: usize) -> Self {
+        let rows = workload.sequences * workload.tokens;
+        let mut work = Self { rows, launches, ..Self::default() };
         for step in &plan.steps {
             let cost = plan.step_cost(step, workload);
             work.weight_bytes += cost.weight_bytes;
@@ -146,7 +146,7 @@ pub(crate) enum Bound {
     Memory,
     /// Arithmetic.
     Arithmetic,
-    /// Gaps between steps.
+    /// Gaps between launches.
     Gaps,
 }
 
@@ -209,7 +209,7 @@ impl Machine {
             true => self.tops_wide,
             false => self.tops_skinny,
         };
-        let gaps = work.steps as f64 * self.gap_us * 1e-6;
+        let gaps = work.launches as f64 * self.gap_us * 1e-6;
         pass(work, self.gbps, tops, ATTENTION_FACTOR, gaps)
     }
 
@@ -228,22 +228,86 @@ fn pass(work: &Work, gbps: f64, tops: f64, attention_factor: f64, gaps: f64) -> 
     seconds
 }
 
+/// Says how many launches a pass of a Plan has on a machine
+/// ([`Device::launches`](trine_backend::Device::launches)).
+pub(crate) type Launches =
+    Box<dyn Fn(&Plan, &ProgramOptions, Workload) -> Result<usize, BackendError>>;
+
+/// The passes of a model on a machine.
+#[derive(Clone, Copy)]
+pub(crate) struct Passes<'a> {
+    /// The model's fused Plan.
+    pub(crate) plan: &'a Plan,
+    /// The machine that runs them.
+    pub(crate) machine: &'a Machine,
+    /// How many launches they have there.
+    pub(crate) launches: &'a Launches,
+    /// How keys and values are stored.
+    pub(crate) kv: KvType,
+}
+
+impl Passes<'_> {
+    /// Returns the work of a pass, in a Program that is wide enough for it and for a piece of a
+    /// prompt.
+    ///
+    /// # Errors
+    /// Returns an error if the machine cannot run the Plan.
+    pub(crate) fn work(&self, workload: Workload) -> Result<Work, BackendError> {
+        let Workload { sequences, tokens, context, outputs, kv } = workload;
+        let context = context + tokens;
+        let options = ProgramOptions {
+            width: Width {
+                tokens: PREFILL.min(context).max(sequences * tokens),
+                outputs: outputs.max(sequences),
+            },
+            kv,
+            context,
+            sequences,
+            blocks: sequences * context.div_ceil(BLOCK),
+        };
+        let launches = (self.launches)(self.plan, &options, workload)?;
+        Ok(Work::of(self.plan, workload, launches))
+    }
+
+    /// Returns the work of a pass with `tokens` tokens of each of `sequences` sequences, whose last
+    /// token stands at position `context - 1`, and the logits of all.
+    fn generating(
+        &self,
+        sequences: usize,
+        tokens: usize,
+        context: usize,
+    ) -> Result<Work, BackendError> {
+        let before = context.saturating_sub(1);
+        let outputs = sequences * tokens;
+        self.work(Workload { sequences, tokens, context: before, outputs, kv: self.kv })
+    }
+}
+
 /// How a speculating engine guesses.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Drafts {
-    /// The number of draft tokens for each sequence and pass.
+    /// The number of guesses for each sequence and pass.
     pub(crate) tokens: usize,
-    /// The probability, 0 to 1, that a draft token is right if those before it are.
+    /// The probability, 0 to 1, that a guess is right if those before it are.
     pub(crate) acceptance: f64,
 }
 
 impl Drafts {
-    /// Returns the expected number of tokens of one pass: the accepted drafts and the token that
-    /// the pass itself produces.
+    /// Returns the expected number of tokens of one pass: the right guesses and the token that the
+    /// pass itself produces.
     pub(crate) fn tokens_per_pass(self) -> f64 {
         // The sum of the series instead of its closed form, which is 0 / 0 if the acceptance is 1.
         (0..=self.tokens).map(|power| self.acceptance.powf(power as f64)).sum()
     }
+}
+
+/// What makes guesses.
+#[derive(Clone, Copy)]
+pub(crate) enum Guesser<'a> {
+    /// Nothing that takes time: the text so far.
+    Text,
+    /// The passes of a draft model of at most so many positions.
+    Model(Passes<'a>, usize),
 }
 
 /// A forecast of generation.
@@ -278,50 +342,69 @@ pub(crate) struct Prompt {
     pub(crate) bound: Bound,
 }
 
-/// Forecasts generation for `batch` sequences of `context` positions.
+/// Forecasts generation for `batch` sequences of `context` positions. A draft model guesses nothing
+/// beyond its own positions.
+///
+/// # Errors
+/// Returns an error if the machine cannot run a Plan.
 pub(crate) fn generation(
-    plan: &Plan,
-    machine: &Machine,
-    drafts: Drafts,
-    kv: KvType,
+    model: Passes<'_>,
+    (drafts, guesser): (Drafts, Guesser<'_>),
     batch: usize,
     context: usize,
-) -> Generation {
-    let before = context.saturating_sub(1);
-    let plain = Work::of(plan, Workload::decode(batch, before, kv));
-    let tokens = drafts.tokens + 1;
-    let verify = Work::of(
-        plan,
-        Workload { sequences: batch, tokens, context: before, outputs: batch * tokens, kv },
-    );
-    let seconds = machine.seconds(&plain);
+) -> Result<Generation, BackendError> {
+    let plain = model.generating(batch, 1, context)?;
+    let seconds = model.machine.seconds(&plain);
+    let guessing = match guesser {
+        Guesser::Text => Some(0.0),
+        Guesser::Model(_, most) if context + drafts.tokens > most => None,
+        Guesser::Model(draft, _) => {
+            let guess = draft.generating(batch, 1, context)?;
+            Some(drafts.tokens as f64 * draft.machine.seconds(&guess).total())
+        }
+    };
     let batch_tokens = batch as f64;
-    Generation {
-        batch,
-        context,
-        tokens_per_second: batch_tokens / seconds.total(),
-        limit: batch_tokens / machine.limit(&plain).total(),
-        with_drafts: batch_tokens * drafts.tokens_per_pass() / machine.seconds(&verify).total(),
-        bound: seconds.bound(),
-    }
+    let tokens_per_second = batch_tokens / seconds.total();
+    let with_drafts = match guessing {
+        Some(guessing) => {
+            let verify = model.generating(batch, drafts.tokens + 1, context)?;
+            let seconds = guessing + model.machine.seconds(&verify).total();
+            batch_tokens * drafts.tokens_per_pass() / seconds
+        }
+        None => tokens_per_second,
+    };
+    let limit = batch_tokens / model.machine.limit(&plain).total();
+    let bound = seconds.bound();
+    Ok(Generation { batch, context, tokens_per_second, limit, with_drafts, bound })
 }
 
 /// Forecasts reading one prompt in passes of at most [`PREFILL`] tokens, as the engine makes them.
-pub(crate) fn prompt(plan: &Plan, machine: &Machine, kv: KvType, tokens: usize) -> Prompt {
+///
+/// # Errors
+/// Returns an error if the machine cannot run the Plan.
+pub(crate) fn prompt(model: Passes<'_>, tokens: usize) -> Result<Prompt, BackendError> {
+    let Passes { plan, machine, kv, .. } = model;
     let (mut seconds, mut limit) = (Seconds::default(), Seconds::default());
+    // How far a piece is from the beginning changes none of its launches.
+    let mut launches: Option<usize> = None;
     for context in (0..tokens).step_by(PREFILL) {
         let piece = PREFILL.min(tokens - context);
-        let outputs = usize::from(context + piece == tokens);
+        let is_last = context + piece == tokens;
+        let outputs = usize::from(is_last);
         let workload = Workload { sequences: 1, tokens: piece, context, outputs, kv };
-        let work = Work::of(plan, workload);
+        let work = match launches.filter(|_| !is_last) {
+            Some(launches) => Work::of(plan, workload, launches),
+            None => model.work(workload)?,
+        };
+        launches = Some(work.launches);
         seconds.add(machine.seconds(&work));
         limit.add(machine.limit(&work));
     }
-    Prompt {
+    Ok(Prompt {
         tokens,
         tokens_per_second: tokens as f64 / seconds.total(),
         limit: tokens as f64 / limit.total(),
         first_token_seconds: seconds.total(),
         bound: seconds.bound(),
-    }
+    })
 }

@@ -127,7 +127,7 @@ pub(crate) fn machine(device: &dyn Device, model: &Model, reads: &Reads) -> Resu
                 output::rate(skinny / 1e12),
                 output::rate(wide / 1e12)
             )),
-            Basis::new(BasisKind::Assumed, "no gap between steps: it is not measured"),
+            Basis::new(BasisKind::Assumed, "no gap between launches: it is not measured"),
         ],
     })
 }

@@ -29,6 +29,14 @@ impl Needs {
         Self(ProgramOptions { width, kv, context, sequences, blocks })
     }
 
+    /// Returns the needs with room for the logits of as many rows more in a step.
+    pub(crate) fn with_outputs(mut self, more: usize) -> Self {
+        let Width { tokens, outputs } = &mut self.0.width;
+        *outputs += more;
+        *tokens = (*tokens).max(*outputs);
+        self
+    }
+
     /// Returns the memory of a Plan, with weights as they are stored.
     pub(crate) fn memory(&self, plan: &Plan) -> Memory {
         Memory::of_plan(plan, &self.0)
@@ -55,7 +63,19 @@ impl Needs {
     }
 }
 
+/// Returns the parts of a memory, for programs.
+pub(crate) fn memory_json(memory: &Memory) -> Value {
+    json!({
+        "weight_bytes": memory.weights,
+        "mapped_bytes": memory.mapped,
+        "cache_bytes": memory.caches,
+        "scratch_bytes": memory.scratch,
+        "total_bytes": memory.total(),
+    })
+}
+
 /// A machine, this one or another: a processor and a GPU.
+#[derive(Clone)]
 pub(crate) struct Machine {
     outline: Outline,
     gpu: DeviceMemory,
@@ -74,6 +94,17 @@ impl Machine {
         // all free before anything is loaded.
         let free = is_shared.then_some(bytes);
         Self { outline, gpu, processor: DeviceMemory::host(free) }
+    }
+
+    /// Returns the machine without the bytes of the processor's and of the GPU's memory that are
+    /// taken; no number stands for none.
+    pub(crate) fn less(&self, taken: &[u64]) -> Self {
+        let mut left = self.clone();
+        let memories = [&mut left.processor, &mut left.gpu];
+        for (memory, taken) in memories.into_iter().zip(taken) {
+            memory.free = memory.free.map(|free| free.saturating_sub(*taken));
+        }
+        left
     }
 
     /// Decides where a Plan would run.
@@ -131,6 +162,11 @@ impl Placed {
     pub(crate) fn new(placement: Placement, gpus: Vec<Outline>, demand: &Demand) -> Self {
         let longer = Some(demand.context()).filter(|&asked| asked > placement.options.context);
         Self { placement, gpus, longer }
+    }
+
+    /// Returns whether there is no memory for the context that was asked for.
+    pub(crate) fn is_shorter(&self) -> bool {
+        self.longer.is_some()
     }
 
     /// Returns the placement.

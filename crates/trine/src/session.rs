@@ -1,8 +1,8 @@
 //! A model on a device, ready to run, and the decisions made on the way.
 
 use anyhow::{Context, Result, bail};
-use trine_backend::{Device, Facts, MemoryKind, Program, Share};
-use trine_engine::{Engine, EngineOptions};
+use trine_backend::{BackendError, Facts, MemoryKind, Program, Share};
+use trine_engine::{Engine, EngineError, EngineOptions};
 use trine_model::{Model, Workload};
 use trine_vulkan::VulkanDevice;
 use trine_weights::DType;
@@ -134,8 +134,12 @@ impl Session {
         let Opened { device, gpus, threads } = opened;
         let options = sizes.guessing(drafting).options(&name, &model, settings)?;
         let loaded = Engine::load(&model, device.as_ref(), options);
-        let (program, running) =
-            loaded.with_context(|| not_loaded(&name, device.as_ref(), settings.gpu_layers))?;
+        let is_short =
+            matches!(&loaded, Err(EngineError::Backend(BackendError::OutOfMemory { .. })));
+        let taking = guessing.model.as_ref().filter(|_| is_short);
+        let taking = taking.and_then(|(draft, _)| draft.taking(!gpus.is_empty()));
+        let (program, running) = loaded
+            .with_context(|| not_loaded(&name, &device.name(), settings.gpu_layers, taking))?;
         let mut engine = Engine::with_running(decorate(program), running);
         let (drafts, draft) = guessing.split();
         engine.set_drafts(drafts);
@@ -157,7 +161,12 @@ impl Session {
         let device = shares.as_ref().unwrap_or(&self.device);
         if !verbose && !terminal::stderr_is_terminal() {
             if self.reduced {
-                output::note(&format!("the model does not fit into the GPU's memory: {device}"));
+                let taking = self.draft.as_ref().and_then(|draft| draft.taking(true));
+                let taking = taking.map_or(String::new(), |taking| format!("; {taking}"));
+                output::note(&format!(
+                    "the model does not fit into the GPU's memory: {}{taking}",
+                    terminal::harmless(device)
+                ));
             }
             return;
         }
@@ -181,7 +190,7 @@ impl Session {
         if let Some(draft) = &self.draft {
             output::note(&format!(
                 "draft: {}, {}, {}",
-                terminal::harmless(&draft.name),
+                terminal::harmless(&draft.source.name()),
                 output::bytes(draft.memory.total()),
                 terminal::harmless(&draft.device)
             ));
@@ -255,14 +264,19 @@ fn shares(shares: &[Share]) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-fn not_loaded(name: &str, device: &dyn Device, layers: Option<usize>) -> String {
-    let device = device.name();
-    match layers {
+/// Returns what is said before the reason that a model was not loaded. `taking` says what part of
+/// the memory that it lacks a draft model takes.
+fn not_loaded(name: &str, device: &str, layers: Option<usize>, taking: Option<String>) -> String {
+    let mut message = match layers {
         Some(layers) => format!(
             "{name} cannot be loaded with --gpu-layers {layers} on {device}; without it as many layers are taken as fit"
         ),
         None => format!("{name} cannot be loaded on {device}"),
+    };
+    if let Some(taking) = taking {
+        message.push_str(&format!("; {taking}"));
     }
+    message
 }
 
 /// Returns the context, checked. A context beyond the model's is an error: positions it never saw
@@ -298,4 +312,19 @@ pub(crate) fn formats(model: &Model) -> Vec<String> {
     }
     sizes.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
     sizes.into_iter().map(|(dtype, _)| dtype.name().to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_without_room_is_told_what_its_draft_takes() {
+        assert_eq!(not_loaded("m", "gpu", None, None), "m cannot be loaded on gpu");
+        let taking = Some("the draft takes 3 MB".to_owned());
+        let message = not_loaded("m", "gpu", Some(7), taking);
+        for part in ["m cannot", "--gpu-layers 7 on gpu", "; the draft takes 3 MB"] {
+            assert!(message.contains(part), "{part}: {message}");
+        }
+    }
 }

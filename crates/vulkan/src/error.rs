@@ -48,9 +48,7 @@ pub enum GpuError {
         buffer: String,
     },
     /// A Plan has an operation without kernels.
-    #[error(
-        "it has no kernel for the operation {operation}; --device reference has one, and is slow"
-    )]
+    #[error("it has no kernel for the operation {operation}; use --device cpu")]
     NoKernel {
         /// Name of the operation.
         operation: &'static str,

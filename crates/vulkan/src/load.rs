@@ -1,7 +1,7 @@
 //! What the backend asks of a device: its facts, its memory, and loading.
 
 use trine_backend::{BackendError, Device, DeviceMemory, Memory, Program, ProgramOptions};
-use trine_model::{Model, Plan};
+use trine_model::{Model, Plan, Workload};
 
 use crate::device::VulkanDevice;
 use crate::program::VulkanProgram;
@@ -30,5 +30,14 @@ impl Device for VulkanDevice {
 
     fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {
         self.outline().forecast(plan, options)
+    }
+
+    fn launches(
+        &self,
+        plan: &Plan,
+        options: &ProgramOptions,
+        workload: Workload,
+    ) -> Result<usize, BackendError> {
+        self.outline().launches(plan, options, workload)
     }
 }

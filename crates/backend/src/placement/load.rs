@@ -83,8 +83,9 @@ pub fn load(
     }
 }
 
-/// Decides where [`load`] would first put a Plan, with the memory that is free now. Nothing is
-/// loaded. Sites are the members of the device, in their order.
+/// Decides where [`load`] would first put a Plan, with the memory that is free now, less the bytes
+/// of each site that another model will have `taken` by then; a site without a number loses none.
+/// Nothing is loaded. Sites are the members of the device, in their order.
 ///
 /// # Errors
 /// As [`place`].
@@ -92,9 +93,14 @@ pub fn decide(
     plan: &Plan,
     device: &dyn Device,
     demand: &Demand,
+    taken: &[u64],
 ) -> Result<Placement, BackendError> {
     let Members { devices, layers: choice } = members(device);
-    let sites: Vec<Site<'_>> = devices.iter().map(|&device| site(device)).collect();
+    let mut sites: Vec<Site<'_>> = devices.iter().map(|&device| site(device)).collect();
+    for (site, taken) in sites.iter_mut().zip(taken) {
+        site.memory.free = site.memory.free.map(|free| free.saturating_sub(*taken));
+        site.free = site.memory.free;
+    }
     place(plan, &sites, choice, demand)
 }
 

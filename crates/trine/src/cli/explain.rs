@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use super::draft::DraftArgs;
 use super::models::FetchArgs;
 use super::placement::{MODEL_HELP, Placement};
 use super::values::{parse_bytes, parse_count, parse_positive, whole};
@@ -53,6 +54,9 @@ pub(crate) struct ExplainArgs {
 
     #[command(flatten)]
     pub(crate) fetch: FetchArgs,
+
+    #[command(flatten)]
+    pub(crate) drafting: DraftArgs,
 
     #[command(flatten)]
     pub(crate) placement: Placement,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::draft::DraftChoice;
 use super::placement::MODEL_HELP;
 use super::values::{parse_number, parse_positive, whole};
 
@@ -72,6 +73,11 @@ pub(crate) struct ShowArgs {
     /// List every tensor
     #[arg(long)]
     pub(crate) tensors: bool,
+
+    /// The draft MODEL to show beside it: its size and memory; auto is demo-draft for demo; off
+    /// [default: auto]
+    #[arg(long, value_name = "MODEL", value_parser = DraftChoice::parse)]
+    pub(crate) draft: Option<DraftChoice>,
 
     /// Print everything as JSON
     #[arg(long)]

@@ -98,7 +98,7 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
         measure(&mut session.engine, &tests, &args, &guesses, bandwidth.as_mut(), &watch);
     let (runs, reads) = measured.with_context(|| format!("{} was not measured", session.name))?;
     let mut report = report(&session, &settings, &tests, &runs, reads);
-    report.draft = guesses.words(&session);
+    report.draft = guesses.guesser_name(&session);
     if args.steps {
         session.engine.set_guesses(Some(0));
         step_times(&mut session, &tests, &watch, &mut report)?;
@@ -183,10 +183,11 @@ impl Guesses {
         }
     }
 
-    fn words(&self, session: &Session) -> Option<String> {
+    /// Returns the name of what guesses, if anything does.
+    fn guesser_name(&self, session: &Session) -> Option<String> {
         let script = self.acceptance.map(|acceptance| format!("a script with {acceptance}"));
-        let model = session.draft.as_ref().map(|draft| draft.name.clone());
-        script.or(model).or_else(|| self.drafting.words())
+        let model = session.draft.as_ref().map(|draft| draft.source.name());
+        script.or(model).or_else(|| self.drafting.lookup_name())
     }
 }
 

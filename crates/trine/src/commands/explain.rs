@@ -3,18 +3,20 @@
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
-use trine_backend::{Demand, Memory, placement};
+use trine_backend::Memory;
 use trine_model::{Cost, KvType, Model, Plan, Workload};
-use trine_vulkan::{Outline, VulkanDevice};
+use trine_vulkan::Outline;
 
+use super::explain_drafts::{self, Devices, PlacedDraft};
 use crate::cli::ExplainArgs;
-use crate::device::{DeviceChoice, GpuOptions, layer_choice};
+use crate::device::{DeviceChoice, GpuOptions};
+use crate::draft::{self, Drafting};
 use crate::failure::usage;
 use crate::forecast::{PRESETS, Preset, preset};
 use crate::model_source::{Source, find};
 use crate::options::Settings;
 use crate::output;
-use crate::placed::{Machine, Needs, Placed};
+use crate::placed::{Machine, Needs, memory_json};
 use crate::session::{PREFILL, Sizes, formats};
 use crate::terminal;
 
@@ -53,10 +55,17 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
             );
         }
     }
+    let drafting = Drafting::typed(args.drafting.draft.as_ref(), &args.fetch)?;
+    let draft = drafting.find(&source, &model, &settings)?;
     let options = Sizes::default().options(&source.name(), &model, &settings)?;
     let context = options.demand(most)?.context();
     let plan = model.plan();
     let memory = Needs::new(1, context, settings.kv).memory(&plan);
+    let draft = draft.map(|draft| {
+        let context = context.min(draft.model.config().context);
+        let memory = Needs::new(1, context, settings.kv).memory(&draft.model.plan());
+        (draft, context, memory)
+    });
     let costs = [
         step_cost(
             &plan,
@@ -76,18 +85,20 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
             "model": source.name(),
             "context": context,
             "kv": settings.kv,
-            "memory": {
-                "weight_bytes": memory.weights,
-                "mapped_bytes": memory.mapped,
-                "cache_bytes": memory.caches,
-                "scratch_bytes": memory.scratch,
-                "total_bytes": memory.total(),
-            },
+            "memory": memory_json(&memory),
+            "draft": draft.as_ref().map(|(draft, context, memory)| json!({
+                "model": draft.source.name(),
+                "context": context,
+                "memory": memory_json(memory),
+            })),
             "costs": costs,
             "plan": steps(&plan, Workload::decode(1, args.depth, settings.kv)),
         }));
     }
     let mut text = describe(&source.name(), &model, context, settings.kv, &memory, &costs);
+    if let Some((draft, context, own)) = &draft {
+        text.push_str(&explain_drafts::needs_text(draft, *context, own, &memory));
+    }
     if args.plan {
         text.push_str(&format!(
             "\nPlan (n: tokens of the step, m: tokens whose logits are wanted)\n{plan}"
@@ -117,12 +128,18 @@ fn check(args: &ExplainArgs) -> Result<()> {
         (args.placement.kv_memory.is_some(), "--kv-memory"),
         (args.placement.gpu_layers.is_some(), "--gpu-layers"),
         (args.placement.batch_invariant, "--batch-invariant"),
+        (args.drafting.draft_device.is_some(), "--draft-device"),
     ] {
         if is_given && device.is_none() {
             return Err(usage(format!(
                 "{option} changes where a model has room: give --device beside it"
             )));
         }
+    }
+    if args.drafting.draft_device.is_some() && machine.is_some() {
+        return Err(usage(
+            "--draft-device names a device of this machine: give --device with one too".to_owned(),
+        ));
     }
     if args.depth > 0 && device.is_some() {
         return Err(usage("--depth changes the cost, which is shown without --device".to_owned()));
@@ -151,13 +168,21 @@ fn named(name: &str) -> Result<&'static Preset> {
 /// Prints where the parts of a model would run, and what they do there.
 fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
     let settings = Settings::new(&args.placement, KvType::F16);
+    let drafting = Drafting::new(&args.drafting, &args.fetch, true)?;
     let model = source.open(settings.quantize)?;
     let name = source.name();
+    let draft = drafting.find(source, &model, &settings)?;
     let sizes = args.sequences.map_or_else(Sizes::default, |most| Sizes::serving(most.into()));
-    let options = sizes.options(&name, &model, &settings)?;
+    let options = sizes.guessing(&drafting).options(&name, &model, &settings)?;
     let demand = options.demand(model.config().context)?;
-    let placed = placed(args, &settings, &options.plan(&model), &demand)
-        .with_context(|| format!("{} cannot be placed", terminal::harmless(&name)))?;
+    let devices = devices(args, &settings, drafting.device().filter(|_| draft.is_some()))?;
+    let sizes = (sizes.sequences, sizes.prefill);
+    let draft = draft.map(|draft| devices.place_draft(&draft, &settings, sizes)).transpose()?;
+    let placed = devices.place(&options.plan(&model), &settings, &demand, draft.as_ref());
+    let placed = placed.with_context(|| {
+        let taking = draft.as_ref().map_or(String::new(), |draft| format!("; {}", draft.taking()));
+        format!("{} cannot be placed{taking}", terminal::harmless(&name))
+    })?;
     let launches = placed.launches(args.prompt, args.plan)?;
     if args.json {
         return output::json(&json!({
@@ -165,32 +190,36 @@ fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
             "context": placed.placement().options.context,
             "kv": settings.kv,
             "placement": placed.json(&launches),
+            "draft": draft.as_ref().map(PlacedDraft::json),
         }));
     }
-    let formats = formats(&model).join(" ");
-    let layers = model.config().layers.len();
+    let before = draft
+        .as_ref()
+        .map(|draft| format!("{}\n{}\nModel\n", draft.beside(&placed, &settings), draft.text()));
     output::write_text(&format!(
-        "{}: {layers} layers, {formats}\n\n{}",
+        "{}: {} layers, {}\n\n{}{}",
         terminal::harmless(&name),
+        model.config().layers.len(),
+        formats(&model).join(" "),
+        before.unwrap_or_default(),
         placed.text(&launches)
     ))
 }
 
-/// Decides where a Plan would run: on the devices of this machine, or on another machine known by
-/// its name.
-fn placed(args: &ExplainArgs, settings: &Settings, plan: &Plan, demand: &Demand) -> Result<Placed> {
+/// Opens the devices of this machine, or makes another machine known by its name. `own` is the
+/// device that a draft model has for itself.
+fn devices(args: &ExplainArgs, settings: &Settings, own: Option<&DeviceChoice>) -> Result<Devices> {
     let Settings { threads, gpu_layers, tune, batch_invariant, .. } = *settings;
     if let DeviceChoice::Machine(name) = &settings.device {
         let preset = named(name)?;
         let outline = Outline::new((preset.gpu)(), batch_invariant);
         let machine = Machine::new(outline, args.memory.or(preset.memory_bytes));
-        return Ok(machine.place(plan, layer_choice(gpu_layers), demand)?);
+        return Ok(Devices::Elsewhere(Box::new(machine)));
     }
     let gpu = GpuOptions { tuning: tune.into(), batch_invariant };
     let opened = settings.device.open(threads, gpu_layers, gpu)?;
-    let placement = placement::decide(plan, opened.device.as_ref(), demand)?;
-    let gpus = opened.gpus.iter().map(VulkanDevice::outline).collect();
-    Ok(Placed::new(placement, gpus, demand))
+    let own = own.map(|own| draft::open(own, settings)).transpose()?;
+    Ok(Devices::Here { opened, own })
 }
 
 fn step_cost(plan: &Plan, what: String, tokens: usize, workload: Workload) -> StepCost {

@@ -3,24 +3,31 @@
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::json;
-use trine_model::{KvType, Model, Plan, Workload};
-use trine_vulkan::TuningMode;
+use trine_backend::{Device, Memory};
+use trine_model::{KvType, Model, Workload};
+use trine_vulkan::{Outline, TuningMode};
 
-use crate::cli::PlanArgs;
+use crate::cli::{Placement, PlanArgs};
 use crate::device::{DeviceChoice, GpuOptions};
+use crate::draft::{Draft, Drafting};
 use crate::failure::usage;
 use crate::forecast::{
-    self, Basis, BasisKind, Drafts, Generation, Machine, PRESETS, Preset, Prompt, Work,
+    self, Basis, BasisKind, Drafts, Generation, Guesser, Launches, Machine, PRESETS, Passes,
+    Prompt, Work,
 };
-use crate::measured;
+use crate::measured::{self, Reads};
 use crate::model_source::find;
+use crate::options::Settings;
 use crate::output;
-use crate::placed::Needs;
+use crate::placed::{Needs, memory_json};
 use crate::session::formats;
 use crate::terminal;
 
 /// The contexts that are forecast by default.
 const CONTEXTS: [usize; 2] = [512, 8192];
+/// The acceptance that is assumed: about that of the embedded model and its draft
+/// (`docs/benchmarks/cpu.md`).
+const ACCEPTANCE: f64 = 0.7;
 /// The name that is typed for the processor of this machine.
 const PROCESSOR: &str = "cpu";
 /// The name that is typed for a GPU of this machine; `:` and its index, name or UUID may follow.
@@ -33,6 +40,9 @@ struct GenerationRow {
     forecast: Generation,
     /// Bytes of weights, keys and values, and activations.
     memory_bytes: u64,
+    /// The same of the draft model, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    draft_bytes: Option<u64>,
     /// Whether the machine has that much memory; `None` if its memory is not known.
     fits: Option<bool>,
     /// If it does not fit: the number of layers that fit together with the output matrix. A
@@ -48,10 +58,27 @@ struct Forecast<'a> {
     machine: &'a Machine,
     kv: KvType,
     drafts: Drafts,
+    /// The origin of the acceptance.
+    acceptance: Basis,
+    /// The model that guesses, if one does.
+    draft: Option<DraftModel>,
     /// The work of one token of one sequence at the first context.
     token: Work,
     generation: Vec<GenerationRow>,
     prompts: Vec<Prompt>,
+}
+
+/// A model that guesses, in a forecast.
+struct DraftModel {
+    name: String,
+    formats: Vec<String>,
+    /// The most positions that it guesses in.
+    most: usize,
+    /// The sequences and the positions of each for which its memory is given.
+    sizes: (usize, usize),
+    memory: Memory,
+    /// The work of one guess for one sequence.
+    guess: Work,
 }
 
 /// Forecasts the speed of a model on a machine.
@@ -63,28 +90,116 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
     check_rates(&args)?;
     check_threads(&args)?;
     let source = find(args.model.as_deref(), &args.fetch)?.source;
-    let model = source.open(args.quantize)?;
+    let typed = Placement { kv: args.kv, quantize: args.quantize, ..Placement::default() };
+    let settings = Settings::measuring(&typed, KvType::F16);
+    let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch)?;
+    let model = source.open(settings.quantize)?;
     let contexts = contexts(&source.name(), &args.context, model.config().context)?;
-    let machine = machine(&args, &model)?;
+    let draft = drafting.find(&source, &model, &settings)?;
+    let (machine, launches) = machine(&args, &model)?;
     let plan = model.plan();
-    let kv = args.kv.unwrap_or(KvType::F16);
-    let drafts = Drafts { tokens: args.drafts, acceptance: args.acceptance };
+    let draft_plan = draft.as_ref().map(|draft| draft.model.plan());
+    let passes = Passes { plan: &plan, machine: &machine, launches: &launches, kv: settings.kv };
+    let guesser = match (&draft, &draft_plan) {
+        (Some(draft), Some(plan)) => {
+            Guesser::Model(Passes { plan, ..passes }, draft.model.config().context)
+        }
+        _ => Guesser::Text,
+    };
+    let is_guessing = !drafting.is_off();
+    let drafts = Drafts {
+        tokens: if is_guessing { args.drafts } else { 0 },
+        acceptance: args.acceptance.unwrap_or(ACCEPTANCE),
+    };
     let pairs = args.batch.iter().flat_map(|&batch| contexts.iter().map(move |&at| (batch, at)));
+    let row = |(batch, at)| {
+        let needs = Needs::new(batch, at, settings.kv).with_outputs(drafting.rows(batch));
+        generation_row(passes, (drafts, guesser), needs, batch, at)
+    };
     let forecast = Forecast {
         name: source.name(),
         model: &model,
         machine: &machine,
-        kv,
+        kv: settings.kv,
         drafts,
-        token: Work::of(&plan, Workload::decode(1, contexts[0] - 1, kv)),
-        generation: pairs
-            .map(|(batch, at)| generation_row(&plan, &machine, drafts, kv, batch, at))
-            .collect::<Result<_>>()?,
-        prompts: contexts.iter().map(|&at| forecast::prompt(&plan, &machine, kv, at)).collect(),
+        acceptance: acceptance_basis(args.acceptance),
+        draft: match (&draft, guesser) {
+            (Some(draft), Guesser::Model(passes, _)) => {
+                Some(DraftModel::new(draft, passes, args.batch[0], contexts[0])?)
+            }
+            _ => None,
+        },
+        token: passes.work(Workload::decode(1, contexts[0] - 1, settings.kv))?,
+        generation: pairs.map(row).collect::<Result<_>>()?,
+        prompts: contexts
+            .iter()
+            .map(|&at| forecast::prompt(passes, at))
+            .collect::<Result<_, _>>()?,
     };
     match args.json {
         true => output::json(&forecast.json()),
         false => output::write_text(&forecast.text(args.markdown)),
+    }
+}
+
+/// Returns the origin of the acceptance.
+fn acceptance_basis(given: Option<f64>) -> Basis {
+    match given {
+        Some(given) => Basis::new(BasisKind::Given, format!("acceptance of guesses {given}")),
+        None => Basis::new(
+            BasisKind::Assumed,
+            format!(
+                "acceptance of guesses {ACCEPTANCE}: demo with demo-draft and lookup has 0.71 to 0.72 on held-out text \
+                 (docs/benchmarks/cpu.md); it differs by model and text"
+            ),
+        ),
+    }
+}
+
+impl DraftModel {
+    /// Makes the facts of a draft model whose memory is given for these sequences and positions.
+    fn new(draft: &Draft, passes: Passes<'_>, sequences: usize, context: usize) -> Result<Self> {
+        let most = draft.model.config().context;
+        let context = context.min(most);
+        Ok(Self {
+            name: draft.source.name(),
+            formats: formats(&draft.model),
+            most,
+            sizes: (sequences, context),
+            memory: Needs::new(sequences, context, passes.kv).memory(passes.plan),
+            guess: passes.work(Workload::decode(1, context - 1, passes.kv))?,
+        })
+    }
+
+    fn json(&self) -> serde_json::Value {
+        json!({
+            "model": self.name,
+            "formats": self.formats,
+            "context": self.most,
+            "guess": self.guess,
+            "sequences": self.sizes.0,
+            "positions": self.sizes.1,
+            "memory": memory_json(&self.memory),
+        })
+    }
+
+    /// Returns a line on what a guess takes, and one on its memory.
+    fn text(&self) -> String {
+        let Memory { weights, caches, scratch, .. } = self.memory;
+        format!(
+            "{}: {}; a guess reads {} of weights and takes {} operations in {} launches\n\
+             its memory for {} of {}: {} of weights, {} of keys and values, {} of activations\n",
+            terminal::harmless(&self.name),
+            self.formats.join(" "),
+            output::bytes(self.guess.weight_bytes),
+            output::count(self.guess.product_operations),
+            self.guess.launches,
+            output::counted(self.sizes.0, "sequence"),
+            output::counted(self.sizes.1, "position"),
+            output::bytes(weights),
+            output::bytes(caches),
+            output::bytes(scratch),
+        )
     }
 }
 
@@ -134,20 +249,27 @@ fn contexts(name: &str, asked: &[usize], most: usize) -> Result<Vec<usize>> {
     Ok(if usual.is_empty() { vec![most.max(1)] } else { usual })
 }
 
-/// Returns the machine of a command line.
-fn machine(args: &PlanArgs, model: &Model) -> Result<Machine> {
-    let mut machine = match (args.device.as_deref(), args.gbps, args.tops) {
-        (None, Some(gbps), Some(tops)) => of_rates(gbps, tops),
+/// Returns the machine of a command line, and how many launches passes have on it.
+fn machine(args: &PlanArgs, model: &Model) -> Result<(Machine, Launches)> {
+    let (mut machine, launches) = match (args.device.as_deref(), args.gbps, args.tops) {
+        (None, Some(gbps), Some(tops)) => {
+            let launches: Launches = Box::new(|plan, _, _| Ok(plan.steps.len()));
+            (of_rates(gbps, tops), launches)
+        }
         (None | Some(PROCESSOR), ..) => {
             let threads = args.threads.map(usize::from);
             let opened =
                 DeviceChoice::Cpu.open(threads, None, GpuOptions::tuned(TuningMode::Off))?;
             let reads = measured::processor_reads(opened.threads)?;
-            measured::machine(opened.device.as_ref(), model, &reads)?
+            measured_machine(opened.device, model, &reads)?
         }
         (Some(name), ..) if is_gpu(name) => gpu(name, model)?,
         (Some(name), ..) => {
-            forecast::preset(name).map(Preset::machine).ok_or_else(|| unknown(name))?
+            let preset = forecast::preset(name).ok_or_else(|| unknown(name))?;
+            let outline = Outline::new((preset.gpu)(), false);
+            let launches: Launches =
+                Box::new(move |plan, options, step| outline.launches(plan, options, step));
+            (preset.machine(), launches)
         }
     };
     let mut given = Vec::new();
@@ -160,11 +282,21 @@ fn machine(args: &PlanArgs, model: &Model) -> Result<Machine> {
         (machine.tops_skinny, machine.tops_wide, machine.tops_limit) = (tops, tops, tops);
     }
     if let Some(gap) = args.gap {
-        given.push(format!("{} us between steps", output::rate(gap)));
+        given.push(format!("{} us between launches", output::rate(gap)));
         machine.gap_us = gap;
     }
     machine.sources.extend(given.into_iter().map(|text| Basis::new(BasisKind::Given, text)));
-    Ok(machine)
+    Ok((machine, launches))
+}
+
+/// Measures a device of this machine.
+fn measured_machine(
+    device: Box<dyn Device>,
+    model: &Model,
+    reads: &Reads,
+) -> Result<(Machine, Launches)> {
+    let machine = measured::machine(device.as_ref(), model, reads)?;
+    Ok((machine, Box::new(move |plan, options, step| device.launches(plan, options, step))))
 }
 
 /// Returns whether a name is that of a GPU of this machine.
@@ -173,7 +305,7 @@ fn is_gpu(name: &str) -> bool {
 }
 
 /// Measures a GPU of this machine.
-fn gpu(name: &str, model: &Model) -> Result<Machine> {
+fn gpu(name: &str, model: &Model) -> Result<(Machine, Launches)> {
     let choice = DeviceChoice::parse(name)
         .map_err(|reason| usage(format!("--device {}: {reason}", terminal::harmless(name))))?;
     if matches!(&choice, DeviceChoice::Vulkan(choices) if choices.len() > 1) {
@@ -183,11 +315,11 @@ fn gpu(name: &str, model: &Model) -> Result<Machine> {
     }
     // Only rates are measured, so the GPU is opened as for a model that was loaded before.
     let opened = choice.open(None, None, GpuOptions::tuned(TuningMode::Kept))?;
-    let Some(gpu) = opened.gpus.first() else {
+    let Some(gpu) = opened.gpus.into_iter().next() else {
         bail!("{} is no GPU; please report this", opened.device.name());
     };
     let reads = measured::gpu_reads(&gpu.gpu())?;
-    measured::machine(gpu, model, &reads)
+    measured_machine(Box::new(gpu), model, &reads)
 }
 
 /// Creates a machine of which only two rates are known.
@@ -203,7 +335,7 @@ fn of_rates(gbps: f64, tops: f64) -> Machine {
         memory_bytes: None,
         sources: vec![Basis::new(
             BasisKind::Assumed,
-            "no gap between steps, unless --gap gives one",
+            "no gap between launches, one for each step of the Plan, unless --gap gives one",
         )],
     }
 }
@@ -224,20 +356,28 @@ fn unknown(name: &str) -> anyhow::Error {
 }
 
 fn generation_row(
-    plan: &Plan,
-    machine: &Machine,
-    drafts: Drafts,
-    kv: KvType,
+    passes: Passes<'_>,
+    (drafts, guesser): (Drafts, Guesser<'_>),
+    needs: Needs,
     batch: usize,
     context: usize,
 ) -> Result<GenerationRow> {
-    let needs = Needs::new(batch, context, kv);
+    let Passes { plan, machine, kv, .. } = passes;
     let memory_bytes = needs.memory(plan).total();
-    let least = machine.memory_bytes.filter(|bytes| memory_bytes > *bytes);
+    let draft_bytes = match guesser {
+        Guesser::Text => None,
+        Guesser::Model(draft, most) => {
+            Some(Needs::new(batch, context.min(most), kv).memory(draft.plan).total())
+        }
+    };
+    // The draft model takes its part first.
+    let left = |bytes: u64| bytes.saturating_sub(draft_bytes.unwrap_or(0));
+    let least = machine.memory_bytes.map(left).filter(|left| memory_bytes > *left);
     Ok(GenerationRow {
-        forecast: forecast::generation(plan, machine, drafts, kv, batch, context),
+        forecast: forecast::generation(passes, (drafts, guesser), batch, context)?,
         memory_bytes,
-        fits: machine.memory_bytes.map(|bytes| memory_bytes <= bytes),
+        draft_bytes,
+        fits: machine.memory_bytes.map(|_| least.is_none()),
         layers_that_fit: least.map(|bytes| needs.layers_in(plan, bytes)).transpose()?,
     })
 }
@@ -253,7 +393,9 @@ impl Forecast<'_> {
             "drafts": {
                 "tokens": self.drafts.tokens,
                 "acceptance": self.drafts.acceptance,
+                "acceptance_source": self.acceptance,
                 "tokens_per_pass": self.drafts.tokens_per_pass(),
+                "model": self.draft.as_ref().map(DraftModel::json),
             },
             "generation": self.generation,
             "prompt": self.prompts,
@@ -265,13 +407,14 @@ impl Forecast<'_> {
             self.machine;
         let rate = |value: &f64| output::rate(*value);
         let mut text = format!(
-            "{}: {}; a token of one sequence reads {} of weights and takes {} operations in {} steps\n{}: \
-             {} of {} GB/s; products at {} Top/s up to 64 rows, {} above, of {}; {} us between steps\n\n",
+            "{}: {}; a token of one sequence reads {} of weights and takes {} operations in {} launches\n{}\
+             {}: {} of {} GB/s; products at {} Top/s up to 64 rows, {} above, of {}; {} us between launches\n\n",
             terminal::harmless(&self.name),
             formats(self.model).join(" "),
             output::bytes(self.token.weight_bytes),
             output::count(self.token.product_operations),
-            self.token.steps,
+            self.token.launches,
+            self.draft.as_ref().map_or(String::new(), DraftModel::text),
             terminal::harmless(&self.machine.name),
             rate(gbps),
             rate(gbps_limit),
@@ -284,16 +427,49 @@ impl Forecast<'_> {
         text.push_str("\n\n");
         text.push_str(&self.prompt_table(markdown));
         text.push_str(&format!(
-            "\n\nForecasts, not measurements; tokens per second are sums over all sequences. Keys and values: {}.\n\
-             Drafts: {} a pass and sequence, free of cost, each right with probability {}: {} tokens a pass.\n",
+            "\n\nForecasts, not measurements; tokens per second are sums over all sequences. Keys and values: {}.\n{}",
             self.kv.name(),
-            self.drafts.tokens,
-            self.drafts.acceptance,
-            output::rate(self.drafts.tokens_per_pass()),
+            self.about_drafts(),
         ));
         text.push_str(&self.misfits());
-        for Basis { kind, text: source } in &self.machine.sources {
+        let acceptance = (self.drafts.tokens > 0).then_some(&self.acceptance);
+        for Basis { kind, text: source } in self.machine.sources.iter().chain(acceptance) {
             text.push_str(&format!("  {:<9} {}\n", kind.name(), terminal::harmless(source)));
+        }
+        text
+    }
+
+    /// Says what guesses, and what that costs in the forecast.
+    fn about_drafts(&self) -> String {
+        let Drafts { tokens, acceptance } = self.drafts;
+        if tokens == 0 {
+            return "Drafts: none.\n".to_owned();
+        }
+        let guesses = match tokens {
+            1 => "1 guess".to_owned(),
+            _ => format!("{tokens} guesses"),
+        };
+        let whose = match &self.draft {
+            None => "from the text so far, at no cost".to_owned(),
+            Some(draft) => {
+                format!("by {}, each a pass at the same rates", terminal::harmless(&draft.name))
+            }
+        };
+        let mut text = format!(
+            "Drafts: {guesses} a pass and sequence {whose}. If each is right with probability {acceptance} where those before it are, a pass of {} rows \
+             a sequence gives {} tokens. trine guesses only where that pays.\n",
+            tokens + 1,
+            output::rate(self.drafts.tokens_per_pass()),
+        );
+        let reaches = |draft: &&DraftModel| {
+            self.generation.iter().all(|row| row.forecast.context + tokens <= draft.most)
+        };
+        if let Some(draft) = self.draft.as_ref().filter(|draft| !reaches(draft)) {
+            text.push_str(&format!(
+                "{} was made for {} and guesses nothing beyond: contexts without room for the guesses are as without drafts.\n",
+                terminal::harmless(&draft.name),
+                output::counted(draft.most, "position"),
+            ));
         }
         text
     }
@@ -305,8 +481,9 @@ impl Forecast<'_> {
         let Some(row) = self.generation.iter().find(misfit) else { return String::new() };
         let layers = row.layers_that_fit.unwrap_or_default();
         format!(
-            "!: does not fit the machine's memory of {}; {layers} of {} layers would with {} of {}. \
+            "!: {} not fit the machine's memory of {}; {layers} of {} layers would with {} of {}. \
              A CPU beside a GPU runs the others, at a speed of its own.\n",
+            if self.draft.is_some() { "model and draft together do" } else { "does" },
             output::bytes(bytes),
             self.model.config().layers.len(),
             output::counted(row.forecast.batch, "sequence"),
@@ -315,28 +492,31 @@ impl Forecast<'_> {
     }
 
     fn generation_table(&self, markdown: bool) -> String {
-        let header =
-            ["generation", "context", "tok/s", "limit", "with drafts", "bound by", "memory"];
+        let mut header =
+            vec!["generation", "context", "tok/s", "limit", "with drafts", "bound by", "memory"];
+        if self.draft.is_some() {
+            header.push("draft memory");
+        }
         let row = |row: &GenerationRow| {
             let Generation { batch, context, tokens_per_second, limit, with_drafts, bound } =
                 row.forecast;
-            let plural = if batch == 1 { "" } else { "s" };
-            vec![
-                format!("{batch} sequence{plural}"),
+            let mut cells = vec![
+                output::counted(batch, "sequence"),
                 context.to_string(),
                 output::rate(tokens_per_second),
                 output::rate(limit),
                 output::rate(with_drafts),
                 bound.name().to_owned(),
-                format!(
-                    "{}{}",
-                    output::bytes(row.memory_bytes),
-                    if row.fits == Some(false) { " !" } else { "" }
-                ),
-            ]
+                output::bytes(row.memory_bytes),
+            ];
+            cells.extend(row.draft_bytes.map(output::bytes));
+            if let Some(last) = cells.last_mut().filter(|_| row.fits == Some(false)) {
+                last.push_str(" !");
+            }
+            cells
         };
         let rows = self.generation.iter().map(row).collect();
-        table(markdown, &header, rows, &[1, 2, 3, 4, 6])
+        table(markdown, &header, rows, &[1, 2, 3, 4, 6, 7])
     }
 
     fn prompt_table(&self, markdown: bool) -> String {

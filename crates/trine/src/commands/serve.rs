@@ -297,12 +297,15 @@ impl Models {
             kv: self.settings.kv,
             kv_memory: self.settings.kv_memory,
             caches: memory.caches,
+            taking: draft.as_ref().and_then(|draft| draft.taking(session.gpu.is_some())),
         };
         reduced.lines().iter().for_each(|line| output::note(line));
         let description = Description {
             device: session.device.clone(),
             gpu_bytes: program.facts().gpu_bytes(&memory) + draft_gpu_bytes,
-            draft: draft.map(|draft| draft.name).or_else(|| self.drafting.words()),
+            draft: draft
+                .map(|draft| served_name(&draft.source))
+                .or_else(|| self.drafting.lookup_name()),
             ..described(&session.model)
         };
         let service = Service::start(session.engine).context("the system gives no thread")?;
@@ -320,6 +323,7 @@ impl Models {
 }
 
 /// What a model got of what it was to have, to say where it is less.
+#[cfg_attr(test, derive(Clone))]
 struct Reduced<'a> {
     device: &'a str,
     /// Sequences at once: asked for, and there is room for.
@@ -331,6 +335,8 @@ struct Reduced<'a> {
     kv_memory: Option<u64>,
     /// The bytes that they take.
     caches: u64,
+    /// What a draft model takes of the device's memory, in words, if it takes something.
+    taking: Option<String>,
 }
 
 impl Reduced<'_> {
@@ -342,6 +348,9 @@ impl Reduced<'_> {
             Some(budget) => (format!("--kv-memory {}", output::bytes(budget)), "more of it"),
             None => (format!("the free memory of {}", terminal::harmless(self.device)), ""),
         };
+        // What a draft model takes does not count against a limit that is set.
+        let taking = self.taking.as_ref().filter(|_| budget.is_none());
+        let taking = taking.map_or(String::new(), |taking| format!("; {taking}"));
         let smaller = if self.kv == KvType::Int8 { "" } else { "--kv int8" };
         let remedies = |others: &[&str]| {
             let all = [&[more, smaller], others].concat();
@@ -353,14 +362,14 @@ impl Reduced<'_> {
             let (asked, run) =
                 (output::counted(asked, "sequence"), if running == 1 { "runs" } else { "run" });
             lines.push(format!(
-                "{running} of {asked} {run} at once: {limit} has room for no more; {} makes room, others wait",
+                "{running} of {asked} {run} at once: {limit} has room for no more; {} makes room, others wait{taking}",
                 remedies(&["a shorter --context"])
             ));
         }
         let (wanted, context) = self.context;
         if context < wanted {
             lines.push(format!(
-                "the context is {context} positions instead of {wanted}: {limit} has room for no more; {} makes room",
+                "the context is {context} positions instead of {wanted}: {limit} has room for no more; {} makes room{taking}",
                 remedies(&["a smaller model"])
             ));
         }
@@ -430,9 +439,13 @@ mod tests {
             kv: KvType::F16,
             kv_memory: Some(1 << 30),
             caches: 1 << 30,
+            taking: None,
         };
         assert!(full.lines().is_empty());
-        let lines = Reduced { sequences: (8, 2), ..full }.lines();
+        let taking = Some("the draft takes 3 MB".to_owned());
+        let with_draft = || Reduced { taking: taking.clone(), ..full.clone() };
+        assert!(with_draft().lines().is_empty());
+        let lines = Reduced { sequences: (8, 2), ..with_draft() }.lines();
         assert_eq!(
             lines,
             [
@@ -442,7 +455,8 @@ mod tests {
         );
         // Where the budget is not reached, the device is what is full.
         let lines =
-            Reduced { sequences: (8, 1), kv: KvType::Int8, caches: 1 << 20, ..full }.lines();
+            Reduced { sequences: (8, 1), kv: KvType::Int8, caches: 1 << 20, ..full.clone() }
+                .lines();
         assert_eq!(
             lines,
             [
@@ -450,12 +464,14 @@ mod tests {
               room, others wait"
             ]
         );
-        let lines = Reduced { context: (8192, 2048), kv_memory: None, ..full }.lines();
+        let lines = Reduced { sequences: (8, 1), caches: 1 << 20, ..with_draft() }.lines();
+        assert!(lines[0].ends_with("others wait; the draft takes 3 MB"), "{lines:?}");
+        let lines = Reduced { context: (8192, 2048), kv_memory: None, ..with_draft() }.lines();
         assert_eq!(
             lines,
             [
                 "the context is 2048 positions instead of 8192: the free memory of gpu has room for no more; --kv int8 \
-              or a smaller model makes room"
+              or a smaller model makes room; the draft takes 3 MB"
             ]
         );
     }

@@ -4,13 +4,18 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
+use trine_backend::Memory;
+use trine_engine::EngineOptions;
 use trine_hub::{EntryState, Preset, StoreEntry};
-use trine_model::{AttentionKind, GenerationDefaults, Model};
+use trine_model::{AttentionKind, GenerationDefaults, KvType, Model};
 
-use crate::cli::ShowArgs;
+use crate::cli::{Placement, ShowArgs};
+use crate::draft::{Draft, Drafting};
 use crate::model_source::{Chosen, Resolved, Source, find, hub, resolve};
+use crate::options::Settings;
 use crate::output;
+use crate::placed::{Needs, memory_json};
 use crate::preset;
 use crate::terminal;
 use crate::vocabulary;
@@ -55,6 +60,29 @@ struct Report {
     text: Option<TextFacts>,
     text_problem: Option<String>,
     defaults: GenerationDefaults,
+    memory: Footprint,
+    /// The model that guesses tokens for it, if one does.
+    draft: Option<DraftReport>,
+}
+
+/// The memory of a model that runs one sequence.
+#[derive(Serialize)]
+struct Footprint {
+    /// Positions of the sequence.
+    context: usize,
+    #[serde(flatten)]
+    bytes: Value,
+    #[serde(skip)]
+    memory: Memory,
+}
+
+/// A model that guesses tokens.
+#[derive(Serialize)]
+struct DraftReport {
+    model: String,
+    parameters: u64,
+    file_bytes: u64,
+    memory: Footprint,
 }
 
 /// Describes a model.
@@ -67,7 +95,10 @@ pub(crate) fn run(args: ShowArgs) -> Result<()> {
     }
     let Chosen { source, preset } = find(args.model.as_deref(), &args.fetch)?;
     let model = source.open(None)?;
-    let report = report(&source, &model);
+    let settings = Settings::measuring(&Placement::default(), KvType::F16);
+    let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch)?;
+    let draft = drafting.find(&source, &model, &settings)?;
+    let report = report(&source, &model, draft.as_ref())?;
     if args.json {
         let mut value = serde_json::to_value(&report)?;
         if let Some(preset) = &preset {
@@ -122,7 +153,28 @@ fn show_partial(entry: &StoreEntry, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-fn report(source: &Source, model: &Model) -> Report {
+/// Returns what one sequence of the usual length takes.
+fn footprint(model: &Model) -> Result<Footprint> {
+    let demand = EngineOptions::default().demand(model.config().context)?;
+    let memory = Needs::new(1, demand.context(), KvType::F16).memory(&model.plan());
+    Ok(Footprint { context: demand.context(), bytes: memory_json(&memory), memory })
+}
+
+/// Returns the elements of all tensors.
+fn parameters(model: &Model) -> u64 {
+    model.tensors().map(|(_, tensor)| tensor.elements() as u64).sum()
+}
+
+fn draft_report(draft: &Draft) -> Result<DraftReport> {
+    Ok(DraftReport {
+        model: draft.source.name(),
+        parameters: parameters(&draft.model),
+        file_bytes: draft.model.checkpoint().file_bytes(),
+        memory: footprint(&draft.model)?,
+    })
+}
+
+fn report(source: &Source, model: &Model, draft: Option<&Draft>) -> Result<Report> {
     let config = model.config();
     let first = &config.layers[0];
     let mut formats: BTreeMap<&'static str, Format> = BTreeMap::new();
@@ -139,12 +191,12 @@ fn report(source: &Source, model: &Model) -> Report {
         Ok(facts) => (Some(facts), None),
         Err(error) => (None, crate::failure::message(&error)),
     };
-    Report {
+    Ok(Report {
         model: source.name(),
         files: model.checkpoint().source().display().to_string(),
         file_bytes: model.checkpoint().file_bytes(),
         architecture: config.family.name(),
-        parameters: formats.values().map(|format| format.elements).sum(),
+        parameters: parameters(model),
         context: config.context,
         layers: config.layers.len(),
         global_layers: config
@@ -164,7 +216,9 @@ fn report(source: &Source, model: &Model) -> Report {
         text,
         text_problem,
         defaults: model.defaults().clone(),
-    }
+        memory: footprint(model)?,
+        draft: draft.map(draft_report).transpose()?,
+    })
 }
 
 fn text_facts(model: &Model) -> Result<TextFacts> {
@@ -191,6 +245,18 @@ fn describe_preset(preset: &Preset) -> String {
         lines.push(format!("messages     {}", preset.messages.len()));
     }
     terminal::harmless(&lines.join("\n")).into_owned()
+}
+
+fn describe_memory(footprint: &Footprint) -> String {
+    let Footprint { context, memory, .. } = footprint;
+    format!(
+        "{} with one sequence of {}: {} of weights, {} of keys and values, {} of activations",
+        output::bytes(memory.total()),
+        output::counted(*context, "position"),
+        output::bytes(memory.weights),
+        output::bytes(memory.caches),
+        output::bytes(memory.scratch),
+    )
 }
 
 fn describe(report: &Report) -> String {
@@ -254,5 +320,19 @@ fn describe(report: &Report) -> String {
         "defaults     temperature {}, top-k {}, top-p {}, min-p {}",
         defaults.temperature, defaults.top_k, defaults.top_p, defaults.min_p
     ));
+    lines.push(format!("memory       {}", describe_memory(&report.memory)));
+    if let Some(draft) = &report.draft {
+        lines.push(format!(
+            "draft        {}, {}, {} parameters",
+            terminal::harmless(&draft.model),
+            output::bytes(draft.file_bytes),
+            output::count(draft.parameters)
+        ));
+        lines.push(format!("  memory     {}", describe_memory(&draft.memory)));
+        lines.push(format!(
+            "  both       {}; `trine explain --device` says where they have room",
+            output::bytes(report.memory.memory.total() + draft.memory.memory.total())
+        ));
+    }
     lines.join("\n")
 }

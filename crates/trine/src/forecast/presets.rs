@@ -45,7 +45,7 @@ pub(crate) static PRESETS: [Preset; 5] = [
                 Assumed,
                 "7.0 Top/s of wide products, 42 % of the peak (llama.cpp on Vulkan reaches 24 %)",
             ),
-            (Assumed, "5.0 Top/s of products with up to 64 rows; 5 us between steps"),
+            (Assumed, "5.0 Top/s of products with up to 64 rows; 5 us between launches"),
         ],
     },
     Preset {
@@ -65,7 +65,7 @@ pub(crate) static PRESETS: [Preset; 5] = [
             ),
             (
                 Assumed,
-                "7.2 and 10.0 Top/s of products: the 780M's assumed shares; 5 us between steps",
+                "7.2 and 10.0 Top/s of products: the 780M's assumed shares; 5 us between launches",
             ),
         ],
     },
@@ -85,7 +85,7 @@ pub(crate) static PRESETS: [Preset; 5] = [
                 "215 GB/s reached: llama.cpp generation 203 to 220, memtest_vulkan 212 to 226",
             ),
             (Assumed, "26 Top/s of wide products, 44 % of the peak (ROCm bf16 reaches 47 to 50 %)"),
-            (Assumed, "18 Top/s of products with up to 64 rows; 4 us between steps"),
+            (Assumed, "18 Top/s of products with up to 64 rows; 4 us between launches"),
         ],
     },
     Preset {
@@ -105,7 +105,7 @@ pub(crate) static PRESETS: [Preset; 5] = [
             (Measured, "917 GB/s reached: 91 %, calm reads weights at 884 to 923"),
             (
                 Assumed,
-                "80 and 130 Top/s of products with up to 64 rows and more; 2 us between steps",
+                "80 and 130 Top/s of products with up to 64 rows and more; 2 us between launches",
             ),
         ],
     },
@@ -122,7 +122,7 @@ pub(crate) static PRESETS: [Preset; 5] = [
             (Measured, "4700 GB/s: streaming read of a Vulkan compute shader (data sheet: 4800)"),
             (
                 Measured,
-                "4605 GB/s reached: 27B weights at 4.5 bits without barriers; 3 us for each dependent step",
+                "4605 GB/s reached: 27B weights at 4.5 bits without barriers; 3 us for each dependent launch",
             ),
             (
                 Measured,

@@ -21,6 +21,11 @@ fn round() -> Machine {
     }
 }
 
+/// Says that a machine runs the steps of a Plan one by one.
+fn stepwise() -> Launches {
+    Box::new(|plan, _, _| Ok(plan.steps.len()))
+}
+
 #[track_caller]
 fn close(found: f64, expected: f64, share: f64) {
     assert!((found / expected - 1.0).abs() <= share, "{found}, expected {expected}");
@@ -65,7 +70,7 @@ fn a_pass_by_hand() {
         product_operations: 4_000_000_000,
         attention_operations: 1_000_000_000,
         rows: 1,
-        steps: 100,
+        launches: 100,
     };
     // 20 ms of weights (products would take 4), 5 ms of cache (attention 2), 100 x 10 us.
     let seconds = round().seconds(&work);
@@ -107,14 +112,14 @@ fn tokens_of_a_verifying_pass() {
 fn work_is_the_plans_cost() {
     let plan = gemma_27b(DType::Q8_0);
     let workload = Workload::decode(8, 511, KvType::F16);
-    let (work, cost) = (Work::of(&plan, workload), plan.cost(workload));
+    let (work, cost) = (Work::of(&plan, workload, 7), plan.cost(workload));
     assert_eq!(work.weight_bytes, cost.weight_bytes);
     assert_eq!(work.cache_bytes, cost.cache_bytes);
     assert_eq!(work.product_operations + work.attention_operations, cost.operations);
     // Written scores and sums: 4 operations for each query head, element and position, in 62
     // layers.
     assert_eq!(work.attention_operations, 8 * 512 * 62 * 4 * 32 * 128);
-    assert_eq!((work.rows, work.steps), (8, plan.steps.len()));
+    assert_eq!((work.rows, work.launches), (8, 7));
     // 25.60 G parameters of layers and 1.41 G of the head, at 8.5 bits: 28.70 GB, 54.0 G operations
     // for each token.
     close(work.weight_bytes as f64, 28.70e9, 2e-3);
@@ -140,7 +145,8 @@ fn forecasts_agree_with_those_from_parameter_counts() {
         let outputs = batch * tokens;
         let workload =
             Workload { sequences: batch, tokens, context: context - 1, outputs, kv: KvType::F16 };
-        let work = Work { weight_bytes: bytes, ..Work::of(&plan, workload) };
+        let launches = plan.steps.len();
+        let work = Work { weight_bytes: bytes, ..Work::of(&plan, workload, launches) };
         batch as f64 / machine.seconds(&work).total()
     };
     let (int4, int8) = (14_630_000_000, 27_430_000_000);
@@ -181,7 +187,9 @@ fn forecasts_agree_with_those_from_parameter_counts() {
         (&strix, 512, 503.0),
         (&geforce, 8192, 2400.0),
     ] {
-        let found = prompt(&plan, machine, KvType::F16, tokens);
+        let launches = stepwise();
+        let passes = Passes { plan: &plan, machine, launches: &launches, kv: KvType::F16 };
+        let found = prompt(passes, tokens).unwrap();
         close(found.tokens_per_second, expected, 0.04);
         assert_eq!(found.bound, Bound::Arithmetic);
         close(found.first_token_seconds, tokens as f64 / found.tokens_per_second, 1e-9);
@@ -193,18 +201,47 @@ fn the_whole_forecast_of_generation() {
     let plan = gemma_27b(DType::Q4_0);
     let machine = preset("780m").unwrap().machine();
     let drafts = Drafts { tokens: 4, acceptance: 0.7 };
-    let one = generation(&plan, &machine, drafts, KvType::F16, 1, 512);
+    let launches = stepwise();
+    let f16 = Passes { plan: &plan, machine: &machine, launches: &launches, kv: KvType::F16 };
+    let one = generation(f16, (drafts, Guesser::Text), 1, 512).unwrap();
     // 27.0 G parameters at 4.5 bits are 15.2 GB: 208 ms, 3.6 ms of cache, 2.5 ms of gaps.
     close(one.tokens_per_second, 1.0 / 0.2142, 0.01);
     close(one.limit, 89.6 / (15.19 + 0.26), 0.01);
     assert_eq!((one.batch, one.context, one.bound), (1, 512, Bound::Memory));
     close(one.with_drafts / one.tokens_per_second, 2.773, 0.02);
-    let many = generation(&plan, &machine, drafts, KvType::F16, 32, 512);
+    let many = generation(f16, (drafts, Guesser::Text), 32, 512).unwrap();
     assert_eq!(many.bound, Bound::Arithmetic);
     assert!(many.tokens_per_second > 10.0 * one.tokens_per_second);
-    let small_cache = generation(&plan, &machine, drafts, KvType::Int8, 32, 8192);
-    let large_cache = generation(&plan, &machine, drafts, KvType::F16, 32, 8192);
+    let small_cache = Passes { kv: KvType::Int8, ..f16 };
+    let small_cache = generation(small_cache, (drafts, Guesser::Text), 32, 8192).unwrap();
+    let large_cache = generation(f16, (drafts, Guesser::Text), 32, 8192).unwrap();
     assert!(small_cache.tokens_per_second > 1.2 * large_cache.tokens_per_second);
+}
+
+/// A gap is counted for each launch that a machine says it has, not for each step of the Plan.
+#[test]
+fn gaps_are_between_launches() {
+    let plan = gemma_27b(DType::Q4_0);
+    let machine = Machine { gap_us: 1e8, ..round() };
+    let launches: Launches = Box::new(|_, options, step| {
+        assert!(options.width.tokens >= step.sequences * step.tokens);
+        assert!(options.width.outputs >= step.outputs && options.context > step.context);
+        Ok(10 + step.tokens)
+    });
+    let passes = Passes { plan: &plan, machine: &machine, launches: &launches, kv: KvType::F16 };
+    let drafts = Drafts { tokens: 4, acceptance: 1.0 };
+    let one = generation(passes, (drafts, Guesser::Text), 2, 512).unwrap();
+    // 1100 seconds of gaps, and 1500 for five rows; the rest takes less than one.
+    close(one.tokens_per_second, 2.0 / 1100.0, 1e-3);
+    close(one.with_drafts, 2.0 * 5.0 / 1500.0, 1e-3);
+    assert_eq!(one.bound, Bound::Gaps);
+    // A draft model as large makes four guesses in a pass each, as far as its context goes.
+    let model = |most| generation(passes, (drafts, Guesser::Model(passes, most)), 2, 512).unwrap();
+    close(model(516).with_drafts, 2.0 * 5.0 / (1500.0 + 4.0 * 1100.0), 1e-3);
+    assert_eq!(model(515).with_drafts, model(515).tokens_per_second);
+    // Two pieces of 512 tokens and one of 100.
+    let prompt = prompt(passes, 1124).unwrap();
+    close(prompt.first_token_seconds, 1e2 * (2.0 * 522.0 + 110.0), 1e-3);
 }
 
 #[test]

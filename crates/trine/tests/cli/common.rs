@@ -9,6 +9,11 @@ pub(crate) fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens").join(name)
 }
 
+/// The file of the draft model inside the program.
+pub(crate) fn draft_file() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo-draft.gguf")
+}
+
 /// The golden GGUF model with F32 weights, tokenizer and chat template.
 pub(crate) fn model() -> String {
     golden("gguf/gemma3-f32/model.gguf").display().to_string()

@@ -242,6 +242,44 @@ fn what_guesses_is_told() {
 }
 
 #[test]
+fn a_draft_that_cannot_pay_is_told_of_once() {
+    let run = |model: &str, draft: &str| {
+        let ran =
+            trine(&["run", model, "Hi", "--device", "cpu", "--max-tokens", "2", "--draft", draft]);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        ran.err
+    };
+    let same = run("demo", "demo");
+    assert_eq!(same.matches("demo is not loaded a second time").count(), 1, "{same}");
+    assert!(same.contains("ngram") && !same.contains("warning"), "{same}");
+    // The same file by other names is no other model.
+    let file = crate::common::draft_file();
+    let name = file.file_name().unwrap().to_string_lossy().into_owned();
+    let other = file.with_file_name(".").join(&name).display().to_string();
+    let same = run(&file.display().to_string(), &other);
+    assert!(same.contains("is not loaded a second time"), "{same}");
+    let larger = run("demo-draft", "demo");
+    assert_eq!(larger.matches("warning:").count(), 1, "{larger}");
+    for part in ["demo is not smaller than demo-draft", "a guess reads", "--draft", "ngram"] {
+        assert!(larger.contains(part), "{part}: {larger}");
+    }
+    let usual = run("demo", "demo-draft");
+    assert!(!usual.contains("smaller") && !usual.contains("second"), "{usual}");
+}
+
+/// Clients must not see where files are.
+#[test]
+fn the_status_of_a_server_names_a_draft_without_its_path() {
+    let file = crate::common::draft_file().display().to_string();
+    let serving = Serving::start(&["demo", "--draft", &file]);
+    let answer = serving.ask("GET", "/v1/trine/status", "");
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status: Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("{answer}"));
+    assert_eq!(status["models"][0]["draft"], "demo-draft", "{status}");
+    assert!(!body.contains(&file), "{body}");
+}
+
+#[test]
 fn guesses_are_measured() {
     let base = ["bench", "demo", "--device", "cpu", "-p", "0", "-n", "16", "-r", "1", "--json"];
     let bench = |more: &[&str]| {

@@ -57,6 +57,82 @@ fn explain_takes_less_where_a_machine_has_less() {
     assert!(text.contains("keys and values in f32"), "{text}");
 }
 
+fn explain_demo(more: &[&str]) -> crate::common::Ran {
+    trine(&[&["explain", "demo", "-p", "1"][..], more].concat())
+}
+
+#[test]
+fn explain_has_the_draft_model_beside_the_model() {
+    let text = explain_demo(&["--device", "h200"]).ok().out;
+    let (before, after) = text.split_once("\nModel\n").expect("two placements");
+    for part in
+        ["Draft and model fit: ", " of 150.8 GB free on H200", "\nDraft demo-draft: 4 layers"]
+    {
+        assert!(before.contains(part), "{part}: {text}");
+    }
+    assert!(before.contains("0-3 ") && after.contains("0-11 "), "{text}");
+    // What the draft takes is not free for the model, whose steps have rows for guesses.
+    let value = explain_demo(&["--device", "h200", "--json"]).ok().json();
+    let part = |value: &serde_json::Value, key: &str| value["parts"][0][key].as_u64().unwrap();
+    let draft = &value["draft"]["placement"];
+    let taken = part(draft, "free_bytes") - part(&value["placement"], "free_bytes");
+    assert_eq!(taken, part(draft, "total_bytes"));
+    assert!(after.contains("16 with logits"), "{text}");
+    let off = explain_demo(&["--device", "h200", "--draft", "off"]).ok().out;
+    assert!(!off.contains("raft") && off.contains(", 1 with logits"), "{off}");
+    let ngram = explain_demo(&["--device", "h200", "--draft", "ngram"]).ok().out;
+    assert!(!ngram.contains("raft") && ngram.contains("16 with logits"), "{ngram}");
+}
+
+#[test]
+fn explain_names_a_draft_that_leaves_too_little() {
+    // With room for the draft model and some layers of the model.
+    let text = explain_demo(&["--device", "rtx-4090", "--memory", "165M"]).ok().out;
+    for part in
+        ["Part 1 on GeForce", "demo-draft takes ", " of the GPU's memory, which --draft off"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let none = explain_demo(&["--device", "rtx-4090", "--memory", "165M", "--draft", "off"]);
+    let none = none.ok().out;
+    assert!(!none.contains("Part 1"), "all layers are on the GPU: {none}");
+    let error = explain_demo(&["--device", "rtx-4090", "--memory", "120M", "--gpu-layers", "12"]);
+    let error = error.fails(1);
+    assert!(error.contains("demo-draft takes") && error.contains("--draft off"), "{error}");
+}
+
+#[test]
+fn explain_puts_a_draft_on_a_device_of_its_own() {
+    let text = explain_demo(&["--device", "cpu", "--draft-device", "reference"]).ok().out;
+    assert!(text.contains("on reference") && text.contains("on cpu ("), "{text}");
+    let error = explain_demo(&["--draft-device", "cpu"]).fails(2);
+    assert!(error.contains("--draft-device") && error.contains("--device"), "{error}");
+    let error = explain_demo(&["--device", "h200", "--draft-device", "cpu"]).fails(2);
+    assert!(error.contains("--draft-device names a device of this machine"), "{error}");
+    let error = explain_demo(&["--draft", &model()]).fails(1);
+    assert!(error.contains("tokenizer"), "{error}");
+}
+
+#[test]
+fn drafts_are_shown_with_their_memory() {
+    for command in ["explain", "show"] {
+        let text = trine(&[command, "demo"]).ok().out;
+        assert!(text.contains("demo-draft") && text.contains("activations"), "{text}");
+        let value = trine(&[command, "demo", "--json"]).ok().json();
+        assert_eq!(value["draft"]["model"], "demo-draft", "{value}");
+        let bytes = |value: &serde_json::Value| value["memory"]["total_bytes"].as_u64().unwrap();
+        assert!(bytes(&value["draft"]) > 1_000_000 && bytes(&value) > bytes(&value["draft"]));
+        let off = trine(&[command, "demo", "--draft", "off"]).ok().out;
+        assert!(!off.contains("draft"), "{off}");
+        let unknown = trine(&[command, "demo", "--draft", "no-such-model"]);
+        assert!(
+            unknown.code != 0 && unknown.err.contains("--draft no-such-model"),
+            "{}",
+            unknown.err
+        );
+    }
+}
+
 #[test]
 fn explain_of_the_cpu_prints_its_plan() {
     for device in ["cpu", "auto"] {

@@ -73,7 +73,7 @@ fn a_machine_of_given_rates_divides_them_by_the_plans_cost() {
 
     let by_gaps = forecast("1000000", "1000000", &["--gap", "100"]);
     let row = &by_gaps["generation"][0];
-    let expected = 1e4 / number(&by_gaps["token"], "steps");
+    let expected = 1e4 / number(&by_gaps["token"], "launches");
     assert!((number(row, "tokens_per_second") / expected - 1.0).abs() < 1e-2, "{row}");
     assert_eq!(row["bound"], "gaps");
 
@@ -82,6 +82,20 @@ fn a_machine_of_given_rates_divides_them_by_the_plans_cost() {
     assert_eq!(row["with_drafts"], row["tokens_per_second"]);
     let certain = forecast("2", "10000", &["--drafts", "3", "--acceptance", "1"]);
     assert_eq!(number(&certain["drafts"], "tokens_per_pass"), 4.0);
+}
+
+/// A GPU launches less than the Plan has steps, most of all where a model has several streams.
+#[test]
+fn a_gpu_has_a_gap_for_each_launch() {
+    let model = golden("gguf/gemma3n/model.gguf").display().to_string();
+    let of =
+        |device: &[&str]| trine(&[&["plan", &model, "--json"][..], device].concat()).ok().json();
+    let steps = number(&of(&["--gbps", "1", "--tops", "1"])["token"], "launches");
+    let h200 = of(&["--device", "h200"]);
+    let launches = number(&h200["token"], "launches");
+    assert!(steps > 2.0 * launches, "{launches} of {steps}");
+    let one = number(&h200["generation"][0], "tokens_per_second");
+    assert!(one < 1e6 / (3.0 * launches) && one > 1e6 / (3.0 * steps), "{one}");
 }
 
 #[test]
@@ -208,4 +222,59 @@ fn wrong_machines_and_contexts() {
     assert!(error.contains("--kv") && error.contains("plan --help"), "{error}");
     let error = trine(&["plan", "/no/such.gguf", "--device", "h200"]).fails(1);
     assert!(error.contains("/no/such.gguf"), "{error}");
+}
+
+/// The embedded model, whose draft model is inside the program too.
+fn demo(more: &[&str]) -> crate::common::Ran {
+    trine(&[&["plan", "demo", "--device", "rtx-4090", "--batch", "1,8"][..], more].concat())
+}
+
+#[test]
+fn guesses_of_a_draft_model_cost_its_passes_and_its_memory() {
+    let of = |draft: &str| demo(&["--draft", draft, "--json"]).ok().json();
+    let (auto, ngram, off) = (of("auto"), of("ngram"), of("off"));
+    assert_eq!(auto["drafts"]["model"]["model"], "demo-draft");
+    assert_eq!(auto["drafts"]["acceptance_source"]["kind"], "assumed");
+    assert!(ngram["drafts"]["model"].is_null() && off["drafts"]["tokens"] == 0);
+    let rows = |value: &Value| value["generation"].as_array().unwrap().clone();
+    for ((auto, ngram), off) in rows(&auto).iter().zip(&rows(&ngram)).zip(&rows(&off)) {
+        let speed = |row: &Value| number(row, "with_drafts");
+        assert!(speed(auto) < speed(ngram), "{auto} {ngram}");
+        assert_eq!(off["with_drafts"], off["tokens_per_second"]);
+        assert_eq!(auto["tokens_per_second"], off["tokens_per_second"]);
+        assert!(number(auto, "draft_bytes") > 1e6 && ngram.get("draft_bytes").is_none());
+        // Rows with guesses have logits too, for which there may be room already.
+        assert!(number(ngram, "memory_bytes") >= number(off, "memory_bytes"));
+    }
+    let (first, draft) = (&rows(&auto)[0], &auto["drafts"]["model"]);
+    assert_eq!(draft["memory"]["total_bytes"], first["draft_bytes"]);
+    let launches = number(&draft["guess"], "launches");
+    assert!(launches < number(&auto["token"], "launches"), "{draft}");
+}
+
+#[test]
+fn forecasts_with_drafts_say_what_they_assume() {
+    let text = demo(&[]).ok().out;
+    for part in [
+        "demo-draft: ",
+        "; a guess reads ",
+        "draft memory",
+        "by demo-draft, each a pass at the same rates",
+        "if each is right with probability 0.7 where those before it are",
+        "assumed   acceptance of guesses 0.7: ",
+        "guesses only where that pays",
+    ] {
+        assert!(text.to_lowercase().contains(&part.to_lowercase()), "{part}: {text}");
+    }
+    let given = demo(&["--acceptance", "0.5", "--draft", "ngram"]).ok().out;
+    assert!(given.contains("given     acceptance of guesses 0.5\n"), "{given}");
+    assert!(given.contains("at no cost") && !given.contains("draft memory"), "{given}");
+    let off = demo(&["--draft", "off"]).ok().out;
+    assert!(off.contains("Drafts: none.") && !off.contains("acceptance"), "{off}");
+    let other = demo(&["--draft", &model()]).fails(1);
+    assert!(other.contains("tokenizer") && other.contains("--draft"), "{other}");
+    let unknown = demo(&["--draft", "no-such-model"]);
+    assert!(unknown.code != 0 && unknown.err.contains("no-such-model"), "{}", unknown.err);
+    let larger = trine(&["plan", "demo-draft", "--draft", "demo", "--device", "h200"]).ok();
+    assert!(larger.err.contains("is not smaller than"), "{}", larger.err);
 }

@@ -31,6 +31,22 @@ fn the_processor_can_be_typed_where_layers_of_a_gpu_are_set() {
     }
 }
 
+/// What is set for `run` and `serve` does not change what other commands say of a model itself, and
+/// keeps no model from running that it cannot guess for.
+#[test]
+fn a_draft_that_is_set_need_not_fit_every_model() {
+    let other = format!("draft = '{}'", model());
+    for command in
+        [&["show", "demo"][..], &["plan", "demo", "--device", "h200"], &["explain", "demo"]]
+    {
+        let ran = with(&other, &[], command).ok();
+        assert!(ran.out.contains("demo-draft") && ran.err.is_empty(), "{}{}", ran.out, ran.err);
+    }
+    let ran = with(&other, &[], &["explain", "demo", "--device", "cpu"]).ok();
+    assert!(ran.err.contains("warning: no model guesses tokens"), "{}", ran.err);
+    assert!(!ran.out.contains("raft") && ran.out.contains("16 with logits"), "{}", ran.out);
+}
+
 #[test]
 fn options_come_before_variables_and_these_before_the_file() {
     let text =

@@ -1,11 +1,12 @@
 //! What can be decided about a device without loading anything on it, and without the device.
 
-use trine_backend::{DeviceMemory, Memory, MemoryKind, ProgramOptions};
-use trine_model::{Plan, Width, gather};
+use trine_backend::{BackendError, DeviceMemory, Memory, MemoryKind, ProgramOptions};
+use trine_model::{Plan, Width, Workload, gather};
 
 use super::forecast;
+use super::graph::Graph;
 use super::lower::lower;
-use super::passes::{Attended, least, pass_keys};
+use super::passes::{Attended, PassKey, least, pass_keys};
 use super::print::Printed;
 use super::selection::Selection;
 use crate::capabilities::Capabilities;
@@ -72,13 +73,7 @@ impl Outline {
         is_lone: bool,
     ) -> Result<String, GpuError> {
         let plan = gather::gather(plan.clone());
-        let keys = pass_keys(&plan, options, self.is_invariant);
-        let is_lone = is_lone || width.tokens == 1;
-        let found = least(keys.iter().copied(), width.tokens, width.outputs, is_lone, 0);
-        let key = found.map(|index| keys[index]);
-        let key = key.ok_or(GpuError::NoPass { tokens: width.tokens, outputs: width.outputs })?;
-        let selection = Selection::new(&self.capabilities, &plan, options);
-        let graph = lower(&plan, key, &selection)?;
+        let (key, graph) = self.lowered(&plan, options, width, is_lone)?;
         let rows = match (key.width.tokens, key.attended) {
             (1, _) => "",
             (_, Attended::Sequences) => ", each of another sequence",
@@ -95,5 +90,40 @@ impl Outline {
             graph.place().bytes as f64 / 1e6,
             Printed::new(&graph, &plan).listing(),
         ))
+    }
+    /// Returns how many launches a step has in a Program with these options
+    /// ([`Device::launches`](trine_backend::Device::launches)).
+    ///
+    /// # Errors
+    /// As [`Outline::explain`], on the device.
+    pub fn launches(
+        &self,
+        plan: &Plan,
+        options: &ProgramOptions,
+        workload: Workload,
+    ) -> Result<usize, BackendError> {
+        let Workload { sequences, tokens, outputs, .. } = workload;
+        let width = Width { tokens: sequences * tokens, outputs };
+        let plan = gather::gather(plan.clone());
+        let lowered = self.lowered(&plan, options, width, tokens == 1);
+        let (_, graph) = lowered.map_err(|error| error.on(&self.capabilities.label()))?;
+        Ok(graph.nodes.len())
+    }
+
+    /// Returns the pass of a step and its launches.
+    fn lowered(
+        &self,
+        plan: &Plan,
+        options: &ProgramOptions,
+        width: Width,
+        is_lone: bool,
+    ) -> Result<(PassKey, Graph), GpuError> {
+        let keys = pass_keys(plan, options, self.is_invariant);
+        let is_lone = is_lone || width.tokens == 1;
+        let found = least(keys.iter().copied(), width.tokens, width.outputs, is_lone, 0);
+        let key = found.map(|index| keys[index]);
+        let key = key.ok_or(GpuError::NoPass { tokens: width.tokens, outputs: width.outputs })?;
+        let selection = Selection::new(&self.capabilities, plan, options);
+        Ok((key, lower(plan, key, &selection)?))
     }
 }

@@ -308,5 +308,6 @@ fn heads_that_no_kernel_takes_are_refused() {
     for width in [255, 258] {
         let error = check(&streams(width)).unwrap_err();
         assert!(matches!(error, GpuError::NoKernel { operation: "head_norm" }), "{error}");
+        assert!(error.to_string().contains("--device cpu"), "{error}");
     }
 }

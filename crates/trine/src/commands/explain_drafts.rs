@@ -1,0 +1,241 @@
+//! The devices of `trine explain --device`, and the draft model on them beside the model.
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use trine_backend::LayerChoice;
+use trine_backend::{Demand, Memory, MemoryKind, Placement, placement};
+use trine_model::Plan;
+use trine_vulkan::VulkanDevice;
+
+use crate::device::{Opened, layer_choice};
+use crate::draft::{self, Draft};
+use crate::options::Settings;
+use crate::output;
+use crate::placed::{Machine, Placed};
+use crate::session::formats;
+use crate::terminal;
+
+/// Where a model and its draft model would run.
+pub(super) enum Devices {
+    /// On devices of this machine; the draft model may have one of its own.
+    Here { opened: Opened, own: Option<Opened> },
+    /// On another machine.
+    Elsewhere(Box<Machine>),
+}
+
+/// A draft model on its device before it is loaded.
+pub(super) struct PlacedDraft {
+    name: String,
+    formats: String,
+    layers: usize,
+    placed: Placed,
+    /// The bytes that it takes of each device of the model, in their order.
+    taken: Vec<u64>,
+}
+
+impl Devices {
+    /// Decides where a Plan would run, beside a draft model that is loaded before it.
+    ///
+    /// # Errors
+    /// Returns an error if it has no room.
+    pub(super) fn place(
+        &self,
+        plan: &Plan,
+        settings: &Settings,
+        demand: &Demand,
+        draft: Option<&PlacedDraft>,
+    ) -> Result<Placed> {
+        let taken = draft.map_or(&[][..], |draft| &draft.taken);
+        Ok(match self {
+            Self::Here { opened, .. } => here(
+                opened,
+                placement::decide(plan, opened.device.as_ref(), demand, taken)?,
+                demand,
+            ),
+            Self::Elsewhere(machine) => {
+                machine.less(taken).place(plan, layer_choice(settings.gpu_layers), demand)?
+            }
+        })
+    }
+
+    /// Decides where a draft model would run.
+    ///
+    /// # Errors
+    /// Returns an error if it has no room.
+    pub(super) fn place_draft(
+        &self,
+        draft: &Draft,
+        settings: &Settings,
+        sizes: (usize, usize),
+    ) -> Result<PlacedDraft> {
+        let options = draft.options(settings, sizes);
+        let demand = options.demand(draft.model.config().context)?;
+        let plan = options.plan(&draft.model);
+        let placed = match self {
+            Self::Here { opened, own } => {
+                let device = draft::device_of(own.as_ref(), settings, opened);
+                let found = placement::decide(&plan, device, &demand, &[]);
+                here(opened, found.with_context(|| draft.not_loaded(device))?, &demand)
+            }
+            Self::Elsewhere(machine) => {
+                let layers = match settings.gpu_layers {
+                    None => LayerChoice::Fitting,
+                    Some(0) => LayerChoice::Exactly(0),
+                    // All of it is on the GPU where the model is on both.
+                    Some(_) => LayerChoice::Exactly(usize::MAX),
+                };
+                let found = machine.less(&[]).place(&plan, layers, &demand);
+                found.with_context(|| {
+                    format!(
+                        "the draft model {} has no room there; --draft ngram needs no model",
+                        terminal::harmless(&draft.source.name())
+                    )
+                })?
+            }
+        };
+        Ok(PlacedDraft {
+            name: draft.source.name(),
+            formats: formats(&draft.model).join(" "),
+            layers: draft.model.config().layers.len(),
+            taken: self.taken(placed.placement(), settings),
+            placed,
+        })
+    }
+
+    /// Returns what a draft model takes of each device of the model, in their order: the processor,
+    /// then GPUs.
+    fn taken(&self, placement: &Placement, settings: &Settings) -> Vec<u64> {
+        let gpus_of = |opened: &Opened| -> Vec<Option<[u8; 16]>> {
+            let gpus = opened.gpus.iter().map(|gpu| Some(gpu.uuid()));
+            std::iter::once(None).chain(gpus).collect()
+        };
+        // The sites of the draft model, and those of the model; the processor is `None`.
+        let (own, all) = match self {
+            Self::Here { opened, own } => {
+                let all = gpus_of(opened);
+                let own = match own {
+                    Some(own) => gpus_of(own),
+                    None if draft::is_on_first_gpu(settings, opened) => vec![all[1]],
+                    None => all.clone(),
+                };
+                (own, all)
+            }
+            Self::Elsewhere(_) => (vec![None, Some([0; 16])], vec![None, Some([0; 16])]),
+        };
+        let mut taken = vec![0; all.len()];
+        for part in &placement.parts {
+            let bytes = part.memory.total();
+            let site = own.get(part.site).and_then(|own| all.iter().position(|site| site == own));
+            if let Some(site) = site {
+                taken[site] += bytes;
+            }
+            if part.device_memory.kind == MemoryKind::Shared {
+                taken[0] += bytes;
+            }
+        }
+        taken
+    }
+}
+
+/// Returns a placement on devices of this machine.
+fn here(opened: &Opened, placement: Placement, demand: &Demand) -> Placed {
+    let gpus = opened.gpus.iter().map(VulkanDevice::outline).collect();
+    Placed::new(placement, gpus, demand)
+}
+
+impl PlacedDraft {
+    /// Returns its placement, for people.
+    pub(super) fn text(&self) -> String {
+        format!(
+            "Draft {}: {} layers, {}\n{}\n",
+            terminal::harmless(&self.name),
+            self.layers,
+            self.formats,
+            self.placed.placement()
+        )
+    }
+
+    /// Says whether both fit, with what each device has for them.
+    pub(super) fn beside(&self, model: &Placed, settings: &Settings) -> String {
+        let (own, others) = (self.placed.placement(), model.placement());
+        let mut devices: Vec<(&str, u64, Option<u64>)> = Vec::new();
+        // What was free before the draft model comes first.
+        for part in own.parts.iter().chain(&others.parts) {
+            let bytes = part.memory.total();
+            match devices.iter_mut().find(|(name, ..)| *name == part.device) {
+                Some((_, sum, _)) => *sum += bytes,
+                None => devices.push((&part.device, bytes, part.device_memory.free)),
+            }
+        }
+        let lines = devices.iter().map(|(device, bytes, free)| {
+            let device = terminal::harmless(device);
+            let bytes = output::bytes(*bytes);
+            match free {
+                Some(free) => format!("{bytes} of {} free on {device}", output::bytes(*free)),
+                None => format!("{bytes} on {device}"),
+            }
+        });
+        let lines = lines.collect::<Vec<_>>().join("; ");
+        let is_larger =
+            |(_, bytes, free): &(&str, u64, Option<u64>)| free.map(|free| *bytes > free);
+        let verdict = match devices.iter().map(is_larger).collect::<Option<Vec<_>>>() {
+            None => "Draft and model take",
+            Some(larger) if larger.contains(&true) => {
+                "Draft and model do not fit together, and what is missing goes to swap space:"
+            }
+            Some(_) => "Draft and model fit:",
+        };
+        let mut text = format!("{verdict} {lines}\n");
+        let gpu_bytes: u64 = own
+            .parts
+            .iter()
+            .filter(|part| is_on_gpu(part.device_memory.kind))
+            .map(|part| part.memory.total())
+            .sum();
+        let is_less = model.is_shorter()
+            || settings.gpu_layers.is_none()
+                && others.parts.iter().any(|part| !is_on_gpu(part.device_memory.kind));
+        if is_less && gpu_bytes > 0 {
+            text.push_str(&format!(
+                "{}\n",
+                draft::taking(&self.name, gpu_bytes, "the GPU's memory")
+            ));
+        }
+        text
+    }
+
+    /// Says what the draft model takes where the model has no room.
+    pub(super) fn taking(&self) -> String {
+        let bytes = self.placed.placement().parts.iter().map(|part| part.memory.total()).sum();
+        draft::taking(&self.name, bytes, "the memory")
+    }
+
+    /// Returns it for programs.
+    pub(super) fn json(&self) -> Value {
+        json!({ "model": self.name, "placement": self.placed.json(&[]) })
+    }
+}
+
+fn is_on_gpu(kind: MemoryKind) -> bool {
+    kind != MemoryKind::Host
+}
+
+/// Returns the memory of a draft model, and that of both, as lines below the model's own.
+pub(super) fn needs_text(draft: &Draft, context: usize, own: &Memory, model: &Memory) -> String {
+    let mut text = format!(
+        "\nMemory of the draft model {}: {} layers, {}, at a context of {context}\n",
+        terminal::harmless(&draft.source.name()),
+        draft.model.config().layers.len(),
+        formats(&draft.model).join(" "),
+    );
+    for (what, bytes) in [
+        ("in all", own.total()),
+        ("weights", own.weights),
+        ("keys and values", own.caches),
+        ("activations", own.scratch),
+        ("of model and draft", own.total() + model.total()),
+    ] {
+        text.push_str(&format!("  {what:<24} {:>12}\n", output::bytes(bytes)));
+    }
+    text
+}
