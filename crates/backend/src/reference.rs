@@ -7,6 +7,8 @@
 mod cache;
 mod device;
 pub mod ops;
+mod products;
 
 pub use cache::ReferenceCache;
 pub use device::ReferenceDevice;
+pub use products::Products;

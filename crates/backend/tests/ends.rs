@@ -15,7 +15,7 @@ use trine_backend::{
 use trine_model::{KvType, Model, Plan, Source, Width, cut, gather, narrow};
 use trine_weights::DType;
 
-const REFERENCE: ReferenceDevice = ReferenceDevice;
+const REFERENCE: ReferenceDevice = ReferenceDevice::new();
 
 fn split(first: Box<dyn Device>, layers: usize) -> DeviceGroup {
     DeviceGroup::new(vec![first, Box::new(REFERENCE)], LayerChoice::Exactly(layers))

@@ -14,7 +14,7 @@ use trine_backend::{Device, DeviceGroup, LayerChoice};
 use trine_model::{KvType, cut, gather};
 use trine_weights::DType;
 
-const REFERENCE: ReferenceDevice = ReferenceDevice;
+const REFERENCE: ReferenceDevice = ReferenceDevice::new();
 const DTYPES: [DType; 4] = [DType::F32, DType::BF16, DType::Q8_0, DType::Q4_0];
 
 /// The reference runs a fused operation as those that it replaces, so no bit differs. In narrowed

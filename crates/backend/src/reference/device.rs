@@ -9,6 +9,7 @@ use trine_weights::{Tensor, blocks};
 
 use super::cache::{ReferenceCache, RowPlace};
 use super::ops::{self, Attention, Coefficients};
+use super::products::Products;
 use crate::batch::{Batch, ProgramOptions};
 use crate::device::Device;
 use crate::error::BackendError;
@@ -18,12 +19,19 @@ use crate::program::{Facts, Flights, InFlight, Memory, Program, Results};
 
 /// Runs Plans with the scalar reference, one operation after the other on one thread.
 #[derive(Debug, Default)]
-pub struct ReferenceDevice;
+pub struct ReferenceDevice {
+    products: Products,
+}
 
 impl ReferenceDevice {
     /// Creates the device.
-    pub fn new() -> Self {
-        Self
+    pub const fn new() -> Self {
+        Self { products: Products::Exact }
+    }
+
+    /// Creates one whose products compute as other hardware does.
+    pub fn computing(products: Products) -> Self {
+        Self { products }
     }
 }
 
@@ -38,7 +46,7 @@ impl Device for ReferenceDevice {
         plan: Plan,
         options: &ProgramOptions,
     ) -> Result<Box<dyn Program>, BackendError> {
-        Ok(Box::new(ReferenceProgram::new(model, plan, *options)?))
+        Ok(Box::new(ReferenceProgram::new(model, plan, *options, self.products)?))
     }
 }
 
@@ -46,6 +54,7 @@ impl Device for ReferenceDevice {
 struct ReferenceProgram {
     model: Model,
     facts: Facts,
+    products: Products,
     /// One for each weight of the Plan, in its format.
     tensors: Vec<Tensor>,
     /// One for each buffer of the Plan.
@@ -60,7 +69,12 @@ struct ReferenceProgram {
 }
 
 impl ReferenceProgram {
-    fn new(model: &Model, plan: Plan, options: ProgramOptions) -> Result<Self, BackendError> {
+    fn new(
+        model: &Model,
+        plan: Plan,
+        options: ProgramOptions,
+        products: Products,
+    ) -> Result<Self, BackendError> {
         let converted = plan.weights.iter().map(|weight| model.converted(weight));
         let tensors = converted.collect::<Result<_, _>>()?;
         let caches: Vec<_> =
@@ -73,6 +87,7 @@ impl ReferenceProgram {
         Ok(Self {
             model: model.clone(),
             facts,
+            products,
             tensors,
             buffers,
             caches,
@@ -400,10 +415,28 @@ impl ReferenceProgram {
         let mut target = self.take(output);
         let (weight, tensor) = (self.facts.plan.weight(weight), &self.tensors[weight.0]);
         let mut row = vec![f32::NAN; weight.columns];
-        if !target.is_empty() {
-            for column in 0..weight.rows {
-                decode(weight.dtype, tensor.row(column), &mut row);
-                ops::matmul_column(&self.buffers[input.0], &row, column, weight.rows, &mut target);
+        let products = match self.facts.plan.buffer(output).rows {
+            Rows::Tokens => self.products,
+            Rows::Outputs => Products::Exact,
+        };
+        let mut rounded = Vec::new();
+        let mut source = &self.buffers[input.0];
+        if products != Products::Exact {
+            rounded.clone_from(source);
+            rounded.chunks_mut(weight.columns).for_each(|row| products.round_input(row));
+            source = &rounded;
+        }
+        let columns = if target.is_empty() { 0 } else { weight.rows };
+        for column in 0..columns {
+            decode(weight.dtype, tensor.row(column), &mut row);
+            if products == Products::Exact {
+                ops::matmul_column(source, &row, column, weight.rows, &mut target);
+                continue;
+            }
+            products.round_weights(&mut row);
+            let results = target.chunks_exact_mut(weight.rows);
+            for (x, y) in source.chunks_exact(weight.columns).zip(results) {
+                y[column] = products.dot(x, &row);
             }
         }
         self.put(output, target);
