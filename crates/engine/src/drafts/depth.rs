@@ -76,9 +76,18 @@ impl Depths {
     /// Chooses the guesses of the next step, which has `rows` rows of decoding sequences without
     /// them and room for `free` more. `chances` has one entry for each of these sequences.
     ///
+    /// `reading` returns the seconds in which a drafter would read the text of a sequence before it
+    /// guesses. They win back nothing where guesses are only a look.
+    ///
     /// Rows of prompts are not counted: their step takes longer, but hardly changes what guesses
     /// add to it.
-    pub(crate) fn choose(&mut self, rows: usize, free: usize, chances: &[Chance]) -> Choice<'_> {
+    pub(crate) fn choose(
+        &mut self,
+        rows: usize,
+        free: usize,
+        chances: &[Chance],
+        reading: &dyn Fn(usize) -> f64,
+    ) -> Choice<'_> {
         self.looks.clear();
         self.looks.resize(chances.len(), false);
         if let Some(guesses) = self.fixed {
@@ -91,7 +100,8 @@ impl Depths {
         }
         let speed = self.sharing.share(rows, free, chances, (&self.steps, &self.passes), GAIN);
         let guesses: usize = self.sharing.depths().iter().sum();
-        self.look(rows + guesses, free.saturating_sub(guesses), chances, speed);
+        let free = free.saturating_sub(guesses);
+        self.look(rows + guesses, free, chances, (speed, reading));
         let is_plain = guesses == 0 && !self.looks.contains(&true);
         self.guessing[rows] = if is_plain { 0 } else { self.guessing[rows] + 1 };
         self.choice()
@@ -122,7 +132,13 @@ impl Depths {
     /// Gives sequences without guesses one each, if there is time to lose: the next in turn, or all
     /// for whom there is room if that takes less than half of the time for each. The step has
     /// `rows` rows without them and room for `free` more, and runs at `speed` tokens a second.
-    fn look(&mut self, rows: usize, free: usize, chances: &[Chance], speed: f64) {
+    fn look(
+        &mut self,
+        rows: usize,
+        free: usize,
+        chances: &[Chance],
+        (speed, reading): (f64, &dyn Fn(usize) -> f64),
+    ) {
         let count = chances.len();
         // Sizes that may last much longer are left to guesses that are expected to be right.
         let reach = self.steps.largest().saturating_sub(rows).max(1).min(free);
@@ -143,15 +159,16 @@ impl Depths {
             waiting.fold((0, 0), |sum, index| (sum.0 + 1, sum.1 + drafted(index)));
         let all = time(looks, of_drafter);
         let (looks, lost) = if all < 0.5 * looks as f64 * one { (looks, all) } else { (1, one) };
-        if !self.budget.take(lost, 1.0 / speed) {
+        if !self.budget.covers(lost) {
+            return;
+        }
+        let chosen = (0..count).map(|offset| (first + offset) % count).filter(waits).take(looks);
+        let read = chosen.clone().filter(|&index| best(index).1).map(reading);
+        if !self.budget.take(lost + read.sum::<f64>(), 1.0 / speed) {
             return;
         }
         self.turn = first;
-        for index in (0..count).map(|offset| (first + offset) % count) {
-            let is_looked_at =
-                waits(&index) && self.looks.iter().filter(|&&is_look| is_look).count() < looks;
-            self.looks[index] = is_looked_at;
-        }
+        chosen.for_each(|index| self.looks[index] = true);
         self.sharing.add(&self.looks, chances);
     }
 
@@ -193,6 +210,8 @@ struct Budget {
     seconds: f64,
     /// The seconds that a right guess saves.
     worth: f64,
+    /// The seconds that were asked for last, if there were not as many.
+    wanted: f64,
 }
 
 impl Budget {
@@ -200,15 +219,21 @@ impl Budget {
     fn earn(&mut self, seconds: f64) {
         if seconds.is_finite() && seconds > 0.0 {
             // What was earned long ago is not lost at once.
-            let most = self.seconds.max(2.0 * seconds);
+            let most = self.seconds.max(self.wanted + 2.0 * seconds);
             self.seconds = (self.seconds + LOOKING * seconds).min(most);
         }
+    }
+
+    /// Returns whether there are as many seconds.
+    fn covers(&self, lost: f64) -> bool {
+        self.seconds >= lost
     }
 
     /// Takes the seconds that looks lose if all their guesses are wrong; `worth` is what each right
     /// one saves. Returns whether there were as many.
     fn take(&mut self, lost: f64, worth: f64) -> bool {
-        let is_affordable = self.seconds >= lost;
+        let is_affordable = self.covers(lost);
+        self.wanted = if is_affordable { 0.0 } else { lost };
         if is_affordable {
             self.seconds -= lost;
             self.worth = worth;

@@ -50,6 +50,8 @@ struct Model {
     pace: Pace,
     /// The drafts in which it has read, up to [`READS`].
     reads: u32,
+    /// The average seconds in which it reads a token; 0 before the first.
+    token_seconds: f64,
 }
 
 /// Guesses for a sequence.
@@ -69,6 +71,7 @@ impl Drafting {
             pause: 0,
             pace: Pace::new(usize::MAX),
             reads: 0,
+            token_seconds: 0.0,
         };
         Self {
             lookup: drafts.lookup.then(|| Lookup::new(slots)),
@@ -93,7 +96,13 @@ impl Drafting {
         clock: &dyn Fn() -> Duration,
     ) -> f64 {
         self.look_up(places, picks, free, context);
-        let choice = self.depths.choose(picks.len(), free, &self.chances);
+        let reading = |index: usize| {
+            let picked = picks.get(index).zip(self.model.as_ref());
+            let Some((pick, model)) = picked else { return 0.0 };
+            let sequence = places[pick.slot].running().expect("a picked slot has a sequence");
+            model.token_seconds * model.drafter.unread(&sequence.ask(pick.slot, 1)) as f64
+        };
+        let choice = self.depths.choose(picks.len(), free, &self.chances, &reading);
         for (index, guesses) in self.guesses[..picks.len()].iter_mut().enumerate() {
             let (depth, is_drafted) = (choice.depths[index], choice.drafted[index]);
             guesses.origin.is_look = choice.looks[index];
@@ -218,6 +227,8 @@ impl Model {
     /// `step` seconds.
     fn note_read(&mut self, tokens: usize, step: f64, seconds: f64) {
         self.reads = (self.reads + 1).min(READS);
+        let found = seconds.max(0.0) / tokens as f64;
+        self.token_seconds += (found - self.token_seconds) / f64::from(self.reads);
         self.pace.note(1, 0, step);
         self.pace.note(1, tokens, step + seconds.max(0.0));
     }

@@ -103,7 +103,7 @@ impl Server {
                 None => found(MOST, text.acceptance.rate()),
             };
             let chances: Vec<Chance> = self.texts.iter().map(chance).collect();
-            let choice = self.depths.choose(sequences, WIDTH - sequences, &chances);
+            let choice = self.depths.choose(sequences, WIDTH - sequences, &chances, &|_| 0.0);
             let (depths, looks) = (choice.depths.to_vec(), choice.looks.to_vec());
             assert!(looks.iter().zip(&depths).all(|(&is_look, &depth)| !is_look || depth == 1));
             let rows = sequences + depths.iter().sum::<usize>();
@@ -251,7 +251,7 @@ fn sequences_are_judged_each_for_itself() {
     server.run(200);
     let chance = |rate| found(MOST, rate);
     let chances = [chance(0.01), chance(0.0), chance(0.95), chance(0.02)];
-    let depths = server.depths.choose(4, WIDTH - 4, &chances).depths;
+    let depths = server.depths.choose(4, WIDTH - 4, &chances, &|_| 0.0).depths;
     assert_eq!((depths[2], depths.iter().sum::<usize>() <= 5), (4, true), "{depths:?}");
 }
 
@@ -264,15 +264,15 @@ fn a_drafter_is_left_out_where_it_does_not_pay() {
     }
     let (drafted, found) = (drafted(4, 0.9), found(3, 0.5));
     let both = Chance { drafted: drafted.drafted, ..found };
-    assert_eq!(depths.choose(2, 14, &[drafted, found]).depths, [0, 3]);
-    let choice = depths.choose(2, 14, &[both, found]);
+    assert_eq!(depths.choose(2, 14, &[drafted, found], &|_| 0.0).depths, [0, 3]);
+    let choice = depths.choose(2, 14, &[both, found], &|_| 0.0);
     assert_eq!((choice.depths, choice.drafted), (&[3, 3][..], &[false, false][..]));
-    assert_eq!(depths.choose(2, 14, &[drafted, drafted]).depths, [0, 0]);
+    assert_eq!(depths.choose(2, 14, &[drafted, drafted], &|_| 0.0).depths, [0, 0]);
     (0..50).for_each(|_| depths.note_pass(1, 0.0001));
-    let choice = depths.choose(2, 14, &[both, found]);
+    let choice = depths.choose(2, 14, &[both, found], &|_| 0.0);
     assert_eq!((choice.depths, choice.drafted), (&[4, 3][..], &[true, false][..]));
     let worse = Chance { drafted: Supply { most: 4, rate: 0.4 }, ..found };
-    assert_eq!(depths.choose(2, 14, &[worse, found]).drafted, [false, false]);
+    assert_eq!(depths.choose(2, 14, &[worse, found], &|_| 0.0).drafted, [false, false]);
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn there_is_never_more_than_room() {
             (0, 8, vec![]),
             (9, 0, vec![most(3); 9]),
         ] {
-            let depths_of = depths.choose(rows, free, &chances).depths.to_vec();
+            let depths_of = depths.choose(rows, free, &chances, &|_| 0.0).depths.to_vec();
             let guesses: usize = depths_of.iter().sum();
             assert_eq!(depths_of.len(), chances.len());
             assert!(guesses <= free, "{guesses} guesses");
@@ -298,7 +298,7 @@ fn there_is_never_more_than_room() {
             depths.note_step(rows + guesses, 0.01);
         }
     }
-    assert_eq!(depths.choose(2, 6, &[most(0), most(2)]).depths, [0, 2]);
+    assert_eq!(depths.choose(2, 6, &[most(0), most(2)], &|_| 0.0).depths, [0, 2]);
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn what_is_no_rate_or_time_does_no_harm() {
             let mut depths = Depths::new(8, 2);
             for _ in 0..100 {
                 let chances = [drafted(3, rate); 2];
-                let guesses: usize = depths.choose(2, 6, &chances).depths.iter().sum();
+                let guesses: usize = depths.choose(2, 6, &chances, &|_| 0.0).depths.iter().sum();
                 assert!(guesses <= 6);
                 depths.note_step(2 + guesses, seconds);
                 depths.note_pass(2, seconds);
@@ -322,8 +322,33 @@ fn a_number_that_is_set_is_given_as_far_as_there_is_room() {
     let mut depths = Depths::new(16, 3);
     let chances = [found(8, 0.0), drafted(2, 0.0), found(8, 0.9)];
     depths.fix(Some(4));
-    let choice = depths.choose(3, 9, &chances);
+    let choice = depths.choose(3, 9, &chances, &|_| 0.0);
     assert_eq!((choice.depths, choice.drafted), (&[4, 2, 3][..], &[false, true, false][..]));
     depths.fix(Some(0));
-    assert_eq!(depths.choose(3, 9, &chances).depths, [0, 0, 0]);
+    assert_eq!(depths.choose(3, 9, &chances, &|_| 0.0).depths, [0, 0, 0]);
+}
+
+/// A drafter that has to read a long text first is looked at as seldom as that takes long.
+#[test]
+fn looks_pay_for_what_is_read() {
+    let looks_of = |reading: f64| {
+        let mut depths = Depths::new(16, 4);
+        let drafted = Supply { most: 4, rate: 0.0 };
+        let chances = [Chance { drafted, ..Chance::default() }];
+        let mut looks = 0;
+        for _ in 0..20_000 {
+            let choice = depths.choose(1, 8, &chances, &|_| reading);
+            let (is_look, rows) = (choice.looks[0], 1 + choice.depths[0]);
+            depths.note_step(rows, 0.001);
+            if is_look {
+                looks += 1;
+                depths.note_look(false);
+            }
+        }
+        looks
+    };
+    // Looks may lose 0.75 % of 20 s, 150 ms.
+    let (short, dear) = (looks_of(0.0), looks_of(0.05));
+    assert!(short > 100, "{short} looks without reading");
+    assert!((2..=3).contains(&dear), "{dear} looks of 50 ms each");
 }
