@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::draft::DraftArgs;
+use super::draft::DraftChoice;
 use super::models::FetchArgs;
 use super::placement::{MODEL_HELP, Placement};
 use super::values::{parse_bytes, parse_count, parse_positive, whole};
@@ -55,8 +55,15 @@ pub(crate) struct ExplainArgs {
     #[command(flatten)]
     pub(crate) fetch: FetchArgs,
 
-    #[command(flatten)]
-    pub(crate) drafting: DraftArgs,
+    /// What guesses tokens: a MODEL with the same tokenizer, which is shown beside the model;
+    /// ngram; auto is ngram, with demo-draft for demo; off [default: auto]
+    #[arg(long, value_name = "MODEL", value_parser = DraftChoice::parse)]
+    pub(crate) draft: Option<DraftChoice>,
+
+    /// With --device: where the draft model is [default: where the model is, on its first GPU if it
+    /// has several]
+    #[arg(long, value_name = "DEVICE", value_parser = DeviceChoice::parse)]
+    pub(crate) draft_device: Option<DeviceChoice>,
 
     #[command(flatten)]
     pub(crate) placement: Placement,

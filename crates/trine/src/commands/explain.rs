@@ -8,7 +8,7 @@ use trine_model::{Cost, KvType, Model, Plan, Workload};
 use trine_vulkan::Outline;
 
 use super::explain_drafts::{self, Devices, PlacedDraft};
-use crate::cli::ExplainArgs;
+use crate::cli::{DraftArgs, ExplainArgs};
 use crate::device::{DeviceChoice, GpuOptions};
 use crate::draft::{self, Drafting};
 use crate::failure::usage;
@@ -55,7 +55,7 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
             );
         }
     }
-    let drafting = Drafting::typed(args.drafting.draft.as_ref(), &args.fetch)?;
+    let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch)?;
     let draft = drafting.find(&source, &model, &settings)?;
     let options = Sizes::default().options(&source.name(), &model, &settings)?;
     let context = options.demand(most)?.context();
@@ -128,7 +128,7 @@ fn check(args: &ExplainArgs) -> Result<()> {
         (args.placement.kv_memory.is_some(), "--kv-memory"),
         (args.placement.gpu_layers.is_some(), "--gpu-layers"),
         (args.placement.batch_invariant, "--batch-invariant"),
-        (args.drafting.draft_device.is_some(), "--draft-device"),
+        (args.draft_device.is_some(), "--draft-device"),
     ] {
         if is_given && device.is_none() {
             return Err(usage(format!(
@@ -136,7 +136,7 @@ fn check(args: &ExplainArgs) -> Result<()> {
             )));
         }
     }
-    if args.drafting.draft_device.is_some() && machine.is_some() {
+    if args.draft_device.is_some() && machine.is_some() {
         return Err(usage(
             "--draft-device names a device of this machine: give --device with one too".to_owned(),
         ));
@@ -168,7 +168,9 @@ fn named(name: &str) -> Result<&'static Preset> {
 /// Prints where the parts of a model would run, and what they do there.
 fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
     let settings = Settings::new(&args.placement, KvType::F16);
-    let drafting = Drafting::new(&args.drafting, &args.fetch, true)?;
+    let (typed, device) = (args.draft.clone(), args.draft_device.clone());
+    let typed = DraftArgs { draft: typed, draft_device: device, drafts: None };
+    let drafting = Drafting::new(&typed, &args.fetch, true)?;
     let model = source.open(settings.quantize)?;
     let name = source.name();
     let draft = drafting.find(source, &model, &settings)?;
