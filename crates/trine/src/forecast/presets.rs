@@ -116,13 +116,13 @@ pub(crate) static PRESETS: [Preset; 5] = [
         name: "NVIDIA H200",
         gbps: (4605.0, 4700.0),
         tops: (250.0, 400.0, 640.0),
-        gap_us: 3.0,
+        gap_us: 6.0,
         memory_bytes: Some(150_750_000_000),
         sources: &[
             (Measured, "4700 GB/s: streaming read of a Vulkan compute shader (data sheet: 4800)"),
             (
                 Measured,
-                "4605 GB/s reached: 27B weights at 4.5 bits without barriers; 3 us for each dependent launch",
+                "4605 GB/s reached: 27B weights at 4.5 bits without barriers; 6 us for each launch beside that: 5.5 to 6.9 in steps of 1B, 4B and 27B in Q4_0",
             ),
             (
                 Measured,
