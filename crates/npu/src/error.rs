@@ -1,0 +1,70 @@
+//! What can go wrong with files for the NPU. What a stream may not do is
+//! [`Refusal`](crate::Refusal).
+
+use std::io;
+
+use thiserror::Error;
+
+/// A file breaks the rules of its format.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("not a sound {format}: at byte {offset}: {problem}")]
+pub struct FormatError {
+    /// The format, such as `transaction stream`.
+    pub format: &'static str,
+    /// Where in the bytes, from their start.
+    pub offset: usize,
+    /// What was found and what was expected.
+    pub problem: String,
+}
+
+/// A kernel pack cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PackError {
+    /// The operating system refused to read a file of the pack.
+    #[error("cannot read {file}: {source}. Build the pack again, or take another one")]
+    Io {
+        /// The file.
+        file: String,
+        /// The system's own error.
+        source: io::Error,
+    },
+    /// The manifest is no manifest, or contradicts itself.
+    #[error("{file}: {problem}")]
+    Manifest {
+        /// The file.
+        file: String,
+        /// What is wrong, what was expected.
+        problem: String,
+    },
+    /// A file is not the one that the manifest names.
+    #[error(
+        "{file} has the SHA-256 {found}, the manifest says {expected}. Fetch or build the file again"
+    )]
+    Hash {
+        /// The file.
+        file: String,
+        /// What the manifest says.
+        expected: String,
+        /// What the file has.
+        found: String,
+    },
+    /// A file of the pack is larger than any of its kind.
+    #[error("{file} has {bytes} bytes, at most {limit} are read")]
+    TooLarge {
+        /// The file.
+        file: String,
+        /// Its size.
+        bytes: u64,
+        /// The most that is read.
+        limit: u64,
+    },
+    /// A file of the pack breaks its format.
+    #[error("{file}: {source}")]
+    Format {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        source: FormatError,
+    },
+}

@@ -1,0 +1,74 @@
+//! The kernels whose streams are generated.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A kernel and the shape of a product on it: `C[m, n] = A[m, k] W[k, n]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "family", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Kernel {
+    /// `a8w8acc32`: A and W of 8 bits, C of 32 bits, whole numbers.
+    Int8 {
+        /// Rows of A.
+        m: u32,
+        /// Columns of A.
+        k: u32,
+        /// Columns of C.
+        n: u32,
+    },
+    /// `a16fw4acc32f`: A in bf16, W in 4 bits with a scale for each group, C in f32.
+    Int4 {
+        /// Rows of A.
+        m: u32,
+        /// Columns of A.
+        k: u32,
+        /// Columns of C.
+        n: u32,
+        /// Weights that share a scale.
+        group: u32,
+    },
+}
+
+impl Kernel {
+    /// Returns all kernels and shapes for which a stream is generated.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let int8 = [1, 8, 16, 32, 64].into_iter().flat_map(|m| {
+            [(2048, 2048), (2048, 8192), (8192, 2048)].map(|(k, n)| Self::Int8 { m, k, n })
+        });
+        let int4 = [32, 128].into_iter().flat_map(|group| {
+            [1, 8, 32].into_iter().flat_map(move |m| {
+                [(4096, 4096), (4096, 12288), (4096, 32768), (11008, 4096)]
+                    .map(|(k, n)| Self::Int4 { m, k, n, group })
+            })
+        });
+        int8.chain(int4).collect()
+    }
+}
+
+impl Kernel {
+    /// Returns `m`, `k` and `n`.
+    #[must_use]
+    pub const fn shape(self) -> (u32, u32, u32) {
+        match self {
+            Self::Int8 { m, k, n } | Self::Int4 { m, k, n, .. } => (m, k, n),
+        }
+    }
+
+    /// Returns the kernel and shape of a stream that is named as AMD names them: the family and the
+    /// numbers, joined by `_`.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::all().into_iter().find(|kernel| kernel.to_string() == name)
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Int8 { m, k, n } => write!(f, "a8w8acc32_{m}_{k}_{n}"),
+            Self::Int4 { m, k, n, group } => write!(f, "a16fw4acc32f_{m}_{k}_{n}_{group}"),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! AMD XDNA1 NPUs (Phoenix, Hawk Point): the driver's structs, the files of kernels, and proofs
+//! about command streams.
+//!
+//! **Nothing here has run on an NPU.** It is written against the published interface of the Linux
+//! driver `amdxdna` and checked with the files that AMD published for these chips.
+//!
+//! ```text
+//! xclbin -> xclbin::Xclbin -> pdi::Pdi        what a kernel is: arguments, partition, cores
+//! stream -> txn::Stream -> dma::run -> verify  what it does to memory, and whether that is safe
+//! shape  -> generate -> txn::Stream
+//! folder -> pack::Pack                         files, hashes, licence, contracts
+//! ```
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`uapi`] | structs and ioctl numbers of the driver |
+//! | [`packet`] | the command packet |
+//! | [`tile`], [`registers`] | the array's tiles, their addresses and registers |
+//! | [`descriptor`] | DMA buffer descriptors of shim and memory tiles |
+//! | [`txn`] | transaction streams: reader, writer |
+//! | [`dma`] | the model of the shim DMA: which words a stream reads and writes |
+//! | [`contract`] | what a stream is to do with a kernel's buffers |
+//! | [`verify`] | the proof that a stream is safe |
+//! | [`generate`] | streams for matrix products |
+//! | [`xclbin`], [`pdi`] | containers of kernels |
+//! | [`pack`] | kernel packs |
+//!
+//! # Hostile files
+//!
+//! Every count is compared with the bytes that are left before anything is allocated, arithmetic on
+//! sizes is checked, and an error names the byte, what was found and what was expected. Reading
+//! takes memory and time in proportion to the file.
+
+#![forbid(unsafe_code)]
+
+mod bytes;
+pub mod contract;
+pub mod descriptor;
+pub mod dma;
+mod error;
+pub mod generate;
+mod hash;
+mod kernel;
+pub mod pack;
+pub mod packet;
+pub mod pdi;
+mod refusal;
+pub mod registers;
+pub mod tile;
+pub mod txn;
+pub mod uapi;
+pub mod verify;
+pub mod xclbin;
+
+pub use error::{FormatError, PackError};
+pub use hash::sha256;
+pub use refusal::Refusal;
+
+/// What every message about the NPU says where a user could take it for more.
+pub const UNTESTED: &str = "never run on silicon";

@@ -1,0 +1,355 @@
+//! Kernel packs: a folder with a manifest, an xclbin and streams.
+//!
+//! ```toml
+//! format = 1
+//! device = "npu1"
+//! firmware_protocol = "5.7"     # the oldest that the pack is for
+//! licence = "MIT"
+//! source = "where the files come from"
+//!
+//! [partition]
+//! columns = 5
+//! start_column = 0
+//!
+//! [xclbin]
+//! file = "gemm.xclbin"
+//! sha256 = "..."
+//!
+//! [[stream]]
+//! file = "a8w8acc32_8_2048_2048.bin"
+//! sha256 = "..."
+//! operation = "matmul"
+//! m = 8
+//! k = 2048
+//! n = 2048
+//! types = { a = "i8", w = "i8", c = "i32" }
+//! opcode = 3                    # a transaction stream as it is
+//! slots = 6                     # buffers in the command, in the order of the kernel's arguments
+//! kernel = { family = "int8", m = 8, k = 2048, n = 2048 }   # only if trine generates its streams
+//!
+//! [[stream.buffer]]
+//! argument = 0
+//! name = "C"
+//! bytes = 65536
+//! access = "write_once"         # or { read_together = 1 }, { read_by_each = { columns = 4, times = 1 } }
+//! ```
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::contract::{Access, Buffer, Contract};
+use crate::error::PackError;
+use crate::generate::Kernel;
+use crate::packet::OPCODE_TRANSACTION;
+use crate::txn::{STREAM_BYTES_MAX, Stream};
+use crate::verify::Verifier;
+use crate::xclbin::{XCLBIN_BYTES_MAX, Xclbin};
+use crate::{FormatError, sha256};
+
+/// The name of the manifest in a pack's folder.
+pub const MANIFEST: &str = "manifest.toml";
+/// The largest manifest that is read.
+const MANIFEST_BYTES_MAX: usize = 1 << 20;
+/// The device that packs are for: XDNA1.
+pub const DEVICE: &str = "npu1";
+/// The manifest's format.
+const FORMAT: u32 = 1;
+/// The name of the array's kernel in an xclbin's metadata.
+const KERNEL_NAME: &str = "DPU";
+
+/// A manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// The manifest's format: 1.
+    pub format: u32,
+    /// `npu1`.
+    pub device: String,
+    /// The oldest firmware protocol that the pack is for, as `major.minor`.
+    pub firmware_protocol: String,
+    /// The licence of the files.
+    pub licence: String,
+    /// Where the files come from.
+    pub source: String,
+    /// The columns that the kernel uses.
+    pub partition: PartitionEntry,
+    /// The kernel.
+    pub xclbin: FileEntry,
+    /// What it can be told to do.
+    pub stream: Vec<StreamEntry>,
+}
+
+/// The columns that a kernel uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PartitionEntry {
+    /// How many.
+    pub columns: u8,
+    /// The first one in the array.
+    pub start_column: u8,
+}
+
+/// A file and its hash.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileEntry {
+    /// A name in the pack's folder.
+    pub file: String,
+    /// Its SHA-256, 64 lower-case hexadecimal digits.
+    pub sha256: String,
+}
+
+/// Types of a product's matrices.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Types {
+    /// Of the activations.
+    pub a: String,
+    /// Of the weights.
+    pub w: String,
+    /// Of the result.
+    pub c: String,
+}
+
+/// A stream.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamEntry {
+    /// A name in the pack's folder.
+    pub file: String,
+    /// Its SHA-256.
+    pub sha256: String,
+    /// What it computes: `matmul`.
+    pub operation: String,
+    /// Rows of A.
+    pub m: u32,
+    /// Columns of A.
+    pub k: u32,
+    /// Columns of C.
+    pub n: u32,
+    /// Types of the matrices.
+    pub types: Types,
+    /// The opcode in the command's payload: 3.
+    pub opcode: u64,
+    /// Buffers that the command has.
+    pub slots: usize,
+    /// The kernel, if trine generates its streams.
+    pub kernel: Option<Kernel>,
+    /// Buffers that the stream uses.
+    pub buffer: Vec<BufferEntry>,
+}
+
+/// A buffer that a stream uses.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BufferEntry {
+    /// The kernel's argument, from 0.
+    pub argument: u32,
+    /// Its name in messages.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// What is done with it.
+    pub access: Access,
+}
+
+/// A pack whose files are what its manifest says. Its streams are not proven yet.
+#[derive(Debug)]
+pub struct Pack {
+    /// The manifest.
+    pub manifest: Manifest,
+    /// The kernel.
+    pub xclbin: Xclbin,
+    /// The streams, in the manifest's order.
+    pub streams: Vec<PackStream>,
+}
+
+/// A stream of a pack.
+#[derive(Debug)]
+pub struct PackStream {
+    /// The stream.
+    pub stream: Stream,
+    /// What proves it.
+    pub verifier: Verifier,
+}
+
+impl Manifest {
+    /// Reads a manifest; `file` names it in errors.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the text is no manifest, or names what trine does not know.
+    pub fn parse(file: &str, text: &str) -> Result<Self, PackError> {
+        let wrong = |problem: String| PackError::Manifest { file: file.to_owned(), problem };
+        let manifest: Self = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        manifest.check().map_err(wrong)?;
+        Ok(manifest)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let Self { format, device, firmware_protocol, .. } = self;
+        if *format != FORMAT {
+            return Err(format!("format {format}, this program reads {FORMAT}"));
+        }
+        if device != DEVICE {
+            return Err(format!("device {device:?}, expected {DEVICE:?}"));
+        }
+        let numbers = firmware_protocol.split_once('.');
+        if numbers.is_none_or(|(major, minor)| {
+            major.parse::<u16>().is_err() || minor.parse::<u16>().is_err()
+        }) {
+            return Err(format!(
+                "firmware_protocol {firmware_protocol:?}, expected such as \"5.7\""
+            ));
+        }
+        if self.licence.trim().is_empty() {
+            return Err("licence is empty; name the licence of the files".to_owned());
+        }
+        check_file(&self.xclbin.file, &self.xclbin.sha256)?;
+        if self.stream.is_empty() {
+            return Err("no streams".to_owned());
+        }
+        self.stream.iter().try_for_each(|stream| {
+            check_file(&stream.file, &stream.sha256)?;
+            let StreamEntry { file, operation, opcode, m, k, n, .. } = stream;
+            if operation != "matmul" {
+                return Err(format!("{file}: operation {operation:?}, expected \"matmul\""));
+            }
+            if *opcode != OPCODE_TRANSACTION {
+                return Err(format!("{file}: opcode {opcode}, expected {OPCODE_TRANSACTION}"));
+            }
+            if let Some(kernel) = stream.kernel
+                && kernel.shape() != (*m, *k, *n)
+            {
+                return Err(format!("{file}: {m} x {k} x {n} is not the shape of {kernel}"));
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns what a stream of this manifest is to do.
+    #[must_use]
+    pub fn contract(&self, stream: &StreamEntry) -> Contract {
+        let buffers = stream.buffer.iter().map(|entry| Buffer {
+            argument: entry.argument,
+            name: entry.name.clone(),
+            bytes: entry.bytes,
+            access: entry.access,
+        });
+        Contract {
+            columns: self.partition.columns,
+            start_column: self.partition.start_column,
+            slots: stream.slots,
+            buffers: buffers.collect(),
+            kernel: stream.kernel,
+        }
+    }
+}
+
+impl Pack {
+    /// Reads a pack and compares all hashes.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a file is missing, another than the manifest says, or broken, or if
+    /// manifest and xclbin contradict each other.
+    pub fn open(folder: &Path) -> Result<Self, PackError> {
+        let bytes = read(folder, MANIFEST, MANIFEST_BYTES_MAX)?;
+        let wrong = |problem: String| PackError::Manifest { file: MANIFEST.to_owned(), problem };
+        let text = String::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
+        let manifest = Manifest::parse(MANIFEST, &text)?;
+        let FileEntry { file, sha256 } = &manifest.xclbin;
+        let bytes = read_hashed(folder, file, sha256, XCLBIN_BYTES_MAX)?;
+        let xclbin = Xclbin::parse(&bytes).map_err(|source| broken(file, source))?;
+        let mut streams = Vec::new();
+        for entry in &manifest.stream {
+            let bytes = read_hashed(folder, &entry.file, &entry.sha256, STREAM_BYTES_MAX)?;
+            let stream = Stream::parse(&bytes).map_err(|source| broken(&entry.file, source))?;
+            check_kernel(&manifest, entry, &xclbin).map_err(wrong)?;
+            let verifier = Verifier::new(manifest.contract(entry))
+                .map_err(|problem| wrong(format!("{}: {problem}", entry.file)))?;
+            streams.push(PackStream { stream, verifier });
+        }
+        Ok(Self { manifest, xclbin, streams })
+    }
+}
+
+/// Compares what the manifest says with the xclbin.
+fn check_kernel(manifest: &Manifest, entry: &StreamEntry, xclbin: &Xclbin) -> Result<(), String> {
+    let file = &manifest.xclbin.file;
+    let PartitionEntry { columns, start_column } = manifest.partition;
+    let Some(partition) = &xclbin.partition else {
+        return Err(format!("{file} has no partition of an array"));
+    };
+    let begins = partition.start_columns.contains(&u16::from(start_column));
+    if partition.columns != u16::from(columns) || !begins {
+        let (found, starts) = (partition.columns, &partition.start_columns);
+        return Err(format!(
+            "partition of {columns} columns from {start_column}; {file} has {found} columns from one of {starts:?}"
+        ));
+    }
+    let Some(kernel) = xclbin.kernels.iter().find(|kernel| kernel.name == KERNEL_NAME) else {
+        return Err(format!("{file} has no kernel {KERNEL_NAME}"));
+    };
+    if kernel.buffers() != entry.slots {
+        let (stream, slots, found) = (&entry.file, entry.slots, kernel.buffers());
+        return Err(format!("{stream}: {slots} slots; the kernel in {file} has {found} buffers"));
+    }
+    Ok(())
+}
+
+/// Refuses names that could lead out of the folder, and hashes that are none.
+fn check_file(file: &str, hash: &str) -> Result<(), String> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if file.is_empty() || file.starts_with('.') || !file.bytes().all(is_plain) {
+        return Err(format!("file {file:?}, expected a name of letters, digits, '.', '_' and '-'"));
+    }
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    if hash.len() != 64 || !hash.bytes().all(is_digit) {
+        return Err(format!("{file}: sha256 {hash:?}, expected 64 lower-case hexadecimal digits"));
+    }
+    Ok(())
+}
+
+fn broken(file: &str, source: FormatError) -> PackError {
+    PackError::Format { file: file.to_owned(), source }
+}
+
+/// Reads a file of at most `limit` bytes.
+fn read(folder: &Path, file: &str, limit: usize) -> Result<Vec<u8>, PackError> {
+    let path = folder.join(file);
+    let failed = |source| PackError::Io { file: path.display().to_string(), source };
+    let data = std::fs::metadata(&path).map_err(failed)?;
+    // Opening a pipe would wait for a writer.
+    if !data.is_file() {
+        return Err(failed(std::io::Error::other("not a file")));
+    }
+    let limit = limit as u64;
+    let mut bytes = Vec::new();
+    let open = File::open(&path).map_err(failed)?;
+    open.take(limit + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > limit {
+        let bytes = data.len();
+        return Err(PackError::TooLarge { file: path.display().to_string(), bytes, limit });
+    }
+    Ok(bytes)
+}
+
+/// Reads a file and compares its hash.
+fn read_hashed(
+    folder: &Path,
+    file: &str,
+    expected: &str,
+    limit: usize,
+) -> Result<Vec<u8>, PackError> {
+    let bytes = read(folder, file, limit)?;
+    let found = sha256(&bytes);
+    if found != expected {
+        let (file, expected) = (file.to_owned(), expected.to_owned());
+        return Err(PackError::Hash { file, expected, found });
+    }
+    Ok(bytes)
+}

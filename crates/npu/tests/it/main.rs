@@ -1,0 +1,9 @@
+//! The crate's contract: AMD's published files, the verifier and its mutations, packs.
+
+mod containers;
+mod hashes;
+mod mutations;
+mod packs;
+mod published;
+mod refusals;
+mod support;

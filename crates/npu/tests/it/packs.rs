@@ -1,0 +1,151 @@
+//! Packs made of self-made files.
+
+use std::path::Path;
+
+use trine_npu::generate::{self, Kernel};
+use trine_npu::pack::{MANIFEST, Pack};
+use trine_npu::sha256;
+use trine_npu::verify::Scope;
+
+const KERNEL: Kernel = Kernel::Int8 { m: 8, k: 2048, n: 2048 };
+
+/// An xclbin of five columns whose kernel has `buffers` buffers, and no PDI.
+fn xclbin(buffers: usize) -> Vec<u8> {
+    let mut metadata = "<kernel name=\"DPU\">".to_owned();
+    for at in 0..buffers + 3 {
+        let (size, offset) = (if at == 2 { 4 } else { 8 }, 8 * at);
+        metadata += &format!("<arg name=\"a\" id=\"{at}\" size=\"{size}\" offset=\"{offset}\"/>");
+    }
+    let mut partition = vec![0; 186];
+    partition[0x20] = 5;
+    partition[0x28] = 1;
+    partition[0x2c] = 184;
+    let mut bytes = b"xclbin2\0".to_vec();
+    bytes.resize(456, 0);
+    bytes[448] = 2;
+    let mut data = Vec::new();
+    for (kind, section) in [(2_u32, metadata.into_bytes()), (32, partition)] {
+        let offset = 456 + 2 * 40 + data.len() as u64;
+        bytes.extend(kind.to_le_bytes());
+        bytes.extend([0; 20]);
+        bytes.extend(offset.to_le_bytes());
+        bytes.extend((section.len() as u64).to_le_bytes());
+        data.extend(section);
+    }
+    bytes.extend(data);
+    let length = (bytes.len() as u64).to_le_bytes();
+    bytes[304..312].copy_from_slice(&length);
+    bytes
+}
+
+/// Writes a pack and returns its manifest.
+fn write(folder: &Path, xclbin: &[u8]) -> String {
+    let stream = generate::stream(KERNEL).expect("a stream").to_bytes();
+    std::fs::write(folder.join("a.xclbin"), xclbin).expect("writing");
+    std::fs::write(folder.join("s.bin"), &stream).expect("writing");
+    let (kernel_hash, stream_hash) = (sha256(xclbin), sha256(&stream));
+    let manifest = format!(
+        r#"
+format = 1
+device = "npu1"
+firmware_protocol = "5.7"
+licence = "MIT"
+source = "made for a test"
+partition = {{ columns = 5, start_column = 0 }}
+xclbin = {{ file = "a.xclbin", sha256 = "{kernel_hash}" }}
+
+[[stream]]
+file = "s.bin"
+sha256 = "{stream_hash}"
+operation = "matmul"
+m = 8
+k = 2048
+n = 2048
+types = {{ a = "i8", w = "i8", c = "i32" }}
+opcode = 3
+slots = 6
+kernel = {{ family = "int8", m = 8, k = 2048, n = 2048 }}
+buffer = [
+    {{ argument = 0, name = "C", bytes = 65536, access = "write_once" }},
+    {{ argument = 1, name = "A", bytes = 16584, access = {{ read_together = 1 }} }},
+    {{ argument = 2, name = "W", bytes = 4194304, access = {{ read_together = 1 }} }},
+]
+"#
+    );
+    std::fs::write(folder.join(MANIFEST), &manifest).expect("writing");
+    manifest
+}
+
+#[test]
+fn a_pack_is_read_and_its_stream_proven() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &xclbin(6));
+    let pack = Pack::open(folder.path()).unwrap();
+    let stream = &pack.streams[0];
+    assert_eq!(stream.verifier.verify(&stream.stream).unwrap().scope, Scope::Whole);
+}
+
+#[test]
+fn a_stream_of_another_family_is_proven_for_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = write(folder.path(), &xclbin(6));
+    let start = manifest.find("kernel = ").unwrap();
+    let end = start + manifest[start..].find('\n').unwrap();
+    let manifest = format!("{}{}", &manifest[..start], &manifest[end..]);
+    std::fs::write(folder.path().join(MANIFEST), manifest).unwrap();
+    let pack = Pack::open(folder.path()).unwrap();
+    let stream = &pack.streams[0];
+    assert_eq!(stream.verifier.verify(&stream.stream).unwrap().scope, Scope::Memory);
+}
+
+#[test]
+fn files_with_other_hashes_are_refused() {
+    for name in ["a.xclbin", "s.bin"] {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &xclbin(6));
+        let path = folder.path().join(name);
+        let mut bytes = std::fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        let error = Pack::open(folder.path()).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{name} has the SHA-256 ")), "{error}");
+    }
+}
+
+#[test]
+fn manifests_that_contradict_the_files_or_themselves_are_refused() {
+    for (from, to, reason) in [
+        ("format = 1", "format = 2", "format 2"),
+        ("npu1", "npu4", "device \"npu4\""),
+        ("5.7", "5", "firmware_protocol \"5\""),
+        ("\"MIT\"", "\"\"", "licence is empty"),
+        ("columns = 5", "columns = 4", "a.xclbin has 5 columns"),
+        ("\"s.bin\"", "\"../s.bin\"", "expected a name of letters"),
+        ("\"s.bin\"", "\"/etc/passwd\"", "expected a name of letters"),
+        ("opcode = 3", "opcode = 2", "opcode 2, expected 3"),
+        ("slots = 6", "slots = 5", "a.xclbin has 6 buffers"),
+        ("\"matmul\"", "\"add\"", "operation \"add\""),
+        ("m = 8\n", "m = 9\n", "9 x 2048 x 2048 is not the shape"),
+        ("bytes = 65536", "bytes = 65540", "the buffers are not those of a8w8acc32_8_2048_2048"),
+        ("family = \"int8\", m = 8", "family = \"int8\", m = 7", "is not the shape of"),
+        ("opcode = 3", "opcode = 3\nextra = 1", "unknown field `extra`"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let manifest = write(folder.path(), &xclbin(6)).replacen(from, to, 1);
+        std::fs::write(folder.path().join(MANIFEST), manifest).unwrap();
+        let error = Pack::open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains(reason), "{reason:?} is not in: {error}");
+    }
+}
+
+#[test]
+fn missing_files_and_folders_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = Pack::open(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("manifest.toml"), "{error}");
+    write(folder.path(), &xclbin(6));
+    std::fs::remove_file(folder.path().join("s.bin")).unwrap();
+    std::fs::create_dir(folder.path().join("s.bin")).unwrap();
+    let error = Pack::open(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("not a file"), "{error}");
+}
