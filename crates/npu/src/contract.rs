@@ -67,7 +67,7 @@ impl Contract {
     ///
     /// Returns an error if it names a partition, buffers or sizes that no command can have.
     pub fn check(&self) -> Result<(), String> {
-        if self.columns == 0 || self.columns + self.start_column.min(COLUMNS_MAX) > COLUMNS_MAX {
+        if self.columns == 0 || self.columns.saturating_add(self.start_column) > COLUMNS_MAX {
             let Self { columns, start_column, .. } = self;
             return Err(format!(
                 "{columns} columns from column {start_column}: an XDNA1 has columns 0 to 4"

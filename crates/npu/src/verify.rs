@@ -340,7 +340,7 @@ fn check_array(action: &Action) -> Result<(), Problem> {
         },
         Action::BlockWrite { address, words } => match at(address) {
             Register::Descriptor { word: 0, .. } => words.len() == DESCRIPTOR_WORDS,
-            Register::Data(first) => {
+            Register::Data(first) if !words.is_empty() => {
                 let end = u64::from(first) + 4 * words.len() as u64;
                 let last = Address(address.0 + 4 * (words.len() as u32 - 1));
                 let stays = end <= 0x10_0000 && matches!(at(&last), Register::Data(_));

@@ -1,10 +1,10 @@
-//! AMD's xclbins and their PDIs, where `TRINE_NPU_FILES` names them.
+//! Self-made xclbins; AMD's and their PDIs, where `TRINE_NPU_FILES` names them.
 
 use trine_npu::pdi::Pdi;
 use trine_npu::sha256;
 use trine_npu::xclbin::Xclbin;
 
-use crate::support::published;
+use crate::support::{published, xclbin};
 
 /// File, its hash, its PDI's hash, words of commands, cores, bytes of programs.
 type Known = (&'static str, &'static str, &'static str, u32, usize, &'static [usize]);
@@ -89,4 +89,53 @@ fn a_published_pdi_with_other_commands_is_an_error() {
     assert_eq!((partition.columns, partition.pdis.len()), (1, 15));
     let error = Pdi::parse(&bytes[partition.pdis[0].range.clone()]).unwrap_err();
     assert!(error.problem.starts_with("the commands take"), "{error}");
+}
+
+#[test]
+fn a_cut_xclbin_is_an_error_at_each_length() {
+    let bytes = xclbin(6);
+    assert_eq!(Xclbin::parse(&bytes).unwrap().kernels[0].buffers(), 6);
+    for length in 0..bytes.len() {
+        assert!(Xclbin::parse(&bytes[..length]).is_err(), "{length} bytes");
+    }
+}
+
+/// Whatever a byte is, what was read lies in the file.
+#[test]
+fn an_xclbin_with_any_byte_changed_is_read_or_an_error() {
+    let bytes = xclbin(6);
+    let mut errors = 0;
+    for at in 0..bytes.len() {
+        for value in [0, 1, 0x7f, 0xff] {
+            let mut changed = bytes.clone();
+            changed[at] = value;
+            match Xclbin::parse(&changed) {
+                Ok(read) => read.sections.iter().for_each(|section| {
+                    assert!(section.range.end <= changed.len(), "byte {at}");
+                }),
+                Err(_) => errors += 1,
+            }
+        }
+    }
+    assert!(errors > 100, "{errors} errors");
+}
+
+#[test]
+fn counts_and_places_beyond_the_file_are_named() {
+    for (at, value, problem) in [
+        (0, 0, "no xclbin"),
+        (304, 1, "its header says"),
+        (449, 0xff, "65282 sections"),
+        (456 + 24 + 3, 0xff, "a section takes"),
+        (456 + 32 + 7, 0xff, "a section takes"),
+        (496, 2, "a second section of kind 2"),
+    ] {
+        let mut bytes = xclbin(6);
+        bytes[at] = value;
+        if at == 304 {
+            bytes[305] = 0;
+        }
+        let error = Xclbin::parse(&bytes).unwrap_err().to_string();
+        assert!(error.contains(problem), "{problem:?} is not in: {error}");
+    }
 }

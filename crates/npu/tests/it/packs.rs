@@ -7,36 +7,9 @@ use trine_npu::pack::{MANIFEST, Pack};
 use trine_npu::sha256;
 use trine_npu::verify::Scope;
 
-const KERNEL: Kernel = Kernel::Int8 { m: 8, k: 2048, n: 2048 };
+use crate::support::xclbin;
 
-/// An xclbin of five columns whose kernel has `buffers` buffers, and no PDI.
-fn xclbin(buffers: usize) -> Vec<u8> {
-    let mut metadata = "<kernel name=\"DPU\">".to_owned();
-    for at in 0..buffers + 3 {
-        let (size, offset) = (if at == 2 { 4 } else { 8 }, 8 * at);
-        metadata += &format!("<arg name=\"a\" id=\"{at}\" size=\"{size}\" offset=\"{offset}\"/>");
-    }
-    let mut partition = vec![0; 186];
-    partition[0x20] = 5;
-    partition[0x28] = 1;
-    partition[0x2c] = 184;
-    let mut bytes = b"xclbin2\0".to_vec();
-    bytes.resize(456, 0);
-    bytes[448] = 2;
-    let mut data = Vec::new();
-    for (kind, section) in [(2_u32, metadata.into_bytes()), (32, partition)] {
-        let offset = 456 + 2 * 40 + data.len() as u64;
-        bytes.extend(kind.to_le_bytes());
-        bytes.extend([0; 20]);
-        bytes.extend(offset.to_le_bytes());
-        bytes.extend((section.len() as u64).to_le_bytes());
-        data.extend(section);
-    }
-    bytes.extend(data);
-    let length = (bytes.len() as u64).to_le_bytes();
-    bytes[304..312].copy_from_slice(&length);
-    bytes
-}
+const KERNEL: Kernel = Kernel::Int8 { m: 8, k: 2048, n: 2048 };
 
 /// Writes a pack and returns its manifest.
 fn write(folder: &Path, xclbin: &[u8]) -> String {

@@ -286,6 +286,7 @@ fn other_tiles_and_registers_are_refused() {
     };
     refused(0, 0, vec![data(0xfffc, vec![0; 2])], "not known to be safe");
     refused(0, 0, vec![data(0x2_0000, vec![0; 2])], "not known to be safe");
+    refused(0, 0, vec![data(0, vec![])], "not known to be safe");
     let mut inside = actions();
     inside.insert(0, data(0xfff8, vec![0; 2]));
     assert_eq!(verify(inside), Ok(Scope::Memory));
@@ -343,8 +344,9 @@ fn headers_for_other_devices_are_refused() {
 
 #[test]
 fn contracts_that_no_command_can_have_are_errors() {
-    let changes: [Change<Contract>; 9] = [
+    let changes: [Change<Contract>; 10] = [
         ("columns 0 to 4", |contract| contract.columns = 5),
+        ("columns 0 to 4", |contract| contract.columns = u8::MAX),
         ("columns 0 to 4", |contract| contract.start_column = u8::MAX),
         ("21 words of a command's 19", |contract| contract.slots = 8),
         ("no buffers", |contract| contract.buffers.clear()),
