@@ -120,17 +120,22 @@ impl Sys for RealSys {
             let address = part.bytes.as_mut_ptr() as u64;
             argument[part.field..part.field + 8].copy_from_slice(&address.to_le_bytes());
         }
-        // SAFETY: `check` compared the length of `argument` with the one in `number`, and each
-        // pointer in it with the slice that it leads to. The slices are borrowed for the call.
-        let code =
-            unsafe { libc::ioctl(descriptor, libc::Ioctl::from(number), argument.as_mut_ptr()) };
-        let error = last_error();
+        let outcome = loop {
+            // SAFETY: `check` compared the length of `argument` with the one in `number`, and each
+            // pointer in it with the slice that it leads to. The slices are borrowed for the call.
+            let code = unsafe {
+                libc::ioctl(descriptor, libc::Ioctl::from(number), argument.as_mut_ptr())
+            };
+            let outcome = if code < 0 { Err(last_error()) } else { Ok(()) };
+            // A signal came before anything was done. Times to wait until are absolute.
+            if outcome != Err(Errno(libc::EINTR)) {
+                break outcome;
+            }
+        };
         for part in &*pointed {
             argument[part.field..part.field + 8].fill(0);
         }
-        if code < 0 {
-            return Err(error);
-        }
+        outcome?;
         if number == abi::PRIME_HANDLE_TO_FD {
             let made = pod_read_unaligned::<abi::PrimeHandle>(argument).fd;
             // SAFETY: the call made this descriptor, and nothing else owns it.
