@@ -24,6 +24,8 @@
 //! | [`generate`] | streams for matrix products |
 //! | [`xclbin`], [`pdi`] | containers of kernels |
 //! | [`pack`] | kernel packs |
+//! | [`sys`] | what the driver asks of the system: Linux, or a model of the kernel's driver |
+//! | [`driver`] | buffers, contexts and commands of the device |
 //!
 //! # Hostile files
 //!
@@ -31,12 +33,13 @@
 //! sizes is checked, and an error names the byte, what was found and what was expected. Reading
 //! takes memory and time in proportion to the file.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod bytes;
 pub mod contract;
 pub mod descriptor;
 pub mod dma;
+pub mod driver;
 mod error;
 pub mod generate;
 mod hash;
@@ -46,6 +49,7 @@ pub mod packet;
 pub mod pdi;
 mod refusal;
 pub mod registers;
+pub mod sys;
 pub mod tile;
 pub mod txn;
 pub mod uapi;

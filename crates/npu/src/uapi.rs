@@ -6,6 +6,8 @@
 
 use std::mem::{offset_of, size_of};
 
+use bytemuck::{Pod, Zeroable};
+
 /// `DRM_COMMAND_BASE`: the driver's own ioctls begin here.
 const COMMAND_BASE: u32 = 0x40;
 
@@ -53,7 +55,7 @@ pub const COMPUTE_UNITS_MAX: usize = 32;
 
 /// Wishes for a hardware context. All zero for none.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct QosInfo {
     /// Giga-operations each second.
     pub gops: u32,
@@ -71,7 +73,7 @@ pub struct QosInfo {
 
 /// The argument of [`CREATE_HWCTX`].
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct CreateHwctx {
     /// Must be 0.
     pub ext: u64,
@@ -99,7 +101,7 @@ pub struct CreateHwctx {
 
 /// The argument of [`DESTROY_HWCTX`].
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct DestroyHwctx {
     /// The context.
     pub handle: u32,
@@ -109,7 +111,7 @@ pub struct DestroyHwctx {
 
 /// The argument of [`CONFIG_HWCTX`].
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct ConfigHwctx {
     /// The context.
     pub handle: u32,
@@ -132,7 +134,7 @@ pub const REMOVE_DEBUG_BUFFER: u32 = 2;
 
 /// What a list of compute units begins with.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct ConfigCuHeader {
     /// How many follow.
     pub num_cus: u16,
@@ -142,7 +144,7 @@ pub struct ConfigCuHeader {
 
 /// One compute unit.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct CuConfig {
     /// A buffer object of type [`BO_DEVICE`] with the PDI.
     pub cu_bo: u32,
@@ -154,7 +156,7 @@ pub struct CuConfig {
 
 /// The argument of [`CREATE_BO`].
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct CreateBo {
     /// Must be 0.
     pub flags: u64,
@@ -179,7 +181,7 @@ pub const BO_COMMAND: u32 = 4;
 
 /// What an imported buffer object is made of; `VaEntry`s follow.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct VaTable {
     /// A dma-buf, then no entries follow; -1 for pages of the process.
     pub dmabuf_fd: i32,
@@ -189,7 +191,7 @@ pub struct VaTable {
 
 /// Pages of the process.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct VaEntry {
     /// Address.
     pub vaddr: u64,
@@ -199,7 +201,7 @@ pub struct VaEntry {
 
 /// The argument of [`GET_BO_INFO`].
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct GetBoInfo {
     /// Must be 0.
     pub ext: u64,
@@ -220,7 +222,7 @@ pub struct GetBoInfo {
 
 /// The argument of [`SYNC_BO`].
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct SyncBo {
     /// The buffer object.
     pub handle: u32,
@@ -234,7 +236,7 @@ pub struct SyncBo {
 
 /// The argument of [`EXEC_CMD`].
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct ExecCmd {
     /// Must be 0.
     pub ext: u64,
@@ -258,7 +260,7 @@ pub struct ExecCmd {
 
 /// The argument of [`GET_INFO`] and [`SET_STATE`].
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct GetInfo {
     /// One of `INFO_*`.
     pub param: u32,
@@ -283,7 +285,7 @@ pub const INFO_POWER_MODE: u32 = 9;
 
 /// The argument of [`GET_ARRAY`].
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct GetArray {
     /// What to list.
     pub param: u32,

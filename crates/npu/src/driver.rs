@@ -1,0 +1,31 @@
+//! The driver of an XDNA1 NPU: buffers, a context, commands. Never run on silicon.
+//!
+//! ```text
+//! Device -> HostBuffer --to_device--> DeviceBuffer --to_host--> HostBuffer
+//!                      --poison-----> PoisonedBuffer --Context::execute--> Executed
+//! Stream + Verifier -> ProvenStream -> Device::load -> Program
+//! ```
+//!
+//! The device does not see the caches of the processor. Each arrow between buffers is a flush, and
+//! only what has been flushed can be named in a command.
+//!
+//! [`Executed`] means that the kernel counted as many completions as there were commands, that each
+//! packet says so, and that every word of each result was overwritten. A command that times out, is
+//! given up or is not answered ends the use of the NPU for the process: every later call returns
+//! [`DriverError::Quarantined`].
+//!
+//! Everything is given back to the kernel when it is dropped, whatever has failed.
+
+mod buffer;
+mod context;
+mod device;
+mod error;
+mod handle;
+mod heap;
+mod proven;
+
+pub use self::buffer::{DeviceBuffer, DmaBuf, Exports, HostBuffer, PoisonedBuffer};
+pub use self::context::{Context, Executed, Program, Run, WATCHDOG};
+pub use self::device::{DEVICE_PATH, Device};
+pub use self::error::DriverError;
+pub use self::proven::{ProvenStream, Unproven};

@@ -1,0 +1,189 @@
+//! Buffers that process and device share, by who may touch them.
+
+use std::sync::Arc;
+
+use super::error::DriverError;
+use super::handle::{Handle, Mapped};
+use crate::sys::{File, Sys, abi};
+use crate::uapi;
+
+/// Alignment of a mapping that needs none but that of pages.
+const PAGE_BYTES: u64 = 4096;
+
+/// A buffer that the process reads and writes. The device cannot be given it.
+#[derive(Debug)]
+pub struct HostBuffer<S: Sys> {
+    mapped: Mapped<S>,
+}
+
+/// A buffer whose bytes the device sees. The process cannot touch it.
+#[derive(Debug)]
+pub struct DeviceBuffer<S: Sys> {
+    mapped: Mapped<S>,
+}
+
+/// A buffer for a result: every word is one that no result has, and the device sees that.
+#[derive(Debug)]
+pub struct PoisonedBuffer<S: Sys> {
+    mapped: Mapped<S>,
+}
+
+/// Returns the poison of a word: a signalling NaN, which no arithmetic in f32 gives. As a whole
+/// number it is above 2^30, and a sum of 11,008 products of 8 bits is below 2^28.
+pub(super) const fn poison(word: usize) -> u32 {
+    0x7fa0_0000 | (word as u32).wrapping_mul(0x9e37_79b1) >> 11
+}
+
+impl<S: Sys> HostBuffer<S> {
+    pub(super) fn new(handle: &Arc<Handle<S>>, bytes: u64) -> Result<Self, DriverError> {
+        let call = DriverError::call("make a buffer for the NPU");
+        let mapped = Mapped::new(handle, uapi::BO_SHARE, bytes, PAGE_BYTES).map_err(&call)?;
+        // Lines that are in a cache from before must not be written back over the device's.
+        mapped.flush().map_err(&call)?;
+        Ok(Self { mapped })
+    }
+
+    /// Returns its size in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.mapped.bytes
+    }
+
+    /// Copies bytes into the buffer.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if they do not fit.
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), DriverError> {
+        self.mapped.write(offset, bytes).map_err(DriverError::call("write a buffer of the NPU's"))
+    }
+
+    /// Copies bytes out of the buffer.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it has not as many.
+    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DriverError> {
+        self.mapped.read(offset, bytes).map_err(DriverError::call("read a buffer of the NPU's"))
+    }
+
+    /// Hands the buffer to the device.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it cannot be flushed.
+    pub fn to_device(self) -> Result<DeviceBuffer<S>, DriverError> {
+        self.mapped.flush().map_err(DriverError::call("flush a buffer for the NPU"))?;
+        Ok(DeviceBuffer { mapped: self.mapped })
+    }
+
+    /// Fills the buffer with poison and hands it to the device as a result.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it cannot be written and flushed.
+    pub fn poison(self) -> Result<PoisonedBuffer<S>, DriverError> {
+        let words = self.mapped.bytes.div_ceil(4) as usize;
+        let mut bytes: Vec<u8> = (0..words).flat_map(|word| poison(word).to_le_bytes()).collect();
+        bytes.truncate(self.mapped.bytes as usize);
+        let call = DriverError::call("prepare a result of the NPU's");
+        self.mapped.write(0, &bytes).map_err(&call)?;
+        self.mapped.flush().map_err(&call)?;
+        Ok(PoisonedBuffer { mapped: self.mapped })
+    }
+}
+
+impl<S: Sys> DeviceBuffer<S> {
+    /// Takes the buffer back from the device.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it cannot be flushed.
+    pub fn to_host(self) -> Result<HostBuffer<S>, DriverError> {
+        self.mapped.flush().map_err(DriverError::call("flush a buffer of the NPU's"))?;
+        Ok(HostBuffer { mapped: self.mapped })
+    }
+
+    /// Makes a dma-buf of the buffer, for example for a GPU.
+    ///
+    /// # Errors
+    ///
+    /// Returns the kernel's error.
+    pub fn export(&self, _: &Exports) -> Result<DmaBuf<S>, DriverError> {
+        export(&self.mapped)
+    }
+
+    pub(super) fn mapped(&self) -> &Mapped<S> {
+        &self.mapped
+    }
+}
+
+impl<S: Sys> PoisonedBuffer<S> {
+    pub(super) fn mapped(&self) -> &Mapped<S> {
+        &self.mapped
+    }
+
+    /// Takes the buffer back from the device, if it has overwritten the first `bytes` bytes and
+    /// nothing after them.
+    pub(super) fn take_result(self, bytes: u64) -> Result<HostBuffer<S>, DriverError> {
+        let call = DriverError::call("read a result of the NPU's");
+        self.mapped.flush().map_err(&call)?;
+        let mut all = vec![0; self.mapped.bytes as usize];
+        self.mapped.read(0, &mut all).map_err(&call)?;
+        let words = bytes as usize / 4;
+        let is_poison =
+            |(index, word): (usize, &[u8])| *word == poison(index).to_le_bytes()[..word.len()];
+        let is_left: Vec<bool> = all.chunks(4).enumerate().map(is_poison).collect();
+        let (result, after) = is_left.split_at(words);
+        if let Some(first) = result.iter().position(|left| *left) {
+            let words = result.iter().filter(|left| **left).count();
+            return Err(DriverError::Unwritten { first, words });
+        }
+        if let Some(first) = after.iter().position(|left| !left) {
+            return Err(DriverError::Overrun { first: words + first });
+        }
+        Ok(HostBuffer { mapped: self.mapped })
+    }
+}
+
+/// Shows that the kernel makes dma-bufs of the NPU's buffers ([`super::Device::exports`]).
+#[derive(Debug)]
+pub struct Exports(());
+
+impl Exports {
+    /// Tries it with a small buffer. `None` if the kernel does not do it.
+    pub(super) fn probe<S: Sys>(handle: &Arc<Handle<S>>) -> Result<Option<Self>, DriverError> {
+        let buffer = HostBuffer::new(handle, PAGE_BYTES)?;
+        Ok(export(&buffer.mapped).ok().map(|_| Self(())))
+    }
+}
+
+fn export<S: Sys>(mapped: &Mapped<S>) -> Result<DmaBuf<S>, DriverError> {
+    let handle = Arc::clone(&mapped.mapping.handle);
+    let flags = abi::CLOSE_ON_EXEC | abi::READ_WRITE;
+    let mut prime = abi::PrimeHandle { handle: mapped.object.number, flags, fd: -1 };
+    let call = DriverError::call("share a buffer of the NPU's");
+    handle.call(abi::PRIME_HANDLE_TO_FD, &mut prime, &mut []).map_err(call)?;
+    Ok(DmaBuf { handle, file: File(prime.fd) })
+}
+
+/// A dma-buf, which is closed when this is dropped. Whoever takes it over duplicates it first.
+#[derive(Debug)]
+pub struct DmaBuf<S: Sys> {
+    handle: Arc<Handle<S>>,
+    file: File,
+}
+
+impl<S: Sys> DmaBuf<S> {
+    /// Returns the number of the open file.
+    #[must_use]
+    pub fn file(&self) -> File {
+        self.file
+    }
+}
+
+impl<S: Sys> Drop for DmaBuf<S> {
+    fn drop(&mut self) {
+        self.handle.sys.close(self.file);
+    }
+}

@@ -1,0 +1,139 @@
+//! An open NPU.
+
+use std::sync::Arc;
+
+use super::buffer::{Exports, HostBuffer};
+use super::error::DriverError;
+use super::handle::Handle;
+use super::heap::{Block, Heap};
+use crate::sys::abi::{FirmwareVersion, Version};
+use crate::sys::{Errno, Pointed, Sys, abi};
+use crate::uapi;
+
+/// The first accelerator of a machine.
+pub const DEVICE_PATH: &str = "/dev/accel/accel0";
+/// Vendor and device of an XDNA1.
+const IDENTITY: (&str, &str) = ("0x1022", "0x1502");
+/// The driver's name.
+const DRIVER: &str = "amdxdna";
+/// Room for the name of a driver.
+const NAME_BYTES: usize = 32;
+
+/// An open NPU with its heap.
+#[derive(Debug)]
+pub struct Device<S: Sys> {
+    heap: Arc<Heap<S>>,
+    driver_minor: i32,
+}
+
+impl<S: Sys> Device<S> {
+    /// Opens a device, such as [`DEVICE_PATH`], and maps its heap.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no XDNA1 with a known driver, if the process may not use it, or
+    /// if the NPU is in quarantine.
+    pub fn open(sys: S, path: &str) -> Result<Self, DriverError> {
+        check_identity(&sys, path)?;
+        let file = sys.open(path).map_err(|errno| open_error(path, errno))?;
+        let handle = Arc::new(Handle { sys, file });
+        handle.check_quarantine()?;
+        let driver_minor = check_driver(&handle)?;
+        let heap = Arc::new(Heap::new(&handle)?);
+        Ok(Self { heap, driver_minor })
+    }
+
+    /// Returns the second number of the version of the driver's interface; the first is 0.
+    #[must_use]
+    pub fn driver_minor(&self) -> i32 {
+        self.driver_minor
+    }
+
+    /// Asks for the version of the firmware.
+    ///
+    /// # Errors
+    ///
+    /// Returns the kernel's error.
+    pub fn firmware(&self) -> Result<FirmwareVersion, DriverError> {
+        let mut version = FirmwareVersion::default();
+        let bytes = bytemuck::bytes_of_mut(&mut version);
+        let mut question = uapi::GetInfo {
+            param: uapi::INFO_FIRMWARE_VERSION,
+            buffer_size: bytes.len() as u32,
+            buffer: 0,
+        };
+        self.handle()
+            .call(uapi::GET_INFO, &mut question, &mut [Pointed { field: 8, bytes }])
+            .map_err(DriverError::call("ask for the NPU's firmware"))?;
+        Ok(version)
+    }
+
+    /// Makes a buffer of `bytes` bytes.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the kernel does not give it.
+    pub fn buffer(&self, bytes: u64) -> Result<HostBuffer<S>, DriverError> {
+        HostBuffer::new(self.handle(), bytes)
+    }
+
+    /// Returns whether buffers can be shared with other devices, by sharing one.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no buffer can be made.
+    pub fn exports(&self) -> Result<Option<Exports>, DriverError> {
+        Exports::probe(self.handle())
+    }
+
+    pub(super) fn handle(&self) -> &Arc<Handle<S>> {
+        self.heap.handle()
+    }
+
+    /// Copies bytes to where the device has its programs.
+    pub(super) fn block(&self, bytes: &[u8]) -> Result<Block<S>, DriverError> {
+        Block::new(&self.heap, bytes)
+    }
+}
+
+/// Compares the device with what sysfs says about it.
+fn check_identity<S: Sys>(sys: &S, path: &str) -> Result<(), DriverError> {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let read = |what: &str| {
+        let text = sys.read_text(&format!("/sys/class/accel/{name}/device/{what}"));
+        text.map(|text| text.trim().to_owned()).map_err(|errno| open_error(path, errno))
+    };
+    let (vendor, device) = (read("vendor")?, read("device")?);
+    if (vendor.as_str(), device.as_str()) == IDENTITY {
+        return Ok(());
+    }
+    Err(DriverError::WrongDevice { path: path.to_owned(), vendor, device })
+}
+
+fn open_error(path: &str, errno: Errno) -> DriverError {
+    let remedy = match errno {
+        Errno::ENOENT | Errno::ENODEV => {
+            "Load the driver amdxdna (Linux 6.14 or later, or the package amdxdna-dkms)"
+        }
+        Errno::EACCES | Errno::EPERM => "Add the user to the group render",
+        Errno::EINVAL => "Switch the IOMMU on in the firmware's settings",
+        _ => "See the kernel's messages (dmesg)",
+    };
+    DriverError::Open { path: path.to_owned(), errno, remedy }
+}
+
+/// Returns the second number of the version of the driver's interface.
+fn check_driver<S: Sys>(handle: &Handle<S>) -> Result<i32, DriverError> {
+    let mut name = [0; NAME_BYTES];
+    let mut version = Version { name_len: NAME_BYTES as u64, ..Default::default() };
+    let mut pointed = [Pointed { field: std::mem::offset_of!(Version, name), bytes: &mut name }];
+    handle
+        .call(abi::VERSION, &mut version, &mut pointed)
+        .map_err(DriverError::call("ask for the version of the NPU's driver"))?;
+    let length = (version.name_len as usize).min(NAME_BYTES);
+    let name = String::from_utf8_lossy(&name[..length]).into_owned();
+    if name == DRIVER && version.major == 0 {
+        return Ok(version.minor);
+    }
+    Err(DriverError::WrongDriver { name, major: version.major, minor: version.minor })
+}

@@ -1,0 +1,63 @@
+//! Streams that may be submitted.
+
+use crate::contract::Contract;
+use crate::refusal::Refusal;
+use crate::txn::Stream;
+use crate::verify::{Proof, Scope, Verifier};
+
+/// A stream with a proof of [`Scope::Whole`]. There is no other way to make one, and nothing else
+/// can be submitted.
+#[derive(Debug, Clone)]
+pub struct ProvenStream {
+    bytes: Vec<u8>,
+    contract: Contract,
+    proof: Proof,
+}
+
+impl ProvenStream {
+    /// Proves a stream. What is submitted is its canonical form.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it is not safe, or that its proof covers memory only.
+    pub fn new(verifier: &Verifier, stream: &Stream) -> Result<Self, Unproven> {
+        let stream = stream.canonical();
+        let proof = verifier.verify(&stream).map_err(Unproven::Refused)?;
+        if proof.scope != Scope::Whole {
+            return Err(Unproven::MemoryOnly);
+        }
+        Ok(Self { bytes: stream.to_bytes(), contract: verifier.contract().clone(), proof })
+    }
+
+    /// Returns what is submitted.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Returns what the stream does with its buffers.
+    #[must_use]
+    pub fn contract(&self) -> &Contract {
+        &self.contract
+    }
+
+    /// Returns what was proven.
+    #[must_use]
+    pub fn proof(&self) -> &Proof {
+        &self.proof
+    }
+}
+
+/// Why a stream may not be submitted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unproven {
+    /// It was refused.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// Whether the array ends is not known.
+    #[error(
+        "the proof covers memory only, and whether the array ends is unknown. Use a kernel whose streams trine generates"
+    )]
+    MemoryOnly,
+}

@@ -1,0 +1,252 @@
+//! A model of the kernel's driver `amdxdna` and of an NPU, at the bytes of [`Sys`].
+//!
+//! It holds to the published driver: fields that must be zero, errors, the order of calls, memory
+//! that the device does not see until it is flushed. What follows from silicon only is a guess, and
+//! a strict one: only buffers that a command lists are there for the device, and a device whose
+//! command was given up does not work again. Time is virtual, so tests of timeouts take none.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `machine.rs` | what is modelled, and what goes wrong |
+//! | `memory.rs` | memory as process and device see it |
+//! | `objects.rs` | buffers, contexts, commands of a file |
+//! | `array.rs` | what the array does with a command |
+//! | `device.rs` | commands over time |
+//! | `calls.rs` | ioctls and their errors |
+//!
+//! Not modelled: lists of commands (`CMD_CHAIN`), which trine does not send; debug buffers;
+//! buffers made of the process's own pages.
+
+mod array;
+mod calls;
+mod device;
+mod machine;
+mod memory;
+mod objects;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+pub use self::array::{Array, Core, Cores, DeviceMemory, Task, Trap};
+pub use self::machine::{AddressMode, Fault, Machine};
+pub use self::objects::Held;
+use self::objects::{Client, Mapping, State};
+use super::{Errno, File, Pointed, Process, Sys, abi};
+use crate::uapi;
+
+/// The path of a model's device.
+pub const PATH: &str = "/dev/accel/accel0";
+/// Bytes of a page.
+const PAGE_BYTES: u64 = 4096;
+
+/// A model. Clones are the same machine and the same process.
+#[derive(Clone)]
+pub struct ModelSys {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    process: Process,
+    state: Mutex<State>,
+}
+
+impl fmt::Debug for ModelSys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ModelSys").field("held", &self.held()).finish_non_exhaustive()
+    }
+}
+
+impl ModelSys {
+    /// A machine with this array. Nothing is open.
+    #[must_use]
+    pub fn new(machine: Machine, array: Box<dyn Array>) -> Self {
+        let state = State {
+            machine,
+            array,
+            now: Duration::from_secs(1),
+            clients: BTreeMap::new(),
+            memories: BTreeMap::new(),
+            mappings: BTreeMap::new(),
+            exports: Vec::new(),
+            last_file: 2,
+            last_memory: 0,
+            last_address: 0x7000_0000_0000,
+            faults: VecDeque::new(),
+            calls: 0,
+            failure: None,
+            is_hung: false,
+            refused_accesses: 0,
+            leaked: Held::default(),
+        };
+        Self { shared: Arc::new(Shared { process: Process::new(), state: Mutex::new(state) }) }
+    }
+
+    /// Says what happens to the commands that are submitted next, one after the other.
+    pub fn inject(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.state().faults.extend(faults);
+    }
+
+    /// Returns how many injected faults have not met their command.
+    #[must_use]
+    pub fn injected(&self) -> usize {
+        self.state().faults.len()
+    }
+
+    /// Lets a call that acquires something fail: the `call`-th from now on, from 0.
+    pub fn fail(&self, call: usize, error: Errno) {
+        let mut state = self.state();
+        state.failure = Some((state.calls + call, error));
+    }
+
+    /// Returns how many calls have acquired something.
+    #[must_use]
+    pub fn calls(&self) -> usize {
+        self.state().calls
+    }
+
+    /// Returns what the process has and has not given back.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        self.state().held()
+    }
+
+    /// Returns what files still had when they were closed.
+    #[must_use]
+    pub fn leaked(&self) -> Held {
+        self.state().leaked
+    }
+
+    /// Returns how many accesses the IOMMU has refused.
+    #[must_use]
+    pub fn refused_accesses(&self) -> usize {
+        self.state().refused_accesses
+    }
+
+    /// Lets time pass.
+    pub fn pass(&self, time: Duration) {
+        let mut state = self.state();
+        let to = state.now + time;
+        device::pass(&mut state, to);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic in here is a test that fails already.
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sys for ModelSys {
+    fn process(&self) -> &Process {
+        &self.shared.process
+    }
+
+    fn process_id(&self) -> i64 {
+        machine::PROCESS_ID
+    }
+
+    fn read_text(&self, path: &str) -> Result<String, Errno> {
+        let mut state = self.state();
+        state.acquire()?;
+        let text = match path {
+            "/sys/class/accel/accel0/device/vendor" => state.machine.vendor,
+            "/sys/class/accel/accel0/device/device" => state.machine.device,
+            _ => return Err(Errno::ENOENT),
+        };
+        Ok(format!("{text}\n"))
+    }
+
+    fn open(&self, path: &str) -> Result<File, Errno> {
+        let mut state = self.state();
+        state.acquire()?;
+        if path != PATH {
+            return Err(Errno::ENOENT);
+        }
+        state.last_file += 1;
+        let file = state.last_file;
+        state.clients.insert(file, Client::default());
+        Ok(File(file))
+    }
+
+    fn close(&self, file: File) {
+        let mut state = self.state();
+        state.exports.retain(|export| *export != file.0);
+        let Some(client) = state.clients.remove(&file.0) else { return };
+        state.leaked.buffers += client.buffers.len();
+        state.leaked.contexts += client.contexts.len();
+        state.leaked.timelines += client.timelines.len();
+        state.leaked.mappings +=
+            state.mappings.values().filter(|mapping| mapping.file == file.0).count();
+        state.sweep();
+    }
+
+    fn ioctl(
+        &self,
+        file: File,
+        number: u32,
+        argument: &mut [u8],
+        pointed: &mut [Pointed<'_>],
+    ) -> Result<(), Errno> {
+        abi::check(number, argument, pointed)?;
+        calls::call(&mut self.state(), file.0, number, argument, pointed)
+    }
+
+    fn map(&self, file: File, offset: u64, bytes: u64, alignment: u64) -> Result<u64, Errno> {
+        let mut state = self.state();
+        state.acquire()?;
+        let handle = (offset >> 32) as u32;
+        let buffers = &state.client(file.0)?.buffers;
+        let buffer = *buffers.get(&handle).ok_or(Errno::EINVAL)?;
+        let is_whole = offset == calls::map_offset(handle)
+            && bytes > 0
+            && bytes <= buffer.bytes.next_multiple_of(PAGE_BYTES);
+        let is_heap = buffer.kind == uapi::BO_DEVICE_HEAP;
+        let is_aligned = alignment.is_power_of_two() && (!is_heap || alignment >= uapi::HEAP_BYTES);
+        if !is_whole || !is_aligned || buffer.kind == uapi::BO_DEVICE {
+            return Err(Errno::EINVAL);
+        }
+        let locked: u64 = state.mappings.values().map(|mapping| mapping.bytes).sum();
+        if locked + bytes > state.machine.lockable_bytes {
+            return Err(Errno::EAGAIN);
+        }
+        // A page lies between mappings, so that none runs on into the next.
+        let address = (state.last_address + PAGE_BYTES).next_multiple_of(alignment.max(PAGE_BYTES));
+        state.last_address = address + bytes.next_multiple_of(PAGE_BYTES);
+        let mapping =
+            Mapping { bytes: bytes.min(buffer.bytes), memory: buffer.memory, file: file.0 };
+        state.mappings.insert(address, mapping);
+        Ok(address)
+    }
+
+    fn unmap(&self, address: u64) {
+        let mut state = self.state();
+        state.mappings.remove(&address);
+        state.sweep();
+    }
+
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+        let mut state = self.state();
+        let (memory, offset) = state.mapped(address, bytes.len() as u64)?;
+        bytes.copy_from_slice(memory.process(offset, bytes.len()));
+        Ok(())
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let mut state = self.state();
+        let (memory, offset) = state.mapped(address, bytes.len() as u64)?;
+        memory.write_process(offset, bytes);
+        Ok(())
+    }
+
+    fn flush(&self, address: u64, bytes: u64) -> Result<(), Errno> {
+        let mut state = self.state();
+        let (memory, offset) = state.mapped(address, bytes)?;
+        memory.flush(offset, bytes as usize);
+        Ok(())
+    }
+
+    fn now(&self) -> Duration {
+        self.state().now
+    }
+}

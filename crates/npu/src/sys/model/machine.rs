@@ -1,0 +1,90 @@
+//! What a model is a model of, and what goes wrong on it.
+
+use std::time::Duration;
+
+/// Where the device finds shared buffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddressMode {
+    /// At the process's addresses, which the IOMMU knows by the process's number (PASID).
+    Process,
+    /// At addresses of the device's own (IOVA).
+    Device,
+}
+
+/// A machine with an NPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// The vendor as sysfs has it.
+    pub vendor: &'static str,
+    /// The device as sysfs has it.
+    pub device: &'static str,
+    /// The driver's name.
+    pub driver: &'static str,
+    /// Version 0 of the driver's interface, and this.
+    pub driver_minor: i32,
+    /// Version 5 of the firmware's protocol, and this: from 8 on it takes `START_NPU`.
+    pub protocol_minor: u32,
+    /// Where the device finds shared buffers.
+    pub addresses: AddressMode,
+    /// Contexts that there can be at once. The one report from silicon has 1, the driver 6.
+    pub contexts_max: usize,
+    /// Bytes that a process may lock.
+    pub lockable_bytes: u64,
+    /// Whether the process is root.
+    pub is_root: bool,
+    /// How long a command takes.
+    pub command_time: Duration,
+    /// After how long the driver gives up a command.
+    pub command_time_max: Duration,
+    /// Whether the device works again after the driver has given up a command.
+    pub recovers: bool,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self {
+            vendor: "0x1022",
+            device: "0x1502",
+            driver: "amdxdna",
+            driver_minor: 0,
+            protocol_minor: 7,
+            addresses: AddressMode::Process,
+            contexts_max: 1,
+            lockable_bytes: 1 << 30,
+            is_root: false,
+            command_time: Duration::from_millis(2),
+            command_time_max: Duration::from_secs(2),
+            recovers: false,
+        }
+    }
+}
+
+/// What happens to a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It is carried out.
+    Works,
+    /// It takes this long.
+    Takes(Duration),
+    /// It never ends.
+    Hangs,
+    /// It is reported as done, and nothing was done or counted.
+    Dropped,
+    /// It is reported as done and counted, and nothing was done.
+    DroppedAndCounted,
+    /// It is done, and not counted.
+    Uncounted,
+    /// It is done, but writes stop after this many bytes.
+    StopsAfter(u64),
+    /// It fails.
+    Fails,
+    /// The driver gives it up at once.
+    Aborted,
+    /// The device does not answer.
+    NoResponse,
+    /// The wait for it ends, and its packet says that it is running.
+    Unfinished,
+}
+
+/// The number of the process that a model serves.
+pub(super) const PROCESS_ID: i64 = 4242;

@@ -1,0 +1,283 @@
+//! Linux on x86-64: the room of `unsafe`. Never run on silicon.
+
+#![allow(unsafe_code, reason = "ioctls, mapped memory and cache lines")]
+
+use std::arch::x86_64::{_mm_clflush, _mm_mfence};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytemuck::pod_read_unaligned;
+
+use super::{CACHE_LINE_BYTES, Errno, File, Pointed, Process, Sys, abi};
+
+/// The longest text that is read from the kernel.
+const TEXT_BYTES_MAX: u64 = 4096;
+
+/// What this process knows about its NPU.
+static PROCESS: Process = Process::new();
+
+/// The kernel of this machine.
+#[derive(Debug, Default)]
+pub struct RealSys {
+    /// Files that this value opened. No others can be reached.
+    files: Mutex<BTreeMap<i32, OwnedFd>>,
+    /// Bytes of each mapping, by its address.
+    mappings: Mutex<BTreeMap<u64, u64>>,
+}
+
+/// Takes a lock. No state between is left by a panic: each section changes one entry.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn last_error() -> Errno {
+    errno(&io::Error::last_os_error())
+}
+
+fn errno(error: &io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno)
+}
+
+impl RealSys {
+    /// Nothing is open.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn descriptor(&self, file: File) -> Result<i32, Errno> {
+        lock(&self.files).get(&file.0).map(AsRawFd::as_raw_fd).ok_or(Errno::EBADF)
+    }
+
+    /// Calls `body` if the bytes lie inside of one mapping, which stays until it has ended.
+    fn within(&self, address: u64, bytes: u64, body: impl FnOnce()) -> Result<(), Errno> {
+        let mappings = lock(&self.mappings);
+        let (start, length) = mappings.range(..=address).next_back().ok_or(Errno::EFAULT)?;
+        let end = address.checked_add(bytes).ok_or(Errno::EFAULT)?;
+        if end > start + length {
+            return Err(Errno::EFAULT);
+        }
+        body();
+        Ok(())
+    }
+}
+
+impl Sys for RealSys {
+    fn process(&self) -> &Process {
+        &PROCESS
+    }
+
+    fn process_id(&self) -> i64 {
+        i64::from(std::process::id())
+    }
+
+    fn read_text(&self, path: &str) -> Result<String, Errno> {
+        let file = std::fs::File::open(path).map_err(|error| errno(&error))?;
+        let mut text = String::new();
+        let mut reader = io::Read::take(file, TEXT_BYTES_MAX);
+        io::Read::read_to_string(&mut reader, &mut text).map_err(|error| errno(&error))?;
+        Ok(text)
+    }
+
+    fn open(&self, path: &str) -> Result<File, Errno> {
+        let path = CString::new(path).map_err(|_| Errno::EINVAL)?;
+        // SAFETY: `path` ends with 0 and lives until the call returns.
+        let file = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+        if file < 0 {
+            return Err(last_error());
+        }
+        // SAFETY: the call made this descriptor, and nothing else owns it.
+        let owned = unsafe { OwnedFd::from_raw_fd(file) };
+        lock(&self.files).insert(file, owned);
+        Ok(File(file))
+    }
+
+    fn close(&self, file: File) {
+        lock(&self.files).remove(&file.0);
+    }
+
+    fn ioctl(
+        &self,
+        file: File,
+        number: u32,
+        argument: &mut [u8],
+        pointed: &mut [Pointed<'_>],
+    ) -> Result<(), Errno> {
+        abi::check(number, argument, pointed)?;
+        let is_list = number == crate::uapi::EXEC_CMD
+            && pod_read_unaligned::<crate::uapi::ExecCmd>(argument).cmd_count != 1;
+        if is_list {
+            // The handles would come from an address. The kernel refuses this too.
+            return Err(Errno::EINVAL);
+        }
+        let descriptor = self.descriptor(file)?;
+        for part in &mut *pointed {
+            let address = part.bytes.as_mut_ptr() as u64;
+            argument[part.field..part.field + 8].copy_from_slice(&address.to_le_bytes());
+        }
+        let outcome = loop {
+            // SAFETY: `check` compared the length of `argument` with the one in `number`, and each
+            // pointer in it with the slice that it leads to. The slices are borrowed for the call.
+            let code = unsafe {
+                libc::ioctl(descriptor, libc::Ioctl::from(number), argument.as_mut_ptr())
+            };
+            let outcome = if code < 0 { Err(last_error()) } else { Ok(()) };
+            // A signal came before anything was done. Times to wait until are absolute.
+            if outcome != Err(Errno(libc::EINTR)) {
+                break outcome;
+            }
+        };
+        for part in &*pointed {
+            argument[part.field..part.field + 8].fill(0);
+        }
+        outcome?;
+        if number == abi::PRIME_HANDLE_TO_FD {
+            let made = pod_read_unaligned::<abi::PrimeHandle>(argument).fd;
+            // SAFETY: the call made this descriptor, and nothing else owns it.
+            let owned = unsafe { OwnedFd::from_raw_fd(made) };
+            lock(&self.files).insert(made, owned);
+        }
+        Ok(())
+    }
+
+    fn map(&self, file: File, offset: u64, bytes: u64, alignment: u64) -> Result<u64, Errno> {
+        let descriptor = self.descriptor(file)?;
+        let invalid = |_| Errno::EINVAL;
+        let length = usize::try_from(bytes).map_err(invalid)?;
+        let alignment = usize::try_from(alignment).map_err(invalid)?.max(4096);
+        let offset = libc::off_t::try_from(offset).map_err(invalid)?;
+        if length == 0 || !alignment.is_power_of_two() {
+            return Err(Errno::EINVAL);
+        }
+        let length = length.checked_next_multiple_of(4096).ok_or(Errno::EINVAL)?;
+        let reserved = length.checked_add(alignment).ok_or(Errno::EINVAL)?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing else.
+        let start = unsafe { libc::mmap(ptr::null_mut(), reserved, libc::PROT_NONE, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(last_error());
+        }
+        let address = (start as usize).next_multiple_of(alignment);
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_LOCKED;
+        // SAFETY: the range lies in the reservation above, which nothing else uses.
+        let mapped = unsafe {
+            libc::mmap(address as *mut libc::c_void, length, access, flags, descriptor, offset)
+        };
+        let error = last_error();
+        let end = address + length;
+        let is_mapped = mapped != libc::MAP_FAILED;
+        let parts = if is_mapped {
+            [(start as usize, address), (end, start as usize + reserved)]
+        } else {
+            [(start as usize, start as usize + reserved), (0, 0)]
+        };
+        for (from, to) in parts.into_iter().filter(|(from, to)| from < to) {
+            // SAFETY: these pages are in the reservation and outside of the mapping.
+            unsafe { libc::munmap(from as *mut libc::c_void, to - from) };
+        }
+        if !is_mapped {
+            return Err(error);
+        }
+        lock(&self.mappings).insert(address as u64, length as u64);
+        Ok(address as u64)
+    }
+
+    fn unmap(&self, address: u64) {
+        let mut mappings = lock(&self.mappings);
+        if let Some(bytes) = mappings.remove(&address) {
+            // SAFETY: `map` made this mapping. No reference to it exists, since memory is only
+            // copied, and copies hold the lock.
+            unsafe { libc::munmap(address as *mut libc::c_void, bytes as usize) };
+        }
+    }
+
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+        let length = bytes.len();
+        self.within(address, length as u64, || {
+            // SAFETY: the source is mapped, and `bytes` is memory of this process elsewhere. What
+            // the device writes at the same time may be torn; it is read only when it is done.
+            unsafe { ptr::copy_nonoverlapping(address as *const u8, bytes.as_mut_ptr(), length) }
+        })
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
+        self.within(address, bytes.len() as u64, || {
+            // SAFETY: as for `read`, with the mapping as destination.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) }
+        })
+    }
+
+    fn flush(&self, address: u64, bytes: u64) -> Result<(), Errno> {
+        self.within(address, bytes, || {
+            let first = address & !(CACHE_LINE_BYTES - 1);
+            // SAFETY: fences touch no memory, and each line has a byte of the mapping.
+            unsafe {
+                _mm_mfence();
+                for line in (first..address + bytes).step_by(CACHE_LINE_BYTES as usize) {
+                    _mm_clflush(line as *const u8);
+                }
+                _mm_mfence();
+            }
+        })
+    }
+
+    fn now(&self) -> Duration {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` has room for the answer.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+        Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+    }
+}
+
+impl Drop for RealSys {
+    fn drop(&mut self) {
+        let addresses: Vec<u64> = lock(&self.mappings).keys().copied().collect();
+        addresses.into_iter().for_each(|address| self.unmap(address));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_outside_of_mappings_is_not_touched() {
+        let sys = RealSys::new();
+        assert_eq!(sys.read(4096, &mut [0; 4]), Err(Errno::EFAULT));
+        assert_eq!(sys.write(4096, &[0; 4]), Err(Errno::EFAULT));
+        assert_eq!(sys.flush(u64::MAX, 2), Err(Errno::EFAULT));
+        assert_eq!(sys.ioctl(File(0), abi::GEM_CLOSE, &mut [0; 8], &mut []), Err(Errno::EBADF));
+        assert_eq!(sys.open("/dev/accel/none"), Err(Errno::ENOENT));
+    }
+
+    #[test]
+    fn a_file_is_mapped_where_it_was_asked_for_copied_and_flushed() {
+        let sys = RealSys::new();
+        let path = tempfile::NamedTempFile::new().unwrap();
+        path.as_file().set_len(16384).unwrap();
+        let file = sys.open(path.path().to_str().unwrap()).unwrap();
+        let alignment = 1 << 20;
+        let address = sys.map(file, 0, 16384, alignment).unwrap();
+        assert_eq!(address % alignment, 0);
+        sys.write(address + 16380, &[1, 2, 3, 4]).unwrap();
+        sys.flush(address + 16380, 4).unwrap();
+        let mut bytes = [0; 4];
+        sys.read(address + 16380, &mut bytes).unwrap();
+        assert_eq!(bytes, [1, 2, 3, 4]);
+        assert_eq!(sys.write(address + 16381, &[0; 4]), Err(Errno::EFAULT));
+        assert_eq!(std::fs::read(path.path()).unwrap()[16380..], [1, 2, 3, 4]);
+        sys.unmap(address);
+        assert_eq!(sys.read(address, &mut bytes), Err(Errno::EFAULT));
+        // A regular file is no device: the kernel, not the table, says so.
+        let result = sys.ioctl(file, abi::GEM_CLOSE, &mut [0; 8], &mut []);
+        assert_eq!(result, Err(Errno::ENOTTY));
+        sys.close(file);
+        assert_eq!(sys.map(file, 0, 4096, 4096), Err(Errno::EBADF));
+    }
+}

@@ -1,0 +1,144 @@
+//! Work counts as the NPU's only if the NPU has done it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use bytemuck::pod_read_unaligned;
+use trine_npu::driver::DriverError;
+use trine_npu::sys::model::{Fault, Machine, ModelSys};
+use trine_npu::sys::{Errno, File, Pointed, Sys, abi};
+use trine_npu::uapi;
+
+use crate::support::{Bench, Changed, RESULT_BYTES, call, inputs, model, product};
+
+fn run_with(fault: Fault) -> DriverError {
+    let sys = model(Machine::default());
+    sys.inject([Fault::Works, fault]);
+    Bench::new(sys, 0).unwrap().run(3).unwrap_err()
+}
+
+#[test]
+fn a_command_that_is_dropped_silently_is_no_work() {
+    let error = run_with(Fault::Dropped);
+    assert_eq!(error, DriverError::NotCounted { commands: 3, counted: 2 });
+}
+
+#[test]
+fn a_command_that_is_counted_and_dropped_is_no_work() {
+    let words = RESULT_BYTES as usize / 4;
+    assert_eq!(run_with(Fault::DroppedAndCounted), DriverError::Unwritten { first: 0, words });
+}
+
+#[test]
+fn a_command_that_is_done_and_not_counted_is_no_work() {
+    let error = run_with(Fault::Uncounted);
+    assert_eq!(error, DriverError::NotCounted { commands: 3, counted: 2 });
+}
+
+#[test]
+fn a_result_that_lacks_one_word_is_no_result() {
+    let words = RESULT_BYTES as usize / 4;
+    let error = run_with(Fault::StopsAfter(RESULT_BYTES - 4));
+    assert_eq!(error, DriverError::Unwritten { first: words - 1, words: 1 });
+}
+
+#[test]
+fn what_is_written_after_the_result_is_found() {
+    let sys = model(Machine::default());
+    let mut bench = Bench::new(sys, 0).unwrap();
+    // The contract's result ends 64 bytes before the buffer does.
+    let run = |bench: &mut Bench<ModelSys>, bytes| {
+        let result = bench.device.buffer(bytes).unwrap().poison().unwrap();
+        let inputs = vec![(1, &bench.inputs[0]), (2, &bench.inputs[1])];
+        let run = trine_npu::driver::Run { program: &bench.program, inputs, result };
+        bench.context.execute(vec![run])
+    };
+    run(&mut bench, RESULT_BYTES + 64).unwrap();
+
+    let cores = trine_npu::sys::model::Cores::new();
+    let long = |inputs: &[Vec<u8>]| [product(inputs), vec![0; 4]].concat();
+    let contract = crate::support::contract();
+    let cores = cores.with(crate::support::PDI, contract, Box::new(long)).unwrap();
+    let sys = ModelSys::new(Machine::default(), Box::new(cores));
+    let mut bench = Bench::new(sys, 0).unwrap();
+    let first = RESULT_BYTES as usize / 4;
+    let error = run(&mut bench, RESULT_BYTES + 64).unwrap_err();
+    assert_eq!(error, DriverError::Overrun { first });
+}
+
+/// Where a buffer object is mapped.
+fn address_of(model: &ModelSys, file: File, handle: u32) -> u64 {
+    let info = uapi::GetBoInfo { handle, ..Default::default() };
+    call(model, file, uapi::GET_BO_INFO, info, None).unwrap().vaddr
+}
+
+/// A device whose commands are never sent: the processor computes the result, and writes it and the
+/// state of the packet.
+fn secretly_on_the_processor(
+    model: &ModelSys,
+    sizes: &Mutex<BTreeMap<u32, u64>>,
+    file: File,
+    number: u32,
+    argument: &mut [u8],
+    pointed: &mut [Pointed<'_>],
+) -> Result<(), Errno> {
+    match number {
+        uapi::CREATE_BO => {
+            model.ioctl(file, number, argument, pointed)?;
+            let create: uapi::CreateBo = pod_read_unaligned(argument);
+            sizes.lock().unwrap().insert(create.handle, create.size);
+            Ok(())
+        }
+        uapi::EXEC_CMD => {
+            let execute: uapi::ExecCmd = pod_read_unaligned(argument);
+            let sizes = sizes.lock().unwrap();
+            let handles = pointed[0].bytes.chunks_exact(4);
+            for handle in handles.map(|word| u32::from_le_bytes(word.try_into().unwrap())) {
+                if sizes[&handle] == RESULT_BYTES {
+                    let address = address_of(model, file, handle);
+                    model.write(address, &product(&inputs(0))).unwrap();
+                    model.flush(address, RESULT_BYTES).unwrap();
+                }
+            }
+            let packet = address_of(model, file, execute.cmd_handles as u32);
+            let mut word = [0; 1];
+            model.read(packet, &mut word).unwrap();
+            model.write(packet, &[word[0] & 0xf0 | 4]).unwrap();
+            Ok(())
+        }
+        abi::TIMELINE_WAIT => Ok(()),
+        _ => model.ioctl(file, number, argument, pointed),
+    }
+}
+
+#[test]
+fn a_processor_that_computes_the_result_is_no_npu() {
+    let sizes = Arc::new(Mutex::new(BTreeMap::new()));
+    let ioctl = move |model: &ModelSys,
+                      file: File,
+                      number,
+                      argument: &mut [u8],
+                      pointed: &mut [Pointed<'_>]| {
+        secretly_on_the_processor(model, &sizes, file, number, argument, pointed)
+    };
+    let sys = Changed { model: model(Machine::default()), ioctl: Arc::new(ioctl) };
+    let error = Bench::new(sys, 0).unwrap().run(1).map(drop).unwrap_err();
+    assert_eq!(error, DriverError::NotCounted { commands: 1, counted: 0 });
+}
+
+#[test]
+fn a_context_that_is_not_listed_confirms_nothing() {
+    let ioctl =
+        |model: &ModelSys, file: File, number, argument: &mut [u8], pointed: &mut [Pointed<'_>]| {
+            model.ioctl(file, number, argument, pointed)?;
+            let question = argument.get(..4) == Some(&uapi::INFO_HW_CONTEXTS.to_le_bytes()[..]);
+            if number == uapi::GET_INFO && question {
+                // Only the context of the other process, which has the same handle.
+                pointed[0].bytes[64..].fill(0);
+            }
+            Ok(())
+        };
+    let sys = Changed { model: model(Machine::default()), ioctl: Arc::new(ioctl) };
+    let outcome = Bench::new(sys, 0).unwrap().run(1).map(drop);
+    assert_eq!(outcome, Err(DriverError::NoCounter));
+}

@@ -1,0 +1,43 @@
+//! Everything is given back, whichever call fails.
+
+use trine_npu::driver::DriverError;
+use trine_npu::sys::Errno;
+use trine_npu::sys::model::{Held, Machine};
+
+use crate::support::{Bench, model};
+
+#[test]
+fn nothing_is_left_after_a_good_end() {
+    let sys = model(Machine::default());
+    let mut bench = Bench::new(sys.clone(), 0).unwrap();
+    let executed = bench.run(5).unwrap();
+    assert_eq!(sys.held().contexts, 1);
+    drop(bench);
+    // A result keeps its buffer and the file.
+    assert_eq!(sys.held(), Held { files: 1, buffers: 5, mappings: 5, ..Held::default() });
+    drop(executed);
+    assert_eq!((sys.held(), sys.leaked()), Default::default());
+}
+
+#[test]
+fn nothing_is_left_whichever_call_fails() {
+    let work = |sys: &trine_npu::sys::model::ModelSys| {
+        let mut bench = Bench::new(sys.clone(), 0)?;
+        let exports = bench.device.exports()?;
+        let problem = || DriverError::Request { problem: "no exports".to_owned() };
+        exports.ok_or_else(problem)?;
+        bench.run(3).map(drop)
+    };
+    let sys = model(Machine::default());
+    work(&sys).unwrap();
+    let calls = sys.calls();
+    assert!(calls > 40, "{calls}");
+    let mut failures = 0;
+    for call in 0..calls {
+        let sys = model(Machine::default());
+        sys.fail(call, Errno::ENOMEM);
+        failures += usize::from(work(&sys).is_err());
+        assert_eq!((sys.held(), sys.leaked()), Default::default(), "call {call}");
+    }
+    assert_eq!(failures, calls, "each of the failures is seen");
+}

@@ -1,0 +1,11 @@
+//! The driver on the model of the kernel's driver. Nothing of this has run on silicon.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod calls;
+mod faults;
+mod honesty;
+mod leaks;
+mod ordering;
+mod support;
+mod use_cases;

@@ -1,0 +1,190 @@
+//! Orders of steps, and flushes that are left out.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use proptest::prelude::*;
+use trine_npu::driver::{DriverError, Run};
+use trine_npu::sys::model::{AddressMode, Fault, Held, Machine, ModelSys};
+use trine_npu::sys::{Errno, File, Pointed, Process, Sys};
+
+use crate::support::{Bench, RESULT_BYTES, bytes_of_result, inputs, model, product, upload};
+
+/// A model on which one flush, or none, does nothing.
+struct LacksFlush {
+    model: ModelSys,
+    flushes: Arc<AtomicUsize>,
+    lacking: usize,
+}
+
+impl Sys for LacksFlush {
+    fn process(&self) -> &Process {
+        self.model.process()
+    }
+    fn process_id(&self) -> i64 {
+        self.model.process_id()
+    }
+    fn read_text(&self, path: &str) -> Result<String, Errno> {
+        self.model.read_text(path)
+    }
+    fn open(&self, path: &str) -> Result<File, Errno> {
+        self.model.open(path)
+    }
+    fn close(&self, file: File) {
+        self.model.close(file);
+    }
+    fn ioctl(
+        &self,
+        file: File,
+        number: u32,
+        argument: &mut [u8],
+        pointed: &mut [Pointed<'_>],
+    ) -> Result<(), Errno> {
+        self.model.ioctl(file, number, argument, pointed)
+    }
+    fn map(&self, file: File, offset: u64, bytes: u64, alignment: u64) -> Result<u64, Errno> {
+        self.model.map(file, offset, bytes, alignment)
+    }
+    fn unmap(&self, address: u64) {
+        self.model.unmap(address);
+    }
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+        self.model.read(address, bytes)
+    }
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
+        self.model.write(address, bytes)
+    }
+    fn flush(&self, address: u64, bytes: u64) -> Result<(), Errno> {
+        if self.flushes.fetch_add(1, Ordering::Relaxed) == self.lacking {
+            return Ok(());
+        }
+        self.model.flush(address, bytes)
+    }
+    fn now(&self) -> std::time::Duration {
+        self.model.now()
+    }
+}
+
+#[test]
+fn each_flush_that_is_left_out_is_seen() {
+    let run = |lacking| {
+        let flushes = Arc::new(AtomicUsize::new(0));
+        let sys =
+            LacksFlush { model: model(Machine::default()), flushes: Arc::clone(&flushes), lacking };
+        let outcome = Bench::new(sys, 7).and_then(|mut bench| bench.run(1));
+        let result = outcome.map(|executed| bytes_of_result(&executed[0]));
+        (result, flushes.load(Ordering::Relaxed))
+    };
+    let expected = product(&inputs(7));
+    let (result, flushes) = run(usize::MAX);
+    assert_eq!(result.as_ref(), Ok(&expected));
+    // Cores, stream; A and W once new and once written; the result new, poisoned and at the end.
+    assert_eq!(flushes, 9);
+    let unseen: Vec<usize> =
+        (0..flushes).filter(|lacking| run(*lacking).0.as_ref() == Ok(&expected)).collect();
+    // New buffers have clean lines in the model, and are flushed again before the device has them.
+    assert_eq!(unseen, [2, 4, 6]);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// New bytes for A (0) or W (1).
+    Upload(usize, u8),
+    /// Takes A or W back, changes a byte, hands it over.
+    Change(usize, usize, u8),
+    /// Runs this many commands.
+    Run(usize),
+    /// The next command goes wrong in a way that a caller can go on after.
+    Inject(Fault),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0..2_usize, any::<u8>()).prop_map(|(which, seed)| Step::Upload(which, seed)),
+        (0..2_usize, 0..2048_usize, any::<u8>())
+            .prop_map(|(which, at, byte)| Step::Change(which, at, byte)),
+        (1..7_usize).prop_map(Step::Run),
+        prop_oneof![
+            Just(Fault::Fails),
+            Just(Fault::Dropped),
+            Just(Fault::DroppedAndCounted),
+            Just(Fault::Uncounted),
+            Just(Fault::StopsAfter(128)),
+            Just(Fault::Takes(std::time::Duration::from_millis(700))),
+        ]
+        .prop_map(Step::Inject),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever the order: a result is that of the inputs as they were handed over last. There is
+    /// an error exactly if a fault is among the commands.
+    #[test]
+    fn results_follow_the_order_of_steps(
+        steps in prop::collection::vec(step(), 1..12),
+        is_process in any::<bool>(),
+    ) {
+        let addresses = if is_process { AddressMode::Process } else { AddressMode::Device };
+        let sys = model(Machine { addresses, ..Machine::default() });
+        let mut bench = Bench::new(sys.clone(), 0).unwrap();
+        let mut known = inputs(0);
+        let mut faults = std::collections::VecDeque::new();
+        for step in steps {
+            match step {
+                Step::Upload(which, seed) => {
+                    known[which] = inputs(seed)[which].clone();
+                    bench.inputs[which] = upload(&bench.device, &known[which]).unwrap();
+                }
+                Step::Change(which, at, byte) => {
+                    known[which][at] = byte;
+                    let mut buffer = bench.device.buffer(64).unwrap().to_device().unwrap();
+                    std::mem::swap(&mut buffer, &mut bench.inputs[which]);
+                    let mut buffer = buffer.to_host().unwrap();
+                    buffer.write(at as u64, &[byte]).unwrap();
+                    bench.inputs[which] = buffer.to_device().unwrap();
+                }
+                Step::Inject(fault) => {
+                    sys.inject([fault]);
+                    faults.push_back(fault);
+                }
+                Step::Run(count) => {
+                    // After a command that fails, no further one of the batch is submitted but
+                    // those in flight with it: the rest of the faults waits for the next batch.
+                    let is_harmless = |fault: &Fault| matches!(fault, Fault::Takes(_));
+                    let executed = bench.run(count);
+                    let mut is_good = true;
+                    let before = faults.len();
+                    let left = sys.injected();
+                    for fault in faults.drain(..before - left) {
+                        is_good &= is_harmless(&fault);
+                    }
+                    prop_assert_eq!(executed.is_ok(), is_good, "{:?}", executed.err());
+                    for executed in executed.into_iter().flatten() {
+                        prop_assert_eq!(bytes_of_result(&executed), product(&known));
+                    }
+                }
+            }
+        }
+        drop(bench);
+        prop_assert_eq!((sys.held(), sys.leaked()), (Held::default(), Held::default()));
+    }
+}
+
+#[test]
+fn commands_in_flight_share_their_inputs() {
+    // The same input in two commands of a batch is pinned by each.
+    let sys = model(Machine::default());
+    let mut bench = Bench::new(sys, 9).unwrap();
+    let runs = (0..4).map(|_| Run {
+        program: &bench.program,
+        inputs: vec![(2, &bench.inputs[1]), (1, &bench.inputs[0])],
+        result: bench.device.buffer(RESULT_BYTES).unwrap().poison().unwrap(),
+    });
+    let runs: Vec<_> = runs.collect();
+    let executed: Result<Vec<_>, DriverError> = bench.context.execute(runs);
+    for executed in executed.unwrap() {
+        assert_eq!(bytes_of_result(&executed), product(&inputs(9)));
+    }
+}

@@ -1,0 +1,180 @@
+//! A kernel with a stream, a model with its core, and calls by hand.
+
+use std::sync::{Arc, OnceLock};
+
+use bytemuck::{Pod, bytes_of_mut};
+use trine_npu::contract::Contract;
+use trine_npu::driver::{
+    Context, DEVICE_PATH, Device, DeviceBuffer, DriverError, Executed, Program, ProvenStream, Run,
+};
+use trine_npu::generate::{self, Kernel};
+use trine_npu::sys::model::{Cores, Machine, ModelSys};
+use trine_npu::sys::{Errno, File, Pointed, Sys};
+use trine_npu::verify::Verifier;
+
+/// The smallest kernel.
+pub(crate) const KERNEL: Kernel = Kernel::Int8 { m: 1, k: 2048, n: 2048 };
+/// What stands for the cores' program.
+pub(crate) const PDI: &[u8] = b"a program that no core runs";
+/// Bytes of the result.
+pub(crate) const RESULT_BYTES: u64 = 2048 * 4;
+
+/// Returns the stream with its proof.
+pub(crate) fn proven() -> &'static ProvenStream {
+    static PROVEN: OnceLock<ProvenStream> = OnceLock::new();
+    PROVEN.get_or_init(|| {
+        let verifier = Verifier::new(contract()).unwrap();
+        ProvenStream::new(&verifier, &generate::stream(KERNEL).unwrap()).unwrap()
+    })
+}
+
+pub(crate) fn contract() -> Contract {
+    generate::contract(KERNEL).unwrap()
+}
+
+/// What the core of the model does: each word of the result depends on all of A, and on W. The
+/// order of the bytes is not that of AMD's kernel, which no test here is about.
+pub(crate) fn product(inputs: &[Vec<u8>]) -> Vec<u8> {
+    let [activations, weights] = inputs else { panic!("two inputs") };
+    let sum: u32 = activations.iter().map(|byte| u32::from(*byte)).sum();
+    let words = RESULT_BYTES as usize / 4;
+    let row = weights.len() / words;
+    let word = |index: usize| {
+        let row = &weights[index * row..(index + 1) * row];
+        row.iter().map(|byte| u32::from(*byte)).sum::<u32>().wrapping_mul(sum) & 0xff_ffff
+    };
+    (0..words).flat_map(|index| word(index).to_le_bytes()).collect()
+}
+
+/// Returns inputs that differ by `seed`: A and W.
+pub(crate) fn inputs(seed: u8) -> [Vec<u8>; 2] {
+    let contract = contract();
+    let bytes = |argument: u32| {
+        let mut buffers = contract.buffers.iter();
+        let buffer = buffers.find(|buffer| buffer.argument == argument).unwrap();
+        let byte =
+            |index: u64| (index as u8).wrapping_mul(31).wrapping_add(seed) ^ (index >> 8) as u8;
+        (0..buffer.bytes).map(byte).collect()
+    };
+    [bytes(1), bytes(2)]
+}
+
+/// Returns a model of a machine whose array knows [`PDI`].
+pub(crate) fn model(machine: Machine) -> ModelSys {
+    let cores = Cores::new().with(PDI, contract(), Box::new(product)).unwrap();
+    ModelSys::new(machine, Box::new(cores))
+}
+
+/// A device with a context, a program and inputs.
+pub(crate) struct Bench<S: Sys> {
+    // Dropped in this order.
+    pub(crate) context: Context<S>,
+    pub(crate) program: Program<S>,
+    pub(crate) inputs: [DeviceBuffer<S>; 2],
+    pub(crate) device: Device<S>,
+}
+
+impl<S: Sys> Bench<S> {
+    pub(crate) fn new(sys: S, seed: u8) -> Result<Self, DriverError> {
+        let device = Device::open(sys, DEVICE_PATH)?;
+        let context = Context::new(&device, contract().columns, PDI)?;
+        let program = Program::new(&device, proven())?;
+        let [activations, weights] = inputs(seed);
+        let inputs = [upload(&device, &activations)?, upload(&device, &weights)?];
+        Ok(Self { context, program, inputs, device })
+    }
+
+    /// Runs `count` commands.
+    pub(crate) fn run(&mut self, count: usize) -> Result<Vec<Executed<S>>, DriverError> {
+        let mut runs = Vec::new();
+        for _ in 0..count {
+            let result = self.device.buffer(RESULT_BYTES)?.poison()?;
+            let inputs = vec![(1, &self.inputs[0]), (2, &self.inputs[1])];
+            runs.push(Run { program: &self.program, inputs, result });
+        }
+        self.context.execute(runs)
+    }
+}
+
+pub(crate) fn upload<S: Sys>(
+    device: &Device<S>,
+    bytes: &[u8],
+) -> Result<DeviceBuffer<S>, DriverError> {
+    let mut buffer = device.buffer(bytes.len() as u64)?;
+    buffer.write(0, bytes)?;
+    buffer.to_device()
+}
+
+pub(crate) fn bytes_of_result<S: Sys>(executed: &Executed<S>) -> Vec<u8> {
+    let mut bytes = vec![0; RESULT_BYTES as usize];
+    executed.result().read(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// Calls an ioctl by hand, with what one field points to.
+pub(crate) fn call<T: Pod>(
+    sys: &dyn Sys,
+    file: File,
+    number: u32,
+    mut argument: T,
+    pointed: Option<(usize, &mut [u8])>,
+) -> Result<T, Errno> {
+    let mut pointed: Vec<Pointed<'_>> =
+        pointed.into_iter().map(|(field, bytes)| Pointed { field, bytes }).collect();
+    sys.ioctl(file, number, bytes_of_mut(&mut argument), &mut pointed)?;
+    Ok(argument)
+}
+
+/// A system that a test can change in one place.
+pub(crate) struct Changed<F> {
+    pub(crate) model: ModelSys,
+    pub(crate) ioctl: Arc<F>,
+}
+
+impl<F> Sys for Changed<F>
+where
+    F: Fn(&ModelSys, File, u32, &mut [u8], &mut [Pointed<'_>]) -> Result<(), Errno> + Send + Sync,
+{
+    fn process(&self) -> &trine_npu::sys::Process {
+        self.model.process()
+    }
+    fn process_id(&self) -> i64 {
+        self.model.process_id()
+    }
+    fn read_text(&self, path: &str) -> Result<String, Errno> {
+        self.model.read_text(path)
+    }
+    fn open(&self, path: &str) -> Result<File, Errno> {
+        self.model.open(path)
+    }
+    fn close(&self, file: File) {
+        self.model.close(file);
+    }
+    fn ioctl(
+        &self,
+        file: File,
+        number: u32,
+        argument: &mut [u8],
+        pointed: &mut [Pointed<'_>],
+    ) -> Result<(), Errno> {
+        (self.ioctl)(&self.model, file, number, argument, pointed)
+    }
+    fn map(&self, file: File, offset: u64, bytes: u64, alignment: u64) -> Result<u64, Errno> {
+        self.model.map(file, offset, bytes, alignment)
+    }
+    fn unmap(&self, address: u64) {
+        self.model.unmap(address);
+    }
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+        self.model.read(address, bytes)
+    }
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
+        self.model.write(address, bytes)
+    }
+    fn flush(&self, address: u64, bytes: u64) -> Result<(), Errno> {
+        self.model.flush(address, bytes)
+    }
+    fn now(&self) -> std::time::Duration {
+        self.model.now()
+    }
+}

@@ -1,0 +1,156 @@
+//! What works, and what is refused before the device is asked.
+
+use std::time::Duration;
+
+use trine_npu::driver::{
+    Context, DEVICE_PATH, Device, DriverError, Program, ProvenStream, Run, Unproven,
+};
+use trine_npu::generate;
+use trine_npu::sys::model::{AddressMode, Fault, Machine};
+use trine_npu::sys::{Errno, Sys};
+use trine_npu::verify::Verifier;
+
+use crate::support::{
+    Bench, PDI, RESULT_BYTES, bytes_of_result, contract, inputs, model, product, upload,
+};
+
+#[test]
+fn results_are_those_of_the_core_in_both_address_modes() {
+    for addresses in [AddressMode::Process, AddressMode::Device] {
+        for protocol_minor in [7, 8] {
+            let sys = model(Machine { addresses, protocol_minor, ..Machine::default() });
+            let mut bench = Bench::new(sys.clone(), 5).unwrap();
+            let executed = bench.run(1).unwrap();
+            assert_eq!(bytes_of_result(&executed[0]), product(&inputs(5)));
+            assert_eq!(sys.refused_accesses(), 0);
+        }
+    }
+}
+
+#[test]
+fn more_commands_than_fit_in_flight_are_all_done() {
+    let sys = model(Machine::default());
+    let mut bench = Bench::new(sys.clone(), 1).unwrap();
+    let start = sys.now();
+    assert_eq!(bench.run(11).unwrap().len(), 11);
+    assert_eq!(sys.now() - start, 11 * Duration::from_millis(2));
+    assert!(bench.run(0).unwrap().is_empty());
+    assert_eq!(bench.run(3).unwrap().len(), 3);
+}
+
+#[test]
+fn the_device_tells_its_firmware_and_driver() {
+    let sys = model(Machine { driver_minor: 6, ..Machine::default() });
+    let device = Device::open(sys, DEVICE_PATH).unwrap();
+    let firmware = device.firmware().unwrap();
+    assert_eq!((firmware.major, firmware.minor, firmware.build), (1, 5, 391));
+    assert_eq!(device.driver_minor(), 6);
+}
+
+#[test]
+fn another_device_or_driver_is_refused() {
+    let open = |machine| Device::open(model(machine), DEVICE_PATH).unwrap_err();
+    let error = open(Machine { device: "0x17f0", ..Machine::default() });
+    assert!(matches!(error, DriverError::WrongDevice { .. }), "{error}");
+    let error = open(Machine { driver: "ivpu", ..Machine::default() });
+    assert!(error.to_string().contains("ivpu 0.0"), "{error}");
+    let error = Device::open(model(Machine::default()), "/dev/accel/accel7").unwrap_err();
+    assert!(error.to_string().contains("amdxdna"), "{error}");
+}
+
+#[test]
+fn too_little_lockable_memory_is_said() {
+    let machine = Machine { lockable_bytes: 8 << 20, ..Machine::default() };
+    let error = Device::open(model(machine), DEVICE_PATH).unwrap_err();
+    assert_eq!(error, DriverError::Heap { errno: Errno::EAGAIN });
+    assert!(error.to_string().contains("ulimit -l"), "{error}");
+}
+
+#[test]
+fn a_second_context_is_refused() {
+    let sys = model(Machine::default());
+    let bench = Bench::new(sys.clone(), 0).unwrap();
+    let error = Context::new(&bench.device, contract().columns, PDI).unwrap_err();
+    assert_eq!(error, DriverError::ContextTaken);
+    // The refusal has not freed the place.
+    let error = Context::new(&bench.device, contract().columns, PDI).unwrap_err();
+    assert_eq!(error, DriverError::ContextTaken);
+    drop(bench);
+    Bench::new(sys, 0).unwrap().run(1).unwrap();
+}
+
+#[test]
+fn a_context_that_another_program_has_is_explained() {
+    let sys = model(Machine { contexts_max: 0, ..Machine::default() });
+    let device = Device::open(sys.clone(), DEVICE_PATH).unwrap();
+    for _ in 0..2 {
+        let error = Context::new(&device, contract().columns, PDI).unwrap_err();
+        assert_eq!(error, DriverError::ContextRefused { errno: Errno::EINVAL });
+        assert!(error.to_string().contains("one at a time"), "{error}");
+    }
+}
+
+#[test]
+fn buffers_that_do_not_fit_the_contract_are_refused() {
+    let sys = model(Machine::default());
+    let mut bench = Bench::new(sys, 0).unwrap();
+    let small = upload(&bench.device, &[0; 64]).unwrap();
+    let [a, w] = &bench.inputs;
+    let cases = [
+        (vec![(1, &small), (2, w)], RESULT_BYTES, "A has 64 bytes"),
+        (vec![(1, a)], RESULT_BYTES, "W is to be given once"),
+        (vec![(1, a), (2, w), (2, w)], RESULT_BYTES, "W is to be given once"),
+        (vec![(1, a), (2, w), (3, w)], RESULT_BYTES, "3 inputs"),
+        (vec![(1, a), (2, w)], RESULT_BYTES - 4, "C has 8188 bytes"),
+    ];
+    for (inputs, bytes, expected) in cases {
+        let result = bench.device.buffer(bytes).unwrap().poison().unwrap();
+        let run = Run { program: &bench.program, inputs, result };
+        let error = bench.context.execute(vec![run]).unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    bench.run(1).unwrap();
+}
+
+#[test]
+fn a_program_for_other_columns_is_refused() {
+    let device = Device::open(model(Machine::default()), DEVICE_PATH).unwrap();
+    let mut context = Context::new(&device, 1, PDI).unwrap();
+    let program = Program::new(&device, crate::support::proven()).unwrap();
+    let result = device.buffer(RESULT_BYTES).unwrap().poison().unwrap();
+    let run = Run { program: &program, inputs: Vec::new(), result };
+    let error = context.execute(vec![run]).unwrap_err();
+    assert!(error.to_string().contains("columns"), "{error}");
+}
+
+#[test]
+fn a_stream_without_a_whole_proof_cannot_be_submitted() {
+    let stream = generate::stream(crate::support::KERNEL).unwrap();
+    let memory_only = trine_npu::contract::Contract { kernel: None, ..contract() };
+    let verifier = Verifier::new(memory_only).unwrap();
+    assert!(matches!(ProvenStream::new(&verifier, &stream), Err(Unproven::MemoryOnly)));
+    let mut shorter = stream;
+    shorter.operations.pop();
+    let verifier = Verifier::new(contract()).unwrap();
+    assert!(matches!(ProvenStream::new(&verifier, &shorter), Err(Unproven::Refused(_))));
+}
+
+#[test]
+fn a_buffer_is_exported_where_the_kernel_can() {
+    let sys = model(Machine::default());
+    let device = Device::open(sys.clone(), DEVICE_PATH).unwrap();
+    let exports = device.exports().unwrap().unwrap();
+    let buffer = device.buffer(4096).unwrap().to_device().unwrap();
+    let shared = buffer.export(&exports).unwrap();
+    assert_eq!(sys.held().exports, 1);
+    drop(shared);
+    assert_eq!(sys.held().exports, 0);
+}
+
+#[test]
+fn a_slow_command_within_the_watchdog_is_fine() {
+    let sys = model(Machine::default());
+    sys.inject([Fault::Takes(Duration::from_millis(900)); 4]);
+    // Each has its own time, though they wait for one another.
+    assert_eq!(Bench::new(sys, 0).unwrap().run(4).unwrap().len(), 4);
+}
