@@ -112,6 +112,7 @@ fn run(mut cli: Cli) -> Result<()> {
         Command::Rm(args) => commands::store::remove(args),
         Command::Show(args) => commands::show::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
+        Command::Npu(args) => commands::npu::run(args),
         Command::Logits(args) => commands::logits::run(args, verbose),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args),

@@ -10,6 +10,7 @@ mod documents;
 mod draft;
 mod explain;
 mod models;
+mod npu;
 mod placement;
 mod serve;
 mod servers;
@@ -23,6 +24,7 @@ pub(crate) use models::{
     CopyArgs, CreateArgs, FetchArgs, ListArgs, PresetArgs, PullArgs, RemoveArgs, SearchArgs,
     ShowArgs,
 };
+pub(crate) use npu::{NpuArgs, NpuCommand, NpuInspectArgs, NpuVerifyArgs};
 use placement::MODEL_HELP;
 pub(crate) use placement::Placement;
 pub(crate) use serve::ServeArgs;
@@ -114,6 +116,9 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Write a model's logits for a list of token ids
     Logits(LogitsArgs),
+    /// Inspect and verify files for AMD's XDNA1 NPU (never run on silicon)
+    #[command(after_long_help = npu::DETAILS, after_help = npu::SHORT)]
+    Npu(NpuArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Print the manual page of the program or of a command
@@ -145,6 +150,7 @@ impl Command {
             Command::Rm(_) => ("rm", None),
             Command::Show(_) => ("show", None),
             Command::Doctor(_) => ("doctor", None),
+            Command::Npu(_) => ("npu", None),
             Command::Completions(_) => ("completions", None),
             Command::Man(_) => ("man", None),
         }

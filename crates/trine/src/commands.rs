@@ -15,6 +15,7 @@ mod explain_drafts;
 mod finding;
 pub(crate) mod logits;
 pub(crate) mod man;
+pub(crate) mod npu;
 pub(crate) mod plan;
 pub(crate) mod quantize;
 pub(crate) mod quantize_metadata;

@@ -32,10 +32,13 @@ fn help_texts() {
         "show",
         "doctor",
         "logits",
+        "npu",
+        "npu inspect",
+        "npu verify",
         "completions",
         "man",
     ] {
-        let name = if command.is_empty() { "trine" } else { command };
+        let name = if command.is_empty() { "trine" } else { command }.replace(' ', "_");
         insta::assert_snapshot!(format!("help_{name}"), help_of(command));
     }
 }

@@ -14,6 +14,7 @@ mod inherited;
 mod logits;
 mod mistakes;
 mod names;
+mod npu;
 mod planning;
 #[cfg(target_os = "linux")]
 mod pty;

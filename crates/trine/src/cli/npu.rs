@@ -1,0 +1,61 @@
+//! `trine npu`: files for AMD's XDNA1 NPU.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+pub(super) const SHORT: &str = "Nothing of this was ever run on silicon.";
+
+pub(super) const DETAILS: &str = "\
+For AMD's XDNA1 NPUs (Phoenix, Hawk Point). No model runs on one with trine, and nothing of this was
+ever run on silicon: the formats and the rules come from the published driver and files.";
+
+/// `trine npu`
+#[derive(Debug, Args)]
+pub(crate) struct NpuArgs {
+    #[command(subcommand)]
+    pub(crate) command: NpuCommand,
+}
+
+/// What can be done with files for an NPU.
+#[derive(Debug, Subcommand)]
+pub(crate) enum NpuCommand {
+    /// Show what is in an xclbin, a PDI or a transaction stream
+    Inspect(NpuInspectArgs),
+    /// Prove that transaction streams are safe to submit, or say what is wrong with them
+    #[command(after_long_help = VERIFY_DETAILS)]
+    Verify(NpuVerifyArgs),
+}
+
+const VERIFY_DETAILS: &str = "\
+A pack is a folder with manifest.toml, an xclbin and streams; the hashes of all files are compared. A
+single stream needs a kernel, which says what it is to do: --kernel a8w8acc32_8_2048_2048, or the
+name of the file.
+
+A stream of a kernel that trine knows is proven as a whole: its accesses to memory, and that its part
+inside of the array is the published one. Of another stream only the accesses to memory are proven;
+whether the array stops is not known.";
+
+/// `trine npu inspect`
+#[derive(Debug, Args)]
+pub(crate) struct NpuInspectArgs {
+    /// The file
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// List all operations of a stream
+    #[arg(long)]
+    pub(crate) operations: bool,
+}
+
+/// `trine npu verify`
+#[derive(Debug, Args)]
+pub(crate) struct NpuVerifyArgs {
+    /// A pack's folder, or a stream
+    #[arg(value_name = "PATH")]
+    pub(crate) path: PathBuf,
+
+    /// The kernel and shape of a single stream [default: the name of the file]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) kernel: Option<String>,
+}
