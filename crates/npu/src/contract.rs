@@ -15,6 +15,9 @@ pub const APERTURE: u64 = 0x8000_0000;
 /// The largest buffer of a contract.
 pub const BUFFER_BYTES_MAX: u64 = 4 << 30;
 
+/// Bytes of the longest name of a buffer.
+const NAME_BYTES_MAX: usize = 32;
+
 /// How a stream is to use its partition and its buffers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contract {
@@ -88,6 +91,13 @@ impl Contract {
             if *argument as usize >= self.slots {
                 let slots = self.slots;
                 return Err(format!("buffer {name} is argument {argument} of {slots}"));
+            }
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+            if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_plain) {
+                return Err(format!(
+                    "buffer name {:?}, expected up to {NAME_BYTES_MAX} letters, digits and '_'",
+                    name.chars().take(NAME_BYTES_MAX).collect::<String>()
+                ));
             }
             if self.buffers[..index].iter().any(|other| other.argument == *argument) {
                 return Err(format!("argument {argument} is there twice"));

@@ -57,7 +57,7 @@ struct Slot {
     written: u8,
     /// Argument and byte offset.
     patch: Option<(u32, u64)>,
-    /// How often it ran since it was written.
+    /// How often it ran since its iteration was written.
     ran: u32,
 }
 
@@ -68,6 +68,8 @@ struct Pending {
     descriptors: u16,
     /// A bit for each lock that the task acquires or adds to.
     locks: u16,
+    /// A bit for each lock that the task acquires.
+    acquires: u16,
     /// How much the task adds to each lock.
     releases: [u32; SHIM_LOCKS],
     /// The lock that its last descriptor releases, if it adds to it.
@@ -78,6 +80,18 @@ const fn side(direction: Direction) -> usize {
     match direction {
         Direction::ToMemory => 0,
         Direction::FromMemory => 1,
+    }
+}
+
+/// The word of a descriptor that holds its iteration, and the array's count of it.
+const ITERATION_WORD: usize = 6;
+
+/// Takes note that tasks have ended: locks that they raised are not what the stream has set.
+fn settle(locks: &mut [Option<u32>; SHIM_LOCKS], tasks: impl Iterator<Item = Pending>) {
+    for task in tasks {
+        for (lock, _) in locks.iter_mut().zip(task.releases).filter(|(_, count)| *count > 0) {
+            *lock = None;
+        }
     }
 }
 
@@ -111,7 +125,11 @@ impl Shim {
         }
         // New address words are those of the file again.
         slot.patch = None;
-        slot.ran = 0;
+        // The array counts in the word of the iteration, and goes on where that is not written.
+        let end = usize::from(first) + words.len();
+        if (usize::from(first)..end).contains(&ITERATION_WORD) {
+            slot.ran = 0;
+        }
         Ok(())
     }
 
@@ -124,7 +142,13 @@ impl Shim {
         offset: u64,
     ) -> Result<(), Problem> {
         self.check_free(column, index)?;
-        self.slot(column, index).patch = Some((argument, offset));
+        let slot = self.slot(column, index);
+        // Whether the firmware adds to the words that are there is not known.
+        if slot.patch.is_some() {
+            let problem = format!("descriptor {index} is patched twice");
+            return Err(Problem::new(problem, "Write it again before its next patch"));
+        }
+        slot.patch = Some((argument, offset));
         Ok(())
     }
 
@@ -205,6 +229,15 @@ impl Shim {
         check_fields(&descriptor, offset).map_err(|(found, remedy)| problem(&found, remedy))?;
         check_locks(descriptor.locks, &place.locks)
             .map_err(|found| problem(&found, "Set its locks in the stream"))?;
+        let raised = |task: &Pending, lock: u8| task.releases[usize::from(lock)] > 0;
+        let acquired = |task: &Pending, lock: u8| task.acquires >> lock & 1 == 1;
+        let locks = descriptor.locks;
+        let others = || place.pending.iter().flatten().flatten().chain(std::iter::once(&*pending));
+        if locks.acquires && others().any(|task| raised(task, locks.acquire_lock))
+            || locks.release_value > 0 && others().any(|task| acquired(task, locks.release_lock))
+        {
+            return Err(problem("whose lock one task waits for and another raises", REBUILD));
+        }
         let iteration = descriptor.iteration;
         let shift = if iteration.wrap == 0 {
             0
@@ -213,8 +246,8 @@ impl Shim {
         };
         slot.ran += 1;
         pending.descriptors |= 1 << index;
-        let locks = descriptor.locks;
         pending.locks |= u16::from(locks.acquires) << locks.acquire_lock;
+        pending.acquires |= u16::from(locks.acquires) << locks.acquire_lock;
         pending.last_release = None;
         if locks.release_value > 0 {
             pending.locks |= 1 << locks.release_lock;
@@ -239,7 +272,7 @@ impl Shim {
             let problem = "the stream waits for a channel whose token it does not take";
             return Err(Problem::new(problem, "Wait for the token"));
         }
-        queue.clear();
+        settle(&mut place.locks, queue.drain(..));
         Ok(())
     }
 
@@ -251,7 +284,7 @@ impl Shim {
             let problem = "the stream waits for a token that no task sends";
             return Err(Problem::new(problem, "Ask for a token in the task"));
         };
-        queue.drain(..=first);
+        settle(&mut place.locks, queue.drain(..=first));
         Ok(())
     }
 
@@ -262,13 +295,13 @@ impl Shim {
         let all: u32 = place.pending.iter().flatten().flatten().map(releases).sum();
         let is_last = |tasks: &&mut VecDeque<Pending>| {
             tasks.back().is_some_and(|task| task.last_release == Some(lock))
+                && tasks.iter().all(|task| !task.token)
         };
         let mut queues = place.pending.iter_mut().flatten();
         let queue = queues.find(is_last);
         match queue {
             Some(queue) if all == 1 && place.locks[usize::from(lock)] == Some(0) => {
-                queue.clear();
-                place.locks[usize::from(lock)] = None;
+                settle(&mut place.locks, queue.drain(..));
                 Ok(())
             }
             _ => {

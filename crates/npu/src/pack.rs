@@ -53,6 +53,10 @@ use crate::{FormatError, sha256};
 pub const MANIFEST: &str = "manifest.toml";
 /// The largest manifest that is read.
 const MANIFEST_BYTES_MAX: usize = 1 << 20;
+/// The most bytes of a pack's streams together. AMD's 52 have 2 MB.
+const STREAMS_BYTES_MAX: usize = 32 << 20;
+/// The longest part of a parser's message that is told.
+const TOLD_MAX: usize = 300;
 /// The device that packs are for: XDNA1.
 pub const DEVICE: &str = "npu1";
 /// The manifest's format.
@@ -184,7 +188,12 @@ impl Manifest {
     /// Returns an error if the text is no manifest, or names what trine does not know.
     pub fn parse(file: &str, text: &str) -> Result<Self, PackError> {
         let wrong = |problem: String| PackError::Manifest { file: file.to_owned(), problem };
-        let manifest: Self = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        let manifest: Self = toml::from_str(text).map_err(|error| {
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
+            let told: String = error.message().chars().take(TOLD_MAX).collect();
+            wrong(format!("line {line}: {told}"))
+        })?;
         manifest.check().map_err(wrong)?;
         Ok(manifest)
     }
@@ -265,8 +274,12 @@ impl Pack {
         let bytes = read_hashed(folder, file, sha256, XCLBIN_BYTES_MAX)?;
         let xclbin = Xclbin::parse(&bytes).map_err(|source| broken(file, source))?;
         let mut streams = Vec::new();
+        let mut left = STREAMS_BYTES_MAX;
         for entry in &manifest.stream {
             let bytes = read_hashed(folder, &entry.file, &entry.sha256, STREAM_BYTES_MAX)?;
+            left = left.checked_sub(bytes.len()).ok_or_else(|| {
+                wrong(format!("streams of more than {STREAMS_BYTES_MAX} bytes; make several packs"))
+            })?;
             let stream = Stream::parse(&bytes).map_err(|source| broken(&entry.file, source))?;
             check_kernel(&manifest, entry, &xclbin).map_err(wrong)?;
             let verifier = Verifier::new(manifest.contract(entry))

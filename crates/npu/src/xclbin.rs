@@ -26,6 +26,9 @@ const AIE_PARTITION: u32 = 32;
 /// Published files have 12.
 const SECTIONS_MAX: u32 = 256;
 const PARTITION_BYTES: usize = 184;
+/// The most PDIs of a partition, and groups of a PDI, that are read: they may lie over one another.
+const PDIS_MAX: usize = 16;
+const GROUPS_MAX: usize = 64;
 const PDI_BYTES: usize = 96;
 const GROUP_BYTES: usize = 96;
 const UNIT_BYTES: usize = 80;
@@ -220,6 +223,10 @@ fn partition(section: Bytes<'_>, start: usize) -> Result<Partition, FormatError>
         .map(|at| section.u16(offset + 2 * at, "a start column"))
         .collect::<Result<_, _>>();
     let (count, offset) = list(0x78, PDI_BYTES, "the list of PDIs")?;
+    if count > PDIS_MAX {
+        let problem = format!("{count} PDIs, at most {PDIS_MAX} are read");
+        return Err(section.error(0x78, problem));
+    }
     let pdis = (0..count).map(|at| pdi_image(section, start, offset + at * PDI_BYTES));
     Ok(Partition {
         operations_per_cycle: section.u32(8, "the operations of a cycle")?,
@@ -238,6 +245,10 @@ fn pdi_image(section: Bytes<'_>, start: usize, offset: usize) -> Result<PdiImage
     let count = entry.u32(24, "a PDI's groups")? as usize;
     let groups = entry.u32(28, "a PDI's groups")? as usize;
     section.slice(groups, count.saturating_mul(GROUP_BYTES), "a PDI's groups")?;
+    if count > GROUPS_MAX {
+        let problem = format!("{count} groups of a PDI, at most {GROUPS_MAX} are read");
+        return Err(section.error(offset + 24, problem));
+    }
     let ids = (0..count).map(|at| section.u64(groups + at * GROUP_BYTES + 8, "a PDI's number"));
     Ok(PdiImage {
         uuid: Uuid(entry.array(0, "a PDI's identity")?),

@@ -6,7 +6,7 @@
 //! Without a watch Ctrl-C ends the program at once.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use crate::failure::Interrupted;
 use crate::{output, screen};
@@ -16,6 +16,8 @@ static WATCHES: AtomicUsize = AtomicUsize::new(0);
 static PRESSED: AtomicUsize = AtomicUsize::new(0);
 /// Whether Ctrl-C was pressed. Long work polls this flag.
 static RAISED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+/// What Ctrl-C does besides raising the flag.
+static HOOK: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 /// Whether the end of the program would lose a conversation.
 static UNSAVED: AtomicBool = AtomicBool::new(false);
 
@@ -36,6 +38,9 @@ pub(crate) fn install() {
             screen::exit(EXIT_CODE);
         }
         RAISED.store(true, Ordering::SeqCst);
+        if let Some(hook) = HOOK.get() {
+            hook();
+        }
         match PRESSED.fetch_add(1, Ordering::SeqCst) {
             0 => {}
             1 if UNSAVED.load(Ordering::SeqCst) => output::note(UNSAVED_NOTE),
@@ -45,6 +50,13 @@ pub(crate) fn install() {
     if let Err(error) = installed {
         tracing::debug!(%error, "Ctrl-C is not handled");
     }
+}
+
+/// Calls `hook` at each Ctrl-C from now on while a [`Watch`] lives. The handler runs some time
+/// after the signal, so one that came before a watch may find it there. Only the first hook counts.
+pub(crate) fn call(hook: impl Fn() + Send + Sync + 'static) {
+    // A program has one piece of work that does not poll the flag.
+    let _ = HOOK.set(Box::new(hook));
 }
 
 /// Sets whether the end of the program would lose a conversation.

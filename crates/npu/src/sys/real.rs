@@ -172,13 +172,10 @@ impl Sys for RealSys {
         let error = last_error();
         let end = address + length;
         let is_mapped = mapped != libc::MAP_FAILED;
-        let parts = if is_mapped {
-            [(start as usize, address), (end, start as usize + reserved)]
-        } else {
-            [(start as usize, start as usize + reserved), (0, 0)]
-        };
+        // Where mapping has failed, the range may be another thread's by now: it is left alone.
+        let parts = [(start as usize, address), (end, start as usize + reserved)];
         for (from, to) in parts.into_iter().filter(|(from, to)| from < to) {
-            // SAFETY: these pages are in the reservation and outside of the mapping.
+            // SAFETY: these pages are in the reservation, and the call above did not touch them.
             unsafe { libc::munmap(from as *mut libc::c_void, to - from) };
         }
         if !is_mapped {

@@ -260,6 +260,86 @@ fn a_lock_or_a_token_can_end_a_stream() {
     refused(WAIT, 1, vec![poll], "is not what ends exactly one channel's work");
 }
 
+/// What ended before must not stand for what is still running.
+#[test]
+fn ends_of_earlier_tasks_end_no_later_ones() {
+    let raising = |words| {
+        let mut descriptor = ShimDescriptor::linear(words, 0);
+        descriptor.locks = Locks { release_lock: 2, release_value: 1, ..Locks::default() };
+        descriptor
+    };
+    let poll =
+        Action::MaskPoll { address: shim(0x4_0a04), value: 1, mask: 1, form: MaskForm::Long };
+    let set = Action::Write { address: shim(0x1_4020), value: 0 };
+    let halves = |between: Vec<Action>, token: bool, end: Action| {
+        let mut actions = actions();
+        actions.truncate(WRITE_DESCRIPTOR);
+        actions.extend([set.clone(), describe(2, &raising(32)), patch(2, 0, 0)]);
+        actions.extend([describe(3, &raising(32)), patch(3, 0, BYTES / 2)]);
+        actions.push(start(WRITE, 2, 1, token));
+        actions.extend(between);
+        actions.extend([start(WRITE, 3, 1, token), end]);
+        verify(actions)
+    };
+    let refusal = halves(vec![wait(WRITE)], false, poll.clone()).unwrap_err();
+    assert!(refusal.contains("adds 1 to lock 2"), "{refusal}");
+    assert_eq!(halves(vec![wait(WRITE), set.clone()], false, poll.clone()), Ok(Scope::Memory));
+    let sync = Action::Sync { place: 0, extent: 1 << 8 | 1 << 16 };
+    let refusal = halves(vec![poll], true, sync).unwrap_err();
+    assert!(refusal.contains("is not what ends"), "{refusal}");
+}
+
+#[test]
+fn a_lock_is_not_raised_where_a_task_waits_for_it() {
+    let locks = |acquires, release_value| Locks {
+        acquires,
+        acquire_lock: if acquires { 3 } else { 0 },
+        release_lock: if release_value > 0 { 3 } else { 0 },
+        release_value,
+        ..Locks::default()
+    };
+    let with = |locks| {
+        let mut descriptor = ShimDescriptor::linear(64, 0);
+        descriptor.locks = locks;
+        descriptor
+    };
+    let (waiting, raising) = (with(locks(true, 0)), with(locks(false, 1)));
+    for (first, second) in [(&raising, &waiting), (&waiting, &raising)] {
+        let mut actions = actions();
+        actions[READ_DESCRIPTOR] = describe(0, first);
+        actions[3] = describe(1, second);
+        actions.insert(0, Action::Write { address: shim(0x1_4030), value: 0 });
+        let refusal = verify(actions).unwrap_err();
+        assert!(refusal.contains("one task waits for and another raises"), "{refusal}");
+    }
+}
+
+/// The array counts iterations in a word of the descriptor, which other writes leave as it is.
+#[test]
+fn iterations_go_on_until_their_word_is_written() {
+    let mut descriptor = ShimDescriptor::linear(32, 0);
+    descriptor.iteration = Dimension { step: 32, wrap: 2 };
+    let words = descriptor.encode();
+    let again = |word: u32| Action::Write {
+        address: shim(descriptor_offset(TileKind::Shim, 2) + 4 * word),
+        value: words[word as usize],
+    };
+    let halves = |written: Vec<Action>, offset| {
+        let mut actions = actions();
+        actions.truncate(WRITE_DESCRIPTOR);
+        actions.extend([describe(2, &descriptor), patch(2, 0, 0)]);
+        actions.extend([start(WRITE, 2, 1, false), wait(WRITE)]);
+        actions.extend(written);
+        actions.extend([patch(2, 0, offset), start(WRITE, 2, 1, false), wait(WRITE)]);
+        verify(actions)
+    };
+    assert!(halves(vec![again(0)], BYTES / 2).is_err(), "it runs beyond the end of C");
+    assert_eq!(halves(vec![again(0)], 0), Ok(Scope::Memory));
+    assert_eq!(halves(vec![again(6)], BYTES / 2), Ok(Scope::Memory));
+    let refusal = halves(vec![], 0).unwrap_err();
+    assert!(refusal.contains("patched twice"), "{refusal}");
+}
+
 #[test]
 fn queues_hold_four_tasks_and_shim_descriptors_are_sixteen() {
     let full = vec![start(READ, 1, 1, false); 4];
@@ -344,7 +424,7 @@ fn headers_for_other_devices_are_refused() {
 
 #[test]
 fn contracts_that_no_command_can_have_are_errors() {
-    let changes: [Change<Contract>; 10] = [
+    let changes: [Change<Contract>; 12] = [
         ("columns 0 to 4", |contract| contract.columns = 5),
         ("columns 0 to 4", |contract| contract.columns = u8::MAX),
         ("columns 0 to 4", |contract| contract.start_column = u8::MAX),
@@ -352,6 +432,8 @@ fn contracts_that_no_command_can_have_are_errors() {
         ("no buffers", |contract| contract.buffers.clear()),
         ("argument 7 of 7", |contract| contract.buffers[2].argument = 7),
         ("argument 0 is there twice", |contract| contract.buffers[2].argument = 0),
+        ("letters, digits and '_'", |contract| contract.buffers[0].name = "C\u{1b}[31m".to_owned()),
+        ("up to 32 letters", |contract| contract.buffers[0].name = "C".repeat(33)),
         ("250 bytes", |contract| contract.buffers[0].bytes = 250),
         ("no column or never", |contract| {
             contract.buffers[1].access = Access::ReadByEach { columns: 5, times: 1 };

@@ -98,7 +98,7 @@ pub(super) fn parse_context(text: &str) -> Result<usize, String> {
 }
 
 pub(super) fn parse_drafts(text: &str) -> Result<usize, String> {
-    whole(0..=64)(text)
+    whole(0..=trine_engine::GUESSES_MAX)(text)
 }
 
 /// Parses how many guesses a step of an engine verifies for each sequence.

@@ -6,15 +6,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde::Serialize;
 use trine_backend::{
     BackendError, Batch, Facts, InFlight, Memory, Pages, Program, Results, TopLogit,
 };
 use trine_engine::{Ask, Drafter};
-use trine_text::{MAX_TEXT_BYTES, Specials};
+use trine_text::Specials;
 
 use super::bench_runs::Run;
+use super::eval::read_text;
 use crate::model_source::Source;
 use crate::output;
 use crate::vocabulary::tokenizer;
@@ -37,14 +38,7 @@ pub(super) struct Text {
 pub(super) fn text(source: &Source, path: Option<&Path>) -> Result<Text> {
     let text = match path {
         None => include_str!("../../../../assets/heldout.txt").to_owned(),
-        Some(path) => {
-            let fail = || format!("cannot read the text of {}; check the path", path.display());
-            let bytes = std::fs::metadata(path).with_context(fail)?.len();
-            if bytes > MAX_TEXT_BYTES as u64 {
-                bail!("{} has {bytes} bytes; at most {MAX_TEXT_BYTES} are read", path.display());
-            }
-            std::fs::read_to_string(path).with_context(fail)?
-        }
+        Some(path) => read_text(path)?,
     };
     let tokenizer = tokenizer(&source.open_checkpoint()?)?;
     let ids = tokenizer.encode(&text, Specials::AsText)?;

@@ -168,7 +168,11 @@ pub(crate) fn run(args: EvalArgs, verbose: bool) -> Result<()> {
     if args.json { output::json(&report) } else { output::line(describe(&report)) }
 }
 
-fn read_text(path: &Path) -> Result<String> {
+/// Reads a text of bounded length.
+///
+/// # Errors
+/// Returns an error if it cannot be read, is too long, or is no text.
+pub(super) fn read_text(path: &Path) -> Result<String> {
     let fail = || format!("cannot read {}; check the path and its permissions", path.display());
     let file = std::fs::File::open(path).with_context(fail)?;
     // The size that the system reports is not used, because pipes and devices have none.
@@ -176,7 +180,7 @@ fn read_text(path: &Path) -> Result<String> {
     file.take(MAX_TEXT_BYTES as u64 + 1).read_to_end(&mut bytes).with_context(fail)?;
     if bytes.len() > MAX_TEXT_BYTES {
         bail!(
-            "{} has more than the {MAX_TEXT_BYTES} bytes that can be judged; give a part of it",
+            "{} has more than the {MAX_TEXT_BYTES} bytes that are read; give a part of it",
             path.display()
         );
     }

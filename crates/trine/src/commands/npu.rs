@@ -121,11 +121,11 @@ fn describe_stream(stream: &Stream, lists: bool, lines: &mut Vec<String>) {
     lines.push(format!(
         "stream      generation {generation}, {rows} rows, {columns} columns, {operations} operations, {bytes} bytes"
     ));
-    let canonical = trine_npu::sha256(&stream.canonical().to_bytes());
-    lines.push(format!("canonical   {canonical}"));
+    let canonical = stream.canonical();
+    lines.push(format!("canonical   {}", trine_npu::sha256(&canonical.to_bytes())));
     let known = Kernel::all()
         .into_iter()
-        .find(|kernel| generate::stream(*kernel).is_ok_and(|known| known == stream.canonical()));
+        .find(|kernel| generate::stream(*kernel).is_ok_and(|known| known == canonical));
     let known = known.map_or("of no kernel that trine generates".to_owned(), |kernel| {
         format!("the one for {kernel}")
     });
@@ -148,6 +148,11 @@ fn verify(args: &NpuVerifyArgs) -> Result<()> {
     }
     let bytes = read(&args.path)?;
     let shown = args.path.display();
+    if bytes.starts_with(XCLBIN_MAGIC) || bytes.starts_with(PDI_MAGIC) {
+        bail!(
+            "{shown} is a kernel's container; `trine npu inspect` shows it, and what is verified is a stream or a pack's folder"
+        );
+    }
     let stream = Stream::parse(&bytes).with_context(|| format!("{shown}"))?;
     let stem = args.path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let name = args.kernel.clone().or(stem).unwrap_or_default();
@@ -185,7 +190,7 @@ fn verify_pack(folder: &Path) -> Result<()> {
 /// Prints what was proven.
 fn tell(name: &str, proof: &Proof, verifier: &Verifier) -> Result<()> {
     let scope = match proof.scope {
-        Scope::Whole => "proven as a whole",
+        Scope::Whole => "proven as a whole; the programs of the cores are not checked",
         Scope::Memory => "proven for memory only; whether the array stops is not known",
     };
     output::line(format!("{name}: {scope} ({UNTESTED})"))?;

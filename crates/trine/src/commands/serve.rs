@@ -1,7 +1,7 @@
 //! `trine serve`
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
@@ -18,7 +18,7 @@ use crate::cli::{FetchArgs, ServeArgs};
 use crate::draft::Drafting;
 use crate::embedded::Embedded;
 use crate::failure::{message, usage};
-use crate::interrupt::Watch;
+use crate::interrupt::{self, Watch};
 use crate::model_source::{Source, find, hub};
 use crate::options::Settings;
 use crate::session::{Session, Sizes, formats};
@@ -133,18 +133,24 @@ fn quoted(text: &str) -> String {
 }
 
 /// Makes the first signal drain the server and the second end the program.
-fn watch_signals(drain: impl FnOnce() + Send + 'static) -> Result<()> {
-    let first = || {
-        output::remark("finishing the requests in flight; another signal ends at once");
-        drain();
-    };
+fn watch_signals(drain: impl Fn() + Send + Sync + 'static) -> Result<()> {
+    let once = Once::new();
+    let first = Arc::new(move || {
+        once.call_once(|| {
+            output::remark("finishing the requests in flight; another signal ends at once");
+            drain();
+        });
+    });
+    // A Ctrl-C that came before the signals are watched is told by its own handler only.
+    let pressed = Arc::clone(&first);
+    interrupt::call(move || pressed());
     #[cfg(unix)]
     {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-        signals::watch(&[SIGTERM, SIGHUP, SIGINT], |_| first())
+        signals::watch(&[SIGTERM, SIGHUP, SIGINT], move |_| first())
     }
     #[cfg(windows)]
-    signals::watch(first)
+    signals::watch(move || first())
 }
 
 /// Returns the names by which clients ask for models.

@@ -196,7 +196,7 @@ fn hostile_numbers_are_usage_errors_that_name_the_option() {
         "--context",
         "32768",
         "--drafts",
-        "64",
+        "15",
     ];
     let value = trine(&[&["plan", &model, "--json"][..], &most].concat()).ok().json();
     assert!(number(&value["generation"][0], "with_drafts").is_finite());

@@ -404,6 +404,9 @@ fn a_lone_prompt_goes_to_the_embedded_model() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_text_without_end_is_refused() {
-    let error = trine(&["eval", &model(), "/dev/zero"]).fails(1);
-    assert!(error.contains("bytes that can be judged"), "{error}");
+    let recite = ["bench", "demo", "--draft", "ngram", "--text", "/dev/zero", "-p", "0"];
+    for command in [&["eval", &model(), "/dev/zero"][..], &recite] {
+        let error = trine(command).fails(1);
+        assert!(error.contains("bytes that are read"), "{error}");
+    }
 }
