@@ -40,6 +40,17 @@ pub struct Locks {
     pub release_value: i8,
 }
 
+impl Locks {
+    /// A descriptor that handles no locks.
+    pub const UNUSED: Self = Self {
+        acquires: false,
+        acquire_lock: 0,
+        acquire_value: 0,
+        release_lock: 0,
+        release_value: 0,
+    };
+}
+
 /// A descriptor of a shim tile: a pattern of addresses in the machine's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShimDescriptor {
@@ -83,13 +94,7 @@ impl ShimDescriptor {
             valid: true,
             next: None,
             strange: None,
-            locks: Locks {
-                acquires: false,
-                acquire_lock: 0,
-                acquire_value: 0,
-                release_lock: 0,
-                release_value: 0,
-            },
+            locks: Locks::UNUSED,
         }
     }
 
@@ -212,19 +217,7 @@ impl MemoryDescriptor {
     /// A descriptor of `words` consecutive words at `base` that handles no locks.
     #[must_use]
     pub const fn linear(words: u32, base: u32) -> Self {
-        Self {
-            words,
-            base,
-            dimensions: [Dimension::UNUSED; 4],
-            next: None,
-            locks: Locks {
-                acquires: false,
-                acquire_lock: 0,
-                acquire_value: 0,
-                release_lock: 0,
-                release_value: 0,
-            },
-        }
+        Self { words, base, dimensions: [Dimension::UNUSED; 4], next: None, locks: Locks::UNUSED }
     }
 
     /// Returns the words of a valid descriptor without packet, padding or iteration.

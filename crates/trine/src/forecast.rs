@@ -306,7 +306,7 @@ impl Drafts {
 pub(crate) enum Guesser<'a> {
     /// Nothing that takes time: the text so far.
     Text,
-    /// The passes of a draft model of at most so many positions.
+    /// The passes of a draft model, and its longest context in positions.
     Model(Passes<'a>, usize),
 }
 

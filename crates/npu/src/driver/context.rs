@@ -27,7 +27,7 @@ const PACKET_BYTES: u64 = 4096;
 const CORE_ROWS: u32 = 4;
 /// Most operations each cycle, as published kernels give them.
 const OPERATIONS_EACH_CYCLE: u32 = 2048;
-/// Contexts of a machine that there is room for in an answer: the driver has at most 6.
+/// The most contexts that an answer about the machine has room for. The driver has at most 6.
 const CONTEXTS_LISTED: usize = 32;
 
 /// Instructions in the device's memory.

@@ -121,7 +121,7 @@ fn a_processor_that_computes_the_result_is_no_npu() {
                       pointed: &mut [Pointed<'_>]| {
         secretly_on_the_processor(model, &sizes, file, number, argument, pointed)
     };
-    let sys = Changed { model: model(Machine::default()), ioctl: Arc::new(ioctl) };
+    let sys = Changed { ioctl: Arc::new(ioctl), ..Changed::of(model(Machine::default())) };
     let error = Bench::new(sys, 0).unwrap().run(1).map(drop).unwrap_err();
     assert_eq!(error, DriverError::NotCounted { commands: 1, counted: 0 });
 }
@@ -138,7 +138,7 @@ fn a_context_that_is_not_listed_confirms_nothing() {
             }
             Ok(())
         };
-    let sys = Changed { model: model(Machine::default()), ioctl: Arc::new(ioctl) };
+    let sys = Changed { ioctl: Arc::new(ioctl), ..Changed::of(model(Machine::default())) };
     let outcome = Bench::new(sys, 0).unwrap().run(1).map(drop);
     assert_eq!(outcome, Err(DriverError::NoCounter));
 }

@@ -5,72 +5,27 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 use trine_npu::driver::{DriverError, Run};
+use trine_npu::sys::Sys;
 use trine_npu::sys::model::{AddressMode, Fault, Held, Machine, ModelSys};
-use trine_npu::sys::{Errno, File, Pointed, Process, Sys};
 
-use crate::support::{Bench, RESULT_BYTES, bytes_of_result, inputs, model, product, upload};
-
-/// A model on which one flush, or none, does nothing.
-struct LacksFlush {
-    model: ModelSys,
-    flushes: Arc<AtomicUsize>,
-    lacking: usize,
-}
-
-impl Sys for LacksFlush {
-    fn process(&self) -> &Process {
-        self.model.process()
-    }
-    fn process_id(&self) -> i64 {
-        self.model.process_id()
-    }
-    fn read_text(&self, path: &str) -> Result<String, Errno> {
-        self.model.read_text(path)
-    }
-    fn open(&self, path: &str) -> Result<File, Errno> {
-        self.model.open(path)
-    }
-    fn close(&self, file: File) {
-        self.model.close(file);
-    }
-    fn ioctl(
-        &self,
-        file: File,
-        number: u32,
-        argument: &mut [u8],
-        pointed: &mut [Pointed<'_>],
-    ) -> Result<(), Errno> {
-        self.model.ioctl(file, number, argument, pointed)
-    }
-    fn map(&self, file: File, offset: u64, bytes: u64, alignment: u64) -> Result<u64, Errno> {
-        self.model.map(file, offset, bytes, alignment)
-    }
-    fn unmap(&self, address: u64) {
-        self.model.unmap(address);
-    }
-    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
-        self.model.read(address, bytes)
-    }
-    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
-        self.model.write(address, bytes)
-    }
-    fn flush(&self, address: u64, bytes: u64) -> Result<(), Errno> {
-        if self.flushes.fetch_add(1, Ordering::Relaxed) == self.lacking {
-            return Ok(());
-        }
-        self.model.flush(address, bytes)
-    }
-    fn now(&self) -> std::time::Duration {
-        self.model.now()
-    }
-}
+use crate::support::{
+    Bench, Changed, RESULT_BYTES, bytes_of_result, inputs, model, product, upload,
+};
 
 #[test]
 fn each_flush_that_is_left_out_is_seen() {
     let run = |lacking| {
         let flushes = Arc::new(AtomicUsize::new(0));
-        let sys =
-            LacksFlush { model: model(Machine::default()), flushes: Arc::clone(&flushes), lacking };
+        let counted = Arc::clone(&flushes);
+        // One flush, or none, does nothing.
+        let flush = move |model: &ModelSys, address: u64, bytes: u64| match counted
+            .fetch_add(1, Ordering::Relaxed)
+            == lacking
+        {
+            true => Ok(()),
+            false => model.flush(address, bytes),
+        };
+        let sys = Changed { flush: Arc::new(flush), ..Changed::of(model(Machine::default())) };
         let outcome = Bench::new(sys, 7).and_then(|mut bench| bench.run(1));
         let result = outcome.map(|executed| bytes_of_result(&executed[0]));
         (result, flushes.load(Ordering::Relaxed))

@@ -125,16 +125,26 @@ pub(crate) fn call<T: Pod>(
     Ok(argument)
 }
 
-/// A system that a test can change in one place.
-pub(crate) struct Changed<F> {
+/// What takes the place of a model's ioctl, and of its flush.
+type Ioctl =
+    dyn Fn(&ModelSys, File, u32, &mut [u8], &mut [Pointed<'_>]) -> Result<(), Errno> + Send + Sync;
+type Flush = dyn Fn(&ModelSys, u64, u64) -> Result<(), Errno> + Send + Sync;
+
+/// A model that a test can change in two places.
+pub(crate) struct Changed {
     pub(crate) model: ModelSys,
-    pub(crate) ioctl: Arc<F>,
+    pub(crate) ioctl: Arc<Ioctl>,
+    pub(crate) flush: Arc<Flush>,
 }
 
-impl<F> Sys for Changed<F>
-where
-    F: Fn(&ModelSys, File, u32, &mut [u8], &mut [Pointed<'_>]) -> Result<(), Errno> + Send + Sync,
-{
+impl Changed {
+    /// The model as it is.
+    pub(crate) fn of(model: ModelSys) -> Self {
+        Self { model, ioctl: Arc::new(ModelSys::ioctl), flush: Arc::new(ModelSys::flush) }
+    }
+}
+
+impl Sys for Changed {
     fn process(&self) -> &trine_npu::sys::Process {
         self.model.process()
     }
@@ -172,7 +182,7 @@ where
         self.model.write(address, bytes)
     }
     fn flush(&self, address: u64, bytes: u64) -> Result<(), Errno> {
-        self.model.flush(address, bytes)
+        (self.flush)(&self.model, address, bytes)
     }
     fn now(&self) -> std::time::Duration {
         self.model.now()

@@ -40,8 +40,8 @@ fn published_files_are_read_and_written_byte_for_byte() {
     }
 }
 
-/// Seven streams, and one that is wrong, write a shim descriptor anew and know only by a lock
-/// inside of the array that it is free. The model does not follow locks there.
+/// Eight streams, AMD's defective one among them, rewrite a shim descriptor that only a lock inside
+/// the array shows to be free. The model does not follow those locks.
 #[test]
 fn published_files_are_proven_or_refused_for_a_known_reason() {
     let (mut whole, mut memory, mut refused) = (0, 0, 0);
