@@ -26,6 +26,7 @@
 //! | [`pack`] | kernel packs |
 //! | [`sys`] | what the driver asks of the system: Linux, or a model of the kernel's driver |
 //! | [`driver`] | buffers, contexts and commands of the device |
+//! | [`doctor`] | what a machine has for an NPU, and what is missing |
 //!
 //! # Hostile files
 //!
@@ -39,6 +40,7 @@ mod bytes;
 pub mod contract;
 pub mod descriptor;
 pub mod dma;
+pub mod doctor;
 pub mod driver;
 mod error;
 pub mod generate;

@@ -142,6 +142,13 @@ pub trait Sys: Send + Sync {
     /// Returns the kernel's error.
     fn read_text(&self, path: &str) -> Result<String, Errno>;
 
+    /// Returns the names in a folder, sorted.
+    ///
+    /// # Errors
+    ///
+    /// Returns the kernel's error.
+    fn list(&self, path: &str) -> Result<Vec<String>, Errno>;
+
     /// Opens a device to read and write.
     ///
     /// # Errors

@@ -283,6 +283,9 @@ pub const INFO_FIRMWARE_VERSION: u32 = 8;
 /// Power mode.
 pub const INFO_POWER_MODE: u32 = 9;
 
+/// What the NPU can do and does: 40 bytes; from version 0.4 of the interface on.
+pub const INFO_RESOURCE: u32 = 12;
+
 /// The argument of [`GET_ARRAY`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]

@@ -24,7 +24,7 @@ pub(crate) use models::{
     CopyArgs, CreateArgs, FetchArgs, ListArgs, PresetArgs, PullArgs, RemoveArgs, SearchArgs,
     ShowArgs,
 };
-pub(crate) use npu::{NpuArgs, NpuCommand, NpuInspectArgs, NpuVerifyArgs};
+pub(crate) use npu::{NpuArgs, NpuCommand, NpuDoctorArgs, NpuInspectArgs, NpuVerifyArgs};
 use placement::MODEL_HELP;
 pub(crate) use placement::Placement;
 pub(crate) use serve::ServeArgs;
@@ -116,7 +116,7 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Write a model's logits for a list of token ids
     Logits(LogitsArgs),
-    /// Inspect and verify files for AMD's XDNA1 NPU (never run on silicon)
+    /// Look for an AMD XDNA1 NPU, inspect and verify its files (never run on silicon)
     #[command(after_long_help = npu::DETAILS, after_help = npu::SHORT)]
     Npu(NpuArgs),
     /// Print a completion script for a shell

@@ -16,6 +16,8 @@ mod finding;
 pub(crate) mod logits;
 pub(crate) mod man;
 pub(crate) mod npu;
+mod npu_doctor;
+mod npu_packs;
 pub(crate) mod plan;
 pub(crate) mod quantize;
 pub(crate) mod quantize_metadata;

@@ -4,6 +4,7 @@
 use std::mem::{offset_of, size_of};
 
 use bytemuck::{Pod, Zeroable};
+use serde::Serialize;
 
 use super::{Errno, Pointed};
 use crate::uapi;
@@ -140,7 +141,7 @@ pub struct ContextInfo {
 
 /// The answer to [`uapi::INFO_FIRMWARE_VERSION`].
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable, Serialize)]
 pub struct FirmwareVersion {
     /// First number.
     pub major: u32,
@@ -152,7 +153,97 @@ pub struct FirmwareVersion {
     pub build: u32,
 }
 
+/// The answer to [`uapi::INFO_AIE_VERSION`].
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable, Serialize)]
+pub struct ArrayVersion {
+    /// First number.
+    pub major: u32,
+    /// Second number.
+    pub minor: u32,
+}
+
+/// One kind of tiles in [`ArrayMetadata`].
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable, Serialize)]
+pub struct TileMetadata {
+    /// Rows of such tiles.
+    pub row_count: u16,
+    /// The first of them.
+    pub row_start: u16,
+    /// DMA channels of a tile.
+    pub dma_channel_count: u16,
+    /// Locks of a tile.
+    pub lock_count: u16,
+    /// Registers for events of a tile.
+    pub event_reg_count: u16,
+    /// Not used.
+    #[serde(skip)]
+    pub pad: [u16; 3],
+}
+
+/// The answer to [`uapi::INFO_AIE_METADATA`].
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable, Serialize)]
+pub struct ArrayMetadata {
+    /// Bytes of a column's addresses.
+    pub col_size: u32,
+    /// Columns.
+    pub cols: u16,
+    /// Rows of all tiles.
+    pub rows: u16,
+    /// Version of the array.
+    pub version: ArrayVersion,
+    /// Tiles with cores.
+    pub core: TileMetadata,
+    /// Memory tiles.
+    pub mem: TileMetadata,
+    /// Shim tiles.
+    pub shim: TileMetadata,
+}
+
+/// One clock in [`Clocks`].
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct Clock {
+    /// Its name, ended by 0.
+    pub name: [u8; 16],
+    /// MHz. A device that sleeps may say 0.
+    pub freq_mhz: u32,
+    /// Not used.
+    pub pad: u32,
+}
+
+/// The answer to [`uapi::INFO_CLOCK`].
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct Clocks {
+    /// Of the processor that runs the firmware.
+    pub mp_npu: Clock,
+    /// Of the array.
+    pub h: Clock,
+}
+
+/// The answer to [`uapi::INFO_RESOURCE`]. The published header has no units but the names.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable, Serialize)]
+pub struct ResourceInfo {
+    /// The highest clock.
+    pub npu_clk_max: u64,
+    /// The most operations each second.
+    pub npu_tops_max: u64,
+    /// The most tasks.
+    pub npu_task_max: u64,
+    /// Operations each second at this time.
+    pub npu_tops_curr: u64,
+    /// Tasks at this time.
+    pub npu_task_curr: u64,
+}
+
 const _: () = {
+    assert!(size_of::<ArrayVersion>() == 8 && size_of::<TileMetadata>() == 16);
+    assert!(size_of::<ArrayMetadata>() == 64 && offset_of!(ArrayMetadata, core) == 16);
+    assert!(size_of::<Clocks>() == 48 && size_of::<ResourceInfo>() == 40);
     assert!(VERSION == 0xc040_6400 && offset_of!(Version, name) == 24);
     assert!(offset_of!(Version, date) == 40 && offset_of!(Version, desc) == 56);
     assert!(GEM_CLOSE == 0x4008_6409 && PRIME_HANDLE_TO_FD == 0xc00c_642d);

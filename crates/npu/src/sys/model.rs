@@ -8,6 +8,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `machine.rs` | what is modelled, and what goes wrong |
+//! | `files.rs` | what `/sys`, `/proc` and `/dev` show of it |
 //! | `memory.rs` | memory as process and device see it |
 //! | `objects.rs` | buffers, contexts, commands of a file |
 //! | `array.rs` | what the array does with a command |
@@ -20,6 +21,7 @@
 mod array;
 mod calls;
 mod device;
+mod files;
 mod machine;
 mod memory;
 mod objects;
@@ -149,19 +151,30 @@ impl Sys for ModelSys {
     fn read_text(&self, path: &str) -> Result<String, Errno> {
         let mut state = self.state();
         state.acquire()?;
-        let text = match path {
-            "/sys/class/accel/accel0/device/vendor" => state.machine.vendor,
-            "/sys/class/accel/accel0/device/device" => state.machine.device,
-            _ => return Err(Errno::ENOENT),
+        state.machine.files().remove(path).ok_or(Errno::ENOENT)
+    }
+
+    fn list(&self, path: &str) -> Result<Vec<String>, Errno> {
+        let mut state = self.state();
+        state.acquire()?;
+        let files = state.machine.files();
+        let inside = |file: &String| {
+            let name = file.strip_prefix(path)?.strip_prefix('/')?;
+            Some(name.split('/').next().unwrap_or(name).to_owned())
         };
-        Ok(format!("{text}\n"))
+        let mut names: Vec<String> = files.keys().filter_map(inside).collect();
+        names.dedup();
+        if names.is_empty() { Err(Errno::ENOENT) } else { Ok(names) }
     }
 
     fn open(&self, path: &str) -> Result<File, Errno> {
         let mut state = self.state();
         state.acquire()?;
-        if path != PATH {
+        if path != PATH || !state.machine.files().contains_key(PATH) {
             return Err(Errno::ENOENT);
+        }
+        if let Some(error) = state.machine.open_error {
+            return Err(error);
         }
         state.last_file += 1;
         let file = state.last_file;

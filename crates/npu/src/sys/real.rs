@@ -84,6 +84,16 @@ impl Sys for RealSys {
         Ok(text)
     }
 
+    fn list(&self, path: &str) -> Result<Vec<String>, Errno> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(path).map_err(|error| errno(&error))? {
+            let entry = entry.map_err(|error| errno(&error))?;
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+        names.sort();
+        Ok(names)
+    }
+
     fn open(&self, path: &str) -> Result<File, Errno> {
         let path = CString::new(path).map_err(|_| Errno::EINVAL)?;
         // SAFETY: `path` ends with 0 and lives until the call returns.

@@ -154,6 +154,9 @@ impl Sys for Changed {
     fn read_text(&self, path: &str) -> Result<String, Errno> {
         self.model.read_text(path)
     }
+    fn list(&self, path: &str) -> Result<Vec<String>, Errno> {
+        self.model.list(path)
+    }
     fn open(&self, path: &str) -> Result<File, Errno> {
         self.model.open(path)
     }

@@ -1,4 +1,4 @@
-//! `trine npu`: files for AMD's XDNA1 NPU.
+//! `trine npu`: AMD's XDNA1 NPU and its files.
 
 use std::path::PathBuf;
 
@@ -17,14 +17,31 @@ pub(crate) struct NpuArgs {
     pub(crate) command: NpuCommand,
 }
 
-/// What can be done with files for an NPU.
+/// What can be done with an NPU and its files.
 #[derive(Debug, Subcommand)]
 pub(crate) enum NpuCommand {
+    /// Say what this machine has for an NPU, and what is missing
+    #[command(after_long_help = DOCTOR_DETAILS)]
+    Doctor(NpuDoctorArgs),
     /// Show what is in an xclbin, a PDI or a transaction stream
     Inspect(NpuInspectArgs),
     /// Prove that transaction streams are safe to submit, or say what is wrong with them
     #[command(after_long_help = VERIFY_DETAILS)]
     Verify(NpuVerifyArgs),
+}
+
+const DOCTOR_DETAILS: &str = "\
+It reads files of Linux and asks the driver. Nothing is changed and nothing is submitted to the NPU.
+
+It ends with code 0 if nothing is known that keeps the NPU from being used, and with 1 if something
+is, or if there is no NPU. trine has never run on one: code 0 is no promise that it works.";
+
+/// `trine npu doctor`
+#[derive(Debug, Args)]
+pub(crate) struct NpuDoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 const VERIFY_DETAILS: &str = "\

@@ -14,7 +14,6 @@ use crate::failure::Negative;
 use crate::machine;
 use crate::model_source::{Source, hub, hub_config};
 use crate::output;
-use crate::terminal;
 use crate::vocabulary::TextSide;
 
 /// With less memory than this, a usual 4-bit model of 1 billion parameters with its context does
@@ -36,32 +35,12 @@ pub(crate) fn run(args: DoctorArgs) -> Result<()> {
     if args.json {
         output::json(&findings)?;
     } else {
-        findings.iter().try_for_each(print)?;
+        findings.iter().try_for_each(Finding::print)?;
     }
     if findings.iter().any(|finding| finding.state == State::Fail) {
         return Err(Negative.into());
     }
     Ok(())
-}
-
-fn print(finding: &Finding) -> Result<()> {
-    let (word, style) = match finding.state {
-        State::Ok => ("ok  ", terminal::GOOD),
-        State::Warn => ("warn", terminal::WARNING),
-        State::Fail => ("fail", terminal::ERROR),
-    };
-    let found = terminal::harmless(&finding.found);
-    output::line(format_args!(
-        "{}  {:<16} {found}",
-        terminal::on_stdout(word, style),
-        finding.check
-    ))?;
-    match &finding.remedy {
-        Some(remedy) => {
-            output::line(format_args!("      {:<16} -> {}", "", terminal::harmless(remedy)))
-        }
-        None => Ok(()),
-    }
 }
 
 fn program() -> Finding {
@@ -295,7 +274,7 @@ fn device_nodes() -> Vec<Finding> {
     };
     vec![
         finding("gpu nodes", "GPU", ""),
-        finding("npu", "NPU", "; this version of trine does not use it yet"),
+        finding("npu", "NPU", "; no model runs on it yet, `trine npu doctor` says more"),
     ]
 }
 

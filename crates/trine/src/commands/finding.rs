@@ -2,7 +2,10 @@
 
 use std::borrow::Cow;
 
+use anyhow::Result;
 use serde::Serialize;
+
+use crate::{output, terminal};
 
 /// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -55,5 +58,26 @@ impl Finding {
     /// Adds the details for programs.
     pub(super) fn with_details(self, details: serde_json::Value) -> Self {
         Self { details: Some(details), ..self }
+    }
+
+    /// Prints it for people: a line, and one for the remedy.
+    ///
+    /// # Errors
+    /// Returns an error if standard output cannot be written.
+    pub(super) fn print(&self) -> Result<()> {
+        let (word, style) = match self.state {
+            State::Ok => ("ok  ", terminal::GOOD),
+            State::Warn => ("warn", terminal::WARNING),
+            State::Fail => ("fail", terminal::ERROR),
+        };
+        let found = terminal::harmless(&self.found);
+        let word = terminal::on_stdout(word, style);
+        output::line(format_args!("{word}  {:<16} {found}", self.check))?;
+        match &self.remedy {
+            Some(remedy) => {
+                output::line(format_args!("      {:<16} -> {}", "", terminal::harmless(remedy)))
+            }
+            None => Ok(()),
+        }
     }
 }

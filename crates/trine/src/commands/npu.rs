@@ -13,6 +13,7 @@ use trine_npu::txn::Stream;
 use trine_npu::verify::{Proof, Scope, Verifier};
 use trine_npu::xclbin::{XCLBIN_BYTES_MAX, Xclbin};
 
+use super::npu_doctor;
 use crate::cli::{NpuArgs, NpuCommand, NpuInspectArgs, NpuVerifyArgs};
 use crate::failure::usage;
 use crate::output;
@@ -21,13 +22,14 @@ use crate::output;
 const XCLBIN_MAGIC: &[u8] = b"xclbin2\0";
 const PDI_MAGIC: &[u8] = &[0xdd, 0, 0, 0];
 
-/// Shows or proves files for an NPU.
+/// Looks for an NPU, or shows or proves files for one.
 ///
 /// # Errors
-/// Returns an error if a file cannot be read or breaks its format, if a stream is not proven, or if
-/// standard output cannot be written.
+/// Returns an error if something is missing, if a file cannot be read or breaks its format, if a
+/// stream is not proven, or if standard output cannot be written.
 pub(crate) fn run(args: NpuArgs) -> Result<()> {
     match args.command {
+        NpuCommand::Doctor(args) => npu_doctor::run(&args),
         NpuCommand::Inspect(args) => inspect(&args),
         NpuCommand::Verify(args) => verify(&args),
     }

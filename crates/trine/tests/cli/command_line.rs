@@ -33,6 +33,7 @@ fn help_texts() {
         "doctor",
         "logits",
         "npu",
+        "npu doctor",
         "npu inspect",
         "npu verify",
         "completions",

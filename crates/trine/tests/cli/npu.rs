@@ -1,4 +1,4 @@
-//! `trine npu`: self-made files.
+//! `trine npu`: self-made files, and a machine without an NPU.
 
 use trine_npu::generate::{self, Kernel};
 
@@ -49,4 +49,21 @@ fn streams_that_are_not_proven_are_errors() {
     let told = trine(&["npu", "inspect", &folder]).fails(1);
     assert!(told.contains("is not a file"), "{told}");
     trine(&["npu", "verify", &folder, "--kernel", NAME]).fails(2);
+}
+
+#[test]
+fn a_machine_without_an_npu_is_told_so() {
+    // Where the tests run on a machine with one, there is nothing to see here.
+    if std::path::Path::new("/dev/accel").exists() {
+        return;
+    }
+    let told = trine(&["npu", "doctor"]);
+    assert_eq!(told.code, 1, "{}", told.err);
+    assert!(told.out.starts_with("fail  device           no NPU here"), "{}", told.out);
+    assert!(told.out.contains(" -> "), "{}", told.out);
+    assert!(!told.out.contains("Nothing is known to be missing"), "{}", told.out);
+    let json = trine(&["npu", "doctor", "--json"]).json();
+    assert!(json["note"].as_str().unwrap().contains("never run on silicon"), "{json}");
+    assert_eq!(json["findings"][0]["state"], "fail");
+    assert!(json["path"].is_null());
 }

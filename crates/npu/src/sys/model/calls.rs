@@ -348,8 +348,27 @@ fn get_info(state: &mut State, value: &mut uapi::GetInfo, parts: &mut [Pointed<'
     let answer = match value.param {
         uapi::INFO_HW_CONTEXTS => contexts(state),
         uapi::INFO_FIRMWARE_VERSION => {
-            let version = abi::FirmwareVersion { major: 1, minor: 5, patch: 5, build: 391 };
-            bytes_of(&version).to_vec()
+            let [major, minor, patch, build] = state.machine.firmware;
+            bytes_of(&abi::FirmwareVersion { major, minor, patch, build }).to_vec()
+        }
+        _ if !state.machine.tells_all => return Err(Errno::EOPNOTSUPP),
+        uapi::INFO_AIE_VERSION => bytes_of(&ARRAY_VERSION).to_vec(),
+        uapi::INFO_AIE_METADATA => bytes_of(&metadata()).to_vec(),
+        uapi::INFO_CLOCK => {
+            let clock = |text: &[u8], freq_mhz| {
+                let mut name = [0; 16];
+                name[..text.len()].copy_from_slice(text);
+                abi::Clock { name, freq_mhz, pad: 0 }
+            };
+            let clocks =
+                abi::Clocks { mp_npu: clock(b"MP-NPU Clock", 400), h: clock(b"H Clock", 800) };
+            bytes_of(&clocks).to_vec()
+        }
+        // From version 0.4 of the interface on.
+        uapi::INFO_RESOURCE if state.machine.driver_minor >= 4 => {
+            let info =
+                abi::ResourceInfo { npu_clk_max: 1600, npu_task_max: 6, ..Default::default() };
+            bytes_of(&info).to_vec()
         }
         _ => return Err(Errno::EOPNOTSUPP),
     };
@@ -360,12 +379,35 @@ fn get_info(state: &mut State, value: &mut uapi::GetInfo, parts: &mut [Pointed<'
     Ok(())
 }
 
+/// The version that a model tells of its array. Which one silicon tells is not known.
+const ARRAY_VERSION: abi::ArrayVersion = abi::ArrayVersion { major: 1, minor: 0 };
+
+/// Returns the tiles of the array as published streams use them.
+fn metadata() -> abi::ArrayMetadata {
+    let tiles = |row_start, row_count, dma_channel_count, lock_count| abi::TileMetadata {
+        row_count,
+        row_start,
+        dma_channel_count,
+        lock_count,
+        ..Default::default()
+    };
+    abi::ArrayMetadata {
+        col_size: 1 << 25,
+        cols: 5,
+        rows: 6,
+        version: ARRAY_VERSION,
+        core: tiles(2, 4, 2, 16),
+        mem: tiles(1, 1, 6, 64),
+        shim: tiles(0, 1, 2, 16),
+    }
+}
+
 /// Returns all contexts, also of other processes.
 fn contexts(state: &State) -> Vec<u8> {
     // A context of another process has the same handle, so that handles are not enough to find one.
     let other =
         ContextInfo { context_id: 1, pid: 1, command_completions: 77, ..ContextInfo::default() };
-    let mut answer = bytes_of(&other).to_vec();
+    let mut answer = bytes_of(&other).repeat(state.machine.foreign_contexts as usize);
     let clients = state.clients.values();
     for (handle, context) in clients.flat_map(|client| &client.contexts) {
         let info = ContextInfo {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::sys::Errno;
+
 /// Where the device finds shared buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressMode {
@@ -18,11 +20,32 @@ pub struct Machine {
     pub vendor: &'static str,
     /// The device as sysfs has it.
     pub device: &'static str,
+    /// Whether the machine has the device at all.
+    pub is_there: bool,
+    /// The version of Linux.
+    pub kernel: &'static str,
     /// The driver's name.
     pub driver: &'static str,
+    /// Whether the driver is loaded.
+    pub is_loaded: bool,
+    /// Whether the firmware's file is installed. Without it the driver does not take the device.
+    pub has_firmware: bool,
+    /// Whether the firmware's settings and Linux have switched the IOMMU on.
+    pub has_iommu: bool,
+    /// Whether the device's file is in `/dev`, which a container may lack.
+    pub has_node: bool,
+    /// The error of opening the device, such as `EACCES`.
+    pub open_error: Option<Errno>,
+    /// The version that the firmware tells.
+    pub firmware: [u32; 4],
+    /// Whether the driver tells anything but contexts and the firmware's version.
+    pub tells_all: bool,
+    /// Contexts of other processes that the driver lists.
+    pub foreign_contexts: u32,
     /// Version 0 of the driver's interface, and this.
     pub driver_minor: i32,
-    /// Version 5 of the firmware's protocol, and this: from 8 on it takes `START_NPU`.
+    /// Version 5 of the firmware's protocol, and this: from 8 on it takes `START_NPU`. The driver
+    /// does not take a device whose firmware has less than 7.
     pub protocol_minor: u32,
     /// Where the device finds shared buffers.
     pub addresses: AddressMode,
@@ -45,7 +68,18 @@ impl Default for Machine {
         Self {
             vendor: "0x1022",
             device: "0x1502",
+            is_there: true,
+            kernel: "6.14.0",
             driver: "amdxdna",
+            is_loaded: true,
+            has_firmware: true,
+            has_iommu: true,
+            has_node: true,
+            open_error: None,
+            // As one report from silicon has it.
+            firmware: [1, 5, 5, 391],
+            tells_all: true,
+            foreign_contexts: 1,
             driver_minor: 0,
             protocol_minor: 7,
             addresses: AddressMode::Process,

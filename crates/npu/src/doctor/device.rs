@@ -1,0 +1,203 @@
+//! What the driver says about the open device.
+
+use std::mem::{offset_of, size_of};
+
+use bytemuck::{Pod, Zeroable, bytes_of_mut, cast_slice_mut};
+
+use super::finding::{Diagnosis, Finding};
+use crate::sys::abi::{self, ArrayMetadata, ContextInfo, FirmwareVersion, Version};
+use crate::sys::{Errno, File, Pointed, Sys};
+use crate::uapi;
+
+/// Contexts that an answer has room for.
+const CONTEXTS_LISTED: usize = 32;
+
+/// The device's open file.
+struct Open<'a> {
+    sys: &'a dyn Sys,
+    file: File,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.sys.close(self.file);
+    }
+}
+
+impl Open<'_> {
+    /// Asks the driver; the answer is zero where it is shorter.
+    fn ask<T: Pod>(&self, param: u32) -> Result<T, Errno> {
+        let mut answer = T::zeroed();
+        let bytes = bytes_of_mut(&mut answer);
+        let buffer_size = bytes.len() as u32;
+        let mut question = uapi::GetInfo { param, buffer_size, buffer: 0 };
+        let field = offset_of!(uapi::GetInfo, buffer);
+        let mut pointed = [Pointed { field, bytes }];
+        self.sys.ioctl(self.file, uapi::GET_INFO, bytes_of_mut(&mut question), &mut pointed)?;
+        Ok(answer)
+    }
+}
+
+pub(super) fn check(sys: &dyn Sys, path: &str, diagnosis: &mut Diagnosis) {
+    let file = match sys.open(path) {
+        Ok(file) => file,
+        Err(error) => {
+            diagnosis.findings.push(refused(path, error));
+            return;
+        }
+    };
+    let open = Open { sys, file };
+    diagnosis.findings.push(Finding::ok("access", format!("{path} can be opened")));
+    if !interface(&open, diagnosis) {
+        return;
+    }
+    firmware(&open, diagnosis);
+    array(&open, diagnosis);
+    clocks(&open, diagnosis);
+    resources(&open, diagnosis);
+    contexts(&open, diagnosis);
+}
+
+/// Explains why the device cannot be opened.
+fn refused(path: &str, error: Errno) -> Finding {
+    let remedy = match error {
+        Errno::EACCES | Errno::EPERM => {
+            "add yourself to the group that owns it, mostly render (`sudo usermod -aG render $USER`), and log in again"
+        }
+        Errno::EINVAL | Errno::ENODEV | Errno::EOPNOTSUPP => {
+            "the driver could not bind the process's memory: switch the IOMMU on in the firmware's settings, and remove iommu=off and iommu=pt from the kernel's parameters"
+        }
+        Errno::EBUSY => "another program keeps it; end that one",
+        _ => "`sudo dmesg | grep -i amdxdna` says more; after a hang restart the machine",
+    };
+    Finding::fail("access", format!("{path} cannot be opened: {error}"), remedy)
+}
+
+/// Asks for the version of the driver's interface; returns whether trine knows it.
+fn interface(open: &Open<'_>, diagnosis: &mut Diagnosis) -> bool {
+    const CHECK: &str = "interface";
+    let mut name = [0; 32];
+    let mut version = Version { name_len: 32, ..Default::default() };
+    let mut pointed = [Pointed { field: offset_of!(Version, name), bytes: &mut name }];
+    let argument = bytes_of_mut(&mut version);
+    if let Err(error) = open.sys.ioctl(open.file, abi::VERSION, argument, &mut pointed) {
+        let found = format!("the driver does not tell its version: {error}");
+        diagnosis.findings.push(Finding::fail(CHECK, found, "update the driver"));
+        return false;
+    }
+    let length = (version.name_len as usize).min(name.len());
+    let name = String::from_utf8_lossy(&name[..length]).into_owned();
+    let found = format!("{name} {}.{}", version.major, version.minor);
+    let is_known = name == "amdxdna" && version.major == 0;
+    diagnosis.facts.interface = Some([version.major, version.minor]);
+    diagnosis.findings.push(if is_known {
+        Finding::ok(CHECK, found)
+    } else {
+        Finding::fail(CHECK, format!("{found}, expected amdxdna 0"), "update trine")
+    });
+    is_known
+}
+
+fn firmware(open: &Open<'_>, diagnosis: &mut Diagnosis) {
+    const CHECK: &str = "firmware";
+    diagnosis.findings.push(match open.ask::<FirmwareVersion>(uapi::INFO_FIRMWARE_VERSION) {
+        Ok(version) => {
+            diagnosis.facts.firmware = Some(version);
+            let FirmwareVersion { major, minor, patch, build } = version;
+            Finding::ok(
+                CHECK,
+                format!(
+                    "{major}.{minor}.{patch}.{build}; the driver takes protocol 5.7 or later, and does not tell which it is; trine sends what 5.7 has"
+                ),
+            )
+        }
+        Err(error) => Finding::warn(
+            CHECK,
+            format!("the driver does not tell its version: {error}"),
+            "update Linux and linux-firmware",
+        ),
+    });
+}
+
+fn array(open: &Open<'_>, diagnosis: &mut Diagnosis) {
+    const CHECK: &str = "array";
+    diagnosis.facts.array_version = open.ask(uapi::INFO_AIE_VERSION).ok();
+    diagnosis.findings.push(match open.ask::<ArrayMetadata>(uapi::INFO_AIE_METADATA) {
+        Ok(array) => {
+            diagnosis.facts.array = Some(array);
+            let ArrayMetadata { cols, rows, core, mem, shim, .. } = array;
+            let (core, mem, shim) = (core.row_count, mem.row_count, shim.row_count);
+            let found = format!(
+                "{cols} columns, {rows} rows: {core} of cores, {mem} of memory, {shim} of shims"
+            );
+            // Published streams for XDNA1 are for six rows, four of them with cores.
+            if (rows, core, mem, shim) == (6, 4, 1, 1) {
+                Finding::ok(CHECK, found)
+            } else {
+                let remedy = "please report it: streams are made for 6 rows, 4 of them of cores";
+                Finding::warn(CHECK, found, remedy)
+            }
+        }
+        Err(error) => Finding::ok(CHECK, format!("the driver does not tell: {error}")),
+    });
+}
+
+fn clocks(open: &Open<'_>, diagnosis: &mut Diagnosis) {
+    diagnosis.findings.push(match open.ask::<abi::Clocks>(uapi::INFO_CLOCK) {
+        Ok(clocks) => {
+            let (mp_npu, h) = (clocks.mp_npu.freq_mhz, clocks.h.freq_mhz);
+            diagnosis.facts.clocks_mhz = Some([mp_npu, h]);
+            let found = format!("array {h} MHz, firmware's processor {mp_npu} MHz at this time");
+            Finding::ok("clocks", found)
+        }
+        Err(error) => Finding::ok("clocks", format!("the driver does not tell: {error}")),
+    });
+}
+
+fn resources(open: &Open<'_>, diagnosis: &mut Diagnosis) {
+    let answer = open.ask::<abi::ResourceInfo>(uapi::INFO_RESOURCE);
+    diagnosis.facts.resources = answer.ok();
+    diagnosis.findings.push(match answer {
+        Ok(info) => {
+            let (clock, tasks) = (info.npu_clk_max, info.npu_task_max);
+            let found = format!("clock up to {clock}, {tasks} tasks, as the driver counts them");
+            Finding::ok("resources", found)
+        }
+        Err(error) => Finding::ok(
+            "resources",
+            format!("the driver does not tell, as before its version 0.4: {error}"),
+        ),
+    });
+}
+
+fn contexts(open: &Open<'_>, diagnosis: &mut Diagnosis) {
+    const CHECK: &str = "contexts";
+    const ONE: &str = "where it was tried, a second one was refused (EINVAL)";
+    let mut contexts = [ContextInfo::zeroed(); CONTEXTS_LISTED];
+    let bytes = cast_slice_mut(&mut contexts);
+    let buffer_size = (CONTEXTS_LISTED * size_of::<ContextInfo>()) as u32;
+    let mut question = uapi::GetInfo { param: uapi::INFO_HW_CONTEXTS, buffer_size, buffer: 0 };
+    let mut pointed = [Pointed { field: offset_of!(uapi::GetInfo, buffer), bytes }];
+    let argument = bytes_of_mut(&mut question);
+    if let Err(error) = open.sys.ioctl(open.file, uapi::GET_INFO, argument, &mut pointed) {
+        diagnosis.findings.push(Finding::fail(
+            CHECK,
+            format!("the driver does not list them: {error}"),
+            "update Linux: without the list no work on the NPU can be confirmed",
+        ));
+        return;
+    }
+    let processes: Vec<i64> =
+        contexts.iter().filter(|context| context.pid != 0).map(|context| context.pid).collect();
+    diagnosis.facts.contexts = Some(processes.len());
+    diagnosis.findings.push(if processes.is_empty() {
+        Finding::ok(CHECK, format!("none is in use; there may be one at a time: {ONE}"))
+    } else {
+        let list: Vec<String> = processes.iter().map(i64::to_string).collect();
+        Finding::warn(
+            CHECK,
+            format!("in use by process {}: another may be refused; {ONE}", list.join(", ")),
+            "end that program before you use the NPU with trine",
+        )
+    });
+}
