@@ -23,10 +23,12 @@
 //! | [`verify`] | the proof that a stream is safe |
 //! | [`generate`] | streams for matrix products |
 //! | [`xclbin`], [`pdi`] | containers of kernels |
-//! | [`pack`] | kernel packs |
+//! | [`pack`], [`published`] | kernel packs, and making them of published kernels |
+//! | [`layout`] | how a kernel has its matrices in memory |
 //! | [`sys`] | what the driver asks of the system: Linux, or a model of the kernel's driver |
 //! | [`driver`] | buffers, contexts and commands of the device |
 //! | [`doctor`] | what a machine has for an NPU, and what is missing |
+//! | [`selftest`] | products on the device, compared with exact ones |
 //!
 //! # Hostile files
 //!
@@ -46,11 +48,14 @@ mod error;
 pub mod generate;
 mod hash;
 mod kernel;
+pub mod layout;
 pub mod pack;
 pub mod packet;
 pub mod pdi;
+pub mod published;
 mod refusal;
 pub mod registers;
+pub mod selftest;
 pub mod sys;
 pub mod tile;
 pub mod txn;

@@ -169,6 +169,8 @@ pub struct Pack {
     pub xclbin: Xclbin,
     /// The streams, in the manifest's order.
     pub streams: Vec<PackStream>,
+    /// The xclbin's bytes.
+    bytes: Vec<u8>,
 }
 
 /// A stream of a pack.
@@ -286,7 +288,16 @@ impl Pack {
                 .map_err(|problem| wrong(format!("{}: {problem}", entry.file)))?;
             streams.push(PackStream { stream, verifier });
         }
-        Ok(Self { manifest, xclbin, streams })
+        Ok(Self { manifest, xclbin, streams, bytes })
+    }
+
+    /// Returns the cores' program, if the xclbin has exactly one.
+    #[must_use]
+    pub fn pdi(&self) -> Option<&[u8]> {
+        match &self.xclbin.partition.as_ref()?.pdis[..] {
+            [image] => self.bytes.get(image.range.clone()),
+            _ => None,
+        }
     }
 }
 

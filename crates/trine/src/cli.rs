@@ -24,7 +24,9 @@ pub(crate) use models::{
     CopyArgs, CreateArgs, FetchArgs, ListArgs, PresetArgs, PullArgs, RemoveArgs, SearchArgs,
     ShowArgs,
 };
-pub(crate) use npu::{NpuArgs, NpuCommand, NpuDoctorArgs, NpuInspectArgs, NpuVerifyArgs};
+pub(crate) use npu::{
+    NpuArgs, NpuCommand, NpuDoctorArgs, NpuInspectArgs, NpuPackArgs, NpuSelftestArgs, NpuVerifyArgs,
+};
 use placement::MODEL_HELP;
 pub(crate) use placement::Placement;
 pub(crate) use serve::ServeArgs;

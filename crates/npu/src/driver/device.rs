@@ -1,13 +1,14 @@
 //! An open NPU.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::buffer::{Exports, HostBuffer};
 use super::error::DriverError;
 use super::handle::Handle;
 use super::heap::{Block, Heap};
 use crate::sys::abi::{FirmwareVersion, Version};
-use crate::sys::{Errno, Pointed, Sys, abi};
+use crate::sys::{Errno, Pointed, Process, Sys, abi};
 use crate::uapi;
 
 /// The first accelerator of a machine.
@@ -66,6 +67,18 @@ impl<S: Sys> Device<S> {
             .call(uapi::GET_INFO, &mut question, &mut [Pointed { field: 8, bytes }])
             .map_err(DriverError::call("ask for the NPU's firmware"))?;
         Ok(version)
+    }
+
+    /// Returns what the process knows about the NPU.
+    #[must_use]
+    pub fn process(&self) -> &Process {
+        self.handle().sys.process()
+    }
+
+    /// Returns the time of the clock that waits go by.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.handle().sys.now()
     }
 
     /// Makes a buffer of `bytes` bytes.

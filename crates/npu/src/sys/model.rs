@@ -12,6 +12,8 @@
 //! | `memory.rs` | memory as process and device see it |
 //! | `objects.rs` | buffers, contexts, commands of a file |
 //! | `array.rs` | what the array does with a command |
+//! | `products.rs` | the same for products of whole numbers, in the published layout |
+//! | `container.rs` | an xclbin for it |
 //! | `device.rs` | commands over time |
 //! | `calls.rs` | ioctls and their errors |
 //!
@@ -20,11 +22,13 @@
 
 mod array;
 mod calls;
+mod container;
 mod device;
 mod files;
 mod machine;
 mod memory;
 mod objects;
+mod products;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -32,9 +36,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use self::array::{Array, Core, Cores, DeviceMemory, Task, Trap};
+pub use self::container::xclbin;
 pub use self::machine::{AddressMode, Fault, Machine};
 pub use self::objects::Held;
 use self::objects::{Client, Mapping, State};
+pub use self::products::Products;
 use super::{Errno, File, Pointed, Process, Sys, abi};
 use crate::uapi;
 

@@ -8,5 +8,6 @@ mod faults;
 mod honesty;
 mod leaks;
 mod ordering;
+mod selftest;
 mod support;
 mod use_cases;

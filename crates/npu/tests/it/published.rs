@@ -5,6 +5,7 @@
 
 use trine_npu::contract::{Access, Buffer, Contract};
 use trine_npu::generate::{self, Kernel};
+use trine_npu::pack::Pack;
 use trine_npu::sha256;
 use trine_npu::txn::Stream;
 use trine_npu::verify::{Proof, Scope, Verifier};
@@ -100,4 +101,18 @@ fn traffic_is_what_the_kernels_were_seen_to_move() {
     let bytes: Vec<_> = column.map(|traffic| (traffic.argument, traffic.bytes)).collect();
     // C; A with the parameters and the first half of W; the other half.
     assert_eq!(bytes, [(0, 131_072), (1, 32_968), (2, 524_288), (2, 524_288)]);
+}
+
+#[test]
+fn packs_are_made_of_published_kernels() {
+    for (name, streams) in [("gemm_4x4_a8w8acc32", 15), ("gemm_4x4_a16fw4acc32f", 24)] {
+        let Some(xclbin) = published(&format!("{name}.xclbin")) else { return };
+        let folder = tempfile::tempdir().unwrap();
+        for (name, bytes) in trine_npu::published::make(&xclbin).unwrap() {
+            std::fs::write(folder.path().join(name), bytes).unwrap();
+        }
+        let pack = Pack::open(folder.path()).unwrap();
+        assert_eq!(pack.streams.len(), streams);
+        assert!(pack.pdi().is_some_and(|pdi| trine_npu::pdi::Pdi::parse(pdi).is_ok()));
+    }
 }

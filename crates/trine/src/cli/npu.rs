@@ -25,6 +25,12 @@ pub(crate) enum NpuCommand {
     Doctor(NpuDoctorArgs),
     /// Show what is in an xclbin, a PDI or a transaction stream
     Inspect(NpuInspectArgs),
+    /// Make a kernel pack of an xclbin that AMD published
+    #[command(after_long_help = PACK_DETAILS)]
+    Pack(NpuPackArgs),
+    /// Try the NPU with products, and compare them with exact ones (never run on silicon)
+    #[command(after_long_help = SELFTEST_DETAILS)]
+    Selftest(NpuSelftestArgs),
     /// Prove that transaction streams are safe to submit, or say what is wrong with them
     #[command(after_long_help = VERIFY_DETAILS)]
     Verify(NpuVerifyArgs),
@@ -42,6 +48,49 @@ pub(crate) struct NpuDoctorArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+const PACK_DETAILS: &str = "\
+The xclbin is one file of AMD's, which is known by its SHA-256: gemm_4x4_a8w8acc32.xclbin, or
+gemm_4x4_a16fw4acc32f.xclbin. The streams are generated. trine does not fetch the file.";
+
+/// `trine npu pack`
+#[derive(Debug, Args)]
+pub(crate) struct NpuPackArgs {
+    /// The xclbin
+    #[arg(value_name = "XCLBIN")]
+    pub(crate) xclbin: PathBuf,
+
+    /// The folder to make [default: one in the model store's .npu]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) to: Option<PathBuf>,
+}
+
+const SELFTEST_DETAILS: &str = "\
+Whole numbers of 8 bits are multiplied on the NPU and compared with the exact product. Only streams
+that are proven as a whole are submitted, the smallest first. It stops at the first command that does
+not end in time: a device that hangs may need a restart of the machine. trine has never run on an NPU,
+so it asks before it submits anything.
+
+A report has what `doctor` finds, versions, times, results and errors, and no names of users, hosts or
+folders.
+
+It ends with code 0 if all products are exact, and with 1 if not.";
+
+/// `trine npu selftest`
+#[derive(Debug, Args)]
+pub(crate) struct NpuSelftestArgs {
+    /// A pack's folder [default: the one in the model store's .npu]
+    #[arg(value_name = "PACK")]
+    pub(crate) pack: Option<PathBuf>,
+
+    /// Submit without a question
+    #[arg(long)]
+    pub(crate) yes: bool,
+
+    /// Write a report as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
 }
 
 const VERIFY_DETAILS: &str = "\

@@ -13,7 +13,7 @@ use trine_npu::txn::Stream;
 use trine_npu::verify::{Proof, Scope, Verifier};
 use trine_npu::xclbin::{XCLBIN_BYTES_MAX, Xclbin};
 
-use super::npu_doctor;
+use super::{npu_doctor, npu_pack, npu_selftest};
 use crate::cli::{NpuArgs, NpuCommand, NpuInspectArgs, NpuVerifyArgs};
 use crate::failure::usage;
 use crate::output;
@@ -22,7 +22,7 @@ use crate::output;
 const XCLBIN_MAGIC: &[u8] = b"xclbin2\0";
 const PDI_MAGIC: &[u8] = &[0xdd, 0, 0, 0];
 
-/// Looks for an NPU, or shows or proves files for one.
+/// Looks for an NPU, tries it, or shows, proves or makes files for one.
 ///
 /// # Errors
 /// Returns an error if something is missing, if a file cannot be read or breaks its format, if a
@@ -31,6 +31,8 @@ pub(crate) fn run(args: NpuArgs) -> Result<()> {
     match args.command {
         NpuCommand::Doctor(args) => npu_doctor::run(&args),
         NpuCommand::Inspect(args) => inspect(&args),
+        NpuCommand::Pack(args) => npu_pack::run(&args, &read(&args.xclbin)?),
+        NpuCommand::Selftest(args) => npu_selftest::run(&args),
         NpuCommand::Verify(args) => verify(&args),
     }
 }

@@ -35,6 +35,8 @@ fn help_texts() {
         "npu",
         "npu doctor",
         "npu inspect",
+        "npu pack",
+        "npu selftest",
         "npu verify",
         "completions",
         "man",

@@ -2,7 +2,10 @@
 
 use trine_npu::generate::{self, Kernel};
 
-use crate::common::trine;
+use trine_npu::published;
+use trine_npu::sys::model::xclbin;
+
+use crate::common::{command, finish, trine};
 
 const NAME: &str = "a8w8acc32_8_2048_2048";
 
@@ -66,4 +69,50 @@ fn a_machine_without_an_npu_is_told_so() {
     assert!(json["note"].as_str().unwrap().contains("never run on silicon"), "{json}");
     assert_eq!(json["findings"][0]["state"], "fail");
     assert!(json["path"].is_null());
+}
+
+/// Writes a pack with a self-made xclbin, whose cores no device has.
+fn write_pack(folder: &std::path::Path) {
+    let types = r#"{ a = "i8", w = "i8", c = "i32" }"#;
+    let kernels = [Kernel::from_name(NAME).unwrap()];
+    std::fs::create_dir_all(folder).unwrap();
+    for (name, bytes) in published::files("a.xclbin", &xclbin(b"none"), types, &kernels).unwrap() {
+        std::fs::write(folder.join(name), bytes).unwrap();
+    }
+}
+
+#[test]
+fn nothing_is_tried_without_a_pack_or_an_npu() {
+    if std::path::Path::new("/dev/accel").exists() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let with = |arguments: &[&str]| {
+        finish(command(arguments).env("TRINE_HOME", folder.path()).output().unwrap())
+    };
+    let told = with(&["npu", "selftest", "--yes"]).fails(1);
+    assert!(told.contains("no kernel pack in") && told.contains("trine npu pack"), "{told}");
+    write_pack(&folder.path().join(".npu/one"));
+    let report = folder.path().join("report.json");
+    let told = with(&["npu", "selftest", "--yes", "--report", report.to_str().unwrap()]).fails(1);
+    assert!(told.contains("no NPU here") && told.contains("nothing was submitted"), "{told}");
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    assert_eq!(report["doctor"]["findings"][0]["state"], "fail");
+    assert!(report["results"].is_null());
+    write_pack(&folder.path().join(".npu/two"));
+    let told = with(&["npu", "selftest", "--yes"]).fails(2);
+    assert!(told.contains("several packs: one, two"), "{told}");
+}
+
+#[test]
+fn a_pack_is_made_of_published_files_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.xclbin");
+    std::fs::write(&path, xclbin(b"none")).unwrap();
+    let told = trine(&["npu", "pack", path.to_str().unwrap()]).fails(1);
+    assert!(told.contains("none of gemm_4x4_a8w8acc32.xclbin"), "{told}");
+    write_pack(&folder.path().join("pack"));
+    let told = trine(&["npu", "verify", folder.path().join("pack").to_str().unwrap()]).ok().out;
+    assert!(told.contains("proven as a whole"), "{told}");
 }

@@ -1,0 +1,49 @@
+//! An xclbin for a model's array. No byte of it is AMD's.
+
+/// Sections of kernels' arguments and of the partition.
+const METADATA: u32 = 2;
+const PARTITION: u32 = 32;
+/// Where the table of sections begins, and bytes of an entry.
+const TABLE: usize = 456;
+const ENTRY_BYTES: usize = 40;
+/// Buffers of the kernel.
+const BUFFERS: usize = 6;
+
+/// Returns an xclbin of five columns with one kernel of six buffers, whose cores run `pdi`.
+#[must_use]
+pub fn xclbin(pdi: &[u8]) -> Vec<u8> {
+    let mut metadata = "<kernel name=\"DPU\">".to_owned();
+    for at in 0..BUFFERS + 3 {
+        let (size, offset) = (if at == 2 { 4 } else { 8 }, 8 * at);
+        metadata += &format!("<arg name=\"a\" id=\"{at}\" size=\"{size}\" offset=\"{offset}\"/>");
+    }
+    // After the partition come its start column, which is 0, the entry of the PDI, and the PDI.
+    let (start, entry, place) = (184_u32, 192_u32, 288_u32);
+    let mut partition = vec![0; place as usize];
+    let mut put = |at: u32, number: u32| {
+        partition[at as usize..at as usize + 4].copy_from_slice(&number.to_le_bytes());
+    };
+    for (at, number) in [(0x20, 5), (0x28, 1), (0x2c, start), (0x78, 1), (0x7c, entry)] {
+        put(at, number);
+    }
+    put(entry + 16, pdi.len() as u32);
+    put(entry + 20, place);
+    partition.extend(pdi);
+
+    let mut bytes = b"xclbin2\0".to_vec();
+    bytes.resize(TABLE, 0);
+    bytes[448] = 2;
+    let mut data = Vec::new();
+    for (kind, section) in [(METADATA, metadata.into_bytes()), (PARTITION, partition)] {
+        let offset = (TABLE + 2 * ENTRY_BYTES + data.len()) as u64;
+        bytes.extend(kind.to_le_bytes());
+        bytes.extend([0; 20]);
+        bytes.extend(offset.to_le_bytes());
+        bytes.extend((section.len() as u64).to_le_bytes());
+        data.extend(section);
+    }
+    bytes.extend(data);
+    let length = (bytes.len() as u64).to_le_bytes();
+    bytes[304..312].copy_from_slice(&length);
+    bytes
+}

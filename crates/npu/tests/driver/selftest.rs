@@ -1,0 +1,124 @@
+//! The self-test on the model: what it submits, finds, and when it stops.
+
+use std::path::Path;
+use std::time::Duration;
+
+use trine_npu::driver::DEVICE_PATH;
+use trine_npu::generate::Kernel;
+use trine_npu::pack::Pack;
+use trine_npu::published;
+use trine_npu::selftest::{self, Ending, Outcome, Plan, REPEATS, Results};
+use trine_npu::sys::model::{Fault, Held, Machine, ModelSys, Products, xclbin};
+
+use crate::support::PDI;
+
+/// Kernels with small products.
+const KERNELS: [Kernel; 2] =
+    [Kernel::Int8 { m: 8, k: 2048, n: 2048 }, Kernel::Int8 { m: 1, k: 2048, n: 2048 }];
+
+fn write(folder: &Path, kernels: &[Kernel]) -> Pack {
+    let types = r#"{ a = "i8", w = "i8", c = "i32" }"#;
+    for (name, bytes) in published::files("a.xclbin", &xclbin(PDI), types, kernels).unwrap() {
+        std::fs::write(folder.join(name), bytes).unwrap();
+    }
+    Pack::open(folder).unwrap()
+}
+
+fn plan(kernels: &[Kernel]) -> Plan {
+    let folder = tempfile::tempdir().unwrap();
+    Plan::new(&write(folder.path(), kernels)).unwrap()
+}
+
+fn run(sys: &ModelSys, plan: &Plan) -> Results {
+    let mut told = Vec::new();
+    let mut tell = |outcome: &Outcome| told.push(outcome.clone());
+    let results = selftest::run(sys.clone(), DEVICE_PATH, plan, &mut tell);
+    assert_eq!(told, results.outcomes);
+    assert_eq!((sys.held(), sys.leaked()), (Held::default(), Held::default()));
+    results
+}
+
+fn model(machine: Machine, is_wrong: bool) -> ModelSys {
+    ModelSys::new(machine, Box::new(Products { is_wrong }))
+}
+
+#[test]
+fn exact_products_are_right_the_smallest_first() {
+    let sys = model(Machine::default(), false);
+    let results = run(&sys, &plan(&KERNELS));
+    assert!(results.are_right(), "{results:#?}");
+    let names: Vec<&str> = results.outcomes.iter().map(|outcome| outcome.name.as_str()).collect();
+    assert_eq!(names, ["a8w8acc32_1_2048_2048", "a8w8acc32_8_2048_2048"]);
+    assert_eq!(results.outcomes[1].elements, REPEATS * 8 * 2048);
+    assert_eq!(results.outcomes[0].milliseconds, [2.0; REPEATS]);
+    let two = Some(Duration::from_millis(2));
+    assert_eq!(selftest::median(&results.outcomes[0].milliseconds), two);
+}
+
+#[test]
+fn the_largest_shapes_are_right_too() {
+    let sys = model(Machine::default(), false);
+    let plan = plan(&[(2048, 8192), (8192, 2048)].map(|(k, n)| Kernel::Int8 { m: 1, k, n }));
+    assert!(run(&sys, &plan).are_right());
+}
+
+#[test]
+fn wrong_elements_are_counted_and_the_others_still_run() {
+    let sys = model(Machine::default(), true);
+    let results = run(&sys, &plan(&KERNELS));
+    assert!(!results.are_right() && results.stopped.is_none());
+    for outcome in &results.outcomes {
+        assert_eq!((outcome.ending, outcome.wrong), (Ending::Wrong, REPEATS));
+        let (_, column, found, expected) = outcome.examples[0];
+        assert_eq!((column, found ^ expected), (2047, 1));
+    }
+}
+
+#[test]
+fn the_first_timeout_ends_it() {
+    let sys = model(Machine::default(), false);
+    sys.inject([Fault::Works, Fault::Hangs]);
+    let results = run(&sys, &plan(&KERNELS));
+    assert_eq!(results.outcomes.len(), 1);
+    let outcome = &results.outcomes[0];
+    assert_eq!((outcome.ending, outcome.milliseconds.len()), (Ending::Failed, 1));
+    assert!(outcome.error.as_ref().unwrap().contains("more than 1000 ms"));
+    assert!(results.stopped.as_ref().unwrap().contains("the other 1 streams were not run"));
+    assert_eq!(sys.injected(), 0);
+}
+
+#[test]
+fn a_result_that_the_npu_did_not_write_is_none_and_the_others_still_run() {
+    for fault in [Fault::Dropped, Fault::DroppedAndCounted, Fault::Fails, Fault::StopsAfter(64)] {
+        let sys = model(Machine::default(), false);
+        sys.inject([fault]);
+        let results = run(&sys, &plan(&KERNELS));
+        assert!(!results.are_right());
+        assert_eq!(results.outcomes[0].ending, Ending::Failed, "{fault:?}");
+        assert_eq!(results.outcomes[1].ending, Ending::Right, "{fault:?}");
+    }
+}
+
+#[test]
+fn a_refused_context_runs_nothing() {
+    let sys = model(Machine { contexts_max: 0, ..Machine::default() }, false);
+    let results = run(&sys, &plan(&KERNELS));
+    assert!(results.outcomes.is_empty() && !results.are_right());
+    assert!(results.stopped.unwrap().contains("one at a time"));
+}
+
+#[test]
+fn kernels_without_an_exact_product_are_left_out() {
+    let int4 = Kernel::Int4 { m: 1, k: 4096, n: 4096, group: 32 };
+    let folder = tempfile::tempdir().unwrap();
+    let mixed = plan(&[KERNELS[0], int4]);
+    assert_eq!((mixed.trials.len(), mixed.left_out.len()), (1, 1));
+    let error = Plan::new(&write(folder.path(), &[int4])).unwrap_err();
+    assert!(error.contains("no stream of a8w8acc32"), "{error}");
+}
+
+#[test]
+fn an_unknown_xclbin_makes_no_pack() {
+    let error = published::make(&xclbin(PDI)).unwrap_err();
+    assert!(error.contains("none of gemm_4x4_a8w8acc32.xclbin"), "{error}");
+}

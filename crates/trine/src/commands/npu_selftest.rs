@@ -1,0 +1,204 @@
+//! `trine npu selftest`
+
+use std::fs::File;
+use std::io::{BufRead, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use trine_npu::UNTESTED;
+use trine_npu::doctor::{Diagnosis, State};
+use trine_npu::pack::Pack;
+use trine_npu::selftest::{Ending, Outcome, Plan, REPEATS, Results, median};
+
+use super::{npu_doctor, npu_packs};
+use crate::cli::NpuSelftestArgs;
+use crate::failure::{Negative, usage};
+use crate::output;
+use crate::terminal;
+
+/// The format of a report.
+const REPORT_FORMAT: u32 = 1;
+
+/// Tries the NPU with products and compares them with exact ones.
+///
+/// # Errors
+/// Returns an error without a pack, without an answer to the question, and if the report cannot be
+/// written; [`Negative`] if the NPU cannot be used or a product is not right.
+pub(super) fn run(args: &NpuSelftestArgs) -> Result<()> {
+    let folder = match &args.pack {
+        Some(folder) => folder.clone(),
+        None => only_pack()?,
+    };
+    let pack = Pack::open(&folder).with_context(|| format!("{} is refused", folder.display()))?;
+    let plan = Plan::new(&pack).map_err(anyhow::Error::msg)?;
+    let diagnosis = npu_doctor::diagnose();
+    let mut report = Report::new(args.report.as_deref(), &diagnosis, &pack, &plan)?;
+    report.write(None)?;
+    let Some(path) = diagnosis.path.clone().filter(|_| diagnosis.is_usable()) else {
+        for finding in &diagnosis.findings {
+            if finding.state == State::Fail {
+                let (found, check) = (&finding.found, finding.check);
+                let remedy = finding.remedy.as_deref().unwrap_or_default();
+                output::error(format!("{check}: {found}\n  -> {remedy}"));
+            }
+        }
+        bail!("the NPU cannot be used, and nothing was submitted; `trine npu doctor` says more");
+    };
+    for (file, reason) in &plan.left_out {
+        output::note(&format!("{file} is not run: {reason}"));
+    }
+    if !agrees(args.yes, &plan)? {
+        output::line("Nothing was submitted.")?;
+        return Err(Negative.into());
+    }
+    output::line(format!("{:<26} {:>7} {:>10} {:>9}", "product", "result", "wrong", "ms"))?;
+    let mut results = Results::default();
+    let mut failure = None;
+    let mut tell = |outcome: &Outcome| {
+        results.outcomes.push(outcome.clone());
+        let told = print(outcome).and_then(|()| report.write(Some(&results)));
+        failure = failure.take().or(told.err());
+    };
+    let results = submit(&path, &plan, &mut tell);
+    report.write(Some(&results))?;
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    conclude(&results, args.report.as_deref())
+}
+
+/// Returns the one pack of the store.
+fn only_pack() -> Result<PathBuf> {
+    let folder = npu_packs::folder()?;
+    let names: Vec<String> = npu_packs::list(&folder).into_iter().map(|(name, _)| name).collect();
+    match &names[..] {
+        [] => bail!(
+            "no kernel pack in {}; make one of AMD's published kernels with `trine npu pack`, as docs/npu.md says, or name a pack's folder",
+            folder.display()
+        ),
+        [name] => Ok(folder.join(name)),
+        _ => Err(usage(format!(
+            "several packs: {}; name the folder of one in {}",
+            names.join(", "),
+            folder.display()
+        ))),
+    }
+}
+
+/// Says what is about to happen, and asks.
+fn agrees(yes: bool, plan: &Plan) -> Result<bool> {
+    let commands = plan.trials.len() * REPEATS;
+    output::warning(format!(
+        "this was {UNTESTED}. {commands} commands are about to be the first. A command that hangs can take a restart of the machine: save your work"
+    ));
+    if yes {
+        return Ok(true);
+    }
+    if !terminal::stdin_is_terminal() {
+        return Err(usage("nobody can be asked here; --yes submits without a question"));
+    }
+    output::remark("Submit them? Type yes:");
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer).context("cannot read the answer")?;
+    Ok(answer.trim().eq_ignore_ascii_case("yes"))
+}
+
+/// Runs the plan on the device.
+fn submit(path: &str, plan: &Plan, tell: &mut dyn FnMut(&Outcome)) -> Results {
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    return trine_npu::selftest::run(trine_npu::sys::real::RealSys::new(), path, plan, tell);
+    #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+    {
+        let _ = (path, plan, tell);
+        Results { stopped: Some("no NPU can be used here".to_owned()), ..Results::default() }
+    }
+}
+
+fn print(outcome: &Outcome) -> Result<()> {
+    let Outcome { name, milliseconds, wrong, elements, error, .. } = outcome;
+    let (word, style) = match outcome.ending {
+        Ending::Right => ("  right", terminal::GOOD),
+        Ending::Wrong => ("  wrong", terminal::ERROR),
+        Ending::Failed => (" failed", terminal::ERROR),
+    };
+    let word = terminal::on_stdout(word, style);
+    let time = median(milliseconds).map(|time| format!("{:.3}", 1e3 * time.as_secs_f64()));
+    let time = time.unwrap_or_default();
+    let share = format!("{wrong}/{elements}");
+    output::line(format!("{name:<26} {word} {share:>10} {time:>9}"))?;
+    match error {
+        Some(error) => output::line(format!("  {error}")),
+        None => Ok(()),
+    }
+}
+
+fn conclude(results: &Results, report: Option<&Path>) -> Result<()> {
+    if let Some(stopped) = &results.stopped {
+        output::error(stopped);
+    }
+    if let Some(report) = report {
+        output::note(&format!(
+            "{} has what a developer needs, and no name of a user, host or folder; docs/npu.md says where to send it",
+            report.display()
+        ));
+    }
+    if !results.are_right() {
+        return Err(Negative.into());
+    }
+    output::line("All products are exact.")
+}
+
+/// A report that is written again with every outcome: the machine may hang at the next.
+struct Report {
+    file: Option<(File, PathBuf)>,
+    value: Value,
+}
+
+impl Report {
+    fn new(path: Option<&Path>, diagnosis: &Diagnosis, pack: &Pack, plan: &Plan) -> Result<Self> {
+        let file = match path {
+            Some(path) => {
+                let file = File::create(path).with_context(|| cannot_write(path))?;
+                Some((file, path.to_owned()))
+            }
+            None => None,
+        };
+        let planned: Vec<&str> = plan.trials.iter().map(|trial| trial.name.as_str()).collect();
+        let streams: Vec<Value> = pack.manifest.stream.iter().map(|entry| {
+            json!({"kernel": entry.kernel.map(|kernel| kernel.to_string()), "sha256": entry.sha256})
+        }).collect();
+        let value = json!({
+            "format": REPORT_FORMAT,
+            "note": format!("the version of trine that wrote this was {UNTESTED} by its makers"),
+            "trine": env!("CARGO_PKG_VERSION"),
+            "build": if cfg!(debug_assertions) { "debug" } else { "release" },
+            "doctor": diagnosis,
+            "pack": {
+                "xclbin_sha256": pack.manifest.xclbin.sha256,
+                "firmware_protocol": pack.manifest.firmware_protocol,
+                "streams": streams,
+            },
+            "planned": planned,
+            "repeats": REPEATS,
+            "results": null,
+        });
+        Ok(Self { file, value })
+    }
+
+    /// Writes the report with what is known by now, onto the disk.
+    fn write(&mut self, results: Option<&Results>) -> Result<()> {
+        let Some((file, path)) = &mut self.file else { return Ok(()) };
+        self.value["results"] = serde_json::to_value(results)?;
+        let text = format!("{}\n", serde_json::to_string_pretty(&self.value)?);
+        let written = std::io::Seek::rewind(file)
+            .and_then(|()| file.set_len(0))
+            .and_then(|()| file.write_all(text.as_bytes()))
+            .and_then(|()| file.sync_all());
+        written.with_context(|| cannot_write(path))
+    }
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}; name a file in a folder that you may write", path.display())
+}
