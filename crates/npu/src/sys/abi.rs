@@ -348,6 +348,17 @@ fn pointers(number: u32) -> Option<Vec<Pointer>> {
     })
 }
 
+/// Returns where the struct of an ioctl has pointers, and how many bytes each leads to. `None` for
+/// an ioctl that is not in the table, or a struct of another size.
+#[must_use]
+pub fn extents(number: u32, argument: &[u8]) -> Option<Vec<(usize, u64)>> {
+    if argument.len() as u32 != number >> 16 & 0x3fff {
+        return None;
+    }
+    let extent = |pointer: Pointer| (pointer.field, pointer.extent.bytes(argument));
+    Some(pointers(number)?.into_iter().map(extent).collect())
+}
+
 /// Checks that an ioctl touches no memory but `argument` and `pointed`.
 ///
 /// Fields for which `pointed` has nothing have to be 0, which the kernel takes for a bad address.

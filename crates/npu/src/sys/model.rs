@@ -132,6 +132,22 @@ impl ModelSys {
         self.state().refused_accesses
     }
 
+    /// Maps a buffer where the caller has made room, as [`Sys::map`] does where the model has.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the kernel's driver.
+    pub fn map_at(&self, file: File, offset: u64, bytes: u64, address: u64) -> Result<(), Errno> {
+        let alignment = 1 << address.trailing_zeros().min(63);
+        map_at(&mut self.state(), file, offset, bytes, alignment, address)
+    }
+
+    /// Returns address and bytes of all mappings.
+    #[must_use]
+    pub fn mappings(&self) -> Vec<(u64, u64)> {
+        self.state().mappings.iter().map(|(address, mapping)| (*address, mapping.bytes)).collect()
+    }
+
     /// Lets time pass.
     pub fn pass(&self, time: Duration) {
         let mut state = self.state();
@@ -151,7 +167,7 @@ impl Sys for ModelSys {
     }
 
     fn process_id(&self) -> i64 {
-        machine::PROCESS_ID
+        self.state().machine.process
     }
 
     fn read_text(&self, path: &str) -> Result<String, Errno> {
@@ -212,29 +228,13 @@ impl Sys for ModelSys {
     }
 
     fn map(&self, file: File, offset: u64, bytes: u64, alignment: u64) -> Result<u64, Errno> {
-        let mut state = self.state();
-        state.acquire()?;
-        let handle = (offset >> 32) as u32;
-        let buffers = &state.client(file.0)?.buffers;
-        let buffer = *buffers.get(&handle).ok_or(Errno::EINVAL)?;
-        let is_whole = offset == calls::map_offset(handle)
-            && bytes > 0
-            && bytes <= buffer.bytes.next_multiple_of(PAGE_BYTES);
-        let is_heap = buffer.kind == uapi::BO_DEVICE_HEAP;
-        let is_aligned = alignment.is_power_of_two() && (!is_heap || alignment >= uapi::HEAP_BYTES);
-        if !is_whole || !is_aligned || buffer.kind == uapi::BO_DEVICE {
-            return Err(Errno::EINVAL);
-        }
-        let locked: u64 = state.mappings.values().map(|mapping| mapping.bytes).sum();
-        if locked + bytes > state.machine.lockable_bytes {
-            return Err(Errno::EAGAIN);
-        }
         // A page lies between mappings, so that none runs on into the next.
-        let address = (state.last_address + PAGE_BYTES).next_multiple_of(alignment.max(PAGE_BYTES));
+        let mut state = self.state();
+        let after = state.last_address + PAGE_BYTES;
+        let address = after.checked_next_multiple_of(alignment.max(PAGE_BYTES));
+        let address = address.ok_or(Errno::EINVAL)?;
+        map_at(&mut state, file, offset, bytes, alignment, address)?;
         state.last_address = address + bytes.next_multiple_of(PAGE_BYTES);
-        let mapping =
-            Mapping { bytes: bytes.min(buffer.bytes), memory: buffer.memory, file: file.0 };
-        state.mappings.insert(address, mapping);
         Ok(address)
     }
 
@@ -268,4 +268,34 @@ impl Sys for ModelSys {
     fn now(&self) -> Duration {
         self.state().now
     }
+}
+
+/// Maps a buffer at an address of the caller's choice.
+fn map_at(
+    state: &mut State,
+    file: File,
+    offset: u64,
+    bytes: u64,
+    alignment: u64,
+    address: u64,
+) -> Result<(), Errno> {
+    state.acquire()?;
+    let handle = (offset >> 32) as u32;
+    let buffers = &state.client(file.0)?.buffers;
+    let buffer = *buffers.get(&handle).ok_or(Errno::EINVAL)?;
+    let is_whole = offset == calls::map_offset(handle)
+        && bytes > 0
+        && bytes <= buffer.bytes.next_multiple_of(PAGE_BYTES);
+    let is_heap = buffer.kind == uapi::BO_DEVICE_HEAP;
+    let is_aligned = alignment.is_power_of_two() && (!is_heap || alignment >= uapi::HEAP_BYTES);
+    if !is_whole || !is_aligned || buffer.kind == uapi::BO_DEVICE {
+        return Err(Errno::EINVAL);
+    }
+    let locked: u64 = state.mappings.values().map(|mapping| mapping.bytes).sum();
+    if locked + bytes > state.machine.lockable_bytes {
+        return Err(Errno::EAGAIN);
+    }
+    let mapping = Mapping { bytes: bytes.min(buffer.bytes), memory: buffer.memory, file: file.0 };
+    state.mappings.insert(address, mapping);
+    Ok(())
 }

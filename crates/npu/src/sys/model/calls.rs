@@ -413,7 +413,7 @@ fn contexts(state: &State) -> Vec<u8> {
         let info = ContextInfo {
             context_id: *handle,
             num_col: context.columns,
-            pid: super::machine::PROCESS_ID,
+            pid: state.machine.process,
             command_submissions: context.submissions,
             command_completions: context.completions,
             errors: context.errors,

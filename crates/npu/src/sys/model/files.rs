@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::PATH;
-use super::machine::{Machine, PROCESS_ID};
+use super::machine::Machine;
 
 /// The oldest protocol of firmware that the driver takes, after 5.
 const PROTOCOL_MINOR_MIN: u32 = 7;
@@ -22,7 +22,7 @@ impl Machine {
         let limits = format!("Max locked memory         {lockable}  {lockable}  bytes");
         add("/proc/self/limits".to_owned(), &limits);
         let capabilities = if self.is_root { "000001ffffffffff" } else { "0000000000000000" };
-        let status = format!("Pid:\t{PROCESS_ID}\nCapEff:\t{capabilities}");
+        let status = format!("Pid:\t{}\nCapEff:\t{capabilities}", self.process);
         add("/proc/self/status".to_owned(), &status);
         // Another device: not every one is an NPU.
         add("/sys/bus/pci/devices/0000:00:00.0/vendor".to_owned(), "0x1022");

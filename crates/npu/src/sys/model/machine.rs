@@ -53,6 +53,8 @@ pub struct Machine {
     pub contexts_max: usize,
     /// Bytes that a process may lock.
     pub lockable_bytes: u64,
+    /// The number of the process that the model serves.
+    pub process: i64,
     /// Whether the process is root.
     pub is_root: bool,
     /// How long a command takes.
@@ -85,6 +87,7 @@ impl Default for Machine {
             addresses: AddressMode::Process,
             contexts_max: 1,
             lockable_bytes: 1 << 30,
+            process: 4242,
             is_root: false,
             command_time: Duration::from_millis(2),
             command_time_max: Duration::from_secs(2),
@@ -119,6 +122,3 @@ pub enum Fault {
     /// The wait for it ends, and its packet says that it is running.
     Unfinished,
 }
-
-/// The number of the process that a model serves.
-pub(super) const PROCESS_ID: i64 = 4242;
