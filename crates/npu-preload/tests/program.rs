@@ -3,8 +3,12 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use trine_npu::generate::Kernel;
@@ -55,6 +59,11 @@ impl Machine {
 
     /// Runs the program on the model.
     fn run(&self, faults: &str, arguments: &[&str]) -> Ran {
+        self.run_with(faults, arguments, Stdio::null())
+    }
+
+    /// Runs the program on the model, with what it reads.
+    fn run_with(&self, faults: &str, arguments: &[&str], input: impl Into<Stdio>) -> Ran {
         let model = self.path("model");
         let _ = std::fs::remove_dir_all(&model);
         std::fs::create_dir(&model).unwrap();
@@ -67,7 +76,7 @@ impl Machine {
             .env("TRINE_HOME", self.path("store"))
             .env("HOME", self.path("home"))
             .env("USER", SECRET)
-            .stdin(std::process::Stdio::null())
+            .stdin(input)
             .output()
             .unwrap();
         Ran {
@@ -171,6 +180,46 @@ fn what_is_missing_is_named_and_nothing_submitted() {
         assert!(ran.err.contains("nothing was submitted"), "{fault}: {}", ran.err);
         assert_eq!(found(&report, check)["state"], "fail", "{fault}: {report:#}");
         assert!(report["results"].is_null());
+    }
+}
+
+/// Opens a terminal; what is written to the first file is typed for who reads the second.
+fn terminal() -> (File, File) {
+    let open = |path: &str| {
+        let mut options = File::options();
+        options.read(true).write(true).custom_flags(libc::O_NOCTTY).open(path).unwrap()
+    };
+    let typed = open("/dev/ptmx");
+    let mut name = [0; 64];
+    // SAFETY: the file is a terminal's, and `name` has room for its name.
+    let named = unsafe {
+        libc::unlockpt(typed.as_raw_fd()) == 0
+            && libc::ptsname_r(typed.as_raw_fd(), name.as_mut_ptr(), name.len()) == 0
+    };
+    assert!(named);
+    let name: Vec<u8> =
+        name.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8).collect();
+    (typed, open(&String::from_utf8(name).unwrap()))
+}
+
+#[test]
+fn nothing_is_submitted_before_a_yes() {
+    let machine = Machine::new();
+    let report = machine.path("report.json");
+    let arguments = ["npu", "selftest", "--report", report.to_str().unwrap()];
+    for (answer, code, last) in [
+        ("no", 1, "Nothing was submitted.\n"),
+        ("", 1, "Nothing was submitted.\n"),
+        ("yes", 0, "All products are exact.\n"),
+    ] {
+        let (mut typed, read) = terminal();
+        writeln!(typed, "{answer}").unwrap();
+        let ran = machine.run_with("", &arguments, read);
+        assert_eq!(ran.code, code, "{answer}: {}{}", ran.out, ran.err);
+        assert!(ran.out.ends_with(last), "{answer}: {}", ran.out);
+        assert!(ran.err.contains("never run on silicon") && ran.err.contains("Type yes"));
+        let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+        assert_eq!(report["results"].is_null(), code == 1);
     }
 }
 

@@ -78,7 +78,7 @@ pub struct Facts {
     pub contexts: Option<usize>,
 }
 
-/// What [`diagnose`] found.
+/// What [`super::diagnose`] found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Diagnosis {
     /// The device's path, if it has one.

@@ -8,7 +8,7 @@ use crate::txn::Stream;
 /// An array whose cores run `a8w8acc32`, whatever PDI they get.
 ///
 /// It takes the streams that are generated and no others, and reads matrices in the layout of
-/// [`layout`]. Without the parameters after A it gets stuck, as cores would.
+/// [`layout`]. With other parameters after A it gets stuck, which is a guess at what cores do.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Products {
     /// Every result is wrong in its last element.
