@@ -107,7 +107,7 @@ fn firmware(open: &Open<'_>, diagnosis: &mut Diagnosis) {
             Finding::ok(
                 CHECK,
                 format!(
-                    "{major}.{minor}.{patch}.{build}; the driver takes protocol 5.7 or later, and does not tell which it is; trine sends what 5.7 has"
+                    "{major}.{minor}.{patch}.{build}; the driver takes protocol 5.7 or later and does not tell which it is; trine sends what 5.7 has, and no chains of commands, which 5.8 is reported to drop at times"
                 ),
             )
         }

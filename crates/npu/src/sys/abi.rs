@@ -436,6 +436,10 @@ mod tests {
         let version = Version { name_len: 1 << 32, ..Default::default() };
         let pointed = with(24, &mut buffer);
         assert_eq!(check(VERSION, bytemuck::bytes_of(&version), &pointed), Err(Errno::EFAULT));
+        let bytes = bytemuck::bytes_of(&long);
+        assert_eq!(extents(uapi::GET_INFO, bytes), Some(vec![(8, 65)]));
+        assert_eq!(extents(uapi::GET_INFO, &bytes[..8]), None);
+        assert_eq!(extents(0x5401, bytes), None);
         let wait = TimelineWait { count_handles: 8, ..Default::default() };
         let pointed = with(8, &mut buffer);
         assert_eq!(check(TIMELINE_WAIT, bytemuck::bytes_of(&wait), &pointed), Ok(()));

@@ -264,6 +264,19 @@ mod tests {
     }
 
     #[test]
+    fn folders_are_listed_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["b", "a", "c"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let sys = RealSys::new();
+        assert_eq!(sys.list(folder.path().to_str().unwrap()).unwrap(), ["a", "b", "c"]);
+        assert_eq!(sys.list("/no/such/folder"), Err(Errno::ENOENT));
+        let file = folder.path().join("a");
+        assert_eq!(sys.list(file.to_str().unwrap()), Err(Errno(libc::ENOTDIR)));
+    }
+
+    #[test]
     fn a_file_is_mapped_where_it_was_asked_for_copied_and_flushed() {
         let sys = RealSys::new();
         let path = tempfile::NamedTempFile::new().unwrap();
