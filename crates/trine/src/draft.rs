@@ -10,6 +10,7 @@ use trine_text::Tokenizer;
 use crate::cli::{DraftArgs, DraftChoice, FetchArgs};
 use crate::device::{DeviceChoice, GpuOptions, Opened};
 use crate::embedded::Embedded;
+use crate::failure::usage;
 use crate::model_source::{Source, find};
 use crate::options::Settings;
 use crate::vocabulary::tokenizer;
@@ -136,6 +137,17 @@ impl Drafting {
     /// Returns one that only looks tokens up.
     pub(crate) fn lookup() -> Self {
         Self { by: Guesser::Lookup, depth: None }
+    }
+
+    /// Refuses a number of guesses where nothing guesses.
+    ///
+    /// # Errors
+    /// Returns an error about the command's usage.
+    pub(crate) fn check(self) -> Result<Self> {
+        if self.is_off() && self.depth.is_some() {
+            return Err(usage("--drafts has no effect with --draft off; leave one of them out"));
+        }
+        Ok(self)
     }
 
     /// Returns whether nothing is guessed.

@@ -140,6 +140,9 @@ impl Guesses {
         if !is_text && args.acceptance.is_none() && args.drafting.drafts.is_some() {
             return Err(usage("--drafts needs --draft or --acceptance beside it"));
         }
+        if !is_text && args.text.is_some() {
+            return Err(usage("--text has no effect with --draft off; leave one of them out"));
+        }
         let text = is_text.then(|| bench_drafts::text(source, args.text.as_deref()));
         let depth = args.drafting.drafts.or(args.acceptance.map(|_| DEPTH));
         let text = text.transpose()?;

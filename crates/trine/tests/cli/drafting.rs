@@ -192,6 +192,20 @@ fn compare(requests: usize) {
 }
 
 #[test]
+fn options_of_a_draft_that_is_off_are_refused() {
+    let off = ["--draft", "off"];
+    for (arguments, option) in [
+        (&["run", "demo", "a", "--drafts", "3"][..], "--drafts"),
+        (&["serve", "demo", "--port", "0", "--drafts", "3"][..], "--drafts"),
+        (&["bench", "demo", "--drafts", "3"][..], "--drafts"),
+        (&["bench", "demo", "--text", "/dev/null", "--recite"][..], "--text"),
+    ] {
+        let error = trine(&[arguments, &off].concat()).fails(2);
+        assert!(error.contains(option), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
 fn one_text_is_the_same_with_any_draft() {
     let text = |draft: &[&str]| {
         let base = ["run", "demo", "--raw", BEGINNINGS[1], "--max-tokens", "60", "--seed", "3"];
