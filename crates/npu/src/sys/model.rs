@@ -36,7 +36,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use self::array::{Array, Core, Cores, DeviceMemory, Task, Trap};
-pub use self::container::xclbin;
+pub use self::container::{xclbin, xclbin_of};
 pub use self::machine::{AddressMode, Fault, Machine};
 pub use self::objects::Held;
 use self::objects::{Client, Mapping, State};

@@ -12,8 +12,14 @@ const BUFFERS: usize = 6;
 /// Returns an xclbin of five columns with one kernel of six buffers, whose cores run `pdi`.
 #[must_use]
 pub fn xclbin(pdi: &[u8]) -> Vec<u8> {
+    xclbin_of(BUFFERS, Some(pdi))
+}
+
+/// Returns an xclbin of five columns with one kernel of `buffers` buffers, with or without a PDI.
+#[must_use]
+pub fn xclbin_of(buffers: usize, pdi: Option<&[u8]>) -> Vec<u8> {
     let mut metadata = "<kernel name=\"DPU\">".to_owned();
-    for at in 0..BUFFERS + 3 {
+    for at in 0..buffers + 3 {
         let (size, offset) = (if at == 2 { 4 } else { 8 }, 8 * at);
         metadata += &format!("<arg name=\"a\" id=\"{at}\" size=\"{size}\" offset=\"{offset}\"/>");
     }
@@ -23,12 +29,16 @@ pub fn xclbin(pdi: &[u8]) -> Vec<u8> {
     let mut put = |at: u32, number: u32| {
         partition[at as usize..at as usize + 4].copy_from_slice(&number.to_le_bytes());
     };
-    for (at, number) in [(0x20, 5), (0x28, 1), (0x2c, start), (0x78, 1), (0x7c, entry)] {
+    for (at, number) in [(0x20, 5), (0x28, 1), (0x2c, start)] {
         put(at, number);
     }
-    put(entry + 16, pdi.len() as u32);
-    put(entry + 20, place);
-    partition.extend(pdi);
+    if let Some(pdi) = pdi {
+        let length = pdi.len() as u32;
+        for (at, number) in [(0x78, 1), (0x7c, entry), (entry + 16, length), (entry + 20, place)] {
+            put(at, number);
+        }
+        partition.extend(pdi);
+    }
 
     let mut bytes = b"xclbin2\0".to_vec();
     bytes.resize(TABLE, 0);
