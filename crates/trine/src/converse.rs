@@ -138,23 +138,20 @@ impl<'a> Chat<'a> {
         // Between an answer and the next input, Ctrl-C is briefly a signal, which must not end the
         // program.
         let _watch = lines.is_typed().then(Watch::new);
-        let mut interrupts = 0;
         loop {
             interrupt::set_unsaved(self.is_unsaved());
-            let input = match next_input(lines)? {
-                Line::Text(text) => text,
-                Line::End => return Ok(!self.has_failed),
-                Line::Interrupted => {
-                    interrupts += 1;
-                    match interrupts {
-                        1 => output::note("Ctrl-C again, or /exit, to leave"),
-                        2 if self.is_unsaved() => output::note(interrupt::UNSAVED_NOTE),
-                        _ => return Ok(!self.has_failed),
-                    }
-                    continue;
+            let prompt = interrupt::Prompt::new(i32::from(self.has_failed));
+            let input = loop {
+                match next_input(lines)? {
+                    Line::Text(text) => break text,
+                    Line::End => return Ok(!self.has_failed),
+                    Line::Interrupted => match interrupt::pressed_at_prompt() {
+                        Some(note) => output::note(note),
+                        None => return Ok(!self.has_failed),
+                    },
                 }
             };
-            interrupts = 0;
+            prompt.answered();
             let refused = self.refused.take();
             match parse(&input) {
                 Ok(Some(Slash::Exit)) => return Ok(!self.has_failed),

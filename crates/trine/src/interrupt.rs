@@ -4,15 +4,19 @@
 //! good order. If the flag is still raised, a second Ctrl-C ends the program, except that if a
 //! conversation would be lost, the second one prints a warning and the third one ends the program.
 //! Without a watch Ctrl-C ends the program at once.
+//!
+//! At a [`Prompt`] the editor of lines reads Ctrl-C as a key, but between two lines the terminal
+//! sends it as a signal. Both count, and both are answered alike.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use crate::failure::Interrupted;
 use crate::{output, screen};
 
 static WATCHES: AtomicUsize = AtomicUsize::new(0);
-/// The number of times that Ctrl-C was pressed since the watch began.
+/// The number of times that Ctrl-C was pressed since the watch began, or since the last line that
+/// was typed at a prompt.
 static PRESSED: AtomicUsize = AtomicUsize::new(0);
 /// Whether Ctrl-C was pressed. Long work polls this flag.
 static RAISED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
@@ -21,12 +25,19 @@ static HOOK: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 /// Whether the end of the program would lose a conversation.
 static UNSAVED: AtomicBool = AtomicBool::new(false);
 
+/// The exit code for leaving at the prompt, or [`NO_PROMPT`].
+static PROMPT: AtomicI32 = AtomicI32::new(NO_PROMPT);
+const NO_PROMPT: i32 = -1;
+
 /// The exit code after Ctrl-C as in shells: 128 + SIGINT.
 pub(crate) const EXIT_CODE: i32 = 130;
 
 /// The warning before a conversation is lost.
-pub(crate) const UNSAVED_NOTE: &str =
+const UNSAVED_NOTE: &str =
     "the conversation is not saved (/save FILE does that); Ctrl-C once more leaves without it";
+
+/// The answer to the first Ctrl-C at a prompt.
+const AGAIN_NOTE: &str = "Ctrl-C again, or /exit, to leave";
 
 /// Installs the handler of Ctrl-C, unless the program was started with the signal ignored. If the
 /// handler cannot be installed (for example on a system without signals), the system's default
@@ -36,6 +47,14 @@ pub(crate) fn install() {
     let installed = ctrlc::try_set_handler(|| {
         if WATCHES.load(Ordering::SeqCst) == 0 {
             screen::exit(EXIT_CODE);
+        }
+        let code = PROMPT.load(Ordering::SeqCst);
+        if code != NO_PROMPT {
+            match pressed_at_prompt() {
+                Some(note) => output::note(note),
+                None => screen::exit(code),
+            }
+            return;
         }
         RAISED.store(true, Ordering::SeqCst);
         if let Some(hook) = HOOK.get() {
@@ -67,6 +86,40 @@ pub(crate) fn set_unsaved(is_unsaved: bool) {
 /// Returns the flag that Ctrl-C raises while a [`Watch`] lives.
 pub(crate) fn flag() -> Arc<AtomicBool> {
     Arc::clone(&RAISED)
+}
+
+/// Counts a Ctrl-C at a prompt. Returns the note to print, or `None` if it ends the program.
+pub(crate) fn pressed_at_prompt() -> Option<&'static str> {
+    match PRESSED.fetch_add(1, Ordering::SeqCst) {
+        0 => Some(AGAIN_NOTE),
+        1 if UNSAVED.load(Ordering::SeqCst) => Some(UNSAVED_NOTE),
+        _ => None,
+    }
+}
+
+/// A wait for a typed line. The count of Ctrl-C goes on from one prompt to the next until
+/// [`Prompt::answered`].
+#[derive(Debug)]
+pub(crate) struct Prompt(());
+
+impl Prompt {
+    /// Begins to wait. A signal that ends the program gives it the exit code `code`.
+    pub(crate) fn new(code: i32) -> Self {
+        PROMPT.store(code, Ordering::SeqCst);
+        Prompt(())
+    }
+
+    /// Ends the wait because a line was typed: the next Ctrl-C is the first again.
+    pub(crate) fn answered(self) {
+        drop(self);
+        forget();
+    }
+}
+
+impl Drop for Prompt {
+    fn drop(&mut self) {
+        PROMPT.store(NO_PROMPT, Ordering::SeqCst);
+    }
 }
 
 /// Work that ends in good order on Ctrl-C.

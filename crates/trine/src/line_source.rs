@@ -49,6 +49,7 @@ impl Typed {
     /// # Errors
     /// Returns an error if the terminal cannot be used.
     pub(crate) fn new(history: Option<PathBuf>) -> Result<Self> {
+        crate::screen::note_terminal();
         let config =
             Config::builder().max_history_size(HISTORY_MAX)?.history_ignore_space(true).build();
         let mut editor = Editor::with_config(config)?;

@@ -71,8 +71,45 @@ pub(crate) fn leave() {
     }
 }
 
+/// Notes how the terminal is before lines are edited on it, so that [`exit`] can restore it.
+pub(crate) fn note_terminal() {
+    #[cfg(unix)]
+    editing::note();
+}
+
+/// The terminal under the editor of lines, which restores it after each line. A signal can end the
+/// program in the middle of one.
+#[cfg(unix)]
+mod editing {
+    use std::io::stdin;
+    use std::sync::OnceLock;
+
+    use rustix::process::getpgrp;
+    use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
+
+    static FOUND: OnceLock<Termios> = OnceLock::new();
+
+    pub(super) fn note() {
+        if let Ok(found) = tcgetattr(stdin()) {
+            let _ = FOUND.set(found);
+        }
+    }
+
+    pub(super) fn restore() {
+        // The system would stop a process that changes its terminal while another job has it.
+        if let Some(found) = FOUND.get()
+            && tcgetpgrp(stdin()).map_or(true, |group| group == getpgrp())
+        {
+            // The program ends, so nothing can be done about a terminal that refuses.
+            let _ = tcsetattr(stdin(), OptionalActions::Now, found);
+        }
+    }
+}
+
 /// Ends the program at once. Restores the terminal first, unless it hangs.
 pub(crate) fn exit(code: i32) -> ! {
+    #[cfg(unix)]
+    editing::restore();
     if TAKEN.load(Ordering::SeqCst)
         && let Ok(leaving) = thread::Builder::new().spawn(leave)
     {

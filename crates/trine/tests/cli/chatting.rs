@@ -252,6 +252,24 @@ mod typed {
         assert!(ended(&mut child).success());
     }
 
+    /// Ctrl-C is a signal until the editor of lines has the terminal again.
+    #[test]
+    fn an_interrupt_between_two_lines_counts_like_a_key() {
+        let terminal = Terminal::open();
+        let mut child = start(&terminal, &["demo", "--max-tokens", "3"]);
+        terminal.wait_for_written(">>> ");
+        terminal.press("hello\r");
+        wait_for(&terminal, "first after", 1);
+        wait_for(&terminal, ">>> ", 2);
+        terminal.press(CTRL_C);
+        terminal.wait_for_written("Ctrl-C again, or /exit, to leave");
+        interrupt(&child);
+        terminal.wait_for_written("Ctrl-C once more leaves without it");
+        interrupt(&child);
+        assert!(ended(&mut child).success());
+        assert!(terminal.is_cooked(), "the terminal is as it was");
+    }
+
     #[test]
     fn an_impatient_interrupt_does_not_lose_the_conversation() {
         let terminal = Terminal::open();
