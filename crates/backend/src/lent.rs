@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use trine_model::{Model, Op, Plan, WeightId};
 
@@ -72,7 +73,10 @@ impl Lent {
     /// whether the partner has computed them.
     pub fn finish(&self, outputs: &mut [&mut [f32]]) -> bool {
         let mut loan = self.loan.lock().unwrap_or_else(PoisonError::into_inner);
-        self.note(loan.finish(outputs), outputs.len())
+        let start = Instant::now();
+        let outcome = loan.finish(outputs);
+        self.partner.tally().waited_for(start.elapsed());
+        self.note(outcome, outputs.len())
     }
 
     fn note(&self, outcome: Result<(), BackendError>, products: usize) -> bool {

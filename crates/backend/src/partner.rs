@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use trine_model::Weight;
 use trine_weights::Tensor;
@@ -58,6 +59,8 @@ pub struct Tally {
     products: AtomicU64,
     rows: AtomicU64,
     refused: AtomicU64,
+    busy_ns: AtomicU64,
+    waited_ns: AtomicU64,
 }
 
 impl Tally {
@@ -70,6 +73,27 @@ impl Tally {
     /// Counts a product that the device computed instead.
     pub fn refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Adds time in which the partner computed.
+    pub fn busy_for(&self, time: Duration) {
+        add(&self.busy_ns, time);
+    }
+
+    /// Adds time in which a device waited for the partner.
+    pub fn waited_for(&self, time: Duration) {
+        add(&self.waited_ns, time);
+    }
+
+    /// Returns the time in which the partner computed. What is more than [`Tally::waited`] was
+    /// computed while the device did its own part.
+    pub fn busy(&self) -> Duration {
+        Duration::from_nanos(self.busy_ns.load(Ordering::Relaxed))
+    }
+
+    /// Returns the time in which devices waited for the partner.
+    pub fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited_ns.load(Ordering::Relaxed))
     }
 
     /// Returns the number of products that the partner computed.
@@ -86,4 +110,9 @@ impl Tally {
     pub fn instead(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
+}
+
+fn add(sum: &AtomicU64, time: Duration) {
+    let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    sum.fetch_add(nanoseconds, Ordering::Relaxed);
 }
