@@ -21,6 +21,7 @@ mod npu_pack;
 mod npu_packs;
 mod npu_selftest;
 pub(crate) mod plan;
+mod plan_npu;
 pub(crate) mod quantize;
 pub(crate) mod quantize_metadata;
 pub(crate) mod run;
