@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 mod bench_drafts;
+mod bench_energy;
 mod bench_runs;
 mod bench_steps;
 pub(crate) mod completions;
