@@ -23,6 +23,7 @@ mod destination;
 mod device;
 mod draft;
 mod embedded;
+mod energy;
 mod failure;
 mod fetch;
 mod forecast;

@@ -115,6 +115,7 @@ pub(crate) fn machine(device: &dyn Device, model: &Model, reads: &Reads) -> Resu
         tops_limit: skinny.max(wide) / 1e12,
         gap_us: 0.0,
         memory_bytes: reads.memory_bytes,
+        has_npu: false,
         sources: vec![
             measured(format!(
                 "{} of {} GB/s: {}",
