@@ -29,7 +29,9 @@ use trine_backend::{BLOCK, BackendError, ProgramOptions};
 use trine_model::{KvType, Op, Plan, Width, Workload};
 
 use crate::session::PREFILL;
-pub(crate) use npu::{ASSUMED, CHANNELS_GBPS, FIGURES, Figure, NpuPrompt, Span, TILE, npu_prompts};
+pub(crate) use npu::{
+    ASSUMED, CHANNELS_GBPS, FIGURES, Figure, NpuPrompt, Span, TILE, npu_generation, npu_prompts,
+};
 pub(crate) use presets::{PRESETS, Preset, preset};
 
 /// The most rows that kernels for few rows take. Products of more rows run at

@@ -14,8 +14,10 @@ use crate::output;
 /// What the NPU would add.
 pub(super) struct NpuForecast {
     prompts: Vec<NpuPrompt>,
-    /// Why generation gains nothing.
-    generation: String,
+    /// What it adds to the tokens per second of one sequence, as a share of them.
+    generation: Span,
+    /// Why that is so.
+    reason: String,
 }
 
 impl NpuForecast {
@@ -31,7 +33,9 @@ impl NpuForecast {
         for &tokens in lengths {
             prompts.extend(forecast::npu_prompts(passes, tokens)?);
         }
-        Ok(Some(Self { prompts, generation: generation(passes.machine) }))
+        let generation = forecast::npu_generation(passes, lengths.first().copied().unwrap_or(1))?;
+        let reason = reason(passes.machine, generation);
+        Ok(Some(Self { prompts, generation, reason }))
     }
 
     /// Returns the forecast and the numbers that it is made of.
@@ -45,7 +49,7 @@ impl NpuForecast {
         json!({
             "note": format!("a forecast, {UNTESTED}"),
             "prompt": self.prompts,
-            "generation": { "gain": Span { lowest: 0.0, highest: 0.0 }, "reason": self.generation },
+            "generation": { "gain": self.generation, "reason": self.reason },
             "tile": TILE,
             "figures": FIGURES,
             "assumptions": ASSUMED.map(assumption),
@@ -54,15 +58,12 @@ impl NpuForecast {
 
     /// Returns whether the NPU adds anything to any prompt.
     pub(super) fn gains(&self) -> bool {
-        self.prompts.iter().any(|prompt| prompt.gain.highest > 0.0)
+        self.prompts.iter().any(|prompt| prompt.npu_share.highest > 0.0)
     }
 
     /// Returns the cells of the table of prompts.
     pub(super) fn rows(&self) -> Vec<Vec<String>> {
         let row = |prompt: &NpuPrompt| {
-            let percent = |span: Span| {
-                spanned(span, |value| format!("{:.0}", (value * 100.0).max(0.0))) + " %"
-            };
             vec![
                 format!("{} tokens", prompt.tokens),
                 prompt.kernel.to_owned(),
@@ -83,7 +84,7 @@ impl NpuForecast {
         format!(
             "With the NPU: a forecast, {UNTESTED}; trine runs no model on an NPU. Each product of a prompt is split by output columns, in whole tiles of \
              {TILE}, so that GPU and NPU end at the same time; lowest to highest where sources differ.{prompts} {}\n",
-            self.generation
+            self.reason
         )
     }
 
@@ -106,8 +107,14 @@ impl NpuForecast {
 /// The header of the table of prompts.
 pub(super) const HEADER: [&str; 5] = ["with the NPU", "kernel", "tok/s", "gain", "on the NPU"];
 
-/// Says why generation gains nothing on a machine.
-fn generation(machine: &Machine) -> String {
+/// Says what generation gains on a machine, and why.
+fn reason(machine: &Machine, gain: Span) -> String {
+    if gain.highest > 0.0 {
+        return format!(
+            "Generation of one sequence gains {}, since this GPU is bound by arithmetic even there.",
+            percent(gain)
+        );
+    }
     format!(
         "Generation gains nothing: each token reads all weights, of which the GPU alone reads {} of the {} GB/s of the memory that both share; \
          the NPU reads at most {} GB/s of the same memory, and 8 or 16 bits for each weight.",
@@ -115,6 +122,11 @@ fn generation(machine: &Machine) -> String {
         output::rate(machine.gbps_limit),
         output::rate(CHANNELS_GBPS),
     )
+}
+
+/// Formats shares in percent.
+fn percent(span: Span) -> String {
+    spanned(span, |value| format!("{:.0}", value * 100.0)) + " %"
 }
 
 /// Formats a span: `37.0..130`, or one number if both are spelled alike.

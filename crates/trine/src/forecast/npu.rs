@@ -413,7 +413,7 @@ pub(crate) fn npu_prompts(
     let prompt = |kernel: &Kernel| {
         let at = |conditions| {
             let (seconds, share) = together(model, kernel, &pieces, conditions);
-            (tokens as f64 / seconds, alone / seconds - 1.0, share)
+            (tokens as f64 / seconds, gain(alone, (seconds, share)), share)
         };
         let (lowest, highest) = (at(WORST), at(BEST));
         NpuPrompt {
@@ -425,6 +425,28 @@ pub(crate) fn npu_prompts(
         }
     };
     Ok(KERNELS.iter().map(prompt).collect())
+}
+
+/// Forecasts what the NPU adds to the tokens per second of one sequence of `context` positions, as
+/// a share of them, with the kernel that adds most. Where memory bounds the GPU it is nothing,
+/// because the weights that the NPU takes are read, written and read again.
+///
+/// # Errors
+/// Returns an error if the machine cannot run the Plan.
+pub(crate) fn npu_generation(model: Passes<'_>, context: usize) -> Result<Span, BackendError> {
+    let workload = Workload::decode(1, context.saturating_sub(1), model.kv);
+    let token = [(workload, model.work(workload)?)];
+    let alone = model.machine.seconds(&token[0].1).total();
+    let best = |conditions| {
+        let of = |kernel| gain(alone, together(model, kernel, &token, conditions));
+        KERNELS.iter().map(of).fold(0.0, f64::max)
+    };
+    Ok(Span { lowest: best(WORST), highest: best(BEST) })
+}
+
+/// Returns what is gained, as a share of the GPU's speed; exactly nothing if the NPU does nothing.
+fn gain(alone: f64, (seconds, npu_share): (f64, f64)) -> f64 {
+    if npu_share > 0.0 { alone / seconds - 1.0 } else { 0.0 }
 }
 
 /// Returns the seconds of passes with GPU and NPU, and the NPU's share of products.

@@ -359,6 +359,11 @@ fn an_npu_is_forecast_beside_the_gpu_of_its_chip() {
         assert!(number(figure, "lowest") < number(figure, "highest"), "{figure}");
         assert!(!figure["source"].as_str().unwrap().is_empty(), "{figure}");
     }
+    // A GPU that is bound by arithmetic in a single row is helped there too.
+    let slower = plan(&["--device", "780m", "--tops", "0.01", "--json"]).json();
+    assert!(number(&slower["npu"]["generation"]["gain"], "highest") > 0.1, "{}", slower["npu"]);
+    let reason = slower["npu"]["generation"]["reason"].as_str().unwrap();
+    assert!(reason.contains("bound by arithmetic"), "{reason}");
     // A faster GPU leaves less for the NPU.
     let faster = plan(&["--device", "780m", "--tops", "100", "--json"]).json();
     assert_eq!(number(&faster["npu"]["prompt"][1]["gain"], "highest"), 0.0);

@@ -170,6 +170,16 @@ fn generation_gains_nothing() {
             assert_eq!((splits.npu_operations, splits.seconds), (0.0, splits.alone));
         }
     }
+    let plan = gemma_27b(DType::Q4_0);
+    let launches = stepwise();
+    let gain = |machine: &Machine| {
+        let passes = Passes { plan: &plan, machine, launches: &launches, kv: KvType::F16 };
+        npu_generation(passes, 512).unwrap()
+    };
+    assert_eq!(gain(&machine), Span { lowest: 0.0, highest: 0.0 });
+    // A GPU that is bound by arithmetic even by one row leaves something to do.
+    let slow = Machine { tops_skinny: 0.02, ..machine };
+    assert!(gain(&slow).highest > 0.1, "{:?}", gain(&slow));
 }
 
 #[test]
