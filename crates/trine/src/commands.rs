@@ -19,7 +19,6 @@ pub(crate) mod man;
 pub(crate) mod npu;
 mod npu_doctor;
 mod npu_pack;
-mod npu_packs;
 mod npu_selftest;
 pub(crate) mod plan;
 mod plan_npu;

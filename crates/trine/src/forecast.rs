@@ -28,7 +28,7 @@ use serde::Serialize;
 use trine_backend::{BLOCK, BackendError, ProgramOptions};
 use trine_model::{KvType, Op, Plan, Width, Workload};
 
-use crate::session::PREFILL;
+use crate::options::PREFILL;
 pub(crate) use npu::{
     ASSUMED, CHANNELS_GBPS, FIGURES, Figure, NpuPrompt, Span, TILE, npu_generation, npu_prompts,
 };

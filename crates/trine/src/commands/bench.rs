@@ -22,9 +22,10 @@ use crate::energy::{Sensor, Sensors};
 use crate::failure::usage;
 use crate::interrupt::Watch;
 use crate::model_source::{Source, find};
-use crate::options::Settings;
+use crate::npu::Done;
+use crate::options::{PREFILL, Settings};
 use crate::output;
-use crate::session::{PREFILL, Session, Sizes};
+use crate::session::{Session, Sizes};
 use crate::statistics::Summary;
 use crate::terminal;
 
@@ -75,6 +76,9 @@ struct Report {
     /// Bytes per second of streaming reads, one value for each measurement.
     read_bandwidth: Vec<f64>,
     read_bandwidth_summary: Option<Summary>,
+    /// What an NPU has computed in all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    npu: Option<Done>,
     /// The sensors of energy that can be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     sensors: Vec<Sensor>,
@@ -110,6 +114,7 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
     let (runs, reads) = measured.with_context(|| format!("{} was not measured", session.name))?;
     let mut report = report(&session, &settings, &sensors, &tests, &runs, reads);
     report.draft = guesses.guesser_name(&session);
+    report.npu = session.npu.as_deref().map(Done::by);
     if args.steps {
         session.engine.set_guesses(Some(0));
         step_times(&mut session, &tests, &watch, &mut report)?;
@@ -118,6 +123,9 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
         return output::json(&report);
     }
     output::line(describe(&report, args.markdown))?;
+    if let Some(npu) = &report.npu {
+        output::line(format_args!("\n{npu}"))?;
+    }
     let energy = report.tests.iter().map(|measured| (measured.test, measured.energy.as_slice()));
     if let Some(table) = bench_energy::table(energy, args.markdown) {
         output::line(format_args!("\n{table}"))?;
@@ -402,6 +410,7 @@ fn report(
         device: session.device.clone(),
         threads: session.threads,
         draft: None,
+        npu: None,
         kv: settings.kv,
         version: env!("CARGO_PKG_VERSION"),
         repeats: runs.first().map_or(0, Vec::len),
