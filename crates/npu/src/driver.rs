@@ -14,7 +14,9 @@
 //! given up or is not answered ends the use of the NPU for the process: every later call returns
 //! [`DriverError::Quarantined`].
 //!
-//! Everything is given back to the kernel when it is dropped, whatever has failed.
+//! Everything is given back to the kernel when it is dropped, whatever has failed; in quarantine
+//! nothing is, until the process ends. What the device still writes then lands in memory that
+//! nothing else has.
 
 mod buffer;
 mod context;

@@ -139,9 +139,10 @@ impl<S: Sys> Context<S> {
         let mut done = Vec::new();
         let outcome = self.fly(runs, &mut flying, &mut done);
         if outcome.is_err() && self.hardware.handle.check_quarantine().is_ok() {
-            // What was submitted uses buffers that are about to go.
+            // What was submitted uses buffers that are about to go. In quarantine they stay.
             while let Some(flight) = flying.pop_front() {
-                if self.land(&flight).is_err() {
+                let landed = self.land(&flight);
+                if landed.is_err() && self.hardware.handle.check_quarantine().is_err() {
                     break;
                 }
             }
@@ -394,6 +395,11 @@ impl<S: Sys> Hardware<S> {
 
 impl<S: Sys> Drop for Hardware<S> {
     fn drop(&mut self) {
+        // In quarantine the kernel ends the context with the process: to destroy it may take as
+        // long as its command hangs.
+        if !self.handle.gives_back() {
+            return;
+        }
         let mut destroy = uapi::DestroyHwctx { handle: self.number, pad: 0 };
         // The kernel ends what is left with the file at the latest.
         let _ = self.handle.call(uapi::DESTROY_HWCTX, &mut destroy, &mut []);

@@ -85,8 +85,10 @@ impl<S: Sys> Device<S> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the kernel does not give it.
+    /// Returns an error if the kernel does not give it, or if the NPU is in quarantine, in which no
+    /// buffer would be given back.
     pub fn buffer(&self, bytes: u64) -> Result<HostBuffer<S>, DriverError> {
+        self.handle().check_quarantine()?;
         HostBuffer::new(self.handle(), bytes)
     }
 
@@ -96,6 +98,7 @@ impl<S: Sys> Device<S> {
     ///
     /// Returns an error if no buffer can be made.
     pub fn exports(&self) -> Result<Option<Exports>, DriverError> {
+        self.handle().check_quarantine()?;
         Exports::probe(self.handle())
     }
 
@@ -105,6 +108,7 @@ impl<S: Sys> Device<S> {
 
     /// Copies bytes to where the device has its programs.
     pub(super) fn block(&self, bytes: &[u8]) -> Result<Block<S>, DriverError> {
+        self.handle().check_quarantine()?;
         Block::new(&self.heap, bytes)
     }
 }

@@ -1,4 +1,7 @@
 //! The open device, and objects of the kernel that are given back when they are dropped.
+//!
+//! In quarantine nothing is given back before the process ends: a device that hangs may still write
+//! to memory that a command named.
 
 use std::sync::Arc;
 
@@ -26,6 +29,11 @@ impl<S: Sys> Handle<S> {
         self.sys.ioctl(self.file, number, bytes_of_mut(argument), pointed)
     }
 
+    /// Returns whether objects may be given back to the kernel.
+    pub(super) fn gives_back(&self) -> bool {
+        self.sys.process().quarantine().is_none()
+    }
+
     /// Returns an error if the NPU must not be used any more.
     pub(super) fn check_quarantine(&self) -> Result<(), DriverError> {
         match self.sys.process().quarantine() {
@@ -37,7 +45,10 @@ impl<S: Sys> Handle<S> {
 
 impl<S: Sys> Drop for Handle<S> {
     fn drop(&mut self) {
-        self.sys.close(self.file);
+        // Closing the file would free its buffers.
+        if self.gives_back() {
+            self.sys.close(self.file);
+        }
     }
 }
 
@@ -64,6 +75,9 @@ impl<S: Sys> Object<S> {
 
 impl<S: Sys> Drop for Object<S> {
     fn drop(&mut self) {
+        if !self.handle.gives_back() {
+            return;
+        }
         let mut close = abi::GemClose { handle: self.number, pad: 0 };
         // The kernel closes it with the file at the latest.
         let _ = self.handle.call(abi::GEM_CLOSE, &mut close, &mut []);
@@ -92,7 +106,9 @@ impl<S: Sys> Mapping<S> {
 
 impl<S: Sys> Drop for Mapping<S> {
     fn drop(&mut self) {
-        self.handle.sys.unmap(self.address);
+        if self.handle.gives_back() {
+            self.handle.sys.unmap(self.address);
+        }
     }
 }
 

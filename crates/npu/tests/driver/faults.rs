@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use trine_npu::driver::{Context, DEVICE_PATH, Device, DriverError, WATCHDOG};
+use trine_npu::driver::{Context, DEVICE_PATH, Device, DriverError, Program, WATCHDOG};
 use trine_npu::packet::State;
 use trine_npu::sys::model::{Fault, Held, Machine};
 use trine_npu::sys::{Errno, Sys};
@@ -14,10 +14,17 @@ fn after(fault: Fault) -> (DriverError, Option<DriverError>) {
     let sys = model(Machine { recovers: true, ..Machine::default() });
     sys.inject([Fault::Works, fault]);
     let mut bench = Bench::new(sys.clone(), 3).unwrap();
+    let before = sys.held();
     let error = bench.run(2).unwrap_err();
     let next = bench.run(1).err();
     drop(bench);
-    assert_eq!(sys.held(), Held::default());
+    let left = if sys.process().quarantine().is_some() {
+        // Also the two results, which the run has dropped.
+        Held { buffers: before.buffers + 2, mappings: before.mappings + 2, ..before }
+    } else {
+        Held::default()
+    };
+    assert_eq!(sys.held(), left);
     assert_eq!(sys.leaked(), Held::default());
     (error, next)
 }
@@ -72,7 +79,49 @@ fn quarantine_outlives_the_device_and_names_its_reason() {
     drop(bench);
     let error = Device::open(sys.clone(), DEVICE_PATH).unwrap_err();
     assert!(error.to_string().contains("more than 1000 ms"), "{error}");
-    assert_eq!(sys.held(), Held::default());
+}
+
+#[test]
+fn what_ends_late_writes_to_memory_that_is_still_its_own() {
+    let sys = model(Machine::default());
+    sys.inject([Fault::Works, Fault::Takes(WATCHDOG + Duration::from_millis(500))]);
+    let mut bench = Bench::new(sys.clone(), 0).unwrap();
+    let error = bench.run(2).unwrap_err();
+    assert_eq!(error, DriverError::TimedOut { limit: WATCHDOG });
+    let Bench { context, program, inputs, device } = bench;
+    drop((context, program, inputs));
+    sys.pass(Duration::from_secs(1));
+    assert_eq!(sys.refused_accesses(), 0);
+    drop(device);
+    assert_eq!(sys.held().files, 1);
+}
+
+#[test]
+fn nothing_is_made_in_quarantine() {
+    let sys = model(Machine::default());
+    sys.inject([Fault::Hangs]);
+    let mut bench = Bench::new(sys.clone(), 0).unwrap();
+    bench.run(1).unwrap_err();
+    let before = sys.held();
+    let program = Program::new(&bench.device, crate::support::proven());
+    assert!(is_quarantined(program.err()));
+    assert!(is_quarantined(bench.device.buffer(64).err()));
+    assert!(is_quarantined(bench.device.exports().err()));
+    assert_eq!(sys.held(), before);
+}
+
+#[test]
+fn commands_in_flight_after_two_that_fail_keep_their_buffers() {
+    let sys = model(Machine::default());
+    let mut bench = Bench::new(sys.clone(), 0).unwrap();
+    bench.run(1).unwrap();
+    let slow = Fault::Takes(Duration::from_millis(700));
+    sys.inject([Fault::Fails, Fault::Fails, slow, slow]);
+    let error = bench.run(4).unwrap_err();
+    assert_eq!(error, DriverError::Failed { state: State::Error });
+    sys.pass(Duration::from_secs(2));
+    assert_eq!(sys.refused_accesses(), 0);
+    bench.run(1).unwrap();
 }
 
 #[test]
@@ -92,7 +141,7 @@ fn an_array_that_does_not_know_its_program_gets_stuck() {
     let device = Device::open(sys, DEVICE_PATH).unwrap();
     let mut bench = Bench {
         context: Context::new(&device, contract().columns, b"another program").unwrap(),
-        program: trine_npu::driver::Program::new(&device, crate::support::proven()).unwrap(),
+        program: Program::new(&device, crate::support::proven()).unwrap(),
         inputs: crate::support::inputs(0)
             .map(|bytes| crate::support::upload(&device, &bytes).unwrap()),
         device,
