@@ -37,7 +37,7 @@ type Change = fn(&mut Machine);
 
 /// What can go wrong with the machine, by name. `hang` lets the second command hang, and `wrong`
 /// makes every product wrong in one element.
-const FAULTS: [(&str, Change); 9] = [
+const FAULTS: [(&str, Change); 10] = [
     ("hang", |_| {}),
     ("wrong", |_| {}),
     ("context", |machine| (machine.contexts_max, machine.foreign_contexts) = (0, 1)),
@@ -46,6 +46,7 @@ const FAULTS: [(&str, Change); 9] = [
     ("group", |machine| machine.open_error = Some(Errno::EACCES)),
     ("memory", |machine| machine.lockable_bytes = 8 << 20),
     ("iova", |machine| machine.addresses = trine_npu::sys::model::AddressMode::Device),
+    ("node", |machine| machine.node_driver = "ivpu"),
     ("absent", |machine| machine.is_there = false),
 ];
 

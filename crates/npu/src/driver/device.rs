@@ -39,7 +39,7 @@ impl<S: Sys> Device<S> {
         let file = sys.open(path).map_err(|errno| open_error(path, errno))?;
         let handle = Arc::new(Handle { sys, file });
         handle.check_quarantine()?;
-        let driver_minor = check_driver(&handle)?;
+        let driver_minor = check_driver(&handle, path)?;
         let heap = Arc::new(Heap::new(&handle)?);
         Ok(Self { heap, driver_minor })
     }
@@ -130,27 +130,34 @@ fn check_identity<S: Sys>(sys: &S, path: &str) -> Result<(), DriverError> {
 fn open_error(path: &str, errno: Errno) -> DriverError {
     let remedy = match errno {
         Errno::ENOENT | Errno::ENODEV => {
-            "Load the driver amdxdna (Linux 6.14 or later, or the package amdxdna-dkms)"
+            "Load the driver amdxdna (Linux 6.14 or later, or the package amdxdna-dkms); `trine npu doctor` says what is missing"
         }
-        Errno::EACCES | Errno::EPERM => "Add the user to the group render",
+        Errno::EACCES | Errno::EPERM => "Add the user to the group render, and log in again",
         Errno::EINVAL => "Switch the IOMMU on in the firmware's settings",
-        _ => "See the kernel's messages (dmesg)",
+        Errno::EBUSY => "End the program that keeps it",
+        _ => "See the kernel's messages (sudo dmesg)",
     };
     DriverError::Open { path: path.to_owned(), errno, remedy }
 }
 
 /// Returns the second number of the version of the driver's interface.
-fn check_driver<S: Sys>(handle: &Handle<S>) -> Result<i32, DriverError> {
+fn check_driver<S: Sys>(handle: &Handle<S>, path: &str) -> Result<i32, DriverError> {
     let mut name = [0; NAME_BYTES];
     let mut version = Version { name_len: NAME_BYTES as u64, ..Default::default() };
     let mut pointed = [Pointed { field: std::mem::offset_of!(Version, name), bytes: &mut name }];
-    handle
-        .call(abi::VERSION, &mut version, &mut pointed)
-        .map_err(DriverError::call("ask for the version of the NPU's driver"))?;
+    handle.call(abi::VERSION, &mut version, &mut pointed).map_err(|errno| match errno {
+        // What each node of the graphics core answers.
+        Errno::ENOTTY | Errno::EINVAL => DriverError::NoDriver { path: path.to_owned(), errno },
+        _ => DriverError::call("ask for the version of the NPU's driver")(errno),
+    })?;
     let length = (version.name_len as usize).min(NAME_BYTES);
     let name = String::from_utf8_lossy(&name[..length]).into_owned();
-    if name == DRIVER && version.major == 0 {
-        return Ok(version.minor);
+    let Version { major, minor, .. } = version;
+    if name != DRIVER {
+        return Err(DriverError::WrongNode { path: path.to_owned(), name });
     }
-    Err(DriverError::WrongDriver { name, major: version.major, minor: version.minor })
+    if major != 0 {
+        return Err(DriverError::WrongDriver { major, minor });
+    }
+    Ok(minor)
 }

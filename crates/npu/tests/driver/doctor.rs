@@ -93,6 +93,8 @@ fn each_thing_that_is_missing_is_named_with_its_remedy() {
             ["permission denied", "render"],
         ),
         (Machine { open_error: Some(Errno::EINVAL), ..healthy() }, "access", ["EINVAL", "IOMMU"]),
+        (Machine { node_driver: "ivpu", ..healthy() }, "interface", ["ivpu", "--device"]),
+        (Machine { driver_major: 1, ..healthy() }, "interface", ["amdxdna 1.6", "update trine"]),
     ] {
         let diagnosis = of(machine.clone());
         assert!(!diagnosis.is_usable(), "{machine:?}");

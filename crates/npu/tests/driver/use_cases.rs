@@ -6,7 +6,7 @@ use trine_npu::driver::{
     Context, DEVICE_PATH, Device, DriverError, Program, ProvenStream, Run, Unproven,
 };
 use trine_npu::generate;
-use trine_npu::sys::model::{AddressMode, Fault, Machine};
+use trine_npu::sys::model::{AddressMode, Fault, Held, Machine};
 use trine_npu::sys::{Errno, Sys};
 use trine_npu::verify::Verifier;
 
@@ -52,10 +52,38 @@ fn another_device_or_driver_is_refused() {
     let open = |machine| Device::open(model(machine), DEVICE_PATH).unwrap_err();
     let error = open(Machine { device: "0x17f0", ..Machine::default() });
     assert!(matches!(error, DriverError::WrongDevice { .. }), "{error}");
-    let error = open(Machine { driver: "ivpu", ..Machine::default() });
-    assert!(error.to_string().contains("ivpu 0.0"), "{error}");
+    let error = open(Machine { driver_major: 1, ..Machine::default() });
+    assert_eq!(error, DriverError::WrongDriver { major: 1, minor: 0 });
     let error = Device::open(model(Machine::default()), "/dev/accel/accel7").unwrap_err();
     assert!(error.to_string().contains("amdxdna"), "{error}");
+}
+
+#[test]
+fn a_node_that_leads_to_another_driver_is_refused() {
+    let path = DEVICE_PATH.to_owned();
+    for (node_driver, told) in [
+        ("ivpu", "\"ivpu\""),
+        ("amdxdna2", "\"amdxdna2\""),
+        ("amdxdn", "\"amdxdn\""),
+        ("", "\"\""),
+        ("\u{1b}[2J\n", "\"\\u{1b}[2J\\n\""),
+        ("amdxdna of a name that is longer than any", "\"amdxdna of a name that is longer\""),
+    ] {
+        let sys = model(Machine { node_driver, ..Machine::default() });
+        let error = Device::open(sys.clone(), DEVICE_PATH).unwrap_err();
+        let name = node_driver.chars().take(32).collect();
+        assert_eq!(error, DriverError::WrongNode { path: path.clone(), name });
+        assert!(error.to_string().contains(told), "{error}");
+        // Nothing was made before the driver was known.
+        assert_eq!((sys.held(), sys.leaked()), (Held::default(), Held::default()));
+    }
+    for errno in [Errno::ENOTTY, Errno::EINVAL] {
+        let sys = model(Machine::default());
+        let version = 3;
+        sys.fail(version, errno);
+        let error = Device::open(sys, DEVICE_PATH).unwrap_err();
+        assert_eq!(error, DriverError::NoDriver { path: path.clone(), errno });
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytemuck::{Pod, bytes_of, pod_read_unaligned};
 
 use super::device::{next_ending, pass, set_stage};
-use super::machine::Fault;
+use super::machine::{Fault, Machine};
 use super::objects::{Buffer, Command, Context, State, Timeline};
 use crate::packet::State as Stage;
 use crate::sys::abi::{self, ContextInfo};
@@ -79,14 +79,15 @@ pub(super) fn call(
 }
 
 fn version(state: &mut State, value: &mut abi::Version, parts: &mut [Pointed<'_>]) -> Answer {
-    let name = state.machine.driver.as_bytes();
+    let name = state.machine.node_driver.as_bytes();
     if value.name_len > 0 {
         let room = pointed(parts, 24)?;
         let length = room.len().min(name.len()).min(value.name_len as usize);
         room[..length].copy_from_slice(&name[..length]);
     }
     value.name_len = name.len() as u64;
-    (value.major, value.minor, value.patch) = (0, state.machine.driver_minor, 0);
+    let Machine { driver_major, driver_minor, .. } = state.machine;
+    (value.major, value.minor, value.patch) = (driver_major, driver_minor, 0);
     (value.date_len, value.desc_len) = (0, 0);
     Ok(())
 }

@@ -26,6 +26,11 @@ pub struct Machine {
     pub kernel: &'static str,
     /// The driver's name.
     pub driver: &'static str,
+    /// The name of the driver that the device's node leads to: in a container the node may be
+    /// another device's.
+    pub node_driver: &'static str,
+    /// First number of the driver's interface.
+    pub driver_major: i32,
     /// Whether the driver is loaded.
     pub is_loaded: bool,
     /// Whether the firmware's file is installed. Without it the driver does not take the device.
@@ -42,7 +47,7 @@ pub struct Machine {
     pub tells_all: bool,
     /// Contexts of other processes that the driver lists.
     pub foreign_contexts: u32,
-    /// Version 0 of the driver's interface, and this.
+    /// Second number of the driver's interface.
     pub driver_minor: i32,
     /// Version 5 of the firmware's protocol, and this: from 8 on it takes `START_NPU`. The driver
     /// does not take a device whose firmware has less than 7.
@@ -73,6 +78,8 @@ impl Default for Machine {
             is_there: true,
             kernel: "6.14.0",
             driver: "amdxdna",
+            node_driver: "amdxdna",
+            driver_major: 0,
             is_loaded: true,
             has_firmware: true,
             has_iommu: true,
