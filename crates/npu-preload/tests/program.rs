@@ -46,8 +46,7 @@ impl Machine {
         std::fs::create_dir_all(&pack).unwrap();
         let kernels = [1, 8].map(|m| Kernel::Int8 { m, k: 2048, n: 2048 });
         let xclbin = xclbin(b"a program that no core runs");
-        let types = r#"{ a = "i8", w = "i8", c = "i32" }"#;
-        for (name, bytes) in published::files("a.xclbin", &xclbin, types, &kernels).unwrap() {
+        for (name, bytes) in published::files("a.xclbin", &xclbin, &kernels).unwrap() {
             std::fs::write(pack.join(name), bytes).unwrap();
         }
         machine

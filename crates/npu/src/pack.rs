@@ -38,7 +38,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::contract::{Access, Buffer, Contract};
 use crate::error::PackError;
@@ -60,12 +60,14 @@ const TOLD_MAX: usize = 300;
 /// The device that packs are for: XDNA1.
 pub const DEVICE: &str = "npu1";
 /// The manifest's format.
-const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 1;
+/// What a stream computes.
+pub(crate) const OPERATION: &str = "matmul";
 /// The name of the array's kernel in an xclbin's metadata.
 const KERNEL_NAME: &str = "DPU";
 
 /// A manifest.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// The manifest's format: 1.
@@ -87,7 +89,7 @@ pub struct Manifest {
 }
 
 /// The columns that a kernel uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartitionEntry {
     /// How many.
@@ -97,7 +99,7 @@ pub struct PartitionEntry {
 }
 
 /// A file and its hash.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileEntry {
     /// A name in the pack's folder.
@@ -107,7 +109,7 @@ pub struct FileEntry {
 }
 
 /// Types of a product's matrices.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Types {
     /// Of the activations.
@@ -119,7 +121,7 @@ pub struct Types {
 }
 
 /// A stream.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StreamEntry {
     /// A name in the pack's folder.
@@ -141,13 +143,14 @@ pub struct StreamEntry {
     /// Buffers that the command has.
     pub slots: usize,
     /// The kernel, if trine generates its streams.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<Kernel>,
     /// Buffers that the stream uses.
     pub buffer: Vec<BufferEntry>,
 }
 
 /// A buffer that a stream uses.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BufferEntry {
     /// The kernel's argument, from 0.
@@ -200,6 +203,16 @@ impl Manifest {
         Ok(manifest)
     }
 
+    /// Returns the text that [`Self::parse`] reads as this manifest.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for what no manifest can have.
+    pub fn to_text(&self) -> Result<String, String> {
+        self.check()?;
+        toml::to_string(self).map_err(|error| error.to_string())
+    }
+
     fn check(&self) -> Result<(), String> {
         let Self { format, device, firmware_protocol, .. } = self;
         if *format != FORMAT {
@@ -226,8 +239,8 @@ impl Manifest {
         self.stream.iter().try_for_each(|stream| {
             check_file(&stream.file, &stream.sha256)?;
             let StreamEntry { file, operation, opcode, m, k, n, .. } = stream;
-            if operation != "matmul" {
-                return Err(format!("{file}: operation {operation:?}, expected \"matmul\""));
+            if operation != OPERATION {
+                return Err(format!("{file}: operation {operation:?}, expected {OPERATION:?}"));
             }
             if *opcode != OPCODE_TRANSACTION {
                 return Err(format!("{file}: opcode {opcode}, expected {OPCODE_TRANSACTION}"));

@@ -18,8 +18,7 @@ const KERNELS: [Kernel; 2] =
     [Kernel::Int8 { m: 8, k: 2048, n: 2048 }, Kernel::Int8 { m: 1, k: 2048, n: 2048 }];
 
 fn write(folder: &Path, kernels: &[Kernel]) -> Pack {
-    let types = r#"{ a = "i8", w = "i8", c = "i32" }"#;
-    for (name, bytes) in published::files("a.xclbin", &xclbin(PDI), types, kernels).unwrap() {
+    for (name, bytes) in published::files("a.xclbin", &xclbin(PDI), kernels).unwrap() {
         std::fs::write(folder.join(name), bytes).unwrap();
     }
     Pack::open(folder).unwrap()

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use trine_npu::generate::{self, Kernel};
-use trine_npu::pack::{MANIFEST, Pack};
+use trine_npu::pack::{MANIFEST, Manifest, Pack};
+use trine_npu::published;
 use trine_npu::sha256;
 use trine_npu::verify::Scope;
 
@@ -56,6 +57,31 @@ fn a_pack_is_read_and_its_stream_proven() {
     let pack = Pack::open(folder.path()).unwrap();
     let stream = &pack.streams[0];
     assert_eq!(stream.verifier.verify(&stream.stream).unwrap().scope, Scope::Whole);
+}
+
+#[test]
+fn a_manifest_is_read_as_it_was_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = write(folder.path(), &xclbin(6));
+    let manifest = Manifest::parse(MANIFEST, &text).unwrap();
+    let kernels = [KERNEL, Kernel::Int4 { m: 1, k: 4096, n: 4096, group: 32 }];
+    let files = published::files("a.xclbin", &xclbin(6), &kernels).unwrap();
+    let (name, made) = files.last().unwrap();
+    assert_eq!(name, MANIFEST);
+    let made = Manifest::parse(MANIFEST, std::str::from_utf8(made).unwrap()).unwrap();
+    // What is made for the kernel is what the test writes by hand, but for names.
+    let mut first = made.stream[0].clone();
+    first.file = "s.bin".to_owned();
+    assert_eq!(first, manifest.stream[0]);
+    assert_eq!((&made.xclbin, made.partition), (&manifest.xclbin, manifest.partition));
+    assert_eq!(made.stream[1].types.c, "f32");
+    for manifest in [manifest, made] {
+        let text = manifest.to_text().unwrap();
+        assert_eq!(Manifest::parse(MANIFEST, &text).unwrap(), manifest);
+    }
+    let wrong = published::files("../a.xclbin", &xclbin(6), &kernels).unwrap_err();
+    assert!(wrong.contains("expected a name of letters"), "{wrong}");
+    assert_eq!(published::files("a.xclbin", &xclbin(6), &[]).unwrap_err(), "no streams");
 }
 
 #[test]

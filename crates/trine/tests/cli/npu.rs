@@ -73,10 +73,9 @@ fn a_machine_without_an_npu_is_told_so() {
 
 /// Writes a pack with a self-made xclbin, whose cores no device has.
 fn write_pack(folder: &std::path::Path) {
-    let types = r#"{ a = "i8", w = "i8", c = "i32" }"#;
     let kernels = [Kernel::from_name(NAME).unwrap()];
     std::fs::create_dir_all(folder).unwrap();
-    for (name, bytes) in published::files("a.xclbin", &xclbin(b"none"), types, &kernels).unwrap() {
+    for (name, bytes) in published::files("a.xclbin", &xclbin(b"none"), &kernels).unwrap() {
         std::fs::write(folder.join(name), bytes).unwrap();
     }
 }
