@@ -46,7 +46,7 @@ impl Machine {
         std::fs::create_dir_all(&pack).unwrap();
         let kernels = [1, 8].map(|m| Kernel::Int8 { m, k: 2048, n: 2048 });
         let xclbin = xclbin(b"a program that no core runs");
-        for (name, bytes) in published::files("a.xclbin", &xclbin, &kernels).unwrap() {
+        for (name, bytes) in published::stand_in("a.xclbin", &xclbin, &kernels).unwrap() {
             std::fs::write(pack.join(name), bytes).unwrap();
         }
         machine
@@ -111,7 +111,7 @@ fn the_doctor_finds_nothing_amiss() {
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     assert!(!ran.out.contains("warn") && !ran.out.contains("fail"), "{}", ran.out);
     assert!(ran.out.contains("5 columns, 6 rows"), "{}", ran.out);
-    assert!(ran.out.contains("one (2 streams)"), "{}", ran.out);
+    assert!(ran.out.contains("one (2 streams, for trine's model only)"), "{}", ran.out);
     assert!(ran.out.contains("never run on silicon"), "{}", ran.out);
 }
 
@@ -149,6 +149,30 @@ fn wrong_products_are_told_with_their_places() {
     assert_eq!(ran.code, 1, "{}", ran.err);
     assert!(ran.out.contains("wrong") && !ran.out.contains("exact"), "{}", ran.out);
     assert_eq!(report["results"]["outcomes"][0]["examples"][0][1], 2047);
+}
+
+#[test]
+fn cores_that_stand_in_are_for_the_model_only() {
+    let machine = Machine::new();
+    let (ran, report) = machine.selftest("");
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("no result here is an NPU's"), "{}", ran.err);
+    assert_eq!(report["pack"]["stand_in"], true);
+    assert_eq!(report["doctor"]["facts"]["is_model"], true);
+    let (ran, report) = machine.selftest("silicon");
+    assert_eq!(ran.code, 1, "{}", ran.out);
+    assert!(ran.err.contains("only stands in for that of a8w8acc32"), "{}", ran.err);
+    assert_eq!(report["results"]["outcomes"].as_array().unwrap().len(), 0);
+    assert_eq!(report["doctor"]["facts"]["is_model"], false);
+    // A pack that does not say so is not even read.
+    let manifest = machine.path("store/.npu/one/manifest.toml");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    std::fs::write(&manifest, text.replacen("stand_in = true\n", "", 1)).unwrap();
+    for faults in ["", "silicon"] {
+        let ran = machine.run(faults, &["npu", "selftest", "--yes"]);
+        assert_eq!(ran.code, 1, "{}", ran.out);
+        assert!(ran.err.contains("streams of a8w8acc32 are proven for eade7b01"), "{}", ran.err);
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! device = "npu1"
 //! firmware_protocol = "5.7"     # the oldest that the pack is for
 //! licence = "MIT"
+//! stand_in = true               # only where the cores' program is no published one: see below
 //! source = "where the files come from"
 //!
 //! [partition]
@@ -33,6 +34,10 @@
 //! bytes = 65536
 //! access = "write_once"         # or { read_together = 1 }, { read_by_each = { columns = 4, times = 1 } }
 //! ```
+//!
+//! A pack whose streams name a kernel is refused if the xclbin's PDI is not the one that AMD
+//! published for the kernel's family: [`crate::cores`]. With `stand_in` the PDI may be any, and the
+//! pack is for trine's model of the driver only.
 
 use std::fs::File;
 use std::io::Read;
@@ -41,8 +46,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::contract::{Access, Buffer, Contract};
+use crate::cores::CoreProgram;
 use crate::error::PackError;
-use crate::generate::Kernel;
+use crate::generate::{Family, Kernel};
 use crate::packet::OPCODE_TRANSACTION;
 use crate::txn::{STREAM_BYTES_MAX, Stream};
 use crate::verify::Verifier;
@@ -80,6 +86,9 @@ pub struct Manifest {
     pub licence: String,
     /// Where the files come from.
     pub source: String,
+    /// Whether the cores' program only stands in for a published one, for trine's model.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stand_in: bool,
     /// The columns that the kernel uses.
     pub partition: PartitionEntry,
     /// The kernel.
@@ -174,6 +183,7 @@ pub struct Pack {
     pub streams: Vec<PackStream>,
     /// The xclbin's bytes.
     bytes: Vec<u8>,
+    cores: Option<CoreProgram>,
 }
 
 /// A stream of a pack.
@@ -233,6 +243,12 @@ impl Manifest {
             return Err("licence is empty; name the licence of the files".to_owned());
         }
         check_file(&self.xclbin.file, &self.xclbin.sha256)?;
+        let mut families = self.families();
+        if let (Some(one), Some(other)) = (families.next(), families.next()) {
+            return Err(format!(
+                "streams of {one} and of {other}, and a pack has one program for the cores; make a pack for each"
+            ));
+        }
         if self.stream.is_empty() {
             return Err("no streams".to_owned());
         }
@@ -252,6 +268,15 @@ impl Manifest {
             }
             Ok(())
         })
+    }
+
+    /// Returns the families of the streams' kernels, each once.
+    fn families(&self) -> impl Iterator<Item = Family> {
+        let has = |family: &Family| {
+            let mut kernels = self.stream.iter().filter_map(|stream| stream.kernel);
+            kernels.any(|kernel| kernel.family() == *family)
+        };
+        Family::ALL.into_iter().filter(has)
     }
 
     /// Returns what a stream of this manifest is to do.
@@ -301,17 +326,52 @@ impl Pack {
                 .map_err(|problem| wrong(format!("{}: {problem}", entry.file)))?;
             streams.push(PackStream { stream, verifier });
         }
-        Ok(Self { manifest, xclbin, streams, bytes })
+        let cores = match manifest.families().next() {
+            Some(family) => Some(cores(&manifest, &xclbin, &bytes, family)?),
+            None => None,
+        };
+        Ok(Self { manifest, xclbin, streams, bytes, cores })
+    }
+
+    /// Returns what the cores run, if a stream of the pack names a kernel.
+    #[must_use]
+    pub fn cores(&self) -> Option<&CoreProgram> {
+        self.cores.as_ref()
     }
 
     /// Returns the cores' program, if the xclbin has exactly one.
     #[must_use]
     pub fn pdi(&self) -> Option<&[u8]> {
-        match &self.xclbin.partition.as_ref()?.pdis[..] {
-            [image] => self.bytes.get(image.range.clone()),
-            _ => None,
-        }
+        pdi(&self.xclbin, &self.bytes)
     }
+}
+
+/// Returns the one PDI of an xclbin with these bytes.
+fn pdi<'a>(xclbin: &Xclbin, bytes: &'a [u8]) -> Option<&'a [u8]> {
+    match &xclbin.partition.as_ref()?.pdis[..] {
+        [image] => bytes.get(image.range.clone()),
+        _ => None,
+    }
+}
+
+/// Compares the cores' program with the one that the streams are proven for.
+fn cores(
+    manifest: &Manifest,
+    xclbin: &Xclbin,
+    bytes: &[u8],
+    family: Family,
+) -> Result<CoreProgram, PackError> {
+    let file = manifest.xclbin.file.clone();
+    let Some(pdi) = pdi(xclbin, bytes) else {
+        let problem = format!(
+            "{file} has not exactly one PDI, which is what the cores of {family} run; use AMD's published file"
+        );
+        return Err(PackError::Manifest { file: MANIFEST.to_owned(), problem });
+    };
+    if manifest.stand_in {
+        return Ok(CoreProgram::stand_in(pdi, family));
+    }
+    CoreProgram::published(pdi, family).map_err(|source| PackError::Cores { file, source })
 }
 
 /// Compares what the manifest says with the xclbin.

@@ -78,9 +78,12 @@ fn interface(open: &Open<'_>, path: &str, diagnosis: &mut Diagnosis) -> bool {
     const CHECK: &str = "interface";
     const OTHER_NODE: &str =
         "in a container, pass the NPU's node on under its own name (`--device`); else restart udev";
-    let mut name = [0; 32];
-    let mut version = Version { name_len: 32, ..Default::default() };
-    let mut pointed = [Pointed { field: offset_of!(Version, name), bytes: &mut name }];
+    let (mut name, mut desc) = ([0; 32], [0; 64]);
+    let mut version = Version { name_len: 32, desc_len: 64, ..Default::default() };
+    let mut pointed = [
+        Pointed { field: offset_of!(Version, name), bytes: &mut name },
+        Pointed { field: offset_of!(Version, desc), bytes: &mut desc },
+    ];
     let argument = bytes_of_mut(&mut version);
     if let Err(error) = open.sys.ioctl(open.file, abi::VERSION, argument, &mut pointed) {
         let found = format!("{path} does not tell its driver: {error}");
@@ -96,7 +99,11 @@ fn interface(open: &Open<'_>, path: &str, diagnosis: &mut Diagnosis) -> bool {
         return false;
     }
     diagnosis.facts.interface = Some([major, minor]);
-    let found = format!("amdxdna {major}.{minor}");
+    let length = usize::try_from(version.desc_len).unwrap_or(usize::MAX);
+    let is_model = desc.get(..length) == Some(abi::MODEL_DESCRIPTION.as_bytes());
+    diagnosis.facts.is_model = is_model;
+    let shown = if is_model { abi::MODEL_DESCRIPTION } else { "amdxdna" };
+    let found = format!("{shown}, {major}.{minor}");
     diagnosis.findings.push(if major == 0 {
         Finding::ok(CHECK, found)
     } else {

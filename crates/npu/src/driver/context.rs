@@ -14,6 +14,8 @@ use super::handle::{Handle, Mapped, words};
 use super::heap::Block;
 use super::proven::ProvenStream;
 use crate::contract::{Access, Contract};
+use crate::cores::CoreProgram;
+use crate::kernel::Family;
 use crate::packet::{self, State};
 use crate::sys::abi::{self, ContextInfo, TimelineWait};
 use crate::sys::{Errno, Pointed, Sys};
@@ -36,6 +38,7 @@ pub struct Program<S: Sys> {
     block: Block<S>,
     words: u32,
     contract: Contract,
+    family: Family,
 }
 
 impl<S: Sys> Program<S> {
@@ -47,7 +50,8 @@ impl<S: Sys> Program<S> {
     pub fn new(device: &Device<S>, stream: &ProvenStream) -> Result<Self, DriverError> {
         let block = device.block(stream.bytes())?;
         let words = (stream.bytes().len() / 4) as u32;
-        Ok(Self { block, words, contract: stream.contract().clone() })
+        let (contract, family) = (stream.contract().clone(), stream.family());
+        Ok(Self { block, words, contract, family })
     }
 }
 
@@ -87,6 +91,7 @@ impl<S: Sys> Executed<S> {
 pub struct Context<S: Sys> {
     hardware: Hardware<S>,
     columns: u8,
+    family: Family,
     /// One for each command in flight.
     packets: Vec<Mapped<S>>,
     /// The kernel's cores. It is there as long as the context.
@@ -102,20 +107,27 @@ struct Flight<S: Sys> {
 }
 
 impl<S: Sys> Context<S> {
-    /// Makes a context with a partition of `columns` columns, whose cores run the PDI `pdi`.
+    /// Makes a context with a partition of `columns` columns, whose cores run the program `cores`.
     ///
     /// # Errors
     ///
-    /// Returns an error if this or another process has a context, or the kernel refuses it.
-    pub fn new(device: &Device<S>, columns: u8, pdi: &[u8]) -> Result<Self, DriverError> {
+    /// - [`DriverError::StandIn`] for a program that is no published one, on any driver but trine's
+    ///   model.
+    /// - An error if this or another process has a context, or the kernel refuses it.
+    pub fn new(device: &Device<S>, columns: u8, cores: &CoreProgram) -> Result<Self, DriverError> {
         device.handle().check_quarantine()?;
+        let family = cores.family();
+        if cores.is_stand_in() && !device.is_model() {
+            return Err(DriverError::StandIn { family });
+        }
         let hardware = Hardware::new(device.handle(), columns)?;
-        let cores = device.block(pdi)?;
+        let cores = device.block(cores.pdi())?;
         hardware.configure(cores.object.number)?;
         let call = DriverError::call("make a packet for commands of the NPU's");
         let packet = || Mapped::new(device.handle(), uapi::BO_COMMAND, PACKET_BYTES, PACKET_BYTES);
         let packets: Result<_, _> = (0..uapi::COMMANDS_IN_FLIGHT).map(|_| packet()).collect();
-        Ok(Self { hardware, columns, packets: packets.map_err(call)?, _cores: cores })
+        let packets = packets.map_err(call)?;
+        Ok(Self { hardware, columns, family, packets, _cores: cores })
     }
 
     /// Carries out commands in their order, up to four in flight, and returns their results.
@@ -124,7 +136,8 @@ impl<S: Sys> Context<S> {
     ///
     /// # Errors
     ///
-    /// - [`DriverError::Request`] if buffers do not fit a program's contract; then nothing is run.
+    /// - [`DriverError::Request`] if buffers do not fit a program's contract, and
+    ///   [`DriverError::OtherCores`] if a program is proven for other cores; then nothing is run.
     /// - [`DriverError::TimedOut`], [`DriverError::Failed`] for a command; except for
     ///   [`State::Error`] the NPU is in quarantine from then on.
     /// - [`DriverError::NotCounted`], [`DriverError::Unwritten`] if the device did not do it.
@@ -200,6 +213,10 @@ impl<S: Sys> Context<S> {
     fn check(&self, run: &Run<'_, S>) -> Result<(), DriverError> {
         let contract = &run.program.contract;
         let request = |problem: String| Err(DriverError::Request { problem });
+        if run.program.family != self.family {
+            let (program, cores) = (run.program.family, self.family);
+            return Err(DriverError::OtherCores { program, cores });
+        }
         if contract.columns != self.columns {
             let (needs, has) = (contract.columns, self.columns);
             return request(format!("the program is for {needs} columns, the context has {has}"));

@@ -1,5 +1,6 @@
 //! An open NPU.
 
+use std::mem::offset_of;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,14 +18,16 @@ pub const DEVICE_PATH: &str = "/dev/accel/accel0";
 const IDENTITY: (&str, &str) = ("0x1022", "0x1502");
 /// The driver's name.
 const DRIVER: &str = "amdxdna";
-/// Room for the name of a driver.
+/// Room for the name of a driver, and for its description.
 const NAME_BYTES: usize = 32;
+const DESCRIPTION_BYTES: usize = 64;
 
 /// An open NPU with its heap.
 #[derive(Debug)]
 pub struct Device<S: Sys> {
     heap: Arc<Heap<S>>,
     driver_minor: i32,
+    is_model: bool,
 }
 
 impl<S: Sys> Device<S> {
@@ -39,15 +42,21 @@ impl<S: Sys> Device<S> {
         let file = sys.open(path).map_err(|errno| open_error(path, errno))?;
         let handle = Arc::new(Handle { sys, file });
         handle.check_quarantine()?;
-        let driver_minor = check_driver(&handle, path)?;
+        let (driver_minor, is_model) = check_driver(&handle, path)?;
         let heap = Arc::new(Heap::new(&handle)?);
-        Ok(Self { heap, driver_minor })
+        Ok(Self { heap, driver_minor, is_model })
     }
 
     /// Returns the second number of the version of the driver's interface; the first is 0.
     #[must_use]
     pub fn driver_minor(&self) -> i32 {
         self.driver_minor
+    }
+
+    /// Returns whether the driver says that it is trine's model, and that nothing here is an NPU.
+    #[must_use]
+    pub fn is_model(&self) -> bool {
+        self.is_model
     }
 
     /// Asks for the version of the firmware.
@@ -140,11 +149,15 @@ fn open_error(path: &str, errno: Errno) -> DriverError {
     DriverError::Open { path: path.to_owned(), errno, remedy }
 }
 
-/// Returns the second number of the version of the driver's interface.
-fn check_driver<S: Sys>(handle: &Handle<S>, path: &str) -> Result<i32, DriverError> {
-    let mut name = [0; NAME_BYTES];
-    let mut version = Version { name_len: NAME_BYTES as u64, ..Default::default() };
-    let mut pointed = [Pointed { field: std::mem::offset_of!(Version, name), bytes: &mut name }];
+/// Returns the second number of the version of the driver's interface, and whether it is the model.
+fn check_driver<S: Sys>(handle: &Handle<S>, path: &str) -> Result<(i32, bool), DriverError> {
+    let (mut name, mut desc) = ([0; NAME_BYTES], [0; DESCRIPTION_BYTES]);
+    let (name_len, desc_len) = (NAME_BYTES as u64, DESCRIPTION_BYTES as u64);
+    let mut version = Version { name_len, desc_len, ..Default::default() };
+    let mut pointed = [
+        Pointed { field: offset_of!(Version, name), bytes: &mut name },
+        Pointed { field: offset_of!(Version, desc), bytes: &mut desc },
+    ];
     handle.call(abi::VERSION, &mut version, &mut pointed).map_err(|errno| match errno {
         // What each node of the graphics core answers.
         Errno::ENOTTY | Errno::EINVAL => DriverError::NoDriver { path: path.to_owned(), errno },
@@ -159,5 +172,7 @@ fn check_driver<S: Sys>(handle: &Handle<S>, path: &str) -> Result<i32, DriverErr
     if major != 0 {
         return Err(DriverError::WrongDriver { major, minor });
     }
-    Ok(minor)
+    let length = usize::try_from(version.desc_len).unwrap_or(usize::MAX);
+    let is_model = desc.get(..length) == Some(abi::MODEL_DESCRIPTION.as_bytes());
+    Ok((minor, is_model))
 }

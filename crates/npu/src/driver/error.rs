@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::kernel::Family;
 use crate::packet::State;
 use crate::sys::Errno;
 
@@ -81,6 +82,24 @@ pub enum DriverError {
     ContextRefused {
         /// The kernel's error.
         errno: Errno,
+    },
+    /// The cores' program is for trine's model, and the driver is another.
+    #[error(
+        "the cores' program only stands in for that of {family}, for trine's model of the driver, and this is another driver. Take a pack of AMD's published file, which `trine npu pack` makes"
+    )]
+    StandIn {
+        /// The family.
+        family: Family,
+    },
+    /// A stream is proven for other cores than those of the context.
+    #[error(
+        "the stream is proven for the cores of {program}, and the context runs those of {cores}. Give it a context with its own"
+    )]
+    OtherCores {
+        /// The stream's family.
+        program: Family,
+        /// The context's.
+        cores: Family,
     },
     /// The NPU must not be used in this process any more.
     #[error(
@@ -245,6 +264,8 @@ mod tests {
             E::NoCounter,
             E::Unwritten { first: 0, words: 1 },
             E::Overrun { first: 0 },
+            E::StandIn { family: Family::Int8 },
+            E::OtherCores { program: Family::Int8, cores: Family::Int4 },
         ];
         let index = |error: &DriverError| match error {
             E::Open { .. } => 0,
@@ -266,6 +287,8 @@ mod tests {
             E::NoCounter => 16,
             E::Unwritten { .. } => 17,
             E::Overrun { .. } => 18,
+            E::StandIn { .. } => 19,
+            E::OtherCores { .. } => 20,
         };
         assert!(errors.iter().map(index).eq(0..errors.len()));
         errors

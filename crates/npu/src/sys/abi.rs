@@ -51,6 +51,9 @@ pub struct Version {
     pub desc: u64,
 }
 
+/// What trine's model of the driver has as its description. A driver for a device has its own.
+pub const MODEL_DESCRIPTION: &str = "trine's model of amdxdna, no NPU";
+
 /// The argument of [`GEM_CLOSE`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]

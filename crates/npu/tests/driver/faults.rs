@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use trine_npu::cores::CoreProgram;
 use trine_npu::driver::{Context, DEVICE_PATH, Device, DriverError, Program, WATCHDOG};
+use trine_npu::generate::Family;
 use trine_npu::packet::State;
 use trine_npu::sys::model::{Fault, Held, Machine};
 use trine_npu::sys::{Errno, Sys};
 
-use crate::support::{Bench, PDI, contract, model};
+use crate::support::{Bench, contract, cores, model};
 
 /// Runs a command with a fault after a good one, and returns the error and that of a further one.
 fn after(fault: Fault) -> (DriverError, Option<DriverError>) {
@@ -74,7 +76,7 @@ fn quarantine_outlives_the_device_and_names_its_reason() {
     sys.inject([Fault::Hangs]);
     let mut bench = Bench::new(sys.clone(), 0).unwrap();
     bench.run(1).unwrap_err();
-    let error = Context::new(&bench.device, contract().columns, PDI).unwrap_err();
+    let error = Context::new(&bench.device, contract().columns, &cores()).unwrap_err();
     assert!(is_quarantined(Some(error)));
     drop(bench);
     let error = Device::open(sys.clone(), DEVICE_PATH).unwrap_err();
@@ -139,8 +141,9 @@ fn the_kernels_own_timeout_ends_all_commands_of_a_context() {
 fn an_array_that_does_not_know_its_program_gets_stuck() {
     let sys = model(Machine::default());
     let device = Device::open(sys, DEVICE_PATH).unwrap();
+    let cores = CoreProgram::stand_in(b"another program", Family::Int8);
     let mut bench = Bench {
-        context: Context::new(&device, contract().columns, b"another program").unwrap(),
+        context: Context::new(&device, contract().columns, &cores).unwrap(),
         program: Program::new(&device, crate::support::proven()).unwrap(),
         inputs: crate::support::inputs(0)
             .map(|bytes| crate::support::upload(&device, &bytes).unwrap()),

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytemuck::{Pod, bytes_of_mut};
 use trine_npu::contract::Contract;
+use trine_npu::cores::CoreProgram;
 use trine_npu::driver::{
     Context, DEVICE_PATH, Device, DeviceBuffer, DriverError, Executed, Program, ProvenStream, Run,
 };
@@ -16,6 +17,11 @@ use trine_npu::verify::Verifier;
 pub(crate) const KERNEL: Kernel = Kernel::Int8 { m: 1, k: 2048, n: 2048 };
 /// What stands for the cores' program.
 pub(crate) const PDI: &[u8] = b"a program that no core runs";
+
+/// Returns it in the place of the published program.
+pub(crate) fn cores() -> CoreProgram {
+    CoreProgram::stand_in(PDI, KERNEL.family())
+}
 /// Bytes of the result.
 pub(crate) const RESULT_BYTES: u64 = 2048 * 4;
 
@@ -77,7 +83,7 @@ pub(crate) struct Bench<S: Sys> {
 impl<S: Sys> Bench<S> {
     pub(crate) fn new(sys: S, seed: u8) -> Result<Self, DriverError> {
         let device = Device::open(sys, DEVICE_PATH)?;
-        let context = Context::new(&device, contract().columns, PDI)?;
+        let context = Context::new(&device, contract().columns, &cores())?;
         let program = Program::new(&device, proven())?;
         let [activations, weights] = inputs(seed);
         let inputs = [upload(&device, &activations)?, upload(&device, &weights)?];

@@ -1,6 +1,6 @@
 //! The ioctls, with the errors of the kernel's driver.
 
-use std::mem::size_of;
+use std::mem::{offset_of, size_of};
 use std::time::Duration;
 
 use bytemuck::{Pod, bytes_of, pod_read_unaligned};
@@ -79,16 +79,22 @@ pub(super) fn call(
 }
 
 fn version(state: &mut State, value: &mut abi::Version, parts: &mut [Pointed<'_>]) -> Answer {
-    let name = state.machine.node_driver.as_bytes();
-    if value.name_len > 0 {
-        let room = pointed(parts, 24)?;
-        let length = room.len().min(name.len()).min(value.name_len as usize);
-        room[..length].copy_from_slice(&name[..length]);
+    let Machine { node_driver, description, .. } = state.machine;
+    let fields = [
+        (offset_of!(abi::Version, name), &mut value.name_len, node_driver),
+        (offset_of!(abi::Version, desc), &mut value.desc_len, description),
+    ];
+    for (field, bytes, text) in fields {
+        if *bytes > 0 {
+            let room = pointed(parts, field)?;
+            let length = room.len().min(text.len()).min(*bytes as usize);
+            room[..length].copy_from_slice(&text.as_bytes()[..length]);
+        }
+        *bytes = text.len() as u64;
     }
-    value.name_len = name.len() as u64;
     let Machine { driver_major, driver_minor, .. } = state.machine;
     (value.major, value.minor, value.patch) = (driver_major, driver_minor, 0);
-    (value.date_len, value.desc_len) = (0, 0);
+    value.date_len = 0;
     Ok(())
 }
 

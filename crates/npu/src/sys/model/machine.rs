@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::sys::Errno;
+use crate::sys::abi::MODEL_DESCRIPTION;
 
 /// Where the device finds shared buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub struct Machine {
     /// The name of the driver that the device's node leads to: in a container the node may be
     /// another device's.
     pub node_driver: &'static str,
+    /// What the driver says about itself: that it is a model, unless a test needs another.
+    pub description: &'static str,
     /// First number of the driver's interface.
     pub driver_major: i32,
     /// Whether the driver is loaded.
@@ -79,6 +82,7 @@ impl Default for Machine {
             kernel: "6.14.0",
             driver: "amdxdna",
             node_driver: "amdxdna",
+            description: MODEL_DESCRIPTION,
             driver_major: 0,
             is_loaded: true,
             has_firmware: true,
