@@ -141,6 +141,20 @@ pub enum DriverError {
         /// How.
         state: State,
     },
+    /// A chain ended in another way than by being completed.
+    #[error(
+        "a chain of {commands} commands on the NPU ended as {state:?}{}. {}",
+        command.map_or_else(String::new, |index| format!(" at command {index}, counted from 0")),
+        failed_remedy(*state)
+    )]
+    ChainFailed {
+        /// How.
+        state: State,
+        /// How many commands it has.
+        commands: usize,
+        /// Which of them failed, from 0, where the driver tells it.
+        command: Option<usize>,
+    },
     /// A packet has no known state.
     #[error("a command's packet begins with {word:#010x}, which is no state. {RESTART}")]
     BadPacket {
@@ -149,7 +163,7 @@ pub enum DriverError {
     },
     /// The device did not count the commands.
     #[error(
-        "{commands} commands were reported as done, and the NPU counted {counted}: no result is used. Update linux-firmware, and end other programs that use the NPU"
+        "{commands} commands were reported as done, and the NPU counted {counted}: no result is used. Update linux-firmware, submit no chains, and end other programs that use the NPU"
     )]
     NotCounted {
         /// Commands.
@@ -266,6 +280,7 @@ mod tests {
             E::Overrun { first: 0 },
             E::StandIn { family: Family::Int8 },
             E::OtherCores { program: Family::Int8, cores: Family::Int4 },
+            E::ChainFailed { state, commands: 3, command: Some(1) },
         ];
         let index = |error: &DriverError| match error {
             E::Open { .. } => 0,
@@ -289,6 +304,7 @@ mod tests {
             E::Overrun { .. } => 18,
             E::StandIn { .. } => 19,
             E::OtherCores { .. } => 20,
+            E::ChainFailed { .. } => 21,
         };
         assert!(errors.iter().map(index).eq(0..errors.len()));
         errors

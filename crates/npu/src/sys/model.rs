@@ -15,13 +15,14 @@
 //! | `products.rs` | the same for products of whole numbers, in the published layout |
 //! | `container.rs` | an xclbin for it |
 //! | `device.rs` | commands over time |
+//! | `chain.rs` | packets, and lists of them |
 //! | `calls.rs` | ioctls and their errors |
 //!
-//! Not modelled: lists of commands (`CMD_CHAIN`), which trine does not send; debug buffers;
-//! buffers made of the process's own pages.
+//! Not modelled: debug buffers; buffers made of the process's own pages.
 
 mod array;
 mod calls;
+mod chain;
 mod container;
 mod device;
 mod files;

@@ -9,9 +9,9 @@ use trine_npu::uapi::{self, ConfigHwctx, CreateBo, CreateHwctx, ExecCmd, GetBoIn
 use crate::support::{call, model};
 
 /// A model with an open file.
-struct Open {
-    sys: ModelSys,
-    file: File,
+pub(crate) struct Open {
+    pub(crate) sys: ModelSys,
+    pub(crate) file: File,
 }
 
 impl Open {
@@ -22,14 +22,14 @@ impl Open {
     }
 
     /// With a heap that is mapped.
-    fn with_heap(machine: Machine) -> Self {
+    pub(crate) fn with_heap(machine: Machine) -> Self {
         let open = Self::new(machine);
         let heap = open.buffer(uapi::BO_DEVICE_HEAP, uapi::HEAP_BYTES).unwrap();
         open.map(heap, uapi::HEAP_BYTES, uapi::HEAP_BYTES).unwrap();
         open
     }
 
-    fn buffer(&self, kind: u32, size: u64) -> Result<u32, Errno> {
+    pub(crate) fn buffer(&self, kind: u32, size: u64) -> Result<u32, Errno> {
         self.create(CreateBo { kind, size, ..Default::default() })
     }
 
@@ -41,25 +41,25 @@ impl Open {
         call(&self.sys, self.file, uapi::GET_BO_INFO, info, None)
     }
 
-    fn info_of(&self, handle: u32) -> GetBoInfo {
+    pub(crate) fn info_of(&self, handle: u32) -> GetBoInfo {
         self.info(GetBoInfo { handle, ..Default::default() }).unwrap()
     }
 
-    fn map(&self, handle: u32, bytes: u64, alignment: u64) -> Result<u64, Errno> {
+    pub(crate) fn map(&self, handle: u32, bytes: u64, alignment: u64) -> Result<u64, Errno> {
         self.sys.map(self.file, self.info_of(handle).map_offset, bytes, alignment)
     }
 
-    fn context(&self, create: CreateHwctx) -> Result<CreateHwctx, Errno> {
+    pub(crate) fn context(&self, create: CreateHwctx) -> Result<CreateHwctx, Errno> {
         call(&self.sys, self.file, uapi::CREATE_HWCTX, create, Some((16, &mut [0; 24])))
     }
 
-    fn configure(&self, handle: u32, bytes: &mut [u8]) -> Result<ConfigHwctx, Errno> {
+    pub(crate) fn configure(&self, handle: u32, bytes: &mut [u8]) -> Result<ConfigHwctx, Errno> {
         let param_val_size = bytes.len() as u32;
         let configure = ConfigHwctx { handle, param_val_size, ..Default::default() };
         call(&self.sys, self.file, uapi::CONFIG_HWCTX, configure, Some((8, bytes)))
     }
 
-    fn execute(&self, execute: ExecCmd, buffers: &mut [u8]) -> Result<ExecCmd, Errno> {
+    pub(crate) fn execute(&self, execute: ExecCmd, buffers: &mut [u8]) -> Result<ExecCmd, Errno> {
         call(&self.sys, self.file, uapi::EXEC_CMD, execute, Some((32, buffers)))
     }
 
@@ -76,7 +76,7 @@ impl Open {
 }
 
 /// 5 columns.
-const CREATE: CreateHwctx = CreateHwctx {
+pub(crate) const CREATE: CreateHwctx = CreateHwctx {
     ext: 0,
     ext_flags: 0,
     qos_p: 0,
@@ -90,7 +90,7 @@ const CREATE: CreateHwctx = CreateHwctx {
     syncobj_handle: 0,
 };
 
-fn units(buffers: &[u32]) -> Vec<u8> {
+pub(crate) fn units(buffers: &[u32]) -> Vec<u8> {
     let mut bytes = vec![buffers.len() as u8, 0, 0, 0, 0, 0, 0, 0];
     for buffer in buffers {
         bytes.extend(buffer.to_le_bytes());

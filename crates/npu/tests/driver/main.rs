@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod calls;
+mod chains;
 mod doctor;
 mod faults;
 mod honesty;

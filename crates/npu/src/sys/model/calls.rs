@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytemuck::{Pod, bytes_of, pod_read_unaligned};
 
+use super::chain;
 use super::device::{next_ending, pass, set_stage};
 use super::machine::{Fault, Machine};
 use super::objects::{Buffer, Command, Context, State, Timeline};
@@ -294,6 +295,7 @@ fn execute(
         pass(state, ending);
     }
     set_stage(state, file, packet, Stage::New);
+    let commands = chain::length(state, file, packet);
     let submitted = state.now;
     let fault = state.faults.pop_front().unwrap_or(Fault::Works);
     let client = state.client(file)?;
@@ -302,7 +304,7 @@ fn execute(
     timeline.submitted += 1;
     let context = client.contexts.get_mut(&value.hwctx).ok_or(Errno::EINVAL)?;
     context.submissions += 1;
-    context.queue.push_back(Command { point, packet, buffers, submitted, fault });
+    context.queue.push_back(Command { point, packet, buffers, commands, submitted, fault });
     value.seq = point;
     Ok(())
 }
