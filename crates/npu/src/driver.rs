@@ -3,6 +3,7 @@
 //! ```text
 //! Device -> HostBuffer --to_device--> DeviceBuffer --to_host--> HostBuffer
 //!                      --poison-----> PoisonedBuffer --Context::execute--> Executed
+//! dma-buf -------import------> DeviceBuffer --export--> DmaBuf
 //! Stream + Verifier -> ProvenStream -> Device::load -> Program
 //! ```
 //!

@@ -4,12 +4,12 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::buffer::{Exports, HostBuffer};
+use super::buffer::{DeviceBuffer, Exports, HostBuffer};
 use super::error::DriverError;
 use super::handle::Handle;
 use super::heap::{Block, Heap};
 use crate::sys::abi::{FirmwareVersion, Version};
-use crate::sys::{Errno, Pointed, Process, Sys, abi};
+use crate::sys::{Errno, File, Pointed, Process, Sys, abi};
 use crate::uapi;
 
 /// The first accelerator of a machine.
@@ -40,7 +40,7 @@ impl<S: Sys> Device<S> {
     pub fn open(sys: S, path: &str) -> Result<Self, DriverError> {
         check_identity(&sys, path)?;
         let file = sys.open(path).map_err(|errno| open_error(path, errno))?;
-        let handle = Arc::new(Handle { sys, file });
+        let handle = Arc::new(Handle::new(sys, file));
         handle.check_quarantine()?;
         let (driver_minor, is_model) = check_driver(&handle, path)?;
         let heap = Arc::new(Heap::new(&handle)?);
@@ -99,6 +99,20 @@ impl<S: Sys> Device<S> {
     pub fn buffer(&self, bytes: u64) -> Result<HostBuffer<S>, DriverError> {
         self.handle().check_quarantine()?;
         HostBuffer::new(self.handle(), bytes)
+    }
+
+    /// Takes the first `bytes` bytes of a dma-buf, for example of a GPU's, as a buffer.
+    ///
+    /// The file stays the caller's, and may be closed after this. What another device writes has to
+    /// be in memory, and not in a cache of its own, before a command that reads it is submitted.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the kernel does not take it, if it is shorter, or if the NPU is in
+    /// quarantine.
+    pub fn import(&self, dma_buf: File, bytes: u64) -> Result<DeviceBuffer<S>, DriverError> {
+        self.handle().check_quarantine()?;
+        DeviceBuffer::import(self.handle(), dma_buf, bytes)
     }
 
     /// Returns whether buffers can be shared with other devices, by sharing one.

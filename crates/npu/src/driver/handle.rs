@@ -3,7 +3,8 @@
 //! In quarantine nothing is given back before the process ends: a device that hangs may still write
 //! to memory that a command named.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytemuck::{Pod, bytes_of, bytes_of_mut};
 
@@ -16,9 +17,21 @@ use crate::uapi;
 pub(super) struct Handle<S: Sys> {
     pub(super) sys: S,
     pub(super) file: File,
+    /// How many [`Object`]s have each of the kernel's buffer objects. The kernel gives a dma-buf
+    /// that it knows the number that it has, and one close is the end of that.
+    objects: Mutex<BTreeMap<u32, usize>>,
 }
 
 impl<S: Sys> Handle<S> {
+    pub(super) fn new(sys: S, file: File) -> Self {
+        Self { sys, file, objects: Mutex::default() }
+    }
+
+    fn objects(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
+        // Each section changes one entry, so that a panic leaves none half done.
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Calls an ioctl with a struct.
     pub(super) fn call<T: Pod>(
         &self,
@@ -62,8 +75,20 @@ pub(super) struct Object<S: Sys> {
 impl<S: Sys> Object<S> {
     pub(super) fn new(handle: &Arc<Handle<S>>, kind: u32, bytes: u64) -> Result<Self, Errno> {
         let mut create = uapi::CreateBo { size: bytes, kind, ..Default::default() };
+        let mut objects = handle.objects();
         handle.call(uapi::CREATE_BO, &mut create, &mut [])?;
+        *objects.entry(create.handle).or_insert(0) += 1;
         Ok(Self { handle: Arc::clone(handle), number: create.handle })
+    }
+
+    /// Takes a dma-buf. Its file stays the caller's.
+    pub(super) fn import(handle: &Arc<Handle<S>>, dma_buf: File) -> Result<Self, Errno> {
+        let mut prime = abi::PrimeHandle { handle: 0, flags: 0, fd: dma_buf.0 };
+        // Locked, so that what is closed meanwhile is not the object that the kernel answers with.
+        let mut objects = handle.objects();
+        handle.call(abi::PRIME_FD_TO_HANDLE, &mut prime, &mut [])?;
+        *objects.entry(prime.handle).or_insert(0) += 1;
+        Ok(Self { handle: Arc::clone(handle), number: prime.handle })
     }
 
     pub(super) fn info(&self) -> Result<uapi::GetBoInfo, Errno> {
@@ -78,6 +103,12 @@ impl<S: Sys> Drop for Object<S> {
         if !self.handle.gives_back() {
             return;
         }
+        let mut objects = self.handle.objects();
+        if let Some(count) = objects.get_mut(&self.number).filter(|count| **count > 1) {
+            *count -= 1;
+            return;
+        }
+        objects.remove(&self.number);
         let mut close = abi::GemClose { handle: self.number, pad: 0 };
         // The kernel closes it with the file at the latest.
         let _ = self.handle.call(abi::GEM_CLOSE, &mut close, &mut []);
@@ -129,7 +160,11 @@ impl<S: Sys> Mapped<S> {
         bytes: u64,
         alignment: u64,
     ) -> Result<Self, Errno> {
-        let object = Object::new(handle, kind, bytes)?;
+        Self::of(Object::new(handle, kind, bytes)?, bytes, alignment)
+    }
+
+    /// Maps the first `bytes` bytes of an object.
+    pub(super) fn of(object: Object<S>, bytes: u64, alignment: u64) -> Result<Self, Errno> {
         let info = object.info()?;
         let mapping = Mapping::new(&object, info.map_offset, bytes, alignment)?;
         let device_address = match info.xdna_addr {

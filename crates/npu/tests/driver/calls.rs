@@ -391,6 +391,40 @@ fn only_shared_buffers_are_exported() {
 }
 
 #[test]
+fn dma_bufs_become_shared_buffers() {
+    let open = Open::new(Machine::default());
+    let import = |fd| {
+        let prime = PrimeHandle { handle: 0, flags: 0, fd };
+        call(&open.sys, open.file, abi::PRIME_FD_TO_HANDLE, prime, None).map(|prime| prime.handle)
+    };
+    assert_eq!(import(-1), Err(Errno::EBADF));
+    assert_eq!(import(open.file.0), Err(Errno::EINVAL), "a file that is no dma-buf");
+    let other = open.sys.other_dma_buf(4096);
+    let handle = import(other.0).unwrap();
+    assert_eq!(import(other.0), Ok(handle), "one handle for each buffer");
+    assert_eq!(open.map(handle, 8192, 4096), Err(Errno::EINVAL));
+    let address = open.map(handle, 4096, 4096).unwrap();
+    open.sys.write_dma_buf(other, &[1, 2, 3]).unwrap();
+    open.sys.flush(address, 64).unwrap();
+    let mut bytes = [0; 3];
+    open.sys.read(address, &mut bytes).unwrap();
+    assert_eq!(bytes, [1, 2, 3]);
+    assert_eq!(open.sys.write_dma_buf(other, &[0; 4097]), Err(Errno::EFAULT));
+    // The buffer outlives the dma-buf's file, and can be exported again.
+    open.sys.close(other);
+    assert_eq!(import(other.0), Err(Errno::EBADF));
+    assert_eq!(open.sys.read_dma_buf(other, &mut bytes), Err(Errno::EBADF));
+    let prime = PrimeHandle { handle, flags: 0, fd: -1 };
+    let again = call(&open.sys, open.file, abi::PRIME_HANDLE_TO_FD, prime, None).unwrap();
+    assert_eq!(import(again.fd), Ok(handle));
+    // An own one that comes back has the handle that it had.
+    let own = open.buffer(uapi::BO_SHARE, 64).unwrap();
+    let prime = PrimeHandle { handle: own, flags: 0, fd: -1 };
+    let prime = call(&open.sys, open.file, abi::PRIME_HANDLE_TO_FD, prime, None).unwrap();
+    assert_eq!(import(prime.fd), Ok(own));
+}
+
+#[test]
 fn files_and_handles_that_are_closed_are_gone() {
     let open = Open::new(Machine::default());
     let share = open.buffer(uapi::BO_SHARE, 64).unwrap();

@@ -10,5 +10,6 @@ mod honesty;
 mod leaks;
 mod ordering;
 mod selftest;
+mod sharing;
 mod support;
 mod use_cases;

@@ -206,18 +206,6 @@ fn a_stream_without_a_whole_proof_cannot_be_submitted() {
 }
 
 #[test]
-fn a_buffer_is_exported_where_the_kernel_can() {
-    let sys = model(Machine::default());
-    let device = Device::open(sys.clone(), DEVICE_PATH).unwrap();
-    let exports = device.exports().unwrap().unwrap();
-    let buffer = device.buffer(4096).unwrap().to_device().unwrap();
-    let shared = buffer.export(&exports).unwrap();
-    assert_eq!(sys.held().exports, 1);
-    drop(shared);
-    assert_eq!(sys.held().exports, 0);
-}
-
-#[test]
 fn a_slow_command_within_the_watchdog_is_fine() {
     let sys = model(Machine::default());
     sys.inject([Fault::Takes(Duration::from_millis(900)); 4]);

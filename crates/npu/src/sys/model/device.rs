@@ -209,12 +209,17 @@ struct Window {
 }
 
 fn windows(state: &State, file: i32, handles: impl Iterator<Item = u32>) -> Vec<Window> {
-    let window = |handle: u32| {
-        let buffer = *state.clients.get(&file)?.buffers.get(&handle)?;
-        let address = state.device_address(handle, buffer)?;
-        Some(Window { address, bytes: buffer.bytes, memory: buffer.memory, offset: buffer.offset })
-    };
-    handles.filter_map(window).collect()
+    let mut windows = Vec::new();
+    for handle in handles {
+        let buffers = state.clients.get(&file).map(|client| &client.buffers);
+        let Some(buffer) = buffers.and_then(|buffers| buffers.get(&handle)).copied() else {
+            continue;
+        };
+        let super::objects::Buffer { bytes, memory, offset, .. } = buffer;
+        let addresses = state.device_addresses(handle, buffer).into_iter();
+        windows.extend(addresses.map(|address| Window { address, bytes, memory, offset }));
+    }
+    windows
 }
 
 /// Returns the program of a compute unit as the device sees it.
