@@ -4,7 +4,9 @@
 //! to memory that a command named.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use bytemuck::{Pod, bytes_of, bytes_of_mut};
 
@@ -20,11 +22,13 @@ pub(super) struct Handle<S: Sys> {
     /// How many [`Object`]s have each of the kernel's buffer objects. The kernel gives a dma-buf
     /// that it knows the number that it has, and one close is the end of that.
     objects: Mutex<BTreeMap<u32, usize>>,
+    /// Commands that are submitted and not waited for.
+    in_flight: AtomicUsize,
 }
 
 impl<S: Sys> Handle<S> {
     pub(super) fn new(sys: S, file: File) -> Self {
-        Self { sys, file, objects: Mutex::default() }
+        Self { sys, file, objects: Mutex::default(), in_flight: AtomicUsize::new(0) }
     }
 
     fn objects(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
@@ -44,7 +48,22 @@ impl<S: Sys> Handle<S> {
 
     /// Returns whether objects may be given back to the kernel.
     pub(super) fn gives_back(&self) -> bool {
-        self.sys.process().quarantine().is_none()
+        let process = self.sys.process();
+        if thread::panicking() && self.in_flight.load(Ordering::Acquire) > 0 {
+            // Who would have waited is being unwound.
+            process.set_quarantine("a panic while commands were on the NPU".to_owned());
+        }
+        process.quarantine().is_none()
+    }
+
+    /// Counts a command that was submitted.
+    pub(super) fn takes_off(&self) {
+        self.in_flight.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Counts a command that was waited for.
+    pub(super) fn lands(&self) {
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Returns an error if the NPU must not be used any more.

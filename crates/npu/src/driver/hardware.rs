@@ -80,6 +80,7 @@ impl<S: Sys> Hardware<S> {
         let field = offset_of!(uapi::ExecCmd, args);
         let mut pointed = [Pointed { field, bytes: cast_slice_mut(buffers) }];
         self.handle.call(uapi::EXEC_CMD, &mut execute, &mut pointed)?;
+        self.handle.takes_off();
         Ok(execute.seq)
     }
 
@@ -104,7 +105,10 @@ impl<S: Sys> Hardware<S> {
     /// Waits for a point. If that fails the NPU is in quarantine.
     pub(super) fn wait_or_quarantine(&self, point: u64) -> Result<(), DriverError> {
         let error = match self.wait(point) {
-            Ok(()) => return Ok(()),
+            Ok(()) => {
+                self.handle.lands();
+                return Ok(());
+            }
             Err(Errno::ETIME) => DriverError::TimedOut { limit: WATCHDOG },
             // Whether it still runs is unknown, and so it may write to its buffers.
             Err(errno) => DriverError::call("wait for a command on the NPU")(errno),

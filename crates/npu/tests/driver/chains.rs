@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use trine_npu::driver::{DriverError, Executed, Run, WATCHDOG};
+use trine_npu::driver::{DriverError, WATCHDOG};
 use trine_npu::packet::State;
 use trine_npu::sys::model::{AddressMode, Fault, Held, Machine, ModelSys};
 use trine_npu::sys::{Errno, File, Pointed, Sys};
@@ -17,16 +17,6 @@ use crate::support::{
 
 /// Commands of a chain with six buffers each.
 const MOST: usize = 30;
-
-fn chained<S: Sys>(bench: &mut Bench<S>, count: usize) -> Result<Vec<Executed<S>>, DriverError> {
-    let mut runs = Vec::new();
-    for _ in 0..count {
-        let result = bench.device.buffer(RESULT_BYTES)?.poison()?;
-        let inputs = vec![(1, &bench.inputs[0]), (2, &bench.inputs[1])];
-        runs.push(Run { program: &bench.program, inputs, result });
-    }
-    bench.context.execute_chained(runs)
-}
 
 /// A model that counts submissions.
 fn counted(machine: Machine) -> (Changed, Arc<AtomicUsize>) {
@@ -48,7 +38,7 @@ fn with(fault: Fault, protocol_minor: u32) -> Result<usize, DriverError> {
     let sys = model(Machine { protocol_minor, ..Machine::default() });
     let mut bench = Bench::new(sys.clone(), 4).unwrap();
     sys.inject([fault]);
-    let executed = chained(&mut bench, 4);
+    let executed = bench.chain(4);
     assert_eq!(sys.injected(), 0);
     for executed in executed.iter().flatten() {
         assert_eq!(bytes_of_result(executed), product(&inputs(4)));
@@ -66,7 +56,7 @@ fn chains_give_the_results_of_single_commands() {
             let mut bench = Bench::new(sys, 5).unwrap();
             for (count, chains) in [(3, 1), (MOST, 1), (MOST + 1, 2), (1, 1), (0, 0)] {
                 let before = submissions.load(Ordering::Relaxed);
-                let executed = chained(&mut bench, count).unwrap();
+                let executed = bench.chain(count).unwrap();
                 assert_eq!(executed.len(), count);
                 assert_eq!(submissions.load(Ordering::Relaxed) - before, chains, "{count}");
                 for executed in executed {
@@ -84,7 +74,7 @@ fn nothing_is_chained_unless_it_is_asked_for() {
     bench.run(5).unwrap();
     assert_eq!(submissions.load(Ordering::Relaxed), 5);
     // Both ways on one context.
-    chained(&mut bench, 5).unwrap();
+    bench.chain(5).unwrap();
     bench.run(2).unwrap();
     assert_eq!(submissions.load(Ordering::Relaxed), 8);
 }
@@ -107,8 +97,8 @@ fn after_a_command_that_fails_the_next_chain_works() {
     let sys = model(Machine::default());
     let mut bench = Bench::new(sys.clone(), 0).unwrap();
     sys.inject([Fault::FailsAt(1)]);
-    chained(&mut bench, 3).unwrap_err();
-    assert_eq!(chained(&mut bench, 3).unwrap().len(), 3);
+    bench.chain(3).unwrap_err();
+    assert_eq!(bench.chain(3).unwrap().len(), 3);
     drop(bench);
     assert_eq!((sys.held(), sys.leaked()), (Held::default(), Held::default()));
 }
@@ -140,11 +130,11 @@ fn the_counter_has_to_rise_by_the_commands_and_not_by_the_chains() {
     let sys = model(Machine { counts_chains: true, ..Machine::default() });
     let mut bench = Bench::new(sys, 0).unwrap();
     bench.run(2).unwrap();
-    let error = chained(&mut bench, 4).map(drop).unwrap_err();
+    let error = bench.chain(4).map(drop).unwrap_err();
     assert_eq!(error, DriverError::NotCounted { commands: 4, counted: 1 });
     assert!(error.to_string().contains("submit no chains"), "{error}");
     // A chain of one is a command either way.
-    chained(&mut bench, 1).unwrap();
+    bench.chain(1).unwrap();
 }
 
 #[test]
@@ -157,10 +147,10 @@ fn a_chain_that_does_not_end_well_puts_the_device_in_quarantine() {
         let sys = model(Machine { recovers: true, ..Machine::default() });
         let mut bench = Bench::new(sys.clone(), 0).unwrap();
         sys.inject([fault]);
-        let error = chained(&mut bench, 3).unwrap_err();
+        let error = bench.chain(3).unwrap_err();
         assert_eq!(error, DriverError::ChainFailed { state, commands: 3, command: None });
         let held = sys.held();
-        assert!(matches!(chained(&mut bench, 1), Err(DriverError::Quarantined { .. })));
+        assert!(matches!(bench.chain(1), Err(DriverError::Quarantined { .. })));
         drop(bench);
         assert_eq!(sys.held(), held);
     }
@@ -172,8 +162,8 @@ fn the_watchdog_watches_a_whole_chain() {
     let sys = model(Machine { command_time, ..Machine::default() });
     let mut bench = Bench::new(sys.clone(), 0).unwrap();
     assert_eq!(bench.run(4).unwrap().len(), 4);
-    assert_eq!(chained(&mut bench, 3).unwrap().len(), 3);
-    let error = chained(&mut bench, 4).unwrap_err();
+    assert_eq!(bench.chain(3).unwrap().len(), 3);
+    let error = bench.chain(4).unwrap_err();
     assert_eq!(error, DriverError::TimedOut { limit: WATCHDOG });
     // It ends late, and writes to results that are still there.
     drop(bench);
@@ -185,8 +175,8 @@ fn the_watchdog_watches_a_whole_chain() {
 fn nothing_is_left_of_a_chain_whichever_call_fails() {
     let work = |sys: &ModelSys| {
         let mut bench = Bench::new(sys.clone(), 0)?;
-        chained(&mut bench, 2)?;
-        chained(&mut bench, 3).map(drop)
+        bench.chain(2)?;
+        bench.chain(3).map(drop)
     };
     let sys = model(Machine::default());
     work(&sys).unwrap();

@@ -1,15 +1,19 @@
 //! Commands that end badly.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use trine_npu::cores::CoreProgram;
 use trine_npu::driver::{Context, DEVICE_PATH, Device, DriverError, Program, WATCHDOG};
 use trine_npu::generate::Family;
 use trine_npu::packet::State;
-use trine_npu::sys::model::{Fault, Held, Machine};
-use trine_npu::sys::{Errno, Sys};
+use trine_npu::sys::model::{Fault, Held, Machine, ModelSys};
+use trine_npu::sys::{Errno, File, Pointed, Sys, abi};
 
-use crate::support::{Bench, contract, cores, model};
+use crate::support::{Bench, Changed, contract, cores, model};
 
 /// Runs a command with a fault after a good one, and returns the error and that of a further one.
 fn after(fault: Fault) -> (DriverError, Option<DriverError>) {
@@ -110,6 +114,52 @@ fn nothing_is_made_in_quarantine() {
     assert!(is_quarantined(bench.device.buffer(64).err()));
     assert!(is_quarantined(bench.device.exports().err()));
     assert_eq!(sys.held(), before);
+}
+
+#[test]
+fn a_panic_while_a_command_is_in_flight_keeps_its_buffers() {
+    for is_chain in [false, true] {
+        let inner = model(Machine::default());
+        let waits = Arc::new(AtomicUsize::new(0));
+        let ioctl = move |model: &ModelSys,
+                          file: File,
+                          number: u32,
+                          argument: &mut [u8],
+                          pointed: &mut [Pointed<'_>]| {
+            let is_second = number == abi::TIMELINE_WAIT && waits.fetch_add(1, Relaxed) == 1;
+            assert!(!is_second, "a panic for this test");
+            model.ioctl(file, number, argument, pointed)
+        };
+        let sys = Changed { ioctl: Arc::new(ioctl), ..Changed::of(inner.clone()) };
+        let mut bench = Bench::new(sys, 0).unwrap();
+        bench.run(1).unwrap();
+        let before = inner.held();
+        let run = AssertUnwindSafe(|| match is_chain {
+            true => bench.chain(3).map(drop),
+            false => bench.run(3).map(drop),
+        });
+        catch_unwind(run).unwrap_err();
+        assert!(inner.process().quarantine().is_some_and(|reason| reason.contains("a panic")));
+        inner.pass(Duration::from_secs(1));
+        assert_eq!(inner.refused_accesses(), 0);
+        let chain = if is_chain { 4 } else { 0 };
+        assert_eq!(inner.held().buffers, before.buffers + 3 + chain);
+        drop(bench);
+        assert_eq!((inner.held().files, inner.leaked()), (1, Held::default()));
+    }
+}
+
+#[test]
+fn a_panic_while_nothing_is_in_flight_gives_all_back() {
+    let sys = model(Machine::default());
+    let bench = Bench::new(sys.clone(), 0).unwrap();
+    let drops = AssertUnwindSafe(move || {
+        let _bench = bench;
+        panic!("a panic for this test");
+    });
+    catch_unwind(drops).unwrap_err();
+    assert_eq!((sys.held(), sys.leaked()), (Held::default(), Held::default()));
+    assert_eq!(sys.process().quarantine(), None);
 }
 
 #[test]
