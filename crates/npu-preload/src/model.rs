@@ -36,8 +36,8 @@ pub(crate) type Memory = dyn Fn(u64, u64, &mut dyn FnMut(&mut [u8]));
 type Change = fn(&mut Machine);
 
 /// What can go wrong with the machine, by name. `hang` lets the second command hang, and `wrong`
-/// makes every product wrong in one element.
-const FAULTS: [(&str, Change); 9] = [
+/// makes every product wrong in one element; `silicon` hides that the driver is a model.
+const FAULTS: [(&str, Change); 11] = [
     ("hang", |_| {}),
     ("wrong", |_| {}),
     ("context", |machine| (machine.contexts_max, machine.foreign_contexts) = (0, 1)),
@@ -46,6 +46,8 @@ const FAULTS: [(&str, Change); 9] = [
     ("group", |machine| machine.open_error = Some(Errno::EACCES)),
     ("memory", |machine| machine.lockable_bytes = 8 << 20),
     ("iova", |machine| machine.addresses = trine_npu::sys::model::AddressMode::Device),
+    ("node", |machine| machine.node_driver = "ivpu"),
+    ("silicon", |machine| machine.description = "a driver"),
     ("absent", |machine| machine.is_there = false),
 ];
 

@@ -52,11 +52,10 @@ impl Machine {
         let machine = Self { folder: tempfile::Builder::new().prefix(SECRET).tempdir().unwrap() };
         let pack = machine.path("store/.npu/one");
         std::fs::create_dir_all(&pack).unwrap();
-        let types = r#"{ a = "i8", w = "i8", c = "i32" }"#;
         let kernel = |m: &u32| Kernel::Int8 { m: *m, k: 2048, n: 2048 };
         let kernels: Vec<Kernel> = rows.iter().map(kernel).collect();
         let xclbin = xclbin(b"a program that no core runs");
-        for (name, bytes) in published::files("a.xclbin", &xclbin, types, &kernels).unwrap() {
+        for (name, bytes) in published::stand_in("a.xclbin", &xclbin, &kernels).unwrap() {
             std::fs::write(pack.join(name), bytes).unwrap();
         }
         machine
@@ -132,7 +131,7 @@ fn the_doctor_finds_nothing_amiss() {
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     assert!(!ran.out.contains("warn") && !ran.out.contains("fail"), "{}", ran.out);
     assert!(ran.out.contains("5 columns, 6 rows"), "{}", ran.out);
-    assert!(ran.out.contains("one (2 streams)"), "{}", ran.out);
+    assert!(ran.out.contains("one (2 streams, for trine's model only)"), "{}", ran.out);
     assert!(ran.out.contains("never run on silicon"), "{}", ran.out);
 }
 
@@ -173,11 +172,37 @@ fn wrong_products_are_told_with_their_places() {
 }
 
 #[test]
+fn cores_that_stand_in_are_for_the_model_only() {
+    let machine = Machine::new();
+    let (ran, report) = machine.selftest("");
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("no result here is an NPU's"), "{}", ran.err);
+    assert_eq!(report["pack"]["stand_in"], true);
+    assert_eq!(report["doctor"]["facts"]["is_model"], true);
+    let (ran, report) = machine.selftest("silicon");
+    assert_eq!(ran.code, 1, "{}", ran.out);
+    assert!(ran.err.contains("only stands in for that of a8w8acc32"), "{}", ran.err);
+    assert_eq!(report["results"]["outcomes"].as_array().unwrap().len(), 0);
+    assert_eq!(report["doctor"]["facts"]["is_model"], false);
+    // A pack that does not say so is not even read.
+    let manifest = machine.path("store/.npu/one/manifest.toml");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    std::fs::write(&manifest, text.replacen("stand_in = true\n", "", 1)).unwrap();
+    for faults in ["", "silicon"] {
+        let ran = machine.run(faults, &["npu", "selftest", "--yes"]);
+        assert_eq!(ran.code, 1, "{}", ran.out);
+        assert!(ran.err.contains("streams of a8w8acc32 are proven for eade7b01"), "{}", ran.err);
+    }
+}
+
+#[test]
 fn a_second_context_is_refused() {
     let machine = Machine::new();
     let (ran, report) = machine.selftest("context");
     assert_eq!(ran.code, 1, "{}", ran.out);
-    assert!(ran.err.contains("EINVAL") && ran.err.contains("one at a time"), "{}", ran.err);
+    for text in ["EINVAL", "one at a time", "`trine npu doctor`"] {
+        assert!(ran.err.contains(text), "{}", ran.err);
+    }
     assert_eq!(found(&report, "contexts")["state"], "warn");
     assert_eq!(report["results"]["outcomes"].as_array().unwrap().len(), 0);
 }
@@ -189,6 +214,7 @@ fn what_is_missing_is_named_and_nothing_submitted() {
         ("driver", "driver", "modprobe"),
         ("group", "access", "render"),
         ("memory", "locked memory", "ulimit -l"),
+        ("node", "interface", "\"ivpu\""),
         ("absent", "device", "Hawk Point"),
     ] {
         let machine = Machine::new();
@@ -209,7 +235,7 @@ fn a_prompt_is_split_with_the_npu() {
     let (_, plain) = machine.read_a_prompt("", &[]);
     assert!(plain["npu"].is_null() && plain["statistics"]["prompt_tokens"].as_u64() > Some(64));
     let (ran, report) = machine.read_a_prompt("", &["--npu", "auto", "--npu-share", "0.5", "-v"]);
-    assert!(ran.err.contains("npu (never run on silicon) for prompts"), "{}", ran.err);
+    assert!(ran.err.contains("npu (trine's model of one) for prompts"), "{}", ran.err);
     assert!(ran.err.contains("computing for"), "{}", ran.err);
     let npu = &report["npu"];
     assert!(npu["products"].as_u64() > Some(0), "{npu}");

@@ -3,6 +3,7 @@
 //! ```text
 //! Device -> HostBuffer --to_device--> DeviceBuffer --to_host--> HostBuffer
 //!                      --poison-----> PoisonedBuffer --Context::execute--> Executed
+//! dma-buf -------import------> DeviceBuffer --export--> DmaBuf
 //! Stream + Verifier -> ProvenStream -> Device::load -> Program
 //! ```
 //!
@@ -14,18 +15,26 @@
 //! given up or is not answered ends the use of the NPU for the process: every later call returns
 //! [`DriverError::Quarantined`].
 //!
-//! Everything is given back to the kernel when it is dropped, whatever has failed.
+//! Commands are submitted one by one. [`Context::execute_chained`] submits lists of them, which one
+//! firmware was seen to drop parts of.
+//!
+//! Everything is given back to the kernel when it is dropped, whatever has failed; in quarantine
+//! nothing is, until the process ends. What the device still writes then lands in memory that
+//! nothing else has.
 
 mod buffer;
+mod chain;
 mod context;
 mod device;
 mod error;
 mod handle;
+mod hardware;
 mod heap;
 mod proven;
 
 pub use self::buffer::{DeviceBuffer, DmaBuf, Exports, HostBuffer, PoisonedBuffer};
-pub use self::context::{Context, Executed, Program, Run, WATCHDOG};
+pub use self::context::{Context, Executed, Program, Run};
 pub use self::device::{DEVICE_PATH, Device};
 pub use self::error::DriverError;
+pub use self::hardware::WATCHDOG;
 pub use self::proven::{ProvenStream, Unproven};

@@ -5,6 +5,8 @@ use std::io;
 
 use thiserror::Error;
 
+use crate::cores::ForeignPdi;
+
 /// A file breaks the rules of its format.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("not a sound {format}: at byte {offset}: {problem}")]
@@ -48,6 +50,14 @@ pub enum PackError {
         expected: String,
         /// What the file has.
         found: String,
+    },
+    /// The cores would run a program that the streams are not proven for.
+    #[error("{file}: {source}")]
+    Cores {
+        /// The xclbin.
+        file: String,
+        /// What it has.
+        source: ForeignPdi,
     },
     /// A file of the pack is larger than any of its kind.
     #[error("{file} has {bytes} bytes, at most {limit} are read")]

@@ -11,7 +11,7 @@ mod int8;
 
 use self::builder::{COLUMNS, WORKING_COLUMNS};
 use crate::contract::{Access, Buffer, Contract};
-pub use crate::kernel::Kernel;
+pub use crate::kernel::{Family, Kernel};
 use crate::txn::Stream;
 
 /// Returns the stream of a kernel and shape.

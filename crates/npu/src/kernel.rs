@@ -4,6 +4,45 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// A family of kernels: a program for the cores, and streams that it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// `a8w8acc32`.
+    Int8,
+    /// `a16fw4acc32f`.
+    Int4,
+}
+
+impl Family {
+    /// All families.
+    pub const ALL: [Self; 2] = [Self::Int8, Self::Int4];
+
+    /// Returns the name that AMD has given it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Int8 => "a8w8acc32",
+            Self::Int4 => "a16fw4acc32f",
+        }
+    }
+
+    /// Returns the SHA-256 of its cores' program: the one PDI in `gemm_4x4_a8w8acc32.xclbin` and in
+    /// `gemm_4x4_a16fw4acc32f.xclbin` of `amd/RyzenAI-SW` at 2a3c4afe.
+    #[must_use]
+    pub const fn pdi_sha256(self) -> &'static str {
+        match self {
+            Self::Int8 => "eade7b019b79ecf8a299b5023701ae64ed35bcb56148248b4077e76ba679ed81",
+            Self::Int4 => "1cb571eb3a0620b5275059f0f5d90ba0a626d5dce79f66befdb5487d34f4e2a2",
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// A kernel and the shape of a product on it: `C[m, n] = A[m, k] W[k, n]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "family", rename_all = "snake_case", deny_unknown_fields)]
@@ -48,6 +87,15 @@ impl Kernel {
 }
 
 impl Kernel {
+    /// Returns the family, whose program the cores have to run.
+    #[must_use]
+    pub const fn family(self) -> Family {
+        match self {
+            Self::Int8 { .. } => Family::Int8,
+            Self::Int4 { .. } => Family::Int4,
+        }
+    }
+
     /// Returns `m`, `k` and `n`.
     #[must_use]
     pub const fn shape(self) -> (u32, u32, u32) {
@@ -67,8 +115,8 @@ impl Kernel {
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Int8 { m, k, n } => write!(f, "a8w8acc32_{m}_{k}_{n}"),
-            Self::Int4 { m, k, n, group } => write!(f, "a16fw4acc32f_{m}_{k}_{n}_{group}"),
+            Self::Int8 { m, k, n } => write!(f, "{}_{m}_{k}_{n}", self.family()),
+            Self::Int4 { m, k, n, group } => write!(f, "{}_{m}_{k}_{n}_{group}", self.family()),
         }
     }
 }

@@ -22,6 +22,7 @@
 //! | [`contract`] | what a stream is to do with a kernel's buffers |
 //! | [`verify`] | the proof that a stream is safe |
 //! | [`generate`] | streams for matrix products |
+//! | [`cores`] | what the cores run, by the family whose streams it takes |
 //! | [`xclbin`], [`pdi`] | containers of kernels |
 //! | [`pack`], [`published`] | kernel packs, and making them of published kernels |
 //! | [`layout`] | how a kernel has its matrices in memory |
@@ -41,6 +42,7 @@
 
 mod bytes;
 pub mod contract;
+pub mod cores;
 pub mod descriptor;
 pub mod dma;
 pub mod doctor;

@@ -5,6 +5,7 @@
 //! device = "npu1"
 //! firmware_protocol = "5.7"     # the oldest that the pack is for
 //! licence = "MIT"
+//! stand_in = true               # only where the cores' program is no published one: see below
 //! source = "where the files come from"
 //!
 //! [partition]
@@ -33,16 +34,21 @@
 //! bytes = 65536
 //! access = "write_once"         # or { read_together = 1 }, { read_by_each = { columns = 4, times = 1 } }
 //! ```
+//!
+//! A pack whose streams name a kernel is refused if the xclbin's PDI is not the one that AMD
+//! published for the kernel's family: [`crate::cores`]. With `stand_in` the PDI may be any, and the
+//! pack is for trine's model of the driver only.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::contract::{Access, Buffer, Contract};
+use crate::cores::CoreProgram;
 use crate::error::PackError;
-use crate::generate::Kernel;
+use crate::generate::{Family, Kernel};
 use crate::packet::OPCODE_TRANSACTION;
 use crate::txn::{STREAM_BYTES_MAX, Stream};
 use crate::verify::Verifier;
@@ -60,12 +66,14 @@ const TOLD_MAX: usize = 300;
 /// The device that packs are for: XDNA1.
 pub const DEVICE: &str = "npu1";
 /// The manifest's format.
-const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 1;
+/// What a stream computes.
+pub(crate) const OPERATION: &str = "matmul";
 /// The name of the array's kernel in an xclbin's metadata.
 const KERNEL_NAME: &str = "DPU";
 
 /// A manifest.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// The manifest's format: 1.
@@ -78,6 +86,9 @@ pub struct Manifest {
     pub licence: String,
     /// Where the files come from.
     pub source: String,
+    /// Whether the cores' program only stands in for a published one, for trine's model.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stand_in: bool,
     /// The columns that the kernel uses.
     pub partition: PartitionEntry,
     /// The kernel.
@@ -87,7 +98,7 @@ pub struct Manifest {
 }
 
 /// The columns that a kernel uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartitionEntry {
     /// How many.
@@ -97,7 +108,7 @@ pub struct PartitionEntry {
 }
 
 /// A file and its hash.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileEntry {
     /// A name in the pack's folder.
@@ -107,7 +118,7 @@ pub struct FileEntry {
 }
 
 /// Types of a product's matrices.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Types {
     /// Of the activations.
@@ -119,7 +130,7 @@ pub struct Types {
 }
 
 /// A stream.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StreamEntry {
     /// A name in the pack's folder.
@@ -141,13 +152,14 @@ pub struct StreamEntry {
     /// Buffers that the command has.
     pub slots: usize,
     /// The kernel, if trine generates its streams.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<Kernel>,
     /// Buffers that the stream uses.
     pub buffer: Vec<BufferEntry>,
 }
 
 /// A buffer that a stream uses.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BufferEntry {
     /// The kernel's argument, from 0.
@@ -171,6 +183,7 @@ pub struct Pack {
     pub streams: Vec<PackStream>,
     /// The xclbin's bytes.
     bytes: Vec<u8>,
+    cores: Option<CoreProgram>,
 }
 
 /// A stream of a pack.
@@ -200,6 +213,16 @@ impl Manifest {
         Ok(manifest)
     }
 
+    /// Returns the text that [`Self::parse`] reads as this manifest.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for what no manifest can have.
+    pub fn to_text(&self) -> Result<String, String> {
+        self.check()?;
+        toml::to_string(self).map_err(|error| error.to_string())
+    }
+
     fn check(&self) -> Result<(), String> {
         let Self { format, device, firmware_protocol, .. } = self;
         if *format != FORMAT {
@@ -220,14 +243,20 @@ impl Manifest {
             return Err("licence is empty; name the licence of the files".to_owned());
         }
         check_file(&self.xclbin.file, &self.xclbin.sha256)?;
+        let mut families = self.families();
+        if let (Some(one), Some(other)) = (families.next(), families.next()) {
+            return Err(format!(
+                "streams of {one} and of {other}, and a pack has one program for the cores; make a pack for each"
+            ));
+        }
         if self.stream.is_empty() {
             return Err("no streams".to_owned());
         }
         self.stream.iter().try_for_each(|stream| {
             check_file(&stream.file, &stream.sha256)?;
             let StreamEntry { file, operation, opcode, m, k, n, .. } = stream;
-            if operation != "matmul" {
-                return Err(format!("{file}: operation {operation:?}, expected \"matmul\""));
+            if operation != OPERATION {
+                return Err(format!("{file}: operation {operation:?}, expected {OPERATION:?}"));
             }
             if *opcode != OPCODE_TRANSACTION {
                 return Err(format!("{file}: opcode {opcode}, expected {OPCODE_TRANSACTION}"));
@@ -239,6 +268,15 @@ impl Manifest {
             }
             Ok(())
         })
+    }
+
+    /// Returns the families of the streams' kernels, each once.
+    fn families(&self) -> impl Iterator<Item = Family> {
+        let has = |family: &Family| {
+            let mut kernels = self.stream.iter().filter_map(|stream| stream.kernel);
+            kernels.any(|kernel| kernel.family() == *family)
+        };
+        Family::ALL.into_iter().filter(has)
     }
 
     /// Returns what a stream of this manifest is to do.
@@ -288,17 +326,52 @@ impl Pack {
                 .map_err(|problem| wrong(format!("{}: {problem}", entry.file)))?;
             streams.push(PackStream { stream, verifier });
         }
-        Ok(Self { manifest, xclbin, streams, bytes })
+        let cores = match manifest.families().next() {
+            Some(family) => Some(cores(&manifest, &xclbin, &bytes, family)?),
+            None => None,
+        };
+        Ok(Self { manifest, xclbin, streams, bytes, cores })
+    }
+
+    /// Returns what the cores run, if a stream of the pack names a kernel.
+    #[must_use]
+    pub fn cores(&self) -> Option<&CoreProgram> {
+        self.cores.as_ref()
     }
 
     /// Returns the cores' program, if the xclbin has exactly one.
     #[must_use]
     pub fn pdi(&self) -> Option<&[u8]> {
-        match &self.xclbin.partition.as_ref()?.pdis[..] {
-            [image] => self.bytes.get(image.range.clone()),
-            _ => None,
-        }
+        pdi(&self.xclbin, &self.bytes)
     }
+}
+
+/// Returns the one PDI of an xclbin with these bytes.
+fn pdi<'a>(xclbin: &Xclbin, bytes: &'a [u8]) -> Option<&'a [u8]> {
+    match &xclbin.partition.as_ref()?.pdis[..] {
+        [image] => bytes.get(image.range.clone()),
+        _ => None,
+    }
+}
+
+/// Compares the cores' program with the one that the streams are proven for.
+fn cores(
+    manifest: &Manifest,
+    xclbin: &Xclbin,
+    bytes: &[u8],
+    family: Family,
+) -> Result<CoreProgram, PackError> {
+    let file = manifest.xclbin.file.clone();
+    let Some(pdi) = pdi(xclbin, bytes) else {
+        let problem = format!(
+            "{file} has not exactly one PDI, which is what the cores of {family} run; use AMD's published file"
+        );
+        return Err(PackError::Manifest { file: MANIFEST.to_owned(), problem });
+    };
+    if manifest.stand_in {
+        return Ok(CoreProgram::stand_in(pdi, family));
+    }
+    CoreProgram::published(pdi, family).map_err(|source| PackError::Cores { file, source })
 }
 
 /// Compares what the manifest says with the xclbin.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::cores::CoreProgram;
 use crate::driver::{Context, Device, DriverError, HostBuffer, Program, ProvenStream, Run};
 use crate::kernel::Kernel;
 use crate::layout;
@@ -35,7 +36,7 @@ pub struct Trial {
 #[derive(Debug)]
 pub struct Plan {
     columns: u8,
-    pdi: Vec<u8>,
+    cores: CoreProgram,
     /// Streams, the smallest product first.
     pub trials: Vec<Trial>,
     /// Files of the pack that are not tried, with the reason.
@@ -102,12 +103,13 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// Returns an error if the pack has no kernel's program, or nothing that can be tried.
+    /// Returns an error if the pack has nothing that can be tried.
     pub fn new(pack: &Pack) -> Result<Self, String> {
-        let pdi = pack.pdi().ok_or("the xclbin has not exactly one PDI, the cores' program")?;
+        let none = "the pack has no stream of a8w8acc32 that is proven as a whole";
+        let cores = pack.cores().ok_or(none)?.clone();
         let mut plan = Self {
             columns: pack.manifest.partition.columns,
-            pdi: pdi.to_vec(),
+            cores,
             trials: Vec::new(),
             left_out: Vec::new(),
         };
@@ -128,9 +130,15 @@ impl Plan {
         }
         plan.trials.sort_by_key(|trial| trial.shape.0 * trial.shape.1 * trial.shape.2);
         if plan.trials.is_empty() {
-            return Err("the pack has no stream of a8w8acc32 that is proven as a whole".to_owned());
+            return Err(none.to_owned());
         }
         Ok(plan)
+    }
+
+    /// Returns whether it is for trine's model only.
+    #[must_use]
+    pub fn is_stand_in(&self) -> bool {
+        self.cores.is_stand_in()
     }
 }
 
@@ -138,7 +146,7 @@ impl Plan {
 pub fn run<S: Sys>(sys: S, path: &str, plan: &Plan, tell: &mut dyn FnMut(&Outcome)) -> Results {
     let mut results = Results::default();
     let opened = Device::open(sys, path).and_then(|device| {
-        let context = Context::new(&device, plan.columns, &plan.pdi)?;
+        let context = Context::new(&device, plan.columns, &plan.cores)?;
         Ok((device, context))
     });
     let (device, mut context) = match opened {

@@ -69,6 +69,14 @@ pub enum GpuError {
         /// Bytes asked for.
         bytes: u64,
     },
+    /// A file of shared memory is too short.
+    #[error("the shared memory has {found} bytes, and {bytes} are needed; share all of the buffer")]
+    Short {
+        /// Bytes that are needed.
+        bytes: u64,
+        /// Bytes of the file.
+        found: u64,
+    },
     /// The driver gave up the device: a crash, a hang, a reset or an unplugged device.
     #[error("the GPU was lost while {during}")]
     Lost {

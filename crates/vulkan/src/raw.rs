@@ -14,4 +14,6 @@ pub mod gpu;
 mod instance;
 pub mod memory;
 pub mod pipeline;
+#[cfg(unix)]
+pub mod shared;
 pub mod transfer;

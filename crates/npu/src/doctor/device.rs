@@ -48,7 +48,7 @@ pub(super) fn check(sys: &dyn Sys, path: &str, diagnosis: &mut Diagnosis) {
     };
     let open = Open { sys, file };
     diagnosis.findings.push(Finding::ok("access", format!("{path} can be opened")));
-    if !interface(&open, diagnosis) {
+    if !interface(&open, path, diagnosis) {
         return;
     }
     firmware(&open, diagnosis);
@@ -74,28 +74,42 @@ fn refused(path: &str, error: Errno) -> Finding {
 }
 
 /// Asks for the version of the driver's interface; returns whether trine knows it.
-fn interface(open: &Open<'_>, diagnosis: &mut Diagnosis) -> bool {
+fn interface(open: &Open<'_>, path: &str, diagnosis: &mut Diagnosis) -> bool {
     const CHECK: &str = "interface";
-    let mut name = [0; 32];
-    let mut version = Version { name_len: 32, ..Default::default() };
-    let mut pointed = [Pointed { field: offset_of!(Version, name), bytes: &mut name }];
+    const OTHER_NODE: &str =
+        "in a container, pass the NPU's node on under its own name (`--device`); else restart udev";
+    let (mut name, mut desc) = ([0; 32], [0; 64]);
+    let mut version = Version { name_len: 32, desc_len: 64, ..Default::default() };
+    let mut pointed = [
+        Pointed { field: offset_of!(Version, name), bytes: &mut name },
+        Pointed { field: offset_of!(Version, desc), bytes: &mut desc },
+    ];
     let argument = bytes_of_mut(&mut version);
     if let Err(error) = open.sys.ioctl(open.file, abi::VERSION, argument, &mut pointed) {
-        let found = format!("the driver does not tell its version: {error}");
-        diagnosis.findings.push(Finding::fail(CHECK, found, "update the driver"));
+        let found = format!("{path} does not tell its driver: {error}");
+        diagnosis.findings.push(Finding::fail(CHECK, found, OTHER_NODE));
         return false;
     }
     let length = (version.name_len as usize).min(name.len());
     let name = String::from_utf8_lossy(&name[..length]).into_owned();
-    let found = format!("{name} {}.{}", version.major, version.minor);
-    let is_known = name == "amdxdna" && version.major == 0;
-    diagnosis.facts.interface = Some([version.major, version.minor]);
-    diagnosis.findings.push(if is_known {
+    let (major, minor) = (version.major, version.minor);
+    if name != "amdxdna" {
+        let found = format!("{path} leads to the driver {name:?}, expected \"amdxdna\"");
+        diagnosis.findings.push(Finding::fail(CHECK, found, OTHER_NODE));
+        return false;
+    }
+    diagnosis.facts.interface = Some([major, minor]);
+    let length = usize::try_from(version.desc_len).unwrap_or(usize::MAX);
+    let is_model = desc.get(..length) == Some(abi::MODEL_DESCRIPTION.as_bytes());
+    diagnosis.facts.is_model = is_model;
+    let shown = if is_model { abi::MODEL_DESCRIPTION } else { "amdxdna" };
+    let found = format!("{shown}, {major}.{minor}");
+    diagnosis.findings.push(if major == 0 {
         Finding::ok(CHECK, found)
     } else {
         Finding::fail(CHECK, format!("{found}, expected amdxdna 0"), "update trine")
     });
-    is_known
+    major == 0
 }
 
 fn firmware(open: &Open<'_>, diagnosis: &mut Diagnosis) {

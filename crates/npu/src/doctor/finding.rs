@@ -60,6 +60,8 @@ pub struct Facts {
     pub module_version: Option<String>,
     /// First and second number of the driver's interface.
     pub interface: Option<[i32; 2]>,
+    /// Whether the driver is trine's model: what was found is then no NPU's.
+    pub is_model: bool,
     /// The type of the device's IOMMU group.
     pub iommu: Option<String>,
     /// Bytes that the process may lock. `None` is without a limit.

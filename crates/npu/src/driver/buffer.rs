@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::error::DriverError;
-use super::handle::{Handle, Mapped};
+use super::handle::{Handle, Mapped, Object};
 use crate::sys::{File, Sys, abi};
 use crate::uapi;
 
@@ -94,6 +94,18 @@ impl<S: Sys> HostBuffer<S> {
 }
 
 impl<S: Sys> DeviceBuffer<S> {
+    pub(super) fn import(
+        handle: &Arc<Handle<S>>,
+        dma_buf: File,
+        bytes: u64,
+    ) -> Result<Self, DriverError> {
+        let call = DriverError::call("take a dma-buf for the NPU");
+        let object = Object::import(handle, dma_buf).map_err(&call)?;
+        let mapped = Mapped::of(object, bytes, PAGE_BYTES).map_err(&call)?;
+        mapped.flush().map_err(&call)?;
+        Ok(Self { mapped })
+    }
+
     /// Takes the buffer back from the device.
     ///
     /// # Errors

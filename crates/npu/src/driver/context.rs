@@ -1,34 +1,24 @@
 //! A hardware context, and commands on it.
 
 use std::collections::VecDeque;
-use std::mem::{offset_of, size_of};
 use std::sync::Arc;
-use std::time::Duration;
-
-use bytemuck::{bytes_of, cast_slice_mut};
 
 use super::buffer::{DeviceBuffer, HostBuffer, PoisonedBuffer};
 use super::device::Device;
 use super::error::DriverError;
 use super::handle::{Handle, Mapped, words};
+use super::hardware::Hardware;
 use super::heap::Block;
 use super::proven::ProvenStream;
 use crate::contract::{Access, Contract};
+use crate::cores::CoreProgram;
+use crate::kernel::Family;
 use crate::packet::{self, State};
-use crate::sys::abi::{self, ContextInfo, TimelineWait};
-use crate::sys::{Errno, Pointed, Sys};
+use crate::sys::{Errno, Sys};
 use crate::uapi;
 
-/// How long a command may take. After 2 s the kernel gives it up, which may leave the device hung.
-pub const WATCHDOG: Duration = Duration::from_secs(1);
 /// Bytes of a command's packet.
 const PACKET_BYTES: u64 = 4096;
-/// Rows of cores in a column.
-const CORE_ROWS: u32 = 4;
-/// Most operations each cycle, as published kernels give them.
-const OPERATIONS_EACH_CYCLE: u32 = 2048;
-/// The most contexts that an answer about the machine has room for. The driver has at most 6.
-const CONTEXTS_LISTED: usize = 32;
 
 /// Instructions in the device's memory.
 #[derive(Debug)]
@@ -36,6 +26,7 @@ pub struct Program<S: Sys> {
     block: Block<S>,
     words: u32,
     contract: Contract,
+    family: Family,
 }
 
 impl<S: Sys> Program<S> {
@@ -47,7 +38,13 @@ impl<S: Sys> Program<S> {
     pub fn new(device: &Device<S>, stream: &ProvenStream) -> Result<Self, DriverError> {
         let block = device.block(stream.bytes())?;
         let words = (stream.bytes().len() / 4) as u32;
-        Ok(Self { block, words, contract: stream.contract().clone() })
+        let (contract, family) = (stream.contract().clone(), stream.family());
+        Ok(Self { block, words, contract, family })
+    }
+
+    /// Returns how many buffers its command has.
+    pub(super) fn slots(&self) -> usize {
+        self.contract.slots
     }
 }
 
@@ -85,37 +82,74 @@ impl<S: Sys> Executed<S> {
 /// The one hardware context of a process.
 #[derive(Debug)]
 pub struct Context<S: Sys> {
-    hardware: Hardware<S>,
+    pub(super) hardware: Hardware<S>,
     columns: u8,
+    family: Family,
     /// One for each command in flight.
     packets: Vec<Mapped<S>>,
+    /// Made with the first chain.
+    pub(super) chain: Option<ChainPackets<S>>,
     /// The kernel's cores. It is there as long as the context.
     _cores: Block<S>,
 }
 
+/// Packets of a chain and of its commands.
+#[derive(Debug)]
+pub(super) struct ChainPackets<S: Sys> {
+    pub(super) own: Mapped<S>,
+    pub(super) commands: Vec<Mapped<S>>,
+}
+
+impl<S: Sys> ChainPackets<S> {
+    /// Makes packets for chains of up to `commands` commands.
+    pub(super) fn new(handle: &Arc<Handle<S>>, commands: usize) -> Result<Self, DriverError> {
+        let commands: Result<_, _> = (0..commands).map(|_| packet(handle)).collect();
+        Ok(Self { own: packet(handle)?, commands: commands? })
+    }
+}
+
+/// Makes room for a packet.
+fn packet<S: Sys>(handle: &Arc<Handle<S>>) -> Result<Mapped<S>, DriverError> {
+    Mapped::new(handle, uapi::BO_COMMAND, PACKET_BYTES, PACKET_BYTES)
+        .map_err(DriverError::call("make a packet for commands of the NPU's"))
+}
+
 /// A command in flight.
-struct Flight<S: Sys> {
-    point: u64,
-    packet: usize,
-    result: PoisonedBuffer<S>,
-    result_bytes: u64,
+pub(super) struct Flight<S: Sys> {
+    pub(super) point: u64,
+    pub(super) packet: usize,
+    pub(super) result: PoisonedBuffer<S>,
+    pub(super) result_bytes: u64,
+}
+
+/// A command whose packet is written.
+pub(super) struct Prepared<S: Sys> {
+    /// Buffer objects that it uses.
+    pub(super) handles: Vec<u32>,
+    pub(super) result: PoisonedBuffer<S>,
+    pub(super) result_bytes: u64,
 }
 
 impl<S: Sys> Context<S> {
-    /// Makes a context with a partition of `columns` columns, whose cores run the PDI `pdi`.
+    /// Makes a context with a partition of `columns` columns, whose cores run the program `cores`.
     ///
     /// # Errors
     ///
-    /// Returns an error if this or another process has a context, or the kernel refuses it.
-    pub fn new(device: &Device<S>, columns: u8, pdi: &[u8]) -> Result<Self, DriverError> {
+    /// - [`DriverError::StandIn`] for a program that is no published one, on any driver but trine's
+    ///   model.
+    /// - An error if this or another process has a context, or the kernel refuses it.
+    pub fn new(device: &Device<S>, columns: u8, cores: &CoreProgram) -> Result<Self, DriverError> {
         device.handle().check_quarantine()?;
+        let family = cores.family();
+        if cores.is_stand_in() && !device.is_model() {
+            return Err(DriverError::StandIn { family });
+        }
         let hardware = Hardware::new(device.handle(), columns)?;
-        let cores = device.block(pdi)?;
+        let cores = device.block(cores.pdi())?;
         hardware.configure(cores.object.number)?;
-        let call = DriverError::call("make a packet for commands of the NPU's");
-        let packet = || Mapped::new(device.handle(), uapi::BO_COMMAND, PACKET_BYTES, PACKET_BYTES);
-        let packets: Result<_, _> = (0..uapi::COMMANDS_IN_FLIGHT).map(|_| packet()).collect();
-        Ok(Self { hardware, columns, packets: packets.map_err(call)?, _cores: cores })
+        let packets = (0..uapi::COMMANDS_IN_FLIGHT).map(|_| packet(device.handle()));
+        let packets = packets.collect::<Result<_, _>>()?;
+        Ok(Self { hardware, columns, family, packets, chain: None, _cores: cores })
     }
 
     /// Carries out commands in their order, up to four in flight, and returns their results.
@@ -124,11 +158,26 @@ impl<S: Sys> Context<S> {
     ///
     /// # Errors
     ///
-    /// - [`DriverError::Request`] if buffers do not fit a program's contract; then nothing is run.
+    /// - [`DriverError::Request`] if buffers do not fit a program's contract, and
+    ///   [`DriverError::OtherCores`] if a program is proven for other cores; then nothing is run.
     /// - [`DriverError::TimedOut`], [`DriverError::Failed`] for a command; except for
     ///   [`State::Error`] the NPU is in quarantine from then on.
     /// - [`DriverError::NotCounted`], [`DriverError::Unwritten`] if the device did not do it.
     pub fn execute(&mut self, runs: Vec<Run<'_, S>>) -> Result<Vec<Executed<S>>, DriverError> {
+        self.carry_out(runs, Self::fly)
+    }
+
+    /// Carries out commands that `fly` submits and waits for; returns results that are the NPU's.
+    pub(super) fn carry_out<'a>(
+        &mut self,
+        runs: Vec<Run<'a, S>>,
+        fly: impl FnOnce(
+            &Self,
+            Vec<Run<'a, S>>,
+            &mut VecDeque<Flight<S>>,
+            &mut Vec<Flight<S>>,
+        ) -> Result<(), DriverError>,
+    ) -> Result<Vec<Executed<S>>, DriverError> {
         self.hardware.handle.check_quarantine()?;
         for run in &runs {
             self.check(run)?;
@@ -137,11 +186,12 @@ impl<S: Sys> Context<S> {
         let before = self.hardware.completions()?;
         let mut flying = VecDeque::new();
         let mut done = Vec::new();
-        let outcome = self.fly(runs, &mut flying, &mut done);
+        let outcome = fly(self, runs, &mut flying, &mut done);
         if outcome.is_err() && self.hardware.handle.check_quarantine().is_ok() {
-            // What was submitted uses buffers that are about to go.
+            // What was submitted uses buffers that are about to go. In quarantine they stay.
             while let Some(flight) = flying.pop_front() {
-                if self.land(&flight).is_err() {
+                let landed = self.land(&flight);
+                if landed.is_err() && self.hardware.handle.check_quarantine().is_err() {
                     break;
                 }
             }
@@ -199,6 +249,10 @@ impl<S: Sys> Context<S> {
     fn check(&self, run: &Run<'_, S>) -> Result<(), DriverError> {
         let contract = &run.program.contract;
         let request = |problem: String| Err(DriverError::Request { problem });
+        if run.program.family != self.family {
+            let (program, cores) = (run.program.family, self.family);
+            return Err(DriverError::OtherCores { program, cores });
+        }
         if contract.columns != self.columns {
             let (needs, has) = (contract.columns, self.columns);
             return request(format!("the program is for {needs} columns, the context has {has}"));
@@ -233,7 +287,12 @@ impl<S: Sys> Context<S> {
         Ok(())
     }
 
-    fn submit(&self, packet: usize, run: Run<'_, S>) -> Result<Flight<S>, DriverError> {
+    /// Writes the packet of a command.
+    pub(super) fn prepare(
+        &self,
+        packet: &Mapped<S>,
+        run: Run<'_, S>,
+    ) -> Result<Prepared<S>, DriverError> {
         let Run { program, inputs, result } = run;
         let mut addresses = vec![0; program.contract.slots];
         let mut handles = vec![program.block.object.number, result.mapped().object.number];
@@ -241,37 +300,32 @@ impl<S: Sys> Context<S> {
             addresses[*argument as usize] = buffer.mapped().device_address;
             handles.push(buffer.mapped().object.number);
         }
-        // A buffer may be two arguments, and the kernel is to pin it once.
-        handles.sort_unstable();
-        handles.dedup();
         let mut written = program.contract.buffers.iter();
         let written = written.find(|buffer| buffer.access == Access::WriteOnce);
         let written = written.expect("`check` found one");
         addresses[written.argument as usize] = result.mapped().device_address;
-        let call = DriverError::call("submit a command to the NPU");
+        let call = DriverError::call("write a command for the NPU");
         let packet_words =
             packet::start_transaction(program.block.device_address, program.words, &addresses)
                 .ok_or_else(|| call(Errno::E2BIG))?;
+        packet.write(0, &words(&packet_words)).map_err(&call)?;
+        Ok(Prepared { handles, result, result_bytes: written.bytes })
+    }
+
+    fn submit(&self, packet: usize, run: Run<'_, S>) -> Result<Flight<S>, DriverError> {
         let mapped = &self.packets[packet];
-        mapped.write(0, &words(&packet_words)).map_err(&call)?;
-        let point = self.hardware.submit(mapped.object.number, &mut handles).map_err(&call)?;
-        Ok(Flight { point, packet, result, result_bytes: written.bytes })
+        let Prepared { mut handles, result, result_bytes } = self.prepare(mapped, run)?;
+        // A buffer may be two arguments, and the kernel is to pin it once.
+        handles.sort_unstable();
+        handles.dedup();
+        let call = DriverError::call("submit a command to the NPU");
+        let point = self.hardware.submit(mapped.object.number, &mut handles).map_err(call)?;
+        Ok(Flight { point, packet, result, result_bytes })
     }
 
     /// Waits for a command and reads how it ended.
     fn land(&self, flight: &Flight<S>) -> Result<(), DriverError> {
-        let waited = self.hardware.wait(flight.point);
-        if waited == Err(Errno::ETIME) {
-            let error = DriverError::TimedOut { limit: WATCHDOG };
-            self.hardware.quarantine(&error);
-            return Err(error);
-        }
-        waited.map_err(DriverError::call("wait for a command on the NPU")).inspect_err(
-            |error| {
-                // Whether it still runs is unknown, and so it may write to its buffers.
-                self.hardware.quarantine(error);
-            },
-        )?;
+        self.hardware.wait_or_quarantine(flight.point)?;
         let mut word = [0; 4];
         let call = DriverError::call("read how a command of the NPU's ended");
         self.packets[flight.packet].read(0, &mut word).map_err(call)?;
@@ -284,121 +338,5 @@ impl<S: Sys> Context<S> {
         };
         self.hardware.quarantine(&error);
         Err(error)
-    }
-}
-
-/// The kernel's part of a context.
-#[derive(Debug)]
-struct Hardware<S: Sys> {
-    handle: Arc<Handle<S>>,
-    number: u32,
-    timeline: u32,
-}
-
-impl<S: Sys> Hardware<S> {
-    fn new(handle: &Arc<Handle<S>>, columns: u8) -> Result<Self, DriverError> {
-        if !handle.sys.process().take_context() {
-            return Err(DriverError::ContextTaken);
-        }
-        let mut create = uapi::CreateHwctx {
-            max_opc: OPERATIONS_EACH_CYCLE,
-            num_tiles: u32::from(columns) * CORE_ROWS,
-            ..Default::default()
-        };
-        let mut wishes = [0; size_of::<uapi::QosInfo>()];
-        let field = offset_of!(uapi::CreateHwctx, qos_p);
-        let mut pointed = [Pointed { field, bytes: &mut wishes }];
-        if let Err(errno) = handle.call(uapi::CREATE_HWCTX, &mut create, &mut pointed) {
-            handle.sys.process().give_context();
-            return Err(DriverError::ContextRefused { errno });
-        }
-        let handle = Arc::clone(handle);
-        Ok(Self { handle, number: create.handle, timeline: create.syncobj_handle })
-    }
-
-    /// Gives the context its one compute unit.
-    fn configure(&self, cores: u32) -> Result<(), DriverError> {
-        let header = uapi::ConfigCuHeader { num_cus: 1, pad: [0; 3] };
-        let unit = uapi::CuConfig { cu_bo: cores, cu_func: 0, pad: [0; 3] };
-        let mut bytes = [bytes_of(&header), bytes_of(&unit)].concat();
-        let mut configure = uapi::ConfigHwctx {
-            handle: self.number,
-            param_type: uapi::CONFIG_CU,
-            param_val_size: bytes.len() as u32,
-            ..Default::default()
-        };
-        let field = offset_of!(uapi::ConfigHwctx, param_val);
-        let mut pointed = [Pointed { field, bytes: &mut bytes }];
-        self.handle
-            .call(uapi::CONFIG_HWCTX, &mut configure, &mut pointed)
-            .map_err(DriverError::call("load the kernel onto the NPU"))
-    }
-
-    /// Returns the command's point on the timeline.
-    fn submit(&self, packet: u32, buffers: &mut [u32]) -> Result<u64, Errno> {
-        let mut execute = uapi::ExecCmd {
-            hwctx: self.number,
-            cmd_handles: u64::from(packet),
-            cmd_count: 1,
-            arg_count: buffers.len() as u32,
-            ..Default::default()
-        };
-        let field = offset_of!(uapi::ExecCmd, args);
-        let mut pointed = [Pointed { field, bytes: cast_slice_mut(buffers) }];
-        self.handle.call(uapi::EXEC_CMD, &mut execute, &mut pointed)?;
-        Ok(execute.seq)
-    }
-
-    /// Waits for a point, as long as the watchdog allows.
-    fn wait(&self, point: u64) -> Result<(), Errno> {
-        let deadline = self.handle.sys.now() + WATCHDOG;
-        let mut wait = TimelineWait {
-            timeout_ns: i64::try_from(deadline.as_nanos()).map_err(|_| Errno::EINVAL)?,
-            count_handles: 1,
-            flags: abi::WAIT_ALL | abi::WAIT_FOR_SUBMIT,
-            ..Default::default()
-        };
-        let mut timeline = self.timeline.to_le_bytes();
-        let mut point = point.to_le_bytes();
-        let mut pointed = [
-            Pointed { field: offset_of!(TimelineWait, handles), bytes: &mut timeline },
-            Pointed { field: offset_of!(TimelineWait, points), bytes: &mut point },
-        ];
-        self.handle.call(abi::TIMELINE_WAIT, &mut wait, &mut pointed)
-    }
-
-    /// Returns how many commands of this context the device has completed.
-    fn completions(&self) -> Result<u64, DriverError> {
-        let mut contexts = [ContextInfo::default(); CONTEXTS_LISTED];
-        let bytes = cast_slice_mut(&mut contexts);
-        let mut question = uapi::GetInfo {
-            param: uapi::INFO_HW_CONTEXTS,
-            buffer_size: bytes.len() as u32,
-            buffer: 0,
-        };
-        let field = offset_of!(uapi::GetInfo, buffer);
-        self.handle
-            .call(uapi::GET_INFO, &mut question, &mut [Pointed { field, bytes }])
-            .map_err(DriverError::call("ask what the NPU has completed"))?;
-        // Handles count from 1 in each process.
-        let process = self.handle.sys.process_id();
-        let is_own = |info: &&ContextInfo| info.context_id == self.number && info.pid == process;
-        let own = contexts.iter().find(is_own).ok_or(DriverError::NoCounter)?;
-        Ok(own.command_completions)
-    }
-
-    fn quarantine(&self, error: &DriverError) {
-        self.handle.sys.process().set_quarantine(error.to_string());
-    }
-}
-
-impl<S: Sys> Drop for Hardware<S> {
-    fn drop(&mut self) {
-        let mut destroy = uapi::DestroyHwctx { handle: self.number, pad: 0 };
-        // The kernel ends what is left with the file at the latest.
-        let _ = self.handle.call(uapi::DESTROY_HWCTX, &mut destroy, &mut []);
-        let mut timeline = abi::SyncobjDestroy { handle: self.timeline, pad: 0 };
-        let _ = self.handle.call(abi::SYNCOBJ_DESTROY, &mut timeline, &mut []);
-        self.handle.sys.process().give_context();
     }
 }

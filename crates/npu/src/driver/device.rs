@@ -1,14 +1,15 @@
 //! An open NPU.
 
+use std::mem::offset_of;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::buffer::{Exports, HostBuffer};
+use super::buffer::{DeviceBuffer, Exports, HostBuffer};
 use super::error::DriverError;
 use super::handle::Handle;
 use super::heap::{Block, Heap};
 use crate::sys::abi::{FirmwareVersion, Version};
-use crate::sys::{Errno, Pointed, Process, Sys, abi};
+use crate::sys::{Errno, File, Pointed, Process, Sys, abi};
 use crate::uapi;
 
 /// The first accelerator of a machine.
@@ -17,14 +18,16 @@ pub const DEVICE_PATH: &str = "/dev/accel/accel0";
 const IDENTITY: (&str, &str) = ("0x1022", "0x1502");
 /// The driver's name.
 const DRIVER: &str = "amdxdna";
-/// Room for the name of a driver.
+/// Room for the name of a driver, and for its description.
 const NAME_BYTES: usize = 32;
+const DESCRIPTION_BYTES: usize = 64;
 
 /// An open NPU with its heap.
 #[derive(Debug)]
 pub struct Device<S: Sys> {
     heap: Arc<Heap<S>>,
     driver_minor: i32,
+    is_model: bool,
 }
 
 impl<S: Sys> Device<S> {
@@ -37,17 +40,23 @@ impl<S: Sys> Device<S> {
     pub fn open(sys: S, path: &str) -> Result<Self, DriverError> {
         check_identity(&sys, path)?;
         let file = sys.open(path).map_err(|errno| open_error(path, errno))?;
-        let handle = Arc::new(Handle { sys, file });
+        let handle = Arc::new(Handle::new(sys, file));
         handle.check_quarantine()?;
-        let driver_minor = check_driver(&handle)?;
+        let (driver_minor, is_model) = check_driver(&handle, path)?;
         let heap = Arc::new(Heap::new(&handle)?);
-        Ok(Self { heap, driver_minor })
+        Ok(Self { heap, driver_minor, is_model })
     }
 
     /// Returns the second number of the version of the driver's interface; the first is 0.
     #[must_use]
     pub fn driver_minor(&self) -> i32 {
         self.driver_minor
+    }
+
+    /// Returns whether the driver says that it is trine's model, and that nothing here is an NPU.
+    #[must_use]
+    pub fn is_model(&self) -> bool {
+        self.is_model
     }
 
     /// Asks for the version of the firmware.
@@ -85,9 +94,25 @@ impl<S: Sys> Device<S> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the kernel does not give it.
+    /// Returns an error if the kernel does not give it, or if the NPU is in quarantine, in which no
+    /// buffer would be given back.
     pub fn buffer(&self, bytes: u64) -> Result<HostBuffer<S>, DriverError> {
+        self.handle().check_quarantine()?;
         HostBuffer::new(self.handle(), bytes)
+    }
+
+    /// Takes the first `bytes` bytes of a dma-buf, for example of a GPU's, as a buffer.
+    ///
+    /// The file stays the caller's, and may be closed after this. What another device writes has to
+    /// be in memory, and not in a cache of its own, before a command that reads it is submitted.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the kernel does not take it, if it is shorter, or if the NPU is in
+    /// quarantine.
+    pub fn import(&self, dma_buf: File, bytes: u64) -> Result<DeviceBuffer<S>, DriverError> {
+        self.handle().check_quarantine()?;
+        DeviceBuffer::import(self.handle(), dma_buf, bytes)
     }
 
     /// Returns whether buffers can be shared with other devices, by sharing one.
@@ -96,6 +121,7 @@ impl<S: Sys> Device<S> {
     ///
     /// Returns an error if no buffer can be made.
     pub fn exports(&self) -> Result<Option<Exports>, DriverError> {
+        self.handle().check_quarantine()?;
         Exports::probe(self.handle())
     }
 
@@ -105,6 +131,7 @@ impl<S: Sys> Device<S> {
 
     /// Copies bytes to where the device has its programs.
     pub(super) fn block(&self, bytes: &[u8]) -> Result<Block<S>, DriverError> {
+        self.handle().check_quarantine()?;
         Block::new(&self.heap, bytes)
     }
 }
@@ -126,27 +153,40 @@ fn check_identity<S: Sys>(sys: &S, path: &str) -> Result<(), DriverError> {
 fn open_error(path: &str, errno: Errno) -> DriverError {
     let remedy = match errno {
         Errno::ENOENT | Errno::ENODEV => {
-            "Load the driver amdxdna (Linux 6.14 or later, or the package amdxdna-dkms)"
+            "Load the driver amdxdna (Linux 6.14 or later, or the package amdxdna-dkms); `trine npu doctor` says what is missing"
         }
-        Errno::EACCES | Errno::EPERM => "Add the user to the group render",
+        Errno::EACCES | Errno::EPERM => "Add the user to the group render, and log in again",
         Errno::EINVAL => "Switch the IOMMU on in the firmware's settings",
-        _ => "See the kernel's messages (dmesg)",
+        Errno::EBUSY => "End the program that keeps it",
+        _ => "See the kernel's messages (sudo dmesg)",
     };
     DriverError::Open { path: path.to_owned(), errno, remedy }
 }
 
-/// Returns the second number of the version of the driver's interface.
-fn check_driver<S: Sys>(handle: &Handle<S>) -> Result<i32, DriverError> {
-    let mut name = [0; NAME_BYTES];
-    let mut version = Version { name_len: NAME_BYTES as u64, ..Default::default() };
-    let mut pointed = [Pointed { field: std::mem::offset_of!(Version, name), bytes: &mut name }];
-    handle
-        .call(abi::VERSION, &mut version, &mut pointed)
-        .map_err(DriverError::call("ask for the version of the NPU's driver"))?;
+/// Returns the second number of the version of the driver's interface, and whether it is the model.
+fn check_driver<S: Sys>(handle: &Handle<S>, path: &str) -> Result<(i32, bool), DriverError> {
+    let (mut name, mut desc) = ([0; NAME_BYTES], [0; DESCRIPTION_BYTES]);
+    let (name_len, desc_len) = (NAME_BYTES as u64, DESCRIPTION_BYTES as u64);
+    let mut version = Version { name_len, desc_len, ..Default::default() };
+    let mut pointed = [
+        Pointed { field: offset_of!(Version, name), bytes: &mut name },
+        Pointed { field: offset_of!(Version, desc), bytes: &mut desc },
+    ];
+    handle.call(abi::VERSION, &mut version, &mut pointed).map_err(|errno| match errno {
+        // What each node of the graphics core answers.
+        Errno::ENOTTY | Errno::EINVAL => DriverError::NoDriver { path: path.to_owned(), errno },
+        _ => DriverError::call("ask for the version of the NPU's driver")(errno),
+    })?;
     let length = (version.name_len as usize).min(NAME_BYTES);
     let name = String::from_utf8_lossy(&name[..length]).into_owned();
-    if name == DRIVER && version.major == 0 {
-        return Ok(version.minor);
+    let Version { major, minor, .. } = version;
+    if name != DRIVER {
+        return Err(DriverError::WrongNode { path: path.to_owned(), name });
     }
-    Err(DriverError::WrongDriver { name, major: version.major, minor: version.minor })
+    if major != 0 {
+        return Err(DriverError::WrongDriver { major, minor });
+    }
+    let length = usize::try_from(version.desc_len).unwrap_or(usize::MAX);
+    let is_model = desc.get(..length) == Some(abi::MODEL_DESCRIPTION.as_bytes());
+    Ok((minor, is_model))
 }

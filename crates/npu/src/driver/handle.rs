@@ -1,6 +1,12 @@
 //! The open device, and objects of the kernel that are given back when they are dropped.
+//!
+//! In quarantine nothing is given back before the process ends: a device that hangs may still write
+//! to memory that a command named.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use bytemuck::{Pod, bytes_of, bytes_of_mut};
 
@@ -13,9 +19,23 @@ use crate::uapi;
 pub(super) struct Handle<S: Sys> {
     pub(super) sys: S,
     pub(super) file: File,
+    /// How many [`Object`]s have each of the kernel's buffer objects. The kernel gives a dma-buf
+    /// that it knows the number that it has, and one close is the end of that.
+    objects: Mutex<BTreeMap<u32, usize>>,
+    /// Commands that are submitted and not waited for.
+    in_flight: AtomicUsize,
 }
 
 impl<S: Sys> Handle<S> {
+    pub(super) fn new(sys: S, file: File) -> Self {
+        Self { sys, file, objects: Mutex::default(), in_flight: AtomicUsize::new(0) }
+    }
+
+    fn objects(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
+        // Each section changes one entry, so that a panic leaves none half done.
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Calls an ioctl with a struct.
     pub(super) fn call<T: Pod>(
         &self,
@@ -24,6 +44,26 @@ impl<S: Sys> Handle<S> {
         pointed: &mut [Pointed<'_>],
     ) -> Result<(), Errno> {
         self.sys.ioctl(self.file, number, bytes_of_mut(argument), pointed)
+    }
+
+    /// Returns whether objects may be given back to the kernel.
+    pub(super) fn gives_back(&self) -> bool {
+        let process = self.sys.process();
+        if thread::panicking() && self.in_flight.load(Ordering::Acquire) > 0 {
+            // Who would have waited is being unwound.
+            process.set_quarantine("a panic while commands were on the NPU".to_owned());
+        }
+        process.quarantine().is_none()
+    }
+
+    /// Counts a command that was submitted.
+    pub(super) fn takes_off(&self) {
+        self.in_flight.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Counts a command that was waited for.
+    pub(super) fn lands(&self) {
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Returns an error if the NPU must not be used any more.
@@ -37,7 +77,10 @@ impl<S: Sys> Handle<S> {
 
 impl<S: Sys> Drop for Handle<S> {
     fn drop(&mut self) {
-        self.sys.close(self.file);
+        // Closing the file would free its buffers.
+        if self.gives_back() {
+            self.sys.close(self.file);
+        }
     }
 }
 
@@ -51,8 +94,20 @@ pub(super) struct Object<S: Sys> {
 impl<S: Sys> Object<S> {
     pub(super) fn new(handle: &Arc<Handle<S>>, kind: u32, bytes: u64) -> Result<Self, Errno> {
         let mut create = uapi::CreateBo { size: bytes, kind, ..Default::default() };
+        let mut objects = handle.objects();
         handle.call(uapi::CREATE_BO, &mut create, &mut [])?;
+        *objects.entry(create.handle).or_insert(0) += 1;
         Ok(Self { handle: Arc::clone(handle), number: create.handle })
+    }
+
+    /// Takes a dma-buf. Its file stays the caller's.
+    pub(super) fn import(handle: &Arc<Handle<S>>, dma_buf: File) -> Result<Self, Errno> {
+        let mut prime = abi::PrimeHandle { handle: 0, flags: 0, fd: dma_buf.0 };
+        // Locked, so that what is closed meanwhile is not the object that the kernel answers with.
+        let mut objects = handle.objects();
+        handle.call(abi::PRIME_FD_TO_HANDLE, &mut prime, &mut [])?;
+        *objects.entry(prime.handle).or_insert(0) += 1;
+        Ok(Self { handle: Arc::clone(handle), number: prime.handle })
     }
 
     pub(super) fn info(&self) -> Result<uapi::GetBoInfo, Errno> {
@@ -64,6 +119,15 @@ impl<S: Sys> Object<S> {
 
 impl<S: Sys> Drop for Object<S> {
     fn drop(&mut self) {
+        if !self.handle.gives_back() {
+            return;
+        }
+        let mut objects = self.handle.objects();
+        if let Some(count) = objects.get_mut(&self.number).filter(|count| **count > 1) {
+            *count -= 1;
+            return;
+        }
+        objects.remove(&self.number);
         let mut close = abi::GemClose { handle: self.number, pad: 0 };
         // The kernel closes it with the file at the latest.
         let _ = self.handle.call(abi::GEM_CLOSE, &mut close, &mut []);
@@ -92,7 +156,9 @@ impl<S: Sys> Mapping<S> {
 
 impl<S: Sys> Drop for Mapping<S> {
     fn drop(&mut self) {
-        self.handle.sys.unmap(self.address);
+        if self.handle.gives_back() {
+            self.handle.sys.unmap(self.address);
+        }
     }
 }
 
@@ -113,7 +179,11 @@ impl<S: Sys> Mapped<S> {
         bytes: u64,
         alignment: u64,
     ) -> Result<Self, Errno> {
-        let object = Object::new(handle, kind, bytes)?;
+        Self::of(Object::new(handle, kind, bytes)?, bytes, alignment)
+    }
+
+    /// Maps the first `bytes` bytes of an object.
+    pub(super) fn of(object: Object<S>, bytes: u64, alignment: u64) -> Result<Self, Errno> {
         let info = object.info()?;
         let mapping = Mapping::new(&object, info.map_offset, bytes, alignment)?;
         let device_address = match info.xdna_addr {

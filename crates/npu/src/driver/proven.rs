@@ -1,6 +1,7 @@
 //! Streams that may be submitted.
 
 use crate::contract::Contract;
+use crate::kernel::Family;
 use crate::refusal::Refusal;
 use crate::txn::Stream;
 use crate::verify::{Proof, Scope, Verifier};
@@ -11,6 +12,7 @@ use crate::verify::{Proof, Scope, Verifier};
 pub struct ProvenStream {
     bytes: Vec<u8>,
     contract: Contract,
+    family: Family,
     proof: Proof,
 }
 
@@ -23,10 +25,10 @@ impl ProvenStream {
     pub fn new(verifier: &Verifier, stream: &Stream) -> Result<Self, Unproven> {
         let stream = stream.canonical();
         let proof = verifier.verify(&stream).map_err(Unproven::Refused)?;
-        if proof.scope != Scope::Whole {
-            return Err(Unproven::MemoryOnly);
-        }
-        Ok(Self { bytes: stream.to_bytes(), contract: verifier.contract().clone(), proof })
+        let contract = verifier.contract().clone();
+        let kernel = contract.kernel.filter(|_| proof.scope == Scope::Whole);
+        let family = kernel.ok_or(Unproven::MemoryOnly)?.family();
+        Ok(Self { bytes: stream.to_bytes(), contract, family, proof })
     }
 
     /// Returns what is submitted.
@@ -39,6 +41,12 @@ impl ProvenStream {
     #[must_use]
     pub fn contract(&self) -> &Contract {
         &self.contract
+    }
+
+    /// Returns the family whose program the cores have to run: the proof holds for no other.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        self.family
     }
 
     /// Returns what was proven.

@@ -13,6 +13,7 @@ use super::cutting::{Tile, tiles};
 use super::int8;
 use super::share::Timed;
 use super::sizes::{BLOCK, ROWS_MAX};
+use crate::cores::CoreProgram;
 use crate::driver::{
     Context, Device, DeviceBuffer, DriverError, Executed, HostBuffer, PoisonedBuffer, Program,
     ProvenStream, Run,
@@ -47,15 +48,13 @@ pub(super) enum Job {
 /// The streams of a pack that are used, by out-features and rows.
 pub(super) struct Kernels {
     columns: u8,
-    pdi: Vec<u8>,
+    cores: CoreProgram,
     proven: BTreeMap<(usize, usize), ProvenStream>,
 }
 
 impl Kernels {
     /// Proves the streams of the kernel with [`BLOCK`] in-features.
     pub(super) fn of(pack: &Pack) -> Result<Self, String> {
-        let pdi =
-            pack.pdi().ok_or("the pack's xclbin has not exactly one PDI, the cores' program")?;
         let mut proven = BTreeMap::new();
         for (entry, part) in pack.manifest.stream.iter().zip(&pack.streams) {
             if let Some(Kernel::Int8 { m, k, n }) = entry.kernel
@@ -70,7 +69,7 @@ impl Kernels {
         let widths: Vec<usize> =
             proven.keys().filter(|(_, rows)| *rows == ROWS_MAX).map(|(width, _)| *width).collect();
         proven.retain(|(width, _), _| widths.contains(width));
-        let Some(least) = widths.first() else {
+        let (Some(least), Some(cores)) = (widths.first(), pack.cores()) else {
             return Err(format!(
                 "the pack has no stream of a8w8acc32 for {ROWS_MAX} rows of {BLOCK}; make one of AMD's xclbin with `trine npu pack`"
             ));
@@ -80,7 +79,12 @@ impl Kernels {
                 "the pack's streams of {least} and {odd} columns do not fit one another"
             ));
         }
-        Ok(Self { columns: pack.manifest.partition.columns, pdi: pdi.to_vec(), proven })
+        Ok(Self { columns: pack.manifest.partition.columns, cores: cores.clone(), proven })
+    }
+
+    /// Returns whether the cores stand in for published ones, and so run on a model only.
+    pub(super) fn are_stand_in(&self) -> bool {
+        self.cores.is_stand_in()
     }
 
     fn widths(&self) -> Vec<usize> {
@@ -156,7 +160,7 @@ impl<S: Sys> Worker<S> {
     ) -> Result<Self, String> {
         let open = || -> Result<Self, DriverError> {
             let device = Device::open(sys, path)?;
-            let context = Context::new(&device, kernels.columns, &kernels.pdi)?;
+            let context = Context::new(&device, kernels.columns, &kernels.cores)?;
             let program = |(key, stream): (&(usize, usize), &ProvenStream)| {
                 Program::new(&device, stream).map(|program| (*key, program))
             };

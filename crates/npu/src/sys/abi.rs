@@ -20,6 +20,8 @@ pub const VERSION: u32 = number(3, 0x00, size_of::<Version>());
 pub const GEM_CLOSE: u32 = number(1, 0x09, size_of::<GemClose>());
 /// Makes a dma-buf of a buffer object.
 pub const PRIME_HANDLE_TO_FD: u32 = number(3, 0x2d, size_of::<PrimeHandle>());
+/// Takes a dma-buf as a buffer object.
+pub const PRIME_FD_TO_HANDLE: u32 = number(3, 0x2e, size_of::<PrimeHandle>());
 /// Gives up a timeline.
 pub const SYNCOBJ_DESTROY: u32 = number(3, 0xc0, size_of::<SyncobjDestroy>());
 /// Waits for points on timelines.
@@ -51,6 +53,9 @@ pub struct Version {
     pub desc: u64,
 }
 
+/// What trine's model of the driver has as its description. A driver for a device has its own.
+pub const MODEL_DESCRIPTION: &str = "trine's model of amdxdna, no NPU";
+
 /// The argument of [`GEM_CLOSE`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
@@ -61,15 +66,15 @@ pub struct GemClose {
     pub pad: u32,
 }
 
-/// The argument of [`PRIME_HANDLE_TO_FD`].
+/// The argument of [`PRIME_HANDLE_TO_FD`] and [`PRIME_FD_TO_HANDLE`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct PrimeHandle {
-    /// The buffer object.
+    /// The buffer object, set by the kernel for one that it takes.
     pub handle: u32,
-    /// [`CLOSE_ON_EXEC`] and [`READ_WRITE`].
+    /// [`CLOSE_ON_EXEC`] and [`READ_WRITE`] for one that it makes, else 0.
     pub flags: u32,
-    /// The dma-buf, set by the kernel.
+    /// The dma-buf, set by the kernel for one that it makes.
     pub fd: i32,
 }
 
@@ -247,6 +252,7 @@ const _: () = {
     assert!(VERSION == 0xc040_6400 && offset_of!(Version, name) == 24);
     assert!(offset_of!(Version, date) == 40 && offset_of!(Version, desc) == 56);
     assert!(GEM_CLOSE == 0x4008_6409 && PRIME_HANDLE_TO_FD == 0xc00c_642d);
+    assert!(PRIME_FD_TO_HANDLE == 0xc00c_642e && size_of::<PrimeHandle>() == 12);
     assert!(SYNCOBJ_DESTROY == 0xc008_64c0 && TIMELINE_WAIT == 0xc028_64ca);
     assert!(offset_of!(TimelineWait, timeout_ns) == 16 && offset_of!(TimelineWait, flags) == 28);
     assert!(size_of::<ContextInfo>() == 64 && offset_of!(ContextInfo, command_completions) == 32);
@@ -343,6 +349,7 @@ fn pointers(number: u32) -> Option<Vec<Pointer>> {
         | uapi::SYNC_BO
         | GEM_CLOSE
         | PRIME_HANDLE_TO_FD
+        | PRIME_FD_TO_HANDLE
         | SYNCOBJ_DESTROY => Vec::new(),
         _ => return None,
     })

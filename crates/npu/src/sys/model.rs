@@ -15,13 +15,14 @@
 //! | `products.rs` | the same for products of whole numbers, in the published layout |
 //! | `container.rs` | an xclbin for it |
 //! | `device.rs` | commands over time |
+//! | `chain.rs` | packets, and lists of them |
 //! | `calls.rs` | ioctls and their errors |
 //!
-//! Not modelled: lists of commands (`CMD_CHAIN`), which trine does not send; debug buffers;
-//! buffers made of the process's own pages.
+//! Not modelled: debug buffers; buffers made of the process's own pages.
 
 mod array;
 mod calls;
+mod chain;
 mod container;
 mod device;
 mod files;
@@ -39,7 +40,7 @@ pub use self::array::{Array, Core, Cores, DeviceMemory, Task, Trap};
 pub use self::container::{xclbin, xclbin_of};
 pub use self::machine::{AddressMode, Fault, Machine};
 pub use self::objects::Held;
-use self::objects::{Client, Mapping, State};
+use self::objects::{Client, Export, Mapping, State};
 pub use self::products::Products;
 use super::{Errno, File, Pointed, Process, Sys, abi};
 use crate::uapi;
@@ -77,7 +78,7 @@ impl ModelSys {
             clients: BTreeMap::new(),
             memories: BTreeMap::new(),
             mappings: BTreeMap::new(),
-            exports: Vec::new(),
+            exports: BTreeMap::new(),
             last_file: 2,
             last_memory: 0,
             last_address: 0x7000_0000_0000,
@@ -148,6 +149,37 @@ impl ModelSys {
         self.state().mappings.iter().map(|(address, mapping)| (*address, mapping.bytes)).collect()
     }
 
+    /// Opens a dma-buf of another device's, with `bytes` bytes.
+    #[must_use]
+    pub fn other_dma_buf(&self, bytes: u64) -> File {
+        let mut state = self.state();
+        let memory = state.allocate(bytes);
+        File(state.share(Export { memory, bytes }))
+    }
+
+    /// Copies from a dma-buf as another device sees it.
+    ///
+    /// # Errors
+    ///
+    /// Returns `EBADF` if it is not open, and `EFAULT` if it is shorter.
+    pub fn read_dma_buf(&self, file: File, bytes: &mut [u8]) -> Result<(), Errno> {
+        let mut state = self.state();
+        let memory = state.dma_buf(file, bytes.len() as u64)?;
+        bytes.copy_from_slice(memory.device(0, bytes.len()));
+        Ok(())
+    }
+
+    /// Copies to a dma-buf as another device does.
+    ///
+    /// # Errors
+    ///
+    /// Returns `EBADF` if it is not open, and `EFAULT` if it is shorter.
+    pub fn write_dma_buf(&self, file: File, bytes: &[u8]) -> Result<(), Errno> {
+        let mut state = self.state();
+        state.dma_buf(file, bytes.len() as u64)?.write_device(0, bytes);
+        Ok(())
+    }
+
     /// Lets time pass.
     pub fn pass(&self, time: Duration) {
         let mut state = self.state();
@@ -206,7 +238,8 @@ impl Sys for ModelSys {
 
     fn close(&self, file: File) {
         let mut state = self.state();
-        state.exports.retain(|export| *export != file.0);
+        state.exports.remove(&file.0);
+        state.sweep();
         let Some(client) = state.clients.remove(&file.0) else { return };
         state.leaked.buffers += client.buffers.len();
         state.leaked.contexts += client.contexts.len();

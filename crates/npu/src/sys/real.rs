@@ -244,6 +244,12 @@ impl Sys for RealSys {
 
 impl Drop for RealSys {
     fn drop(&mut self) {
+        if self.process().quarantine().is_some() {
+            // A device that hangs may still write to what is mapped, and closing its file would
+            // free it. The kernel takes all of it back with the process.
+            std::mem::take(&mut *lock(&self.files)).into_values().for_each(std::mem::forget);
+            return;
+        }
         let addresses: Vec<u64> = lock(&self.mappings).keys().copied().collect();
         addresses.into_iter().for_each(|address| self.unmap(address));
     }
@@ -261,6 +267,30 @@ mod tests {
         assert_eq!(sys.flush(u64::MAX, 2), Err(Errno::EFAULT));
         assert_eq!(sys.ioctl(File(0), abi::GEM_CLOSE, &mut [0; 8], &mut []), Err(Errno::EBADF));
         assert_eq!(sys.open("/dev/accel/none"), Err(Errno::ENOENT));
+    }
+
+    #[test]
+    fn in_quarantine_files_stay_open_and_mapped() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        path.as_file().set_len(4096).unwrap();
+        let name = path.path().to_str().unwrap();
+        let is_mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().contains(name);
+        let is_open = |file: File| {
+            std::fs::read_link(format!("/proc/self/fd/{}", file.0))
+                .is_ok_and(|at| at == path.path())
+        };
+        let open = || {
+            let sys = RealSys::new();
+            let file = sys.open(name).unwrap();
+            sys.map(file, 0, 4096, 4096).unwrap();
+            file
+        };
+        let file = open();
+        assert!(!is_mapped() && !is_open(file), "given back");
+        // Nothing takes the quarantine away: for the rest of the process files stay open.
+        PROCESS.set_quarantine("a test".to_owned());
+        let file = open();
+        assert!(is_mapped() && is_open(file), "kept");
     }
 
     #[test]

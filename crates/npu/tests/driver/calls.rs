@@ -9,9 +9,9 @@ use trine_npu::uapi::{self, ConfigHwctx, CreateBo, CreateHwctx, ExecCmd, GetBoIn
 use crate::support::{call, model};
 
 /// A model with an open file.
-struct Open {
-    sys: ModelSys,
-    file: File,
+pub(crate) struct Open {
+    pub(crate) sys: ModelSys,
+    pub(crate) file: File,
 }
 
 impl Open {
@@ -22,14 +22,14 @@ impl Open {
     }
 
     /// With a heap that is mapped.
-    fn with_heap(machine: Machine) -> Self {
+    pub(crate) fn with_heap(machine: Machine) -> Self {
         let open = Self::new(machine);
         let heap = open.buffer(uapi::BO_DEVICE_HEAP, uapi::HEAP_BYTES).unwrap();
         open.map(heap, uapi::HEAP_BYTES, uapi::HEAP_BYTES).unwrap();
         open
     }
 
-    fn buffer(&self, kind: u32, size: u64) -> Result<u32, Errno> {
+    pub(crate) fn buffer(&self, kind: u32, size: u64) -> Result<u32, Errno> {
         self.create(CreateBo { kind, size, ..Default::default() })
     }
 
@@ -41,25 +41,25 @@ impl Open {
         call(&self.sys, self.file, uapi::GET_BO_INFO, info, None)
     }
 
-    fn info_of(&self, handle: u32) -> GetBoInfo {
+    pub(crate) fn info_of(&self, handle: u32) -> GetBoInfo {
         self.info(GetBoInfo { handle, ..Default::default() }).unwrap()
     }
 
-    fn map(&self, handle: u32, bytes: u64, alignment: u64) -> Result<u64, Errno> {
+    pub(crate) fn map(&self, handle: u32, bytes: u64, alignment: u64) -> Result<u64, Errno> {
         self.sys.map(self.file, self.info_of(handle).map_offset, bytes, alignment)
     }
 
-    fn context(&self, create: CreateHwctx) -> Result<CreateHwctx, Errno> {
+    pub(crate) fn context(&self, create: CreateHwctx) -> Result<CreateHwctx, Errno> {
         call(&self.sys, self.file, uapi::CREATE_HWCTX, create, Some((16, &mut [0; 24])))
     }
 
-    fn configure(&self, handle: u32, bytes: &mut [u8]) -> Result<ConfigHwctx, Errno> {
+    pub(crate) fn configure(&self, handle: u32, bytes: &mut [u8]) -> Result<ConfigHwctx, Errno> {
         let param_val_size = bytes.len() as u32;
         let configure = ConfigHwctx { handle, param_val_size, ..Default::default() };
         call(&self.sys, self.file, uapi::CONFIG_HWCTX, configure, Some((8, bytes)))
     }
 
-    fn execute(&self, execute: ExecCmd, buffers: &mut [u8]) -> Result<ExecCmd, Errno> {
+    pub(crate) fn execute(&self, execute: ExecCmd, buffers: &mut [u8]) -> Result<ExecCmd, Errno> {
         call(&self.sys, self.file, uapi::EXEC_CMD, execute, Some((32, buffers)))
     }
 
@@ -76,7 +76,7 @@ impl Open {
 }
 
 /// 5 columns.
-const CREATE: CreateHwctx = CreateHwctx {
+pub(crate) const CREATE: CreateHwctx = CreateHwctx {
     ext: 0,
     ext_flags: 0,
     qos_p: 0,
@@ -90,7 +90,7 @@ const CREATE: CreateHwctx = CreateHwctx {
     syncobj_handle: 0,
 };
 
-fn units(buffers: &[u32]) -> Vec<u8> {
+pub(crate) fn units(buffers: &[u32]) -> Vec<u8> {
     let mut bytes = vec![buffers.len() as u8, 0, 0, 0, 0, 0, 0, 0];
     for buffer in buffers {
         bytes.extend(buffer.to_le_bytes());
@@ -388,6 +388,40 @@ fn only_shared_buffers_are_exported() {
     assert_eq!(export(share, 1), Err(Errno::EINVAL));
     assert_eq!(export(device, 0), Err(Errno::EOPNOTSUPP));
     assert_eq!(export(99, 0), Err(Errno::ENOENT));
+}
+
+#[test]
+fn dma_bufs_become_shared_buffers() {
+    let open = Open::new(Machine::default());
+    let import = |fd| {
+        let prime = PrimeHandle { handle: 0, flags: 0, fd };
+        call(&open.sys, open.file, abi::PRIME_FD_TO_HANDLE, prime, None).map(|prime| prime.handle)
+    };
+    assert_eq!(import(-1), Err(Errno::EBADF));
+    assert_eq!(import(open.file.0), Err(Errno::EINVAL), "a file that is no dma-buf");
+    let other = open.sys.other_dma_buf(4096);
+    let handle = import(other.0).unwrap();
+    assert_eq!(import(other.0), Ok(handle), "one handle for each buffer");
+    assert_eq!(open.map(handle, 8192, 4096), Err(Errno::EINVAL));
+    let address = open.map(handle, 4096, 4096).unwrap();
+    open.sys.write_dma_buf(other, &[1, 2, 3]).unwrap();
+    open.sys.flush(address, 64).unwrap();
+    let mut bytes = [0; 3];
+    open.sys.read(address, &mut bytes).unwrap();
+    assert_eq!(bytes, [1, 2, 3]);
+    assert_eq!(open.sys.write_dma_buf(other, &[0; 4097]), Err(Errno::EFAULT));
+    // The buffer outlives the dma-buf's file, and can be exported again.
+    open.sys.close(other);
+    assert_eq!(import(other.0), Err(Errno::EBADF));
+    assert_eq!(open.sys.read_dma_buf(other, &mut bytes), Err(Errno::EBADF));
+    let prime = PrimeHandle { handle, flags: 0, fd: -1 };
+    let again = call(&open.sys, open.file, abi::PRIME_HANDLE_TO_FD, prime, None).unwrap();
+    assert_eq!(import(again.fd), Ok(handle));
+    // An own one that comes back has the handle that it had.
+    let own = open.buffer(uapi::BO_SHARE, 64).unwrap();
+    let prime = PrimeHandle { handle: own, flags: 0, fd: -1 };
+    let prime = call(&open.sys, open.file, abi::PRIME_HANDLE_TO_FD, prime, None).unwrap();
+    assert_eq!(import(prime.fd), Ok(own));
 }
 
 #[test]

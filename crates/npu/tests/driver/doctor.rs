@@ -53,7 +53,11 @@ fn a_healthy_machine_has_no_remedies() {
     );
     assert_eq!(diagnosis.path.as_deref(), Some("/dev/accel/accel0"));
     let facts = &diagnosis.facts;
-    assert_eq!(facts.interface, Some([0, 6]));
+    assert_eq!((facts.interface, facts.is_model), (Some([0, 6]), true));
+    assert!(found(&diagnosis, "interface").1.contains("trine's model"));
+    let other = of(Machine { description: "another", ..healthy() });
+    assert!(!other.facts.is_model);
+    assert!(found(&other, "interface").1.starts_with("amdxdna, 0.6"));
     assert_eq!(facts.clocks_mhz, Some([400, 800]));
     assert_eq!(facts.array.map(|array| (array.cols, array.core.row_count)), Some((5, 4)));
     assert_eq!(facts.firmware.map(|version| version.build), Some(391));
@@ -93,6 +97,12 @@ fn each_thing_that_is_missing_is_named_with_its_remedy() {
             ["permission denied", "render"],
         ),
         (Machine { open_error: Some(Errno::EINVAL), ..healthy() }, "access", ["EINVAL", "IOMMU"]),
+        (Machine { node_driver: "ivpu", ..healthy() }, "interface", ["ivpu", "--device"]),
+        (
+            Machine { driver_major: 1, ..healthy() },
+            "interface",
+            ["amdxdna, no NPU, 1.6", "update trine"],
+        ),
     ] {
         let diagnosis = of(machine.clone());
         assert!(!diagnosis.is_usable(), "{machine:?}");

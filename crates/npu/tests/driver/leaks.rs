@@ -1,8 +1,8 @@
 //! Everything is given back, whichever call fails.
 
 use trine_npu::driver::DriverError;
-use trine_npu::sys::Errno;
 use trine_npu::sys::model::{Held, Machine};
+use trine_npu::sys::{Errno, Sys};
 
 use crate::support::{Bench, model};
 
@@ -32,12 +32,17 @@ fn nothing_is_left_whichever_call_fails() {
     work(&sys).unwrap();
     let calls = sys.calls();
     assert!(calls > 40, "{calls}");
-    let mut failures = 0;
+    let (mut failures, mut kept) = (0, 0);
     for call in 0..calls {
         let sys = model(Machine::default());
         sys.fail(call, Errno::ENOMEM);
         failures += usize::from(work(&sys).is_err());
-        assert_eq!((sys.held(), sys.leaked()), Default::default(), "call {call}");
+        // After a wait that fails, what the command may still write to stays.
+        let is_kept = sys.process().quarantine().is_some();
+        kept += usize::from(is_kept);
+        assert_eq!(sys.leaked(), Held::default(), "call {call}");
+        assert_eq!(sys.held() != Held::default(), is_kept, "call {call}");
     }
     assert_eq!(failures, calls, "each of the failures is seen");
+    assert_eq!(kept, 3, "one wait for each command");
 }

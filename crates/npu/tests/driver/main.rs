@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod calls;
+mod chains;
 mod doctor;
 mod faults;
 mod honesty;
 mod leaks;
 mod ordering;
 mod selftest;
+mod sharing;
 mod support;
 mod use_cases;

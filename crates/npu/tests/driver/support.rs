@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytemuck::{Pod, bytes_of_mut};
 use trine_npu::contract::Contract;
+use trine_npu::cores::CoreProgram;
 use trine_npu::driver::{
     Context, DEVICE_PATH, Device, DeviceBuffer, DriverError, Executed, Program, ProvenStream, Run,
 };
@@ -16,6 +17,11 @@ use trine_npu::verify::Verifier;
 pub(crate) const KERNEL: Kernel = Kernel::Int8 { m: 1, k: 2048, n: 2048 };
 /// What stands for the cores' program.
 pub(crate) const PDI: &[u8] = b"a program that no core runs";
+
+/// Returns it in the place of the published program.
+pub(crate) fn cores() -> CoreProgram {
+    CoreProgram::stand_in(PDI, KERNEL.family())
+}
 /// Bytes of the result.
 pub(crate) const RESULT_BYTES: u64 = 2048 * 4;
 
@@ -65,6 +71,10 @@ pub(crate) fn model(machine: Machine) -> ModelSys {
     ModelSys::new(machine, Box::new(cores))
 }
 
+/// One of the two ways to submit commands.
+type Execute<S> =
+    for<'a> fn(&mut Context<S>, Vec<Run<'a, S>>) -> Result<Vec<Executed<S>>, DriverError>;
+
 /// A device with a context, a program and inputs.
 pub(crate) struct Bench<S: Sys> {
     // Dropped in this order.
@@ -77,7 +87,7 @@ pub(crate) struct Bench<S: Sys> {
 impl<S: Sys> Bench<S> {
     pub(crate) fn new(sys: S, seed: u8) -> Result<Self, DriverError> {
         let device = Device::open(sys, DEVICE_PATH)?;
-        let context = Context::new(&device, contract().columns, PDI)?;
+        let context = Context::new(&device, contract().columns, &cores())?;
         let program = Program::new(&device, proven())?;
         let [activations, weights] = inputs(seed);
         let inputs = [upload(&device, &activations)?, upload(&device, &weights)?];
@@ -86,13 +96,22 @@ impl<S: Sys> Bench<S> {
 
     /// Runs `count` commands.
     pub(crate) fn run(&mut self, count: usize) -> Result<Vec<Executed<S>>, DriverError> {
+        self.submit(count, Context::execute)
+    }
+
+    /// Runs `count` commands in chains.
+    pub(crate) fn chain(&mut self, count: usize) -> Result<Vec<Executed<S>>, DriverError> {
+        self.submit(count, Context::execute_chained)
+    }
+
+    fn submit(&mut self, count: usize, how: Execute<S>) -> Result<Vec<Executed<S>>, DriverError> {
         let mut runs = Vec::new();
         for _ in 0..count {
             let result = self.device.buffer(RESULT_BYTES)?.poison()?;
             let inputs = vec![(1, &self.inputs[0]), (2, &self.inputs[1])];
             runs.push(Run { program: &self.program, inputs, result });
         }
-        self.context.execute(runs)
+        how(&mut self.context, runs)
     }
 }
 

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
+use trine_npu::cores::CoreProgram;
 use trine_npu::driver::{
     Context, DEVICE_PATH, Device, DriverError, Program, ProvenStream, Run, Unproven,
 };
-use trine_npu::generate;
-use trine_npu::sys::model::{AddressMode, Fault, Machine};
+use trine_npu::generate::{self, Family};
+use trine_npu::sys::model::{AddressMode, Fault, Held, Machine};
 use trine_npu::sys::{Errno, Sys};
 use trine_npu::verify::Verifier;
 
 use crate::support::{
-    Bench, PDI, RESULT_BYTES, bytes_of_result, contract, inputs, model, product, upload,
+    Bench, PDI, RESULT_BYTES, bytes_of_result, contract, cores, inputs, model, product, upload,
 };
 
 #[test]
@@ -52,10 +53,38 @@ fn another_device_or_driver_is_refused() {
     let open = |machine| Device::open(model(machine), DEVICE_PATH).unwrap_err();
     let error = open(Machine { device: "0x17f0", ..Machine::default() });
     assert!(matches!(error, DriverError::WrongDevice { .. }), "{error}");
-    let error = open(Machine { driver: "ivpu", ..Machine::default() });
-    assert!(error.to_string().contains("ivpu 0.0"), "{error}");
+    let error = open(Machine { driver_major: 1, ..Machine::default() });
+    assert_eq!(error, DriverError::WrongDriver { major: 1, minor: 0 });
     let error = Device::open(model(Machine::default()), "/dev/accel/accel7").unwrap_err();
     assert!(error.to_string().contains("amdxdna"), "{error}");
+}
+
+#[test]
+fn a_node_that_leads_to_another_driver_is_refused() {
+    let path = DEVICE_PATH.to_owned();
+    for (node_driver, told) in [
+        ("ivpu", "\"ivpu\""),
+        ("amdxdna2", "\"amdxdna2\""),
+        ("amdxdn", "\"amdxdn\""),
+        ("", "\"\""),
+        ("\u{1b}[2J\n", "\"\\u{1b}[2J\\n\""),
+        ("amdxdna of a name that is longer than any", "\"amdxdna of a name that is longer\""),
+    ] {
+        let sys = model(Machine { node_driver, ..Machine::default() });
+        let error = Device::open(sys.clone(), DEVICE_PATH).unwrap_err();
+        let name = node_driver.chars().take(32).collect();
+        assert_eq!(error, DriverError::WrongNode { path: path.clone(), name });
+        assert!(error.to_string().contains(told), "{error}");
+        // Nothing was made before the driver was known.
+        assert_eq!((sys.held(), sys.leaked()), (Held::default(), Held::default()));
+    }
+    for errno in [Errno::ENOTTY, Errno::EINVAL] {
+        let sys = model(Machine::default());
+        let version = 3;
+        sys.fail(version, errno);
+        let error = Device::open(sys, DEVICE_PATH).unwrap_err();
+        assert_eq!(error, DriverError::NoDriver { path: path.clone(), errno });
+    }
 }
 
 #[test]
@@ -70,10 +99,10 @@ fn too_little_lockable_memory_is_said() {
 fn a_second_context_is_refused() {
     let sys = model(Machine::default());
     let bench = Bench::new(sys.clone(), 0).unwrap();
-    let error = Context::new(&bench.device, contract().columns, PDI).unwrap_err();
+    let error = Context::new(&bench.device, contract().columns, &cores()).unwrap_err();
     assert_eq!(error, DriverError::ContextTaken);
     // The refusal has not freed the place.
-    let error = Context::new(&bench.device, contract().columns, PDI).unwrap_err();
+    let error = Context::new(&bench.device, contract().columns, &cores()).unwrap_err();
     assert_eq!(error, DriverError::ContextTaken);
     drop(bench);
     Bench::new(sys, 0).unwrap().run(1).unwrap();
@@ -84,7 +113,7 @@ fn a_context_that_another_program_has_is_explained() {
     let sys = model(Machine { contexts_max: 0, ..Machine::default() });
     let device = Device::open(sys.clone(), DEVICE_PATH).unwrap();
     for _ in 0..2 {
-        let error = Context::new(&device, contract().columns, PDI).unwrap_err();
+        let error = Context::new(&device, contract().columns, &cores()).unwrap_err();
         assert_eq!(error, DriverError::ContextRefused { errno: Errno::EINVAL });
         assert!(error.to_string().contains("one at a time"), "{error}");
     }
@@ -115,12 +144,53 @@ fn buffers_that_do_not_fit_the_contract_are_refused() {
 #[test]
 fn a_program_for_other_columns_is_refused() {
     let device = Device::open(model(Machine::default()), DEVICE_PATH).unwrap();
-    let mut context = Context::new(&device, 1, PDI).unwrap();
+    let mut context = Context::new(&device, 1, &cores()).unwrap();
     let program = Program::new(&device, crate::support::proven()).unwrap();
     let result = device.buffer(RESULT_BYTES).unwrap().poison().unwrap();
     let run = Run { program: &program, inputs: Vec::new(), result };
     let error = context.execute(vec![run]).unwrap_err();
     assert!(error.to_string().contains("columns"), "{error}");
+}
+
+#[test]
+fn cores_that_stand_in_are_for_the_model_only() {
+    let family = Family::Int8;
+    for description in [
+        "",
+        "a driver",
+        "trine's model of amdxdna, no NP",
+        "trine's model of amdxdna, no NPU.",
+        "trine's model of amdxdna, no NPU, and much more than there is room for",
+    ] {
+        let sys = model(Machine { description, ..Machine::default() });
+        let device = Device::open(sys.clone(), DEVICE_PATH).unwrap();
+        assert!(!device.is_model(), "{description}");
+        let before = sys.held();
+        let error = Context::new(&device, contract().columns, &cores()).unwrap_err();
+        assert_eq!(error, DriverError::StandIn { family }, "{description}");
+        assert!(error.to_string().contains("trine npu pack"), "{error}");
+        assert_eq!(sys.held(), before);
+    }
+    let error = CoreProgram::published(PDI, family).unwrap_err();
+    assert!(error.to_string().contains(family.pdi_sha256()), "{error}");
+}
+
+#[test]
+fn a_stream_runs_on_the_cores_that_it_is_proven_for_only() {
+    let sys = model(Machine::default());
+    let device = Device::open(sys.clone(), DEVICE_PATH).unwrap();
+    assert!(device.is_model());
+    let int4 = CoreProgram::stand_in(PDI, Family::Int4);
+    let mut context = Context::new(&device, contract().columns, &int4).unwrap();
+    let program = Program::new(&device, crate::support::proven()).unwrap();
+    let [a, w] = inputs(0).map(|bytes| upload(&device, &bytes).unwrap());
+    let result = device.buffer(RESULT_BYTES).unwrap().poison().unwrap();
+    let run = Run { program: &program, inputs: vec![(1, &a), (2, &w)], result };
+    let start = sys.now();
+    let error = context.execute(vec![run]).unwrap_err();
+    let (program, cores) = (Family::Int8, Family::Int4);
+    assert_eq!(error, DriverError::OtherCores { program, cores });
+    assert_eq!(sys.now(), start, "nothing was submitted");
 }
 
 #[test]
@@ -133,18 +203,6 @@ fn a_stream_without_a_whole_proof_cannot_be_submitted() {
     shorter.operations.pop();
     let verifier = Verifier::new(contract()).unwrap();
     assert!(matches!(ProvenStream::new(&verifier, &shorter), Err(Unproven::Refused(_))));
-}
-
-#[test]
-fn a_buffer_is_exported_where_the_kernel_can() {
-    let sys = model(Machine::default());
-    let device = Device::open(sys.clone(), DEVICE_PATH).unwrap();
-    let exports = device.exports().unwrap().unwrap();
-    let buffer = device.buffer(4096).unwrap().to_device().unwrap();
-    let shared = buffer.export(&exports).unwrap();
-    assert_eq!(sys.held().exports, 1);
-    drop(shared);
-    assert_eq!(sys.held().exports, 0);
 }
 
 #[test]

@@ -2,17 +2,22 @@
 
 use std::path::Path;
 
-use trine_npu::generate::{self, Kernel};
-use trine_npu::pack::{MANIFEST, Pack};
-use trine_npu::sha256;
+use trine_npu::generate::{self, Family, Kernel};
+use trine_npu::pack::{MANIFEST, Manifest, Pack};
+use trine_npu::published;
+use trine_npu::sys::model::xclbin_of;
 use trine_npu::verify::Scope;
-
-use crate::support::xclbin;
+use trine_npu::{PackError, sha256};
 
 const KERNEL: Kernel = Kernel::Int8 { m: 8, k: 2048, n: 2048 };
 
 /// Writes a pack and returns its manifest.
-fn write(folder: &Path, xclbin: &[u8]) -> String {
+fn write(folder: &Path) -> String {
+    write_with(folder, &xclbin_of(6, Some(b"no program")))
+}
+
+/// Writes a pack with an xclbin and returns its manifest.
+fn write_with(folder: &Path, xclbin: &[u8]) -> String {
     let stream = generate::stream(KERNEL).expect("a stream").to_bytes();
     std::fs::write(folder.join("a.xclbin"), xclbin).expect("writing");
     std::fs::write(folder.join("s.bin"), &stream).expect("writing");
@@ -24,6 +29,7 @@ device = "npu1"
 firmware_protocol = "5.7"
 licence = "MIT"
 source = "made for a test"
+stand_in = true
 partition = {{ columns = 5, start_column = 0 }}
 xclbin = {{ file = "a.xclbin", sha256 = "{kernel_hash}" }}
 
@@ -52,16 +58,72 @@ buffer = [
 #[test]
 fn a_pack_is_read_and_its_stream_proven() {
     let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), &xclbin(6));
+    write(folder.path());
     let pack = Pack::open(folder.path()).unwrap();
     let stream = &pack.streams[0];
     assert_eq!(stream.verifier.verify(&stream.stream).unwrap().scope, Scope::Whole);
 }
 
 #[test]
+fn a_manifest_is_read_as_it_was_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = write(folder.path());
+    let manifest = Manifest::parse(MANIFEST, &text).unwrap();
+    let xclbin = xclbin_of(6, Some(b"no program"));
+    let make = |kernel| {
+        let files = published::stand_in("a.xclbin", &xclbin, &[kernel]).unwrap();
+        let (name, made) = files.last().unwrap();
+        assert_eq!(name, MANIFEST);
+        Manifest::parse(MANIFEST, std::str::from_utf8(made).unwrap()).unwrap()
+    };
+    let int4 = Kernel::Int4 { m: 1, k: 4096, n: 4096, group: 32 };
+    let (made, other) = (make(KERNEL), make(int4));
+    // What is made for the kernel is what the test writes by hand, but for names.
+    let mut first = made.stream[0].clone();
+    first.file = "s.bin".to_owned();
+    assert_eq!(first, manifest.stream[0]);
+    assert_eq!((&made.xclbin, made.partition), (&manifest.xclbin, manifest.partition));
+    assert_eq!(other.stream[0].types.c, "f32");
+    for manifest in [manifest, made, other] {
+        let text = manifest.to_text().unwrap();
+        assert_eq!(Manifest::parse(MANIFEST, &text).unwrap(), manifest);
+    }
+    for (file, kernels, reason) in [
+        ("../a.xclbin", &[KERNEL][..], "expected a name of letters"),
+        ("a.xclbin", &[], "no streams"),
+        ("a.xclbin", &[KERNEL, int4], "a pack has one program for the cores"),
+    ] {
+        let wrong = published::stand_in(file, &xclbin, kernels).unwrap_err();
+        assert!(wrong.contains(reason), "{wrong}");
+    }
+}
+
+#[test]
+fn a_foreign_program_of_the_cores_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = write(folder.path());
+    let pack = Pack::open(folder.path()).unwrap();
+    let cores = pack.cores().unwrap();
+    assert!(cores.is_stand_in());
+    assert_eq!((cores.pdi(), cores.family()), (&b"no program"[..], Family::Int8));
+    for stated in ["", "stand_in = false\n"] {
+        let manifest = manifest.replacen("stand_in = true\n", stated, 1);
+        std::fs::write(folder.path().join(MANIFEST), manifest).unwrap();
+        let error = Pack::open(folder.path()).unwrap_err();
+        assert!(matches!(&error, PackError::Cores { .. }), "{error}");
+        let told = error.to_string();
+        assert!(told.starts_with("a.xclbin: ") && told.contains("trine npu pack"), "{told}");
+        assert!(told.contains(&sha256(b"no program")), "{told}");
+    }
+    write_with(folder.path(), &xclbin_of(6, None));
+    let error = Pack::open(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("not exactly one PDI"), "{error}");
+}
+
+#[test]
 fn a_stream_of_another_family_is_proven_for_memory() {
     let folder = tempfile::tempdir().unwrap();
-    let manifest = write(folder.path(), &xclbin(6));
+    let manifest = write(folder.path());
     let start = manifest.find("kernel = ").unwrap();
     let end = start + manifest[start..].find('\n').unwrap();
     let manifest = format!("{}{}", &manifest[..start], &manifest[end..]);
@@ -69,13 +131,14 @@ fn a_stream_of_another_family_is_proven_for_memory() {
     let pack = Pack::open(folder.path()).unwrap();
     let stream = &pack.streams[0];
     assert_eq!(stream.verifier.verify(&stream.stream).unwrap().scope, Scope::Memory);
+    assert!(pack.cores().is_none());
 }
 
 #[test]
 fn files_with_other_hashes_are_refused() {
     for name in ["a.xclbin", "s.bin"] {
         let folder = tempfile::tempdir().unwrap();
-        write(folder.path(), &xclbin(6));
+        write(folder.path());
         let path = folder.path().join(name);
         let mut bytes = std::fs::read(&path).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
@@ -104,7 +167,7 @@ fn manifests_that_contradict_the_files_or_themselves_are_refused() {
         ("opcode = 3", "opcode = 3\nextra = 1", "unknown field `extra`"),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let manifest = write(folder.path(), &xclbin(6)).replacen(from, to, 1);
+        let manifest = write(folder.path()).replacen(from, to, 1);
         std::fs::write(folder.path().join(MANIFEST), manifest).unwrap();
         let error = Pack::open(folder.path()).unwrap_err().to_string();
         assert!(error.contains(reason), "{reason:?} is not in: {error}");
@@ -116,7 +179,7 @@ fn missing_files_and_folders_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let error = Pack::open(folder.path()).unwrap_err().to_string();
     assert!(error.contains("manifest.toml"), "{error}");
-    write(folder.path(), &xclbin(6));
+    write(folder.path());
     std::fs::remove_file(folder.path().join("s.bin")).unwrap();
     std::fs::create_dir(folder.path().join("s.bin")).unwrap();
     let error = Pack::open(folder.path()).unwrap_err().to_string();

@@ -114,5 +114,6 @@ fn packs_are_made_of_published_kernels() {
         let pack = Pack::open(folder.path()).unwrap();
         assert_eq!(pack.streams.len(), streams);
         assert!(pack.pdi().is_some_and(|pdi| trine_npu::pdi::Pdi::parse(pdi).is_ok()));
+        assert!(pack.cores().is_some_and(|cores| !cores.is_stand_in()));
     }
 }

@@ -174,6 +174,14 @@ fn verify(args: &NpuVerifyArgs) -> Result<()> {
 
 fn verify_pack(folder: &Path) -> Result<()> {
     let pack = Pack::open(folder).with_context(|| format!("{} is refused", folder.display()))?;
+    if let Some(cores) = pack.cores() {
+        let family = cores.family();
+        output::line(if cores.is_stand_in() {
+            format!("cores: a program in the place of {family}'s, for trine's model only")
+        } else {
+            format!("cores: the program that AMD published for {family}")
+        })?;
+    }
     let mut refused = 0;
     for (entry, part) in pack.manifest.stream.iter().zip(&pack.streams) {
         match part.verifier.verify(&part.stream) {

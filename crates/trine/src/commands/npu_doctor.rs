@@ -3,6 +3,7 @@
 use anyhow::Result;
 use serde_json::json;
 use trine_npu::UNTESTED;
+use trine_npu::cores::CoreProgram;
 use trine_npu::doctor::{Diagnosis, Finding as NpuFinding, State as NpuState};
 
 use super::finding::Finding;
@@ -76,7 +77,11 @@ fn packs() -> Finding {
     let mut good = Vec::new();
     for (name, pack) in packs {
         match pack {
-            Ok(pack) => good.push(format!("{name} ({} streams)", pack.streams.len())),
+            Ok(pack) => {
+                let is_stand_in = pack.cores().is_some_and(CoreProgram::is_stand_in);
+                let only = if is_stand_in { ", for trine's model only" } else { "" };
+                good.push(format!("{name} ({} streams{only})", pack.streams.len()));
+            }
             Err(error) => refused.push(format!("{name} is refused: {error}")),
         }
     }

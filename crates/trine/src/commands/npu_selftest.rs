@@ -48,6 +48,11 @@ pub(super) fn run(args: &NpuSelftestArgs) -> Result<()> {
     for (file, reason) in &plan.left_out {
         output::note(&format!("{file} is not run: {reason}"));
     }
+    if plan.is_stand_in() {
+        output::warning(
+            "the pack's cores stand in for published ones: it is for trine's model of the driver, and no result here is an NPU's",
+        );
+    }
     if !agrees(args.yes, &plan)? {
         output::line("Nothing was submitted.")?;
         return Err(Negative.into());
@@ -157,6 +162,7 @@ impl Report {
             "build": if cfg!(debug_assertions) { "debug" } else { "release" },
             "doctor": diagnosis,
             "pack": {
+                "stand_in": pack.manifest.stand_in,
                 "xclbin_sha256": pack.manifest.xclbin.sha256,
                 "firmware_protocol": pack.manifest.firmware_protocol,
                 "streams": streams,

@@ -73,10 +73,9 @@ fn a_machine_without_an_npu_is_told_so() {
 
 /// Writes a pack with a self-made xclbin, whose cores no device has.
 fn write_pack(folder: &std::path::Path) {
-    let types = r#"{ a = "i8", w = "i8", c = "i32" }"#;
     let kernels = [Kernel::from_name(NAME).unwrap()];
     std::fs::create_dir_all(folder).unwrap();
-    for (name, bytes) in published::files("a.xclbin", &xclbin(b"none"), types, &kernels).unwrap() {
+    for (name, bytes) in published::stand_in("a.xclbin", &xclbin(b"none"), &kernels).unwrap() {
         std::fs::write(folder.join(name), bytes).unwrap();
     }
 }
@@ -115,4 +114,10 @@ fn a_pack_is_made_of_published_files_only() {
     write_pack(&folder.path().join("pack"));
     let told = trine(&["npu", "verify", folder.path().join("pack").to_str().unwrap()]).ok().out;
     assert!(told.contains("proven as a whole"), "{told}");
+    assert!(told.contains("for trine's model only"), "{told}");
+    let manifest = folder.path().join("pack/manifest.toml");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    std::fs::write(&manifest, text.replacen("stand_in = true\n", "", 1)).unwrap();
+    let told = trine(&["npu", "verify", folder.path().join("pack").to_str().unwrap()]).fails(1);
+    assert!(told.contains("the cores' program has the SHA-256"), "{told}");
 }

@@ -11,10 +11,12 @@ use crate::capabilities::{Capabilities, DeviceKind, MissingFeatures};
 use crate::error::{During, GpuError};
 
 /// Extensions that are enabled if the device has them.
-const OPTIONAL: [&std::ffi::CStr; 3] = [
+const OPTIONAL: [&std::ffi::CStr; 5] = [
     c"VK_KHR_cooperative_matrix",
     c"VK_KHR_pipeline_executable_properties",
     c"VK_EXT_memory_budget",
+    c"VK_KHR_external_memory_fd",
+    c"VK_EXT_external_memory_dma_buf",
 ];
 
 /// See [`Gpu::submission_seconds`].
@@ -134,6 +136,16 @@ impl Gpu {
     /// Returns what the device can do.
     pub fn capabilities(&self) -> &Capabilities {
         self.probed.get().unwrap_or(&self.capabilities)
+    }
+
+    #[cfg(unix)]
+    pub(super) fn instance(&self) -> &ash::Instance {
+        &self.instance.raw
+    }
+
+    #[cfg(unix)]
+    pub(super) fn physical(&self) -> vk::PhysicalDevice {
+        self.physical
     }
 
     /// Adds what kernels that ran on the device have shown: whether its matrices are laid out as

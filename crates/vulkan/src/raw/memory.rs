@@ -51,6 +51,22 @@ unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
 
+impl Block {
+    /// Takes a buffer and the memory that is bound to it.
+    fn of(
+        gpu: &Arc<Gpu>,
+        buffer: vk::Buffer,
+        bytes: u64,
+        memory: vk::DeviceMemory,
+        mapped: Option<NonNull<u8>>,
+    ) -> Self {
+        let info = vk::BufferDeviceAddressInfo::default().buffer(buffer);
+        // SAFETY: the buffer is bound and was made for this use.
+        let address = unsafe { gpu.device.get_buffer_device_address(&info) };
+        Self { memory, buffer, address, bytes, mapped, gpu: gpu.clone() }
+    }
+}
+
 impl Drop for Block {
     fn drop(&mut self) {
         // SAFETY: the handles are this block's own; a run that uses it has waited until the device
@@ -77,6 +93,32 @@ impl std::fmt::Debug for Buffer {
 }
 
 impl Buffer {
+    /// Binds memory of type `index`, which is the buffer's alone, and takes both.
+    #[cfg(unix)]
+    pub(super) fn with_memory(
+        gpu: &Arc<Gpu>,
+        buffer: vk::Buffer,
+        memory: vk::DeviceMemory,
+        index: u32,
+        bytes: u64,
+    ) -> Result<Self, GpuError> {
+        let flags = gpu.memory.memory_types[index as usize].property_flags;
+        match attach(gpu, buffer, memory, flags) {
+            Ok(mapped) => {
+                let block = Arc::new(Block::of(gpu, buffer, bytes, memory, mapped));
+                Ok(Self { block, offset: 0, bytes })
+            }
+            Err(error) => {
+                // SAFETY: both are in use by nobody.
+                unsafe {
+                    gpu.device.destroy_buffer(buffer, None);
+                    gpu.device.free_memory(memory, None);
+                }
+                Err(error)
+            }
+        }
+    }
+
     /// Address on the device; a multiple of [`ALIGNMENT`].
     pub fn address(&self) -> u64 {
         self.block.address + self.offset
@@ -255,28 +297,26 @@ impl Gpu {
     }
 }
 
+/// Returns what buffers are used for.
+pub(super) fn usage() -> vk::BufferUsageFlags {
+    vk::BufferUsageFlags::STORAGE_BUFFER
+        | vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS
+        | vk::BufferUsageFlags::INDIRECT_BUFFER
+        | vk::BufferUsageFlags::TRANSFER_SRC
+        | vk::BufferUsageFlags::TRANSFER_DST
+}
+
 fn allocate_block(gpu: &Arc<Gpu>, bytes: u64, place: Place) -> Result<Block, GpuError> {
     let full = || GpuError::OutOfMemory { what: "a block".to_owned(), bytes };
     if bytes > gpu.capabilities().allocation_bytes {
         return Err(full());
     }
-    let info = vk::BufferCreateInfo::default().size(bytes).usage(
-        vk::BufferUsageFlags::STORAGE_BUFFER
-            | vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS
-            | vk::BufferUsageFlags::INDIRECT_BUFFER
-            | vk::BufferUsageFlags::TRANSFER_SRC
-            | vk::BufferUsageFlags::TRANSFER_DST,
-    );
+    let info = vk::BufferCreateInfo::default().size(bytes).usage(usage());
     // SAFETY: the structure lives until the call returns.
     let buffer = unsafe { gpu.device.create_buffer(&info, None) }.during("vkCreateBuffer")?;
     let bound = bind(gpu, buffer, place).map_err(|error| error.unwrap_or_else(full));
     match bound {
-        Ok((memory, mapped)) => {
-            let info = vk::BufferDeviceAddressInfo::default().buffer(buffer);
-            // SAFETY: the buffer is bound and was made for this use.
-            let address = unsafe { gpu.device.get_buffer_device_address(&info) };
-            Ok(Block { memory, buffer, address, bytes, mapped, gpu: gpu.clone() })
-        }
+        Ok((memory, mapped)) => Ok(Block::of(gpu, buffer, bytes, memory, mapped)),
         Err(error) => {
             // SAFETY: the buffer is in use by nobody.
             unsafe { gpu.device.destroy_buffer(buffer, None) };
@@ -364,7 +404,7 @@ fn free_bytes(
 }
 
 /// Returns the types of memory that serve a purpose, the best first.
-fn types_in_order(
+pub(super) fn types_in_order(
     memory: &vk::PhysicalDeviceMemoryProperties,
     kind: DeviceKind,
     place: Place,

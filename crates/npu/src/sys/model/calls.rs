@@ -1,13 +1,14 @@
 //! The ioctls, with the errors of the kernel's driver.
 
-use std::mem::size_of;
+use std::mem::{offset_of, size_of};
 use std::time::Duration;
 
 use bytemuck::{Pod, bytes_of, pod_read_unaligned};
 
+use super::chain;
 use super::device::{next_ending, pass, set_stage};
-use super::machine::Fault;
-use super::objects::{Buffer, Command, Context, State, Timeline};
+use super::machine::{Fault, Machine};
+use super::objects::{Buffer, Command, Context, Export, State, Timeline};
 use crate::packet::State as Stage;
 use crate::sys::abi::{self, ContextInfo};
 use crate::sys::{Errno, Pointed};
@@ -17,8 +18,6 @@ use crate::uapi;
 const PARAMETER_BYTES_MAX: u32 = 4096;
 /// Buffer objects of a command.
 const ARGUMENTS_MAX: u32 = 4095;
-/// The first file that a model opens as a dma-buf.
-const FIRST_EXPORT: i32 = 1000;
 
 type Answer = Result<(), Errno>;
 
@@ -64,6 +63,7 @@ pub(super) fn call(
     match number {
         abi::VERSION => with(argument, |value| version(state, value, parts)),
         abi::PRIME_HANDLE_TO_FD => with(argument, |value| export(state, file, value)),
+        abi::PRIME_FD_TO_HANDLE => with(argument, |value| import(state, file, value)),
         abi::TIMELINE_WAIT => with(argument, |value| timeline_wait(state, file, value, parts)),
         uapi::CREATE_HWCTX => with(argument, |value| create_context(state, file, value, parts)),
         uapi::CONFIG_HWCTX => with(argument, |value| configure(state, file, value, parts)),
@@ -79,15 +79,22 @@ pub(super) fn call(
 }
 
 fn version(state: &mut State, value: &mut abi::Version, parts: &mut [Pointed<'_>]) -> Answer {
-    let name = state.machine.driver.as_bytes();
-    if value.name_len > 0 {
-        let room = pointed(parts, 24)?;
-        let length = room.len().min(name.len()).min(value.name_len as usize);
-        room[..length].copy_from_slice(&name[..length]);
+    let Machine { node_driver, description, .. } = state.machine;
+    let fields = [
+        (offset_of!(abi::Version, name), &mut value.name_len, node_driver),
+        (offset_of!(abi::Version, desc), &mut value.desc_len, description),
+    ];
+    for (field, bytes, text) in fields {
+        if *bytes > 0 {
+            let room = pointed(parts, field)?;
+            let length = room.len().min(text.len()).min(*bytes as usize);
+            room[..length].copy_from_slice(&text.as_bytes()[..length]);
+        }
+        *bytes = text.len() as u64;
     }
-    value.name_len = name.len() as u64;
-    (value.major, value.minor, value.patch) = (0, state.machine.driver_minor, 0);
-    (value.date_len, value.desc_len) = (0, 0);
+    let Machine { driver_major, driver_minor, .. } = state.machine;
+    (value.major, value.minor, value.patch) = (driver_major, driver_minor, 0);
+    value.date_len = 0;
     Ok(())
 }
 
@@ -98,11 +105,28 @@ fn gem_close(state: &mut State, file: i32, value: &mut abi::GemClose) -> Answer 
 }
 
 fn export(state: &mut State, file: i32, value: &mut abi::PrimeHandle) -> Answer {
-    let buffer = state.client(file)?.buffers.get(&value.handle).ok_or(Errno::ENOENT)?;
-    require(buffer.kind == uapi::BO_SHARE, Errno::EOPNOTSUPP)?;
+    let buffers = &state.client(file)?.buffers;
+    let Buffer { kind, bytes, memory, .. } = *buffers.get(&value.handle).ok_or(Errno::ENOENT)?;
+    require(kind == uapi::BO_SHARE, Errno::EOPNOTSUPP)?;
     require(value.flags & !(abi::CLOSE_ON_EXEC | abi::READ_WRITE) == 0, Errno::EINVAL)?;
-    value.fd = state.exports.last().map_or(FIRST_EXPORT, |last| last + 1);
-    state.exports.push(value.fd);
+    value.fd = state.share(Export { memory, bytes });
+    Ok(())
+}
+
+fn import(state: &mut State, file: i32, value: &mut abi::PrimeHandle) -> Answer {
+    require(!state.clients.contains_key(&value.fd), Errno::EINVAL)?;
+    let Export { memory, bytes } = *state.exports.get(&value.fd).ok_or(Errno::EBADF)?;
+    let client = state.client(file)?;
+    // A file has one handle for each buffer, also for its own that comes back.
+    let known = client.buffers.iter().find(|(_, buffer)| buffer.memory == memory);
+    if let Some((handle, _)) = known {
+        value.handle = *handle;
+        return Ok(());
+    }
+    client.last_handle += 1;
+    value.handle = client.last_handle;
+    let buffer = Buffer { kind: uapi::BO_SHARE, bytes, memory, offset: 0 };
+    client.buffers.insert(value.handle, buffer);
     Ok(())
 }
 
@@ -116,10 +140,8 @@ fn create_buffer(state: &mut State, file: i32, value: &mut uapi::CreateBo) -> An
                 require(heap(state, file)?.is_none(), Errno::EBUSY)?;
             }
             require(value.size <= 8 << 30, Errno::ENOMEM)?;
-            state.last_memory += 1;
-            let memory = super::memory::Memory::new(value.size as usize);
-            state.memories.insert(state.last_memory, memory);
-            Buffer { kind: value.kind, bytes: value.size, memory: state.last_memory, offset: 0 }
+            let memory = state.allocate(value.size);
+            Buffer { kind: value.kind, bytes: value.size, memory, offset: 0 }
         }
         _ => return Err(Errno::EINVAL),
     };
@@ -138,7 +160,7 @@ fn heap(state: &mut State, file: i32) -> Result<Option<Buffer>, Errno> {
 /// Finds the first free piece of the device heap.
 fn place_in_heap(state: &mut State, file: i32, bytes: u64) -> Result<Buffer, Errno> {
     let heap = heap(state, file)?.ok_or(Errno::EINVAL)?;
-    require(state.process_address(heap).is_some(), Errno::EAGAIN)?;
+    require(state.process_addresses(heap).next().is_some(), Errno::EAGAIN)?;
     let client = state.client(file)?;
     let placed = client.buffers.values().filter(|buffer| buffer.kind == uapi::BO_DEVICE);
     let mut taken: Vec<_> = placed.map(|buffer| (buffer.offset, buffer.bytes)).collect();
@@ -161,11 +183,14 @@ fn buffer_info(state: &mut State, file: i32, value: &mut uapi::GetBoInfo) -> Ans
     let buffers = &state.client(file)?.buffers;
     let buffer = *buffers.get(&value.handle).ok_or(Errno::ENOENT)?;
     value.map_offset = map_offset(value.handle);
-    value.vaddr = state.process_address(buffer).unwrap_or(uapi::INVALID_ADDRESS);
+    value.vaddr = state.process_addresses(buffer).next().unwrap_or(uapi::INVALID_ADDRESS);
     let is_process = state.machine.addresses == super::machine::AddressMode::Process;
     value.xdna_addr = match buffer.kind {
         uapi::BO_SHARE | uapi::BO_COMMAND if is_process => uapi::INVALID_ADDRESS,
-        _ => state.device_address(value.handle, buffer).unwrap_or(uapi::INVALID_ADDRESS),
+        _ => {
+            let addresses = state.device_addresses(value.handle, buffer);
+            addresses.first().copied().unwrap_or(uapi::INVALID_ADDRESS)
+        }
     };
     Ok(())
 }
@@ -287,6 +312,7 @@ fn execute(
         pass(state, ending);
     }
     set_stage(state, file, packet, Stage::New);
+    let commands = chain::length(state, file, packet);
     let submitted = state.now;
     let fault = state.faults.pop_front().unwrap_or(Fault::Works);
     let client = state.client(file)?;
@@ -295,7 +321,7 @@ fn execute(
     timeline.submitted += 1;
     let context = client.contexts.get_mut(&value.hwctx).ok_or(Errno::EINVAL)?;
     context.submissions += 1;
-    context.queue.push_back(Command { point, packet, buffers, submitted, fault });
+    context.queue.push_back(Command { point, packet, buffers, commands, submitted, fault });
     value.seq = point;
     Ok(())
 }

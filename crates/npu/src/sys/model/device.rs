@@ -4,21 +4,24 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::array::{DeviceMemory, Task, Trap};
+use super::chain::{self, Work, Works};
 use super::machine::Fault;
 use super::memory::Memory;
 use super::objects::{Command, State};
-use crate::packet::{Header, Opcode, PAYLOAD_WORDS_MAX, State as Stage};
-use crate::uapi;
+use crate::packet::State as Stage;
 
-/// How a command has ended.
+/// How a packet has ended.
 struct Ending {
     stage: Stage,
-    is_counted: bool,
+    /// Commands that the device has counted.
+    counted: u64,
+    /// The command of a chain that failed, if it is known.
+    failed: Option<u32>,
 }
 
 impl Ending {
     const fn of(stage: Stage) -> Self {
-        Self { stage, is_counted: false }
+        Self { stage, counted: 0, failed: None }
     }
 }
 
@@ -45,7 +48,7 @@ pub(super) fn next_ending(state: &State) -> Option<(Duration, i32, u32)> {
                 Fault::Hangs => state.machine.command_time_max,
                 Fault::Takes(time) => time.min(state.machine.command_time_max),
                 Fault::Aborted => Duration::ZERO,
-                _ => state.machine.command_time,
+                _ => state.machine.command_time * command.commands,
             };
             endings.push((start + lasts, *file, *handle));
         }
@@ -93,13 +96,16 @@ fn finish(
     at: Duration,
 ) {
     set_stage(state, file, command.packet, ending.stage);
+    if ending.stage.is_final() && ending.stage != Stage::Completed {
+        chain::spoil(state, file, command.packet, ending.failed);
+    }
     let client = state.clients.get_mut(&file).expect("it has a command");
     if let Some(timeline) = client.timelines.get_mut(&handle) {
         timeline.reached = command.point + 1;
     }
     let context = context(state, file, handle);
     context.free_from = at;
-    context.completions += u64::from(ending.is_counted);
+    context.completions += ending.counted;
     context.errors += u64::from(ending.stage != Stage::Completed);
 }
 
@@ -116,26 +122,62 @@ pub(super) fn set_stage(state: &mut State, file: i32, packet: u32, stage: Stage)
 
 fn carry_out(state: &mut State, file: i32, handle: u32, command: &Command) -> Ending {
     let limit = state.machine.command_time_max;
+    let all = u64::from(if state.machine.counts_chains { 1 } else { command.commands });
     match command.fault {
         _ if state.is_hung => return Ending::of(Stage::Timeout),
         Fault::Hangs => return Ending::of(Stage::Timeout),
         Fault::Takes(time) if time >= limit => return Ending::of(Stage::Timeout),
         Fault::Dropped => return Ending::of(Stage::Completed),
         Fault::DroppedAndCounted => {
-            return Ending { stage: Stage::Completed, is_counted: true };
+            return Ending { counted: all, ..Ending::of(Stage::Completed) };
         }
         Fault::Fails => return Ending::of(Stage::Error),
         Fault::Aborted => return Ending::of(Stage::Abort),
         Fault::NoResponse => return Ending::of(Stage::NoResponse),
         Fault::Unfinished => return Ending::of(Stage::Running),
         Fault::Works | Fault::Takes(_) | Fault::Uncounted | Fault::StopsAfter(_) => {}
+        Fault::FailsAt(_) | Fault::DropsAt(_) | Fault::DropsAtAndCounts(_) => {}
     }
-    let Some(work) = decode(state, file, handle, command) else {
+    let units = context(state, file, handle).units.clone();
+    let Some(Works { list, is_chain }) = chain::decode(state, file, command.packet, units.len())
+    else {
         return Ending::of(Stage::Abort);
     };
+    let may_drop = is_chain && chain::may_drop(state);
+    let mut counted = 0;
+    for (index, work) in (0..).zip(list) {
+        match command.fault {
+            Fault::FailsAt(at) if at == index => {
+                return Ending { stage: Stage::Error, counted, failed: Some(index) };
+            }
+            Fault::DropsAt(at) if at == index && may_drop => continue,
+            Fault::DropsAtAndCounts(at) if at == index && may_drop => {}
+            _ => {
+                let stage = run(state, file, command, &units, work);
+                if stage != Stage::Completed {
+                    return Ending { stage, counted, failed: Some(index) };
+                }
+            }
+        }
+        counted += 1;
+    }
+    if let Fault::FailsAt(at) = command.fault {
+        return Ending { stage: Stage::Error, counted, failed: Some(at) };
+    }
+    let counted = match command.fault {
+        Fault::Uncounted => 0,
+        _ if state.machine.counts_chains => 1,
+        _ => counted,
+    };
+    Ending { counted, ..Ending::of(Stage::Completed) }
+}
+
+/// Lets the array do one command, and returns how it has ended.
+fn run(state: &mut State, file: i32, command: &Command, units: &[u32], work: Work) -> Stage {
     let mut windows = windows(state, file, command.buffers.iter().copied());
-    let units = context(state, file, handle).units.clone();
-    let program = windows_of_units(state, file, &units, work.unit);
+    let Some(program) = windows_of_units(state, file, units, work.unit) else {
+        return Stage::Abort;
+    };
     let writable = match command.fault {
         Fault::StopsAfter(bytes) => bytes,
         _ => u64::MAX,
@@ -143,71 +185,19 @@ fn carry_out(state: &mut State, file: i32, handle: u32, command: &Command) -> En
     windows.retain(|window| window.bytes > 0);
     let State { memories, array, .. } = state;
     let mut reach = Reach { memories, windows, writable };
-    let Some(program) = program else { return Ending::of(Stage::Abort) };
     let mut instructions = vec![0; work.instruction_bytes as usize];
     let outcome = reach.read(work.instructions, &mut instructions).and_then(|()| {
         let task = Task { program, instructions, arguments: work.arguments };
         array.run(&task, &mut reach)
     });
     match outcome {
-        Ok(()) => {
-            let is_counted = command.fault != Fault::Uncounted;
-            Ending { stage: Stage::Completed, is_counted }
-        }
+        Ok(()) => Stage::Completed,
         Err(Trap::Unreachable { .. }) => {
             state.refused_accesses += 1;
-            Ending::of(Stage::Error)
+            Stage::Error
         }
-        Err(Trap::Stuck) => Ending::of(Stage::Timeout),
+        Err(Trap::Stuck) => Stage::Timeout,
     }
-}
-
-/// What a packet asks for.
-struct Work {
-    unit: usize,
-    instructions: u64,
-    instruction_bytes: u64,
-    arguments: Vec<u64>,
-}
-
-/// Reads a packet as the driver does. `None` for what it or the firmware refuses.
-fn decode(state: &mut State, file: i32, handle: u32, command: &Command) -> Option<Work> {
-    let buffer = *state.clients.get(&file)?.buffers.get(&command.packet)?;
-    let memory = state.memories.get(&buffer.memory)?;
-    let bytes = memory.process(buffer.offset as usize, buffer.bytes as usize);
-    let words: Vec<u32> = bytes
-        .chunks_exact(4)
-        .map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")))
-        .collect();
-    let header = Header::decode(*words.first()?)?;
-    let count = usize::from(header.count);
-    let payload = words.get(2..1 + count)?;
-    let mask = *words.get(1)?;
-    let unit = mask.trailing_zeros() as usize;
-    if header.custom != 0 || mask == 0 || unit >= context(state, file, handle).units.len() {
-        return None;
-    }
-    let pair = |at: usize| {
-        let low = payload.get(at)?;
-        Some(u64::from(*payload.get(at + 1)?) << 32 | u64::from(*low))
-    };
-    let (instructions, instruction_bytes, first) = match header.opcode {
-        Opcode::StartCu if payload.len() <= PAYLOAD_WORDS_MAX => {
-            if pair(0)? != crate::packet::OPCODE_TRANSACTION {
-                return None;
-            }
-            (pair(2)?, u64::from(*payload.get(4)?) * 4, 5)
-        }
-        Opcode::StartNpu if state.machine.protocol_minor >= 8 => {
-            (pair(0)?, u64::from(*payload.get(2)?), 4)
-        }
-        _ => return None,
-    };
-    if instruction_bytes > uapi::HEAP_BYTES {
-        return None;
-    }
-    let arguments = (first..payload.len()).step_by(2).map(pair).collect::<Option<Vec<u64>>>()?;
-    Some(Work { unit, instructions, instruction_bytes, arguments })
 }
 
 /// A buffer object where the device sees it.
@@ -219,12 +209,17 @@ struct Window {
 }
 
 fn windows(state: &State, file: i32, handles: impl Iterator<Item = u32>) -> Vec<Window> {
-    let window = |handle: u32| {
-        let buffer = *state.clients.get(&file)?.buffers.get(&handle)?;
-        let address = state.device_address(handle, buffer)?;
-        Some(Window { address, bytes: buffer.bytes, memory: buffer.memory, offset: buffer.offset })
-    };
-    handles.filter_map(window).collect()
+    let mut windows = Vec::new();
+    for handle in handles {
+        let buffers = state.clients.get(&file).map(|client| &client.buffers);
+        let Some(buffer) = buffers.and_then(|buffers| buffers.get(&handle)).copied() else {
+            continue;
+        };
+        let super::objects::Buffer { bytes, memory, offset, .. } = buffer;
+        let addresses = state.device_addresses(handle, buffer).into_iter();
+        windows.extend(addresses.map(|address| Window { address, bytes, memory, offset }));
+    }
+    windows
 }
 
 /// Returns the program of a compute unit as the device sees it.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::sys::Errno;
+use crate::sys::abi::MODEL_DESCRIPTION;
 
 /// Where the device finds shared buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +27,13 @@ pub struct Machine {
     pub kernel: &'static str,
     /// The driver's name.
     pub driver: &'static str,
+    /// The name of the driver that the device's node leads to: in a container the node may be
+    /// another device's.
+    pub node_driver: &'static str,
+    /// What the driver says about itself: that it is a model, unless a test needs another.
+    pub description: &'static str,
+    /// First number of the driver's interface.
+    pub driver_major: i32,
     /// Whether the driver is loaded.
     pub is_loaded: bool,
     /// Whether the firmware's file is installed. Without it the driver does not take the device.
@@ -42,7 +50,7 @@ pub struct Machine {
     pub tells_all: bool,
     /// Contexts of other processes that the driver lists.
     pub foreign_contexts: u32,
-    /// Version 0 of the driver's interface, and this.
+    /// Second number of the driver's interface.
     pub driver_minor: i32,
     /// Version 5 of the firmware's protocol, and this: from 8 on it takes `START_NPU`. The driver
     /// does not take a device whose firmware has less than 7.
@@ -57,6 +65,9 @@ pub struct Machine {
     pub process: i64,
     /// Whether the process is root.
     pub is_root: bool,
+    /// Whether the driver counts a chain as one command, and not the commands in it. What the
+    /// kernel's own does is not known here.
+    pub counts_chains: bool,
     /// How long a command takes.
     pub command_time: Duration,
     /// After how long the driver gives up a command.
@@ -73,6 +84,9 @@ impl Default for Machine {
             is_there: true,
             kernel: "6.14.0",
             driver: "amdxdna",
+            node_driver: "amdxdna",
+            description: MODEL_DESCRIPTION,
+            driver_major: 0,
             is_loaded: true,
             has_firmware: true,
             has_iommu: true,
@@ -89,6 +103,7 @@ impl Default for Machine {
             lockable_bytes: 1 << 30,
             process: 4242,
             is_root: false,
+            counts_chains: false,
             command_time: Duration::from_millis(2),
             command_time_max: Duration::from_secs(2),
             recovers: false,
@@ -115,6 +130,14 @@ pub enum Fault {
     StopsAfter(u64),
     /// It fails.
     Fails,
+    /// A chain fails at this command, from 0; those before it are done. After its last command this
+    /// is an index that no command has.
+    FailsAt(u32),
+    /// A chain is reported as done, and this command of it was not done and not counted. Only with
+    /// protocol 5.8 or later: the message for chains of before is not known to drop any.
+    DropsAt(u32),
+    /// As [`Self::DropsAt`], and the command is counted.
+    DropsAtAndCounts(u32),
     /// The driver gives it up at once.
     Aborted,
     /// The device does not answer.

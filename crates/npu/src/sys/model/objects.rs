@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::array::Array;
 use super::machine::{AddressMode, Fault, Machine};
 use super::memory::Memory;
-use crate::sys::Errno;
+use crate::sys::{Errno, File};
 use crate::uapi;
 
 /// A buffer object.
@@ -26,6 +26,8 @@ pub(super) struct Command {
     pub(super) point: u64,
     pub(super) packet: u32,
     pub(super) buffers: Vec<u32>,
+    /// How many commands the packet stands for: those of a chain, else 1.
+    pub(super) commands: u32,
     pub(super) submitted: Duration,
     pub(super) fault: Fault,
 }
@@ -43,6 +45,9 @@ pub(super) struct Context {
     pub(super) completions: u64,
     pub(super) errors: u64,
 }
+
+/// The first file that a model opens as a dma-buf.
+const FIRST_EXPORT: i32 = 1000;
 
 /// Points of a timeline below this are reached.
 #[derive(Debug, Clone, Copy, Default)]
@@ -70,6 +75,13 @@ pub(super) struct Mapping {
     pub(super) file: i32,
 }
 
+/// A dma-buf.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Export {
+    pub(super) memory: u64,
+    pub(super) bytes: u64,
+}
+
 /// What a process has not given back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Held {
@@ -83,7 +95,7 @@ pub struct Held {
     pub timelines: usize,
     /// Mappings.
     pub mappings: usize,
-    /// Buffers that were exported.
+    /// Open dma-bufs, also those of other devices.
     pub exports: usize,
 }
 
@@ -95,7 +107,8 @@ pub(super) struct State {
     pub(super) clients: BTreeMap<i32, Client>,
     pub(super) memories: BTreeMap<u64, Memory>,
     pub(super) mappings: BTreeMap<u64, Mapping>,
-    pub(super) exports: Vec<i32>,
+    /// Dma-bufs by their files.
+    pub(super) exports: BTreeMap<i32, Export>,
     pub(super) last_file: i32,
     pub(super) last_memory: u64,
     pub(super) last_address: u64,
@@ -131,11 +144,12 @@ impl State {
         self.clients.get_mut(&file).ok_or(Errno::EBADF)
     }
 
-    /// Frees memory that no buffer object and no mapping has.
+    /// Frees memory that no buffer object, no mapping and no dma-buf has.
     pub(super) fn sweep(&mut self) {
-        let Self { clients, mappings, memories, .. } = self;
+        let Self { clients, mappings, memories, exports, .. } = self;
         memories.retain(|id, _| {
-            mappings.values().any(|mapping| mapping.memory == *id)
+            exports.values().any(|export| export.memory == *id)
+                || mappings.values().any(|mapping| mapping.memory == *id)
                 || clients
                     .values()
                     .flat_map(|client| client.buffers.values())
@@ -158,20 +172,44 @@ impl State {
         Ok((memory, offset as usize))
     }
 
-    /// Returns where the device finds a buffer object.
-    pub(super) fn device_address(&self, handle: u32, buffer: Buffer) -> Option<u64> {
+    /// Returns where the device finds a buffer object: at each of the process's mappings, if it
+    /// uses those addresses.
+    pub(super) fn device_addresses(&self, handle: u32, buffer: Buffer) -> Vec<u64> {
         match (buffer.kind, self.machine.addresses) {
-            (uapi::BO_DEVICE | uapi::BO_DEVICE_HEAP, _) => Some(uapi::HEAP_ADDRESS + buffer.offset),
-            (_, AddressMode::Device) => Some(u64::from(handle) << 33),
-            (_, AddressMode::Process) => self.process_address(buffer),
+            (uapi::BO_DEVICE | uapi::BO_DEVICE_HEAP, _) => vec![uapi::HEAP_ADDRESS + buffer.offset],
+            (_, AddressMode::Device) => vec![u64::from(handle) << 33],
+            (_, AddressMode::Process) => self.process_addresses(buffer).collect(),
         }
     }
 
     /// Returns where the process has mapped a buffer object.
-    pub(super) fn process_address(&self, buffer: Buffer) -> Option<u64> {
-        let mut mappings = self.mappings.iter();
-        let mapping = mappings.find(|(_, mapping)| mapping.memory == buffer.memory);
-        mapping.map(|(address, _)| address + buffer.offset)
+    pub(super) fn process_addresses(&self, buffer: Buffer) -> impl Iterator<Item = u64> {
+        let mappings = self.mappings.iter();
+        let own = mappings.filter(move |(_, mapping)| mapping.memory == buffer.memory);
+        own.map(move |(address, _)| address + buffer.offset)
+    }
+
+    /// Makes memory of its own for a buffer.
+    pub(super) fn allocate(&mut self, bytes: u64) -> u64 {
+        self.last_memory += 1;
+        self.memories.insert(self.last_memory, Memory::new(bytes as usize));
+        self.last_memory
+    }
+
+    /// Makes a file for a dma-buf.
+    pub(super) fn share(&mut self, export: Export) -> i32 {
+        let file = self.exports.keys().last().map_or(FIRST_EXPORT, |last| last + 1);
+        self.exports.insert(file, export);
+        file
+    }
+
+    /// Returns the memory of a dma-buf of at least this many bytes.
+    pub(super) fn dma_buf(&mut self, file: File, bytes: u64) -> Result<&mut Memory, Errno> {
+        let export = self.exports.get(&file.0).ok_or(Errno::EBADF)?;
+        if bytes > export.bytes {
+            return Err(Errno::EFAULT);
+        }
+        self.memories.get_mut(&export.memory).ok_or(Errno::EFAULT)
     }
 
     pub(super) fn held(&self) -> Held {
