@@ -1,0 +1,6 @@
+//! The model of the array: what streams do on it.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod int8;
+mod support;
