@@ -2,5 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod int4;
 mod int8;
 mod support;

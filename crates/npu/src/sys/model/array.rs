@@ -9,13 +9,14 @@
 //! | `array/engine.rs` | channels, queues and locks of a tile |
 //! | `array/walk.rs` | the words of a descriptor |
 //! | `array/core.rs` | a core, and what a program is |
-//! | `array/int8.rs` | what the program `a8w8acc32` does |
+//! | `array/int8.rs`, `array/int4.rs` | what the programs `a8w8acc32` and `a16fw4acc32f` do |
 //!
 //! [`Cores`] is no model of an array, and stands in for one where buffers and commands are tested.
 
 mod core;
 mod engine;
 mod grid;
+mod int4;
 mod int8;
 mod node;
 mod overlay;

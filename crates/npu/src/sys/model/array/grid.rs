@@ -3,6 +3,7 @@
 use super::DeviceMemory;
 use super::core::{Core, Kernel};
 use super::engine::Problem;
+use super::int4::Int4;
 use super::int8::Int8;
 use super::node::Node;
 use super::overlay::{Behaviour, CORE_ROWS, End, Overlay, Route};
@@ -84,7 +85,7 @@ impl Grid {
                     let is_faulty = faulty == Some(tile);
                     kernels.push(match overlay.behaviour {
                         Behaviour::Int8 => Box::new(Int8::new(overlay, is_faulty)),
-                        Behaviour::Int4 => return Err("not modelled".into()),
+                        Behaviour::Int4 => Box::new(Int4::new(overlay, is_faulty)),
                     });
                     grid.events.push(Event::Core(tile));
                 }
