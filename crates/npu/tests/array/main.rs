@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod faults;
 mod int4;
 mod int8;
 mod support;

@@ -54,23 +54,43 @@ enum Event {
     Core(Tile),
 }
 
+/// How urgent events can be. One happens only if none that is more urgent can.
+///
+/// What waits for nothing can happen late on silicon, and how late does not follow from the
+/// stream. Two events that only luck keeps in their order change it where the second is more
+/// urgent.
+const URGENCIES: usize = 4;
+/// Every how many sweeps events get another urgency, on average.
+const RECONSIDERED: usize = 64;
+
 /// The tiles of a partition as an overlay configures them.
 pub(super) struct Grid {
     columns: Vec<Column>,
     routes: Vec<Route>,
     events: Vec<Event>,
+    /// Indices of events, the most urgent ones first.
+    urgencies: [Vec<usize>; URGENCIES],
+    /// The channel whose words wait for everything else.
+    delayed: Option<(Tile, u8)>,
     words: Vec<u32>,
     words_left: u64,
     sweeps_left: u64,
 }
 
 impl Grid {
-    /// Configures all tiles. The program of `faulty` makes a mistake.
-    pub(super) fn new(overlay: &Overlay, faulty: Option<Tile>) -> Result<Self, Problem> {
+    /// Configures all tiles. The program of the core `faulty` makes a mistake; words from `delayed`
+    /// wait for everything else.
+    pub(super) fn new(
+        overlay: &Overlay,
+        faulty: Option<Tile>,
+        delayed: Option<(Tile, u8)>,
+    ) -> Result<Self, Problem> {
         let mut grid = Self {
             columns: Vec::new(),
             routes: overlay.routes.clone(),
             events: (0..overlay.routes.len()).map(Event::Route).collect(),
+            urgencies: Default::default(),
+            delayed,
             words: Vec::new(),
             words_left: 0,
             sweeps_left: 0,
@@ -108,9 +128,27 @@ impl Grid {
         Ok(grid)
     }
 
-    /// Says that a command begins, and how much it may do.
-    pub(super) fn begin(&mut self) {
+    /// Says that a command begins.
+    pub(super) fn begin(&mut self, chance: &mut Chance) {
         (self.words_left, self.sweeps_left) = (WORDS_MAX, SWEEPS_MAX);
+        self.reconsider(chance);
+    }
+
+    /// Gives every event an urgency.
+    fn reconsider(&mut self, chance: &mut Chance) {
+        self.urgencies.iter_mut().for_each(Vec::clear);
+        for (at, event) in self.events.iter().enumerate() {
+            let sender = match event {
+                Event::Route(index) => Some(self.routes[*index].from),
+                Event::Channel(..) | Event::Core(_) => None,
+            };
+            let urgency = match self.delayed {
+                None => chance.below(URGENCIES),
+                delayed if sender == delayed => URGENCIES - 1,
+                Some(_) => 0,
+            };
+            self.urgencies[urgency].push(at);
+        }
     }
 
     /// Returns a tile.
@@ -127,8 +165,7 @@ impl Grid {
         node.ok_or_else(|| format!("{tile} is outside of the partition").into())
     }
 
-    /// Lets each thing that can happen next happen once, in an order of chance. Returns whether
-    /// something did.
+    /// Lets the most urgent events happen that can, each once. Returns whether one did.
     pub(super) fn sweep(
         &mut self,
         memory: &mut dyn DeviceMemory,
@@ -136,21 +173,26 @@ impl Grid {
     ) -> Result<bool, Problem> {
         let left = self.sweeps_left.checked_sub(1);
         self.sweeps_left = left.ok_or("the command does not come to an end")?;
-        let count = self.events.len();
-        let (first, is_back) = (chance.below(count), chance.below(2) == 1);
+        if chance.below(RECONSIDERED) == 0 {
+            self.reconsider(chance);
+        }
         let longest = 256 << (4 * chance.below(3));
         let mut progress = false;
-        for at in 0..count {
-            let at = if is_back { count - 1 - at } else { at };
-            match self.events[(first + at) % count] {
-                Event::Channel(tile, channel) => {
-                    self.node(tile)?.offer(channel, &mut progress)?;
+        for urgency in 0..URGENCIES {
+            for at in 0..self.urgencies[urgency].len() {
+                match self.events[self.urgencies[urgency][at]] {
+                    Event::Channel(tile, channel) => {
+                        self.node(tile)?.offer(channel, &mut progress)?;
+                    }
+                    Event::Route(index) => progress |= self.carry(index, longest, memory)?,
+                    Event::Core(tile) => progress |= self.step(tile)?,
                 }
-                Event::Route(index) => progress |= self.carry(index, longest, memory)?,
-                Event::Core(tile) => progress |= self.step(tile)?,
+            }
+            if progress {
+                return Ok(true);
             }
         }
-        Ok(progress)
+        Ok(false)
     }
 
     fn step(&mut self, tile: Tile) -> Result<bool, Problem> {

@@ -12,7 +12,7 @@ use crate::hash::sha256;
 use crate::registers::{
     CONTROL_RESET, Register, SHIM_CONTROL_VALUE, STATUS_IDLE_MASK, Task as QueueTask, register,
 };
-use crate::tile::{Address, ROWS, TileKind};
+use crate::tile::{Address, ROWS, Tile, TileKind};
 use crate::txn::{Action, GENERATION, Header, Stream};
 
 /// The PDIs that AMD published, by SHA-256: those in `gemm_4x4_a8w8acc32.xclbin` and
@@ -53,18 +53,19 @@ impl Behaviour {
 pub struct Tiles {
     known: BTreeMap<String, Overlay>,
     chance: Chance,
-    faulty: Option<crate::tile::Tile>,
+    faulty: Option<Tile>,
+    delayed: Option<(Tile, u8)>,
     loaded: Option<(String, Grid)>,
     problem: Option<String>,
 }
 
 impl fmt::Debug for Tiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { known, faulty, problem, .. } = self;
+        let Self { known, faulty, delayed, problem, .. } = self;
         let known = known.keys().collect::<Vec<_>>();
         let mut fields = f.debug_struct("Tiles");
-        fields.field("known", &known).field("faulty", faulty).field("problem", problem);
-        fields.finish_non_exhaustive()
+        fields.field("known", &known).field("faulty", faulty).field("delayed", delayed);
+        fields.field("problem", problem).finish_non_exhaustive()
     }
 }
 
@@ -79,6 +80,7 @@ impl Tiles {
             known: published.into_iter().chain(stand_ins).collect(),
             chance: Chance::new(seed),
             faulty: None,
+            delayed: None,
             loaded: None,
             problem: None,
         }
@@ -93,8 +95,16 @@ impl Tiles {
 
     /// Makes a core err: a bit of the first element of each block that it sends is another.
     #[must_use]
-    pub fn with_faulty(mut self, core: crate::tile::Tile) -> Self {
+    pub fn with_faulty(mut self, core: Tile) -> Self {
         self.faulty = Some(core);
+        self
+    }
+
+    /// Lets the words that a channel of a tile sends wait until nothing else can happen. This
+    /// brings out what is right only because that stream is quick.
+    #[must_use]
+    pub fn with_delayed(mut self, tile: Tile, channel: u8) -> Self {
+        self.delayed = Some((tile, channel));
         self
     }
 
@@ -116,7 +126,7 @@ impl Tiles {
         if stream.header != expected || (GENERATION, ROWS) != (expected.generation, expected.rows) {
             return Err("the stream is for another array".into());
         }
-        grid.begin();
+        grid.begin(&mut self.chance);
         let mut run = Run { grid, chance: &mut self.chance, memory, arguments: &task.arguments };
         for (index, operation) in stream.operations.iter().enumerate() {
             run.apply(&operation.action).map_err(|problem| match problem {
@@ -140,7 +150,7 @@ impl Array for Tiles {
             let columns = overlay.columns;
             let mut grid = match loaded {
                 Some((_, grid)) => grid,
-                None => Grid::new(overlay, self.faulty)?,
+                None => Grid::new(overlay, self.faulty, self.delayed)?,
             };
             self.carry_out(&mut grid, columns, task, memory)?;
             Ok(grid)
