@@ -226,35 +226,53 @@ pub fn result(bytes: &[u8]) -> Vec<f32> {
     words.map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
 }
 
-/// Returns the product in f64 of A in bf16, (m, k), and the weights that the kernel multiplies
-/// with; and for each element of C the sum of its terms' amounts, which errors are compared with.
+/// A product in f64, and how far one in f32 may be from it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Product {
+    /// C, (m, n), row by row.
+    pub values: Vec<f64>,
+    /// The error that is granted to each element.
+    ///
+    /// Each of `k` additions in f32 errs by up to half a unit of a sum, which is no larger than the
+    /// amounts of all terms together. These are no more than the length of A's row times that of
+    /// W's column. Errors have both signs, so that they grow with the root of `k`; sums are smaller
+    /// than all amounts, because terms have both signs too. A quarter of that is granted.
+    pub tolerances: Vec<f64>,
+}
+
+/// Returns the product of A in bf16, (m, k), and the weights that the kernel multiplies with.
 ///
 /// # Panics
 ///
-/// Panics if A has not rows of `k` elements.
+/// Panics if A has not rows of `k` elements, or a count does not fit the shape of the weights.
 #[must_use]
-pub fn product(activations: &[u16], weights: &Weights) -> (Vec<f64>, Vec<f64>) {
+pub fn product(activations: &[u16], weights: &Weights) -> Product {
     weights.check();
     let Weights { k, n, .. } = *weights;
     assert!(activations.len().is_multiple_of(k), "rows of {k} elements");
+    let activations: Vec<f64> = activations.iter().map(|it| f64::from(to_f32(*it))).collect();
     let bias: Vec<f64> = weights.bias.iter().map(|bias| f64::from(to_f32(*bias))).collect();
-    let rows = activations.len() / k;
-    let mut sums = bias.repeat(rows);
-    let mut amounts: Vec<f64> = sums.iter().map(|sum| sum.abs()).collect();
+    let mut values = bias.repeat(activations.len() / k);
+    let mut squares: Vec<f64> = bias.iter().map(|bias| bias * bias).collect();
     let mut row = vec![0.0; n];
     for inner in 0..k {
-        row.iter_mut().enumerate().for_each(|(at, to)| *to = f64::from(weights.at(inner, at)));
-        for index in 0..rows {
-            let value = f64::from(to_f32(activations[index * k + inner]));
-            let place = index * n..(index + 1) * n;
-            let both = sums[place.clone()].iter_mut().zip(&mut amounts[place]);
-            for ((sum, amount), weight) in both.zip(&row) {
-                *sum += value * weight;
-                *amount += (value * weight).abs();
-            }
+        for (at, (weight, square)) in row.iter_mut().zip(&mut squares).enumerate() {
+            *weight = f64::from(weights.at(inner, at));
+            *square += *weight * *weight;
+        }
+        for (sums, of) in values.chunks_exact_mut(n).zip(activations.chunks_exact(k)) {
+            let value = of[inner];
+            sums.iter_mut().zip(&row).for_each(|(sum, weight)| *sum += value * weight);
         }
     }
-    (sums, amounts)
+    let unit = (k as f64).sqrt() / 4.0 * 2.0_f64.powi(-24);
+    let tolerances = activations.chunks_exact(k).flat_map(|row| {
+        // The bias counts as a weight of the element 1.
+        let length = row.iter().fold(1.0, |sum, value| sum + value * value).sqrt();
+        squares.iter().map(move |square| unit * length * square.sqrt())
+    });
+    let tolerances = tolerances.collect();
+    Product { values, tolerances }
 }
 
 #[cfg(test)]
@@ -351,10 +369,13 @@ mod tests {
         weights.scales.fill(to_bf16(0.5));
         weights.bias.fill(to_bf16(-2.0));
         let activations = [to_bf16(1.0), to_bf16(-3.0)].repeat(16);
-        let (sums, amounts) = product(&activations, &weights);
+        let found = product(&activations, &weights);
         let term = |row: usize| f64::from(weights.at(row, 9)) * [1.0, -3.0][row % 2];
-        assert_eq!(sums[9], (0..32).map(term).sum::<f64>() - 2.0);
-        assert_eq!(amounts[9], (0..32).map(|row| term(row).abs()).sum::<f64>() + 2.0);
+        assert_eq!(found.values[9], (0..32).map(term).sum::<f64>() - 2.0);
+        // A's length is the root of 16 * (1 + 9) and the bias's 1.
+        let square = (0..32).map(|row| f64::from(weights.at(row, 9)).powi(2)).sum::<f64>() + 4.0;
+        let expected = (32.0 * 161.0 * square).sqrt() / 4.0 * 2.0_f64.powi(-24);
+        assert!((found.tolerances[9] / expected - 1.0).abs() < 1e-9);
         assert_eq!(result(&1.5_f32.to_le_bytes()), [1.5]);
     }
 }

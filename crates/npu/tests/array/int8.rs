@@ -2,7 +2,7 @@
 
 use trine_npu::generate::Kernel;
 use trine_npu::layout;
-use trine_npu::sys::model::{Behaviour, Tiles, Trap};
+use trine_npu::sys::model::{Behaviour, Overlay, Tiles, Trap};
 use trine_npu::tile::Tile;
 
 use crate::support::{Memory, Numbers, run, stream};
@@ -90,6 +90,19 @@ fn commands_follow_one_another_in_any_order_of_events() {
             assert_eq!(outcome, Ok(()), "{kernel}: {:?}", tiles.problem());
             assert!(case.is_right(&memory), "{kernel}, seed {seed}");
         }
+    }
+}
+
+#[test]
+fn whichever_stream_of_the_array_lags_the_product_is_exact() {
+    let case = Case::new(2048, 2048, 1, 8);
+    let kernel = Kernel::Int8 { m: 1, k: 2048, n: 2048 };
+    for route in Overlay::int8().routes {
+        let mut memory = case.memory(1);
+        let mut tiles = Tiles::new(8).with_delayed(route.from.0, route.from.1);
+        let outcome = run(&mut tiles, Behaviour::Int8, &stream(kernel), &mut memory);
+        assert_eq!(outcome, Ok(()), "{route:?}: {:?}", tiles.problem());
+        assert!(case.is_right(&memory), "{route:?}");
     }
 }
 

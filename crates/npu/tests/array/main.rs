@@ -5,4 +5,5 @@
 mod faults;
 mod int4;
 mod int8;
+mod published;
 mod support;
