@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use trine_npu::sys::model::{Fault, Machine, ModelSys, Products};
+use trine_npu::sys::model::{Fault, Machine, ModelSys, Tiles};
 use trine_npu::sys::{Errno, File, Pointed, Sys, abi};
+use trine_npu::tile::Tile;
 use trine_npu::uapi;
 
 /// Folders and files that the model shows instead of the machine's.
@@ -36,7 +37,8 @@ pub(crate) type Memory = dyn Fn(u64, u64, &mut dyn FnMut(&mut [u8]));
 type Change = fn(&mut Machine);
 
 /// What can go wrong with the machine, by name. `hang` lets the second command hang, and `wrong`
-/// makes every product wrong in one element; `silicon` hides that the driver is a model.
+/// lets a core err in one element of each block that it makes; `silicon` hides that the driver is a
+/// model.
 const FAULTS: [(&str, Change); 11] = [
     ("hang", |_| {}),
     ("wrong", |_| {}),
@@ -50,6 +52,11 @@ const FAULTS: [(&str, Change); 11] = [
     ("silicon", |machine| machine.description = "a driver"),
     ("absent", |machine| machine.is_there = false),
 ];
+
+/// What the order of events in the array follows from.
+const SEED: u64 = 1;
+/// The core that errs.
+const WRONG: Tile = Tile::new(3, 2);
 
 /// The model with what the process has open.
 pub(crate) struct Model {
@@ -101,8 +108,10 @@ impl Model {
         if let Err(error) = write(&machine, &folder) {
             fail(&format!("TRINE_NPU_MODEL: {}: {error}", folder.display()));
         }
+        let tiles = Tiles::new(SEED);
         let is_wrong = faults.contains(&"wrong");
-        let sys = ModelSys::new(machine, Box::new(Products { is_wrong }));
+        let tiles = if is_wrong { tiles.with_faulty(WRONG) } else { tiles };
+        let sys = ModelSys::new(machine, Box::new(tiles));
         if faults.contains(&"hang") {
             sys.inject([Fault::Works, Fault::Hangs]);
         }

@@ -220,6 +220,51 @@ impl MemoryDescriptor {
         Self { words, base, dimensions: [Dimension::UNUSED; 4], next: None, locks: Locks::UNUSED }
     }
 
+    /// Reads a descriptor.
+    ///
+    /// # Errors
+    ///
+    /// Returns the name of the first field that is set and that [`Self::encode`] does not write, or
+    /// says that the descriptor is not valid.
+    pub fn decode(words: [u32; DESCRIPTOR_WORDS]) -> Result<Self, &'static str> {
+        let [w0, w1, w2, w3, w4, w5, w6, w7] = words;
+        let uses_next = field(w1, 19, 1) == 1;
+        let fields = [
+            (field(w0, 17, 15), "a packet header"),
+            (field(w1, 26, 6), "padding"),
+            (if uses_next { 0 } else { field(w1, 20, 6) }, "a next descriptor that is off"),
+            (field(w2, 31, 1), "suppression of the last word's mark"),
+            (field(w2, 27, 4) | field(w3, 27, 5) | field(w4, 27, 4), "padding"),
+            (field(w4, 31, 1), "compression"),
+            (field(w5, 17, 15), "padding"),
+            (w6, "an iteration"),
+            (field(!w7, 31, 1), "no mark that it is valid"),
+        ];
+        if let Some((_, name)) = fields.iter().find(|(value, _)| *value != 0) {
+            return Err(name);
+        }
+        let dimension =
+            |word: u32| Dimension { step: field(word, 0, 17) + 1, wrap: field(word, 17, 10) };
+        Ok(Self {
+            words: field(w0, 0, 17),
+            base: field(w1, 0, 19),
+            dimensions: [
+                dimension(w2),
+                dimension(w3),
+                dimension(w4),
+                Dimension { step: field(w5, 0, 17) + 1, wrap: 0 },
+            ],
+            next: uses_next.then_some(field(w1, 20, 6) as u8),
+            locks: Locks {
+                acquires: field(w7, 15, 1) == 1,
+                acquire_lock: field(w7, 0, 8) as u8,
+                acquire_value: signed_7(field(w7, 8, 7)),
+                release_lock: field(w7, 16, 8) as u8,
+                release_value: signed_7(field(w7, 24, 7)),
+            },
+        })
+    }
+
     /// Returns the words of a valid descriptor without packet, padding or iteration.
     #[must_use]
     pub fn encode(&self) -> [u32; DESCRIPTOR_WORDS] {
@@ -325,5 +370,17 @@ mod tests {
         };
         let words = [0x4000, 0x004a_0200, 0x0080_0000, 0x0040_01ff, 0x3f, 0, 0, 0x8244_fe43];
         assert_eq!(descriptor.encode(), words);
+        assert_eq!(MemoryDescriptor::decode(words), Ok(descriptor));
+    }
+
+    #[test]
+    fn each_bit_of_a_memory_descriptor_is_seen() {
+        let plain = MemoryDescriptor::linear(64, OWN_MEMORY);
+        let words = plain.encode();
+        for bit in 0..256 {
+            let mut changed = words;
+            changed[bit / 32] ^= 1 << (bit % 32);
+            assert_ne!(MemoryDescriptor::decode(changed), Ok(plain), "bit {bit}");
+        }
     }
 }

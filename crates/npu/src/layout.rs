@@ -6,6 +6,10 @@
 //!
 //! Source: the host's side of AMD's kernel, `wgt_matrix.h`, `super_instr.h` and `ml_params.h` in
 //! `amd/RyzenAI-SW` at 2a3c4afe (MIT).
+//!
+//! [`int4`] has the same for the kernel `a16fw4acc32f`.
+
+pub mod int4;
 
 /// Bytes of the parameters.
 pub const PARAMETER_BYTES: usize = 200;

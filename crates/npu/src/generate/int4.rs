@@ -12,15 +12,16 @@ use super::builder::{
     Builder, COLUMNS, WORKING_COLUMNS, exchange, from_memory, take_and_give, to_memory,
 };
 use crate::descriptor::{Dimension, MemoryDescriptor, OWN_MEMORY, ShimDescriptor};
+use crate::layout::int4 as matrices;
 use crate::registers::Channel;
 use crate::tile::Tile;
 use crate::txn::Stream;
 
 /// Rows of a pass, unless there is only one.
-pub(super) const ROWS: u32 = 8;
+pub(super) const ROWS: u32 = matrices::ROWS as u32;
 
 /// Columns of a sub-volume.
-const SUBVOLUME_COLUMNS: u32 = 128;
+const SUBVOLUME_COLUMNS: u32 = matrices::SUBVOLUME_COLUMNS as u32;
 /// Columns of C that a column of the array makes in a pass: one sub-volume for each core.
 const PASS_COLUMNS: u32 = 4 * SUBVOLUME_COLUMNS;
 /// Words that a core takes as a sub-volume of W.
@@ -36,22 +37,14 @@ const OPEN: u8 = 0;
 /// How many times the iteration of C's descriptor moves before it starts again.
 const ITERATION_WRAP: u32 = 64;
 
-/// Bytes of a sub-volume: zero points, scales and weights, rounded up to 64.
-fn subvolume_bytes(group: u32) -> u64 {
-    let elements = u64::from(group) * u64::from(SUBVOLUME_COLUMNS);
-    let group = u64::from(group);
-    (elements / (2 * group) + 2 * elements / group + elements / 2).next_multiple_of(64)
-}
-
-/// Bytes of W: a row of sub-volumes for the bias before the others.
+/// Bytes of W.
 pub(super) fn weight_bytes(k: u32, n: u32, group: u32) -> u64 {
-    let count = u64::from(k / group + 1) * u64::from(n / SUBVOLUME_COLUMNS);
-    count * subvolume_bytes(group)
+    matrices::weight_bytes(k as usize, n as usize, group as usize) as u64
 }
 
-/// Bytes of the kernel's parameters, after A: a piece of A of this shape.
+/// Bytes of the kernel's parameters, after A.
 pub(super) fn parameter_bytes(m: u32, group: u32) -> u64 {
-    u64::from(m.min(ROWS)) * u64::from(group) * 2
+    matrices::parameter_bytes(m as usize, group as usize) as u64
 }
 
 /// The shape and what follows from it.
@@ -121,7 +114,7 @@ pub(super) fn stream(m: u32, k: u32, n: u32, group: u32) -> Stream {
         group,
         rows,
         passes: n / (u32::from(WORKING_COLUMNS) * PASS_COLUMNS),
-        subvolume: (subvolume_bytes(group) / 4) as u32,
+        subvolume: (matrices::subvolume_bytes(group as usize) / 4) as u32,
         piece: rows * group / 2,
         steps: k / group + 1,
         activations,

@@ -11,8 +11,7 @@
 //! | `files.rs` | what `/sys`, `/proc` and `/dev` show of it |
 //! | `memory.rs` | memory as process and device see it |
 //! | `objects.rs` | buffers, contexts, commands of a file |
-//! | `array.rs` | what the array does with a command |
-//! | `products.rs` | the same for products of whole numbers, in the published layout |
+//! | `array.rs` | what the array does with a command, operation by operation |
 //! | `container.rs` | an xclbin for it |
 //! | `device.rs` | commands over time |
 //! | `chain.rs` | packets, and lists of them |
@@ -29,19 +28,19 @@ mod files;
 mod machine;
 mod memory;
 mod objects;
-mod products;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub use self::array::{Array, Core, Cores, DeviceMemory, Task, Trap};
+pub use self::array::{
+    Array, Behaviour, Buffers, Core, Cores, DeviceMemory, End, Overlay, Route, Task, Tiles, Trap,
+};
 pub use self::container::{xclbin, xclbin_of};
 pub use self::machine::{AddressMode, Fault, Machine};
 pub use self::objects::Held;
 use self::objects::{Client, Export, Mapping, State};
-pub use self::products::Products;
 use super::{Errno, File, Pointed, Process, Sys, abi};
 use crate::uapi;
 

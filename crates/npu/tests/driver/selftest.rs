@@ -9,16 +9,16 @@ use trine_npu::pack::{MANIFEST, Manifest, Pack};
 use trine_npu::published;
 use trine_npu::selftest::{self, Ending, Outcome, Plan, REPEATS, Results};
 use trine_npu::sys::Sys;
-use trine_npu::sys::model::{Fault, Held, Machine, ModelSys, Products, xclbin};
-
-use crate::support::PDI;
+use trine_npu::sys::model::{Behaviour, Fault, Held, Machine, ModelSys, Tiles, xclbin};
+use trine_npu::tile::Tile;
 
 /// Kernels with small products.
 const KERNELS: [Kernel; 2] =
     [Kernel::Int8 { m: 8, k: 2048, n: 2048 }, Kernel::Int8 { m: 1, k: 2048, n: 2048 }];
 
 fn write(folder: &Path, kernels: &[Kernel]) -> Pack {
-    for (name, bytes) in published::stand_in("a.xclbin", &xclbin(PDI), kernels).unwrap() {
+    let xclbin = xclbin(Behaviour::Int8.stand_in());
+    for (name, bytes) in published::stand_in("a.xclbin", &xclbin, kernels).unwrap() {
         std::fs::write(folder.join(name), bytes).unwrap();
     }
     Pack::open(folder).unwrap()
@@ -42,7 +42,9 @@ fn run(sys: &ModelSys, plan: &Plan) -> Results {
 }
 
 fn model(machine: Machine, is_wrong: bool) -> ModelSys {
-    ModelSys::new(machine, Box::new(Products { is_wrong }))
+    let tiles = Tiles::new(7);
+    let tiles = if is_wrong { tiles.with_faulty(Tile::new(3, 2)) } else { tiles };
+    ModelSys::new(machine, Box::new(tiles))
 }
 
 #[test]
@@ -71,9 +73,10 @@ fn wrong_elements_are_counted_and_the_others_still_run() {
     let results = run(&sys, &plan(&KERNELS));
     assert!(!results.are_right() && results.stopped.is_none());
     for outcome in &results.outcomes {
-        assert_eq!((outcome.ending, outcome.wrong), (Ending::Wrong, REPEATS));
-        let (_, column, found, expected) = outcome.examples[0];
-        assert_eq!((column, found ^ expected), (2047, 1));
+        // One of each of the 8 blocks that the last column of cores makes.
+        assert_eq!((outcome.ending, outcome.wrong), (Ending::Wrong, 8 * REPEATS));
+        let (row, column, found, expected) = outcome.examples[0];
+        assert_eq!((row, column, found ^ expected), (0, 1536, 1));
     }
 }
 
@@ -138,6 +141,6 @@ fn kernels_without_an_exact_product_are_left_out() {
 
 #[test]
 fn an_unknown_xclbin_makes_no_pack() {
-    let error = published::make(&xclbin(PDI)).unwrap_err();
+    let error = published::make(&xclbin(Behaviour::Int8.stand_in())).unwrap_err();
     assert!(error.contains("none of gemm_4x4_a8w8acc32.xclbin"), "{error}");
 }

@@ -23,11 +23,10 @@ use trine_npu::pack::Pack;
 use trine_npu::partner::{BLOCK, NpuPartner, Share};
 use trine_npu::published;
 use trine_npu::sys::Sys;
-use trine_npu::sys::model::{Fault, Held, Machine, ModelSys, Products, xclbin};
+use trine_npu::sys::model::{Behaviour, Fault, Held, Machine, ModelSys, Tiles, xclbin};
+use trine_npu::tile::Tile;
 use trine_weights::{DType, Tensor, blocks};
 
-/// What stands for the cores' program.
-const PDI: &[u8] = b"a program that no core runs";
 const KERNELS: [Kernel; 2] =
     [Kernel::Int8 { m: 8, k: 2048, n: 2048 }, Kernel::Int8 { m: 64, k: 2048, n: 2048 }];
 /// The largest difference of a value from the definition of the NPU's arithmetic, relative to the
@@ -40,14 +39,22 @@ const DIVERGENCE: f64 = 1e-3;
 
 fn pack(kernels: &[Kernel]) -> Pack {
     let folder = tempfile::tempdir().unwrap();
-    for (name, bytes) in published::stand_in("a.xclbin", &xclbin(PDI), kernels).unwrap() {
+    for (name, bytes) in
+        published::stand_in("a.xclbin", &xclbin(Behaviour::Int8.stand_in()), kernels).unwrap()
+    {
         std::fs::write(folder.path().join(name), bytes).unwrap();
     }
     Pack::open(folder.path()).unwrap()
 }
 
 fn sys(is_wrong: bool) -> ModelSys {
-    ModelSys::new(Machine::default(), Box::new(Products { is_wrong }))
+    machine(Machine::default(), is_wrong)
+}
+
+fn machine(machine: Machine, is_wrong: bool) -> ModelSys {
+    let tiles = Tiles::new(7);
+    let tiles = if is_wrong { tiles.with_faulty(Tile::new(3, 2)) } else { tiles };
+    ModelSys::new(machine, Box::new(tiles))
 }
 
 fn open<S: Sys + 'static>(sys: S, share: Share) -> Arc<NpuPartner> {
@@ -147,7 +154,7 @@ fn an_npu_that_is_wrong_or_missing_is_no_partner() {
     };
     assert!(open(sys(true), &KERNELS).contains("is wrong"));
     let nothing = Machine { is_there: false, ..Machine::default() };
-    let nothing = ModelSys::new(nothing, Box::new(Products { is_wrong: false }));
+    let nothing = machine(nothing, false);
     assert!(!open(nothing, &KERNELS).is_empty());
     let few = [Kernel::Int8 { m: 8, k: 2048, n: 2048 }];
     assert!(open(sys(false), &few).contains("no stream of a8w8acc32 for 64 rows"));

@@ -1,4 +1,27 @@
 //! What the array of a model does with a command.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `array/tiles.rs` | [`Tiles`], which carries out a stream's operations |
+//! | `array/grid.rs` | all tiles and the streams between them |
+//! | `array/overlay.rs` | [`Overlay`]: what the PDI of a kernel configures |
+//! | `array/node.rs` | a tile with DMA: descriptors and memory |
+//! | `array/engine.rs` | channels, queues and locks of a tile |
+//! | `array/walk.rs` | the words of a descriptor |
+//! | `array/core.rs` | a core, and what a program is |
+//! | `array/int8.rs`, `array/int4.rs` | what the programs `a8w8acc32` and `a16fw4acc32f` do |
+//!
+//! [`Cores`] is no model of an array, and stands in for one where buffers and commands are tested.
+
+mod core;
+mod engine;
+mod grid;
+mod int4;
+mod int8;
+mod node;
+mod overlay;
+mod tiles;
+mod walk;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,6 +30,9 @@ use crate::contract::{Access, Contract};
 use crate::hash::sha256;
 use crate::txn::Stream;
 use crate::verify::Verifier;
+
+pub use self::overlay::{Behaviour, Buffers, End, Overlay, Route};
+pub use self::tiles::Tiles;
 
 /// A command as the firmware passes it on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,10 +88,11 @@ pub trait Array: Send {
 /// of the contract.
 pub type Core = dyn Fn(&[Vec<u8>]) -> Vec<u8> + Send;
 
-/// An array whose cores are given as functions, by the hash of their program.
+/// What stands in for an array in tests of the driver: functions of whole buffers, by the hash of a
+/// program.
 ///
-/// The stream is run on the model of the shim DMA. Because that shows which words it moves, and
-/// only streams that move all are run, buffers are moved as wholes, through the device's memory.
+/// Buffers are moved as wholes, so that a function can do what no kernel does, such as write past
+/// its result. Only streams that are proven to move all are run. Products are tested on [`Tiles`].
 #[derive(Default)]
 pub struct Cores {
     known: BTreeMap<String, (Verifier, Box<Core>)>,
