@@ -244,7 +244,7 @@ class Server:
 
     def end(self) -> None:
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
+            self.process.send_signal(signal.SIGTERM)
             self.process.wait(30)
 
     def kill(self) -> None:

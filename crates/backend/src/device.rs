@@ -42,6 +42,12 @@ pub trait Device {
         options: &ProgramOptions,
     ) -> Result<Box<dyn Program>, BackendError>;
 
+    /// Returns a Plan as a Program of this device has it: with what its
+    /// [`Partner`](crate::Partner) takes lent, if it has one.
+    fn adapt(&self, plan: Plan) -> Plan {
+        plan
+    }
+
     /// Returns the device's present memory. Unless a device overrides this, it is the processor's
     /// memory, with an unknown amount free.
     fn memory(&self) -> DeviceMemory {

@@ -3,7 +3,7 @@
 //! [`Device`] and [`Program`] are all that the engine knows of hardware. [`mod@reference`] holds
 //! the definition of every operation in scalar code and a device made of these, against which the
 //! others are tested. [`DeviceGroup`] is several devices that share a model, and [`placement`]
-//! decides what each of them runs.
+//! decides what each of them runs. A [`Partner`] takes a part of the products of one.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,9 @@ mod device_memory;
 mod error;
 mod gather;
 pub mod host;
+mod lent;
 mod pages;
+mod partner;
 mod parts;
 pub mod placement;
 mod program;
@@ -24,6 +26,8 @@ pub use device::{Device, LayerChoice, Members};
 pub use device_memory::{DeviceMemory, MemoryKind};
 pub use error::BackendError;
 pub use gather::{gather, table_row};
+pub use lent::{Lent, delegated};
 pub use pages::{KvPage, KvPart, PageLayout, Pages};
+pub use partner::{Loan, Partner, Tally};
 pub use placement::{Demand, DeviceGroup, Placement};
 pub use program::{Facts, Flights, InFlight, Memory, Program, Results, Share, TOP, TopLogit};

@@ -1,6 +1,11 @@
 //! The CPU as a device.
 
-use trine_backend::{BackendError, Device, DeviceMemory, Memory, Program, ProgramOptions, host};
+use std::sync::Arc;
+
+use trine_backend::{
+    BackendError, Device, DeviceMemory, Memory, Partner, Program, ProgramOptions, delegated, host,
+};
+use trine_model::lend::lend;
 use trine_model::{Model, Plan};
 
 use crate::isa::Isa;
@@ -8,10 +13,11 @@ use crate::pool::Pool;
 use crate::program::{CpuProgram, forecast};
 
 /// The processor: an instruction set and a number of threads.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct CpuDevice {
     isa: Isa,
     threads: usize,
+    partner: Option<Arc<dyn Partner>>,
 }
 
 impl CpuDevice {
@@ -33,7 +39,13 @@ impl CpuDevice {
             let what = format!("--threads {threads} is not from 1 to {}", crate::pool::MAX_THREADS);
             return Err(unsupported(what));
         }
-        Ok(Self { isa, threads })
+        Ok(Self { isa, threads, partner: None })
+    }
+
+    /// Lends a part of the products of bulk rows to a partner.
+    #[must_use]
+    pub fn with_partner(self, partner: Arc<dyn Partner>) -> Self {
+        Self { partner: Some(partner), ..self }
     }
 
     /// The instruction set in use.
@@ -72,7 +84,11 @@ fn threads_per_core() -> Option<usize> {
 impl Device for CpuDevice {
     fn name(&self) -> String {
         let plural = if self.threads == 1 { "" } else { "s" };
-        format!("cpu ({:?}, {} thread{plural})", self.isa, self.threads).to_lowercase()
+        let own = format!("cpu ({:?}, {} thread{plural})", self.isa, self.threads).to_lowercase();
+        match &self.partner {
+            Some(partner) => format!("{own}, with it {} for prompts", partner.name()),
+            None => own,
+        }
     }
 
     fn load_plan(
@@ -85,7 +101,16 @@ impl Device for CpuDevice {
             device: self.name(),
             what: error.to_string(),
         })?;
-        Ok(Box::new(CpuProgram::load(self.name(), self.isa, pool, model, plan, options)?))
+        let (plan, partner) = (self.adapt(plan), self.partner.as_ref());
+        let program = CpuProgram::load(self.name(), self.isa, pool, model, plan, options, partner)?;
+        Ok(Box::new(program))
+    }
+
+    fn adapt(&self, plan: Plan) -> Plan {
+        match &self.partner {
+            Some(partner) => lend(plan, &|weight| partner.kept(weight)),
+            None => plan,
+        }
     }
 
     fn memory(&self) -> DeviceMemory {
@@ -93,6 +118,12 @@ impl Device for CpuDevice {
     }
 
     fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {
-        forecast::memory(plan, options, self.isa, self.threads)
+        let plan = self.adapt(plan.clone());
+        let mut memory = forecast::memory(&plan, options, self.isa, self.threads);
+        if let Some(partner) = &self.partner {
+            let lent = delegated(&plan).into_iter().map(|id| partner.bytes(plan.weight(id)));
+            memory.weights = lent.fold(memory.weights, u64::saturating_add);
+        }
+        memory
     }
 }

@@ -143,6 +143,82 @@ impl Scratch {
     }
 }
 
+/// Rows of a [`PackedMatrix`] as a matrix of their own: rows and panels are counted from its first.
+#[derive(Debug, Clone)]
+pub struct MatrixSlice<'a> {
+    matrix: &'a PackedMatrix,
+    panels: Range<usize>,
+    rows: Range<usize>,
+}
+
+impl MatrixSlice<'_> {
+    /// The number of outputs per column.
+    pub fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The number of panels.
+    pub fn panels(&self) -> usize {
+        self.panels.len()
+    }
+
+    /// Rows per panel; the last panel may have fewer.
+    pub fn rows_per_panel(&self) -> usize {
+        self.matrix.rows_per_panel()
+    }
+
+    /// As [`PackedMatrix::needs_quantized_input`].
+    pub fn needs_quantized_input(&self) -> bool {
+        self.matrix.needs_quantized_input()
+    }
+
+    /// As [`PackedMatrix::rows_of`].
+    pub fn rows_of(&self, panels: Range<usize>) -> Range<usize> {
+        let first = self.panels.start;
+        let rows = self.matrix.rows_of(first + panels.start..first + panels.end);
+        rows.start - self.rows.start..rows.end.min(self.rows.end) - self.rows.start
+    }
+
+    /// As [`PackedMatrix::panels_of`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if the range cuts a panel.
+    pub fn panels_of(&self, rows: Range<usize>) -> Range<usize> {
+        let (first, start) = (self.panels.start, self.rows.start);
+        let panels = self.matrix.panels_of(start + rows.start..start + rows.end);
+        panels.start - first..panels.end - first
+    }
+
+    /// As [`PackedMatrix::matmul_window`].
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[allow(unsafe_code, reason = "hands checked sizes to the kernels")]
+    pub unsafe fn matmul_window(
+        &self,
+        input: MatmulInput<'_>,
+        panels: Range<usize>,
+        output: &SharedSlice<'_, f32>,
+        output_stride: usize,
+        first_row: usize,
+        scratch: &mut Scratch,
+    ) {
+        let first = self.panels.start;
+        let panels = first + panels.start..first + panels.end;
+        let first_row = self.rows.start + first_row;
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.matrix.matmul_window(input, panels, output, output_stride, first_row, scratch);
+        }
+    }
+}
+
 /// A weight matrix of `rows` x `columns`, arranged for one instruction set.
 #[derive(Debug)]
 pub struct PackedMatrix {
@@ -248,6 +324,15 @@ impl PackedMatrix {
         let panels = rows.start / height..rows.end.div_ceil(height);
         assert_eq!(self.rows_of(panels.clone()), rows, "a range of whole panels");
         panels
+    }
+
+    /// Returns some of the rows as a matrix of their own. They must begin at the border of a panel.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the range cuts a panel.
+    pub fn slice(&self, rows: Range<usize>) -> MatrixSlice<'_> {
+        MatrixSlice { matrix: self, panels: self.panels_of(rows.clone()), rows }
     }
 
     /// The bytes of the packed weights, all of which a product with one column reads.

@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use trine_backend::{
-    BackendError, Batch, Facts, Flights, InFlight, KvPage, Memory, PageLayout, Pages, Program,
-    ProgramOptions, Results, gather,
+    BackendError, Batch, Facts, Flights, InFlight, KvPage, Lent, Memory, PageLayout, Pages,
+    Partner, Program, ProgramOptions, Results, gather,
 };
-use trine_model::{Buffer, Model, Plan, Scratch, Source, WeightId, Width};
+use trine_model::{Buffer, Model, Plan, Scratch, Source, WeightId, WeightPlace, Width};
 
 use crate::attention::{AttentionError, AttentionScratch, KvCache, SequenceRows};
 use crate::isa::Isa;
@@ -78,8 +78,10 @@ impl CpuProgram {
         model: &Model,
         plan: Plan,
         options: &ProgramOptions,
+        partner: Option<&Arc<dyn Partner>>,
     ) -> Result<Self, BackendError> {
         let fail = Failures { device: &name };
+        let lent = Lent::load(partner, model, &plan)?;
         let weights = load_weights(&plan, model, isa, pool.threads(), &fail)?;
         let caches = make_caches(&plan, options).map_err(|error| fail.attention(error))?;
         let (attention, attention_of_step) =
@@ -119,6 +121,7 @@ impl CpuProgram {
             facts: Facts { pages: Some(layout), ..Facts::new(name, plan, *options) },
             scratch,
             weights,
+            lent,
             caches,
             attention_of_step,
             rotary_of_step,
@@ -186,6 +189,7 @@ impl CpuProgram {
             memory: self.memory.share(),
             quantized: self.quantized.share(),
             up: self.up.share(),
+            delegated: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             step_began: profiled.then(|| Mutex::new(Instant::now())),
         };
@@ -209,6 +213,7 @@ impl Program for CpuProgram {
                 Loaded::Matrix(matrix) => weights += matrix.bytes(),
                 Loaded::Vector(values) => weights += size_of_val(values.as_slice()),
                 Loaded::Table(tensor) => mapped += tensor.bytes().len(),
+                Loaded::Slice { .. } => {}
             }
         }
         let partials: usize = self.attention.iter().map(|kind| kind.partials.bytes()).sum();
@@ -317,7 +322,9 @@ fn load_weights(
 ) -> Result<Vec<Loaded>, BackendError> {
     let multiplied = multiplied(plan);
     let load = |(index, weight): (usize, &trine_model::Weight)| {
-        if multiplied.contains(&WeightId(index)) {
+        if let WeightPlace::Slice { of, first } = weight.place {
+            Ok(Loaded::Slice { of, rows: first..first + weight.rows })
+        } else if multiplied.contains(&WeightId(index)) {
             let packed = PackedMatrix::pack(&model.converted(weight)?, isa, threads);
             packed.map(Loaded::Matrix).map_err(|error| fail.pack(&error))
         } else if !weight.is_matrix() {

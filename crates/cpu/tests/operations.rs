@@ -19,6 +19,7 @@ use trine_backend::reference::ReferenceDevice;
 use trine_backend::{BLOCK, Device, DeviceGroup, LayerChoice, ProgramOptions};
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
+use trine_model::lend::lend;
 use trine_model::{KvType, Op, Rows, Step, WeightPlace, Width, gather};
 use trine_weights::DType;
 
@@ -33,7 +34,7 @@ const DTYPES: [DType; 7] =
     [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
 
 /// The number of operations.
-const OPERATIONS: usize = 20;
+const OPERATIONS: usize = 23;
 
 /// Numbers the operations, so that an operation that is added does not compile here until it is
 /// counted.
@@ -59,6 +60,9 @@ fn number(op: &Op) -> usize {
         Op::Rescale { .. } => 17,
         Op::Scale { .. } => 18,
         Op::Cutoff { .. } => 19,
+        Op::Delegate { .. } => 20,
+        Op::Collect { .. } => 21,
+        Op::Join { .. } => 22,
     }
 }
 
@@ -94,7 +98,10 @@ fn every_form_of_the_plan_agrees_with_the_reference() {
         };
         let base = model.base_plan();
         let expected = traffic(&ReferenceDevice::new(), &model, base.clone(), KvType::F32, seed);
-        for plan in forms(&base) {
+        // Without a partner a device computes itself what is lent, slice by slice.
+        let kept = random.below(4) * 32;
+        let lent = lend(model.plan(), &|_| kept);
+        for plan in forms(&base).into_iter().chain([lent]) {
             seen.extend(plan.steps.iter().map(|step| number(&step.op)));
             for isa in Isa::available() {
                 let device = CpuDevice::new(Some(1 + seed as usize % 3), Some(isa)).unwrap();

@@ -153,6 +153,8 @@ impl Plan {
             Op::Attend { heads, window, .. } => {
                 (0, attend_operations(*heads, *window, row_kind, workload))
             }
+            // Whoever computes it, the product counts where its results are collected.
+            Op::Delegate { .. } => (0, 0),
             op => {
                 let bytes = if rows == 0 { 0 } else { self.weight_bytes(op) };
                 (bytes, rows * self.operations_per_row(op))
@@ -198,7 +200,7 @@ impl Plan {
             2 * (self.weight(*id).rows * self.weight(*id).columns) as u64
         };
         match op {
-            Op::MatMul { products, .. } => {
+            Op::MatMul { products, .. } | Op::Collect { products, .. } => {
                 products.iter().map(|product| matrix(&product.weight)).sum()
             }
             Op::GatedMatMul { gate, up, .. } => matrix(gate) + matrix(up),

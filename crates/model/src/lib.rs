@@ -4,7 +4,8 @@
 //! forward pass as a list of steps over buffers, from which everything else derives: fusion
 //! ([`fusion`]), alternative ends ([`either`](mod@either)), leaving out unwanted rows ([`narrow`]),
 //! rows that the host gathers ([`gather`](mod@gather)), parts for several devices
-//! ([`cut`](mod@cut)), scratch memory ([`Scratch`]), cost ([`Cost`]), and a Program on each device.
+//! ([`cut`](mod@cut)), products that a partner takes a part of ([`lend`](mod@lend)), scratch memory
+//! ([`Scratch`]), cost ([`Cost`]), and a Program on each device.
 //!
 //! This crate knows no device, no thread and no clock.
 
@@ -27,6 +28,7 @@ pub mod gemma3;
 pub mod gemma3n;
 mod judge;
 mod layer;
+pub mod lend;
 pub mod listing;
 mod model;
 pub mod names;

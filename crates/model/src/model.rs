@@ -10,7 +10,7 @@ use trine_weights::{Checkpoint, DType, Metadata, Tensor, blocks, fallback, quant
 use crate::config::{Config, Family, GenerationDefaults};
 use crate::either::either;
 use crate::error::ModelError;
-use crate::plan::{Plan, Weight, WeightKind, WeightPlace};
+use crate::plan::{Plan, Weight, WeightId, WeightKind, WeightPlace};
 use crate::{config_gguf, config_hf, fusion, gemma3, gemma3n, names, narrow};
 
 /// A model: configuration and named tensors.
@@ -202,6 +202,24 @@ impl Model {
         let copy = quantize_tensor(stored, weight.dtype)?;
         stored.release_pages(0..stored.bytes().len());
         Ok(copy)
+    }
+
+    /// Does the same as [`Model::converted`] for any weight of a Plan, slices included.
+    ///
+    /// # Errors
+    /// As [`Model::converted`].
+    ///
+    /// # Panics
+    /// Panics if the Plan is another model's.
+    pub fn converted_part(&self, plan: &Plan, id: WeightId) -> Result<Tensor, ModelError> {
+        let weight = plan.weight(id);
+        match weight.place {
+            WeightPlace::Device | WeightPlace::File => self.converted(weight),
+            WeightPlace::Slice { of, first } => {
+                let whole = self.converted(plan.weight(of))?;
+                Ok(whole.slice_rows(&weight.name, first..first + weight.rows)?)
+            }
+        }
     }
 
     fn dtype(&self, name: &str) -> DType {

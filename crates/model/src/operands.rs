@@ -41,6 +41,9 @@ impl Op {
             Op::NormAdd { .. } => "norm_add",
             Op::NormAddNorm { .. } => "norm_add_norm",
             Op::PrepareQkv { .. } => "prepare_qkv",
+            Op::Delegate { .. } => "delegate",
+            Op::Collect { .. } => "collect",
+            Op::Join { .. } => "join",
         }
     }
 
@@ -114,7 +117,33 @@ impl Op {
                 see(Read(input));
                 see(Write(output));
             }
+            Op::Delegate { .. } | Op::Collect { .. } | Op::Join { .. } => self.lent_operands(see),
             fused => fused.fused_operands(see),
+        }
+    }
+
+    /// Does the same as [`Op::operands`] for an operation that a partner takes part in.
+    fn lent_operands(&mut self, see: &mut dyn FnMut(Operand<'_>)) {
+        use Operand::{Read, Weight, Write};
+        match self {
+            Op::Delegate { input, weights, loan } => {
+                see(Read(input));
+                weights.iter_mut().for_each(|weight| see(Weight(weight)));
+                see(Write(loan));
+            }
+            Op::Collect { input, loan, products } => {
+                see(Read(input));
+                see(Read(loan));
+                for product in products {
+                    see(Weight(&mut product.weight));
+                    see(Write(&mut product.output));
+                }
+            }
+            Op::Join { parts, output } => {
+                parts.iter_mut().for_each(|part| see(Read(part)));
+                see(Write(output));
+            }
+            other => unreachable!("{} is the device's own", other.name()),
         }
     }
 

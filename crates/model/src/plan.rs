@@ -60,6 +60,14 @@ pub enum WeightPlace {
     /// In the mapped file only, or where the model keeps a converted copy: the host reads single
     /// rows of it ([`Source::Table`]). No device packs or uploads it, and no operation reads it.
     File,
+    /// Where another weight of the Plan is: the rows of that one from `first` on
+    /// ([`lend`](mod@crate::lend)).
+    Slice {
+        /// The weight, which is no slice itself.
+        of: WeightId,
+        /// The first row.
+        first: usize,
+    },
 }
 
 /// A tensor of the model as the Plan uses it.
@@ -364,6 +372,33 @@ pub enum Op {
         /// Where keys and values go.
         cache: CacheId,
     },
+    /// Begins the products of the step's bulk rows with the matrices on the device's partner. The
+    /// results come with the [`Op::Collect`] that has the same loan. A device without a partner
+    /// does nothing here.
+    Delegate {
+        /// (tokens, in-features).
+        input: BufferId,
+        /// Matrices (out-features, in-features).
+        weights: Vec<WeightId>,
+        /// (tokens, 0): holds no values, and is written before it is read.
+        loan: BufferId,
+    },
+    /// [`Op::MatMul`], of which the partner has computed what was delegated.
+    Collect {
+        /// (tokens, in-features), as when it was delegated.
+        input: BufferId,
+        /// (tokens, 0).
+        loan: BufferId,
+        /// The matrices that were delegated, in the same order.
+        products: Vec<Product>,
+    },
+    /// Puts the columns of buffers side by side.
+    Join {
+        /// (rows, columns of the part) each.
+        parts: Vec<BufferId>,
+        /// (rows, columns of all parts).
+        output: BufferId,
+    },
 }
 
 /// One step of a Plan.
@@ -450,6 +485,14 @@ impl Plan {
     /// Returns the weight of an id.
     pub fn weight(&self, id: WeightId) -> &Weight {
         &self.weights[id.0]
+    }
+
+    /// Returns the weight that holds the rows of a weight: another one for a slice, else itself.
+    pub fn holder(&self, id: WeightId) -> WeightId {
+        match self.weight(id).place {
+            WeightPlace::Slice { of, .. } => of,
+            WeightPlace::Device | WeightPlace::File => id,
+        }
     }
 
     /// Returns the cache of an id.

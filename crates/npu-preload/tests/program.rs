@@ -37,14 +37,23 @@ struct Machine {
     folder: tempfile::TempDir,
 }
 
+/// A small model.
+const SMALL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/demo-draft.gguf");
+
 const SECRET: &str = "secret-user";
 
 impl Machine {
     fn new() -> Self {
+        Self::with_rows(&[1, 8])
+    }
+
+    /// The same with kernels for products of these rows.
+    fn with_rows(rows: &[u32]) -> Self {
         let machine = Self { folder: tempfile::Builder::new().prefix(SECRET).tempdir().unwrap() };
         let pack = machine.path("store/.npu/one");
         std::fs::create_dir_all(&pack).unwrap();
-        let kernels = [1, 8].map(|m| Kernel::Int8 { m, k: 2048, n: 2048 });
+        let kernel = |m: &u32| Kernel::Int8 { m: *m, k: 2048, n: 2048 };
+        let kernels: Vec<Kernel> = rows.iter().map(kernel).collect();
         let xclbin = xclbin(b"a program that no core runs");
         for (name, bytes) in published::stand_in("a.xclbin", &xclbin, &kernels).unwrap() {
             std::fs::write(pack.join(name), bytes).unwrap();
@@ -83,6 +92,17 @@ impl Machine {
             out: String::from_utf8(output.stdout).unwrap(),
             err: String::from_utf8(output.stderr).unwrap(),
         }
+    }
+
+    /// Has the embedded model read a long prompt, with options, and returns its report.
+    fn read_a_prompt(&self, faults: &str, options: &[&str]) -> (Ran, Value) {
+        let prompt = "once upon a time there was a cat ".repeat(9);
+        let fixed = ["run", SMALL, &prompt, "--raw", "--device", "cpu", "--threads", "2"];
+        let answer = ["--draft", "off", "--temperature", "0", "--max-tokens", "4", "--json"];
+        let ran = self.run(faults, &[&fixed[..], &answer, options].concat());
+        assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+        let report = serde_json::from_str(&ran.out).unwrap();
+        (ran, report)
     }
 
     /// Runs the self-test and returns its report too.
@@ -207,6 +227,59 @@ fn what_is_missing_is_named_and_nothing_submitted() {
         assert_eq!(found(&report, check)["state"], "fail", "{fault}: {report:#}");
         assert!(report["results"].is_null());
     }
+}
+
+#[test]
+fn a_prompt_is_split_with_the_npu() {
+    let machine = Machine::with_rows(&[8, 64]);
+    let (_, plain) = machine.read_a_prompt("", &[]);
+    assert!(plain["npu"].is_null() && plain["statistics"]["prompt_tokens"].as_u64() > Some(64));
+    let (ran, report) = machine.read_a_prompt("", &["--npu", "auto", "--npu-share", "0.5", "-v"]);
+    assert!(ran.err.contains("npu (never run on silicon) for prompts"), "{}", ran.err);
+    assert!(ran.err.contains("computing for"), "{}", ran.err);
+    let npu = &report["npu"];
+    assert!(npu["products"].as_u64() > Some(0), "{npu}");
+    let rows = plain["statistics"]["prompt_tokens"].as_u64().unwrap();
+    assert_eq!(npu["rows"].as_u64().unwrap(), npu["products"].as_u64().unwrap() * rows);
+    assert_eq!(npu["instead"], 0);
+    assert_eq!(report["statistics"]["generated_tokens"], 4);
+}
+
+#[test]
+fn an_npu_that_hangs_costs_a_warning_and_no_token() {
+    let machine = Machine::with_rows(&[8, 64]);
+    let (_, plain) = machine.read_a_prompt("", &[]);
+    let (ran, report) = machine.read_a_prompt("hang", &["--npu", "auto", "--npu-share", "1"]);
+    assert_eq!(report["text"], plain["text"]);
+    assert_eq!(report["npu"]["products"], 0);
+    assert!(report["npu"]["instead"].as_u64() > Some(0));
+    assert!(ran.err.contains("has not computed what was delegated"), "{}", ran.err);
+    assert!(ran.err.contains("more than 1000 ms"), "{}", ran.err);
+}
+
+#[test]
+fn an_npu_that_cannot_be_used_is_refused_before_the_prompt() {
+    let run = |faults, options: &[&str]| {
+        let arguments = [&["run", SMALL, "Hello", "--device", "cpu"], options].concat();
+        Machine::with_rows(&[8, 64]).run(faults, &arguments)
+    };
+    let npu = ["--npu", "auto", "--npu-share", "0.5"];
+    for (faults, text) in
+        [("memory", "trine npu doctor"), ("absent", "trine npu doctor"), ("wrong", "is wrong")]
+    {
+        let ran = run(faults, &npu);
+        assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{faults}: {}", ran.err);
+        assert!(ran.err.contains(text), "{faults}: {}", ran.err);
+    }
+    let ran = run("", &["--npu", "nowhere"]);
+    assert!(ran.code == 1 && ran.err.contains("nowhere is refused"), "{}", ran.err);
+    let ran = run("", &["--npu-share", "0.5"]);
+    assert!(ran.code == 2 && ran.err.contains("--npu"), "{}", ran.err);
+    let ran = Machine::new().run("", &["run", "demo", "Hello", "--npu", "auto", "--device", "cpu"]);
+    assert!(ran.code == 1 && ran.err.contains("for 64 rows"), "{}", ran.err);
+    let elsewhere = ["run", SMALL, "Hello", "--device", "reference", "--npu", "auto"];
+    let ran = Machine::new().run("", &elsewhere);
+    assert!(ran.code == 2 && ran.err.contains("--device cpu"), "{}", ran.err);
 }
 
 /// Opens a terminal; what is written to the first file is typed for who reads the second.

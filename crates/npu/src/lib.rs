@@ -29,6 +29,7 @@
 //! | [`sys`] | what the driver asks of the system: Linux, or a model of the kernel's driver |
 //! | [`driver`] | buffers, contexts and commands of the device |
 //! | [`doctor`] | what a machine has for an NPU, and what is missing |
+//! | [`partner`] | products of prompts beside another device |
 //! | [`selftest`] | products on the device, compared with exact ones |
 //!
 //! # Hostile files
@@ -53,6 +54,7 @@ mod kernel;
 pub mod layout;
 pub mod pack;
 pub mod packet;
+pub mod partner;
 pub mod pdi;
 pub mod published;
 mod refusal;

@@ -287,7 +287,7 @@ Every test runs --repeats times after one run that is not counted, all tests in 
 them the streaming read bandwidth is measured: the GPU's, or the CPU's with the same number of threads. Shown are \
 the median, the quartiles and the extremes; values beyond 1.5 interquartile ranges from the \
 quartiles are marked and kept. With --draft or --acceptance each test of generation is run without and with guesses, \
-in turn.")]
+in turn. Where a sensor of energy can be read, joules per token are shown too.")]
 pub(crate) struct BenchArgs {
     /// The model to measure [default: demo]
     #[arg(value_name = "MODEL", long_help = MODEL_HELP)]

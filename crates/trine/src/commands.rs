@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 mod bench_drafts;
+mod bench_energy;
 mod bench_runs;
 mod bench_steps;
 pub(crate) mod completions;
@@ -18,9 +19,9 @@ pub(crate) mod man;
 pub(crate) mod npu;
 mod npu_doctor;
 mod npu_pack;
-mod npu_packs;
 mod npu_selftest;
 pub(crate) mod plan;
+mod plan_npu;
 pub(crate) mod quantize;
 pub(crate) mod quantize_metadata;
 pub(crate) mod run;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use etcetera::BaseStrategy;
 use indicatif::{ProgressBar, ProgressStyle};
 use trine_backend::reference::ReferenceDevice;
-use trine_backend::{Device, DeviceGroup, LayerChoice};
+use trine_backend::{Device, DeviceGroup, LayerChoice, Partner};
 use trine_cpu::CpuDevice;
 use trine_vulkan::{
     Choice, PipelineCache, Progress, Tuning, TuningMode, TuningProgress, VulkanDevice,
@@ -136,12 +136,17 @@ impl DeviceChoice {
             ))),
             (DeviceChoice::Reference, _) => {
                 let device = Box::new(ReferenceDevice::new());
-                Ok(Opened { device, gpus: Vec::new(), threads: 1 })
+                Ok(Opened { device, gpus: Vec::new(), threads: 1, processor: None, npu: None })
             }
             (DeviceChoice::Cpu, _) | (DeviceChoice::Auto | DeviceChoice::Vulkan(_), Some(0)) => {
                 let device = CpuDevice::new(threads, None)?;
-                let threads = device.threads();
-                Ok(Opened { device: Box::new(device), gpus: Vec::new(), threads })
+                Ok(Opened {
+                    gpus: Vec::new(),
+                    threads: device.threads(),
+                    processor: Some(device.clone()),
+                    device: Box::new(device),
+                    npu: None,
+                })
             }
             (DeviceChoice::Vulkan(choices), layers) => {
                 let open = |choice: &Choice| {
@@ -304,6 +309,10 @@ pub(crate) struct Opened {
     pub(crate) gpus: Vec<VulkanDevice>,
     /// Threads of the processor if it takes part.
     pub(crate) threads: usize,
+    /// The processor, if it is the device.
+    pub(crate) processor: Option<CpuDevice>,
+    /// What computes a part of the processor's prompts.
+    pub(crate) npu: Option<Arc<dyn Partner>>,
 }
 
 impl Opened {
@@ -319,7 +328,7 @@ impl Opened {
         let mut devices: Vec<Box<dyn Device>> = vec![Box::new(processor)];
         devices.extend(gpus.iter().map(|gpu| -> Box<dyn Device> { Box::new(gpu.clone()) }));
         let device = DeviceGroup::new(devices, choice);
-        Ok(Self { device: Box::new(device), gpus, threads })
+        Ok(Self { device: Box::new(device), gpus, threads, processor: None, npu: None })
     }
 }
 

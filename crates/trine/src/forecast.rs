@@ -19,6 +19,7 @@
 //!
 //! Nothing here reads a clock, a file or a device.
 
+mod npu;
 mod presets;
 #[cfg(test)]
 mod tests;
@@ -27,7 +28,10 @@ use serde::Serialize;
 use trine_backend::{BLOCK, BackendError, ProgramOptions};
 use trine_model::{KvType, Op, Plan, Width, Workload};
 
-use crate::session::PREFILL;
+use crate::options::PREFILL;
+pub(crate) use npu::{
+    ASSUMED, CHANNELS_GBPS, FIGURES, Figure, NpuPrompt, Span, TILE, npu_generation, npu_prompts,
+};
 pub(crate) use presets::{PRESETS, Preset, preset};
 
 /// The most rows that kernels for few rows take. Products of more rows run at
@@ -57,6 +61,9 @@ pub(crate) struct Machine {
     pub(crate) gap_us: f64,
     /// The bytes of memory for a model, if known.
     pub(crate) memory_bytes: Option<u64>,
+    /// Whether an XDNA1 NPU shares the memory with the GPU.
+    #[serde(skip)]
+    pub(crate) has_npu: bool,
     /// The origins of these numbers.
     pub(crate) sources: Vec<Basis>,
 }
@@ -205,12 +212,13 @@ impl Seconds {
 impl Machine {
     /// Returns the time of a pass on this machine.
     pub(crate) fn seconds(&self, work: &Work) -> Seconds {
-        let tops = match work.rows > SKINNY_ROWS_MAX {
-            true => self.tops_wide,
-            false => self.tops_skinny,
-        };
         let gaps = work.launches as f64 * self.gap_us * 1e-6;
-        pass(work, self.gbps, tops, ATTENTION_FACTOR, gaps)
+        pass(work, self.gbps, self.tops(work.rows), ATTENTION_FACTOR, gaps)
+    }
+
+    /// Returns 10^12 operations per second of products with this many rows.
+    fn tops(&self, rows: usize) -> f64 {
+        if rows > SKINNY_ROWS_MAX { self.tops_wide } else { self.tops_skinny }
     }
 
     /// Returns the time of a pass at the machine's best rates.
@@ -383,22 +391,10 @@ pub(crate) fn generation(
 /// # Errors
 /// Returns an error if the machine cannot run the Plan.
 pub(crate) fn prompt(model: Passes<'_>, tokens: usize) -> Result<Prompt, BackendError> {
-    let Passes { plan, machine, kv, .. } = model;
     let (mut seconds, mut limit) = (Seconds::default(), Seconds::default());
-    // How far a piece is from the beginning changes none of its launches.
-    let mut launches: Option<usize> = None;
-    for context in (0..tokens).step_by(PREFILL) {
-        let piece = PREFILL.min(tokens - context);
-        let is_last = context + piece == tokens;
-        let outputs = usize::from(is_last);
-        let workload = Workload { sequences: 1, tokens: piece, context, outputs, kv };
-        let work = match launches.filter(|_| !is_last) {
-            Some(launches) => Work::of(plan, workload, launches),
-            None => model.work(workload)?,
-        };
-        launches = Some(work.launches);
-        seconds.add(machine.seconds(&work));
-        limit.add(machine.limit(&work));
+    for (_, work) in pieces(model, tokens)? {
+        seconds.add(model.machine.seconds(&work));
+        limit.add(model.machine.limit(&work));
     }
     Ok(Prompt {
         tokens,
@@ -407,4 +403,27 @@ pub(crate) fn prompt(model: Passes<'_>, tokens: usize) -> Result<Prompt, Backend
         first_token_seconds: seconds.total(),
         bound: seconds.bound(),
     })
+}
+
+/// Returns the passes that read one prompt, and their work.
+///
+/// # Errors
+/// Returns an error if the machine cannot run the Plan.
+fn pieces(model: Passes<'_>, tokens: usize) -> Result<Vec<(Workload, Work)>, BackendError> {
+    let mut pieces = Vec::with_capacity(tokens.div_ceil(PREFILL));
+    // How far a piece is from the beginning changes none of its launches.
+    let mut launches: Option<usize> = None;
+    for context in (0..tokens).step_by(PREFILL) {
+        let piece = PREFILL.min(tokens - context);
+        let is_last = context + piece == tokens;
+        let outputs = usize::from(is_last);
+        let workload = Workload { sequences: 1, tokens: piece, context, outputs, kv: model.kv };
+        let work = match launches.filter(|_| !is_last) {
+            Some(launches) => Work::of(model.plan, workload, launches),
+            None => model.work(workload)?,
+        };
+        launches = Some(work.launches);
+        pieces.push((workload, work));
+    }
+    Ok(pieces)
 }

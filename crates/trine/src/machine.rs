@@ -64,6 +64,18 @@ pub(crate) fn device_nodes() -> Vec<(&'static str, String, bool)> {
     nodes
 }
 
+/// Returns whether an XDNA1 NPU (PCI `1022:1502`) is here. `sys` is the path of `/sys`.
+pub(crate) fn has_npu(sys: &Path) -> bool {
+    let Ok(devices) = std::fs::read_dir(sys.join("bus/pci/devices")) else { return false };
+    let is = |device: &Path, name: &str, number: &str| {
+        read(&device.join(name)).is_some_and(|text| text.trim() == number)
+    };
+    devices.flatten().any(|entry| {
+        let device = entry.path();
+        is(&device, "vendor", "0x1022") && is(&device, "device", "0x1502")
+    })
+}
+
 /// Lists processor features that the kernels can use: (name, present).
 pub(crate) fn processor_features() -> Vec<(&'static str, bool)> {
     #[cfg(target_arch = "x86_64")]
@@ -114,5 +126,23 @@ mod tests {
         assert_eq!(parse_size("512"), Some(512));
         assert_eq!(parse_size(""), None);
         assert!(cores() >= 1);
+    }
+
+    #[test]
+    fn an_npu_is_known_by_its_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(!has_npu(folder.path()), "no PCI at all");
+        let device = |name: &str, vendor: &str, device: &str| {
+            let path = folder.path().join("bus/pci/devices").join(name);
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::write(path.join("vendor"), vendor).unwrap();
+            std::fs::write(path.join("device"), device).unwrap();
+        };
+        device("gpu", "0x1002\n", "0x15bf\n");
+        device("xdna2", "0x1022\n", "0x17f0\n");
+        device("other", "0x10de\n", "0x1502\n");
+        assert!(!has_npu(folder.path()), "a GPU, an XDNA2, a device of another vendor");
+        device("xdna1", "0x1022\n", "0x1502\n");
+        assert!(has_npu(folder.path()));
     }
 }

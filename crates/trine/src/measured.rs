@@ -14,8 +14,8 @@ use trine_vulkan::{Gpu, ReadSpeed};
 use crate::bandwidth::Bandwidth;
 use crate::forecast::{Basis, BasisKind, Machine};
 use crate::machine;
+use crate::options::PREFILL;
 use crate::output;
-use crate::session::PREFILL;
 use crate::statistics::Summary;
 
 /// Passes over the buffer that measures reads.
@@ -115,6 +115,7 @@ pub(crate) fn machine(device: &dyn Device, model: &Model, reads: &Reads) -> Resu
         tops_limit: skinny.max(wide) / 1e12,
         gap_us: 0.0,
         memory_bytes: reads.memory_bytes,
+        has_npu: false,
         sources: vec![
             measured(format!(
                 "{} of {} GB/s: {}",
@@ -130,6 +131,14 @@ pub(crate) fn machine(device: &dyn Device, model: &Model, reads: &Reads) -> Resu
             Basis::new(BasisKind::Assumed, "no gap between launches: it is not measured"),
         ],
     })
+}
+
+/// Measures the operations per second of a device's products in prompts, with a matrix of a model.
+///
+/// # Errors
+/// Returns an error if the device cannot multiply with it.
+pub(crate) fn prompt_rate(device: &dyn Device, model: &Model) -> Result<f64> {
+    product_rate(device, model, &probe(&model.plan())?, PREFILL)
 }
 
 /// Returns the matrix that stands for all: the largest that is not too large, else the smallest.

@@ -9,6 +9,7 @@ use trine_weights::DType;
 
 use crate::cli::{Placement, SamplingArgs, Seed};
 use crate::device::{DeviceChoice, Tune};
+use crate::npu_options::NpuOptions;
 use crate::settings;
 
 /// The source of the number of positions.
@@ -23,6 +24,9 @@ pub(crate) enum ContextFrom {
     Settings,
 }
 
+/// Most tokens in one pass.
+pub(crate) const PREFILL: usize = 512;
+
 /// Where a model runs, and with how much memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -36,6 +40,8 @@ pub(crate) struct Settings {
     pub(crate) batch_invariant: bool,
     /// Threads, if asked for.
     pub(crate) threads: Option<usize>,
+    /// The NPU beside the processor, if asked for.
+    pub(crate) npu: Option<NpuOptions>,
     /// Storage of keys and values.
     pub(crate) kv: KvType,
     /// Most positions of a sequence, if asked for.
@@ -74,6 +80,10 @@ impl Settings {
             tune: placement.tune.unwrap_or_default(),
             batch_invariant: placement.batch_invariant,
             threads: placement.threads.map(usize::from),
+            npu: placement
+                .npu
+                .clone()
+                .map(|pack| NpuOptions { pack, share: placement.npu_share.unwrap_or_default() }),
             kv: placement.kv.unwrap_or(kv),
             context: placement.context,
             kv_memory: placement.kv_memory,

@@ -11,8 +11,8 @@ use trine_backend::{
 use trine_model::{KvType, Plan, Width};
 use trine_vulkan::Outline;
 
+use crate::options::PREFILL;
 use crate::output;
-use crate::session::PREFILL;
 
 /// Memory assumed of a machine whose GPU shares it: that of the usual machines that run models.
 const SHARED_BYTES: u64 = 32 << 30;

@@ -1,7 +1,9 @@
 //! A model on a device, ready to run, and the decisions made on the way.
 
+use std::sync::Arc;
+
 use anyhow::{Context, Result, bail};
-use trine_backend::{BackendError, Facts, MemoryKind, Program, Share};
+use trine_backend::{BackendError, Facts, MemoryKind, Partner, Program, Share};
 use trine_engine::{Engine, EngineError, EngineOptions};
 use trine_model::{Model, Workload};
 use trine_vulkan::VulkanDevice;
@@ -10,12 +12,8 @@ use trine_weights::DType;
 use crate::device::{GpuOptions, Opened};
 use crate::draft::{DraftFacts, Drafting};
 use crate::model_source::Source;
-use crate::options::{ContextFrom, Settings};
-use crate::output;
-use crate::terminal;
-
-/// Most tokens in one pass.
-pub(crate) const PREFILL: usize = 512;
+use crate::options::{ContextFrom, PREFILL, Settings};
+use crate::{npu, output, terminal};
 
 /// Most slots of a server that are kept because later prompts may begin like their sequences.
 const KEPT_MAX: usize = 8;
@@ -99,6 +97,8 @@ pub(crate) struct Session {
     pub(crate) threads: usize,
     /// The model that guesses tokens for it, if one does.
     pub(crate) draft: Option<DraftFacts>,
+    /// What computes a part of the processor's prompts.
+    pub(crate) npu: Option<Arc<dyn Partner>>,
     /// Whether a GPU was to run the whole model, but has too little memory for that.
     reduced: bool,
 }
@@ -131,7 +131,9 @@ impl Session {
         let model = source.open(settings.quantize)?;
         let guessing =
             drafting.load(source, &model, settings, (sizes.sequences, sizes.prefill), &opened)?;
-        let Opened { device, gpus, threads } = opened;
+        // A draft model reads few rows at once, and has no part in the NPU.
+        let opened = npu::join(opened, settings.npu.as_ref(), &model)?;
+        let Opened { device, gpus, threads, npu, .. } = opened;
         let options = sizes.guessing(drafting).options(&name, &model, settings)?;
         let loaded = Engine::load(&model, device.as_ref(), options);
         let is_short =
@@ -151,7 +153,7 @@ impl Session {
         // Its name may be that of another one too.
         let gpu = gpus.into_iter().find(|gpu| Some(gpu.uuid()) == runs_on_gpu);
         let threads = if gpu.is_some() { 1 } else { threads };
-        Ok(Self { name, model, engine, device: runs_on, gpu, threads, draft, reduced })
+        Ok(Self { name, model, engine, device: runs_on, gpu, threads, draft, npu, reduced })
     }
 
     /// Prints one line for each decision, on standard error: on a terminal, or if asked for. That a

@@ -65,6 +65,9 @@ fn number(op: &Op) -> usize {
         Op::Rescale { .. } => 17,
         Op::Scale { .. } => 18,
         Op::Cutoff { .. } => 19,
+        Op::Delegate { .. } | Op::Collect { .. } | Op::Join { .. } => {
+            unreachable!("a GPU has no partner")
+        }
     }
 }
 

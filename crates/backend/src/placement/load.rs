@@ -85,7 +85,8 @@ pub fn load(
 
 /// Decides where [`load`] would first put a Plan, with the memory that is free now, less the bytes
 /// of each site that another model will have `taken` by then; a site without a number loses none.
-/// Nothing is loaded. Sites are the members of the device, in their order.
+/// Nothing is loaded. Sites are the members of the device, in their order, and the Plans of parts
+/// those that they [adapt](Device::adapt).
 ///
 /// # Errors
 /// As [`place`].
@@ -101,7 +102,11 @@ pub fn decide(
         site.memory.free = site.memory.free.map(|free| free.saturating_sub(*taken));
         site.free = site.memory.free;
     }
-    place(plan, &sites, choice, demand)
+    let mut placement = place(plan, &sites, choice, demand)?;
+    for part in &mut placement.parts {
+        part.plan = devices[part.site].adapt(part.plan.clone());
+    }
+    Ok(placement)
 }
 
 /// Returns the devices that a device stands for, or the device itself.

@@ -75,7 +75,8 @@ impl ReferenceProgram {
         options: ProgramOptions,
         products: Products,
     ) -> Result<Self, BackendError> {
-        let converted = plan.weights.iter().map(|weight| model.converted(weight));
+        let ids = (0..plan.weights.len()).map(WeightId);
+        let converted = ids.map(|id| model.converted_part(&plan, id));
         let tensors = converted.collect::<Result<_, _>>()?;
         let caches: Vec<_> =
             plan.caches.iter().map(|cache| ReferenceCache::new(cache, &options)).collect();
@@ -263,7 +264,7 @@ impl ReferenceProgram {
                 let positions: Vec<u32> = rows.map(|row| batch.positions[row]).collect();
                 ops::rotate(&mut self.buffers[buffer.0], &positions, *heads, head_dim, *rope);
             }
-            Op::MatMul { input, products } => {
+            Op::MatMul { input, products } | Op::Collect { input, products, .. } => {
                 for product in products {
                     self.matmul(*input, product.weight, product.output);
                 }
@@ -275,6 +276,9 @@ impl ReferenceProgram {
             }
             Op::Geglu { gate, up, first, output } => self.geglu(*gate, *up, *first, *output),
             Op::Select { input, output } => self.select(*input, *output, batch),
+            // It has no partner.
+            Op::Delegate { .. } => {}
+            Op::Join { parts, output } => self.join(parts, *output),
             Op::Add { .. }
             | Op::Sum { .. }
             | Op::Mix { .. }
@@ -465,6 +469,14 @@ impl ReferenceProgram {
         for ((query, row), out) in queries.zip(target.chunks_exact_mut(width)) {
             ops::attend(query, &self.caches[cache], place(batch, row), attention, out);
         }
+        self.put(output, target);
+    }
+
+    fn join(&mut self, parts: &[BufferId], output: BufferId) {
+        let mut target = self.take(output);
+        let parts: Vec<(&[f32], usize)> =
+            parts.iter().map(|id| (self.buffers[id.0].as_slice(), self.columns(*id))).collect();
+        ops::join(&parts, &mut target);
         self.put(output, target);
     }
 

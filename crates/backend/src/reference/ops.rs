@@ -69,6 +69,19 @@ pub fn geglu(gate: &[f32], up: &[f32], output: &mut [f32]) {
     }
 }
 
+/// Puts the columns of parts side by side. Each is (rows, columns) and comes with its columns.
+pub fn join(parts: &[(&[f32], usize)], output: &mut [f32]) {
+    let width = parts.iter().map(|(_, columns)| columns).sum::<usize>().max(1);
+    for (row, output) in output.chunks_exact_mut(width).enumerate() {
+        let mut rest = output;
+        for (values, columns) in parts {
+            let (own, others) = rest.split_at_mut(*columns);
+            own.copy_from_slice(&values[row * columns..(row + 1) * columns]);
+            rest = others;
+        }
+    }
+}
+
 /// Computes `target += source`.
 pub fn add(source: &[f32], target: &mut [f32]) {
     target.iter_mut().zip(source).for_each(|(t, s)| *t += s);

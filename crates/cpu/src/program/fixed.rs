@@ -1,15 +1,16 @@
 //! What a Program keeps from step to step and lends to all threads of each.
 
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use trine_backend::Facts;
+use trine_backend::{Facts, Lent};
 use trine_model::{BufferId, Scratch, WeightId};
 use trine_weights::Tensor;
 
 use crate::attention::{AttentionScratch, KvCache};
 use crate::isa::Isa;
-use crate::matmul::{PackedMatrix, Scratch as MatmulScratch};
+use crate::matmul::{MatrixSlice, PackedMatrix, Scratch as MatmulScratch};
 use crate::vector::VectorKernels;
 
 /// A tensor as the kernels use it.
@@ -20,6 +21,8 @@ pub(super) enum Loaded {
     Vector(Vec<f32>),
     /// A table of which single rows are read, where the file is mapped.
     Table(Tensor),
+    /// Rows of another weight, which is a matrix.
+    Slice { of: WeightId, rows: Range<usize> },
 }
 
 /// One thread's own memory.
@@ -41,6 +44,8 @@ pub(super) struct Fixed {
     pub(super) scratch: Scratch,
     /// One for each weight of the Plan.
     pub(super) weights: Vec<Loaded>,
+    /// What a partner has taken in, if the Plan delegates products.
+    pub(super) lent: Option<Lent>,
     /// One for each cache of the Plan.
     pub(super) caches: Vec<KvCache>,
     /// For each goal of the Plan, which steps are run.
@@ -66,9 +71,13 @@ impl Fixed {
             / size_of::<f32>()
     }
 
-    pub(super) fn matrix(&self, id: WeightId) -> &PackedMatrix {
+    pub(super) fn matrix(&self, id: WeightId) -> MatrixSlice<'_> {
         match &self.weights[id.0] {
-            Loaded::Matrix(matrix) => matrix,
+            Loaded::Matrix(matrix) => matrix.slice(0..matrix.rows()),
+            Loaded::Slice { of, rows } => match &self.weights[of.0] {
+                Loaded::Matrix(matrix) => matrix.slice(rows.clone()),
+                _ => unreachable!("slices are of matrices"),
+            },
             _ => unreachable!("weights of products are loaded as matrices"),
         }
     }

@@ -2,7 +2,7 @@
 //! before anything is reserved.
 
 use trine_backend::{Memory, ProgramOptions};
-use trine_model::{CacheId, KvType, Op, Plan, Scratch, WeightId};
+use trine_model::{CacheId, KvType, Op, Plan, Scratch, WeightId, WeightPlace};
 
 use super::layers::{cache_positions, kinds, partials, ring_of, rotary_tables};
 use crate::attention::{KvKind, KvShape, Partials};
@@ -15,6 +15,9 @@ pub(crate) fn memory(plan: &Plan, options: &ProgramOptions, isa: Isa, threads: u
     let (mut weights, mut mapped) = (0, 0);
     let multiplied = multiplied(plan);
     for (index, weight) in plan.weights.iter().enumerate() {
+        if let WeightPlace::Slice { .. } = weight.place {
+            continue;
+        }
         if multiplied.contains(&WeightId(index)) {
             let packed = PackedMatrix::packed_bytes(weight.dtype, weight.rows, weight.columns, isa);
             // A matrix without a layout is refused when it is loaded.
@@ -47,9 +50,10 @@ pub(crate) fn memory(plan: &Plan, options: &ProgramOptions, isa: Isa, threads: u
 
 /// Returns the matrices that are multiplied, and so packed.
 pub(super) fn multiplied(plan: &Plan) -> Vec<WeightId> {
-    let is_product = |op: &Op| matches!(op, Op::MatMul { .. } | Op::GatedMatMul { .. });
+    let is_product =
+        |op: &Op| matches!(op, Op::MatMul { .. } | Op::GatedMatMul { .. } | Op::Collect { .. });
     let products = plan.steps.iter().filter(|step| is_product(&step.op));
-    products.flat_map(|step| step.op.weights()).collect()
+    products.flat_map(|step| step.op.weights()).map(|id| plan.holder(id)).collect()
 }
 
 /// Returns how keys and values are stored, in the words of the kernels.
@@ -82,7 +86,7 @@ pub(super) fn largest_up(plan: &Plan, options: &ProgramOptions) -> usize {
 /// Blocks of the largest quantised input of a product.
 pub(super) fn largest_input(plan: &Plan, options: &ProgramOptions) -> usize {
     let size = |op: &Op| match op {
-        Op::MatMul { input, .. } | Op::GatedMatMul { input, .. } => {
+        Op::MatMul { input, .. } | Op::GatedMatMul { input, .. } | Op::Collect { input, .. } => {
             let buffer = plan.buffer(*input);
             // Every row may have two terms.
             2 * options.width.of(buffer.rows) * QuantizedRows::blocks_per_row(buffer.columns)

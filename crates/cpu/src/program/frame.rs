@@ -4,42 +4,25 @@
 //! a phase every unit of work (a row, a chunk of panels, an attention item) is taken by exactly one
 //! thread, writes only its own part of the outputs, and reads only what earlier phases wrote.
 
+mod products;
+
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use trine_backend::{Batch, table_row};
-use trine_model::{BufferId, CacheId, Op, Product, Rows, TERMS_MAX, WeightId};
+use trine_backend::{Batch, Lent, table_row};
+use trine_model::{BufferId, CacheId, Op, Rows, TERMS_MAX, WeightId};
 
 use super::fixed::{Fixed, Loaded, ThreadState};
 use super::layers::{AttentionKind, RotaryTable};
-use super::terms::{InputRows, quantize_terms};
 use crate::attention::{Attention, SequenceRows, Strided};
-use crate::matmul::{MatmulInput, PackedMatrix};
 use crate::pool::{Units, Work};
-use crate::quantize::{BLOCK, QuantizedBlock, QuantizedRows};
+use crate::quantize::QuantizedBlock;
 use crate::shared::SharedSlice;
 
 /// The number of phases of each operation; one that it does not need has no units.
-const PHASES: usize = 2;
-
-/// The number of chunks of panels that each thread gets on average: enough to even out a slow core.
-/// A product of few rows waits for memory, and its threads should end together; one of many rows
-/// reads its input again for each chunk.
-const CHUNKS_PER_THREAD: usize = 8;
-const CHUNKS_PER_THREAD_NARROW: usize = 32;
-
-/// The fewest multiplications in a chunk, about 1 us of work: a chunk should take much longer than
-/// taking it from the board.
-const CHUNK_PRODUCTS_MIN: usize = 16 << 10;
-
-/// The fewest blocks in a run, if a row is quantised in several. Quantising these takes about as
-/// long as another thread needs to learn of a run.
-const RUN_BLOCKS_MIN: usize = 64;
-
-/// The most rows of a product that counts as narrow.
-const NARROW_ROWS: usize = 8;
+const PHASES: usize = 3;
 
 /// The most panels in a chunk, so that a chunk's outputs stay in the second-level cache.
 pub(super) const PANELS_MAX: usize = 64;
@@ -56,6 +39,8 @@ pub(super) struct Frame<'a> {
     pub(super) memory: SharedSlice<'a, f32>,
     pub(super) quantized: SharedSlice<'a, QuantizedBlock>,
     pub(super) up: SharedSlice<'a, f32>,
+    /// Whether the partner computes the bulk rows of the products at hand.
+    pub(super) delegated: AtomicBool,
     /// Whether the work ended before the last step of the Plan because it was asked to stop.
     pub(super) stopped: AtomicBool,
     /// When the current step of the Plan began, if steps are profiled.
@@ -80,23 +65,6 @@ impl Phase {
     }
 }
 
-/// How the panels of a product are cut into units.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Chunks {
-    panels: usize,
-    each: usize,
-}
-
-impl Chunks {
-    fn count(self) -> usize {
-        self.panels.div_ceil(self.each)
-    }
-
-    fn get(self, index: usize) -> Range<usize> {
-        index * self.each..((index + 1) * self.each).min(self.panels)
-    }
-}
-
 impl Work for Frame<'_> {
     fn units(&self, phase: usize) -> Option<usize> {
         let Phase::OfStep { step, part } = Phase::new(phase) else {
@@ -116,24 +84,28 @@ impl Work for Frame<'_> {
             return Some(0);
         }
         Some(match (op, part) {
-            (Op::MatMul { input, products }, part) => {
-                let weights = products.iter().map(|product| product.weight);
-                if part == 0 {
-                    self.quantized_runs(*input, weights)
-                } else {
-                    self.chunks(*input, products).count()
-                }
+            (Op::MatMul { input, products } | Op::Collect { input, products, .. }, 0) => {
+                self.quantized_runs(*input, products.iter().map(|product| product.weight))
             }
-            (Op::GatedMatMul { input, gate, up, .. }, part) => {
-                if part == 0 {
-                    self.quantized_runs(*input, [*gate, *up])
-                } else {
-                    self.gated_chunks(*input, *gate, *up).count()
-                }
+            (Op::MatMul { input, products }, 1) => {
+                self.chunks(self.input_rows(*input), products).count()
             }
-            (Op::Attend { .. }, part) => {
-                let plan = &self.attention[self.fixed.attention_of_step[step]].plan;
-                if part == 0 { plan.items() } else { plan.merges() }
+            (Op::GatedMatMul { input, gate, up, .. }, 0) => {
+                self.quantized_runs(*input, [*gate, *up])
+            }
+            (Op::GatedMatMul { input, gate, up, .. }, 1) => {
+                self.gated_chunks(*input, *gate, *up).count()
+            }
+            (Op::Attend { .. }, 0) => self.attention_of(step).plan.items(),
+            (Op::Attend { .. }, 1) => self.attention_of(step).plan.merges(),
+            (Op::Delegate { input, .. }, 0) => {
+                let is_open = self.fixed.lent.as_ref().is_some_and(Lent::is_open);
+                usize::from(is_open && !self.input_rows(*input).bulk().is_empty())
+            }
+            (Op::Delegate { .. }, _) => 0,
+            (Op::Collect { .. }, 1) => usize::from(self.delegated.load(Ordering::Relaxed)),
+            (Op::Collect { input, products, .. }, 2) => {
+                self.chunks(self.rows_left(*input), products).count()
             }
             (op, 0) => self.batch.rows(self.fixed.facts.plan.rows(op)),
             _ => 0,
@@ -147,13 +119,27 @@ impl Work for Frame<'_> {
         // Never contended: a thread does one thing at a time.
         let state = &mut *self.fixed.threads[thread].lock().unwrap_or_else(PoisonError::into_inner);
         match &self.fixed.facts.plan.steps[step].op {
-            Op::MatMul { input, .. } | Op::GatedMatMul { input, .. } if part == 0 => {
+            Op::MatMul { input, .. }
+            | Op::GatedMatMul { input, .. }
+            | Op::Collect { input, .. }
+                if part == 0 =>
+            {
                 units.for_each(|unit| self.quantize_run(*input, unit, state));
             }
-            Op::MatMul { input, products } => {
-                let chunks = self.chunks(*input, products);
+            Op::Delegate { input, weights, .. } => {
+                units.for_each(|_| self.delegate(*input, weights));
+            }
+            Op::Collect { input, products, .. } if part == 1 => {
+                units.for_each(|_| self.collect(*input, products));
+            }
+            Op::MatMul { input, products } | Op::Collect { input, products, .. } => {
+                let rows = match part {
+                    1 => self.input_rows(*input),
+                    _ => self.rows_left(*input),
+                };
+                let chunks = self.chunks(rows, products);
                 units.for_each(|unit| {
-                    self.multiply_chunk(*input, products, &chunks.get(unit), state)
+                    self.multiply_chunk((*input, rows), products, &chunks.get(unit), state)
                 });
             }
             Op::GatedMatMul { input, gate, up, output } => {
@@ -205,42 +191,6 @@ impl Frame<'_> {
         }
     }
 
-    /// Returns the number of units in which the input of a product is quantised: 0 if no matrix
-    /// needs it.
-    fn quantized_runs(
-        &self,
-        input: BufferId,
-        weights: impl IntoIterator<Item = WeightId>,
-    ) -> usize {
-        let rows = self.input_rows(input);
-        let wanted = weights.into_iter().any(|id| self.fixed.matrix(id).needs_quantized_input());
-        if wanted { rows.rows * self.runs_of_row(input, rows) } else { 0 }
-    }
-
-    /// Returns how the panels of all matrices of a product are cut.
-    fn chunks(&self, input: BufferId, products: &[Product]) -> Chunks {
-        let matrices = || products.iter().map(|product| self.fixed.matrix(product.weight));
-        let height = matrices().map(PackedMatrix::rows_per_panel).max().unwrap_or(1);
-        self.cut(input, matrices().map(PackedMatrix::panels).sum(), height)
-    }
-
-    /// Returns how the panels of a gated product, of [`gated_height`](Self::gated_height) rows
-    /// each, are cut.
-    fn gated_chunks(&self, input: BufferId, gate: WeightId, up: WeightId) -> Chunks {
-        let height = self.gated_height(gate, up);
-        self.cut(input, self.fixed.matrix(gate).rows().div_ceil(height), height)
-    }
-
-    /// Cuts `panels` panels of `height` rows.
-    fn cut(&self, input: BufferId, panels: usize, height: usize) -> Chunks {
-        let rows = self.input_rows(input).rows;
-        let least = CHUNK_PRODUCTS_MIN / (rows * self.columns(input) * height).max(1);
-        let each = if rows <= NARROW_ROWS { CHUNKS_PER_THREAD_NARROW } else { CHUNKS_PER_THREAD };
-        let even = panels.div_ceil(self.fixed.threads.len() * each);
-        let each = even.max(least).clamp(1, PANELS_MAX);
-        Chunks { panels: if rows == 0 { 0 } else { panels }, each }
-    }
-
     fn columns(&self, id: BufferId) -> usize {
         self.fixed.facts.plan.buffer(id).columns
     }
@@ -283,7 +233,9 @@ impl Frame<'_> {
                 trine_weights::blocks::decode(tensor.dtype(), entry, target)
                     .expect("row lengths were checked when the model was opened");
             }
-            Loaded::Vector(_) => unreachable!("a table is not a vector"),
+            Loaded::Vector(_) | Loaded::Slice { .. } => {
+                unreachable!("a table is neither a vector nor a slice")
+            }
         }
         self.fixed.kernels.scale(target, scale);
     }
@@ -344,6 +296,14 @@ impl Frame<'_> {
             }
             Op::Cutoff { buffer, deviations } => {
                 kernels.cutoff(self.write(*buffer, row), *deviations);
+            }
+            Op::Join { parts, output } => {
+                let mut rest = self.write(*output, row);
+                for part in parts {
+                    let (own, others) = rest.split_at_mut(self.columns(*part));
+                    own.copy_from_slice(self.read(*part, row));
+                    rest = others;
+                }
             }
             Op::Add { source, target } => {
                 kernels.add(self.write(*target, row), self.read(*source, row))
@@ -459,7 +419,7 @@ impl Frame<'_> {
     ) {
         let fixed = self.fixed;
         let which = fixed.attention_of_step[index];
-        let kind = &self.attention[which];
+        let kind = self.attention_of(index);
         let cache = &fixed.caches[cache.0];
         let attention =
             Attention::new(fixed.isa, &kind.plan, cache, &self.rows[which], &kind.partials);
@@ -482,164 +442,8 @@ impl Frame<'_> {
         }
     }
 
-    /// Multiplies with a chunk of the panels of several matrices. The panels are numbered through
-    /// all matrices; a chunk may span several.
-    fn multiply_chunk(
-        &self,
-        input: BufferId,
-        products: &[Product],
-        chunk: &Range<usize>,
-        state: &mut ThreadState,
-    ) {
-        let rows = self.input_rows(input);
-        let mut first = 0;
-        for product in products {
-            let matrix = self.fixed.matrix(product.weight);
-            let own = chunk.start.max(first)..chunk.end.min(first + matrix.panels());
-            if own.start < own.end {
-                let panels = own.start - first..own.end - first;
-                let output = self.whole(product.output, rows.rows);
-                self.multiply(matrix, input, rows, panels, &output, state);
-            }
-            first += matrix.panels();
-        }
-    }
-
-    /// Multiplies with a chunk of the panels of both matrices, and applies the gate.
-    fn gated_chunk(
-        &self,
-        input: BufferId,
-        (gate, up): (WeightId, WeightId),
-        output: BufferId,
-        chunk: &Range<usize>,
-        state: &mut ThreadState,
-    ) {
-        let rows = self.input_rows(input);
-        let height = self.gated_height(gate, up);
-        let (gate, up) = (self.fixed.matrix(gate), self.fixed.matrix(up));
-        assert_eq!(gate.rows(), up.rows(), "gate and up projection have the same rows");
-        let target = self.whole(output, rows.rows);
-        let factors = self.up.part(0..target.len());
-        let columns = self.columns(output);
-        let own = chunk.start * height..(chunk.end * height).min(gate.rows());
-        self.multiply(gate, input, rows, gate.panels_of(own.clone()), &target, state);
-        self.multiply(up, input, rows, up.panels_of(own.clone()), &factors, state);
-        for row in 0..rows.rows {
-            let range = row * columns + own.start..row * columns + own.end;
-            // SAFETY: only this thread took the panels, and so owns these columns of both.
-            let (target, factors) = unsafe { (target.write(range.clone()), factors.write(range)) };
-            self.fixed.kernels.gelu(target);
-            self.fixed.kernels.multiply(target, factors);
-        }
-    }
-
-    /// Returns the number of rows in a panel of a gated product. Panels of float and of quantised
-    /// matrices may have different heights; the larger is a multiple of the smaller.
-    fn gated_height(&self, gate: WeightId, up: WeightId) -> usize {
-        let height = |id| self.fixed.matrix(id).rows_per_panel();
-        height(gate).max(height(up))
-    }
-
-    /// The rows of a product's input.
-    fn input_rows(&self, input: BufferId) -> InputRows {
-        InputRows::of(self.batch, self.fixed.facts.plan.buffer(input).rows)
-    }
-
-    /// Returns the number of runs of blocks in which each row of a product's input is quantised.
-    /// Rows are cut only if there are fewer of them than threads.
-    fn runs_of_row(&self, input: BufferId, rows: InputRows) -> usize {
-        let threads = self.fixed.threads.len();
-        let blocks = QuantizedRows::blocks_per_row(self.columns(input));
-        if rows.rows < threads { (blocks / RUN_BLOCKS_MIN).clamp(1, threads) } else { 1 }
-    }
-
-    /// Quantises one of several runs of a row's blocks; a row's runs follow one another.
-    fn quantize_run(&self, input: BufferId, unit: usize, state: &mut ThreadState) {
-        let rows = self.input_rows(input);
-        let runs = self.runs_of_row(input, rows);
-        let (row, run) = (unit / runs, unit % runs);
-        let columns = self.columns(input);
-        let per_row = QuantizedRows::blocks_per_row(columns);
-        let length = per_row.div_ceil(runs);
-        let blocks = (run * length).min(per_row)..((run + 1) * length).min(per_row);
-        let elements = (blocks.start * BLOCK).min(columns)..(blocks.end * BLOCK).min(columns);
-        let first = rows.terms_before(row) * per_row;
-        let of_term = |term: usize| {
-            let start = first + term * per_row;
-            start + blocks.start..start + blocks.end
-        };
-        let second = if rows.terms(row) == 2 { of_term(1) } else { 0..0 };
-        // SAFETY: only the thread that took a run writes its blocks, and the terms do not overlap.
-        let (first, second) =
-            unsafe { (self.quantized.write(of_term(0)), self.quantized.write(second)) };
-        let values = &self.read(input, row)[elements];
-        quantize_terms(self.fixed.isa, values, &mut state.residual, first, second);
-    }
-
-    /// Multiplies a range of a matrix's panels with all rows of the input.
-    fn multiply(
-        &self,
-        matrix: &PackedMatrix,
-        input: BufferId,
-        rows: InputRows,
-        panels: Range<usize>,
-        output: &SharedSlice<'_, f32>,
-        state: &mut ThreadState,
-    ) {
-        let columns = self.columns(input);
-        let stride = matrix.rows();
-        if !matrix.needs_quantized_input() {
-            let input = self.whole(input, rows.rows);
-            // SAFETY: an earlier phase wrote the input.
-            let values = unsafe { input.read(0..input.len()) };
-            let input = MatmulInput::F32 { values, stride: columns, rows: rows.rows };
-            // SAFETY: only this thread took the panels.
-            unsafe { matrix.matmul(input, panels, output, stride, &mut state.matmul) };
-            return;
-        }
-        for (group, terms) in rows.groups() {
-            // SAFETY: an earlier phase wrote the blocks.
-            let blocks = unsafe { self.quantized.read(rows.blocks_of(&group, columns)) };
-            let input = QuantizedRows::new(blocks, columns);
-            let output = output.part(group.start * stride..group.end * stride);
-            if terms == 1 {
-                let input = MatmulInput::Quantized(&input);
-                // SAFETY: only this thread took the panels.
-                unsafe { matrix.matmul(input, panels.clone(), &output, stride, &mut state.matmul) };
-            } else {
-                multiply_two_terms(matrix, &input, panels.clone(), &output, state);
-            }
-        }
-    }
-}
-
-/// Multiplies rows with two terms, which are adjacent in `input`, and adds the products of both.
-/// `output` is (rows, rows of the matrix); only this thread has the columns of the panels.
-fn multiply_two_terms(
-    matrix: &PackedMatrix,
-    input: &QuantizedRows<'_>,
-    panels: Range<usize>,
-    output: &SharedSlice<'_, f32>,
-    state: &mut ThreadState,
-) {
-    let stride = matrix.rows();
-    let rows = output.len() / stride;
-    let range = matrix.rows_of(panels.clone());
-    let sums = SharedSlice::new(&mut state.terms[..2 * rows * range.len()]);
-    let quantized = MatmulInput::Quantized(input);
-    // SAFETY: the output is this thread's own.
-    unsafe {
-        matrix.matmul_window(quantized, panels, &sums, range.len(), range.start, &mut state.matmul);
-    }
-    for row in 0..rows {
-        let own = 2 * row * range.len()..2 * (row + 1) * range.len();
-        let target = row * stride + range.start..row * stride + range.end;
-        // SAFETY: only this thread has these columns of the output.
-        let (sums, target) = unsafe { (sums.read(own), output.write(target)) };
-        let (first, second) = sums.split_at(range.len());
-        for ((target, first), second) in target.iter_mut().zip(first).zip(second) {
-            *target = first + second;
-        }
+    fn attention_of(&self, step: usize) -> &AttentionKind {
+        &self.attention[self.fixed.attention_of_step[step]]
     }
 }
 

@@ -39,6 +39,16 @@ impl InputRows {
         Self { rows, fine }
     }
 
+    /// Returns the rows with one term.
+    pub(super) fn bulk(self) -> Range<usize> {
+        self.fine..self.rows
+    }
+
+    /// Returns only the rows with two terms.
+    pub(super) fn without_bulk(self) -> Self {
+        Self { rows: self.fine, fine: self.fine }
+    }
+
     /// The number of terms of a row.
     pub(super) fn terms(self, row: usize) -> usize {
         if row < self.fine { 2 } else { 1 }

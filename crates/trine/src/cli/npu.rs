@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 pub(super) const SHORT: &str = "Nothing of this was ever run on silicon.";
 
 pub(super) const DETAILS: &str = "\
-For AMD's XDNA1 NPUs (Phoenix, Hawk Point). No model runs on one with trine, and nothing of this was
-ever run on silicon: the formats and the rules come from the published driver and files.";
+For AMD's XDNA1 NPUs (Phoenix, Hawk Point). Nothing of this was ever run on silicon: the formats and
+the rules come from the published driver and files. `--npu` lets one take part in prompts.";
 
 /// `trine npu`
 #[derive(Debug, Args)]

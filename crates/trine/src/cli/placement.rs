@@ -6,6 +6,7 @@ use trine_weights::DType;
 
 use super::values::{parse_bytes, parse_count, parse_kv, parse_positive, parse_target, whole};
 use crate::device::{DeviceChoice, Tune};
+use crate::npu_options::{NpuShare, PackChoice};
 
 pub(super) const MODEL_HELP: &str = "\
 A model is a .gguf file, a folder with config.json and .safetensors files, a name such as gemma3:4b (`trine search` \
@@ -39,6 +40,16 @@ pub(crate) struct Placement {
     #[arg(long, value_name = "N", value_parser = whole(1u16..=512))]
     pub(crate) threads: Option<u16>,
 
+    /// Let an AMD NPU compute a part of the CPU's prompts, with the kernel pack in this folder, or
+    /// auto for the store's; never run on silicon
+    #[arg(long, value_name = "PACK", value_parser = PackChoice::parse)]
+    pub(crate) npu: Option<PackChoice>,
+
+    /// Part of each matrix that the NPU takes: auto (by measurements), or from 0 to 1
+    /// [default: auto]
+    #[arg(long, value_name = "PART", value_parser = NpuShare::parse, requires = "npu")]
+    pub(crate) npu_share: Option<NpuShare>,
+
     /// How keys and values are stored: f32, f16, int8 [default: f16; logits: f32]
     #[arg(long, value_name = "TYPE", value_parser = parse_kv)]
     pub(crate) kv: Option<KvType>,
@@ -65,6 +76,8 @@ impl Placement {
             (self.tune.is_some(), "--tune"),
             (self.batch_invariant, "--batch-invariant"),
             (self.threads.is_some(), "--threads"),
+            (self.npu.is_some(), "--npu"),
+            (self.npu_share.is_some(), "--npu-share"),
             (self.kv.is_some(), "--kv"),
             (self.context.is_some(), "--context"),
             (self.kv_memory.is_some(), "--kv-memory"),
@@ -80,6 +93,8 @@ impl Placement {
         self.tune = self.tune.or(early.tune);
         self.batch_invariant |= early.batch_invariant;
         self.threads = self.threads.or(early.threads);
+        self.npu = self.npu.take().or(early.npu);
+        self.npu_share = self.npu_share.or(early.npu_share);
         self.kv = self.kv.or(early.kv);
         self.context = self.context.or(early.context);
         self.kv_memory = self.kv_memory.or(early.kv_memory);

@@ -1,5 +1,6 @@
 //! `trine bench`
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -11,17 +12,20 @@ use trine_model::{KvType, Workload};
 use trine_vulkan::INVARIANT_ROWS;
 
 use super::bench_drafts::{self, Drafted, Reader, Script, Scripted, Text};
-use super::bench_runs::{Kind, Round, Run, Test, one};
+use super::bench_energy::{self, Used};
+use super::bench_runs::{Kind, Means, Round, Run, Test, one};
 use super::bench_steps::{self, StepTime};
 use crate::bandwidth::Yardstick;
 use crate::cli::{BenchArgs, DraftChoice};
 use crate::draft::Drafting;
+use crate::energy::{Sensor, Sensors};
 use crate::failure::usage;
 use crate::interrupt::Watch;
 use crate::model_source::{Source, find};
-use crate::options::Settings;
+use crate::npu::Done;
+use crate::options::{PREFILL, Settings};
 use crate::output;
-use crate::session::{PREFILL, Session, Sizes};
+use crate::session::{Session, Sizes};
 use crate::statistics::Summary;
 use crate::terminal;
 
@@ -48,6 +52,9 @@ struct Measured {
     /// What guesses did, if there were any.
     #[serde(skip_serializing_if = "Option::is_none")]
     drafts: Option<Drafted>,
+    /// What sensors of energy measured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    energy: Vec<Used>,
     /// The time of each step, if `--steps` asks for it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     steps: Vec<StepTime>,
@@ -69,6 +76,12 @@ struct Report {
     /// Bytes per second of streaming reads, one value for each measurement.
     read_bandwidth: Vec<f64>,
     read_bandwidth_summary: Option<Summary>,
+    /// What an NPU has computed in all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    npu: Option<Done>,
+    /// The sensors of energy that can be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    sensors: Vec<Sensor>,
     tests: Vec<Measured>,
 }
 
@@ -93,12 +106,15 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
         test.check_room(&session.engine, settings.kv_memory)?;
     }
     let mut bandwidth = yardstick(&session);
+    let sensors = Sensors::find(Path::new("/sys"));
+    sensors.tell(verbose);
     let watch = Watch::new();
-    let measured =
-        measure(&mut session.engine, &tests, &args, &guesses, bandwidth.as_mut(), &watch);
+    let means = Means { watch: &watch, profile: false, sensors: &sensors };
+    let measured = measure(&mut session.engine, &tests, &args, &guesses, bandwidth.as_mut(), means);
     let (runs, reads) = measured.with_context(|| format!("{} was not measured", session.name))?;
-    let mut report = report(&session, &settings, &tests, &runs, reads);
+    let mut report = report(&session, &settings, &sensors, &tests, &runs, reads);
     report.draft = guesses.guesser_name(&session);
+    report.npu = session.npu.as_deref().map(Done::by);
     if args.steps {
         session.engine.set_guesses(Some(0));
         step_times(&mut session, &tests, &watch, &mut report)?;
@@ -107,6 +123,13 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
         return output::json(&report);
     }
     output::line(describe(&report, args.markdown))?;
+    if let Some(npu) = &report.npu {
+        output::line(format_args!("\n{npu}"))?;
+    }
+    let energy = report.tests.iter().map(|measured| (measured.test, measured.energy.as_slice()));
+    if let Some(table) = bench_energy::table(energy, args.markdown) {
+        output::line(format_args!("\n{table}"))?;
+    }
     if let Some(table) = drafts_table(&report, args.markdown) {
         output::line(format_args!("\n{table}"))?;
     }
@@ -218,9 +241,10 @@ fn step_times(
     let kv = session.engine.program().facts().options.kv;
     let plain = tests.iter().zip(&mut report.tests).filter(|(test, _)| !test.is_drafted);
     for (test, measured) in plain {
+        let means = Means { watch, profile: true, sensors: &Sensors::default() };
         // The first run also records what the second one measures.
-        one(&mut session.engine, *test, Round::default(), watch, true)?;
-        let run = one(&mut session.engine, *test, Round::default(), watch, true)?;
+        one(&mut session.engine, *test, Round::default(), means)?;
+        let run = one(&mut session.engine, *test, Round::default(), means)?;
         let plan = &session.engine.program().facts().plan;
         let together = together(std::slice::from_ref(&run));
         let workload = match test.kind {
@@ -308,7 +332,7 @@ fn measure(
     args: &BenchArgs,
     guesses: &Guesses,
     mut bandwidth: Option<&mut Yardstick>,
-    watch: &Watch,
+    means: Means<'_>,
 ) -> Result<(Vec<Vec<Run>>, Vec<f64>)> {
     let repeats = usize::from(args.repeats);
     // Each test measures either prompts or decoding sequences, not their effect on each other.
@@ -329,7 +353,7 @@ fn measure(
             if let Some(Script::Text { place: begin, .. }) = &guesses.script {
                 begin.store(place.place(0, test.batch), Ordering::Relaxed);
             }
-            let run = one(engine, *test, place, watch, false)?;
+            let run = one(engine, *test, place, means)?;
             if round > 0 {
                 runs.push(run);
                 if let Some(bandwidth) = &mut bandwidth {
@@ -350,6 +374,7 @@ fn measure(
 fn report(
     session: &Session,
     settings: &Settings,
+    sensors: &Sensors,
     tests: &[Test],
     runs: &[Vec<Run>],
     reads: Vec<f64>,
@@ -375,6 +400,7 @@ fn report(
             bandwidth_share: limit.map(|limit| bytes_per_second / limit),
             drafts: test.is_drafted.then(|| Drafted::of(runs, (summary.median, plain(test)))),
             summary,
+            energy: Used::of(sensors.list(), runs),
             steps: Vec::new(),
         })
     };
@@ -384,12 +410,14 @@ fn report(
         device: session.device.clone(),
         threads: session.threads,
         draft: None,
+        npu: None,
         kv: settings.kv,
         version: env!("CARGO_PKG_VERSION"),
         repeats: runs.first().map_or(0, Vec::len),
         tests: tests.iter().zip(runs).filter_map(measured).collect(),
         read_bandwidth: reads,
         read_bandwidth_summary,
+        sensors: sensors.list().to_vec(),
     }
 }
 

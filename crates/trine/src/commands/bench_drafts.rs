@@ -281,8 +281,9 @@ mod tests {
     use trine_engine::{Drafts, Engine, Request, Update};
 
     use super::super::bench_runs::fake::{Fake, options};
-    use super::super::bench_runs::{Kind, Round, Test, one};
+    use super::super::bench_runs::{Kind, Means, Round, Test, one};
     use super::*;
+    use crate::energy::Sensors;
     use crate::interrupt::Watch;
 
     fn runs(acceptance: f64, batch: usize) -> Run {
@@ -296,7 +297,8 @@ mod tests {
         engine.set_drafts(Drafts { lookup: false, drafter: Some(reader) });
         engine.set_guesses(Some(4));
         let test = Test { kind: Kind::Generate, tokens: 100, batch, depth: 0, is_drafted: true };
-        one(&mut engine, test, Round::default(), &Watch::new(), false).unwrap()
+        let means = Means { watch: &Watch::new(), profile: false, sensors: &Sensors::default() };
+        one(&mut engine, test, Round::default(), means).unwrap()
     }
 
     #[test]

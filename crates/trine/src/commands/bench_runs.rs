@@ -8,6 +8,7 @@ use serde::Serialize;
 use trine_backend::BLOCK;
 use trine_engine::{Engine, Finish, Request, Scope, SequenceId, Status, Update};
 
+use crate::energy::{Energy, Metering, Sensors};
 use crate::failure::usage;
 use crate::interrupt::Watch;
 use crate::output;
@@ -155,6 +156,8 @@ pub(super) struct Run {
     pub(super) guesses: (usize, usize),
     /// The seconds that a draft model took.
     pub(super) draft_seconds: f64,
+    /// What sensors measured, if there are any.
+    pub(super) energy: Option<Energy>,
     /// The seconds of each step of the Plan, if they were measured.
     pub(super) profile: Vec<f64>,
 }
@@ -166,7 +169,16 @@ impl Run {
     }
 }
 
-/// Runs a test once. With `profile` the time of each step of the Plan is measured as well.
+/// What a run is measured and stopped with.
+#[derive(Clone, Copy)]
+pub(super) struct Means<'a> {
+    pub(super) watch: &'a Watch,
+    /// Whether the time of each step of the Plan is measured.
+    pub(super) profile: bool,
+    pub(super) sensors: &'a Sensors,
+}
+
+/// Runs a test once.
 ///
 /// # Errors
 /// Returns an error if the device fails or the user interrupts.
@@ -174,13 +186,12 @@ pub(super) fn one(
     engine: &mut Engine,
     test: Test,
     round: Round<'_>,
-    watch: &Watch,
-    profile: bool,
+    means: Means<'_>,
 ) -> Result<Run> {
     engine.forget();
     let run = match test.kind {
-        Kind::Prompt => read_prompts(engine, test, round, watch, profile),
-        Kind::Generate => write_tokens(engine, test, round, watch, profile),
+        Kind::Prompt => read_prompts(engine, test, round, means),
+        Kind::Generate => write_tokens(engine, test, round, means),
     };
     while !engine.is_idle() {
         engine.step()?;
@@ -192,14 +203,13 @@ fn read_prompts(
     engine: &mut Engine,
     test: Test,
     round: Round<'_>,
-    watch: &Watch,
-    profile: bool,
+    means: Means<'_>,
 ) -> Result<Run> {
-    let begin = Begin::now(engine, profile)?;
+    let begin = Begin::now(engine, means)?;
     for index in 0..test.batch {
         submit(engine, test, round, index, (test.tokens, 1))?;
     }
-    finish(engine, watch)?;
+    finish(engine, means.watch)?;
     begin.run(engine, test.batch * test.tokens)
 }
 
@@ -212,8 +222,7 @@ fn write_tokens(
     engine: &mut Engine,
     test: Test,
     round: Round<'_>,
-    watch: &Watch,
-    profile: bool,
+    means: Means<'_>,
 ) -> Result<Run> {
     let prompt = test.depth.max(1);
     if prompt > 1 {
@@ -221,7 +230,7 @@ fn write_tokens(
         for index in 0..test.batch {
             submit(engine, test, round, index, (prompt, 0))?;
         }
-        finish(engine, watch)?;
+        finish(engine, means.watch)?;
     }
     let rows = engine.program().facts().options.width.tokens;
     let most = 1 + test.ahead(rows) + test.most_tokens();
@@ -230,10 +239,10 @@ fn write_tokens(
         .collect::<Result<Vec<_>>>()?;
     let mut written: HashMap<SequenceId, usize> = HashMap::new();
     while written.len() < test.batch && !engine.is_idle() {
-        watch.check()?;
+        means.watch.check()?;
         step(engine, &mut written)?;
     }
-    let begin = Begin::now(engine, profile)?;
+    let begin = Begin::now(engine, means)?;
     let before = written.clone();
     let share = |written: &HashMap<SequenceId, usize>, id| {
         written.get(id).unwrap_or(&0) - before.get(id).unwrap_or(&0)
@@ -252,7 +261,7 @@ fn write_tokens(
                 test.tokens
             );
         }
-        watch.check()?;
+        means.watch.check()?;
         step(engine, &mut written)?;
     }
     let run = begin.run(engine, ids.iter().map(|id| share(&written, id)).sum());
@@ -267,25 +276,30 @@ struct Begin {
     at: Instant,
     status: Status,
     profile: bool,
+    metering: Option<Metering>,
 }
 
 impl Begin {
-    fn now(engine: &mut Engine, profile: bool) -> Result<Self> {
+    fn now(engine: &mut Engine, means: Means<'_>) -> Result<Self> {
+        let Means { profile, sensors, .. } = means;
         if profile {
             engine.profile(true)?;
         }
-        Ok(Self { at: Instant::now(), status: engine.status(), profile })
+        let metering = sensors.start();
+        Ok(Self { at: Instant::now(), status: engine.status(), profile, metering })
     }
 
     /// Ends what is measured, in which `tokens` passed.
     fn run(self, engine: &mut Engine, tokens: usize) -> Result<Run> {
         let seconds = self.at.elapsed().as_secs_f64();
+        let energy = self.metering.and_then(Metering::stop);
         let profile = if self.profile { engine.profile(false)? } else { Vec::new() };
         let (before, after) = (self.status, engine.status());
         let since = |count: fn(&Status) -> u64| (count(&after) - count(&before)) as usize;
         let guesses = (since(|s| s.drafted_tokens), since(|s| s.accepted_tokens));
         let draft_seconds = after.draft_seconds - before.draft_seconds;
-        Ok(Run { tokens, seconds, steps: since(|s| s.steps), guesses, draft_seconds, profile })
+        let steps = since(|s| s.steps);
+        Ok(Run { tokens, seconds, steps, guesses, draft_seconds, energy, profile })
     }
 }
 
@@ -355,6 +369,32 @@ mod tests {
         engine
     }
 
+    /// Runs a test on a machine without sensors.
+    fn run(engine: &mut Engine, test: Test, profile: bool) -> Run {
+        let means = Means { watch: &Watch::new(), profile, sensors: &Sensors::default() };
+        one(engine, test, Round::default(), means).unwrap()
+    }
+
+    #[test]
+    fn sensors_are_read_while_a_test_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let hwmon = folder.path().join("class/hwmon/hwmon0");
+        std::fs::create_dir_all(&hwmon).unwrap();
+        std::fs::write(hwmon.join("name"), "amdgpu\n").unwrap();
+        std::fs::write(hwmon.join("power1_average"), "20000000\n").unwrap();
+        let sensors = Sensors::find(folder.path());
+        let means = Means { watch: &Watch::new(), profile: false, sensors: &sensors };
+        for test in [prompt(2, 48), generate(2, 5, 70)] {
+            let run = one(&mut engine(test, 64, 1), test, Round::default(), means).unwrap();
+            let Energy { seconds, joules } = run.energy.unwrap();
+            assert!(seconds >= run.seconds, "{seconds} {}", run.seconds);
+            let joules = joules[0].unwrap();
+            assert!((joules / (20.0 * seconds) - 1.0).abs() < 1e-9, "{joules} in {seconds}");
+        }
+        let test = generate(1, 2, 0);
+        assert_eq!(run(&mut engine(test, 64, 1), test, false).energy, None);
+    }
+
     #[test]
     fn each_sequence_writes_its_share_whatever_is_in_flight() {
         for flights in 1..=3 {
@@ -367,8 +407,7 @@ mod tests {
             ] {
                 let mut engine = engine(test, width, flights);
                 for _ in 0..2 {
-                    let run =
-                        one(&mut engine, test, Round::default(), &Watch::new(), false).unwrap();
+                    let run = run(&mut engine, test, false);
                     let least = test.batch * test.tokens;
                     assert!(run.tokens >= least && run.steps > 0, "{test:?}: {run:?}");
                     assert!(engine.is_idle() && engine.status().preemptions == 0);
@@ -386,7 +425,7 @@ mod tests {
         for flights in 1..=3 {
             let test = prompt(4, 48);
             let mut engine = engine(test, 64, flights);
-            let run = one(&mut engine, test, Round::default(), &Watch::new(), true).unwrap();
+            let run = run(&mut engine, test, true);
             assert_eq!(run.tokens, 4 * 48);
             assert!(run.steps >= 3, "{run:?}");
         }

@@ -66,6 +66,7 @@ fn remedy(error: &GpuError) -> &'static str {
         | GpuError::NoKernel { .. }
         | GpuError::Unwritten { .. }
         | GpuError::NoPass { .. }
+        | GpuError::Short { .. }
         | GpuError::Call { .. } => UPDATE,
     }
 }

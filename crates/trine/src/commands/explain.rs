@@ -14,11 +14,10 @@ use crate::draft::{self, Drafting};
 use crate::failure::usage;
 use crate::forecast::{PRESETS, Preset, preset};
 use crate::model_source::{Source, find};
-use crate::options::Settings;
-use crate::output;
+use crate::options::{PREFILL, Settings};
 use crate::placed::{Machine, Needs, memory_json};
-use crate::session::{PREFILL, Sizes, formats};
-use crate::terminal;
+use crate::session::{Sizes, formats};
+use crate::{npu, output, terminal};
 
 /// Cost of one kind of step.
 #[derive(Debug, Serialize)]
@@ -128,6 +127,7 @@ fn check(args: &ExplainArgs) -> Result<()> {
         (args.placement.kv_memory.is_some(), "--kv-memory"),
         (args.placement.gpu_layers.is_some(), "--gpu-layers"),
         (args.placement.batch_invariant, "--batch-invariant"),
+        (args.placement.npu.is_some(), "--npu"),
         (args.draft_device.is_some(), "--draft-device"),
     ] {
         if is_given && device.is_none() {
@@ -177,7 +177,7 @@ fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
     let sizes = args.sequences.map_or_else(Sizes::default, |most| Sizes::serving(most.into()));
     let options = sizes.guessing(&drafting).options(&name, &model, &settings)?;
     let demand = options.demand(model.config().context)?;
-    let devices = devices(args, &settings, drafting.device().filter(|_| draft.is_some()))?;
+    let devices = devices(args, &settings, &model, drafting.device().filter(|_| draft.is_some()))?;
     let sizes = (sizes.sequences, sizes.prefill);
     let draft = draft.map(|draft| devices.place_draft(&draft, &settings, sizes)).transpose()?;
     let placed = devices.place(&options.plan(&model), &settings, &demand, draft.as_ref());
@@ -210,7 +210,12 @@ fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
 
 /// Opens the devices of this machine, or makes another machine known by its name. `own` is the
 /// device that a draft model has for itself.
-fn devices(args: &ExplainArgs, settings: &Settings, own: Option<&DeviceChoice>) -> Result<Devices> {
+fn devices(
+    args: &ExplainArgs,
+    settings: &Settings,
+    model: &Model,
+    own: Option<&DeviceChoice>,
+) -> Result<Devices> {
     let Settings { threads, gpu_layers, tune, batch_invariant, .. } = *settings;
     if let DeviceChoice::Machine(name) = &settings.device {
         let preset = named(name)?;
@@ -220,6 +225,7 @@ fn devices(args: &ExplainArgs, settings: &Settings, own: Option<&DeviceChoice>) 
     }
     let gpu = GpuOptions { tuning: tune.into(), batch_invariant };
     let opened = settings.device.open(threads, gpu_layers, gpu)?;
+    let opened = npu::join(opened, settings.npu.as_ref(), model)?;
     let own = own.map(|own| draft::open(own, settings)).transpose()?;
     Ok(Devices::Here { opened, own })
 }

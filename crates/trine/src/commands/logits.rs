@@ -13,9 +13,9 @@ use crate::destination;
 use crate::failure::{output_error, usage};
 use crate::interrupt::Watch;
 use crate::model_source::{Source, find};
-use crate::options::Settings;
+use crate::options::{PREFILL, Settings};
 use crate::output;
-use crate::session::{PREFILL, Session, Sizes};
+use crate::session::{Session, Sizes};
 use crate::terminal;
 
 /// The largest list of ids that is read, in bytes of JSON.

@@ -7,9 +7,9 @@ use trine_npu::cores::CoreProgram;
 use trine_npu::doctor::{Diagnosis, Finding as NpuFinding, State as NpuState};
 
 use super::finding::Finding;
-use super::npu_packs;
 use crate::cli::NpuDoctorArgs;
 use crate::failure::Negative;
+use crate::npu_packs;
 use crate::output;
 
 /// Checks what this machine has for an NPU.

@@ -6,8 +6,8 @@ use anyhow::{Context, Result, bail};
 use trine_npu::pack::Pack;
 use trine_npu::{UNTESTED, published};
 
-use super::npu_packs;
 use crate::cli::NpuPackArgs;
+use crate::npu_packs;
 use crate::output;
 
 /// Makes a kernel pack of an xclbin that AMD published.

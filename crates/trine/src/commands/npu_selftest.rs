@@ -11,11 +11,11 @@ use trine_npu::doctor::{Diagnosis, State};
 use trine_npu::pack::Pack;
 use trine_npu::selftest::{Ending, Outcome, Plan, REPEATS, Results, median};
 
-use super::{npu_doctor, npu_packs};
+use super::npu_doctor;
 use crate::cli::NpuSelftestArgs;
 use crate::failure::{Negative, usage};
-use crate::output;
 use crate::terminal;
+use crate::{npu_packs, output};
 
 /// The format of a report.
 const REPORT_FORMAT: u32 = 1;
@@ -28,7 +28,7 @@ const REPORT_FORMAT: u32 = 1;
 pub(super) fn run(args: &NpuSelftestArgs) -> Result<()> {
     let folder = match &args.pack {
         Some(folder) => folder.clone(),
-        None => only_pack()?,
+        None => npu_packs::only_pack()?,
     };
     let pack = Pack::open(&folder).with_context(|| format!("{} is refused", folder.display()))?;
     let plan = Plan::new(&pack).map_err(anyhow::Error::msg)?;
@@ -71,24 +71,6 @@ pub(super) fn run(args: &NpuSelftestArgs) -> Result<()> {
         return Err(error);
     }
     conclude(&results, args.report.as_deref())
-}
-
-/// Returns the one pack of the store.
-fn only_pack() -> Result<PathBuf> {
-    let folder = npu_packs::folder()?;
-    let names: Vec<String> = npu_packs::list(&folder).into_iter().map(|(name, _)| name).collect();
-    match &names[..] {
-        [] => bail!(
-            "no kernel pack in {}; make one of AMD's published kernels with `trine npu pack`, as docs/npu.md says, or name a pack's folder",
-            folder.display()
-        ),
-        [name] => Ok(folder.join(name)),
-        _ => Err(usage(format!(
-            "several packs: {}; name the folder of one in {}",
-            names.join(", "),
-            folder.display()
-        ))),
-    }
 }
 
 /// Says what is about to happen, and asks.

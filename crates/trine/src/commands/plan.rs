@@ -1,12 +1,16 @@
 //! `trine plan`
 
+use std::path::Path;
+
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::json;
 use trine_backend::{Device, Memory};
 use trine_model::{KvType, Model, Workload};
+use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::{Outline, TuningMode};
 
+use super::plan_npu::{self, NpuForecast};
 use crate::cli::{Placement, PlanArgs};
 use crate::device::{DeviceChoice, GpuOptions};
 use crate::draft::{Draft, Drafting};
@@ -15,6 +19,7 @@ use crate::forecast::{
     self, Basis, BasisKind, Drafts, Generation, Guesser, Launches, Machine, PRESETS, Passes,
     Prompt, Work,
 };
+use crate::machine;
 use crate::measured::{self, Reads};
 use crate::model_source::find;
 use crate::options::Settings;
@@ -66,6 +71,8 @@ struct Forecast<'a> {
     token: Work,
     generation: Vec<GenerationRow>,
     prompts: Vec<Prompt>,
+    /// What an NPU would add, if the machine has one.
+    npu: Option<NpuForecast>,
 }
 
 /// A model that guesses, in a forecast.
@@ -135,6 +142,7 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
             .iter()
             .map(|&at| forecast::prompt(passes, at))
             .collect::<Result<_, _>>()?,
+        npu: NpuForecast::new(passes, &contexts)?,
     };
     match args.json {
         true => output::json(&forecast.json()),
@@ -319,7 +327,11 @@ fn gpu(name: &str, model: &Model) -> Result<(Machine, Launches)> {
         bail!("{} is no GPU; please report this", opened.device.name());
     };
     let reads = measured::gpu_reads(&gpu.gpu())?;
-    measured_machine(Box::new(gpu), model, &reads)
+    // An NPU shares the memory with the GPU of its own chip only.
+    let is_integrated = gpu.gpu().capabilities().kind == DeviceKind::Integrated;
+    let (machine, launches) = measured_machine(Box::new(gpu), model, &reads)?;
+    let has_npu = is_integrated && machine::has_npu(Path::new("/sys"));
+    Ok((Machine { has_npu, ..machine }, launches))
 }
 
 /// Creates a machine of which only two rates are known.
@@ -333,6 +345,7 @@ fn of_rates(gbps: f64, tops: f64) -> Machine {
         tops_limit: tops,
         gap_us: 0.0,
         memory_bytes: None,
+        has_npu: false,
         sources: vec![Basis::new(
             BasisKind::Assumed,
             "no gap between launches, one for each step of the Plan, unless --gap gives one",
@@ -399,6 +412,7 @@ impl Forecast<'_> {
             },
             "generation": self.generation,
             "prompt": self.prompts,
+            "npu": self.npu.as_ref().map(NpuForecast::json),
         })
     }
 
@@ -426,15 +440,24 @@ impl Forecast<'_> {
         text.push_str(&self.generation_table(markdown));
         text.push_str("\n\n");
         text.push_str(&self.prompt_table(markdown));
+        if let Some(npu) = self.npu.as_ref().filter(|npu| npu.gains()) {
+            text.push_str("\n\n");
+            text.push_str(&table(markdown, &plan_npu::HEADER, npu.rows(), &[2, 3, 4]));
+        }
         text.push_str(&format!(
             "\n\nForecasts, not measurements; tokens per second are sums over all sequences. Keys and values: {}.\n{}",
             self.kv.name(),
             self.about_drafts(),
         ));
         text.push_str(&self.misfits());
+        text.push_str(&self.npu.as_ref().map_or(String::new(), NpuForecast::about));
         let acceptance = (self.drafts.tokens > 0).then_some(&self.acceptance);
         for Basis { kind, text: source } in self.machine.sources.iter().chain(acceptance) {
             text.push_str(&format!("  {:<9} {}\n", kind.name(), terminal::harmless(source)));
+        }
+        let npu = self.npu.as_ref().map_or(Vec::new(), NpuForecast::sources);
+        for (kind, source) in npu {
+            text.push_str(&format!("  {:<9} {source}\n", kind.name()));
         }
         text
     }

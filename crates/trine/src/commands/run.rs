@@ -17,6 +17,7 @@ use crate::generate::{Answer, Ending, answer};
 use crate::interrupt::{self, Watch};
 use crate::line_source::{LineSource, Piped, Typed};
 use crate::model_source::{Chosen, ModelOrPrompt, find, hub_config, model_or_prompt};
+use crate::npu::Done;
 use crate::options::{ContextFrom, Settings, Writing};
 use crate::output;
 use crate::preset;
@@ -131,6 +132,9 @@ struct Report<'a> {
     gigabytes_per_second: Option<f64>,
     /// Tokens of a step after the first one.
     tokens_per_step: Option<f64>,
+    /// What an NPU has computed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    npu: Option<Done>,
 }
 
 fn answer_once(
@@ -169,6 +173,7 @@ fn answer_once(
             tokens_per_second: answer.statistics.decode_rate(),
             tokens_per_step: answer.statistics.tokens_per_step(),
             gigabytes_per_second: bandwidth(session, &answer.statistics).map(|rate| rate / 1e9),
+            npu: session.npu.as_deref().map(Done::by),
         })?;
     }
     tell_end(session, &answer, verbose, false);
@@ -224,6 +229,9 @@ fn tell_end(session: &Session, answer: &Answer, verbose: bool, is_chat: bool) {
     }
     if verbose {
         output::note(&details(session, &answer.statistics));
+        if let Some(npu) = &session.npu {
+            output::note(&Done::by(npu.as_ref()).to_string());
+        }
     } else if terminal::stderr_is_terminal()
         && let Some(summary) = summary(&answer.statistics)
     {

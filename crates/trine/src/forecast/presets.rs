@@ -21,6 +21,8 @@ pub(crate) struct Preset {
     gap_us: f64,
     /// The bytes of the GPU's own memory, if it has any.
     pub(crate) memory_bytes: Option<u64>,
+    /// Whether such chips have an XDNA1 NPU.
+    has_npu: bool,
     sources: &'static [(BasisKind, &'static str)],
 }
 
@@ -29,12 +31,13 @@ pub(crate) static PRESETS: [Preset; 5] = [
     Preset {
         key: "780m",
         gpu: vulkan::radeon_780m,
-        aliases: &["radeon780m", "amdradeon780m"],
+        aliases: &["radeon780m", "amdradeon780m", "phoenix", "hawkpoint"],
         name: "Radeon 780M, DDR5-5600",
         gbps: (73.0, 89.6),
         tops: (5.0, 7.0, 16.6),
         gap_us: 5.0,
         memory_bytes: None,
+        has_npu: true,
         sources: &[
             (
                 Published,
@@ -57,6 +60,7 @@ pub(crate) static PRESETS: [Preset; 5] = [
         tops: (7.2, 10.0, 23.8),
         gap_us: 5.0,
         memory_bytes: None,
+        has_npu: false,
         sources: &[
             (Published, "120 GB/s: 128 bits of LPDDR5X-7500; 23.8 Top/s: 16 units x 512 x 2.9 GHz"),
             (
@@ -78,6 +82,7 @@ pub(crate) static PRESETS: [Preset; 5] = [
         tops: (18.0, 26.0, 59.4),
         gap_us: 4.0,
         memory_bytes: None,
+        has_npu: false,
         sources: &[
             (Published, "256 GB/s: 256 bits of LPDDR5X-8000; 59.4 Top/s: 40 units x 512 x 2.9 GHz"),
             (
@@ -97,6 +102,7 @@ pub(crate) static PRESETS: [Preset; 5] = [
         tops: (80.0, 130.0, 330.0),
         gap_us: 2.0,
         memory_bytes: Some(24 << 30),
+        has_npu: false,
         sources: &[
             (
                 Published,
@@ -118,6 +124,7 @@ pub(crate) static PRESETS: [Preset; 5] = [
         tops: (250.0, 400.0, 640.0),
         gap_us: 6.0,
         memory_bytes: Some(150_750_000_000),
+        has_npu: false,
         sources: &[
             (Measured, "4700 GB/s: streaming read of a Vulkan compute shader (data sheet: 4800)"),
             (
@@ -145,6 +152,7 @@ impl Preset {
             tops_limit: self.tops.2,
             gap_us: self.gap_us,
             memory_bytes: self.memory_bytes,
+            has_npu: self.has_npu,
             sources: self.sources.iter().map(source).collect(),
         }
     }

@@ -7,7 +7,7 @@ use trine_weights::DType;
 use super::*;
 
 /// Returns a machine with round rates, so that the expected times can be computed in the head.
-fn round() -> Machine {
+pub(super) fn round() -> Machine {
     Machine {
         name: "round".to_owned(),
         gbps: 100.0,
@@ -17,23 +17,24 @@ fn round() -> Machine {
         tops_limit: 8.0,
         gap_us: 10.0,
         memory_bytes: None,
+        has_npu: false,
         sources: Vec::new(),
     }
 }
 
 /// Says that a machine runs the steps of a Plan one by one.
-fn stepwise() -> Launches {
+pub(super) fn stepwise() -> Launches {
     Box::new(|plan, _, _| Ok(plan.steps.len()))
 }
 
 #[track_caller]
-fn close(found: f64, expected: f64, share: f64) {
+pub(super) fn close(found: f64, expected: f64, share: f64) {
     assert!((found / expected - 1.0).abs() <= share, "{found}, expected {expected}");
 }
 
 /// Returns Gemma 3 of 27 billion parameters as published: 62 layers, every sixth global, window
 /// 1024.
-fn gemma_27b(dtype: DType) -> Plan {
+pub(super) fn gemma_27b(dtype: DType) -> Plan {
     let layer = |index: usize| LayerConfig {
         attention: match (index + 1).is_multiple_of(6) {
             true => AttentionKind::Global,

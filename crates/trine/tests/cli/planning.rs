@@ -1,6 +1,10 @@
 //! `trine plan`: forecasts, for machines that are known, given and measured.
 
+use std::path::Path;
+
 use serde_json::Value;
+use trine_weights::DType;
+use trine_weights::gguf::{Metadata, Value as Key, Writer};
 
 use crate::common::{golden, model, trine};
 
@@ -277,4 +281,104 @@ fn forecasts_with_drafts_say_what_they_assume() {
     assert!(unknown.code != 0 && unknown.err.contains("no-such-model"), "{}", unknown.err);
     let larger = trine(&["plan", "demo-draft", "--draft", "demo", "--device", "h200"]).ok();
     assert!(larger.err.contains("is not smaller than"), "{}", larger.err);
+}
+
+/// Writes a model of two layers with matrices that are large enough for an NPU. All weights are 0.
+fn write_wide_model(path: &Path) {
+    let (hidden, feed_forward, vocabulary, head) = (2048, 4096, 64, 256);
+    let mut metadata = Metadata::new("wide model");
+    metadata.insert("general.architecture", Key::String("gemma3".into()));
+    for (key, value) in [
+        ("context_length", 2048),
+        ("embedding_length", hidden),
+        ("block_count", 2),
+        ("feed_forward_length", feed_forward),
+        ("attention.head_count", hidden / head),
+        ("attention.head_count_kv", hidden / head),
+        ("attention.key_length", head),
+        ("attention.sliding_window", 512),
+    ] {
+        metadata.insert(&format!("gemma3.{key}"), Key::U32(value as u32));
+    }
+    let mut shapes = vec![
+        ("token_embd".to_owned(), vec![vocabulary, hidden]),
+        ("output_norm".to_owned(), vec![hidden]),
+    ];
+    for layer in 0..2 {
+        for norm in ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"] {
+            shapes.push((format!("blk.{layer}.{norm}"), vec![hidden]));
+        }
+        for norm in ["attn_q_norm", "attn_k_norm"] {
+            shapes.push((format!("blk.{layer}.{norm}"), vec![head]));
+        }
+        for matrix in ["attn_q", "attn_k", "attn_v", "attn_output"] {
+            shapes.push((format!("blk.{layer}.{matrix}"), vec![hidden, hidden]));
+        }
+        for matrix in ["ffn_gate", "ffn_up"] {
+            shapes.push((format!("blk.{layer}.{matrix}"), vec![feed_forward, hidden]));
+        }
+        shapes.push((format!("blk.{layer}.ffn_down"), vec![hidden, feed_forward]));
+    }
+    let mut writer = Writer::new(path, metadata).unwrap();
+    let dtype = |shape: &[usize]| if shape.len() == 1 { DType::F32 } else { DType::Q4_0 };
+    for (name, shape) in &shapes {
+        writer.declare(&format!("{name}.weight"), dtype(shape), shape).unwrap();
+    }
+    let mut data = writer.start().unwrap();
+    for (_, shape) in &shapes {
+        let elements: usize = shape.iter().product();
+        let bytes = if shape.len() == 1 { elements * 4 } else { elements / 32 * 18 };
+        data.bytes(&vec![0; bytes]).unwrap();
+    }
+    data.finish().unwrap();
+}
+
+#[test]
+fn an_npu_is_forecast_beside_the_gpu_of_its_chip() {
+    let folder = tempfile::tempdir().unwrap();
+    write_wide_model(&folder.path().join("wide.gguf"));
+    let plan = |more: &[&str]| {
+        let fixed = ["plan", "wide.gguf", "--batch", "1", "--context", "512,2048"];
+        let mut command = crate::common::command(&[&fixed[..], more].concat());
+        crate::common::finish(command.current_dir(folder.path()).output().unwrap()).ok()
+    };
+    insta::assert_snapshot!("plan_780m_with_npu", plan(&["--device", "780m"]).out);
+    let json = plan(&["--device", "780m", "--json"]).json();
+    let npu = &json["npu"];
+    assert!(npu["note"].as_str().unwrap().contains("never run on silicon"), "{npu}");
+    for (row, prompt) in npu["prompt"].as_array().unwrap().iter().zip([0, 0, 0, 1, 1, 1]) {
+        let gpu = number(&json["prompt"][prompt], "tokens_per_second");
+        let both = number(&row["tokens_per_second"], "highest");
+        let gain = number(&row["gain"], "highest");
+        assert!((both / gpu / (1.0 + gain) - 1.0).abs() < 1e-9, "{row}");
+        assert!(number(&row["gain"], "lowest") >= 0.0, "{row}");
+    }
+    assert!(number(&npu["prompt"][1]["gain"], "highest") > 0.05, "{npu}");
+    assert_eq!(number(&npu["generation"]["gain"], "highest"), 0.0);
+    for figure in npu["figures"].as_array().unwrap() {
+        assert!(number(figure, "lowest") < number(figure, "highest"), "{figure}");
+        assert!(!figure["source"].as_str().unwrap().is_empty(), "{figure}");
+    }
+    // A GPU that is bound by arithmetic in a single row is helped there too.
+    let slower = plan(&["--device", "780m", "--tops", "0.01", "--json"]).json();
+    assert!(number(&slower["npu"]["generation"]["gain"], "highest") > 0.1, "{}", slower["npu"]);
+    let reason = slower["npu"]["generation"]["reason"].as_str().unwrap();
+    assert!(reason.contains("bound by arithmetic"), "{reason}");
+    // A faster GPU leaves less for the NPU.
+    let faster = plan(&["--device", "780m", "--tops", "100", "--json"]).json();
+    assert_eq!(number(&faster["npu"]["prompt"][1]["gain"], "highest"), 0.0);
+}
+
+#[test]
+fn machines_without_an_npu_say_nothing_of_one() {
+    for device in ["890m", "strix-halo", "rtx-4090", "h200"] {
+        let text = trine(&["plan", &model(), "--device", device]).ok().out;
+        assert!(!text.contains("NPU"), "{text}");
+        let json = trine(&["plan", &model(), "--device", device, "--json"]).ok().json();
+        assert!(json["npu"].is_null(), "{json}");
+    }
+    let given = trine(&["plan", &model(), "--gbps", "89.6", "--tops", "7"]).ok().out;
+    assert!(!given.contains("NPU"), "{given}");
+    let named = trine(&["plan", &model(), "--device", "Hawk Point"]).ok().out;
+    assert!(named.contains("Radeon 780M") && named.contains("NPU"), "{named}");
 }

@@ -236,6 +236,50 @@ fn bench_measures_every_combination() {
     assert!(error.contains("32769") && error.contains("32768"), "{error}");
 }
 
+/// Returns whether this machine has a file that a sensor of energy could be.
+fn has_sensor_of_energy() -> bool {
+    let entries = |path: &str| std::fs::read_dir(path).into_iter().flatten().flatten();
+    let is_sensor = |name: &str| {
+        name == "energy_uj"
+            || name.starts_with("energy") && name.ends_with("_input")
+            || ["power1_average", "power1_input", "power_now"].contains(&name)
+    };
+    ["powercap", "hwmon", "power_supply"].iter().any(|class| {
+        entries(&format!("/sys/class/{class}")).any(|device| {
+            let files = entries(device.path().to_str().unwrap_or_default());
+            files.into_iter().any(|file| file.file_name().to_str().is_some_and(is_sensor))
+        })
+    })
+}
+
+#[test]
+fn energy_is_reported_only_where_a_sensor_can_be_read() {
+    let model = model();
+    let base = ["bench", &model, "-p", "16", "-n", "4", "--repeats", "2", "--threads", "1"];
+    let json = trine(&[&base[..], &["--json"]].concat()).ok();
+    let value = json.json();
+    let text = trine(&base).ok();
+    let lines = |ran: &crate::common::Ran| {
+        ran.err.lines().filter(|line| line.contains("energy is not measured")).count()
+    };
+    if !has_sensor_of_energy() {
+        assert!(!text.out.contains("energy") && !json.out.contains("energy"), "{}", text.out);
+        assert!(!json.out.contains("sensors") && lines(&text) == 0, "{}", text.err);
+        let verbose = trine(&[&["-v"], &base[..]].concat()).ok();
+        assert_eq!(lines(&verbose), 1, "{}", verbose.err);
+        assert!(!verbose.out.contains("energy"), "{}", verbose.out);
+        return;
+    }
+    let tests = value["tests"].as_array().unwrap();
+    let used: Vec<_> =
+        tests.iter().filter_map(|test| test["energy"].as_array()).flatten().collect();
+    for used in &used {
+        assert!(used["summary"]["minimum"].as_f64().unwrap() > 0.0, "{used}");
+        assert!(used["watts"].as_f64().unwrap() > 0.0, "{used}");
+    }
+    assert!(used.is_empty() || value["sensors"].is_array(), "{value}");
+}
+
 #[test]
 fn quantised_files_run_and_are_not_overwritten() {
     let folder = tempfile::tempdir().unwrap();

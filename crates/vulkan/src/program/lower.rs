@@ -101,6 +101,10 @@ impl Lowering<'_> {
             _ if lacks_kernel(self.plan, op) => {
                 return Err(GpuError::NoKernel { operation: op.name() });
             }
+            // Nothing is lent to a partner of a GPU.
+            Op::Delegate { .. } | Op::Collect { .. } | Op::Join { .. } => {
+                return Err(GpuError::NoKernel { operation: op.name() });
+            }
             Op::Embed { table, scale, output } => {
                 let output = self.fresh(output);
                 self.push(Rows::Tokens, Work::Embed { table, scale, output });

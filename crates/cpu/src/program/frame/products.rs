@@ -1,0 +1,285 @@
+//! The matrix products of a frame: their inputs in 8-bit terms, their chunks, and the part of a
+//! partner.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use trine_model::{BufferId, Product, WeightId};
+
+use super::super::fixed::ThreadState;
+use super::super::terms::{InputRows, quantize_terms};
+use super::{Frame, PANELS_MAX};
+use crate::matmul::{MatmulInput, MatrixSlice};
+use crate::quantize::{BLOCK, QuantizedRows};
+use crate::shared::SharedSlice;
+
+/// The number of chunks of panels that each thread gets on average: enough to even out a slow core.
+/// A product of few rows waits for memory, and its threads should end together; one of many rows
+/// reads its input again for each chunk.
+const CHUNKS_PER_THREAD: usize = 8;
+const CHUNKS_PER_THREAD_NARROW: usize = 32;
+
+/// The fewest multiplications in a chunk, about 1 us of work: a chunk should take much longer than
+/// taking it from the board.
+const CHUNK_PRODUCTS_MIN: usize = 16 << 10;
+
+/// The fewest blocks in a run, if a row is quantised in several. Quantising these takes about as
+/// long as another thread needs to learn of a run.
+const RUN_BLOCKS_MIN: usize = 64;
+
+/// The most rows of a product that counts as narrow.
+const NARROW_ROWS: usize = 8;
+
+/// How the panels of a product are cut into units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Chunks {
+    panels: usize,
+    each: usize,
+}
+
+impl Chunks {
+    pub(super) fn count(self) -> usize {
+        self.panels.div_ceil(self.each)
+    }
+
+    pub(super) fn get(self, index: usize) -> Range<usize> {
+        index * self.each..((index + 1) * self.each).min(self.panels)
+    }
+}
+
+impl Frame<'_> {
+    /// Returns the number of units in which the input of a product is quantised: 0 if no matrix
+    /// needs it.
+    pub(super) fn quantized_runs(
+        &self,
+        input: BufferId,
+        weights: impl IntoIterator<Item = WeightId>,
+    ) -> usize {
+        let rows = self.input_rows(input);
+        let wanted = weights.into_iter().any(|id| self.fixed.matrix(id).needs_quantized_input());
+        if wanted { rows.rows * self.runs_of_row(input, rows) } else { 0 }
+    }
+
+    /// Returns how the panels of all matrices of a product are cut.
+    pub(super) fn chunks(&self, rows: InputRows, products: &[Product]) -> Chunks {
+        let matrices = || products.iter().map(|product| self.fixed.matrix(product.weight));
+        let height = matrices().map(|matrix| matrix.rows_per_panel()).max().unwrap_or(1);
+        let columns = products
+            .first()
+            .map_or(1, |product| self.fixed.facts.plan.weight(product.weight).columns);
+        self.cut(rows, columns, matrices().map(|matrix| matrix.panels()).sum(), height)
+    }
+
+    /// Returns how the panels of a gated product, of [`gated_height`](Self::gated_height) rows
+    /// each, are cut.
+    pub(super) fn gated_chunks(&self, input: BufferId, gate: WeightId, up: WeightId) -> Chunks {
+        let height = self.gated_height(gate, up);
+        let panels = self.fixed.matrix(gate).rows().div_ceil(height);
+        self.cut(self.input_rows(input), self.columns(input), panels, height)
+    }
+
+    /// Cuts `panels` panels of `height` rows with `columns` weights each.
+    fn cut(&self, rows: InputRows, columns: usize, panels: usize, height: usize) -> Chunks {
+        let rows = rows.rows;
+        let least = CHUNK_PRODUCTS_MIN / (rows * columns * height).max(1);
+        let each = if rows <= NARROW_ROWS { CHUNKS_PER_THREAD_NARROW } else { CHUNKS_PER_THREAD };
+        let even = panels.div_ceil(self.fixed.threads.len() * each);
+        let each = even.max(least).clamp(1, PANELS_MAX);
+        Chunks { panels: if rows == 0 { 0 } else { panels }, each }
+    }
+
+    /// Has the partner begin the products of the bulk rows.
+    pub(super) fn delegate(&self, input: BufferId, weights: &[WeightId]) {
+        let Some(lent) = &self.fixed.lent else { return };
+        let rows = self.input_rows(input);
+        let all = self.whole(input, rows.rows);
+        let columns = self.columns(input);
+        // SAFETY: an earlier phase wrote the input.
+        let bulk = unsafe { all.read(rows.bulk().start * columns..all.len()) };
+        self.delegated.store(lent.begin(bulk, weights), Ordering::Relaxed);
+    }
+
+    /// Waits for the partner's products of the bulk rows.
+    pub(super) fn collect(&self, input: BufferId, products: &[Product]) {
+        let Some(lent) = &self.fixed.lent else { return };
+        let bulk = self.input_rows(input).bulk();
+        let output = |product: &Product| {
+            let (start, columns) =
+                (self.fixed.offset(product.output), self.columns(product.output));
+            // SAFETY: this unit is the only one of its phase, and outputs do not overlap.
+            unsafe { self.memory.write(start + bulk.start * columns..start + bulk.end * columns) }
+        };
+        let mut outputs: Vec<&mut [f32]> = products.iter().map(output).collect();
+        self.delegated.store(lent.finish(&mut outputs), Ordering::Relaxed);
+    }
+
+    /// Returns the rows of what was delegated that are computed here.
+    pub(super) fn rows_left(&self, input: BufferId) -> InputRows {
+        let rows = self.input_rows(input);
+        if self.delegated.load(Ordering::Relaxed) { rows.without_bulk() } else { rows }
+    }
+
+    /// Multiplies some rows with a chunk of the panels of several matrices. The panels are numbered
+    /// through all matrices; a chunk may span several.
+    pub(super) fn multiply_chunk(
+        &self,
+        (input, rows): (BufferId, InputRows),
+        products: &[Product],
+        chunk: &Range<usize>,
+        state: &mut ThreadState,
+    ) {
+        let mut first = 0;
+        for product in products {
+            let matrix = self.fixed.matrix(product.weight);
+            let own = chunk.start.max(first)..chunk.end.min(first + matrix.panels());
+            if own.start < own.end {
+                let panels = own.start - first..own.end - first;
+                let output = self.whole(product.output, rows.rows);
+                self.multiply(&matrix, input, rows, panels, &output, state);
+            }
+            first += matrix.panels();
+        }
+    }
+
+    /// Multiplies with a chunk of the panels of both matrices, and applies the gate.
+    pub(super) fn gated_chunk(
+        &self,
+        input: BufferId,
+        (gate, up): (WeightId, WeightId),
+        output: BufferId,
+        chunk: &Range<usize>,
+        state: &mut ThreadState,
+    ) {
+        let rows = self.input_rows(input);
+        let height = self.gated_height(gate, up);
+        let (gate, up) = (self.fixed.matrix(gate), self.fixed.matrix(up));
+        assert_eq!(gate.rows(), up.rows(), "gate and up projection have the same rows");
+        let target = self.whole(output, rows.rows);
+        let factors = self.up.part(0..target.len());
+        let columns = self.columns(output);
+        let own = chunk.start * height..(chunk.end * height).min(gate.rows());
+        self.multiply(&gate, input, rows, gate.panels_of(own.clone()), &target, state);
+        self.multiply(&up, input, rows, up.panels_of(own.clone()), &factors, state);
+        for row in 0..rows.rows {
+            let range = row * columns + own.start..row * columns + own.end;
+            // SAFETY: only this thread took the panels, and so owns these columns of both.
+            let (target, factors) = unsafe { (target.write(range.clone()), factors.write(range)) };
+            self.fixed.kernels.gelu(target);
+            self.fixed.kernels.multiply(target, factors);
+        }
+    }
+
+    /// Returns the number of rows in a panel of a gated product. Panels of float and of quantised
+    /// matrices may have different heights; the larger is a multiple of the smaller.
+    fn gated_height(&self, gate: WeightId, up: WeightId) -> usize {
+        let height = |id| self.fixed.matrix(id).rows_per_panel();
+        height(gate).max(height(up))
+    }
+
+    /// The rows of a product's input.
+    pub(super) fn input_rows(&self, input: BufferId) -> InputRows {
+        InputRows::of(self.batch, self.fixed.facts.plan.buffer(input).rows)
+    }
+
+    /// Returns the number of runs of blocks in which each row of a product's input is quantised.
+    /// Rows are cut only if there are fewer of them than threads.
+    fn runs_of_row(&self, input: BufferId, rows: InputRows) -> usize {
+        let threads = self.fixed.threads.len();
+        let blocks = QuantizedRows::blocks_per_row(self.columns(input));
+        if rows.rows < threads { (blocks / RUN_BLOCKS_MIN).clamp(1, threads) } else { 1 }
+    }
+
+    /// Quantises one of several runs of a row's blocks; a row's runs follow one another.
+    pub(super) fn quantize_run(&self, input: BufferId, unit: usize, state: &mut ThreadState) {
+        let rows = self.input_rows(input);
+        let runs = self.runs_of_row(input, rows);
+        let (row, run) = (unit / runs, unit % runs);
+        let columns = self.columns(input);
+        let per_row = QuantizedRows::blocks_per_row(columns);
+        let length = per_row.div_ceil(runs);
+        let blocks = (run * length).min(per_row)..((run + 1) * length).min(per_row);
+        let elements = (blocks.start * BLOCK).min(columns)..(blocks.end * BLOCK).min(columns);
+        let first = rows.terms_before(row) * per_row;
+        let of_term = |term: usize| {
+            let start = first + term * per_row;
+            start + blocks.start..start + blocks.end
+        };
+        let second = if rows.terms(row) == 2 { of_term(1) } else { 0..0 };
+        // SAFETY: only the thread that took a run writes its blocks, and the terms do not overlap.
+        let (first, second) =
+            unsafe { (self.quantized.write(of_term(0)), self.quantized.write(second)) };
+        let values = &self.read(input, row)[elements];
+        quantize_terms(self.fixed.isa, values, &mut state.residual, first, second);
+    }
+
+    /// Multiplies a range of a matrix's panels with all rows of the input.
+    fn multiply(
+        &self,
+        matrix: &MatrixSlice<'_>,
+        input: BufferId,
+        rows: InputRows,
+        panels: Range<usize>,
+        output: &SharedSlice<'_, f32>,
+        state: &mut ThreadState,
+    ) {
+        let columns = self.columns(input);
+        let stride = matrix.rows();
+        if !matrix.needs_quantized_input() {
+            let input = self.whole(input, rows.rows);
+            // SAFETY: an earlier phase wrote the input.
+            let values = unsafe { input.read(0..input.len()) };
+            let input = MatmulInput::F32 { values, stride: columns, rows: rows.rows };
+            // SAFETY: only this thread took the panels.
+            unsafe {
+                matrix.matmul_window(input, panels, output, stride, 0, &mut state.matmul);
+            }
+            return;
+        }
+        for (group, terms) in rows.groups() {
+            // SAFETY: an earlier phase wrote the blocks.
+            let blocks = unsafe { self.quantized.read(rows.blocks_of(&group, columns)) };
+            let input = QuantizedRows::new(blocks, columns);
+            let output = output.part(group.start * stride..group.end * stride);
+            if terms == 1 {
+                let input = MatmulInput::Quantized(&input);
+                // SAFETY: only this thread took the panels.
+                unsafe {
+                    let panels = panels.clone();
+                    matrix.matmul_window(input, panels, &output, stride, 0, &mut state.matmul);
+                }
+            } else {
+                multiply_two_terms(matrix, &input, panels.clone(), &output, state);
+            }
+        }
+    }
+}
+
+/// Multiplies rows with two terms, which are adjacent in `input`, and adds the products of both.
+/// `output` is (rows, rows of the matrix); only this thread has the columns of the panels.
+fn multiply_two_terms(
+    matrix: &MatrixSlice<'_>,
+    input: &QuantizedRows<'_>,
+    panels: Range<usize>,
+    output: &SharedSlice<'_, f32>,
+    state: &mut ThreadState,
+) {
+    let stride = matrix.rows();
+    let rows = output.len() / stride;
+    let range = matrix.rows_of(panels.clone());
+    let sums = SharedSlice::new(&mut state.terms[..2 * rows * range.len()]);
+    let quantized = MatmulInput::Quantized(input);
+    // SAFETY: the output is this thread's own.
+    unsafe {
+        matrix.matmul_window(quantized, panels, &sums, range.len(), range.start, &mut state.matmul);
+    }
+    for row in 0..rows {
+        let own = 2 * row * range.len()..2 * (row + 1) * range.len();
+        let target = row * stride + range.start..row * stride + range.end;
+        // SAFETY: only this thread has these columns of the output.
+        let (sums, target) = unsafe { (sums.read(own), output.write(target)) };
+        let (first, second) = sums.split_at(range.len());
+        for ((target, first), second) in target.iter_mut().zip(first).zip(second) {
+            *target = first + second;
+        }
+    }
+}

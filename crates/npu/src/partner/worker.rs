@@ -1,0 +1,435 @@
+//! The thread that owns the device: the one hardware context of a process, its kernels, and the
+//! matrices of all loans.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use trine_backend::Tally;
+use trine_weights::{Tensor, blocks};
+
+use super::cutting::{Tile, tiles};
+use super::int8;
+use super::share::Timed;
+use super::sizes::{BLOCK, ROWS_MAX};
+use crate::cores::CoreProgram;
+use crate::driver::{
+    Context, Device, DeviceBuffer, DriverError, Executed, HostBuffer, PoisonedBuffer, Program,
+    ProvenStream, Run,
+};
+use crate::kernel::Kernel;
+use crate::layout;
+use crate::pack::Pack;
+use crate::sys::Sys;
+
+/// Terms of an activation.
+const TERMS: usize = 2;
+/// The most commands whose results are in memory at once.
+const RUNS_MAX: usize = 8;
+/// How often a command is timed, after one that is not.
+const TIMES: usize = 3;
+
+/// What the thread is asked for. An answer goes nowhere if nobody waits for it any more.
+pub(super) enum Job {
+    /// Takes in matrices.
+    Load { number: usize, matrices: Vec<Tensor>, done: Sender<Result<(), String>> },
+    /// Multiplies `input`, (rows, in-features), with matrices of a loan.
+    Multiply {
+        loan: usize,
+        input: Vec<f32>,
+        matrices: Vec<usize>,
+        done: Sender<Result<Vec<Vec<f32>>, String>>,
+    },
+    /// Frees the matrices of a loan.
+    Forget { number: usize },
+}
+
+/// The streams of a pack that are used, by out-features and rows.
+pub(super) struct Kernels {
+    columns: u8,
+    cores: CoreProgram,
+    proven: BTreeMap<(usize, usize), ProvenStream>,
+}
+
+impl Kernels {
+    /// Proves the streams of the kernel with [`BLOCK`] in-features.
+    pub(super) fn of(pack: &Pack) -> Result<Self, String> {
+        let none = || {
+            format!(
+                "the pack has no stream of a8w8acc32 for {ROWS_MAX} rows of {BLOCK}; make one of AMD's xclbin with `trine npu pack`"
+            )
+        };
+        let cores = pack.cores().ok_or_else(none)?.clone();
+        let mut proven = BTreeMap::new();
+        for (entry, part) in pack.manifest.stream.iter().zip(&pack.streams) {
+            if let Some(Kernel::Int8 { m, k, n }) = entry.kernel
+                && k as usize == BLOCK
+            {
+                let stream = ProvenStream::new(&part.verifier, &part.stream)
+                    .map_err(|error| format!("{}: {error}", entry.file))?;
+                proven.insert((n as usize, m as usize), stream);
+            }
+        }
+        // Each width needs a kernel for all rows; tiles count in the smallest width.
+        let widths: Vec<usize> =
+            proven.keys().filter(|(_, rows)| *rows == ROWS_MAX).map(|(width, _)| *width).collect();
+        proven.retain(|(width, _), _| widths.contains(width));
+        let Some(least) = widths.first() else {
+            return Err(none());
+        };
+        if let Some(odd) = widths.iter().find(|width| !width.is_multiple_of(*least)) {
+            return Err(format!(
+                "the pack's streams of {least} and {odd} columns do not fit one another"
+            ));
+        }
+        Ok(Self { columns: pack.manifest.partition.columns, cores, proven })
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let mut widths: Vec<usize> = self.proven.keys().map(|(width, _)| *width).collect();
+        widths.dedup();
+        widths
+    }
+}
+
+/// A matrix in the NPU's memory.
+struct Matrix<S: Sys> {
+    rows: usize,
+    columns: usize,
+    tiles: Vec<(Tile, DeviceBuffer<S>)>,
+    /// (rows, blocks).
+    scales: Vec<f32>,
+}
+
+/// Up to [`ROWS_MAX`] rows of activations in terms of 8 bits.
+struct Rows {
+    rows: usize,
+    /// For each block and term, (rows, [`BLOCK`]).
+    terms: Vec<[Vec<i8>; TERMS]>,
+    /// (blocks, rows): scales of the first term.
+    scales: Vec<f32>,
+}
+
+impl Rows {
+    /// Rounds rows of `columns` values.
+    fn new(input: &[f32], columns: usize) -> Self {
+        let rows = input.len() / columns;
+        let blocks = columns.div_ceil(BLOCK);
+        let empty = || std::array::from_fn(|_| vec![0; rows * BLOCK]);
+        let mut terms: Vec<[Vec<i8>; TERMS]> = (0..blocks).map(|_| empty()).collect();
+        let mut scales = vec![0.0; blocks * rows];
+        for (row, values) in input.chunks_exact(columns).enumerate() {
+            for (block, values) in values.chunks(BLOCK).enumerate() {
+                let [first, rest] = &mut terms[block];
+                let own = row * BLOCK..row * BLOCK + values.len();
+                let (first, rest) = (&mut first[own.clone()], &mut rest[own]);
+                scales[block * rows + row] = int8::quantize(values, first, Some(rest));
+            }
+        }
+        Self { rows, terms, scales }
+    }
+}
+
+/// Which activations a buffer holds: the block, the term, and the kernel's out-features and rows,
+/// on which the parameters after them depend.
+type InputKey = (usize, usize, usize, usize);
+
+/// An open NPU with kernels and matrices.
+pub(super) struct Worker<S: Sys> {
+    // Dropped in this order.
+    context: Context<S>,
+    programs: BTreeMap<(usize, usize), Program<S>>,
+    loans: BTreeMap<usize, Vec<Matrix<S>>>,
+    /// Buffers of activations and results that are kept, by what they hold and by their bytes.
+    inputs: BTreeMap<InputKey, HostBuffer<S>>,
+    results: Vec<HostBuffer<S>>,
+    device: Device<S>,
+    widths: Vec<usize>,
+    tally: Arc<Tally>,
+}
+
+impl<S: Sys> Worker<S> {
+    /// Opens the device and copies the streams to it.
+    pub(super) fn open(
+        sys: S,
+        path: &str,
+        kernels: Kernels,
+        tally: Arc<Tally>,
+    ) -> Result<Self, String> {
+        let open = || -> Result<Self, DriverError> {
+            let device = Device::open(sys, path)?;
+            let context = Context::new(&device, kernels.columns, &kernels.cores)?;
+            let program = |(key, stream): (&(usize, usize), &ProvenStream)| {
+                Program::new(&device, stream).map(|program| (*key, program))
+            };
+            let programs = kernels.proven.iter().map(program).collect::<Result<_, _>>()?;
+            Ok(Self {
+                context,
+                programs,
+                loans: BTreeMap::new(),
+                inputs: BTreeMap::new(),
+                results: Vec::new(),
+                device,
+                widths: kernels.widths(),
+                tally,
+            })
+        };
+        open().map_err(|error| error.to_string())
+    }
+
+    /// Does what it is asked for until nobody can ask any more.
+    pub(super) fn serve(&mut self, jobs: &Receiver<Job>) {
+        for job in jobs {
+            match job {
+                Job::Load { number, matrices, done } => {
+                    let loaded = matrices.iter().map(|tensor| self.load(tensor)).collect();
+                    let loaded: Result<Vec<Matrix<S>>, String> = loaded;
+                    let answer = loaded.map(|matrices| drop(self.loans.insert(number, matrices)));
+                    let _ = done.send(answer);
+                }
+                Job::Multiply { loan, input, matrices, done } => {
+                    let start = Instant::now();
+                    let products = self.multiply(loan, &input, &matrices);
+                    self.tally.busy_for(start.elapsed());
+                    let _ = done.send(products);
+                }
+                Job::Forget { number } => drop(self.loans.remove(&number)),
+            }
+        }
+    }
+
+    /// Multiplies whole numbers and compares the products with the exact ones. Returns the widths
+    /// of kernels, with the time of a command of [`ROWS_MAX`] rows each if `timed`.
+    pub(super) fn try_out(&mut self, timed: bool) -> Result<Timed, String> {
+        let mut commands = Vec::new();
+        for width in self.widths.clone() {
+            let rows = self.least_rows(1, width);
+            let value = |at: usize| ((at * 37) ^ (at >> 7)) as i8;
+            let activations: Vec<i8> = (0..rows * BLOCK).map(value).collect();
+            let weights: Vec<i8> = (0..BLOCK * width).map(|at| value(at + 5)).collect();
+            let found = self.once(width, rows, &activations, &weights)?;
+            if found != layout::product(BLOCK, width, &activations, &weights) {
+                return Err(format!(
+                    "a product of {rows} x {BLOCK} x {width} on the NPU is wrong; `trine npu selftest` tells more"
+                ));
+            }
+            let mut best = Duration::ZERO;
+            if timed {
+                let zeros = vec![0; ROWS_MAX * BLOCK];
+                let mut times = Vec::new();
+                for _ in 0..=TIMES {
+                    let start = self.device.now();
+                    self.once(width, ROWS_MAX, &zeros, &weights)?;
+                    times.push(self.device.now().saturating_sub(start));
+                }
+                best = times.into_iter().skip(1).min().unwrap_or_default();
+            }
+            commands.push((width, best));
+        }
+        Ok(Timed::new(commands))
+    }
+
+    /// Returns the product of one command.
+    fn once(
+        &mut self,
+        width: usize,
+        rows: usize,
+        activations: &[i8],
+        weights: &[i8],
+    ) -> Result<Vec<i32>, String> {
+        let mut once = || -> Result<Vec<i32>, DriverError> {
+            let weights = self.upload(&layout::weights(BLOCK, width, weights))?;
+            let activations = self.upload(&layout::activations(BLOCK, width, activations))?;
+            let result = self.result(rows, width)?;
+            let program = &self.programs[&(width, rows)];
+            let inputs = vec![(1, &activations), (2, &weights)];
+            let done = self.context.execute(vec![Run { program, inputs, result }])?;
+            let sums = done.iter().map(|executed| sums(executed, rows * width));
+            Ok(sums.collect::<Result<Vec<_>, _>>()?.concat())
+        };
+        once().map_err(|error| error.to_string())
+    }
+
+    /// Returns the rows of the smallest kernel of a width that takes `rows`.
+    fn least_rows(&self, rows: usize, width: usize) -> usize {
+        let mut fitting = self.programs.range((width, rows)..=(width, ROWS_MAX));
+        fitting.next().map_or(ROWS_MAX, |((_, rows), _)| *rows)
+    }
+
+    fn upload(&self, bytes: &[u8]) -> Result<DeviceBuffer<S>, DriverError> {
+        let mut buffer = self.device.buffer(bytes.len() as u64)?;
+        buffer.write(0, bytes)?;
+        buffer.to_device()
+    }
+
+    /// Returns a buffer for the result of a kernel: a kept one if there is one.
+    fn result(&mut self, rows: usize, width: usize) -> Result<PoisonedBuffer<S>, DriverError> {
+        let bytes = (rows * width * 4) as u64;
+        let kept = self.results.iter().position(|buffer| buffer.bytes() == bytes);
+        match kept.map(|index| self.results.swap_remove(index)) {
+            Some(buffer) => buffer.poison(),
+            None => self.device.buffer(bytes)?.poison(),
+        }
+    }
+
+    /// Brings a matrix (out-features, in-features) into the kernel's layout and to the device.
+    fn load(&mut self, tensor: &Tensor) -> Result<Matrix<S>, String> {
+        let (rows, columns) = (tensor.rows(), tensor.columns());
+        let blocks = columns.div_ceil(BLOCK);
+        let mut scales = vec![0.0; rows * blocks];
+        let (mut values, mut numbers) = (vec![0.0; columns], vec![0; columns]);
+        let mut loaded = Vec::new();
+        for same in tiles(rows, columns, &self.widths).chunk_by(|a, b| a.rows == b.rows) {
+            let width = same[0].width;
+            let mut whole: Vec<Vec<u8>> = same.iter().map(|_| vec![0; BLOCK * width]).collect();
+            for row in same[0].rows.clone() {
+                blocks::decode(tensor.dtype(), tensor.row(row), &mut values)
+                    .map_err(|error| format!("{}: {error}", tensor.name()))?;
+                for (block, tile) in same.iter().enumerate() {
+                    let own = tile.columns.clone();
+                    scales[row * blocks + block] =
+                        int8::quantize(&values[own.clone()], &mut numbers[own.clone()], None);
+                    for (at, number) in numbers[own].iter().enumerate() {
+                        let column = row - tile.rows.start;
+                        let index = layout::weight_index(BLOCK, width, at, column);
+                        whole[block][index] = *number as u8;
+                    }
+                }
+            }
+            for (tile, bytes) in same.iter().zip(whole) {
+                let buffer = self.upload(&bytes).map_err(|error| error.to_string())?;
+                loaded.push((tile.clone(), buffer));
+            }
+            tensor.release_pages(
+                same[0].rows.start * tensor.row_bytes()..same[0].rows.end * tensor.row_bytes(),
+            );
+        }
+        Ok(Matrix { rows, columns, tiles: loaded, scales })
+    }
+
+    /// Returns the products of `input` with matrices of a loan, each (rows, out-features).
+    fn multiply(
+        &mut self,
+        loan: usize,
+        input: &[f32],
+        matrices: &[usize],
+    ) -> Result<Vec<Vec<f32>>, String> {
+        // Taken out, so that buffers can change while they are used.
+        let loaded = self.loans.remove(&loan).ok_or("its matrices were not loaded")?;
+        let products = self.products(&loaded, input, matrices);
+        self.loans.insert(loan, loaded);
+        products.map_err(|error| error.to_string())
+    }
+
+    fn products(
+        &mut self,
+        loaded: &[Matrix<S>],
+        input: &[f32],
+        matrices: &[usize],
+    ) -> Result<Vec<Vec<f32>>, DriverError> {
+        let chosen: Vec<&Matrix<S>> = matrices.iter().map(|index| &loaded[*index]).collect();
+        let columns = chosen.first().map_or(1, |matrix| matrix.columns);
+        let rows = input.len() / columns;
+        let mut outputs: Vec<Vec<f32>> =
+            chosen.iter().map(|matrix| vec![0.0; rows * matrix.rows]).collect();
+        for (group, input) in input.chunks(ROWS_MAX * columns).enumerate() {
+            let terms = Rows::new(input, columns);
+            for (matrix, output) in chosen.iter().zip(&mut outputs) {
+                let first = group * ROWS_MAX * matrix.rows;
+                let output = &mut output[first..first + terms.rows * matrix.rows];
+                self.product(matrix, &terms, output)?;
+            }
+        }
+        chosen.iter().for_each(|_| self.tally.computed(rows));
+        Ok(outputs)
+    }
+
+    /// Adds the product of up to [`ROWS_MAX`] rows with a matrix to `output`, (rows, out-features).
+    fn product(
+        &mut self,
+        matrix: &Matrix<S>,
+        terms: &Rows,
+        output: &mut [f32],
+    ) -> Result<(), DriverError> {
+        let parts: Vec<(&Tile, &DeviceBuffer<S>, usize)> = matrix
+            .tiles
+            .iter()
+            .flat_map(|(tile, weights)| (0..TERMS).map(move |term| (tile, weights, term)))
+            .collect();
+        for parts in parts.chunks(RUNS_MAX) {
+            let key = |(tile, _, term): &(&Tile, _, usize)| self.key(tile, *term, terms.rows);
+            let keys: Vec<InputKey> = parts.iter().map(key).collect();
+            let mut inputs: BTreeMap<InputKey, DeviceBuffer<S>> = BTreeMap::new();
+            let mut results = Vec::new();
+            for (key, (tile, ..)) in keys.iter().zip(parts) {
+                if !inputs.contains_key(key) {
+                    inputs.insert(*key, self.input(*key, terms)?);
+                }
+                results.push(self.result(key.3, tile.width)?);
+            }
+            let runs = keys.iter().zip(parts).zip(results).map(|((key, part), result)| Run {
+                program: &self.programs[&(key.2, key.3)],
+                inputs: vec![(1, &inputs[key]), (2, part.1)],
+                result,
+            });
+            let runs = runs.collect();
+            let done = self.context.execute(runs)?;
+            for ((tile, _, term), executed) in parts.iter().zip(done) {
+                let sums = sums(&executed, terms.rows * tile.width)?;
+                add(matrix, tile, *term, terms, &sums, output);
+                self.results.push(executed.into_result());
+            }
+            for (key, buffer) in inputs {
+                self.inputs.insert(key, buffer.to_host()?);
+            }
+        }
+        Ok(())
+    }
+
+    fn key(&self, tile: &Tile, term: usize, rows: usize) -> InputKey {
+        (tile.columns.start / BLOCK, term, tile.width, self.least_rows(rows, tile.width))
+    }
+
+    /// Hands activations to the device, with zeros for the rows that they lack.
+    fn input(&mut self, key: InputKey, terms: &Rows) -> Result<DeviceBuffer<S>, DriverError> {
+        let (block, term, width, rows) = key;
+        let mut values = terms.terms[block][term].clone();
+        values.resize(rows * BLOCK, 0);
+        let bytes = layout::activations(BLOCK, width, &values);
+        let mut buffer = match self.inputs.remove(&key) {
+            Some(kept) => kept,
+            None => self.device.buffer(bytes.len() as u64)?,
+        };
+        buffer.write(0, &bytes)?;
+        buffer.to_device()
+    }
+}
+
+/// Reads the first sums of a result.
+fn sums<S: Sys>(executed: &Executed<S>, count: usize) -> Result<Vec<i32>, DriverError> {
+    let mut bytes = vec![0; 4 * count];
+    executed.result().read(0, &mut bytes)?;
+    Ok(bytes.as_chunks().0.iter().map(|word| i32::from_le_bytes(*word)).collect())
+}
+
+/// Adds the sums of a tile, (rows, the kernel's out-features), to a product of floats.
+fn add<S: Sys>(
+    matrix: &Matrix<S>,
+    tile: &Tile,
+    term: usize,
+    terms: &Rows,
+    sums: &[i32],
+    output: &mut [f32],
+) {
+    let (block, blocks) = (tile.columns.start / BLOCK, matrix.columns.div_ceil(BLOCK));
+    for (row, sums) in sums.chunks_exact(tile.width).enumerate() {
+        let scale = terms.scales[block * terms.rows + row];
+        let scale = if term == 0 { scale } else { int8::second(scale) };
+        let output = &mut output[row * matrix.rows..][tile.rows.clone()];
+        let scales = matrix.scales[tile.rows.start * blocks..].iter().skip(block).step_by(blocks);
+        for ((output, sum), weight) in output.iter_mut().zip(sums).zip(scales) {
+            *output += *sum as f32 * scale * weight;
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Prompts whose products are split between the processor and an NPU, which is a model.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+#[path = "../../../backend/tests/common/mod.rs"]
+mod common;
+mod gate;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::random::{Random, model_of_layers, relative_difference};
+use common::{divergence, hidden_states, logits};
+use gate::Gate;
+use trine_backend::reference::{Products as Arithmetic, ReferenceDevice};
+use trine_backend::{BULK_ROWS, Device, Partner};
+use trine_cpu::CpuDevice;
+use trine_model::{KvType, Model};
+use trine_npu::driver::DEVICE_PATH;
+use trine_npu::generate::Kernel;
+use trine_npu::pack::Pack;
+use trine_npu::partner::{BLOCK, NpuPartner, Share};
+use trine_npu::published;
+use trine_npu::sys::Sys;
+use trine_npu::sys::model::{Fault, Held, Machine, ModelSys, Products, xclbin};
+use trine_weights::{DType, Tensor, blocks};
+
+/// What stands for the cores' program.
+const PDI: &[u8] = b"a program that no core runs";
+const KERNELS: [Kernel; 2] =
+    [Kernel::Int8 { m: 8, k: 2048, n: 2048 }, Kernel::Int8 { m: 64, k: 2048, n: 2048 }];
+/// The largest difference of a value from the definition of the NPU's arithmetic, relative to the
+/// largest value. Sums are added in f32 in another order, and a last bit of a value that is rounded
+/// again can change a step of the second term, 1/32258 of the largest in a row.
+const TOLERANCE: f32 = 3e-4;
+/// The largest mean KL divergence of a split prompt from the scalar reference, in nats: the bound
+/// for prompts on the processor alone (`cpu/tests/wide_prompts.rs`).
+const DIVERGENCE: f64 = 1e-3;
+
+fn pack(kernels: &[Kernel]) -> Pack {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in published::stand_in("a.xclbin", &xclbin(PDI), kernels).unwrap() {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    Pack::open(folder.path()).unwrap()
+}
+
+fn sys(is_wrong: bool) -> ModelSys {
+    ModelSys::new(Machine::default(), Box::new(Products { is_wrong }))
+}
+
+fn open<S: Sys + 'static>(sys: S, share: Share) -> Arc<NpuPartner> {
+    Arc::new(NpuPartner::open(sys, DEVICE_PATH, &pack(&KERNELS), share).unwrap())
+}
+
+fn processor() -> CpuDevice {
+    CpuDevice::new(Some(2), None).unwrap()
+}
+
+fn prompt(model: &Model, rows: usize) -> Vec<u32> {
+    (0..rows).map(|at| (at * at + 3 * at) as u32 % model.config().vocabulary as u32).collect()
+}
+
+fn small(dtype: DType) -> Model {
+    let folder = tempfile::tempdir().unwrap();
+    model_of_layers(&mut Random(41), dtype, folder.path())
+}
+
+/// With all products of a prompt on the NPU, the prompt is what the definition of its arithmetic
+/// says.
+#[test]
+fn the_npu_computes_as_defined() {
+    for dtype in [DType::Q4_0, DType::BF16] {
+        let model = small(dtype);
+        let ids = prompt(&model, BULK_ROWS + 5);
+        let states =
+            |device: &dyn Device| hidden_states(device, &model, &ids, ids.len(), KvType::F32);
+        let int8 = Arithmetic::Int8 { block: BLOCK, terms: 2 };
+        let expected = states(&ReferenceDevice::computing(int8));
+        let sys = sys(false);
+        let partner = open(sys.clone(), Share::Fraction(1.0));
+        let found = states(&processor().with_partner(partner.clone()));
+        let worst = relative_difference(&[expected], &[found]);
+        assert!(worst <= TOLERANCE, "{dtype:?}: {worst}");
+        let tally = partner.tally();
+        assert!(tally.products() > 0 && tally.instead() == 0);
+        assert_eq!(tally.rows(), tally.products() * ids.len() as u64);
+        drop(partner);
+        assert_eq!((sys.held(), sys.leaked()), (Held::default(), Held::default()));
+    }
+}
+
+/// A trained model, half of each matrix on the NPU: as close to the reference as the processor is.
+#[test]
+fn a_split_prompt_is_as_good_as_the_processors() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo-draft.gguf");
+    let model = Model::open(&path).unwrap();
+    let ids: Vec<u32> = (0..BULK_ROWS + 8)
+        .map(|at| if at == 0 { 2 } else { 400 + (at * at % 1500) as u32 })
+        .collect();
+    let of = |device: &dyn Device| logits(device, &model, &ids, ids.len(), KvType::F32);
+    let expected = of(&ReferenceDevice::new());
+    let partner = open(sys(false), Share::Fraction(0.5));
+    let (alone, split) = (of(&processor()), of(&processor().with_partner(partner.clone())));
+    assert!(partner.tally().products() > 0 && partner.tally().instead() == 0);
+    let vocabulary = model.config().vocabulary;
+    let mean = |found: &[f32]| {
+        let rows = expected.chunks_exact(vocabulary).zip(found.chunks_exact(vocabulary));
+        rows.map(|(expected, found)| divergence(expected, found)).sum::<f64>() / ids.len() as f64
+    };
+    let (alone, split) = (mean(&alone), mean(&split));
+    println!("mean KL divergence {alone:.1e} on the processor, {split:.1e} split");
+    assert!(split <= DIVERGENCE, "{split}");
+}
+
+/// After any failure the processor computes everything, and the bits are those without an NPU.
+#[test]
+fn what_the_npu_does_not_do_the_processor_does() {
+    let model = small(DType::Q8_0);
+    let ids = prompt(&model, BULK_ROWS + 1);
+    let states = |device: &dyn Device| hidden_states(device, &model, &ids, ids.len(), KvType::F32);
+    let alone = states(&processor());
+    for fault in [
+        Fault::Hangs,
+        Fault::Dropped,
+        Fault::DroppedAndCounted,
+        Fault::Uncounted,
+        Fault::StopsAfter(8),
+        Fault::Fails,
+        Fault::Aborted,
+    ] {
+        let sys = sys(false);
+        let partner = open(sys.clone(), Share::Fraction(0.4));
+        let device = processor().with_partner(partner.clone());
+        sys.inject([fault]);
+        assert!(states(&device) == alone, "{fault:?}");
+        assert_eq!(partner.tally().products(), 0, "{fault:?}: nothing counts as the NPU's");
+        assert!(partner.tally().instead() > 0, "{fault:?}");
+    }
+}
+
+#[test]
+fn an_npu_that_is_wrong_or_missing_is_no_partner() {
+    let open = |sys: ModelSys, kernels: &[Kernel]| {
+        NpuPartner::open(sys, DEVICE_PATH, &pack(kernels), Share::Fraction(1.0)).unwrap_err()
+    };
+    assert!(open(sys(true), &KERNELS).contains("is wrong"));
+    let nothing = Machine { is_there: false, ..Machine::default() };
+    let nothing = ModelSys::new(nothing, Box::new(Products { is_wrong: false }));
+    assert!(!open(nothing, &KERNELS).is_empty());
+    let few = [Kernel::Int8 { m: 8, k: 2048, n: 2048 }];
+    assert!(open(sys(false), &few).contains("no stream of a8w8acc32 for 64 rows"));
+}
+
+/// The time of a command on the model is 2 ms, so a fast processor keeps everything, and one that
+/// is slow lends.
+#[test]
+fn the_share_follows_from_measured_times() {
+    let model = small(DType::F32);
+    let plan = model.plan();
+    let lent = |operations_per_second| {
+        let partner = open(sys(false), Share::Fastest { operations_per_second });
+        plan.weights.iter().filter(|weight| partner.kept(weight) < weight.rows).count()
+    };
+    assert_eq!(lent(1e15), 0);
+    assert!(lent(1.0) > 0);
+}
+
+/// Odd shapes: rows of several commands, more in-features than a block, and values that are no
+/// numbers, which stay in their rows.
+#[test]
+fn products_of_odd_shapes_are_exact_sums_of_rounded_numbers() {
+    let (outputs, columns, rows) = (70, BLOCK + 37, 67);
+    let mut random = Random(5);
+    let weights: Vec<f32> = (0..outputs * columns).map(|_| random.unit()).collect();
+    let bytes: Vec<u8> = weights.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let tensor = Tensor::from_owned("w", DType::F32, &[outputs, columns], bytes).unwrap();
+    let mut input: Vec<f32> = (0..rows * columns).map(|_| random.unit()).collect();
+    input[3 * columns + BLOCK + 1] = f32::NAN;
+    input[66 * columns] = f32::INFINITY;
+    let partner = open(sys(false), Share::Fraction(1.0));
+    let mut loan = partner.load(std::slice::from_ref(&tensor)).unwrap();
+    let mut found = vec![f32::NAN; rows * outputs];
+    loan.begin(&input, &[0]).unwrap();
+    // One that was begun and not finished is forgotten.
+    loan.begin(&input, &[0]).unwrap();
+    loan.finish(&mut [&mut found]).unwrap();
+    assert!(loan.finish(&mut [&mut found]).is_err(), "it was finished");
+    for (row, found) in found.chunks_exact(outputs).enumerate() {
+        if row == 3 || row == 66 {
+            assert!(found.iter().all(|value| value.is_nan()), "row {row}");
+            continue;
+        }
+        let input = &input[row * columns..(row + 1) * columns];
+        for (output, found) in found.iter().enumerate() {
+            let weights = &weights[output * columns..(output + 1) * columns];
+            let exact: f64 =
+                input.iter().zip(weights).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
+            // Weights have an error of up to 1/254 of the largest, which add up like random steps.
+            let most = 5.0 * (columns as f64).sqrt() / 254.0;
+            assert!((exact - f64::from(*found)).abs() < most, "{row}, {output}: {found}, {exact}");
+        }
+    }
+    let mut row = vec![0.0; columns];
+    blocks::decode(DType::F32, tensor.row(0), &mut row).unwrap();
+    assert_eq!(row[..], weights[..columns]);
+    assert!(loan.begin(&input[1..], &[0]).is_err(), "no whole rows");
+}
+
+/// The device goes on while the NPU computes: a product is begun although the NPU does not end, and
+/// ends only after that.
+#[test]
+fn both_compute_at_once() {
+    let gate = Gate::new(sys(false));
+    let partner = open(gate.clone(), Share::Fraction(1.0));
+    let tensor = Tensor::from_owned("w", DType::F32, &[64, 32], vec![0; 64 * 32 * 4]).unwrap();
+    let mut loan = partner.load(&[tensor]).unwrap();
+    gate.close();
+    loan.begin(&[1.0; 32], &[0]).unwrap();
+    gate.wait_until_somebody_waits();
+    assert_eq!(partner.tally().products(), 0);
+    gate.open();
+    let mut found = vec![f32::NAN; 64];
+    loan.finish(&mut [&mut found]).unwrap();
+    assert_eq!(found, vec![0.0; 64]);
+    assert_eq!(partner.tally().products(), 1);
+    assert!(partner.tally().busy() > Duration::ZERO);
+}

@@ -1,0 +1,127 @@
+//! The NPU beside the processor, for prompts.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use trine_backend::Partner;
+use trine_cpu::CpuDevice;
+use trine_model::Model;
+use trine_npu::pack::Pack;
+use trine_npu::partner::{NpuPartner, Share};
+
+use crate::device::Opened;
+use crate::failure::usage;
+use crate::npu_options::{NpuOptions, NpuShare, PackChoice};
+use crate::{measured, npu_packs};
+
+/// The NPU with its pack. A process has one hardware context, which all models share.
+static PARTNER: Mutex<Option<(PathBuf, Arc<NpuPartner>)>> = Mutex::new(None);
+
+/// Gives the processor an NPU as its partner, if one is asked for.
+///
+/// # Errors
+/// Returns an error if the processor does not run the whole model, if the pack is refused, or if
+/// the NPU cannot be used.
+pub(crate) fn join(opened: Opened, npu: Option<&NpuOptions>, model: &Model) -> Result<Opened> {
+    let Some(npu) = npu else { return Ok(opened) };
+    let Some(processor) = &opened.processor else {
+        return Err(usage(
+            "--npu helps only the processor: add --device cpu, or leave out --npu".to_owned(),
+        ));
+    };
+    let partner = partner(npu, processor, model)?;
+    let device = processor.clone().with_partner(partner.clone());
+    Ok(Opened { device: Box::new(device), npu: Some(partner), ..opened })
+}
+
+/// Returns the NPU, which is opened once.
+fn partner(npu: &NpuOptions, processor: &CpuDevice, model: &Model) -> Result<Arc<NpuPartner>> {
+    let folder = match &npu.pack {
+        PackChoice::Stored => npu_packs::only_pack()?,
+        PackChoice::Folder(folder) => folder.clone(),
+    };
+    let mut known = PARTNER.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((its, partner)) = known.as_ref() {
+        if *its != folder {
+            bail!("the NPU is in use with the pack in {}; use one pack", its.display());
+        }
+        return Ok(Arc::clone(partner));
+    }
+    let pack = Pack::open(&folder).with_context(|| format!("{} is refused", folder.display()))?;
+    let share = match npu.share {
+        NpuShare::Part(part) => Share::Fraction(part),
+        NpuShare::Measured => {
+            let operations_per_second = measured::prompt_rate(processor, model)?;
+            Share::Fastest { operations_per_second }
+        }
+    };
+    let partner = Arc::new(open(&pack, share)?);
+    *known = Some((folder, Arc::clone(&partner)));
+    Ok(partner)
+}
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn open(pack: &Pack, share: Share) -> Result<NpuPartner> {
+    use trine_npu::sys::real::RealSys;
+
+    let diagnosis = trine_npu::doctor::diagnose(&RealSys::new());
+    let Some(path) = diagnosis.path.as_ref().filter(|_| diagnosis.is_usable()) else {
+        bail!("the NPU cannot be used; `trine npu doctor` says what is missing");
+    };
+    let opened = NpuPartner::open(RealSys::new(), path, pack, share);
+    opened.map_err(|error| anyhow::anyhow!("the NPU cannot be used: {error}"))
+}
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+fn open(_: &Pack, _: Share) -> Result<NpuPartner> {
+    bail!("no NPU can be used here: the driver is one of Linux on x86-64")
+}
+
+/// What an NPU has done in this process.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Done {
+    /// Its name, with what is to be known of it.
+    device: String,
+    /// Products that it computed.
+    products: u64,
+    /// Rows in these, counted once for each product.
+    rows: u64,
+    /// Products that were given to it and computed by the processor instead.
+    instead: u64,
+    /// Time in which it computed.
+    seconds: f64,
+    /// Time of that in which the processor waited for it.
+    waited_seconds: f64,
+}
+
+impl Done {
+    /// Returns what a partner has done by now.
+    pub(crate) fn by(partner: &dyn Partner) -> Self {
+        let tally = partner.tally();
+        Self {
+            device: partner.name(),
+            products: tally.products(),
+            rows: tally.rows(),
+            instead: tally.instead(),
+            seconds: tally.busy().as_secs_f64(),
+            waited_seconds: tally.waited().as_secs_f64(),
+        }
+    }
+}
+
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, products, rows, instead, seconds, waited_seconds } = self;
+        write!(
+            f,
+            "{device}: {products} products of {rows} rows, computing for {seconds:.3} s; the CPU waited {waited_seconds:.3} s"
+        )?;
+        if *instead > 0 {
+            write!(f, " and computed {instead} products instead of it")?;
+        }
+        Ok(())
+    }
+}

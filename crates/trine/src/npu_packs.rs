@@ -1,0 +1,52 @@
+//! Where kernel packs for the NPU are.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use trine_npu::PackError;
+use trine_npu::pack::Pack;
+
+use crate::failure::usage;
+use crate::model_source::hub_config;
+
+/// The folder of the store for packs. No owner's name begins with a dot.
+const FOLDER: &str = ".npu";
+
+/// Returns the folder in which each pack has its own.
+///
+/// # Errors
+/// Returns an error if a setting of the store cannot be used.
+pub(crate) fn folder() -> Result<PathBuf> {
+    Ok(hub_config()?.store.join(FOLDER))
+}
+
+/// Reads all packs in a folder, by name.
+pub(crate) fn list(folder: &Path) -> Vec<(String, Result<Pack, PackError>)> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut folders: Vec<PathBuf> =
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    folders.sort();
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    folders.iter().map(|path| (name(path), Pack::open(path))).collect()
+}
+
+/// Returns the folder of the one pack of the store.
+///
+/// # Errors
+/// Returns an error if there is none, or several.
+pub(crate) fn only_pack() -> Result<PathBuf> {
+    let folder = folder()?;
+    let names: Vec<String> = list(&folder).into_iter().map(|(name, _)| name).collect();
+    match &names[..] {
+        [] => bail!(
+            "no kernel pack in {}; make one of AMD's published kernels with `trine npu pack`, as docs/npu.md says, or name a pack's folder",
+            folder.display()
+        ),
+        [name] => Ok(folder.join(name)),
+        _ => Err(usage(format!(
+            "several packs: {}; name the folder of one in {}",
+            names.join(", "),
+            folder.display()
+        ))),
+    }
+}
