@@ -235,7 +235,7 @@ fn a_prompt_is_split_with_the_npu() {
     let (_, plain) = machine.read_a_prompt("", &[]);
     assert!(plain["npu"].is_null() && plain["statistics"]["prompt_tokens"].as_u64() > Some(64));
     let (ran, report) = machine.read_a_prompt("", &["--npu", "auto", "--npu-share", "0.5", "-v"]);
-    assert!(ran.err.contains("npu (never run on silicon) for prompts"), "{}", ran.err);
+    assert!(ran.err.contains("npu (trine's model of one) for prompts"), "{}", ran.err);
     assert!(ran.err.contains("computing for"), "{}", ran.err);
     let npu = &report["npu"];
     assert!(npu["products"].as_u64() > Some(0), "{npu}");

@@ -43,6 +43,7 @@ pub struct NpuPartner {
     thread: Option<JoinHandle<()>>,
     share: Share,
     timed: Timed,
+    is_model: bool,
     loans: AtomicUsize,
     tally: Arc<Tally>,
 }
@@ -69,6 +70,7 @@ impl NpuPartner {
         share: Share,
     ) -> Result<Self, String> {
         let kernels = Kernels::of(pack)?;
+        let is_model = kernels.are_stand_in();
         let tally = Arc::new(Tally::default());
         let (path, counted) = (path.to_owned(), Arc::clone(&tally));
         let (jobs, received) = channel();
@@ -96,6 +98,7 @@ impl NpuPartner {
             thread: Some(thread),
             share,
             timed,
+            is_model,
             loans: AtomicUsize::new(0),
             tally,
         })
@@ -130,7 +133,10 @@ fn ended() -> BackendError {
 
 impl Partner for NpuPartner {
     fn name(&self) -> String {
-        format!("npu ({})", crate::UNTESTED)
+        match self.is_model {
+            true => "npu (trine's model of one)".to_owned(),
+            false => format!("npu ({})", crate::UNTESTED),
+        }
     }
 
     fn kept(&self, weight: &Weight) -> usize {

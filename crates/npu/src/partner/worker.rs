@@ -55,12 +55,6 @@ pub(super) struct Kernels {
 impl Kernels {
     /// Proves the streams of the kernel with [`BLOCK`] in-features.
     pub(super) fn of(pack: &Pack) -> Result<Self, String> {
-        let none = || {
-            format!(
-                "the pack has no stream of a8w8acc32 for {ROWS_MAX} rows of {BLOCK}; make one of AMD's xclbin with `trine npu pack`"
-            )
-        };
-        let cores = pack.cores().ok_or_else(none)?.clone();
         let mut proven = BTreeMap::new();
         for (entry, part) in pack.manifest.stream.iter().zip(&pack.streams) {
             if let Some(Kernel::Int8 { m, k, n }) = entry.kernel
@@ -75,15 +69,22 @@ impl Kernels {
         let widths: Vec<usize> =
             proven.keys().filter(|(_, rows)| *rows == ROWS_MAX).map(|(width, _)| *width).collect();
         proven.retain(|(width, _), _| widths.contains(width));
-        let Some(least) = widths.first() else {
-            return Err(none());
+        let (Some(least), Some(cores)) = (widths.first(), pack.cores()) else {
+            return Err(format!(
+                "the pack has no stream of a8w8acc32 for {ROWS_MAX} rows of {BLOCK}; make one of AMD's xclbin with `trine npu pack`"
+            ));
         };
         if let Some(odd) = widths.iter().find(|width| !width.is_multiple_of(*least)) {
             return Err(format!(
                 "the pack's streams of {least} and {odd} columns do not fit one another"
             ));
         }
-        Ok(Self { columns: pack.manifest.partition.columns, cores, proven })
+        Ok(Self { columns: pack.manifest.partition.columns, cores: cores.clone(), proven })
+    }
+
+    /// Returns whether the cores stand in for published ones, and so run on a model only.
+    pub(super) fn are_stand_in(&self) -> bool {
+        self.cores.is_stand_in()
     }
 
     fn widths(&self) -> Vec<usize> {
