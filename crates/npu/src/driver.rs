@@ -31,6 +31,7 @@ mod handle;
 mod hardware;
 mod heap;
 mod proven;
+mod version;
 
 pub use self::buffer::{DeviceBuffer, DmaBuf, Exports, HostBuffer, PoisonedBuffer};
 pub use self::context::{Context, Executed, Program, Run};
@@ -38,3 +39,4 @@ pub use self::device::{DEVICE_PATH, Device};
 pub use self::error::DriverError;
 pub use self::hardware::WATCHDOG;
 pub use self::proven::{ProvenStream, Unproven};
+pub(crate) use self::version::{DRIVER, DriverVersion};

@@ -5,7 +5,8 @@ use std::mem::{offset_of, size_of};
 use bytemuck::{Pod, Zeroable, bytes_of_mut, cast_slice_mut};
 
 use super::finding::{Diagnosis, Finding};
-use crate::sys::abi::{self, ArrayMetadata, ContextInfo, FirmwareVersion, Version};
+use crate::driver::{DRIVER, DriverVersion};
+use crate::sys::abi::{self, ArrayMetadata, ContextInfo, FirmwareVersion};
 use crate::sys::{Errno, File, Pointed, Sys};
 use crate::uapi;
 
@@ -78,31 +79,23 @@ fn interface(open: &Open<'_>, path: &str, diagnosis: &mut Diagnosis) -> bool {
     const CHECK: &str = "interface";
     const OTHER_NODE: &str =
         "in a container, pass the NPU's node on under its own name (`--device`); else restart udev";
-    let (mut name, mut desc) = ([0; 32], [0; 64]);
-    let mut version = Version { name_len: 32, desc_len: 64, ..Default::default() };
-    let mut pointed = [
-        Pointed { field: offset_of!(Version, name), bytes: &mut name },
-        Pointed { field: offset_of!(Version, desc), bytes: &mut desc },
-    ];
-    let argument = bytes_of_mut(&mut version);
-    if let Err(error) = open.sys.ioctl(open.file, abi::VERSION, argument, &mut pointed) {
-        let found = format!("{path} does not tell its driver: {error}");
-        diagnosis.findings.push(Finding::fail(CHECK, found, OTHER_NODE));
-        return false;
-    }
-    let length = (version.name_len as usize).min(name.len());
-    let name = String::from_utf8_lossy(&name[..length]).into_owned();
-    let (major, minor) = (version.major, version.minor);
-    if name != "amdxdna" {
-        let found = format!("{path} leads to the driver {name:?}, expected \"amdxdna\"");
+    let version = match DriverVersion::ask(open.sys, open.file) {
+        Ok(version) => version,
+        Err(error) => {
+            let found = format!("{path} does not tell its driver: {error}");
+            diagnosis.findings.push(Finding::fail(CHECK, found, OTHER_NODE));
+            return false;
+        }
+    };
+    let DriverVersion { name, major, minor, is_model } = version;
+    if name != DRIVER {
+        let found = format!("{path} leads to the driver {name:?}, expected {DRIVER:?}");
         diagnosis.findings.push(Finding::fail(CHECK, found, OTHER_NODE));
         return false;
     }
     diagnosis.facts.interface = Some([major, minor]);
-    let length = usize::try_from(version.desc_len).unwrap_or(usize::MAX);
-    let is_model = desc.get(..length) == Some(abi::MODEL_DESCRIPTION.as_bytes());
     diagnosis.facts.is_model = is_model;
-    let shown = if is_model { abi::MODEL_DESCRIPTION } else { "amdxdna" };
+    let shown = if is_model { abi::MODEL_DESCRIPTION } else { DRIVER };
     let found = format!("{shown}, {major}.{minor}");
     diagnosis.findings.push(if major == 0 {
         Finding::ok(CHECK, found)

@@ -1,6 +1,5 @@
 //! An open NPU.
 
-use std::mem::offset_of;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,26 +7,21 @@ use super::buffer::{DeviceBuffer, Exports, HostBuffer};
 use super::error::DriverError;
 use super::handle::Handle;
 use super::heap::{Block, Heap};
-use crate::sys::abi::{FirmwareVersion, Version};
-use crate::sys::{Errno, File, Pointed, Process, Sys, abi};
+use super::version::{DRIVER, DriverVersion};
+use crate::sys::abi::FirmwareVersion;
+use crate::sys::{Errno, File, Pointed, Process, Sys};
 use crate::uapi;
 
 /// The first accelerator of a machine.
 pub const DEVICE_PATH: &str = "/dev/accel/accel0";
 /// Vendor and device of an XDNA1.
 const IDENTITY: (&str, &str) = ("0x1022", "0x1502");
-/// The driver's name.
-const DRIVER: &str = "amdxdna";
-/// Room for the name of a driver, and for its description.
-const NAME_BYTES: usize = 32;
-const DESCRIPTION_BYTES: usize = 64;
 
 /// An open NPU with its heap.
 #[derive(Debug)]
 pub struct Device<S: Sys> {
     heap: Arc<Heap<S>>,
-    driver_minor: i32,
-    is_model: bool,
+    driver: DriverVersion,
 }
 
 impl<S: Sys> Device<S> {
@@ -42,21 +36,21 @@ impl<S: Sys> Device<S> {
         let file = sys.open(path).map_err(|errno| open_error(path, errno))?;
         let handle = Arc::new(Handle::new(sys, file));
         handle.check_quarantine()?;
-        let (driver_minor, is_model) = check_driver(&handle, path)?;
+        let driver = check_driver(&handle, path)?;
         let heap = Arc::new(Heap::new(&handle)?);
-        Ok(Self { heap, driver_minor, is_model })
+        Ok(Self { heap, driver })
     }
 
     /// Returns the second number of the version of the driver's interface; the first is 0.
     #[must_use]
     pub fn driver_minor(&self) -> i32 {
-        self.driver_minor
+        self.driver.minor
     }
 
     /// Returns whether the driver says that it is trine's model, and that nothing here is an NPU.
     #[must_use]
     pub fn is_model(&self) -> bool {
-        self.is_model
+        self.driver.is_model
     }
 
     /// Asks for the version of the firmware.
@@ -163,30 +157,21 @@ fn open_error(path: &str, errno: Errno) -> DriverError {
     DriverError::Open { path: path.to_owned(), errno, remedy }
 }
 
-/// Returns the second number of the version of the driver's interface, and whether it is the model.
-fn check_driver<S: Sys>(handle: &Handle<S>, path: &str) -> Result<(i32, bool), DriverError> {
-    let (mut name, mut desc) = ([0; NAME_BYTES], [0; DESCRIPTION_BYTES]);
-    let (name_len, desc_len) = (NAME_BYTES as u64, DESCRIPTION_BYTES as u64);
-    let mut version = Version { name_len, desc_len, ..Default::default() };
-    let mut pointed = [
-        Pointed { field: offset_of!(Version, name), bytes: &mut name },
-        Pointed { field: offset_of!(Version, desc), bytes: &mut desc },
-    ];
-    handle.call(abi::VERSION, &mut version, &mut pointed).map_err(|errno| match errno {
+/// Returns what the driver says about itself, if it is one that this is written for.
+fn check_driver<S: Sys>(handle: &Handle<S>, path: &str) -> Result<DriverVersion, DriverError> {
+    let path = || path.to_owned();
+    let asked = DriverVersion::ask(&handle.sys, handle.file);
+    let version = asked.map_err(|errno| match errno {
         // What each node of the graphics core answers.
-        Errno::ENOTTY | Errno::EINVAL => DriverError::NoDriver { path: path.to_owned(), errno },
+        Errno::ENOTTY | Errno::EINVAL => DriverError::NoDriver { path: path(), errno },
         _ => DriverError::call("ask for the version of the NPU's driver")(errno),
     })?;
-    let length = (version.name_len as usize).min(NAME_BYTES);
-    let name = String::from_utf8_lossy(&name[..length]).into_owned();
-    let Version { major, minor, .. } = version;
-    if name != DRIVER {
-        return Err(DriverError::WrongNode { path: path.to_owned(), name });
+    if version.name != DRIVER {
+        return Err(DriverError::WrongNode { path: path(), name: version.name });
     }
+    let DriverVersion { major, minor, .. } = version;
     if major != 0 {
         return Err(DriverError::WrongDriver { major, minor });
     }
-    let length = usize::try_from(version.desc_len).unwrap_or(usize::MAX);
-    let is_model = desc.get(..length) == Some(abi::MODEL_DESCRIPTION.as_bytes());
-    Ok((minor, is_model))
+    Ok(version)
 }

@@ -283,6 +283,9 @@ fn a_command_is_one_packet_on_a_configured_context() {
     let one = ExecCmd { arg_count: 1, ..good };
     assert_eq!(open.execute(one, &mut 99_u32.to_le_bytes()), Err(Errno::ENOENT));
     assert_eq!(open.execute(one, &mut [0; 3]), Err(Errno::EFAULT));
+    let two = ExecCmd { arg_count: 2, ..good };
+    let twice = &mut bytemuck::bytes_of(&[cores; 2]).to_vec();
+    assert_eq!(open.execute(two, twice), einval, "a buffer that is there twice");
     let without = call(&open.sys, open.file, uapi::EXEC_CMD, one, None);
     assert_eq!(without, Err(Errno::EFAULT));
     let points =

@@ -299,6 +299,9 @@ fn execute(
             bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().expect("four"))),
         );
     }
+    // What the kernel makes of a buffer that is there twice is not known here.
+    let is_twice = |(at, handle): (usize, &u32)| buffers[..at].contains(handle);
+    require(!buffers.iter().enumerate().any(is_twice), Errno::EINVAL)?;
     let packet = u32::try_from(value.cmd_handles).map_err(|_| Errno::EINVAL)?;
     let client = state.client(file)?;
     let kind = client.buffers.get(&packet).map(|buffer| buffer.kind);
