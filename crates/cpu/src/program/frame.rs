@@ -84,14 +84,15 @@ impl Work for Frame<'_> {
             return Some(0);
         }
         Some(match (op, part) {
-            (Op::MatMul { input, products } | Op::Collect { input, products, .. }, 0) => {
-                self.quantized_runs(*input, products.iter().map(|product| product.weight))
+            (Op::MatMul { input, products }, 0) => {
+                let weights = products.iter().map(|product| product.weight);
+                self.quantized_runs((*input, self.input_rows(*input)), weights)
             }
             (Op::MatMul { input, products }, 1) => {
                 self.chunks(self.input_rows(*input), products).count()
             }
             (Op::GatedMatMul { input, gate, up, .. }, 0) => {
-                self.quantized_runs(*input, [*gate, *up])
+                self.quantized_runs((*input, self.input_rows(*input)), [*gate, *up])
             }
             (Op::GatedMatMul { input, gate, up, .. }, 1) => {
                 self.gated_chunks(*input, *gate, *up).count()
@@ -103,7 +104,11 @@ impl Work for Frame<'_> {
                 usize::from(is_open && !self.input_rows(*input).bulk().is_empty())
             }
             (Op::Delegate { .. }, _) => 0,
-            (Op::Collect { .. }, 1) => usize::from(self.delegated.load(Ordering::Relaxed)),
+            (Op::Collect { .. }, 0) => usize::from(self.delegated.load(Ordering::Relaxed)),
+            (Op::Collect { input, products, .. }, 1) => {
+                let weights = products.iter().map(|product| product.weight);
+                self.quantized_runs((*input, self.rows_left(*input)), weights)
+            }
             (Op::Collect { input, products, .. }, 2) => {
                 self.chunks(self.rows_left(*input), products).count()
             }
@@ -119,18 +124,19 @@ impl Work for Frame<'_> {
         // Never contended: a thread does one thing at a time.
         let state = &mut *self.fixed.threads[thread].lock().unwrap_or_else(PoisonError::into_inner);
         match &self.fixed.facts.plan.steps[step].op {
-            Op::MatMul { input, .. }
-            | Op::GatedMatMul { input, .. }
-            | Op::Collect { input, .. }
-                if part == 0 =>
-            {
-                units.for_each(|unit| self.quantize_run(*input, unit, state));
+            Op::MatMul { input, .. } | Op::GatedMatMul { input, .. } if part == 0 => {
+                let rows = self.input_rows(*input);
+                units.for_each(|unit| self.quantize_run((*input, rows), unit, state));
             }
             Op::Delegate { input, weights, .. } => {
                 units.for_each(|_| self.delegate(*input, weights));
             }
-            Op::Collect { input, products, .. } if part == 1 => {
+            Op::Collect { input, products, .. } if part == 0 => {
                 units.for_each(|_| self.collect(*input, products));
+            }
+            Op::Collect { input, .. } if part == 1 => {
+                let rows = self.rows_left(*input);
+                units.for_each(|unit| self.quantize_run((*input, rows), unit, state));
             }
             Op::MatMul { input, products } | Op::Collect { input, products, .. } => {
                 let rows = match part {

@@ -166,7 +166,7 @@ fn waits_and_resets_matter_together() {
     let mut next = || run(&mut tiles, Behaviour::Int8, &changed, &mut case().memory(8));
     assert_eq!((next(), next()), (Ok(()), Err(Trap::Stuck)));
     assert!(tiles.problem().unwrap().contains("changes while a task may use it"));
-    // The program is loaded anew.
+    // The program is loaded again.
     assert_eq!(run(&mut tiles, Behaviour::Int8, &changed, &mut case().memory(8)), Ok(()));
 }
 

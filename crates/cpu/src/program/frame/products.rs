@@ -48,14 +48,13 @@ impl Chunks {
 }
 
 impl Frame<'_> {
-    /// Returns the number of units in which the input of a product is quantised: 0 if no matrix
+    /// Returns the number of units in which rows of a product's input are quantised: 0 if no matrix
     /// needs it.
     pub(super) fn quantized_runs(
         &self,
-        input: BufferId,
+        (input, rows): (BufferId, InputRows),
         weights: impl IntoIterator<Item = WeightId>,
     ) -> usize {
-        let rows = self.input_rows(input);
         let wanted = weights.into_iter().any(|id| self.fixed.matrix(id).needs_quantized_input());
         if wanted { rows.rows * self.runs_of_row(input, rows) } else { 0 }
     }
@@ -190,8 +189,12 @@ impl Frame<'_> {
     }
 
     /// Quantises one of several runs of a row's blocks; a row's runs follow one another.
-    pub(super) fn quantize_run(&self, input: BufferId, unit: usize, state: &mut ThreadState) {
-        let rows = self.input_rows(input);
+    pub(super) fn quantize_run(
+        &self,
+        (input, rows): (BufferId, InputRows),
+        unit: usize,
+        state: &mut ThreadState,
+    ) {
         let runs = self.runs_of_row(input, rows);
         let (row, run) = (unit / runs, unit % runs);
         let columns = self.columns(input);

@@ -49,7 +49,7 @@ impl Behaviour {
 /// Streams, descriptors and locks decide what reaches a core. The order in which things happen that
 /// wait for nothing is one of chance: a stream is right if it is so under every seed. Between
 /// commands of the same program everything stays as it is; after a command that did not end well,
-/// the program is loaded anew.
+/// the program is loaded again.
 pub struct Tiles {
     known: BTreeMap<String, Overlay>,
     chance: Chance,
