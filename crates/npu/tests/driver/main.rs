@@ -4,6 +4,8 @@
 
 mod calls;
 mod chains;
+#[path = "../common/mod.rs"]
+mod changed;
 mod doctor;
 mod faults;
 mod honesty;

@@ -1,6 +1,6 @@
 //! A kernel with a stream, a model with its core, and calls by hand.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use bytemuck::{Pod, bytes_of_mut};
 use trine_npu::contract::Contract;
@@ -12,6 +12,8 @@ use trine_npu::generate::{self, Kernel};
 use trine_npu::sys::model::{Cores, Machine, ModelSys};
 use trine_npu::sys::{Errno, File, Pointed, Sys};
 use trine_npu::verify::Verifier;
+
+pub(crate) use crate::changed::Changed;
 
 /// The smallest kernel.
 pub(crate) const KERNEL: Kernel = Kernel::Int8 { m: 1, k: 2048, n: 2048 };
@@ -142,71 +144,4 @@ pub(crate) fn call<T: Pod>(
         pointed.into_iter().map(|(field, bytes)| Pointed { field, bytes }).collect();
     sys.ioctl(file, number, bytes_of_mut(&mut argument), &mut pointed)?;
     Ok(argument)
-}
-
-/// What takes the place of a model's ioctl, and of its flush.
-type Ioctl =
-    dyn Fn(&ModelSys, File, u32, &mut [u8], &mut [Pointed<'_>]) -> Result<(), Errno> + Send + Sync;
-type Flush = dyn Fn(&ModelSys, u64, u64) -> Result<(), Errno> + Send + Sync;
-
-/// A model that a test can change in two places.
-pub(crate) struct Changed {
-    pub(crate) model: ModelSys,
-    pub(crate) ioctl: Arc<Ioctl>,
-    pub(crate) flush: Arc<Flush>,
-}
-
-impl Changed {
-    /// The model as it is.
-    pub(crate) fn of(model: ModelSys) -> Self {
-        Self { model, ioctl: Arc::new(ModelSys::ioctl), flush: Arc::new(ModelSys::flush) }
-    }
-}
-
-impl Sys for Changed {
-    fn process(&self) -> &trine_npu::sys::Process {
-        self.model.process()
-    }
-    fn process_id(&self) -> i64 {
-        self.model.process_id()
-    }
-    fn read_text(&self, path: &str) -> Result<String, Errno> {
-        self.model.read_text(path)
-    }
-    fn list(&self, path: &str) -> Result<Vec<String>, Errno> {
-        self.model.list(path)
-    }
-    fn open(&self, path: &str) -> Result<File, Errno> {
-        self.model.open(path)
-    }
-    fn close(&self, file: File) {
-        self.model.close(file);
-    }
-    fn ioctl(
-        &self,
-        file: File,
-        number: u32,
-        argument: &mut [u8],
-        pointed: &mut [Pointed<'_>],
-    ) -> Result<(), Errno> {
-        (self.ioctl)(&self.model, file, number, argument, pointed)
-    }
-    fn map(&self, file: File, offset: u64, bytes: u64, alignment: u64) -> Result<u64, Errno> {
-        self.model.map(file, offset, bytes, alignment)
-    }
-    fn unmap(&self, address: u64) {
-        self.model.unmap(address);
-    }
-    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
-        self.model.read(address, bytes)
-    }
-    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
-        self.model.write(address, bytes)
-    }
-    fn flush(&self, address: u64, bytes: u64) -> Result<(), Errno> {
-        (self.flush)(&self.model, address, bytes)
-    }
-    fn now(&self) -> std::time::Duration {
-        self.model.now()
-    }
 }

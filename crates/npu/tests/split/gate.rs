@@ -1,10 +1,11 @@
 //! A model on which a wait for a command can be held.
 
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
 
+use trine_npu::sys::abi;
 use trine_npu::sys::model::ModelSys;
-use trine_npu::sys::{Errno, File, Pointed, Process, Sys, abi};
+
+use crate::changed::Changed;
 
 #[derive(Default)]
 struct State {
@@ -12,15 +13,24 @@ struct State {
     waiting: usize,
 }
 
-#[derive(Clone)]
+/// Holds waits while it is closed.
+#[derive(Clone, Default)]
 pub(crate) struct Gate {
-    model: ModelSys,
     state: Arc<(Mutex<State>, Condvar)>,
 }
 
 impl Gate {
-    pub(crate) fn new(model: ModelSys) -> Self {
-        Self { model, state: Arc::default() }
+    /// Puts the gate before the waits of a model.
+    pub(crate) fn before(&self, model: ModelSys) -> Changed {
+        let gate = self.clone();
+        let mut changed = Changed::of(model);
+        changed.ioctl = Arc::new(move |model, file, number, argument, pointed| {
+            if number == abi::TIMELINE_WAIT {
+                gate.pass();
+            }
+            trine_npu::sys::Sys::ioctl(model, file, number, argument, pointed)
+        });
+        changed
     }
 
     pub(crate) fn close(&self) {
@@ -44,56 +54,5 @@ impl Gate {
             self.state.1.notify_all();
             drop(self.state.1.wait_while(state, |state| state.is_closed).unwrap());
         }
-    }
-}
-
-impl Sys for Gate {
-    fn process(&self) -> &Process {
-        self.model.process()
-    }
-    fn process_id(&self) -> i64 {
-        self.model.process_id()
-    }
-    fn read_text(&self, path: &str) -> Result<String, Errno> {
-        self.model.read_text(path)
-    }
-    fn list(&self, path: &str) -> Result<Vec<String>, Errno> {
-        self.model.list(path)
-    }
-    fn open(&self, path: &str) -> Result<File, Errno> {
-        self.model.open(path)
-    }
-    fn close(&self, file: File) {
-        self.model.close(file);
-    }
-    fn ioctl(
-        &self,
-        file: File,
-        number: u32,
-        argument: &mut [u8],
-        pointed: &mut [Pointed<'_>],
-    ) -> Result<(), Errno> {
-        if number == abi::TIMELINE_WAIT {
-            self.pass();
-        }
-        self.model.ioctl(file, number, argument, pointed)
-    }
-    fn map(&self, file: File, offset: u64, bytes: u64, alignment: u64) -> Result<u64, Errno> {
-        self.model.map(file, offset, bytes, alignment)
-    }
-    fn unmap(&self, address: u64) {
-        self.model.unmap(address);
-    }
-    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
-        self.model.read(address, bytes)
-    }
-    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
-        self.model.write(address, bytes)
-    }
-    fn flush(&self, address: u64, bytes: u64) -> Result<(), Errno> {
-        self.model.flush(address, bytes)
-    }
-    fn now(&self) -> Duration {
-        self.model.now()
     }
 }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
+#[path = "../common/mod.rs"]
+mod changed;
 #[path = "../../../backend/tests/common/mod.rs"]
 mod common;
 mod gate;
@@ -219,8 +221,8 @@ fn products_of_odd_shapes_are_exact_sums_of_rounded_numbers() {
 /// ends only after that.
 #[test]
 fn both_compute_at_once() {
-    let gate = Gate::new(sys(false));
-    let partner = open(gate.clone(), Share::Fraction(1.0));
+    let gate = Gate::default();
+    let partner = open(gate.before(sys(false)), Share::Fraction(1.0));
     let tensor = Tensor::from_owned("w", DType::F32, &[64, 32], vec![0; 64 * 32 * 4]).unwrap();
     let mut loan = partner.load(&[tensor]).unwrap();
     gate.close();
