@@ -25,6 +25,19 @@ pub enum BackendError {
         /// Name of the device.
         device: String,
     },
+    /// The memory that keys and values may take does not hold those of one sequence.
+    #[error(
+        "keys and values of one sequence of {positions} positions take {needed} bytes, more than the {budget} that \
+         --kv-memory allows; give at least that, or a shorter --context"
+    )]
+    KvBudget {
+        /// Positions of the sequence.
+        positions: usize,
+        /// Bytes that they take.
+        needed: u64,
+        /// The most bytes that all sequences may take.
+        budget: u64,
+    },
     /// The device cannot run a model of this kind.
     #[error("{device} cannot run this model: {what}")]
     Unsupported {

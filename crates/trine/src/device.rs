@@ -150,8 +150,9 @@ impl DeviceChoice {
             }
             (DeviceChoice::Vulkan(choices), layers) => {
                 let open = |choice: &Choice| {
-                    VulkanDevice::open(choice.clone(), cache(), progress())
-                        .context("the GPU cannot be used; --device cpu runs on the processor")
+                    VulkanDevice::open(choice.clone(), cache(), progress()).with_context(|| {
+                        format!("the GPU cannot be used; {} cpu runs on the processor", gpu.option)
+                    })
                 };
                 let devices = choices.iter().map(open).collect::<Result<Vec<_>>>()?;
                 let uuids: Vec<_> = devices.iter().map(VulkanDevice::uuid).collect();
@@ -221,9 +222,11 @@ fn typed(choice: &Choice) -> String {
     }
 }
 
-/// How a GPU chooses its kernels.
+/// How a GPU chooses its kernels, and who asks for it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GpuOptions {
+    /// The option that names the device, for messages.
+    pub(crate) option: &'static str,
     /// Whether they are measured.
     pub(crate) tuning: TuningMode,
     /// Whether a row's result is to be the same whatever other rows are in its step.
@@ -231,9 +234,9 @@ pub(crate) struct GpuOptions {
 }
 
 impl GpuOptions {
-    /// Returns options that choose kernels by measurement.
+    /// Returns options that choose kernels by measurement, for the device of a model.
     pub(crate) fn tuned(tuning: TuningMode) -> Self {
-        Self { tuning, batch_invariant: false }
+        Self { option: "--device", tuning, batch_invariant: false }
     }
 
     fn apply(self, device: VulkanDevice) -> VulkanDevice {

@@ -10,7 +10,7 @@ use trine_text::Tokenizer;
 use crate::cli::{DraftArgs, DraftChoice, FetchArgs};
 use crate::device::{DeviceChoice, GpuOptions, Opened};
 use crate::embedded::Embedded;
-use crate::failure::usage;
+use crate::failure::{Interrupted, usage};
 use crate::model_source::{Source, find};
 use crate::options::Settings;
 use crate::vocabulary::tokenizer;
@@ -106,7 +106,18 @@ impl Drafting {
             draft_device: typed.draft_device.as_ref().or(set.draft_device.as_ref()).cloned(),
             drafts: typed.drafts,
         };
-        Self::chosen(all, fetch, is_strict)
+        let depth = all.drafts;
+        let chosen = Self::chosen(all, fetch, is_strict);
+        let origin = settings::get().origin("draft").filter(|_| typed.draft.is_none());
+        match (chosen, origin) {
+            (Err(error), Some(origin)) if !error.is::<Interrupted>() => {
+                output::warning(format_args!(
+                    "{origin} sets {error:#}; tokens are looked up, as with --draft ngram"
+                ));
+                Ok(Self { by: Guesser::Lookup, depth })
+            }
+            (chosen, _) => chosen,
+        }
     }
 
     /// Returns what is typed, or else what is chosen where nothing is set: for commands that tell
@@ -139,15 +150,22 @@ impl Drafting {
         Self { by: Guesser::Lookup, depth: None }
     }
 
-    /// Refuses a number of guesses where nothing guesses.
+    /// Refuses typed options that have no effect on what guesses.
     ///
     /// # Errors
     /// Returns an error about the command's usage.
-    pub(crate) fn check(self) -> Result<Self> {
-        if self.is_off() && self.depth.is_some() {
-            return Err(usage("--drafts has no effect with --draft off; leave one of them out"));
-        }
-        Ok(self)
+    pub(crate) fn check(self, typed: &DraftArgs) -> Result<Self> {
+        let (option, choice) = match &self.by {
+            Guesser::Off if typed.drafts.is_some() => ("--drafts", "off"),
+            Guesser::Off if typed.draft_device.is_some() => ("--draft-device", "off"),
+            Guesser::Lookup if typed.draft_device.is_some() => ("--draft-device", "ngram"),
+            _ => return Ok(self),
+        };
+        let origin = if typed.draft.is_some() { None } else { settings::get().origin("draft") };
+        let origin = origin.map_or(String::new(), |origin| format!(", which {origin} sets"));
+        Err(usage(format!(
+            "{option} has no effect with --draft {choice}{origin}; leave it out, or type another --draft"
+        )))
     }
 
     /// Returns whether nothing is guessed.
@@ -345,7 +363,7 @@ impl Draft {
 /// # Errors
 /// Returns an error if this machine does not have it.
 pub(crate) fn open(device: &DeviceChoice, settings: &Settings) -> Result<Opened> {
-    let gpu = GpuOptions { tuning: settings.tune.into(), batch_invariant: false };
+    let gpu = GpuOptions { option: "--draft-device", ..GpuOptions::tuned(settings.tune.into()) };
     device.open(settings.threads, None, gpu)
 }
 

@@ -125,7 +125,7 @@ impl Session {
         decorate: impl FnOnce(Box<dyn Program>) -> Box<dyn Program>,
     ) -> Result<Self> {
         let Settings { threads, gpu_layers, tune, batch_invariant, .. } = *settings;
-        let gpu = GpuOptions { tuning: tune.into(), batch_invariant };
+        let gpu = GpuOptions { batch_invariant, ..GpuOptions::tuned(tune.into()) };
         let opened = settings.device.open(threads, gpu_layers, gpu)?;
         let name = source.name();
         let model = source.open(settings.quantize)?;

@@ -151,6 +151,18 @@ impl Settings {
         self.value(name)?.texts.first().map(String::as_str)
     }
 
+    /// Says where a value is set, for people: a variable, or a line of the file.
+    pub(crate) fn origin(&self, name: &str) -> Option<String> {
+        Some(match &self.value(name)?.origin {
+            Origin::Environment(variable) => variable.clone(),
+            Origin::File(line) => {
+                let file =
+                    self.file.as_ref().map_or("the file".into(), |file| file.to_string_lossy());
+                format!("{}, line {line},", terminal::harmless(&file))
+            }
+        })
+    }
+
     /// Returns the model that runs if none is named.
     pub(crate) fn model(&self) -> Option<&str> {
         self.text("model")

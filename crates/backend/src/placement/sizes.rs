@@ -106,7 +106,8 @@ impl Sizes {
     /// Chooses slots and blocks for parts that are cut.
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`] if the keys and values of one sequence do not fit.
+    /// [`BackendError::OutOfMemory`] or [`BackendError::KvBudget`] if the keys and values of one
+    /// sequence do not fit.
     pub(super) fn settle(&self, sites: &[Site<'_>], cuts: Cuts) -> Result<Placement, BackendError> {
         let parts = Cut { sites, cuts };
         if self.is_exact {
@@ -166,15 +167,9 @@ impl Sizes {
     }
 
     fn no_room(&self, parts: &Cut<'_>, context: usize, memory: &[Memory]) -> BackendError {
-        if !self.budget_holds(memory) {
-            return BackendError::OutOfMemory {
-                what: format!(
-                    "one sequence of {context} positions within a KV memory of {} bytes",
-                    self.kv_memory.unwrap_or(0)
-                ),
-                needed: cache_bytes(memory),
-                device: parts.names(),
-            };
+        if let Some(budget) = self.kv_memory.filter(|_| !self.budget_holds(memory)) {
+            let needed = cache_bytes(memory);
+            return BackendError::KvBudget { positions: context, needed, budget };
         }
         BackendError::OutOfMemory {
             what: format!("the model with a context of {context}"),

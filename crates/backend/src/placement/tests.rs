@@ -266,7 +266,8 @@ fn kv_memory_is_a_budget() {
     assert_eq!(placed(caches(10, 128) / 4).unwrap(), (whole.clone(), 5, 25, 5));
     assert_eq!(placed(caches(1, 16)).unwrap(), (whole, 1, 16, 1));
     let error = placed(caches(1, 16) - 1).unwrap_err();
-    let mark = "one sequence of 512 positions within a KV memory of 147 bytes needs 148 bytes";
+    let mark =
+        "one sequence of 512 positions take 148 bytes, more than the 147 that --kv-memory allows";
     assert!(error.contains(mark), "{error}");
 }
 

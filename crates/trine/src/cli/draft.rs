@@ -23,14 +23,23 @@ impl DraftChoice {
     /// Reads `auto`, `off`, `ngram` or a model's name.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         match text {
-            "auto" => Ok(Self::Auto),
-            "off" => Ok(Self::Off),
-            "ngram" => Ok(Self::Ngram),
-            _ if text.trim().is_empty() => {
-                Err("choose auto, off, ngram or a model, such as gemma3:270m".to_owned())
-            }
-            _ => Ok(Self::Model(text.to_owned())),
+            "auto" => return Ok(Self::Auto),
+            "off" => return Ok(Self::Off),
+            "ngram" => return Ok(Self::Ngram),
+            _ => {}
         }
+        let word = text.trim().to_ascii_lowercase();
+        let meant = match word.as_str() {
+            "" => return Err("choose auto, off, ngram or a model, such as gemma3:270m".to_owned()),
+            "auto" => "auto",
+            "off" | "none" | "no" | "false" => "off",
+            "ngram" | "n-gram" | "lookup" => "ngram",
+            number if number.bytes().all(|byte| byte.is_ascii_digit()) => {
+                return Err("--drafts sets the number of guesses".to_owned());
+            }
+            _ => return Ok(Self::Model(text.to_owned())),
+        };
+        Err(format!("it is spelled {meant}; a file of that name is ./{}", text.trim()))
     }
 }
 
@@ -68,5 +77,12 @@ mod tests {
         let model = DraftChoice::Model("gemma3:270m".to_owned());
         assert_eq!(DraftChoice::parse("gemma3:270m"), Ok(model));
         assert!(DraftChoice::parse(" ").is_err());
+        let file = DraftChoice::Model("./none".to_owned());
+        assert_eq!(DraftChoice::parse("./none"), Ok(file));
+        for (text, told) in
+            [("None", "off"), ("OFF", "off"), ("n-gram", "ngram"), ("5", "--drafts")]
+        {
+            assert!(DraftChoice::parse(text).unwrap_err().contains(told), "{text}");
+        }
     }
 }

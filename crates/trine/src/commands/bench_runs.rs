@@ -98,10 +98,10 @@ impl Test {
         }
     }
 
-    /// Returns how many tokens a sequence may write while it is measured. Sequences whose guesses
-    /// are right more often than others' are ahead of them.
+    /// Returns how many tokens a sequence may write while it is measured. Of several sequences,
+    /// those whose guesses are right more often are ahead of the others.
     fn most_tokens(self) -> usize {
-        if self.is_drafted { 2 * self.tokens } else { self.tokens }
+        if self.is_drafted && self.batch > 1 { 2 * self.tokens } else { self.tokens }
     }
 
     pub(super) fn name(self) -> String {

@@ -223,7 +223,7 @@ fn devices(
         let machine = Machine::new(outline, args.memory.or(preset.memory_bytes));
         return Ok(Devices::Elsewhere(Box::new(machine)));
     }
-    let gpu = GpuOptions { tuning: tune.into(), batch_invariant };
+    let gpu = GpuOptions { batch_invariant, ..GpuOptions::tuned(tune.into()) };
     let opened = settings.device.open(threads, gpu_layers, gpu)?;
     let opened = npu::join(opened, settings.npu.as_ref(), model)?;
     let own = own.map(|own| draft::open(own, settings)).transpose()?;

@@ -51,7 +51,7 @@ pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
     if typed_context.is_none() && args.placement.context.is_some() {
         settings.context_from = ContextFrom::Preset;
     }
-    let drafting = Drafting::new(&args.drafting, &args.fetch, true)?.check()?;
+    let drafting = Drafting::new(&args.drafting, &args.fetch, true)?.check(&args.drafting)?;
     let mut session =
         Session::open_with(&source, &settings, Sizes::default(), &drafting, |program| program)?;
     session.engine.heed(interrupt::flag());

@@ -58,7 +58,8 @@ pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
     }
     let prefixes = args.prefix_cache_dir.map(|folder| (folder, limit));
     // One draft model fits one model; of several, the others do without it.
-    let drafting = Drafting::new(&args.drafting, &args.fetch, args.models.len() == 1)?.check()?;
+    let drafting = Drafting::new(&args.drafting, &args.fetch, args.models.len() == 1)?
+        .check(&args.drafting)?;
     let loader = Models { names, settings, drafting, sequences, pooling, prefixes, queue, verbose };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)

@@ -196,6 +196,7 @@ fn options_of_a_draft_that_is_off_are_refused() {
     let off = ["--draft", "off"];
     for (arguments, option) in [
         (&["run", "demo", "a", "--drafts", "3"][..], "--drafts"),
+        (&["run", "demo", "a", "--draft-device", "cpu"][..], "--draft-device"),
         (&["serve", "demo", "--port", "0", "--drafts", "3"][..], "--drafts"),
         (&["bench", "demo", "--drafts", "3"][..], "--drafts"),
         (&["bench", "demo", "--text", "/dev/null", "--recite"][..], "--text"),
@@ -234,6 +235,20 @@ fn a_draft_with_other_tokens_is_refused() {
     }
     let ran = trine(&["run", "demo", "Hi", "--draft", "no-such-model"]);
     assert!(ran.code != 0 && ran.err.contains("no-such-model"), "{}", ran.err);
+}
+
+/// What is wrong with a draft's place or memory has a remedy that helps the draft.
+#[test]
+fn remedies_are_those_of_the_draft() {
+    let run = |more: &[&str]| {
+        let base = ["run", "demo", "Hi", "--device", "cpu", "--draft", "demo-draft"];
+        trine(&[&base[..], more].concat()).fails(1)
+    };
+    let error = run(&["--draft-device", "vulkan"]);
+    assert!(error.contains("--draft-device cpu runs on the processor"), "{error}");
+    let error = run(&["--kv-memory", "600k"]);
+    assert!(error.contains("--kv-memory allows; give at least that"), "{error}");
+    assert!(!error.contains("could not allocate") && !error.contains("--draft off"), "{error}");
 }
 
 #[test]

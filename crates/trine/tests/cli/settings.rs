@@ -47,6 +47,21 @@ fn a_draft_that_is_set_need_not_fit_every_model() {
     assert!(!ran.out.contains("raft") && ran.out.contains("16 with logits"), "{}", ran.out);
 }
 
+/// A draft model that is set and missing names its place, and keeps nothing from running.
+#[test]
+fn a_draft_that_is_set_and_missing_is_told_with_its_place() {
+    let run = ["run", "demo", "Hi", "--device", "cpu", "--max-tokens", "2"];
+    let ran = with("draft = '/no/such.gguf'", &[], &run).ok();
+    for part in ["my.toml, line 1, sets --draft /no/such.gguf", "--draft ngram"] {
+        assert!(ran.err.contains(part), "{part}: {}", ran.err);
+    }
+    let ran = with("", &[("TRINE_DRAFT", "/no/such.gguf")], &run).ok();
+    assert!(ran.err.contains("TRINE_DRAFT sets --draft /no/such.gguf"), "{}", ran.err);
+    let typed = [&run[..], &["--drafts", "3"]].concat();
+    let error = with("", &[("TRINE_DRAFT", "off")], &typed).fails(2);
+    assert!(error.contains("--draft off, which TRINE_DRAFT sets"), "{error}");
+}
+
 #[test]
 fn options_come_before_variables_and_these_before_the_file() {
     let text =
