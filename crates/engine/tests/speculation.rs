@@ -8,6 +8,7 @@ mod timed;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use fake::{Fake, VOCABULARY, next_logits, options};
 use rand_chacha::ChaCha8Rng;
@@ -153,8 +154,19 @@ fn right_guesses_of_cheap_rows_save_time() {
 }
 
 /// Takes at most a number of guesses, and every token.
-#[derive(Debug)]
-struct Refusing(usize);
+#[derive(Debug, Default)]
+struct Refusing {
+    most: usize,
+    /// The times that it was asked about guesses.
+    asked: Arc<AtomicU64>,
+}
+
+impl Refusing {
+    /// Returns a request with this constraint.
+    fn request(self, prompt: Vec<u32>) -> Request {
+        Request { constraint: Some(Box::new(self)), ..Request::new(prompt, TEXT) }
+    }
+}
 
 impl Constraint for Refusing {
     fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String> {
@@ -167,21 +179,61 @@ impl Constraint for Refusing {
     }
 
     fn follow(&mut self, guesses: &[u32]) -> usize {
-        guesses.len().min(self.0)
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        guesses.len().min(self.most)
     }
 }
 
 /// Guesses that are cut count as wrong, so that the drafter is not run for more of them.
 #[test]
 fn guesses_that_a_constraint_refuses_are_not_made_again() {
-    let constrained = |count| {
-        let constraint: Option<Box<dyn Constraint>> = Some(Box::new(Refusing(count)));
-        vec![Request { constraint, ..Request::new(prompt(0, 10), TEXT) }]
-    };
+    let constrained = |most| vec![Refusing { most, ..Refusing::default() }.request(prompt(0, 10))];
     let base = taken(CHEAP, constrained(0), plain) as f64;
     for (count, most) in [(0, 1.03), (1, 0.75)] {
         let ratio = taken(CHEAP, constrained(count), informed(PASS, 0)) as f64 / base;
         assert!(ratio < most, "{count} guesses are taken: {ratio:.3} of the time");
+    }
+}
+
+/// What a constraint says about guesses takes time.
+#[test]
+fn a_constraint_is_asked_only_about_guesses_that_are_chosen() {
+    for (guesses, is_asked) in [(0, false), (4, true)] {
+        let constraint = Refusing { most: 4, ..Refusing::default() };
+        let asked = Arc::clone(&constraint.asked);
+        let (mut engine, clock) = engine(CHEAP, 1);
+        engine.set_drafts(lookup(&clock));
+        engine.set_guesses(Some(guesses));
+        run(&mut engine, vec![constraint.request(prompt(0, 10))]);
+        assert_eq!(asked.load(Ordering::Relaxed) > 0, is_asked, "{guesses} guesses");
+    }
+}
+
+/// Texts that a client takes back at a stop string, or that are too late, are found in later ones.
+#[test]
+fn answers_that_were_cut_short_are_learnt() {
+    let late = Instant::now() + Duration::from_secs(1);
+    for deadline in [None, Some(late)] {
+        let (mut engine, clock) = engine(CHEAP, 1);
+        engine.set_drafts(lookup(&clock));
+        engine.set_guesses(Some(4));
+        let request = Request { deadline, ..Request::new(prompt(0, 10), TEXT) };
+        let id = engine.submit(request).expect("a sound request");
+        while engine.status().generated_tokens < 100 {
+            assert!(!engine.is_idle(), "the text has ended");
+            engine.step().expect("the device does not fail");
+        }
+        match deadline {
+            None => assert!(engine.cancel(id).is_some()),
+            Some(late) => std::thread::sleep(late.saturating_duration_since(Instant::now())),
+        }
+        while !engine.is_idle() {
+            engine.step().expect("the device does not fail");
+        }
+        assert!(engine.status().generated_tokens < TEXT as u64, "the text was written");
+        let again = run(&mut engine, vec![Request::new(prompt(0, 10), 90)]);
+        let accepted = again[0].statistics.accepted_tokens;
+        assert!(accepted > 45, "{accepted} of 90 tokens were found");
     }
 }
 
