@@ -24,7 +24,7 @@ use std::sync::atomic::AtomicBool;
 
 use trine_backend::{
     BackendError, Batch, Facts, Flights, InFlight, KvPage, Memory, Pages, Program, ProgramOptions,
-    Results, TOP, TopLogit,
+    Results, TOP, TOP_ROWS_MAX, TopLogit,
 };
 use trine_model::{Model, Plan, Width, gather};
 
