@@ -20,6 +20,10 @@ pub fn table_row(rows: usize, token: u32) -> usize {
 pub fn gather(table: &Tensor, scale: f32, tokens: &[u32], rows: &mut [f32]) {
     let columns = table.columns();
     assert_eq!(rows.len(), tokens.len() * columns, "a row for each token");
+    if tokens.len() > 1 {
+        // Otherwise each row that is not in memory yet would be waited for before the next.
+        tokens.iter().for_each(|&token| table.prefetch_row(table_row(table.rows(), token)));
+    }
     for (row, &token) in rows.chunks_exact_mut(columns).zip(tokens) {
         blocks::decode(table.dtype(), table.row(table_row(table.rows(), token)), row)
             .expect("row lengths were checked when the model was opened");

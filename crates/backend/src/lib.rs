@@ -30,4 +30,6 @@ pub use lent::{Lent, delegated};
 pub use pages::{KvPage, KvPart, PageLayout, Pages};
 pub use partner::{Loan, Partner, Tally};
 pub use placement::{Demand, DeviceGroup, Placement};
-pub use program::{Facts, Flights, InFlight, Memory, Program, Results, Share, TOP, TopLogit};
+pub use program::{
+    Facts, Flights, InFlight, Memory, Program, Results, Share, TOP, TOP_ROWS_MAX, TopLogit,
+};

@@ -13,6 +13,9 @@ use crate::pages::{PageLayout, Pages};
 
 /// The most of a row's largest logits that [`Results::top`] returns.
 pub const TOP: usize = 256;
+/// The most output rows of a Program whose largest logits a device finds, 12 KB for each: one of
+/// each of 64 sequences, and the guesses that they share.
+pub const TOP_ROWS_MAX: usize = 96;
 
 /// A Plan bound to a device, weights and a width: everything is in place, and a step only has to
 /// run it.

@@ -28,6 +28,8 @@ pub struct Ask<'a> {
     pub scope: Scope,
     /// Prompt and answer so far, at least one token.
     pub tokens: &'a [u32],
+    /// The tokens that end the text. Nothing after one of them is of use.
+    pub stop_ids: &'a [u32],
     /// The most guesses wanted, at least one.
     pub most: usize,
     /// How the sequence chooses its tokens.
@@ -36,6 +38,17 @@ pub struct Ask<'a> {
 
 /// Guesses tokens with a model, which takes time that guesses have to win back.
 pub trait Drafter: Send {
+    /// Returns for how many sequences it can guess at the same time.
+    fn sequences(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Returns how many guesses it can make for a sequence, at most `ask.most`: 0 if it cannot
+    /// serve it, so that it is not asked.
+    fn most(&self, ask: &Ask<'_>) -> usize {
+        ask.most
+    }
+
     /// Returns how many tokens of a sequence's text have to be read before guesses for it can be
     /// made, beyond those that may come with a draft. 0 for a drafter that keeps nothing of texts.
     fn unread(&self, _ask: &Ask<'_>) -> usize {
@@ -63,6 +76,6 @@ pub trait Drafter: Send {
 pub struct Drafts {
     /// Whether it looks for the last tokens in the sequence itself and in earlier answers.
     pub lookup: bool,
-    /// A model that guesses where nothing is found.
+    /// A model that guesses where nothing is found, or where its guesses are right more often.
     pub drafter: Option<Box<dyn Drafter>>,
 }

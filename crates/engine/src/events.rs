@@ -62,6 +62,10 @@ pub enum Update {
         logprobs: Option<Box<Logprobs>>,
         /// When it was sampled.
         at: Instant,
+        /// Guesses for the sequence that were verified, up to the end of this step.
+        drafted: usize,
+        /// Those of them that were right, before this token.
+        accepted: usize,
     },
     /// The request ended.
     Finished {

@@ -30,7 +30,7 @@ pub struct Status {
     pub blocks_shared: usize,
     /// Steps run.
     pub steps: u64,
-    /// Seconds spent in steps.
+    /// Seconds spent in steps, with those in which a drafter guessed for them.
     pub busy_seconds: f64,
     /// Rows of the last step: tokens that passed through the model together.
     pub width: usize,
@@ -57,7 +57,7 @@ pub struct Status {
     pub drafted_tokens: u64,
     /// Guesses that were right.
     pub accepted_tokens: u64,
-    /// Seconds spent on guessing.
+    /// Seconds that a drafter took. Guesses that are looked up are not counted.
     pub draft_seconds: f64,
     /// Times a running sequence gave its blocks to another and was queued again.
     pub preemptions: u64,

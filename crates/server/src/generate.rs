@@ -289,7 +289,7 @@ impl Run {
             }
             Some(Update::Prefill { .. } | Update::Embedding(_)) => (Vec::new(), false),
             Some(Update::PromptLogprobs(tokens)) => (vec![Piece::Prompt(tokens)], false),
-            Some(Update::Token { token, logprobs, at }) => {
+            Some(Update::Token { token, logprobs, at, drafted, accepted }) => {
                 self.note_token(at);
                 let step = self.assembler.push(token, logprobs);
                 match step.stopped {
@@ -301,7 +301,8 @@ impl Run {
                         let first = self.first_token.unwrap_or_default().saturating_sub(before);
                         let first = first.as_secs_f64();
                         let all = at.saturating_duration_since(self.queued).as_secs_f64();
-                        let end = self.end(reason, first, (all - first).max(0.0), None);
+                        let guesses = (drafted, accepted);
+                        let end = self.end(reason, first, (all - first).max(0.0), guesses);
                         (step.pieces.into_iter().chain([end]).collect(), true)
                     }
                 }
@@ -321,7 +322,7 @@ impl Run {
                 };
                 let Statistics { prefill_seconds, decode_seconds, .. } = statistics;
                 let guesses = (statistics.drafted_tokens, statistics.accepted_tokens);
-                let end = self.end(reason, prefill_seconds, decode_seconds, Some(guesses));
+                let end = self.end(reason, prefill_seconds, decode_seconds, guesses);
                 (rest.into_iter().chain([end]).collect(), true)
             }
             None => (vec![self.fail(ApiError::internal("the engine ended"))], true),
@@ -338,13 +339,11 @@ impl Run {
         reason: Reason,
         prefill_seconds: f64,
         decode_seconds: f64,
-        guesses: Option<(usize, usize)>,
+        guesses: (usize, usize),
     ) -> Piece {
         let name = if reason == Reason::Length { "length" } else { "stop" };
-        if let Some((drafted, accepted)) = guesses {
-            self.span.record("trine.drafted_tokens", drafted as i64);
-            self.span.record("trine.accepted_tokens", accepted as i64);
-        }
+        self.span.record("trine.drafted_tokens", guesses.0 as i64);
+        self.span.record("trine.accepted_tokens", guesses.1 as i64);
         self.note_end(name, true);
         Piece::End(Ended {
             reason,
@@ -384,11 +383,14 @@ impl Run {
 
 #[cfg(test)]
 mod tests {
-    use trine_engine::Request;
+    use trine_backend::reference::ReferenceDevice;
+    use trine_engine::{Drafts, Engine, EngineOptions, Request};
+    use trine_model::Model;
+    use trine_text::Specials;
 
     use super::assembler::tests::ask;
     use super::*;
-    use crate::models::testing::Demo;
+    use crate::models::testing::{Demo, demo};
     use crate::models::{KeepAlive, Models};
 
     /// A text whose client goes away while a piece waits for room is counted like others.
@@ -426,5 +428,44 @@ mod tests {
         let counted: Vec<&str> = text.lines().filter(|line| line.starts_with(ended)).collect();
         assert_eq!(counted, [format!("{ended}\"abort\"}} 1")]);
         service.stop();
+    }
+    /// Runs a greedy text to its end. Returns it and how it ended.
+    async fn written(service: &Service, stops: &[&str]) -> (String, Ended) {
+        let tokenizer = demo::tokenizer();
+        let prompt = tokenizer.encode("Once upon a time", Specials::AsText).unwrap();
+        let ask = Ask { request: Request::new(prompt, 40), ..ask(stops) };
+        let metrics = crate::metrics::Metrics::new().model("main");
+        let now = Instant::now();
+        let run = Run::start(service, &tokenizer, now, ask, None, &metrics, Span::none());
+        let (mut run, mut text) = (run.unwrap(), String::new());
+        loop {
+            let update = run.generation.next().await;
+            for piece in run.take(update).0 {
+                match piece {
+                    Piece::Text { text: more, .. } => text += &more,
+                    Piece::End(ended) => return (text, ended),
+                    piece => panic!("{piece:?}"),
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_text_that_ends_at_a_stop_string_has_its_guesses_counted() {
+        let model = Model::open(&demo::path()).unwrap();
+        let options = EngineOptions { context: Some(256), outputs: 8, ..EngineOptions::default() };
+        let mut engine = Engine::new(&model, &ReferenceDevice::new(), options).unwrap();
+        engine.set_drafts(Drafts { lookup: true, drafter: None });
+        engine.set_guesses(Some(4));
+        let loaded = demo::loaded(engine, demo::tokenizer(), 1);
+        let (whole, _) = written(&loaded.service, &[]).await;
+        // What was written before is found.
+        let stop = &whole[whole.char_indices().rev().nth(8).unwrap().0..];
+        let (text, ended) = written(&loaded.service, &[stop]).await;
+        assert!(whole.starts_with(&text) && text.len() < whole.len(), "{text:?} of {whole:?}");
+        assert!(matches!(ended.reason, Reason::StopText(_)), "{:?}", ended.reason);
+        let (drafted, accepted) = ended.guesses;
+        assert!(10 < accepted && accepted <= drafted, "{accepted} of {drafted} guesses");
+        loaded.service.stop();
     }
 }

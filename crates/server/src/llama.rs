@@ -124,7 +124,8 @@ fn timings(prompt: usize, ended: &Ended) -> Value {
         "predicted_per_token_ms": predicted_each,
         "predicted_per_second": predicted_rate,
     });
-    if let Some((drafted, accepted)) = ended.guesses.filter(|&(drafted, _)| drafted > 0) {
+    let (drafted, accepted) = ended.guesses;
+    if drafted > 0 {
         timings["draft_n"] = drafted.into();
         timings["draft_n_accepted"] = accepted.into();
     }

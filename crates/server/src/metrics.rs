@@ -268,7 +268,7 @@ impl Families {
             kv_bytes: of!("trine_kv_memory_bytes", "Memory for keys and values"),
             width: of!("trine_step_rows", "Tokens that passed through the model in the last step"),
             steps: of!("trine_steps", "Steps run"),
-            busy: of!("trine_busy_seconds", "Seconds spent in steps"),
+            busy: of!("trine_busy_seconds", "Seconds spent in steps and on drafts for them"),
             bytes: of!("trine_step_bytes", "Bytes that the steps had to move by the Plan's cost"),
             device_failures: of!("trine_device_failures", "Steps in which the device failed"),
             guesses: GuessFamilies::new(r),

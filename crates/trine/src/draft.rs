@@ -388,17 +388,28 @@ pub(crate) fn is_on_first_gpu(settings: &Settings, opened: &Opened) -> bool {
     opened.gpus.len() > 1 || !opened.gpus.is_empty() && settings.gpu_layers.is_some()
 }
 
+/// The control tokens that begin a turn of a conversation. Those that end one are end ids.
+const TURNS: [&str; 2] = ["<start_of_turn>", "<|turn>"];
+
 /// Checks that each id that two models have means the same token. Larger ones, such as those for
-/// pictures in a family whose smaller members take none, are never guessed.
+/// pictures in a family whose smaller members take none, are never guessed. Control tokens may
+/// differ, such as those around pictures and sounds, unless they begin or end a text or a turn.
 fn check_tokens(draft: (&str, &Tokenizer), model: (&str, &Tokenizer)) -> Result<()> {
     let [own, others] = [draft.1, model.1].map(Tokenizer::vocabulary_size);
     let spelled = |tokenizer: &Tokenizer, id| {
         let piece = tokenizer.piece(id);
         piece.map_or("nothing".to_owned(), |piece| format!("{:?}", terminal::harmless(&piece)))
     };
+    let frames = |tokenizer: &Tokenizer, id| {
+        tokenizer.bos_id() == Some(id)
+            || tokenizer.eos_ids().contains(&id)
+            || tokenizer.piece(id).is_some_and(|piece| TURNS.contains(&&*piece))
+    };
+    let both = [draft.1, model.1];
     let differs = |&id: &u32| {
-        let [own, others] = [draft.1, model.1].map(|t| (t.token_bytes(id), t.is_special(id)));
-        own != others
+        let [own, others] = both.map(|t| (t.token_bytes(id), t.is_special(id)));
+        let may_differ = own.1 && others.1 && !both.iter().any(|tokenizer| frames(tokenizer, id));
+        own != others && !may_differ
     };
     let first = (0..own.min(others) as u32).find(differs);
     // A vocabulary that is the beginning of a much larger one is another one.
@@ -466,6 +477,26 @@ mod tests {
         let error = check_tokens(("other", &other), ("demo", &demo)).unwrap_err().to_string();
         for part in ["other", "demo", "id ", "--draft", "ngram"] {
             assert!(error.contains(part), "{part}: {error}");
+        }
+    }
+
+    /// Gemma 3n has a token for sounds where Gemma 3 has one for pictures.
+    #[test]
+    fn control_tokens_that_frame_no_text_may_differ() {
+        let json = include_str!("../../../tests/goldens/tokenizer/tokenizer.json");
+        let tokenizer = |json: &str| Tokenizer::from_json_bytes(json.as_bytes()).unwrap();
+        for (token, may_differ) in [
+            ("<unused20>", true),
+            ("<bos>", false),
+            ("<eos>", false),
+            ("<start_of_turn>", false),
+            ("<end_of_turn>", false),
+        ] {
+            let other = json.replace(&format!("\"{token}\""), "\"<start_of_audio>\"");
+            assert_ne!(other, json, "{token}");
+            let (own, others) = (tokenizer(json), tokenizer(&other));
+            let checked = check_tokens(("own", &own), ("others", &others));
+            assert_eq!(checked.is_ok(), may_differ, "{token}: {checked:?}");
         }
     }
 }

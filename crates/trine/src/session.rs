@@ -318,7 +318,18 @@ pub(crate) fn formats(model: &Model) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use trine_backend::TOP_ROWS_MAX;
+
     use super::*;
+
+    /// Every step of a Program with more output rows brings all logits to the host.
+    #[test]
+    fn guesses_leave_the_search_for_the_largest_logits_to_the_gpu() {
+        for sequences in [1, 32, 33, 64] {
+            let sizes = Sizes::serving(sequences).guessing(&Drafting::lookup());
+            assert!(sizes.outputs > sequences && sizes.outputs <= TOP_ROWS_MAX, "{sequences}");
+        }
+    }
 
     #[test]
     fn a_model_without_room_is_told_what_its_draft_takes() {

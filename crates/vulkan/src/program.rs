@@ -24,7 +24,7 @@ use std::sync::atomic::AtomicBool;
 
 use trine_backend::{
     BackendError, Batch, Facts, Flights, InFlight, KvPage, Memory, Pages, Program, ProgramOptions,
-    Results, TOP, TopLogit,
+    Results, TOP, TOP_ROWS_MAX, TopLogit,
 };
 use trine_model::{Model, Plan, Width, gather};
 
@@ -32,7 +32,7 @@ use crate::device::VulkanDevice;
 use crate::error::GpuError;
 use crate::kernels::top::ROOM;
 use crate::raw::commands::Ended;
-use bound::{Binding, Bound, Pass, TOP_ROWS_MAX, finds_top};
+use bound::{Binding, Bound, Pass, finds_top};
 use passes::{least, pass_keys};
 
 /// A Plan bound to a GPU.

@@ -182,10 +182,17 @@ impl Tensor {
         }
     }
 
-    /// Hints that all bytes will be read soon. Does nothing for bytes that are not mapped.
-    pub fn prefetch(&self) {
+    /// Hints that a row will be read soon, so that the pages of several rows are read at the same
+    /// time. Does nothing for bytes that are not mapped.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such row.
+    pub fn prefetch_row(&self, row: usize) {
+        assert!(row < self.rows(), "row {row} of `{}`, which has {}", self.name, self.rows());
         if let Data::Mapped(mapping, range) = &self.data {
-            mapping.prefetch(range.clone());
+            let start = range.start + row * self.row_bytes;
+            mapping.prefetch(start..start + self.row_bytes);
         }
     }
 }

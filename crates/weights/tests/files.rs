@@ -362,7 +362,7 @@ fn released_pages_are_read_again() {
     let checkpoint = Checkpoint::open(&path).unwrap();
     let tensor = checkpoint.tensor("token_embd.weight").unwrap();
     let before = tensor.bytes().to_vec();
-    tensor.prefetch();
+    (0..tensor.rows()).for_each(|row| tensor.prefetch_row(row));
     tensor.release_pages(0..tensor.bytes().len());
     tensor.release_pages(5..7);
     tensor.release_pages(usize::MAX - 1..usize::MAX);
@@ -370,7 +370,7 @@ fn released_pages_are_read_again() {
     checkpoint.check_intact().unwrap();
     let owned = Tensor::from_owned("o", DType::F32, &[2], vec![0; 8]).unwrap();
     owned.release_pages(0..8);
-    owned.prefetch();
+    owned.prefetch_row(0);
     assert!(!owned.is_mapped());
 }
 

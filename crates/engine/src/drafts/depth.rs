@@ -78,9 +78,6 @@ impl Depths {
     ///
     /// `reading` returns the seconds in which a drafter would read the text of a sequence before it
     /// guesses. They win back nothing where guesses are only a look.
-    ///
-    /// Rows of prompts are not counted: their step takes longer, but hardly changes what guesses
-    /// add to it.
     pub(crate) fn choose(
         &mut self,
         rows: usize,
@@ -193,7 +190,8 @@ impl Depths {
         self.passes.of(sequences)
     }
 
-    /// Learns whether the guess of a look was right. If it was, its sequence is looked at again.
+    /// Learns whether the guess of a look was right; it was not if there was none. If it was, its
+    /// sequence is looked at again.
     pub(crate) fn note_look(&mut self, is_right: bool) {
         if is_right {
             self.budget.give_back();

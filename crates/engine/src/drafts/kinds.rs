@@ -14,6 +14,9 @@ pub(crate) struct Origin {
     pub(crate) kind: usize,
     /// Whether they only look whether guessing pays.
     pub(crate) is_look: bool,
+    /// Whether the guess after them is missing, or the first if there are none: the text cannot
+    /// have it there, or its drafter had none. It counts as wrong.
+    pub(crate) is_cut: bool,
 }
 
 /// How often guesses for a sequence were right, by kind; `None` before the first.

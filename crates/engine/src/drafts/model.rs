@@ -282,6 +282,11 @@ impl ModelDrafter {
             party.stream.guess(logits, workspace).ok()
         };
         for party in &mut self.parties {
+            let seat = &mut self.seats[party.seat];
+            if !is_first && let Some(&run) = guesses[party.ask].last() {
+                seat.guesses.push(run);
+                self.kv.overwrite(party.seat, seat.guesses.len());
+            }
             guesses[party.ask].extend(guess(party));
         }
         if !is_first {
@@ -306,20 +311,15 @@ impl ModelDrafter {
         self.gather(asks, &mut left)?;
         let deepest = asks.iter().map(|ask| ask.most).max().unwrap_or(0);
         for depth in 0..deepest {
-            self.parties
-                .retain(|party| asks[party.ask].most > depth && guesses[party.ask].len() == depth);
+            self.parties.retain(|party| {
+                let (ask, guesses) = (&asks[party.ask], &guesses[party.ask]);
+                let is_end = guesses.last().is_some_and(|guess| ask.stop_ids.contains(guess));
+                ask.most > depth && guesses.len() == depth && !is_end
+            });
             if self.parties.is_empty() {
                 break;
             }
             self.guess(asks, guesses, depth == 0)?;
-        }
-        // All but the last guess of each were run.
-        for (ask, guesses) in asks.iter().zip(&*guesses) {
-            let (Some(seat), [run @ .., _]) = (self.seat_with(ask), guesses.as_slice()) else {
-                continue;
-            };
-            self.seats[seat].guesses.extend_from_slice(run);
-            self.kv.overwrite(seat, run.len());
         }
         let read = self.catch_up(asks, left)?;
         Ok(readable - left + read)
@@ -333,6 +333,21 @@ fn unread(missing: usize) -> usize {
 }
 
 impl Drafter for ModelDrafter {
+    fn sequences(&self) -> usize {
+        self.seats.len().min(self.program.facts().options.width.outputs)
+    }
+
+    fn most(&self, ask: &Ask<'_>) -> usize {
+        let Facts { plan, options, .. } = self.program.facts();
+        let vocabulary = plan.output(0).columns;
+        let held = self.seat_with(ask).map_or(0, |seat| self.seats[seat].tokens.len());
+        let is_known = |&token: &u32| (token as usize) < vocabulary;
+        match ask.tokens.get(held..) {
+            Some(new) if !new.iter().all(is_known) => 0,
+            _ => ask.most.min(options.context.saturating_sub(ask.tokens.len())),
+        }
+    }
+
     fn unread(&self, ask: &Ask<'_>) -> usize {
         let held = match self.seat_with(ask) {
             Some(seat) => self.kv.length(seat),

@@ -157,6 +157,7 @@ impl Engine {
             let late = self.queue.iter().find(|(_, sequence)| is_late(sequence));
             let Some(rank) = late.map(|(rank, _)| rank) else { break };
             let Some(sequence) = self.queue.remove(rank) else { break };
+            self.learn(&sequence);
             events.push(sequence.finished(Finish::Deadline));
         }
         for slot in 0..self.places.len() {
@@ -165,6 +166,7 @@ impl Engine {
                 && self.places[slot].running().is_some_and(&mut is_late)
             {
                 let sequence = self.end(slot, true);
+                self.learn(&sequence);
                 events.push(sequence.finished(Finish::Deadline));
             }
         }
@@ -187,9 +189,11 @@ impl Engine {
             }
             if self.drop_guesses() {
                 // No sequence gives way for guesses.
-                for pick in &self.picks[..=at] {
-                    self.kv.give_back(pick.slot, self.kv.length(pick.slot) + pick.rows);
-                }
+                self.give_back_unused();
+                continue;
+            }
+            if self.give_back_unused() {
+                // Wrong guesses of earlier steps had them.
                 continue;
             }
             debug_assert!(self.flights.is_empty(), "sequences in flight cannot give way");
@@ -205,6 +209,20 @@ impl Engine {
             self.picks.retain(|pick| pick.slot != last);
         }
         Ok(())
+    }
+
+    /// Gives back the blocks that running sequences do not need for the picked rows. Returns
+    /// whether any is free now that was not before.
+    fn give_back_unused(&mut self) -> bool {
+        let before = self.kv.free_blocks();
+        for slot in 0..self.places.len() {
+            let pick = self.picks.iter().find(|pick| pick.slot == slot);
+            if self.kv.is_running(slot) && (pick.is_some() || !self.scheduler.is_flying(slot)) {
+                let rows = pick.map_or(0, |pick| pick.rows);
+                self.kv.give_back(slot, self.kv.length(slot) + rows);
+            }
+        }
+        self.kv.free_blocks() > before
     }
 
     /// Queues a running sequence again. Others can use its blocks immediately.

@@ -22,6 +22,8 @@ const FAILURES_MAX: u32 = 8;
 /// The part of the tokens to come up to which the steps count in which a drafter reads a text
 /// first. Guesses hardly spare more than half of the steps, and later texts may be shorter.
 const WORTH: f64 = 0.25;
+/// The share of a step's time up to which a draft is taken to cost nothing.
+const LITTLE: f64 = 0.01;
 /// The drafts with reading after which the pace of reading is known.
 const READS: u32 = 8;
 
@@ -108,11 +110,16 @@ impl Drafting {
             guesses.origin.is_look = choice.looks[index];
             guesses.asked = if is_drafted { depth } else { 0 };
             // What was found serves where a drafter gives nothing.
+            guesses.origin.is_cut &= depth > 0 && depth >= guesses.tokens.len();
             guesses.tokens.truncate(depth);
         }
         let seconds = self.ask_model(places, picks, clock);
-        for (pick, guesses) in picks.iter().zip(&self.guesses) {
-            running(places, pick).take_guesses(&guesses.tokens, guesses.origin);
+        for (pick, guesses) in picks.iter().zip(&mut self.guesses) {
+            let sequence = running(places, pick);
+            if guesses.origin.kind != MODEL {
+                guesses.keep_possible(sequence);
+            }
+            sequence.take_guesses(&guesses.tokens, guesses.origin);
         }
         seconds
     }
@@ -120,7 +127,9 @@ impl Drafting {
     /// Looks guesses up and notes the chances of each sequence.
     fn look_up(&mut self, places: &mut [Place], picks: &[Pick], free: usize, context: usize) {
         self.chances.clear();
-        let has_model = self.model.as_mut().is_some_and(Model::is_ready);
+        let is_ready = self.model.as_mut().is_some_and(Model::is_ready);
+        let model = self.model.as_ref().filter(|_| is_ready);
+        let mut seats = model.map_or(0, |model| model.drafter.sequences());
         for (pick, guesses) in picks.iter().zip(&mut self.guesses) {
             guesses.tokens.clear();
             let sequence = running(places, pick);
@@ -128,17 +137,22 @@ impl Drafting {
             let found = self.lookup.as_mut().filter(|_| most > 0).and_then(|lookup| {
                 lookup.guess(&sequence.ask(pick.slot, most), &mut guesses.tokens)
             });
-            let possible = sequence.possible(&guesses.tokens);
-            guesses.tokens.truncate(possible);
-            guesses.origin.kind = found.map_or(MODEL, Found::kind);
+            // What a constraint says takes time, so that it is asked only for guesses that are
+            // chosen.
+            let before_stop = sequence.before_stop(&guesses.tokens);
+            let is_cut = before_stop < guesses.tokens.len();
+            guesses.tokens.truncate(before_stop);
+            let kind = found.map_or(MODEL, Found::kind);
+            guesses.origin = Origin { kind, is_cut, ..Origin::default() };
             let rate = |kind| sequence.acceptances.rate(kind, &self.averages);
             let left = sequence.most_guesses(context);
-            let reads =
-                |model: &Model| most > 0 && model.is_worth(&sequence.ask(pick.slot, most), left);
-            let may_draft = has_model && self.model.as_ref().is_some_and(reads);
+            let ask = sequence.ask(pick.slot, most);
+            let drafted = model.filter(|_| most > 0 && seats > 0);
+            let drafted = drafted.map_or(0, |model| model.most(&ask, left));
+            seats = seats.saturating_sub(usize::from(drafted > 0));
             self.chances.push(Chance {
-                found: Supply { most: possible, rate: rate(guesses.origin.kind) },
-                drafted: Supply { most: if may_draft { most } else { 0 }, rate: rate(MODEL) },
+                found: Supply { most: before_stop, rate: rate(kind) },
+                drafted: Supply { most: drafted, rate: rate(MODEL) },
             });
         }
     }
@@ -161,41 +175,85 @@ impl Drafting {
         self.lists.resize_with(asks.len(), Vec::new);
         self.lists.iter_mut().for_each(Vec::clear);
         let begin = clock();
-        let read = model.draft(&asks, &mut self.lists);
+        let drafted = model.draft(&asks, &mut self.lists);
         let seconds = clock().saturating_sub(begin).as_secs_f64();
         let guessing = self.lists.iter().filter(|list| !list.is_empty()).count();
-        if read > 0 {
-            let drafting = passes as f64 * self.depths.pass_seconds(guessing);
-            model.note_read(read, self.depths.step_seconds(picks.len()), seconds - drafting);
-        } else if guessing > 0 {
-            // Without guesses the drafter has failed.
-            self.depths.note_pass(guessing, seconds / passes as f64);
+        let step = self.depths.step_seconds(picks.len());
+        // What took no time and gave nothing may be asked for again.
+        let is_lost = drafted == Some(0) && guessing == 0 && seconds > LITTLE * step;
+        match drafted {
+            Some(0) if guessing > 0 => self.depths.note_pass(guessing, seconds / passes as f64),
+            // Nothing says how many passes there were.
+            Some(0) if is_lost && seconds > self.depths.pass_seconds(asks.len()) => {
+                self.depths.note_pass(asks.len(), seconds);
+            }
+            None | Some(0) => {}
+            Some(read) => {
+                let drafting = passes as f64 * self.depths.pass_seconds(guessing);
+                model.note_read(read, step, seconds - drafting);
+            }
         }
         let asked = picks.iter().zip(&mut self.guesses).filter(is_asked);
         for ((pick, guesses), list) in asked.zip(&self.lists) {
-            let sequence = running(places, pick);
-            // A drafter may have ids that the model does not know.
-            let is_known = |guess: &&u32| (**guess as usize) < self.vocabulary;
-            let known = list.iter().take(guesses.asked).take_while(is_known).count();
-            let possible = sequence.possible(&list[..known]);
-            if possible > 0 {
-                guesses.origin.kind = MODEL;
-                guesses.tokens.clear();
-                guesses.tokens.extend_from_slice(&list[..possible]);
+            if list.is_empty() && !is_lost {
+                // Its text may still be read. It is asked again.
+                guesses.origin.is_look &= drafted == Some(0);
+                continue;
             }
+            let sequence = running(places, pick);
+            guesses.take_drafted(list, sequence, self.vocabulary, &mut self.averages);
         }
         seconds
     }
 
     /// Learns from what a step gave a sequence.
     pub(super) fn note(&mut self, sequence: &mut Sequence, landed: &Landed) {
-        let Landed { guessed, confirmed, origin: Origin { kind, is_look }, .. } = *landed;
-        // The guess at which a text ended was not compared with anything.
-        let compared = if landed.outcome.is_end() { confirmed } else { guessed };
-        sequence.acceptances.note(kind, &mut self.averages, compared, confirmed);
-        if is_look && compared > 0 {
+        let Landed { outcome, sampled, guessed, confirmed, origin, .. } = *landed;
+        let Origin { kind, is_look, is_cut } = origin;
+        // Each sampled token was compared with the guess in its place. A guess that was left out is
+        // not the token there either, unless the text ended with it.
+        let is_missing = is_cut && sampled > guessed && !outcome.is_end();
+        let compared = sampled.min(guessed) + usize::from(is_missing);
+        if compared > 0 {
+            sequence.acceptances.note(kind, &mut self.averages, compared, confirmed);
+        }
+        if is_look {
             self.depths.note_look(confirmed > 0);
         }
+    }
+}
+
+impl Guesses {
+    /// Keeps those that the sequence may have one after the other.
+    fn keep_possible(&mut self, sequence: &mut Sequence) {
+        let possible = sequence.possible(&self.tokens);
+        self.origin.is_cut |= possible < self.tokens.len();
+        self.tokens.truncate(possible);
+    }
+
+    /// Takes a drafter's guesses, as far as the sequence may have them. Those that were found stay
+    /// if there are none.
+    fn take_drafted(
+        &mut self,
+        list: &[u32],
+        sequence: &mut Sequence,
+        vocabulary: usize,
+        averages: &mut Averages,
+    ) {
+        let wanted = list.len().min(self.asked);
+        // A drafter may have ids that the model does not know.
+        let is_known = |guess: &&u32| (**guess as usize) < vocabulary;
+        let known = list[..wanted].iter().take_while(is_known).count();
+        let possible = sequence.possible(&list[..known]);
+        if possible == 0 && !self.tokens.is_empty() {
+            // What becomes of this step says nothing about the drafter.
+            sequence.acceptances.note(MODEL, averages, 1, 0);
+            return;
+        }
+        self.tokens.clear();
+        self.tokens.extend_from_slice(&list[..possible]);
+        self.origin.kind = MODEL;
+        self.origin.is_cut = possible == 0 || possible < wanted;
     }
 }
 
@@ -210,6 +268,12 @@ impl Model {
         let is_ready = self.pause == 0;
         self.pause = self.pause.saturating_sub(1);
         is_ready
+    }
+
+    /// Returns how many guesses it can make for a sequence with `left` tokens to come: 0 if these
+    /// hardly win back the time in which its text is read.
+    fn most(&self, ask: &Ask<'_>, left: usize) -> usize {
+        if self.is_worth(ask, left) { self.drafter.most(ask).min(ask.most) } else { 0 }
     }
 
     /// Returns whether guesses for a sequence with `left` tokens to come may win back the time in
@@ -233,12 +297,12 @@ impl Model {
         self.pace.note(1, tokens, step + seconds.max(0.0));
     }
 
-    /// Lets the drafter guess. Returns how many tokens it read first.
-    fn draft(&mut self, asks: &[Ask<'_>], lists: &mut [Vec<u32>]) -> usize {
+    /// Lets the drafter guess. Returns how many tokens it read; `None` if it failed.
+    fn draft(&mut self, asks: &[Ask<'_>], lists: &mut [Vec<u32>]) -> Option<usize> {
         let error = match self.drafter.draft(asks, self.pace.rows(1), lists) {
             Ok(read) => {
                 self.failures = 0;
-                return read;
+                return Some(read);
             }
             Err(error) => error,
         };
@@ -247,6 +311,6 @@ impl Model {
         self.pause = PAUSE << (self.failures - 1);
         let drafts = self.pause;
         tracing::warn!(%error, drafts, "guessing failed; it is tried again after some steps");
-        0
+        None
     }
 }

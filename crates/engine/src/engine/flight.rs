@@ -16,10 +16,17 @@ pub(super) struct Flight {
     pub(super) goal: usize,
     /// Whether the largest logits are enough for all its sequences.
     pub(super) takes_top: bool,
+    pub(super) times: Times,
+}
+
+/// What is known of a step's time before it has landed.
+pub(super) struct Times {
     /// When it was submitted.
     pub(super) since: Duration,
-    /// The seconds that guessing took before.
-    pub(super) draft_seconds: f64,
+    /// The seconds in which a drafter guessed for it before.
+    pub(super) drafting: f64,
+    /// The seconds in which a drafter guessed for others while it was the oldest in flight.
+    pub(super) overlapped: f64,
 }
 
 /// The outcome of a step for a sequence that took part in it.

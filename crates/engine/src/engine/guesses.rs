@@ -25,8 +25,16 @@ impl Engine {
         }
     }
 
-    /// Adds guesses to the picks of decoding sequences. Steps with rows of prompts get none.
-    /// Returns the seconds that a drafter took.
+    /// Returns the seconds of a step with this many sequences that decode without guesses; `None`
+    /// if that is not known.
+    pub(super) fn plain_seconds(&self, decodes: usize) -> Option<f64> {
+        let seconds = self.drafting.as_ref()?.depths.step_seconds(decodes);
+        (seconds > 0.0).then_some(seconds)
+    }
+
+    /// Adds guesses to the picks of decoding sequences. Steps with rows of prompts get none, so
+    /// that these add what [`Pace`](crate::pace::Pace) expects. Returns the seconds that a drafter
+    /// took.
     pub(super) fn draft(&mut self) -> f64 {
         let rows = self.most_rows();
         let Some(drafting) = &mut self.drafting else { return 0.0 };
@@ -74,20 +82,18 @@ impl Engine {
         }
         for (pick, landed) in self.picks.iter().zip(&self.landings) {
             let Some(sequence) = self.places[pick.slot].running_mut() else { continue };
-            if landed.guessed == 0 {
-                continue;
-            }
-            self.status.drafts += 1;
+            drafting.note(sequence, landed);
+            self.status.drafts += u64::from(landed.guessed > 0);
             self.status.drafted_tokens += landed.guessed as u64;
             self.status.accepted_tokens += landed.confirmed as u64;
-            sequence.statistics.drafted_tokens += landed.guessed;
-            sequence.statistics.accepted_tokens += landed.confirmed;
-            drafting.note(sequence, landed);
         }
     }
 
-    /// Keeps the answer of a sequence that has ended, for guesses.
+    /// Keeps the answer of a sequence that has ended, if there is one, for guesses.
     pub(super) fn learn(&mut self, sequence: &Sequence) {
+        if sequence.is_silent() {
+            return;
+        }
         let lookup = self.drafting.as_mut().and_then(|drafting| drafting.lookup.as_mut());
         if let Some(lookup) = lookup {
             lookup.learn(sequence.scope, &sequence.tokens, sequence.prompt);
@@ -105,3 +111,6 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -266,7 +266,8 @@ impl Sequence {
         if self.stop_ids.contains(&token) {
             return Some(Finish::Stop);
         }
-        events.push(self.event(Update::Token { token, logprobs, at }));
+        let Statistics { drafted_tokens: drafted, accepted_tokens: accepted, .. } = self.statistics;
+        events.push(self.event(Update::Token { token, logprobs, at, drafted, accepted }));
         if let Some(Err(error)) =
             self.constraint.as_mut().map(|constraint| constraint.accept(token))
         {
@@ -293,19 +294,24 @@ impl Sequence {
 
     /// Asks for at most `most` guesses.
     pub(super) fn ask(&self, slot: usize, most: usize) -> Ask<'_> {
-        let Self { id, scope, ref tokens, ref stream, .. } = *self;
-        Ask { id, slot, scope, tokens, most, stream }
+        let Self { id, scope, ref tokens, ref stop_ids, ref stream, .. } = *self;
+        Ask { id, slot, scope, tokens, stop_ids, most, stream }
     }
 
     /// Returns how many of some guesses, from the first on, may all become tokens with another one
     /// after them.
     pub(super) fn possible(&mut self, guesses: &[u32]) -> usize {
-        let ends = |guess: &u32| self.stop_ids.contains(guess);
-        let most = guesses.iter().position(ends).unwrap_or(guesses.len());
+        let most = self.before_stop(guesses);
         match &mut self.constraint {
             Some(constraint) if most > 0 => constraint.follow(&guesses[..most]).min(most),
             _ => most,
         }
+    }
+
+    /// Returns how many of some guesses, from the first on, end no text.
+    pub(super) fn before_stop(&self, guesses: &[u32]) -> usize {
+        let ends = |guess: &u32| self.stop_ids.contains(guess);
+        guesses.iter().position(ends).unwrap_or(guesses.len())
     }
 
     /// Takes guesses for its next step.
@@ -315,10 +321,11 @@ impl Sequence {
         self.guess_origin = origin;
     }
 
-    /// Drops its guesses. Returns whether there were any.
+    /// Drops its guesses and forgets what they were. Returns whether there were any.
     pub(super) fn drop_guesses(&mut self) -> bool {
         let had_some = !self.guesses.is_empty();
         self.guesses.clear();
+        self.guess_origin = Origin::default();
         had_some
     }
 

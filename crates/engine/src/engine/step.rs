@@ -3,7 +3,7 @@
 use trine_backend::{BLOCK, BackendError, InFlight, SequenceView};
 
 use super::Engine;
-use super::flight::{Flight, Landed, Outcome};
+use super::flight::{Flight, Landed, Outcome, Times};
 use super::sequence::Sequence;
 use crate::error::EngineError;
 use crate::events::{Event, Finish};
@@ -25,7 +25,10 @@ impl Engine {
             let prompts = self.scheduler.prompts() + self.queue.len();
             let prompt_rows = if self.is_paced { self.pace.rows(prompts) } else { usize::MAX };
             let goal = self.scheduler.next_step(decodes, prompt_rows, &mut self.picks);
-            let draft_seconds = self.draft();
+            let drafting = self.draft();
+            if let Some(oldest) = self.flights.front_mut() {
+                oldest.times.overlapped += drafting;
+            }
             self.reserve(events)?;
             if self.picks.is_empty() {
                 break;
@@ -39,7 +42,8 @@ impl Engine {
             let step = self.rows.submit(self.program.as_mut(), picks.iter().map(view), goal)?;
             let spare = self.spare_picks.pop().unwrap_or_default();
             let picks = std::mem::replace(&mut self.picks, spare);
-            self.flights.push_back(Flight { step, picks, goal, takes_top, since, draft_seconds });
+            let times = Times { since, drafting, overlapped: 0.0 };
+            self.flights.push_back(Flight { step, picks, goal, takes_top, times });
         }
         Ok(())
     }
@@ -88,7 +92,7 @@ impl Engine {
     /// Returns [`EngineError::Backend`] if the device failed.
     pub(super) fn land(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         let Some(flight) = self.flights.pop_front() else { return Ok(()) };
-        let Flight { step, picks, goal, takes_top, since, draft_seconds } = flight;
+        let Flight { step, picks, goal, takes_top, times } = flight;
         self.spare_picks.push(std::mem::replace(&mut self.picks, picks));
         if goal == 0 {
             self.wait_and_sample(step, takes_top, events)?;
@@ -97,10 +101,13 @@ impl Engine {
         }
         self.picks.iter().for_each(|pick| self.scheduler.land(pick.slot));
         let now = (self.clock)();
-        let waited = draft_seconds + now.saturating_sub(since).as_secs_f64();
+        let Times { since, drafting, overlapped } = times;
+        let waited = drafting + now.saturating_sub(since).as_secs_f64();
         // A step that overlaps with the one before keeps the device busy from the end of that one.
+        // Drafts that were made meanwhile count for the steps that they were made for.
         let since = since.max(std::mem::replace(&mut self.landed, now));
-        let busy = now.saturating_sub(since).as_secs_f64();
+        let busy = (now.saturating_sub(since).as_secs_f64() - overlapped).max(0.0);
+        self.status.busy_seconds += busy + drafting;
         self.note_times(waited, busy, goal);
         self.settle(events)
     }
@@ -179,6 +186,7 @@ impl Engine {
                 self.places[pick.slot].running_mut().expect("a picked slot has a sequence");
             let before = sequence.statistics.generated_tokens;
             let guessed = sequence.guesses().len();
+            sequence.statistics.drafted_tokens += guessed;
             let length = context + pick.rows - guessed;
             self.kv.advance(pick.slot, pick.rows - guessed);
             if pick.prefill {
@@ -215,19 +223,21 @@ impl Engine {
             for guess in 0..guessed {
                 let logits = logits()?;
                 // A row after a wrong guess, or after the end, belongs to no text.
-                if guess > confirmed || outcome != Outcome::Goes || !sequence.is_confirmed(guess) {
+                let is_due = guess == confirmed && outcome == Outcome::Goes;
+                if !is_due || !(self.confirms)(sequence, guess) {
                     continue;
                 }
                 confirmed += 1;
+                sequence.statistics.accepted_tokens += 1;
                 let (limits, workspace) = (&self.limits, &mut self.workspace);
                 let finish = sequence.next_token(logits, limits, workspace, events);
                 outcome = finish.map_or(Outcome::Goes, Outcome::Ended);
             }
+            let origin = sequence.guess_origin;
             sequence.drop_guesses();
             self.kv.advance(pick.slot, confirmed);
             self.kv.overwrite(pick.slot, guessed - confirmed);
             let sampled = sequence.statistics.generated_tokens - before;
-            let origin = sequence.guess_origin;
             let landed = Landed { outcome, context, sampled, guessed, confirmed, origin };
             self.landings.push(landed);
         }
@@ -294,13 +304,15 @@ impl Engine {
                 statistics.decode_seconds += waited;
             }
         }
-        self.pace.note(decodes, prompt_rows, busy);
+        // Steps with rows of prompts have no guesses, so that they are compared with steps that
+        // have none either.
+        let plain = self.plain_seconds(decodes).filter(|_| decode_rows > decodes);
+        self.pace.note(decodes, prompt_rows, plain.unwrap_or(busy));
         if let Some(prefixes) = self.prefixes.as_mut().filter(|_| prompt_rows > 0) {
             prefixes.note_time(decodes + prompt_rows, busy);
         }
         let status = &mut self.status;
         status.steps += 1;
-        status.busy_seconds += busy;
         status.bytes += bytes as f64;
         status.width = decode_rows + prompt_rows;
         status.step_sequences = self.picks.len();
@@ -323,9 +335,12 @@ impl Engine {
                     events.push(sequence.finished(Finish::Length));
                 }
                 Outcome::Ended(finish) => {
-                    // A cache that produces such logits is of no use.
-                    let sequence = self.end(slot, finish != Finish::NonFiniteLogits);
-                    self.learn(&sequence);
+                    // A cache that produces such logits is of no use, nor is a text.
+                    let is_sound = finish != Finish::NonFiniteLogits;
+                    let sequence = self.end(slot, is_sound);
+                    if is_sound {
+                        self.learn(&sequence);
+                    }
                     events.push(sequence.finished(finish));
                 }
                 Outcome::Unfinished if self.scheduler.is_waiting(slot) => self.go_on(slot)?,

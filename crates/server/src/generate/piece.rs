@@ -76,8 +76,8 @@ pub(crate) struct Ended {
     pub(crate) reused: usize,
     pub(crate) prefill_seconds: f64,
     pub(crate) decode_seconds: f64,
-    /// Guesses that were verified, and those that were right; unknown where a stop text ended it.
-    pub(crate) guesses: Option<(usize, usize)>,
+    /// Guesses that were verified, and those that were right.
+    pub(crate) guesses: (usize, usize),
 }
 
 /// Why a text ended.

@@ -1,6 +1,6 @@
 //! A loader for tests: the embedded model on the scalar reference.
 
-mod demo;
+pub(crate) mod demo;
 
 use trine_backend::reference::ReferenceDevice;
 use trine_engine::{Engine, EngineOptions};

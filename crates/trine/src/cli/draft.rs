@@ -44,13 +44,14 @@ impl DraftChoice {
 }
 
 /// What guesses the tokens that follow, so that a step can verify several. Guesses change how fast
-/// tokens come, never which.
+/// tokens come, and never which where logits do not depend on the width of a step.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Drafts")]
 pub(crate) struct DraftArgs {
-    /// What guesses tokens, which makes text faster and changes none of it: ngram looks them up in
-    /// the text so far and in earlier answers; a MODEL with the same tokenizer guesses where that
-    /// finds nothing; auto is ngram, with demo-draft for demo; off [default: auto; bench: off]
+    /// What guesses tokens, which makes text faster and changes none of it on the CPU or with
+    /// --batch-invariant: ngram looks them up in the text so far and in earlier answers; a MODEL
+    /// with the same tokenizer guesses where that finds nothing or is less often right; auto is
+    /// ngram, with demo-draft for demo; off [default: auto; bench: off]
     #[arg(long, value_name = "MODEL", value_parser = DraftChoice::parse)]
     pub(crate) draft: Option<DraftChoice>,
 

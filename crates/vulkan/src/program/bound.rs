@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use trine_backend::{BLOCK, BackendError, Batch, Memory, ProgramOptions};
+use trine_backend::{BLOCK, BackendError, Batch, Memory, ProgramOptions, TOP_ROWS_MAX};
 use trine_model::{BufferId, Heads, Model, Op, Plan, Rows, Scratch, Width, Workload};
 
 use super::emit::Emitter;
@@ -31,9 +31,6 @@ use crate::raw::gpu::{self, Gpu};
 use crate::raw::memory::{Arena, Buffer, Place};
 use crate::raw::transfer::Transfer;
 use crate::weights::{Progress, Weights};
-
-/// Most output rows whose largest logits the device finds.
-pub(super) const TOP_ROWS_MAX: usize = 64;
 
 /// What is bound to a device.
 pub(super) struct Binding<'a> {

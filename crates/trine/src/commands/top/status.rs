@@ -67,7 +67,7 @@ pub(super) struct Engine {
     pub(super) blocks_kept: u64,
     /// KV blocks that several sequences share.
     pub(super) blocks_shared: u64,
-    /// Seconds spent in steps.
+    /// Seconds spent in steps and on drafts for them.
     pub(super) busy_seconds: f64,
     /// The number of rows of the last step.
     pub(super) width: u64,

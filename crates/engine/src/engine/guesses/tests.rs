@@ -1,0 +1,277 @@
+//! Texts with guesses follow the model's distribution, by the rule of the engine and no other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use trine_backend::{
+    BLOCK, BackendError, Batch, Facts, Flights, InFlight, Memory, Program, ProgramOptions, Results,
+};
+use trine_model::{Buffer, BufferId, KvType, Plan, Rows, Width};
+
+use super::Sequence;
+use crate::{Ask, Drafter, Drafts, Engine, Request, SamplingParams, Statistics, Update};
+
+/// Token ids of [`Chain`].
+const VOCABULARY: usize = 48;
+
+/// A text and its cost.
+#[derive(Default)]
+struct Text {
+    tokens: Vec<u32>,
+    statistics: Statistics,
+}
+
+/// Runs a request to its end.
+fn run(engine: &mut Engine, request: Request) -> Text {
+    engine.submit(request).expect("a sound request");
+    let mut text = Text::default();
+    while !engine.is_idle() {
+        for event in engine.step().expect("the device does not fail") {
+            match event.update {
+                Update::Token { token, .. } => text.tokens.push(token),
+                Update::Finished { statistics, .. } => text.statistics = statistics,
+                _ => {}
+            }
+        }
+    }
+    text
+}
+
+/// A device whose logits depend on the last token only, so that the distribution of what follows
+/// each token is known. It has no caches.
+struct Chain {
+    facts: Facts,
+    /// (states, vocabulary).
+    logits: Vec<Vec<f32>>,
+    flights: Flights<Vec<f32>>,
+    given: Vec<f32>,
+    runs: Arc<AtomicUsize>,
+}
+
+/// The tokens of [`Chain`] that follow one another; the others never come.
+const STATES: usize = 8;
+
+impl Chain {
+    fn new(context: usize) -> Self {
+        let options = ProgramOptions {
+            width: Width { tokens: 16, outputs: 16 },
+            kv: KvType::F16,
+            context,
+            sequences: 1,
+            blocks: context.div_ceil(BLOCK),
+        };
+        let logits = Buffer { name: "logits".to_owned(), rows: Rows::Outputs, columns: VOCABULARY };
+        let plan = Plan {
+            buffers: vec![logits],
+            weights: Vec::new(),
+            caches: Vec::new(),
+            steps: Vec::new(),
+            inputs: Vec::new(),
+            outputs: vec![BufferId(0)],
+            alternatives: false,
+        };
+        let facts = Facts::new("chain".to_owned(), plan, options);
+        let mut random = ChaCha8Rng::seed_from_u64(11);
+        let mut logit = |id: usize| match id < STATES {
+            true => (random.next_u64() % 400) as f32 / 100.0 - 2.0,
+            false => -1e9,
+        };
+        let logits = (0..STATES).map(|_| (0..VOCABULARY).map(&mut logit).collect()).collect();
+        Self { facts, logits, flights: Flights::new(1), given: Vec::new(), runs: Arc::default() }
+    }
+
+    /// (state, next token): probabilities at temperature 1.
+    fn probabilities(&self) -> Vec<Vec<f64>> {
+        let row = |logits: &Vec<f32>| {
+            let weights: Vec<f64> = logits[..STATES].iter().map(|&l| f64::from(l).exp()).collect();
+            let sum: f64 = weights.iter().sum();
+            weights.iter().map(|weight| weight / sum).collect()
+        };
+        self.logits.iter().map(row).collect()
+    }
+}
+
+impl Program for Chain {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn memory(&self) -> Memory {
+        Memory::default()
+    }
+
+    fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
+        batch.check(&self.facts.options, &self.facts.plan, VOCABULARY)?;
+        self.flights.check_room()?;
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        let token = |&row: &u32| batch.tokens[row as usize] as usize;
+        let rows = batch.outputs.iter().map(token);
+        Ok(self.flights.begin(rows.flat_map(|token| self.logits[token].clone()).collect()))
+    }
+
+    fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
+        self.given = self.flights.end(step)?;
+        Ok(self)
+    }
+
+    fn copy_slot(&mut self, _: u32, _: u32, _: usize) -> Result<(), BackendError> {
+        self.flights.check_idle()
+    }
+
+    fn profile(&mut self, _: bool) -> Vec<f64> {
+        Vec::new()
+    }
+}
+
+impl Results for Chain {
+    fn output(&mut self, _: usize) -> Result<&[f32], BackendError> {
+        Ok(&self.given)
+    }
+}
+
+/// Draws guesses from the right distribution, but with random numbers of its own, or from another.
+struct Drawing {
+    probabilities: Vec<Vec<f64>>,
+    random: ChaCha8Rng,
+    /// Share of guesses that are drawn evenly.
+    even: f64,
+}
+
+impl Drawing {
+    fn next(&mut self, last: u32) -> u32 {
+        let mut uniform = || (self.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+        let (kind, mut at) = (uniform(), uniform());
+        if kind < self.even {
+            return (at * STATES as f64) as u32;
+        }
+        let row = &self.probabilities[last as usize];
+        let found = row.iter().position(|probability| {
+            at -= probability;
+            at < 0.0
+        });
+        found.unwrap_or(STATES - 1) as u32
+    }
+}
+
+impl Drafter for Drawing {
+    fn draft(
+        &mut self,
+        asks: &[Ask<'_>],
+        _: usize,
+        guesses: &mut [Vec<u32>],
+    ) -> Result<usize, BackendError> {
+        for (ask, guesses) in asks.iter().zip(guesses) {
+            let mut last = *ask.tokens.last().expect("there is a token");
+            for _ in 0..ask.most.min(4) {
+                last = self.next(last);
+                guesses.push(last);
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Guesses what the chain says most likely, a number of times, and then nothing.
+struct Falling {
+    next: Vec<u32>,
+    left: usize,
+}
+
+impl Drafter for Falling {
+    fn draft(
+        &mut self,
+        asks: &[Ask<'_>],
+        _: usize,
+        guesses: &mut [Vec<u32>],
+    ) -> Result<usize, BackendError> {
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 {
+            return Ok(0);
+        }
+        for (ask, guesses) in asks.iter().zip(guesses) {
+            let mut last = *ask.tokens.last().expect("there is a token");
+            for _ in 0..ask.most {
+                last = self.next[last as usize];
+                guesses.push(last);
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// The most likely text of a chain repeats itself, so that guesses are found in it.
+#[test]
+fn what_is_found_serves_where_a_drafter_gives_nothing() {
+    let chain = Chain::new(4000);
+    let largest = |row: &Vec<f64>| (0..STATES).max_by(|&a, &b| row[a].total_cmp(&row[b]));
+    let next = chain.probabilities().iter().map(|row| largest(row).unwrap_or(0) as u32).collect();
+    let clock = Arc::clone(&chain.runs);
+    let mut engine = Engine::from_program(Box::new(chain));
+    engine.set_clock(move || Duration::from_millis(clock.load(Ordering::Relaxed) as u64));
+    let drafter = Falling { next, left: 40 };
+    engine.set_drafts(Drafts { lookup: true, drafter: Some(Box::new(drafter)) });
+    let text = run(&mut engine, Request::new(vec![0], 3000));
+    let accepted = text.statistics.accepted_tokens;
+    assert!(accepted > 2400, "{accepted} of {} tokens were guessed", text.tokens.len());
+}
+
+/// Pearson's statistic of the pairs in a text against the chain's probabilities. With 56 degrees of
+/// freedom it is 56 on average, with a standard deviation of 10.6.
+fn deviation(text: &[u32], probabilities: &[Vec<f64>]) -> f64 {
+    let mut counts = vec![[0.0; STATES]; STATES];
+    text.windows(2).for_each(|pair| counts[pair[0] as usize][pair[1] as usize] += 1.0);
+    let mut sum = 0.0;
+    for (counts, probabilities) in counts.iter().zip(probabilities) {
+        let total: f64 = counts.iter().sum();
+        for (count, probability) in counts.iter().zip(probabilities) {
+            let expected = total * probability;
+            sum += (count - expected).powi(2) / expected;
+        }
+    }
+    sum
+}
+
+const DRAWS: usize = 40_000;
+/// Beyond this, a text does not follow the distribution: five standard deviations.
+const DEVIATION_MAX: f64 = 56.0 + 5.0 * 10.6;
+
+/// A sampled text and the share of its tokens that were guessed, `even` of them evenly; a guess is
+/// taken for right if `confirms` says so.
+fn drawn(even: f64, confirms: fn(&Sequence, usize) -> bool) -> (Vec<u32>, f64) {
+    let chain = Chain::new(DRAWS + 64);
+    let probabilities = chain.probabilities();
+    let clock = Arc::clone(&chain.runs);
+    let mut engine = Engine::from_program(Box::new(chain));
+    engine.confirms = confirms;
+    engine.set_clock(move || Duration::from_millis(clock.load(Ordering::Relaxed) as u64));
+    let drawing = Drawing { probabilities, random: ChaCha8Rng::seed_from_u64(9), even };
+    engine.set_drafts(Drafts { lookup: false, drafter: Some(Box::new(drawing)) });
+    let sampling =
+        SamplingParams { temperature: 1.0, top_k: 0, seed: 21, ..SamplingParams::greedy() };
+    let request = Request { sampling, ..Request::new(vec![0], DRAWS) };
+    let Text { tokens, statistics, .. } = run(&mut engine, request);
+    (tokens, statistics.accepted_tokens as f64 / DRAWS as f64)
+}
+
+#[test]
+fn texts_with_guesses_follow_the_models_distribution() {
+    let probabilities = Chain::new(64).probabilities();
+    for even in [0.0, 0.5] {
+        let (text, guessed) = drawn(even, Sequence::is_confirmed);
+        let found = deviation(&text, &probabilities);
+        assert!(guessed > 0.1, "{guessed} of the tokens were guessed");
+        assert!(found < DEVIATION_MAX, "{found} with {even} of the guesses drawn evenly");
+    }
+}
+
+/// The test above notices guesses that are accepted without a comparison.
+#[test]
+fn a_broken_rule_is_found() {
+    let probabilities = Chain::new(64).probabilities();
+    let (text, _) = drawn(0.5, |_, _| true);
+    let found = deviation(&text, &probabilities);
+    assert!(found > 2.0 * DEVIATION_MAX, "{found}");
+}
