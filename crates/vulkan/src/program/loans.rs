@@ -223,3 +223,111 @@ impl Host for Table<'_> {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::kernels::elements::{ElementWork, ElementsLaunch};
+    use crate::raw::commands::{Ended, Recording};
+    use crate::testing::{gpu, upload};
+
+    #[test]
+    fn submissions_end_where_the_host_takes_part() {
+        let meeting = |after, before| Meeting { after, before };
+        assert_eq!(meetings(&[], &[3, 9]), (vec![3, 9], Vec::new()));
+        let (cuts, met) = meetings(&[2..5, 7..7, 8..9], &[]);
+        assert_eq!(cuts, [2, 5, 7, 8, 9]);
+        assert_eq!(met, [meeting(0, 2), meeting(2, 3), meeting(3, 5)]);
+        // Others lie before, within and at the device's own part.
+        let (cuts, met) = meetings(&[2..5], &[1, 3, 5, 6]);
+        assert_eq!(cuts, [1, 2, 3, 5, 6]);
+        assert_eq!(met, [meeting(1, 4)]);
+    }
+
+    /// A host that looks, while it is waited for, whether the device has done its own part.
+    struct Watcher<'a> {
+        handed: &'a Buffer,
+        own: &'a Buffer,
+        back: &'a Buffer,
+        events: Vec<String>,
+        fails: bool,
+    }
+
+    impl Watcher<'_> {
+        fn becomes(buffer: &Buffer, wanted: f32) -> bool {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_secs(20) {
+                if buffer.values::<f32>(0, 1)[0].to_bits() == wanted.to_bits() {
+                    return true;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            false
+        }
+    }
+
+    impl Host for Watcher<'_> {
+        fn begin(&mut self, meeting: usize) {
+            let handed = self.handed.values::<f32>(0, 1)[0];
+            self.events.push(format!("begin {meeting} with {handed}"));
+        }
+
+        fn end(&mut self, meeting: usize) -> bool {
+            // The device's own part ends although nobody has waited for it.
+            let is_done = Self::becomes(self.own, 4.0 * (meeting as f32 + 1.0));
+            self.events.push(format!("end {meeting} beside {is_done}"));
+            self.back.write(0, bytemuck::cast_slice(&[100.0_f32; 64]));
+            !self.fails
+        }
+    }
+
+    /// The part of the device is on its way before the host waits for the partner: where the order
+    /// is turned, `end` sees no result.
+    #[test]
+    fn the_device_works_while_the_host_waits_for_the_partner() {
+        let gpu = gpu();
+        let buffer = |value: f32| {
+            let buffer = gpu.allocate(256, Place::Readback, "a test").unwrap();
+            buffer.write(0, bytemuck::cast_slice(&[value; 64]));
+            buffer
+        };
+        let [handed, own, back, result] = [1.0, 0.0, 0.0, 0.0].map(buffer);
+        let (one, four) = (upload(&gpu, &[1.0_f32; 64]), upload(&gpu, &[4.0_f32; 64]));
+        let rows = upload(&gpu, &[1_u32]);
+        let add = |source: &Buffer, result: &Buffer| {
+            let work = ElementWork::Add { source: source.span() };
+            let (result, row_count) = (result.span(), rows.address());
+            let launch = ElementsLaunch { work, result, columns: 64, rows: 1, row_count };
+            launch.dispatch(&gpu, "a test", 0).unwrap()
+        };
+        // Two loans: rows are handed over, the device does its part, the products are added.
+        let loan = || [add(&one, &handed), add(&four, &own), add(&back, &result)];
+        let dispatches: Vec<_> = [loan(), loan()].concat();
+        let record = |own: &[Range<usize>]| {
+            let (cuts, meetings) = meetings(own, &[]);
+            let recording = Recording::record(&gpu, &dispatches, &[], &cuts).unwrap();
+            recording.with_meetings(meetings)
+        };
+        let mut recording = record(&[1..2, 4..5]);
+        let (handed, own, back) = (&handed, &own, &back);
+        let mut host = Watcher { handed, own, back, events: Vec::new(), fails: false };
+        recording.begin(None, "a test").unwrap();
+        let ended = recording.finish(None, &mut host, "a test").unwrap();
+        assert_eq!(ended, Ended::Whole);
+        let expected =
+            ["begin 0 with 2", "end 0 beside true", "begin 1 with 3", "end 1 beside true"];
+        assert_eq!(host.events, expected);
+        assert_eq!(result.values::<f32>(0, 64), [200.0; 64]);
+        // A host that fails ends the run there, and the device is done with what was submitted.
+        own.write(0, bytemuck::cast_slice(&[0.0_f32; 64]));
+        host = Watcher { handed, own, back, events: Vec::new(), fails: true };
+        recording.begin(None, "a test").unwrap();
+        let ended = recording.finish(None, &mut host, "a test").unwrap();
+        assert_eq!(ended, Ended::Abandoned);
+        assert_eq!(host.events, ["begin 0 with 4", "end 0 beside true"]);
+        assert_eq!(result.values::<f32>(0, 64), [200.0; 64]);
+        assert_eq!(own.values::<f32>(0, 64), [4.0; 64]);
+    }
+}
