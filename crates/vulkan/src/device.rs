@@ -87,7 +87,8 @@ impl VulkanDevice {
         self.partner.as_ref().filter(|_| !self.is_invariant)
     }
 
-    pub(crate) fn is_invariant(&self) -> bool {
+    /// Returns whether its Programs are [invariant](VulkanDevice::batch_invariant).
+    pub fn is_invariant(&self) -> bool {
         self.is_invariant
     }
 

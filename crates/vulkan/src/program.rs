@@ -221,7 +221,7 @@ fn facts(device: &VulkanDevice, plan: Plan, options: ProgramOptions) -> Facts {
         is_invariant: device.is_invariant(),
         finds_top: finds_top(&plan, &options),
         pages: Some(layout),
-        ..Facts::new(label, plan, options)
+        ..Facts::new(trine_backend::Device::name(device), plan, options)
     }
 }
 

@@ -242,8 +242,8 @@ fn what_is_lent_counts_as_memory() {
             // The Program has the weights once; what the partner has of them is not its own.
             assert!(found.weights <= alone.weights + (1 << 20), "{}", found.weights);
             let program = device.load_plan(model, model.plan(), &options).unwrap();
-            let (own, more) = (program.memory().scratch, lent.scratch - alone.scratch);
-            assert!(found.scratch > own && found.scratch - own <= more, "{own} {found:?} {more}");
+            let own = program.memory().scratch;
+            assert!(found.scratch > own, "{own} {found:?}");
         }
     }
 }

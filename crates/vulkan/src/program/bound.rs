@@ -188,8 +188,8 @@ impl Binding<'_> {
         let mut bound = self.allocate(gpu, weights, selection, scratch_bytes as u64)?;
         let shapes = tuner.settle(gpu, &|survey| self.survey(&bound, &graphs, survey))?;
         bound.selection.tune(shapes);
-        let expected =
-            graphs.iter().map(|lowered| ChainMemory::most_bytes(lowered.graph.nodes.len()));
+        let alone = graphs.iter().filter(|lowered| lowered.exact.is_none());
+        let expected = alone.map(|lowered| ChainMemory::most_bytes(lowered.graph.nodes.len()));
         let mut chains = if chain::probe(gpu)? {
             Some((ChainMemory::new(gpu, expected.sum())?, Transfer::new(gpu)))
         } else {
