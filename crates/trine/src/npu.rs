@@ -84,7 +84,7 @@ pub(crate) struct Done {
     instead: u64,
     /// Time in which it computed.
     seconds: f64,
-    /// Time of that in which trine waited for it.
+    /// Time of that in which the device beside it waited; of a GPU the most that it can be.
     waited_seconds: f64,
 }
 
@@ -108,10 +108,10 @@ impl fmt::Display for Done {
         let Self { device, products, rows, instead, seconds, waited_seconds } = self;
         write!(
             f,
-            "{device}: {products} products of {rows} rows, computing for {seconds:.3} s, of which {waited_seconds:.3} s were waited for"
+            "{device}: {products} products of {rows} rows, computing for {seconds:.3} s; the device beside it waited {waited_seconds:.3} s"
         )?;
         if *instead > 0 {
-            write!(f, "; {instead} products were computed instead of it")?;
+            write!(f, " and computed {instead} products instead of it")?;
         }
         Ok(())
     }

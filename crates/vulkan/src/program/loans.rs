@@ -200,7 +200,7 @@ impl Host for Table<'_> {
         self.has_begun = self.lent.begin(rows, &weights);
     }
 
-    fn end(&mut self, meeting: usize) -> bool {
+    fn end(&mut self, meeting: usize, is_idle: &dyn Fn() -> bool) -> bool {
         if !std::mem::take(&mut self.has_begun) {
             return false;
         }
@@ -213,7 +213,7 @@ impl Host for Table<'_> {
             parts.push(part);
             rest = others;
         }
-        if !self.lent.finish(&mut parts) {
+        if !self.lent.finish_beside(&mut parts, is_idle) {
             return false;
         }
         for ((first, columns), part) in products.iter().zip(&parts) {
@@ -241,9 +241,9 @@ mod tests {
         assert_eq!(cuts, [2, 5, 7, 8, 9]);
         assert_eq!(met, [meeting(0, 2), meeting(2, 3), meeting(3, 5)]);
         // Others lie before, within and at the device's own part.
-        let (cuts, met) = meetings(&[2..5], &[1, 3, 5, 6]);
-        assert_eq!(cuts, [1, 2, 3, 5, 6]);
-        assert_eq!(met, [meeting(1, 4)]);
+        let (cuts, met) = meetings(&[2..5, 8..8], &[1, 3, 5, 6]);
+        assert_eq!(cuts, [1, 2, 3, 5, 6, 8]);
+        assert_eq!(met, [meeting(1, 4), meeting(5, 6)]);
     }
 
     /// A host that looks, while it is waited for, whether the device has done its own part.
@@ -256,10 +256,10 @@ mod tests {
     }
 
     impl Watcher<'_> {
-        fn becomes(buffer: &Buffer, wanted: f32) -> bool {
+        fn becomes(is_so: &dyn Fn() -> bool) -> bool {
             let start = Instant::now();
             while start.elapsed() < Duration::from_secs(20) {
-                if buffer.values::<f32>(0, 1)[0].to_bits() == wanted.to_bits() {
+                if is_so() {
                     return true;
                 }
                 std::thread::sleep(Duration::from_millis(1));
@@ -274,9 +274,12 @@ mod tests {
             self.events.push(format!("begin {meeting} with {handed}"));
         }
 
-        fn end(&mut self, meeting: usize) -> bool {
+        fn end(&mut self, meeting: usize, is_idle: &dyn Fn() -> bool) -> bool {
             // The device's own part ends although nobody has waited for it.
-            let is_done = Self::becomes(self.own, 4.0 * (meeting as f32 + 1.0));
+            let is_done = Self::becomes(&|| {
+                let own = self.own.values::<f32>(0, 1)[0];
+                own.to_bits() == (4.0 * (meeting as f32 + 1.0)).to_bits()
+            }) && Self::becomes(is_idle);
             self.events.push(format!("end {meeting} beside {is_done}"));
             self.back.write(0, bytemuck::cast_slice(&[100.0_f32; 64]));
             !self.fails

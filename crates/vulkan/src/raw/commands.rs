@@ -355,7 +355,7 @@ impl Recording {
                 done += 1;
             }
             if has_to_meet {
-                if !host.end(met) {
+                if !host.end(met, &|| self.has_ended(next - 1)) {
                     ended = Ended::Abandoned;
                     break;
                 }
@@ -373,6 +373,15 @@ impl Recording {
             done += 1;
         }
         Ok(ended)
+    }
+
+    /// Returns whether the last submission that was made has ended.
+    fn has_ended(&self, last: usize) -> bool {
+        let fence = self.fences[last % IN_FLIGHT];
+        // SAFETY: the fence is this value's own.
+        let status = unsafe { self.gpu.device.get_fence_status(fence) };
+        // Whoever waits for it is told of an error.
+        status.unwrap_or(true)
     }
 
     /// Returns whether the run is to end before the submission `next`.

@@ -17,9 +17,9 @@ pub(crate) trait Host {
     /// follow may be running, so it returns without waiting for long.
     fn begin(&mut self, meeting: usize);
 
-    /// Ends the work. All submissions before the meeting's `before` are on the device then. Returns
-    /// whether the run may go on.
-    fn end(&mut self, meeting: usize) -> bool;
+    /// Ends the work. All submissions before the meeting's `before` are on the device then;
+    /// `is_idle` says whether they have ended. Returns whether the run may go on.
+    fn end(&mut self, meeting: usize, is_idle: &dyn Fn() -> bool) -> bool;
 }
 
 /// A host that takes no part, in runs without meetings.
@@ -28,7 +28,7 @@ pub(crate) struct Absent;
 impl Host for Absent {
     fn begin(&mut self, _: usize) {}
 
-    fn end(&mut self, _: usize) -> bool {
+    fn end(&mut self, _: usize, _: &dyn Fn() -> bool) -> bool {
         true
     }
 }
