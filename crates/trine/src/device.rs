@@ -355,7 +355,7 @@ impl Opened {
             )),
             (None, [gpu]) => Ok(gpu),
             (None, []) => Err(usage(
-                "--npu helps the CPU or a GPU: choose another --device, or leave out --npu".to_owned(),
+                "--npu helps the CPU or a GPU: add --device cpu, or leave out --npu".to_owned(),
             )),
             (None, _) => Err(usage(
                 "--npu helps one GPU: name one with --device, or leave out --npu".to_owned(),

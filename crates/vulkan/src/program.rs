@@ -45,7 +45,8 @@ pub(crate) struct VulkanProgram {
     device: VulkanDevice,
     model: Model,
     facts: Facts,
-    /// The Plan as it is lent, and the partner that has its matrices. They stay if the device fails.
+    /// The Plan as it is lent, and the partner that has its matrices. They stay if the device
+    /// fails.
     lent: Option<(Plan, Lent)>,
     /// `None` after the device failed: the next step sets it up again.
     bound: Option<Bound>,

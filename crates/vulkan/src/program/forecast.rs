@@ -18,8 +18,8 @@ use crate::chain::ChainMemory;
 use crate::raw::memory::blocks_bytes;
 use crate::weights;
 
-/// Returns the memory of a Plan's Program, which may be `lent` to a partner. Recordings and compiled kernels are not included, nor
-/// the memory that weights pass through on their way.
+/// Returns the memory of a Plan's Program, which may be `lent` to a partner. Recordings and
+/// compiled kernels are not included, nor the memory that weights pass through on their way.
 pub(crate) fn memory(
     capabilities: &Capabilities,
     plan: &Plan,

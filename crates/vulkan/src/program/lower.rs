@@ -120,18 +120,9 @@ impl Lowering<'_> {
             _ if lacks_kernel(self.plan, op) => {
                 return Err(GpuError::NoKernel { operation: op.name() });
             }
-            Op::Delegate { input, .. } => {
-                let source = self.rows(input)?;
-                let handed = self.like(input, Home::Handed);
-                self.push(Rows::Tokens, Work::Lent(LentWork::Delegate { source, handed }));
-            }
+            Op::Delegate { input, .. } => self.delegate(input)?,
             Op::Collect { input, ref products, .. } => self.collect(input, products)?,
-            Op::Join { ref parts, output } => {
-                let parts = parts.iter().map(|&part| self.rows(part));
-                let parts = parts.collect::<Result<_, _>>()?;
-                let result = self.fresh(output);
-                self.push(self.rows_of(output), Work::Lent(LentWork::Join { parts, result }));
-            }
+            Op::Join { ref parts, output } => self.join(parts, output)?,
             Op::Embed { table, scale, output } => {
                 let output = self.fresh(output);
                 self.push(Rows::Tokens, Work::Embed { table, scale, output });
@@ -347,6 +338,20 @@ impl Lowering<'_> {
                 Output::Parts(outputs.into_iter().map(|id| lowering.fresh(id)).collect())
             })?;
         }
+        Ok(())
+    }
+
+    fn delegate(&mut self, input: BufferId) -> Result<(), GpuError> {
+        let source = self.rows(input)?;
+        let handed = self.like(input, Home::Handed);
+        self.push(Rows::Tokens, Work::Lent(LentWork::Delegate { source, handed }));
+        Ok(())
+    }
+
+    fn join(&mut self, parts: &[BufferId], output: BufferId) -> Result<(), GpuError> {
+        let parts = parts.iter().map(|&part| self.rows(part)).collect::<Result<_, _>>()?;
+        let result = self.fresh(output);
+        self.push(self.rows_of(output), Work::Lent(LentWork::Join { parts, result }));
         Ok(())
     }
 

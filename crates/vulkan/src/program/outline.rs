@@ -84,8 +84,8 @@ impl Outline {
     /// Returns the launches of a step, one line each, listing those of equal layers once, and the
     /// scratch memory that they share. The step has `width.tokens` tokens, of which `width.outputs`
     /// have logits, in a Program with these options; it runs in the recording for the next larger
-    /// width, beside a partner if there is one and the step is wide enough. `is_lone` says that each token is of another sequence, which is always true of a
-    /// single one.
+    /// width, beside a partner if there is one and the step is wide enough. `is_lone` says that
+    /// each token is of another sequence, which is always true of a single one.
     ///
     /// # Errors
     /// [`GpuError::Unwritten`] if the Plan reads a buffer that it has not written,
