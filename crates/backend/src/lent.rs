@@ -72,10 +72,20 @@ impl Lent {
     /// Waits for the products that were begun, and writes each, (rows, out-features). Returns
     /// whether the partner has computed them.
     pub fn finish(&self, outputs: &mut [&mut [f32]]) -> bool {
+        self.finish_beside(outputs, &|| true)
+    }
+
+    /// Does the same while the device still works, until `is_idle`. The device has waited for the
+    /// partner only if it is idle when the partner has computed, and then at most as long as this
+    /// takes.
+    pub fn finish_beside(&self, outputs: &mut [&mut [f32]], is_idle: &dyn Fn() -> bool) -> bool {
         let mut loan = self.loan.lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();
         let outcome = loan.finish(outputs);
-        self.partner.tally().waited_for(start.elapsed());
+        let elapsed = start.elapsed();
+        if is_idle() {
+            self.partner.tally().waited_for(elapsed);
+        }
         self.note(outcome, outputs.len())
     }
 

@@ -7,134 +7,21 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use common::partner::{Failure, Plain};
 use common::random::{Random, model_of_layers, relative_difference};
 use common::{hidden_states, logits};
 use trine_backend::reference::ReferenceDevice;
-use trine_backend::{
-    BULK_ROWS, BackendError, Batch, Device, Loan, Partner, ProgramOptions, SequenceView, Tally,
-};
+use trine_backend::{BULK_ROWS, Batch, Device, ProgramOptions, SequenceView};
 use trine_cpu::CpuDevice;
-use trine_model::{KvType, Model, Op, Weight, Width};
-use trine_weights::{DType, Tensor};
+use trine_model::{KvType, Model, Op, Width};
+use trine_weights::DType;
 
 /// The largest difference of a logit, relative to the largest logit, where all is computed with the
 /// accuracy of the weights.
 const TOLERANCE: f32 = 2e-4;
 /// The same for bulk rows, whose activations the device has in one 8-bit term.
 const TOLERANCE_BULK: f32 = 2e-2;
-
-/// When a partner fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Failure {
-    Never,
-    /// The product of this number cannot be begun.
-    ToBegin(usize),
-    /// The product of this number is not computed.
-    ToFinish(usize),
-}
-
-/// A partner that computes in f64, adds `offset` to each result, and keeps everything in order.
-#[derive(Debug)]
-struct Plain {
-    /// Eighths of the rows of each matrix that stay.
-    eighths: usize,
-    offset: f32,
-    failure: Failure,
-    tally: Arc<Tally>,
-    /// Rows and in-features of the products that were begun.
-    begun: Arc<std::sync::Mutex<Vec<(usize, usize)>>>,
-}
-
-impl Plain {
-    fn new(eighths: usize, offset: f32, failure: Failure) -> Self {
-        Self { eighths, offset, failure, tally: Arc::default(), begun: Arc::default() }
-    }
-}
-
-impl Partner for Plain {
-    fn name(&self) -> String {
-        "a partner".to_owned()
-    }
-
-    fn kept(&self, weight: &Weight) -> usize {
-        weight.rows * self.eighths / 8
-    }
-
-    fn bytes(&self, weight: &Weight) -> u64 {
-        (weight.rows * weight.columns * 4) as u64
-    }
-
-    fn load(&self, matrices: &[Tensor]) -> Result<Box<dyn Loan>, BackendError> {
-        Ok(Box::new(PlainLoan {
-            matrices: matrices
-                .iter()
-                .map(|tensor| (tensor.columns(), tensor.to_f32().unwrap()))
-                .collect(),
-            waiting: Vec::new(),
-            number: AtomicUsize::new(0),
-            offset: self.offset,
-            failure: self.failure,
-            tally: Arc::clone(&self.tally),
-            begun: Arc::clone(&self.begun),
-        }))
-    }
-
-    fn tally(&self) -> &Tally {
-        &self.tally
-    }
-}
-
-struct PlainLoan {
-    /// In-features and weights.
-    matrices: Vec<(usize, Vec<f32>)>,
-    waiting: Vec<Vec<f32>>,
-    number: AtomicUsize,
-    offset: f32,
-    failure: Failure,
-    tally: Arc<Tally>,
-    begun: Arc<std::sync::Mutex<Vec<(usize, usize)>>>,
-}
-
-fn failed() -> BackendError {
-    BackendError::Failed { device: "a partner".to_owned(), what: "as the test wants".to_owned() }
-}
-
-impl Loan for PlainLoan {
-    fn begin(&mut self, input: &[f32], matrices: &[usize]) -> Result<(), BackendError> {
-        let number = self.number.fetch_add(1, Ordering::Relaxed);
-        if self.failure == Failure::ToBegin(number) {
-            return Err(failed());
-        }
-        let product = |index: &usize| {
-            let (columns, weights) = &self.matrices[*index];
-            let dot = |input: &[f32], weights: &[f32]| -> f32 {
-                let terms = input.iter().zip(weights).map(|(x, w)| f64::from(*x) * f64::from(*w));
-                terms.sum::<f64>() as f32 + self.offset
-            };
-            let rows = input.chunks_exact(*columns);
-            rows.flat_map(|row| weights.chunks_exact(*columns).map(move |w| dot(row, w))).collect()
-        };
-        self.waiting = matrices.iter().map(product).collect();
-        let columns = self.matrices[matrices[0]].0;
-        self.begun.lock().unwrap().push((input.len() / columns, columns));
-        Ok(())
-    }
-
-    fn finish(&mut self, outputs: &mut [&mut [f32]]) -> Result<(), BackendError> {
-        if self.failure == Failure::ToFinish(self.number.load(Ordering::Relaxed) - 1) {
-            // What it has written by then is not to be used.
-            outputs.iter_mut().for_each(|output| output.fill(f32::NAN));
-            return Err(failed());
-        }
-        for (output, computed) in outputs.iter_mut().zip(&self.waiting) {
-            output.copy_from_slice(computed);
-            self.tally.computed(1);
-        }
-        Ok(())
-    }
-}
 
 fn models() -> impl Iterator<Item = (u64, Model)> {
     let dtypes = [DType::Q4_0, DType::F32, DType::Q8_0, DType::BF16, DType::Q4K, DType::Q6K];

@@ -136,12 +136,20 @@ impl DeviceChoice {
             ))),
             (DeviceChoice::Reference, _) => {
                 let device = Box::new(ReferenceDevice::new());
-                Ok(Opened { device, gpus: Vec::new(), threads: 1, processor: None, npu: None })
+                Ok(Opened {
+                    device,
+                    gpus: Vec::new(),
+                    layers: None,
+                    threads: 1,
+                    processor: None,
+                    npu: None,
+                })
             }
             (DeviceChoice::Cpu, _) | (DeviceChoice::Auto | DeviceChoice::Vulkan(_), Some(0)) => {
                 let device = CpuDevice::new(threads, None)?;
                 Ok(Opened {
                     gpus: Vec::new(),
+                    layers: None,
                     threads: device.threads(),
                     processor: Some(device.clone()),
                     device: Box::new(device),
@@ -310,11 +318,13 @@ pub(crate) struct Opened {
     pub(crate) device: Box<dyn Device>,
     /// Its GPUs; if there are any, the device is a group of which the processor is the first.
     pub(crate) gpus: Vec<VulkanDevice>,
+    /// How many layers they run, if that was chosen.
+    layers: Option<usize>,
     /// Threads of the processor if it takes part.
     pub(crate) threads: usize,
     /// The processor, if it is the device.
     pub(crate) processor: Option<CpuDevice>,
-    /// What computes a part of the processor's prompts.
+    /// What computes a part of prompts beside the processor or the GPU.
     pub(crate) npu: Option<Arc<dyn Partner>>,
 }
 
@@ -331,7 +341,46 @@ impl Opened {
         let mut devices: Vec<Box<dyn Device>> = vec![Box::new(processor)];
         devices.extend(gpus.iter().map(|gpu| -> Box<dyn Device> { Box::new(gpu.clone()) }));
         let device = DeviceGroup::new(devices, choice);
-        Ok(Self { device: Box::new(device), gpus, threads, processor: None, npu: None })
+        let device = Box::new(device);
+        Ok(Self { device, gpus, layers, threads, processor: None, npu: None })
+    }
+
+    /// Returns the device that can have a partner for prompts: the processor, or a single GPU.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such device.
+    pub(crate) fn lender(&self) -> Result<&dyn Device> {
+        match (&self.processor, &self.gpus[..]) {
+            (Some(processor), _) => Ok(processor),
+            (None, [gpu]) if gpu.is_invariant() => Err(usage(
+                "--npu has no part in --batch-invariant on a GPU, whose steps are too short for it; leave out one of them"
+                    .to_owned(),
+            )),
+            (None, [gpu]) => Ok(gpu),
+            (None, []) => Err(usage(
+                "--npu helps the CPU or a GPU: add --device cpu, or leave out --npu".to_owned(),
+            )),
+            (None, _) => Err(usage(
+                "--npu helps one GPU: name one with --device, or leave out --npu".to_owned(),
+            )),
+        }
+    }
+
+    /// Gives the [`lender`](Self::lender) a partner.
+    ///
+    /// # Errors
+    /// Returns an error if there is no lender.
+    pub(crate) fn with_partner(self, partner: Arc<dyn Partner>) -> Result<Self> {
+        self.lender()?;
+        let npu = Some(Arc::clone(&partner));
+        if let Some(processor) = &self.processor {
+            let device = processor.clone().with_partner(partner);
+            return Ok(Self { device: Box::new(device), npu, ..self });
+        }
+        let beside = |gpu: VulkanDevice| gpu.with_partner(Arc::clone(&partner));
+        let gpus = self.gpus.into_iter().map(beside).collect();
+        let opened = Self::gpus(gpus, Some(self.threads), self.layers)?;
+        Ok(Self { npu, ..opened })
     }
 }
 

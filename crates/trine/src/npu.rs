@@ -1,4 +1,4 @@
-//! The NPU beside the processor, for prompts.
+//! The NPU beside the processor or a GPU, for prompts.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,39 +6,30 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
-use trine_backend::Partner;
-use trine_cpu::CpuDevice;
+use trine_backend::{Device, Partner};
 use trine_model::Model;
 use trine_npu::pack::Pack;
 use trine_npu::partner::{NpuPartner, Share};
 
 use crate::device::Opened;
-use crate::failure::usage;
 use crate::npu_options::{NpuOptions, NpuShare, PackChoice};
 use crate::{measured, npu_packs};
 
 /// The NPU with its pack. A process has one hardware context, which all models share.
 static PARTNER: Mutex<Option<(PathBuf, Arc<NpuPartner>)>> = Mutex::new(None);
 
-/// Gives the processor an NPU as its partner, if one is asked for.
+/// Gives the processor or the GPU an NPU as its partner, if one is asked for.
 ///
 /// # Errors
-/// Returns an error if the processor does not run the whole model, if the pack is refused, or if
-/// the NPU cannot be used.
+/// Returns an error if it can have none, if the pack is refused, or if the NPU cannot be used.
 pub(crate) fn join(opened: Opened, npu: Option<&NpuOptions>, model: &Model) -> Result<Opened> {
     let Some(npu) = npu else { return Ok(opened) };
-    let Some(processor) = &opened.processor else {
-        return Err(usage(
-            "--npu helps only the processor: add --device cpu, or leave out --npu".to_owned(),
-        ));
-    };
-    let partner = partner(npu, processor, model)?;
-    let device = processor.clone().with_partner(partner.clone());
-    Ok(Opened { device: Box::new(device), npu: Some(partner), ..opened })
+    let partner = partner(npu, opened.lender()?, model)?;
+    opened.with_partner(partner)
 }
 
 /// Returns the NPU, which is opened once.
-fn partner(npu: &NpuOptions, processor: &CpuDevice, model: &Model) -> Result<Arc<NpuPartner>> {
+fn partner(npu: &NpuOptions, lender: &dyn Device, model: &Model) -> Result<Arc<NpuPartner>> {
     let folder = match &npu.pack {
         PackChoice::Stored => npu_packs::only_pack()?,
         PackChoice::Folder(folder) => folder.clone(),
@@ -54,7 +45,7 @@ fn partner(npu: &NpuOptions, processor: &CpuDevice, model: &Model) -> Result<Arc
     let share = match npu.share {
         NpuShare::Part(part) => Share::Fraction(part),
         NpuShare::Measured => {
-            let operations_per_second = measured::prompt_rate(processor, model)?;
+            let operations_per_second = measured::prompt_rate(lender, model)?;
             Share::Fastest { operations_per_second }
         }
     };
@@ -89,11 +80,11 @@ pub(crate) struct Done {
     products: u64,
     /// Rows in these, counted once for each product.
     rows: u64,
-    /// Products that were given to it and computed by the processor instead.
+    /// Products that were given to it and computed by the device beside it instead.
     instead: u64,
     /// Time in which it computed.
     seconds: f64,
-    /// Time of that in which the processor waited for it.
+    /// Time of that in which the device beside it waited; of a GPU the most that it can be.
     waited_seconds: f64,
 }
 
@@ -117,7 +108,7 @@ impl fmt::Display for Done {
         let Self { device, products, rows, instead, seconds, waited_seconds } = self;
         write!(
             f,
-            "{device}: {products} products of {rows} rows, computing for {seconds:.3} s; the CPU waited {waited_seconds:.3} s"
+            "{device}: {products} products of {rows} rows, computing for {seconds:.3} s; the device beside it waited {waited_seconds:.3} s"
         )?;
         if *instead > 0 {
             write!(f, " and computed {instead} products instead of it")?;

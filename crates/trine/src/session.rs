@@ -97,7 +97,7 @@ pub(crate) struct Session {
     pub(crate) threads: usize,
     /// The model that guesses tokens for it, if one does.
     pub(crate) draft: Option<DraftFacts>,
-    /// What computes a part of the processor's prompts.
+    /// What computes a part of prompts beside the processor or the GPU.
     pub(crate) npu: Option<Arc<dyn Partner>>,
     /// Whether a GPU was to run the whole model, but has too little memory for that.
     reduced: bool,

@@ -10,7 +10,8 @@
 
 layout(local_size_x_id = 0) in;
 // 0: output = gelu(first) * second, 1: output += first, 2: output = cap * tanh(output / cap),
-// 3: output = row `picks[row]` of first, 4: output = first * factor of the column.
+// 3: output = row `picks[row]` of first, 4: output = first * factor of the column,
+// 5: output = the columns of first (`stride` of them) and then those of second.
 layout(constant_id = 1) const uint MODE = 0;
 
 layout(push_constant, scalar) uniform Args {
@@ -22,7 +23,7 @@ layout(push_constant, scalar) uniform Args {
     uint64_t picks;
     uint64_t chain;
     uint columns;
-    // Elements from one row of second to the next.
+    // Elements from one row of second to the next; for mode 5 of first.
     uint stride;
     float cap;
 } args;
@@ -35,6 +36,10 @@ void work_on_element(const uint column, const uint row) {
     if (MODE == 2u) value = args.cap * bounded_tanh(ActiveFloats(args.result).at[at] / args.cap);
     if (MODE == 3u) value = ActiveFloats(args.first).at[Words(args.picks).at[row] * args.columns + column];
     if (MODE == 4u) value = ActiveFloats(args.first).at[at] * Floats(args.second).at[column];
+    if (MODE == 5u) {
+        if (column < args.stride) value = ActiveFloats(args.first).at[row * args.stride + column];
+        else value = ActiveFloats(args.second).at[row * (args.columns - args.stride) + column - args.stride];
+    }
     ActiveFloats(args.result).at[at] = value;
 }
 

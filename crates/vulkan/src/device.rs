@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use trine_backend::Partner;
+
 use crate::error::GpuError;
 use crate::kernels::matmul::probe;
 use crate::program::outline::Outline;
@@ -16,6 +18,7 @@ pub struct VulkanDevice {
     shared: Arc<Shared>,
     tuner: Arc<Tuner>,
     is_invariant: bool,
+    partner: Option<Arc<dyn Partner>>,
 }
 
 struct Shared {
@@ -53,7 +56,7 @@ impl VulkanDevice {
         let gpu = Mutex::new(gpu);
         let shared = Arc::new(Shared { choice, cache, progress, label, gpu });
         let tuner = Arc::new(Tuner::new(Tuning::default()));
-        Ok(Self { shared, tuner, is_invariant: false })
+        Ok(Self { shared, tuner, is_invariant: false, partner: None })
     }
 
     /// Returns the same device, which chooses the shapes of its kernels in this way. Without this
@@ -71,7 +74,21 @@ impl VulkanDevice {
         Self { is_invariant: true, ..self }
     }
 
-    pub(crate) fn is_invariant(&self) -> bool {
+    /// Lends a part of the products of bulk rows to a partner, in steps of more rows than a short
+    /// prompt has. Programs that are [invariant](VulkanDevice::batch_invariant) lend nothing: their
+    /// steps have fewer rows.
+    #[must_use]
+    pub fn with_partner(self, partner: Arc<dyn Partner>) -> Self {
+        Self { partner: Some(partner), ..self }
+    }
+
+    /// Returns the partner of Programs, if they can have one.
+    pub(crate) fn partner(&self) -> Option<&Arc<dyn Partner>> {
+        self.partner.as_ref().filter(|_| !self.is_invariant)
+    }
+
+    /// Returns whether its Programs are [invariant](VulkanDevice::batch_invariant).
+    pub fn is_invariant(&self) -> bool {
         self.is_invariant
     }
 
@@ -82,7 +99,8 @@ impl VulkanDevice {
 
     /// Returns what can be decided about the device without loading anything.
     pub fn outline(&self) -> Outline {
-        Outline::new(self.gpu().capabilities().clone(), self.is_invariant)
+        let outline = Outline::new(self.gpu().capabilities().clone(), self.is_invariant);
+        outline.beside(self.partner())
     }
 
     /// Returns the UUID of the device, which no other device of this machine has.

@@ -8,7 +8,10 @@ use crate::program::VulkanProgram;
 
 impl Device for VulkanDevice {
     fn name(&self) -> String {
-        self.label()
+        match self.partner() {
+            Some(partner) => format!("{}, with it {} for prompts", self.label(), partner.name()),
+            None => self.label(),
+        }
     }
 
     fn load_plan(

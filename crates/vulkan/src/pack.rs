@@ -215,6 +215,19 @@ impl Matrix {
         Some((Matrix { format, rows, columns, planes }, total))
     }
 
+    /// Returns `rows` rows of the matrix from `first` on as a matrix.
+    pub(crate) fn part(&self, first: usize, rows: usize) -> Self {
+        let row = self.format.row_bytes(self.columns);
+        let after = |plane: u64, bytes: u64| plane + first as u64 * bytes;
+        let planes = PlaneBytes {
+            codes: after(self.planes.codes, row.codes),
+            high: after(self.planes.high, row.high),
+            scales: after(self.planes.scales, row.scales),
+            supers: after(self.planes.supers, row.supers),
+        };
+        Self { rows, planes, ..*self }
+    }
+
     /// Returns the bytes of the weights, and the additions and multiplications of a product with
     /// `width` rows of activations.
     pub(crate) fn cost(&self, width: usize) -> (u64, u64) {

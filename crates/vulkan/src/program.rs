@@ -7,6 +7,8 @@ mod forecast;
 mod frame;
 mod graph;
 mod inputs;
+mod lent;
+mod loans;
 mod lower;
 pub(crate) mod outline;
 mod pages;
@@ -16,6 +18,7 @@ mod ropes;
 mod rules;
 mod selection;
 mod streams;
+mod top_memory;
 pub(crate) mod tuning;
 mod values;
 
@@ -23,8 +26,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use trine_backend::{
-    BackendError, Batch, Facts, Flights, InFlight, KvPage, Memory, Pages, Program, ProgramOptions,
-    Results, TOP, TOP_ROWS_MAX, TopLogit,
+    BackendError, Batch, Facts, Flights, InFlight, KvPage, Lent, Memory, Pages, Program,
+    ProgramOptions, Results, TOP, TOP_ROWS_MAX, TopLogit,
 };
 use trine_model::{Model, Plan, Width, gather};
 
@@ -33,6 +36,7 @@ use crate::error::GpuError;
 use crate::kernels::top::ROOM;
 use crate::raw::commands::Ended;
 use bound::{Binding, Bound, Pass, finds_top};
+use loans::least_lent;
 use passes::{least, pass_keys};
 
 /// A Plan bound to a GPU.
@@ -40,6 +44,9 @@ pub(crate) struct VulkanProgram {
     device: VulkanDevice,
     model: Model,
     facts: Facts,
+    /// The Plan as it is lent, and the partner that has its matrices. They stay if the device
+    /// fails.
+    lent: Option<(Plan, Lent)>,
     /// `None` after the device failed: the next step sets it up again.
     bound: Option<Bound>,
     profile: Option<Vec<f64>>,
@@ -57,6 +64,8 @@ pub(crate) struct VulkanProgram {
 struct Step {
     /// Index of its pass.
     pass: usize,
+    /// Index of the pass that would run without a partner.
+    alone: usize,
     goal: usize,
     /// Rows of each kind.
     rows: Width,
@@ -73,16 +82,24 @@ impl VulkanProgram {
     ) -> Result<Self, BackendError> {
         lower::check(&plan).map_err(|error| error.on(&trine_backend::Device::name(device)))?;
         let plan = gather::gather(plan);
+        let lent = lend(device, model, &plan, options)?;
         let row = |_| Vec::with_capacity(ROOM);
         let mut program = Self {
             device: device.clone(),
             model: model.clone(),
             facts: facts(device, plan, *options),
+            lent,
             bound: None,
             profile: None,
             stop: None,
             flights: Flights::new(1),
-            done: Step { pass: 0, goal: 0, rows: Width { tokens: 0, outputs: 0 }, is_timed: false },
+            done: Step {
+                pass: 0,
+                alone: 0,
+                goal: 0,
+                rows: Width { tokens: 0, outputs: 0 },
+                is_timed: false,
+            },
             top: (0..options.width.outputs.min(TOP_ROWS_MAX)).map(row).collect(),
         };
         program.bound = Some(program.bind()?);
@@ -91,7 +108,12 @@ impl VulkanProgram {
 
     fn binding(&self) -> Binding<'_> {
         let Facts { plan, options, .. } = &self.facts;
-        Binding { model: &self.model, plan, options }
+        Binding {
+            model: &self.model,
+            plan,
+            lent: self.lent.as_ref().map(|(plan, _)| plan),
+            options,
+        }
     }
 
     fn bind(&self) -> Result<Bound, BackendError> {
@@ -130,27 +152,57 @@ impl VulkanProgram {
     /// Begins a checked step. A step with a profile runs to its end here.
     fn begin(&mut self, batch: &Batch<'_>) -> Result<Step, GpuError> {
         let Facts { plan, options, .. } = &self.facts;
-        let binding = Binding { model: &self.model, plan, options };
+        let lent = self.lent.as_ref();
+        let binding =
+            Binding { model: &self.model, plan, lent: lent.map(|(plan, _)| plan), options };
         let bound = self.bound.as_mut().expect("it was set up if it was not there");
-        let pass = pass_of(&bound.passes, batch);
+        let alone = pass_of(&bound.passes, batch);
+        let mut pass = alone;
         match &mut self.profile {
+            // The times are the device's own: nothing is delegated.
             Some(profile) => bound.run_timed(&binding, batch, pass, profile)?,
-            None => bound.begin(batch, pass, self.stop.as_deref())?,
+            None => {
+                if lent.is_some_and(|(_, lent)| lent.is_open()) {
+                    let keys = bound.passes.iter().map(|pass| Some((pass.key, pass.exact?)));
+                    pass = least_lent(keys, batch).unwrap_or(alone);
+                }
+                bound.begin(batch, pass, self.stop.as_deref())?;
+            }
         }
         let rows = Width { tokens: batch.tokens.len(), outputs: batch.outputs.len() };
-        Ok(Step { pass, goal: batch.goal, rows, is_timed: self.profile.is_some() })
+        Ok(Step { pass, alone, goal: batch.goal, rows, is_timed: self.profile.is_some() })
     }
 
-    /// Ends the step in flight.
-    fn finish(&mut self, step: Step) -> Result<Ended, GpuError> {
-        if step.is_timed {
-            return Ok(Ended::Whole);
+    /// Ends the step in flight, and returns the index of the pass that computed it.
+    fn finish(&mut self, step: Step) -> Result<(Ended, usize), GpuError> {
+        let Step { pass, alone, is_timed, .. } = step;
+        if is_timed {
+            return Ok((Ended::Whole, pass));
         }
         let Facts { plan, options, .. } = &self.facts;
-        let binding = Binding { model: &self.model, plan, options };
+        let lent = self.lent.as_ref();
+        let binding =
+            Binding { model: &self.model, plan, lent: lent.map(|(plan, _)| plan), options };
         let bound = self.bound.as_mut().expect("a step is in flight on it");
-        bound.finish(&binding, step.pass, self.stop.as_deref())
+        let stop = self.stop.as_deref();
+        match lent.filter(|_| pass != alone) {
+            Some((_, lent)) => bound.finish_beside(&binding, [pass, alone], lent, stop),
+            None => Ok((bound.finish(&binding, pass, stop)?, pass)),
+        }
     }
+}
+
+/// Lends a part of the products of a gathered Plan, if the device has a partner and steps are wide
+/// enough for it.
+fn lend(
+    device: &VulkanDevice,
+    model: &Model,
+    plan: &Plan,
+    options: &ProgramOptions,
+) -> Result<Option<(Plan, Lent)>, BackendError> {
+    let Some(lent) = device.outline().lend(plan, options) else { return Ok(None) };
+    let partner = Lent::load(device.partner(), model, &lent)?;
+    Ok(partner.map(|partner| (lent, partner)))
 }
 
 /// Returns what is known of a Program before it is loaded.
@@ -158,14 +210,18 @@ fn facts(device: &VulkanDevice, plan: Plan, options: ProgramOptions) -> Facts {
     let order = if cfg!(target_endian = "little") { "little" } else { "big" };
     let kernels = if device.is_invariant() { "invariant" } else { "fastest" };
     let (label, kv) = (device.label(), options.kv.name());
-    let name = format!("vulkan, {label}, {kernels} kernels, {kv}, {order}-endian");
+    let mut name = format!("vulkan, {label}, {kernels} kernels, {kv}, {order}-endian");
+    if let Some(partner) = device.partner() {
+        // It computes keys and values of prompts with less accuracy.
+        name.push_str(&format!(", beside {}", partner.name()));
+    }
     let layout = pages::layout(name, &plan, &options);
     Facts {
         gpu: Some(device.uuid()),
         is_invariant: device.is_invariant(),
         finds_top: finds_top(&plan, &options),
         pages: Some(layout),
-        ..Facts::new(label, plan, options)
+        ..Facts::new(trine_backend::Device::name(device), plan, options)
     }
 }
 
@@ -189,12 +245,12 @@ impl Program for VulkanProgram {
 
     fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
         let step = self.flights.end(step)?;
-        let ended = self.finish(step).map_err(|error| self.failed(error))?;
+        let (ended, pass) = self.finish(step).map_err(|error| self.failed(error))?;
         if ended == Ended::Stopped {
             return Err(BackendError::Stopped);
         }
         self.model.checkpoint().check_intact()?;
-        self.done = step;
+        self.done = Step { pass, ..step };
         Ok(self)
     }
 
@@ -301,9 +357,9 @@ impl VulkanProgram {
     }
 }
 
-/// Returns the index of the least pass that a batch fits into.
+/// Returns the index of the least pass of the device alone that a batch fits into.
 fn pass_of(passes: &[Pass], batch: &Batch<'_>) -> usize {
-    let keys = passes.iter().map(|pass| pass.key);
+    let keys = passes.iter().take_while(|pass| pass.exact.is_none()).map(|pass| pass.key);
     let lone = batch.spans().all(|span| span.rows == 1);
     let found = least(keys, batch.tokens.len(), batch.outputs.len(), lone, batch.goal);
     found.expect("a checked batch has at most as many rows as the widest pass")

@@ -6,12 +6,13 @@
 //! before they are shared. A run returns only when the device has finished with its commands, even
 //! if it fails (`Recording::run` in `commands.rs`): between runs nothing is in use, whatever the
 //! order in which values are dropped. The host writes memory that the device may be using only
-//! between submissions, which is why the functions that hand out mapped memory say who has to wait
-//! for whom.
+//! between submissions, or at a meeting what no submission on the device touches, which is why the
+//! functions that hand out mapped memory say who has to wait for whom.
 
 pub(crate) mod commands;
 pub mod gpu;
 mod instance;
+pub(crate) mod meeting;
 pub mod memory;
 pub mod pipeline;
 #[cfg(unix)]

@@ -12,7 +12,7 @@ use trine_weights::{DType, Tensor, quantize_tensor};
 use crate::error::GpuError;
 use crate::kernels::matmul::MatmulShape;
 use crate::kernels::operand::OperandKind;
-use crate::pack::{Format, Matrix, PlaneBytes, PlanesMut, device_format, pack_rows};
+use crate::pack::{Format, Matrix, PlaneBytes, PlanesMut, ROWS_PADDED, device_format, pack_rows};
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::{Arena, Buffer, Place, blocks_bytes};
 use crate::raw::transfer::Transfer;
@@ -50,13 +50,20 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    /// Returns the matrix of exactly these weights.
+    /// Returns the matrix of exactly these weights, or of one weight that is a slice or a part of
+    /// what was loaded. `plan` is the Plan that names them.
     ///
     /// # Panics
-    /// If the Plan has no product with them.
-    pub(crate) fn matrix(&self, ids: &[WeightId]) -> Matrix {
-        let found = self.matrices.iter().find(|(of, _)| of == ids);
-        found.expect("every product's matrices were loaded").1
+    /// If no Plan that was loaded has a product with them.
+    pub(crate) fn matrix(&self, plan: &Plan, ids: &[WeightId]) -> Matrix {
+        if let Some((_, matrix)) = self.matrices.iter().find(|(of, _)| of == ids) {
+            return *matrix;
+        }
+        let part = |(of, matrix): &(Vec<WeightId>, Matrix)| {
+            let &[id] = ids else { return None };
+            Some(matrix.part(first_row(plan, of, id)?, plan.weight(id).rows))
+        };
+        self.matrices.iter().find_map(part).expect("every product's matrices were loaded")
     }
 
     /// Returns the address of a vector's f32 values.
@@ -86,15 +93,18 @@ impl Weights {
         found.expect("the bound of every product after a norm was found").1
     }
 
+    /// Loads the weights of a Plan. `lent` is the same Plan as it is lent to a partner, if it is:
+    /// its slices are parts of what the Plan multiplies.
     pub(crate) fn load(
         gpu: &Arc<Gpu>,
         model: &Model,
         plan: &Plan,
+        lent: Option<&Plan>,
         progress: Option<&Progress>,
     ) -> Result<Self, BackendError> {
         let name = gpu.capabilities().name.clone();
         let joints = joints(plan);
-        let total: u64 = joints.iter().map(|joint| planned_bytes(plan, joint)).sum();
+        let total: u64 = joints.iter().map(|joint| planned_bytes(plan, lent, joint)).sum();
         let mut arena = Arena::new(gpu, Place::Device, total);
         let transfer = Transfer::new(gpu);
         let done = AtomicU64::new(0);
@@ -112,7 +122,8 @@ impl Weights {
         let mut memory = Vec::with_capacity(joints.len() + 1);
         let mut units = Vec::new();
         for joint in joints {
-            let load = Load { gpu, plan, model, transfer: &transfer, tell: &tell, name: &name };
+            let load =
+                Load { gpu, plan, lent, model, transfer: &transfer, tell: &tell, name: &name };
             let reaches = load.reaches(&joint);
             let (matrix, buffer) = load.matrix(&joint, &reaches, &mut arena, &mut converted)?;
             if let [gate, up] = &reaches[..] {
@@ -149,15 +160,42 @@ fn tables(model: &Model, plan: &Plan) -> Result<Vec<(WeightId, Tensor)>, Backend
     in_file.map(|id| Ok((id, model.converted(plan.weight(id))?))).collect()
 }
 
-fn planned_bytes(plan: &Plan, joint: &Joint) -> u64 {
+/// Returns the row of matrices that lie together at which one of them, or a slice of one, begins;
+/// `None` if it is none of theirs.
+fn first_row(plan: &Plan, together: &[WeightId], id: WeightId) -> Option<usize> {
+    let at = together.iter().position(|whole| *whole == plan.holder(id))?;
+    let before: usize = together[..at].iter().map(|id| plan.weight(*id).rows).sum();
+    match plan.weight(id).place {
+        WeightPlace::Slice { first, .. } => Some(before + first),
+        WeightPlace::Device | WeightPlace::File => Some(before),
+    }
+}
+
+/// Returns the rows of memory of matrices that lie together. Kernels read whole padded matrices, so
+/// there is memory after the parts that are multiplied by themselves, too.
+fn planned_rows(plan: &Plan, lent: Option<&Plan>, joint: &Joint) -> usize {
     let rows = joint.weights.iter().map(|id| plan.weight(*id).rows).sum();
-    let planes = joint.format.plane_bytes(rows, joint.columns);
+    let end = |lent: &Plan| {
+        let ids = (0..lent.weights.len()).map(WeightId);
+        let end = |id| {
+            let first = first_row(lent, &joint.weights, id)?;
+            Some(first + lent.weight(id).rows.next_multiple_of(ROWS_PADDED))
+        };
+        ids.filter_map(end).max()
+    };
+    lent.and_then(end).map_or(rows, |end| end.max(rows))
+}
+
+fn planned_bytes(plan: &Plan, lent: Option<&Plan>, joint: &Joint) -> u64 {
+    let planes = joint.format.plane_bytes(planned_rows(plan, lent, joint), joint.columns);
     planes.and_then(|planes| planes.layout()).map_or(0, |(_, bytes)| bytes)
 }
 
-/// Returns the bytes of device memory that the weights of a Plan take.
-pub(crate) fn forecast(plan: &Plan) -> u64 {
-    let mut sizes: Vec<u64> = joints(plan).iter().map(|joint| planned_bytes(plan, joint)).collect();
+/// Returns the bytes of device memory that the weights of a Plan take, which may be `lent` as in
+/// [`Weights::load`].
+pub(crate) fn forecast(plan: &Plan, lent: Option<&Plan>) -> u64 {
+    let bytes = |joint| planned_bytes(plan, lent, joint);
+    let mut sizes: Vec<u64> = joints(plan).iter().map(bytes).collect();
     let matrices = sizes.iter().sum();
     sizes.push(vector_bytes(plan));
     blocks_bytes(matrices, &sizes)
@@ -176,6 +214,7 @@ struct Packed<'a> {
 struct Load<'a> {
     gpu: &'a Gpu,
     plan: &'a Plan,
+    lent: Option<&'a Plan>,
     model: &'a Model,
     transfer: &'a Transfer,
     tell: &'a (dyn Fn(u64) + Sync),
@@ -210,7 +249,8 @@ impl Load<'_> {
             device: self.name.to_owned(),
             what: format!("{} with {rows} x {columns} elements is too large", first.name),
         };
-        let planes = format.plane_bytes(rows, columns).ok_or_else(too_large)?;
+        let planned = planned_rows(self.plan, self.lent, joint);
+        let planes = format.plane_bytes(planned, columns).ok_or_else(too_large)?;
         let (starts, bytes) = planes.layout().ok_or_else(too_large)?;
         let fail = |error: GpuError| error.on(self.name);
         let buffer = arena.allocate(bytes, &first.name).map_err(fail)?;

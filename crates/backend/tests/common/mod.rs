@@ -18,6 +18,7 @@ use trine_weights::blocks;
 pub mod ends;
 pub mod gemma3n;
 pub mod pages;
+pub mod partner;
 pub mod random;
 
 /// A step of three tokens in one block.

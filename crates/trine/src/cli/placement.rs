@@ -40,8 +40,8 @@ pub(crate) struct Placement {
     #[arg(long, value_name = "N", value_parser = whole(1u16..=512))]
     pub(crate) threads: Option<u16>,
 
-    /// Let an AMD NPU compute a part of the CPU's prompts, with the kernel pack in this folder, or
-    /// auto for the store's; never run on silicon
+    /// Let an AMD NPU compute a part of prompts beside the CPU or a GPU, with the kernel pack in
+    /// this folder, or auto for the store's; never run on silicon
     #[arg(long, value_name = "PACK", value_parser = PackChoice::parse)]
     pub(crate) npu: Option<PackChoice>,
 

@@ -226,7 +226,7 @@ fn devices(
     let gpu = GpuOptions { batch_invariant, ..GpuOptions::tuned(tune.into()) };
     let opened = settings.device.open(threads, gpu_layers, gpu)?;
     let opened = npu::join(opened, settings.npu.as_ref(), model)?;
-    let own = own.map(|own| draft::open(own, settings)).transpose()?;
+    let own = own.map(|own| draft::open(own, settings).map(Box::new)).transpose()?;
     Ok(Devices::Here { opened, own })
 }
 

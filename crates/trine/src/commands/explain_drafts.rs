@@ -18,7 +18,7 @@ use crate::terminal;
 /// Where a model and its draft model would run.
 pub(super) enum Devices {
     /// On devices of this machine; the draft model may have one of its own.
-    Here { opened: Opened, own: Option<Opened> },
+    Here { opened: Opened, own: Option<Box<Opened>> },
     /// On another machine.
     Elsewhere(Box<Machine>),
 }
@@ -73,7 +73,7 @@ impl Devices {
         let plan = options.plan(&draft.model);
         let placed = match self {
             Self::Here { opened, own } => {
-                let device = draft::device_of(own.as_ref(), settings, opened);
+                let device = draft::device_of(own.as_deref(), settings, opened);
                 let found = placement::decide(&plan, device, &demand, &[]);
                 here(opened, found.with_context(|| draft.not_loaded(device))?, &demand)
             }

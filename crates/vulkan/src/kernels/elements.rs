@@ -49,6 +49,15 @@ pub enum ElementWork {
         /// Factors of the columns, f32.
         weight: u64,
     },
+    /// `result = first, second`: the columns of the one and then those of the other.
+    Join {
+        /// (rows, `split`) f32.
+        first: Span,
+        /// (rows, columns - `split`) f32; nowhere if the first has all columns.
+        second: Span,
+        /// Columns of `first`.
+        split: usize,
+    },
 }
 
 /// A launch over elements.
@@ -125,6 +134,13 @@ impl ElementsLaunch {
                 (args.first, args.second) = (source.address, weight);
                 reads.push(source);
                 4
+            }
+            ElementWork::Join { first, second, split } => {
+                (args.first, args.second) = (first.address, second.address);
+                args.stride = split as u32;
+                reads.push(first);
+                reads.extend((split < self.columns).then_some(second));
+                5
             }
         };
         let constants = vec![LOCAL as u32, mode];
@@ -208,6 +224,28 @@ mod tests {
         );
         let order = [7, 0, 3, 7, 1, 1, 6, 2];
         close(&download(&gpu, &result), &|at| f64::from(a[8 * order[at / 8] + at % 8]));
+    }
+
+    #[test]
+    fn columns_are_joined_row_by_row_and_only_rows_of_the_step() {
+        let gpu = gpu();
+        let a: Vec<f32> = (0..64).map(|i| i as f32).collect();
+        let b: Vec<f32> = (0..64).map(|i| -1.0 - i as f32).collect();
+        let (first, second, count) = (upload(&gpu, &a), upload(&gpu, &b), upload(&gpu, &[3_u32]));
+        for split in [1, 5, 16] {
+            let result = upload(&gpu, &[0.5_f32; 64]);
+            let work = ElementWork::Join { first: first.span(), second: second.span(), split };
+            launch(work, result.span(), 16, count.address());
+            for (at, found) in download::<f32>(&gpu, &result).into_iter().enumerate() {
+                let (row, column) = (at / 16, at % 16);
+                let wanted = match (row < 3, column < split) {
+                    (false, _) => 0.5,
+                    (true, true) => a[row * split + column],
+                    (true, false) => b[row * (16 - split) + column - split],
+                };
+                assert_eq!(found, wanted, "split {split}, row {row}, column {column}");
+            }
+        }
     }
 
     #[test]

@@ -6,17 +6,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use trine_backend::{BLOCK, BackendError, Batch, Memory, ProgramOptions, TOP_ROWS_MAX};
+use trine_backend::{BLOCK, BackendError, Batch, Lent, Memory, ProgramOptions, TOP_ROWS_MAX};
 use trine_model::{BufferId, Heads, Model, Op, Plan, Rows, Scratch, Width, Workload};
 
-use super::emit::Emitter;
+use super::emit::{Emitted, Emitter};
 use super::frame::{Frame, FrameLayout, SLOT_BITS};
 use super::graph::{Graph, Home, ValueId};
 use super::inputs::Inputs;
-use super::lower::lower;
+use super::loans::{Loan, LoanBytes, Loans, Table, lent_keys, loans, meetings};
+use super::lower::lower_lent;
 use super::passes::{Attended, PassKey};
 use super::ropes::Ropes;
 use super::selection::Selection;
+use super::top_memory::TopMemory;
 use super::tuning::{Survey, Tuner};
 use crate::chain::{self, ChainMemory, Chains};
 use crate::dispatch::{Dispatch, Span};
@@ -25,9 +27,10 @@ use crate::kernels::attention::{KvCache, TILE_ROWS};
 use crate::kernels::heads::DIM_MAX;
 use crate::kernels::matmul::MatmulLaunch;
 use crate::kernels::rows::COLUMNS_MAX;
-use crate::kernels::top::{ROOM, TopLaunch, maxima_bytes};
+use crate::kernels::top::{ROOM, TopLaunch};
 use crate::raw::commands::{Copy, Ended, Recording};
 use crate::raw::gpu::{self, Gpu};
+use crate::raw::meeting::Absent;
 use crate::raw::memory::{Arena, Buffer, Place};
 use crate::raw::transfer::Transfer;
 use crate::weights::{Progress, Weights};
@@ -36,6 +39,8 @@ use crate::weights::{Progress, Weights};
 pub(super) struct Binding<'a> {
     pub(super) model: &'a Model,
     pub(super) plan: &'a Plan,
+    /// The Plan as it is lent to a partner, if it is.
+    pub(super) lent: Option<&'a Plan>,
     pub(super) options: &'a ProgramOptions,
 }
 
@@ -59,23 +64,21 @@ pub(super) struct Bound {
     /// The rows of each of the Plan's outputs, for the host.
     outputs: Vec<Buffer>,
     top: TopMemory,
+    /// What is between device, host and partner, if there is a partner.
+    loans: Option<Loans>,
+    /// Those beside a partner come last.
     pub(super) passes: Vec<Pass>,
     pub(super) memory: Memory,
-}
-
-/// Where the largest logits go.
-struct TopMemory {
-    maxima: Buffer,
-    thresholds: Buffer,
-    found: Buffer,
-    /// The thresholds, for the host.
-    host_thresholds: Buffer,
-    host_found: Buffer,
 }
 
 /// The recordings for a width.
 pub(super) struct Pass {
     pub(super) key: PassKey,
+    /// How many rows that are no bulk rows a pass beside a partner has room for; `None` for a pass
+    /// of the device alone.
+    pub(super) exact: Option<usize>,
+    /// What the partner computes in it.
+    loans: Vec<Loan>,
     recording: Recording,
     /// State of the recording's chains, if it has any.
     chains: Option<Chains>,
@@ -103,7 +106,13 @@ pub(super) fn cache_bytes(options: &ProgramOptions, cache: &trine_model::Cache) 
 }
 
 /// A pass's launches and the memory of their values.
-type Lowered = (PassKey, Graph, Scratch);
+struct Lowered {
+    key: PassKey,
+    /// As that of [`Pass`].
+    exact: Option<usize>,
+    graph: Graph,
+    scratch: Scratch,
+}
 
 /// A pass before it is recorded.
 struct Draft {
@@ -111,6 +120,8 @@ struct Draft {
     copies: Vec<Copy>,
     /// One for each of the Plan's outputs.
     fetch: Vec<Option<Copy>>,
+    /// As that of [`Emitted`].
+    own: Vec<std::ops::Range<usize>>,
 }
 
 impl Binding<'_> {
@@ -124,7 +135,7 @@ impl Binding<'_> {
     ) -> Result<Bound, BackendError> {
         let name = gpu.capabilities().name.clone();
         self.check(&name)?;
-        let weights = Weights::load(gpu, self.model, self.plan, progress)?;
+        let weights = Weights::load(gpu, self.model, self.plan, self.lent, progress)?;
         let bound = self.record_all(gpu, keys, weights, tuner).map_err(|error| error.on(&name))?;
         gpu.save_pipelines();
         Ok(bound)
@@ -168,27 +179,26 @@ impl Binding<'_> {
         tuner: &Tuner,
     ) -> Result<Bound, GpuError> {
         let selection = Selection::new(gpu.capabilities(), self.plan, self.options);
-        let graphs: Vec<Lowered> = keys
-            .into_iter()
-            .map(|key| {
-                let graph = lower(self.plan, key, &selection)?;
-                let scratch = graph.place();
-                Ok((key, graph, scratch))
-            })
-            .collect::<Result<_, GpuError>>()?;
-        let scratch_bytes = graphs.iter().map(|(_, _, scratch)| scratch.bytes).max().unwrap_or(0);
+        let beside = self.lent.map_or(Vec::new(), |_| lent_keys(&keys, self.options));
+        let beside = beside.into_iter().map(|(key, exact)| (key, Some(exact)));
+        let keys = keys.into_iter().map(|key| (key, None)).chain(beside);
+        let lowered = |(key, exact)| self.lower(key, exact, &selection);
+        let graphs = keys.map(lowered).collect::<Result<Vec<_>, _>>()?;
+        let scratch_bytes = graphs.iter().map(|lowered| lowered.scratch.bytes).max().unwrap_or(0);
         let mut bound = self.allocate(gpu, weights, selection, scratch_bytes as u64)?;
         let shapes = tuner.settle(gpu, &|survey| self.survey(&bound, &graphs, survey))?;
         bound.selection.tune(shapes);
-        let expected =
-            graphs.iter().map(|(_, graph, _)| ChainMemory::most_bytes(graph.nodes.len()));
+        let alone = graphs.iter().filter(|lowered| lowered.exact.is_none());
+        let expected = alone.map(|lowered| ChainMemory::most_bytes(lowered.graph.nodes.len()));
         let mut chains = if chain::probe(gpu)? {
             Some((ChainMemory::new(gpu, expected.sum())?, Transfer::new(gpu)))
         } else {
             None
         };
-        for (key, graph, scratch) in &graphs {
-            let pass = self.record(&bound, *key, graph, scratch, chains.as_mut())?;
+        for lowered in &graphs {
+            // Where the host takes part, little follows without a barrier.
+            let chains = chains.as_mut().filter(|_| lowered.exact.is_none());
+            let pass = self.record(&bound, lowered, chains)?;
             bound.passes.push(pass);
         }
         if let Some((memory, transfer)) = chains {
@@ -198,31 +208,50 @@ impl Binding<'_> {
         Ok(bound)
     }
 
+    /// Returns the launches of a pass, beside a partner if it says how many rows are `exact`.
+    fn lower(
+        &self,
+        key: PassKey,
+        exact: Option<usize>,
+        selection: &Selection,
+    ) -> Result<Lowered, GpuError> {
+        let graph = lower_lent(self.plan_of(exact), key, exact.unwrap_or(0), selection)?;
+        let scratch = graph.place();
+        Ok(Lowered { key, exact, graph, scratch })
+    }
+
+    /// Returns the Plan of a pass.
+    fn plan_of(&self, exact: Option<usize>) -> &Plan {
+        exact.and(self.lent).unwrap_or(self.plan)
+    }
+
     /// Records a pass, with chains if there is memory for them.
     fn record(
         &self,
         bound: &Bound,
-        key: PassKey,
-        graph: &Graph,
-        scratch: &Scratch,
+        lowered: &Lowered,
         chains: Option<&mut (ChainMemory, Transfer)>,
     ) -> Result<Pass, GpuError> {
         let gpu = &bound.gpu;
-        let mut draft = self.draft(bound, key, graph, scratch)?;
+        let mut draft = self.draft(bound, lowered)?;
         let link = |(memory, transfer): &mut (ChainMemory, Transfer)| {
             Chains::link(gpu, memory, transfer, &mut draft.dispatches).transpose()
         };
         let chains = chains.and_then(link).transpose()?;
         draft.copies.extend(chains.iter().map(Chains::reset));
-        let cuts = self.cuts(key, &draft.dispatches, gpu);
+        let Lowered { key, exact, .. } = *lowered;
+        let cuts = self.cuts(self.plan_of(exact), key, &draft.dispatches, gpu);
+        let (cuts, meetings) = meetings(&draft.own, &cuts);
         let recording = Recording::record(gpu, &draft.dispatches, &draft.copies, &cuts)?;
+        let recording = recording.with_meetings(meetings);
         let copy = |copy| Recording::record(gpu, &[], &[copy], &[]);
         let stops_within = recording.submissions() > 1;
         let reset = chains.iter().filter(|_| stops_within).map(Chains::reset).next();
         let reset = reset.map(copy).transpose()?;
         let fetch = draft.fetch.into_iter().map(|fetch| fetch.map(copy).transpose());
         let fetch = fetch.collect::<Result<_, _>>()?;
-        Ok(Pass { key, recording, chains, reset, fetch, timed: None })
+        let loans = loans(&lowered.graph);
+        Ok(Pass { key, exact, loans, recording, chains, reset, fetch, timed: None })
     }
 
     /// Shows the products of all passes to a survey: those of one row first, then those of the
@@ -237,13 +266,13 @@ impl Binding<'_> {
         // How attention works makes no difference to products: one pass of each width shows them
         // all.
         let mut graphs: Vec<&Lowered> = graphs.iter().collect();
-        graphs.dedup_by_key(|(key, ..)| (key.width, key.goal));
-        graphs.sort_by_key(|(key, ..)| {
-            let tokens = key.width.tokens;
+        graphs.dedup_by_key(|lowered| (lowered.key.width, lowered.key.goal, lowered.exact));
+        graphs.sort_by_key(|lowered| {
+            let tokens = lowered.key.width.tokens;
             (tokens > 1, tokens < most, tokens)
         });
-        graphs.into_iter().try_for_each(|(_, graph, scratch)| {
-            let emitter = self.emitter(bound, graph, scratch);
+        graphs.into_iter().try_for_each(|lowered| {
+            let emitter = self.emitter(bound, lowered);
             Emitter { survey: Some(survey), ..emitter }.survey()
         })
     }
@@ -267,6 +296,8 @@ impl Binding<'_> {
         };
         let outputs = self.plan.outputs.iter().map(output).collect::<Result<Vec<_>, _>>()?;
         let top = TopMemory::new(gpu, width.outputs)?;
+        let loans = self.lent.map(|lent| Loans::new(gpu, LoanBytes::of(lent, width.tokens)));
+        let loans = loans.transpose()?;
         let scratch = gpu.allocate(scratch_bytes, Place::Device, "working memory")?;
         let split_scratch =
             gpu.allocate(selection.split_bytes(), Place::Device, "working memory")?;
@@ -285,6 +316,7 @@ impl Binding<'_> {
                 .chain(&outputs)
                 .chain(top.buffers())
                 .map(Buffer::bytes)
+                .chain(loans.iter().map(Loans::bytes))
                 .sum(),
         };
         Ok(Bound {
@@ -300,6 +332,7 @@ impl Binding<'_> {
             inputs,
             outputs,
             top,
+            loans,
             passes: Vec::new(),
             memory,
         })
@@ -329,15 +362,11 @@ impl Binding<'_> {
         4 * (most * self.options.width.tokens) as u64
     }
 
-    fn emitter<'b>(
-        &'b self,
-        bound: &'b Bound,
-        graph: &'b Graph,
-        scratch: &'b Scratch,
-    ) -> Emitter<'b> {
+    fn emitter<'b>(&'b self, bound: &'b Bound, lowered: &'b Lowered) -> Emitter<'b> {
+        let Lowered { exact, graph, scratch, .. } = lowered;
         Emitter {
             gpu: &bound.gpu,
-            plan: self.plan,
+            plan: self.plan_of(*exact),
             options: self.options,
             weights: &bound.weights,
             caches: &bound.caches,
@@ -350,21 +379,16 @@ impl Binding<'_> {
             inputs: bound.inputs.buffers().map(Buffer::address).collect(),
             split_scratch: bound.split_scratch.span(),
             counters: bound.counters.span(),
+            loans: bound.loans.as_ref().map(Loans::addresses),
             survey: None,
         }
     }
 
-    fn draft(
-        &self,
-        bound: &Bound,
-        key: PassKey,
-        graph: &Graph,
-        scratch: &Scratch,
-    ) -> Result<Draft, GpuError> {
-        let emitter = self.emitter(bound, graph, scratch);
-        let mut draft =
-            Draft { dispatches: emitter.emit()?, copies: Vec::new(), fetch: Vec::new() };
-        for (index, value) in graph.outputs.iter().enumerate() {
+    fn draft(&self, bound: &Bound, lowered: &Lowered) -> Result<Draft, GpuError> {
+        let emitter = self.emitter(bound, lowered);
+        let Emitted { dispatches, own } = emitter.emit()?;
+        let mut draft = Draft { dispatches, copies: Vec::new(), fetch: Vec::new(), own };
+        for (index, value) in lowered.graph.outputs.iter().enumerate() {
             let mut copy = value.map(|value| self.output_copy(bound, &emitter, index, value));
             if self.plan.output(index).rows == Rows::Tokens {
                 // The next device needs them in every step.
@@ -372,7 +396,7 @@ impl Binding<'_> {
             }
             draft.fetch.push(copy);
         }
-        let rows = key.width.outputs;
+        let rows = lowered.key.width.outputs;
         if let Some(Some(logits)) = draft.fetch.first()
             && finds_top(self.plan, self.options)
         {
@@ -385,7 +409,7 @@ impl Binding<'_> {
                 thresholds: bound.top.thresholds.span(),
                 found: bound.top.found.span(),
             };
-            let step = self.plan.steps.len().saturating_sub(1);
+            let step = emitter.plan.steps.len().saturating_sub(1);
             draft.dispatches.extend(launch.dispatches(&bound.gpu, step)?);
             draft.copies.extend(bound.top.copies(rows));
         }
@@ -414,7 +438,7 @@ impl Binding<'_> {
 
     /// Returns the indices of the dispatches before which a submission ends, so that none is
     /// predicted to take too long.
-    fn cuts(&self, key: PassKey, dispatches: &[Dispatch], gpu: &Gpu) -> Vec<usize> {
+    fn cuts(&self, plan: &Plan, key: PassKey, dispatches: &[Dispatch], gpu: &Gpu) -> Vec<usize> {
         let Width { tokens, outputs } = key.width;
         let (sequences, tokens) = match key.attended {
             Attended::Sequences | Attended::Rows => (tokens, 1),
@@ -432,7 +456,7 @@ impl Binding<'_> {
             if last_step.replace(dispatch.step) == Some(dispatch.step) {
                 continue;
             }
-            let cost = self.plan.step_cost(&self.plan.steps[dispatch.step], workload);
+            let cost = plan.step_cost(&plan.steps[dispatch.step], workload);
             let bytes = (cost.memory_bytes() + cost.activation_bytes) as f64;
             let step = (bytes / speed.bytes).max(cost.operations as f64 / speed.operations);
             if seconds > 0.0 && seconds + step > most {
@@ -462,7 +486,7 @@ impl Pass {
     /// Ends the run, or stops it once `stop` is raised, and leaves everything ready for the next
     /// one.
     fn finish(&mut self, stop: Option<&AtomicBool>) -> Result<Ended, GpuError> {
-        let ended = self.recording.finish(stop, "a step")?;
+        let ended = self.recording.finish(stop, &mut Absent, "a step")?;
         if ended == Ended::Stopped
             && let Some(reset) = &mut self.reset
         {
@@ -482,8 +506,9 @@ impl Bound {
     ) -> Result<(), GpuError> {
         self.frame.write(batch, TILE_ROWS);
         let chains = &self.passes[pass].chains;
-        // A run changes its inputs, and a chain that fails is run again.
-        self.inputs.write(batch, chains.is_some());
+        // A run changes its inputs, and one whose chain or partner fails is run again.
+        self.inputs.write(batch, chains.is_some() || self.passes[pass].exact.is_some());
+        self.loans.iter_mut().for_each(|loans| loans.expect(batch));
         if let Some(chains) = chains
             && self.gpu.injected_at(gpu::FailurePoint::Chain).is_some()
         {
@@ -510,6 +535,30 @@ impl Bound {
         self.inputs.write_again();
         self.passes[pass].begin(stop)?;
         self.passes[pass].finish(stop)
+    }
+
+    /// Ends the run of a pass beside a partner that was begun, and returns which pass has computed
+    /// the step. If the partner does not compute what it began, that is the pass `alone` of the
+    /// device, which does the whole step again.
+    pub(super) fn finish_beside(
+        &mut self,
+        binding: &Binding<'_>,
+        [pass, alone]: [usize; 2],
+        lent: &Lent,
+        stop: Option<&AtomicBool>,
+    ) -> Result<(Ended, usize), GpuError> {
+        let (Some(plan), Some(loans)) = (binding.lent, &mut self.loans) else {
+            return Ok((self.finish(binding, pass, stop)?, pass));
+        };
+        let Pass { recording, loans: of_pass, .. } = &mut self.passes[pass];
+        let mut table = Table { loans, of_pass, plan, lent, has_begun: false };
+        let ended = recording.finish(stop, &mut table, "a step")?;
+        if ended != Ended::Abandoned {
+            return Ok((ended, pass));
+        }
+        self.inputs.write_again();
+        self.passes[alone].begin(stop)?;
+        Ok((self.finish(binding, alone, stop)?, alone))
     }
 
     /// Runs a pass for a checked batch to its end, and adds the seconds of each of the Plan's steps
@@ -548,9 +597,9 @@ impl Bound {
         zeros.finish()?;
         for index in 0..self.passes.len() {
             if self.passes[index].chains.is_some() {
-                let key = self.passes[index].key;
-                let graph = lower(binding.plan, key, &self.selection)?;
-                self.passes[index] = binding.record(self, key, &graph, &graph.place(), None)?;
+                let Pass { key, exact, .. } = self.passes[index];
+                let lowered = binding.lower(key, exact, &self.selection)?;
+                self.passes[index] = binding.record(self, &lowered, None)?;
             }
         }
         Ok(())
@@ -562,9 +611,8 @@ impl Bound {
             return Ok(());
         }
         let key = self.passes[pass].key;
-        let graph = lower(binding.plan, key, &self.selection)?;
-        let scratch = graph.place();
-        let draft = binding.draft(self, key, &graph, &scratch)?;
+        let lowered = binding.lower(key, None, &self.selection)?;
+        let draft = binding.draft(self, &lowered)?;
         let recording = Recording::timed(&self.gpu, &draft.dispatches, &draft.copies)?;
         let steps = draft.dispatches.iter().map(|dispatch| dispatch.step).collect();
         self.passes[pass].timed = Some((recording, steps));
@@ -613,42 +661,4 @@ impl Bound {
 /// Returns whether every step of a Program finds the largest logits of its output rows.
 pub(super) fn finds_top(plan: &Plan, options: &ProgramOptions) -> bool {
     options.width.outputs <= TOP_ROWS_MAX && plan.output(0).rows == Rows::Outputs
-}
-
-/// Returns the bytes of the memory for the largest logits of at most `outputs` rows: the maxima of
-/// chunks, the thresholds, and the logits found.
-pub(super) fn top_bytes(outputs: usize) -> [u64; 3] {
-    let rows = outputs.clamp(1, TOP_ROWS_MAX);
-    [maxima_bytes(rows), 8 * rows, 8 * rows * ROOM].map(|bytes| bytes as u64)
-}
-
-impl TopMemory {
-    /// Allocates the memory for a Program with at most `outputs` output rows.
-    fn new(gpu: &Arc<Gpu>, outputs: usize) -> Result<Self, GpuError> {
-        let [maxima, pair, found] = top_bytes(outputs);
-        let device = |bytes| gpu.allocate(bytes, Place::Device, "working memory");
-        let host = |bytes| gpu.allocate(bytes, Place::Readback, "the logits");
-        Ok(Self {
-            maxima: device(maxima)?,
-            thresholds: device(pair)?,
-            found: device(found)?,
-            host_thresholds: host(pair)?,
-            host_found: host(found)?,
-        })
-    }
-
-    fn buffers(&self) -> [&Buffer; 5] {
-        [&self.maxima, &self.thresholds, &self.found, &self.host_thresholds, &self.host_found]
-    }
-
-    fn copies(&self, rows: usize) -> Vec<Copy> {
-        let copy = |from: &Buffer, to: &Buffer, bytes: usize| {
-            let bytes = bytes as u64;
-            Copy { from: from.part(0, bytes), to: to.part(0, bytes), bytes }
-        };
-        vec![
-            copy(&self.thresholds, &self.host_thresholds, 8 * rows),
-            copy(&self.found, &self.host_found, 8 * rows * ROOM),
-        ]
-    }
 }

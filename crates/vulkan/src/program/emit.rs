@@ -1,6 +1,7 @@
 //! From launches over values to dispatches over addresses.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::Arc;
 
 use trine_backend::{BLOCK, ProgramOptions};
@@ -12,6 +13,7 @@ use super::graph::{
     Node, NormWork, OperandValue, Output, Prepare, ProductKernel, ProductWork, Turn, ValueId, Work,
     allocated,
 };
+use super::lent::LentWork;
 use super::ropes::Ropes;
 use super::selection::Selection;
 use super::streams::{First, RouteWork, RouterWork, SumTerm, SumWork};
@@ -61,18 +63,36 @@ pub(super) struct Emitter<'a> {
     pub(super) ropes: &'a Ropes,
     /// Counters of attention's parts; 0 between launches.
     pub(super) counters: Span,
+    /// Addresses of the rows for a partner and of its products, if there is one.
+    pub(super) loans: Option<[u64; 2]>,
     /// Sees the products, if their shapes are still to be chosen.
     pub(super) survey: Option<&'a RefCell<Survey>>,
 }
 
+/// The dispatches of a pass.
+pub(super) struct Emitted {
+    /// In order.
+    pub(super) dispatches: Vec<Dispatch>,
+    /// For each loan, those between the one that writes rows for the partner and those that read
+    /// its products.
+    pub(super) own: Vec<Range<usize>>,
+}
+
 impl Emitter<'_> {
-    /// All dispatches, in order.
-    pub(super) fn emit(&self) -> Result<Vec<Dispatch>, GpuError> {
+    /// All dispatches.
+    pub(super) fn emit(&self) -> Result<Emitted, GpuError> {
         let mut dispatches = Vec::with_capacity(self.graph.nodes.len());
+        let mut own: Vec<Range<usize>> = Vec::new();
         for node in &self.graph.nodes {
             self.node(node, &mut dispatches)?;
+            let at = dispatches.len();
+            match (&node.work, own.last_mut()) {
+                (Work::Lent(LentWork::Delegate { .. }), _) => own.push(at..at),
+                (Work::Lent(LentWork::Collect { .. }), Some(own)) => own.end = at,
+                _ => {}
+            }
         }
-        Ok(dispatches)
+        Ok(Emitted { dispatches, own })
     }
 
     /// Shows all products to the survey.
@@ -90,8 +110,12 @@ impl Emitter<'_> {
     fn piece(&self, id: ValueId, piece: usize) -> Span {
         let bytes = self.graph.value(id).bytes[piece] as u64;
         let (home, place) = self.graph.home(id);
-        if let Home::Host(input) = place {
-            return Span { address: self.inputs[input], bytes };
+        let shared = || self.loans.expect("a Plan that is lent has memory for a partner");
+        match place {
+            Home::Host(input) => return Span { address: self.inputs[input], bytes },
+            Home::Handed => return Span { address: shared()[0], bytes },
+            Home::Lent(offset) => return Span { address: shared()[1] + offset as u64, bytes },
+            Home::Own | Home::Of(_) => {}
         }
         if bytes == 0 {
             return NOWHERE;
@@ -142,7 +166,7 @@ impl Emitter<'_> {
         match node.work {
             Work::Embed { table, scale, output } => {
                 let launch = EmbedLaunch {
-                    table: self.weights.matrix(&[table]),
+                    table: self.weights.matrix(self.plan, &[table]),
                     frame: self.frame.frame,
                     target: self.span(output),
                     rows,
@@ -191,6 +215,7 @@ impl Emitter<'_> {
             Work::Heads(ref work) => out.push(self.heads(node, work)?),
             Work::Attend(ref work) => out.push(self.attend(node, work)?),
             Work::Product(ref work) => self.product(node, work, out)?,
+            Work::Lent(ref work) => out.extend(self.lent(node, work)?),
         }
         Ok(())
     }
@@ -214,6 +239,29 @@ impl Emitter<'_> {
             operand: made.and_then(Made::operand).map(|value| self.operand(value)),
         };
         launch.dispatch(self.gpu, &node.label, node.step)
+    }
+
+    /// A copy of columns beside a partner. Nothing is launched where the host writes.
+    fn lent(&self, node: &Node, work: &LentWork) -> Result<Option<Dispatch>, GpuError> {
+        let most = self.graph.width.of(node.rows);
+        let all = self.row_count(node.rows);
+        let (parts, result, rows, row_count) = match work {
+            LentWork::Delegate { source, handed } => (&[*source][..], *handed, most, all),
+            LentWork::Collect { .. } => return Ok(None),
+            LentWork::Amend { exact, amended, .. } => {
+                let rows = self.graph.value(*exact).rows;
+                (&[*exact][..], *amended, rows, self.frame.exact_count)
+            }
+            LentWork::Join { parts, result } => (&parts[..], *result, most, all),
+        };
+        let work = ElementWork::Join {
+            first: self.span(parts[0]),
+            second: parts.get(1).map_or(NOWHERE, |&part| self.span(part)),
+            split: self.graph.value(parts[0]).columns,
+        };
+        let columns = self.graph.value(result).columns;
+        let launch = ElementsLaunch { work, result: self.span(result), columns, rows, row_count };
+        launch.dispatch(self.gpu, &node.label, node.step).map(Some)
     }
 
     fn element_work(&self, kind: ElementsKind) -> ElementWork {
@@ -242,7 +290,11 @@ impl Emitter<'_> {
         out: &mut Vec<Dispatch>,
     ) -> Result<(), GpuError> {
         let ids = &work.joint.weights;
-        let width = self.graph.width.of(node.rows);
+        let width = match &work.output {
+            // A product may be of the first rows only.
+            Output::Parts(values) => self.graph.value(values[0]).rows,
+            Output::Gated(_) | Output::Gates { .. } => self.graph.width.of(node.rows),
+        };
         let segments: Vec<Segment>;
         let output = match &work.output {
             Output::Parts(values) => {
@@ -262,7 +314,7 @@ impl Emitter<'_> {
                 operand: made.operand().map(|value| self.operand(value)),
             },
         };
-        let (matrix, input) = (self.weights.matrix(ids), self.product_input(work.input));
+        let (matrix, input) = (self.weights.matrix(self.plan, ids), self.product_input(work.input));
         let product = Product { matrix, width, input, output };
         match work.kernel {
             ProductKernel::Stream => self.shaped(&StreamLaunch(product), node, out),
@@ -592,8 +644,8 @@ impl Emitter<'_> {
             added,
             router: Router {
                 norm: self.weights.vector(norm.weight),
-                router: self.weights.matrix(&[router]),
-                coefficients: self.weights.matrix(&[coefficients]),
+                router: self.weights.matrix(self.plan, &[router]),
+                coefficients: self.weights.matrix(self.plan, &[coefficients]),
                 cap,
             },
             bias: work.bias,

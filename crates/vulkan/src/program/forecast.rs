@@ -5,22 +5,25 @@ use std::cmp::Reverse;
 use trine_backend::{Memory, ProgramOptions};
 use trine_model::{Plan, WeightPlace, Width};
 
-use super::bound::{cache_bytes, top_bytes};
+use super::bound::cache_bytes;
 use super::frame::FrameLayout;
 use super::graph::{Graph, allocated};
-use super::lower::lower;
+use super::loans::{LoanBytes, lent_keys};
+use super::lower::{lower, lower_lent};
 use super::passes::{Attended, PassKey};
 use super::selection::Selection;
+use super::top_memory::top_bytes;
 use crate::capabilities::Capabilities;
 use crate::chain::ChainMemory;
 use crate::raw::memory::blocks_bytes;
 use crate::weights;
 
-/// Returns the memory of a Plan's Program. Recordings and compiled kernels are not included, nor
-/// the memory that weights pass through on their way.
+/// Returns the memory of a Plan's Program, which may be `lent` to a partner. Recordings and
+/// compiled kernels are not included, nor the memory that weights pass through on their way.
 pub(crate) fn memory(
     capabilities: &Capabilities,
     plan: &Plan,
+    lent: Option<&Plan>,
     options: &ProgramOptions,
     keys: &[PassKey],
 ) -> Memory {
@@ -28,10 +31,10 @@ pub(crate) fn memory(
         plan.caches.iter().map(|cache| cache_bytes(options, cache)).collect();
     caches.sort_by_key(|&bytes| Reverse(bytes));
     Memory {
-        weights: weights::forecast(plan),
+        weights: weights::forecast(plan, lent),
         mapped: plan.bytes_at(WeightPlace::File),
         caches: blocks_bytes(caches.iter().sum(), &caches),
-        scratch: scratch(capabilities, plan, options, keys),
+        scratch: scratch(capabilities, plan, lent, options, keys),
     }
 }
 
@@ -39,6 +42,7 @@ pub(crate) fn memory(
 fn scratch(
     capabilities: &Capabilities,
     plan: &Plan,
+    lent: Option<&Plan>,
     options: &ProgramOptions,
     keys: &[PassKey],
 ) -> u64 {
@@ -49,14 +53,23 @@ fn scratch(
     let last =
         |goal, attended| keys.iter().rfind(|key| (key.goal, key.attended) == (goal, attended));
     let ways = [Attended::Sequences, Attended::Rows, Attended::Tiles];
-    let graphs: Vec<Graph> = (0..plan.goals())
+    let widest_keys: Vec<PassKey> = (0..plan.goals())
         .flat_map(|goal| ways.into_iter().filter_map(move |attended| last(goal, attended)))
-        // A Plan that cannot be lowered is refused when it is loaded.
-        .filter_map(|key| lower(plan, *key, &selection).ok())
+        .copied()
         .collect();
+    // A Plan that cannot be lowered is refused when it is loaded.
+    let alone = widest_keys.iter().filter_map(|key| lower(plan, *key, &selection).ok());
+    let beside = lent.into_iter().flat_map(|lent| {
+        let keys = lent_keys(&widest_keys, options).into_iter();
+        keys.map(move |(key, exact)| (lent, key, exact))
+    });
+    let beside =
+        beside.filter_map(|(lent, key, exact)| lower_lent(lent, key, exact, &selection).ok());
+    let graphs: Vec<Graph> = alone.chain(beside).collect();
     let passes = graphs.iter().map(|graph| graph.place().bytes as u64).max().unwrap_or(0);
     let launches = graphs.iter().map(|graph| graph.nodes.len()).max().unwrap_or(0);
     let chains = ChainMemory::most_bytes(launches) * keys.len() as u64;
+    let loans = lent.map_or([0; 3], |lent| LoanBytes::of(lent, tokens).each());
     let rows_bytes = |id: trine_model::BufferId| {
         let buffer = plan.buffer(id);
         4 * (allocated(widest.of(buffer.rows)) * buffer.columns) as u64
@@ -66,5 +79,6 @@ fn scratch(
     let frame = FrameLayout::new(options).bytes as u64;
     let parts =
         host.chain([passes, selection.split_bytes(), frame, chains]).chain(top_bytes(outputs));
+    let parts = parts.chain(loans.into_iter().filter(|bytes| *bytes > 0));
     parts.map(|bytes| blocks_bytes(bytes, &[bytes])).sum()
 }

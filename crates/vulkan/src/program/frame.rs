@@ -1,7 +1,7 @@
 //! What the host tells the device about a step: the one piece of memory that is written for each.
 //!
 //! ```text
-//! header   rows, outputs, tiles, 0                              4 x u32
+//! header   rows, outputs, tiles, rows before the bulk rows      4 x u32
 //! rows     token, position, slot + 2^16 x rows seen ahead,
 //!          first entry in the tables                            4 x u32 each
 //! outputs  numbers of the rows whose logits are wanted          u32 each
@@ -53,7 +53,9 @@ pub(super) struct StepAddresses {
     pub(super) rows: u64,
     /// Number of rows whose logits are wanted.
     pub(super) output_count: u64,
-    /// Numbers of these rows.
+    /// Number of rows before the bulk rows.
+    pub(super) exact_count: u64,
+    /// Numbers of the rows whose logits are wanted.
     pub(super) outputs: u64,
     pub(super) tiles: u64,
     pub(super) tables: u64,
@@ -79,6 +81,7 @@ impl Frame {
             frame: base,
             rows: base,
             output_count: base + 4,
+            exact_count: base + 12,
             outputs: base + self.layout.outputs as u64,
             tiles: base + self.layout.tiles as u64,
             tables: base + self.layout.tables as u64,
@@ -114,7 +117,9 @@ impl Frame {
         }
         let outputs = layout.outputs / 4;
         image[outputs..outputs + batch.outputs.len()].copy_from_slice(batch.outputs);
-        let header = [batch.tokens.len() as u32, batch.outputs.len() as u32, tiles as u32, 0];
+        let rows = batch.tokens.len();
+        let exact = batch.bulk_from.min(rows);
+        let header = [rows, batch.outputs.len(), tiles, exact].map(|number| number as u32);
         image[..4].copy_from_slice(&header);
         let parts = [
             0..RECORD + RECORD * batch.tokens.len(),

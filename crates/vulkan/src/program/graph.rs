@@ -6,6 +6,7 @@
 
 use trine_model::{CacheId, Claim, Heads, Rope, Rows, Scratch, WeightId, Width};
 
+use super::lent::LentWork;
 use super::passes::Attended;
 use super::streams::{MixWork, RouteWork, SumWork};
 pub(super) use super::values::{Form, Home, Made, OperandValue, Touch, ValueId};
@@ -252,6 +253,7 @@ pub(super) enum Work {
     Heads(HeadsWork),
     Attend(AttendWork),
     Product(ProductWork),
+    Lent(LentWork),
 }
 
 impl NormWork {
@@ -358,6 +360,7 @@ impl Work {
             Work::Heads(work) => work.touches(see),
             Work::Attend(work) => work.touches(see),
             Work::Product(work) => work.touches(see),
+            Work::Lent(work) => work.touches(see),
         }
     }
 

@@ -10,6 +10,8 @@ use super::graph::{
     AttendKernel, AttendWork, ElementsKind, Form, Graph, HeadsWork, Home, Input, Made, Node,
     NormWork, Output, Prepare, ProductWork, ValueId, Work,
 };
+use super::lent::LentWork;
+use super::loans::place_after;
 use super::passes::{Attended, PassKey};
 use super::rules;
 use super::selection::Selection;
@@ -48,7 +50,21 @@ fn lacks_kernel(plan: &Plan, op: &Op) -> bool {
 /// [`GpuError::NoKernel`] if the Plan has an operation without kernels, [`GpuError::Unwritten`] if
 /// it reads a buffer that it has not written.
 pub(super) fn lower(plan: &Plan, key: PassKey, selection: &Selection) -> Result<Graph, GpuError> {
-    let mut graph = translate(plan, key, selection)?;
+    lower_lent(plan, key, 0, selection)
+}
+
+/// Returns the launches of a Plan that is lent to a partner, whose first rows, up to `exact`, are
+/// no bulk rows.
+///
+/// # Errors
+/// As [`lower`].
+pub(super) fn lower_lent(
+    plan: &Plan,
+    key: PassKey,
+    exact: usize,
+    selection: &Selection,
+) -> Result<Graph, GpuError> {
+    let mut graph = translate(plan, key, exact, selection)?;
     rules::apply(&mut graph, selection);
     Ok(graph)
 }
@@ -57,13 +73,14 @@ pub(super) fn lower(plan: &Plan, key: PassKey, selection: &Selection) -> Result<
 pub(super) fn translate(
     plan: &Plan,
     key: PassKey,
+    exact: usize,
     selection: &Selection,
 ) -> Result<Graph, GpuError> {
     let PassKey { width, attended, goal } = key;
     let graph = Graph::new(width, attended);
     let current = vec![None; plan.buffers.len()];
     let serving = plan.serving(goal);
-    let mut lowering = Lowering { plan, goal, serving, selection, graph, current, step: 0 };
+    let mut lowering = Lowering { plan, goal, exact, serving, selection, graph, current, step: 0 };
     for (index, input) in plan.inputs.iter().enumerate() {
         let value = lowering.like(input.buffer, Home::Host(index));
         lowering.current[input.buffer.0] = Some(value);
@@ -86,6 +103,8 @@ pub(super) fn translate(
 struct Lowering<'a> {
     plan: &'a Plan,
     goal: usize,
+    /// The first rows that may be no bulk rows.
+    exact: usize,
     /// The steps that serve the goal.
     serving: Vec<bool>,
     selection: &'a Selection,
@@ -101,10 +120,9 @@ impl Lowering<'_> {
             _ if lacks_kernel(self.plan, op) => {
                 return Err(GpuError::NoKernel { operation: op.name() });
             }
-            // Nothing is lent to a partner of a GPU.
-            Op::Delegate { .. } | Op::Collect { .. } | Op::Join { .. } => {
-                return Err(GpuError::NoKernel { operation: op.name() });
-            }
+            Op::Delegate { input, .. } => self.delegate(input)?,
+            Op::Collect { input, ref products, .. } => self.collect(input, products)?,
+            Op::Join { ref parts, output } => self.join(parts, output)?,
             Op::Embed { table, scale, output } => {
                 let output = self.fresh(output);
                 self.push(Rows::Tokens, Work::Embed { table, scale, output });
@@ -282,8 +300,18 @@ impl Lowering<'_> {
         joint: Joint,
         output: impl FnOnce(&mut Self) -> Output,
     ) -> Result<(), GpuError> {
+        self.product_of(id, self.count(id), joint, output)
+    }
+
+    /// The same of the first `rows` rows.
+    fn product_of(
+        &mut self,
+        id: BufferId,
+        rows: usize,
+        joint: Joint,
+        output: impl FnOnce(&mut Self) -> Output,
+    ) -> Result<(), GpuError> {
         let source = self.rows(id)?;
-        let rows = self.count(id);
         let form = match self.selection.operand(&joint, rows) {
             OperandKind::Plain => Form::Rows(source),
             kind => {
@@ -309,6 +337,47 @@ impl Lowering<'_> {
             self.product(input, joint, |lowering| {
                 Output::Parts(outputs.into_iter().map(|id| lowering.fresh(id)).collect())
             })?;
+        }
+        Ok(())
+    }
+
+    fn delegate(&mut self, input: BufferId) -> Result<(), GpuError> {
+        let source = self.rows(input)?;
+        let handed = self.like(input, Home::Handed);
+        self.push(Rows::Tokens, Work::Lent(LentWork::Delegate { source, handed }));
+        Ok(())
+    }
+
+    fn join(&mut self, parts: &[BufferId], output: BufferId) -> Result<(), GpuError> {
+        let parts = parts.iter().map(|&part| self.rows(part)).collect::<Result<_, _>>()?;
+        let result = self.fresh(output);
+        self.push(self.rows_of(output), Work::Lent(LentWork::Join { parts, result }));
+        Ok(())
+    }
+
+    /// Adds the products of a partner. Those of rows that are no bulk rows are the device's: it
+    /// computes them meanwhile.
+    fn collect(&mut self, input: BufferId, products: &[Product]) -> Result<(), GpuError> {
+        let (mut results, mut amends, mut end) = (Vec::new(), Vec::new(), 0);
+        for Product { weight, output } in products {
+            let columns = self.plan.buffer(*output).columns;
+            let (start, after) = place_after(end, self.count(*output), columns);
+            end = after;
+            let value = self.like(*output, Home::Lent(start));
+            self.current[output.0] = Some(value);
+            results.push(value);
+            if self.exact > 0 {
+                let exact = self.graph.fresh_rows(self.exact, columns, Home::Own);
+                let joint = Joint::of(self.plan, *weight);
+                self.product_of(input, self.exact, joint, |_| Output::Parts(vec![exact]))?;
+                amends.push((*output, exact, value));
+            }
+        }
+        self.push(Rows::Tokens, Work::Lent(LentWork::Collect { results }));
+        for (output, exact, results) in amends {
+            let amended = self.like(output, Home::Of(results));
+            self.current[output.0] = Some(amended);
+            self.push(Rows::Tokens, Work::Lent(LentWork::Amend { exact, results, amended }));
         }
         Ok(())
     }

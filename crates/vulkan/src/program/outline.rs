@@ -1,6 +1,11 @@
 //! What can be decided about a device without loading anything on it, and without the device.
 
-use trine_backend::{BackendError, DeviceMemory, Memory, MemoryKind, ProgramOptions};
+use std::sync::Arc;
+
+use trine_backend::{
+    BULK_ROWS, BackendError, DeviceMemory, Memory, MemoryKind, Partner, ProgramOptions, delegated,
+};
+use trine_model::lend::lend;
 use trine_model::{Plan, Width, Workload, gather};
 
 use super::forecast;
@@ -22,13 +27,27 @@ pub const INVARIANT_ROWS: usize = 64;
 pub struct Outline {
     capabilities: Capabilities,
     is_invariant: bool,
+    partner: Option<Arc<dyn Partner>>,
 }
 
 impl Outline {
     /// An outline of the device with these capabilities, or of the same device made
     /// [batch invariant](crate::VulkanDevice::batch_invariant).
     pub fn new(capabilities: Capabilities, is_invariant: bool) -> Self {
-        Self { capabilities, is_invariant }
+        Self { capabilities, is_invariant, partner: None }
+    }
+
+    /// Returns the same device beside a partner, if it can have one.
+    pub(crate) fn beside(self, partner: Option<&Arc<dyn Partner>>) -> Self {
+        Self { partner: partner.cloned(), ..self }
+    }
+
+    /// Returns a gathered Plan with what a partner takes of it lent; `None` if there is nothing,
+    /// or no step of a Program with these options is wide enough.
+    pub(crate) fn lend(&self, plan: &Plan, options: &ProgramOptions) -> Option<Plan> {
+        let partner = self.partner.as_ref().filter(|_| options.width.tokens > BULK_ROWS)?;
+        let lent = lend(plan.clone(), &|weight| partner.kept(weight));
+        Some(lent).filter(|lent| !delegated(lent).is_empty())
     }
 
     /// The device's capabilities.
@@ -53,14 +72,20 @@ impl Outline {
     pub fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {
         let plan = gather::gather(plan.clone());
         let keys = pass_keys(&plan, options, self.is_invariant);
-        forecast::memory(&self.capabilities, &plan, options, &keys)
+        let lent = self.lend(&plan, options);
+        let mut memory = forecast::memory(&self.capabilities, &plan, lent.as_ref(), options, &keys);
+        if let (Some(lent), Some(partner)) = (&lent, &self.partner) {
+            let bytes = delegated(lent).into_iter().map(|id| partner.bytes(lent.weight(id)));
+            memory.weights = bytes.fold(memory.weights, u64::saturating_add);
+        }
+        memory
     }
 
     /// Returns the launches of a step, one line each, listing those of equal layers once, and the
     /// scratch memory that they share. The step has `width.tokens` tokens, of which `width.outputs`
     /// have logits, in a Program with these options; it runs in the recording for the next larger
-    /// width. `is_lone` says that each token is of another sequence, which is always true of a
-    /// single one.
+    /// width, beside a partner if there is one and the step is wide enough. `is_lone` says that
+    /// each token is of another sequence, which is always true of a single one.
     ///
     /// # Errors
     /// [`GpuError::Unwritten`] if the Plan reads a buffer that it has not written,
@@ -73,6 +98,8 @@ impl Outline {
         is_lone: bool,
     ) -> Result<String, GpuError> {
         let plan = gather::gather(plan.clone());
+        let lent = self.lend(&plan, options).filter(|_| width.tokens > BULK_ROWS && !is_lone);
+        let plan = lent.unwrap_or(plan);
         let (key, graph) = self.lowered(&plan, options, width, is_lone)?;
         let rows = match (key.width.tokens, key.attended) {
             (1, _) => "",

@@ -117,7 +117,8 @@ impl<'a> Printed<'a> {
     fn place(&self, id: ValueId) -> String {
         match self.graph.value(id).home {
             Home::Of(before) => format!(" over {}", self.number(before)),
-            Home::Own | Home::Host(_) => String::new(),
+            Home::Lent(_) => " of the partner".to_owned(),
+            Home::Own | Home::Host(_) | Home::Handed => String::new(),
         }
     }
 
@@ -234,6 +235,7 @@ impl Work {
                 AttendKernel::Tiles { .. } => "attend by tiles",
             },
             Work::Product(work) => return work.name(),
+            Work::Lent(work) => work.name(),
         };
         name.to_owned()
     }
@@ -246,7 +248,8 @@ impl Work {
             | Work::Elements { .. }
             | Work::Cutoff { .. }
             | Work::Rescale { .. }
-            | Work::Mix(_) => Vec::new(),
+            | Work::Mix(_)
+            | Work::Lent(_) => Vec::new(),
             Work::Embed { table: weight, .. } | Work::NormAdd { weight, .. } => vec![*weight],
             Work::Heads(HeadsWork::Norm { weight, .. }) => weight.iter().copied().collect(),
             Work::Heads(HeadsWork::Turn(work)) => work.norm.into_iter().collect(),

@@ -79,6 +79,10 @@ pub(super) enum Home {
     Of(ValueId),
     /// In the memory where the host writes the Plan's input of this index.
     Host(usize),
+    /// In the memory where the host reads rows for a partner.
+    Handed,
+    /// In the memory where the host writes a partner's products, from this byte on.
+    Lent(usize),
 }
 
 /// What a launch does with a value.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ash::vk;
 
 use super::gpu::{Gpu, Injected};
+use super::meeting::{Absent, Host, Meeting};
 use super::memory::Buffer;
 use crate::dispatch::{Dispatch, Hazards};
 use crate::error::{During, GpuError};
@@ -30,6 +31,8 @@ pub(crate) struct Recording {
     /// Signalled by the submissions in turn.
     fences: Vec<vk::Fence>,
     queries: Option<Queries>,
+    /// Where the host takes part, in their order.
+    meetings: Vec<Meeting>,
     /// The run that was begun and is not finished.
     begun: Option<Begun>,
 }
@@ -51,6 +54,8 @@ pub(crate) enum Ended {
     Whole,
     /// The run was stopped before one of its submissions.
     Stopped,
+    /// The host did not do its part, and no further submission was made.
+    Abandoned,
 }
 
 /// A timestamp before the first dispatch and after each.
@@ -109,6 +114,7 @@ impl Recording {
             commands: Vec::new(),
             fences: Vec::new(),
             queries: None,
+            meetings: Vec::new(),
             begun: None,
         };
         let info = vk::CommandPoolCreateInfo::default().queue_family_index(gpu.family);
@@ -232,6 +238,15 @@ impl Recording {
         unsafe { self.gpu.device.cmd_write_timestamp2(commands, stage, queries.pool, index) };
     }
 
+    /// Has the host take part in each run: meetings in ascending order, of which none begins before
+    /// the one before it has ended.
+    pub(crate) fn with_meetings(mut self, meetings: Vec<Meeting>) -> Self {
+        debug_assert!(meetings.iter().all(|meeting| meeting.after < meeting.before));
+        debug_assert!(meetings.windows(2).all(|pair| pair[0].before <= pair[1].after));
+        self.meetings = meetings;
+        self
+    }
+
     /// Returns the number of submissions.
     pub(crate) fn submissions(&self) -> usize {
         self.commands.len()
@@ -244,7 +259,7 @@ impl Recording {
     /// driver keeps the device for them.
     pub(crate) fn run(&mut self, during: &str) -> Result<(), GpuError> {
         self.begin(None, during)?;
-        self.finish(None, during).map(|_| ())
+        self.finish(None, &mut Absent, during).map(|_| ())
     }
 
     /// Begins a run: makes the first submissions, as many as may be on the device at the same time,
@@ -278,18 +293,19 @@ impl Recording {
         }
     }
 
-    /// Ends the run that was begun: makes the remaining submissions, until `stop` is raised, and
-    /// waits for all of them.
+    /// Ends the run that was begun: makes the remaining submissions, until `stop` is raised or
+    /// `host` does not do its part at a meeting, and waits for all of them.
     ///
     /// # Errors
     /// Any error of the driver. With or without one, the device has finished with the commands.
     pub(crate) fn finish(
         &mut self,
         stop: Option<&AtomicBool>,
+        host: &mut dyn Host,
         during: &str,
     ) -> Result<Ended, GpuError> {
         let Some(begun) = self.begun.take() else { return Ok(Ended::Whole) };
-        self.submit_rest(begun, stop, during).inspect_err(|_| self.settle(during, None))
+        self.submit_rest(begun, stop, host, during).inspect_err(|_| self.settle(during, None))
     }
 
     /// Waits for a run that was begun and will not be finished. The device has then finished with
@@ -300,9 +316,10 @@ impl Recording {
         }
     }
 
-    /// Makes the first submissions, at most [`IN_FLIGHT`].
+    /// Makes the first submissions, at most [`IN_FLIGHT`], and none that needs the host.
     fn submit_first(&mut self, stop: Option<&AtomicBool>, during: &str) -> Result<Begun, GpuError> {
-        let first = self.commands.len().min(IN_FLIGHT);
+        let needs_host = self.meetings.first().map_or(IN_FLIGHT, |meeting| meeting.before);
+        let first = self.commands.len().min(IN_FLIGHT).min(needs_host);
         for next in 0..first {
             if stop.is_some_and(|stop| self.is_stopped(stop, next)) {
                 return Ok(Begun { submitted: next, is_stopped: true });
@@ -312,26 +329,59 @@ impl Recording {
         Ok(Begun { submitted: first, is_stopped: false })
     }
 
-    /// Makes the other submissions, each once an earlier one has ended, and waits for the last.
+    /// Makes the other submissions, each once an earlier one has ended and the host has done what
+    /// it needs, and waits for the last.
     fn submit_rest(
         &mut self,
         begun: Begun,
         stop: Option<&AtomicBool>,
+        host: &mut dyn Host,
         during: &str,
     ) -> Result<Ended, GpuError> {
         let Begun { submitted: mut next, is_stopped } = begun;
-        while next < self.commands.len() && !is_stopped {
-            self.wait(next - IN_FLIGHT, during, PATIENCE)?;
+        // Submissions and meetings that have ended.
+        let (mut done, mut met) = (0, 0);
+        let mut ended = if is_stopped { Ended::Stopped } else { Ended::Whole };
+        while next < self.commands.len() && ended == Ended::Whole {
+            let meeting = self.meetings.get(met).copied();
+            let has_to_meet = meeting.is_some_and(|meeting| meeting.before == next);
+            let needed = meeting.filter(|_| has_to_meet).map_or(0, |meeting| meeting.after + 1);
+            let room = (next + 1).saturating_sub(IN_FLIGHT);
+            while done < room.max(needed) {
+                self.wait(done, during, PATIENCE)?;
+                if meeting.is_some_and(|meeting| meeting.after == done) {
+                    host.begin(met);
+                }
+                done += 1;
+            }
+            if has_to_meet {
+                if !host.end(met, &|| self.has_ended(next - 1)) {
+                    ended = Ended::Abandoned;
+                    break;
+                }
+                met += 1;
+            }
             if stop.is_some_and(|stop| self.is_stopped(stop, next)) {
+                ended = Ended::Stopped;
                 break;
             }
             self.submit(next, during, None)?;
             next += 1;
         }
-        for index in next.saturating_sub(IN_FLIGHT)..next {
-            self.wait(index, during, PATIENCE)?;
+        while done < next {
+            self.wait(done, during, PATIENCE)?;
+            done += 1;
         }
-        Ok(if next == self.commands.len() { Ended::Whole } else { Ended::Stopped })
+        Ok(ended)
+    }
+
+    /// Returns whether the last submission that was made has ended.
+    fn has_ended(&self, last: usize) -> bool {
+        let fence = self.fences[last % IN_FLIGHT];
+        // SAFETY: the fence is this value's own.
+        let status = unsafe { self.gpu.device.get_fence_status(fence) };
+        // Whoever waits for it is told of an error.
+        status.unwrap_or(true)
     }
 
     /// Returns whether the run is to end before the submission `next`.

@@ -23,14 +23,17 @@ pub(crate) struct Joint {
 }
 
 impl Joint {
-    fn of(plan: &Plan, id: WeightId) -> Self {
+    /// Returns a weight by itself.
+    pub(crate) fn of(plan: &Plan, id: WeightId) -> Self {
         let weight = plan.weight(id);
         Self { weights: vec![id], format: format_of(weight.dtype), columns: weight.columns }
     }
 
     /// Returns the joints of an operation's matrices: those of one format together, ordered by
     /// where each format appears first. Empty for an operation without matrices. A gated product
-    /// can be computed as one product only if it has one joint.
+    /// can be computed as one product only if it has one joint. Where a matrix is a slice of
+    /// another one, nothing that is adjacent in the operation need be so in memory, and each is by
+    /// itself.
     pub(crate) fn all(plan: &Plan, op: &Op) -> Vec<Self> {
         let ids = match op {
             Op::MatMul { products, .. } => products.iter().map(|product| product.weight).collect(),
@@ -38,6 +41,9 @@ impl Joint {
             Op::Embed { table, .. } => vec![*table],
             _ => Vec::new(),
         };
+        if ids.iter().any(|&id| plan.holder(id) != id) {
+            return ids.into_iter().map(|id| Self::of(plan, id)).collect();
+        }
         let mut joints: Vec<Self> = Vec::new();
         for id in ids {
             let own = Self::of(plan, id);

@@ -2,6 +2,7 @@
 //! device.
 
 use trine_backend::ProgramOptions;
+use trine_model::lend::lend;
 use trine_model::{
     AttentionKind, Config, Family, Gemma3nConfig, KvType, LayerConfig, Plan, Rope, base_plan,
     fusion, narrow,
@@ -309,5 +310,45 @@ fn heads_that_no_kernel_takes_are_refused() {
         let error = check(&streams(width)).unwrap_err();
         assert!(matches!(error, GpuError::NoKernel { operation: "head_norm" }), "{error}");
         assert!(error.to_string().contains("--device cpu"), "{error}");
+    }
+}
+
+/// Between the rows that the partner gets and its products are the device's own products, in the
+/// order in which submissions run; whatever reads a partner's products comes after them.
+#[test]
+fn the_device_multiplies_while_its_partner_does() {
+    let part = |weight: &trine_model::Weight| weight.rows / 3;
+    for (whole, loans) in [(plan(MIDDLE), 5), (streams(256), 8)] {
+        let lent = lend(whole.clone(), &part);
+        for capabilities in [h200(), radeon_780m(), software()] {
+            for exact in [0, 8, 64] {
+                let width = Width { tokens: 512, outputs: 1 };
+                let key = PassKey { width, attended: Attended::Tiles, goal: 0 };
+                let selection = selection(&capabilities, &whole, KvType::F16, 512);
+                let graph = lower_lent(&lent, key, exact, &selection).unwrap();
+                let listing = Printed::new(&graph, &lent).to_string();
+                let (mut is_lent, mut own, mut met) = (false, 0, 0);
+                for (index, node) in graph.nodes.iter().enumerate() {
+                    match &node.work {
+                        Work::Lent(LentWork::Delegate { .. }) => (is_lent, own) = (true, 0),
+                        Work::Lent(LentWork::Collect { results }) => {
+                            let (least, rows) = (1 + results.len() * usize::from(exact > 0), exact);
+                            assert!(own >= least, "{own} of {least} with {rows}: {listing}");
+                            let is_early = |id: &ValueId| {
+                                graph.nodes[..index].iter().any(|node| node.work.reads(*id))
+                            };
+                            assert!(!results.iter().any(is_early), "{listing}");
+                            (is_lent, met) = (false, met + 1);
+                        }
+                        Work::Product(_) if is_lent => own += 1,
+                        _ => {}
+                    }
+                }
+                assert!(met >= loans, "{met} loans: {listing}");
+                // What is not lent is lowered as ever.
+                let nodes = |plan| lower(plan, key, &selection).unwrap().nodes;
+                assert_eq!(nodes(&whole), nodes(&lend(whole.clone(), &|weight| weight.rows)));
+            }
+        }
     }
 }

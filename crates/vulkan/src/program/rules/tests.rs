@@ -93,7 +93,7 @@ impl Case {
         let options = ProgramOptions { width, kv: self.kv, context: 64, sequences: 8, blocks: 64 };
         let selection = Selection::new(&self.capabilities, plan, &options);
         let mut graph =
-            translate(plan, PassKey { width, attended: self.attended, goal: 0 }, &selection)
+            translate(plan, PassKey { width, attended: self.attended, goal: 0 }, 0, &selection)
                 .unwrap();
         let before = Printed::new(&graph, plan).lines();
         rules.iter().for_each(|rule| walk(&mut graph, *rule, &selection));

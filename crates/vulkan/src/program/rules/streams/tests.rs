@@ -74,7 +74,7 @@ fn launches(plan: &Plan) -> Vec<String> {
     let options = ProgramOptions { width, kv: KvType::F16, context: 64, sequences: 1, blocks: 2 };
     let selection = Selection::new(&h200(), plan, &options);
     let key = PassKey { width, attended: Attended::Sequences, goal: 0 };
-    let mut graph = translate(plan, key, &selection).unwrap();
+    let mut graph = translate(plan, key, 0, &selection).unwrap();
     RULES.iter().for_each(|rule| walk(&mut graph, *rule, &selection));
     let name = |line: &String| line.split(" %").next().unwrap_or_default().to_owned();
     Printed::new(&graph, plan).lines().iter().map(name).collect()

@@ -1,0 +1,119 @@
+//! A partner of devices in plain code, which fails on demand.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use trine_backend::{BackendError, Loan, Partner, Tally};
+use trine_model::Weight;
+use trine_weights::Tensor;
+
+/// When a partner fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    Never,
+    /// The product of this number cannot be begun.
+    ToBegin(usize),
+    /// The product of this number is not computed.
+    ToFinish(usize),
+}
+
+/// A partner that computes in f64, adds `offset` to each result, and keeps everything in order.
+#[derive(Debug)]
+pub struct Plain {
+    /// Eighths of the rows of each matrix that stay.
+    pub eighths: usize,
+    pub offset: f32,
+    pub failure: Failure,
+    pub tally: Arc<Tally>,
+    /// Rows and in-features of the products that were begun.
+    pub begun: Arc<Mutex<Vec<(usize, usize)>>>,
+}
+
+impl Plain {
+    pub fn new(eighths: usize, offset: f32, failure: Failure) -> Self {
+        Self { eighths, offset, failure, tally: Arc::default(), begun: Arc::default() }
+    }
+}
+
+impl Partner for Plain {
+    fn name(&self) -> String {
+        "a partner".to_owned()
+    }
+
+    fn kept(&self, weight: &Weight) -> usize {
+        weight.rows * self.eighths / 8
+    }
+
+    fn bytes(&self, weight: &Weight) -> u64 {
+        (weight.rows * weight.columns * 4) as u64
+    }
+
+    fn load(&self, matrices: &[Tensor]) -> Result<Box<dyn Loan>, BackendError> {
+        Ok(Box::new(PlainLoan {
+            matrices: matrices
+                .iter()
+                .map(|tensor| (tensor.columns(), tensor.to_f32().unwrap()))
+                .collect(),
+            waiting: Vec::new(),
+            number: AtomicUsize::new(0),
+            offset: self.offset,
+            failure: self.failure,
+            tally: Arc::clone(&self.tally),
+            begun: Arc::clone(&self.begun),
+        }))
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.tally
+    }
+}
+
+struct PlainLoan {
+    /// In-features and weights.
+    matrices: Vec<(usize, Vec<f32>)>,
+    waiting: Vec<Vec<f32>>,
+    number: AtomicUsize,
+    offset: f32,
+    failure: Failure,
+    tally: Arc<Tally>,
+    begun: Arc<Mutex<Vec<(usize, usize)>>>,
+}
+
+fn failed() -> BackendError {
+    BackendError::Failed { device: "a partner".to_owned(), what: "as the test wants".to_owned() }
+}
+
+impl Loan for PlainLoan {
+    fn begin(&mut self, input: &[f32], matrices: &[usize]) -> Result<(), BackendError> {
+        let number = self.number.fetch_add(1, Ordering::Relaxed);
+        if self.failure == Failure::ToBegin(number) {
+            return Err(failed());
+        }
+        let product = |index: &usize| {
+            let (columns, weights) = &self.matrices[*index];
+            let dot = |input: &[f32], weights: &[f32]| -> f32 {
+                let terms = input.iter().zip(weights).map(|(x, w)| f64::from(*x) * f64::from(*w));
+                terms.sum::<f64>() as f32 + self.offset
+            };
+            let rows = input.chunks_exact(*columns);
+            rows.flat_map(|row| weights.chunks_exact(*columns).map(move |w| dot(row, w))).collect()
+        };
+        self.waiting = matrices.iter().map(product).collect();
+        let columns = self.matrices[matrices[0]].0;
+        self.begun.lock().unwrap().push((input.len() / columns, columns));
+        Ok(())
+    }
+
+    fn finish(&mut self, outputs: &mut [&mut [f32]]) -> Result<(), BackendError> {
+        if self.failure == Failure::ToFinish(self.number.load(Ordering::Relaxed) - 1) {
+            // What it has written by then is not to be used.
+            outputs.iter_mut().for_each(|output| output.fill(f32::NAN));
+            return Err(failed());
+        }
+        for (output, computed) in outputs.iter_mut().zip(&self.waiting) {
+            output.copy_from_slice(computed);
+            self.tally.computed(1);
+        }
+        Ok(())
+    }
+}
