@@ -7,6 +7,7 @@ use trine_backend::InFlight;
 use crate::drafts::kinds::Origin;
 use crate::events::Finish;
 use crate::scheduler::Pick;
+use crate::sharing::Beginning;
 
 /// A step that was submitted and not yet waited for.
 pub(super) struct Flight {
@@ -18,6 +19,8 @@ pub(super) struct Flight {
     pub(super) takes_top: bool,
     /// When it was submitted.
     pub(super) since: Duration,
+    /// The same for what the device's partner does, if it has one.
+    pub(super) beginning: Option<Beginning>,
     /// The seconds that guessing took before.
     pub(super) draft_seconds: f64,
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use trine_backend::Tally;
+use trine_backend::{Tally, Work};
 use trine_weights::{Tensor, blocks};
 
 use super::cutting::{Tile, tiles};
@@ -190,14 +190,36 @@ impl<S: Sys> Worker<S> {
                     let _ = done.send(answer);
                 }
                 Job::Multiply { loan, input, matrices, done } => {
-                    let start = Instant::now();
-                    let products = self.multiply(loan, &input, &matrices);
-                    self.tally.busy_for(start.elapsed());
-                    let _ = done.send(products);
+                    let _ = done.send(self.noted(|own| own.multiply(loan, &input, &matrices)));
                 }
                 Job::Forget { number } => drop(self.loans.remove(&number)),
             }
         }
+    }
+
+    /// Notes the time of products, and whether they failed, before anybody sees them.
+    fn noted<T>(
+        &mut self,
+        multiply: impl FnOnce(&mut Self) -> Result<T, String>,
+    ) -> Result<T, String> {
+        // Nobody else counts products.
+        let counts = |tally: &Tally| (tally.products() as usize, tally.rows() as usize);
+        let (products, rows) = counts(&self.tally);
+        let start = Instant::now();
+        let outcome = multiply(self);
+        let end = Instant::now();
+        if outcome.is_err() {
+            self.tally.failed(self.device.process().quarantine().is_some());
+        }
+        let (products_after, rows_after) = counts(&self.tally);
+        self.tally.worked(Work {
+            start,
+            end,
+            products: products_after - products,
+            rows: rows_after - rows,
+            busy: end.saturating_duration_since(start),
+        });
+        outcome
     }
 
     /// Multiplies whole numbers and compares the products with the exact ones. Returns the widths
