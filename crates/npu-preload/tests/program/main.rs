@@ -60,6 +60,14 @@ fn a_command_that_hangs_ends_the_selftest() {
     assert!(report["results"]["stopped"].as_str().unwrap().contains("were not run"));
 }
 
+/// Who waits is told of a device that hangs by its time, not by that of a model which is slow.
+#[test]
+fn a_hang_is_told_from_a_slow_model() {
+    let (_, report) = Machine::new().selftest("slow,hang");
+    let error = report["results"]["outcomes"][0]["error"].as_str().unwrap();
+    assert!(error.contains("more than 1000 ms"), "{error}");
+}
+
 #[test]
 fn wrong_products_are_told_with_their_places() {
     let (ran, report) = Machine::new().selftest("wrong");
