@@ -628,13 +628,13 @@ mod tests {
         };
         assert!(lines(&[("main".to_owned(), Status::default())]).is_empty(), "there is none");
         let expected = [
-            "trine_npu_products_total 9",
-            "trine_npu_rows_total 576",
-            "trine_npu_products_instead_total 3",
-            "trine_npu_failures_total 1",
-            "trine_npu_busy_seconds 4.5",
-            "trine_npu_waited_seconds 0.25",
-            "trine_npu_lost 1",
+            "trine_npu_products_total{} 9",
+            "trine_npu_rows_total{} 576",
+            "trine_npu_products_instead_total{} 3",
+            "trine_npu_failures_total{} 1",
+            "trine_npu_busy_seconds{} 4.5",
+            "trine_npu_waited_seconds{} 0.25",
+            "trine_npu_lost{} 1",
         ];
         let old = of_model("other", 2);
         assert_eq!(lines(&[of_model("main", 9), old.clone()]), expected);

@@ -110,7 +110,7 @@ impl Serving {
     /// Returns a number of the metrics that has no labels.
     fn metric(&self, name: &str) -> Option<f64> {
         let text = self.ask("GET", "/metrics", "");
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix("{} "));
         value.map(|value| value.trim().parse().unwrap())
     }
 

@@ -168,7 +168,7 @@ impl ModelSys {
         Ok(())
     }
 
-    /// Flushes a mapping that the process reads itself, and writes what the device has changed.
+    /// Flushes a mapping that the process reads itself, and writes there what has changed.
     ///
     /// # Errors
     ///
@@ -178,9 +178,10 @@ impl ModelSys {
         let (memory, start) = state.mapped(address, bytes.len() as u64)?;
         for (index, piece) in bytes.chunks_mut(PIECE_BYTES).enumerate() {
             let offset = start + index * PIECE_BYTES;
-            if memory.device(offset, piece.len()) != piece {
-                memory.flush(offset, piece.len());
-                piece.copy_from_slice(memory.process(offset, piece.len()));
+            memory.flush(offset, piece.len());
+            let seen = memory.process(offset, piece.len());
+            if piece != seen {
+                piece.copy_from_slice(seen);
             }
         }
         Ok(())

@@ -1,9 +1,9 @@
 //! Spans of what a device's partner did for a text.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
-
 use tracing::Span;
 use trine_engine::SharedStep;
+
+use crate::clock::Moment;
 
 /// The field with a span's true beginning, in nanoseconds since 1970. Spans of what is over when they
 /// are made have it.
@@ -18,8 +18,8 @@ pub const END_FIELD: &str = "trine.end_unix_nano";
 /// A span of `tracing` has the time at which it is made, so the true times are fields. Who sends the
 /// spans puts them into their place.
 pub(super) fn trace(text: &Span, step: &SharedStep) {
-    let now = (Instant::now(), SystemTime::now());
-    let nanoseconds = |at| unix_nanoseconds(at, now);
+    let now = Moment::now();
+    let nanoseconds = |at| now.unix_nanoseconds(at);
     let busy: f64 = step.works.iter().map(|work| work.busy.as_secs_f64()).sum();
     let waited = step.waited.as_secs_f64();
     let whole = tracing::info_span!(
@@ -42,14 +42,4 @@ pub(super) fn trace(text: &Span, step: &SharedStep) {
             trine.busy_seconds = work.busy.as_secs_f64(),
         );
     }
-}
-
-/// Returns a time in nanoseconds since 1970, by a moment on both clocks.
-fn unix_nanoseconds(at: Instant, (now, today): (Instant, SystemTime)) -> i64 {
-    let time = match at.checked_duration_since(now) {
-        Some(later) => today.checked_add(later),
-        None => today.checked_sub(now.saturating_duration_since(at)),
-    };
-    let since = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
