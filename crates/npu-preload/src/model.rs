@@ -37,8 +37,8 @@ pub(crate) type Memory = dyn Fn(u64, u64, &mut dyn FnMut(&mut [u8]));
 type Change = fn(&mut Machine);
 
 /// What can go wrong with the machine, by name. `hang` lets the second command hang, and `wrong`
-/// lets a core err in one element of each block that it makes; `slow` makes the model, not the device, slow; `silicon` hides that the driver is a
-/// model.
+/// lets a core err in one element of each block that it makes; `slow` makes the model, not the
+/// device, slow; `silicon` hides that the driver is a model.
 const FAULTS: [(&str, Change); 12] = [
     ("hang", |_| {}),
     ("slow", |_| {}),
@@ -189,16 +189,16 @@ impl Model {
         if number == uapi::EXEC_CMD {
             std::thread::sleep(self.rest);
         }
-        // The device is as fast as its model says, not as slow as the model runs: what that took so far
-        // does not count.
+        // The device is as fast as its model says, not as slow as the model runs: what that took so
+        // far does not count.
         let lost = *lock(&self.lost);
         let outcome = self.work(file, number, argument, pointed, (begun, lost), memory);
         *lock(&self.lost) += clock().saturating_sub(begun);
         outcome
     }
 
-    /// Calls an ioctl for which memory matters, at a time of the process's clock of which `lost` is not
-    /// the device's.
+    /// Calls an ioctl for which memory matters, at a time of the process's clock of which `lost` is
+    /// not the device's.
     fn work(
         &self,
         file: File,

@@ -194,8 +194,9 @@ impl Drop for Traces {
     }
 }
 
-/// Gives spans of requests the name, kind and status that OpenTelemetry defines, and spans of what was
-/// over when they were made their times. With `tracing` these would be fields, which would also appear in the log for people.
+/// Gives spans of requests the name, kind and status that OpenTelemetry defines, and spans of what
+/// was over when they were made their times. With `tracing` these would be fields, which would also
+/// appear in the log for people.
 #[derive(Debug)]
 struct Named(OtlpExporter);
 

@@ -30,8 +30,8 @@ const NPU_PROGRAM: &str = "TRINE_NPU_PRELOAD_PROGRAM";
 /// The fewest of these tests.
 const NPU_TESTS_LEAST: u64 = 15;
 
-/// Unpacks each package and writes a story with its program. Runs tests of an NPU that a library below
-/// the program models, with the program of the archive.
+/// Unpacks each package and writes a story with its program. Runs tests of an NPU that a library
+/// below the program models, with the program of the archive.
 pub(super) fn run(root: &Path, packages: &[PathBuf], npu: &Program) -> anyhow::Result<()> {
     let folder = root.join("target/dist-trial");
     for path in packages {

@@ -307,8 +307,8 @@ impl<S: Sys> Worker<S> {
         }
     }
 
-    /// Brings matrices, (out-features, in-features) each, into the kernel's layout and to the device.
-    /// Several threads convert, as there are processors, each some rows of a matrix.
+    /// Brings matrices, (out-features, in-features) each, into the kernel's layout and to the
+    /// device. Several threads convert, as there are processors, each some rows of a matrix.
     fn load(&mut self, tensors: &[Tensor]) -> Result<Vec<Matrix<S>>, String> {
         let mut matrices: Vec<Matrix<S>> = tensors.iter().map(Matrix::empty).collect();
         let mut bands = Vec::new();

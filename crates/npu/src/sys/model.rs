@@ -150,7 +150,8 @@ impl ModelSys {
         self.state().mappings.iter().map(|(address, mapping)| (*address, mapping.bytes)).collect()
     }
 
-    /// Takes over the bytes of a mapping that the process writes itself, and flushes what has changed.
+    /// Takes over the bytes of a mapping that the process writes itself, and flushes what has
+    /// changed.
     ///
     /// # Errors
     ///

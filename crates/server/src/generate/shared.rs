@@ -5,8 +5,8 @@ use trine_engine::SharedStep;
 
 use crate::clock::Moment;
 
-/// The field with a span's true beginning, in nanoseconds since 1970. Spans of what is over when they
-/// are made have it.
+/// The field with a span's true beginning, in nanoseconds since 1970. Spans of what is over when
+/// they are made have it.
 pub const START_FIELD: &str = "trine.start_unix_nano";
 
 /// The field with a span's true end, in nanoseconds since 1970.
@@ -15,8 +15,8 @@ pub const END_FIELD: &str = "trine.end_unix_nano";
 /// Makes spans of a step that are over: the step within the span of a text, and within it the times
 /// in which the partner computed. Where the two overlap, both worked.
 ///
-/// A span of `tracing` has the time at which it is made, so the true times are fields. Who sends the
-/// spans puts them into their place.
+/// A span of `tracing` has the time at which it is made, so the true times are fields. Who sends
+/// the spans puts them into their place.
 pub(super) fn trace(text: &Span, step: &SharedStep) {
     let now = Moment::now();
     let nanoseconds = |at| now.unix_nanoseconds(at);

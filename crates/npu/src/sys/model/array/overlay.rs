@@ -125,7 +125,8 @@ impl Overlay {
 }
 
 /// What both kernels have between a column's shim tile, which may be in another column, its memory
-/// tile and its cores that send: these are named by their row and the channel that takes what they send.
+/// tile and its cores that send: these are named by their row and the channel that takes what they
+/// send.
 fn outer(
     shim: u8,
     column: u8,
