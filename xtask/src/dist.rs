@@ -24,6 +24,9 @@ use crate::programs::{self, Program, finish};
 /// The folder of the results, from the repository's root.
 const RESULTS: &str = "target/dist";
 
+/// The tests of the program on a model of an NPU.
+const NPU_TESTS: &str = "program";
+
 /// Builds the program, either for people or as the tests build it, and packs it.
 pub(crate) fn run(root: &Path, dev: bool) -> anyhow::Result<()> {
     let build = match dev {
@@ -31,7 +34,10 @@ pub(crate) fn run(root: &Path, dev: bool) -> anyhow::Result<()> {
         true => ["build", "--locked", "--workspace", "--bin", "trine"],
         false => ["build", "--locked", "--package", "trine", "--release"],
     };
-    let programs = programs::build(root, "building trine", &build)?;
+    let mut programs = programs::build(root, "building trine", &build)?;
+    // The tests that try the packed program are not optimised with it.
+    let tests = ["test", "--locked", "--no-run", "--workspace", "--test", NPU_TESTS];
+    programs.extend(programs::build(root, "building the tests of an NPU", &tests)?);
     let results = pack(root, &programs)?;
     for path in results {
         println!("{}", path.display());
@@ -42,6 +48,8 @@ pub(crate) fn run(root: &Path, dev: bool) -> anyhow::Result<()> {
 /// Packs the `trine` among built programs and tries the packages. Returns the resulting files.
 pub(crate) fn pack(root: &Path, programs: &[Program]) -> anyhow::Result<Vec<PathBuf>> {
     let program = programs::find(programs, "bin", "trine")?;
+    let is_npu_test = |program: &&Program| program.is_test && program.name == NPU_TESTS;
+    let npu = programs.iter().find(is_npu_test).context("the tests of an NPU were not built")?;
     let folder = root.join(RESULTS);
     if folder.exists() {
         std::fs::remove_dir_all(&folder).with_context(|| format!("cannot clear {RESULTS}"))?;
@@ -67,7 +75,7 @@ pub(crate) fn pack(root: &Path, programs: &[Program]) -> anyhow::Result<Vec<Path
     std::fs::write(&sums, checksums(&results)?)?;
     results.push(sums);
     std::fs::remove_file(&stripped)?;
-    trial::run(root, &results)?;
+    trial::run(root, &results, npu)?;
     Ok(results)
 }
 

@@ -34,6 +34,8 @@ pub(crate) struct TestRun<'a> {
     pub(crate) driver: Option<&'a Driver>,
     pub(crate) place: &'a str,
     pub(crate) validation: Validation,
+    /// A variable of the environment, and its value.
+    pub(crate) variable: Option<(&'a str, &'a Path)>,
     /// The fewest tests that must pass: if tests are chosen by name, a name that fits no test would
     /// go unnoticed.
     pub(crate) least: u64,
@@ -52,6 +54,7 @@ impl<'a> TestRun<'a> {
             driver: None,
             place: "",
             validation: Validation::None,
+            variable: None,
             least: 1,
             forbidden: None,
         }
@@ -101,7 +104,7 @@ impl<'a> TestRun<'a> {
 
     fn command(&self, root: &Path, program: &Program) -> anyhow::Result<Command> {
         let mut command = program.command(root, self.driver);
-        command.args(&self.arguments);
+        command.args(&self.arguments).envs(self.variable);
         if self.validation != Validation::None {
             let layers = self.driver.and_then(|driver| driver.layers.as_ref());
             let layers = layers.context("there is no validation layer")?;

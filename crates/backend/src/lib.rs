@@ -28,7 +28,7 @@ pub use error::BackendError;
 pub use gather::{gather, table_row};
 pub use lent::{Lent, delegated};
 pub use pages::{KvPage, KvPart, PageLayout, Pages};
-pub use partner::{Loan, Partner, Tally};
+pub use partner::{Loan, Partner, Tally, Work};
 pub use placement::{Demand, DeviceGroup, Placement};
 pub use program::{
     Facts, Flights, InFlight, Memory, Program, Results, Share, TOP, TOP_ROWS_MAX, TopLogit,

@@ -17,7 +17,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use trine_backend::{
-    BackendError, Device, Facts, Placement, Program, ProgramOptions, SequenceView, placement,
+    BackendError, Device, Facts, Partner, Placement, Program, ProgramOptions, SequenceView,
+    placement,
 };
 use trine_model::{Model, Plan};
 
@@ -32,6 +33,7 @@ use crate::request::{Job, Limits, Request};
 use crate::rows::{self, RowLogits, Rows};
 use crate::sampling::Workspace;
 use crate::scheduler::{Pick, Scheduler};
+use crate::sharing::Sharing;
 use crate::status::Status;
 use crate::traffic::Traffic;
 use drafting::Drafting;
@@ -90,6 +92,8 @@ pub struct Engine {
     drafting: Option<Box<Drafting>>,
     /// Returns whether a guess is the token in its place; tests show that no other rule will do.
     confirms: fn(&Sequence, usize) -> bool,
+    /// The device's partner, if it has one.
+    sharing: Option<Sharing>,
 }
 
 fn system_clock() -> Box<dyn Fn() -> Duration + Send> {
@@ -201,6 +205,7 @@ impl Engine {
             prefixes: None,
             drafting: None,
             confirms: Sequence::is_confirmed,
+            sharing: None,
             program,
         }
     }
@@ -223,6 +228,12 @@ impl Engine {
     /// a device that cannot stop on the way ([`Program::heed`]) the step runs to its end.
     pub fn heed(&mut self, stop: Arc<AtomicBool>) {
         self.program.heed(stop);
+    }
+
+    /// Names the partner of the Program's device, so that [`Status::partner`] and
+    /// [`Update::Shared`](crate::Update::Shared) tell what it does.
+    pub fn set_partner(&mut self, partner: Arc<dyn Partner>) {
+        self.sharing = Some(Sharing::new(partner));
     }
 
     /// Sets the clock that times steps: a function that returns the time since some fixed moment. A
@@ -258,6 +269,7 @@ impl Engine {
             blocks_kept: self.kv.total_blocks() - self.kv.free_blocks() - running,
             blocks_shared: self.kv.shared_blocks(),
             store: self.prefixes.as_ref().map(Prefixes::counts),
+            partner: self.sharing.as_ref().map(Sharing::counts),
             ..self.status
         }
     }

@@ -1,7 +1,10 @@
 //! The output of the engine: events.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use crate::sharing::SharedStep;
 
 /// The identifier of a request in an engine, which never uses it again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,6 +52,9 @@ pub enum Update {
         /// The number of prompt tokens.
         total: usize,
     },
+    /// A part of the prompt was run in a step of which the device's partner computed a part
+    /// ([`Engine::set_partner`](crate::Engine::set_partner)).
+    Shared(Arc<SharedStep>),
     /// Log-probabilities of the prompt tokens that follow those reported before, in order. The
     /// first token of a prompt has none.
     PromptLogprobs(Vec<Logprobs>),

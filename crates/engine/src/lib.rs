@@ -38,6 +38,7 @@ pub mod sampling;
 pub mod scheduler;
 mod scope;
 mod service;
+mod sharing;
 mod status;
 mod traffic;
 
@@ -52,4 +53,6 @@ pub use sampling::logprobs::log_sum_exp;
 pub use sampling::{Sampler, SamplingChanges, SamplingParams};
 pub use scope::Scope;
 pub use service::{Generation, Service};
+pub use sharing::{PartnerCounts, SharedStep};
 pub use status::Status;
+pub use trine_backend::Work;

@@ -1,6 +1,7 @@
 //! What an engine is doing, for metrics and people.
 
 use crate::disk::StoreCounts;
+use crate::sharing::PartnerCounts;
 
 /// A picture of an engine between two steps, and counts since it was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
@@ -61,6 +62,8 @@ pub struct Status {
     pub draft_seconds: f64,
     /// Times a running sequence gave its blocks to another and was queued again.
     pub preemptions: u64,
+    /// What the device's partner has done for all engines of the process; `None` without one.
+    pub partner: Option<PartnerCounts>,
     /// Steps in which the device failed.
     pub device_failures: u64,
     /// Whether no new request is accepted.

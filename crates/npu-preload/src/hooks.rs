@@ -241,7 +241,7 @@ unsafe fn model_ioctl(
         // copies to and from it in other threads at its own risk, as with a device.
         take(unsafe { slice::from_raw_parts_mut(address as *mut u8, bytes as usize) });
     };
-    model.ioctl(file, number, &mut copy, &mut pointed, now(), &memory)?;
+    model.ioctl(file, number, &mut copy, &mut pointed, now, &memory)?;
     given.copy_from_slice(&copy);
     for (field, address) in addresses {
         given[field..field + 8].copy_from_slice(&address);

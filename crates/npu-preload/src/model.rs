@@ -37,10 +37,11 @@ pub(crate) type Memory = dyn Fn(u64, u64, &mut dyn FnMut(&mut [u8]));
 type Change = fn(&mut Machine);
 
 /// What can go wrong with the machine, by name. `hang` lets the second command hang, and `wrong`
-/// lets a core err in one element of each block that it makes; `silicon` hides that the driver is a
-/// model.
-const FAULTS: [(&str, Change); 11] = [
+/// lets a core err in one element of each block that it makes; `slow` makes the model, not the
+/// device, slow; `silicon` hides that the driver is a model.
+const FAULTS: [(&str, Change); 12] = [
     ("hang", |_| {}),
+    ("slow", |_| {}),
     ("wrong", |_| {}),
     ("context", |machine| (machine.contexts_max, machine.foreign_contexts) = (0, 1)),
     ("firmware", |machine| machine.protocol_minor = 6),
@@ -55,6 +56,8 @@ const FAULTS: [(&str, Change); 11] = [
 
 /// What the order of events in the array follows from.
 const SEED: u64 = 1;
+/// What a slow model takes for a command: longer than the kernel's driver waits for one.
+const SLOW: Duration = Duration::from_millis(2100);
 /// The core that errs.
 const WRONG: Tile = Tile::new(3, 2);
 
@@ -65,6 +68,10 @@ pub(crate) struct Model {
     folder: PathBuf,
     /// The model's files by the process's descriptors.
     files: Mutex<BTreeMap<i32, File>>,
+    /// The time that the model itself has taken.
+    lost: Mutex<Duration>,
+    /// The time that the model rests before a command.
+    rest: Duration,
 }
 
 thread_local! {
@@ -112,10 +119,11 @@ impl Model {
         let is_wrong = faults.contains(&"wrong");
         let tiles = if is_wrong { tiles.with_faulty(WRONG) } else { tiles };
         let sys = ModelSys::new(machine, Box::new(tiles));
+        let rest = if faults.contains(&"slow") { SLOW } else { Duration::ZERO };
         if faults.contains(&"hang") {
             sys.inject([Fault::Works, Fault::Hangs]);
         }
-        Some(Self { sys, folder, files: Mutex::default() })
+        Some(Self { sys, folder, files: Mutex::default(), lost: Mutex::default(), rest })
     }
 
     /// Returns the file that is shown at a path.
@@ -163,7 +171,7 @@ impl Model {
         self.sys.unmap(address);
     }
 
-    /// Calls an ioctl of the device. `argument` and `pointed` are the process's memory, `time` its
+    /// Calls an ioctl of the device. `argument` and `pointed` are the process's memory, `clock` its
     /// clock, and `memory` gives the process's bytes of a mapping.
     pub(crate) fn ioctl(
         &self,
@@ -171,31 +179,74 @@ impl Model {
         number: u32,
         argument: &mut [u8],
         pointed: &mut [Pointed<'_>],
-        time: Duration,
+        clock: fn() -> Duration,
         memory: &Memory,
     ) -> Result<(), Errno> {
         if ![uapi::EXEC_CMD, abi::TIMELINE_WAIT, uapi::SYNC_BO].contains(&number) {
             return self.sys.ioctl(file, number, argument, pointed);
         }
+        let begun = clock();
+        if number == uapi::EXEC_CMD {
+            std::thread::sleep(self.rest);
+        }
+        // The device is as fast as its model says, not as slow as the model runs: what that took so
+        // far does not count.
+        let lost = *lock(&self.lost);
+        let outcome = self.work(file, number, argument, pointed, (begun, lost), memory);
+        *lock(&self.lost) += clock().saturating_sub(begun);
+        outcome
+    }
+
+    /// Calls an ioctl for which memory matters, at a time of the process's clock of which `lost` is
+    /// not the device's.
+    fn work(
+        &self,
+        file: File,
+        number: u32,
+        argument: &mut [u8],
+        pointed: &mut [Pointed<'_>],
+        (time, lost): (Duration, Duration),
+        memory: &Memory,
+    ) -> Result<(), Errno> {
         let mappings = self.sys.mappings();
         for (address, bytes) in &mappings {
-            let mut written = Ok(());
-            memory(*address, *bytes, &mut |all| written = self.sys.write(*address, all));
-            written?;
-            self.sys.flush(*address, *bytes)?;
+            let mut taken = Ok(());
+            memory(*address, *bytes, &mut |all| taken = self.sys.take_over(*address, all));
+            taken?;
         }
         // Commands end in here and below, between the copies.
-        self.sys.pass(time.saturating_sub(self.sys.now()));
-        let outcome = self.sys.ioctl(file, number, argument, pointed);
+        self.sys.pass(time.saturating_sub(lost).saturating_sub(self.sys.now()));
+        let outcome = match number {
+            abi::TIMELINE_WAIT => {
+                earlier(argument, lost, |argument| self.sys.ioctl(file, number, argument, pointed))
+            }
+            _ => self.sys.ioctl(file, number, argument, pointed),
+        };
         // The device does not write to its heap.
         for (address, bytes) in mappings.iter().filter(|(_, bytes)| *bytes < uapi::HEAP_BYTES) {
-            self.sys.flush(*address, *bytes)?;
-            let mut read = Ok(());
-            memory(*address, *bytes, &mut |all| read = self.sys.read(*address, all));
-            read?;
+            let mut handed = Ok(());
+            memory(*address, *bytes, &mut |all| handed = self.sys.hand_over(*address, all));
+            handed?;
         }
         outcome
     }
+}
+
+/// Calls `body` with the struct of a wait whose end is earlier by `lost`.
+fn earlier(
+    argument: &mut [u8],
+    lost: Duration,
+    body: impl FnOnce(&mut [u8]) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    const END: usize = std::mem::offset_of!(abi::TimelineWait, timeout_ns);
+    let field = argument.get(END..END + 8).and_then(|bytes| bytes.try_into().ok());
+    let given: [u8; 8] = field.ok_or(Errno::EINVAL)?;
+    let lost = i64::try_from(lost.as_nanos()).map_err(|_| Errno::EINVAL)?;
+    let end = i64::from_le_bytes(given).saturating_sub(lost);
+    argument[END..END + 8].copy_from_slice(&end.to_le_bytes());
+    let outcome = body(argument);
+    argument[END..END + 8].copy_from_slice(&given);
+    outcome
 }
 
 /// Writes the machine's files below a folder.

@@ -6,12 +6,14 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | `band` | from weights in a model's format to tiles |
 //! | `cutting` | how a matrix becomes tiles of the kernel's shapes |
 //! | `int8` | the way from floats to whole numbers of 8 bits and back |
 //! | `share` | how much of a matrix is lent |
 //! | `sizes` | of the kernel |
 //! | `worker` | the thread that owns the device |
 
+mod band;
 mod cutting;
 mod int8;
 mod share;

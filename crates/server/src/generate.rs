@@ -2,6 +2,7 @@
 
 mod assembler;
 mod piece;
+mod shared;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use crate::models::Lease;
 use crate::structure::Guide;
 use assembler::Assembler;
 pub(crate) use piece::{Ask, Ended, Piece, Reason, TokenText, Whole};
+pub use shared::{END_FIELD, START_FIELD};
 
 /// Pieces that may wait for a slow client; beyond them the texts wait as tokens in the engine's own
 /// channel.
@@ -285,6 +287,10 @@ impl Run {
             Some(Update::Started { reused, waited }) => {
                 self.reused = reused;
                 self.metrics.started(waited);
+                (Vec::new(), false)
+            }
+            Some(Update::Shared(step)) => {
+                shared::trace(&self.span, &step);
                 (Vec::new(), false)
             }
             Some(Update::Prefill { .. } | Update::Embedding(_)) => (Vec::new(), false),

@@ -72,6 +72,7 @@ mod unsupported;
 mod warnings;
 mod workers;
 
+pub use generate::{END_FIELD, START_FIELD};
 pub use keys::Keys;
 pub use models::{
     Description, Found, KeepAlive, Library, LibraryError, Listed, LoadedModel, Loader, Outline,

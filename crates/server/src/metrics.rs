@@ -13,7 +13,7 @@ use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-use trine_engine::Status;
+use trine_engine::{PartnerCounts, Status};
 
 use crate::sensors::{Reading, Sensors};
 
@@ -143,6 +143,7 @@ struct Families {
     device_failures: Counters,
     guesses: GuessFamilies,
     store: StoreFamilies,
+    partner: PartnerFamilies,
 }
 
 /// Families about guesses of tokens.
@@ -161,6 +162,18 @@ struct StoreFamilies {
     bytes: Gauges,
     pages: Counters,
     failures: Counters,
+}
+
+/// Families about the NPU, which all models share: their series have no labels.
+#[derive(Debug)]
+struct PartnerFamilies {
+    products: Counters,
+    rows: Counters,
+    instead: Counters,
+    failures: Counters,
+    busy: Fractions,
+    waited: Fractions,
+    lost: Gauges,
 }
 
 /// The metrics of one model.
@@ -273,6 +286,7 @@ impl Families {
             device_failures: of!("trine_device_failures", "Steps in which the device failed"),
             guesses: GuessFamilies::new(r),
             store: StoreFamilies::new(r),
+            partner: PartnerFamilies::new(r),
         }
     }
 }
@@ -338,6 +352,55 @@ impl StoreFamilies {
             labels.push(("what", what.to_owned()));
             count(&self.pages, &labels, pages);
         }
+    }
+}
+
+impl PartnerFamilies {
+    fn new(r: &mut Registry) -> Self {
+        macro_rules! of {
+            ($name:literal, $help:literal) => {
+                register(r, $name, $help, Family::default())
+            };
+        }
+        Self {
+            products: of!("trine_npu_products", "Products of prompts that the NPU computed"),
+            rows: of!("trine_npu_rows", "Rows in these, counted once for each product"),
+            instead: of!(
+                "trine_npu_products_instead",
+                "Products given to the NPU that the device computed itself"
+            ),
+            failures: of!("trine_npu_failures", "Times that the NPU failed"),
+            busy: of!("trine_npu_busy_seconds", "Seconds in which the NPU computed"),
+            waited: of!("trine_npu_waited_seconds", "Seconds in which the device waited for it"),
+            lost: of!(
+                "trine_npu_lost",
+                "1 after a failure after which the NPU is not used until the server is started again"
+            ),
+        }
+    }
+
+    /// Takes over the counts that an engine had after its last step. Those of an engine that has
+    /// rested are old: no count goes back.
+    fn note(&self, counts: &PartnerCounts) {
+        let none = Labels::new();
+        for (family, value) in [
+            (&self.products, counts.products),
+            (&self.rows, counts.rows),
+            (&self.instead, counts.instead),
+            (&self.failures, counts.failures),
+        ] {
+            family.get_or_create(&none).inner().fetch_max(value, Ordering::Relaxed);
+        }
+        for (family, value) in
+            [(&self.busy, counts.busy_seconds), (&self.waited, counts.waited_seconds)]
+        {
+            let gauge = family.get_or_create(&none);
+            gauge.set(gauge.get().max(value));
+        }
+        self.lost
+            .get_or_create(&none)
+            .inner()
+            .fetch_max(i64::from(counts.is_lost), Ordering::Relaxed);
     }
 }
 
@@ -424,6 +487,9 @@ impl Metrics {
         count(&families.device_failures, status.device_failures);
         families.guesses.note(&labels, status);
         families.store.note(&labels, status);
+        if let Some(counts) = &status.partner {
+            families.partner.note(counts);
+        }
         let free = status.blocks.saturating_sub(status.blocks_running + status.blocks_kept);
         for (state, blocks) in
             [("running", status.blocks_running), ("kept", status.blocks_kept), ("free", free)]
@@ -538,6 +604,41 @@ mod tests {
             let line = text.lines().find(|line| line.starts_with(&format!("{name}{{"))).unwrap();
             assert!(line.ends_with(&format!(" {value}")), "{line}");
         }
+    }
+
+    #[test]
+    fn the_npu_is_counted_once_for_all_models() {
+        let of_model = |name: &str, products| {
+            let partner = PartnerCounts {
+                products,
+                rows: 64 * products,
+                instead: 3,
+                failures: 1,
+                busy_seconds: 0.5 * products as f64,
+                waited_seconds: 0.25,
+                is_lost: products > 8,
+            };
+            (name.to_owned(), Status { partner: Some(partner), ..Status::default() })
+        };
+        let metrics = Metrics::new();
+        let lines = |statuses: &[(String, Status)]| -> Vec<String> {
+            let text = metrics.text(statuses);
+            let lines = text.lines().filter(|line| line.starts_with("trine_npu_"));
+            lines.map(str::to_owned).collect()
+        };
+        assert!(lines(&[("main".to_owned(), Status::default())]).is_empty(), "there is none");
+        let expected = [
+            "trine_npu_products_total{} 9",
+            "trine_npu_rows_total{} 576",
+            "trine_npu_products_instead_total{} 3",
+            "trine_npu_failures_total{} 1",
+            "trine_npu_busy_seconds{} 4.5",
+            "trine_npu_waited_seconds{} 0.25",
+            "trine_npu_lost{} 1",
+        ];
+        let old = of_model("other", 2);
+        assert_eq!(lines(&[of_model("main", 9), old.clone()]), expected);
+        assert_eq!(lines(&[old]), expected, "a model was unloaded");
     }
 
     #[test]

@@ -146,6 +146,9 @@ impl Session {
         let (drafts, draft) = guessing.split();
         engine.set_drafts(drafts);
         engine.set_guesses(drafting.depth());
+        if let Some(npu) = &npu {
+            engine.set_partner(Arc::clone(npu));
+        }
         let Facts { device: runs_on, gpu, shares, .. } = engine.program().facts();
         let (runs_on, runs_on_gpu) = (runs_on.clone(), *gpu);
         let has_host = shares.iter().any(|share| share.device_memory.kind == MemoryKind::Host);

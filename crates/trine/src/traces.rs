@@ -5,7 +5,7 @@ mod environment;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
@@ -27,6 +27,7 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::Layer;
 use tracing_subscriber::registry::LookupSpan;
+use trine_server::{END_FIELD, START_FIELD};
 use ureq::Agent;
 use ureq::http::HeaderMap;
 use ureq::http::header::{CONTENT_TYPE, HeaderValue};
@@ -193,14 +194,18 @@ impl Drop for Traces {
     }
 }
 
-/// Gives spans of requests the name, kind and status that OpenTelemetry defines. With `tracing`
-/// these would be fields, which would also appear in the log for people.
+/// Gives spans of requests the name, kind and status that OpenTelemetry defines, and spans of what
+/// was over when they were made their times. With `tracing` these would be fields, which would also
+/// appear in the log for people.
 #[derive(Debug)]
 struct Named(OtlpExporter);
 
 impl SpanExporter for Named {
     async fn export(&self, mut batch: Vec<SpanData>) -> OTelSdkResult {
-        batch.iter_mut().for_each(name);
+        batch.iter_mut().for_each(|span| {
+            name(span);
+            set_times(span);
+        });
         self.0.export(batch).await
     }
 
@@ -232,6 +237,18 @@ fn name(span: &mut SpanData) {
     }
     span.name = name.into();
     span.span_kind = SpanKind::Server;
+}
+
+/// Moves a span's true times from its fields to their place.
+fn set_times(span: &mut SpanData) {
+    let mut take = |key: &str| {
+        let index = span.attributes.iter().position(|it| it.key.as_str() == key)?;
+        let Value::I64(nanoseconds) = span.attributes.remove(index).value else { return None };
+        Some(UNIX_EPOCH + Duration::from_nanos(u64::try_from(nanoseconds).ok()?))
+    };
+    if let (Some(start), Some(end)) = (take(START_FIELD), take(END_FIELD)) {
+        (span.start_time, span.end_time) = (start, end.max(start));
+    }
 }
 
 /// Sends batches. Logs once that the collector does not accept them, and once that it does again.

@@ -7,7 +7,8 @@ use anyhow::{Context, bail};
 
 use super::tree::{DOCUMENTS_PLACE, files};
 use crate::machine::is_program;
-use crate::programs::{finish, output};
+use crate::programs::{Program, finish, output};
+use crate::test_runs::TestRun;
 
 /// The highest exposure that `systemd-analyze security` may report, in tenths of its scale from 0
 /// to 10.
@@ -23,8 +24,15 @@ const EXPECTED: [&str; 6] = [
     "share/doc/trine/trine.cdx.json",
 ];
 
-/// Unpacks each package and writes a story with its program.
-pub(super) fn run(root: &Path, packages: &[PathBuf]) -> anyhow::Result<()> {
+/// The variable that names the program for the tests on the model of an NPU.
+const NPU_PROGRAM: &str = "TRINE_NPU_PRELOAD_PROGRAM";
+
+/// The fewest of these tests.
+const NPU_TESTS_LEAST: u64 = 15;
+
+/// Unpacks each package and writes a story with its program. Runs tests of an NPU that a library
+/// below the program models, with the program of the archive.
+pub(super) fn run(root: &Path, packages: &[PathBuf], npu: &Program) -> anyhow::Result<()> {
     let folder = root.join("target/dist-trial");
     for path in packages {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -32,7 +40,9 @@ pub(super) fn run(root: &Path, packages: &[PathBuf]) -> anyhow::Result<()> {
         std::fs::create_dir_all(&to).with_context(|| to.display().to_string())?;
         let prefix = if let Some(name) = name.strip_suffix(".tar.gz") {
             finish(Command::new("tar").arg("-xzf").arg(path).arg("-C").arg(&to))?;
-            to.join(name)
+            let prefix = to.join(name);
+            try_npu(root, &prefix.join("bin/trine"), npu)?;
+            prefix
         } else if name.ends_with(".deb") {
             finish(Command::new("dpkg-deb").arg("-R").arg(path).arg(&to))?;
             try_debian(&to)?;
@@ -59,6 +69,19 @@ fn try_program(prefix: &Path) -> anyhow::Result<()> {
         bail!("its program wrote {story:?}");
     }
     Ok(())
+}
+
+/// Runs the tests of an NPU with an unmodified program. The model is one of Linux on x86-64.
+fn try_npu(root: &Path, program: &Path, tests: &Program) -> anyhow::Result<()> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return Ok(());
+    }
+    let run = TestRun {
+        variable: Some((NPU_PROGRAM, program)),
+        least: NPU_TESTS_LEAST,
+        ..TestRun::new("the packed program on the model of an NPU", vec![tests])
+    };
+    run.run(root)
 }
 
 /// Checks that the targets of the documents' links exist.

@@ -7,6 +7,7 @@ use trine_backend::InFlight;
 use crate::drafts::kinds::Origin;
 use crate::events::Finish;
 use crate::scheduler::Pick;
+use crate::sharing::Beginning;
 
 /// A step that was submitted and not yet waited for.
 pub(super) struct Flight {
@@ -27,6 +28,8 @@ pub(super) struct Times {
     pub(super) drafting: f64,
     /// The seconds in which a drafter guessed for others while it was the oldest in flight.
     pub(super) overlapped: f64,
+    /// The beginning of what the device's partner does, if it has one.
+    pub(super) beginning: Option<Beginning>,
 }
 
 /// The outcome of a step for a sequence that took part in it.

@@ -1,14 +1,17 @@
 //! Runs steps on the device: submits them, waits for them and applies their results.
 
+use std::sync::Arc;
+
 use trine_backend::{BLOCK, BackendError, InFlight, SequenceView};
 
 use super::Engine;
 use super::flight::{Flight, Landed, Outcome, Times};
 use super::sequence::Sequence;
 use crate::error::EngineError;
-use crate::events::{Event, Finish};
+use crate::events::{Event, Finish, Update};
 use crate::rows::{self, RowLogits};
 use crate::scheduler::Pick;
+use crate::sharing::{Beginning, Sharing};
 
 impl Engine {
     /// Submits as many steps as the Program takes at the same time.
@@ -35,6 +38,7 @@ impl Engine {
             }
             // Making room copies pages for the store, which does not count as time of the step.
             let since = (self.clock)();
+            let beginning = self.sharing.as_ref().map(Sharing::begin);
             let takes_top = self.gather();
             let (kv, picks) = (&self.kv, &self.picks);
             let view =
@@ -42,7 +46,7 @@ impl Engine {
             let step = self.rows.submit(self.program.as_mut(), picks.iter().map(view), goal)?;
             let spare = self.spare_picks.pop().unwrap_or_default();
             let picks = std::mem::replace(&mut self.picks, spare);
-            let times = Times { since, drafting, overlapped: 0.0 };
+            let times = Times { since, drafting, overlapped: 0.0, beginning };
             self.flights.push_back(Flight { step, picks, goal, takes_top, times });
         }
         Ok(())
@@ -100,8 +104,11 @@ impl Engine {
             self.wait_and_pool(step, events)?;
         }
         self.picks.iter().for_each(|pick| self.scheduler.land(pick.slot));
+        if let Some(beginning) = times.beginning {
+            self.note_shared(beginning, events);
+        }
         let now = (self.clock)();
-        let Times { since, drafting, overlapped } = times;
+        let Times { since, drafting, overlapped, .. } = times;
         let waited = drafting + now.saturating_sub(since).as_secs_f64();
         // A step that overlaps with the one before keeps the device busy from the end of that one.
         // Drafts that were made meanwhile count for the steps that they were made for.
@@ -167,6 +174,19 @@ impl Engine {
         }
         let mut giving = self.picks.iter().filter(|pick| pick.outputs > 0);
         giving.all(|pick| places[pick.slot].running().is_some_and(Sequence::takes_top))
+    }
+
+    /// Tells the sequences whose prompts a step ran what the device's partner did of it.
+    fn note_shared(&mut self, beginning: Beginning, events: &mut Vec<Event>) {
+        let prompts = || self.picks.iter().filter(|pick| pick.prefill);
+        let rows = prompts().map(|pick| pick.rows).sum();
+        let Some(sharing) = &mut self.sharing else { return };
+        let Some(shared) = sharing.end(beginning, rows).map(Arc::new) else { return };
+        for pick in prompts() {
+            let sequence = self.places[pick.slot].running().expect("a picked slot has a sequence");
+            let update = Update::Shared(Arc::clone(&shared));
+            events.push(Event { sequence: sequence.id, update });
+        }
     }
 
     /// Waits for a step and samples. Leaves what each sequence got in `landings`.

@@ -4,11 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use trine_backend::Tally;
-use trine_weights::{Tensor, blocks};
+use trine_backend::{Tally, Work};
+use trine_weights::Tensor;
 
+use super::band::{Band, in_parallel};
 use super::cutting::{Tile, tiles};
 use super::int8;
 use super::share::Timed;
@@ -27,6 +29,8 @@ use crate::sys::Sys;
 const TERMS: usize = 2;
 /// The most commands whose results are in memory at once.
 const RUNS_MAX: usize = 8;
+/// The most threads that convert matrices: each has a band of tiles in memory.
+const THREADS_MAX: usize = 8;
 /// How often a command is timed, after one that is not.
 const TIMES: usize = 3;
 
@@ -101,6 +105,14 @@ struct Matrix<S: Sys> {
     tiles: Vec<(Tile, DeviceBuffer<S>)>,
     /// (rows, blocks).
     scales: Vec<f32>,
+}
+
+impl<S: Sys> Matrix<S> {
+    /// A matrix of which nothing is in the NPU's memory yet.
+    fn empty(tensor: &Tensor) -> Self {
+        let (rows, columns) = (tensor.rows(), tensor.columns());
+        Self { rows, columns, tiles: Vec::new(), scales: Vec::new() }
+    }
 }
 
 /// Up to [`ROWS_MAX`] rows of activations in terms of 8 bits.
@@ -184,20 +196,41 @@ impl<S: Sys> Worker<S> {
         for job in jobs {
             match job {
                 Job::Load { number, matrices, done } => {
-                    let loaded = matrices.iter().map(|tensor| self.load(tensor)).collect();
-                    let loaded: Result<Vec<Matrix<S>>, String> = loaded;
+                    let loaded = self.load(&matrices);
                     let answer = loaded.map(|matrices| drop(self.loans.insert(number, matrices)));
                     let _ = done.send(answer);
                 }
                 Job::Multiply { loan, input, matrices, done } => {
-                    let start = Instant::now();
-                    let products = self.multiply(loan, &input, &matrices);
-                    self.tally.busy_for(start.elapsed());
-                    let _ = done.send(products);
+                    let _ = done.send(self.noted(|own| own.multiply(loan, &input, &matrices)));
                 }
                 Job::Forget { number } => drop(self.loans.remove(&number)),
             }
         }
+    }
+
+    /// Notes the time of products, and whether they failed, before anybody sees them.
+    fn noted<T>(
+        &mut self,
+        multiply: impl FnOnce(&mut Self) -> Result<T, String>,
+    ) -> Result<T, String> {
+        // Nobody else counts products.
+        let counts = |tally: &Tally| (tally.products() as usize, tally.rows() as usize);
+        let (products, rows) = counts(&self.tally);
+        let start = Instant::now();
+        let outcome = multiply(self);
+        let end = Instant::now();
+        if outcome.is_err() {
+            self.tally.failed(self.device.process().quarantine().is_some());
+        }
+        let (products_after, rows_after) = counts(&self.tally);
+        self.tally.worked(Work {
+            start,
+            end,
+            products: products_after - products,
+            rows: rows_after - rows,
+            busy: end.saturating_duration_since(start),
+        });
+        outcome
     }
 
     /// Multiplies whole numbers and compares the products with the exact ones. Returns the widths
@@ -274,39 +307,33 @@ impl<S: Sys> Worker<S> {
         }
     }
 
-    /// Brings a matrix (out-features, in-features) into the kernel's layout and to the device.
-    fn load(&mut self, tensor: &Tensor) -> Result<Matrix<S>, String> {
-        let (rows, columns) = (tensor.rows(), tensor.columns());
-        let blocks = columns.div_ceil(BLOCK);
-        let mut scales = vec![0.0; rows * blocks];
-        let (mut values, mut numbers) = (vec![0.0; columns], vec![0; columns]);
-        let mut loaded = Vec::new();
-        for same in tiles(rows, columns, &self.widths).chunk_by(|a, b| a.rows == b.rows) {
-            let width = same[0].width;
-            let mut whole: Vec<Vec<u8>> = same.iter().map(|_| vec![0; BLOCK * width]).collect();
-            for row in same[0].rows.clone() {
-                blocks::decode(tensor.dtype(), tensor.row(row), &mut values)
-                    .map_err(|error| format!("{}: {error}", tensor.name()))?;
-                for (block, tile) in same.iter().enumerate() {
-                    let own = tile.columns.clone();
-                    scales[row * blocks + block] =
-                        int8::quantize(&values[own.clone()], &mut numbers[own.clone()], None);
-                    for (at, number) in numbers[own].iter().enumerate() {
-                        let column = row - tile.rows.start;
-                        let index = layout::weight_index(BLOCK, width, at, column);
-                        whole[block][index] = *number as u8;
-                    }
+    /// Brings matrices, (out-features, in-features) each, into the kernel's layout and to the
+    /// device. Several threads convert, as there are processors, each some rows of a matrix.
+    fn load(&mut self, tensors: &[Tensor]) -> Result<Vec<Matrix<S>>, String> {
+        let mut matrices: Vec<Matrix<S>> = tensors.iter().map(Matrix::empty).collect();
+        let mut bands = Vec::new();
+        for (matrix, tensor) in tensors.iter().enumerate() {
+            let tiles = tiles(tensor.rows(), tensor.columns(), &self.widths);
+            let same = tiles.chunk_by(|a, b| a.rows == b.rows);
+            bands.extend(same.map(|tiles| (matrix, tiles.to_vec())));
+        }
+        let threads =
+            thread::available_parallelism().map_or(1, |count| count.get()).min(THREADS_MAX);
+        for bands in bands.chunks(threads) {
+            let convert =
+                |(matrix, tiles): &(usize, Vec<Tile>)| Band::convert(&tensors[*matrix], tiles);
+            let converted = in_parallel(bands, convert);
+            for ((matrix, tiles), band) in bands.iter().zip(converted) {
+                let Band { scales, tiles: bytes } = band?;
+                let matrix = &mut matrices[*matrix];
+                matrix.scales.extend(scales);
+                for (tile, bytes) in tiles.iter().zip(bytes) {
+                    let buffer = self.upload(&bytes).map_err(|error| error.to_string())?;
+                    matrix.tiles.push((tile.clone(), buffer));
                 }
             }
-            for (tile, bytes) in same.iter().zip(whole) {
-                let buffer = self.upload(&bytes).map_err(|error| error.to_string())?;
-                loaded.push((tile.clone(), buffer));
-            }
-            tensor.release_pages(
-                same[0].rows.start * tensor.row_bytes()..same[0].rows.end * tensor.row_bytes(),
-            );
         }
-        Ok(Matrix { rows, columns, tiles: loaded, scales })
+        Ok(matrices)
     }
 
     /// Returns the products of `input` with matrices of a loan, each (rows, out-features).

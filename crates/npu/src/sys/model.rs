@@ -48,6 +48,8 @@ use crate::uapi;
 pub const PATH: &str = "/dev/accel/accel0";
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;
+/// Bytes that are compared at once, where the process reads and writes a mapping itself.
+const PIECE_BYTES: usize = 4096;
 
 /// A model. Clones are the same machine and the same process.
 #[derive(Clone)]
@@ -146,6 +148,44 @@ impl ModelSys {
     #[must_use]
     pub fn mappings(&self) -> Vec<(u64, u64)> {
         self.state().mappings.iter().map(|(address, mapping)| (*address, mapping.bytes)).collect()
+    }
+
+    /// Takes over the bytes of a mapping that the process writes itself, and flushes what has
+    /// changed.
+    ///
+    /// # Errors
+    ///
+    /// Returns `EFAULT` if nothing is mapped there.
+    pub fn take_over(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let mut state = self.state();
+        let (memory, start) = state.mapped(address, bytes.len() as u64)?;
+        for (index, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
+            let offset = start + index * PIECE_BYTES;
+            if memory.process(offset, piece.len()) != piece {
+                memory.write_process(offset, piece);
+                memory.flush(offset, piece.len());
+            }
+        }
+        Ok(())
+    }
+
+    /// Flushes a mapping that the process reads itself, and writes there what has changed.
+    ///
+    /// # Errors
+    ///
+    /// Returns `EFAULT` if nothing is mapped there.
+    pub fn hand_over(&self, address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+        let mut state = self.state();
+        let (memory, start) = state.mapped(address, bytes.len() as u64)?;
+        for (index, piece) in bytes.chunks_mut(PIECE_BYTES).enumerate() {
+            let offset = start + index * PIECE_BYTES;
+            memory.flush(offset, piece.len());
+            let seen = memory.process(offset, piece.len());
+            if piece != seen {
+                piece.copy_from_slice(seen);
+            }
+        }
+        Ok(())
     }
 
     /// Opens a dma-buf of another device's, with `bytes` bytes.

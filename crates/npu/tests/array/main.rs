@@ -5,5 +5,6 @@
 mod faults;
 mod int4;
 mod int8;
+mod mutations;
 mod published;
 mod support;

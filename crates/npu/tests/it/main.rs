@@ -2,7 +2,6 @@
 
 mod containers;
 mod hashes;
-mod mutations;
 mod packs;
 mod published;
 mod refusals;

@@ -10,7 +10,7 @@ mod gate;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
 use common::random::{Random, model_of_layers, relative_difference};
 use common::{divergence, hidden_states, logits};
@@ -146,6 +146,7 @@ fn what_the_npu_does_not_do_the_processor_does() {
         assert!(states(&device) == alone, "{fault:?}");
         assert_eq!(partner.tally().products(), 0, "{fault:?}: nothing counts as the NPU's");
         assert!(partner.tally().instead() > 0, "{fault:?}");
+        assert_eq!(partner.tally().failures(), 1, "{fault:?}: nothing more is delegated");
     }
 }
 
@@ -226,13 +227,20 @@ fn both_compute_at_once() {
     let tensor = Tensor::from_owned("w", DType::F32, &[64, 32], vec![0; 64 * 32 * 4]).unwrap();
     let mut loan = partner.load(&[tensor]).unwrap();
     gate.close();
+    let begun = Instant::now();
     loan.begin(&[1.0; 32], &[0]).unwrap();
     gate.wait_until_somebody_waits();
     assert_eq!(partner.tally().products(), 0);
+    assert!(partner.tally().works_since(begun).is_empty());
+    let meanwhile = Instant::now();
     gate.open();
     let mut found = vec![f32::NAN; 64];
     loan.finish(&mut [&mut found]).unwrap();
     assert_eq!(found, vec![0.0; 64]);
     assert_eq!(partner.tally().products(), 1);
-    assert!(partner.tally().busy() > Duration::ZERO);
+    let works = partner.tally().works_since(begun);
+    let [work] = works[..] else { panic!("{works:?}") };
+    assert!(begun <= work.start && work.start < meanwhile && meanwhile < work.end, "{work:?}");
+    assert_eq!((work.products, work.rows), (1, 1));
+    assert_eq!((work.end - work.start, partner.tally().busy()), (work.busy, work.busy));
 }

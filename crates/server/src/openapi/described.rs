@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use trine_engine::disk::StoreCounts;
-use trine_engine::{SamplingParams, Status};
+use trine_engine::{PartnerCounts, SamplingParams, Status};
 
 use super::schema::{
     Field, about, boolean, choice, constant, count, free_object, list, nullable, number, object,
@@ -30,8 +30,9 @@ pub(super) fn schemas() -> Vec<Field> {
         ("Slots", slots()),
         ("SamplingDefaults", sampling_defaults()),
         ("ServerStatus", status()),
-        ("EngineStatus", counted(&Status::default(), store)),
+        ("EngineStatus", counted(&Status::default(), nullable_part)),
         ("StoreCounts", counted(&StoreCounts::default(), |_| None)),
+        ("PartnerCounts", counted(&PartnerCounts::default(), |_| None)),
         ("ModelInfo", model_info()),
         ("ServerInfo", server_info()),
         ("Load", load()),
@@ -39,10 +40,14 @@ pub(super) fn schemas() -> Vec<Field> {
     ]
 }
 
-/// Returns the schema of the field of an engine's status that is not a number.
-fn store(name: &str) -> Option<Value> {
-    let none = "Null without a store of prefixes.";
-    (name == "store").then(|| about(nullable(schema("StoreCounts")), none))
+/// Returns the schema of a field of an engine's status that is not a number.
+fn nullable_part(name: &str) -> Option<Value> {
+    let (part, none) = match name {
+        "store" => ("StoreCounts", "Null without a store of prefixes."),
+        "partner" => ("PartnerCounts", "What the NPU does for all models; null without one."),
+        _ => return None,
+    };
+    Some(about(nullable(schema(part)), none))
 }
 
 fn model() -> Value {

@@ -2,7 +2,7 @@
 
 use super::engine::Problem;
 use super::node::Node;
-use super::overlay::Buffers;
+use super::overlay::{Buffers, Overlay};
 
 /// A core and what its program can reach.
 #[derive(Debug)]
@@ -29,6 +29,27 @@ pub(super) trait Kernel: Send {
     /// Does the next thing that it can, and returns whether it did something. `cores` are those of
     /// the column, of which the one at `index` is its own.
     fn step(&mut self, cores: &mut [Core], index: usize) -> Result<bool, Problem>;
+}
+
+/// Where a program is in its core's memory.
+#[derive(Debug, Clone)]
+pub(super) struct Memory {
+    pub(super) activations: Turns,
+    pub(super) weights: Turns,
+    pub(super) results: Turns,
+    /// Whether a bit of the first element of each block that it writes is another.
+    pub(super) is_faulty: bool,
+}
+
+impl Memory {
+    pub(super) fn new(overlay: &Overlay, is_faulty: bool) -> Self {
+        Self {
+            activations: Turns::new(&overlay.activations),
+            weights: Turns::new(&overlay.weights),
+            results: Turns::new(&overlay.results),
+            is_faulty,
+        }
+    }
 }
 
 /// A program's place in the buffers that a channel of its core works through.

@@ -3,7 +3,7 @@
 //! Each core makes its own columns of C. It takes its parameters as the first piece of A, then for
 //! each block of C a sub-volume with the bias, and a piece of A for each further sub-volume of W.
 
-use super::core::{Core, Kernel, Turns};
+use super::core::{Core, Kernel, Memory};
 use super::engine::Problem;
 use super::overlay::Overlay;
 use crate::layout::int4::{ROWS, SUBVOLUME_COLUMNS, to_f32, weight};
@@ -57,10 +57,7 @@ enum State {
 /// A core's program.
 pub(super) struct Int4 {
     state: State,
-    activations: Turns,
-    weights: Turns,
-    results: Turns,
-    is_faulty: bool,
+    memory: Memory,
     parameters: Parameters,
     /// Blocks that are to be made, and sub-volumes that are left for this one.
     blocks: u32,
@@ -73,10 +70,7 @@ impl Int4 {
     pub(super) fn new(overlay: &Overlay, is_faulty: bool) -> Self {
         Self {
             state: State::Parameters,
-            activations: Turns::new(&overlay.activations),
-            weights: Turns::new(&overlay.weights),
-            results: Turns::new(&overlay.results),
-            is_faulty,
+            memory: Memory::new(overlay, is_faulty),
             parameters: Parameters { blocks: 0, steps: 0, rows: 0, group: 0, is_signed: false },
             blocks: 0,
             steps: 0,
@@ -150,7 +144,7 @@ impl Kernel for Int4 {
         match &self.state {
             State::Lost => return Ok(false),
             State::Parameters => {
-                let Some(range) = self.activations.full(node) else { return Ok(false) };
+                let Some(range) = self.memory.activations.full(node) else { return Ok(false) };
                 match Parameters::read(&node.data[range]) {
                     Some(parameters) => {
                         (self.parameters, self.blocks) = (parameters, parameters.blocks);
@@ -158,33 +152,33 @@ impl Kernel for Int4 {
                     }
                     None => self.state = State::Lost,
                 }
-                self.activations.release_free(node)?;
+                self.memory.activations.release_free(node)?;
             }
             State::Bias => {
-                let Some(range) = self.weights.full(node) else { return Ok(false) };
+                let Some(range) = self.memory.weights.full(node) else { return Ok(false) };
                 self.begin_block(&node.data[range]);
-                self.weights.release_free(node)?;
+                self.memory.weights.release_free(node)?;
             }
             State::Activations => {
-                let Some(range) = self.activations.full(node) else { return Ok(false) };
+                let Some(range) = self.memory.activations.full(node) else { return Ok(false) };
                 self.state = State::Weights(range);
             }
             State::Weights(activations) => {
-                let Some(weights) = self.weights.full(node) else { return Ok(false) };
+                let Some(weights) = self.memory.weights.full(node) else { return Ok(false) };
                 let activations = activations.clone();
                 self.multiply(&node.data[activations], &node.data[weights]);
-                self.activations.release_free(node)?;
-                self.weights.release_free(node)?;
+                self.memory.activations.release_free(node)?;
+                self.memory.weights.release_free(node)?;
                 self.steps -= 1;
                 self.state = if self.steps > 0 { State::Activations } else { State::Result };
             }
             State::Result => {
-                let Some(range) = self.results.free(node) else { return Ok(false) };
+                let Some(range) = self.memory.results.free(node) else { return Ok(false) };
                 for (word, sum) in node.data[range.clone()].iter_mut().zip(&self.sums) {
                     *word = sum.to_bits();
                 }
-                node.data[range.start] ^= if self.is_faulty { FAULT } else { 0 };
-                self.results.release_full(node)?;
+                node.data[range.start] ^= if self.memory.is_faulty { FAULT } else { 0 };
+                self.memory.results.release_full(node)?;
                 self.blocks -= 1;
                 self.state = if self.blocks > 0 { State::Bias } else { State::Parameters };
             }

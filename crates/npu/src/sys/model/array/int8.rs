@@ -3,7 +3,7 @@
 //! All four cores of a column work on the same columns of C, each on a quarter of K. Their sums
 //! meet in the core of the lowest row, which writes them where the core above it sends from.
 
-use super::core::{Core, Kernel, Turns};
+use super::core::{Core, Kernel, Memory};
 use super::engine::Problem;
 use super::overlay::Overlay;
 use crate::layout;
@@ -37,10 +37,7 @@ enum State {
 /// A core's program.
 pub(super) struct Int8 {
     state: State,
-    activations: Turns,
-    weights: Turns,
-    results: Turns,
-    is_faulty: bool,
+    memory: Memory,
     /// Blocks of C that are to be made, and multiplications for each.
     blocks: usize,
     steps: usize,
@@ -54,10 +51,7 @@ impl Int8 {
     pub(super) fn new(overlay: &Overlay, is_faulty: bool) -> Self {
         Self {
             state: State::Parameters,
-            activations: Turns::new(&overlay.activations),
-            weights: Turns::new(&overlay.weights),
-            results: Turns::new(&overlay.results),
-            is_faulty,
+            memory: Memory::new(overlay, is_faulty),
             blocks: 0,
             steps: 0,
             done: 0,
@@ -95,7 +89,9 @@ impl Int8 {
             cores[index].cascade = Some(sums);
             return Ok(true);
         }
-        let Some(range) = self.results.free(&mut cores[SENDER].node) else { return Ok(false) };
+        let Some(range) = self.memory.results.free(&mut cores[SENDER].node) else {
+            return Ok(false);
+        };
         let sums = self.finish(cores, index);
         let node = &mut cores[SENDER].node;
         let words = node.data[range].chunks_exact_mut(STRIP);
@@ -106,7 +102,7 @@ impl Int8 {
                 *word = *sum as u32;
             }
         }
-        self.results.release_full(node)?;
+        self.memory.results.release_full(node)?;
         Ok(true)
     }
 
@@ -117,7 +113,7 @@ impl Int8 {
         for (sum, above) in sums.iter_mut().zip(above.unwrap_or_default()) {
             *sum = sum.wrapping_add(above);
         }
-        sums[0] ^= i32::from(self.is_faulty);
+        sums[0] ^= i32::from(self.memory.is_faulty);
         self.done = 0;
         self.blocks -= 1;
         self.state = if self.blocks > 0 { State::Activations } else { State::Parameters };
@@ -142,17 +138,17 @@ impl Kernel for Int8 {
             }
             State::Parameters | State::Lost => Ok(false),
             State::Activations => {
-                let range = self.activations.full(&mut cores[index].node);
+                let range = self.memory.activations.full(&mut cores[index].node);
                 let Some(range) = range else { return Ok(false) };
                 self.state = State::Weights(range);
                 Ok(true)
             }
             State::Weights(activations) => {
                 let node = &mut cores[index].node;
-                let Some(weights) = self.weights.full(node) else { return Ok(false) };
+                let Some(weights) = self.memory.weights.full(node) else { return Ok(false) };
                 multiply(&node.data[activations.clone()], &node.data[weights], &mut self.sums);
-                self.activations.release_free(node)?;
-                self.weights.release_free(node)?;
+                self.memory.activations.release_free(node)?;
+                self.memory.weights.release_free(node)?;
                 self.done += 1;
                 self.state = if self.done < self.steps { State::Activations } else { State::Sums };
                 Ok(true)

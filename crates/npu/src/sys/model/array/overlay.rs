@@ -84,17 +84,11 @@ impl Overlay {
     /// the columns after them.
     #[must_use]
     pub fn int8() -> Self {
-        let mut routes = Vec::new();
         let all_cores = || CORE_ROWS.flat_map(|row| (0..4).map(move |column| (column, row)));
-        for column in 0..4 {
-            let (shim, memory) = (Tile::new(column + 1, 0), Tile::new(column, 1));
-            let packet = (column == 0).then_some(0);
-            routes.push(Route { packet, ..route(shim, 0, [End::Memory(memory, 0)]) });
-            routes.push(route(shim, 1, [End::Memory(memory, 1)]));
-            let sent = End::Memory(memory, 2);
-            routes.push(route(Tile::new(column, 3), 0, [sent]));
-            routes.push(route(memory, 5, [End::Memory(shim, 0)]));
-        }
+        let columns = (0..4).map(|column| outer(column + 1, column, [(3, 2)]));
+        let mut routes: Vec<Route> = columns.flatten().collect();
+        // The first stream of the first column is switched by packets.
+        routes[0].packet = Some(0);
         let ports = all_cores().map(|(column, row)| End::Port(Tile::new(column, row)));
         routes.push(Route { packet: Some(1), ..route(Tile::new(1, 0), 0, ports) });
         routes.extend(inner(0..4));
@@ -113,17 +107,9 @@ impl Overlay {
     /// The kernel `a16fw4acc32f`, in columns 1 to 4.
     #[must_use]
     pub fn int4() -> Self {
-        let mut routes = Vec::new();
-        for column in 1..5 {
-            let (shim, memory) = (Tile::new(column, 0), Tile::new(column, 1));
-            for channel in 0..2 {
-                routes.push(route(shim, channel, [End::Memory(memory, channel)]));
-            }
-            for row in CORE_ROWS {
-                routes.push(route(Tile::new(column, row), 0, [End::Memory(memory, row)]));
-            }
-            routes.push(route(memory, 5, [End::Memory(shim, 0)]));
-        }
+        let senders = || CORE_ROWS.map(|row| (row, row));
+        let columns = (1..5).map(|column| outer(column, column, senders()));
+        let mut routes: Vec<Route> = columns.flatten().collect();
         routes.extend(inner(1..5));
         Self {
             behaviour: Behaviour::Int4,
@@ -136,6 +122,23 @@ impl Overlay {
             senders: CORE_ROWS,
         }
     }
+}
+
+/// What both kernels have between a column's shim tile, which may be in another column, its memory
+/// tile and its cores that send: these are named by their row and the channel that takes what they
+/// send.
+fn outer(
+    shim: u8,
+    column: u8,
+    senders: impl IntoIterator<Item = (u8, u8)>,
+) -> impl Iterator<Item = Route> {
+    let (shim, memory) = (Tile::new(shim, 0), Tile::new(column, 1));
+    let inputs = (0..2).map(move |channel| route(shim, channel, [End::Memory(memory, channel)]));
+    let results = senders.into_iter().map(move |(row, channel)| {
+        route(Tile::new(column, row), 0, [End::Memory(memory, channel)])
+    });
+    let output = route(memory, 5, [End::Memory(shim, 0)]);
+    inputs.chain(results).chain([output])
 }
 
 /// What both kernels have: channel 0 of the memory tile in the column's place `i` sends A to the

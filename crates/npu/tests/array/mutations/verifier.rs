@@ -5,10 +5,11 @@
 //! stream, what is accepted has to have one of the reasons below; those are counted.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use trine_npu::generate::{self, Kernel};
 use trine_npu::registers::{Direction, Register, register};
-use trine_npu::txn::{Action, Stream};
+use trine_npu::txn::{Action, HEADER_BYTES, Stream};
 use trine_npu::verify::Verifier;
 
 /// What a refusal advises whose stream is not the generated one, and safe for memory.
@@ -16,7 +17,7 @@ const COMPARED: &str = "Use the published or the generated stream";
 
 /// Why a changed stream is as safe for memory as the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Reason {
+pub(super) enum Reason {
     /// The bit means nothing: the stream is the same.
     Spare,
     /// The change is about memory tiles or cores, which the scope leaves out.
@@ -49,12 +50,34 @@ enum Reason {
 
 /// What came of all changes of a stream.
 #[derive(Debug, Default)]
-struct Score {
-    bits: usize,
+pub(super) struct Score {
+    pub(super) bits: usize,
     /// Changes that scope `Whole` accepts: those of spare bits.
-    whole: usize,
+    pub(super) whole: usize,
     /// Changes that scope `Memory` accepts, by reason.
-    memory: BTreeMap<Reason, usize>,
+    pub(super) memory: BTreeMap<Reason, usize>,
+    /// Changes that scope `Memory` accepts and that make another stream: their bits.
+    pub(super) others: Vec<(usize, Reason)>,
+}
+
+/// The samples: one for each kernel.
+pub(super) const SAMPLES: [Kernel; 2] =
+    [Kernel::Int8 { m: 8, k: 2048, n: 2048 }, Kernel::Int4 { m: 8, k: 4096, n: 4096, group: 128 }];
+
+/// Returns what came of all changes of the samples.
+pub(super) fn scores() -> &'static [Score; 2] {
+    static SCORES: OnceLock<[Score; 2]> = OnceLock::new();
+    SCORES.get_or_init(|| SAMPLES.map(score))
+}
+
+/// Returns where each operation of a stream ends, in bytes.
+pub(super) fn ends(stream: &Stream) -> Vec<usize> {
+    let mut end = HEADER_BYTES;
+    let ends = stream.operations.iter().map(|operation| {
+        end += operation.action.file_bytes();
+        end
+    });
+    ends.collect()
 }
 
 fn score(kernel: Kernel) -> Score {
@@ -63,12 +86,7 @@ fn score(kernel: Kernel) -> Score {
     let stream = generate::stream(kernel).expect("a stream");
     verifier.verify(&stream).expect("a proof");
     let bytes = stream.to_bytes();
-    let mut ends = Vec::new();
-    let mut end = 16;
-    for operation in &stream.operations {
-        end += operation.action.file_bytes();
-        ends.push(end);
-    }
+    let ends = ends(&stream);
     let mut score = Score { bits: bytes.len() * 8, ..Score::default() };
     let mut changed = bytes.clone();
     for bit in 0..score.bits {
@@ -82,7 +100,11 @@ fn score(kernel: Kernel) -> Score {
                     Some(Reason::Spare)
                 }
                 // Only the comparison was left, which comes last.
-                Err(refusal) if refusal.remedy == COMPARED => Some(reason(&stream, &read, index)),
+                Err(refusal) if refusal.remedy == COMPARED => {
+                    let reason = reason(&stream, &read, index);
+                    score.others.push((bit, reason));
+                    Some(reason)
+                }
                 Err(_) => None,
             };
             if let Some(reason) = reason {
@@ -149,7 +171,7 @@ fn moved(before: &Action, unknown: impl Fn() -> Reason) -> Reason {
 
 #[test]
 fn changes_of_streams_for_whole_numbers_are_refused() {
-    let score = score(Kernel::Int8 { m: 8, k: 2048, n: 2048 });
+    let score = &scores()[0];
     assert_eq!((score.bits, score.whole), (90_112, 22_880));
     let accepted = [
         (Reason::Spare, 22_880),
@@ -171,7 +193,7 @@ fn changes_of_streams_for_whole_numbers_are_refused() {
 
 #[test]
 fn changes_of_streams_for_four_bits_are_refused() {
-    let score = score(Kernel::Int4 { m: 8, k: 4096, n: 4096, group: 128 });
+    let score = &scores()[1];
     assert_eq!((score.bits, score.whole), (137_088, 34_272));
     let accepted = [
         (Reason::Spare, 34_272),

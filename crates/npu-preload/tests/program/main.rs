@@ -3,121 +3,18 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod machine;
+mod serving;
+
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
+use machine::{Machine, SMALL, library, program};
 use serde_json::Value;
-use trine_npu::generate::Kernel;
-use trine_npu::published;
-use trine_npu::sys::model::{Behaviour, xclbin};
-
-/// Returns a file that cargo builds beside the tests.
-fn built(names: &[&str]) -> PathBuf {
-    let tests = std::env::current_exe().unwrap();
-    let folders = tests.ancestors().skip(1).take(2);
-    let mut files = folders.flat_map(|folder| names.iter().map(|name| folder.join(name)));
-    files.find(|file| file.is_file()).unwrap_or_else(|| {
-        panic!("there is no {names:?}: build the program first (cargo build -p trine)")
-    })
-}
-
-/// What a run gave.
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-/// A folder for the model's files, and a store with one pack. Names of a user's are in all paths.
-struct Machine {
-    folder: tempfile::TempDir,
-}
-
-/// A small model.
-const SMALL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/demo-draft.gguf");
-
-const SECRET: &str = "secret-user";
-
-impl Machine {
-    fn new() -> Self {
-        Self::with_rows(&[1, 8])
-    }
-
-    /// The same with kernels for products of these rows.
-    fn with_rows(rows: &[u32]) -> Self {
-        let machine = Self { folder: tempfile::Builder::new().prefix(SECRET).tempdir().unwrap() };
-        let pack = machine.path("store/.npu/one");
-        std::fs::create_dir_all(&pack).unwrap();
-        let kernel = |m: &u32| Kernel::Int8 { m: *m, k: 2048, n: 2048 };
-        let kernels: Vec<Kernel> = rows.iter().map(kernel).collect();
-        let xclbin = xclbin(Behaviour::Int8.stand_in());
-        for (name, bytes) in published::stand_in("a.xclbin", &xclbin, &kernels).unwrap() {
-            std::fs::write(pack.join(name), bytes).unwrap();
-        }
-        machine
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// Runs the program on the model.
-    fn run(&self, faults: &str, arguments: &[&str]) -> Ran {
-        self.run_with(faults, arguments, Stdio::null())
-    }
-
-    /// Runs the program on the model, with what it reads.
-    fn run_with(&self, faults: &str, arguments: &[&str], input: impl Into<Stdio>) -> Ran {
-        let model = self.path("model");
-        let _ = std::fs::remove_dir_all(&model);
-        std::fs::create_dir(&model).unwrap();
-        let output = Command::new(built(&["trine"]))
-            .args(arguments)
-            .env_clear()
-            .env("LD_PRELOAD", built(&["libtrine_npu_preload.so"]))
-            .env("TRINE_NPU_MODEL", model)
-            .env("TRINE_NPU_FAULTS", faults)
-            .env("TRINE_HOME", self.path("store"))
-            .env("HOME", self.path("home"))
-            .env("USER", SECRET)
-            .stdin(input)
-            .output()
-            .unwrap();
-        Ran {
-            code: output.status.code().unwrap_or(-1),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
-        }
-    }
-
-    /// Has the embedded model read a long prompt, with options, and returns its report.
-    fn read_a_prompt(&self, faults: &str, options: &[&str]) -> (Ran, Value) {
-        let prompt = "once upon a time there was a cat ".repeat(9);
-        let fixed = ["run", SMALL, &prompt, "--raw", "--device", "cpu", "--threads", "2"];
-        let answer = ["--draft", "off", "--temperature", "0", "--max-tokens", "4", "--json"];
-        let ran = self.run(faults, &[&fixed[..], &answer, options].concat());
-        assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
-        let report = serde_json::from_str(&ran.out).unwrap();
-        (ran, report)
-    }
-
-    /// Runs the self-test and returns its report too.
-    fn selftest(&self, faults: &str) -> (Ran, Value) {
-        let report = self.path("report.json");
-        let ran =
-            self.run(faults, &["npu", "selftest", "--yes", "--report", report.to_str().unwrap()]);
-        let text = std::fs::read_to_string(&report).unwrap_or_else(|_| panic!("{}", ran.err));
-        assert!(!text.contains(SECRET), "{text}");
-        let host = std::fs::read_to_string("/etc/hostname").unwrap_or_default();
-        let host = host.trim();
-        assert!(host.len() < 4 || !text.contains(host), "{text}");
-        (ran, serde_json::from_str(&text).unwrap())
-    }
-}
 
 /// Returns what a check of the doctor's has found.
 fn found<'a>(report: &'a Value, check: &str) -> &'a Value {
@@ -161,6 +58,14 @@ fn a_command_that_hangs_ends_the_selftest() {
     assert_eq!(outcomes.len(), 1);
     assert!(outcomes[0]["error"].as_str().unwrap().contains("more than 1000 ms"));
     assert!(report["results"]["stopped"].as_str().unwrap().contains("were not run"));
+}
+
+/// Who waits is told of a device that hangs by its time, not by that of a model which is slow.
+#[test]
+fn a_hang_is_told_from_a_slow_model() {
+    let (_, report) = Machine::new().selftest("slow,hang");
+    let error = report["results"]["outcomes"][0]["error"].as_str().unwrap();
+    assert!(error.contains("more than 1000 ms"), "{error}");
 }
 
 #[test]
@@ -341,10 +246,10 @@ fn without_the_variable_nothing_is_modelled() {
     if Path::new("/dev/accel").exists() {
         return;
     }
-    let output = Command::new(built(&["trine"]))
+    let output = Command::new(program())
         .args(["npu", "doctor"])
         .env_clear()
-        .env("LD_PRELOAD", built(&["libtrine_npu_preload.so"]))
+        .env("LD_PRELOAD", library())
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
