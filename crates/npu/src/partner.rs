@@ -146,6 +146,9 @@ impl Drop for NpuPartner {
     }
 }
 
+/// Rows of tiles that are loaded before other loans have their turn.
+const BANDS_AT_ONCE: usize = 8;
+
 /// The device's name in messages.
 const NAME: &str = "the NPU";
 
@@ -188,12 +191,15 @@ impl Partner for NpuPartner {
         lent_bytes.fetch_add(bytes, Ordering::Relaxed);
         // Dropped, it gives back what was loaded of it.
         let loan = NpuLoan { jobs, number, columns, begun: None, bytes, lent_bytes };
-        // One at a time, so that products of other loans are not kept waiting for all of them.
-        for tensor in matrices {
+        // Some at a time, so that products of other loans are not kept waiting for all of them.
+        let mut left = matrices;
+        while !left.is_empty() {
+            let (some, others) = left.split_at(self.opened.at_once(left));
             let (done, outcome) = channel();
-            let load = Job::Load { number, tensor: tensor.clone(), done };
+            let load = Job::Load { number, matrices: some.to_vec(), done };
             loan.jobs.send(load).map_err(|_| ended())?;
             outcome.recv().map_err(|_| ended())?.map_err(failed)?;
+            left = others;
         }
         Ok(Box::new(loan))
     }
@@ -213,6 +219,18 @@ struct Opened {
 }
 
 impl Opened {
+    /// Returns how many of these matrices are loaded at once: with [`BANDS_AT_ONCE`], or one.
+    fn at_once(&self, matrices: &[Tensor]) -> usize {
+        let width = self.timed.widths().first().copied().unwrap_or(1);
+        let mut bands = 0;
+        let fits = |tensor: &&Tensor| {
+            let fits = bands < BANDS_AT_ONCE;
+            bands += tensor.rows().div_ceil(width);
+            fits
+        };
+        matrices.iter().take_while(fits).count()
+    }
+
     /// Returns the bytes of a matrix in the device's memory.
     fn tiles_bytes(&self, rows: usize, columns: usize) -> u64 {
         let tiles = tiles(rows, columns, self.timed.widths());

@@ -35,8 +35,8 @@ const PAGE_BYTES: usize = 4096;
 
 /// What the thread is asked for. An answer goes nowhere if nobody waits for it any more.
 pub(super) enum Job {
-    /// Takes in a further matrix of a loan.
-    Load { number: usize, tensor: Tensor, done: Sender<Result<(), String>> },
+    /// Takes in further matrices of a loan.
+    Load { number: usize, matrices: Vec<Tensor>, done: Sender<Result<(), String>> },
     /// Multiplies `input`, (rows, in-features), with matrices of a loan.
     Multiply {
         loan: usize,
@@ -183,10 +183,11 @@ impl<S: Sys> Worker<S> {
     pub(super) fn serve(&mut self, jobs: &Receiver<Job>) {
         for job in jobs {
             match job {
-                Job::Load { number, tensor, done } => {
-                    let loaded = self.load(&tensor);
-                    let answer =
-                        loaded.map(|matrix| self.loans.entry(number).or_default().push(matrix));
+                Job::Load { number, matrices, done } => {
+                    let loaded = matrices.iter().map(|tensor| self.load(tensor)).collect();
+                    let loaded: Result<Vec<Matrix<S>>, String> = loaded;
+                    let answer = loaded
+                        .map(|matrices| self.loans.entry(number).or_default().extend(matrices));
                     let _ = done.send(answer);
                 }
                 Job::Multiply { loan, input, matrices, done } => {

@@ -46,9 +46,9 @@ impl Gate {
         changed
     }
 
-    /// Lets one through.
-    pub(crate) fn let_one_pass(&self) {
-        self.state.0.lock().unwrap().passes += 1;
+    /// Lets some through.
+    pub(crate) fn let_pass(&self, count: usize) {
+        self.state.0.lock().unwrap().passes += count;
         self.state.1.notify_all();
     }
 
