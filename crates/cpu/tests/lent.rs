@@ -54,6 +54,8 @@ fn a_prompt_is_the_same_whoever_computes_it() {
             (0, Failure::Never),
             (4, Failure::Never),
             (7, Failure::Never),
+            (4, Failure::ToLoad),
+            (0, Failure::ToLoad),
             (4, Failure::ToBegin(0)),
             (4, Failure::ToBegin(3)),
             (0, Failure::ToFinish(0)),
@@ -69,6 +71,7 @@ fn a_prompt_is_the_same_whoever_computes_it() {
             let begun = partner.begun.lock().unwrap().len();
             match failure {
                 Failure::Never => assert!(begun > 0 && partner.tally.instead() == 0),
+                Failure::ToLoad => assert!(begun == 0 && found == alone, "seed {seed}"),
                 Failure::ToBegin(number) => {
                     assert_eq!(begun, number);
                     // Slices of a matrix give the bits that the whole gives.

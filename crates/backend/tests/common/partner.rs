@@ -11,6 +11,8 @@ use trine_weights::Tensor;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     Never,
+    /// Nothing can be loaded.
+    ToLoad,
     /// The product of this number cannot be begun.
     ToBegin(usize),
     /// The product of this number is not computed.
@@ -49,6 +51,9 @@ impl Partner for Plain {
     }
 
     fn load(&self, matrices: &[Tensor]) -> Result<Box<dyn Loan>, BackendError> {
+        if self.failure == Failure::ToLoad {
+            return Err(failed());
+        }
         Ok(Box::new(PlainLoan {
             matrices: matrices
                 .iter()

@@ -122,6 +122,7 @@ impl Machine {
     /// Runs the self-test and returns its report too.
     pub(crate) fn selftest(&self, faults: &str) -> (Ran, Value) {
         let report = self.path("report.json");
+        let _ = std::fs::remove_file(&report);
         let ran =
             self.run(faults, &["npu", "selftest", "--yes", "--report", report.to_str().unwrap()]);
         let text = std::fs::read_to_string(&report).unwrap_or_else(|_| panic!("{}", ran.err));

@@ -7,4 +7,6 @@ mod int4;
 mod int8;
 mod mutations;
 mod published;
+#[path = "../common/published.rs"]
+mod published_files;
 mod support;

@@ -4,5 +4,7 @@ mod containers;
 mod hashes;
 mod packs;
 mod published;
+#[path = "../common/published.rs"]
+mod published_files;
 mod refusals;
 mod support;
