@@ -107,7 +107,7 @@ impl Log {
                 Update::PromptLogprobs(ref tokens) => {
                     self.known.entry(id).or_default().extend_from_slice(tokens);
                 }
-                Update::Started { .. } | Update::Embedding(_) => {}
+                Update::Started { .. } | Update::Embedding(_) | Update::Shared(_) => {}
             }
         }
     }
