@@ -196,16 +196,6 @@ fn guesses_that_a_constraint_refuses_are_not_made_again() {
     }
 }
 
-/// One right guess in twice the time of a step, however many are asked for.
-#[test]
-fn a_pass_takes_what_the_guesses_that_came_of_it_took() {
-    let base = taken(CHEAP, requests(1), plain) as f64;
-    let once =
-        |ask: &Ask<'_>, tokens: &[u32]| (tokens.len() == ask.tokens.len()).then(|| greedy(tokens));
-    let ratio = taken(CHEAP, requests(1), ruled(20_000_000, once)) as f64 / base;
-    assert!(ratio < 1.03, "{ratio:.3} of the time");
-}
-
 /// What a constraint says about guesses takes time.
 #[test]
 fn a_constraint_is_asked_only_about_guesses_that_are_chosen() {
