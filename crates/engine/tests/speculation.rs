@@ -48,9 +48,7 @@ impl<F: FnMut(&Ask<'_>, &[u32]) -> Option<u32> + Send> Drafter for Ruled<F> {
         _: usize,
         guesses: &mut [Vec<u32>],
     ) -> Result<usize, BackendError> {
-        let passes = asks.iter().map(|ask| ask.most).max().unwrap_or(0) as u64;
-        self.clock.fetch_add(self.pass * passes, Ordering::Relaxed);
-        for (ask, guesses) in asks.iter().zip(guesses) {
+        for (ask, guesses) in asks.iter().zip(&mut *guesses) {
             let mut tokens = ask.tokens.to_vec();
             while guesses.len() < ask.most {
                 let Some(guess) = (self.rule)(ask, &tokens) else { break };
@@ -58,6 +56,9 @@ impl<F: FnMut(&Ask<'_>, &[u32]) -> Option<u32> + Send> Drafter for Ruled<F> {
                 tokens.push(guess);
             }
         }
+        // To find nothing takes time too.
+        let passes = guesses.iter().map(Vec::len).max().unwrap_or(0).max(1) as u64;
+        self.clock.fetch_add(self.pass * passes, Ordering::Relaxed);
         Ok(0)
     }
 }

@@ -110,7 +110,7 @@ impl Drafting {
             guesses.origin.is_look = choice.looks[index];
             guesses.asked = if is_drafted { depth } else { 0 };
             // What was found serves where a drafter gives nothing.
-            guesses.origin.is_cut &= depth > 0 && depth >= guesses.tokens.len();
+            guesses.origin.is_cut &= !guesses.tokens.is_empty() && depth >= guesses.tokens.len();
             guesses.tokens.truncate(depth);
         }
         let seconds = self.ask_model(places, picks, clock);
@@ -171,13 +171,17 @@ impl Drafting {
             let sequence = places[pick.slot].running().expect("a picked slot has a sequence");
             asks.push(sequence.ask(pick.slot, guesses.asked));
         }
-        let Some(passes) = asks.iter().map(|ask| ask.most).max() else { return 0.0 };
+        if asks.is_empty() {
+            return 0.0;
+        }
         self.lists.resize_with(asks.len(), Vec::new);
         self.lists.iter_mut().for_each(Vec::clear);
         let begin = clock();
         let drafted = model.draft(&asks, &mut self.lists);
         let seconds = clock().saturating_sub(begin).as_secs_f64();
         let guessing = self.lists.iter().filter(|list| !list.is_empty()).count();
+        // It may make fewer guesses than it is asked for, such as up to a stop id.
+        let passes = self.lists.iter().map(Vec::len).max().unwrap_or(0);
         let step = self.depths.step_seconds(picks.len());
         // What took no time and gave nothing may be asked for again.
         let is_lost = drafted == Some(0) && guessing == 0 && seconds > LITTLE * step;
