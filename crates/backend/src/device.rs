@@ -43,7 +43,8 @@ pub trait Device {
     ) -> Result<Box<dyn Program>, BackendError>;
 
     /// Returns a Plan as a Program of this device has it: with what its
-    /// [`Partner`](crate::Partner) takes lent, if it has one.
+    /// [`Partner`](crate::Partner) takes lent, if it has one. A device that runs most steps by the
+    /// Plan itself returns it as it is.
     fn adapt(&self, plan: Plan) -> Plan {
         plan
     }

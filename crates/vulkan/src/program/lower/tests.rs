@@ -317,7 +317,11 @@ fn heads_that_no_kernel_takes_are_refused() {
 /// order in which submissions run; whatever reads a partner's products comes after them.
 #[test]
 fn the_device_multiplies_while_its_partner_does() {
-    let part = |weight: &trine_model::Weight| weight.rows / 3;
+    // Of a small matrix nothing is lent: a partner that takes all leaves the device without work.
+    let part = |weight: &trine_model::Weight| match weight.rows {
+        rows @ ..192 => rows,
+        rows => rows / 3,
+    };
     for (whole, loans) in [(plan(MIDDLE), 5), (streams(256), 8)] {
         let lent = lend(whole.clone(), &part);
         for capabilities in [h200(), radeon_780m(), software()] {
@@ -332,8 +336,8 @@ fn the_device_multiplies_while_its_partner_does() {
                     match &node.work {
                         Work::Lent(LentWork::Delegate { .. }) => (is_lent, own) = (true, 0),
                         Work::Lent(LentWork::Collect { results }) => {
-                            let (least, rows) = (1 + results.len() * usize::from(exact > 0), exact);
-                            assert!(own >= least, "{own} of {least} with {rows}: {listing}");
+                            let least = 1 + results.len() * usize::from(exact > 0);
+                            assert!(own >= least, "{own} of {least}, {exact}: {listing}");
                             let is_early = |id: &ValueId| {
                                 graph.nodes[..index].iter().any(|node| node.work.reads(*id))
                             };
