@@ -108,6 +108,7 @@ impl Log {
                     self.known.entry(id).or_default().extend_from_slice(tokens);
                 }
                 Update::Started { .. } | Update::Embedding(_) => {}
+                Update::Shared(ref step) => panic!("there is no partner: {step:?}"),
             }
         }
     }
