@@ -1,5 +1,7 @@
 //! Steps of a device that has a partner.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
 
