@@ -107,7 +107,8 @@ impl Log {
                 Update::PromptLogprobs(ref tokens) => {
                     self.known.entry(id).or_default().extend_from_slice(tokens);
                 }
-                Update::Started { .. } | Update::Embedding(_) | Update::Shared(_) => {}
+                Update::Started { .. } | Update::Embedding(_) => {}
+                Update::Shared(ref step) => panic!("there is no partner: {step:?}"),
             }
         }
     }
