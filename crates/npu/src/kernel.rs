@@ -104,6 +104,15 @@ impl Kernel {
         }
     }
 
+    /// Returns the types of A, W and C, as manifests have them.
+    #[must_use]
+    pub const fn types(&self) -> [&'static str; 3] {
+        match self {
+            Self::Int8 { .. } => ["i8", "i8", "i32"],
+            Self::Int4 { .. } => ["bf16", "i4", "f32"],
+        }
+    }
+
     /// Returns the kernel and shape of a stream that is named as AMD names them: the family and the
     /// numbers, joined by `_`.
     #[must_use]

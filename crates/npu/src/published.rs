@@ -110,6 +110,7 @@ fn files(
 /// Returns what a manifest says about a generated stream.
 fn entry(kernel: Kernel, contract: &Contract, name: &str, bytes: &[u8]) -> StreamEntry {
     let (m, k, n) = kernel.shape();
+    let [a, w, c] = kernel.types();
     let buffers = contract.buffers.iter().map(|buffer| BufferEntry {
         argument: buffer.argument,
         name: buffer.name.clone(),
@@ -123,19 +124,10 @@ fn entry(kernel: Kernel, contract: &Contract, name: &str, bytes: &[u8]) -> Strea
         m,
         k,
         n,
-        types: types(kernel),
+        types: Types { a: a.to_owned(), w: w.to_owned(), c: c.to_owned() },
         opcode: OPCODE_TRANSACTION,
         slots: contract.slots,
         kernel: Some(kernel),
         buffer: buffers.collect(),
     }
-}
-
-/// Returns the types of a kernel's matrices.
-fn types(kernel: Kernel) -> Types {
-    let [a, w, c] = match kernel {
-        Kernel::Int8 { .. } => ["i8", "i8", "i32"],
-        Kernel::Int4 { .. } => ["bf16", "i4", "f32"],
-    };
-    Types { a: a.to_owned(), w: w.to_owned(), c: c.to_owned() }
 }
