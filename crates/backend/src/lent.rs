@@ -20,8 +20,9 @@ pub fn delegated(plan: &Plan) -> Vec<WeightId> {
 
 /// A partner with the matrices of a Plan that are lent to it.
 pub struct Lent {
-    partner: Arc<dyn Partner>,
+    // Dropped before the partner, which it may belong to.
     loan: Mutex<Box<dyn Loan>>,
+    partner: Arc<dyn Partner>,
     /// The weights that were lent, in the partner's order.
     weights: Vec<WeightId>,
     /// Whether a product has failed: no other is delegated then.
@@ -29,11 +30,11 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// Hands the matrices that a Plan delegates to a partner; `None` if there is none, or it
-    /// delegates nothing.
+    /// Hands the matrices that a Plan delegates to a partner; `None` if there is none, if the Plan
+    /// delegates nothing, or if the partner fails. Then the device computes everything.
     ///
     /// # Errors
-    /// As [`Partner::load`], and if a matrix cannot be converted.
+    /// Returns an error if a matrix cannot be converted.
     pub fn load(
         partner: Option<&Arc<dyn Partner>>,
         model: &Model,
@@ -42,10 +43,19 @@ impl Lent {
         let weights = delegated(plan);
         let Some(partner) = partner.filter(|_| !weights.is_empty()) else { return Ok(None) };
         let tensors = weights.iter().map(|id| model.converted_part(plan, *id));
-        let loan = partner.load(&tensors.collect::<Result<Vec<_>, _>>()?)?;
+        let loan = match partner.load(&tensors.collect::<Result<Vec<_>, _>>()?) {
+            Ok(loan) => loan,
+            Err(error) => {
+                tracing::warn!(
+                    "{} takes no part of the model: {error}. The device computes all of it",
+                    partner.name()
+                );
+                return Ok(None);
+            }
+        };
         Ok(Some(Self {
-            partner: Arc::clone(partner),
             loan: Mutex::new(loan),
+            partner: Arc::clone(partner),
             weights,
             has_failed: AtomicBool::new(false),
         }))

@@ -23,7 +23,7 @@ pub trait Partner: fmt::Debug + Send + Sync {
     /// Returns the bytes of the machine's memory that a matrix (or slice of one) takes here.
     fn bytes(&self, weight: &Weight) -> u64;
 
-    /// Takes in matrices (out-features, in-features). Nothing is allocated for them after that.
+    /// Takes in matrices (out-features, in-features).
     ///
     /// # Errors
     /// [`BackendError`] if there is no room for them, or the partner fails.

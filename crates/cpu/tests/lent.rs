@@ -29,6 +29,8 @@ const TOLERANCE_BULK: f32 = 2e-2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Failure {
     Never,
+    /// Nothing can be loaded.
+    ToLoad,
     /// The product of this number cannot be begun.
     ToBegin(usize),
     /// The product of this number is not computed.
@@ -67,6 +69,9 @@ impl Partner for Plain {
     }
 
     fn load(&self, matrices: &[Tensor]) -> Result<Box<dyn Loan>, BackendError> {
+        if self.failure == Failure::ToLoad {
+            return Err(failed());
+        }
         Ok(Box::new(PlainLoan {
             matrices: matrices
                 .iter()
@@ -167,6 +172,8 @@ fn a_prompt_is_the_same_whoever_computes_it() {
             (0, Failure::Never),
             (4, Failure::Never),
             (7, Failure::Never),
+            (4, Failure::ToLoad),
+            (0, Failure::ToLoad),
             (4, Failure::ToBegin(0)),
             (4, Failure::ToBegin(3)),
             (0, Failure::ToFinish(0)),
@@ -182,6 +189,7 @@ fn a_prompt_is_the_same_whoever_computes_it() {
             let begun = partner.begun.lock().unwrap().len();
             match failure {
                 Failure::Never => assert!(begun > 0 && partner.tally.instead() == 0),
+                Failure::ToLoad => assert!(begun == 0 && found == alone, "seed {seed}"),
                 Failure::ToBegin(number) => {
                     assert_eq!(begun, number);
                     // Slices of a matrix give the bits that the whole gives.

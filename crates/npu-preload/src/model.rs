@@ -36,7 +36,7 @@ pub(crate) type Memory = dyn Fn(u64, u64, &mut dyn FnMut(&mut [u8]));
 /// A change of the machine.
 type Change = fn(&mut Machine);
 
-/// What can go wrong with the machine, by name. `hang` lets the second command hang, and `wrong`
+/// What can go wrong with the machine, by name. `hang` lets the third command hang, and `wrong`
 /// lets a core err in one element of each block that it makes; `silicon` hides that the driver is a
 /// model.
 const FAULTS: [(&str, Change); 11] = [
@@ -113,7 +113,8 @@ impl Model {
         let tiles = if is_wrong { tiles.with_faulty(WRONG) } else { tiles };
         let sys = ModelSys::new(machine, Box::new(tiles));
         if faults.contains(&"hang") {
-            sys.inject([Fault::Works, Fault::Hangs]);
+            // After those that try the two kernels of a pack.
+            sys.inject([Fault::Works, Fault::Works, Fault::Hangs]);
         }
         Some(Self { sys, folder, files: Mutex::default() })
     }

@@ -108,6 +108,7 @@ impl Machine {
     /// Runs the self-test and returns its report too.
     fn selftest(&self, faults: &str) -> (Ran, Value) {
         let report = self.path("report.json");
+        let _ = std::fs::remove_file(&report);
         let ran =
             self.run(faults, &["npu", "selftest", "--yes", "--report", report.to_str().unwrap()]);
         let text = std::fs::read_to_string(&report).unwrap_or_else(|_| panic!("{}", ran.err));
@@ -140,7 +141,7 @@ fn products_are_exact_in_both_address_modes() {
     for faults in ["", "iova"] {
         let (ran, report) = Machine::new().selftest(faults);
         assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
-        assert!(ran.out.ends_with("All products are exact.\n"), "{}", ran.out);
+        assert!(ran.out.ends_with("All products are exact, on trine's model.\n"), "{}", ran.out);
         assert!(ran.err.contains("never run on silicon"), "{}", ran.err);
         let outcomes = report["results"]["outcomes"].as_array().unwrap();
         let endings: Vec<&str> =
@@ -309,7 +310,7 @@ fn nothing_is_submitted_before_a_yes() {
     for (answer, code, last) in [
         ("no", 1, "Nothing was submitted.\n"),
         ("", 1, "Nothing was submitted.\n"),
-        ("yes", 0, "All products are exact.\n"),
+        ("yes", 0, "All products are exact, on trine's model.\n"),
     ] {
         let (mut typed, read) = terminal();
         writeln!(typed, "{answer}").unwrap();
@@ -317,9 +318,15 @@ fn nothing_is_submitted_before_a_yes() {
         assert_eq!(ran.code, code, "{answer}: {}{}", ran.out, ran.err);
         assert!(ran.out.ends_with(last), "{answer}: {}", ran.out);
         assert!(ran.err.contains("never run on silicon") && ran.err.contains("Type yes"));
-        let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
-        assert_eq!(report["results"].is_null(), code == 1);
+        assert_eq!(report.exists(), code == 0, "no report without a yes");
     }
+    let text = std::fs::read_to_string(&report).unwrap();
+    assert!(text.contains("\"right\""), "{text}");
+    // The next run does not write over it, and asks nothing.
+    let ran = machine.run("", &arguments);
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(ran.err.contains("report.json is there already"), "{}", ran.err);
+    assert_eq!(std::fs::read_to_string(&report).unwrap(), text);
 }
 
 #[test]

@@ -313,8 +313,8 @@ impl Shim {
         }
     }
 
-    /// Returns a channel that writes memory and was not waited for, and the operation of its last
-    /// task.
+    /// Returns a channel that was not waited for, with its column: one that writes memory, or else
+    /// one that reads and was asked for a token.
     pub(crate) fn unfinished(&self) -> Option<(u8, Channel)> {
         let left = |(at, column): (usize, &Column)| {
             let tokens = column.pending[1].iter().position(|tasks| tasks.iter().any(|t| t.token));

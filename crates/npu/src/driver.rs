@@ -25,6 +25,7 @@
 mod buffer;
 mod chain;
 mod context;
+mod contexts;
 mod device;
 mod error;
 mod handle;
@@ -35,6 +36,7 @@ mod version;
 
 pub use self::buffer::{DeviceBuffer, DmaBuf, Exports, HostBuffer, PoisonedBuffer};
 pub use self::context::{Context, Executed, Program, Run};
+pub(crate) use self::contexts::contexts;
 pub use self::device::{DEVICE_PATH, Device};
 pub use self::error::DriverError;
 pub use self::hardware::WATCHDOG;

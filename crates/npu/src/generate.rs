@@ -12,6 +12,7 @@ mod int8;
 use self::builder::{COLUMNS, WORKING_COLUMNS};
 use crate::contract::{Access, Buffer, Contract};
 pub use crate::kernel::{Family, Kernel};
+use crate::layout::PARAMETER_BYTES;
 use crate::txn::Stream;
 
 /// Returns the stream of a kernel and shape.
@@ -37,7 +38,7 @@ pub fn contract(kernel: Kernel) -> Result<Contract, String> {
     check(kernel)?;
     let (result, activations, weights, access) = match kernel {
         Kernel::Int8 { m, k, n } => {
-            let activations = u64::from(m) * u64::from(k) + int8::PARAMETER_BYTES;
+            let activations = u64::from(m) * u64::from(k) + PARAMETER_BYTES as u64;
             let result = u64::from(m) * u64::from(n) * 4;
             (result, activations, u64::from(k) * u64::from(n), [Access::ReadTogether(1); 2])
         }

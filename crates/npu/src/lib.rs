@@ -53,6 +53,7 @@ pub mod generate;
 mod hash;
 mod kernel;
 pub mod layout;
+mod locked;
 pub mod pack;
 pub mod packet;
 pub mod partner;

@@ -39,6 +39,7 @@
 //! published for the kernel's family: [`crate::cores`]. With `stand_in` the PDI may be any, and the
 //! pack is for trine's model of the driver only.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -59,19 +60,22 @@ use crate::{FormatError, read_file, sha256};
 pub const MANIFEST: &str = "manifest.toml";
 /// The largest manifest that is read.
 const MANIFEST_BYTES_MAX: usize = 1 << 20;
+/// The most streams of a pack. Of the largest family 24 are published.
+const STREAMS_MAX: usize = 64;
 /// The most bytes of a pack's streams together. AMD's 52 have 2 MB.
 const STREAMS_BYTES_MAX: usize = 32 << 20;
 /// Bytes of the longest name of a file.
 const NAME_BYTES_MAX: usize = 255;
-/// The protocol of firmware that Linux' driver makes sure of (`aie2_pci.h` of `amd/xdna-driver` at
-/// 856409c). It does not tell which one there is, so that no pack can ask for a later one.
-const PROTOCOL_SURE: (u16, u16) = (5, 7);
+/// The oldest protocol of firmware that the Linux driver takes. It does not tell which one it has.
+pub(crate) const PROTOCOL: (u16, u16) = (5, 7);
 /// The device that packs are for: XDNA1.
 pub const DEVICE: &str = "npu1";
 /// The manifest's format.
 pub(crate) const FORMAT: u32 = 1;
 /// What a stream computes.
 pub(crate) const OPERATION: &str = "matmul";
+/// The kind of an xclbin's units that are the array's.
+const ARRAY_UNIT: u32 = 7;
 /// The name of the array's kernel in an xclbin's metadata.
 const KERNEL_NAME: &str = "DPU";
 
@@ -252,15 +256,15 @@ impl Manifest {
         if device != DEVICE {
             return Err(format!("device {device:?}, expected {DEVICE:?}"));
         }
-        let Some((major, minor)) = protocol(firmware_protocol) else {
+        let Some(numbers) = protocol(firmware_protocol) else {
             return Err(format!(
                 "firmware_protocol {firmware_protocol:?}, expected such as \"5.7\""
             ));
         };
-        if major != PROTOCOL_SURE.0 || minor > PROTOCOL_SURE.1 {
-            let (major, minor) = PROTOCOL_SURE;
+        if numbers > PROTOCOL {
+            let (major, minor) = PROTOCOL;
             return Err(format!(
-                "firmware_protocol {firmware_protocol:?}: Linux makes sure of {major}.{minor}, and nothing tells of a later one; use a pack for {major}.{minor}"
+                "firmware_protocol {firmware_protocol:?}; the driver does not tell more than that it is {major}.{minor} or later"
             ));
         }
         if self.licence.trim().is_empty() {
@@ -275,6 +279,21 @@ impl Manifest {
         }
         if self.stream.is_empty() {
             return Err("no streams".to_owned());
+        }
+        if self.stream.len() > STREAMS_MAX {
+            let count = self.stream.len();
+            return Err(format!(
+                "{count} streams, at most {STREAMS_MAX} are read; make several packs"
+            ));
+        }
+        let mut known = BTreeSet::new();
+        if let Some(twice) = self.stream.iter().find(|stream| !known.insert(&stream.file)) {
+            return Err(format!("{} is there twice", twice.file));
+        }
+        let mut known = BTreeSet::new();
+        let mut kernels = self.stream.iter().filter_map(|stream| stream.kernel);
+        if let Some(twice) = kernels.find(|kernel| !known.insert(kernel.to_string())) {
+            return Err(format!("two streams of {twice}"));
         }
         self.stream.iter().try_for_each(|stream| {
             check_file(&stream.file, &stream.sha256)?;
@@ -415,6 +434,12 @@ fn check_kernel(manifest: &Manifest, entry: &StreamEntry, xclbin: &Xclbin) -> Re
     let Some(kernel) = xclbin.kernels.iter().find(|kernel| kernel.name == KERNEL_NAME) else {
         return Err(format!("{file} has no kernel {KERNEL_NAME}"));
     };
+    // The driver is told a function for each unit, and trine tells it 0.
+    let mut units = xclbin.units.iter().filter(|unit| unit.kind == ARRAY_UNIT);
+    if let Some(unit) = units.find(|unit| unit.function() != 0) {
+        let (name, function) = (&unit.name, unit.function());
+        return Err(format!("{file}: unit {name:?} has function {function}, expected 0"));
+    }
     if kernel.buffers() != entry.slots {
         let (stream, slots, found) = (&entry.file, entry.slots, kernel.buffers());
         return Err(format!("{stream}: {slots} slots; the kernel in {file} has {found} buffers"));

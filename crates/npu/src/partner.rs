@@ -19,7 +19,7 @@ mod sizes;
 mod worker;
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -28,13 +28,15 @@ use trine_backend::{BackendError, Loan, Partner, Tally};
 use trine_model::{Weight, WeightKind};
 use trine_weights::Tensor;
 
+use crate::locked::Limit;
 use crate::pack::Pack;
 use crate::sys::Sys;
+use crate::uapi::HEAP_BYTES;
 use cutting::tiles;
 pub use share::Share;
 use share::Timed;
 pub use sizes::{BLOCK, ROWS_MAX};
-use worker::{Job, Kernels, Worker};
+use worker::{Job, Kernels, Worker, working_bytes};
 
 /// An NPU with a kernel pack.
 pub struct NpuPartner {
@@ -42,9 +44,10 @@ pub struct NpuPartner {
     jobs: Mutex<Option<Sender<Job>>>,
     thread: Option<JoinHandle<()>>,
     share: Share,
-    timed: Timed,
-    is_model: bool,
+    opened: Opened,
     loans: AtomicUsize,
+    /// Bytes of the matrices of all loans.
+    lent_bytes: Arc<AtomicU64>,
     tally: Arc<Tally>,
 }
 
@@ -70,19 +73,20 @@ impl NpuPartner {
         share: Share,
     ) -> Result<Self, String> {
         let kernels = Kernels::of(pack)?;
-        let is_model = kernels.are_stand_in();
         let tally = Arc::new(Tally::default());
         let (path, counted) = (path.to_owned(), Arc::clone(&tally));
         let (jobs, received) = channel();
         let (opened, is_open) = channel();
         let run = move || {
+            let limit = Limit::of(&sys);
             let worker = Worker::open(sys, &path, kernels, counted).and_then(|mut worker| {
                 let timed = worker.try_out(matches!(share, Share::Fastest { .. }))?;
-                Ok((worker, timed))
+                let (kernels, is_model) = (worker.kernels(), worker.is_model());
+                Ok((worker, Opened { timed, kernels, is_model, limit }))
             });
             match worker {
-                Ok((mut worker, timed)) => {
-                    if opened.send(Ok(timed)).is_ok() {
+                Ok((mut worker, answer)) => {
+                    if opened.send(Ok(answer)).is_ok() {
                         worker.serve(&received);
                     }
                 }
@@ -92,16 +96,35 @@ impl NpuPartner {
         let thread = thread::Builder::new().name("npu".to_owned()).spawn(run);
         let thread = thread.map_err(|error| format!("the system grants no thread: {error}"))?;
         let gone = || Err("the thread that opens it ended early; please report this".to_owned());
-        let timed = is_open.recv().unwrap_or_else(|_| gone())?;
+        let opened = is_open.recv().unwrap_or_else(|_| gone())?;
         Ok(Self {
             jobs: Mutex::new(Some(jobs)),
             thread: Some(thread),
             share,
-            timed,
-            is_model,
+            opened,
             loans: AtomicUsize::new(0),
+            lent_bytes: Arc::default(),
             tally,
         })
+    }
+
+    /// Returns an error if matrices that take this many bytes cannot be locked with all others.
+    fn check_room(&self, bytes: u64, columns: usize) -> Result<(), BackendError> {
+        let Limit::Bytes(limit) = self.opened.limit else { return Ok(()) };
+        let working: usize = self.opened.kernels.iter().map(|at| working_bytes(*at, columns)).sum();
+        let others = self.lent_bytes.load(Ordering::Relaxed);
+        let all = HEAP_BYTES + working as u64 + others + bytes;
+        if all <= limit {
+            return Ok(());
+        }
+        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        Err(failed(format!(
+            "its matrices take {} MiB, with all that the NPU sees {} MiB of locked memory, and this process may lock {} MiB. Raise the limit (`ulimit -l {}`, memlock in /etc/security/limits.conf, or LimitMEMLOCK of a service), or lend less with --npu-share",
+            mib(bytes),
+            mib(all),
+            limit >> 20,
+            1024 * mib(all),
+        )))
     }
 
     fn jobs(&self) -> Result<Sender<Job>, BackendError> {
@@ -112,13 +135,19 @@ impl NpuPartner {
 
 impl Drop for NpuPartner {
     fn drop(&mut self) {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(jobs) = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // Loans that are left have a sender too, so that the thread would wait for them.
+            let _ = jobs.send(Job::End);
+        }
         if let Some(thread) = self.thread.take() {
             // A wait for the device has a limit. A panic there has been reported by then.
             let _ = thread.join();
         }
     }
 }
+
+/// Rows of tiles that are loaded before other loans have their turn.
+const BANDS_AT_ONCE: usize = 8;
 
 /// The device's name in messages.
 const NAME: &str = "the NPU";
@@ -133,7 +162,7 @@ fn ended() -> BackendError {
 
 impl Partner for NpuPartner {
     fn name(&self) -> String {
-        match self.is_model {
+        match self.opened.is_model {
             true => "npu (trine's model of one)".to_owned(),
             false => format!("npu ({})", crate::UNTESTED),
         }
@@ -141,31 +170,71 @@ impl Partner for NpuPartner {
 
     fn kept(&self, weight: &Weight) -> usize {
         match weight.kind {
-            WeightKind::Matrix => self.share.kept(weight.rows, weight.columns, &self.timed),
+            WeightKind::Matrix => self.share.kept(weight.rows, weight.columns, &self.opened.timed),
             WeightKind::Vector => weight.rows,
         }
     }
 
     fn bytes(&self, weight: &Weight) -> u64 {
-        let tiles = tiles(weight.rows, weight.columns, self.timed.widths());
-        let weights: usize = tiles.iter().map(|tile| BLOCK * tile.width).sum();
         let scales = weight.rows * weight.columns.div_ceil(BLOCK) * size_of::<f32>();
-        (weights + scales) as u64
+        self.opened.tiles_bytes(weight.rows, weight.columns) + scales as u64
     }
 
     fn load(&self, matrices: &[Tensor]) -> Result<Box<dyn Loan>, BackendError> {
         let number = self.loans.fetch_add(1, Ordering::Relaxed);
         let jobs = self.jobs()?;
-        let (done, outcome) = channel();
-        let load = Job::Load { number, matrices: matrices.to_vec(), done };
-        jobs.send(load).map_err(|_| ended())?;
-        outcome.recv().map_err(|_| ended())?.map_err(failed)?;
-        let columns = matrices.iter().map(Tensor::columns).collect();
-        Ok(Box::new(NpuLoan { jobs, number, columns, begun: None }))
+        let bytes = |tensor: &Tensor| self.opened.tiles_bytes(tensor.rows(), tensor.columns());
+        let bytes = matrices.iter().map(bytes).sum();
+        let columns: Vec<usize> = matrices.iter().map(Tensor::columns).collect();
+        self.check_room(bytes, columns.iter().copied().max().unwrap_or(0))?;
+        let lent_bytes = Arc::clone(&self.lent_bytes);
+        lent_bytes.fetch_add(bytes, Ordering::Relaxed);
+        // Dropped, it gives back what was loaded of it.
+        let loan = NpuLoan { jobs, number, columns, begun: None, bytes, lent_bytes };
+        // Some at a time, so that products of other loans are not kept waiting for all of them.
+        let mut left = matrices;
+        while !left.is_empty() {
+            let (some, others) = left.split_at(self.opened.at_once(left));
+            let (done, outcome) = channel();
+            let load = Job::Load { number, matrices: some.to_vec(), done };
+            loan.jobs.send(load).map_err(|_| ended())?;
+            outcome.recv().map_err(|_| ended())?.map_err(failed)?;
+            left = others;
+        }
+        Ok(Box::new(loan))
     }
 
     fn tally(&self) -> &Tally {
         &self.tally
+    }
+}
+
+/// What is known once the device is open.
+struct Opened {
+    timed: Timed,
+    /// Out-features and rows of each kernel.
+    kernels: Vec<(usize, usize)>,
+    is_model: bool,
+    limit: Limit,
+}
+
+impl Opened {
+    /// Returns how many of these matrices are loaded at once: with [`BANDS_AT_ONCE`], or one.
+    fn at_once(&self, matrices: &[Tensor]) -> usize {
+        let width = self.timed.widths().first().copied().unwrap_or(1);
+        let mut bands = 0;
+        let fits = |tensor: &&Tensor| {
+            let fits = bands < BANDS_AT_ONCE;
+            bands += tensor.rows().div_ceil(width);
+            fits
+        };
+        matrices.iter().take_while(fits).count()
+    }
+
+    /// Returns the bytes of a matrix in the device's memory.
+    fn tiles_bytes(&self, rows: usize, columns: usize) -> u64 {
+        let tiles = tiles(rows, columns, self.timed.widths());
+        tiles.iter().map(|tile| (BLOCK * tile.width) as u64).sum()
     }
 }
 
@@ -176,6 +245,9 @@ struct NpuLoan {
     /// In-features of each matrix.
     columns: Vec<usize>,
     begun: Option<Receiver<Result<Vec<Vec<f32>>, String>>>,
+    /// Bytes of the matrices, which are among those of all loans.
+    bytes: u64,
+    lent_bytes: Arc<AtomicU64>,
 }
 
 impl Loan for NpuLoan {
@@ -212,5 +284,6 @@ impl Drop for NpuLoan {
     fn drop(&mut self) {
         // If the thread has ended, its memory has gone with it.
         let _ = self.jobs.send(Job::Forget { number: self.number });
+        self.lent_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }

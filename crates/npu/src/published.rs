@@ -5,16 +5,13 @@ use crate::contract::Contract;
 use crate::generate::{self, Family, Kernel};
 use crate::hash::sha256;
 use crate::pack::{
-    BufferEntry, DEVICE, FORMAT, FileEntry, MANIFEST, Manifest, OPERATION, PartitionEntry,
-    StreamEntry, Types,
+    BufferEntry, DEVICE, FORMAT, FileEntry, MANIFEST, Manifest, OPERATION, PROTOCOL,
+    PartitionEntry, StreamEntry, Types,
 };
 use crate::packet::OPCODE_TRANSACTION;
 
 /// Where AMD published the kernels.
 pub const SOURCE: &str = "https://github.com/amd/RyzenAI-SW at 2a3c4afe88a7deabd06c7eecd2ad273091e0ce2e, example/transformers/xclbin/phx";
-
-/// The oldest protocol of firmware that the Linux driver takes.
-const PROTOCOL: &str = "5.7";
 
 /// A kernel that AMD published.
 struct Published {
@@ -82,7 +79,7 @@ fn files(
     let mut manifest = Manifest {
         format: FORMAT,
         device: DEVICE.to_owned(),
-        firmware_protocol: PROTOCOL.to_owned(),
+        firmware_protocol: format!("{}.{}", PROTOCOL.0, PROTOCOL.1),
         licence: "MIT".to_owned(),
         source: match stand_in {
             true => "made by trine for its model of the driver".to_owned(),

@@ -132,9 +132,6 @@ pub trait Sys: Send + Sync {
     /// Returns what the process knows about the NPU.
     fn process(&self) -> &Process;
 
-    /// Returns the number of this process as the kernel's driver counts them.
-    fn process_id(&self) -> i64;
-
     /// Reads a short text file of the kernel's.
     ///
     /// # Errors

@@ -37,8 +37,6 @@ pub const SET_STATE: u32 = read_write(8, size_of::<GetInfo>());
 /// Asks the driver for lists; from version 0.1 of the interface on.
 pub const GET_ARRAY: u32 = read_write(10, size_of::<GetArray>());
 
-/// The handle of no buffer object.
-pub const INVALID_HANDLE: u32 = 0;
 /// The address of a buffer object that has none on the device.
 pub const INVALID_ADDRESS: u64 = u64::MAX;
 
@@ -127,10 +125,6 @@ pub struct ConfigHwctx {
 
 /// A list of compute units: a [`ConfigCuHeader`] and [`CuConfig`]s. Once for each context.
 pub const CONFIG_CU: u32 = 0;
-/// Names a buffer for debugging.
-pub const ASSIGN_DEBUG_BUFFER: u32 = 1;
-/// Takes it away.
-pub const REMOVE_DEBUG_BUFFER: u32 = 2;
 
 /// What a list of compute units begins with.
 #[repr(C)]
@@ -160,7 +154,7 @@ pub struct CuConfig {
 pub struct CreateBo {
     /// Must be 0.
     pub flags: u64,
-    /// Address of a [`VaTable`], or 0.
+    /// Address of a table of pages or of a dma-buf, or 0.
     pub vaddr: u64,
     /// Bytes.
     pub size: u64,
@@ -178,26 +172,6 @@ pub const BO_DEVICE_HEAP: u32 = 2;
 pub const BO_DEVICE: u32 = 3;
 /// A command packet.
 pub const BO_COMMAND: u32 = 4;
-
-/// What an imported buffer object is made of; `VaEntry`s follow.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct VaTable {
-    /// A dma-buf, then no entries follow; -1 for pages of the process.
-    pub dmabuf_fd: i32,
-    /// How many entries follow.
-    pub num_entries: u32,
-}
-
-/// Pages of the process.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct VaEntry {
-    /// Address.
-    pub vaddr: u64,
-    /// Bytes.
-    pub len: u64,
-}
 
 /// The argument of [`GET_BO_INFO`].
 #[repr(C)]
@@ -315,7 +289,6 @@ const _: () = {
     assert!(offset_of!(CuConfig, cu_func) == 4);
     assert!(size_of::<CreateBo>() == 32 && offset_of!(CreateBo, size) == 16);
     assert!(offset_of!(CreateBo, kind) == 24 && offset_of!(CreateBo, handle) == 28);
-    assert!(size_of::<VaTable>() == 8 && size_of::<VaEntry>() == 16);
     assert!(size_of::<GetBoInfo>() == 48 && offset_of!(GetBoInfo, handle) == 16);
     assert!(offset_of!(GetBoInfo, map_offset) == 24 && offset_of!(GetBoInfo, xdna_addr) == 40);
     assert!(size_of::<SyncBo>() == 24 && offset_of!(SyncBo, offset) == 8);

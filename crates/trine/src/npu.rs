@@ -65,12 +65,21 @@ fn partner(npu: &NpuOptions, processor: &CpuDevice, model: &Model) -> Result<Arc
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn open(pack: &Pack, share: Share) -> Result<NpuPartner> {
+    use crate::output;
+    use trine_npu::UNTESTED;
     use trine_npu::sys::real::RealSys;
 
     let diagnosis = trine_npu::doctor::diagnose(&RealSys::new());
     let Some(path) = diagnosis.path.as_ref().filter(|_| diagnosis.is_usable()) else {
         bail!("the NPU cannot be used; `trine npu doctor` says what is missing");
     };
+    output::warning(if diagnosis.facts.is_model {
+        "what --npu asks for is trine's model here: no time and no result is an NPU's".to_owned()
+    } else {
+        format!(
+            "products are tried on the NPU now, and this was {UNTESTED}. A command that hangs can take a restart of the machine"
+        )
+    });
     let opened = NpuPartner::open(RealSys::new(), path, pack, share);
     opened.map_err(|error| anyhow::anyhow!("the NPU cannot be used: {error}"))
 }

@@ -22,12 +22,21 @@ pub(crate) fn folder() -> Result<PathBuf> {
 
 /// Reads all packs in a folder, by name.
 pub(crate) fn list(folder: &Path) -> Vec<(String, Result<Pack, PackError>)> {
+    let open = |name: String| {
+        let pack = Pack::open(&folder.join(&name));
+        (name, pack)
+    };
+    names(folder).into_iter().map(open).collect()
+}
+
+/// Returns the names of the folders in a folder, sorted.
+fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut folders: Vec<PathBuf> =
-        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
-    folders.sort();
-    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    folders.iter().map(|path| (name(path), Pack::open(path))).collect()
+    let folders = entries.filter(|entry| entry.path().is_dir());
+    let mut names: Vec<String> =
+        folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
 }
 
 /// Returns the folder of the one pack of the store.
@@ -36,7 +45,7 @@ pub(crate) fn list(folder: &Path) -> Vec<(String, Result<Pack, PackError>)> {
 /// Returns an error if there is none, or several.
 pub(crate) fn only_pack() -> Result<PathBuf> {
     let folder = folder()?;
-    let names: Vec<String> = list(&folder).into_iter().map(|(name, _)| name).collect();
+    let names = names(&folder);
     match &names[..] {
         [] => bail!(
             "no kernel pack in {}; make one of AMD's published kernels with `trine npu pack`, as docs/npu.md says, or name a pack's folder",

@@ -1,17 +1,14 @@
 //! What the driver says about the open device.
 
-use std::mem::{offset_of, size_of};
+use std::mem::offset_of;
 
-use bytemuck::{Pod, Zeroable, bytes_of_mut, cast_slice_mut};
+use bytemuck::{Pod, bytes_of_mut};
 
 use super::finding::{Diagnosis, Finding};
-use crate::driver::{DRIVER, DriverVersion};
-use crate::sys::abi::{self, ArrayMetadata, ContextInfo, FirmwareVersion};
+use crate::driver::{self, DRIVER, DriverVersion};
+use crate::sys::abi::{self, ArrayMetadata, FirmwareVersion};
 use crate::sys::{Errno, File, Pointed, Sys};
 use crate::uapi;
-
-/// Contexts that an answer has room for.
-const CONTEXTS_LISTED: usize = 32;
 
 /// The device's open file.
 struct Open<'a> {
@@ -180,22 +177,18 @@ fn resources(open: &Open<'_>, diagnosis: &mut Diagnosis) {
 fn contexts(open: &Open<'_>, diagnosis: &mut Diagnosis) {
     const CHECK: &str = "contexts";
     const ONE: &str = "where it was tried, a second one was refused (EINVAL)";
-    let mut contexts = [ContextInfo::zeroed(); CONTEXTS_LISTED];
-    let bytes = cast_slice_mut(&mut contexts);
-    let buffer_size = (CONTEXTS_LISTED * size_of::<ContextInfo>()) as u32;
-    let mut question = uapi::GetInfo { param: uapi::INFO_HW_CONTEXTS, buffer_size, buffer: 0 };
-    let mut pointed = [Pointed { field: offset_of!(uapi::GetInfo, buffer), bytes }];
-    let argument = bytes_of_mut(&mut question);
-    if let Err(error) = open.sys.ioctl(open.file, uapi::GET_INFO, argument, &mut pointed) {
-        diagnosis.findings.push(Finding::fail(
-            CHECK,
-            format!("the driver does not list them: {error}"),
-            "update Linux: without the list no work on the NPU can be confirmed",
-        ));
-        return;
-    }
-    let processes: Vec<i64> =
-        contexts.iter().filter(|context| context.pid != 0).map(|context| context.pid).collect();
+    let contexts = match driver::contexts(open.sys, open.file) {
+        Ok(contexts) => contexts,
+        Err(error) => {
+            diagnosis.findings.push(Finding::fail(
+                CHECK,
+                format!("the driver does not list them: {error}"),
+                "update Linux: without the list no work on the NPU can be confirmed",
+            ));
+            return;
+        }
+    };
+    let processes: Vec<i64> = contexts.iter().map(|context| context.pid).collect();
     diagnosis.facts.contexts = Some(processes.len());
     diagnosis.findings.push(if processes.is_empty() {
         Finding::ok(CHECK, format!("none is in use; there may be one at a time: {ONE}"))

@@ -1,18 +1,16 @@
 //! What Linux says without opening the device.
 
 use super::finding::{Diagnosis, Finding};
+use crate::locked::Limit;
+use crate::sys::abi::{DRIVER, VENDOR, XDNA1};
 use crate::sys::{Errno, Sys};
 use crate::uapi;
 
-/// Vendor and device of what the driver `amdxdna` serves. Phoenix and Hawk Point are
-/// `1022:1502`; trine knows no other.
-const VENDOR: &str = "0x1022";
-const XDNA1: &str = "0x1502";
+/// The device that `amdxdna` serves too; trine knows no other than XDNA1.
 const XDNA2: &str = "0x17f0";
 
 const DEVICES: &str = "/sys/bus/pci/devices";
 const DRIVERS: &str = "/sys/bus/pci/drivers";
-const DRIVER: &str = "amdxdna";
 /// Where distributions have the firmware of `1022:1502`.
 const FIRMWARE: [&str; 2] =
     ["/lib/firmware/amdnpu/1502_00", "/usr/lib/firmware/updates/amdnpu/1502_00"];
@@ -20,8 +18,9 @@ const FIRMWARE: [&str; 2] =
 const LINUX: (u32, u32) = (6, 14);
 /// What the heap and the buffers of the largest product take.
 const LOCKED_BYTES: u64 = 128 << 20;
-/// The bit of the capability to lock any amount of memory (`CAP_IPC_LOCK`).
-const LOCKS_ALL: u64 = 1 << 14;
+/// What prompts of a small model take: the heap, and all matrices of Gemma 3 1B in tiles of the
+/// kernels' widths, 1664 MiB.
+const PROMPTS_BYTES: u64 = (64 + 1664) << 20;
 
 /// A PCI device of AMD's NPUs.
 struct Pci {
@@ -164,30 +163,32 @@ fn iommu(sys: &dyn Sys, address: &str, diagnosis: &mut Diagnosis) {
 
 fn lockable(sys: &dyn Sys, diagnosis: &mut Diagnosis) {
     const CHECK: &str = "locked memory";
-    const REMEDY: &str = "raise the limit to 128 MiB or more: `ulimit -l` where it may, memlock in /etc/security/limits.conf, or LimitMEMLOCK of a service; then log in again";
-    let capabilities = read(sys, "/proc/self/status").and_then(|text| {
-        let text = text.lines().find_map(|line| line.strip_prefix("CapEff:"))?.trim().to_owned();
-        u64::from_str_radix(&text, 16).ok()
-    });
-    if capabilities.is_some_and(|all| all & LOCKS_ALL != 0) {
-        diagnosis.findings.push(Finding::ok(CHECK, "no limit for this process"));
-        return;
-    }
-    let limits = read(sys, "/proc/self/limits").unwrap_or_default();
-    let limit = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
-    let Some(limit) = limit.and_then(|limit| limit.split_whitespace().next()) else {
-        diagnosis.findings.push(Finding::warn(CHECK, "its limit is unknown", REMEDY));
-        return;
+    const REMEDY: &str = "raise the limit to 128 MiB or more for `trine npu selftest`, to unlimited for prompts: `ulimit -l` where it may, memlock in /etc/security/limits.conf, or LimitMEMLOCK of a service; then log in again";
+    let bytes = match Limit::of(sys) {
+        Limit::Privileged => {
+            diagnosis.findings.push(Finding::ok(CHECK, "no limit for this process"));
+            return;
+        }
+        Limit::Unlimited => {
+            diagnosis.findings.push(Finding::ok(CHECK, "no limit"));
+            return;
+        }
+        Limit::Unknown => {
+            diagnosis.findings.push(Finding::warn(CHECK, "its limit is unknown", REMEDY));
+            return;
+        }
+        Limit::Bytes(bytes) => bytes,
     };
-    if limit == "unlimited" {
-        diagnosis.findings.push(Finding::ok(CHECK, "no limit"));
-        return;
-    }
-    let bytes = limit.parse().unwrap_or(0);
     diagnosis.facts.lockable_bytes = Some(bytes);
     let found = format!("up to {} MiB", bytes >> 20);
-    diagnosis.findings.push(if bytes >= LOCKED_BYTES {
+    diagnosis.findings.push(if bytes >= PROMPTS_BYTES {
         Finding::ok(CHECK, found)
+    } else if bytes >= LOCKED_BYTES {
+        let found = format!(
+            "{found}: enough for `trine npu selftest`, and too little for prompts of most models ({} MiB for gemma3:1b, if all of it is lent)",
+            PROMPTS_BYTES >> 20
+        );
+        Finding::warn(CHECK, found, REMEDY)
     } else if bytes > uapi::HEAP_BYTES {
         Finding::warn(CHECK, format!("{found}; large products need more"), REMEDY)
     } else {

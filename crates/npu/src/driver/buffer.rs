@@ -28,18 +28,12 @@ pub struct PoisonedBuffer<S: Sys> {
     mapped: Mapped<S>,
 }
 
-/// Returns the poison of a word: a signalling NaN, which no arithmetic in f32 gives. As a whole
-/// number it is above 2^30, and a sum of 11,008 products of 8 bits is below 2^28.
-pub(super) const fn poison(word: usize) -> u32 {
-    0x7fa0_0000 | (word as u32).wrapping_mul(0x9e37_79b1) >> 11
-}
-
 impl<S: Sys> HostBuffer<S> {
     pub(super) fn new(handle: &Arc<Handle<S>>, bytes: u64) -> Result<Self, DriverError> {
-        let call = DriverError::call("make a buffer for the NPU");
-        let mapped = Mapped::new(handle, uapi::BO_SHARE, bytes, PAGE_BYTES).map_err(&call)?;
+        const WHAT: &str = "make a buffer for the NPU";
+        let mapped = Mapped::new(handle, uapi::BO_SHARE, bytes, PAGE_BYTES, WHAT)?;
         // Lines that are in a cache from before must not be written back over the device's.
-        mapped.flush().map_err(&call)?;
+        mapped.flush().map_err(DriverError::call(WHAT))?;
         Ok(Self { mapped })
     }
 
@@ -83,11 +77,10 @@ impl<S: Sys> HostBuffer<S> {
     ///
     /// Returns an error if it cannot be written and flushed.
     pub fn poison(self) -> Result<PoisonedBuffer<S>, DriverError> {
-        let words = self.mapped.bytes.div_ceil(4) as usize;
-        let mut bytes: Vec<u8> = (0..words).flat_map(|word| poison(word).to_le_bytes()).collect();
-        bytes.truncate(self.mapped.bytes as usize);
+        let bytes = self.mapped.bytes as usize;
+        let poison = self.mapped.mapping.handle.poison(bytes);
         let call = DriverError::call("prepare a result of the NPU's");
-        self.mapped.write(0, &bytes).map_err(&call)?;
+        self.mapped.write(0, &poison[..bytes]).map_err(&call)?;
         self.mapped.flush().map_err(&call)?;
         Ok(PoisonedBuffer { mapped: self.mapped })
     }
@@ -99,9 +92,10 @@ impl<S: Sys> DeviceBuffer<S> {
         dma_buf: File,
         bytes: u64,
     ) -> Result<Self, DriverError> {
-        let call = DriverError::call("take a dma-buf for the NPU");
+        const WHAT: &str = "take a dma-buf for the NPU";
+        let call = DriverError::call(WHAT);
         let object = Object::import(handle, dma_buf).map_err(&call)?;
-        let mapped = Mapped::of(object, bytes, PAGE_BYTES).map_err(&call)?;
+        let mapped = Mapped::of(object, bytes, PAGE_BYTES, WHAT)?;
         mapped.flush().map_err(&call)?;
         Ok(Self { mapped })
     }
@@ -135,26 +129,32 @@ impl<S: Sys> PoisonedBuffer<S> {
         &self.mapped
     }
 
-    /// Takes the buffer back from the device, if it has overwritten the first `bytes` bytes and
-    /// nothing after them.
-    pub(super) fn take_result(self, bytes: u64) -> Result<HostBuffer<S>, DriverError> {
+    /// Returns the first `bytes` bytes, if the device has overwritten all of them and nothing after.
+    pub(super) fn result(&self, bytes: u64) -> Result<Vec<u8>, DriverError> {
         let call = DriverError::call("read a result of the NPU's");
         self.mapped.flush().map_err(&call)?;
         let mut all = vec![0; self.mapped.bytes as usize];
         self.mapped.read(0, &mut all).map_err(&call)?;
-        let words = bytes as usize / 4;
-        let is_poison =
-            |(index, word): (usize, &[u8])| *word == poison(index).to_le_bytes()[..word.len()];
-        let is_left: Vec<bool> = all.chunks(4).enumerate().map(is_poison).collect();
-        let (result, after) = is_left.split_at(words);
-        if let Some(first) = result.iter().position(|left| *left) {
-            let words = result.iter().filter(|left| **left).count();
+        let poison = self.mapped.mapping.handle.poison(all.len());
+        let (result, after) = all.split_at(bytes as usize);
+        let (own, rest) = poison[..all.len()].split_at(bytes as usize);
+        let left = |(word, poison): (&[u8], &[u8])| word == poison;
+        let mut is_left = result.chunks(4).zip(own.chunks(4)).map(left);
+        if let Some(first) = is_left.position(|left| left) {
+            let words = 1 + is_left.filter(|left| *left).count();
             return Err(DriverError::Unwritten { first, words });
         }
-        if let Some(first) = after.iter().position(|left| !left) {
-            return Err(DriverError::Overrun { first: words + first });
+        let mut is_left = after.chunks(4).zip(rest.chunks(4)).map(left);
+        if let Some(first) = is_left.position(|left| !left) {
+            return Err(DriverError::Overrun { first: result.len() / 4 + first });
         }
-        Ok(HostBuffer { mapped: self.mapped })
+        all.truncate(bytes as usize);
+        Ok(all)
+    }
+
+    /// Takes the buffer back from the device, which has written all of its result.
+    pub(super) fn take_back(self) -> HostBuffer<S> {
+        HostBuffer { mapped: self.mapped }
     }
 }
 

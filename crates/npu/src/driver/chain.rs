@@ -2,8 +2,8 @@
 //!
 //! A list costs one call of the kernel and one wait. The firmware 1.5.5.391 was seen to drop some
 //! commands of lists and to report them as done (`FIM43-Redeye/xdna-emu`, finding of 2026-05-13).
-//! So nothing is chained unless it is asked for, and a drop is found as any other: by the counter,
-//! and by the poison in each command's own result.
+//! So nothing is chained unless it is asked for. The driver counts a chain as one, so that the
+//! counter does not show a drop: what does is the poison in each command's own result.
 
 use bytemuck::cast_slice_mut;
 
@@ -17,8 +17,7 @@ impl<S: Sys> Context<S> {
     /// Carries out commands like [`Self::execute`], in chains of as many as the device takes.
     ///
     /// The watchdog's time is that of a whole chain, as the kernel's is: a chain of commands that
-    /// take long is given up. The counter has to rise by the number of commands; a driver that
-    /// counts a chain as one gives [`DriverError::NotCounted`].
+    /// take long is given up. The counter has to rise by the number of chains.
     ///
     /// # Errors
     ///
@@ -36,7 +35,8 @@ impl<S: Sys> Context<S> {
             self.hardware.handle.check_quarantine()?;
             self.chain = Some(ChainPackets::new(&self.hardware.handle, wanted)?);
         }
-        self.carry_out(runs, |context, runs, _, done| {
+        let chains = runs.len().div_ceil(most);
+        self.carry_out(runs, chains, |context, runs, _, done| {
             let mut runs = runs.into_iter();
             loop {
                 let part: Vec<_> = runs.by_ref().take(most).collect();

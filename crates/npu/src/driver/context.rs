@@ -1,6 +1,6 @@
 //! A hardware context, and commands on it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::buffer::{DeviceBuffer, HostBuffer, PoisonedBuffer};
@@ -59,10 +59,12 @@ pub struct Run<'a, S: Sys> {
     pub result: PoisonedBuffer<S>,
 }
 
-/// The result of a command that the device has carried out: it counted it, and overwrote all of it.
+/// The result of a command that the device has carried out: it is counted, and all of the result
+/// was overwritten.
 #[derive(Debug)]
 pub struct Executed<S: Sys> {
     result: HostBuffer<S>,
+    bytes: Vec<u8>,
 }
 
 impl<S: Sys> Executed<S> {
@@ -70,6 +72,12 @@ impl<S: Sys> Executed<S> {
     #[must_use]
     pub fn result(&self) -> &HostBuffer<S> {
         &self.result
+    }
+
+    /// Returns the bytes of the result, which is as long as the program's contract says.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// Returns the result's buffer.
@@ -110,8 +118,22 @@ impl<S: Sys> ChainPackets<S> {
 
 /// Makes room for a packet.
 fn packet<S: Sys>(handle: &Arc<Handle<S>>) -> Result<Mapped<S>, DriverError> {
-    Mapped::new(handle, uapi::BO_COMMAND, PACKET_BYTES, PACKET_BYTES)
-        .map_err(DriverError::call("make a packet for commands of the NPU's"))
+    let what = "make a packet for commands of the NPU's";
+    Mapped::new(handle, uapi::BO_COMMAND, PACKET_BYTES, PACKET_BYTES, what)
+}
+
+/// Refuses a result that is another buffer of commands which may be in flight at once: one that was
+/// shared and taken back has two names.
+fn check_results<S: Sys>(runs: &[Run<'_, S>]) -> Result<(), DriverError> {
+    let inputs = runs.iter().flat_map(|run| &run.inputs);
+    let mut taken: BTreeSet<u32> = inputs.map(|(_, input)| input.mapped().object.number).collect();
+    match runs.iter().all(|run| taken.insert(run.result.mapped().object.number)) {
+        true => Ok(()),
+        false => {
+            let problem = "a result is also another buffer of the commands".to_owned();
+            Err(DriverError::Request { problem })
+        }
+    }
 }
 
 /// A command in flight.
@@ -162,15 +184,20 @@ impl<S: Sys> Context<S> {
     ///   [`DriverError::OtherCores`] if a program is proven for other cores; then nothing is run.
     /// - [`DriverError::TimedOut`], [`DriverError::Failed`] for a command; except for
     ///   [`State::Error`] the NPU is in quarantine from then on.
-    /// - [`DriverError::NotCounted`], [`DriverError::Unwritten`] if the device did not do it.
+    /// - [`DriverError::NotCounted`], [`DriverError::Unwritten`], [`DriverError::Overrun`] if the
+    ///   device did not do what was reported as done. Since it may do it later, the NPU is in
+    ///   quarantine from then on.
     pub fn execute(&mut self, runs: Vec<Run<'_, S>>) -> Result<Vec<Executed<S>>, DriverError> {
-        self.carry_out(runs, Self::fly)
+        let submissions = runs.len();
+        self.carry_out(runs, submissions, Self::fly)
     }
 
-    /// Carries out commands that `fly` submits and waits for; returns results that are the NPU's.
+    /// Carries out commands that `fly` submits and waits for, in this many submissions; returns
+    /// results that are the NPU's.
     pub(super) fn carry_out<'a>(
         &mut self,
         runs: Vec<Run<'a, S>>,
+        submissions: usize,
         fly: impl FnOnce(
             &Self,
             Vec<Run<'a, S>>,
@@ -182,7 +209,7 @@ impl<S: Sys> Context<S> {
         for run in &runs {
             self.check(run)?;
         }
-        let commands = runs.len() as u64;
+        check_results(&runs)?;
         let before = self.hardware.completions()?;
         let mut flying = VecDeque::new();
         let mut done = Vec::new();
@@ -197,15 +224,28 @@ impl<S: Sys> Context<S> {
             }
         }
         outcome?;
+        let results = self.confirm(before, submissions as u64, &done);
+        // What was not done by now may be done later: the buffers must not be given back.
+        let results = results.inspect_err(|error| self.hardware.quarantine(error))?;
+        let executed = done.into_iter().zip(results);
+        let executed =
+            executed.map(|(flight, bytes)| Executed { result: flight.result.take_back(), bytes });
+        Ok(executed.collect())
+    }
+
+    /// Returns the bytes of results, if the driver has counted the submissions since `before`, and
+    /// the device has written all of each result.
+    fn confirm(
+        &self,
+        before: u64,
+        submitted: u64,
+        done: &[Flight<S>],
+    ) -> Result<Vec<Vec<u8>>, DriverError> {
         let counted = i128::from(self.hardware.completions()?) - i128::from(before);
-        if counted != i128::from(commands) {
-            return Err(DriverError::NotCounted { commands, counted });
+        if counted != i128::from(submitted) {
+            return Err(DriverError::NotCounted { submitted, counted });
         }
-        let executed = |flight: Flight<S>| {
-            let result = flight.result.take_result(flight.result_bytes)?;
-            Ok(Executed { result })
-        };
-        done.into_iter().map(executed).collect()
+        done.iter().map(|flight| flight.result.result(flight.result_bytes)).collect()
     }
 
     /// Submits commands and waits for all of them.
@@ -256,6 +296,14 @@ impl<S: Sys> Context<S> {
         if contract.columns != self.columns {
             let (needs, has) = (contract.columns, self.columns);
             return request(format!("the program is for {needs} columns, the context has {has}"));
+        }
+        let own = &self.hardware.handle;
+        let mut buffers = run.inputs.iter().map(|(_, input)| input.mapped());
+        if !Arc::ptr_eq(own, &run.program.block.object.handle)
+            || !Arc::ptr_eq(own, &run.result.mapped().object.handle)
+            || !buffers.all(|mapped| Arc::ptr_eq(own, &mapped.object.handle))
+        {
+            return request("the program or a buffer is of another open device".to_owned());
         }
         let mut results = 0;
         let mut inputs = 0;

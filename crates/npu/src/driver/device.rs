@@ -8,14 +8,11 @@ use super::error::DriverError;
 use super::handle::Handle;
 use super::heap::{Block, Heap};
 use super::version::{DRIVER, DriverVersion};
-use crate::sys::abi::FirmwareVersion;
-use crate::sys::{Errno, File, Pointed, Process, Sys};
-use crate::uapi;
+use crate::sys::abi::{VENDOR, XDNA1};
+use crate::sys::{Errno, File, Process, Sys};
 
 /// The first accelerator of a machine.
 pub const DEVICE_PATH: &str = "/dev/accel/accel0";
-/// Vendor and device of an XDNA1.
-const IDENTITY: (&str, &str) = ("0x1022", "0x1502");
 
 /// An open NPU with its heap.
 #[derive(Debug)]
@@ -41,35 +38,10 @@ impl<S: Sys> Device<S> {
         Ok(Self { heap, driver })
     }
 
-    /// Returns the second number of the version of the driver's interface; the first is 0.
-    #[must_use]
-    pub fn driver_minor(&self) -> i32 {
-        self.driver.minor
-    }
-
     /// Returns whether the driver says that it is trine's model, and that nothing here is an NPU.
     #[must_use]
     pub fn is_model(&self) -> bool {
         self.driver.is_model
-    }
-
-    /// Asks for the version of the firmware.
-    ///
-    /// # Errors
-    ///
-    /// Returns the kernel's error.
-    pub fn firmware(&self) -> Result<FirmwareVersion, DriverError> {
-        let mut version = FirmwareVersion::default();
-        let bytes = bytemuck::bytes_of_mut(&mut version);
-        let mut question = uapi::GetInfo {
-            param: uapi::INFO_FIRMWARE_VERSION,
-            buffer_size: bytes.len() as u32,
-            buffer: 0,
-        };
-        self.handle()
-            .call(uapi::GET_INFO, &mut question, &mut [Pointed { field: 8, bytes }])
-            .map_err(DriverError::call("ask for the NPU's firmware"))?;
-        Ok(version)
     }
 
     /// Returns what the process knows about the NPU.
@@ -138,7 +110,7 @@ fn check_identity<S: Sys>(sys: &S, path: &str) -> Result<(), DriverError> {
         text.map(|text| text.trim().to_owned()).map_err(|errno| open_error(path, errno))
     };
     let (vendor, device) = (read("vendor")?, read("device")?);
-    if (vendor.as_str(), device.as_str()) == IDENTITY {
+    if (vendor.as_str(), device.as_str()) == (VENDOR, XDNA1) {
         return Ok(());
     }
     Err(DriverError::WrongDevice { path: path.to_owned(), vendor, device })

@@ -8,6 +8,9 @@ use crate::sys::Errno;
 
 /// What to do about a locked memory that is too small.
 const LOCK_MORE: &str = "Raise the limit of locked memory (ulimit -l) to 128 MiB or more, or free memory; `trine npu doctor` tells the limit";
+/// What to do about what the kernel cannot do at this time.
+const TRY_AGAIN: &str =
+    "Try again, since the NPU may be waking; if it recurs, see the kernel's messages (sudo dmesg)";
 /// What to do about a device that may hang.
 const RESTART: &str = "Restart the machine before the NPU is used again";
 /// What to do about what neither the driver's interface nor the device should do.
@@ -68,9 +71,15 @@ pub enum DriverError {
         /// Second number.
         minor: i32,
     },
-    /// The device heap cannot be mapped.
-    #[error("cannot lock 64 MiB of memory for the NPU: {errno}. {}", heap_remedy(*errno))]
-    Heap {
+    /// Memory that the device is to see cannot be mapped and locked.
+    #[error(
+        "cannot lock {} KiB of memory for the NPU: {errno}. {}",
+        bytes.div_ceil(1024),
+        lock_remedy(*errno)
+    )]
+    Lock {
+        /// How many bytes.
+        bytes: u64,
         /// The kernel's error.
         errno: Errno,
     },
@@ -102,11 +111,9 @@ pub enum DriverError {
         cores: Family,
     },
     /// The NPU must not be used in this process any more.
-    #[error(
-        "the NPU is not used again in this process: {reason}. Restart trine; if it recurs, restart the machine"
-    )]
+    #[error("the NPU is not used again in this process: {reason}. {RESTART}")]
     Quarantined {
-        /// What has happened.
+        /// What has happened, without what to do.
         reason: String,
     },
     /// A call of the kernel failed.
@@ -161,13 +168,13 @@ pub enum DriverError {
         /// Its first word.
         word: u32,
     },
-    /// The device did not count the commands.
+    /// The driver did not count the submissions.
     #[error(
-        "{commands} commands were reported as done, and the NPU counted {counted}: no result is used. Update linux-firmware, submit no chains, and end other programs that use the NPU"
+        "{submitted} commands or chains were reported as done, and the NPU's driver counted {counted}: no result is used. {REPORT}"
     )]
     NotCounted {
-        /// Commands.
-        commands: u64,
+        /// Commands, or chains of them.
+        submitted: u64,
         /// By how much the counter rose.
         counted: i128,
     },
@@ -176,6 +183,11 @@ pub enum DriverError {
         "the NPU's driver does not list this context, so that no work can be confirmed. Update Linux, or end other programs that use the NPU: up to 32 contexts are read"
     )]
     NoCounter,
+    /// Several contexts are new in the driver's list.
+    #[error(
+        "another program began to use the NPU at the same time, so that no work can be confirmed. End it, and try again"
+    )]
+    UnclearCounter,
     /// A part of the result was not written.
     #[error(
         "the NPU left {words} words of its result unwritten, the first is {first}: no result is used. {REPORT}"
@@ -201,6 +213,13 @@ impl DriverError {
     pub(super) const fn call(what: &'static str) -> impl Fn(Errno) -> Self {
         move |errno| Self::Call { what, errno }
     }
+
+    /// Returns what has happened, without what to do: a message is one sentence, and then the
+    /// remedy.
+    pub(super) fn cause(&self) -> String {
+        let message = self.to_string();
+        message.split_once(". ").map_or(&*message, |(cause, _)| cause).to_owned()
+    }
 }
 
 /// Returns what to do about an error of the kernel's.
@@ -209,7 +228,8 @@ fn remedy(errno: Errno) -> &'static str {
         Errno::EPERM | Errno::EACCES => {
             "Add the user to the group render, and log in again; `trine npu doctor` tells who may"
         }
-        Errno::ENOMEM | Errno::EAGAIN => LOCK_MORE,
+        Errno::ENOMEM => "Free memory, for example by ending other programs",
+        Errno::EAGAIN => TRY_AGAIN,
         Errno::ENOSPC => "Drop programs that are not needed: the NPU's heap has 64 MiB",
         Errno::EBUSY => "End other programs that use the NPU; `trine npu doctor` lists them",
         Errno::EIO | Errno::ENODEV | Errno::ETIME => {
@@ -220,18 +240,18 @@ fn remedy(errno: Errno) -> &'static str {
     }
 }
 
-fn heap_remedy(errno: Errno) -> &'static str {
-    // The kernel has either for memory that may not be locked.
-    if errno == Errno::EPERM { LOCK_MORE } else { remedy(errno) }
+fn lock_remedy(errno: Errno) -> &'static str {
+    match errno {
+        // What the kernel has for memory that may not be locked.
+        Errno::EPERM | Errno::EAGAIN | Errno::ENOMEM => LOCK_MORE,
+        _ => remedy(errno),
+    }
 }
 
 fn context_remedy(errno: Errno) -> &'static str {
     match errno {
         Errno::EINVAL | Errno::EBUSY => {
             "End the other program that uses the NPU, which can serve one at a time; `trine npu doctor` names it"
-        }
-        Errno::EAGAIN => {
-            "Try again, since the NPU may be waking; if it recurs, see the kernel's messages (sudo dmesg)"
         }
         _ => remedy(errno),
     }
@@ -264,7 +284,7 @@ mod tests {
             E::WrongNode { path: path.clone(), name },
             E::NoDriver { path, errno },
             E::WrongDriver { major: 1, minor: 2 },
-            E::Heap { errno },
+            E::Lock { bytes: 64 << 20, errno },
             E::ContextTaken,
             E::ContextRefused { errno },
             E::Quarantined { reason: text() },
@@ -274,13 +294,14 @@ mod tests {
             E::TimedOut { limit: Duration::from_secs(1) },
             E::Failed { state },
             E::BadPacket { word: 0 },
-            E::NotCounted { commands: 2, counted: 1 },
+            E::NotCounted { submitted: 2, counted: 1 },
             E::NoCounter,
             E::Unwritten { first: 0, words: 1 },
             E::Overrun { first: 0 },
             E::StandIn { family: Family::Int8 },
             E::OtherCores { program: Family::Int8, cores: Family::Int4 },
             E::ChainFailed { state, commands: 3, command: Some(1) },
+            E::UnclearCounter,
         ];
         let index = |error: &DriverError| match error {
             E::Open { .. } => 0,
@@ -288,7 +309,7 @@ mod tests {
             E::WrongNode { .. } => 2,
             E::NoDriver { .. } => 3,
             E::WrongDriver { .. } => 4,
-            E::Heap { .. } => 5,
+            E::Lock { .. } => 5,
             E::ContextTaken => 6,
             E::ContextRefused { .. } => 7,
             E::Quarantined { .. } => 8,
@@ -305,6 +326,7 @@ mod tests {
             E::StandIn { .. } => 19,
             E::OtherCores { .. } => 20,
             E::ChainFailed { .. } => 21,
+            E::UnclearCounter => 22,
         };
         assert!(errors.iter().map(index).eq(0..errors.len()));
         errors
@@ -321,6 +343,8 @@ mod tests {
                     let verb = remedy.split(' ').next().unwrap_or_default();
                     assert!(VERBS.contains(&verb), "{message}");
                     assert!(!message.ends_with('.'), "{message}");
+                    let (cause, _) = message.split_once(". ").unwrap();
+                    assert_eq!(error.cause(), cause);
                 }
             }
         }
@@ -331,11 +355,13 @@ mod tests {
         let context = |errno| DriverError::ContextRefused { errno }.to_string();
         assert!(context(Errno::EINVAL).contains("one at a time"));
         assert!(context(Errno::EAGAIN).contains("Try again"));
-        assert!(context(Errno::ENOMEM).contains("ulimit -l"));
-        let heap = |errno| DriverError::Heap { errno }.to_string();
-        assert!(
-            heap(Errno::EAGAIN).contains("ulimit -l") && heap(Errno::EPERM).contains("ulimit -l")
-        );
+        for errno in [Errno::EAGAIN, Errno::EPERM, Errno::ENOMEM] {
+            let lock = DriverError::Lock { bytes: 64 << 20, errno }.to_string();
+            assert!(lock.contains("lock 65536 KiB") && lock.contains("ulimit -l"), "{lock}");
+            // What does not lock memory does not fail for its limit.
+            let call = DriverError::Call { what: "do it", errno }.to_string();
+            assert!(!call.contains("ulimit") && !context(errno).contains("ulimit"), "{call}");
+        }
         let call = |errno| DriverError::Call { what: "do it", errno }.to_string();
         assert!(call(Errno::EACCES).contains("group render"));
         assert!(call(Errno::ENODEV).contains("restart the machine"));

@@ -24,11 +24,35 @@ pub(super) struct Handle<S: Sys> {
     objects: Mutex<BTreeMap<u32, usize>>,
     /// Commands that are submitted and not waited for.
     in_flight: AtomicUsize,
+    /// The poison of the longest result by now.
+    poison: Mutex<Arc<[u8]>>,
+}
+
+/// Returns the poison of a word: a signalling NaN, which no arithmetic in f32 gives. As a whole
+/// number it is above 2^30, and a sum of 11,008 products of 8 bits is below 2^28.
+const fn poison(word: usize) -> u32 {
+    0x7fa0_0000 | (word as u32).wrapping_mul(0x9e37_79b1) >> 11
 }
 
 impl<S: Sys> Handle<S> {
     pub(super) fn new(sys: S, file: File) -> Self {
-        Self { sys, file, objects: Mutex::default(), in_flight: AtomicUsize::new(0) }
+        Self {
+            sys,
+            file,
+            objects: Mutex::default(),
+            in_flight: AtomicUsize::new(0),
+            poison: Mutex::default(),
+        }
+    }
+
+    /// Returns poison for results of up to `bytes` bytes, the same for each.
+    pub(super) fn poison(&self, bytes: usize) -> Arc<[u8]> {
+        let mut known = self.poison.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() < bytes {
+            let words = 0..bytes.div_ceil(4);
+            *known = words.flat_map(|word| poison(word).to_le_bytes()).collect();
+        }
+        Arc::clone(&known)
     }
 
     fn objects(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
@@ -173,19 +197,31 @@ pub(super) struct Mapped<S: Sys> {
 }
 
 impl<S: Sys> Mapped<S> {
+    /// Makes and maps an object; `what` says for what.
     pub(super) fn new(
         handle: &Arc<Handle<S>>,
         kind: u32,
         bytes: u64,
         alignment: u64,
-    ) -> Result<Self, Errno> {
-        Self::of(Object::new(handle, kind, bytes)?, bytes, alignment)
+        what: &'static str,
+    ) -> Result<Self, DriverError> {
+        let object = Object::new(handle, kind, bytes).map_err(DriverError::call(what))?;
+        Self::of(object, bytes, alignment, what)
     }
 
     /// Maps the first `bytes` bytes of an object.
-    pub(super) fn of(object: Object<S>, bytes: u64, alignment: u64) -> Result<Self, Errno> {
-        let info = object.info()?;
-        let mapping = Mapping::new(&object, info.map_offset, bytes, alignment)?;
+    pub(super) fn of(
+        object: Object<S>,
+        bytes: u64,
+        alignment: u64,
+        what: &'static str,
+    ) -> Result<Self, DriverError> {
+        let info = object.info().map_err(DriverError::call(what))?;
+        let mapping = Mapping::new(&object, info.map_offset, bytes, alignment);
+        let mapping = mapping.map_err(|errno| match errno {
+            Errno::EPERM | Errno::EAGAIN | Errno::ENOMEM => DriverError::Lock { bytes, errno },
+            _ => DriverError::Call { what, errno },
+        })?;
         let device_address = match info.xdna_addr {
             uapi::INVALID_ADDRESS => mapping.address,
             address => address,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytemuck::{bytes_of, cast_slice_mut};
 
+use super::contexts::contexts;
 use super::error::DriverError;
 use super::handle::Handle;
 use crate::sys::abi::{self, ContextInfo, TimelineWait};
@@ -18,8 +19,6 @@ pub const WATCHDOG: Duration = Duration::from_secs(1);
 const CORE_ROWS: u32 = 4;
 /// Most operations each cycle, as published kernels give them.
 const OPERATIONS_EACH_CYCLE: u32 = 2048;
-/// The most contexts that an answer about the machine has room for. The driver has at most 6.
-const CONTEXTS_LISTED: usize = 32;
 
 /// The kernel's part of a context.
 #[derive(Debug)]
@@ -27,13 +26,29 @@ pub(super) struct Hardware<S: Sys> {
     pub(super) handle: Arc<Handle<S>>,
     number: u32,
     timeline: u32,
+    /// The process that the driver lists the context for, by the kernel's own number: in a
+    /// container the process knows itself by another.
+    process: i64,
 }
 
 impl<S: Sys> Hardware<S> {
     pub(super) fn new(handle: &Arc<Handle<S>>, columns: u8) -> Result<Self, DriverError> {
+        let before = listed(handle)?;
         if !handle.sys.process().take_context() {
             return Err(DriverError::ContextTaken);
         }
+        let mut hardware = match Self::create(handle, columns) {
+            Ok(hardware) => hardware,
+            Err(error) => {
+                handle.sys.process().give_context();
+                return Err(error);
+            }
+        };
+        hardware.process = hardware.find(&before)?;
+        Ok(hardware)
+    }
+
+    fn create(handle: &Arc<Handle<S>>, columns: u8) -> Result<Self, DriverError> {
         let mut create = uapi::CreateHwctx {
             max_opc: OPERATIONS_EACH_CYCLE,
             num_tiles: u32::from(columns) * CORE_ROWS,
@@ -42,17 +57,34 @@ impl<S: Sys> Hardware<S> {
         let mut wishes = [0; size_of::<uapi::QosInfo>()];
         let field = offset_of!(uapi::CreateHwctx, qos_p);
         let mut pointed = [Pointed { field, bytes: &mut wishes }];
-        if let Err(errno) = handle.call(uapi::CREATE_HWCTX, &mut create, &mut pointed) {
-            handle.sys.process().give_context();
-            return Err(DriverError::ContextRefused { errno });
-        }
+        handle
+            .call(uapi::CREATE_HWCTX, &mut create, &mut pointed)
+            .map_err(|errno| DriverError::ContextRefused { errno })?;
         let handle = Arc::clone(handle);
-        Ok(Self { handle, number: create.handle, timeline: create.syncobj_handle })
+        let (number, timeline) = (create.handle, create.syncobj_handle);
+        Ok(Self { handle, number, timeline, process: 0 })
+    }
+
+    /// Returns the process of the one context that is listed now and was not before.
+    fn find(&self, before: &[ContextInfo]) -> Result<i64, DriverError> {
+        let key = |context: &ContextInfo| (context.context_id, context.pid);
+        // Handles count from 1 in each process.
+        let mut new = listed(&self.handle)?;
+        new.retain(|context| {
+            context.context_id == self.number
+                && !before.iter().any(|known| key(known) == key(context))
+        });
+        match &new[..] {
+            [own] => Ok(own.pid),
+            [] => Err(DriverError::NoCounter),
+            _ => Err(DriverError::UnclearCounter),
+        }
     }
 
     /// Gives the context its one compute unit.
     pub(super) fn configure(&self, cores: u32) -> Result<(), DriverError> {
         let header = uapi::ConfigCuHeader { num_cus: 1, pad: [0; 3] };
+        // A pack whose unit has another function is refused.
         let unit = uapi::CuConfig { cu_bo: cores, cu_func: 0, pad: [0; 3] };
         let mut bytes = [bytes_of(&header), bytes_of(&unit)].concat();
         let mut configure = uapi::ConfigHwctx {
@@ -117,29 +149,23 @@ impl<S: Sys> Hardware<S> {
         Err(error)
     }
 
-    /// Returns how many commands of this context the device has completed.
+    /// Returns how many submissions of this context have ended, as the driver counts them: a chain
+    /// is one, and one that failed counts too.
     pub(super) fn completions(&self) -> Result<u64, DriverError> {
-        let mut contexts = [ContextInfo::default(); CONTEXTS_LISTED];
-        let bytes = cast_slice_mut(&mut contexts);
-        let mut question = uapi::GetInfo {
-            param: uapi::INFO_HW_CONTEXTS,
-            buffer_size: bytes.len() as u32,
-            buffer: 0,
-        };
-        let field = offset_of!(uapi::GetInfo, buffer);
-        self.handle
-            .call(uapi::GET_INFO, &mut question, &mut [Pointed { field, bytes }])
-            .map_err(DriverError::call("ask what the NPU has completed"))?;
-        // Handles count from 1 in each process.
-        let process = self.handle.sys.process_id();
-        let is_own = |info: &&ContextInfo| info.context_id == self.number && info.pid == process;
-        let own = contexts.iter().find(is_own).ok_or(DriverError::NoCounter)?;
+        let listed = listed(&self.handle)?;
+        let is_own =
+            |info: &&ContextInfo| info.context_id == self.number && info.pid == self.process;
+        let own = listed.iter().find(is_own).ok_or(DriverError::NoCounter)?;
         Ok(own.command_completions)
     }
 
     pub(super) fn quarantine(&self, error: &DriverError) {
-        self.handle.sys.process().set_quarantine(error.to_string());
+        self.handle.sys.process().set_quarantine(error.cause());
     }
+}
+
+fn listed<S: Sys>(handle: &Handle<S>) -> Result<Vec<ContextInfo>, DriverError> {
+    contexts(&handle.sys, handle.file).map_err(DriverError::call("ask what has ended on the NPU"))
 }
 
 impl<S: Sys> Drop for Hardware<S> {

@@ -18,8 +18,8 @@ impl<S: Sys> Heap<S> {
     /// out any piece.
     pub(super) fn new(handle: &Arc<Handle<S>>) -> Result<Self, DriverError> {
         let bytes = uapi::HEAP_BYTES;
-        let mapped = Mapped::new(handle, uapi::BO_DEVICE_HEAP, bytes, bytes)
-            .map_err(|errno| DriverError::Heap { errno })?;
+        let mapped =
+            Mapped::new(handle, uapi::BO_DEVICE_HEAP, bytes, bytes, "make the NPU's heap")?;
         Ok(Self { mapped })
     }
 

@@ -4,7 +4,7 @@ use crate::contract::Contract;
 use crate::kernel::Family;
 use crate::refusal::Refusal;
 use crate::txn::Stream;
-use crate::verify::{Proof, Scope, Verifier};
+use crate::verify::{Scope, Verifier};
 
 /// A stream with a proof of [`Scope::Whole`]. There is no other way to make one, and nothing else
 /// can be submitted.
@@ -13,7 +13,6 @@ pub struct ProvenStream {
     bytes: Vec<u8>,
     contract: Contract,
     family: Family,
-    proof: Proof,
 }
 
 impl ProvenStream {
@@ -28,7 +27,7 @@ impl ProvenStream {
         let contract = verifier.contract().clone();
         let kernel = contract.kernel.filter(|_| proof.scope == Scope::Whole);
         let family = kernel.ok_or(Unproven::MemoryOnly)?.family();
-        Ok(Self { bytes: stream.to_bytes(), contract, family, proof })
+        Ok(Self { bytes: stream.to_bytes(), contract, family })
     }
 
     /// Returns what is submitted.
@@ -47,12 +46,6 @@ impl ProvenStream {
     #[must_use]
     pub fn family(&self) -> Family {
         self.family
-    }
-
-    /// Returns what was proven.
-    #[must_use]
-    pub fn proof(&self) -> &Proof {
-        &self.proof
     }
 }
 

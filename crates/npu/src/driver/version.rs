@@ -4,11 +4,10 @@ use std::mem::offset_of;
 
 use bytemuck::bytes_of_mut;
 
+pub(crate) use crate::sys::abi::DRIVER;
 use crate::sys::abi::{self, Version};
 use crate::sys::{Errno, File, Pointed, Sys};
 
-/// The name of the NPU's driver.
-pub(crate) const DRIVER: &str = "amdxdna";
 /// Room for the name of a driver, and for its description.
 const NAME_BYTES: usize = 32;
 const DESCRIPTION_BYTES: usize = 64;

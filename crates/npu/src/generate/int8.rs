@@ -7,11 +7,9 @@
 
 use super::builder::{Builder, COLUMNS, WORKING_COLUMNS, exchange, from_memory, to_memory};
 use crate::descriptor::{Dimension, MemoryDescriptor, OWN_MEMORY, ShimDescriptor};
+use crate::layout::PARAMETER_BYTES;
 use crate::tile::Tile;
 use crate::txn::Stream;
-
-/// Bytes of the kernel's parameters, after A.
-pub(super) const PARAMETER_BYTES: u64 = 200;
 
 /// Rows of a block of C.
 const ROWS: u32 = 64;

@@ -13,7 +13,7 @@ const STEP: usize = 64;
 /// How much of each matrix an NPU takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Share {
-    /// This part of the rows, from 0 to 1.
+    /// This part of the rows, from 0 to 1, in whole tiles of the narrowest kernel.
     Fraction(f64),
     /// The number of rows with which the slower of the two ends first.
     Fastest {
@@ -57,7 +57,13 @@ impl Share {
     /// Returns how many rows of a matrix stay with the other device.
     pub(super) fn kept(self, rows: usize, columns: usize, timed: &Timed) -> usize {
         match self {
-            Share::Fraction(part) => rows - (rows as f64 * part.clamp(0.0, 1.0)) as usize,
+            Share::Fraction(part) => {
+                // A part of a tile takes the memory and time of a whole one.
+                let tile = timed.widths.first().copied().unwrap_or(rows).max(1);
+                let tiles = rows.div_ceil(tile) as f64 * part.clamp(0.0, 1.0);
+                let lent = tiles.round() as usize * tile;
+                rows.saturating_sub(lent).next_multiple_of(STEP).min(rows)
+            }
             Share::Fastest { operations_per_second } => {
                 let other =
                     |kept: usize| 2.0 * (ROWS_MAX * kept * columns) as f64 / operations_per_second;
@@ -83,9 +89,36 @@ mod tests {
     }
 
     #[test]
-    fn a_fraction_is_of_the_rows() {
-        let kept = |part| Share::Fraction(part).kept(1000, 7, &Timed::default());
-        assert_eq!([0.0, 0.25, 1.0, 7.0, -1.0].map(kept), [1000, 750, 0, 0, 1000]);
+    fn a_fraction_is_in_whole_tiles() {
+        let kept = |rows| {
+            let kept = move |part| Share::Fraction(part).kept(rows, 7, &timed(1));
+            [0.0, 0.1, 0.25, 0.5, 0.75, 1.0, 7.0, -1.0].map(kept)
+        };
+        let all = 10_000;
+        // Five tiles, the last of them not full: the first rows stay.
+        assert_eq!(kept(all), [all, 7952, 7952, 3856, 1808, 0, 0, all].map(up_to_64(all)));
+        // One tile, or none.
+        assert_eq!(kept(1152), [1152, 1152, 1152, 0, 0, 0, 0, 1152]);
+        assert_eq!(kept(2048), [2048, 2048, 2048, 0, 0, 0, 0, 2048]);
+    }
+
+    /// Returns how many of the rows stay, if slices begin at multiples of 64.
+    fn up_to_64(all: usize) -> impl Fn(usize) -> usize {
+        move |kept| kept.next_multiple_of(STEP).min(all)
+    }
+
+    #[test]
+    fn what_is_lent_of_a_fraction_fills_its_tiles() {
+        let timed = Timed::new([2048, 8192].map(|width| (width, Duration::ZERO)));
+        for rows in [64, 1000, 1152, 2050, 6912, 10_240, 21_504] {
+            for part in [0.1, 0.25, 0.3, 0.5, 0.9, 1.0] {
+                let lent = rows - Share::Fraction(part).kept(rows, 1152, &timed);
+                let area: usize = tiles(lent, 1152, timed.widths()).iter().map(|t| t.width).sum();
+                assert!(area < lent + 2048, "{lent} of {rows} rows take {area}");
+                let (taken, tiles) = (area as f64 / 2048.0, rows.div_ceil(2048) as f64);
+                assert!((taken - tiles * part).abs() <= 0.5, "{part} of {rows}");
+            }
+        }
     }
 
     /// 64 rows of 2048 x 2048 take the other device 537 us at a Top/s, and the NPU twice 100 us.

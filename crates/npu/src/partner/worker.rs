@@ -30,9 +30,12 @@ const RUNS_MAX: usize = 8;
 /// How often a command is timed, after one that is not.
 const TIMES: usize = 3;
 
+/// What memory is locked in.
+const PAGE_BYTES: usize = 4096;
+
 /// What the thread is asked for. An answer goes nowhere if nobody waits for it any more.
 pub(super) enum Job {
-    /// Takes in matrices.
+    /// Takes in further matrices of a loan.
     Load { number: usize, matrices: Vec<Tensor>, done: Sender<Result<(), String>> },
     /// Multiplies `input`, (rows, in-features), with matrices of a loan.
     Multiply {
@@ -43,6 +46,8 @@ pub(super) enum Job {
     },
     /// Frees the matrices of a loan.
     Forget { number: usize },
+    /// Ends the thread, whoever may still ask.
+    End,
 }
 
 /// The streams of a pack that are used, by out-features and rows.
@@ -80,11 +85,6 @@ impl Kernels {
             ));
         }
         Ok(Self { columns: pack.manifest.partition.columns, cores: cores.clone(), proven })
-    }
-
-    /// Returns whether the cores stand in for published ones, and so run on a model only.
-    pub(super) fn are_stand_in(&self) -> bool {
-        self.cores.is_stand_in()
     }
 
     fn widths(&self) -> Vec<usize> {
@@ -186,7 +186,8 @@ impl<S: Sys> Worker<S> {
                 Job::Load { number, matrices, done } => {
                     let loaded = matrices.iter().map(|tensor| self.load(tensor)).collect();
                     let loaded: Result<Vec<Matrix<S>>, String> = loaded;
-                    let answer = loaded.map(|matrices| drop(self.loans.insert(number, matrices)));
+                    let answer = loaded
+                        .map(|matrices| self.loans.entry(number).or_default().extend(matrices));
                     let _ = done.send(answer);
                 }
                 Job::Multiply { loan, input, matrices, done } => {
@@ -196,39 +197,69 @@ impl<S: Sys> Worker<S> {
                     let _ = done.send(products);
                 }
                 Job::Forget { number } => drop(self.loans.remove(&number)),
+                Job::End => break,
             }
         }
     }
 
-    /// Multiplies whole numbers and compares the products with the exact ones. Returns the widths
-    /// of kernels, with the time of a command of [`ROWS_MAX`] rows each if `timed`.
+    /// Returns out-features and rows of each kernel.
+    pub(super) fn kernels(&self) -> Vec<(usize, usize)> {
+        self.programs.keys().copied().collect()
+    }
+
+    /// Returns whether the driver says that it is trine's model.
+    pub(super) fn is_model(&self) -> bool {
+        self.device.is_model()
+    }
+
+    /// Multiplies whole numbers with each kernel and compares the products with the exact ones.
+    /// Returns the widths of kernels, with the time of a command of [`ROWS_MAX`] rows each if
+    /// `timed`.
     pub(super) fn try_out(&mut self, timed: bool) -> Result<Timed, String> {
         let mut commands = Vec::new();
         for width in self.widths.clone() {
-            let rows = self.least_rows(1, width);
-            let value = |at: usize| ((at * 37) ^ (at >> 7)) as i8;
-            let activations: Vec<i8> = (0..rows * BLOCK).map(value).collect();
-            let weights: Vec<i8> = (0..BLOCK * width).map(|at| value(at + 5)).collect();
-            let found = self.once(width, rows, &activations, &weights)?;
-            if found != layout::product(BLOCK, width, &activations, &weights) {
+            commands.push((width, self.try_width(width, timed)?));
+        }
+        Ok(Timed::new(commands))
+    }
+
+    /// Tries the kernels of a width, and returns the time of a command if `timed`.
+    fn try_width(&mut self, width: usize, timed: bool) -> Result<Duration, String> {
+        let value = |at: usize| ((at * 37) ^ (at >> 7)) as i8;
+        let activations: Vec<i8> = (0..ROWS_MAX * BLOCK).map(value).collect();
+        let weights: Vec<i8> = (0..BLOCK * width).map(|at| value(at + 5)).collect();
+        let expected = layout::product(BLOCK, width, &activations, &weights);
+        let weights = self.upload(&layout::weights(BLOCK, width, &weights));
+        let weights = weights.map_err(|error| error.to_string())?;
+        let kernels = self.programs.range((width, 0)..=(width, ROWS_MAX));
+        let rows_of_kernels: Vec<usize> = kernels.map(|((_, rows), _)| *rows).collect();
+        for rows in rows_of_kernels {
+            let found = self.once(width, rows, &activations[..rows * BLOCK], &weights);
+            if found.map_err(|error| error.to_string())? != expected[..rows * width] {
                 return Err(format!(
                     "a product of {rows} x {BLOCK} x {width} on the NPU is wrong; `trine npu selftest` tells more"
                 ));
             }
-            let mut best = Duration::ZERO;
-            if timed {
-                let zeros = vec![0; ROWS_MAX * BLOCK];
-                let mut times = Vec::new();
-                for _ in 0..=TIMES {
-                    let start = self.device.now();
-                    self.once(width, ROWS_MAX, &zeros, &weights)?;
-                    times.push(self.device.now().saturating_sub(start));
-                }
-                best = times.into_iter().skip(1).min().unwrap_or_default();
-            }
-            commands.push((width, best));
         }
-        Ok(Timed::new(commands))
+        if !timed {
+            return Ok(Duration::ZERO);
+        }
+        // As in use: the matrix is there, and what else a product takes is a part of the time.
+        let tile = Tile { rows: 0..width, columns: 0..BLOCK, width };
+        let (tiles, scales) = (vec![(tile, weights)], vec![1.0; width]);
+        let matrix = Matrix { rows: width, columns: BLOCK, tiles, scales };
+        let values: Vec<f32> = activations.iter().map(|value| f32::from(*value)).collect();
+        let terms = Rows::new(&values, BLOCK);
+        let mut output = vec![0.0; ROWS_MAX * width];
+        let mut times = Vec::new();
+        for _ in 0..=TIMES {
+            let start = self.device.now();
+            let outcome = self.group(&mut [(&matrix, &mut output)], &terms);
+            outcome.map_err(|error| error.to_string())?;
+            times.push(self.device.now().saturating_sub(start));
+        }
+        let best = times.into_iter().skip(1).min().unwrap_or_default();
+        Ok(best / TERMS as u32)
     }
 
     /// Returns the product of one command.
@@ -237,19 +268,14 @@ impl<S: Sys> Worker<S> {
         width: usize,
         rows: usize,
         activations: &[i8],
-        weights: &[i8],
-    ) -> Result<Vec<i32>, String> {
-        let mut once = || -> Result<Vec<i32>, DriverError> {
-            let weights = self.upload(&layout::weights(BLOCK, width, weights))?;
-            let activations = self.upload(&layout::activations(BLOCK, width, activations))?;
-            let result = self.result(rows, width)?;
-            let program = &self.programs[&(width, rows)];
-            let inputs = vec![(1, &activations), (2, &weights)];
-            let done = self.context.execute(vec![Run { program, inputs, result }])?;
-            let sums = done.iter().map(|executed| sums(executed, rows * width));
-            Ok(sums.collect::<Result<Vec<_>, _>>()?.concat())
-        };
-        once().map_err(|error| error.to_string())
+        weights: &DeviceBuffer<S>,
+    ) -> Result<Vec<i32>, DriverError> {
+        let activations = self.upload(&layout::activations(BLOCK, width, activations))?;
+        let result = self.result(rows, width)?;
+        let program = &self.programs[&(width, rows)];
+        let inputs = vec![(1, &activations), (2, weights)];
+        let done = self.context.execute(vec![Run { program, inputs, result }])?;
+        Ok(done.iter().flat_map(|executed| sums(executed, rows * width)).collect())
     }
 
     /// Returns the rows of the smallest kernel of a width that takes `rows`.
@@ -336,14 +362,31 @@ impl<S: Sys> Worker<S> {
             chosen.iter().map(|matrix| vec![0.0; rows * matrix.rows]).collect();
         for (group, input) in input.chunks(ROWS_MAX * columns).enumerate() {
             let terms = Rows::new(input, columns);
-            for (matrix, output) in chosen.iter().zip(&mut outputs) {
+            let own = chosen.iter().zip(&mut outputs).map(|(matrix, output)| {
                 let first = group * ROWS_MAX * matrix.rows;
-                let output = &mut output[first..first + terms.rows * matrix.rows];
-                self.product(matrix, &terms, output)?;
-            }
+                (*matrix, &mut output[first..first + terms.rows * matrix.rows])
+            });
+            self.group(&mut own.collect::<Vec<_>>(), &terms)?;
         }
         chosen.iter().for_each(|_| self.tally.computed(rows));
         Ok(outputs)
+    }
+
+    /// Adds the products of up to [`ROWS_MAX`] rows with matrices to outputs, each (rows,
+    /// out-features). Activations are laid out once for all of them.
+    fn group(
+        &mut self,
+        products: &mut [(&Matrix<S>, &mut [f32])],
+        terms: &Rows,
+    ) -> Result<(), DriverError> {
+        let mut inputs = BTreeMap::new();
+        for (matrix, output) in products {
+            self.product(matrix, terms, &mut inputs, output)?;
+        }
+        for (key, buffer) in inputs {
+            self.inputs.insert(key, buffer.to_host()?);
+        }
+        Ok(())
     }
 
     /// Adds the product of up to [`ROWS_MAX`] rows with a matrix to `output`, (rows, out-features).
@@ -351,6 +394,7 @@ impl<S: Sys> Worker<S> {
         &mut self,
         matrix: &Matrix<S>,
         terms: &Rows,
+        inputs: &mut BTreeMap<InputKey, DeviceBuffer<S>>,
         output: &mut [f32],
     ) -> Result<(), DriverError> {
         let parts: Vec<(&Tile, &DeviceBuffer<S>, usize)> = matrix
@@ -361,7 +405,6 @@ impl<S: Sys> Worker<S> {
         for parts in parts.chunks(RUNS_MAX) {
             let key = |(tile, _, term): &(&Tile, _, usize)| self.key(tile, *term, terms.rows);
             let keys: Vec<InputKey> = parts.iter().map(key).collect();
-            let mut inputs: BTreeMap<InputKey, DeviceBuffer<S>> = BTreeMap::new();
             let mut results = Vec::new();
             for (key, (tile, ..)) in keys.iter().zip(parts) {
                 if !inputs.contains_key(key) {
@@ -377,12 +420,9 @@ impl<S: Sys> Worker<S> {
             let runs = runs.collect();
             let done = self.context.execute(runs)?;
             for ((tile, _, term), executed) in parts.iter().zip(done) {
-                let sums = sums(&executed, terms.rows * tile.width)?;
+                let sums = sums(&executed, terms.rows * tile.width);
                 add(matrix, tile, *term, terms, &sums, output);
                 self.results.push(executed.into_result());
-            }
-            for (key, buffer) in inputs {
-                self.inputs.insert(key, buffer.to_host()?);
             }
         }
         Ok(())
@@ -407,11 +447,18 @@ impl<S: Sys> Worker<S> {
     }
 }
 
-/// Reads the first sums of a result.
-fn sums<S: Sys>(executed: &Executed<S>, count: usize) -> Result<Vec<i32>, DriverError> {
-    let mut bytes = vec![0; 4 * count];
-    executed.result().read(0, &mut bytes)?;
-    Ok(bytes.as_chunks().0.iter().map(|word| i32::from_le_bytes(*word)).collect())
+/// Returns the most bytes of activations and results that a kernel of these out-features and rows
+/// keeps for matrices of up to `columns` in-features.
+pub(super) fn working_bytes((width, rows): (usize, usize), columns: usize) -> usize {
+    let input = (rows * BLOCK + layout::PARAMETER_BYTES).next_multiple_of(PAGE_BYTES);
+    let inputs = columns.div_ceil(BLOCK) * TERMS * input;
+    inputs + RUNS_MAX * 4 * rows * width
+}
+
+/// Returns the first sums of a result.
+fn sums<S: Sys>(executed: &Executed<S>, count: usize) -> Vec<i32> {
+    let words = executed.bytes().as_chunks().0;
+    words.iter().take(count).map(|word| i32::from_le_bytes(*word)).collect()
 }
 
 /// Adds the sums of a tile, (rows, the kernel's out-features), to a product of floats.

@@ -14,6 +14,13 @@ const fn number(direction: u32, number: u32, bytes: usize) -> u32 {
     direction << 30 | (bytes as u32) << 16 | (b'd' as u32) << 8 | number
 }
 
+/// The name of the NPU's driver.
+pub const DRIVER: &str = "amdxdna";
+/// AMD's number as a vendor, as sysfs has it.
+pub const VENDOR: &str = "0x1022";
+/// The number of an XDNA1 among AMD's devices.
+pub const XDNA1: &str = "0x1502";
+
 /// Asks for the driver's name and version.
 pub const VERSION: u32 = number(3, 0x00, size_of::<Version>());
 /// Gives up a buffer object.
@@ -134,7 +141,7 @@ pub struct ContextInfo {
     pub pid: i64,
     /// Commands that were submitted.
     pub command_submissions: u64,
-    /// Commands that the device has completed.
+    /// Submissions that have ended, a chain as one, also those that failed.
     pub command_completions: u64,
     /// Moves to another partition.
     pub migrations: u64,

@@ -197,10 +197,6 @@ impl Sys for ModelSys {
         &self.shared.process
     }
 
-    fn process_id(&self) -> i64 {
-        self.state().machine.process
-    }
-
     fn read_text(&self, path: &str) -> Result<String, Errno> {
         let mut state = self.state();
         state.acquire()?;

@@ -6,6 +6,7 @@ use std::arch::x86_64::{_mm_clflush, _mm_mfence};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,9 +26,32 @@ static PROCESS: Process = Process::new();
 #[derive(Debug, Default)]
 pub struct RealSys {
     /// Files that this value opened. No others can be reached.
-    files: Mutex<BTreeMap<i32, OwnedFd>>,
+    files: Mutex<BTreeMap<i32, Opened>>,
     /// Bytes of each mapping, by its address.
     mappings: Mutex<BTreeMap<u64, u64>>,
+}
+
+/// An open file.
+#[derive(Debug)]
+struct Opened {
+    descriptor: OwnedFd,
+    /// Whether it has said that its driver is [`abi::DRIVER`]. The same numbers are other calls of
+    /// other drivers, with pointers in other places.
+    is_npu: bool,
+}
+
+impl Opened {
+    fn new(descriptor: OwnedFd) -> Self {
+        Self { descriptor, is_npu: false }
+    }
+}
+
+/// Returns whether an answer to [`abi::VERSION`] names the NPU's driver.
+fn names_driver(answer: &[u8], pointed: &[Pointed<'_>]) -> bool {
+    let length = pod_read_unaligned::<abi::Version>(answer).name_len;
+    let name = pointed.iter().find(|part| part.field == offset_of!(abi::Version, name));
+    let name = name.and_then(|name| name.bytes.get(..usize::try_from(length).ok()?));
+    name == Some(abi::DRIVER.as_bytes())
 }
 
 /// Takes a lock. No state between is left by a panic: each section changes one entry.
@@ -51,7 +75,18 @@ impl RealSys {
     }
 
     fn descriptor(&self, file: File) -> Result<i32, Errno> {
-        lock(&self.files).get(&file.0).map(AsRawFd::as_raw_fd).ok_or(Errno::EBADF)
+        lock(&self.files)
+            .get(&file.0)
+            .map(|opened| opened.descriptor.as_raw_fd())
+            .ok_or(Errno::EBADF)
+    }
+
+    /// Returns the descriptor of a file whose driver may be asked this.
+    fn asked(&self, file: File, number: u32) -> Result<i32, Errno> {
+        let files = lock(&self.files);
+        let opened = files.get(&file.0).ok_or(Errno::EBADF)?;
+        let may_be_asked = opened.is_npu || number == abi::VERSION;
+        may_be_asked.then(|| opened.descriptor.as_raw_fd()).ok_or(Errno::EACCES)
     }
 
     /// Calls `body` if the bytes lie inside of one mapping, which stays until it has ended.
@@ -70,10 +105,6 @@ impl RealSys {
 impl Sys for RealSys {
     fn process(&self) -> &Process {
         &PROCESS
-    }
-
-    fn process_id(&self) -> i64 {
-        i64::from(std::process::id())
     }
 
     fn read_text(&self, path: &str) -> Result<String, Errno> {
@@ -103,7 +134,7 @@ impl Sys for RealSys {
         }
         // SAFETY: the call made this descriptor, and nothing else owns it.
         let owned = unsafe { OwnedFd::from_raw_fd(file) };
-        lock(&self.files).insert(file, owned);
+        lock(&self.files).insert(file, Opened::new(owned));
         Ok(File(file))
     }
 
@@ -125,14 +156,16 @@ impl Sys for RealSys {
             // The handles would come from an address. The kernel refuses this too.
             return Err(Errno::EINVAL);
         }
-        let descriptor = self.descriptor(file)?;
+        let descriptor = self.asked(file, number)?;
         for part in &mut *pointed {
             let address = part.bytes.as_mut_ptr() as u64;
             argument[part.field..part.field + 8].copy_from_slice(&address.to_le_bytes());
         }
         let outcome = loop {
-            // SAFETY: `check` compared the length of `argument` with the one in `number`, and each
-            // pointer in it with the slice that it leads to. The slices are borrowed for the call.
+            // SAFETY: the driver is the NPU's, whose structs the table has, or `number` is the
+            // question which it is. `check` compared the length of `argument` with the one in
+            // `number`, and each pointer in it with the slice that it leads to. The slices are
+            // borrowed for the call.
             let code = unsafe {
                 libc::ioctl(descriptor, libc::Ioctl::from(number), argument.as_mut_ptr())
             };
@@ -150,7 +183,13 @@ impl Sys for RealSys {
             let made = pod_read_unaligned::<abi::PrimeHandle>(argument).fd;
             // SAFETY: the call made this descriptor, and nothing else owns it.
             let owned = unsafe { OwnedFd::from_raw_fd(made) };
-            lock(&self.files).insert(made, owned);
+            lock(&self.files).insert(made, Opened::new(owned));
+        }
+        if number == abi::VERSION
+            && names_driver(argument, pointed)
+            && let Some(opened) = lock(&self.files).get_mut(&file.0)
+        {
+            opened.is_npu = true;
         }
         Ok(())
     }
@@ -270,6 +309,20 @@ mod tests {
     }
 
     #[test]
+    fn only_the_npus_own_driver_is_the_npus() {
+        let version = |length: u64| abi::Version { name_len: length, ..Default::default() };
+        let names = |length, text: &str| {
+            let mut bytes = text.as_bytes().to_vec();
+            let pointed = [Pointed { field: offset_of!(abi::Version, name), bytes: &mut bytes }];
+            names_driver(bytemuck::bytes_of(&version(length)), &pointed)
+        };
+        assert!(names(7, "amdxdna") && names(7, "amdxdna, and room"));
+        assert!(!names(6, "amdgpu") && !names(8, "amdxdna2") && !names(6, "amdxdna"));
+        assert!(!names(7, "amd") && !names(0, "") && !names(u64::MAX, "amdxdna"));
+        assert!(!names_driver(bytemuck::bytes_of(&version(7)), &[]));
+    }
+
+    #[test]
     fn in_quarantine_files_stay_open_and_mapped() {
         let path = tempfile::NamedTempFile::new().unwrap();
         path.as_file().set_len(4096).unwrap();
@@ -324,8 +377,11 @@ mod tests {
         assert_eq!(std::fs::read(path.path()).unwrap()[16380..], [1, 2, 3, 4]);
         sys.unmap(address);
         assert_eq!(sys.read(address, &mut bytes), Err(Errno::EFAULT));
-        // A regular file is no device: the kernel, not the table, says so.
+        // It has not said that it is the NPU's, so that the kernel is not asked. What it is the
+        // kernel says: a regular file is no device.
         let result = sys.ioctl(file, abi::GEM_CLOSE, &mut [0; 8], &mut []);
+        assert_eq!(result, Err(Errno::EACCES));
+        let result = sys.ioctl(file, abi::VERSION, &mut [0; 64], &mut []);
         assert_eq!(result, Err(Errno::ENOTTY));
         sys.close(file);
         assert_eq!(sys.map(file, 0, 4096, 4096), Err(Errno::EBADF));

@@ -6,4 +6,6 @@ mod faults;
 mod int4;
 mod int8;
 mod published;
+#[path = "../common/published.rs"]
+mod published_files;
 mod support;

@@ -1,5 +1,5 @@
 //! What an overlay says, compared with AMD's PDIs; AMD's streams on the model. `TRINE_NPU_FILES`
-//! names the folder with AMD's files; without it these tests do nothing.
+//! names the folder with AMD's files; without it these tests are skipped.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,8 @@ use trine_npu::sys::model::{Array, Buffers, End, Overlay, Task, Tiles};
 use trine_npu::tile::{Tile, TileKind};
 use trine_npu::xclbin::Xclbin;
 
+use crate::published_files::published;
 use crate::{int4, int8};
-
-const FILES_VARIABLE: &str = "TRINE_NPU_FILES";
-
-fn published(name: &str) -> Option<Vec<u8>> {
-    let path = std::path::PathBuf::from(std::env::var_os(FILES_VARIABLE)?).join(name);
-    let bytes = std::fs::read(&path);
-    Some(bytes.unwrap_or_else(|error| panic!("{FILES_VARIABLE}: {}: {error}", path.display())))
-}
 
 fn pdi(name: &str) -> Option<Vec<u8>> {
     let bytes = published(&format!("{name}.xclbin"))?;

@@ -242,7 +242,8 @@ fn compute_units_are_configured_once_and_from_the_heap() {
     let configure = ConfigHwctx { handle: context, param_val_size: 16, ..Default::default() };
     for configure in [
         ConfigHwctx { pad: 1, ..configure },
-        ConfigHwctx { param_type: uapi::ASSIGN_DEBUG_BUFFER, ..configure },
+        // A buffer for debugging.
+        ConfigHwctx { param_type: 1, ..configure },
     ] {
         let bytes = &mut units(&[cores])[..];
         let outcome = call(&open.sys, open.file, uapi::CONFIG_HWCTX, configure, Some((8, bytes)));

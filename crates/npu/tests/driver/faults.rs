@@ -13,7 +13,7 @@ use trine_npu::packet::State;
 use trine_npu::sys::model::{Fault, Held, Machine, ModelSys};
 use trine_npu::sys::{Errno, File, Pointed, Sys, abi};
 
-use crate::support::{Bench, Changed, contract, cores, model};
+use crate::support::{Bench, Changed, RESULT_BYTES, contract, cores, model};
 
 /// Runs a command with a fault after a good one, and returns the error and that of a further one.
 fn after(fault: Fault) -> (DriverError, Option<DriverError>) {
@@ -85,6 +85,34 @@ fn quarantine_outlives_the_device_and_names_its_reason() {
     drop(bench);
     let error = Device::open(sys.clone(), DEVICE_PATH).unwrap_err();
     assert!(error.to_string().contains("more than 1000 ms"), "{error}");
+}
+
+#[test]
+fn a_device_that_has_not_done_what_is_reported_is_in_quarantine() {
+    let words = RESULT_BYTES as usize / 4;
+    for (fault, expected) in [
+        (Fault::Dropped, DriverError::NotCounted { submitted: 2, counted: 1 }),
+        (Fault::Uncounted, DriverError::NotCounted { submitted: 2, counted: 1 }),
+        (Fault::DroppedAndCounted, DriverError::Unwritten { first: 0, words }),
+        (Fault::StopsAfter(8), DriverError::Unwritten { first: 2, words: words - 2 }),
+    ] {
+        let (error, next) = after(fault);
+        assert_eq!(error, expected);
+        assert!(is_quarantined(next), "{fault:?}");
+    }
+}
+
+/// The remedy of what has happened is not told beside that of the quarantine.
+#[test]
+fn a_quarantine_has_one_remedy() {
+    for fault in [Fault::Hangs, Fault::Aborted, Fault::Dropped, Fault::StopsAfter(8)] {
+        let (error, next) = after(fault);
+        let (message, next) = (error.to_string(), next.unwrap().to_string());
+        let (cause, _) = message.split_once(". ").unwrap();
+        let (found, remedy) = next.split_once(". ").unwrap();
+        assert!(found.ends_with(cause), "{next}");
+        assert_eq!(remedy, "Restart the machine before the NPU is used again");
+    }
 }
 
 #[test]

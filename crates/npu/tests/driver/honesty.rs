@@ -1,11 +1,12 @@
 //! Work counts as the NPU's only if the NPU has done it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytemuck::pod_read_unaligned;
 use trine_npu::driver::DriverError;
-use trine_npu::sys::model::{Fault, Machine, ModelSys};
+use trine_npu::sys::model::{Fault, Held, Machine, ModelSys};
 use trine_npu::sys::{Errno, File, Pointed, Sys, abi};
 use trine_npu::uapi;
 
@@ -20,7 +21,7 @@ fn run_with(fault: Fault) -> DriverError {
 #[test]
 fn a_command_that_is_dropped_silently_is_no_work() {
     let error = run_with(Fault::Dropped);
-    assert_eq!(error, DriverError::NotCounted { commands: 3, counted: 2 });
+    assert_eq!(error, DriverError::NotCounted { submitted: 3, counted: 2 });
 }
 
 #[test]
@@ -32,7 +33,7 @@ fn a_command_that_is_counted_and_dropped_is_no_work() {
 #[test]
 fn a_command_that_is_done_and_not_counted_is_no_work() {
     let error = run_with(Fault::Uncounted);
-    assert_eq!(error, DriverError::NotCounted { commands: 3, counted: 2 });
+    assert_eq!(error, DriverError::NotCounted { submitted: 3, counted: 2 });
 }
 
 #[test]
@@ -64,6 +65,8 @@ fn what_is_written_after_the_result_is_found() {
     let first = RESULT_BYTES as usize / 4;
     let error = run(&mut bench, RESULT_BYTES + 64).unwrap_err();
     assert_eq!(error, DriverError::Overrun { first });
+    let next = bench.device.buffer(64).map(drop);
+    assert!(matches!(next, Err(DriverError::Quarantined { .. })), "{next:?}");
 }
 
 /// Where a buffer object is mapped.
@@ -123,7 +126,43 @@ fn a_processor_that_computes_the_result_is_no_npu() {
     };
     let sys = Changed { ioctl: Arc::new(ioctl), ..Changed::of(model(Machine::default())) };
     let error = Bench::new(sys, 0).unwrap().run(1).map(drop).unwrap_err();
-    assert_eq!(error, DriverError::NotCounted { commands: 1, counted: 0 });
+    assert_eq!(error, DriverError::NotCounted { submitted: 1, counted: 0 });
+}
+
+/// The driver lists processes by the kernel's numbers. In a container the process has another for
+/// itself, which may be that of another context.
+#[test]
+fn the_context_is_found_whatever_number_the_process_has() {
+    for process in [2, 4242, i64::from(std::process::id()), i64::MAX] {
+        let sys = model(Machine { process, ..Machine::default() });
+        let mut bench = Bench::new(sys.clone(), 0).unwrap();
+        assert_eq!(bench.run(3).unwrap().len(), 3, "{process}");
+        drop(bench);
+        // One that is made again.
+        assert_eq!(Bench::new(sys, 0).unwrap().run(1).unwrap().len(), 1, "{process}");
+    }
+}
+
+/// Another program's context, which the driver lists from the second answer on.
+#[test]
+fn two_contexts_that_appear_at_once_confirm_nothing() {
+    let asked = AtomicUsize::new(0);
+    let ioctl = move |model: &ModelSys,
+                      file: File,
+                      number,
+                      argument: &mut [u8],
+                      pointed: &mut [Pointed<'_>]| {
+        model.ioctl(file, number, argument, pointed)?;
+        if number == uapi::GET_INFO && asked.fetch_add(1, Ordering::Relaxed) == 0 {
+            pointed[0].bytes.fill(0);
+        }
+        Ok(())
+    };
+    let sys = model(Machine::default());
+    let changed = Changed { ioctl: Arc::new(ioctl), ..Changed::of(sys.clone()) };
+    assert_eq!(Bench::new(changed, 0).map(drop), Err(DriverError::UnclearCounter));
+    assert_eq!((sys.held(), sys.leaked()), (Held::default(), Held::default()));
+    Bench::new(sys, 0).unwrap().run(1).unwrap();
 }
 
 #[test]
@@ -139,6 +178,5 @@ fn a_context_that_is_not_listed_confirms_nothing() {
             Ok(())
         };
     let sys = Changed { ioctl: Arc::new(ioctl), ..Changed::of(model(Machine::default())) };
-    let outcome = Bench::new(sys, 0).unwrap().run(1).map(drop);
-    assert_eq!(outcome, Err(DriverError::NoCounter));
+    assert_eq!(Bench::new(sys, 0).map(drop), Err(DriverError::NoCounter));
 }

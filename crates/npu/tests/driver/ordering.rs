@@ -49,7 +49,7 @@ enum Step {
     Change(usize, usize, u8),
     /// Runs this many commands.
     Run(usize),
-    /// The next command goes wrong in a way that a caller can go on after.
+    /// The next command goes wrong.
     Inject(Fault),
 }
 
@@ -75,7 +75,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Whatever the order: a result is that of the inputs as they were handed over last. There is
-    /// an error exactly if a fault is among the commands.
+    /// an error exactly if a fault is among the commands, and the NPU is in quarantine exactly if
+    /// it did not do what was reported as done.
     #[test]
     fn results_follow_the_order_of_steps(
         steps in prop::collection::vec(step(), 1..12),
@@ -107,15 +108,23 @@ proptest! {
                 Step::Run(count) => {
                     // After a command that fails, no further one of the batch is submitted but
                     // those in flight with it: the rest of the faults waits for the next batch.
-                    let is_harmless = |fault: &Fault| matches!(fault, Fault::Takes(_));
                     let executed = bench.run(count);
-                    let mut is_good = true;
-                    let before = faults.len();
-                    let left = sys.injected();
-                    for fault in faults.drain(..before - left) {
-                        is_good &= is_harmless(&fault);
-                    }
+                    let met = faults.len() - sys.injected();
+                    let met: Vec<Fault> = faults.drain(..met).collect();
+                    let is_good = met.iter().all(|fault| matches!(fault, Fault::Takes(_)));
                     prop_assert_eq!(executed.is_ok(), is_good, "{:?}", executed.err());
+                    // Nothing is confirmed of a batch of which a command failed.
+                    let is_trusted = is_good || met.contains(&Fault::Fails);
+                    prop_assert_eq!(sys.process().quarantine().is_none(), is_trusted);
+                    if !is_trusted {
+                        let next = bench.run(1).map(drop);
+                        let is_refused = matches!(next, Err(DriverError::Quarantined { .. }));
+                        prop_assert!(is_refused);
+                        let held = sys.held();
+                        drop(bench);
+                        prop_assert_eq!((sys.held(), sys.leaked()), (held, Held::default()));
+                        return Ok(());
+                    }
                     for executed in executed.into_iter().flatten() {
                         prop_assert_eq!(bytes_of_result(&executed), product(&known));
                     }

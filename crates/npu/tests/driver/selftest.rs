@@ -94,15 +94,26 @@ fn the_first_timeout_ends_it() {
 }
 
 #[test]
-fn a_result_that_the_npu_did_not_write_is_none_and_the_others_still_run() {
-    for fault in [Fault::Dropped, Fault::DroppedAndCounted, Fault::Fails, Fault::StopsAfter(64)] {
+fn a_result_that_the_npu_did_not_write_ends_it() {
+    for fault in [Fault::Dropped, Fault::DroppedAndCounted, Fault::StopsAfter(64)] {
         let sys = model(Machine::default(), false);
         sys.inject([fault]);
         let results = run(&sys, &plan(&KERNELS));
         assert!(!results.are_right());
+        assert_eq!(results.outcomes.len(), 1, "{fault:?}");
         assert_eq!(results.outcomes[0].ending, Ending::Failed, "{fault:?}");
-        assert_eq!(results.outcomes[1].ending, Ending::Right, "{fault:?}");
+        assert!(results.stopped.unwrap().contains("the other 1 streams were not run"));
     }
+}
+
+#[test]
+fn after_a_command_that_fails_the_others_still_run() {
+    let sys = model(Machine::default(), false);
+    sys.inject([Fault::Fails]);
+    let results = run(&sys, &plan(&KERNELS));
+    assert!(!results.are_right());
+    let endings: Vec<Ending> = results.outcomes.iter().map(|outcome| outcome.ending).collect();
+    assert_eq!(endings, [Ending::Failed, Ending::Right]);
 }
 
 #[test]

@@ -40,15 +40,6 @@ fn more_commands_than_fit_in_flight_are_all_done() {
 }
 
 #[test]
-fn the_device_tells_its_firmware_and_driver() {
-    let sys = model(Machine { driver_minor: 6, ..Machine::default() });
-    let device = Device::open(sys, DEVICE_PATH).unwrap();
-    let firmware = device.firmware().unwrap();
-    assert_eq!((firmware.major, firmware.minor, firmware.build), (1, 5, 391));
-    assert_eq!(device.driver_minor(), 6);
-}
-
-#[test]
 fn another_device_or_driver_is_refused() {
     let open = |machine| Device::open(model(machine), DEVICE_PATH).unwrap_err();
     let error = open(Machine { device: "0x17f0", ..Machine::default() });
@@ -91,7 +82,7 @@ fn a_node_that_leads_to_another_driver_is_refused() {
 fn too_little_lockable_memory_is_said() {
     let machine = Machine { lockable_bytes: 8 << 20, ..Machine::default() };
     let error = Device::open(model(machine), DEVICE_PATH).unwrap_err();
-    assert_eq!(error, DriverError::Heap { errno: Errno::EAGAIN });
+    assert_eq!(error, DriverError::Lock { bytes: 64 << 20, errno: Errno::EAGAIN });
     assert!(error.to_string().contains("ulimit -l"), "{error}");
 }
 
@@ -139,6 +130,61 @@ fn buffers_that_do_not_fit_the_contract_are_refused() {
         assert!(error.to_string().contains(expected), "{error}");
     }
     bench.run(1).unwrap();
+}
+
+#[test]
+fn what_is_of_another_open_device_is_refused() {
+    let sys = model(Machine::default());
+    let mut bench = Bench::new(sys.clone(), 0).unwrap();
+    // Its objects have the numbers of the first one's.
+    let other = Device::open(sys.clone(), DEVICE_PATH).unwrap();
+    let program = Program::new(&other, crate::support::proven()).unwrap();
+    let [a, w] = inputs(0).map(|bytes| upload(&other, &bytes).unwrap());
+    let result = |device: &Device<_>| device.buffer(RESULT_BYTES).unwrap().poison().unwrap();
+    let start = sys.now();
+    let [own_a, own_w] = &bench.inputs;
+    let cases = [
+        (&program, vec![(1, own_a), (2, own_w)], result(&bench.device)),
+        (&bench.program, vec![(1, own_a), (2, &w)], result(&bench.device)),
+        (&bench.program, vec![(1, &a), (2, own_w)], result(&bench.device)),
+        (&bench.program, vec![(1, own_a), (2, own_w)], result(&other)),
+    ];
+    for (program, inputs, result) in cases {
+        let error = bench.context.execute(vec![Run { program, inputs, result }]).unwrap_err();
+        assert!(error.to_string().contains("another open device"), "{error}");
+    }
+    assert_eq!(sys.now(), start, "nothing was submitted");
+}
+
+#[test]
+fn a_result_that_is_another_buffer_too_is_refused() {
+    let sys = model(Machine::default());
+    let mut bench = Bench::new(sys.clone(), 0).unwrap();
+    let exports = bench.device.exports().unwrap().unwrap();
+    let [a, w] = &bench.inputs;
+    let shared = a.export(&exports).unwrap();
+    let bytes = inputs(0)[0].len() as u64;
+    let twin = bench.device.import(shared.file(), bytes).unwrap().to_host().unwrap();
+    let start = sys.now();
+    let inputs = vec![(1, a), (2, w)];
+    let run = Run { program: &bench.program, inputs, result: twin.poison().unwrap() };
+    let error = bench.context.execute(vec![run]).unwrap_err();
+    // It may be too short as well, which is said first.
+    assert!(
+        error.to_string().contains("is also another buffer") || bytes < RESULT_BYTES,
+        "{error}"
+    );
+    let result = bench.device.buffer(RESULT_BYTES).unwrap().to_device().unwrap();
+    let shared = result.export(&exports).unwrap();
+    let twin = bench.device.import(shared.file(), RESULT_BYTES).unwrap();
+    let runs = [result, twin].map(|result| Run {
+        program: &bench.program,
+        inputs: vec![(1, a), (2, w)],
+        result: result.to_host().unwrap().poison().unwrap(),
+    });
+    let error = bench.context.execute(runs.into()).unwrap_err();
+    assert!(error.to_string().contains("is also another buffer"), "{error}");
+    assert_eq!(sys.now(), start, "nothing was submitted");
 }
 
 #[test]

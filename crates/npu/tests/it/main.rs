@@ -5,5 +5,7 @@ mod hashes;
 mod mutations;
 mod packs;
 mod published;
+#[path = "../common/published.rs"]
+mod published_files;
 mod refusals;
 mod support;

@@ -13,7 +13,7 @@ const KERNEL: Kernel = Kernel::Int8 { m: 8, k: 2048, n: 2048 };
 
 /// Writes a pack and returns its manifest.
 fn write(folder: &Path) -> String {
-    write_with(folder, &xclbin_of(6, Some(b"no program")))
+    write_with(folder, &xclbin_of(6, Some(b"no program"), 0))
 }
 
 /// Writes a pack with an xclbin and returns its manifest.
@@ -69,7 +69,7 @@ fn a_manifest_is_read_as_it_was_written() {
     let folder = tempfile::tempdir().unwrap();
     let text = write(folder.path());
     let manifest = Manifest::parse(MANIFEST, &text).unwrap();
-    let xclbin = xclbin_of(6, Some(b"no program"));
+    let xclbin = xclbin_of(6, Some(b"no program"), 0);
     let make = |kernel| {
         let files = published::stand_in("a.xclbin", &xclbin, &[kernel]).unwrap();
         let (name, made) = files.last().unwrap();
@@ -115,7 +115,7 @@ fn a_foreign_program_of_the_cores_is_refused() {
         assert!(told.starts_with("a.xclbin: ") && told.contains("trine npu pack"), "{told}");
         assert!(told.contains(&sha256(b"no program")), "{told}");
     }
-    write_with(folder.path(), &xclbin_of(6, None));
+    write_with(folder.path(), &xclbin_of(6, None, 0));
     let error = Pack::open(folder.path()).unwrap_err().to_string();
     assert!(error.contains("not exactly one PDI"), "{error}");
 }
@@ -151,6 +151,8 @@ fn manifests_that_contradict_the_files_or_themselves_are_refused() {
         ("format = 1", "format = 2", "format 2"),
         ("npu1", "npu4", "device \"npu4\""),
         ("5.7", "5", "firmware_protocol \"5\""),
+        ("\"5.7\"", "\"5.8\"", "does not tell more than that it is 5.7"),
+        ("\"5.7\"", "\"6.0\"", "does not tell more than that it is 5.7"),
         ("\"MIT\"", "\"\"", "licence is empty"),
         ("columns = 5", "columns = 4", "a.xclbin has 5 columns"),
         ("\"s.bin\"", "\"../s.bin\"", "expected a name of letters"),
@@ -163,8 +165,7 @@ fn manifests_that_contradict_the_files_or_themselves_are_refused() {
         ("bytes = 16584", "bytes = 16588", "the buffers are not those of a8w8acc32_8_2048_2048"),
         ("family = \"int8\", m = 8", "family = \"int8\", m = 7", "is not the shape of"),
         ("opcode = 3", "opcode = 3\nextra = 1", "unknown field `extra`"),
-        ("5.7", "65535.65535", "Linux makes sure of 5.7"),
-        ("5.7", "5.8", "nothing tells of a later one"),
+        ("5.7", "65535.65535", "does not tell more than that it is 5.7"),
         ("5.7", "+5.+7", "expected such as \"5.7\""),
         ("a = \"i8\"", "a = \"lies\"", "s.bin: types [\"lies\", \"i8\", \"i32\"] of A, W and C"),
         ("w = \"i8\"", "w = \"i4\"", "a8w8acc32_8_2048_2048 has [\"i8\", \"i8\", \"i32\"]"),
@@ -223,6 +224,39 @@ fn without_kernel(manifest: &str) -> String {
     let start = manifest.find("kernel = ").expect("a kernel");
     let end = start + manifest[start..].find('\n').expect("a line's end");
     format!("{}{}", &manifest[..start], &manifest[end..])
+}
+
+/// Each entry costs what trine generates for it, so that a short manifest could ask for much.
+#[test]
+fn a_manifest_names_each_stream_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = write(folder.path());
+    let open = |manifest: String| {
+        std::fs::write(folder.path().join(MANIFEST), manifest).unwrap();
+        Pack::open(folder.path()).unwrap_err().to_string()
+    };
+    let (head, entry) = manifest.split_at(manifest.find("[[stream]]").unwrap());
+    let twice = format!("{head}{entry}{entry}");
+    let error = open(twice);
+    assert!(error.contains("s.bin is there twice"), "{error}");
+    let other = entry.replace("s.bin", "t.bin");
+    let error = open(format!("{head}{entry}{other}"));
+    assert!(error.contains("two streams of a8w8acc32_8_2048_2048"), "{error}");
+    let without = entry.replace("kernel = {", "# kernel = {");
+    let many = (0..65).map(|at| without.replace("s.bin", &format!("{at}.bin")));
+    let error = open(format!("{head}{}", many.collect::<String>()));
+    assert!(error.contains("65 streams, at most 64"), "{error}");
+}
+
+#[test]
+fn a_unit_with_another_function_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for function in 1..4 {
+        write_with(folder.path(), &xclbin_of(6, Some(b"no program"), function));
+        let error = Pack::open(folder.path()).unwrap_err().to_string();
+        let reason = format!("unit \"DPU:one\" has function {function}, expected 0");
+        assert!(error.contains(&reason), "{error}");
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use trine_npu::txn::Stream;
 use trine_npu::verify::{Proof, Scope, Verifier};
 
 use crate::hashes::PUBLISHED;
-use crate::support::published;
+use crate::published_files::published;
 
 #[test]
 fn all_generated_streams_equal_the_published_ones() {

@@ -1,4 +1,4 @@
-//! A model on which a wait for a command can be held.
+//! A model on which a call can be held.
 
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -11,9 +11,11 @@ use crate::changed::Changed;
 struct State {
     is_closed: bool,
     waiting: usize,
+    /// How many may pass although it is closed.
+    passes: usize,
 }
 
-/// Holds waits while it is closed.
+/// Holds calls while it is closed.
 #[derive(Clone, Default)]
 pub(crate) struct Gate {
     state: Arc<(Mutex<State>, Condvar)>,
@@ -31,6 +33,23 @@ impl Gate {
             trine_npu::sys::Sys::ioctl(model, file, number, argument, pointed)
         });
         changed
+    }
+
+    /// Puts the gate before the mappings of a model.
+    pub(crate) fn before_maps(&self, model: ModelSys) -> Changed {
+        let gate = self.clone();
+        let mut changed = Changed::of(model);
+        changed.map = Arc::new(move |model, file, offset, bytes, alignment| {
+            gate.pass();
+            trine_npu::sys::Sys::map(model, file, offset, bytes, alignment)
+        });
+        changed
+    }
+
+    /// Lets some through.
+    pub(crate) fn let_pass(&self, count: usize) {
+        self.state.0.lock().unwrap().passes += count;
+        self.state.1.notify_all();
     }
 
     pub(crate) fn close(&self) {
@@ -52,7 +71,10 @@ impl Gate {
         if state.is_closed {
             state.waiting += 1;
             self.state.1.notify_all();
-            drop(self.state.1.wait_while(state, |state| state.is_closed).unwrap());
+            let is_held = |state: &mut State| state.is_closed && state.passes == 0;
+            let mut state = self.state.1.wait_while(state, is_held).unwrap();
+            state.waiting -= 1;
+            state.passes = state.passes.saturating_sub(1);
         }
     }
 }

@@ -10,22 +10,27 @@ mod gate;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::Duration;
 
+use changed::Changed;
 use common::random::{Random, model_of_layers, relative_difference};
 use common::{divergence, hidden_states, logits};
 use gate::Gate;
 use trine_backend::reference::{Products as Arithmetic, ReferenceDevice};
-use trine_backend::{BULK_ROWS, Device, Partner};
+use trine_backend::{BULK_ROWS, BackendError, Device, Loan, Partner, ProgramOptions, Tally};
 use trine_cpu::CpuDevice;
-use trine_model::{KvType, Model};
+use trine_model::{KvType, Model, Weight, WeightKind, Width};
 use trine_npu::driver::DEVICE_PATH;
-use trine_npu::generate::Kernel;
+use trine_npu::generate::{self, Kernel};
 use trine_npu::pack::Pack;
 use trine_npu::partner::{BLOCK, NpuPartner, Share};
 use trine_npu::published;
 use trine_npu::sys::Sys;
-use trine_npu::sys::model::{Behaviour, Fault, Held, Machine, ModelSys, Tiles, xclbin};
+use trine_npu::sys::model::{
+    Array, Behaviour, DeviceMemory, Fault, Held, Machine, ModelSys, Task, Tiles, Trap, xclbin,
+};
 use trine_npu::tile::Tile;
 use trine_weights::{DType, Tensor, blocks};
 
@@ -61,6 +66,28 @@ fn machine(machine: Machine, is_wrong: bool) -> ModelSys {
 
 fn open<S: Sys + 'static>(sys: S, share: Share) -> Arc<NpuPartner> {
     Arc::new(NpuPartner::open(sys, DEVICE_PATH, &pack(&KERNELS), share).unwrap())
+}
+
+/// An NPU that takes half of the rows of each matrix, whatever the size of its tiles.
+#[derive(Debug)]
+struct Half(Arc<NpuPartner>);
+
+impl Partner for Half {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+    fn kept(&self, weight: &Weight) -> usize {
+        weight.rows / 2
+    }
+    fn bytes(&self, weight: &Weight) -> u64 {
+        self.0.bytes(weight)
+    }
+    fn load(&self, matrices: &[Tensor]) -> Result<Box<dyn Loan>, BackendError> {
+        self.0.load(matrices)
+    }
+    fn tally(&self) -> &Tally {
+        self.0.tally()
+    }
 }
 
 fn processor() -> CpuDevice {
@@ -110,8 +137,9 @@ fn a_split_prompt_is_as_good_as_the_processors() {
         .collect();
     let of = |device: &dyn Device| logits(device, &model, &ids, ids.len(), KvType::F32);
     let expected = of(&ReferenceDevice::new());
-    let partner = open(sys(false), Share::Fraction(0.5));
-    let (alone, split) = (of(&processor()), of(&processor().with_partner(partner.clone())));
+    let partner = open(sys(false), Share::Fraction(1.0));
+    let half = Arc::new(Half(partner.clone()));
+    let (alone, split) = (of(&processor()), of(&processor().with_partner(half)));
     assert!(partner.tally().products() > 0 && partner.tally().instead() == 0);
     let vocabulary = model.config().vocabulary;
     let mean = |found: &[f32]| {
@@ -140,8 +168,8 @@ fn what_the_npu_does_not_do_the_processor_does() {
         Fault::Aborted,
     ] {
         let sys = sys(false);
-        let partner = open(sys.clone(), Share::Fraction(0.4));
-        let device = processor().with_partner(partner.clone());
+        let partner = open(sys.clone(), Share::Fraction(1.0));
+        let device = processor().with_partner(Arc::new(Half(partner.clone())));
         sys.inject([fault]);
         assert!(states(&device) == alone, "{fault:?}");
         assert_eq!(partner.tally().products(), 0, "{fault:?}: nothing counts as the NPU's");
@@ -174,6 +202,174 @@ fn the_share_follows_from_measured_times() {
     };
     assert_eq!(lent(1e15), 0);
     assert!(lent(1.0) > 0);
+}
+
+/// A model whose clock goes on while memory is mapped, and while each MiB is written or flushed.
+fn slow(mapping: Duration, each_mib: Duration) -> Changed {
+    let mut changed = Changed::of(sys(false));
+    let moved = move |model: &ModelSys, bytes: u64| {
+        model.pass(each_mib.mul_f64(bytes as f64 / f64::from(1 << 20)));
+    };
+    changed.map = Arc::new(move |model, file, offset, bytes, alignment| {
+        model.pass(mapping);
+        model.map(file, offset, bytes, alignment)
+    });
+    changed.write = Arc::new(move |model, address, bytes| {
+        moved(model, bytes.len() as u64);
+        model.write(address, bytes)
+    });
+    changed.flush = Arc::new(move |model, address, bytes| {
+        moved(model, bytes);
+        model.flush(address, bytes)
+    });
+    changed
+}
+
+/// What is measured is a command as prompts have it: the matrix is on the device by then, and
+/// activations and results are moved for each. For 2048 x 2048 the processor takes 20 ms, the
+/// model's two commands 4 ms.
+#[test]
+fn the_time_of_a_command_is_that_of_one_in_use() {
+    let operations_per_second = 2.0 * 64.0 * 2048.0 * 2048.0 / 0.02;
+    let share = Share::Fastest { operations_per_second };
+    let weights = small(DType::F32).plan().weights.clone();
+    let matrix = weights.into_iter().find(|weight| weight.kind == WeightKind::Matrix).unwrap();
+    let weight = Weight { rows: 2048, columns: 2048, ..matrix };
+    let kept = |mapping: u64, each_mib: u64| {
+        let time = Duration::from_millis;
+        open(slow(time(mapping), time(each_mib)), share).kept(&weight)
+    };
+    let quick = kept(0, 0);
+    assert!(quick < 2048, "{quick}");
+    assert_eq!(kept(10_000, 0), quick, "mapping is for loading");
+    // Activations of 128 KiB are written and flushed for each term, results of 512 KiB three times.
+    let moved = kept(0, 1);
+    assert!(quick < moved && moved < 2048, "{quick}, {moved}");
+    assert_eq!(kept(0, 6), 2048);
+}
+
+/// Each kernel that prompts may use is compared, and not only the smallest.
+#[test]
+fn a_kernel_that_is_wrong_is_found_whichever_it_is() {
+    for (index, kernel) in KERNELS.into_iter().enumerate() {
+        let instructions = generate::stream(kernel).unwrap().to_bytes();
+        let array = WrongFor { tiles: Tiles::new(7), instructions };
+        let sys = ModelSys::new(Machine::default(), Box::new(array));
+        let opened = NpuPartner::open(sys, DEVICE_PATH, &pack(&KERNELS), Share::Fraction(1.0));
+        let rows = [8, 64][index];
+        let error = opened.map(drop).unwrap_err();
+        assert!(error.contains(&format!("a product of {rows} x 2048 x 2048")), "{error}");
+    }
+}
+
+/// An array that is wrong about one element of one kernel's results.
+struct WrongFor {
+    tiles: Tiles,
+    instructions: Vec<u8>,
+}
+
+impl Array for WrongFor {
+    fn run(&mut self, task: &Task, memory: &mut dyn DeviceMemory) -> Result<(), Trap> {
+        self.tiles.run(task, memory)?;
+        if task.instructions == self.instructions {
+            let mut word = [0; 4];
+            memory.read(task.arguments[0] + 4096, &mut word)?;
+            word[0] ^= 1;
+            memory.write(task.arguments[0] + 4096, &word)?;
+        }
+        Ok(())
+    }
+}
+
+/// Loading takes turns with products of what is loaded.
+#[test]
+fn products_go_on_while_another_model_is_loaded() {
+    let gate = Gate::default();
+    let partner = open(gate.before_maps(sys(false)), Share::Fraction(1.0));
+    let tensor = zeros();
+    let mut loan = partner.load(std::slice::from_ref(&tensor)).unwrap();
+    let mut product = move || {
+        let mut found = vec![f32::NAN; 64];
+        loan.begin(&[1.0; 32], &[0]).unwrap();
+        loan.finish(&mut [&mut found]).unwrap();
+        found
+    };
+    // Buffers of activations and results are there after that.
+    product();
+    gate.close();
+    let (of_load, of_product) = (channel(), channel());
+    let loading = partner.clone();
+    // Eight are loaded at once.
+    thread::spawn(move || of_load.0.send(loading.load(&vec![tensor; 9]).map(drop)));
+    gate.wait_until_somebody_waits();
+    thread::spawn(move || of_product.0.send(product()));
+    gate.let_pass(8);
+    let found = of_product.1.recv_timeout(PATIENCE).expect("the product waits for all matrices");
+    assert_eq!(found, vec![0.0; 64]);
+    assert!(of_load.1.try_recv().is_err(), "the last matrix is held");
+    gate.open();
+    of_load.1.recv_timeout(PATIENCE).unwrap().unwrap();
+}
+
+/// How long a test waits for what does not come if there is a defect.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A matrix of 64 x 32, which takes 4 MiB on the device.
+fn zeros() -> Tensor {
+    Tensor::from_owned("w", DType::F32, &[64, 32], vec![0; 64 * 32 * 4]).unwrap()
+}
+
+/// Whoever is dropped last, the thread ends.
+#[test]
+fn a_partner_ends_before_and_after_what_uses_it() {
+    let (done, ended) = channel();
+    thread::spawn(move || {
+        let sys = sys(false);
+        let partner = open(sys.clone(), Share::Fraction(1.0));
+        let mut loan = partner.load(&[zeros()]).unwrap();
+        drop(partner);
+        assert!(loan.begin(&[1.0; 32], &[0]).is_err(), "nobody is there");
+        drop(loan);
+        assert_eq!((sys.held(), sys.leaked()), (Held::default(), Held::default()));
+        // A Program has the last hold of its partner.
+        let device = processor().with_partner(open(sys.clone(), Share::Fraction(1.0)));
+        let model = small(DType::Q8_0);
+        let width = Width { tokens: 7, outputs: 1 };
+        let kv = KvType::F32;
+        let options = ProgramOptions { width, kv, context: 16, sequences: 1, blocks: 1 };
+        let program = device.load_plan(&model, model.plan(), &options).unwrap();
+        drop((device, model));
+        assert!(sys.held().contexts == 1);
+        drop(program);
+        assert_eq!((sys.held(), sys.leaked()), (Held::default(), Held::default()));
+        done.send(()).unwrap();
+    });
+    ended.recv_timeout(PATIENCE).expect("it ends");
+}
+
+/// What does not fit into the memory that may be locked is refused before it is brought there, with
+/// the limit that it needs.
+#[test]
+fn matrices_beyond_the_locked_memory_are_refused_with_the_number() {
+    let lockable_bytes = 80 << 20;
+    let sys = machine(Machine { lockable_bytes, ..Machine::default() }, false);
+    let partner = open(sys.clone(), Share::Fraction(1.0));
+    let loan = partner.load(&[zeros()]).unwrap();
+    let held = sys.held();
+    let error = partner.load(&vec![zeros(); 10]).map(drop).unwrap_err().to_string();
+    assert!(error.contains("take 40 MiB") && error.contains("may lock 80 MiB"), "{error}");
+    // The heap, what products work with, one matrix and ten.
+    assert!(error.contains("ulimit -l 115712"), "{error}");
+    assert_eq!(sys.held(), held);
+    drop(loan);
+    partner.load(&[zeros(), zeros()]).unwrap();
+    // A model that does not fit is loaded without an NPU.
+    let model = small(DType::Q8_0);
+    let ids = prompt(&model, BULK_ROWS + 1);
+    let states = |device: &dyn Device| hidden_states(device, &model, &ids, ids.len(), KvType::F32);
+    let whole = processor().with_partner(partner.clone());
+    assert!(states(&whole).iter().all(|value| value.is_finite()));
+    assert_eq!(partner.tally().products(), 0, "the model has more matrices than fit");
 }
 
 /// Odd shapes: rows of several commands, more in-features than a block, and values that are no
@@ -223,8 +419,7 @@ fn products_of_odd_shapes_are_exact_sums_of_rounded_numbers() {
 fn both_compute_at_once() {
     let gate = Gate::default();
     let partner = open(gate.before(sys(false)), Share::Fraction(1.0));
-    let tensor = Tensor::from_owned("w", DType::F32, &[64, 32], vec![0; 64 * 32 * 4]).unwrap();
-    let mut loan = partner.load(&[tensor]).unwrap();
+    let mut loan = partner.load(&[zeros()]).unwrap();
     gate.close();
     loan.begin(&[1.0; 32], &[0]).unwrap();
     gate.wait_until_somebody_waits();

@@ -272,10 +272,7 @@ fn device_nodes() -> Vec<Finding> {
             "add your user to the group that owns them (mostly `render`, see `ls -l`) and log in again",
         )
     };
-    vec![
-        finding("gpu nodes", "GPU", ""),
-        finding("npu", "NPU", "; no model runs on it yet, `trine npu doctor` says more"),
-    ]
+    vec![finding("gpu nodes", "GPU", ""), finding("npu", "NPU", "; `trine npu doctor` says more")]
 }
 
 #[cfg(test)]

@@ -202,8 +202,13 @@ fn verify_pack(folder: &Path) -> Result<()> {
 /// Prints what was proven.
 fn tell(name: &str, proof: &Proof, verifier: &Verifier) -> Result<()> {
     let scope = match proof.scope {
-        Scope::Whole => "proven as a whole; the programs of the cores are not checked",
-        Scope::Memory => "proven for memory only; whether the array stops is not known",
+        Scope::Whole => match verifier.contract().kernel {
+            Some(kernel) => {
+                format!("proven as a whole, for the published cores of {}", kernel.family())
+            }
+            None => "proven as a whole".to_owned(),
+        },
+        Scope::Memory => "proven for memory only; whether the array stops is not known".to_owned(),
     };
     output::line(format!("{name}: {scope} ({UNTESTED})"))?;
     for traffic in &proof.traffic {

@@ -1,10 +1,10 @@
 //! `trine npu selftest`
 
 use std::fs::File;
-use std::io::{BufRead, Write};
+use std::io::{BufRead, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use trine_npu::UNTESTED;
 use trine_npu::doctor::{Diagnosis, State};
@@ -34,8 +34,8 @@ pub(super) fn run(args: &NpuSelftestArgs) -> Result<()> {
     let plan = Plan::new(&pack).map_err(anyhow::Error::msg)?;
     let diagnosis = npu_doctor::diagnose();
     let mut report = Report::new(args.report.as_deref(), &diagnosis, &pack, &plan)?;
-    report.write(None)?;
     let Some(path) = diagnosis.path.clone().filter(|_| diagnosis.is_usable()) else {
+        report.write(None)?;
         for finding in &diagnosis.findings {
             if finding.state == State::Fail {
                 let (found, check) = (&finding.found, finding.check);
@@ -48,15 +48,19 @@ pub(super) fn run(args: &NpuSelftestArgs) -> Result<()> {
     for (file, reason) in &plan.left_out {
         output::note(&format!("{file} is not run: {reason}"));
     }
-    if plan.is_stand_in() {
+    let is_model = diagnosis.facts.is_model;
+    if is_model {
+        output::warning("the driver is trine's model, and no result here is an NPU's");
+    } else if plan.is_stand_in() {
         output::warning(
-            "the pack's cores stand in for published ones: it is for trine's model of the driver, and no result here is an NPU's",
+            "the pack's cores stand in for published ones: it is for trine's model of the driver, and this is another",
         );
     }
     if !agrees(args.yes, &plan)? {
         output::line("Nothing was submitted.")?;
         return Err(Negative.into());
     }
+    report.write(None)?;
     output::line(format!("{:<26} {:>7} {:>10} {:>9}", "product", "result", "wrong", "ms"))?;
     let mut results = Results::default();
     let mut failure = None;
@@ -70,7 +74,7 @@ pub(super) fn run(args: &NpuSelftestArgs) -> Result<()> {
     if let Some(error) = failure {
         return Err(error);
     }
-    conclude(&results, args.report.as_deref())
+    conclude(&results, args.report.as_deref(), is_model)
 }
 
 /// Says what is about to happen, and asks.
@@ -120,7 +124,7 @@ fn print(outcome: &Outcome) -> Result<()> {
     }
 }
 
-fn conclude(results: &Results, report: Option<&Path>) -> Result<()> {
+fn conclude(results: &Results, report: Option<&Path>, is_model: bool) -> Result<()> {
     if let Some(stopped) = &results.stopped {
         output::error(stopped);
     }
@@ -133,24 +137,26 @@ fn conclude(results: &Results, report: Option<&Path>) -> Result<()> {
     if !results.are_right() {
         return Err(Negative.into());
     }
-    output::line("All products are exact.")
+    output::line(match is_model {
+        true => "All products are exact, on trine's model.",
+        false => "All products are exact.",
+    })
 }
 
 /// A report that is written again with every outcome: the machine may hang at the next.
 struct Report {
-    file: Option<(File, PathBuf)>,
+    path: Option<PathBuf>,
+    /// Made with the first outcome.
+    file: Option<File>,
     value: Value,
 }
 
 impl Report {
     fn new(path: Option<&Path>, diagnosis: &Diagnosis, pack: &Pack, plan: &Plan) -> Result<Self> {
-        let file = match path {
-            Some(path) => {
-                let file = File::create(path).with_context(|| cannot_write(path))?;
-                Some((file, path.to_owned()))
-            }
-            None => None,
-        };
+        // The one of a run that ended in a restart is worth more than the next.
+        if let Some(path) = path.filter(|path| path.exists()) {
+            return Err(is_there(path));
+        }
         let planned: Vec<&str> = plan.trials.iter().map(|trial| trial.name.as_str()).collect();
         let streams: Vec<Value> = pack.manifest.stream.iter().map(|entry| {
             json!({"kernel": entry.kernel.map(|kernel| kernel.to_string()), "sha256": entry.sha256})
@@ -171,12 +177,20 @@ impl Report {
             "repeats": REPEATS,
             "results": null,
         });
-        Ok(Self { file, value })
+        Ok(Self { path: path.map(Path::to_owned), file: None, value })
     }
 
     /// Writes the report with what is known by now, onto the disk.
     fn write(&mut self, results: Option<&Results>) -> Result<()> {
-        let Some((file, path)) = &mut self.file else { return Ok(()) };
+        let Some(path) = &self.path else { return Ok(()) };
+        if self.file.is_none() {
+            let made = File::create_new(path).map_err(|error| match error.kind() {
+                ErrorKind::AlreadyExists => is_there(path),
+                _ => anyhow::Error::new(error).context(cannot_write(path)),
+            });
+            self.file = Some(made?);
+        }
+        let Some(file) = &mut self.file else { return Ok(()) };
         self.value["results"] = serde_json::to_value(results)?;
         let text = format!("{}\n", serde_json::to_string_pretty(&self.value)?);
         let written = std::io::Seek::rewind(file)
@@ -185,6 +199,13 @@ impl Report {
             .and_then(|()| file.sync_all());
         written.with_context(|| cannot_write(path))
     }
+}
+
+fn is_there(path: &Path) -> anyhow::Error {
+    anyhow!(
+        "{} is there already, and may be the report of a run before: move it, or name another file",
+        path.display()
+    )
 }
 
 fn cannot_write(path: &Path) -> String {

@@ -82,7 +82,7 @@ impl NpuForecast {
             false => " No product of this model gains from that.",
         };
         format!(
-            "With the NPU: a forecast, {UNTESTED}; trine runs no model on an NPU. Each product of a prompt is split by output columns, in whole tiles of \
+            "With the NPU: a forecast, {UNTESTED}. Each product of a prompt is split by output columns, in whole tiles of \
              {TILE}, so that GPU and NPU end at the same time; lowest to highest where sources differ.{prompts} {}\n",
             self.reason
         )

@@ -27,7 +27,7 @@ fn streams_are_inspected_and_proven() {
     assert!(told.contains("patch tile (1, 0) 0x1d084 with argument 1 + 0x4000"), "{told}");
     let told = trine(&["npu", "verify", &path]).ok().out;
     let first = format!(
-        "{path}: proven as a whole; the programs of the cores are not checked (never run on silicon)\n"
+        "{path}: proven as a whole, for the published cores of a8w8acc32 (never run on silicon)\n"
     );
     assert!(told.starts_with(&first), "{told}");
     assert!(told.contains("  column 1, S2MM 0: 16384 bytes of C\n"), "{told}");
@@ -92,13 +92,18 @@ fn nothing_is_tried_without_a_pack_or_an_npu() {
     let told = with(&["npu", "selftest", "--yes"]).fails(1);
     assert!(told.contains("no kernel pack in") && told.contains("trine npu pack"), "{told}");
     write_pack(&folder.path().join(".npu/one"));
-    let report = folder.path().join("report.json");
-    let told = with(&["npu", "selftest", "--yes", "--report", report.to_str().unwrap()]).fails(1);
+    let path = folder.path().join("report.json");
+    let test = || with(&["npu", "selftest", "--yes", "--report", path.to_str().unwrap()]).fails(1);
+    let told = test();
     assert!(told.contains("no NPU here") && told.contains("nothing was submitted"), "{told}");
-    let report: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     assert_eq!(report["doctor"]["findings"][0]["state"], "fail");
     assert!(report["results"].is_null());
+    // A report is not lost to the next run.
+    std::fs::write(&path, "a report of before").unwrap();
+    let told = test();
+    assert!(told.contains("report.json is there already"), "{told}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "a report of before");
     write_pack(&folder.path().join(".npu/two"));
     let told = with(&["npu", "selftest", "--yes"]).fails(2);
     assert!(told.contains("several packs: one, two"), "{told}");

@@ -13,15 +13,15 @@ use crate::packet::State as Stage;
 /// How a packet has ended.
 struct Ending {
     stage: Stage,
-    /// Commands that the device has counted.
-    counted: u64,
+    /// Whether the driver counts it, as it does with what fails too.
+    is_counted: bool,
     /// The command of a chain that failed, if it is known.
     failed: Option<u32>,
 }
 
 impl Ending {
     const fn of(stage: Stage) -> Self {
-        Self { stage, counted: 0, failed: None }
+        Self { stage, is_counted: true, failed: None }
     }
 }
 
@@ -105,7 +105,7 @@ fn finish(
     }
     let context = context(state, file, handle);
     context.free_from = at;
-    context.completions += ending.counted;
+    context.completions += u64::from(ending.is_counted);
     context.errors += u64::from(ending.stage != Stage::Completed);
 }
 
@@ -122,21 +122,20 @@ pub(super) fn set_stage(state: &mut State, file: i32, packet: u32, stage: Stage)
 
 fn carry_out(state: &mut State, file: i32, handle: u32, command: &Command) -> Ending {
     let limit = state.machine.command_time_max;
-    let all = u64::from(if state.machine.counts_chains { 1 } else { command.commands });
     match command.fault {
         _ if state.is_hung => return Ending::of(Stage::Timeout),
         Fault::Hangs => return Ending::of(Stage::Timeout),
         Fault::Takes(time) if time >= limit => return Ending::of(Stage::Timeout),
-        Fault::Dropped => return Ending::of(Stage::Completed),
-        Fault::DroppedAndCounted => {
-            return Ending { counted: all, ..Ending::of(Stage::Completed) };
+        Fault::Dropped => {
+            return Ending { is_counted: false, ..Ending::of(Stage::Completed) };
         }
+        Fault::DroppedAndCounted => return Ending::of(Stage::Completed),
         Fault::Fails => return Ending::of(Stage::Error),
         Fault::Aborted => return Ending::of(Stage::Abort),
         Fault::NoResponse => return Ending::of(Stage::NoResponse),
         Fault::Unfinished => return Ending::of(Stage::Running),
         Fault::Works | Fault::Takes(_) | Fault::Uncounted | Fault::StopsAfter(_) => {}
-        Fault::FailsAt(_) | Fault::DropsAt(_) | Fault::DropsAtAndCounts(_) => {}
+        Fault::FailsAt(_) | Fault::DropsAt(_) => {}
     }
     let units = context(state, file, handle).units.clone();
     let Some(Works { list, is_chain }) = chain::decode(state, file, command.packet, units.len())
@@ -144,32 +143,25 @@ fn carry_out(state: &mut State, file: i32, handle: u32, command: &Command) -> En
         return Ending::of(Stage::Abort);
     };
     let may_drop = is_chain && chain::may_drop(state);
-    let mut counted = 0;
     for (index, work) in (0..).zip(list) {
         match command.fault {
             Fault::FailsAt(at) if at == index => {
-                return Ending { stage: Stage::Error, counted, failed: Some(index) };
+                return Ending { failed: Some(index), ..Ending::of(Stage::Error) };
             }
-            Fault::DropsAt(at) if at == index && may_drop => continue,
-            Fault::DropsAtAndCounts(at) if at == index && may_drop => {}
+            Fault::DropsAt(at) if at == index && may_drop => {}
             _ => {
                 let stage = run(state, file, command, &units, work);
                 if stage != Stage::Completed {
-                    return Ending { stage, counted, failed: Some(index) };
+                    return Ending { failed: Some(index), ..Ending::of(stage) };
                 }
             }
         }
-        counted += 1;
     }
     if let Fault::FailsAt(at) = command.fault {
-        return Ending { stage: Stage::Error, counted, failed: Some(at) };
+        return Ending { failed: Some(at), ..Ending::of(Stage::Error) };
     }
-    let counted = match command.fault {
-        Fault::Uncounted => 0,
-        _ if state.machine.counts_chains => 1,
-        _ => counted,
-    };
-    Ending { counted, ..Ending::of(Stage::Completed) }
+    let is_counted = command.fault != Fault::Uncounted;
+    Ending { is_counted, ..Ending::of(Stage::Completed) }
 }
 
 /// Lets the array do one command, and returns how it has ended.

@@ -61,13 +61,11 @@ pub struct Machine {
     pub contexts_max: usize,
     /// Bytes that a process may lock.
     pub lockable_bytes: u64,
-    /// The number of the process that the model serves.
+    /// The number of the process that the model serves, as the kernel counts processes. In a
+    /// container the process knows itself by another.
     pub process: i64,
     /// Whether the process is root.
     pub is_root: bool,
-    /// Whether the driver counts a chain as one command, and not the commands in it. What the
-    /// kernel's own does is not known here.
-    pub counts_chains: bool,
     /// How long a command takes.
     pub command_time: Duration,
     /// After how long the driver gives up a command.
@@ -100,10 +98,9 @@ impl Default for Machine {
             protocol_minor: 7,
             addresses: AddressMode::Process,
             contexts_max: 1,
-            lockable_bytes: 1 << 30,
+            lockable_bytes: 4 << 30,
             process: 4242,
             is_root: false,
-            counts_chains: false,
             command_time: Duration::from_millis(2),
             command_time_max: Duration::from_secs(2),
             recovers: false,
@@ -133,11 +130,9 @@ pub enum Fault {
     /// A chain fails at this command, from 0; those before it are done. After its last command this
     /// is an index that no command has.
     FailsAt(u32),
-    /// A chain is reported as done, and this command of it was not done and not counted. Only with
-    /// protocol 5.8 or later: the message for chains of before is not known to drop any.
+    /// A chain is reported as done, and this command of it was not done. Only with protocol 5.8 or
+    /// later: the message for chains of before is not known to drop any.
     DropsAt(u32),
-    /// As [`Self::DropsAt`], and the command is counted.
-    DropsAtAndCounts(u32),
     /// The driver gives it up at once.
     Aborted,
     /// The device does not answer.
