@@ -129,7 +129,7 @@ impl<S: Sys> PoisonedBuffer<S> {
         &self.mapped
     }
 
-    /// Returns the first `bytes` bytes, if the device has overwritten all of them and nothing after.
+    /// Returns the first `bytes` bytes, if the device has overwritten all of these and no others.
     pub(super) fn result(&self, bytes: u64) -> Result<Vec<u8>, DriverError> {
         let call = DriverError::call("read a result of the NPU's");
         self.mapped.flush().map_err(&call)?;
