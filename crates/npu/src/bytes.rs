@@ -1,6 +1,6 @@
 //! Little-endian numbers out of untrusted bytes.
 
-use crate::FormatError;
+use crate::{FormatError, told};
 
 /// Bytes of a format, read by offset. Every read is checked and names its place in an error.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +30,7 @@ impl<'a> Bytes<'a> {
     /// Makes an error about the byte at `offset`.
     pub(crate) fn error(&self, offset: usize, problem: impl Into<String>) -> FormatError {
         let offset = self.base.saturating_add(offset);
-        FormatError { format: self.format, offset, problem: problem.into() }
+        FormatError { format: self.format, offset, problem: told(&problem.into()).into_owned() }
     }
 
     /// Returns `length` bytes at `offset`; `what` names them in an error.
@@ -43,7 +43,7 @@ impl<'a> Bytes<'a> {
         let end = offset.checked_add(length).filter(|end| *end <= self.bytes.len());
         let Some(end) = end else {
             let left = self.bytes.len().saturating_sub(offset);
-            let problem = format!("{what} takes {length} bytes, {left} are left");
+            let problem = format!("{what}: {length} bytes, {left} are left");
             return Err(self.error(offset, problem));
         };
         Ok(&self.bytes[offset..end])

@@ -6,6 +6,7 @@ use std::io;
 use thiserror::Error;
 
 use crate::cores::ForeignPdi;
+use crate::told;
 
 /// A file breaks the rules of its format.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -24,7 +25,7 @@ pub struct FormatError {
 #[non_exhaustive]
 pub enum PackError {
     /// The operating system refused to read a file of the pack.
-    #[error("cannot read {file}: {source}. Build the pack again, or take another one")]
+    #[error("cannot read {}: {source}. Build the pack again, or take another one", told(file))]
     Io {
         /// The file.
         file: String,
@@ -32,7 +33,7 @@ pub enum PackError {
         source: io::Error,
     },
     /// The manifest is no manifest, or contradicts itself.
-    #[error("{file}: {problem}")]
+    #[error("{}: {}", told(file), told(problem))]
     Manifest {
         /// The file.
         file: String,
@@ -41,7 +42,8 @@ pub enum PackError {
     },
     /// A file is not the one that the manifest names.
     #[error(
-        "{file} has the SHA-256 {found}, the manifest says {expected}. Fetch or build the file again"
+        "{} has the SHA-256 {found}, the manifest says {expected}. Fetch or build the file again",
+        told(file)
     )]
     Hash {
         /// The file.
@@ -52,7 +54,7 @@ pub enum PackError {
         found: String,
     },
     /// The cores would run a program that the streams are not proven for.
-    #[error("{file}: {source}")]
+    #[error("{}: {source}", told(file))]
     Cores {
         /// The xclbin.
         file: String,
@@ -60,7 +62,7 @@ pub enum PackError {
         source: ForeignPdi,
     },
     /// A file of the pack is larger than any of its kind.
-    #[error("{file} has {bytes} bytes, at most {limit} are read")]
+    #[error("{} has {bytes} bytes, at most {limit} are read", told(file))]
     TooLarge {
         /// The file.
         file: String,
@@ -70,7 +72,7 @@ pub enum PackError {
         limit: u64,
     },
     /// A file of the pack breaks its format.
-    #[error("{file}: {source}")]
+    #[error("{}: {source}", told(file))]
     Format {
         /// The file.
         file: String,

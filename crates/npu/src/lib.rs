@@ -48,6 +48,7 @@ pub mod dma;
 pub mod doctor;
 pub mod driver;
 mod error;
+mod files;
 pub mod generate;
 mod hash;
 mod kernel;
@@ -57,20 +58,24 @@ pub mod pack;
 pub mod packet;
 pub mod partner;
 pub mod pdi;
+mod product;
 pub mod published;
 mod refusal;
 pub mod registers;
 pub mod selftest;
 pub mod sys;
 pub mod tile;
+mod told;
 pub mod txn;
 pub mod uapi;
 pub mod verify;
 pub mod xclbin;
 
 pub use error::{FormatError, PackError};
+pub use files::read_file;
 pub use hash::sha256;
 pub use refusal::Refusal;
+pub use told::{TOLD_MAX, told};
 
 /// What every message about the NPU says where a user could take it for more.
 pub const UNTESTED: &str = "never run on silicon";

@@ -28,7 +28,7 @@
 //! slots = 6                     # buffers in the command, in the order of the kernel's arguments
 //! kernel = { family = "int8", m = 8, k = 2048, n = 2048 }   # only if trine generates its streams
 //!
-//! [[stream.buffer]]
+//! [[stream.buffer]]                 # C, which is written, A and W have to be there
 //! argument = 0
 //! name = "C"
 //! bytes = 65536
@@ -40,8 +40,7 @@
 //! pack is for trine's model of the driver only.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::Read;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -51,10 +50,11 @@ use crate::cores::CoreProgram;
 use crate::error::PackError;
 use crate::generate::{Family, Kernel};
 use crate::packet::OPCODE_TRANSACTION;
+use crate::product::{self, Operand};
 use crate::txn::{STREAM_BYTES_MAX, Stream};
 use crate::verify::Verifier;
 use crate::xclbin::{XCLBIN_BYTES_MAX, Xclbin};
-use crate::{FormatError, sha256};
+use crate::{FormatError, read_file, sha256};
 
 /// The name of the manifest in a pack's folder.
 pub const MANIFEST: &str = "manifest.toml";
@@ -64,8 +64,8 @@ const MANIFEST_BYTES_MAX: usize = 1 << 20;
 const STREAMS_MAX: usize = 64;
 /// The most bytes of a pack's streams together. AMD's 52 have 2 MB.
 const STREAMS_BYTES_MAX: usize = 32 << 20;
-/// The longest part of a parser's message that is told.
-const TOLD_MAX: usize = 300;
+/// Bytes of the longest name of a file.
+const NAME_BYTES_MAX: usize = 255;
 /// The oldest protocol of firmware that the Linux driver takes. It does not tell which one it has.
 pub(crate) const PROTOCOL: (u16, u16) = (5, 7);
 /// The device that packs are for: XDNA1.
@@ -202,6 +202,25 @@ pub struct PackStream {
     pub verifier: Verifier,
 }
 
+impl StreamEntry {
+    /// Compares shape, types and sizes.
+    fn check_product(&self) -> Result<(), String> {
+        let Types { a, w, c } = &self.types;
+        let types = [a.as_str(), w, c];
+        if let Some(kernel) = self.kernel.filter(|kernel| kernel.types() != types) {
+            let expected = kernel.types();
+            return Err(format!("types {types:?} of A, W and C; {kernel} has {expected:?}"));
+        }
+        let operands = self.buffer.iter().map(|buffer| Operand {
+            name: &buffer.name,
+            bytes: buffer.bytes,
+            is_written: buffer.access == Access::WriteOnce,
+        });
+        let operands: Vec<Operand<'_>> = operands.collect();
+        product::check((self.m, self.k, self.n), types, &operands)
+    }
+}
+
 impl Manifest {
     /// Reads a manifest; `file` names it in errors.
     ///
@@ -213,11 +232,22 @@ impl Manifest {
         let manifest: Self = toml::from_str(text).map_err(|error| {
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
             let line = before.matches('\n').count() + 1;
-            let told: String = error.message().chars().take(TOLD_MAX).collect();
-            wrong(format!("line {line}: {told}"))
+            wrong(format!("line {line}: {}", error.message()))
         })?;
         manifest.check().map_err(wrong)?;
         Ok(manifest)
+    }
+
+    /// Reads the manifest in a folder, and no other file.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is none, or as [`Self::parse`].
+    pub fn read(folder: &Path) -> Result<Self, PackError> {
+        let bytes = read(folder, MANIFEST, MANIFEST_BYTES_MAX)?;
+        let wrong = |problem: String| PackError::Manifest { file: MANIFEST.to_owned(), problem };
+        let text = String::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
+        Self::parse(MANIFEST, &text)
     }
 
     /// Returns the text that [`Self::parse`] reads as this manifest.
@@ -238,11 +268,7 @@ impl Manifest {
         if device != DEVICE {
             return Err(format!("device {device:?}, expected {DEVICE:?}"));
         }
-        let numbers = firmware_protocol.split_once('.');
-        let numbers = numbers.and_then(|(major, minor)| {
-            Some((major.parse::<u16>().ok()?, minor.parse::<u16>().ok()?))
-        });
-        let Some(numbers) = numbers else {
+        let Some(numbers) = protocol(firmware_protocol) else {
             return Err(format!(
                 "firmware_protocol {firmware_protocol:?}, expected such as \"5.7\""
             ));
@@ -295,12 +321,12 @@ impl Manifest {
             {
                 return Err(format!("{file}: {m} x {k} x {n} is not the shape of {kernel}"));
             }
-            Ok(())
+            stream.check_product().map_err(|problem| format!("{file}: {problem}"))
         })
     }
 
     /// Returns the families of the streams' kernels, each once.
-    fn families(&self) -> impl Iterator<Item = Family> {
+    pub fn families(&self) -> impl Iterator<Item = Family> {
         let has = |family: &Family| {
             let mut kernels = self.stream.iter().filter_map(|stream| stream.kernel);
             kernels.any(|kernel| kernel.family() == *family)
@@ -335,10 +361,8 @@ impl Pack {
     /// Returns an error if a file is missing, another than the manifest says, or broken, or if
     /// manifest and xclbin contradict each other.
     pub fn open(folder: &Path) -> Result<Self, PackError> {
-        let bytes = read(folder, MANIFEST, MANIFEST_BYTES_MAX)?;
+        let manifest = Manifest::read(folder)?;
         let wrong = |problem: String| PackError::Manifest { file: MANIFEST.to_owned(), problem };
-        let text = String::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
-        let manifest = Manifest::parse(MANIFEST, &text)?;
         let FileEntry { file, sha256 } = &manifest.xclbin;
         let bytes = read_hashed(folder, file, sha256, XCLBIN_BYTES_MAX)?;
         let xclbin = Xclbin::parse(&bytes).map_err(|source| broken(file, source))?;
@@ -433,11 +457,24 @@ fn check_kernel(manifest: &Manifest, entry: &StreamEntry, xclbin: &Xclbin) -> Re
     Ok(())
 }
 
+/// Reads a version of two numbers.
+fn protocol(text: &str) -> Option<(u16, u16)> {
+    let number = |digits: &str| {
+        let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+        digits.parse().ok().filter(|_| is_plain)
+    };
+    let (major, minor) = text.split_once('.')?;
+    Some((number(major)?, number(minor)?))
+}
+
 /// Refuses names that could lead out of the folder, and hashes that are none.
 fn check_file(file: &str, hash: &str) -> Result<(), String> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    if file.is_empty() || file.starts_with('.') || !file.bytes().all(is_plain) {
-        return Err(format!("file {file:?}, expected a name of letters, digits, '.', '_' and '-'"));
+    let is_named = (1..=NAME_BYTES_MAX).contains(&file.len()) && !file.starts_with('.');
+    if !is_named || !file.bytes().all(is_plain) {
+        return Err(format!(
+            "file {file:?}, expected a name of letters, digits, '.', '_' and '-', at most {NAME_BYTES_MAX}"
+        ));
     }
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     if hash.len() != 64 || !hash.bytes().all(is_digit) {
@@ -453,21 +490,14 @@ fn broken(file: &str, source: FormatError) -> PackError {
 /// Reads a file of at most `limit` bytes.
 fn read(folder: &Path, file: &str, limit: usize) -> Result<Vec<u8>, PackError> {
     let path = folder.join(file);
-    let failed = |source| PackError::Io { file: path.display().to_string(), source };
-    let data = std::fs::metadata(&path).map_err(failed)?;
-    // Opening a pipe would wait for a writer.
-    if !data.is_file() {
-        return Err(failed(std::io::Error::other("not a file")));
-    }
-    let limit = limit as u64;
-    let mut bytes = Vec::new();
-    let open = File::open(&path).map_err(failed)?;
-    open.take(limit + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > limit {
-        let bytes = data.len();
-        return Err(PackError::TooLarge { file: path.display().to_string(), bytes, limit });
-    }
-    Ok(bytes)
+    read_file(&path, limit).map_err(|source| {
+        let file = path.display().to_string();
+        if source.kind() != ErrorKind::FileTooLarge {
+            return PackError::Io { file, source };
+        }
+        let bytes = std::fs::metadata(&path).map_or(0, |data| data.len());
+        PackError::TooLarge { file, bytes, limit: limit as u64 }
+    })
 }
 
 /// Reads a file and compares its hash.

@@ -24,6 +24,8 @@ const COMMANDS_OFFSET: usize = 336;
 /// Bytes of its header.
 const HEADER_BYTES: usize = 20;
 const VERSION: u32 = 0x200;
+/// The commands that are read.
+const CODES: [u32; 4] = [0x102, 0x103, 0x105, 0x111];
 /// Zero bytes that may follow the commands, which are padded to 16.
 const PADDING_BYTES_MAX: usize = 16;
 
@@ -113,6 +115,13 @@ impl Pdi {
         }
         let begin = COMMANDS_OFFSET + HEADER_BYTES;
         let length = (words as usize).saturating_mul(4);
+        let code = bytes.u32(begin, "the first command").map_or(0x111, |word| word & 0xffff);
+        if words > 0 && !CODES.contains(&code) {
+            let problem = format!(
+                "commands in an encoding that is not read: the first is {code:#x}, expected 0x102, 0x103, 0x105 or 0x111"
+            );
+            return Err(bytes.error(begin, problem));
+        }
         bytes.slice(begin, length, "the commands")?;
         let end = begin + length;
         let mut commands = Vec::new();
@@ -278,7 +287,8 @@ mod tests {
         for (words, problem) in [
             (vec![9 << 16 | 0x103, 0, 0], "has 9 words"),
             (vec![255 << 16 | 0x105, u32::MAX, 0], "has 4294967295 words"),
-            (vec![1 << 16 | 0x101, 0], "expected 0x102"),
+            (vec![1 << 16 | 0x111, 0, 1 << 16 | 0x101, 0], "command 0x101, expected 0x102"),
+            (vec![3, 0x40, 0x23_4060, 1], "an encoding that is not read: the first is 0x3"),
             (vec![3 << 16 | 0x105, 1, 0, 0], "more than 32 bits"),
         ] {
             let error = Pdi::parse(&pdi(&words)).unwrap_err();

@@ -29,6 +29,9 @@ const PARTITION_BYTES: usize = 184;
 /// The most PDIs of a partition, and groups of a PDI, that are read: they may lie over one another.
 const PDIS_MAX: usize = 16;
 const GROUPS_MAX: usize = 64;
+/// The most start columns and compute units that are read. Published files have up to 5 and 17.
+const START_COLUMNS_MAX: usize = 64;
+const UNITS_MAX: usize = 256;
 const PDI_BYTES: usize = 96;
 const GROUP_BYTES: usize = 96;
 const UNIT_BYTES: usize = 80;
@@ -219,6 +222,10 @@ fn partition(section: Bytes<'_>, start: usize) -> Result<Partition, FormatError>
         Ok((count, offset))
     };
     let (count, offset) = list(0x28, 2, "the start columns")?;
+    if count > START_COLUMNS_MAX {
+        let problem = format!("{count} start columns, at most {START_COLUMNS_MAX} are read");
+        return Err(section.error(0x28, problem));
+    }
     let start_columns = (0..count)
         .map(|at| section.u16(offset + 2 * at, "a start column"))
         .collect::<Result<_, _>>();
@@ -261,6 +268,10 @@ fn pdi_image(section: Bytes<'_>, start: usize, offset: usize) -> Result<PdiImage
 fn units(section: Bytes<'_>) -> Result<Vec<Unit>, FormatError> {
     let count = section.u32(0, "the number of units")? as usize;
     section.slice(8, count.saturating_mul(UNIT_BYTES), "the units")?;
+    if count > UNITS_MAX {
+        let problem = format!("{count} units, at most {UNITS_MAX} are read");
+        return Err(section.error(0, problem));
+    }
     let units = (0..count).map(|at| {
         let unit = section.part(8 + at * UNIT_BYTES, UNIT_BYTES, "a unit")?;
         Ok(Unit {

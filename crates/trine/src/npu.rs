@@ -9,10 +9,12 @@ use serde::Serialize;
 use trine_backend::{Device, Partner};
 use trine_model::Model;
 use trine_npu::pack::Pack;
-use trine_npu::partner::{NpuPartner, Share};
+use trine_npu::partner::{NpuPartner, Share, Sketch};
 
 use crate::device::Opened;
+use crate::failure::usage;
 use crate::npu_options::{NpuOptions, NpuShare, PackChoice};
+use crate::terminal::shown;
 use crate::{measured, npu_packs};
 
 /// The NPU with its pack. A process has one hardware context, which all models share.
@@ -28,12 +30,36 @@ pub(crate) fn join(opened: Opened, npu: Option<&NpuOptions>, model: &Model) -> R
     opened.with_partner(partner)
 }
 
-/// Returns the NPU, which is opened once.
-fn partner(npu: &NpuOptions, lender: &dyn Device, model: &Model) -> Result<Arc<NpuPartner>> {
+/// Gives the device what an NPU would take of its products, without one. Nothing is submitted.
+///
+/// # Errors
+/// Returns an error as [`join`], and if the share would have to be measured.
+pub(crate) fn describe(opened: Opened, npu: Option<&NpuOptions>) -> Result<Opened> {
+    let Some(npu) = npu else { return Ok(opened) };
+    opened.lender()?;
+    let NpuShare::Part(part) = npu.share else {
+        return Err(usage(
+            "what is lent follows from products that are timed on the NPU, and here none is submitted: give --npu-share too, such as 0.25",
+        ));
+    };
+    let (_, pack) = open_pack(npu)?;
+    let partner = Arc::new(Sketch::new(&pack, part).map_err(anyhow::Error::msg)?);
+    opened.with_partner(partner)
+}
+
+/// Reads the pack that is asked for, and returns its folder too.
+fn open_pack(npu: &NpuOptions) -> Result<(PathBuf, Pack)> {
     let folder = match &npu.pack {
         PackChoice::Stored => npu_packs::only_pack()?,
         PackChoice::Folder(folder) => folder.clone(),
     };
+    let pack = Pack::open(&folder).with_context(|| format!("{} is refused", shown(&folder)))?;
+    Ok((folder, pack))
+}
+
+/// Returns the NPU, which is opened once.
+fn partner(npu: &NpuOptions, lender: &dyn Device, model: &Model) -> Result<Arc<NpuPartner>> {
+    let (folder, pack) = open_pack(npu)?;
     let mut known = PARTNER.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((its, partner)) = known.as_ref() {
         if *its != folder {
@@ -41,7 +67,6 @@ fn partner(npu: &NpuOptions, lender: &dyn Device, model: &Model) -> Result<Arc<N
         }
         return Ok(Arc::clone(partner));
     }
-    let pack = Pack::open(&folder).with_context(|| format!("{} is refused", folder.display()))?;
     let share = match npu.share {
         NpuShare::Part(part) => Share::Fraction(part),
         NpuShare::Measured => {
@@ -58,11 +83,17 @@ fn partner(npu: &NpuOptions, lender: &dyn Device, model: &Model) -> Result<Arc<N
 fn open(pack: &Pack, share: Share) -> Result<NpuPartner> {
     use crate::output;
     use trine_npu::UNTESTED;
+    use trine_npu::doctor::State;
     use trine_npu::sys::real::RealSys;
 
     let diagnosis = trine_npu::doctor::diagnose(&RealSys::new());
     let Some(path) = diagnosis.path.as_ref().filter(|_| diagnosis.is_usable()) else {
-        bail!("the NPU cannot be used; `trine npu doctor` says what is missing");
+        let failed = diagnosis.findings.iter().find(|finding| finding.state == State::Fail);
+        let why = failed.map_or(String::new(), |finding| {
+            let remedy = finding.remedy.as_deref().unwrap_or_default();
+            format!(": {}: {} ({remedy})", finding.check, finding.found)
+        });
+        bail!("the NPU cannot be used{why}; `trine npu doctor` says more");
     };
     output::warning(if diagnosis.facts.is_model {
         "what --npu asks for is trine's model here: no time and no result is an NPU's".to_owned()
@@ -95,6 +126,9 @@ pub(crate) struct Done {
     seconds: f64,
     /// Time of that in which the device beside it waited; of a GPU the most that it can be.
     waited_seconds: f64,
+    /// Why it was given nothing, if it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idle: Option<String>,
 }
 
 impl Done {
@@ -108,13 +142,17 @@ impl Done {
             instead: tally.instead(),
             seconds: tally.busy().as_secs_f64(),
             waited_seconds: tally.waited().as_secs_f64(),
+            idle: (tally.products() + tally.instead() == 0).then(|| partner.idle()),
         }
     }
 }
 
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { device, products, rows, instead, seconds, waited_seconds } = self;
+        let Self { device, products, rows, instead, seconds, waited_seconds, idle } = self;
+        if let Some(idle) = idle {
+            return write!(f, "{device}: 0 products: {idle}");
+        }
         write!(
             f,
             "{device}: {products} products of {rows} rows, computing for {seconds:.3} s; the device beside it waited {waited_seconds:.3} s"

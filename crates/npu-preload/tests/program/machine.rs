@@ -100,7 +100,19 @@ impl Machine {
         arguments: &[&str],
         input: impl Into<Stdio>,
     ) -> Ran {
-        let output = self.command(faults, arguments).stdin(input).output().unwrap();
+        self.run_between(faults, arguments, input, Stdio::piped())
+    }
+
+    /// Runs the program on the model, with what it reads and where it writes.
+    pub(crate) fn run_between(
+        &self,
+        faults: &str,
+        arguments: &[&str],
+        input: impl Into<Stdio>,
+        answers: impl Into<Stdio>,
+    ) -> Ran {
+        let mut command = self.command(faults, arguments);
+        let output = command.stdin(input).stdout(answers).stderr(Stdio::piped()).output().unwrap();
         Ran {
             code: output.status.code().unwrap_or(-1),
             out: String::from_utf8(output.stdout).unwrap(),

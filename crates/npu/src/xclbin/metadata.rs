@@ -5,9 +5,11 @@
 use crate::FormatError;
 use crate::bytes::Bytes;
 
-/// Most kernels, and most arguments of one, that are read.
-const KERNELS_MAX: usize = 1024;
-const ARGUMENTS_MAX: usize = 256;
+/// Most kernels, and most arguments of one, that are read. Published files have up to 16, and 8.
+const KERNELS_MAX: usize = 64;
+const ARGUMENTS_MAX: usize = 64;
+/// Bytes of the longest name of either.
+const NAME_BYTES_MAX: usize = 255;
 
 /// A kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +61,7 @@ pub(super) fn kernels(section: Bytes<'_>) -> Result<Vec<Kernel>, FormatError> {
                 if kernels.len() == KERNELS_MAX {
                     return Err(error(format!("more than {KERNELS_MAX} kernels")));
                 }
-                let name = attribute(tag, "name").unwrap_or_default().to_owned();
+                let name = name(tag).map_err(error)?;
                 kernels.push(Kernel { name, arguments: Vec::new() });
             }
             Some("arg") => {
@@ -103,8 +105,22 @@ fn argument(tag: &str) -> Result<Argument, String> {
         };
         value.map_err(|_| format!("an argument with {key} {text:?}, expected a number"))
     };
-    let name = attribute(tag, "name").unwrap_or_default().to_owned();
-    Ok(Argument { name, id: number("id")?, offset: number("offset")?, bytes: number("size")? })
+    Ok(Argument {
+        name: name(tag)?,
+        id: number("id")?,
+        offset: number("offset")?,
+        bytes: number("size")?,
+    })
+}
+
+/// Returns what a tag names.
+fn name(tag: &str) -> Result<String, String> {
+    let name = attribute(tag, "name").unwrap_or_default();
+    if name.len() > NAME_BYTES_MAX {
+        let bytes = name.len();
+        return Err(format!("a name of {bytes} bytes, at most {NAME_BYTES_MAX} are read"));
+    }
+    Ok(name.to_owned())
 }
 
 /// Returns the value of an attribute of a tag.
@@ -152,6 +168,19 @@ mod tests {
         ] {
             let error = read(text).unwrap_err();
             assert!(error.problem.contains(problem), "{error}");
+        }
+    }
+
+    #[test]
+    fn long_texts_are_neither_kept_nor_told() {
+        let long = "x\u{1b}".repeat(500_000);
+        for (text, problem) in [
+            (format!("<kernel name='{long}'>"), "a name of 1000000 bytes, at most 255"),
+            (format!("<kernel><arg name='{long}'/>"), "a name of 1000000 bytes"),
+            (format!("<kernel><arg id='{long}'/>"), "an argument with id \"x"),
+        ] {
+            let told = read(&text).unwrap_err().to_string();
+            assert!(told.contains(problem) && told.len() < 1000, "{told}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use trine_npu::pdi::Pdi;
 use trine_npu::sha256;
+use trine_npu::sys::model::xclbin_of;
 use trine_npu::xclbin::Xclbin;
 
 use crate::published_files::published;
@@ -89,7 +90,31 @@ fn a_published_pdi_with_other_commands_is_an_error() {
     let partition = Xclbin::parse(&bytes).unwrap().partition.expect("a partition");
     assert_eq!((partition.columns, partition.pdis.len()), (1, 15));
     let error = Pdi::parse(&bytes[partition.pdis[0].range.clone()]).unwrap_err();
-    assert!(error.problem.starts_with("the commands take"), "{error}");
+    assert!(error.problem.contains("an encoding that is not read"), "{error}");
+}
+
+/// Returns where the partition begins in [`xclbin`].
+fn partition_offset(bytes: &[u8]) -> usize {
+    let xclbin = Xclbin::parse(bytes).expect("an xclbin");
+    let section = xclbin.sections.iter().find(|section| section.kind == 32).expect("a partition");
+    section.range.start
+}
+
+/// A file can have millions of what no array has ten of, and every one of them could be told.
+#[test]
+fn counts_that_no_array_has_are_refused() {
+    let mut bytes = xclbin_of(6, Some(&[0; 257 * 80]), 0);
+    let begin = partition_offset(&bytes);
+    bytes[begin + 0x28..begin + 0x2c].copy_from_slice(&65_u32.to_le_bytes());
+    let error = Xclbin::parse(&bytes).unwrap_err().to_string();
+    assert!(error.contains("65 start columns, at most 64 are read"), "{error}");
+    // The partition's section, which is long enough, becomes the one list of units.
+    let mut bytes = xclbin_of(6, Some(&[0; 257 * 80]), 0);
+    let begin = partition_offset(&bytes);
+    (bytes[496], bytes[536]) = (8, 0);
+    bytes[begin..begin + 4].copy_from_slice(&257_u32.to_le_bytes());
+    let error = Xclbin::parse(&bytes).unwrap_err().to_string();
+    assert!(error.contains("257 units, at most 256 are read"), "{error}");
 }
 
 #[test]
@@ -127,8 +152,8 @@ fn counts_and_places_beyond_the_file_are_named() {
         (0, 0, "no xclbin"),
         (304, 1, "its header says"),
         (449, 0xff, "65283 sections"),
-        (456 + 24 + 3, 0xff, "a section takes"),
-        (456 + 32 + 7, 0xff, "a section takes"),
+        (456 + 24 + 3, 0xff, "a section: "),
+        (456 + 32 + 7, 0xff, "a section: "),
         (496, 2, "a second section of kind 2"),
     ] {
         let mut bytes = xclbin(6);

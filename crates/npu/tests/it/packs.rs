@@ -123,10 +123,7 @@ fn a_foreign_program_of_the_cores_is_refused() {
 #[test]
 fn a_stream_of_another_family_is_proven_for_memory() {
     let folder = tempfile::tempdir().unwrap();
-    let manifest = write(folder.path());
-    let start = manifest.find("kernel = ").unwrap();
-    let end = start + manifest[start..].find('\n').unwrap();
-    let manifest = format!("{}{}", &manifest[..start], &manifest[end..]);
+    let manifest = without_kernel(&write(folder.path()));
     std::fs::write(folder.path().join(MANIFEST), manifest).unwrap();
     let pack = Pack::open(folder.path()).unwrap();
     let stream = &pack.streams[0];
@@ -164,9 +161,14 @@ fn manifests_that_contradict_the_files_or_themselves_are_refused() {
         ("slots = 6", "slots = 5", "a.xclbin has 6 buffers"),
         ("\"matmul\"", "\"add\"", "operation \"add\""),
         ("m = 8\n", "m = 9\n", "9 x 2048 x 2048 is not the shape"),
-        ("bytes = 65536", "bytes = 65540", "the buffers are not those of a8w8acc32_8_2048_2048"),
+        ("bytes = 65536", "bytes = 65540", "8 x 2048 in i32 are 65536"),
+        ("bytes = 16584", "bytes = 16588", "the buffers are not those of a8w8acc32_8_2048_2048"),
         ("family = \"int8\", m = 8", "family = \"int8\", m = 7", "is not the shape of"),
         ("opcode = 3", "opcode = 3\nextra = 1", "unknown field `extra`"),
+        ("5.7", "65535.65535", "does not tell more than that it is 5.7"),
+        ("5.7", "+5.+7", "expected such as \"5.7\""),
+        ("a = \"i8\"", "a = \"lies\"", "s.bin: types [\"lies\", \"i8\", \"i32\"] of A, W and C"),
+        ("w = \"i8\"", "w = \"i4\"", "a8w8acc32_8_2048_2048 has [\"i8\", \"i8\", \"i32\"]"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let manifest = write(folder.path()).replacen(from, to, 1);
@@ -174,6 +176,55 @@ fn manifests_that_contradict_the_files_or_themselves_are_refused() {
         let error = Pack::open(folder.path()).unwrap_err().to_string();
         assert!(error.contains(reason), "{reason:?} is not in: {error}");
     }
+}
+
+/// A kernel's generator knows its buffers. Without one, they have to have room for the product.
+#[test]
+fn sizes_without_a_kernel_are_compared() {
+    for (from, to, reason) in [
+        ("m = 8\nk = 2048", "m = 77\nk = 3", "C has 65536 bytes; 77 x 2048 in i32 are 630784"),
+        ("k = 2048", "k = 4096", "A has 16584 bytes; 8 x 4096 in i8 are 32768 to"),
+        ("k = 2048", "k = 3", "A has 16584 bytes; 8 x 3 in i8 are 24 to 4144"),
+        ("a = \"i8\"", "a = \"lies\"", "\"lies\" as the type of A"),
+        ("c = \"i32\"", "c = \"bf16\"", "8 x 2048 in bf16 are 32768"),
+        ("name = \"W\"", "name = \"B\"", "expected one buffer named W"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let manifest = without_kernel(&write(folder.path()));
+        std::fs::write(folder.path().join(MANIFEST), manifest.replacen(from, to, 1)).unwrap();
+        let error = Pack::open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("s.bin: ") && error.contains(reason), "{reason:?}: {error}");
+    }
+}
+
+#[test]
+fn what_a_manifest_has_is_told_in_short() {
+    let long = "\\u001b".repeat(100_000);
+    for (from, to) in [
+        ("npu1", long.as_str()),
+        ("5.7", &long),
+        ("\"matmul\"", &format!("\"{long}\"")),
+        ("\"s.bin\"", &format!("\"{long}\"")),
+        ("\"s.bin\"", &format!("\"{}\"", "a".repeat(900_000))),
+        ("slots", &format!("\"{long}\" = 1\nslots")),
+        ("family = \"int8\"", &format!("family = \"{long}\"")),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let manifest = write(folder.path()).replacen(from, to, 1);
+        std::fs::write(folder.path().join(MANIFEST), manifest).unwrap();
+        let error = Pack::open(folder.path()).unwrap_err().to_string();
+        assert!(error.len() < 4000 && !error.contains('\u{1b}'), "{from}: {error}");
+    }
+    let missing = Path::new("a\u{1b}[2J\nerror: b");
+    let error = Pack::open(missing).unwrap_err().to_string();
+    assert!(error.contains("cannot read a\\u{1b}[2J\\nerror: b/manifest.toml"), "{error}");
+}
+
+/// Returns a manifest whose stream is of no kernel that is generated.
+fn without_kernel(manifest: &str) -> String {
+    let start = manifest.find("kernel = ").expect("a kernel");
+    let end = start + manifest[start..].find('\n').expect("a line's end");
+    format!("{}{}", &manifest[..start], &manifest[end..])
 }
 
 /// Each entry costs what trine generates for it, so that a short manifest could ask for much.
@@ -218,5 +269,5 @@ fn missing_files_and_folders_are_named() {
     std::fs::remove_file(folder.path().join("s.bin")).unwrap();
     std::fs::create_dir(folder.path().join("s.bin")).unwrap();
     let error = Pack::open(folder.path()).unwrap_err().to_string();
-    assert!(error.contains("not a file"), "{error}");
+    assert!(error.contains("not a regular file"), "{error}");
 }
