@@ -11,7 +11,7 @@ use std::io::{BufRead, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use machine::{Machine, SMALL, library, program};
 use serde_json::Value;
