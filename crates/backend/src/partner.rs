@@ -31,6 +31,11 @@ pub trait Partner: fmt::Debug + Send + Sync {
 
     /// Returns what it has done so far.
     fn tally(&self) -> &Tally;
+
+    /// Says why nothing was given to it, for people, where nothing was.
+    fn idle(&self) -> String {
+        "nothing was lent to it".to_owned()
+    }
 }
 
 /// Matrices that a partner has taken in.

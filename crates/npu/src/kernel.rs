@@ -26,6 +26,21 @@ impl Family {
         }
     }
 
+    /// Returns the name of the file in which AMD published it.
+    #[must_use]
+    pub const fn file(self) -> &'static str {
+        match self {
+            Self::Int8 => "gemm_4x4_a8w8acc32.xclbin",
+            Self::Int4 => "gemm_4x4_a16fw4acc32f.xclbin",
+        }
+    }
+
+    /// Returns whether a command of trine's uses its kernels yet.
+    #[must_use]
+    pub const fn is_used(self) -> bool {
+        matches!(self, Self::Int8)
+    }
+
     /// Returns the SHA-256 of its cores' program: the one PDI in `gemm_4x4_a8w8acc32.xclbin` and in
     /// `gemm_4x4_a16fw4acc32f.xclbin` of `amd/RyzenAI-SW` at 2a3c4afe.
     #[must_use]

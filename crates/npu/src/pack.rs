@@ -28,7 +28,7 @@
 //! slots = 6                     # buffers in the command, in the order of the kernel's arguments
 //! kernel = { family = "int8", m = 8, k = 2048, n = 2048 }   # only if trine generates its streams
 //!
-//! [[stream.buffer]]
+//! [[stream.buffer]]                 # C, which is written, A and W have to be there
 //! argument = 0
 //! name = "C"
 //! bytes = 65536
@@ -238,6 +238,18 @@ impl Manifest {
         Ok(manifest)
     }
 
+    /// Reads the manifest in a folder, and no other file.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is none, or as [`Self::parse`].
+    pub fn read(folder: &Path) -> Result<Self, PackError> {
+        let bytes = read(folder, MANIFEST, MANIFEST_BYTES_MAX)?;
+        let wrong = |problem: String| PackError::Manifest { file: MANIFEST.to_owned(), problem };
+        let text = String::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
+        Self::parse(MANIFEST, &text)
+    }
+
     /// Returns the text that [`Self::parse`] reads as this manifest.
     ///
     /// # Errors
@@ -314,7 +326,7 @@ impl Manifest {
     }
 
     /// Returns the families of the streams' kernels, each once.
-    fn families(&self) -> impl Iterator<Item = Family> {
+    pub fn families(&self) -> impl Iterator<Item = Family> {
         let has = |family: &Family| {
             let mut kernels = self.stream.iter().filter_map(|stream| stream.kernel);
             kernels.any(|kernel| kernel.family() == *family)
@@ -349,10 +361,8 @@ impl Pack {
     /// Returns an error if a file is missing, another than the manifest says, or broken, or if
     /// manifest and xclbin contradict each other.
     pub fn open(folder: &Path) -> Result<Self, PackError> {
-        let bytes = read(folder, MANIFEST, MANIFEST_BYTES_MAX)?;
+        let manifest = Manifest::read(folder)?;
         let wrong = |problem: String| PackError::Manifest { file: MANIFEST.to_owned(), problem };
-        let text = String::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
-        let manifest = Manifest::parse(MANIFEST, &text)?;
         let FileEntry { file, sha256 } = &manifest.xclbin;
         let bytes = read_hashed(folder, file, sha256, XCLBIN_BYTES_MAX)?;
         let xclbin = Xclbin::parse(&bytes).map_err(|source| broken(file, source))?;

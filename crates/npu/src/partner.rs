@@ -10,12 +10,14 @@
 //! | `int8` | the way from floats to whole numbers of 8 bits and back |
 //! | `share` | how much of a matrix is lent |
 //! | `sizes` | of the kernel |
+//! | `sketch` | what an NPU would take, without one |
 //! | `worker` | the thread that owns the device |
 
 mod cutting;
 mod int8;
 mod share;
 mod sizes;
+mod sketch;
 mod worker;
 
 use std::fmt;
@@ -32,10 +34,11 @@ use crate::locked::Limit;
 use crate::pack::Pack;
 use crate::sys::Sys;
 use crate::uapi::HEAP_BYTES;
-use cutting::tiles;
+use cutting::{bytes, tiles_bytes};
 pub use share::Share;
 use share::Timed;
 pub use sizes::{BLOCK, ROWS_MAX};
+pub use sketch::Sketch;
 use worker::{Job, Kernels, Worker, working_bytes};
 
 /// An NPU with a kernel pack.
@@ -176,8 +179,7 @@ impl Partner for NpuPartner {
     }
 
     fn bytes(&self, weight: &Weight) -> u64 {
-        let scales = weight.rows * weight.columns.div_ceil(BLOCK) * size_of::<f32>();
-        self.opened.tiles_bytes(weight.rows, weight.columns) + scales as u64
+        bytes(weight.rows, weight.columns, self.opened.timed.widths())
     }
 
     fn load(&self, matrices: &[Tensor]) -> Result<Box<dyn Loan>, BackendError> {
@@ -207,6 +209,26 @@ impl Partner for NpuPartner {
     fn tally(&self) -> &Tally {
         &self.tally
     }
+
+    fn idle(&self) -> String {
+        if self.loans.load(Ordering::Relaxed) > 0 {
+            return format!(
+                "no prompt came with more than {ROWS_MAX} tokens that were not kept from before"
+            );
+        }
+        match self.share {
+            Share::Fraction(part) => format!("a share of {part} lends it no row of any matrix"),
+            Share::Fastest { operations_per_second } => {
+                let width = self.opened.timed.widths().first().copied().unwrap_or(0);
+                let operations = 2.0 * (ROWS_MAX * BLOCK * width) as f64;
+                format!(
+                    "by measurement it would save no time: {ROWS_MAX} rows of {BLOCK} x {width} take it {:.3} ms, and {:.3} ms without it",
+                    1e3 * self.opened.timed.seconds(width, BLOCK),
+                    1e3 * operations / operations_per_second
+                )
+            }
+        }
+    }
 }
 
 /// What is known once the device is open.
@@ -233,8 +255,7 @@ impl Opened {
 
     /// Returns the bytes of a matrix in the device's memory.
     fn tiles_bytes(&self, rows: usize, columns: usize) -> u64 {
-        let tiles = tiles(rows, columns, self.timed.widths());
-        tiles.iter().map(|tile| (BLOCK * tile.width) as u64).sum()
+        tiles_bytes(rows, columns, self.timed.widths())
     }
 }
 

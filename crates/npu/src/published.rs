@@ -15,7 +15,6 @@ pub const SOURCE: &str = "https://github.com/amd/RyzenAI-SW at 2a3c4afe88a7deabd
 
 /// A kernel that AMD published.
 struct Published {
-    file: &'static str,
     sha256: &'static str,
     family: Family,
 }
@@ -23,12 +22,10 @@ struct Published {
 /// The kernels whose streams are generated.
 const PUBLISHED: [Published; 2] = [
     Published {
-        file: "gemm_4x4_a8w8acc32.xclbin",
         sha256: "58873ed5fbbbc9a364750a2928aefa7b9951dd041ef83f581ff90a255f8dfd0c",
         family: Family::Int8,
     },
     Published {
-        file: "gemm_4x4_a16fw4acc32f.xclbin",
         sha256: "f0d0a9529fcb35fbade5f433298adb8b664142f49c1e578f824760a7a2bafa19",
         family: Family::Int4,
     },
@@ -43,7 +40,7 @@ const PUBLISHED: [Published; 2] = [
 pub fn make(xclbin: &[u8]) -> Result<Vec<(String, Vec<u8>)>, String> {
     let hash = sha256(xclbin);
     let Some(published) = PUBLISHED.iter().find(|published| published.sha256 == hash) else {
-        let known: Vec<&str> = PUBLISHED.iter().map(|published| published.file).collect();
+        let known: Vec<&str> = PUBLISHED.iter().map(|published| published.family.file()).collect();
         return Err(format!(
             "its SHA-256 is {hash}, which is that of none of {}. Get one from {SOURCE}, and check that it is the file and not a pointer to it",
             known.join(" and ")
@@ -51,7 +48,7 @@ pub fn make(xclbin: &[u8]) -> Result<Vec<(String, Vec<u8>)>, String> {
     };
     let is_own = |kernel: &Kernel| kernel.family() == published.family;
     let kernels: Vec<Kernel> = Kernel::all().into_iter().filter(is_own).collect();
-    files(published.file, xclbin, &kernels, false)
+    files(published.family.file(), xclbin, &kernels, false)
 }
 
 /// Returns the files of a pack for an xclbin that is to be named `file`, and whose cores stand in

@@ -37,6 +37,17 @@ pub(super) fn tiles(rows: usize, columns: usize, widths: &[usize]) -> Vec<Tile> 
     tiles
 }
 
+/// Returns the bytes of a matrix on the NPU's side: tiles in its memory, and scales beside them.
+pub(super) fn bytes(rows: usize, columns: usize, widths: &[usize]) -> u64 {
+    let scales = rows * columns.div_ceil(BLOCK) * size_of::<f32>();
+    tiles_bytes(rows, columns, widths) + scales as u64
+}
+
+/// Returns the bytes of a matrix's tiles.
+pub(super) fn tiles_bytes(rows: usize, columns: usize, widths: &[usize]) -> u64 {
+    tiles(rows, columns, widths).iter().map(|tile| (BLOCK * tile.width) as u64).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

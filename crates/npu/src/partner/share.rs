@@ -41,7 +41,7 @@ impl Timed {
 
     /// Returns the seconds of a product of [`ROWS_MAX`] rows: two commands a tile, one for each
     /// term of the activations.
-    fn seconds(&self, rows: usize, columns: usize) -> f64 {
+    pub(super) fn seconds(&self, rows: usize, columns: usize) -> f64 {
         let command = |width: usize| {
             let index = self.widths.iter().position(|known| *known == width);
             index.map_or(f64::INFINITY, |index| self.commands[index].as_secs_f64())

@@ -87,7 +87,7 @@ impl Kernels {
         Ok(Self { columns: pack.manifest.partition.columns, cores: cores.clone(), proven })
     }
 
-    fn widths(&self) -> Vec<usize> {
+    pub(super) fn widths(&self) -> Vec<usize> {
         let mut widths: Vec<usize> = self.proven.keys().map(|(width, _)| *width).collect();
         widths.dedup();
         widths
