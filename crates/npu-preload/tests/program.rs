@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{BufRead, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -65,17 +65,13 @@ impl Machine {
         self.folder.path().join(name)
     }
 
-    /// Runs the program on the model.
-    fn run(&self, faults: &str, arguments: &[&str]) -> Ran {
-        self.run_with(faults, arguments, Stdio::null())
-    }
-
-    /// Runs the program on the model, with what it reads.
-    fn run_with(&self, faults: &str, arguments: &[&str], input: impl Into<Stdio>) -> Ran {
+    /// Returns the program on the model, not started.
+    fn command(&self, faults: &str, arguments: &[&str]) -> Command {
         let model = self.path("model");
         let _ = std::fs::remove_dir_all(&model);
         std::fs::create_dir(&model).unwrap();
-        let output = Command::new(built(&["trine"]))
+        let mut command = Command::new(built(&["trine"]));
+        command
             .args(arguments)
             .env_clear()
             .env("LD_PRELOAD", built(&["libtrine_npu_preload.so"]))
@@ -83,10 +79,30 @@ impl Machine {
             .env("TRINE_NPU_FAULTS", faults)
             .env("TRINE_HOME", self.path("store"))
             .env("HOME", self.path("home"))
-            .env("USER", SECRET)
-            .stdin(input)
-            .output()
-            .unwrap();
+            .env("USER", SECRET);
+        command
+    }
+
+    /// Runs the program on the model.
+    fn run(&self, faults: &str, arguments: &[&str]) -> Ran {
+        self.run_with(faults, arguments, Stdio::null())
+    }
+
+    /// Runs the program on the model, with what it reads.
+    fn run_with(&self, faults: &str, arguments: &[&str], input: impl Into<Stdio>) -> Ran {
+        self.run_between(faults, arguments, input, Stdio::piped())
+    }
+
+    /// Runs the program on the model, with what it reads and where it writes.
+    fn run_between(
+        &self,
+        faults: &str,
+        arguments: &[&str],
+        input: impl Into<Stdio>,
+        answers: impl Into<Stdio>,
+    ) -> Ran {
+        let mut command = self.command(faults, arguments);
+        let output = command.stdin(input).stdout(answers).stderr(Stdio::piped()).output().unwrap();
         Ran {
             code: output.status.code().unwrap_or(-1),
             out: String::from_utf8(output.stdout).unwrap(),
@@ -281,6 +297,83 @@ fn an_npu_that_cannot_be_used_is_refused_before_the_prompt() {
     let elsewhere = ["run", SMALL, "Hello", "--device", "reference", "--npu", "auto"];
     let ran = Machine::new().run("", &elsewhere);
     assert!(ran.code == 2 && ran.err.contains("--device cpu"), "{}", ran.err);
+}
+
+#[test]
+fn a_reader_that_goes_away_does_not_take_the_verdict_along() {
+    for faults in ["hang", "wrong"] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        // The header is read, and nothing after it.
+        let read = std::thread::spawn(move || {
+            std::io::BufReader::new(reader).read_line(&mut String::new()).unwrap();
+        });
+        let arguments = ["npu", "selftest", "--yes"];
+        let ran = Machine::new().run_between(faults, &arguments, Stdio::null(), writer);
+        read.join().unwrap();
+        assert_eq!(ran.code, 1, "{faults}: {}", ran.err);
+        assert!(faults != "hang" || ran.err.contains("restart the machine"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn ctrl_c_ends_the_selftest_after_a_stream() {
+    let machine = Machine::with_rows(&[1, 8, 16, 32]);
+    let path = machine.path("report.json");
+    let arguments = ["npu", "selftest", "--yes", "--report", path.to_str().unwrap()];
+    let mut command = machine.command("", &arguments);
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut answers = std::io::BufReader::new(child.stdout.take().unwrap());
+    // The header comes when Ctrl-C is watched for.
+    answers.read_line(&mut String::new()).unwrap();
+    // SAFETY: a signal to a process that this test has started and not waited for.
+    assert_eq!(unsafe { libc::kill(child.id().try_into().unwrap(), libc::SIGINT) }, 0);
+    std::io::copy(&mut answers, &mut std::io::sink()).unwrap();
+    let ran = child.wait_with_output().unwrap();
+    let error = String::from_utf8(ran.stderr).unwrap();
+    assert_eq!(ran.status.code(), Some(130), "{error}");
+    let report: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let stopped = report["results"]["stopped"].as_str().unwrap_or_default();
+    assert!(stopped.contains("Ctrl-C was pressed") && error.contains(stopped), "{error}");
+    assert!(stopped.contains("No command is left on the NPU"), "{stopped}");
+}
+
+#[test]
+fn nothing_is_submitted_for_nobody() {
+    let machine = Machine::new();
+    let path = machine.path("report.json");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let arguments = ["npu", "selftest", "--yes", "--report", path.to_str().unwrap()];
+    let ran = machine.run_between("", &arguments, Stdio::null(), writer);
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(ran.err.contains("nothing was submitted"), "{}", ran.err);
+    let report: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert!(report["results"].is_null(), "{report:#}");
+}
+
+#[test]
+fn a_missing_pack_is_the_next_step() {
+    let machine = Machine::new();
+    std::fs::remove_dir_all(machine.path("store/.npu")).unwrap();
+    let ran = machine.run("", &["npu", "doctor"]);
+    assert!(!ran.out.contains("Nothing is known to be missing"), "{}", ran.out);
+    assert!(ran.out.contains("Next, a kernel pack is missing: `trine npu pack`"), "{}", ran.out);
+    std::fs::create_dir_all(machine.path("store/.npu/broken")).unwrap();
+    let ran = machine.run("", &["npu", "doctor"]);
+    assert!(!ran.out.contains("Nothing is known to be missing"), "{}", ran.out);
+}
+
+#[test]
+fn an_npu_that_had_nothing_to_do_is_explained() {
+    let machine = Machine::with_rows(&[8, 64]);
+    let (ran, report) = machine.read_a_prompt("", &["--npu", "auto", "--npu-share", "0", "-v"]);
+    assert_eq!(report["npu"]["products"], 0);
+    assert!(ran.err.contains("0 products: a share of 0 lends it no row"), "{}", ran.err);
+    let short = ["run", SMALL, "Hello", "--device", "cpu", "--npu", "auto", "--npu-share", "0.5"];
+    let ran =
+        machine.run("", &[&short[..], &["--draft", "off", "--max-tokens", "2", "-v"]].concat());
+    assert!(ran.err.contains("no prompt came with more than 64 tokens"), "{}", ran.err);
 }
 
 /// Opens a terminal; what is written to the first file is typed for who reads the second.

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::cores::CoreProgram;
 use crate::driver::{Context, Device, DriverError, Program, ProvenStream, Run};
-use crate::kernel::Kernel;
+use crate::kernel::{Family, Kernel};
 use crate::layout;
 use crate::pack::Pack;
 use crate::sys::{Process, Sys};
@@ -105,8 +105,11 @@ impl Plan {
     ///
     /// Returns an error if the pack has nothing that can be tried.
     pub fn new(pack: &Pack) -> Result<Self, String> {
-        let none = "the pack has no stream of a8w8acc32 that is proven as a whole";
-        let cores = pack.cores().ok_or(none)?.clone();
+        let none = format!(
+            "the pack has no stream of a8w8acc32 that is proven as a whole; make one of {} with `trine npu pack`",
+            Family::Int8.file()
+        );
+        let cores = pack.cores().ok_or(&none)?.clone();
         let mut plan = Self {
             columns: pack.manifest.partition.columns,
             cores,
@@ -130,7 +133,7 @@ impl Plan {
         }
         plan.trials.sort_by_key(|trial| trial.shape.0 * trial.shape.1 * trial.shape.2);
         if plan.trials.is_empty() {
-            return Err(none.to_owned());
+            return Err(none);
         }
         Ok(plan)
     }
@@ -142,8 +145,14 @@ impl Plan {
     }
 }
 
-/// Runs the streams of a plan, and tells each outcome as it comes.
-pub fn run<S: Sys>(sys: S, path: &str, plan: &Plan, tell: &mut dyn FnMut(&Outcome)) -> Results {
+/// Runs the streams of a plan, and tells each outcome as it comes. Where that gives an error, the
+/// error is why no further stream is run.
+pub fn run<S: Sys>(
+    sys: S,
+    path: &str,
+    plan: &Plan,
+    tell: &mut dyn FnMut(&Outcome) -> Result<(), String>,
+) -> Results {
     let mut results = Results::default();
     let opened = Device::open(sys, path).and_then(|device| {
         let context = Context::new(&device, plan.columns, &plan.cores)?;
@@ -173,13 +182,21 @@ pub fn run<S: Sys>(sys: S, path: &str, plan: &Plan, tell: &mut dyn FnMut(&Outcom
         } else if outcome.wrong > 0 {
             outcome.ending = Ending::Wrong;
         }
-        tell(&outcome);
+        let told = tell(&outcome);
         results.outcomes.push(outcome);
+        let rest = plan.trials.len() - index - 1;
         let process: &Process = device.process();
         if process.quarantine().is_some() {
-            let rest = plan.trials.len() - index - 1;
             results.stopped = Some(format!(
                 "a command did not end well, so that the other {rest} streams were not run. The NPU may hang: restart the machine before it is used again"
+            ));
+            break;
+        }
+        if let Err(reason) = told
+            && rest > 0
+        {
+            results.stopped = Some(format!(
+                "{reason}, so that the other {rest} streams were not run. No command is left on the NPU"
             ));
             break;
         }

@@ -10,11 +10,12 @@ use trine_backend::Partner;
 use trine_cpu::CpuDevice;
 use trine_model::Model;
 use trine_npu::pack::Pack;
-use trine_npu::partner::{NpuPartner, Share};
+use trine_npu::partner::{NpuPartner, Share, Sketch};
 
 use crate::device::Opened;
 use crate::failure::usage;
 use crate::npu_options::{NpuOptions, NpuShare, PackChoice};
+use crate::terminal::shown;
 use crate::{measured, npu_packs};
 
 /// The NPU with its pack. A process has one hardware context, which all models share.
@@ -27,22 +28,47 @@ static PARTNER: Mutex<Option<(PathBuf, Arc<NpuPartner>)>> = Mutex::new(None);
 /// the NPU cannot be used.
 pub(crate) fn join(opened: Opened, npu: Option<&NpuOptions>, model: &Model) -> Result<Opened> {
     let Some(npu) = npu else { return Ok(opened) };
-    let Some(processor) = &opened.processor else {
-        return Err(usage(
-            "--npu helps only the processor: add --device cpu, or leave out --npu".to_owned(),
-        ));
-    };
+    let processor = opened.processor.as_ref().ok_or_else(only_processor)?;
     let partner = partner(npu, processor, model)?;
     let device = processor.clone().with_partner(partner.clone());
     Ok(Opened { device: Box::new(device), npu: Some(partner), ..opened })
 }
 
-/// Returns the NPU, which is opened once.
-fn partner(npu: &NpuOptions, processor: &CpuDevice, model: &Model) -> Result<Arc<NpuPartner>> {
+/// Gives the processor what an NPU would take of its products, without one. Nothing is submitted.
+///
+/// # Errors
+/// Returns an error as [`join`], and if the share would have to be measured.
+pub(crate) fn describe(opened: Opened, npu: Option<&NpuOptions>) -> Result<Opened> {
+    let Some(npu) = npu else { return Ok(opened) };
+    let processor = opened.processor.as_ref().ok_or_else(only_processor)?;
+    let NpuShare::Part(part) = npu.share else {
+        return Err(usage(
+            "what is lent follows from products that are timed on the NPU, and here none is submitted: give --npu-share too, such as 0.25",
+        ));
+    };
+    let (_, pack) = open_pack(npu)?;
+    let partner = Arc::new(Sketch::new(&pack, part).map_err(anyhow::Error::msg)?);
+    let device = processor.clone().with_partner(partner.clone());
+    Ok(Opened { device: Box::new(device), npu: Some(partner), ..opened })
+}
+
+fn only_processor() -> anyhow::Error {
+    usage("--npu helps only the processor: add --device cpu, or leave out --npu")
+}
+
+/// Reads the pack that is asked for, and returns its folder too.
+fn open_pack(npu: &NpuOptions) -> Result<(PathBuf, Pack)> {
     let folder = match &npu.pack {
         PackChoice::Stored => npu_packs::only_pack()?,
         PackChoice::Folder(folder) => folder.clone(),
     };
+    let pack = Pack::open(&folder).with_context(|| format!("{} is refused", shown(&folder)))?;
+    Ok((folder, pack))
+}
+
+/// Returns the NPU, which is opened once.
+fn partner(npu: &NpuOptions, processor: &CpuDevice, model: &Model) -> Result<Arc<NpuPartner>> {
+    let (folder, pack) = open_pack(npu)?;
     let mut known = PARTNER.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((its, partner)) = known.as_ref() {
         if *its != folder {
@@ -50,7 +76,6 @@ fn partner(npu: &NpuOptions, processor: &CpuDevice, model: &Model) -> Result<Arc
         }
         return Ok(Arc::clone(partner));
     }
-    let pack = Pack::open(&folder).with_context(|| format!("{} is refused", folder.display()))?;
     let share = match npu.share {
         NpuShare::Part(part) => Share::Fraction(part),
         NpuShare::Measured => {
@@ -67,11 +92,17 @@ fn partner(npu: &NpuOptions, processor: &CpuDevice, model: &Model) -> Result<Arc
 fn open(pack: &Pack, share: Share) -> Result<NpuPartner> {
     use crate::output;
     use trine_npu::UNTESTED;
+    use trine_npu::doctor::State;
     use trine_npu::sys::real::RealSys;
 
     let diagnosis = trine_npu::doctor::diagnose(&RealSys::new());
     let Some(path) = diagnosis.path.as_ref().filter(|_| diagnosis.is_usable()) else {
-        bail!("the NPU cannot be used; `trine npu doctor` says what is missing");
+        let failed = diagnosis.findings.iter().find(|finding| finding.state == State::Fail);
+        let why = failed.map_or(String::new(), |finding| {
+            let remedy = finding.remedy.as_deref().unwrap_or_default();
+            format!(": {}: {} ({remedy})", finding.check, finding.found)
+        });
+        bail!("the NPU cannot be used{why}; `trine npu doctor` says more");
     };
     output::warning(if diagnosis.facts.is_model {
         "what --npu asks for is trine's model here: no time and no result is an NPU's".to_owned()
@@ -104,6 +135,9 @@ pub(crate) struct Done {
     seconds: f64,
     /// Time of that in which the processor waited for it.
     waited_seconds: f64,
+    /// Why it was given nothing, if it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idle: Option<String>,
 }
 
 impl Done {
@@ -117,13 +151,17 @@ impl Done {
             instead: tally.instead(),
             seconds: tally.busy().as_secs_f64(),
             waited_seconds: tally.waited().as_secs_f64(),
+            idle: (tally.products() + tally.instead() == 0).then(|| partner.idle()),
         }
     }
 }
 
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { device, products, rows, instead, seconds, waited_seconds } = self;
+        let Self { device, products, rows, instead, seconds, waited_seconds, idle } = self;
+        if let Some(idle) = idle {
+            return write!(f, "{device}: 0 products: {idle}");
+        }
         write!(
             f,
             "{device}: {products} products of {rows} rows, computing for {seconds:.3} s; the CPU waited {waited_seconds:.3} s"

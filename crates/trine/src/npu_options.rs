@@ -1,5 +1,6 @@
 //! What can be typed of an NPU beside the processor.
 
+use std::fmt;
 use std::path::PathBuf;
 
 /// Which kernel pack an NPU is used with.
@@ -30,6 +31,15 @@ pub(crate) enum NpuShare {
     Measured,
     /// This part, from 0 to 1.
     Part(f64),
+}
+
+impl fmt::Display for NpuShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Measured => f.write_str("by measurements"),
+            Self::Part(part) => write!(f, "{part}"),
+        }
+    }
 }
 
 impl NpuShare {

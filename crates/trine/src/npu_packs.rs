@@ -1,13 +1,16 @@
 //! Where kernel packs for the NPU are.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
-use trine_npu::PackError;
-use trine_npu::pack::Pack;
+use anyhow::{Context, Result, bail};
+use trine_npu::generate::Family;
+use trine_npu::pack::{Manifest, Pack};
+use trine_npu::{PackError, told};
 
 use crate::failure::usage;
 use crate::model_source::hub_config;
+use crate::terminal::shown;
 
 /// The folder of the store for packs. No owner's name begins with a dot.
 const FOLDER: &str = ".npu";
@@ -21,41 +24,83 @@ pub(crate) fn folder() -> Result<PathBuf> {
 }
 
 /// Reads all packs in a folder, by name.
-pub(crate) fn list(folder: &Path) -> Vec<(String, Result<Pack, PackError>)> {
+///
+/// # Errors
+/// Returns an error if the folder cannot be read.
+pub(crate) fn list(folder: &Path) -> Result<Vec<(String, Result<Pack, PackError>)>> {
     let open = |name: String| {
         let pack = Pack::open(&folder.join(&name));
-        (name, pack)
+        (told(&name).into_owned(), pack)
     };
-    names(folder).into_iter().map(open).collect()
+    Ok(names(folder)?.into_iter().map(open).collect())
 }
 
-/// Returns the names of the folders in a folder, sorted.
-fn names(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let folders = entries.filter(|entry| entry.path().is_dir());
+/// Returns the names of the folders in a folder, sorted, without unfinished ones, which begin with
+/// a dot.
+fn names(folder: &Path) -> Result<Vec<String>> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => {
+            return Err(error).with_context(|| {
+                format!(
+                    "cannot read {}, the folder of kernel packs; check what it is, and its permissions",
+                    shown(folder)
+                )
+            });
+        }
+    };
+    let folders = entries.flatten().filter(|entry| entry.path().is_dir());
     let mut names: Vec<String> =
         folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.retain(|name| !name.starts_with('.'));
     names.sort();
-    names
+    Ok(names)
 }
 
-/// Returns the folder of the one pack of the store.
+/// Returns whether a command uses the kernels of a pack.
+pub(crate) fn is_used(manifest: &Manifest) -> bool {
+    manifest.families().any(Family::is_used)
+}
+
+/// Returns the folder of the one pack of the store that commands use.
 ///
 /// # Errors
 /// Returns an error if there is none, or several.
 pub(crate) fn only_pack() -> Result<PathBuf> {
     let folder = folder()?;
-    let names = names(&folder);
-    match &names[..] {
+    let names = names(&folder)?;
+    let place = shown(&folder);
+    if names.is_empty() {
+        bail!(
+            "no kernel pack in {place}; make one of AMD's published {} with `trine npu pack`, as docs/npu.md says, or name a pack's folder",
+            Family::Int8.file()
+        );
+    }
+    let (mut used, mut refused) = (Vec::new(), Vec::new());
+    for name in &names {
+        match Manifest::read(&folder.join(name)) {
+            Ok(manifest) if is_used(&manifest) => used.push(name),
+            Ok(_) => {}
+            Err(_) => refused.push(name),
+        }
+    }
+    // What is refused is chosen only where there is nothing else, so that it is told why.
+    let choice = if used.is_empty() { refused } else { used };
+    match &choice[..] {
         [] => bail!(
-            "no kernel pack in {}; make one of AMD's published kernels with `trine npu pack`, as docs/npu.md says, or name a pack's folder",
-            folder.display()
+            "the kernel packs in {place} ({}) are for no command of trine's yet; make one of AMD's published {} with `trine npu pack`",
+            told(&names.join(", ")),
+            Family::Int8.file()
         ),
         [name] => Ok(folder.join(name)),
-        _ => Err(usage(format!(
-            "several packs: {}; name the folder of one in {}",
-            names.join(", "),
-            folder.display()
-        ))),
+        several => {
+            let several: Vec<&str> = several.iter().map(|name| name.as_str()).collect();
+            let several = several.join(", ");
+            Err(usage(format!(
+                "several packs: {}; name the folder of one in {place}",
+                told(&several)
+            )))
+        }
     }
 }

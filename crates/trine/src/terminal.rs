@@ -128,6 +128,11 @@ pub(crate) fn harmless(text: &str) -> std::borrow::Cow<'_, str> {
         .into()
 }
 
+/// Returns a path for a message: on one line, without what a terminal would obey.
+pub(crate) fn shown(path: &std::path::Path) -> String {
+    trine_npu::told(&path.display().to_string()).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

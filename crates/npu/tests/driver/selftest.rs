@@ -31,7 +31,10 @@ fn plan(kernels: &[Kernel]) -> Plan {
 
 fn run(sys: &ModelSys, plan: &Plan) -> Results {
     let mut told = Vec::new();
-    let mut tell = |outcome: &Outcome| told.push(outcome.clone());
+    let mut tell = |outcome: &Outcome| {
+        told.push(outcome.clone());
+        Ok(())
+    };
     let results = selftest::run(sys.clone(), DEVICE_PATH, plan, &mut tell);
     assert_eq!(told, results.outcomes);
     // In quarantine all of it stays until the process ends.
@@ -58,6 +61,21 @@ fn exact_products_are_right_the_smallest_first() {
     assert_eq!(results.outcomes[0].milliseconds, [2.0; REPEATS]);
     let two = Some(Duration::from_millis(2));
     assert_eq!(selftest::median(&results.outcomes[0].milliseconds), two);
+}
+
+#[test]
+fn nothing_is_submitted_once_nobody_listens() {
+    let sys = model(Machine::default(), false);
+    let plan = plan(&KERNELS);
+    let mut tell = |_: &Outcome| Err("nobody reads".to_owned());
+    let results = selftest::run(sys, DEVICE_PATH, &plan, &mut tell);
+    assert_eq!(results.outcomes.len(), 1);
+    assert!(!results.are_right());
+    let stopped = results.stopped.unwrap();
+    assert!(
+        stopped.starts_with("nobody reads, so that the other 1 streams were not run"),
+        "{stopped}"
+    );
 }
 
 #[test]

@@ -136,6 +136,12 @@ fn check(args: &ExplainArgs) -> Result<()> {
             )));
         }
     }
+    if args.placement.npu.is_some() && machine.is_some() {
+        return Err(usage(
+            "--npu is for the processor of this machine: give --device cpu beside it, or leave it out"
+                .to_owned(),
+        ));
+    }
     if args.draft_device.is_some() && machine.is_some() {
         return Err(usage(
             "--draft-device names a device of this machine: give --device with one too".to_owned(),
@@ -177,7 +183,7 @@ fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
     let sizes = args.sequences.map_or_else(Sizes::default, |most| Sizes::serving(most.into()));
     let options = sizes.guessing(&drafting).options(&name, &model, &settings)?;
     let demand = options.demand(model.config().context)?;
-    let devices = devices(args, &settings, &model, drafting.device().filter(|_| draft.is_some()))?;
+    let devices = devices(args, &settings, drafting.device().filter(|_| draft.is_some()))?;
     let sizes = (sizes.sequences, sizes.prefill);
     let draft = draft.map(|draft| devices.place_draft(&draft, &settings, sizes)).transpose()?;
     let placed = devices.place(&options.plan(&model), &settings, &demand, draft.as_ref());
@@ -210,12 +216,7 @@ fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
 
 /// Opens the devices of this machine, or makes another machine known by its name. `own` is the
 /// device that a draft model has for itself.
-fn devices(
-    args: &ExplainArgs,
-    settings: &Settings,
-    model: &Model,
-    own: Option<&DeviceChoice>,
-) -> Result<Devices> {
+fn devices(args: &ExplainArgs, settings: &Settings, own: Option<&DeviceChoice>) -> Result<Devices> {
     let Settings { threads, gpu_layers, tune, batch_invariant, .. } = *settings;
     if let DeviceChoice::Machine(name) = &settings.device {
         let preset = named(name)?;
@@ -225,7 +226,7 @@ fn devices(
     }
     let gpu = GpuOptions { tuning: tune.into(), batch_invariant };
     let opened = settings.device.open(threads, gpu_layers, gpu)?;
-    let opened = npu::join(opened, settings.npu.as_ref(), model)?;
+    let opened = npu::describe(opened, settings.npu.as_ref())?;
     let own = own.map(|own| draft::open(own, settings)).transpose()?;
     Ok(Devices::Here { opened, own })
 }

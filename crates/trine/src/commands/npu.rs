@@ -1,26 +1,30 @@
 //! `trine npu`
 
-use std::fs::File;
-use std::io::Read;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use trine_npu::UNTESTED;
 use trine_npu::generate::{self, Kernel};
 use trine_npu::pack::Pack;
 use trine_npu::pdi::Pdi;
 use trine_npu::txn::Stream;
 use trine_npu::verify::{Proof, Scope, Verifier};
 use trine_npu::xclbin::{XCLBIN_BYTES_MAX, Xclbin};
+use trine_npu::{UNTESTED, read_file, told};
 
 use super::{npu_doctor, npu_pack, npu_selftest};
 use crate::cli::{NpuArgs, NpuCommand, NpuInspectArgs, NpuVerifyArgs};
 use crate::failure::usage;
 use crate::output;
+use crate::terminal::shown;
 
 /// What an xclbin, and what a PDI begins with.
 const XCLBIN_MAGIC: &[u8] = b"xclbin2\0";
 const PDI_MAGIC: &[u8] = &[0xdd, 0, 0, 0];
+/// The version that a transaction stream begins with.
+const STREAM_VERSION: &[u8] = &[0, 1];
+/// What Git has in the place of a large file that was not fetched.
+const LFS_POINTER: &[u8] = b"version https://git-lfs";
 
 /// Looks for an NPU, tries it, or shows, proves or makes files for one.
 ///
@@ -39,39 +43,59 @@ pub(crate) fn run(args: NpuArgs) -> Result<()> {
 
 /// Reads a file that is at most as large as the largest kind.
 fn read(path: &Path) -> Result<Vec<u8>> {
-    let shown = path.display();
-    let fail = || format!("cannot read {shown}; check the path");
-    // Opening a pipe would wait for a writer.
-    if !std::fs::metadata(path).with_context(fail)?.is_file() {
-        bail!("{shown} is not a file; name an xclbin, a PDI or a transaction stream");
+    let shown = shown(path);
+    match read_file(path, XCLBIN_BYTES_MAX) {
+        Ok(bytes) => Ok(bytes),
+        Err(error) if error.kind() == ErrorKind::InvalidInput => {
+            bail!("{shown} is not a regular file; name an xclbin, a PDI or a transaction stream")
+        }
+        Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+            let limit = output::bytes(XCLBIN_BYTES_MAX as u64);
+            bail!("{shown} is larger than {limit}; no file for an NPU is")
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot read {shown}; check the path")),
     }
-    let mut bytes = Vec::new();
-    let limit = XCLBIN_BYTES_MAX as u64 + 1;
-    File::open(path).with_context(fail)?.take(limit).read_to_end(&mut bytes).with_context(fail)?;
-    if bytes.len() > XCLBIN_BYTES_MAX {
-        bail!("{shown} is larger than {}; no file for an NPU is", output::bytes(limit - 1));
-    }
-    Ok(bytes)
 }
 
 fn inspect(args: &NpuInspectArgs) -> Result<()> {
     let bytes = read(&args.file)?;
-    let shown = args.file.display();
+    let shown = shown(&args.file);
+    let mut unread = 0;
     let mut lines = vec![format!("sha256      {}", trine_npu::sha256(&bytes))];
     if bytes.starts_with(XCLBIN_MAGIC) {
         let xclbin = Xclbin::parse(&bytes).with_context(|| format!("{shown}"))?;
-        describe_xclbin(&xclbin, &bytes, &mut lines);
+        unread = describe_xclbin(&xclbin, &bytes, &mut lines);
     } else if bytes.starts_with(PDI_MAGIC) {
         let pdi = Pdi::parse(&bytes).with_context(|| format!("{shown}"))?;
         lines.push(format!("PDI         {}", describe_pdi(&pdi)));
     } else {
-        let stream = Stream::parse(&bytes).with_context(|| format!("{shown}"))?;
+        let stream = stream(&shown, &bytes)?;
         describe_stream(&stream, args.operations, &mut lines);
     }
-    output::line(lines.join("\n"))
+    let told = output::line(lines.join("\n"));
+    if unread > 0 {
+        let pdis = output::counted(unread, "PDI");
+        bail!("{shown}: {pdis} cannot be read; trine uses no such file");
+    }
+    told
 }
 
-fn describe_xclbin(xclbin: &Xclbin, bytes: &[u8], lines: &mut Vec<String>) {
+/// Reads a transaction stream, which is what is neither an xclbin nor a PDI.
+fn stream(shown: &str, bytes: &[u8]) -> Result<Stream> {
+    if bytes.starts_with(LFS_POINTER) {
+        bail!("{shown} is a pointer of Git LFS and not the file; fetch it with `git lfs pull`");
+    }
+    // No stream has another version, and text begins otherwise.
+    if !bytes.starts_with(STREAM_VERSION) {
+        bail!(
+            "{shown} is neither an xclbin nor a PDI nor a transaction stream; check what was fetched"
+        );
+    }
+    Stream::parse(bytes).with_context(|| shown.to_owned())
+}
+
+/// Returns how many PDIs cannot be read.
+fn describe_xclbin(xclbin: &Xclbin, bytes: &[u8], lines: &mut Vec<String>) -> usize {
     let (major, minor, patch) = xclbin.version;
     let Xclbin { platform, uuid, .. } = xclbin;
     lines.push(format!("xclbin      version {major}.{minor}.{patch}, {platform:?}, {uuid}"));
@@ -95,18 +119,26 @@ fn describe_xclbin(xclbin: &Xclbin, bytes: &[u8], lines: &mut Vec<String>) {
             "unit        kind {kind}, function {function}, kernel {kernel:#x}, {name:?}"
         ));
     }
-    let Some(partition) = &xclbin.partition else { return };
+    let Some(partition) = &xclbin.partition else { return 0 };
+    let mut unread = 0;
     let (columns, starts) = (partition.columns, &partition.start_columns);
     lines.push(format!("partition   {columns} columns from one of {starts:?}"));
     for image in &partition.pdis {
         let pdi = Pdi::parse(&bytes[image.range.clone()]);
-        let told = pdi.map_or_else(|error| error.to_string(), |pdi| describe_pdi(&pdi));
+        let told = match &pdi {
+            Ok(pdi) => describe_pdi(pdi),
+            Err(error) => {
+                unread += 1;
+                format!("{error} (counted from the PDI's begin)")
+            }
+        };
         lines.push(format!(
             "PDI         ids {:x?}, {} bytes, {told}",
             image.ids,
             image.range.len()
         ));
     }
+    unread
 }
 
 fn describe_pdi(pdi: &Pdi) -> String {
@@ -151,52 +183,65 @@ fn verify(args: &NpuVerifyArgs) -> Result<()> {
         return verify_pack(&args.path);
     }
     let bytes = read(&args.path)?;
-    let shown = args.path.display();
+    let shown = shown(&args.path);
     if bytes.starts_with(XCLBIN_MAGIC) || bytes.starts_with(PDI_MAGIC) {
         bail!(
             "{shown} is a kernel's container; `trine npu inspect` shows it, and what is verified is a stream or a pack's folder"
         );
     }
-    let stream = Stream::parse(&bytes).with_context(|| format!("{shown}"))?;
+    let stream = stream(&shown, &bytes)?;
     let stem = args.path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let name = args.kernel.clone().or(stem).unwrap_or_default();
     let Some(kernel) = Kernel::from_name(&name) else {
         bail!(
-            "{name} is no kernel that trine generates; pass --kernel such as {}, or make a pack with a manifest",
+            "{} is no kernel that trine generates; pass --kernel such as {}, or make a pack with a manifest",
+            told(&name),
             Kernel::Int8 { m: 8, k: 2048, n: 2048 }
         );
     };
     let contract = generate::contract(kernel).map_err(anyhow::Error::msg)?;
     let verifier = Verifier::new(contract).map_err(anyhow::Error::msg)?;
     let proof = verifier.verify(&stream).with_context(|| format!("{shown} is refused"))?;
-    tell(&shown.to_string(), &proof, &verifier)
+    tell(&shown, &proof, &verifier)
 }
 
+/// Proves all streams of a pack. The verdict decides how the command ends, also if nobody reads it.
 fn verify_pack(folder: &Path) -> Result<()> {
-    let pack = Pack::open(folder).with_context(|| format!("{} is refused", folder.display()))?;
+    let pack = Pack::open(folder).with_context(|| format!("{} is refused", shown(folder)))?;
+    let mut printed = Ok(());
     if let Some(cores) = pack.cores() {
         let family = cores.family();
-        output::line(if cores.is_stand_in() {
+        printed = output::line(if cores.is_stand_in() {
             format!("cores: a program in the place of {family}'s, for trine's model only")
         } else {
             format!("cores: the program that AMD published for {family}")
-        })?;
+        });
     }
-    let mut refused = 0;
+    let (mut refused, mut whole) = (0, 0);
     for (entry, part) in pack.manifest.stream.iter().zip(&pack.streams) {
-        match part.verifier.verify(&part.stream) {
-            Ok(proof) => tell(&entry.file, &proof, &part.verifier)?,
+        let told = match part.verifier.verify(&part.stream) {
+            Ok(proof) => {
+                whole += usize::from(proof.scope == Scope::Whole);
+                tell(&entry.file, &proof, &part.verifier)
+            }
             Err(refusal) => {
                 refused += 1;
-                output::line(format!("{}: refused: {refusal}", entry.file))?;
+                output::line(format!("{}: refused: {refusal}", entry.file))
             }
-        }
+        };
+        printed = printed.and(told);
     }
+    let all = pack.streams.len();
     if refused > 0 {
-        let all = pack.streams.len();
         bail!("{refused} of {all} streams are refused; the pack must not be used");
     }
-    Ok(())
+    let which = match whole == all {
+        true => "what they do to memory, and that the array's side is the published one",
+        false => "trine submits no others",
+    };
+    printed.and_then(|()| {
+        output::line(format!("Proven as a whole: {whole} of {all} streams; {which} ({UNTESTED})."))
+    })
 }
 
 /// Prints what was proven.

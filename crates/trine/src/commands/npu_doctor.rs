@@ -5,12 +5,14 @@ use serde_json::json;
 use trine_npu::UNTESTED;
 use trine_npu::cores::CoreProgram;
 use trine_npu::doctor::{Diagnosis, Finding as NpuFinding, State as NpuState};
+use trine_npu::generate::Family;
 
 use super::finding::Finding;
 use crate::cli::NpuDoctorArgs;
 use crate::failure::Negative;
 use crate::npu_packs;
 use crate::output;
+use crate::terminal::shown;
 
 /// Checks what this machine has for an NPU.
 ///
@@ -19,6 +21,8 @@ use crate::output;
 pub(super) fn run(args: &NpuDoctorArgs) -> Result<()> {
     let diagnosis = diagnose();
     let packs = diagnosis.path.is_some().then(packs);
+    let has_pack = packs.as_ref().is_some_and(|(_, has_pack)| *has_pack);
+    let packs = packs.map(|(finding, _)| finding);
     let found = |finding: &NpuFinding| {
         let NpuFinding { check, found, remedy, state } = finding;
         let remedy = remedy.clone().unwrap_or_default();
@@ -36,9 +40,16 @@ pub(super) fn run(args: &NpuDoctorArgs) -> Result<()> {
     } else {
         findings.iter().try_for_each(Finding::print)?;
         if diagnosis.is_usable() {
-            output::line(format!(
-                "\nNothing is known to be missing. That is no promise: trine's code for NPUs was {UNTESTED}.\nThe first try is `trine npu selftest --report FILE`."
-            ))?;
+            output::line(if has_pack {
+                format!(
+                    "\nNothing is known to be missing. That is no promise: trine's code for NPUs was {UNTESTED}.\nThe first try is `trine npu selftest --report FILE`."
+                )
+            } else {
+                format!(
+                    "\nNext, a kernel pack is missing: `trine npu pack` makes one of AMD's published {}.",
+                    Family::Int8.file()
+                )
+            })?;
         }
     }
     if diagnosis.is_usable() { Ok(()) } else { Err(Negative.into()) }
@@ -59,35 +70,57 @@ pub(super) fn diagnose() -> Diagnosis {
     };
 }
 
-/// Looks for kernel packs.
-fn packs() -> Finding {
+/// Looks for kernel packs, and returns whether there is one that commands use.
+fn packs() -> (Finding, bool) {
     const CHECK: &str = "kernel packs";
     let folder = match npu_packs::folder() {
         Ok(folder) => folder,
-        Err(error) => return Finding::warn(CHECK, error.to_string(), "correct that setting"),
+        Err(error) => {
+            return (Finding::warn(CHECK, error.to_string(), "correct that setting"), false);
+        }
     };
-    let packs = npu_packs::list(&folder);
+    let packs = match npu_packs::list(&folder) {
+        Ok(packs) => packs,
+        Err(error) => {
+            let found = format!("{error:#}");
+            return (Finding::warn(CHECK, found, "make it a folder that you may read"), false);
+        }
+    };
     if packs.is_empty() {
-        let found = format!("none in {}", folder.display());
+        let found = format!("none in {}", shown(&folder));
         let remedy =
             "make one of AMD's published kernels with `trine npu pack`; docs/npu.md says how";
-        return Finding::warn(CHECK, found, remedy);
+        return (Finding::warn(CHECK, found, remedy), false);
     }
     let mut refused = Vec::new();
     let mut good = Vec::new();
+    let mut has_pack = false;
     for (name, pack) in packs {
         match pack {
             Ok(pack) => {
                 let is_stand_in = pack.cores().is_some_and(CoreProgram::is_stand_in);
-                let only = if is_stand_in { ", for trine's model only" } else { "" };
+                let is_used = npu_packs::is_used(&pack.manifest);
+                has_pack |= is_used;
+                let only = match (is_used, is_stand_in) {
+                    (false, _) => ", for no command yet",
+                    (true, true) => ", for trine's model only",
+                    (true, false) => "",
+                };
                 good.push(format!("{name} ({} streams{only})", pack.streams.len()));
             }
             Err(error) => refused.push(format!("{name} is refused: {error}")),
         }
     }
     if refused.is_empty() {
-        return Finding::ok(CHECK, good.join(", "));
+        let good = good.join(", ");
+        let remedy = format!("make one of AMD's published {}", Family::Int8.file());
+        let finding = match has_pack {
+            true => Finding::ok(CHECK, good),
+            false => Finding::warn(CHECK, good, remedy),
+        };
+        return (finding, has_pack);
     }
     let found = refused.into_iter().chain(good).collect::<Vec<_>>().join("; ");
-    Finding::warn(CHECK, found, "make the refused ones again with `trine npu pack`")
+    let remedy = "remove the refused ones, and make them again with `trine npu pack`";
+    (Finding::warn(CHECK, found, remedy), has_pack)
 }

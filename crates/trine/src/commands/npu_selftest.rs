@@ -13,8 +13,10 @@ use trine_npu::selftest::{Ending, Outcome, Plan, REPEATS, Results, median};
 
 use super::npu_doctor;
 use crate::cli::NpuSelftestArgs;
-use crate::failure::{Negative, usage};
-use crate::terminal;
+use crate::destination::behind_links;
+use crate::failure::{Interrupted, Negative, OutputClosed, usage};
+use crate::interrupt::Watch;
+use crate::terminal::{self, shown};
 use crate::{npu_packs, output};
 
 /// The format of a report.
@@ -30,7 +32,7 @@ pub(super) fn run(args: &NpuSelftestArgs) -> Result<()> {
         Some(folder) => folder.clone(),
         None => npu_packs::only_pack()?,
     };
-    let pack = Pack::open(&folder).with_context(|| format!("{} is refused", folder.display()))?;
+    let pack = Pack::open(&folder).with_context(|| format!("{} is refused", shown(&folder)))?;
     let plan = Plan::new(&pack).map_err(anyhow::Error::msg)?;
     let diagnosis = npu_doctor::diagnose();
     let mut report = Report::new(args.report.as_deref(), &diagnosis, &pack, &plan)?;
@@ -42,6 +44,9 @@ pub(super) fn run(args: &NpuSelftestArgs) -> Result<()> {
                 let remedy = finding.remedy.as_deref().unwrap_or_default();
                 output::error(format!("{check}: {found}\n  -> {remedy}"));
             }
+        }
+        if let Some(path) = &args.report {
+            output::note(&format!("{} has what is missing, for who helps you", shown(path)));
         }
         bail!("the NPU cannot be used, and nothing was submitted; `trine npu doctor` says more");
     };
@@ -61,27 +66,40 @@ pub(super) fn run(args: &NpuSelftestArgs) -> Result<()> {
         return Err(Negative.into());
     }
     report.write(None)?;
-    output::line(format!("{:<26} {:>7} {:>10} {:>9}", "product", "result", "wrong", "ms"))?;
+    let watch = Watch::new();
+    let header = format!("{:<26} {:>7} {:>10} {:>9}", "product", "result", "wrong", "ms");
+    if let Err(error) = output::line(header) {
+        bail!("{error}, and nothing was submitted");
+    }
     let mut results = Results::default();
     let mut failure = None;
     let mut tell = |outcome: &Outcome| {
         results.outcomes.push(outcome.clone());
-        let told = print(outcome).and_then(|()| report.write(Some(&results)));
-        failure = failure.take().or(told.err());
+        let written = report.write(Some(&results));
+        if let Err(error) = written.and(print(outcome)) {
+            let reason = error.to_string();
+            failure = failure.take().or(Some(error));
+            return Err(reason);
+        }
+        watch.check().map_err(|Interrupted| "Ctrl-C was pressed".to_owned())
     };
     let results = submit(&path, &plan, &mut tell);
-    report.write(Some(&results))?;
-    if let Some(error) = failure {
+    let written = report.write(Some(&results));
+    let verdict = conclude(&results, args.report.as_deref(), is_model);
+    written?;
+    // Nobody reads it, and the verdict counts all the same.
+    if let Some(error) = failure.filter(|error| !error.is::<OutputClosed>()) {
         return Err(error);
     }
-    conclude(&results, args.report.as_deref(), is_model)
+    watch.check()?;
+    verdict
 }
 
 /// Says what is about to happen, and asks.
 fn agrees(yes: bool, plan: &Plan) -> Result<bool> {
     let commands = plan.trials.len() * REPEATS;
     output::warning(format!(
-        "this was {UNTESTED}. {commands} commands are about to be the first. A command that hangs can take a restart of the machine: save your work"
+        "as far as its makers know, this was {UNTESTED}. {commands} commands are about to be submitted. A command that hangs can take a restart of the machine: save your work"
     ));
     if yes {
         return Ok(true);
@@ -96,7 +114,11 @@ fn agrees(yes: bool, plan: &Plan) -> Result<bool> {
 }
 
 /// Runs the plan on the device.
-fn submit(path: &str, plan: &Plan, tell: &mut dyn FnMut(&Outcome)) -> Results {
+fn submit(
+    path: &str,
+    plan: &Plan,
+    tell: &mut dyn FnMut(&Outcome) -> Result<(), String>,
+) -> Results {
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     return trine_npu::selftest::run(trine_npu::sys::real::RealSys::new(), path, plan, tell);
     #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
@@ -114,7 +136,9 @@ fn print(outcome: &Outcome) -> Result<()> {
         Ending::Failed => (" failed", terminal::ERROR),
     };
     let word = terminal::on_stdout(word, style);
-    let time = median(milliseconds).map(|time| format!("{:.3}", 1e3 * time.as_secs_f64()));
+    // Of a product that has no result some runs may have ended.
+    let time = median(milliseconds).filter(|_| outcome.ending != Ending::Failed);
+    let time = time.map(|time| format!("{:.3}", 1e3 * time.as_secs_f64()));
     let time = time.unwrap_or_default();
     let share = format!("{wrong}/{elements}");
     output::line(format!("{name:<26} {word} {share:>10} {time:>9}"))?;
@@ -130,8 +154,8 @@ fn conclude(results: &Results, report: Option<&Path>, is_model: bool) -> Result<
     }
     if let Some(report) = report {
         output::note(&format!(
-            "{} has what a developer needs, and no name of a user, host or folder; docs/npu.md says where to send it",
-            report.display()
+            "{} has what a developer needs, and no name of a user, host or folder. To send it, open an issue in the repository that you got trine from; docs/npu.md says what else to send",
+            shown(report)
         ));
     }
     if !results.are_right() {
@@ -153,6 +177,9 @@ struct Report {
 
 impl Report {
     fn new(path: Option<&Path>, diagnosis: &Diagnosis, pack: &Pack, plan: &Plan) -> Result<Self> {
+        if let Some(path) = path {
+            behind_links(path)?;
+        }
         // The one of a run that ended in a restart is worth more than the next.
         if let Some(path) = path.filter(|path| path.exists()) {
             return Err(is_there(path));
@@ -204,10 +231,10 @@ impl Report {
 fn is_there(path: &Path) -> anyhow::Error {
     anyhow!(
         "{} is there already, and may be the report of a run before: move it, or name another file",
-        path.display()
+        shown(path)
     )
 }
 
 fn cannot_write(path: &Path) -> String {
-    format!("cannot write {}; name a file in a folder that you may write", path.display())
+    format!("cannot write {}; name a file in a folder that you may write", shown(path))
 }

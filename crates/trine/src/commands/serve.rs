@@ -306,6 +306,9 @@ impl Models {
             taking: draft.as_ref().and_then(|draft| draft.taking(session.gpu.is_some())),
         };
         reduced.lines().iter().for_each(|line| output::note(line));
+        if let (Some(npu), Some(asked)) = (&session.npu, &self.settings.npu) {
+            output::note(&format!("{}, for prompts; share: {}", npu.name(), asked.share));
+        }
         let description = Description {
             device: session.device.clone(),
             gpu_bytes: program.facts().gpu_bytes(&memory) + draft_gpu_bytes,

@@ -41,16 +41,23 @@ fn streams_that_are_not_proven_are_errors() {
     assert!(told.contains("mine is no kernel that trine generates; pass --kernel"), "{told}");
     let told = trine(&["npu", "verify", &path, "--kernel", "a8w8acc32_8_2048_8192"]).fails(1);
     assert!(told.contains("of C are written 0 times, expected 1"), "{told}");
-    std::fs::write(&path, b"nothing").unwrap();
-    for command in ["inspect", "verify"] {
-        let told = trine(&["npu", command, &path]).fails(1);
-        assert!(told.contains("not a sound transaction stream: at byte 0"), "{told}");
+    for (bytes, problem) in [
+        (&b"nothing"[..], "is neither an xclbin nor a PDI nor a transaction stream"),
+        (b"<!DOCTYPE html>", "check what was fetched"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        (&[0, 1, 3], "not a sound transaction stream: at byte 0"),
+    ] {
+        std::fs::write(&path, bytes).unwrap();
+        for command in ["inspect", "verify"] {
+            let told = trine(&["npu", command, &path]).fails(1);
+            assert!(told.contains(problem), "{told}");
+        }
     }
     let folder = folder.path().display().to_string();
     let told = trine(&["npu", "verify", &folder]).fails(1);
     assert!(told.contains("manifest.toml"), "{told}");
     let told = trine(&["npu", "inspect", &folder]).fails(1);
-    assert!(told.contains("is not a file"), "{told}");
+    assert!(told.contains("is not a regular file"), "{told}");
     trine(&["npu", "verify", &folder, "--kernel", NAME]).fails(2);
 }
 
@@ -120,9 +127,103 @@ fn a_pack_is_made_of_published_files_only() {
     let told = trine(&["npu", "verify", folder.path().join("pack").to_str().unwrap()]).ok().out;
     assert!(told.contains("proven as a whole"), "{told}");
     assert!(told.contains("for trine's model only"), "{told}");
+    assert!(told.contains("\nProven as a whole: 1 of 1 streams; what they do to memory"), "{told}");
     let manifest = folder.path().join("pack/manifest.toml");
     let text = std::fs::read_to_string(&manifest).unwrap();
     std::fs::write(&manifest, text.replacen("stand_in = true\n", "", 1)).unwrap();
     let told = trine(&["npu", "verify", folder.path().join("pack").to_str().unwrap()]).fails(1);
     assert!(told.contains("the cores' program has the SHA-256"), "{told}");
+}
+
+#[test]
+fn pdis_that_cannot_be_read_are_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.xclbin");
+    std::fs::write(&path, xclbin(b"none")).unwrap();
+    let told = trine(&["npu", "inspect", path.to_str().unwrap()]);
+    assert_eq!(told.code, 1, "{}{}", told.out, told.err);
+    assert!(told.out.contains("(counted from the PDI's begin)"), "{}", told.out);
+    assert!(told.err.contains("1 PDI cannot be read"), "{}", told.err);
+}
+
+#[test]
+fn a_verdict_needs_no_reader() {
+    let folder = tempfile::tempdir().unwrap();
+    let pack = folder.path().join("pack");
+    write_pack(&pack);
+    // The stream of another shape, under the name and with the hash of the right one.
+    let stream = pack.join(format!("{NAME}.bin"));
+    let before = trine_npu::sha256(&std::fs::read(&stream).unwrap());
+    let other = Kernel::from_name("a8w8acc32_8_2048_8192").unwrap();
+    let bytes = generate::stream(other).unwrap().to_bytes();
+    std::fs::write(&stream, &bytes).unwrap();
+    let manifest = pack.join("manifest.toml");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    std::fs::write(&manifest, text.replace(&before, &trine_npu::sha256(&bytes))).unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = command(&["npu", "verify", pack.to_str().unwrap()]);
+    let told = command.stdout(writer).output().unwrap();
+    let error = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert_eq!(told.status.code(), Some(1), "{error}");
+    assert!(error.contains("1 of 1 streams are refused"), "{error}");
+}
+
+#[test]
+#[cfg(unix)]
+fn names_cannot_forge_lines() {
+    for command in ["inspect", "verify", "pack"] {
+        let told = trine(&["npu", command, "a\u{1b}[2J\nerror: b\u{202e}"]).fails(1);
+        assert!(told.contains("a\\u{1b}[2J\\nerror: b\\u{202e}"), "{told}");
+    }
+}
+
+#[test]
+fn the_one_pack_that_is_used_is_taken() {
+    if std::path::Path::new("/dev/accel").exists() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let selftest = |arguments: &[&str]| {
+        let arguments = [&["npu", "selftest", "--yes"], arguments].concat();
+        finish(command(&arguments).env("TRINE_HOME", folder.path()).output().unwrap()).fails(1)
+    };
+    let packs = folder.path().join(".npu");
+    std::fs::write(&packs, "no folder").unwrap();
+    let told = selftest(&[]);
+    assert!(told.contains("the folder of kernel packs"), "{told}");
+    std::fs::remove_file(&packs).unwrap();
+    let int4 = [Kernel::Int4 { m: 1, k: 4096, n: 4096, group: 32 }];
+    std::fs::create_dir_all(packs.join("int4")).unwrap();
+    for (name, bytes) in published::stand_in("a.xclbin", &xclbin(b"none"), &int4).unwrap() {
+        std::fs::write(packs.join("int4").join(name), bytes).unwrap();
+    }
+    let told = selftest(&[]);
+    assert!(told.contains("for no command of trine's yet"), "{told}");
+    assert!(told.contains("gemm_4x4_a8w8acc32.xclbin"), "{told}");
+    write_pack(&packs.join("int8"));
+    let told = selftest(&["--report", "-"]);
+    assert!(told.contains("`-` would be standard output"), "{told}");
+    let told = selftest(&[]);
+    assert!(told.contains("no NPU here"), "{told}");
+}
+
+/// An explanation needs no NPU, and times nothing on one.
+#[test]
+fn what_an_npu_would_take_is_explained_without_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let kernels = [Kernel::Int8 { m: 64, k: 2048, n: 2048 }];
+    for (name, bytes) in published::stand_in("a.xclbin", &xclbin(b"none"), &kernels).unwrap() {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    let pack = folder.path().to_str().unwrap();
+    let explain =
+        |options: &[&str]| trine(&[&["explain", "demo", "--npu", pack], options].concat());
+    let told = explain(&["--device", "cpu", "--npu-share", "0.5", "--plan"]).ok().out;
+    assert!(told.contains("npu (not opened; never run on silicon)"), "{told}");
+    assert!(told.contains("delegate"), "{told}");
+    let told = explain(&["--device", "cpu"]).fails(2);
+    assert!(told.contains("give --npu-share too"), "{told}");
+    let told = explain(&["--device", "780m", "--npu-share", "0.5"]).fails(2);
+    assert!(told.contains("--npu is for the processor of this machine"), "{told}");
 }
