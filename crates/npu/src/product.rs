@@ -16,8 +16,8 @@ pub(crate) struct Operand<'a> {
 }
 
 /// Returns what is wrong with a product `C[m, n] = A[m, k] W[k, n]` whose `types` are those of A, W
-/// and C. The one buffer that is written has to be C and have its bytes. A and W may have up to twice
-/// theirs and [`BESIDE_BYTES`], since kernels put parameters, scales and padding beside them.
+/// and C. The one buffer that is written has to be C and have its bytes. A and W may have up to
+/// twice theirs and [`BESIDE_BYTES`], since kernels put parameters, scales and padding beside them.
 pub(crate) fn check(
     shape: (u32, u32, u32),
     types: [&str; 3],

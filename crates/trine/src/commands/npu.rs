@@ -63,10 +63,10 @@ fn inspect(args: &NpuInspectArgs) -> Result<()> {
     let mut unread = 0;
     let mut lines = vec![format!("sha256      {}", trine_npu::sha256(&bytes))];
     if bytes.starts_with(XCLBIN_MAGIC) {
-        let xclbin = Xclbin::parse(&bytes).with_context(|| format!("{shown}"))?;
+        let xclbin = Xclbin::parse(&bytes).with_context(|| shown.clone())?;
         unread = describe_xclbin(&xclbin, &bytes, &mut lines);
     } else if bytes.starts_with(PDI_MAGIC) {
-        let pdi = Pdi::parse(&bytes).with_context(|| format!("{shown}"))?;
+        let pdi = Pdi::parse(&bytes).with_context(|| shown.clone())?;
         lines.push(format!("PDI         {}", describe_pdi(&pdi)));
     } else {
         let stream = stream(&shown, &bytes)?;
