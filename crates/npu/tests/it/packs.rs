@@ -182,7 +182,8 @@ fn manifests_that_contradict_the_files_or_themselves_are_refused() {
 #[test]
 fn sizes_without_a_kernel_are_compared() {
     for (from, to, reason) in [
-        ("m = 8\nk = 2048", "m = 77\nk = 3", "C has 65536 bytes; 77 x 2048 in i32 are 630784"),
+        ("m = 8\nk = 2048", "m = 77\nk = 3", "A has 16584 bytes; 77 x 3 in i8 are 231 to 4558"),
+        ("n = 2048", "n = 1024", "C has 65536 bytes; 8 x 1024 in i32 are 32768"),
         ("k = 2048", "k = 4096", "A has 16584 bytes; 8 x 4096 in i8 are 32768 to"),
         ("k = 2048", "k = 3", "A has 16584 bytes; 8 x 3 in i8 are 24 to 4144"),
         ("a = \"i8\"", "a = \"lies\"", "\"lies\" as the type of A"),

@@ -31,8 +31,8 @@ last part of it, or `demo`; GET /v1/models lists them, --alias adds others.
 
 On an address that other machines reach, clients must send one of the keys of --api-key-file as
 `Authorization: Bearer KEY` or `x-api-key: KEY`; /health and /ready need none. What is computed of a
-prompt serves later prompts that begin like it, and earlier answers serve as guesses (--draft). Where
-there are several keys, both serve those of the same key, unless --share-prefixes is given.
+prompt serves later prompts that begin like it, and earlier answers serve as guesses (--draft).
+Where there are several keys, both serve those of the same key, unless --share-prefixes is given.
 
 /v1/embeddings, /api/embed and /api/embeddings give embeddings of texts by the same models. A text's
 embedding is the mean of its tokens' hidden states after the final norm, or the last one with
