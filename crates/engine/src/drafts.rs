@@ -62,7 +62,8 @@ pub trait Drafter: Send {
     /// how many it read.
     ///
     /// # Errors
-    /// Returns [`BackendError`] if a device failed. It is asked again later.
+    /// Returns [`BackendError`] if a device failed. It is asked again later, but not after
+    /// [`BackendError::Weights`], which stays as it is.
     fn draft(
         &mut self,
         asks: &[Ask<'_>],

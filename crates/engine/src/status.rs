@@ -60,6 +60,8 @@ pub struct Status {
     pub accepted_tokens: u64,
     /// Seconds that a drafter took. Guesses that are looked up are not counted.
     pub draft_seconds: f64,
+    /// Whether a drafter's weights are void, because its file changed: it guesses nothing more.
+    pub draft_lost: bool,
     /// Times a running sequence gave its blocks to another and was queued again.
     pub preemptions: u64,
     /// What the device's partner has done for all engines of the process; `None` without one.

@@ -17,6 +17,7 @@ use trine_engine::{
     Ask, Constraint, Drafter, Drafts, Engine, Finish, ModelDrafter, Request, SamplingParams,
     Statistics,
 };
+use trine_weights::WeightsError;
 
 /// Longer than one step of the drafter.
 const PROMPT: usize = 40;
@@ -238,4 +239,35 @@ fn wrong_guesses_leave_no_trace() {
             assert_same(found, expected, index);
         }
     }
+}
+
+/// A drafter whose file was changed, and how often it was asked.
+struct Void(Arc<AtomicUsize>);
+
+impl Drafter for Void {
+    fn draft(
+        &mut self,
+        _: &[Ask<'_>],
+        _: usize,
+        _: &mut [Vec<u32>],
+    ) -> Result<usize, BackendError> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Err(WeightsError::Changed { file: "draft".to_owned(), what: "was cut".to_owned() }.into())
+    }
+}
+
+#[test]
+fn a_drafter_whose_weights_are_void_is_not_asked_again() {
+    let (mut plain, _) = engine();
+    let (mut drafted, _) = engine();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let drafter = Void(Arc::clone(&asked));
+    drafted.set_drafts(Drafts { lookup: false, drafter: Some(Box::new(drafter)) });
+    assert!(!drafted.status().draft_lost);
+    let (expected, found) = (run(&mut plain, requests().0), run(&mut drafted, requests().0));
+    for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        assert_same(found, expected, index);
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    assert!(drafted.status().draft_lost);
 }

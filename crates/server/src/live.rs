@@ -50,7 +50,7 @@ fn described(app: &App, entry: &Entry) -> Value {
         "family": model.description.family,
         "formats": model.description.formats,
         "device": model.description.device,
-        "draft": model.description.draft,
+        "draft": if status.draft_lost { Some("ngram") } else { model.description.draft.as_deref() },
         "tokens_per_second": rates.map(|rates| rates.generated),
         "prompt_tokens_per_second": rates.map(|rates| rates.prompt),
         "busy_share": rates.map(|rates| rates.busy),

@@ -21,6 +21,8 @@ pub struct ModelDrafter {
     seats: Vec<Seat>,
     rows: Rows,
     workspace: Workspace,
+    /// Whether logits were not finite.
+    is_broken: bool,
     /// Drafts so far.
     drafts: u64,
     /// The sequences that take part in a draft; kept for its memory.
@@ -81,6 +83,7 @@ impl ModelDrafter {
             seats: (0..slots).map(|_| Seat::default()).collect(),
             rows,
             workspace: Workspace::new(vocabulary),
+            is_broken: false,
             drafts: 0,
             parties: Vec::with_capacity(slots),
             readers: Vec::with_capacity(slots),
@@ -275,11 +278,16 @@ impl ModelDrafter {
         let vocabulary = self.program.facts().plan.output(0).columns;
         let logits = rows::wait(self.program.as_mut(), step, true)?;
         let mut given = logits.rows(vocabulary);
-        let workspace = &mut self.workspace;
+        let Self { workspace, is_broken, .. } = self;
         // Logits that are not finite give no guess, and so no further one.
         let mut guess = |party: &mut Party| {
-            let logits = given.next()?;
-            party.stream.guess(logits, workspace).ok()
+            let guess = party.stream.guess(given.next()?, workspace);
+            if guess.is_err() && !std::mem::replace(is_broken, true) {
+                tracing::warn!(
+                    "the draft model's logits are not finite, so it guesses nothing; its file may be damaged: fetch it again, or choose another with --draft"
+                );
+            }
+            guess.ok()
         };
         for party in &mut self.parties {
             let seat = &mut self.seats[party.seat];

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use trine_backend::BackendError;
+
 use super::flight::Landed;
 use super::place::Place;
 use super::sequence::Sequence;
@@ -48,6 +50,8 @@ struct Model {
     failures: u32,
     /// The drafts for which it is not asked again.
     pause: u32,
+    /// Whether its weights are void, so that it is never asked again.
+    is_lost: bool,
     /// How much it reads in a step.
     pace: Pace,
     /// The drafts in which it has read, up to [`READS`].
@@ -71,6 +75,7 @@ impl Drafting {
             drafter,
             failures: 0,
             pause: 0,
+            is_lost: false,
             pace: Pace::new(usize::MAX),
             reads: 0,
             token_seconds: 0.0,
@@ -266,10 +271,17 @@ fn running<'a>(places: &'a mut [Place], pick: &Pick) -> &'a mut Sequence {
     places[pick.slot].running_mut().expect("a picked slot has a sequence")
 }
 
+impl Drafting {
+    /// Returns whether a drafter's weights are void.
+    pub(super) fn has_lost_model(&self) -> bool {
+        self.model.as_ref().is_some_and(|model| model.is_lost)
+    }
+}
+
 impl Model {
     /// Returns whether it may be asked: some time has passed since its last failure.
     fn is_ready(&mut self) -> bool {
-        let is_ready = self.pause == 0;
+        let is_ready = self.pause == 0 && !self.is_lost;
         self.pause = self.pause.saturating_sub(1);
         is_ready
     }
@@ -311,6 +323,11 @@ impl Model {
             Err(error) => error,
         };
         lists.iter_mut().for_each(Vec::clear);
+        if let BackendError::Weights(error) = error {
+            self.is_lost = true;
+            tracing::warn!(%error, "no model guesses any more until the model that it guesses for is loaded again");
+            return None;
+        }
         self.failures = (self.failures + 1).min(FAILURES_MAX);
         self.pause = PAUSE << (self.failures - 1);
         let drafts = self.pause;

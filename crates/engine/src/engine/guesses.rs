@@ -46,6 +46,7 @@ impl Engine {
         let seconds =
             drafting.guess(&mut self.places, &self.picks, free, context, self.clock.as_ref());
         self.status.draft_seconds += seconds;
+        self.status.draft_lost = drafting.has_lost_model();
         for pick in &mut self.picks {
             let guesses = self.places[pick.slot].running().map_or(0, |s| s.guesses().len());
             pick.rows += guesses;
