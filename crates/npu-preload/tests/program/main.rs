@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{BufRead, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -208,9 +209,19 @@ fn ctrl_c_ends_the_selftest_after_a_stream() {
     let machine = Machine::with_rows(&[1, 8, 16, 32]);
     let path = machine.path("report.json");
     let arguments = ["npu", "selftest", "--yes", "--report", path.to_str().unwrap()];
-    let mut command = machine.command("", &arguments);
-    let mut child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Slow, so that commands are left when the signal comes.
+    let mut command = machine.command("slow", &arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // Whoever starts the tests may ignore the signal.
+    // SAFETY: the closure calls one function that may be called between fork and exec, and
+    // allocates nothing.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            Ok(())
+        });
+    }
+    let mut child = command.spawn().unwrap();
     let mut answers = std::io::BufReader::new(child.stdout.take().unwrap());
     // The header comes when Ctrl-C is watched for.
     answers.read_line(&mut String::new()).unwrap();

@@ -9,7 +9,7 @@
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::mem;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use ash::{khr, vk};
@@ -129,9 +129,11 @@ impl Gpu {
             // one that is chosen here as well.
             Sharing::Driver => u32::MAX,
         };
-        let (raw, index) = self.allocate_for(&unbound, types, sharing, Some(file.as_raw_fd()))?;
-        // The memory owns the descriptor.
-        mem::forget(file);
+        let own = file.try_clone().map_err(|_| vk::Result::ERROR_TOO_MANY_OBJECTS);
+        // The memory owns this descriptor. Where the call fails, some drivers have closed it and
+        // others have not. It stays with them: closed twice, it could be somebody else's by then.
+        let own = own.during("duplicating a file")?.into_raw_fd();
+        let (raw, index) = self.allocate_for(&unbound, types, sharing, Some(own))?;
         self.finish(unbound, raw, index, bytes)
     }
 
