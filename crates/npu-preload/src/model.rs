@@ -37,10 +37,12 @@ pub(crate) type Memory = dyn Fn(u64, u64, &mut dyn FnMut(&mut [u8]));
 type Change = fn(&mut Machine);
 
 /// What can go wrong with the machine, by name. `hang` lets the third command hang, and `wrong`
-/// lets a core err in one element of each block that it makes; `slow` makes the model, not the
-/// device, slow; `silicon` hides that the driver is a model.
-const FAULTS: [(&str, Change); 12] = [
+/// lets a core err in one element of each block that it makes; `long`
+/// lets commands last long, and `slow` makes the model, not the device, slow; `silicon` hides that
+/// the driver is a model.
+const FAULTS: [(&str, Change); 13] = [
     ("hang", |_| {}),
+    ("long", |machine| machine.command_time = Duration::from_millis(300)),
     ("slow", |_| {}),
     ("wrong", |_| {}),
     ("context", |machine| (machine.contexts_max, machine.foreign_contexts) = (0, 1)),
@@ -194,7 +196,10 @@ impl Model {
         // far does not count.
         let lost = *lock(&self.lost);
         let outcome = self.work(file, number, argument, pointed, (begun, lost), memory);
-        *lock(&self.lost) += clock().saturating_sub(begun);
+        // The process's clock without what is lost is the device's: commands last on both.
+        let (now, device) = (clock(), self.sys.now());
+        *lock(&self.lost) = now.saturating_sub(device);
+        std::thread::sleep(device.saturating_sub(now));
         outcome
     }
 

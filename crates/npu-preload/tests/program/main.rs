@@ -61,6 +61,14 @@ fn a_command_that_hangs_ends_the_selftest() {
     assert!(report["results"]["stopped"].as_str().unwrap().contains("were not run"));
 }
 
+/// Commands that last longer together than one may are not taken for one that hangs.
+#[test]
+fn long_commands_do_not_add_up() {
+    let (ran, report) = Machine::new().selftest("long");
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    assert!(report["results"]["outcomes"].as_array().unwrap().len() > 1, "{report:#}");
+}
+
 /// Who waits is told of a device that hangs by its time, not by that of a model which is slow.
 #[test]
 fn a_hang_is_told_from_a_slow_model() {
