@@ -8,8 +8,8 @@ mod common;
 
 use std::sync::Arc;
 
-use common::partner::{Failure, Plain};
-use common::random::{Random, model_of_layers, relative_difference};
+use common::partner::{Failure, Plain, difference, prompt};
+use common::random::{Random, model_of_layers};
 use common::{hidden_states, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{BULK_ROWS, Batch, Device, ProgramOptions, SequenceView};
@@ -30,14 +30,6 @@ fn models() -> impl Iterator<Item = (u64, Model)> {
         let mut random = Random(700 + seed as u64);
         (seed as u64, model_of_layers(&mut random, dtype, folder.path()))
     })
-}
-
-fn prompt(model: &Model, rows: usize) -> Vec<u32> {
-    (0..rows).map(|at| (at * at + 3 * at) as u32 % model.config().vocabulary as u32).collect()
-}
-
-fn difference(expected: &[f32], found: &[f32]) -> f32 {
-    relative_difference(&[expected.to_vec()], &[found.to_vec()])
 }
 
 #[test]

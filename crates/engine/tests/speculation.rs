@@ -264,7 +264,7 @@ fn looks_go_past_a_text_for_which_there_are_no_guesses() {
         right if ask.tokens.len() < WRONG => Some((right + 1) % VOCABULARY as u32),
         right => (ask.tokens[0] == 1).then_some(right),
     };
-    // Two looks cost twice as much as one, so that there is one at a time.
+    // Two looks cost twice as much as one, so only one is made at a time.
     let cost = Cost { weights: 10_000_000, row: 900_000, hidden: 0, noise: 5 };
     let (mut engine, clock) = engine(cost, 2);
     engine.set_drafts(ruled(0, rule)(&clock));

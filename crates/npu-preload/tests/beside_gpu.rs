@@ -3,57 +3,28 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "program/machine.rs"]
+mod machine;
 
+use std::process::{Output, Stdio};
+
+use machine::{Machine, SMALL};
 use serde_json::Value;
-use trine_npu::generate::Kernel;
-use trine_npu::published;
-use trine_npu::sys::model::{Behaviour, xclbin};
 
-/// A small model.
-const SMALL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/demo-draft.gguf");
-
-/// Returns a file that cargo builds beside the tests.
-fn built(name: &str) -> PathBuf {
-    let tests = std::env::current_exe().unwrap();
-    let mut files = tests.ancestors().skip(1).take(2).map(|folder| folder.join(name));
-    files.find(|file| file.is_file()).unwrap_or_else(|| {
-        panic!("there is no {name}: build the program first (cargo build -p trine)")
-    })
-}
-
-/// Makes a store with one pack.
-fn store() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let pack = folder.path().join(".npu/one");
-    std::fs::create_dir_all(&pack).unwrap();
-    let kernels = [8, 64].map(|m| Kernel::Int8 { m, k: 2048, n: 2048 });
-    let xclbin = xclbin(Behaviour::Int8.stand_in());
-    for (name, bytes) in published::stand_in("a.xclbin", &xclbin, &kernels).unwrap() {
-        std::fs::write(pack.join(name), bytes).unwrap();
-    }
-    folder
-}
+/// Rows of the pack's kernels.
+const ROWS: [u32; 2] = [8, 64];
 
 /// Runs the program on the model with a GPU. Which driver there is, and how it compiles, comes from
 /// where the tests run.
-fn run(store: &tempfile::TempDir, faults: &str, arguments: &[&str]) -> Output {
-    let model = store.path().join("model");
-    let _ = std::fs::remove_dir_all(&model);
-    std::fs::create_dir(&model).unwrap();
+fn run(machine: &Machine, faults: &str, arguments: &[&str]) -> Output {
     let kept = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES", "GALLIVM_PERF"];
     let kept = kept.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-    Command::new(built("trine"))
-        .args(arguments)
+    machine
+        .command(faults, arguments)
         .args(["--device", "vulkan:0", "--tune", "off"])
-        .env_clear()
         .envs(kept)
-        .env("LD_PRELOAD", built("libtrine_npu_preload.so"))
-        .env("TRINE_NPU_MODEL", model)
-        .env("TRINE_NPU_FAULTS", faults)
-        .env("TRINE_HOME", store.path())
-        .env("HOME", store.path().join("home"))
+        .stdin(Stdio::null())
         .output()
         .unwrap()
 }
@@ -63,23 +34,23 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// Has the embedded model read a long prompt, and returns the report and what was said.
-fn read_a_prompt(store: &tempfile::TempDir, faults: &str, options: &[&str]) -> (Value, String) {
+fn read_a_prompt(machine: &Machine, faults: &str, options: &[&str]) -> (Value, String) {
     let prompt = "once upon a time there was a cat ".repeat(9);
     let fixed = ["run", SMALL, &prompt, "--raw", "--draft", "off", "--temperature", "0"];
     let report = ["--max-tokens", "4", "--json"];
-    let ran = run(store, faults, &[&fixed[..], &report, options].concat());
+    let ran = run(machine, faults, &[&fixed[..], &report, options].concat());
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     (serde_json::from_slice(&ran.stdout).unwrap(), text(&ran.stderr))
 }
 
 #[test]
 fn a_prompt_is_split_between_a_gpu_and_the_npu() {
-    let store = store();
-    let (plain, _) = read_a_prompt(&store, "", &[]);
+    let machine = Machine::with_rows(&ROWS);
+    let (plain, _) = read_a_prompt(&machine, "", &[]);
     let rows = plain["statistics"]["prompt_tokens"].as_u64().unwrap();
     assert!(plain["npu"].is_null() && rows > 64, "{plain}");
     let half = ["--npu", "auto", "--npu-share", "0.5", "-v"];
-    let (report, told) = read_a_prompt(&store, "", &half);
+    let (report, told) = read_a_prompt(&machine, "", &half);
     assert!(told.contains("npu (trine's model of one) for prompts"), "{told}");
     let npu = &report["npu"];
     assert!(npu["products"].as_u64() > Some(0), "{npu}");
@@ -87,7 +58,7 @@ fn a_prompt_is_split_between_a_gpu_and_the_npu() {
     assert_eq!(npu["instead"], 0);
     assert_eq!(report["statistics"]["generated_tokens"], 4);
     // One that hangs costs a warning and no token.
-    let (report, told) = read_a_prompt(&store, "hang", &["--npu", "auto", "--npu-share", "1"]);
+    let (report, told) = read_a_prompt(&machine, "hang", &["--npu", "auto", "--npu-share", "1"]);
     assert_eq!(report["text"], plain["text"]);
     assert_eq!(report["npu"]["products"], 0);
     assert!(report["npu"]["instead"].as_u64() > Some(0));
@@ -96,9 +67,9 @@ fn a_prompt_is_split_between_a_gpu_and_the_npu() {
 
 #[test]
 fn explain_shows_what_is_lent_by_a_gpu() {
-    let store = store();
+    let machine = Machine::with_rows(&ROWS);
     let explain = |options: &[&str]| {
-        let ran = run(&store, "", &[&["explain", SMALL, "--json"], options].concat());
+        let ran = run(&machine, "", &[&["explain", SMALL, "--json"], options].concat());
         assert!(ran.status.success(), "{}", text(&ran.stderr));
         serde_json::from_slice::<Value>(&ran.stdout).unwrap()["placement"]["parts"][0].clone()
     };
@@ -120,7 +91,7 @@ fn explain_shows_what_is_lent_by_a_gpu() {
     }
     // Steps that are always the same are too short for it.
     let invariant = ["explain", SMALL, "--npu", "auto", "--batch-invariant"];
-    let ran = run(&store, "", &invariant);
+    let ran = run(&machine, "", &invariant);
     assert_eq!(ran.status.code(), Some(2));
     assert!(text(&ran.stderr).contains("--batch-invariant"), "{}", text(&ran.stderr));
 }

@@ -9,8 +9,8 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::partner::{Failure, Plain};
-use common::random::{Draft, Random, Sizes, relative_difference};
+use common::partner::{Failure, Plain, difference, prompt};
+use common::random::{Draft, Random, Sizes};
 use common::{hidden_states, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
@@ -53,14 +53,6 @@ fn models() -> Vec<Model> {
         Draft::new(&mut Random(900 + seed as u64), SIZES, formats).open(folder.path())
     };
     formats.iter().enumerate().map(model).collect()
-}
-
-fn prompt(model: &Model, rows: usize) -> Vec<u32> {
-    (0..rows).map(|at| (at * at + 3 * at) as u32 % model.config().vocabulary as u32).collect()
-}
-
-fn difference(expected: &[f32], found: &[f32]) -> f32 {
-    relative_difference(&[expected.to_vec()], &[found.to_vec()])
 }
 
 #[test]

@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use trine_backend::{BackendError, Loan, Partner, Tally};
-use trine_model::Weight;
+use trine_model::{Model, Weight};
 use trine_weights::Tensor;
+
+use super::random::relative_difference;
 
 /// When a partner fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,4 +123,14 @@ impl Loan for PlainLoan {
         }
         Ok(())
     }
+}
+
+/// Returns a prompt of `rows` tokens that the model has.
+pub fn prompt(model: &Model, rows: usize) -> Vec<u32> {
+    (0..rows).map(|at| (at * at + 3 * at) as u32 % model.config().vocabulary as u32).collect()
+}
+
+/// Returns the largest difference, relative to the largest number.
+pub fn difference(expected: &[f32], found: &[f32]) -> f32 {
+    relative_difference(&[expected.to_vec()], &[found.to_vec()])
 }

@@ -169,7 +169,7 @@ fn a_result_that_is_another_buffer_too_is_refused() {
     let inputs = vec![(1, a), (2, w)];
     let run = Run { program: &bench.program, inputs, result: twin.poison().unwrap() };
     let error = bench.context.execute(vec![run]).unwrap_err();
-    // It may be too short as well, which is said first.
+    // If it is also too short, the error says that first.
     assert!(
         error.to_string().contains("is also another buffer") || bytes < RESULT_BYTES,
         "{error}"

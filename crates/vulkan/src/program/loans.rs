@@ -121,7 +121,7 @@ pub(super) fn loans(graph: &Graph) -> Vec<Loan> {
 
 /// Returns where submissions end for loans, and the meetings with the host. `own` has, for each
 /// loan, the dispatches between the one that writes rows for the partner and those that read its
-/// products; `cuts` are the ends of submissions that there are anyway.
+/// products; `cuts` are the ends that keep submissions short.
 pub(super) fn meetings(own: &[Range<usize>], cuts: &[usize]) -> (Vec<usize>, Vec<Meeting>) {
     let ends = own.iter().flat_map(|own| [own.start, own.end]);
     let mut all: Vec<usize> = cuts.iter().copied().chain(ends).collect();
