@@ -3,12 +3,13 @@
 //!
 //! ```text
 //! matmul_bench [--quick] [--all] [--format q4_0] [--widths 16,512]
-//!              [--fragment 8,2,1,2,2,264] [--device NAME] [--report]
+//!              [--fragment 8,2,1,2,2,264] [--direct 4,4,8,264] [--device NAME] [--report]
 //! ```
 //!
 //! With `--quick` only the default shapes are measured, with `--all` every candidate instead of the
 //! three best. Each `--fragment` adds a shape of the fragment kernel (subgroups, left factors,
-//! groups, slices, depth, workgroups). Times are medians of ten launches over ten different
+//! groups, slices, depth, workgroups), each `--direct` one of the direct kernel (subgroups, left
+//! factors, right factors, workgroups). Times are medians of ten launches over ten different
 //! matrices, so that no cache keeps weights from one launch to the next; each includes a barrier.
 //! Gate and up write halves if they do so in a model. With `--report` the driver's report on the
 //! kernels follows.
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trine_vulkan::dispatch::Dispatch;
-use trine_vulkan::kernels::matmul::{FragmentShape, MatmulLaunch, MatmulShape};
+use trine_vulkan::kernels::matmul::{DirectShape, FragmentShape, MatmulLaunch, MatmulShape};
 use trine_vulkan::kernels::operand::{Operand, OperandKind};
 use trine_vulkan::kernels::product::{
     Product, ProductInput, ProductLaunch, ProductOutput, Segment,
@@ -59,6 +60,8 @@ struct Options {
     /// Subgroups, lefts, groups, slices, depth and workgroups of fragment shapes to measure in
     /// addition to the candidates.
     fragments: Vec<[u32; 6]>,
+    /// Subgroups, lefts, rights and workgroups of direct shapes to measure as well.
+    directs: Vec<[u32; 4]>,
     device: Choice,
 }
 
@@ -70,6 +73,7 @@ fn options() -> Result<Options, String> {
         format: Format::Q4_0,
         widths: vec![8, 16, 32, 64, 128, 256, 512],
         fragments: Vec::new(),
+        directs: Vec::new(),
         device: Choice::Any,
     };
     let mut arguments = std::env::args().skip(1);
@@ -88,17 +92,20 @@ fn options() -> Result<Options, String> {
                 let parse = |width: &str| width.parse::<usize>().map_err(|error| error.to_string());
                 found.widths = value()?.split(',').map(parse).collect::<Result<_, _>>()?;
             }
-            "--fragment" => {
-                let parse = |size: &str| size.parse::<u32>().map_err(|error| error.to_string());
-                let sizes = value()?.split(',').map(parse).collect::<Result<Vec<_>, _>>()?;
-                let sizes = sizes.try_into().map_err(|_| "--fragment wants six numbers")?;
-                found.fragments.push(sizes);
-            }
+            "--fragment" => found.fragments.push(sizes(&value()?)?),
+            "--direct" => found.directs.push(sizes(&value()?)?),
             "--device" => found.device = Choice::Named(value()?),
             other => return Err(format!("{other} is not an option")),
         }
     }
     Ok(found)
+}
+
+/// Reads numbers between commas.
+fn sizes<const N: usize>(text: &str) -> Result<[u32; N], String> {
+    let parse = |size: &str| size.parse::<u32>().map_err(|error| error.to_string());
+    let all = text.split(',').map(parse).collect::<Result<Vec<_>, _>>()?;
+    all.try_into().map_err(|_| format!("{text} should be {N} numbers"))
 }
 
 fn main() -> ExitCode {
@@ -220,6 +227,10 @@ fn describe(shape: &MatmulShape) -> String {
             shape.depth,
             shape.workgroups
         ),
+        MatmulShape::Direct(shape) => format!(
+            "direct subgroups {} lefts {} rights {} workgroups {}",
+            shape.subgroups, shape.lefts, shape.rights, shape.workgroups
+        ),
         MatmulShape::Resident(shape) => format!(
             "resident subgroups {} groups {} parts {} workgroups {}",
             shape.subgroups, shape.groups, shape.parts, shape.workgroups
@@ -248,14 +259,14 @@ fn prepare<'a>(
     matrices: &[(Matrix, Buffer)],
     arena: &mut Arena,
 ) -> Result<Job<'a>, GpuError> {
-    let kind = MatmulShape::operand_for(gpu.capabilities(), options.format);
-    let (operand, memory) = operand(gpu, arena, kind, width.next_multiple_of(16), work.columns)?;
+    let kind = MatmulShape::operand_for(gpu.capabilities(), options.format, width);
+    let (operand, memory) = operand(gpu, arena, kind, width.next_multiple_of(64), work.columns)?;
     let outputs = if work.gated { work.rows / 2 } else { work.rows };
-    let target = arena.allocate((4 * width * outputs) as u64, "outputs")?;
+    let target = arena.allocate((4 * width.next_multiple_of(64) * outputs) as u64, "outputs")?;
     let factors = arena.allocate((4 * width) as u64, "factors of outputs")?;
     let segments = [Segment { rows: outputs, target: target.span() }];
     let output = match (work.gated, kind) {
-        (true, OperandKind::Halves) => ProductOutput::GatedHalves {
+        (true, OperandKind::Halves | OperandKind::Fragments) => ProductOutput::GatedHalves {
             operand: Operand { kind, codes: target.span(), scales: factors.span() },
             unit: 1.0,
         },
@@ -271,11 +282,19 @@ fn prepare<'a>(
     let mut shapes = MatmulShape::candidates(gpu.capabilities(), &first);
     shapes.truncate(if options.quick { 1 } else { usize::MAX });
     let rights = (width as u32).div_ceil(8);
-    for &[subgroups, lefts, groups, slices, depth, workgroups] in &options.fragments {
-        let fragment =
-            FragmentShape { subgroups, lefts, rights, groups, slices, depth, workgroups };
-        let shape = MatmulShape::Fragment(fragment);
-        if shape.fits(gpu.capabilities(), &first) && !shapes.contains(&shape) {
+    let fragment = |&[subgroups, lefts, groups, slices, depth, workgroups]: &[u32; 6]| {
+        let shape = FragmentShape { subgroups, lefts, rights, groups, slices, depth, workgroups };
+        MatmulShape::Fragment(shape)
+    };
+    let direct = |&[subgroups, lefts, rights, workgroups]: &[u32; 4]| {
+        MatmulShape::Direct(DirectShape { subgroups, lefts, rights, workgroups })
+    };
+    let fragments = options.fragments.iter().map(fragment);
+    for shape in fragments.chain(options.directs.iter().map(direct)) {
+        if shape.operand(options.format) == kind
+            && shape.fits(gpu.capabilities(), &first)
+            && !shapes.contains(&shape)
+        {
             shapes.push(shape);
         }
     }

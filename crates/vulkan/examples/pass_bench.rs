@@ -1,12 +1,14 @@
-//! Times whole passes of a few rows, as generation and the verification of drafts run them.
+//! Times whole passes: those of a few rows, as generation and the verification of drafts run them,
+//! and those of prompts.
 //!
 //! ```text
-//! pass_bench MODEL.gguf [--sequences 1,2,8] [--rows 2,5] [--depth 512] [--steps 32] [--rounds 3]
+//! pass_bench MODEL.gguf [--sequences 1,2,8] [--rows 2,5] [--prompts 512] [--depth 512] [--steps 32] [--rounds 3]
 //!            [--fill 512] [--tune] [--device NAME]
 //! ```
 //!
 //! `--sequences N` measures steps of one row of each of N sequences, `--rows N` steps of N rows
-//! of one sequence. Every row has logits, of which the device finds the largest. Times are medians
+//! of one sequence. Every row has logits, of which the device finds the largest. `--prompts N`
+//! measures steps of N rows of one sequence of which the last has logits. Times are medians
 //! of a step in each round, after `--depth` positions, which are filled in steps of `--fill` rows;
 //! rounds go through all tests in turn. Shapes of kernels come from the static tables, or with
 //! `--tune` from measurements.
@@ -27,6 +29,7 @@ struct Options {
     model: String,
     sequences: Vec<usize>,
     rows: Vec<usize>,
+    prompts: Vec<usize>,
     depth: usize,
     steps: usize,
     rounds: usize,
@@ -41,6 +44,7 @@ fn options() -> Result<Options, String> {
         model: String::new(),
         sequences: Vec::new(),
         rows: Vec::new(),
+        prompts: Vec::new(),
         depth: 512,
         steps: 32,
         rounds: 3,
@@ -56,6 +60,7 @@ fn options() -> Result<Options, String> {
         match argument.as_str() {
             "--sequences" => found.sequences = numbers(value()?)?,
             "--rows" => found.rows = numbers(value()?)?,
+            "--prompts" => found.prompts = numbers(value()?)?,
             "--depth" => found.depth = number(&value()?)?,
             "--steps" => found.steps = number(&value()?)?,
             "--rounds" => found.rounds = number(&value()?)?,
@@ -86,6 +91,22 @@ fn main() -> ExitCode {
 struct Test {
     sequences: usize,
     rows: usize,
+    logits: Logits,
+}
+
+/// The rows of a step whose logits are wanted.
+#[derive(Clone, Copy, PartialEq)]
+enum Logits {
+    All,
+    Last,
+    Nobody,
+}
+
+impl Test {
+    /// Returns the rows of a step with logits.
+    fn outputs(self) -> usize {
+        if self.logits == Logits::Last { 1 } else { self.sequences * self.rows }
+    }
 }
 
 /// A Program and what its sequences have.
@@ -108,7 +129,7 @@ impl Bench {
         let sizes = ProgramOptions {
             width: Width {
                 tokens: options.fill.max(sequences).max(rows),
-                outputs: sequences.max(rows),
+                outputs: tests.iter().map(|test| test.outputs()).max().unwrap_or(1),
             },
             kv: KvType::F16,
             context,
@@ -128,14 +149,14 @@ impl Bench {
         })
     }
 
-    /// Runs a step of `rows` rows of each of these sequences from a position on, and has their
-    /// largest logits found if `logits`.
+    /// Runs a step of `rows` rows of each of these sequences from a position on, and has the
+    /// largest logits found of those that are wanted.
     fn step(
         &mut self,
         sequences: Range<usize>,
         rows: usize,
         position: usize,
-        logits: bool,
+        logits: Logits,
     ) -> Result<(), BackendError> {
         let (mut tokens, mut positions, mut sequence_of) = (Vec::new(), Vec::new(), Vec::new());
         for (index, sequence) in sequences.clone().enumerate() {
@@ -147,7 +168,12 @@ impl Bench {
         }
         let view = |slot: usize| SequenceView { slot: slot as u32, blocks: &self.tables[slot] };
         let views: Vec<SequenceView<'_>> = sequences.map(view).collect();
-        let outputs: Vec<u32> = (0..tokens.len() as u32).filter(|_| logits).collect();
+        let rows = tokens.len() as u32;
+        let outputs: Vec<u32> = match logits {
+            Logits::All => (0..rows).collect(),
+            Logits::Last => vec![rows - 1],
+            Logits::Nobody => Vec::new(),
+        };
         let batch = Batch {
             tokens: &tokens,
             positions: &positions,
@@ -161,7 +187,7 @@ impl Bench {
         };
         let step = self.program.submit(&batch)?;
         let results = self.program.wait(step)?;
-        if logits {
+        if logits != Logits::Nobody {
             std::hint::black_box(results.top()?);
         }
         Ok(())
@@ -172,7 +198,7 @@ impl Bench {
         for sequence in 0..self.tables.len() {
             for first in (0..options.depth).step_by(options.fill) {
                 let rows = options.fill.min(options.depth - first);
-                self.step(sequence..sequence + 1, rows, first, false)?;
+                self.step(sequence..sequence + 1, rows, first, Logits::Nobody)?;
             }
         }
         Ok(())
@@ -183,7 +209,8 @@ impl Bench {
         let mut times = Vec::new();
         for step in 0..options.steps {
             let start = Instant::now();
-            self.step(0..test.sequences, test.rows, options.depth + step * test.rows, true)?;
+            let position = options.depth + step * test.rows;
+            self.step(0..test.sequences, test.rows, position, test.logits)?;
             times.push(start.elapsed().as_secs_f64());
         }
         times.sort_by(f64::total_cmp);
@@ -192,9 +219,11 @@ impl Bench {
 }
 
 fn run(options: &Options) -> Result<(), String> {
-    let sequences = options.sequences.iter().map(|&sequences| Test { sequences, rows: 1 });
-    let rows = options.rows.iter().map(|&rows| Test { sequences: 1, rows });
-    let tests: Vec<Test> = sequences.chain(rows).collect();
+    let test = |sequences, rows, logits| Test { sequences, rows, logits };
+    let sequences = options.sequences.iter().map(|&sequences| test(sequences, 1, Logits::All));
+    let rows = options.rows.iter().map(|&rows| test(1, rows, Logits::All));
+    let prompts = options.prompts.iter().map(|&rows| test(1, rows, Logits::Last));
+    let tests: Vec<Test> = sequences.chain(rows).chain(prompts).collect();
     let mut bench = Bench::load(options, &tests)?;
     bench.fill(options).map_err(|error| error.to_string())?;
     let mut times = vec![Vec::new(); tests.len()];

@@ -26,7 +26,7 @@ layout(constant_id = 9) const uint MERGED = 1;
 layout(constant_id = 10) const uint SPLITS = 1;
 // 1: with queries, keys and values; 2: with queries.
 layout(constant_id = 11) const uint FUSED = 0;
-// Bit 0: f32, bit 1: fixed-point operand, bit 2: halves.
+// Bit 0: f32, bit 1: fixed-point operand, bit 2: halves, bit 3: halves in fragment order.
 layout(constant_id = 12) const uint OUTPUT = 1;
 // Size of a subgroup.
 layout(constant_id = 13) const uint SUBGROUP = 32;

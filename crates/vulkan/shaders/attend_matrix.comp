@@ -36,7 +36,7 @@ layout(constant_id = 10) const uint SUBGROUPS = 1;
 layout(constant_id = 11) const uint SUBGROUP = 32;
 // Whether queries stay in matrices, if registers suffice. Otherwise they stay in shared memory.
 layout(constant_id = 12) const uint KEPT = 1;
-// Whether the result is an operand in halves; HEADS * DIM is then a multiple of 128.
+// 1: the result is an operand in halves, 2: in halves in fragment order; HEADS * DIM is then a multiple of 128.
 layout(constant_id = 13) const uint HALVES = 0;
 
 #include "include/kv.glsl"
@@ -389,14 +389,19 @@ void main() {
         coopMatStore(sum[n], scores, first_vector * SCORES, SCORES, gl_CooperativeMatrixLayoutRowMajor);
         subgroupBarrier();
         if (vector / QUERIES < rows) {
-            const uint target = (((tile.x + begin_row + row) * HEADS + head) * DIM + n * N) / 4u;
+            const uint output_row = tile.x + begin_row + row;
+            const uint column = head * DIM + n * N;
+            const uint target = (output_row * (HEADS * DIM) + column) / 4u;
             for (uint i = lane; i < N / 4u; i += LANES) {
                 const vec4 four = scores[vector * SCORES + i];
                 if (HALVES == 0u) {
                     Vec4s(push.target).at[target + i] = four;
-                } else {
+                } else if (HALVES == 1u) {
                     // Means of what an f16 cache holds are halves without a factor.
                     Pairs(push.target).at[target + i] = uvec2(packHalf2x16(four.xy), packHalf2x16(four.zw));
+                } else {
+                    const uint at = operand_fragment(output_row, column + 4u * i, HEADS * DIM / 128u);
+                    Pairs(push.target).at[at] = operand_in_order(four);
                 }
             }
         }

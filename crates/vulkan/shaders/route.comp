@@ -169,7 +169,7 @@ void work_on_row(const vec4 coefficients, const uint row) {
         }
         v[i] = mixed[0];
     }
-    if (FINISH == 1u) norm(finish_factors, EPSILON, OPERAND == 2u, 3u, 4u);
+    if (FINISH == 1u) norm(finish_factors, EPSILON, OPERAND >= 2u, 3u, 4u);
     if (FINISH == 2u) {
         [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] *= finish_factors[i];
     }

@@ -17,7 +17,7 @@ layout(local_size_x_id = 0) in;
 // 0: the row itself, 1: norm(row), 2: target += norm(row), 3: target += norm(row), then norm(target), 4: cutoff(row),
 // 5: gelu(cutoff(row)) * target, 6: the row with the magnitude of the target.
 layout(constant_id = 1) const uint MODE = 0;
-// 0: none, 1: fixed point, 2: halves.
+// 0: none, 1: fixed point, 2: halves, 3: halves in fragment order.
 layout(constant_id = 2) const uint OPERAND = 0;
 // Whether the f32 result is written too.
 layout(constant_id = 3) const uint PLAIN = 1;
@@ -47,7 +47,7 @@ const bool HAS_TARGET = ADDS || MODE >= 5u;
 
 // Returns whether a norm produces the row that becomes an operand of halves.
 bool norm_is_result() {
-    return OPERAND == 2u && (MODE == 1u || MODE == 3u);
+    return OPERAND >= 2u && (MODE == 1u || MODE == 3u);
 }
 
 vec4 factors[PER];

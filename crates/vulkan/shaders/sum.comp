@@ -86,7 +86,7 @@ void work_on_row(const uint row) {
     }
     store_row(args.sum, row);
     if (FINISH != 0u) {
-        norm(next_factors, EPSILON, OPERAND == 2u, 2u, 3u);
+        norm(next_factors, EPSILON, OPERAND >= 2u, 2u, 3u);
         give_row(args.plain, args.codes, args.scales, row, true, 3u);
     }
 }

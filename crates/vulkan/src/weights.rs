@@ -11,7 +11,6 @@ use trine_weights::{DType, Tensor, quantize_tensor};
 
 use crate::error::GpuError;
 use crate::kernels::matmul::MatmulShape;
-use crate::kernels::operand::OperandKind;
 use crate::pack::{Format, Matrix, PlaneBytes, PlanesMut, ROWS_PADDED, device_format, pack_rows};
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::{Arena, Buffer, Place, blocks_bytes};
@@ -227,7 +226,7 @@ impl Load<'_> {
     fn reaches(&self, joint: &Joint) -> Vec<Reach> {
         let ids = &joint.weights;
         let [gate, _] = &ids[..] else { return Vec::new() };
-        if MatmulShape::operand_for(self.gpu.capabilities(), joint.format) != OperandKind::Halves {
+        if !MatmulShape::operand_for(self.gpu.capabilities(), joint.format, 1).is_halves() {
             return Vec::new();
         }
         let Some(norm) = norm_before(self.plan, *gate) else { return Vec::new() };

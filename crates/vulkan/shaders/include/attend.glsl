@@ -41,7 +41,7 @@ struct AttendArgs {
     uint64_t query;
     // (rows, HEADS, DIM) f32 if OUTPUT & 1.
     uint64_t target;
-    // Planes of the fixed-point operand if OUTPUT & 2, of the operand in halves if OUTPUT & 4.
+    // Planes of the fixed-point operand if OUTPUT & 2, of the operand in halves if OUTPUT & 4 or, in fragment order, OUTPUT & 8.
     uint64_t codes;
     uint64_t scales;
     // Unfinished results, and for each row and group of heads the number of finished shares.
@@ -166,10 +166,14 @@ void attend_emit(const AttendArgs args, const uint row, const uint head, const u
             [[unroll]] for (uint k = 0u; k < SLOT; ++k) ActiveFloats(args.target).at[row * (HEADS * DIM) + column + k] = value[k];
         }
     }
-    if ((OUTPUT & 4u) != 0u) {
+    if ((OUTPUT & 12u) != 0u) {
         // Means of what an f16 cache holds are halves without a factor.
-        const uvec2 halves = uvec2(packHalf2x16(value.xy), packHalf2x16(value.zw));
-        ActivePairs(args.codes).at[(row * (HEADS * DIM) + column) / 4u] = halves;
+        if ((OUTPUT & 4u) != 0u) {
+            const uvec2 halves = uvec2(packHalf2x16(value.xy), packHalf2x16(value.zw));
+            ActivePairs(args.codes).at[(row * (HEADS * DIM) + column) / 4u] = halves;
+        } else {
+            ActivePairs(args.codes).at[operand_fragment(row, column, PADDED / 128u)] = operand_in_order(value);
+        }
         if (column == 0u) ActiveFloats(args.scales).at[row] = 1.0;
     }
     if ((OUTPUT & 2u) != 0u) {

@@ -34,3 +34,16 @@ uvec2 operand_fixed(vec4 v, float inverse) {
     const uint low = (w.x & 0xFFu) | (w.y & 0xFFu) << 8 | (w.z & 0xFFu) << 16 | w.w << 24;
     return uvec2(high, low ^ 0x80808080u);
 }
+
+// Returns the place of columns c..c + 3 of a row, c a multiple of 4, in an operand in fragment order with `groups` groups of
+// columns, in pieces of four halves.
+uint operand_fragment(const uint row, const uint c, const uint groups) {
+    const uint product = (row / 64 * groups + c / 128) * 8 + c % 16 / 4 * 2 + c % 32 / 16;
+    const uint lane = row % 8 * 4 + c % 128 / 32;
+    return ((product * 4 + row % 64 / 16) * 32 + lane) * 2 + row / 8 % 2;
+}
+
+// Returns four values as halves in fragment order.
+uvec2 operand_in_order(const vec4 v) {
+    return uvec2(packHalf2x16(v.xz), packHalf2x16(v.yw));
+}

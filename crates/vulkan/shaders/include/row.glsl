@@ -1,6 +1,6 @@
 // A row in registers, one workgroup for each: where it is in memory, and how it becomes the operand of a product. Before the
 // include: memory.glsl, reduce.glsl, operand.glsl, and the constants COLUMNS, PER (pieces of four values for each invocation), OPERAND
-// (what the row becomes: 0 none, 1 fixed point, 2 halves) and PLAIN (whether it is also written as f32).
+// (what the row becomes: 0 none, 1 fixed point, 2 halves, 3 halves in fragment order) and PLAIN (whether it is also written as f32).
 
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_EXT_control_flow_attributes : require
@@ -97,7 +97,11 @@ void store_halves(uint64_t codes, uint64_t scales, uint row) {
         uint c = column(i);
         if (c >= PADDED) continue;
         vec4 scaled = finite ? v[i] * inverse : vec4(0.0);
-        ActivePairs(codes).at[(row * PADDED + c) / 4u] = uvec2(packHalf2x16(scaled.xy), packHalf2x16(scaled.zw));
+        if (OPERAND == 3u) {
+            ActivePairs(codes).at[operand_fragment(row, c, PADDED / 128u)] = operand_in_order(scaled);
+        } else {
+            ActivePairs(codes).at[(row * PADDED + c) / 4u] = uvec2(packHalf2x16(scaled.xy), packHalf2x16(scaled.zw));
+        }
     }
     if (gl_LocalInvocationID.x == 0u) {
         ActiveFloats(scales).at[row] = finite ? operand_power(exponent) : uintBitsToFloat(0x7FC00000u);
@@ -108,7 +112,7 @@ void store_halves(uint64_t codes, uint64_t scales, uint row) {
 void give_row(uint64_t plain, uint64_t codes, uint64_t scales, uint row, const bool is_known, const uint turn) {
     if (PLAIN != 0u) store_row(plain, row);
     if (OPERAND == 1u) store_fixed(codes, scales, row);
-    if (OPERAND == 2u) {
+    if (OPERAND >= 2u) {
         if (!is_known) {
             float high = 0.0;
             [[unroll]] for (uint i = 0u; i < PER; ++i) high = max(high, operand_magnitude(v[i]));

@@ -11,13 +11,19 @@
 //!          2^-28 of that is lost; attention over an f16 cache takes 1; gated products one that bounds all rows
 //!          codes:  row, column, f16
 //!          scales: row, f32
+//! Fragments
+//!          the same values in the order in which subgroups hold right factors of 16 columns x 8 rows (`matmul/probe.rs`); rows
+//!          are padded to tiles of 64 with rows that nobody writes
+//!          codes:  tile of 64 rows, group of 128, product 2 w + h, 16 rows 0..3, lane 4 r + b, [row r, row 8 + r],
+//!                  columns 16 h + 4 w.. of block b as 0, 2, 1, 3, f16
+//!          scales: row, f32
 //! Interleaved
 //!          f32, one row of whole blocks of 32: the first four values of each block, then the next four of each, and so on
 //! ```
 //!
 //! Rows of codes are padded with zeros to whole groups of 128. If a value is not finite, its block
-//! (Fixed16) or row (Halves) has a scale of NaN; in halves of attention and of gated products the
-//! value itself is the code instead.
+//! (Fixed16) or row (Halves, Fragments) has a scale of NaN; in halves of attention and of gated
+//! products the value itself is the code instead.
 
 use crate::dispatch::Span;
 
@@ -35,17 +41,25 @@ pub enum OperandKind {
     Fixed16,
     /// f16 with a factor for each row.
     Halves,
+    /// The same in the order in which matrix units of a known layout take them.
+    Fragments,
     /// f32, one row: an invocation that takes a whole block reads next to its neighbours.
     Interleaved,
 }
 
 impl OperandKind {
+    /// Returns whether its codes are halves, in whatever order.
+    pub fn is_halves(self) -> bool {
+        matches!(self, OperandKind::Halves | OperandKind::Fragments)
+    }
+
     /// Returns its name in texts, which is also its part of a key of measurements.
     pub(crate) fn name(self) -> &'static str {
         match self {
             OperandKind::Plain => "f32",
             OperandKind::Fixed16 => "fixed16",
             OperandKind::Halves => "halves",
+            OperandKind::Fragments => "fragments",
             OperandKind::Interleaved => "interleaved",
         }
     }
@@ -55,7 +69,7 @@ impl OperandKind {
         let padded = columns.next_multiple_of(GROUP);
         match self {
             OperandKind::Plain | OperandKind::Interleaved => 4 * columns,
-            OperandKind::Fixed16 | OperandKind::Halves => 2 * padded,
+            OperandKind::Fixed16 | OperandKind::Halves | OperandKind::Fragments => 2 * padded,
         }
     }
 
@@ -64,7 +78,7 @@ impl OperandKind {
         match self {
             OperandKind::Plain | OperandKind::Interleaved => 0,
             OperandKind::Fixed16 => 8 * columns.next_multiple_of(GROUP) / SCALE_BLOCK,
-            OperandKind::Halves => 4,
+            OperandKind::Halves | OperandKind::Fragments => 4,
         }
     }
 }
@@ -85,4 +99,15 @@ impl Operand {
     pub fn spans(&self) -> impl Iterator<Item = Span> {
         [self.codes, self.scales].into_iter().filter(|span| span.bytes > 0)
     }
+}
+
+/// Returns where a value of a row stands in the codes of [`OperandKind::Fragments`], in halves.
+#[cfg(test)]
+pub(crate) fn fragment_place(row: usize, column: usize, columns: usize) -> usize {
+    let groups = columns.div_ceil(GROUP);
+    let (group, block, within) = (column / GROUP, column % GROUP / 32, column % 32);
+    let product = within % 16 / 4 * 2 + within / 16;
+    let tile = ((row / 64 * groups + group) * 8 + product) * 4 + row % 64 / 16;
+    let lane = row % 8 * 4 + block;
+    ((tile * 32 + lane) * 2 + row / 8 % 2) * 4 + [0, 2, 1, 3][column % 4]
 }

@@ -84,7 +84,8 @@ pub enum ProductOutput<'a> {
     },
     /// The same as [`ProductOutput::Gated`] as an operand in halves.
     GatedHalves {
-        /// (width, rows / 2) [`OperandKind::Halves`], whole groups of columns.
+        /// (width, rows / 2), whole groups of columns, of the same kind as the input:
+        /// [`OperandKind::Halves`] or [`OperandKind::Fragments`].
         operand: Operand,
         /// The power of two in whose units all rows are counted. No result may exceed 65504 units;
         /// results below 2^-14 of a unit lose bits.
@@ -432,7 +433,9 @@ impl Product<'_> {
             }
             ProductOutput::GatedHalves { operand, .. } => {
                 assert!(rows.is_multiple_of(2 * GROUP), "whole groups of results");
-                assert_eq!(operand.kind, OperandKind::Halves, "the result of a gated product");
+                let input = self.input.operand().map(|operand| operand.kind);
+                assert!(operand.kind.is_halves(), "the result of a gated product");
+                assert_eq!(input, Some(operand.kind), "what a gated product takes and gives");
             }
         }
     }

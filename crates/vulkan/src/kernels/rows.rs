@@ -129,6 +129,7 @@ pub(super) fn operand_args(operand: Option<Operand>) -> (u32, u64, u64) {
         OperandKind::Plain => 0,
         OperandKind::Fixed16 => 1,
         OperandKind::Halves => 2,
+        OperandKind::Fragments => 3,
         OperandKind::Interleaved => unreachable!("only products interleave rows"),
     };
     (kind, operand.codes.address, operand.scales.address)

@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
     use crate::kernels::operand::OperandKind;
-    use crate::kernels::rows::tests::{check_operand, random};
+    use crate::kernels::rows::tests::{allocated, check_operand, random};
     use crate::raw::memory::Buffer;
     use crate::testing::{download, gpu, poisoned, run, upload};
 
@@ -182,8 +182,10 @@ mod tests {
             let held: Vec<Buffer> = weights.iter().map(|values| upload(&gpu, values)).collect();
             let bytes = 4 * (columns * (rows + 1)) as u64;
             let (sum, plain) = (poisoned(&gpu, bytes), poisoned(&gpu, bytes));
-            let kind = [OperandKind::Fixed16, OperandKind::Halves][case % 2];
-            let codes = poisoned(&gpu, ((rows + 1) * kind.code_bytes(columns)) as u64);
+            let kind =
+                [OperandKind::Fixed16, OperandKind::Halves, OperandKind::Fragments][case % 3];
+            let codes =
+                poisoned(&gpu, (allocated(kind, rows + 1) * kind.code_bytes(columns)) as u64);
             let scales = poisoned(&gpu, ((rows + 1) * kind.scale_bytes(columns)).max(4) as u64);
             let operand = Operand { kind, codes: codes.span(), scales: scales.span() };
             let finish = Finish {

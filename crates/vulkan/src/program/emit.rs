@@ -301,7 +301,7 @@ impl Emitter<'_> {
                 segments = self.segments(ids, values, width);
                 ProductOutput::Segments(&segments)
             }
-            Output::Gated(Made::Operand(value)) if value.kind == OperandKind::Halves => {
+            Output::Gated(Made::Operand(value)) if value.kind.is_halves() => {
                 let unit = self.weights.unit(ids[0]);
                 ProductOutput::GatedHalves { operand: self.operand(*value), unit }
             }

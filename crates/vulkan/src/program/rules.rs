@@ -134,7 +134,9 @@ fn attention_gives_operand(graph: &mut Graph, index: usize, selection: &Selectio
     };
     let takes = match conversion.operand.kind {
         OperandKind::Fixed16 => one_row && attention.gives_fixed(),
-        OperandKind::Halves => conversion.is_only && selection.attends_in_halves(attention),
+        OperandKind::Halves | OperandKind::Fragments => {
+            conversion.is_only && selection.attends_in_halves(attention)
+        }
         OperandKind::Plain | OperandKind::Interleaved => false,
     };
     match kernel {
@@ -163,7 +165,7 @@ fn gated_gives_operand(graph: &mut Graph, index: usize, selection: &Selection) -
     };
     let takes = match conversion.operand.kind {
         OperandKind::Fixed16 => selection.gates_in_fixed(joint, rows),
-        OperandKind::Halves => {
+        OperandKind::Halves | OperandKind::Fragments => {
             conversion.is_only && selection.gates_in_halves(joint, columns, rows)
         }
         OperandKind::Plain | OperandKind::Interleaved => false,

@@ -114,7 +114,7 @@ impl Selection {
     /// their layout is known, so that activations stay in registers
     /// (`docs/benchmarks/gpu-kernels.md`).
     fn narrow_rows(&self, format: Format) -> usize {
-        let units = MatmulShape::operand_for(&self.capabilities, format) == OperandKind::Halves;
+        let units = MatmulShape::operand_for(&self.capabilities, format, 1).is_halves();
         match self.capabilities.kind {
             DeviceKind::Discrete | DeviceKind::Virtual if units && self.capabilities.fragments => 1,
             DeviceKind::Discrete | DeviceKind::Virtual if units => 2,
@@ -130,7 +130,7 @@ impl Selection {
         } else if self.is_narrow(format, rows) {
             OperandKind::Fixed16
         } else {
-            MatmulShape::operand_for(&self.capabilities, format)
+            MatmulShape::operand_for(&self.capabilities, format, rows)
         }
     }
 
@@ -159,7 +159,7 @@ impl Selection {
     /// Returns whether a gated product with results of `columns` columns can write them in halves:
     /// on matrix units, and if it is known how large they can be.
     pub(super) fn gates_in_halves(&self, joint: &Joint, columns: usize, rows: usize) -> bool {
-        self.operand(joint, rows) == OperandKind::Halves
+        self.operand(joint, rows).is_halves()
             && columns.is_multiple_of(GROUP)
             && self.bounded.contains(&joint.weights[0])
     }

@@ -126,7 +126,7 @@ pub struct DecodeLaunch {
     /// Where the result goes as f32.
     pub plain: Option<Span>,
     /// Where the result goes as an operand: [`OperandKind::Fixed16`], for heads of whole blocks, or
-    /// [`OperandKind::Halves`], where [`Attention::gives_halves`].
+    /// [`OperandKind::Halves`] or [`OperandKind::Fragments`], where [`Attention::gives_halves`].
     pub operand: Option<Operand>,
     /// Memory for unfinished results, [`DecodeLaunch::scratch_bytes`]; not used with a single
     /// split.
@@ -209,8 +209,8 @@ impl DecodeLaunch {
             }
             Some(kind) => {
                 let able = self.attention.gives_halves(self.cache.kind);
-                assert!(kind == OperandKind::Halves && able, "an operand in halves");
-                4
+                assert!(kind.is_halves() && able, "an operand in halves");
+                if kind == OperandKind::Fragments { 8 } else { 4 }
             }
         };
         let stride = self.shape.local / lanes as u32 * self.shape.unroll;

@@ -109,7 +109,8 @@ impl AttendMatrixShape {
 pub enum MatrixOutput {
     /// (rows, heads x dim) f32.
     Plain(Span),
-    /// The same as an operand of [`OperandKind::Halves`], if [`Attention::gives_halves`].
+    /// The same as an operand of [`OperandKind::Halves`] or [`OperandKind::Fragments`], if
+    /// [`Attention::gives_halves`].
     Operand(Operand),
 }
 
@@ -169,13 +170,17 @@ impl MatrixLaunch {
             subgroups,
             subgroup,
             u32::from(kept),
-            u32::from(matches!(self.output, MatrixOutput::Operand(_))),
+            match self.output {
+                MatrixOutput::Plain(_) => 0,
+                MatrixOutput::Operand(Operand { kind: OperandKind::Fragments, .. }) => 2,
+                MatrixOutput::Operand(_) => 1,
+            },
         ];
         let (target, scales) = match self.output {
             MatrixOutput::Plain(target) => (target, 0),
             MatrixOutput::Operand(Operand { kind, codes, scales }) => {
                 let able = self.attention.gives_halves(self.cache.kind);
-                assert!(kind == OperandKind::Halves && able, "an operand in halves");
+                assert!(kind.is_halves() && able, "an operand in halves");
                 (codes, scales.address)
             }
         };

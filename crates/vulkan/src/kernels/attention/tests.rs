@@ -7,7 +7,8 @@ use super::bed::{Bed, Case, Sequence, random};
 use super::*;
 use crate::dispatch::{Dispatch, Span};
 use crate::kernels::heads::{HeadsLaunch, Stored, Turned, turns};
-use crate::kernels::operand::{Operand, OperandKind};
+use crate::kernels::operand::{Operand, OperandKind, fragment_place};
+use crate::kernels::rows::tests::allocated;
 use crate::raw::memory::Buffer;
 use crate::testing::{download, poisoned, run, takes, upload};
 
@@ -90,22 +91,24 @@ impl Decode {
 
 /// Memory of an operand in halves.
 struct Halves {
+    kind: OperandKind,
     codes: Buffer,
     scales: Buffer,
 }
 
 impl Halves {
-    fn new(bed: &Bed) -> Self {
-        let kind = OperandKind::Halves;
+    fn new(bed: &Bed, kind: OperandKind) -> Self {
+        let rows = allocated(kind, bed.width);
         Self {
-            codes: poisoned(&bed.gpu, (bed.width * kind.code_bytes(bed.columns())) as u64),
+            kind,
+            codes: poisoned(&bed.gpu, (rows * kind.code_bytes(bed.columns())) as u64),
             scales: poisoned(&bed.gpu, (bed.width * kind.scale_bytes(0)) as u64),
         }
     }
 
     fn operand(&self) -> Operand {
         let (codes, scales) = (self.codes.span(), self.scales.span());
-        Operand { kind: OperandKind::Halves, codes, scales }
+        Operand { kind: self.kind, codes, scales }
     }
 
     /// Asserts that the operand is what the launch writes in f32, rounded, and that nothing is
@@ -114,7 +117,13 @@ impl Halves {
         let columns = bed.columns();
         let codes: Vec<u16> = download(&bed.gpu, &self.codes);
         let scales: Vec<f32> = download(&bed.gpu, &self.scales);
-        let (rows, rest) = codes[..bed.width * columns].split_at(bed.rows * columns);
+        let place = |at| match self.kind {
+            OperandKind::Fragments => fragment_place(at / columns, at % columns, columns),
+            _ => at,
+        };
+        let codes: Vec<u16> =
+            (0..allocated(self.kind, bed.width) * columns).map(|at| codes[place(at)]).collect();
+        let (rows, rest) = codes.split_at(bed.rows * columns);
         for (at, (&code, &wanted)) in rows.iter().zip(plain).enumerate() {
             let unit = scales[at / columns];
             let found = f16::from_bits(code).to_f32() * unit;
@@ -182,10 +191,13 @@ fn decode(mut bed: Bed, shape: AttendDecodeShape) {
     }
     if bed.attention.gives_halves(bed.case.kind) {
         let launch = memory.launch(&bed, shape, false);
-        let halves = Halves::new(&bed);
-        let launch = DecodeLaunch { plain: None, operand: Some(halves.operand()), ..launch };
-        run(&bed.gpu, &[launch.dispatch(&bed.gpu, "attend", 0).unwrap()]);
-        halves.check(&bed, &found);
+        for kind in [OperandKind::Halves, OperandKind::Fragments] {
+            let halves = Halves::new(&bed, kind);
+            let operand = Some(halves.operand());
+            let launch = DecodeLaunch { plain: None, operand, ..launch };
+            run(&bed.gpu, &[launch.dispatch(&bed.gpu, "attend", 0).unwrap()]);
+            halves.check(&bed, &found);
+        }
     }
     run(&bed.gpu, &[dispatch]);
     let again: Vec<f32> = download(&bed.gpu, &memory.output);
@@ -540,11 +552,15 @@ fn check_matrices(bed: &Bed, shape: AttendMatrixShape, what: &str) {
         matrix_dispatch(bed, shape, query, MatrixOutput::Plain(target))
     });
     if bed.attention.gives_halves(bed.case.kind) {
-        let (query, plain, halves) = (bed.rows_of(&bed.query), bed.output(), Halves::new(bed));
-        let outputs = [MatrixOutput::Plain(plain.span()), MatrixOutput::Operand(halves.operand())];
+        let (query, plain) = (bed.rows_of(&bed.query), bed.output());
+        let kinds = [OperandKind::Halves, OperandKind::Fragments];
+        let all = kinds.map(|kind| Halves::new(bed, kind));
         let make = |output| matrix_dispatch(bed, shape, query.span(), output);
-        run(&bed.gpu, &outputs.map(make));
-        halves.check(bed, &download::<f32>(&bed.gpu, &plain));
+        let operands = all.iter().map(|halves| make(MatrixOutput::Operand(halves.operand())));
+        let plainly = make(MatrixOutput::Plain(plain.span()));
+        run(&bed.gpu, &operands.chain([plainly]).collect::<Vec<_>>());
+        let plain: Vec<f32> = download(&bed.gpu, &plain);
+        all.iter().for_each(|halves| halves.check(bed, &plain));
     }
 }
 

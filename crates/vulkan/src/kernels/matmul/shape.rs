@@ -1,9 +1,11 @@
 //! How a matrix-matrix product is laid out on a device.
 
+use super::direct::{self, DirectShape};
 use super::fragment::{self, FragmentShape};
 use super::launch::{COUNTERS, MatmulLaunch};
 use super::probe::Instruction;
 use super::resident::{self, ResidentShape};
+use super::rounds::Rounds;
 use crate::capabilities::{Capabilities, DeviceKind, Element};
 use crate::kernels::operand::{GROUP, OperandKind, SCALE_BLOCK};
 use crate::pack::Format;
@@ -11,8 +13,8 @@ use crate::pack::Format;
 /// Most rows of activations of a dispatch that may be part of a chain.
 const CHAINED_ROWS: usize = 64;
 
-/// Percent of the workgroups that run at the same time which the last tiles should fill.
-const FILLED: u32 = 80;
+/// Fewest rows of activations for the kernel that loads them straight into registers.
+pub(super) const DIRECT_ROWS: usize = CHAINED_ROWS + 1;
 
 /// Shape of the kernel for matrix units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,61 +61,17 @@ pub enum MatmulShape {
     Fragment(FragmentShape),
     /// On the same units, for up to eight rows of activations, which stay in registers.
     Resident(ResidentShape),
+    /// On the same units, for many rows of activations, without shared memory.
+    Direct(DirectShape),
     /// Integer dot products for quantised weights, plain f32 for others.
     Tile(TileShape),
-}
-
-/// How tiles are distributed over workgroups.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Rounds {
-    /// Tiles that one workgroup computes.
-    pub(super) whole: u32,
-    /// Tiles that several workgroups share.
-    pub(super) shared: u32,
-    /// How many workgroups share each of those.
-    pub(super) splits: u32,
-}
-
-impl Rounds {
-    /// Lets one workgroup compute each tile.
-    fn whole(tiles: u32) -> Self {
-        Self { whole: tiles, shared: 0, splits: 1 }
-    }
 }
 
 impl MatrixShape {
     /// Returns how the tiles are distributed over workgroups.
     fn rounds(&self, launch: &MatmulLaunch<'_>) -> Rounds {
-        let tiles = launch.tiles(self.tile);
-        if self.workgroups == 0 {
-            return Rounds::whole(tiles);
-        }
-        // Whole rows of tiles: a product's sum is split alike for all rows of activations.
-        let token_tiles = launch.product.width.div_ceil(self.tile.1 as usize) as u32;
-        let shared = (tiles % self.workgroups).next_multiple_of(token_tiles).min(tiles);
-        if shared == 0 {
-            return Rounds::whole(tiles);
-        }
-        // The last tiles fill one round, or two or three if one would leave too much of the device
-        // idle.
-        let most = (launch.product.groups() * GROUP as u32 / self.step / 2).max(1);
-        let fill = |rounds: u32| {
-            let splits = (rounds * self.workgroups / shared).min(most);
-            (splits, 100 * shared * splits / (rounds * self.workgroups))
-        };
-        let mut best = fill(1);
-        for rounds in 2..=3 {
-            let other = fill(rounds);
-            if best.1 < FILLED && other.1 > best.1 {
-                best = other;
-            }
-        }
-        let (splits, _) = best;
-        if splits < 2 {
-            Rounds::whole(tiles)
-        } else {
-            Rounds { whole: tiles - shared, shared, splits }
-        }
+        let most = launch.product.groups() * GROUP as u32 / self.step / 2;
+        Rounds::filling(launch, self.tile, self.workgroups, most)
     }
 
     fn subgroups(&self) -> u32 {
@@ -201,6 +159,7 @@ impl MatmulShape {
             MatmulShape::Matrix(shape) => shape.tile,
             MatmulShape::Fragment(shape) => shape.tile(),
             MatmulShape::Resident(_) => ResidentShape::tile(),
+            MatmulShape::Direct(shape) => shape.tile(),
             MatmulShape::Tile(shape) => shape.tile,
         }
     }
@@ -211,18 +170,22 @@ impl MatmulShape {
             MatmulShape::Matrix(_) | MatmulShape::Fragment(_) | MatmulShape::Resident(_) => {
                 OperandKind::Halves
             }
+            MatmulShape::Direct(_) => OperandKind::Fragments,
             MatmulShape::Tile(_) if format.is_float() => OperandKind::Plain,
             MatmulShape::Tile(_) => OperandKind::Fixed16,
         }
     }
 
-    /// Returns the operand of the kernel that a device uses for a format. Float weights are kept
-    /// for their exactness and are multiplied in f32 on every device.
-    pub fn operand_for(capabilities: &Capabilities, format: Format) -> OperandKind {
+    /// Returns the operand of the kernel that a device uses for a format and this many rows of
+    /// activations. Float weights are kept for their exactness and are multiplied in f32 on every
+    /// device.
+    pub fn operand_for(capabilities: &Capabilities, format: Format, rows: usize) -> OperandKind {
         if format.is_float() {
             OperandKind::Plain
         } else if instructions(capabilities).is_empty() {
             OperandKind::Fixed16
+        } else if capabilities.fragments && rows >= DIRECT_ROWS {
+            OperandKind::Fragments
         } else {
             OperandKind::Halves
         }
@@ -248,6 +211,9 @@ impl MatmulShape {
                 list.splice(0..0, resident.into_iter().map(Self::Resident));
                 list
             }
+            Some(OperandKind::Fragments) => {
+                direct::candidates(capabilities, launch).into_iter().map(Self::Direct).collect()
+            }
             _ => tile_candidates(capabilities, launch),
         };
         list.into_iter().filter(|shape| shape.fits(capabilities, launch)).collect()
@@ -264,6 +230,7 @@ impl MatmulShape {
                 MatmulShape::Matrix(shape) => shape.fits(capabilities, launch),
                 MatmulShape::Fragment(shape) => shape.fits(capabilities, launch),
                 MatmulShape::Resident(shape) => shape.fits(capabilities, launch),
+                MatmulShape::Direct(shape) => shape.fits(capabilities, launch),
                 MatmulShape::Tile(shape) => shape.fits(capabilities, launch),
             }
     }
@@ -272,6 +239,7 @@ impl MatmulShape {
     pub(super) fn rounds(&self, launch: &MatmulLaunch<'_>) -> Rounds {
         match self {
             MatmulShape::Matrix(shape) => shape.rounds(launch),
+            MatmulShape::Direct(shape) => shape.rounds(launch),
             MatmulShape::Fragment(_) | MatmulShape::Resident(_) | MatmulShape::Tile(_) => {
                 Rounds::whole(launch.tiles(self.tile()))
             }
@@ -282,7 +250,8 @@ impl MatmulShape {
     /// with all of them in chains a prompt of 512 on 27B ran at 5,107 instead of 5,432 tokens/s on
     /// an H200 (`bench -p 512 -r 5` and `-r 10`).
     pub(super) fn is_chained(&self, launch: &MatmulLaunch<'_>) -> bool {
-        !matches!(self, MatmulShape::Tile(_)) && launch.product.width <= CHAINED_ROWS
+        !matches!(self, MatmulShape::Tile(_) | MatmulShape::Direct(_))
+            && launch.product.width <= CHAINED_ROWS
     }
 
     /// Returns the workgroups of a launch.
@@ -290,7 +259,7 @@ impl MatmulShape {
         match self {
             MatmulShape::Fragment(shape) => shape.workgroups(launch),
             MatmulShape::Resident(shape) => shape.workgroups(launch),
-            MatmulShape::Matrix(_) | MatmulShape::Tile(_) => {
+            MatmulShape::Matrix(_) | MatmulShape::Direct(_) | MatmulShape::Tile(_) => {
                 let Rounds { whole, shared, splits } = self.rounds(launch);
                 whole + shared * splits
             }
@@ -325,6 +294,9 @@ impl MatmulShape {
                 let ResidentShape { subgroups, groups, parts, workgroups } = shape;
                 vec![3, subgroups, groups, parts, workgroups]
             }
+            MatmulShape::Direct(DirectShape { subgroups, lefts, rights, workgroups }) => {
+                vec![4, subgroups, lefts, rights, workgroups]
+            }
             MatmulShape::Tile(TileShape { tile, part, step }) => {
                 vec![1, tile.0, tile.1, part.0, part.1, step]
             }
@@ -341,6 +313,7 @@ impl MatmulShape {
         match self {
             MatmulShape::Fragment(shape) => shape.constants(launch),
             MatmulShape::Resident(shape) => shape.constants(launch),
+            MatmulShape::Direct(shape) => shape.constants(launch),
             MatmulShape::Matrix(shape) => vec![
                 shape.local(capabilities.subgroup),
                 shape.tile.0,

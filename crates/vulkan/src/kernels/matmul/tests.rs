@@ -11,14 +11,16 @@ use super::launch::COUNTERS;
 use super::*;
 use crate::capabilities::{DeviceKind, Element};
 use crate::dispatch::Dispatch;
-use crate::kernels::operand::{GROUP, OperandKind};
+use crate::kernels::operand::{GROUP, OperandKind, fragment_place};
 use crate::pack::{PlanesMut, pack_rows};
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::Buffer;
 use crate::testing::{download, gpu, poisoned, run, takes, upload};
 
+mod direct;
 mod fragment;
 mod halves;
+mod pieces;
 mod resident;
 
 /// Bytes after each output that nothing may touch.
@@ -74,7 +76,7 @@ fn activations(kind: OperandKind, rows: &[f32], columns: usize) -> Activations {
                 codes.extend_from_slice(bytemuck::cast_slice(&row));
                 held.extend(row.iter().map(|&x| f64::from(x)));
             }
-            OperandKind::Halves => {
+            OperandKind::Halves | OperandKind::Fragments => {
                 let high = row.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
                 let factor = if high > 0.0 { (high.log2().floor() - 13.0).exp2() } else { 1.0 };
                 scales.push(if row.iter().all(|x| x.is_finite()) { factor } else { f32::NAN });
@@ -113,6 +115,9 @@ fn activations(kind: OperandKind, rows: &[f32], columns: usize) -> Activations {
             OperandKind::Interleaved => unreachable!("only the kernel for one row takes it"),
         }
     }
+    if kind == OperandKind::Fragments {
+        codes = in_order(&codes, padded);
+    }
     if scales.is_empty() {
         scales.push(f32::NAN);
     }
@@ -123,6 +128,19 @@ fn activations(kind: OperandKind, rows: &[f32], columns: usize) -> Activations {
     Activations { operand, values: held, _memory: memory }
 }
 
+/// Returns rows of halves in fragment order. Rows that nobody writes are NaN.
+fn in_order(codes: &[u8], padded: usize) -> Vec<u8> {
+    let halves: &[u16] = bytemuck::cast_slice(codes);
+    let rows = halves.len() / padded;
+    let mut found = vec![u16::MAX; rows.next_multiple_of(64) * padded];
+    for (row, halves) in halves.chunks(padded).enumerate() {
+        for (column, half) in halves.iter().enumerate() {
+            found[fragment_place(row, column, padded)] = *half;
+        }
+    }
+    bytemuck::cast_slice(&found).to_vec()
+}
+
 fn gelu(x: f64) -> f64 {
     let root = (2.0 / std::f64::consts::PI).sqrt();
     0.5 * x * (1.0 + (root * (x + 0.044715 * x.powi(3))).tanh())
@@ -131,9 +149,10 @@ fn gelu(x: f64) -> f64 {
 /// Returns a weight as the kernel multiplies with it.
 fn rounded(shape: &MatmulShape, weight: f32) -> f64 {
     match shape {
-        MatmulShape::Matrix(_) | MatmulShape::Fragment(_) | MatmulShape::Resident(_) => {
-            f64::from(f16::from_f32(weight).to_f32())
-        }
+        MatmulShape::Matrix(_)
+        | MatmulShape::Fragment(_)
+        | MatmulShape::Resident(_)
+        | MatmulShape::Direct(_) => f64::from(f16::from_f32(weight).to_f32()),
         MatmulShape::Tile(_) => f64::from(weight),
     }
 }
@@ -267,82 +286,6 @@ fn scratch(gpu: &Arc<Gpu>, bytes: usize) -> Buffer {
     let mut start = vec![0xFF_u8; bytes.max(MatmulLaunch::COUNTER_BYTES)];
     start[..MatmulLaunch::COUNTER_BYTES].fill(0);
     upload(gpu, &start)
-}
-
-/// Products of Gemma's vocabulary with 256 rows are more tiles than many devices take workgroups.
-#[test]
-fn a_product_of_too_many_tiles_is_done_in_pieces() {
-    const WIDTH: usize = 300;
-    const ALLOCATED: usize = 512;
-    let (gpu, columns) = (gpu(), 64);
-    let mut random = ChaCha8Rng::seed_from_u64(77);
-    for (format, gated) in [(Format::Q8_0, false), (Format::F32, false), (Format::F32, true)] {
-        let weights = weights(&mut random, format, 96, columns);
-        let kind = MatmulShape::operand_for(gpu.capabilities(), format);
-        let rows = values(&mut random, ALLOCATED * columns, 6.0);
-        let operand = activations(kind, &rows, columns);
-        let parts: &[usize] = if gated { &[48] } else { &[50, 46] };
-        let scratch = scratch(&gpu, 1 << 20);
-        // Returns what a run of the pieces, or of the whole, leaves in the targets.
-        let outputs = |limit: Option<u32>| -> (usize, Vec<Vec<f32>>) {
-            let targets: Vec<Buffer> =
-                parts.iter().map(|rows| poisoned(&gpu, (4 * rows * ALLOCATED) as u64)).collect();
-            let segments: Vec<Segment> = parts
-                .iter()
-                .zip(&targets)
-                .map(|(&rows, target)| Segment { rows, target: target.span() })
-                .collect();
-            let output = match gated {
-                true => ProductOutput::Gated { plain: Some(targets[0].span()), operand: None },
-                false => ProductOutput::Segments(&segments),
-            };
-            let product = Product {
-                matrix: weights.matrix,
-                width: WIDTH,
-                input: ProductInput::Operand(operand.operand),
-                output,
-            };
-            let launch = MatmulLaunch { product, scratch: Some(scratch.span()) };
-            let real = gpu.capabilities();
-            let [most, ..] = real.groups;
-            let groups = [limit.unwrap_or(most); 3];
-            let capabilities = Capabilities { groups, ..real.clone() };
-            let at_once = launch.rows_at_once(&capabilities, ALLOCATED);
-            let (mut segments, mut dispatches) = (Vec::new(), Vec::new());
-            for first in (0..WIDTH).step_by(at_once) {
-                let piece = launch.piece(first, at_once, &mut segments);
-                let shape = MatmulShape::default_for(&capabilities, &piece);
-                dispatches.push(piece.dispatch(&gpu, shape, "a piece", 0).unwrap());
-            }
-            let tiles = |dispatch: &Dispatch| limit.is_none_or(|limit| dispatch.groups[0] <= limit);
-            assert!(dispatches.iter().all(tiles));
-            run(&gpu, &dispatches);
-            (at_once, targets.iter().map(|target| download(&gpu, target)).collect())
-        };
-        let (at_once, whole) = outputs(None);
-        assert_eq!(at_once, WIDTH);
-        let product = Product {
-            matrix: weights.matrix,
-            width: PIECE_ROWS,
-            input: ProductInput::Operand(operand.operand),
-            output: ProductOutput::Gated { plain: Some(scratch.span()), operand: None },
-        };
-        let small = MatmulLaunch { product, scratch: None };
-        let limit = MatmulShape::default_for(gpu.capabilities(), &small).workgroups(&small);
-        let (at_once, pieces) = outputs(Some(2 * limit));
-        assert!(at_once < WIDTH && at_once.is_multiple_of(PIECE_ROWS), "{at_once}");
-        for ((rows, whole), pieces) in parts.iter().zip(whole).zip(pieces) {
-            let own = rows * WIDTH;
-            let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-4 * a.abs().max(1.0);
-            assert!(whole[..own].iter().zip(&pieces[..own]).all(close), "{format:?} {gated}");
-        }
-        // One row of tiles, which may be a single tile, is more than the device can launch: an
-        // error that says so and what helps.
-        let none = Capabilities { groups: [0; 3], ..gpu.capabilities().clone() };
-        assert_eq!(small.rows_at_once(&none, ALLOCATED), PIECE_ROWS);
-        let error = small.misfit(&none, &MatmulShape::default_for(&none, &small), "logits");
-        assert!(matches!(error, GpuError::TooWide { .. }), "{error}");
-    }
 }
 
 /// Returns shapes for the device's matrix units, whatever their size; if it has none, prints a
@@ -489,7 +432,12 @@ fn kernels() -> Vec<(Format, MatmulShape)> {
     let matrix = matrix_shapes().into_iter().take(2).map(|shape| (Format::Q4_0, shape));
     let fragment =
         fragment::shapes_or_notice().into_iter().take(1).map(|shape| (Format::Q4_0, shape));
-    matrix.chain(fragment).chain([(Format::Q8_0, tile), (Format::F32, tile)]).collect()
+    let direct = direct::shapes_or_notice().into_iter().take(1).map(|shape| (Format::Q4_0, shape));
+    matrix
+        .chain(fragment)
+        .chain(direct)
+        .chain([(Format::Q8_0, tile), (Format::F32, tile)])
+        .collect()
 }
 
 /// Equal rows of activations give equal products, to the bit, wherever they are: over several
@@ -497,6 +445,7 @@ fn kernels() -> Vec<(Format, MatmulShape)> {
 #[test]
 fn matrices_treat_all_rows_alike() {
     let units = matrix_shapes().into_iter().chain(fragment::shapes_or_notice());
+    let units = units.chain(direct::shapes_or_notice());
     let units = units.chain(resident::for_512_columns());
     let is_tile = |(_, shape): &(Format, MatmulShape)| matches!(shape, MatmulShape::Tile(_));
     let tiles = kernels().into_iter().filter(is_tile);
@@ -581,10 +530,15 @@ fn large_and_small_activations_keep_their_precision() {
 #[test]
 fn candidates_fit_and_the_first_is_right() {
     let gpu = gpu();
-    let kinds = [OperandKind::Halves, OperandKind::Fixed16];
+    let kinds = [OperandKind::Halves, OperandKind::Fixed16, OperandKind::Fragments];
     for (number, kind) in kinds.into_iter().enumerate() {
         let format = Format::Q4_0;
-        if kind == OperandKind::Halves && matrix_shapes().is_empty() {
+        let is_there = match kind {
+            OperandKind::Halves => !matrix_shapes().is_empty(),
+            OperandKind::Fragments => gpu.capabilities().fragments,
+            _ => true,
+        };
+        if !is_there {
             continue;
         }
         for width in [9, 64, 130] {
@@ -630,6 +584,7 @@ fn every_shape_of_every_kind_of_device_agrees() {
         let capabilities = Capabilities { kind, ..gpu.capabilities().clone() };
         for (operand, format) in [
             (OperandKind::Halves, Format::Q4_0),
+            (OperandKind::Fragments, Format::Q4_0),
             (OperandKind::Fixed16, Format::Q4_0),
             (OperandKind::Plain, Format::F16),
         ] {
@@ -678,7 +633,7 @@ fn every_target_device_has_shapes() {
         (capabilities.shared_bytes, capabilities.cooperative) = (shared_bytes, cooperative);
         capabilities.invocations = 1024;
         for format in QUANTISED {
-            assert_eq!(MatmulShape::operand_for(&capabilities, format), OperandKind::Halves);
+            assert!(MatmulShape::operand_for(&capabilities, format, 1).is_halves());
             for width in [8, 9, 16, 17, 32, 64, 128, 256, 512] {
                 let (matrix, _) = Matrix::at(4096, format, 2 * 21504, 5376).unwrap();
                 let operand = Operand { kind: OperandKind::Halves, codes: span, scales: span };

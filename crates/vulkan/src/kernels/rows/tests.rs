@@ -1,6 +1,7 @@
 use trine_backend::reference::ops;
 
 use super::*;
+use crate::kernels::operand::fragment_place;
 use crate::testing::{download, gpu, poisoned, run, upload};
 use half::f16;
 
@@ -23,6 +24,22 @@ pub(crate) fn random(count: usize, seed: u64, size: f32) -> Vec<f32> {
     (0..count).map(|_| (random.random::<f32>() - 0.5) * size).collect()
 }
 
+/// Returns the halves of a row, those that fill it up to a whole group included.
+fn halves_of(kind: OperandKind, codes: &[u8], row: usize, columns: usize) -> Vec<f16> {
+    let halves: &[f16] = bytemuck::cast_slice(codes);
+    let padded = columns.next_multiple_of(GROUP);
+    let place = |column| match kind {
+        OperandKind::Fragments => fragment_place(row, column, columns),
+        _ => row * padded + column,
+    };
+    (0..padded).map(|column| halves[place(column)]).collect()
+}
+
+/// Returns the rows that an operand's memory has.
+pub(crate) fn allocated(kind: OperandKind, rows: usize) -> usize {
+    if kind == OperandKind::Fragments { rows.next_multiple_of(64) } else { rows }
+}
+
 /// Checks a row of an operand, the values of which may differ by `part` of the largest one.
 fn check_row(
     kind: OperandKind,
@@ -37,9 +54,8 @@ fn check_row(
     let close = |found: f64, wanted: f64, most: f64| {
         assert!((found - wanted).abs() <= most + 1e-12, "{kind:?} {columns}: {found} {wanted}");
     };
-    let codes = &codes[row * kind.code_bytes(columns)..][..kind.code_bytes(columns)];
-    if kind == OperandKind::Halves {
-        let halves: &[f16] = bytemuck::cast_slice(codes);
+    if kind.is_halves() {
+        let halves = halves_of(kind, codes, row, columns);
         let factor = scales[row];
         let largest = halves.iter().fold(0.0_f32, |high, x| high.max(x.to_f32().abs()));
         assert!(high == 0.0 || (8192.0..=16384.0).contains(&largest), "{largest}");
@@ -50,6 +66,7 @@ fn check_row(
         }
         return;
     }
+    let codes = &codes[row * kind.code_bytes(columns)..][..kind.code_bytes(columns)];
     let count = kind.scale_bytes(columns) / 4;
     let scales = &scales[row * count..][..count];
     let (values, sums) = fixed(bytemuck::cast_slice(codes), scales, columns);
@@ -83,6 +100,8 @@ struct Found {
     scales: Vec<f32>,
 }
 
+/// The operands that rows become.
+const KINDS: [OperandKind; 3] = [OperandKind::Fixed16, OperandKind::Halves, OperandKind::Fragments];
 const DEVIATIONS: f32 = 0.4;
 const FLOOR: f32 = 1e-5;
 
@@ -101,7 +120,7 @@ fn launch(
     let count = upload(&gpu, &[rows]);
     let [weight, target, next] = others.map(|values| upload(&gpu, values));
     let plain = poisoned(&gpu, (4 * width * columns) as u64);
-    let codes = poisoned(&gpu, (width * kind.code_bytes(columns)) as u64);
+    let codes = poisoned(&gpu, (allocated(kind, width) * kind.code_bytes(columns)) as u64);
     let scales = poisoned(&gpu, (width * kind.scale_bytes(columns)).max(4) as u64);
     let work = match mode {
         0 => RowWork::Convert,
@@ -150,7 +169,7 @@ fn norms_and_operands_agree_with_their_definitions() {
         let target = random(columns * rows, seed + 1, 5.0);
         let [weight, next] = [2, 3].map(|add| random(columns, seed + add, 2.0));
         for mode in 0..4 {
-            let kind = [OperandKind::Fixed16, OperandKind::Halves][(mode as usize + case) % 2];
+            let kind = KINDS[(mode as usize + case) % KINDS.len()];
             let others = [weight.as_slice(), &target, &next];
             let found = launch(kind, mode, &source, columns, rows as u32, others);
             for row in 0..rows {
@@ -207,14 +226,14 @@ fn rows_beyond_the_step_are_left_alone() {
 
 #[test]
 fn magnitudes_of_every_size_are_carried_and_broken_ones_stay_broken() {
-    for kind in [OperandKind::Fixed16, OperandKind::Halves] {
+    for kind in KINDS {
         for size in [1e-20_f32, 1e-3, 1.0, 7e4, 1e6, 1e30] {
             let mut source = random(2 * 64, 5, size);
             source[64] = f32::NAN;
             let found = launch(kind, 0, &source, 64, 2, [&[0.0]; 3]);
             let value = |c: usize| match kind {
-                OperandKind::Halves => {
-                    let halves: &[f16] = bytemuck::cast_slice(&found.codes);
+                OperandKind::Halves | OperandKind::Fragments => {
+                    let halves = halves_of(kind, &found.codes, 0, 64);
                     f64::from(halves[c].to_f32()) * f64::from(found.scales[0])
                 }
                 _ => fixed(bytemuck::cast_slice(&found.codes), &found.scales, 64).0[c],
@@ -223,7 +242,7 @@ fn magnitudes_of_every_size_are_carried_and_broken_ones_stay_broken() {
                 let wanted = f64::from(wanted);
                 assert!((value(c) - wanted).abs() <= 6e-4 * wanted.abs() + f64::from(size) * 2e-5);
             }
-            let second = if kind == OperandKind::Halves { 1 } else { 8 };
+            let second = if kind.is_halves() { 1 } else { 8 };
             assert!(found.scales[second].is_nan(), "{kind:?}");
         }
     }
@@ -258,7 +277,7 @@ fn cutoffs_and_magnitudes_agree_with_the_reference() {
         }
         let other = random(columns * rows, seed + 1, 5.0);
         for mode in 4..7 {
-            let kind = [OperandKind::Fixed16, OperandKind::Halves][(mode as usize + case) % 2];
+            let kind = KINDS[(mode as usize + case) % KINDS.len()];
             let found = launch(kind, mode, &source, columns, rows as u32, [&[0.0], &other, &[0.0]]);
             let mut expected = source.clone();
             match mode {

@@ -112,7 +112,11 @@ fn halves_are_handed_on() {
         for (kv, converted) in [(KvType::F16, 0), (KvType::Int8, 1), (KvType::F32, 1)] {
             let graph = lowered(&plan, kv, rows, attended);
             let kinds = operands(&graph);
-            assert!(kinds.iter().all(|&kind| kind == OperandKind::Halves), "{rows}: {kinds:?}");
+            // The logits of a prompt are those of few rows.
+            let wanted = if rows > 64 { OperandKind::Fragments } else { OperandKind::Halves };
+            let is_wanted = |&kind: &OperandKind| kind == wanted || kind == OperandKind::Halves;
+            assert!(kinds.iter().all(is_wanted), "{rows}: {kinds:?}");
+            assert!(kinds.contains(&wanted), "{rows}: {kinds:?}");
             let expected = converted * (LAYERS - 1) + 1;
             assert_eq!(conversions(&graph), expected, "{rows} {attended:?} {kv:?}");
         }
@@ -188,6 +192,9 @@ fn two_rows_take_matrix_units_of_a_known_layout() {
             assert!(kinds.iter().all(|&kind| kind == wanted), "{rows} rows: {kinds:?}");
         };
         takes(&h200(), 2, OperandKind::Halves);
+        takes(&h200(), 64, OperandKind::Halves);
+        takes(&h200(), 65, OperandKind::Fragments);
+        takes(&unknown, 65, OperandKind::Halves);
         takes(&unknown, 2, OperandKind::Fixed16);
         takes(&unknown, 3, OperandKind::Halves);
     }

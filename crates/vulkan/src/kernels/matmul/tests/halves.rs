@@ -29,7 +29,7 @@ impl Gated {
         let weights = weights(&mut random, format, 2 * rows, columns);
         let row = |token: usize| values(&mut random, columns, SIZES[token % SIZES.len()]);
         let rows_of_activations: Vec<f32> = (0..width).flat_map(row).collect();
-        let activations = activations(OperandKind::Halves, &rows_of_activations, columns);
+        let activations = activations(shape.operand(format), &rows_of_activations, columns);
         let expected = (0..width * rows)
             .map(|at| case.expected(&weights, &activations.values, 0, at % rows, at / rows))
             .collect();
@@ -46,9 +46,11 @@ impl Gated {
     /// Returns codes and factors in a unit. Fails if anything after them is written.
     fn run(&self, unit: f32) -> (Vec<u16>, Vec<f32>) {
         let (gpu, width, rows) = (gpu(), self.case.width, self.case.rows[0]);
-        let codes = poisoned(&gpu, (2 * width * rows + GUARD) as u64);
+        let kind = self.case.shape.operand(self.case.format);
+        let is_ordered = kind == OperandKind::Fragments;
+        let all = if is_ordered { width.next_multiple_of(64) } else { width };
+        let codes = poisoned(&gpu, (2 * all * rows + GUARD) as u64);
         let scales = poisoned(&gpu, (4 * width + GUARD) as u64);
-        let kind = OperandKind::Halves;
         let operand = Operand { kind, codes: codes.span(), scales: scales.span() };
         let product = Product {
             matrix: self.weights.matrix,
@@ -64,8 +66,12 @@ impl Gated {
         let mut codes: Vec<u16> = download(&gpu, &codes);
         let mut scales: Vec<f32> = download(&gpu, &scales);
         assert!(scales.split_off(width)[..GUARD / 4].iter().all(|x| x.to_bits() == u32::MAX));
-        assert!(codes.split_off(width * rows)[..GUARD / 2].iter().all(|&x| x == u16::MAX));
-        (codes, scales)
+        assert!(codes.split_off(all * rows)[..GUARD / 2].iter().all(|&x| x == u16::MAX));
+        let place = |at| if is_ordered { fragment_place(at / rows, at % rows, rows) } else { at };
+        let row_major: Vec<u16> = (0..all * rows).map(|at| codes[place(at)]).collect();
+        let (inside, beyond) = row_major.split_at(width * rows);
+        assert!(beyond.iter().all(|&x| x == u16::MAX), "rows that are not there");
+        (inside.to_vec(), scales)
     }
 
     /// Asserts that results keep the bits of a half in a unit that is known beforehand.
@@ -109,11 +115,17 @@ fn gated_fragments_give_halves() {
     check_all(fragment::shapes_or_notice(), 1600);
 }
 
+#[test]
+fn gated_direct_products_give_halves() {
+    check_all(direct::shapes_or_notice(), 1650);
+}
+
 /// Broken weights have no power of two that is known beforehand; the results show that they are
 /// broken.
 #[test]
 fn results_without_a_unit_are_broken() {
     let shapes = matrix_shapes().into_iter().take(1).chain(fragment::shapes_or_notice().pop());
+    let shapes = shapes.chain(direct::shapes_or_notice().pop());
     for shape in shapes {
         let gated = Gated::new(Format::Q4_0, shape, CASES[0], 1700);
         let (_, scales) = gated.run(f32::NAN);

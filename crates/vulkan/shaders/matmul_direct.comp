@@ -1,0 +1,334 @@
+#version 460
+// The product of a matrix of weights with many rows of activations, on matrix units with the layout that
+// crates/vulkan/src/kernels/matmul/probe.rs describes: C[token][feature] = sum over k of W[feature][k] * X[token][k], X in
+// halves in fragment order (operand.glsl) with a factor for each row, sums in f32.
+//
+// Both factors go from memory into the registers of the matrix units, without shared memory and without barriers. Lane 4 r + c
+// of a subgroup loads a unit of 32 columns, the c-th of a group of 128, of rows r and r + 8: its share of eight products of 16
+// columns. The activations lie in the order in which lanes take them, so each load is 512 bytes in a row. Subgroups of a
+// workgroup have the same tokens, which the cache of their core then holds.
+//
+// If there are too few tiles for the device, several workgroups share the columns of some; the last one to finish adds their
+// parts in order. crates/vulkan/src/kernels/matmul.rs says what bounds it and which shapes are used.
+
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+#extension GL_EXT_shader_16bit_storage : require
+
+#include "include/memory.glsl"
+#include "include/activation.glsl"
+#include "include/formats.glsl"
+#include "include/dequantize.glsl"
+#include "include/fragment.glsl"
+#include "include/operand.glsl"
+#include "include/matmul.glsl"
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL = 128;
+// Left factors of 16 rows of a subgroup; an even number if GATED is not 0.
+layout(constant_id = 1) const uint LEFTS = 4;
+// Right factors of 8 tokens: 2, 4 or 8.
+layout(constant_id = 2) const uint RIGHTS = 8;
+// 1: the upper half of each subgroup's rows is of `gate`, the lower of `up`; the result is gelu(gate) * up. 2: as halves in
+// fragment order.
+layout(constant_id = 3) const uint GATED = 0;
+// 1: the last tile has rows beyond the matrix.
+layout(constant_id = 4) const uint RAGGED = 0;
+// 1: several workgroups share a tile, except the first ones.
+layout(constant_id = 5) const uint SPLIT = 0;
+
+layout(push_constant, scalar) uniform Push {
+    MatmulArgs args;
+} push;
+
+#include "include/sharing.glsl"
+
+const uint LANES = 32;
+const uint SUBGROUPS = LOCAL / LANES;
+const uint TOKENS = 8 * RIGHTS;
+const uint PAIRS = RIGHTS / 2;
+// Left factors of a subgroup that produce outputs, and outputs of a tile along the features.
+const uint OUT_LEFTS = GATED != 0 ? LEFTS / 2 : LEFTS;
+const uint SUBGROUP_FEATURES = 16 * OUT_LEFTS;
+const uint TILE_FEATURES = SUBGROUPS * SUBGROUP_FEATURES;
+const uint ROWS = 2 * LEFTS;
+// Products of 16 columns in a group of 128.
+const uint PRODUCTS = 8;
+// Parts of a tile that are loaded together when they are added.
+const uint PARTS_TOGETHER = 4;
+
+#define Left coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
+#define Right coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
+#define Sum coopmat<float, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
+
+// Codes of a unit of each row; of Q8_0 those of one half of it.
+uvec4 codes[ROWS];
+#if FORMAT == FORMAT_Q6_K
+uvec2 high[ROWS];
+#endif
+// Scales of the next group, as they are in memory.
+uint scales_ahead[ROWS];
+#if FORMAT_IS_K
+uint supers_ahead[ROWS];
+#endif
+UnitScale scales[ROWS];
+// Activations of a product: a vector for two right factors.
+uvec4 operands[PAIRS];
+Sum sums[RIGHTS * LEFTS];
+Planes planes;
+Magic magic;
+uint lane;
+// The first row of the matrix that this lane loads, and the first one of `up`.
+uint first_row;
+uint first_up_row;
+// The tile's activations, this lane's.
+uint64_t activations;
+uint first_token;
+uint first_feature;
+
+// Products in the order in which a unit's codes are used up. Word w of a unit holds elements 4 w..4 w + 3 for product 2 w, and
+// 16 + 4 w.. for product 2 w + 1; the two halves of a unit of Q8_0 are loaded one after the other.
+uint product_of(const uint turn) {
+#if FORMAT == FORMAT_Q8_0
+    return turn % 4 * 2 + turn / 4;
+#else
+    return turn;
+#endif
+}
+
+uint row_of(const uint i) {
+    const bool is_up = i >= 2 * OUT_LEFTS;
+    const uint row = (is_up ? first_up_row : first_row) + i % (2 * OUT_LEFTS) * 8;
+    if (RAGGED == 0) return row;
+    return min(row, (is_up ? first_up_row - first_row : 0) + push.args.features - 1);
+}
+
+// The registers of these functions are indexed only by constants, whatever the order in which a compiler unrolls and inlines:
+// otherwise they would become memory.
+
+// Loads the codes of one row: for Q8_0 half of its unit.
+void load_codes(const uint i, const uint group, const uint half_unit) {
+    const uint at = row_of(i) * (planes.groups * 4) + group * 4 + lane % 4;
+#if FORMAT == FORMAT_Q8_0
+    codes[i] = ReadQuads(planes.codes).at[(row_of(i) * planes.groups + group) * 8 + half_unit * 4 + lane % 4];
+#else
+    codes[i] = ReadQuads(planes.codes).at[at];
+#endif
+#if FORMAT == FORMAT_Q6_K
+    high[i] = ReadPairs(planes.high).at[at];
+#endif
+}
+
+void load_scales(const uint group) {
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        scales_ahead[i] = ReadWords(planes.scales).at[(row_of(i) * (planes.groups * 4) + group * 4 + lane % 4) / 2];
+#if FORMAT_IS_K
+        supers_ahead[i] = ReadWords(planes.supers).at[row_of(i) * ((planes.groups + 1) / 2) + group / 2];
+#endif
+    }
+}
+
+void take_scales() {
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        Share unit;
+        unit.scales = scales_ahead[i];
+#if FORMAT_IS_K
+        unit.super = supers_ahead[i];
+#endif
+        scales[i] = unit_scale(unit, (lane & 1) != 0);
+    }
+}
+
+// Returns a lane's four elements of a row in a product.
+uvec2 decode(const uint i, const uint product) {
+    Share unit;
+    unit.codes = codes[i];
+#if FORMAT == FORMAT_Q8_0
+    unit.more = codes[i];
+#endif
+#if FORMAT == FORMAT_Q6_K
+    unit.high = high[i];
+#endif
+    const uvec4 both = decode_word(unit, magic, scales[i], product / 2);
+    return product % 2 == 0 ? both.xy : both.zw;
+}
+
+// Loads the activations of a product of a group.
+void load_operands(const uint group, const uint product, out uvec4 loaded[PAIRS]) {
+    const uint64_t from = activations + uint64_t(group * PRODUCTS + product) * (4 * LANES * 16);
+    [[unroll]] for (uint j = 0; j < PAIRS; j++) loaded[j] = ReadQuads(from).at[j * LANES];
+}
+
+// Computes the products of a group, and loads the codes of the next one as soon as those of this one are used.
+void multiply(const uint group, const uint following) {
+    take_scales();
+    [[unroll]] for (uint turn = 0; turn < PRODUCTS; turn++) {
+        const uint product = product_of(turn);
+        const bool is_last = turn == PRODUCTS - 1;
+        uvec4 ahead[PAIRS];
+        load_operands(is_last ? following : group, product_of((turn + 1) % PRODUCTS), ahead);
+        if (turn == PRODUCTS / 2) load_scales(following);
+        Right rights[RIGHTS];
+        [[unroll]] for (uint j = 0; j < RIGHTS; j++) {
+            const f16vec2 a = halves_of(j % 2 == 0 ? operands[j / 2].x : operands[j / 2].z);
+            const f16vec2 b = halves_of(j % 2 == 0 ? operands[j / 2].y : operands[j / 2].w);
+            rights[j][0] = a.x;
+            rights[j][1] = a.y;
+            rights[j][2] = b.x;
+            rights[j][3] = b.y;
+        }
+        [[unroll]] for (uint i = 0; i < LEFTS; i++) {
+            const uvec2 upper = decode(2 * i, product);
+            const uvec2 lower = decode(2 * i + 1, product);
+            Left left;
+            const f16vec2 a = halves_of(upper.x);
+            const f16vec2 b = halves_of(upper.y);
+            const f16vec2 c = halves_of(lower.x);
+            const f16vec2 d = halves_of(lower.y);
+            left[0] = a.x;
+            left[1] = a.y;
+            left[2] = b.x;
+            left[3] = b.y;
+            left[4] = c.x;
+            left[5] = c.y;
+            left[6] = d.x;
+            left[7] = d.y;
+            if (is_last) {
+                load_codes(2 * i, following, 0);
+                load_codes(2 * i + 1, following, 0);
+            }
+#if FORMAT == FORMAT_Q8_0
+            if (turn == PRODUCTS / 2 - 1) {
+                load_codes(2 * i, group, 1);
+                load_codes(2 * i + 1, group, 1);
+            }
+#endif
+            [[unroll]] for (uint j = 0; j < RIGHTS; j++) {
+                sums[j * LEFTS + i] = coopMatMulAdd(left, rights[j], sums[j * LEFTS + i]);
+            }
+        }
+        [[unroll]] for (uint j = 0; j < PAIRS; j++) operands[j] = ahead[j];
+    }
+}
+
+// Stores an output of a gated product as a half, unless it is beyond the edges.
+void store_in_order(const uint feature, const uint token, const float value) {
+    if (feature < push.args.features && token < push.args.tokens) {
+        const uint at = operand_fragment(token, feature & ~3u, push.args.features / 128);
+        // Each four lie in the order 0, 2, 1, 3.
+        const uint place = (feature & 1) * 2 + (feature >> 1 & 1);
+        OutputHalves(push.args.out0).at[4 * at + place] = float16_t(value);
+        if (feature == 0) MatmulFloats(push.args.out1).at[token] = push.args.unit;
+    }
+}
+
+// Stores the outputs of eight tokens in this subgroup's features, except beyond the edges.
+void store_outputs(const uint right, const vec4 values[LEFTS]) {
+    const uint token = first_token + right * 8 + lane % 4 * 2;
+    const uint last = push.args.tokens - 1;
+    const vec2 both = vec2(MatmulFactors(push.args.operand_scales).at[min(token, last)],
+                           MatmulFactors(push.args.operand_scales).at[min(token + 1, last)]);
+    [[unroll]] for (uint i = 0; i < OUT_LEFTS; i++) {
+        const uint feature = first_feature + i * 16 + lane / 4;
+        vec4 value = values[i] * both.xyxy;
+        if (GATED != 0) {
+            const vec4 up = values[(i + OUT_LEFTS) % LEFTS] * both.xyxy;
+            value = vec4(gelu(value.x), gelu(value.y), gelu(value.z), gelu(value.w)) * up;
+        }
+        if (GATED == 2) {
+            value *= matmul_inverse_unit(push.args);
+            store_in_order(feature, token, value.x);
+            store_in_order(feature, token + 1, value.y);
+            store_in_order(feature + 8, token, value.z);
+            store_in_order(feature + 8, token + 1, value.w);
+        } else {
+            matmul_store(push.args, feature, token, value.x);
+            matmul_store(push.args, feature, token + 1, value.y);
+            matmul_store(push.args, feature + 8, token, value.z);
+            matmul_store(push.args, feature + 8, token + 1, value.w);
+        }
+    }
+}
+
+// Returns where a subgroup's sums for eight tokens lie in a part of a shared tile.
+uint part_at(const uint first_part, const uint split, const uint right) {
+    return (((first_part + split) * RIGHTS + right) * SUBGROUPS + gl_SubgroupID) * (LEFTS * LANES) + lane;
+}
+
+// Adds the parts of a tile in the order of the workgroups.
+void finish_tile(const uint first_part, const uint splits) {
+    [[dont_unroll]] for (uint right = 0; right < RIGHTS; right++) {
+        vec4 values[LEFTS];
+        [[unroll]] for (uint i = 0; i < LEFTS; i++) values[i] = vec4(0.0);
+        [[dont_unroll]] for (uint split = 0; split < splits; split += PARTS_TOGETHER) {
+            vec4 loaded[PARTS_TOGETHER * LEFTS];
+            [[unroll]] for (uint n = 0; n < PARTS_TOGETHER; n++) {
+                const uint at = part_at(first_part, min(split + n, splits - 1), right);
+                [[unroll]] for (uint i = 0; i < LEFTS; i++) loaded[n * LEFTS + i] = parts().at[at + i * LANES];
+            }
+            [[unroll]] for (uint n = 0; n < PARTS_TOGETHER; n++) {
+                [[unroll]] for (uint i = 0; i < LEFTS; i++) {
+                    if (split + n < splits) values[i] += loaded[n * LEFTS + i];
+                }
+            }
+        }
+        store_outputs(right, values);
+    }
+}
+
+void main() {
+    lane = gl_SubgroupInvocationID;
+    planes = Planes(push.args.codes, push.args.high, push.args.scales, push.args.supers, push.args.groups);
+    uint tile = gl_WorkGroupID.x;
+    uint shared_tile = 0;
+    uint split = 0;
+    uint splits = 1;
+    if (SPLIT != 0 && tile >= push.args.whole) {
+        splits = push.args.splits;
+        shared_tile = (tile - push.args.whole) / splits;
+        split = (tile - push.args.whole) % splits;
+        tile = push.args.whole + shared_tile;
+    }
+    // Tiles of the same weights are neighbours, so that the weights come from memory once.
+    const uint token_tiles = (push.args.tokens + TOKENS - 1) / TOKENS;
+    first_token = tile % token_tiles * TOKENS;
+    first_feature = tile / token_tiles * TILE_FEATURES + gl_SubgroupID * SUBGROUP_FEATURES;
+    first_row = first_feature + lane / 4;
+    first_up_row = first_row + push.args.split1;
+    const uint tile_vectors = planes.groups * (PRODUCTS * 4 * LANES);
+    activations = push.args.operand + 16 * uint64_t(first_token / 64 * tile_vectors + first_token % 64 / 16 * LANES + lane);
+    magic = magic_of(first_row >> 31);
+
+    [[unroll]] for (uint i = 0; i < RIGHTS * LEFTS; i++) sums[i] = Sum(0.0);
+    const uint end = (split + 1) * planes.groups / splits;
+    uint group = split * planes.groups / splits;
+    [[unroll]] for (uint i = 0; i < ROWS; i++) load_codes(i, group, 0);
+    load_scales(group);
+    load_operands(group, 0, operands);
+    // Every turn of this loop loads, the last one what it already has: with a branch around the loads the compiler would copy
+    // their results, and wait for them.
+    [[dont_unroll]] while (group < end) {
+        const uint following = min(group + 1, end - 1);
+        multiply(group, following);
+        group++;
+    }
+
+    const uint first_part = shared_tile * splits;
+    [[unroll]] for (uint right = 0; right < RIGHTS; right++) {
+        vec4 values[LEFTS];
+        [[unroll]] for (uint i = 0; i < LEFTS; i++) {
+            const uint sum = right * LEFTS + i;
+            values[i] = vec4(sums[sum][0], sums[sum][1], sums[sum][2], sums[sum][3]);
+        }
+        if (SPLIT == 0 || splits == 1) {
+            store_outputs(right, values);
+        } else {
+            const uint at = part_at(first_part, split, right);
+            [[unroll]] for (uint i = 0; i < LEFTS; i++) parts().at[at + i * LANES] = values[i];
+        }
+    }
+    if (SPLIT != 0 && splits > 1 && is_last(shared_tile, splits)) finish_tile(first_part, splits);
+}
