@@ -24,8 +24,9 @@ use trine_vulkan::Gpu;
 use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::dispatch::Dispatch;
 use trine_vulkan::kernels::attention::{
-    AttendDecodeShape, AttendMatrixShape, AttendTileShape, Attention, DecodeLaunch, FrameAddresses,
-    Fused, KV_BLOCK, KvCache, MatrixLaunch, MatrixOutput, OwnRows, TILE_ROWS, TileLaunch,
+    AttendDecodeShape, AttendMatrixShape, AttendTileShape, AttendUnits, Attention, DecodeLaunch,
+    FrameAddresses, Fused, KV_BLOCK, KvCache, MatrixLaunch, MatrixOutput, OwnRows, TILE_ROWS,
+    TileLaunch,
 };
 use trine_vulkan::kernels::heads::{HeadsLaunch, Stored, Turned, turns};
 use trine_vulkan::raw::memory::{Buffer, Place};
@@ -423,17 +424,16 @@ fn bench_rows(bed: &Bed, options: &Options) -> Result<(), String> {
     let (attention, frame, tiles) = (bed.attention, bed.frame, bed.tiles);
     let (query, target) = (bed.query.span(), bed.target.span());
     let mut lines = Vec::new();
-    for shape in shapes {
+    let (kind, rows) = (bed.caches[0].0.kind, bed.rows);
+    let suited = AttendUnits::suited(capabilities, &attention, kind, rows);
+    let direct = suited.filter(|units| matches!(units, AttendUnits::Direct(_)));
+    for shape in direct.into_iter().chain(shapes.into_iter().map(AttendUnits::Staged)) {
         let seconds = bed.time(|cache| {
             let output = MatrixOutput::Plain(target);
             let launch = MatrixLaunch { attention, cache, frame, tiles, query, output, shape };
             launch.dispatch(&bed.gpu, "rows", 0).map_err(|error| error.to_string())
         })?;
-        let AttendMatrixShape { product, subgroups, queries, keys, .. } = shape;
-        lines.push((
-            seconds,
-            format!("matrix {product:?} subgroups {subgroups} queries {queries} keys {keys}"),
-        ));
+        lines.push((seconds, format!("{shape:?}")));
     }
     let shape = AttendTileShape::suited(capabilities);
     let seconds = bed.time(|cache| {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use trine_model::{Heads, KvType};
 use trine_vulkan::dispatch::{Dispatch, Span};
 use trine_vulkan::kernels::attention::{
-    AttendDecodeShape, AttendMatrixShape, AttendTileShape, Attention, DecodeLaunch, FrameAddresses,
+    AttendDecodeShape, AttendTileShape, AttendUnits, Attention, DecodeLaunch, FrameAddresses,
     Fused, KvCache, MatrixLaunch, MatrixOutput, OwnRows, TileLaunch,
 };
 use trine_vulkan::kernels::elements::{ElementWork, ElementsLaunch};
@@ -468,7 +468,7 @@ impl Report {
         let rows = 512;
         let (query, target) = (self.floats(rows, query_columns), self.floats(rows, query_columns));
         let title = format!("{name} attention, many rows, {stored} cache");
-        if let Some(shape) = AttendMatrixShape::suited(self.gpu.capabilities(), &attention) {
+        if let Some(shape) = AttendUnits::suited(self.gpu.capabilities(), &attention, kind, rows) {
             let output = if attention.gives_halves(kind) {
                 MatrixOutput::Operand(self.operand(OperandKind::Halves, rows, query_columns))
             } else {

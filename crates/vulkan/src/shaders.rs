@@ -29,6 +29,7 @@ macro_rules! shaders {
 
 shaders![
     "attend",
+    "attend_direct",
     "attend_matrix",
     "attend_tile",
     "chain_probe",

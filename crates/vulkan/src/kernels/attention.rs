@@ -3,10 +3,12 @@
 //! - [`DecodeLaunch`]: a few rows, with the positions split over workgroups; for rows of different
 //!   sequences it can be fused with what comes before it.
 //! - [`TileLaunch`]: many rows, in plain f32 arithmetic.
-//! - [`MatrixLaunch`]: many rows with cooperative matrices.
+//! - [`MatrixLaunch`]: many rows with cooperative matrices, through shared memory or, where the layout
+//!   of their registers is known, without it.
 
 mod cache;
 mod decode;
+mod direct;
 mod matrix;
 mod tile;
 
@@ -22,7 +24,7 @@ use crate::kernels::operand::{GROUP, SCALE_BLOCK};
 pub(crate) use self::cache::kv_number;
 pub use self::cache::{KV_BLOCK, KvCache};
 pub use self::decode::{AttendDecodeShape, DecodeLaunch, Fused, OwnRows};
-pub use self::matrix::{AttendMatrixShape, MatrixLaunch, MatrixOutput};
+pub use self::matrix::{AttendMatrixShape, AttendUnits, MatrixLaunch, MatrixOutput};
 pub use self::tile::{AttendTileShape, TILE_ROWS, TileLaunch};
 
 /// Addresses of what the host writes for each step.

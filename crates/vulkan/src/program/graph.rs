@@ -11,7 +11,7 @@ use super::passes::Attended;
 use super::streams::{MixWork, RouteWork, SumWork};
 pub(super) use super::values::{Form, Home, Made, OperandValue, Touch, ValueId};
 use super::values::{read, write};
-use crate::kernels::attention::{AttendMatrixShape, Attention};
+use crate::kernels::attention::{AttendUnits, Attention};
 use crate::kernels::operand::OperandKind;
 use crate::weights::Joint;
 
@@ -167,7 +167,7 @@ pub(super) enum AttendKernel {
         partials: Option<ValueId>,
     },
     /// Tiles of rows on matrix units.
-    Matrix { output: Form, shape: AttendMatrixShape },
+    Matrix { output: Form, shape: AttendUnits },
     /// Tiles of rows without them.
     Tiles { output: ValueId },
 }

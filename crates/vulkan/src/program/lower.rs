@@ -460,7 +460,8 @@ impl Lowering<'_> {
                 let partials = (bytes > 0).then(|| self.graph.fresh_bytes(bytes));
                 AttendKernel::Rows { prepare: None, made: Made::Rows(rows), partials }
             }
-            (Attended::Tiles, Rows::Tokens) => match self.selection.attend_matrix(attention) {
+            (Attended::Tiles, Rows::Tokens) => match self.selection.attend_matrix(attention, count)
+            {
                 Some(shape) => AttendKernel::Matrix { output: Form::Rows(rows), shape },
                 None => AttendKernel::Tiles { output: rows },
             },

@@ -8,7 +8,7 @@ use trine_model::{KvType, Op, Plan, WeightId};
 use super::graph::ProductKernel;
 use super::tuning::Shapes;
 use crate::capabilities::{Capabilities, DeviceKind};
-use crate::kernels::attention::{AttendDecodeShape, AttendMatrixShape, Attention, DecodeLaunch};
+use crate::kernels::attention::{AttendDecodeShape, AttendUnits, Attention, DecodeLaunch};
 use crate::kernels::matmul::MatmulShape;
 use crate::kernels::matvec::WIDTH_MAX;
 use crate::kernels::operand::{GROUP, OperandKind};
@@ -69,13 +69,13 @@ impl Selection {
         shape
     }
 
-    /// Returns how attention by tiles uses the matrix units, or `None` if it does not. A cache in
-    /// f32 is chosen for its exactness.
-    pub(super) fn attend_matrix(&self, attention: &Attention) -> Option<AttendMatrixShape> {
+    /// Returns how attention of this many rows by tiles uses the matrix units, or `None` if it does
+    /// not. A cache in f32 is chosen for its exactness.
+    pub(super) fn attend_matrix(&self, attention: &Attention, rows: usize) -> Option<AttendUnits> {
         if self.kv == KvType::F32 {
             None
         } else {
-            AttendMatrixShape::suited(&self.capabilities, attention)
+            AttendUnits::suited(&self.capabilities, attention, self.kv, rows)
         }
     }
 

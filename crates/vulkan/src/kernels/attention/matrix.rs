@@ -1,5 +1,9 @@
-//! Attention of many rows with cooperative matrices: `shaders/attend_matrix.comp`.
+//! Attention of many rows with cooperative matrices: `shaders/attend_matrix.comp`,
+//! `attend_direct.comp`.
 
+use trine_model::KvType;
+
+use super::direct::AttendDirectShape;
 use super::tile::Args;
 use super::{Attention, FrameAddresses, KV_BLOCK, KvCache, TILE_ROWS, kv_number};
 use crate::capabilities::{Capabilities, CooperativeShape, Element};
@@ -91,6 +95,48 @@ impl AttendMatrixShape {
             && self.shared_bytes(dim) <= capabilities.shared_bytes
     }
 
+    /// Returns the specialisation constants, in the order of their numbers in the shader. `output`:
+    /// 0 for f32, 1 for halves, 2 for fragments.
+    ///
+    /// # Panics
+    /// If the device cannot run the shape.
+    fn constants(
+        &self,
+        capabilities: &Capabilities,
+        attention: &Attention,
+        cache: &KvCache,
+        output: u32,
+    ) -> Vec<u32> {
+        let heads = attention.heads;
+        let Self { product: (m, n, k), subgroup, subgroups, queries, keys, kept } = *self;
+        let dim = heads.dim as u32;
+        assert!(
+            heads.dim <= DIM_MAX
+                && self.runs(capabilities, dim)
+                && dim.is_multiple_of(n)
+                && dim.is_multiple_of(k)
+                && (KV_BLOCK as u32).is_multiple_of(keys)
+                && (attention.shared() as u32).is_multiple_of(queries),
+            "{self:?} for heads of {dim}"
+        );
+        vec![
+            subgroup * subgroups,
+            dim,
+            heads.query as u32,
+            heads.kv as u32,
+            kv_number(cache.kind),
+            queries,
+            m,
+            n,
+            k,
+            keys,
+            subgroups,
+            subgroup,
+            u32::from(kept),
+            output,
+        ]
+    }
+
     /// Returns the bytes of shared memory.
     fn shared_bytes(&self, dim: u32) -> u32 {
         let vectors = self.subgroups * self.product.0;
@@ -101,6 +147,30 @@ impl AttendMatrixShape {
             + vectors * (2 * self.keys + 16)
             + 8 * self.subgroups
             + 16
+    }
+}
+
+/// Which kernel attends on matrix units, and how it is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AttendUnits {
+    /// Keys, values and scores pass through shared memory: `shaders/attend_matrix.comp`.
+    Staged(AttendMatrixShape),
+    /// They go straight into registers whose layout is known: `shaders/attend_direct.comp`.
+    Direct(AttendDirectShape),
+}
+
+impl AttendUnits {
+    /// Returns what suits a device for about this many rows, or `None` if it lacks the matrices for
+    /// heads of this size.
+    pub fn suited(
+        capabilities: &Capabilities,
+        attention: &Attention,
+        kind: KvType,
+        rows: usize,
+    ) -> Option<Self> {
+        let direct = AttendDirectShape::suited(capabilities, attention, kind, rows);
+        let staged = || AttendMatrixShape::suited(capabilities, attention).map(Self::Staged);
+        direct.map(Self::Direct).or_else(staged)
     }
 }
 
@@ -130,7 +200,7 @@ pub struct MatrixLaunch {
     /// Where the result goes.
     pub output: MatrixOutput,
     /// How the work is laid out.
-    pub shape: AttendMatrixShape,
+    pub shape: AttendUnits,
 }
 
 impl MatrixLaunch {
@@ -140,42 +210,26 @@ impl MatrixLaunch {
     /// If the kernel cannot be compiled.
     ///
     /// # Panics
-    /// If the shape is none of [`AttendMatrixShape::candidates`].
+    /// If the device cannot run the shape.
     pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
-        let heads = self.attention.heads;
-        let AttendMatrixShape { product: (m, n, k), subgroup, subgroups, queries, keys, kept } =
-            self.shape;
-        let dim = heads.dim as u32;
-        assert!(
-            heads.dim <= DIM_MAX
-                && self.shape.runs(gpu.capabilities(), dim)
-                && dim.is_multiple_of(n)
-                && dim.is_multiple_of(k)
-                && (KV_BLOCK as u32).is_multiple_of(keys)
-                && (self.attention.shared() as u32).is_multiple_of(queries),
-            "{:?} for heads of {dim}",
-            self.shape
-        );
-        let constants = vec![
-            subgroup * subgroups,
-            dim,
-            heads.query as u32,
-            heads.kv as u32,
-            kv_number(self.cache.kind),
-            queries,
-            m,
-            n,
-            k,
-            keys,
-            subgroups,
-            subgroup,
-            u32::from(kept),
-            match self.output {
-                MatrixOutput::Plain(_) => 0,
-                MatrixOutput::Operand(Operand { kind: OperandKind::Fragments, .. }) => 2,
-                MatrixOutput::Operand(_) => 1,
-            },
-        ];
+        let output = match self.output {
+            MatrixOutput::Plain(_) => 0,
+            MatrixOutput::Operand(Operand { kind: OperandKind::Fragments, .. }) => 2,
+            MatrixOutput::Operand(_) => 1,
+        };
+        let capabilities = gpu.capabilities();
+        let (shader, constants, subgroup, queries, rows_of_group) = match self.shape {
+            AttendUnits::Staged(shape) => {
+                let constants = shape.constants(capabilities, &self.attention, &self.cache, output);
+                let rows = shape.subgroups * shape.product.0 / shape.queries;
+                ("attend_matrix", constants, shape.subgroup, shape.queries, rows)
+            }
+            AttendUnits::Direct(shape) => {
+                assert!(shape.runs(capabilities, &self.attention, self.cache.kind), "{shape:?}");
+                let constants = shape.constants(&self.attention, output);
+                ("attend_direct", constants, capabilities.subgroup, shape.queries, shape.rows())
+            }
+        };
         let (target, scales) = match self.output {
             MatrixOutput::Plain(target) => (target, 0),
             MatrixOutput::Operand(Operand { kind, codes, scales }) => {
@@ -184,17 +238,15 @@ impl MatrixLaunch {
                 (codes, scales.address)
             }
         };
-        let key =
-            KernelKey { shader: Shader("attend_matrix"), constants, subgroup: Some(subgroup) };
+        let key = KernelKey { shader: Shader(shader), constants, subgroup: Some(subgroup) };
         let args = Args::new(&self.attention, &self.cache, &self.frame, self.query, target, scales);
-        let rows_of_group = subgroups * m / queries;
         Ok(Dispatch {
             label: label.to_owned(),
             step,
             kernel: gpu.kernel(&key)?,
             push: Push::of(&args),
             groups: [
-                heads.query as u32 / queries,
+                self.attention.heads.query as u32 / queries,
                 self.tiles as u32,
                 (TILE_ROWS as u32).div_ceil(rows_of_group),
             ],

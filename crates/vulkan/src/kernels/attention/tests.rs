@@ -4,6 +4,7 @@ use rand_chacha::ChaCha8Rng;
 use trine_model::{Heads, KvType, Rope};
 
 use super::bed::{Bed, Case, Sequence, random};
+use super::direct::AttendDirectShape;
 use super::*;
 use crate::dispatch::{Dispatch, Span};
 use crate::kernels::heads::{HeadsLaunch, Stored, Turned, turns};
@@ -513,7 +514,7 @@ fn many_rows_agree_with_the_reference() {
 }
 
 /// Returns the shapes of [`AttendMatrixShape::candidates`] that the device has, at most `most`.
-fn matrix_shapes(bed: &Bed, most: usize) -> Vec<AttendMatrixShape> {
+fn matrix_shapes(bed: &Bed, most: usize) -> Vec<AttendUnits> {
     let all = AttendMatrixShape::candidates(bed.gpu.capabilities(), &bed.attention);
     let step = all.len().div_ceil(most).max(1);
     if all.is_empty() {
@@ -524,15 +525,11 @@ fn matrix_shapes(bed: &Bed, most: usize) -> Vec<AttendMatrixShape> {
         |(at, shape): (usize, AttendMatrixShape)| AttendMatrixShape { kept: at % 2 == 0, ..shape };
     let fits =
         |shape: &AttendMatrixShape| shape.runs(bed.gpu.capabilities(), bed.case.heads.dim as u32);
-    all.into_iter().step_by(step).enumerate().map(turn).filter(fits).collect()
+    let some = all.into_iter().step_by(step).enumerate().map(turn).filter(fits);
+    some.map(AttendUnits::Staged).collect()
 }
 
-fn matrix_dispatch(
-    bed: &Bed,
-    shape: AttendMatrixShape,
-    query: Span,
-    output: MatrixOutput,
-) -> Dispatch {
+fn matrix_dispatch(bed: &Bed, shape: AttendUnits, query: Span, output: MatrixOutput) -> Dispatch {
     let launch = MatrixLaunch {
         attention: bed.attention,
         cache: bed.cache,
@@ -546,7 +543,7 @@ fn matrix_dispatch(
 }
 
 /// Checks a launch with cooperative matrices, and its result in halves against its result in f32.
-fn check_matrices(bed: &Bed, shape: AttendMatrixShape, what: &str) {
+fn check_matrices(bed: &Bed, shape: AttendUnits, what: &str) {
     // Queries, weights and, for some caches, keys and values are rounded to 11 bits.
     check_rows(bed, 3e-3, what, |bed, query, target| {
         matrix_dispatch(bed, shape, query, MatrixOutput::Plain(target))
@@ -579,6 +576,59 @@ fn matrices_agree_with_the_reference() {
         for shape in matrix_shapes(&bed, 2) {
             check_matrices(&bed, shape, &format!("{shape:?}"));
         }
+    }
+}
+
+/// The kernel that keeps scores in registers runs if their layout is known.
+#[test]
+fn direct_attention_agrees_with_the_reference() {
+    let cases = [
+        (heads(2, 1, 64), None, 0, 40),
+        (heads(4, 2, 128), Some(24), 90, 45),
+        (heads(3, 1, 64), Some(70), 200, 33),
+        (heads(8, 1, 128), None, 333, 70),
+        (heads(4, 2, 256), Some(50), 70, 40),
+        (heads(2, 2, 256), None, 150, 17),
+    ];
+    for (at, (heads, window, depth, rows)) in cases.into_iter().enumerate() {
+        let case = traffic(heads, KvType::F16, window, depth, rows, 180 + at as u64);
+        let mut bed = Bed::new(case);
+        bed.store_rows();
+        let capabilities = bed.gpu.capabilities();
+        let shared = bed.attention.shared() as u32;
+        let queries = 1 << shared.trailing_zeros();
+        let shapes = [(1, 1), (2, 1), (1, 2), (2, 4), (1, 8), (4, 2)]
+            .map(|(stacked, slices)| AttendDirectShape { queries, stacked, slices });
+        for shape in shapes {
+            if shape.runs(capabilities, &bed.attention, KvType::F16) {
+                check_matrices(&bed, AttendUnits::Direct(shape), &format!("{shape:?}"));
+            } else if !capabilities.fragments {
+                println!("{}: matrices lie otherwise, the test is skipped", capabilities.name);
+                return;
+            }
+        }
+    }
+}
+
+/// Needs no device: the shapes of real models give every core enough to do.
+#[test]
+fn direct_shapes_suit_real_models() {
+    let capabilities = crate::capabilities::presets::h200();
+    let cores = capabilities.cores_or_guess();
+    for (heads, rows) in [
+        (heads(32, 16, 128), 512),
+        (heads(8, 4, 256), 512),
+        (heads(4, 1, 256), 512),
+        (heads(8, 2, 256), 96),
+        (heads(32, 16, 128), 4096),
+    ] {
+        let attention = Attention { heads, scale: 1.0, window: None };
+        let shape = AttendDirectShape::suited(&capabilities, &attention, KvType::F16, rows);
+        let shape = shape.unwrap_or_else(|| panic!("{heads:?}"));
+        let subgroups = (rows * heads.query / 16) as u32 * shape.slices;
+        assert!(shape.slices == 8 || subgroups >= 8 * cores, "{heads:?}: {shape:?}");
+        let other = AttendDirectShape::suited(&capabilities, &attention, KvType::Int8, rows);
+        assert_eq!(other, None);
     }
 }
 

@@ -1,0 +1,387 @@
+#version 460
+// Attention of many rows on matrix units with the layout that crates/vulkan/src/kernels/matmul/probe.rs describes, over a cache
+// in f16. Each subgroup takes 16 vectors: neighbouring rows of one sequence, times QUERIES query heads that share a key head.
+// Keys and values go from the cache into the registers of the matrix units, and scores stay in them: what an invocation holds of
+// a sum is what it has to hold of a left factor.
+//
+// Keys: lane 4 r + c loads eight elements of key r, from 32 p + 8 c on, for two products of 16 elements; queries lie alike.
+// Values: it loads eight elements from 64 g + 8 r on of keys 2 c, 2 c + 1, 2 c + 8 and 2 c + 9, which are its share of eight
+// right factors: column n of factor t is element 64 g + 8 n + t.
+//
+// SLICES subgroups share the keys of the same vectors, block by block, and are put together at the end.
+//
+// Queries are scaled by powers of two, separately for each vector. Weights are counted in units of 2^-14, so that those that
+// matter are normal numbers.
+//
+// Bound: 4 * DIM operations for each vector and key at the rate of the matrix units; each key and value is read from the core's
+// cache for 16 vectors, 4 * DIM bytes.
+
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_KHR_shader_subgroup_vote : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+#include "include/memory.glsl"
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL = 128;
+// A multiple of 64.
+layout(constant_id = 1) const uint DIM = 64;
+layout(constant_id = 2) const uint HEADS = 1;
+layout(constant_id = 3) const uint KV_HEADS = 1;
+// A power of two up to 16.
+layout(constant_id = 4) const uint QUERIES = 1;
+// Subgroups that share vectors.
+layout(constant_id = 5) const uint SLICES = 1;
+// 0: f32, 1: an operand in halves, 2: in halves in fragment order; HEADS * DIM is then a multiple of 128.
+layout(constant_id = 6) const uint HALVES = 0;
+// 1: queries stay in registers, 0: in shared memory.
+layout(constant_id = 7) const uint KEPT = 1;
+
+const uint KV = 1u;
+
+#include "include/kv.glsl"
+#include "include/operand.glsl"
+
+layout(push_constant, scalar) uniform Push {
+    uint64_t frame;
+    uint64_t tables;
+    uint64_t tiles;
+    uint64_t cache;
+    // (rows, HEADS, DIM) f32.
+    uint64_t query;
+    // (rows, HEADS, DIM) f32, or the operand's codes.
+    uint64_t target;
+    uint ring;
+    uint window;
+    float scale;
+    // The operand's scales.
+    uint64_t scales;
+} push;
+
+const uint LANES = 32u;
+const uint SUBGROUPS = LOCAL / LANES;
+const uint STACKED = SUBGROUPS / SLICES;
+const uint VECTORS = 16u;
+const uint ROWS = VECTORS * STACKED / QUERIES;
+// Pieces of 32 elements of a query or key: two products of 16.
+const uint PIECES = DIM / 32u;
+// Groups of 64 elements of a value: eight right factors.
+const uint GROUPS = DIM / 64u;
+// Keys of a block, as right factors of 8 keys.
+const uint FACTORS = KV_BLOCK / 8u;
+const float LOWEST = -3.0e38;
+
+#define Left coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
+#define Right coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
+#define Sum coopmat<float, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
+
+// Queries, if they do not stay in registers: for each piece of the vectors of a subgroup those of rows r, then those of rows
+// r + 8. Slices have the same and write the same.
+shared uvec4 staged[KEPT != 0u ? 1u : STACKED * PIECES * 2u * LANES];
+// Highest scores and sums of weights of slices: of rows r and r + 8.
+shared vec4 marks[SLICES > 1u ? SUBGROUPS * LANES : 1u];
+// Sums of four factors of slices.
+shared vec4 parts[SLICES > 1u ? SUBGROUPS * 4u * LANES : 1u];
+
+uvec4 upper_query[KEPT != 0u ? PIECES : 1u];
+uvec4 lower_query[KEPT != 0u ? PIECES : 1u];
+Sum scores[FACTORS];
+Sum sums[8u * GROUPS];
+uint lane;
+
+// What this lane's two vectors see: rows r and r + 8 of the left factors.
+uvec2 firsts;
+uvec2 lasts;
+
+f16vec2 halves_of(const uint bits) {
+    return unpackFloat2x16(bits);
+}
+
+uint halves(const float a, const float b) {
+    return packFloat2x16(f16vec2(a, b));
+}
+
+// Returns the halves of eight elements of a query, times a factor.
+uvec4 eight_of(const uint from, const float factor) {
+    const vec4 a = Vec4s(push.query).at[from] * factor;
+    const vec4 b = Vec4s(push.query).at[from + 1u] * factor;
+    return uvec4(halves(a.x, a.y), halves(a.z, a.w), halves(b.x, b.y), halves(b.z, b.w));
+}
+
+// Loads the query of one of the lane's vectors. Returns its factor.
+float load_query(const uint vector_row, const uint head, const bool is_lower) {
+    const uint from = (vector_row * HEADS + head) * (DIM / 4u) + lane % 4u * 2u;
+    float high = 0.0;
+    [[unroll]] for (uint p = 0u; p < PIECES; ++p) {
+        high = max(high, operand_magnitude(Vec4s(push.query).at[from + 8u * p]));
+        high = max(high, operand_magnitude(Vec4s(push.query).at[from + 8u * p + 1u]));
+    }
+    high = max(high, subgroupShuffleXor(high, 1u));
+    high = max(high, subgroupShuffleXor(high, 2u));
+    const int exponent = high < OPERAND_INFINITE ? operand_exponent(high) : 0;
+    const float inverse = operand_power(-exponent);
+    [[unroll]] for (uint p = 0u; p < PIECES; ++p) {
+        const uvec4 eight = eight_of(from + 8u * p, inverse);
+        if (KEPT == 0u) {
+            staged[((gl_SubgroupID / SLICES * PIECES + p) * 2u + (is_lower ? 1u : 0u)) * LANES + lane] = eight;
+        } else if (is_lower) {
+            lower_query[p] = eight;
+        } else {
+            upper_query[p] = eight;
+        }
+    }
+    return operand_power(exponent) * push.scale * 1.4426950408889634;
+}
+
+// Returns a left factor of what the lane holds of rows r and r + 8: four elements of each.
+Left left_of(const uvec2 upper, const uvec2 lower) {
+    Left left;
+    const f16vec2 a = halves_of(upper.x);
+    const f16vec2 b = halves_of(upper.y);
+    const f16vec2 c = halves_of(lower.x);
+    const f16vec2 d = halves_of(lower.y);
+    left[0] = a.x;
+    left[1] = a.y;
+    left[2] = b.x;
+    left[3] = b.y;
+    left[4] = c.x;
+    left[5] = c.y;
+    left[6] = d.x;
+    left[7] = d.y;
+    return left;
+}
+
+Right right_of(const uint first, const uint second) {
+    Right right;
+    const f16vec2 a = halves_of(first);
+    const f16vec2 b = halves_of(second);
+    right[0] = a.x;
+    right[1] = a.y;
+    right[2] = b.x;
+    right[3] = b.y;
+    return right;
+}
+
+// Computes the scores of a block's keys. Those from `count` on repeat the last one; nobody counts them.
+void multiply_keys(const uint64_t part, const uint count) {
+    uint at[FACTORS];
+    [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
+        scores[j] = Sum(0.0);
+        at[j] = min(8u * j + lane / 4u, count - 1u) * (DIM / 8u) + lane % 4u;
+    }
+    [[unroll]] for (uint p = 0u; p < PIECES; ++p) {
+        uvec4 keys[FACTORS];
+        [[unroll]] for (uint j = 0u; j < FACTORS; ++j) keys[j] = Quads(part).at[at[j] + 4u * p];
+        const uint place = (gl_SubgroupID / SLICES * PIECES + p) * 2u * LANES + lane;
+        const uvec4 upper = KEPT != 0u ? upper_query[KEPT != 0u ? p : 0u] : staged[KEPT != 0u ? 0u : place];
+        const uvec4 lower = KEPT != 0u ? lower_query[KEPT != 0u ? p : 0u] : staged[KEPT != 0u ? 0u : place + LANES];
+        const Left first = left_of(upper.xy, lower.xy);
+        const Left second = left_of(upper.zw, lower.zw);
+        [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
+            scores[j] = coopMatMulAdd(first, right_of(keys[j].x, keys[j].y), scores[j]);
+            scores[j] = coopMatMulAdd(second, right_of(keys[j].z, keys[j].w), scores[j]);
+        }
+    }
+}
+
+// Returns half `t` of two vectors of eight halves, those of `a` first.
+uint pair_of(const uvec4 a, const uvec4 b, const uint t) {
+    const uint x = t / 2u == 0u ? a.x : t / 2u == 1u ? a.y : t / 2u == 2u ? a.z : a.w;
+    const uint y = t / 2u == 0u ? b.x : t / 2u == 1u ? b.y : t / 2u == 2u ? b.z : b.w;
+    return t % 2u == 0u ? x & 0xFFFFu | y << 16 : x >> 16 | y & 0xFFFF0000u;
+}
+
+// Adds the values of 16 keys of a block, from `first` on, times weights to the sums.
+void multiply_values(const uint64_t part, const uint first, const uint count, const Left weights) {
+    uint at[4];
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+        const uint key = first + lane % 4u * 2u + i % 2u + i / 2u * 8u;
+        at[i] = min(key, count - 1u) * (DIM / 8u) + lane / 4u;
+    }
+    [[unroll]] for (uint g = 0u; g < GROUPS; ++g) {
+        uvec4 values[4];
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) values[i] = Quads(part).at[at[i] + 8u * g];
+        [[unroll]] for (uint t = 0u; t < 8u; ++t) {
+            const Right right = right_of(pair_of(values[0], values[1], t), pair_of(values[2], values[3], t));
+            sums[8u * g + t] = coopMatMulAdd(weights, right, sums[8u * g + t]);
+        }
+    }
+}
+
+// Multiplies the sums by factors of rows r and r + 8.
+void scale_sums(const vec2 factors) {
+    [[unroll]] for (uint i = 0u; i < 8u * GROUPS; ++i) {
+        sums[i][0] *= factors.x;
+        sums[i][1] *= factors.x;
+        sums[i][2] *= factors.y;
+        sums[i][3] *= factors.y;
+    }
+}
+
+// Returns the largest of a value over the four lanes that hold the same rows.
+vec2 highest_of_rows(vec2 value) {
+    value = max(value, subgroupShuffleXor(value, 1u));
+    return max(value, subgroupShuffleXor(value, 2u));
+}
+
+vec2 sum_of_rows(vec2 value) {
+    value += subgroupShuffleXor(value, 1u);
+    return value + subgroupShuffleXor(value, 2u);
+}
+
+// Stores sixteen elements of a vector from element `column` of the row on, given as those from 0 and from 8 on.
+void store(const uint row, const uint column, const float low[8], const float high[8]) {
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+        const uint from = i % 2u * 4u;
+        const vec4 four = i < 2u ? vec4(low[from], low[from + 1u], low[from + 2u], low[from + 3u])
+                                 : vec4(high[from], high[from + 1u], high[from + 2u], high[from + 3u]);
+        if (HALVES == 0u) {
+            Vec4s(push.target).at[(row * (HEADS * DIM) + column) / 4u + i] = four;
+        } else if (HALVES == 1u) {
+            // Means of what an f16 cache holds are halves without a factor.
+            const uvec2 both = uvec2(packHalf2x16(four.xy), packHalf2x16(four.zw));
+            Pairs(push.target).at[(row * (HEADS * DIM) + column) / 4u + i] = both;
+        } else {
+            Pairs(push.target).at[operand_fragment(row, column + 4u * i, HEADS * DIM / 128u)] = operand_in_order(four);
+        }
+    }
+}
+
+// Adds the sums of the slices to those of the first, whose factors for rows r and r + 8 are `kept`.
+void join(const vec2 kept) {
+    scale_sums(kept);
+    [[unroll]] for (uint first = 0u; first < 8u * GROUPS; first += 4u) {
+        barrier();
+        [[unroll]] for (uint t = 0u; t < 4u; ++t) {
+            const uint i = first + t;
+            parts[(gl_SubgroupID * 4u + t) * LANES + lane] = vec4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
+        }
+        barrier();
+        if (gl_SubgroupID % SLICES == 0u) {
+            [[unroll]] for (uint t = 0u; t < 4u; ++t) {
+                vec4 total = vec4(0.0);
+                for (uint slice = 0u; slice < SLICES; ++slice) {
+                    total += parts[((gl_SubgroupID + slice) * 4u + t) * LANES + lane];
+                }
+                const uint i = first + t;
+                sums[i][0] = total.x;
+                sums[i][1] = total.y;
+                sums[i][2] = total.z;
+                sums[i][3] = total.w;
+            }
+        }
+    }
+}
+
+void main() {
+    lane = gl_SubgroupInvocationID;
+    const uint tiles = Words(push.frame).at[2];
+    if (gl_WorkGroupID.y >= tiles) return;
+    // The last tiles of a prompt see most keys: they start first.
+    const uvec4 tile = Quads(push.tiles).at[tiles - 1u - gl_WorkGroupID.y];
+    const uint begin_row = gl_WorkGroupID.z * ROWS;
+    if (begin_row >= tile.y) return;
+    const uint rows = min(ROWS, tile.y - begin_row);
+    const uint first_head = gl_WorkGroupID.x * QUERIES;
+    const uint kv_head = first_head / (HEADS / KV_HEADS);
+    const uint first_row = tile.x + begin_row;
+    const uvec4 place = kv_row(push.frame, first_row);
+
+    // Vectors without a row repeat the last row and write nothing.
+    const uint slice = gl_SubgroupID % SLICES;
+    const uvec2 vectors = gl_SubgroupID / SLICES * VECTORS + lane / 4u + uvec2(0u, 8u);
+    const uvec2 own_rows = min(vectors / QUERIES, uvec2(rows - 1u));
+    const uvec2 heads = first_head + vectors % QUERIES;
+    firsts = uvec2(kv_first(place.y + own_rows.x, push.window), kv_first(place.y + own_rows.y, push.window));
+    lasts = uvec2(kv_end(kv_row(push.frame, first_row + own_rows.x)), kv_end(kv_row(push.frame, first_row + own_rows.y))) - 1u;
+    const vec2 factors = vec2(load_query(first_row + own_rows.x, heads.x, false), load_query(first_row + own_rows.y, heads.y, true));
+    // Keys that all of the subgroup's vectors see need no comparisons.
+    const uint from = subgroupMin(min(firsts.x, firsts.y));
+    const uint end = subgroupMax(max(lasts.x, lasts.y)) + 1u;
+    const uint all_from = subgroupMax(max(firsts.x, firsts.y));
+    const uint all_end = subgroupMin(min(lasts.x, lasts.y)) + 1u;
+    if (KEPT == 0u) barrier();
+
+    [[unroll]] for (uint i = 0u; i < 8u * GROUPS; ++i) sums[i] = Sum(0.0);
+    vec2 high = vec2(LOWEST);
+    vec2 total = vec2(0.0);
+    const uint begin = from / KV_BLOCK * KV_BLOCK + slice * KV_BLOCK;
+    [[dont_unroll]] for (uint base = begin; base < end; base += SLICES * KV_BLOCK) {
+        const uint block = kv_block(place, push.tables, push.ring, base / KV_BLOCK);
+        const uint64_t part = kv_part(push.cache, block, kv_head);
+        const uint count = min(end - base, KV_BLOCK);
+        multiply_keys(part, count);
+        const bool seen_by_all = base >= all_from && base + KV_BLOCK <= all_end;
+        [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
+            [[unroll]] for (uint k = 0u; k < 4u; ++k) {
+                const float score = scores[j][k] * (k < 2u ? factors.x : factors.y);
+                const uint key = base + 8u * j + lane % 4u * 2u + k % 2u;
+                const bool seen = key >= (k < 2u ? firsts.x : firsts.y) && key <= (k < 2u ? lasts.x : lasts.y);
+                scores[j][k] = seen_by_all || seen ? score : LOWEST;
+            }
+        }
+        vec2 highest = high;
+        [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
+            highest.x = max(highest.x, max(scores[j][0], scores[j][1]));
+            highest.y = max(highest.y, max(scores[j][2], scores[j][3]));
+        }
+        highest = highest_of_rows(highest);
+        const vec2 kept = exp2(high - highest);
+        high = highest;
+        total *= kept;
+        if (subgroupAny(kept != vec2(1.0))) scale_sums(kept);
+        const vec2 zero = highest - 14.0;
+        [[unroll]] for (uint k = 0u; k < FACTORS / 2u; ++k) {
+            f16vec2 shares[4];
+            [[unroll]] for (uint half_factor = 0u; half_factor < 2u; ++half_factor) {
+                const uint j = 2u * k + half_factor;
+                // A row that sees none of the keys so far has the same highest score as they have.
+                const vec2 upper = exp2(vec2(scores[j][0], scores[j][1]) - zero.x);
+                const vec2 lower = exp2(vec2(scores[j][2], scores[j][3]) - zero.y);
+                shares[half_factor] = f16vec2(highest.x > LOWEST ? upper : vec2(0.0));
+                shares[2u + half_factor] = f16vec2(highest.y > LOWEST ? lower : vec2(0.0));
+            }
+            total.x += float(shares[0].x) + float(shares[0].y) + float(shares[1].x) + float(shares[1].y);
+            total.y += float(shares[2].x) + float(shares[2].y) + float(shares[3].x) + float(shares[3].y);
+            const uvec2 upper = uvec2(packFloat2x16(shares[0]), packFloat2x16(shares[1]));
+            const uvec2 lower = uvec2(packFloat2x16(shares[2]), packFloat2x16(shares[3]));
+            multiply_values(part + uint64_t(KV_PART_BYTES), 16u * k, count, left_of(upper, lower));
+        }
+    }
+
+    // Each lane only has the weights of its own keys.
+    total = sum_of_rows(total);
+    if (SLICES > 1u) {
+        marks[gl_SubgroupID * LANES + lane] = vec4(high, total);
+        barrier();
+        vec2 highest = high;
+        const uint first_slice = gl_SubgroupID - slice;
+        for (uint i = 0u; i < SLICES; ++i) highest = max(highest, marks[(first_slice + i) * LANES + lane].xy);
+        total = vec2(0.0);
+        for (uint i = 0u; i < SLICES; ++i) {
+            const vec4 mark = marks[(first_slice + i) * LANES + lane];
+            total += mark.zw * exp2(mark.xy - highest);
+        }
+        join(exp2(high - highest));
+        if (slice != 0u) return;
+    }
+    const vec2 unit = 1.0 / total;
+    [[unroll]] for (uint lower = 0u; lower < 2u; ++lower) {
+        if (vectors[lower] / QUERIES >= rows) continue;
+        const uint row = first_row + own_rows[lower];
+        [[unroll]] for (uint g = 0u; g < GROUPS; ++g) {
+            float low[8];
+            float far[8];
+            [[unroll]] for (uint t = 0u; t < 8u; ++t) {
+                low[t] = sums[8u * g + t][2u * lower] * unit[lower];
+                far[t] = sums[8u * g + t][2u * lower + 1u] * unit[lower];
+            }
+            store(row, heads[lower] * DIM + 64u * g + 16u * (lane % 4u), low, far);
+        }
+        if (HALVES != 0u && heads[lower] == 0u && lane % 4u == 0u) Floats(push.scales).at[row] = 1.0;
+    }
+}

@@ -1,0 +1,106 @@
+//! How attention whose scores stay in the registers of matrix units is laid out on a device:
+//! `shaders/attend_direct.comp`.
+
+use trine_model::KvType;
+
+use super::{Attention, TILE_ROWS};
+use crate::capabilities::Capabilities;
+use crate::kernels::heads::DIM_MAX;
+
+/// Vectors of a subgroup: rows of a left factor.
+const VECTORS: u32 = 16;
+/// Invocations of a subgroup.
+const LANES: u32 = 32;
+/// Most subgroups of a workgroup.
+const SUBGROUPS_MAX: u32 = 8;
+/// Subgroups that a core should have: more than its registers hold at the same time, so that none
+/// waits for the longest.
+const SUBGROUPS_OF_CORE: u32 = 8;
+/// Largest heads whose queries stay in registers, beside sums of as many values.
+const KEPT_MAX: usize = 128;
+
+/// Shape of the kernel for many rows that keeps scores in registers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AttendDirectShape {
+    /// Query heads of a workgroup, which share a key head: a power of two up to 16.
+    pub queries: u32,
+    /// Subgroups with vectors of their own.
+    pub stacked: u32,
+    /// Subgroups that share the keys of the same vectors.
+    pub slices: u32,
+}
+
+impl AttendDirectShape {
+    /// Returns what suits a device for about this many rows, or `None` if the kernel cannot do it:
+    /// it takes heads of whole groups of 64 elements and a cache in f16.
+    pub fn suited(
+        capabilities: &Capabilities,
+        attention: &Attention,
+        kind: KvType,
+        rows: usize,
+    ) -> Option<Self> {
+        let shared = attention.shared() as u32;
+        let queries = (1_u32 << shared.trailing_zeros()).min(VECTORS);
+        // All vectors of a tile of rows.
+        let all = TILE_ROWS as u32 * queries / VECTORS;
+        let subgroups = (rows * attention.heads.query).div_ceil(VECTORS as usize) as u32;
+        let wanted = (SUBGROUPS_OF_CORE * capabilities.cores_or_guess()).div_ceil(subgroups.max(1));
+        let slices = wanted.next_power_of_two().min(SUBGROUPS_MAX);
+        let stacked = all.min(SUBGROUPS_MAX / slices);
+        let shape = Self { queries, stacked, slices };
+        shape.runs(capabilities, attention, kind).then_some(shape)
+    }
+
+    /// Returns whether a device can run the shape.
+    pub(super) fn runs(
+        &self,
+        capabilities: &Capabilities,
+        attention: &Attention,
+        kind: KvType,
+    ) -> bool {
+        let dim = attention.heads.dim;
+        let Self { queries, stacked, slices } = *self;
+        capabilities.fragments
+            && kind == KvType::F16
+            && dim.is_multiple_of(64)
+            && dim <= DIM_MAX
+            && queries.is_power_of_two()
+            && queries <= VECTORS
+            && (attention.shared() as u32).is_multiple_of(queries)
+            && stacked >= 1
+            && slices >= 1
+            && (VECTORS * stacked).is_multiple_of(queries)
+            && stacked * slices * LANES <= capabilities.invocations
+            && self.shared_bytes(dim) <= capabilities.shared_bytes
+    }
+
+    /// Returns the rows of a workgroup.
+    pub(super) fn rows(&self) -> u32 {
+        VECTORS * self.stacked / self.queries
+    }
+
+    /// Returns the bytes of shared memory: queries that do not stay in registers, and, of slices,
+    /// scores with sums of weights and half a group of values.
+    fn shared_bytes(&self, dim: usize) -> u32 {
+        let subgroups = self.stacked * self.slices;
+        let queries = if dim <= KEPT_MAX { 16 } else { 2 * self.stacked * VECTORS * dim as u32 };
+        let joined = if self.slices > 1 { subgroups * LANES * (16 + 4 * 16) } else { 32 };
+        queries + joined
+    }
+
+    /// Returns the specialisation constants, in the order of their numbers in the shader. `output`:
+    /// 0 for f32, 1 for halves, 2 for fragments.
+    pub(super) fn constants(&self, attention: &Attention, output: u32) -> Vec<u32> {
+        let heads = attention.heads;
+        vec![
+            self.stacked * self.slices * LANES,
+            heads.dim as u32,
+            heads.query as u32,
+            heads.kv as u32,
+            self.queries,
+            self.slices,
+            output,
+            u32::from(heads.dim <= KEPT_MAX),
+        ]
+    }
+}
