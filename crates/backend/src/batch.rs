@@ -198,6 +198,45 @@ impl Batch<'_> {
         Ok(())
     }
 
+    /// Checks the rules of a batch that `more` steps are to follow in a
+    /// [series](crate::Program::submit_series), beyond those of [`Batch::check`], which it keeps:
+    /// its goal is 0; the last row of each sequence is an output row and no other one is; context
+    /// and blocks of each sequence are long enough for `more` further positions; a sequence has no
+    /// more rows in all steps together than a step may have, so that the series leaves in rings
+    /// what its first row sees.
+    ///
+    /// # Errors
+    /// [`BackendError::BadBatch`] naming the rule.
+    pub fn check_series(&self, options: &ProgramOptions, more: usize) -> Result<(), BackendError> {
+        let fail = |what: String| Err(BackendError::BadBatch { what });
+        if self.goal != 0 {
+            return fail(format!("a series with goal {}", self.goal));
+        }
+        let lasts = self.spans().map(|span| span.row + span.rows - 1);
+        if !lasts.eq(self.outputs.iter().map(|&row| row as usize)) {
+            return fail("a series has logits of other rows than each sequence's last".to_owned());
+        }
+        for Span { sequence, rows, position, .. } in self.spans() {
+            let all = rows.saturating_add(more);
+            if all > options.width.tokens {
+                let most = options.width.tokens;
+                return fail(format!("{all} rows of a sequence in a series, at most {most} fit"));
+            }
+            let end = position + all;
+            if end > options.context {
+                let context = options.context;
+                return fail(format!("a series up to position {end}, the context is {context}"));
+            }
+            let covered = self.sequences[sequence].blocks.len() * BLOCK;
+            if end > covered {
+                return fail(format!(
+                    "sequence {sequence} has blocks for {covered} of a series' {end} positions"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn check_span(
         &self,
         options: &ProgramOptions,
@@ -391,6 +430,53 @@ mod tests {
         let what = found(&[&values[..6], &values[..6]], &both);
         assert!(what.contains("6 values of input 3, 1 rows have 3 each"), "{what}");
         assert!(!found(&[&values[..3], &values[..6]], &both).is_empty());
+    }
+
+    #[test]
+    fn a_series_has_room_for_all_its_steps() {
+        // Three rows, then one.
+        let sequences =
+            [SequenceView { slot: 0, blocks: &[0, 1] }, SequenceView { slot: 1, blocks: &[2] }];
+        let good = Batch {
+            tokens: &[1; 4],
+            positions: &[35, 36, 37, 30],
+            sequence_of: &[0, 0, 0, 1],
+            sequences: &sequences,
+            outputs: &[2, 3],
+            ahead: &[],
+            bulk_from: 4,
+            inputs: &[],
+            goal: 0,
+        };
+        let found = |batch: Batch<'_>, more: usize| {
+            batch.check(&OPTIONS, &plan(&[]), 10).unwrap();
+            let result = batch.check_series(&OPTIONS, more);
+            result.err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        assert_eq!(found(good, 0), "");
+        assert_eq!(found(good, 1), "");
+        let lone = Batch { positions: &[0, 1, 2, 30], ..good };
+        for (batch, more, mark) in [
+            (good, 2, "5 rows of a sequence in a series, at most 4"),
+            (good, usize::MAX, "at most 4"),
+            (lone, 2, "at most 4"),
+            (Batch { positions: &[37, 38, 39, 0], ..good }, 1, "position 41, the context is 40"),
+            (Batch { positions: &[0, 1, 2, 31], ..good }, 1, "blocks for 32 of a series' 33"),
+            (Batch { outputs: &[2], ..good }, 0, "other rows than each sequence's last"),
+            (Batch { outputs: &[1, 3], ..good }, 0, "other rows"),
+            (Batch { outputs: &[], ..good }, 0, "other rows"),
+            (
+                Batch { outputs: &[0, 2], sequence_of: &[0; 4], positions: &[0, 1, 2, 3], ..good },
+                0,
+                "other rows",
+            ),
+        ] {
+            let what = found(batch, more);
+            assert!(what.contains(mark), "{more} more: {what}");
+        }
+        let goal = Batch { goal: 1, outputs: &[], ..good };
+        let error = goal.check_series(&OPTIONS, 0).unwrap_err().to_string();
+        assert!(error.contains("goal 1"), "{error}");
     }
 
     #[test]

@@ -16,6 +16,9 @@ pub const TOP: usize = 256;
 /// The most output rows of a Program whose largest logits a device finds, 12 KB for each: one of
 /// each of 64 sequences, and the guesses that they share.
 pub const TOP_ROWS_MAX: usize = 96;
+/// The most further steps of a [series](Program::submit_series) that a device need have room for:
+/// as many as the guesses of a draft.
+pub const SERIES_MAX: usize = 15;
 
 /// A Plan bound to a device, weights and a width: everything is in place, and a step only has to
 /// run it.
@@ -40,6 +43,23 @@ pub trait Program: Send {
     /// as in [`Program::wait`]. Any other error if the device failed, after which the contents of
     /// all caches are undefined and no step is in flight.
     fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError>;
+
+    /// Starts a series: a step, then `more` steps of one row for each of the batch's sequences,
+    /// each at the position after the row before it. A row's token is the one with the largest
+    /// logit of the row before, the lowest id if several are equal, so that the device need not
+    /// wait for the caller between the steps. The series is one step in flight. Its
+    /// [output](Results::output) and [top](Results::top) are those of the last step, and
+    /// [`Results::chosen`] has the tokens.
+    ///
+    /// [`Batch::check_series`] has the rules of the batch. If the series is stopped, what
+    /// [`Program::heed`] says holds for the rows of all its steps.
+    ///
+    /// # Errors
+    /// As [`Program::submit`], and [`BackendError::Unsupported`] if [`Facts::series_max`] is 0.
+    fn submit_series(&mut self, batch: &Batch<'_>, more: usize) -> Result<InFlight, BackendError> {
+        let _ = (batch, more);
+        Err(self.facts().no_series())
+    }
 
     /// Waits for the oldest step in flight, and returns its results.
     ///
@@ -111,6 +131,18 @@ pub trait Results {
         let what = "it does not look for the largest logits".to_owned();
         Err(BackendError::Unsupported { device: "this device".to_owned(), what })
     }
+
+    /// Returns the tokens that a [series](Program::submit_series) has chosen: for each of its steps
+    /// one for each of its sequences, (1 + more, sequences). `None` where a row's largest logit is
+    /// not finite; NaN counts as the largest. What follows such a row in its sequence means
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`BackendError::BadBatch`] if the step was no series.
+    fn chosen(&mut self) -> Result<&[Option<u32>], BackendError> {
+        let what = "the tokens of a series are read of a step that was none".to_owned();
+        Err(BackendError::BadBatch { what })
+    }
 }
 
 /// What is known of a Program from its loading on.
@@ -132,6 +164,9 @@ pub struct Facts {
     pub is_invariant: bool,
     /// Whether the device finds the largest logits itself, so that [`Results::top`] may be called.
     pub finds_top: bool,
+    /// The most steps that may follow the first one of a [series](Program::submit_series), at most
+    /// [`SERIES_MAX`]; 0 if there are no series.
+    pub series_max: usize,
     /// The most steps that may be in flight.
     pub depth: usize,
     /// What pages of keys and values look like; `None` if they cannot leave the device.
@@ -150,6 +185,7 @@ impl Facts {
             shares: Vec::new(),
             is_invariant: true,
             finds_top: false,
+            series_max: 0,
             depth: 1,
             pages: None,
         }
@@ -164,6 +200,33 @@ impl Facts {
         }
         let on_gpu = |share: &&Share| share.device_memory.kind != MemoryKind::Host;
         self.shares.iter().filter(on_gpu).map(|share| share.memory.total()).sum()
+    }
+
+    /// Checks the batch of a [series](Program::submit_series).
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] if there are no series, [`BackendError::BadBatch`] if a rule
+    /// of [`Batch::check`] or [`Batch::check_series`] is broken or too many steps are to follow.
+    pub fn check_series(
+        &self,
+        batch: &Batch<'_>,
+        vocabulary: usize,
+        more: usize,
+    ) -> Result<(), BackendError> {
+        if self.series_max == 0 {
+            return Err(self.no_series());
+        }
+        if more > self.series_max {
+            let what = format!("{more} steps are to follow one, at most {} can", self.series_max);
+            return Err(BackendError::BadBatch { what });
+        }
+        batch.check(&self.options, &self.plan, vocabulary)?;
+        batch.check_series(&self.options, more)
+    }
+
+    fn no_series(&self) -> BackendError {
+        let what = "it does not choose tokens".to_owned();
+        BackendError::Unsupported { device: self.device.clone(), what }
     }
 
     /// Checks that a step with a goal has computed an output.
@@ -335,8 +398,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn bytes_of_gpus_are_those_of_their_parts() {
+    /// The facts of a Program with an empty Plan.
+    fn facts() -> Facts {
         let plan = Plan {
             buffers: Vec::new(),
             weights: Vec::new(),
@@ -346,9 +409,38 @@ mod tests {
             outputs: Vec::new(),
             alternatives: false,
         };
-        let width = Width { tokens: 1, outputs: 1 };
+        let width = Width { tokens: 4, outputs: 1 };
         let options =
-            ProgramOptions { width, kv: KvType::F32, context: 1, sequences: 1, blocks: 1 };
+            ProgramOptions { width, kv: KvType::F32, context: 8, sequences: 1, blocks: 1 };
+        Facts::new("the same name".to_owned(), plan, options)
+    }
+
+    #[test]
+    fn a_series_is_as_long_as_the_facts_say() {
+        let batch = Batch {
+            tokens: &[1],
+            positions: &[0],
+            sequence_of: &[0],
+            sequences: &[crate::SequenceView { slot: 0, blocks: &[0] }],
+            outputs: &[0],
+            ahead: &[],
+            bulk_from: 1,
+            inputs: &[],
+            goal: 0,
+        };
+        let mut facts = facts();
+        let refused = facts.check_series(&batch, 10, 0);
+        assert!(matches!(refused, Err(BackendError::Unsupported { .. })), "{refused:?}");
+        facts.series_max = 2;
+        assert!(facts.check_series(&batch, 10, 2).is_ok());
+        for (vocabulary, more) in [(10, 3), (1, 2), (10, usize::MAX)] {
+            let refused = facts.check_series(&batch, vocabulary, more);
+            assert!(matches!(refused, Err(BackendError::BadBatch { .. })), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn bytes_of_gpus_are_those_of_their_parts() {
         let memory = |bytes| Memory { weights: bytes, mapped: 100, caches: 1, scratch: 1 };
         let share = |kind, bytes| Share {
             device: "the same name".to_owned(),
@@ -356,7 +448,7 @@ mod tests {
             memory: memory(bytes),
             device_memory: DeviceMemory { kind, free: None, largest_buffer: None },
         };
-        let mut facts = Facts::new("the same name".to_owned(), plan, options);
+        let mut facts = facts();
         assert_eq!(facts.gpu_bytes(&memory(5)), 0, "the processor");
         facts.gpu = Some([1; 16]);
         assert_eq!(facts.gpu_bytes(&memory(5)), 7);

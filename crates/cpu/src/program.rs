@@ -116,7 +116,7 @@ impl CpuProgram {
         let fixed = Fixed {
             isa,
             kernels,
-            attention_of_cache: kinds_of_caches(&plan, &attention, &attention_of_step),
+            attention_of_cache: kinds_of_caches(&plan, &attention, options),
             serving: (0..plan.goals()).map(|goal| plan.serving(goal)).collect(),
             facts: Facts { pages: Some(layout), ..Facts::new(name, plan, *options) },
             scratch,

@@ -68,6 +68,25 @@ impl Rows {
         views: impl Iterator<Item = SequenceView<'views>>,
         goal: usize,
     ) -> Result<InFlight, BackendError> {
+        self.with_batch(views, goal, |batch| program.submit(batch))
+    }
+
+    /// Submits the rows as the first step of a series that `more` steps follow.
+    pub(crate) fn submit_series<'views>(
+        &mut self,
+        program: &mut dyn Program,
+        views: impl Iterator<Item = SequenceView<'views>>,
+        more: usize,
+    ) -> Result<InFlight, BackendError> {
+        self.with_batch(views, 0, |batch| program.submit_series(batch, more))
+    }
+
+    fn with_batch<'views>(
+        &mut self,
+        views: impl Iterator<Item = SequenceView<'views>>,
+        goal: usize,
+        submit: impl FnOnce(&Batch<'_>) -> Result<InFlight, BackendError>,
+    ) -> Result<InFlight, BackendError> {
         let mut sequences = recycle(std::mem::take(&mut self.views));
         sequences.extend(views);
         let batch = Batch {
@@ -81,7 +100,7 @@ impl Rows {
             inputs: &[],
             goal,
         };
-        let step = program.submit(&batch);
+        let step = submit(&batch);
         self.views = recycle(sequences);
         step
     }

@@ -141,6 +141,12 @@ impl Stream {
         is_bounded && !penalties::change(&self.params)
     }
 
+    /// Returns whether [`Stream::guess`] takes the lowest id among the largest logits, and no
+    /// random number.
+    pub(crate) fn guesses_largest(&self) -> bool {
+        self.params.temperature == 0.0
+    }
+
     /// Chooses the same token as [`Stream::sample`] from a row's largest logits, for streams of
     /// which [`takes_top`](Stream::takes_top) is true.
     pub(crate) fn sample_top(

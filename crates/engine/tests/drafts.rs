@@ -142,40 +142,202 @@ fn a_model_that_knows_the_text_is_always_right() {
     assert!(2 * runs(&drafted_runs) < runs(&plain_runs), "{}", runs(&drafted_runs));
 }
 
-/// A model whose context is shorter than texts, and has few blocks.
-#[test]
-fn texts_may_outgrow_the_drafters_context() {
+/// Runs requests without guesses and with those of a device, and returns how many were right.
+fn accepted(device: Fake, requests: impl Fn() -> Vec<Request>) -> usize {
     let (mut plain, _) = engine();
     let (mut drafted, _) = engine();
-    let mut sizes = options(96, 2, 16);
-    sizes.blocks = 4;
-    let fake = Fake::new(sizes, &[5, 20]);
-    let drafter = Sound(ModelDrafter::new(Box::new(fake)));
+    let drafter = Sound(ModelDrafter::new(Box::new(device)));
     drafted.set_drafts(Drafts { lookup: false, drafter: Some(Box::new(drafter)) });
-    let (expected, found) = (run(&mut plain, requests().0), run(&mut drafted, requests().0));
+    let (expected, found) = (run(&mut plain, requests()), run(&mut drafted, requests()));
     for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
         assert_same(found, expected, index);
     }
-    let accepted: usize = found.iter().map(|text| text.statistics.accepted_tokens).sum();
-    assert!(accepted > 50, "{accepted} guesses accepted");
+    found.iter().map(|text| text.statistics.accepted_tokens).sum()
+}
+
+/// The requests of every kind, all at temperature 0 as well.
+fn of_two_kinds() -> [fn() -> Vec<Request>; 2] {
+    let greedy = || {
+        let mut requests = requests().0;
+        requests.iter_mut().for_each(|request| request.sampling.temperature = 0.0);
+        requests
+    };
+    [|| requests().0, greedy]
+}
+
+/// A model whose context is shorter than texts, and has few blocks.
+#[test]
+fn texts_may_outgrow_the_drafters_context() {
+    let mut sizes = options(96, 2, 16);
+    sizes.blocks = 4;
+    for (requests, series_max) in of_two_kinds().into_iter().zip([0, 15]) {
+        let fake = Fake::new(sizes, &[5, 20]).with_series(series_max);
+        let series = Arc::clone(&fake.series);
+        let accepted = accepted(fake, requests);
+        assert!(accepted > 50, "{accepted} guesses accepted");
+        assert_eq!(count(&series) > 0, series_max > 0);
+    }
 }
 
 #[test]
 fn texts_may_have_tokens_that_the_drafter_does_not_know() {
+    for (requests, series_max) in of_two_kinds().into_iter().zip([0, 15]) {
+        let mut fake = Fake::new(options(256, 2, 16), &[5, 20]).with_series(series_max);
+        fake.facts.plan.buffers[0].columns = VOCABULARY - 1;
+        let series = Arc::clone(&fake.series);
+        let (mut plain, _) = engine();
+        let unknown = VOCABULARY as u32 - 1;
+        let texts = run(&mut plain, requests());
+        assert!(texts.iter().any(|text| text.tokens.contains(&unknown)), "all are known");
+        let accepted = accepted(fake, requests);
+        assert!(accepted > 10, "{accepted} guesses accepted");
+        assert_eq!(count(&series) > 0, series_max > 0);
+    }
+}
+
+fn greedy(requests: usize, stop_ids: &[u32]) -> Vec<Request> {
+    let request = |seed| Request {
+        sampling: SamplingParams::greedy(),
+        stop_ids: stop_ids.to_vec(),
+        // The first one is short enough for one step with its guesses.
+        ..Request::new(prompt(seed, 12 + 40 * seed as usize), TOKENS)
+    };
+    (0..requests as u64).map(request).collect()
+}
+
+/// What the drafter's device has run: series, and steps of these and others.
+struct Ran {
+    series: Arc<AtomicUsize>,
+    steps: Arc<AtomicUsize>,
+}
+
+/// A sound drafter that knows the text, on a device with series of up to `1 + most` steps of at
+/// most `width` rows each.
+fn in_series(width: usize, most: usize) -> (Drafts, Ran) {
+    let fake = Fake::new(options(300, 2, width), &[5, 20]).with_series(most);
+    let ran = Ran { series: Arc::clone(&fake.series), steps: Arc::clone(&fake.runs) };
+    let drafter = Sound(ModelDrafter::new(Box::new(fake)));
+    (Drafts { lookup: false, drafter: Some(Box::new(drafter)) }, ran)
+}
+
+fn count(counter: &AtomicUsize) -> usize {
+    counter.load(Ordering::Relaxed)
+}
+
+#[test]
+fn guesses_in_series_are_the_same_guesses() {
+    for (width, most) in [(64, 15), (16, 3), (16, 15)] {
+        for guesses in [None, Some(1), Some(6), Some(15)] {
+            for requests in [1, 2] {
+                let texts = |drafts: Drafts| {
+                    let (mut engine, _) = engine();
+                    engine.set_drafts(drafts);
+                    engine.set_guesses(guesses);
+                    run(&mut engine, greedy(requests, &[3]))
+                };
+                let (stepwise, single) = in_series(width, 0);
+                let (drafts, ran) = in_series(width, most);
+                let (expected, found) = (texts(stepwise), texts(drafts));
+                for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                    assert_same(found, expected, index);
+                    let [found, expected] = [found, expected].map(|text| &text.statistics);
+                    assert_eq!(found.drafted_tokens, expected.drafted_tokens);
+                    assert_eq!(found.accepted_tokens, expected.accepted_tokens);
+                }
+                assert_eq!(count(&single.series), 0);
+                let drafted: usize = found.iter().map(|text| text.statistics.drafted_tokens).sum();
+                assert!(drafted > 0 && count(&ran.series) > 0, "{width} {most} {guesses:?}");
+            }
+        }
+    }
+}
+
+/// The drafter has what it guesses from one submission, also where it reads a prompt first.
+#[test]
+fn a_draft_of_a_greedy_text_is_one_series() {
+    for requests in [1, 2] {
+        let (mut engine, _) = engine();
+        let (drafts, ran) = in_series(16, 15);
+        engine.set_drafts(drafts);
+        engine.set_guesses(Some(4));
+        let texts = run(&mut engine, greedy(requests, &[]));
+        let drafted: usize = texts.iter().map(|text| text.statistics.drafted_tokens).sum();
+        let series = count(&ran.series);
+        assert!(drafted > 100, "{drafted} guesses");
+        // At the end of a text fewer guesses are of use.
+        let least = drafted / (4 * requests);
+        assert!((least..=least + 4 * requests).contains(&series), "{series} for {drafted}");
+        // Other steps read prompts.
+        let others = count(&ran.steps) - drafted.div_ceil(requests);
+        assert!(others < 20 * requests, "{others} steps beyond those of guesses");
+    }
+}
+
+/// A text whose guesses are wrong from some token on, and one that begins with the same block: what
+/// the rings have lost to wrong guesses is not used for it.
+#[test]
+fn what_a_series_overwrites_is_not_used_again() {
+    for seed in 0..60 {
+        let mut fake = Fake::new(options(300, 2, 16), &[5, 20]).with_series(15);
+        fake.facts.plan.buffers[0].columns = VOCABULARY - 1;
+        let drafter = Sound(ModelDrafter::new(Box::new(fake)));
+        let (mut engine, _) = engine();
+        engine.set_drafts(Drafts { lookup: false, drafter: Some(Box::new(drafter)) });
+        engine.set_guesses(Some(15));
+        let first = prompt(seed, PROMPT);
+        let second = [&first[..PROMPT - 4], &[1, 2, 3, 4]].concat();
+        run(&mut engine, vec![Request::new(first, 70)]);
+        run(&mut engine, vec![Request::new(second, 20)]);
+    }
+}
+
+/// A series chooses the largest logits, so texts that are drawn are guessed step by step.
+#[test]
+fn sampled_texts_are_not_guessed_in_series() {
     let (mut plain, _) = engine();
     let (mut drafted, _) = engine();
-    let mut fake = Fake::new(options(256, 2, 16), &[5, 20]);
-    fake.facts.plan.buffers[0].columns = VOCABULARY - 1;
-    let drafter = Sound(ModelDrafter::new(Box::new(fake)));
-    drafted.set_drafts(Drafts { lookup: false, drafter: Some(Box::new(drafter)) });
-    let (expected, found) = (run(&mut plain, requests().0), run(&mut drafted, requests().0));
-    let unknown = VOCABULARY as u32 - 1;
-    assert!(expected.iter().any(|text| text.tokens.contains(&unknown)), "all are known");
+    let (drafts, ran) = in_series(16, 15);
+    drafted.set_drafts(drafts);
+    let requests = || {
+        let request = |seed| Request {
+            sampling: sampled(seed),
+            ..Request::new(prompt(seed, PROMPT), TOKENS)
+        };
+        vec![request(1), request(2)]
+    };
+    let (expected, found) = (run(&mut plain, requests()), run(&mut drafted, requests()));
     for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
         assert_same(found, expected, index);
+        let Statistics { drafted_tokens, accepted_tokens, .. } = found.statistics;
+        assert!(drafted_tokens > 0 && drafted_tokens == accepted_tokens, "request {index}");
     }
-    let accepted: usize = found.iter().map(|text| text.statistics.accepted_tokens).sum();
-    assert!(accepted > 10, "{accepted} guesses accepted");
+    assert_eq!(count(&ran.series), 0);
+}
+
+/// After logits that are no numbers a series goes on with some token.
+#[test]
+fn a_series_ends_at_logits_that_are_not_finite() {
+    let (mut plain, _) = engine();
+    let expected = run(&mut plain, greedy(1, &[]));
+    let poison = expected[0].tokens[20];
+    let texts = |most| {
+        let mut fake = Fake::new(options(300, 2, 16), &[5, 20]).with_series(most);
+        fake.poison = Some(poison);
+        let series = Arc::clone(&fake.series);
+        let drafter = Sound(ModelDrafter::new(Box::new(fake)));
+        let (mut drafted, _) = engine();
+        drafted.set_drafts(Drafts { lookup: false, drafter: Some(Box::new(drafter)) });
+        drafted.set_guesses(Some(6));
+        (run(&mut drafted, greedy(1, &[])).remove(0), count(&series))
+    };
+    let ((stepwise, _), (found, series)) = (texts(0), texts(15));
+    assert!(series > 0);
+    assert_same(&found, &expected[0], 0);
+    assert_same(&stepwise, &expected[0], 0);
+    let drafted = |text: &Text| (text.statistics.drafted_tokens, text.statistics.accepted_tokens);
+    assert_eq!(drafted(&found), drafted(&stepwise), "none is guessed after such a row");
+    let (guesses, accepted) = drafted(&found);
+    assert_eq!(guesses, accepted, "all others are right");
 }
 
 /// A drafter that must not fail, and is asked only for what it can give.

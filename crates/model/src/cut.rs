@@ -155,6 +155,7 @@ struct Border {
 fn narrowest_border(plan: &Plan, layers: usize) -> Option<Border> {
     let mut live: BTreeSet<BufferId> = plan.outputs.iter().copied().collect();
     let mut attends = plan.layers();
+    let serving = plan.serving(0);
     let mut narrowest: Option<Border> = None;
     let mut see = |live: &BTreeSet<BufferId>, steps, splits_norms| {
         let changed = &plan.steps[..steps + usize::from(splits_norms)];
@@ -182,7 +183,8 @@ fn narrowest_border(plan: &Plan, layers: usize) -> Option<Border> {
             live.remove(id);
         });
         live.extend(step.op.reads());
-        attends -= usize::from(matches!(step.op, Op::Attend { .. }));
+        // The layers of another goal's end are those of the first's.
+        attends -= usize::from(serving[index] && matches!(step.op, Op::Attend { .. }));
     }
     narrowest
 }

@@ -2,7 +2,7 @@
 //! the two ends.
 //!
 //! Texts are generated from the logits of few rows, and embedded from the hidden states of all. Up
-//! to the attention of the last layer that writes a KV cache the two Plans are the same. Combined
+//! to the last step that writes a KV cache the two Plans are the same. Combined
 //! they share weights and caches, and a batch says which end its rows are for.
 
 use crate::plan::{Buffer, BufferId, Plan, WeightId};

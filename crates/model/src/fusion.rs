@@ -17,7 +17,7 @@ type Rule = fn(&[Step], &Uses) -> Option<Rewrite>;
 const RULES: [Rule; 5] = [share_input, gate, norm_then_add, norm_add_then_norm, prepare_qkv];
 
 /// The most steps that one rule examines.
-const REACH: usize = 6;
+const REACH: usize = 7;
 
 /// Applies every rule wherever it fits, in one walk over the Plan. After a rewrite it steps back as
 /// far as a rule can see, because the new step may begin or continue another pattern.
@@ -136,9 +136,9 @@ fn norm_add_then_norm(steps: &[Step], _: &Uses) -> Option<Rewrite> {
     (target == next && epsilon == same).then_some((2, op))
 }
 
-/// Fuses everything between the projections and attention.
+/// Fuses everything between the projections and attention, which may read selected queries.
 fn prepare_qkv(steps: &[Step], uses: &Uses) -> Option<Rewrite> {
-    let [a, b, c, d, e, f, ..] = steps else { return None };
+    let [a, b, c, d, e, rest @ ..] = steps else { return None };
     let Op::HeadNorm { buffer: query, weight: Some(query_norm), epsilon, heads: query_heads } =
         a.op
     else {
@@ -151,9 +151,21 @@ fn prepare_qkv(steps: &[Step], uses: &Uses) -> Option<Rewrite> {
     let Op::Rotate { buffer: query_again, rope, .. } = c.op else { return None };
     let Op::Rotate { buffer: key_again, rope: key_rope, .. } = d.op else { return None };
     let Op::StoreKv { key: stored, value, cache } = e.op else { return None };
-    let Op::Attend { query: attends, heads, .. } = f.op else { return None };
+    let (selects, attend) = match rest {
+        [Step { op: Op::Select { input, output }, .. }, attend, ..] => {
+            (Some((*input, *output)), attend)
+        }
+        [attend, ..] => (None, attend),
+        [] => return None,
+    };
+    let Op::Attend { query: attends, heads, .. } = attend.op else { return None };
+    let attended = match selects {
+        Some((all, selected)) if selected == attends => all,
+        Some(_) => return None,
+        None => attends,
+    };
     let same_buffers =
-        query == query_again && query == attends && key == key_again && key == stored;
+        query == query_again && query == attended && key == key_again && key == stored;
     // The key is read by its norm, its rotation and the write; no later step may read it.
     let key_is_dead = uses.0[key.0] == 3;
     let same_numbers = rope == key_rope && epsilon == key_epsilon && query_heads == heads.query;
@@ -276,7 +288,18 @@ mod tests {
             rope,
             cache,
         };
-        assert_eq!(fused(steps.clone(), D), [one, attend]);
+        assert_eq!(fused(steps.clone(), D), [one.clone(), attend.clone()]);
+        // Only some of the rows attend.
+        let select = |input| Op::Select { input, output: BufferId(4) };
+        let narrow =
+            Op::Attend { query: BufferId(4), cache, heads, scale: 0.5, window: None, output: D };
+        let with_end = |end: [Op; 2]| [&steps[..5], &end].concat();
+        let end = [select(A), narrow.clone()];
+        assert_eq!(fused(with_end(end.clone()), D)[..], [&[one][..], &end].concat()[..]);
+        // Other rows attend than those that were selected.
+        for end in [[select(C), narrow], [select(A), attend]] {
+            assert_eq!(fused(with_end(end.clone()), D), with_end(end));
+        }
         // Another step reads the rotated key.
         assert_eq!(fused(steps.clone(), B), steps);
         // The keys' norm has no weight.

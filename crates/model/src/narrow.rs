@@ -1,17 +1,16 @@
 //! Narrowing: leaves out the work on rows whose logits are not wanted.
 //!
-//! After the last layer that writes a KV cache has attended, no row depends on another row of the
-//! step, so the steps after it need only the output rows. In a prefill piece that is one row of
-//! hundreds, or none. Layers that read the cache of an earlier one are among these steps.
+//! After the last step that writes a KV cache, no row depends on another row of the step, so the
+//! steps from there on need only the output rows: its layer's attention, which reads the cache for
+//! each row, and what follows. In a prefill piece that is one row of hundreds, or none. Queries of
+//! that layer are multiplied together with keys and values, and selected afterwards. Layers that
+//! read the cache of an earlier one are among these steps.
 
 use crate::plan::{Buffer, BufferId, Op, Plan, Rows, Step};
 
-/// Moves the selection of output rows up to directly after the attention of the last layer that
-/// writes a cache.
+/// Moves the selection of output rows up to directly after the last step that writes a cache.
 pub fn narrow(mut plan: Plan) -> Plan {
-    let is_attention = |step: &Step| matches!(step.op, Op::Attend { .. });
-    let stored = plan.steps.iter().rposition(|step| step.op.stores()).map_or(0, |last| last + 1);
-    let Some(cut) = plan.steps[stored..].iter().position(is_attention).map(|at| stored + at + 1)
+    let Some(cut) = plan.steps.iter().rposition(|step| step.op.stores()).map(|last| last + 1)
     else {
         return plan;
     };
@@ -31,6 +30,7 @@ pub fn narrow(mut plan: Plan) -> Plan {
     };
     let mut twins = Twins { plan: &mut plan, pairs: vec![(selected, target)] };
     let live_in = live_in(&tail, selected);
+    let begins_with = tail.first().map(|step| step.op.reads()).unwrap_or_default();
     let mut steps = Vec::new();
     for step in &mut tail {
         for id in step.op.touches() {
@@ -40,11 +40,16 @@ pub fn narrow(mut plan: Plan) -> Plan {
         step.op
             .rename(&|id| pairs.iter().find(|(old, _)| *old == id).map_or(id, |(_, twin)| *twin));
     }
-    for input in live_in {
+    for &input in &live_in {
         let output = twins.of(input);
         let label = format!("{}.select", plan_name(twins.plan, input));
         steps.push(Step { label, op: Op::Select { input, output } });
     }
+    // Attention follows its queries, where fusion finds it.
+    let first = live_in.iter().take_while(|id| begins_with.contains(id)).count();
+    let others = steps.split_off(first);
+    steps.extend(tail.drain(..tail.len().min(1)));
+    steps.extend(others);
     steps.append(&mut tail);
     plan.steps.splice(cut..cut, steps);
     plan

@@ -550,9 +550,11 @@ impl Plan {
         self.weights.iter().filter(|weight| weight.place == place).map(Weight::bytes).sum()
     }
 
-    /// Returns the number of layers in it: each attends once.
+    /// Returns the number of layers in it: each attends once in a step for the first goal.
     pub fn layers(&self) -> usize {
-        self.steps.iter().filter(|step| matches!(step.op, Op::Attend { .. })).count()
+        let attends =
+            |(step, serves): &(&Step, bool)| *serves && matches!(step.op, Op::Attend { .. });
+        self.steps.iter().zip(self.serving(0)).filter(attends).count()
     }
 
     /// Returns what a row of the step stands for.

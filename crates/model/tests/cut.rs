@@ -101,6 +101,8 @@ fn joined_parts_cost_what_the_whole_does() {
     let plan = model.plan_with_states();
     let workload = Workload::decode(3, 5, KvType::F16);
     assert_eq!(plan.goals(), 2);
+    // The last layer attends in both ends, for the wanted rows and for all.
+    assert_eq!(plan.layers(), model.plan().layers());
     for layers in 1..plan.layers() {
         let [first, second] = cut::cut(&plan, layers).unwrap();
         let whole = cut::join(&plan, [&first, &second]);
@@ -111,6 +113,8 @@ fn joined_parts_cost_what_the_whole_does() {
             assert_eq!(found.memory_bytes(), expected.memory_bytes(), "goal {goal}");
         }
     }
+    let shared = golden("gemma3n-a");
+    assert_eq!(shared.plan_with_states().layers(), shared.plan().layers());
     let [first, rest] = cut::cut(&plan, 1).unwrap();
     if let Some([second, third]) = cut::cut(&rest, 1) {
         let whole = cut::join(&plan, [&first, &second, &third]);

@@ -2,22 +2,26 @@
 //! and those of prompts.
 //!
 //! ```text
-//! pass_bench MODEL.gguf [--sequences 1,2,8] [--rows 2,5] [--prompts 512] [--depth 512] [--steps 32] [--rounds 3]
-//!            [--fill 512] [--tune] [--device NAME]
+//! pass_bench MODEL.gguf [--sequences 1,2,8] [--rows 2,5] [--prompts 512] [--series 8] [--depth 512]
+//!            [--steps 32] [--rounds 3] [--fill 512] [--tune] [--device NAME]
 //! ```
 //!
 //! `--sequences N` measures steps of one row of each of N sequences, `--rows N` steps of N rows
 //! of one sequence. Every row has logits, of which the device finds the largest. `--prompts N`
 //! measures steps of N rows of one sequence of which the last has logits. Times are medians
 //! of a step in each round, after `--depth` positions, which are filled in steps of `--fill` rows;
-//! rounds go through all tests in turn. Shapes of kernels come from the static tables, or with
-//! `--tune` from measurements.
+//! rounds go through all tests in turn. `--series N` compares a series of N steps of each number
+//! of sequences with the same steps one by one, which the host waits for: medians of both, taken
+//! in turn, and what the series takes of the others' time. Shapes of kernels come from the static
+//! tables, or with `--tune` from measurements.
 
 use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use trine_backend::{BLOCK, BackendError, Batch, Device, Program, ProgramOptions, SequenceView};
+use trine_backend::{
+    BLOCK, BackendError, Batch, Device, Program, ProgramOptions, SERIES_MAX, SequenceView, TopLogit,
+};
 use trine_model::{KvType, Model, Width};
 use trine_vulkan::{Choice, Tuning, TuningMode, VulkanDevice};
 use trine_weights::Checkpoint;
@@ -30,6 +34,8 @@ struct Options {
     sequences: Vec<usize>,
     rows: Vec<usize>,
     prompts: Vec<usize>,
+    /// Steps of a series; 0 to measure none.
+    series: usize,
     depth: usize,
     steps: usize,
     rounds: usize,
@@ -45,6 +51,7 @@ fn options() -> Result<Options, String> {
         sequences: Vec::new(),
         rows: Vec::new(),
         prompts: Vec::new(),
+        series: 0,
         depth: 512,
         steps: 32,
         rounds: 3,
@@ -61,6 +68,7 @@ fn options() -> Result<Options, String> {
             "--sequences" => found.sequences = numbers(value()?)?,
             "--rows" => found.rows = numbers(value()?)?,
             "--prompts" => found.prompts = numbers(value()?)?,
+            "--series" => found.series = number(&value()?)?,
             "--depth" => found.depth = number(&value()?)?,
             "--steps" => found.steps = number(&value()?)?,
             "--rounds" => found.rounds = number(&value()?)?,
@@ -72,6 +80,9 @@ fn options() -> Result<Options, String> {
     }
     if found.model.is_empty() || found.fill == 0 || found.steps == 0 {
         return Err("a model is wanted, and --fill and --steps above 0".to_owned());
+    }
+    if found.series > 1 + SERIES_MAX {
+        return Err(format!("a series has at most {} steps", 1 + SERIES_MAX));
     }
     Ok(found)
 }
@@ -124,11 +135,12 @@ impl Bench {
         let model = Model::from_checkpoint(checkpoint).map_err(|error| error.to_string())?;
         let sequences = tests.iter().map(|test| test.sequences).max().unwrap_or(1);
         let rows = tests.iter().map(|test| test.rows).max().unwrap_or(1);
-        let context = (options.depth + options.steps * rows).next_multiple_of(BLOCK);
+        let positions = (options.steps * rows).max(options.series);
+        let context = (options.depth + positions).next_multiple_of(BLOCK);
         let each = context / BLOCK;
         let sizes = ProgramOptions {
             width: Width {
-                tokens: options.fill.max(sequences).max(rows),
+                tokens: options.fill.max(sequences).max(rows).max(options.series),
                 outputs: tests.iter().map(|test| test.outputs()).max().unwrap_or(1),
             },
             kv: KvType::F16,
@@ -193,6 +205,63 @@ impl Bench {
         Ok(())
     }
 
+    /// Runs a step of one row of each of some sequences, or as many steps as a series has in one,
+    /// and returns the tokens that come next.
+    fn choose(
+        &mut self,
+        tokens: &[u32],
+        position: usize,
+        series: Option<usize>,
+    ) -> Result<Vec<u32>, BackendError> {
+        let sequences = tokens.len();
+        let numbers: Vec<u32> = (0..sequences as u32).collect();
+        let view = |slot: usize| SequenceView { slot: slot as u32, blocks: &self.tables[slot] };
+        let views: Vec<SequenceView<'_>> = (0..sequences).map(view).collect();
+        let batch = Batch {
+            tokens,
+            positions: &vec![position as u32; sequences],
+            sequence_of: &numbers,
+            sequences: &views,
+            outputs: &numbers,
+            ahead: &[],
+            bulk_from: sequences,
+            inputs: &[],
+            goal: 0,
+        };
+        if let Some(steps) = series {
+            let step = self.program.submit_series(&batch, steps - 1)?;
+            let chosen = self.program.wait(step)?.chosen()?;
+            return Ok(chosen[chosen.len() - sequences..].iter().flatten().copied().collect());
+        }
+        let step = self.program.submit(&batch)?;
+        let order =
+            |a: &&TopLogit, b: &&TopLogit| a.logit.total_cmp(&b.logit).then(b.token.cmp(&a.token));
+        let largest = |top: &Vec<TopLogit>| top.iter().max_by(order).map(|top| top.token);
+        Ok(self.program.wait(step)?.top()?.iter().filter_map(largest).collect())
+    }
+
+    /// Returns the medians of a series and of its steps one by one, in seconds.
+    fn series(&mut self, options: &Options, sequences: usize) -> Result<[f64; 2], BackendError> {
+        let mut times = [Vec::new(), Vec::new()];
+        let first: Vec<u32> = (0..sequences as u32).map(|sequence| 31 * sequence + 11).collect();
+        for _ in 0..options.steps {
+            let start = Instant::now();
+            let together = self.choose(&first, options.depth, Some(options.series))?;
+            times[0].push(start.elapsed().as_secs_f64());
+            let start = Instant::now();
+            let mut tokens = first.clone();
+            for step in 0..options.series {
+                tokens = self.choose(&tokens, options.depth + step, None)?;
+            }
+            times[1].push(start.elapsed().as_secs_f64());
+            assert_eq!(tokens, together, "a series is its steps one by one");
+        }
+        Ok(times.map(|mut times| {
+            times.sort_by(f64::total_cmp);
+            times[times.len() / 2]
+        }))
+    }
+
     /// Fills the positions before the tests, of one sequence after the other.
     fn fill(&mut self, options: &Options) -> Result<(), BackendError> {
         for sequence in 0..self.tables.len() {
@@ -237,6 +306,22 @@ fn run(options: &Options) -> Result<(), String> {
         let told: Vec<String> =
             times[1..].iter().map(|time| format!("{:.3}", time * 1e3)).collect();
         println!("{} x {} rows: {} ms a step", test.sequences, test.rows, told.join(" "));
+    }
+    if options.series == 0 {
+        return Ok(());
+    }
+    for _ in 0..options.rounds {
+        for &sequences in &options.sequences {
+            let measured = bench.series(options, sequences);
+            let [series, single] = measured.map_err(|error| error.to_string())?;
+            println!(
+                "{sequences} sequences, {} steps: {:.3} ms as a series, {:.3} ms one by one: {:.3}",
+                options.series,
+                series * 1e3,
+                single * 1e3,
+                series / single
+            );
+        }
     }
     Ok(())
 }

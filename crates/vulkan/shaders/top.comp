@@ -21,7 +21,7 @@ layout(constant_id = 5) const uint ROOM = 1024;
 
 layout(push_constant, scalar) uniform Args {
     uint64_t logits;
-    // Keys of the largest logits, u32: (rows, chunks).
+    // (rows, chunks): the key of the largest logit and its token, the lowest one if several are equal.
     uint64_t maxima;
     // For each row the threshold's key and the number of logits that reach it.
     uint64_t thresholds;
@@ -33,10 +33,11 @@ layout(push_constant, scalar) uniform Args {
 
 const uint CHUNKS = (VOCABULARY + CHUNK - 1u) / CHUNK;
 
-// Orders floats as unsigned integers; NaN counts as the largest, so that it is never lost.
+// Orders floats as unsigned integers. NaN counts as the largest, so that it is never lost; -0 equals 0.
 uint key_of(float value) {
     uint bits = floatBitsToUint(value);
     if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 0xFFFFFFFFu;
+    if (bits == 0x80000000u) return 0x80000000u;
     return (bits & 0x80000000u) != 0u ? ~bits : bits | 0x80000000u;
 }
 
@@ -45,13 +46,20 @@ shared uint bins[16];
 void largest(uint row) {
     uint chunk = gl_WorkGroupID.x * gl_NumSubgroups + gl_SubgroupID;
     if (chunk >= CHUNKS) return;
+    // No key is 0.
     uint high = 0u;
+    uint first = 0xFFFFFFFFu;
     for (uint i = gl_SubgroupInvocationID; i < CHUNK; i += gl_SubgroupSize) {
         uint token = chunk * CHUNK + i;
-        if (token < VOCABULARY) high = max(high, key_of(Floats(args.logits).at[row * VOCABULARY + token]));
+        uint key = token < VOCABULARY ? key_of(Floats(args.logits).at[row * VOCABULARY + token]) : 0u;
+        if (key > high) {
+            high = key;
+            first = token;
+        }
     }
-    high = subgroupMax(high);
-    if (subgroupElect()) Words(args.maxima).at[row * CHUNKS + chunk] = high;
+    uint most = subgroupMax(high);
+    first = subgroupMin(high == most ? first : 0xFFFFFFFFu);
+    if (subgroupElect()) Pairs(args.maxima).at[row * CHUNKS + chunk] = uvec2(most, first);
 }
 
 // Finds the TOP-th largest key by four bits at a time; 0 if there are fewer.
@@ -62,7 +70,7 @@ void threshold(uint row) {
         if (gl_LocalInvocationID.x < 16u) bins[gl_LocalInvocationID.x] = 0u;
         barrier();
         for (uint i = gl_LocalInvocationID.x; i < CHUNKS; i += gl_WorkGroupSize.x) {
-            uint key = Words(args.maxima).at[row * CHUNKS + i];
+            uint key = Pairs(args.maxima).at[row * CHUNKS + i].x;
             bool same = shift == 28 || key >> (shift + 4) == prefix >> (shift + 4);
             if (same) atomicAdd(bins[(key >> shift) & 15u], 1u);
         }

@@ -1,6 +1,7 @@
 //! The kernels: for each, its arguments, its shapes and the memory that it touches.
 
 pub mod attention;
+pub mod choose;
 pub mod elements;
 pub mod embed;
 pub mod heads;

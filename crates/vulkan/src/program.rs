@@ -16,7 +16,9 @@ mod passes;
 mod print;
 mod ropes;
 mod rules;
+mod run_series;
 mod selection;
+mod series;
 mod streams;
 mod top_memory;
 pub(crate) mod tuning;
@@ -27,7 +29,7 @@ use std::sync::atomic::AtomicBool;
 
 use trine_backend::{
     BackendError, Batch, Facts, Flights, InFlight, KvPage, Lent, Memory, Pages, Program,
-    ProgramOptions, Results, TOP, TOP_ROWS_MAX, TopLogit,
+    ProgramOptions, Results, SERIES_MAX, TOP, TOP_ROWS_MAX, TopLogit,
 };
 use trine_model::{Model, Plan, Width, gather};
 
@@ -35,9 +37,11 @@ use crate::device::VulkanDevice;
 use crate::error::GpuError;
 use crate::kernels::top::ROOM;
 use crate::raw::commands::Ended;
-use bound::{Binding, Bound, Pass, finds_top};
+use bound::{Binding, Bound, Pass};
 use loans::least_lent;
 use passes::{least, pass_keys};
+use series::{Series, runs_series};
+use top_memory::finds_top;
 
 /// A Plan bound to a GPU.
 pub(crate) struct VulkanProgram {
@@ -57,18 +61,21 @@ pub(crate) struct VulkanProgram {
     done: Step,
     /// The largest logits of its output rows.
     top: Vec<Vec<TopLogit>>,
+    /// The tokens that it has chosen, if it was a series.
+    chosen: Vec<Option<u32>>,
 }
 
 /// What is remembered of a step.
 #[derive(Debug, Clone, Copy)]
 struct Step {
-    /// Index of its pass.
+    /// Index of its pass; the last one's of a series.
     pass: usize,
     /// Index of the pass that would run without a partner.
     alone: usize,
     goal: usize,
-    /// Rows of each kind.
+    /// Rows of each kind; the last step's of a series.
     rows: Width,
+    series: Option<Series>,
     /// Whether it already ran, with timestamps, when it was submitted.
     is_timed: bool,
 }
@@ -98,10 +105,15 @@ impl VulkanProgram {
                 alone: 0,
                 goal: 0,
                 rows: Width { tokens: 0, outputs: 0 },
+                series: None,
                 is_timed: false,
             },
             top: (0..options.width.outputs.min(TOP_ROWS_MAX)).map(row).collect(),
+            chosen: Vec::new(),
         };
+        if program.facts.series_max > 0 {
+            program.chosen.reserve(program.top.len() * (1 + SERIES_MAX));
+        }
         program.bound = Some(program.bind()?);
         Ok(program)
     }
@@ -156,7 +168,7 @@ impl VulkanProgram {
         let binding =
             Binding { model: &self.model, plan, lent: lent.map(|(plan, _)| plan), options };
         let bound = self.bound.as_mut().expect("it was set up if it was not there");
-        let alone = pass_of(&bound.passes, batch);
+        let alone = pass_of(&bound.passes, batch, None);
         let mut pass = alone;
         match &mut self.profile {
             // The times are the device's own: nothing is delegated.
@@ -170,12 +182,38 @@ impl VulkanProgram {
             }
         }
         let rows = Width { tokens: batch.tokens.len(), outputs: batch.outputs.len() };
-        Ok(Step { pass, alone, goal: batch.goal, rows, is_timed: self.profile.is_some() })
+        let is_timed = self.profile.is_some();
+        Ok(Step { pass, alone, goal: batch.goal, rows, series: None, is_timed })
+    }
+
+    /// Begins a checked series, as [`VulkanProgram::begin`] begins a step. The device runs it
+    /// alone.
+    fn begin_series(&mut self, batch: &Batch<'_>, more: usize) -> Result<Step, GpuError> {
+        let Facts { plan, options, .. } = &self.facts;
+        let lent = self.lent.as_ref().map(|(plan, _)| plan);
+        let binding = Binding { model: &self.model, plan, lent, options };
+        let bound = self.bound.as_mut().expect("it was set up if it was not there");
+        let first = pass_of(&bound.passes, batch, None);
+        let sequences = batch.outputs.len();
+        let series = Series { first, next: pass_of(&bound.passes, batch, Some(sequences)), more };
+        match &mut self.profile {
+            Some(profile) => bound.run_series_timed(&binding, batch, series, profile)?,
+            None => bound.begin_series(batch, series, self.stop.as_deref())?,
+        }
+        let tokens = if more > 0 { sequences } else { batch.tokens.len() };
+        Ok(Step {
+            pass: series.last(),
+            alone: series.last(),
+            goal: 0,
+            rows: Width { tokens, outputs: sequences },
+            series: Some(series),
+            is_timed: self.profile.is_some(),
+        })
     }
 
     /// Ends the step in flight, and returns the index of the pass that computed it.
     fn finish(&mut self, step: Step) -> Result<(Ended, usize), GpuError> {
-        let Step { pass, alone, is_timed, .. } = step;
+        let Step { pass, alone, series, is_timed, .. } = step;
         if is_timed {
             return Ok((Ended::Whole, pass));
         }
@@ -185,6 +223,9 @@ impl VulkanProgram {
             Binding { model: &self.model, plan, lent: lent.map(|(plan, _)| plan), options };
         let bound = self.bound.as_mut().expect("a step is in flight on it");
         let stop = self.stop.as_deref();
+        if let Some(series) = series {
+            return Ok((bound.finish_series(&binding, series, stop)?, pass));
+        }
         match lent.filter(|_| pass != alone) {
             Some((_, lent)) => bound.finish_beside(&binding, [pass, alone], lent, stop),
             None => Ok((bound.finish(&binding, pass, stop)?, pass)),
@@ -220,6 +261,7 @@ fn facts(device: &VulkanDevice, plan: Plan, options: ProgramOptions) -> Facts {
         gpu: Some(device.uuid()),
         is_invariant: device.is_invariant(),
         finds_top: finds_top(&plan, &options),
+        series_max: if runs_series(&plan, &options) { SERIES_MAX } else { 0 },
         pages: Some(layout),
         ..Facts::new(trine_backend::Device::name(device), plan, options)
     }
@@ -240,6 +282,14 @@ impl Program for VulkanProgram {
         self.flights.check_room()?;
         self.set_up()?;
         let step = self.begin(batch).map_err(|error| self.failed(error))?;
+        Ok(self.flights.begin(step))
+    }
+
+    fn submit_series(&mut self, batch: &Batch<'_>, more: usize) -> Result<InFlight, BackendError> {
+        self.facts.check_series(batch, self.model.config().vocabulary, more)?;
+        self.flights.check_room()?;
+        self.set_up()?;
+        let step = self.begin_series(batch, more).map_err(|error| self.failed(error))?;
         Ok(self.flights.begin(step))
     }
 
@@ -297,7 +347,7 @@ impl Results for VulkanProgram {
         let mut is_whole = true;
         for (row, top) in self.top.iter_mut().enumerate().take(rows) {
             top.clear();
-            let (count, found) = bound.top(row);
+            let (count, found) = bound.top.found(row);
             is_whole &= count <= ROOM;
             let logits = found.iter().take(count);
             top.extend(
@@ -308,6 +358,18 @@ impl Results for VulkanProgram {
             self.find_top()?;
         }
         Ok(&self.top[..rows])
+    }
+
+    fn chosen(&mut self) -> Result<&[Option<u32>], BackendError> {
+        let Step { series: Some(Series { more, .. }), rows, .. } = self.done else {
+            let what = "the tokens of a series are read of a step that was none".to_owned();
+            return Err(BackendError::BadBatch { what });
+        };
+        let bound = self.bound.as_ref().expect("the step has run on it");
+        let steps = (0..=more).flat_map(|step| (0..rows.outputs).map(move |row| (step, row)));
+        self.chosen.clear();
+        self.chosen.extend(steps.map(|(step, row)| bound.chosen(step, row)));
+        Ok(&self.chosen)
     }
 }
 
@@ -357,10 +419,16 @@ impl VulkanProgram {
     }
 }
 
-/// Returns the index of the least pass of the device alone that a batch fits into.
-fn pass_of(passes: &[Pass], batch: &Batch<'_>) -> usize {
+/// Returns the index of the least pass of the device alone that a batch fits into, or that a step
+/// of a row of each of so many sequences fits into.
+fn pass_of(passes: &[Pass], batch: &Batch<'_>, sequences: Option<usize>) -> usize {
     let keys = passes.iter().take_while(|pass| pass.exact.is_none()).map(|pass| pass.key);
-    let lone = batch.spans().all(|span| span.rows == 1);
-    let found = least(keys, batch.tokens.len(), batch.outputs.len(), lone, batch.goal);
+    let found = match sequences {
+        Some(sequences) => least(keys, sequences, sequences, true, batch.goal),
+        None => {
+            let lone = batch.spans().all(|span| span.rows == 1);
+            least(keys, batch.tokens.len(), batch.outputs.len(), lone, batch.goal)
+        }
+    };
     found.expect("a checked batch has at most as many rows as the widest pass")
 }

@@ -33,6 +33,7 @@ shaders![
     "attend_matrix",
     "attend_tile",
     "chain_probe",
+    "choose",
     "elements",
     "embed_bf16",
     "embed_f16",

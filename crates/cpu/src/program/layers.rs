@@ -125,12 +125,15 @@ pub(super) fn attention_kinds(
     Ok((kinds.into_iter().map(make).collect::<Result<_, _>>()?, of_step))
 }
 
-/// Returns the distinct kinds of attention in a Plan, and the index of its own for each step.
+/// Returns the distinct kinds of attention in a Plan, and the index of its own for each step. Some
+/// kind has all rows of a step for each cache: those that write it. If no step attends so to any
+/// cache of its ring length, one is added.
 pub(super) fn kinds(
     plan: &Plan,
     options: &ProgramOptions,
 ) -> (Vec<(AttentionShape, Addressing)>, Vec<usize>) {
-    let mut kinds = Vec::new();
+    let mut kinds: Vec<(AttentionShape, Addressing)> = Vec::new();
+    let mut shapes = Vec::new();
     let mut of_step = Vec::with_capacity(plan.steps.len());
     for step in &plan.steps {
         let Op::Attend { cache, heads, scale, window, .. } = &step.op else {
@@ -147,10 +150,17 @@ pub(super) fn kinds(
         };
         let kind = (shape, (ring_of(plan, *cache, options), plan.rows(&step.op)));
         let known = kinds.iter().position(|known| *known == kind);
+        shapes.push((*cache, shape));
         if known.is_none() {
             kinds.push(kind);
         }
         of_step.push(known.unwrap_or(kinds.len() - 1));
+    }
+    for (cache, shape) in shapes {
+        let writing = (ring_of(plan, cache, options), Rows::Tokens);
+        if !kinds.iter().any(|(_, addressing)| *addressing == writing) {
+            kinds.push((shape, writing));
+        }
     }
     (kinds, of_step)
 }
@@ -169,17 +179,14 @@ pub(super) fn partials(
 pub(super) fn kinds_of_caches(
     plan: &Plan,
     attention: &[AttentionKind],
-    of_step: &[usize],
+    options: &ProgramOptions,
 ) -> Vec<usize> {
-    let mut kinds = vec![0; plan.caches.len()];
-    for (step, &kind) in plan.steps.iter().zip(of_step) {
-        if let Op::Attend { cache, .. } = step.op
-            && attention[kind].attending == Rows::Tokens
-        {
-            kinds[cache.0] = kind;
-        }
-    }
-    kinds
+    let kind = |cache: usize| {
+        let ring = ring_of(plan, CacheId(cache), options);
+        let writes = |kind: &AttentionKind| kind.attending == Rows::Tokens && kind.ring == ring;
+        attention.iter().position(writes).unwrap_or(0)
+    };
+    (0..plan.caches.len()).map(kind).collect()
 }
 
 /// Returns the ring length of a cache; `None` for blocks.

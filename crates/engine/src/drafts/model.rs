@@ -1,6 +1,6 @@
 //! Guesses with a smaller model of the same vocabulary.
 
-use trine_backend::{BackendError, Facts, Program, SequenceView};
+use trine_backend::{BackendError, Facts, Program, SERIES_MAX, SequenceView};
 
 use super::{Ask, Drafter, GUESSES_MAX};
 use crate::events::SequenceId;
@@ -29,6 +29,8 @@ pub struct ModelDrafter {
     parties: Vec<Party>,
     /// Those that wait until more of their text is read; kept for its memory.
     readers: Vec<Reader>,
+    /// The guesses that a step or a series has made; kept for its memory.
+    found: Vec<Option<u32>>,
 }
 
 /// What one of the Program's slots holds.
@@ -87,6 +89,7 @@ impl ModelDrafter {
             drafts: 0,
             parties: Vec::with_capacity(slots),
             readers: Vec::with_capacity(slots),
+            found: Vec::with_capacity(slots * (1 + SERIES_MAX)),
             program,
         }
     }
@@ -251,14 +254,9 @@ impl ModelDrafter {
         Ok(self.readers.iter().map(|reader| reader.count).sum())
     }
 
-    /// Runs the rows of one guess for each party and appends the guesses. The first time these are
-    /// all rows that its cache lacks.
-    fn guess(
-        &mut self,
-        asks: &[Ask<'_>],
-        guesses: &mut [Vec<u32>],
-        is_first: bool,
-    ) -> Result<(), BackendError> {
+    /// Collects the rows of one guess for each party: the first time all that its cache lacks,
+    /// then its last guess.
+    fn push_rows(&mut self, asks: &[Ask<'_>], guesses: &[Vec<u32>], is_first: bool) {
         self.rows.clear();
         for (index, party) in self.parties.iter().enumerate() {
             let (known, guessed) = (asks[party.ask].tokens, &guesses[party.ask]);
@@ -270,42 +268,108 @@ impl ModelDrafter {
             };
             self.rows.push(index as u32, [rows, &[]], first, 1, false);
         }
-        let (kv, parties) = (&self.kv, &self.parties);
-        let views = parties
-            .iter()
-            .map(|party| SequenceView { slot: party.seat as u32, blocks: kv.blocks(party.seat) });
-        let step = self.rows.submit(self.program.as_mut(), views, 0)?;
-        let vocabulary = self.program.facts().plan.output(0).columns;
-        let logits = rows::wait(self.program.as_mut(), step, true)?;
-        let mut given = logits.rows(vocabulary);
-        let Self { workspace, is_broken, .. } = self;
-        // Logits that are not finite give no guess, and so no further one.
-        let mut guess = |party: &mut Party| {
-            let guess = party.stream.guess(given.next()?, workspace);
-            if guess.is_err() && !std::mem::replace(is_broken, true) {
-                tracing::warn!(
-                    "the draft model's logits are not finite, so it guesses nothing; its file may be damaged: fetch it again, or choose another with --draft"
-                );
-            }
-            guess.ok()
-        };
-        for party in &mut self.parties {
-            let seat = &mut self.seats[party.seat];
-            if !is_first && let Some(&run) = guesses[party.ask].last() {
+    }
+
+    /// Books that the rows of one guess for each party were run.
+    fn book_rows(&mut self, asks: &[Ask<'_>], guesses: &[Vec<u32>], is_first: bool) {
+        for party in &self.parties {
+            let (seat, known) = (&mut self.seats[party.seat], asks[party.ask].tokens);
+            if is_first {
+                self.kv.advance(party.seat, known.len() - seat.tokens.len());
+                seat.tokens.extend_from_slice(&known[seat.tokens.len()..]);
+            } else if let Some(&run) = guesses[party.ask].last() {
                 seat.guesses.push(run);
                 self.kv.overwrite(party.seat, seat.guesses.len());
             }
-            guesses[party.ask].extend(guess(party));
         }
-        if !is_first {
-            return Ok(());
-        }
-        for party in &self.parties {
-            let (seat, known) = (&mut self.seats[party.seat], asks[party.ask].tokens);
-            self.kv.advance(party.seat, known.len() - seat.tokens.len());
-            seat.tokens.extend_from_slice(&known[seat.tokens.len()..]);
+    }
+
+    /// Runs the rows of one guess for each party and appends the guesses. The first time these are
+    /// all rows that its cache lacks.
+    fn guess(
+        &mut self,
+        asks: &[Ask<'_>],
+        guesses: &mut [Vec<u32>],
+        is_first: bool,
+    ) -> Result<(), BackendError> {
+        self.push_rows(asks, guesses, is_first);
+        let step = self.rows.submit(self.program.as_mut(), views(&self.kv, &self.parties), 0)?;
+        let vocabulary = self.program.facts().plan.output(0).columns;
+        let logits = rows::wait(self.program.as_mut(), step, true)?;
+        let given = logits.rows(vocabulary);
+        let Self { workspace, parties, found, .. } = self;
+        found.clear();
+        let guess = |(party, row): (&mut Party, _)| party.stream.guess(row, workspace).ok();
+        found.extend(parties.iter_mut().zip(given).map(guess));
+        self.book_rows(asks, guesses, is_first);
+        for index in 0..self.parties.len() {
+            let guess = self.found[index];
+            self.note(guess);
+            guesses[self.parties[index].ask].extend(guess);
         }
         Ok(())
+    }
+
+    /// Returns how many guesses the device can make for all parties in one series, beyond the
+    /// first; `None` if it makes none.
+    fn more(&self, asks: &[Ask<'_>], depth: usize) -> Option<usize> {
+        let Facts { series_max, options, .. } = self.program.facts();
+        let is_due = *series_max > 0 && self.parties.iter().all(|p| p.stream.guesses_largest());
+        let more = |party: &Party| {
+            let ask = &asks[party.ask];
+            let rows = if depth == 0 { ask.tokens.len() - self.kv.length(party.seat) } else { 1 };
+            (ask.most - depth - 1).min(options.width.tokens - rows)
+        };
+        let least = self.parties.iter().map(more).min();
+        least.filter(|_| is_due).map(|least| least.min(*series_max))
+    }
+
+    /// Appends `1 + more` guesses for each party, which the device makes in one series, up to one
+    /// that ends the text.
+    fn guess_series(
+        &mut self,
+        asks: &[Ask<'_>],
+        guesses: &mut [Vec<u32>],
+        is_first: bool,
+        more: usize,
+    ) -> Result<(), BackendError> {
+        self.push_rows(asks, guesses, is_first);
+        let views = views(&self.kv, &self.parties);
+        let step = self.rows.submit_series(self.program.as_mut(), views, more)?;
+        let chosen = self.program.wait(step)?.chosen()?;
+        self.found.clear();
+        self.found.extend_from_slice(chosen);
+        self.book_rows(asks, guesses, is_first);
+        let count = self.parties.len();
+        for index in 0..count {
+            let Party { ask, seat, .. } = self.parties[index];
+            let before = self.seats[seat].guesses.len();
+            let mut has_ended = false;
+            for step in 0..=more {
+                let guess = self.found[step * count + index];
+                self.note(guess);
+                // What the device went on with is no guess.
+                let Some(guess) = guess else { break };
+                if !has_ended {
+                    guesses[ask].push(guess);
+                    has_ended = asks[ask].stop_ids.contains(&guess);
+                }
+                if step < more {
+                    self.seats[seat].guesses.push(guess);
+                }
+            }
+            self.kv.overwrite(seat, before + more);
+        }
+        Ok(())
+    }
+
+    /// Warns of the first guess that was not made because logits were not finite.
+    fn note(&mut self, guess: Option<u32>) {
+        if guess.is_none() && !std::mem::replace(&mut self.is_broken, true) {
+            tracing::warn!(
+                "the draft model's logits are not finite, so it guesses nothing; its file may be damaged: fetch it again, or choose another with --draft"
+            );
+        }
     }
 
     /// Does the work of [`Drafter::draft`].
@@ -318,7 +382,8 @@ impl ModelDrafter {
         let mut left = readable;
         self.gather(asks, &mut left)?;
         let deepest = asks.iter().map(|ask| ask.most).max().unwrap_or(0);
-        for depth in 0..deepest {
+        let mut depth = 0;
+        while depth < deepest {
             self.parties.retain(|party| {
                 let (ask, guesses) = (&asks[party.ask], &guesses[party.ask]);
                 let is_end = guesses.last().is_some_and(|guess| ask.stop_ids.contains(guess));
@@ -327,11 +392,26 @@ impl ModelDrafter {
             if self.parties.is_empty() {
                 break;
             }
-            self.guess(asks, guesses, depth == 0)?;
+            let is_first = depth == 0;
+            depth += 1;
+            match self.more(asks, depth - 1) {
+                None => self.guess(asks, guesses, is_first)?,
+                Some(more) => {
+                    self.guess_series(asks, guesses, is_first, more)?;
+                    depth += more;
+                }
+            }
         }
         let read = self.catch_up(asks, left)?;
         Ok(readable - left + read)
     }
+}
+
+/// Returns where the parties of a draft keep keys and values.
+fn views<'a>(kv: &'a KvCache, parties: &'a [Party]) -> impl Iterator<Item = SequenceView<'a>> {
+    let view =
+        |party: &'a Party| SequenceView { slot: party.seat as u32, blocks: kv.blocks(party.seat) };
+    parties.iter().map(view)
 }
 
 /// Returns how many of the tokens that a cache lacks count as unread: all, unless they are no more

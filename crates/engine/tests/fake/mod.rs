@@ -62,17 +62,28 @@ impl Cell {
 /// Bytes of a cell in a page.
 const CELL_BYTES: usize = 32;
 
+/// What a step has given.
+#[derive(Default)]
+struct Given {
+    goal: usize,
+    logits: Vec<f32>,
+    /// The tokens that it has chosen, if it was a series.
+    chosen: Option<Vec<Option<u32>>>,
+}
+
 pub(crate) struct Fake {
     pub(crate) facts: Facts,
     /// (blocks, BLOCK)
     blocks: Vec<Option<Cell>>,
     /// Per window: its length and its cells, (slots, length).
     rings: Vec<(usize, usize, Vec<Option<Cell>>)>,
-    /// The goals of steps in flight, and what they have given.
-    flights: Flights<(usize, Vec<f32>)>,
-    goal: usize,
-    logits: Vec<f32>,
-    /// The runs that have begun.
+    /// What the steps in flight have given.
+    flights: Flights<Given>,
+    /// What the last step has given.
+    given: Given,
+    /// The series that have begun.
+    pub(crate) series: Arc<AtomicUsize>,
+    /// The runs that have begun, each step of a series being one.
     pub(crate) runs: Arc<AtomicUsize>,
     /// The runs that fail, counted from 1.
     pub(crate) fails_at: Vec<usize>,
@@ -125,8 +136,8 @@ impl Fake {
             blocks: vec![None; options.blocks * BLOCK],
             rings: windows.iter().map(ring).collect(),
             flights: Flights::new(1),
-            goal: 0,
-            logits: Vec::new(),
+            given: Given::default(),
+            series: Arc::default(),
             runs: Arc::default(),
             fails_at: Vec::new(),
             unreadable_at: Vec::new(),
@@ -156,6 +167,70 @@ impl Fake {
         plan.outputs.push(BufferId(1));
         plan.alternatives = true;
         self
+    }
+
+    /// The same, with series of up to `1 + max` steps.
+    pub(crate) fn with_series(mut self, max: usize) -> Self {
+        self.facts.series_max = max;
+        self
+    }
+
+    /// Runs a step, and returns what it gives.
+    fn compute(&mut self, batch: &Batch<'_>) -> Result<Vec<f32>, BackendError> {
+        let vocabulary = self.facts.plan.output(0).columns;
+        batch.check(&self.facts.options, &self.facts.plan, vocabulary)?;
+        self.flights.check_room()?;
+        let overlaps = usize::from(self.flights.check_idle().is_err());
+        self.overlapped.fetch_add(overlaps, Ordering::Relaxed);
+        let run = 1 + self.runs.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(self.pause);
+        if self.fails_at.contains(&run) {
+            self.flights.clear();
+            self.blocks.fill(None);
+            self.rings.iter_mut().for_each(|(_, _, cells)| cells.fill(None));
+            return Err(failed());
+        }
+        let begin = Instant::now();
+        while run == self.endless_at && !self.stop.load(Ordering::Relaxed) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "nobody has stopped the step");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for span in batch.spans() {
+            let own = batch.sequences[span.sequence].blocks;
+            for &block in &own[span.position / BLOCK..=(span.position + span.rows - 1) / BLOCK] {
+                let others = batch.sequences.iter().enumerate();
+                let mut others = others.filter(|&(index, _)| index != span.sequence);
+                assert!(
+                    others.all(|(_, other)| !other.blocks.contains(&block)),
+                    "block {block} is written and another sequence has it"
+                );
+            }
+        }
+        let view = |row: usize| batch.sequences[batch.sequence_of[row] as usize];
+        for row in 0..batch.tokens.len() {
+            let is_bulk = row >= batch.bulk_from;
+            self.put(&view(row), batch.positions[row] as usize, batch.tokens[row], is_bulk);
+        }
+        // As late as a step can be stopped: when all is overwritten.
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(BackendError::Stopped);
+        }
+        let mut given = Vec::new();
+        for row in 0..batch.tokens.len() {
+            let history =
+                self.see(&view(row), batch.positions[row] as usize, row >= batch.bulk_from);
+            if batch.goal == 1 || batch.outputs.contains(&(row as u32)) {
+                let poisoned = self.poison == Some(batch.tokens[row]);
+                let mut logits = logits_after(history);
+                if batch.goal == 1 {
+                    logits = states(logits);
+                } else {
+                    logits.truncate(vocabulary);
+                }
+                given.extend(logits.iter().map(|&logit| if poisoned { f32::NAN } else { logit }));
+            }
+        }
+        Ok(given)
     }
 
     fn put(&mut self, view: &SequenceView<'_>, position: usize, token: u32, is_bulk: bool) {
@@ -231,64 +306,40 @@ impl Program for Fake {
     }
 
     fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
+        let given = self.compute(batch)?;
+        Ok(self.flights.begin(Given { goal: batch.goal, logits: given, chosen: None }))
+    }
+
+    fn submit_series(&mut self, batch: &Batch<'_>, more: usize) -> Result<InFlight, BackendError> {
         let vocabulary = self.facts.plan.output(0).columns;
-        batch.check(&self.facts.options, &self.facts.plan, vocabulary)?;
-        self.flights.check_room()?;
-        let overlaps = usize::from(self.flights.check_idle().is_err());
-        self.overlapped.fetch_add(overlaps, Ordering::Relaxed);
-        let run = 1 + self.runs.fetch_add(1, Ordering::Relaxed);
-        std::thread::sleep(self.pause);
-        if self.fails_at.contains(&run) {
-            self.flights.clear();
-            self.blocks.fill(None);
-            self.rings.iter_mut().for_each(|(_, _, cells)| cells.fill(None));
-            return Err(failed());
+        self.facts.check_series(batch, vocabulary, more)?;
+        self.series.fetch_add(1, Ordering::Relaxed);
+        let mut given = self.compute(batch)?;
+        let mut chosen: Vec<Option<u32>> = given.chunks(vocabulary).map(largest).collect();
+        let last = |&row: &u32| (batch.sequence_of[row as usize], batch.positions[row as usize]);
+        let (sequence_of, mut positions): (Vec<u32>, Vec<u32>) =
+            batch.outputs.iter().map(last).unzip();
+        let outputs: Vec<u32> = (0..sequence_of.len() as u32).collect();
+        for _ in 0..more {
+            let before = &chosen[chosen.len() - outputs.len()..];
+            let tokens: Vec<u32> = before.iter().map(|token| token.unwrap_or(0)).collect();
+            positions.iter_mut().for_each(|position| *position += 1);
+            given = self.compute(&Batch {
+                tokens: &tokens,
+                positions: &positions,
+                sequence_of: &sequence_of,
+                outputs: &outputs,
+                bulk_from: tokens.len(),
+                ahead: &[],
+                ..*batch
+            })?;
+            chosen.extend(given.chunks(vocabulary).map(largest));
         }
-        let begin = Instant::now();
-        while run == self.endless_at && !self.stop.load(Ordering::Relaxed) {
-            assert!(begin.elapsed() < Duration::from_secs(60), "nobody has stopped the step");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        for span in batch.spans() {
-            let own = batch.sequences[span.sequence].blocks;
-            for &block in &own[span.position / BLOCK..=(span.position + span.rows - 1) / BLOCK] {
-                let others = batch.sequences.iter().enumerate();
-                let mut others = others.filter(|&(index, _)| index != span.sequence);
-                assert!(
-                    others.all(|(_, other)| !other.blocks.contains(&block)),
-                    "block {block} is written and another sequence has it"
-                );
-            }
-        }
-        let view = |row: usize| batch.sequences[batch.sequence_of[row] as usize];
-        for row in 0..batch.tokens.len() {
-            let is_bulk = row >= batch.bulk_from;
-            self.put(&view(row), batch.positions[row] as usize, batch.tokens[row], is_bulk);
-        }
-        // As late as a step can be stopped: when all is overwritten.
-        if self.stop.load(Ordering::Relaxed) {
-            return Err(BackendError::Stopped);
-        }
-        let mut given = Vec::new();
-        for row in 0..batch.tokens.len() {
-            let history =
-                self.see(&view(row), batch.positions[row] as usize, row >= batch.bulk_from);
-            if batch.goal == 1 || batch.outputs.contains(&(row as u32)) {
-                let poisoned = self.poison == Some(batch.tokens[row]);
-                let mut logits = logits_after(history);
-                if batch.goal == 1 {
-                    logits = states(logits);
-                } else {
-                    logits.truncate(vocabulary);
-                }
-                given.extend(logits.iter().map(|&logit| if poisoned { f32::NAN } else { logit }));
-            }
-        }
-        Ok(self.flights.begin((batch.goal, given)))
+        Ok(self.flights.begin(Given { goal: batch.goal, logits: given, chosen: Some(chosen) }))
     }
 
     fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
-        (self.goal, self.logits) = self.flights.end(step)?;
+        self.given = self.flights.end(step)?;
         self.waits += 1;
         Ok(self)
     }
@@ -321,12 +372,24 @@ impl Program for Fake {
 
 impl Results for Fake {
     fn output(&mut self, index: usize) -> Result<&[f32], BackendError> {
-        self.facts.check_output(self.goal, index)?;
+        self.facts.check_output(self.given.goal, index)?;
         if self.unreadable_at.contains(&self.waits) {
             return Err(failed());
         }
-        Ok(&self.logits)
+        Ok(&self.given.logits)
     }
+
+    fn chosen(&mut self) -> Result<&[Option<u32>], BackendError> {
+        Ok(self.given.chosen.as_ref().expect("the step was a series"))
+    }
+}
+
+/// The lowest id among the largest logits, if all are finite.
+fn largest(logits: &[f32]) -> Option<u32> {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let is_finite = logits.iter().all(|logit| logit.is_finite());
+    let first = logits.iter().position(|&logit| logit == most)?;
+    is_finite.then_some(first as u32)
 }
 
 impl Pages for Fake {

@@ -3,8 +3,8 @@
 //! - [`DecodeLaunch`]: a few rows, with the positions split over workgroups; for rows of different
 //!   sequences it can be fused with what comes before it.
 //! - [`TileLaunch`]: many rows, in plain f32 arithmetic.
-//! - [`MatrixLaunch`]: many rows with cooperative matrices, through shared memory or, where the layout
-//!   of their registers is known, without it.
+//! - [`MatrixLaunch`]: many rows with cooperative matrices, through shared memory or, where the
+//!   layout of their registers is known, without it.
 
 mod cache;
 mod decode;

@@ -30,7 +30,8 @@ pub struct TopLaunch {
     pub rows: usize,
     /// Address of the number of rows in the step.
     pub row_count: u64,
-    /// Working memory: [`maxima_bytes`].
+    /// Working memory, [`maxima_bytes`]: for each chunk of each row the key of its largest logit
+    /// and the token, 4 bytes each.
     pub maxima: Span,
     /// For each row two u32: the threshold, and how many logits reach it.
     pub thresholds: Span,
@@ -50,7 +51,17 @@ struct Args {
 
 /// Returns the bytes of working memory.
 pub fn maxima_bytes(rows: usize) -> usize {
-    4 * rows * CHUNKS
+    8 * rows * CHUNKS
+}
+
+/// Returns the logits of a chunk of a row.
+fn chunk_of(vocabulary: usize) -> usize {
+    vocabulary.div_ceil(CHUNKS)
+}
+
+/// Returns the chunks of a row.
+pub(super) fn chunks_of(vocabulary: usize) -> usize {
+    vocabulary.div_ceil(chunk_of(vocabulary))
 }
 
 impl TopLaunch {
@@ -59,8 +70,8 @@ impl TopLaunch {
     /// # Errors
     /// If a kernel cannot be compiled.
     pub fn dispatches(&self, gpu: &Gpu, step: usize) -> Result<[Dispatch; 3], GpuError> {
-        let chunk = self.vocabulary.div_ceil(CHUNKS);
-        let chunks = self.vocabulary.div_ceil(chunk) as u32;
+        let chunk = chunk_of(self.vocabulary);
+        let chunks = chunks_of(self.vocabulary) as u32;
         let args = Args {
             logits: self.logits.address,
             maxima: self.maxima.address,

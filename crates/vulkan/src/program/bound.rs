@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use trine_backend::{BLOCK, BackendError, Batch, Lent, Memory, ProgramOptions, TOP_ROWS_MAX};
+use trine_backend::{BLOCK, BackendError, Batch, Lent, Memory, ProgramOptions};
 use trine_model::{BufferId, Heads, Model, Op, Plan, Rows, Scratch, Width, Workload};
 
 use super::emit::{Emitted, Emitter};
@@ -18,7 +18,8 @@ use super::lower::lower_lent;
 use super::passes::{Attended, PassKey};
 use super::ropes::Ropes;
 use super::selection::Selection;
-use super::top_memory::TopMemory;
+use super::series::SeriesRuns;
+use super::top_memory::{TopMemory, finds_top};
 use super::tuning::{Survey, Tuner};
 use crate::chain::{self, ChainMemory, Chains};
 use crate::dispatch::{Dispatch, Span};
@@ -27,7 +28,7 @@ use crate::kernels::attention::{KvCache, TILE_ROWS};
 use crate::kernels::heads::DIM_MAX;
 use crate::kernels::matmul::MatmulLaunch;
 use crate::kernels::rows::COLUMNS_MAX;
-use crate::kernels::top::{ROOM, TopLaunch};
+use crate::kernels::top::TopLaunch;
 use crate::raw::commands::{Copy, Ended, Recording};
 use crate::raw::gpu::{self, Gpu};
 use crate::raw::meeting::Absent;
@@ -58,12 +59,14 @@ pub(super) struct Bound {
     split_scratch: Buffer,
     /// Counters of attention's parts, also 0 between launches.
     counters: Buffer,
-    frame: Frame,
+    pub(super) frame: Frame,
     /// Written by the host.
     inputs: Inputs,
     /// The rows of each of the Plan's outputs, for the host.
     outputs: Vec<Buffer>,
-    top: TopMemory,
+    pub(super) top: TopMemory,
+    /// `None` if the Program runs no series.
+    pub(super) series: Option<SeriesRuns>,
     /// What is between device, host and partner, if there is a partner.
     loans: Option<Loans>,
     /// Those beside a partner come last.
@@ -80,8 +83,10 @@ pub(super) struct Pass {
     /// What the partner computes in it.
     loans: Vec<Loan>,
     recording: Recording,
+    /// What each of the recording's submissions is predicted to take; empty beside a partner.
+    seconds: Vec<f64>,
     /// State of the recording's chains, if it has any.
-    chains: Option<Chains>,
+    pub(super) chains: Option<Chains>,
     /// Makes the chains ready again after a run that was stopped between two submissions.
     reset: Option<Recording>,
     /// Fetches each of the Plan's outputs that is not copied by every step: the logits.
@@ -240,8 +245,11 @@ impl Binding<'_> {
         let chains = chains.and_then(link).transpose()?;
         draft.copies.extend(chains.iter().map(Chains::reset));
         let Lowered { key, exact, .. } = *lowered;
-        let cuts = self.cuts(self.plan_of(exact), key, &draft.dispatches, gpu);
+        let (cuts, mut seconds) = self.cuts(self.plan_of(exact), key, &draft.dispatches, gpu);
         let (cuts, meetings) = meetings(&draft.own, &cuts);
+        if exact.is_some() {
+            seconds.clear();
+        }
         let recording = Recording::record(gpu, &draft.dispatches, &draft.copies, &cuts)?;
         let recording = recording.with_meetings(meetings);
         let copy = |copy| Recording::record(gpu, &[], &[copy], &[]);
@@ -251,7 +259,7 @@ impl Binding<'_> {
         let fetch = draft.fetch.into_iter().map(|fetch| fetch.map(copy).transpose());
         let fetch = fetch.collect::<Result<_, _>>()?;
         let loans = loans(&lowered.graph);
-        Ok(Pass { key, exact, loans, recording, chains, reset, fetch, timed: None })
+        Ok(Pass { key, exact, loans, recording, seconds, chains, reset, fetch, timed: None })
     }
 
     /// Shows the products of all passes to a survey: those of one row first, then those of the
@@ -319,10 +327,12 @@ impl Binding<'_> {
                 .chain(loans.iter().map(Loans::bytes))
                 .sum(),
         };
+        let frame = Frame::new(layout, frame);
         Ok(Bound {
             gpu: gpu.clone(),
             ropes: Ropes::load(gpu, self.plan)?,
-            frame: Frame::new(layout, frame),
+            series: SeriesRuns::new(gpu, self.plan, self.options, &frame, &top)?,
+            frame,
             weights,
             caches,
             selection,
@@ -437,8 +447,14 @@ impl Binding<'_> {
     }
 
     /// Returns the indices of the dispatches before which a submission ends, so that none is
-    /// predicted to take too long.
-    fn cuts(&self, plan: &Plan, key: PassKey, dispatches: &[Dispatch], gpu: &Gpu) -> Vec<usize> {
+    /// predicted to take too long, and the seconds that each submission is predicted to take.
+    fn cuts(
+        &self,
+        plan: &Plan,
+        key: PassKey,
+        dispatches: &[Dispatch],
+        gpu: &Gpu,
+    ) -> (Vec<usize>, Vec<f64>) {
         let Width { tokens, outputs } = key.width;
         let (sequences, tokens) = match key.attended {
             Attended::Sequences | Attended::Rows => (tokens, 1),
@@ -448,7 +464,7 @@ impl Binding<'_> {
         let workload = Workload { sequences, tokens, context, outputs, kv: self.options.kv };
         let speed = gpu.capabilities().cautious_speed();
         let most = gpu.submission_seconds();
-        let mut cuts = Vec::new();
+        let (mut cuts, mut ended) = (Vec::new(), Vec::new());
         let mut seconds = 0.0;
         let mut last_step = None;
         for (index, dispatch) in dispatches.iter().enumerate() {
@@ -461,11 +477,13 @@ impl Binding<'_> {
             let step = (bytes / speed.bytes).max(cost.operations as f64 / speed.operations);
             if seconds > 0.0 && seconds + step > most {
                 cuts.push(index);
+                ended.push(seconds);
                 seconds = 0.0;
             }
             seconds += step;
         }
-        cuts
+        ended.push(seconds);
+        (cuts, ended)
     }
 }
 
@@ -474,6 +492,7 @@ impl Drop for Bound {
         // A step that nobody will wait for may be in flight. It uses the memory that is about to be
         // freed.
         self.passes.iter_mut().for_each(|pass| pass.recording.cancel());
+        self.series.iter_mut().for_each(SeriesRuns::cancel);
     }
 }
 
@@ -487,12 +506,21 @@ impl Pass {
     /// one.
     fn finish(&mut self, stop: Option<&AtomicBool>) -> Result<Ended, GpuError> {
         let ended = self.recording.finish(stop, &mut Absent, "a step")?;
-        if ended == Ended::Stopped
-            && let Some(reset) = &mut self.reset
-        {
-            reset.run("making chains ready after a stopped step")?;
+        if ended == Ended::Stopped {
+            self.make_ready()?;
         }
         Ok(ended)
+    }
+
+    /// Makes the recording's chains ready after a run that was stopped.
+    pub(super) fn make_ready(&mut self) -> Result<(), GpuError> {
+        let reset = self.reset.as_mut();
+        reset.map_or(Ok(()), |reset| reset.run("making chains ready after a stopped step"))
+    }
+
+    /// Returns the recording, and the seconds that its submissions are predicted to take.
+    pub(super) fn predicted(&self) -> (&Recording, &[f64]) {
+        (&self.recording, &self.seconds)
     }
 }
 
@@ -504,7 +532,7 @@ impl Bound {
         pass: usize,
         stop: Option<&AtomicBool>,
     ) -> Result<(), GpuError> {
-        self.frame.write(batch, TILE_ROWS);
+        self.frame.write(batch, 0, TILE_ROWS);
         let chains = &self.passes[pass].chains;
         // A run changes its inputs, and one whose chain or partner fails is run again.
         self.inputs.write(batch, chains.is_some() || self.passes[pass].exact.is_some());
@@ -570,8 +598,18 @@ impl Bound {
         pass: usize,
         profile: &mut [f64],
     ) -> Result<(), GpuError> {
-        self.frame.write(batch, TILE_ROWS);
+        self.frame.write(batch, 0, TILE_ROWS);
         self.inputs.write(batch, false);
+        self.run_written(binding, pass, profile)
+    }
+
+    /// Runs a pass whose batch is written, as [`Bound::run_timed`] does.
+    pub(super) fn run_written(
+        &mut self,
+        binding: &Binding<'_>,
+        pass: usize,
+        profile: &mut [f64],
+    ) -> Result<(), GpuError> {
         self.record_timed(binding, pass)?;
         if let Some((recording, steps)) = &mut self.passes[pass].timed {
             recording.run("a timed step")?;
@@ -583,7 +621,7 @@ impl Bound {
     }
 
     /// Records all passes that have chains again, without them.
-    fn unchain(&mut self, binding: &Binding<'_>) -> Result<(), GpuError> {
+    pub(super) fn unchain(&mut self, binding: &Binding<'_>) -> Result<(), GpuError> {
         let device = self.gpu.capabilities().name.as_str();
         tracing::warn!(
             device,
@@ -649,16 +687,4 @@ impl Bound {
     pub(super) fn output(&self, index: usize, count: usize) -> &[f32] {
         self.outputs[index].values(0, count)
     }
-
-    /// Returns the number of the largest logits of an output row, and those of them that there was
-    /// room for: bits and token.
-    pub(super) fn top(&self, row: usize) -> (usize, &[[u32; 2]]) {
-        let count = self.top.host_thresholds.values::<u32>(2 * row + 1, 1)[0];
-        (count as usize, self.top.host_found.values(row * ROOM, ROOM))
-    }
-}
-
-/// Returns whether every step of a Program finds the largest logits of its output rows.
-pub(super) fn finds_top(plan: &Plan, options: &ProgramOptions) -> bool {
-    options.width.outputs <= TOP_ROWS_MAX && plan.output(0).rows == Rows::Outputs
 }

@@ -1,4 +1,5 @@
 //! What the host tells the device about a step: the one piece of memory that is written for each.
+//! Between the steps of a series the device writes it (`shaders/choose.comp`).
 //!
 //! ```text
 //! header   rows, outputs, tiles, rows before the bulk rows      4 x u32
@@ -7,14 +8,18 @@
 //! outputs  numbers of the rows whose logits are wanted          u32 each
 //! tiles    first row, rows (consecutive rows of one sequence)   4 x u32 each, the last two 0
 //! tables   block tables of the sequences, one after the other   u32 each
+//! series   steps that have ended, steps that follow the first   2 x u32
 //! ```
 //!
 //! A kernel has a workgroup for each row that its recording has room for. Those without a row in
 //! the step look up their row's number and what stands at it before they know that they have none,
 //! so every number of a row, written by this step or not, is one of the frame's.
 
+use std::ops::Range;
+
 use trine_backend::{BLOCK, Batch, ProgramOptions};
 
+use crate::dispatch::Span;
 use crate::raw::memory::Buffer;
 
 /// Bytes of the header, of a row and of a tile.
@@ -29,6 +34,7 @@ pub(super) struct FrameLayout {
     outputs: usize,
     tiles: usize,
     tables: usize,
+    series: usize,
     /// Bytes of the whole.
     pub(super) bytes: usize,
 }
@@ -40,7 +46,8 @@ impl FrameLayout {
         let tiles = (outputs + 4 * width.outputs).next_multiple_of(RECORD);
         let tables = tiles + RECORD * width.tokens;
         let entries = options.sequences * options.context.div_ceil(BLOCK);
-        Self { outputs, tiles, tables, bytes: tables + 4 * entries }
+        let series = (tables + 4 * entries).next_multiple_of(RECORD);
+        Self { outputs, tiles, tables, series, bytes: series + 8 }
     }
 }
 
@@ -66,13 +73,15 @@ pub(super) struct Frame {
     layout: FrameLayout,
     buffer: Buffer,
     image: Vec<u32>,
+    /// The parts of the image that the step in flight needs, as bytes.
+    parts: [Range<usize>; 5],
 }
 
 impl Frame {
     pub(super) fn new(layout: FrameLayout, buffer: Buffer) -> Self {
         let image = vec![0; layout.bytes / 4];
         buffer.write(0, bytemuck::cast_slice(&image));
-        Self { layout, buffer, image }
+        Self { layout, buffer, image, parts: Default::default() }
     }
 
     pub(super) fn addresses(&self) -> StepAddresses {
@@ -88,8 +97,17 @@ impl Frame {
         }
     }
 
-    /// Writes a checked batch. Tiles hold at most `tile` rows. The device must not be running.
-    pub(super) fn write(&mut self, batch: &Batch<'_>, tile: usize) {
+    /// Returns the header with all records, the numbers of output rows, the tiles, and how far a
+    /// series is: what changes between the steps of a series.
+    pub(super) fn changing(&self) -> [Span; 4] {
+        let FrameLayout { outputs, tiles, tables, series, bytes } = self.layout;
+        [0..outputs, outputs..tiles, tiles..tables, series..bytes]
+            .map(|part| self.buffer.part(part.start as u64, part.len() as u64).span())
+    }
+
+    /// Writes a checked batch that `more` steps follow in a series. Tiles hold at most `tile` rows.
+    /// The device must not be running.
+    pub(super) fn write(&mut self, batch: &Batch<'_>, more: usize, tile: usize) {
         let layout = self.layout;
         let image = &mut self.image;
         let mut tiles = 0;
@@ -97,7 +115,7 @@ impl Frame {
         for span in batch.spans() {
             let view = &batch.sequences[span.sequence];
             // Tables may be longer than what the step can read.
-            let count = (span.position + span.rows).div_ceil(BLOCK);
+            let count = (span.position + span.rows + more).div_ceil(BLOCK);
             let table = layout.tables / 4 + entry;
             image[table..table + count].copy_from_slice(&view.blocks[..count]);
             for row in span.row..span.row + span.rows {
@@ -121,14 +139,21 @@ impl Frame {
         let exact = batch.bulk_from.min(rows);
         let header = [rows, batch.outputs.len(), tiles, exact].map(|number| number as u32);
         image[..4].copy_from_slice(&header);
-        let parts = [
+        image[layout.series / 4..][..2].copy_from_slice(&[0, more as u32]);
+        self.parts = [
             0..RECORD + RECORD * batch.tokens.len(),
             layout.outputs..layout.outputs + 4 * batch.outputs.len(),
             layout.tiles..layout.tiles + RECORD * tiles,
             layout.tables..layout.tables + 4 * entry,
+            layout.series..layout.bytes,
         ];
+        self.write_again();
+    }
+
+    /// Writes the batch again, of which a series has left nothing. The device must not be running.
+    pub(super) fn write_again(&self) {
         let bytes: &[u8] = bytemuck::cast_slice(&self.image);
-        for part in parts {
+        for part in self.parts.clone() {
             self.buffer.write(part.start as u64, &bytes[part]);
         }
     }
@@ -153,14 +178,14 @@ mod tests {
             tokens: &[7, 8, 9],
             positions: &[0, 1, 2],
             sequence_of: &[0, 0, 0],
-            sequences: &[SequenceView { slot: 0, blocks: &[1] }],
+            sequences: &[SequenceView { slot: 0, blocks: &[1, 0] }],
             outputs: &[2],
             ahead: &[],
             bulk_from: 3,
             inputs: &[],
             goal: 0,
         };
-        frame.write(&batch, 2);
+        frame.write(&batch, 30, 2);
         let words: &[u32] = frame.buffer.values(0, layout.bytes / 4);
         let outputs = &words[layout.outputs / 4..][..width.outputs];
         assert_eq!(outputs[0], 2);
@@ -170,10 +195,18 @@ mod tests {
         assert!(tiles.iter().all(|&row| (row as usize) < width.tokens), "{tiles:?}");
         // Sequences have entries in the tables, which are blocks.
         let records = &words[RECORD / 4..][..4 * width.tokens];
-        let entries = (layout.bytes - layout.tables) / 4;
+        let entries = (layout.series - layout.tables) / 4;
         assert!(records.chunks(4).all(|record| (record[3] as usize) < entries), "{records:?}");
-        let blocks = &words[layout.tables / 4..];
-        assert_eq!(blocks[0], 1);
+        let blocks = &words[layout.tables / 4..layout.series / 4];
+        assert_eq!(blocks[..2], [1, 0], "also the block of what follows");
         assert!(blocks.iter().all(|&block| (block as usize) < options.blocks), "{blocks:?}");
+        assert_eq!(words[layout.series / 4..], [0, 30]);
+        // What the device did with it is undone.
+        let before = words.to_vec();
+        frame.buffer.write(0, &vec![0; layout.tiles]);
+        frame.buffer.write(layout.series as u64, &[1; 8]);
+        frame.write_again();
+        assert_eq!(*frame.buffer.values::<u32>(0, 4), before[..4]);
+        assert_eq!(frame.buffer.values::<u32>(layout.series / 4, 2), [0, 30]);
     }
 }

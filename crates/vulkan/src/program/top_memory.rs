@@ -1,8 +1,9 @@
-//! Memory for the largest logits.
+//! Memory for the largest logits, and the tokens that a series chooses by them.
 
 use std::sync::Arc;
 
-use trine_backend::TOP_ROWS_MAX;
+use trine_backend::{ProgramOptions, SERIES_MAX, TOP_ROWS_MAX};
+use trine_model::{Plan, Rows};
 
 use crate::error::GpuError;
 use crate::kernels::top::{ROOM, maxima_bytes};
@@ -18,19 +19,29 @@ pub(super) struct TopMemory {
     /// The thresholds, for the host.
     pub(super) host_thresholds: Buffer,
     pub(super) host_found: Buffer,
+    /// (1 + [`SERIES_MAX`], rows) u32, for the host: the tokens that a series has chosen.
+    pub(super) chosen: Buffer,
+    /// Most rows whose largest logits are found.
+    pub(super) rows: usize,
+}
+
+/// Returns the most rows whose largest logits are found.
+fn top_rows(outputs: usize) -> usize {
+    outputs.clamp(1, TOP_ROWS_MAX)
 }
 
 /// Returns the bytes of the memory for the largest logits of at most `outputs` rows: the maxima of
-/// chunks, the thresholds, and the logits found.
-pub(super) fn top_bytes(outputs: usize) -> [u64; 3] {
-    let rows = outputs.clamp(1, TOP_ROWS_MAX);
-    [maxima_bytes(rows), 8 * rows, 8 * rows * ROOM].map(|bytes| bytes as u64)
+/// chunks, the thresholds, the logits found, and the tokens of a series.
+pub(super) fn top_bytes(outputs: usize) -> [u64; 4] {
+    let rows = top_rows(outputs);
+    let chosen = 4 * (1 + SERIES_MAX) * rows;
+    [maxima_bytes(rows), 8 * rows, 8 * rows * ROOM, chosen].map(|bytes| bytes as u64)
 }
 
 impl TopMemory {
     /// Allocates the memory for a Program with at most `outputs` output rows.
     pub(super) fn new(gpu: &Arc<Gpu>, outputs: usize) -> Result<Self, GpuError> {
-        let [maxima, pair, found] = top_bytes(outputs);
+        let [maxima, pair, found, chosen] = top_bytes(outputs);
         let device = |bytes| gpu.allocate(bytes, Place::Device, "working memory");
         let host = |bytes| gpu.allocate(bytes, Place::Readback, "the logits");
         Ok(Self {
@@ -39,11 +50,14 @@ impl TopMemory {
             found: device(found)?,
             host_thresholds: host(pair)?,
             host_found: host(found)?,
+            chosen: host(chosen)?,
+            rows: top_rows(outputs),
         })
     }
 
-    pub(super) fn buffers(&self) -> [&Buffer; 5] {
-        [&self.maxima, &self.thresholds, &self.found, &self.host_thresholds, &self.host_found]
+    pub(super) fn buffers(&self) -> [&Buffer; 6] {
+        let Self { maxima, thresholds, found, host_thresholds, host_found, chosen, .. } = self;
+        [maxima, thresholds, found, host_thresholds, host_found, chosen]
     }
 
     pub(super) fn copies(&self, rows: usize) -> Vec<Copy> {
@@ -56,4 +70,16 @@ impl TopMemory {
             copy(&self.found, &self.host_found, 8 * rows * ROOM),
         ]
     }
+
+    /// Returns the number of the largest logits of an output row, and those of them that there was
+    /// room for: bits and token.
+    pub(super) fn found(&self, row: usize) -> (usize, &[[u32; 2]]) {
+        let count = self.host_thresholds.values::<u32>(2 * row + 1, 1)[0];
+        (count as usize, self.host_found.values(row * ROOM, ROOM))
+    }
+}
+
+/// Returns whether every step of a Program finds the largest logits of its output rows.
+pub(super) fn finds_top(plan: &Plan, options: &ProgramOptions) -> bool {
+    options.width.outputs <= TOP_ROWS_MAX && plan.output(0).rows == Rows::Outputs
 }

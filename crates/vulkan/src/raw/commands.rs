@@ -7,6 +7,7 @@ use std::time::Duration;
 use ash::vk;
 
 use super::gpu::{Gpu, Injected};
+use super::hold::Hold;
 use super::meeting::{Absent, Host, Meeting};
 use super::memory::Buffer;
 use crate::dispatch::{Dispatch, Hazards};
@@ -25,9 +26,11 @@ const IN_FLIGHT: usize = 2;
 /// Commands that can be submitted any number of times, in one submission or several.
 pub(crate) struct Recording {
     gpu: Arc<Gpu>,
+    /// Of the command buffers; null if they are those of other recordings.
     pool: vk::CommandPool,
-    /// A command buffer for each submission.
     commands: Vec<vk::CommandBuffer>,
+    /// Where the command buffers of each submission end among them.
+    ends: Vec<usize>,
     /// Signalled by the submissions in turn.
     fences: Vec<vk::Fence>,
     queries: Option<Queries>,
@@ -107,16 +110,67 @@ impl Recording {
         Ok(recording)
     }
 
-    fn empty(gpu: &Arc<Gpu>, submissions: usize) -> Result<Self, GpuError> {
-        let mut recording = Self {
+    /// Makes a recording without commands that runs those of others: [`Recording::follow`].
+    pub(crate) fn series(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
+        let mut recording = Self::bare(gpu);
+        recording.add_fences(IN_FLIGHT)?;
+        Ok(recording)
+    }
+
+    /// Makes the next run that of other recordings, one after the other, without any wait of the
+    /// host. Each comes with the seconds that its submissions are predicted to take. Those that
+    /// come to no more than `most_seconds` together become one. The recordings must not have
+    /// meetings, and stay until the run is finished, as their buffers do.
+    pub(crate) fn follow<'a>(
+        &mut self,
+        parts: impl Iterator<Item = (&'a Recording, &'a [f64])>,
+        most_seconds: f64,
+    ) {
+        debug_assert!(self.begun.is_none(), "the run before was finished");
+        self.commands.clear();
+        self.ends.clear();
+        let mut sum = 0.0;
+        for (part, seconds) in parts {
+            debug_assert!(part.meetings.is_empty(), "nobody meets the host");
+            debug_assert_eq!(part.commands.len(), seconds.len(), "each is predicted");
+            for (&commands, seconds) in part.commands.iter().zip(seconds) {
+                if !self.commands.is_empty() && sum + seconds > most_seconds {
+                    self.ends.push(self.commands.len());
+                    sum = 0.0;
+                }
+                self.commands.push(commands);
+                sum += seconds;
+            }
+        }
+        self.ends.push(self.commands.len());
+    }
+
+    fn bare(gpu: &Arc<Gpu>) -> Self {
+        Self {
             gpu: gpu.clone(),
             pool: vk::CommandPool::null(),
             commands: Vec::new(),
+            ends: Vec::new(),
             fences: Vec::new(),
             queries: None,
             meetings: Vec::new(),
             begun: None,
-        };
+        }
+    }
+
+    fn add_fences(&mut self, count: usize) -> Result<(), GpuError> {
+        let info = vk::FenceCreateInfo::default();
+        for _ in 0..count {
+            // SAFETY: the structure lives until the call returns.
+            let fence = unsafe { self.gpu.device.create_fence(&info, None) };
+            self.fences.push(fence.during("vkCreateFence")?);
+        }
+        Ok(())
+    }
+
+    fn empty(gpu: &Arc<Gpu>, submissions: usize) -> Result<Self, GpuError> {
+        let mut recording = Self::bare(gpu);
+        recording.ends = (1..=submissions).collect();
         let info = vk::CommandPoolCreateInfo::default().queue_family_index(gpu.family);
         // SAFETY: the structures of these calls live until they return. What was made before a
         // failure is destroyed by drop, which ignores null handles.
@@ -129,12 +183,8 @@ impl Recording {
                 .command_buffer_count(submissions as u32);
             recording.commands =
                 gpu.device.allocate_command_buffers(&info).during("vkAllocateCommandBuffers")?;
-            let info = vk::FenceCreateInfo::default();
-            for _ in 0..submissions.min(IN_FLIGHT) {
-                let fence = gpu.device.create_fence(&info, None).during("vkCreateFence")?;
-                recording.fences.push(fence);
-            }
         }
+        recording.add_fences(submissions.min(IN_FLIGHT))?;
         Ok(recording)
     }
 
@@ -147,7 +197,9 @@ impl Recording {
         self.check(dispatches)?;
         let device = &self.gpu.device;
         let commands = self.commands[submission];
-        let begin = vk::CommandBufferBeginInfo::default();
+        // A series runs a recording again before its run before has ended.
+        let begin = vk::CommandBufferBeginInfo::default()
+            .flags(vk::CommandBufferUsageFlags::SIMULTANEOUS_USE);
         // SAFETY: the command buffer is this value's own and is not pending; kernels and buffers
         // outlive it by the rules of the module.
         unsafe {
@@ -249,7 +301,7 @@ impl Recording {
 
     /// Returns the number of submissions.
     pub(crate) fn submissions(&self) -> usize {
-        self.commands.len()
+        self.ends.len()
     }
 
     /// Runs the commands and waits for their end. `during` is named in an error.
@@ -319,7 +371,7 @@ impl Recording {
     /// Makes the first submissions, at most [`IN_FLIGHT`], and none that needs the host.
     fn submit_first(&mut self, stop: Option<&AtomicBool>, during: &str) -> Result<Begun, GpuError> {
         let needs_host = self.meetings.first().map_or(IN_FLIGHT, |meeting| meeting.before);
-        let first = self.commands.len().min(IN_FLIGHT).min(needs_host);
+        let first = self.submissions().min(IN_FLIGHT).min(needs_host);
         for next in 0..first {
             if stop.is_some_and(|stop| self.is_stopped(stop, next)) {
                 return Ok(Begun { submitted: next, is_stopped: true });
@@ -342,7 +394,7 @@ impl Recording {
         // Submissions and meetings that have ended.
         let (mut done, mut met) = (0, 0);
         let mut ended = if is_stopped { Ended::Stopped } else { Ended::Whole };
-        while next < self.commands.len() && ended == Ended::Whole {
+        while next < self.submissions() && ended == Ended::Whole {
             let meeting = self.meetings.get(met).copied();
             let has_to_meet = meeting.is_some_and(|meeting| meeting.before == next);
             let needed = meeting.filter(|_| has_to_meet).map_or(0, |meeting| meeting.after + 1);
@@ -395,7 +447,7 @@ impl Recording {
     /// Fails on purpose, after making as many submissions as may be in flight, or one fewer, and
     /// holding them back.
     fn fail(&mut self, injected: Injected, hold: &Hold, during: &str) -> GpuError {
-        let most = self.commands.len().min(IN_FLIGHT);
+        let most = self.submissions().min(IN_FLIGHT);
         let count = if injected == Injected::Refusal { most - 1 } else { most };
         for index in 0..count {
             let hold = (index == 0).then_some(hold);
@@ -418,19 +470,21 @@ impl Recording {
     fn submit(&mut self, index: usize, during: &str, hold: Option<&Hold>) -> Result<(), GpuError> {
         let queue = self.gpu.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let fence = self.fences[index % IN_FLIGHT];
-        let commands = [self.commands[index]];
+        let first = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        let commands = &self.commands[first..self.ends[index]];
         let held = hold.map(|hold| hold.semaphore);
         let waits: &[vk::Semaphore] = held.as_slice();
         let values = &[1][..waits.len()];
         let stages = &[vk::PipelineStageFlags::ALL_COMMANDS][..waits.len()];
         let mut timeline = vk::TimelineSemaphoreSubmitInfo::default().wait_semaphore_values(values);
         let info = vk::SubmitInfo::default()
-            .command_buffers(&commands)
+            .command_buffers(commands)
             .wait_semaphores(waits)
             .wait_dst_stage_mask(stages);
         let info = if waits.is_empty() { info } else { info.push_next(&mut timeline) };
-        // SAFETY: the commands are recorded and not pending: a run is begun when the one before it
-        // is finished. The structures live until the calls return.
+        // SAFETY: the commands are recorded, and may be pending: they were made for it. A fence is
+        // not: a run is begun when the one before it is finished. The structures live until the
+        // calls return.
         unsafe {
             self.gpu.device.reset_fences(&[fence]).during("vkResetFences")?;
             let submitted = self.gpu.device.queue_submit(*queue, &[info], fence);
@@ -511,40 +565,6 @@ impl Queries {
         let pool =
             unsafe { gpu.device.create_query_pool(&info, None) }.during("vkCreateQueryPool")?;
         Ok(Self { pool, count })
-    }
-}
-
-/// Holds a submission back on purpose until it is released, as a device that hangs does.
-struct Hold {
-    gpu: Arc<Gpu>,
-    /// A timeline semaphore: submissions wait for its value 1.
-    semaphore: vk::Semaphore,
-}
-
-impl Hold {
-    fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
-        let mut kind = vk::SemaphoreTypeCreateInfo::default()
-            .semaphore_type(vk::SemaphoreType::TIMELINE)
-            .initial_value(0);
-        let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
-        // SAFETY: the structures live until the call returns.
-        let semaphore =
-            unsafe { gpu.device.create_semaphore(&info, None) }.during("vkCreateSemaphore")?;
-        Ok(Self { gpu: gpu.clone(), semaphore })
-    }
-
-    fn release(&self) {
-        let info = vk::SemaphoreSignalInfo::default().semaphore(self.semaphore).value(1);
-        // SAFETY: the structure lives until the call returns; nothing else signals the semaphore.
-        let released = unsafe { self.gpu.device.signal_semaphore(&info) };
-        released.expect("a host signals a timeline without the device");
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        // SAFETY: the handle is this value's own; what waited for it was waited for.
-        unsafe { self.gpu.device.destroy_semaphore(self.semaphore, None) };
     }
 }
 

@@ -1,0 +1,101 @@
+//! The run of a series on a device.
+
+use std::sync::atomic::AtomicBool;
+
+use trine_backend::Batch;
+
+use super::bound::{Binding, Bound};
+use super::series::Series;
+use super::top_memory::TopMemory;
+use crate::chain::Chains;
+use crate::error::GpuError;
+use crate::kernels::attention::TILE_ROWS;
+use crate::kernels::choose::NONE;
+use crate::raw::commands::Ended;
+use crate::raw::gpu;
+
+impl Bound {
+    /// Begins to run a series for a checked batch, until `stop` is raised.
+    pub(super) fn begin_series(
+        &mut self,
+        batch: &Batch<'_>,
+        series: Series,
+        stop: Option<&AtomicBool>,
+    ) -> Result<(), GpuError> {
+        self.frame.write(batch, series.more, TILE_ROWS);
+        let chains = |pass: usize| self.passes[pass].chains.as_ref();
+        if let Some(chains) = chains(series.last()).or_else(|| chains(series.first))
+            && self.gpu.injected_at(gpu::FailurePoint::Chain).is_some()
+        {
+            chains.stall(&self.gpu)?;
+        }
+        self.submit_series(series, stop)
+    }
+
+    /// Begins to run a series whose frame is written.
+    fn submit_series(&mut self, series: Series, stop: Option<&AtomicBool>) -> Result<(), GpuError> {
+        let Self { gpu, passes, series: runs, .. } = self;
+        let runs = runs.as_mut().expect("the Program says that it runs series");
+        runs.begin(gpu, series.passes().map(|pass| passes[pass].predicted()), stop)
+    }
+
+    /// Ends the run of a series, and leaves everything ready for the next one.
+    fn end_series(&mut self, series: Series, stop: Option<&AtomicBool>) -> Result<Ended, GpuError> {
+        let runs = self.series.as_mut().expect("the Program says that it runs series");
+        let ended = runs.finish(stop)?;
+        if ended == Ended::Stopped {
+            self.passes[series.first].make_ready()?;
+            self.passes[series.next].make_ready()?;
+        }
+        Ok(ended)
+    }
+
+    /// Ends the run of a series that was begun. If a chain fails, the steps after it have run
+    /// tokens that are not right, so the whole series is run again.
+    pub(super) fn finish_series(
+        &mut self,
+        binding: &Binding<'_>,
+        series: Series,
+        stop: Option<&AtomicBool>,
+    ) -> Result<Ended, GpuError> {
+        let ended = self.end_series(series, stop)?;
+        let has_failed =
+            |pass: usize| self.passes[pass].chains.as_ref().is_some_and(Chains::has_failed);
+        if !has_failed(series.first) && !has_failed(series.next) {
+            return Ok(ended);
+        }
+        self.unchain(binding)?;
+        if ended == Ended::Stopped {
+            return Ok(ended);
+        }
+        self.frame.write_again();
+        self.submit_series(series, stop)?;
+        self.end_series(series, stop)
+    }
+
+    /// Runs a series for a checked batch to its end, step by step, and adds the seconds of each of
+    /// the Plan's steps to a profile.
+    pub(super) fn run_series_timed(
+        &mut self,
+        binding: &Binding<'_>,
+        batch: &Batch<'_>,
+        series: Series,
+        profile: &mut [f64],
+    ) -> Result<(), GpuError> {
+        self.frame.write(batch, series.more, TILE_ROWS);
+        for pass in series.passes() {
+            self.run_written(binding, pass, profile)?;
+            if let Some(runs) = &mut self.series {
+                runs.choose()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the token that a step of a series has chosen for the output row with an index.
+    pub(super) fn chosen(&self, step: usize, row: usize) -> Option<u32> {
+        let TopMemory { chosen, rows, .. } = &self.top;
+        let token = chosen.values::<u32>(step * rows + row, 1)[0];
+        (token != NONE).then_some(token)
+    }
+}
