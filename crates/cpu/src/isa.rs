@@ -59,3 +59,10 @@ fn has_avx2() -> bool {
         && is_x86_feature_detected!("fma")
         && is_x86_feature_detected!("f16c")
 }
+
+/// Returns whether the processor is one of Intel's, whose kernels are bound by other things than
+/// AMD's with the same instructions: only AMD's have SSE4a.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn is_intel() -> bool {
+    !is_x86_feature_detected!("sse4a")
+}

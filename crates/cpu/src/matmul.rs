@@ -60,10 +60,6 @@ use layout::Layout;
 use memory::AlignedBytes;
 use simd::Simd;
 
-/// The number of columns up to which Q4_0 is multiplied in place; beyond that, unpacking into
-/// scratch pays.
-const NIBBLES_IN_PLACE: usize = 48;
-
 /// The bytes of the file that are packed before their pages are given back.
 const RELEASE_BYTES: usize = 8 << 20;
 
@@ -536,8 +532,8 @@ unsafe fn run_quantized<S: Simd>(job: &Job<'_, QuantizedBlock>) {
     // SAFETY: the caller's promise.
     unsafe {
         match job.layout.dtype {
-            DType::Q4_0 => drive::run_cheap::<S, format::Q4_0>(job, NIBBLES_IN_PLACE),
-            DType::Q8_0 => drive::run_cheap::<S, format::Q8_0>(job, usize::MAX),
+            DType::Q4_0 => drive::run_cheap::<S, format::Q4_0>(job),
+            DType::Q8_0 => drive::run_cheap::<S, format::Q8_0>(job),
             DType::Q4_1 => drive::run_costly::<S, format::Q4_1>(job),
             DType::Q5_0 => drive::run_costly::<S, format::Q5_0>(job),
             DType::Q5_1 => drive::run_costly::<S, format::Q5_1>(job),
