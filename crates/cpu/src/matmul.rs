@@ -15,7 +15,7 @@
 //! | `tile` | what one call of a kernel works on |
 //! | `kernel`, `drive` | tiles and their order, written once |
 //! | `simd` | what an instruction set and a format offer |
-//! | `scalar`, `avx2`, `avx512`, `neon` | the instruction sets |
+//! | `scalar`, `avx2`, `avx_vnni`, `avx512`, `neon` | the instruction sets |
 //!
 //! A NaN or an infinity in a column makes every product of it with a quantised matrix NaN.
 
@@ -40,6 +40,9 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code, reason = "intrinsics")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code, reason = "intrinsics")]
+mod avx_vnni;
 #[cfg(target_arch = "aarch64")]
 #[allow(unsafe_code, reason = "intrinsics")]
 mod neon;
@@ -490,6 +493,8 @@ impl PackedMatrix {
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => run_quantized::<avx2::Avx2>(job),
                 #[cfg(target_arch = "x86_64")]
+                Isa::AvxVnni => run_quantized::<avx_vnni::AvxVnni>(job),
+                #[cfg(target_arch = "x86_64")]
                 Isa::Avx512Vnni => run_quantized::<avx512::Avx512>(job),
                 #[cfg(target_arch = "aarch64")]
                 Isa::Neon => run_quantized::<neon::Neon>(job),
@@ -506,7 +511,7 @@ impl PackedMatrix {
         unsafe {
             match self.isa {
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => run_float::<avx2::Avx2>(job),
+                Isa::Avx2 | Isa::AvxVnni => run_float::<avx2::Avx2>(job),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512Vnni => run_float::<avx512::Avx512>(job),
                 #[cfg(target_arch = "aarch64")]

@@ -61,7 +61,7 @@ fn a_pair_prefetches_itself_and_then_the_next_pair() {
 
 #[cfg(target_arch = "x86_64")]
 mod pairs {
-    use super::super::super::{PackedMatrix, Scratch, avx2, avx512, format};
+    use super::super::super::{PackedMatrix, Scratch, avx_vnni, avx2, avx512, format};
     use super::*;
     use crate::quantize::{QuantizedRows, quantize_rows};
     use trine_weights::Tensor;
@@ -118,6 +118,8 @@ mod pairs {
     fn two_panels_give_the_bits_of_one() {
         compare::<avx2::Avx2, format::Q4_0>(Isa::Avx2, DType::Q4_0);
         compare::<avx2::Avx2, format::Q8_0>(Isa::Avx2, DType::Q8_0);
+        compare::<avx_vnni::AvxVnni, format::Q4_0>(Isa::AvxVnni, DType::Q4_0);
+        compare::<avx_vnni::AvxVnni, format::Q8_0>(Isa::AvxVnni, DType::Q8_0);
         compare::<avx512::Avx512, format::Q4_0>(Isa::Avx512Vnni, DType::Q4_0);
         compare::<avx512::Avx512, format::Q8_0>(Isa::Avx512Vnni, DType::Q8_0);
     }
