@@ -46,6 +46,8 @@ fn main() {
     let isa = match arguments.get(2).map(String::as_str) {
         Some("scalar") => Isa::Scalar,
         Some("avx2") => Isa::Avx2,
+        Some("avx-vnni") => Isa::AvxVnni,
+        Some("avx512") => Isa::Avx512Vnni,
         _ => Isa::detect(),
     };
     println!("{isa:?}, {threads} threads");

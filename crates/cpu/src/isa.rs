@@ -7,6 +7,8 @@ pub enum Isa {
     Scalar,
     /// x86-64 with AVX2, FMA and F16C (2013 and later).
     Avx2,
+    /// The same with AVX-VNNI (Alder Lake, Zen 5 and later).
+    AvxVnni,
     /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI (Zen 4, Ice Lake and later).
     Avx512Vnni,
     /// 64-bit ARM with NEON.
@@ -16,7 +18,7 @@ pub enum Isa {
 impl Isa {
     /// Returns the best instruction set of this processor.
     pub fn detect() -> Isa {
-        [Isa::Avx512Vnni, Isa::Avx2, Isa::Neon]
+        [Isa::Avx512Vnni, Isa::AvxVnni, Isa::Avx2, Isa::Neon]
             .into_iter()
             .find(|isa| isa.is_available())
             .unwrap_or(Isa::Scalar)
@@ -24,7 +26,7 @@ impl Isa {
 
     /// Returns every instruction set that this processor can run, the portable one first.
     pub fn available() -> Vec<Isa> {
-        [Isa::Scalar, Isa::Avx2, Isa::Avx512Vnni, Isa::Neon]
+        [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512Vnni, Isa::Neon]
             .into_iter()
             .filter(|isa| isa.is_available())
             .collect()
@@ -37,14 +39,9 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => has_avx2(),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni => {
-                has_avx2()
-                    && is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512bw")
-                    && is_x86_feature_detected!("avx512dq")
-                    && is_x86_feature_detected!("avx512vl")
-                    && is_x86_feature_detected!("avx512vnni")
-            }
+            Isa::AvxVnni => has_avx2() && is_x86_feature_detected!("avxvnni"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => has_avx512(),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => true,
             #[allow(unreachable_patterns)]
@@ -58,4 +55,21 @@ fn has_avx2() -> bool {
     is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("fma")
         && is_x86_feature_detected!("f16c")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    has_avx2()
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512vnni")
+}
+
+/// Returns whether the processor is one of Intel's, whose kernels are bound by other things than
+/// AMD's with the same instructions: only AMD's have SSE4a.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn is_intel() -> bool {
+    !is_x86_feature_detected!("sse4a")
 }

@@ -15,7 +15,7 @@
 //! | `tile` | what one call of a kernel works on |
 //! | `kernel`, `drive` | tiles and their order, written once |
 //! | `simd` | what an instruction set and a format offer |
-//! | `scalar`, `avx2`, `avx512`, `neon` | the instruction sets |
+//! | `scalar`, `avx2`, `avx_vnni`, `avx512`, `neon` | the instruction sets |
 //!
 //! A NaN or an infinity in a column makes every product of it with a quantised matrix NaN.
 
@@ -40,6 +40,9 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code, reason = "intrinsics")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code, reason = "intrinsics")]
+mod avx_vnni;
 #[cfg(target_arch = "aarch64")]
 #[allow(unsafe_code, reason = "intrinsics")]
 mod neon;
@@ -59,10 +62,6 @@ use format::{Brain, Half, Single};
 use layout::Layout;
 use memory::AlignedBytes;
 use simd::Simd;
-
-/// The number of columns up to which Q4_0 is multiplied in place; beyond that, unpacking into
-/// scratch pays.
-const NIBBLES_IN_PLACE: usize = 48;
 
 /// The bytes of the file that are packed before their pages are given back.
 const RELEASE_BYTES: usize = 8 << 20;
@@ -494,6 +493,8 @@ impl PackedMatrix {
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => run_quantized::<avx2::Avx2>(job),
                 #[cfg(target_arch = "x86_64")]
+                Isa::AvxVnni => run_quantized::<avx_vnni::AvxVnni>(job),
+                #[cfg(target_arch = "x86_64")]
                 Isa::Avx512Vnni => run_quantized::<avx512::Avx512>(job),
                 #[cfg(target_arch = "aarch64")]
                 Isa::Neon => run_quantized::<neon::Neon>(job),
@@ -510,7 +511,7 @@ impl PackedMatrix {
         unsafe {
             match self.isa {
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => run_float::<avx2::Avx2>(job),
+                Isa::Avx2 | Isa::AvxVnni => run_float::<avx2::Avx2>(job),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512Vnni => run_float::<avx512::Avx512>(job),
                 #[cfg(target_arch = "aarch64")]
@@ -536,8 +537,8 @@ unsafe fn run_quantized<S: Simd>(job: &Job<'_, QuantizedBlock>) {
     // SAFETY: the caller's promise.
     unsafe {
         match job.layout.dtype {
-            DType::Q4_0 => drive::run_cheap::<S, format::Q4_0>(job, NIBBLES_IN_PLACE),
-            DType::Q8_0 => drive::run_cheap::<S, format::Q8_0>(job, usize::MAX),
+            DType::Q4_0 => drive::run_cheap::<S, format::Q4_0>(job),
+            DType::Q8_0 => drive::run_cheap::<S, format::Q8_0>(job),
             DType::Q4_1 => drive::run_costly::<S, format::Q4_1>(job),
             DType::Q5_0 => drive::run_costly::<S, format::Q5_0>(job),
             DType::Q5_1 => drive::run_costly::<S, format::Q5_1>(job),

@@ -111,7 +111,7 @@ pub fn subtract_blocks(isa: Isa, row: &[f32], blocks: &[QuantizedBlock], output:
     assert_eq!(output.len(), row.len(), "one result for each element");
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::Avx512Vnni => avx2::subtract_blocks(row, blocks, output),
+        Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Vnni => avx2::subtract_blocks(row, blocks, output),
         _ => portable::subtract_blocks(row, blocks, output),
     }
 }
@@ -119,7 +119,7 @@ pub fn subtract_blocks(isa: Isa, row: &[f32], blocks: &[QuantizedBlock], output:
 fn quantize_blocks(isa: Isa, input: &[[f32; BLOCK]], output: &mut [QuantizedBlock]) {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::Avx512Vnni => avx2::quantize_blocks(input, output),
+        Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Vnni => avx2::quantize_blocks(input, output),
         _ => portable::quantize_blocks(input, output),
     }
 }

@@ -17,10 +17,15 @@
 //! - Up to four columns, reading the weights from memory is the bound.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::kernel;
 use super::simd::{Element, Format, Kind, Simd, each_quad};
 use super::tile::{Block, Columns, FloatTile, Tile, Unpack};
+
+/// With how many columns Q4_0 is multiplied in place by tiles of two panels: with fewer, one panel
+/// reads memory as fast; with more, unpacking into scratch pays.
+pub(super) const NIBBLES_IN_PLACE: Range<usize> = 3..49;
 
 /// AVX2 with FMA and F16C.
 #[derive(Clone, Copy)]
@@ -204,11 +209,21 @@ impl Simd for Avx2 {
     const ROWS: usize = 8;
     const UNSIGNED_COLUMNS: usize = 4;
     const SIGNED_COLUMNS: usize = 4;
-    const PAIRS: bool = true;
+    const PAIR_COLUMNS: usize = 4;
     const FLOAT_COLUMNS: usize = 6;
 
     type Bytes = __m256i;
     type Floats = __m256;
+
+    #[inline(always)]
+    fn pairs() -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn pairs_in_place(kind: Kind) -> Range<usize> {
+        if kind == Kind::Offset { NIBBLES_IN_PLACE } else { 3..usize::MAX }
+    }
 
     #[inline(always)]
     unsafe fn load(pointer: *const u8) -> __m256i {

@@ -1,16 +1,29 @@
 //! AVX-512 with VNNI: panels of 16 rows, one 512-bit register per vector.
 //!
 //! `vpdpbusd` multiplies 64 bytes and sums quads into 32 bits, exactly, so no format needs care
-//! for overflow; its activation operand is broadcast from memory in the same instruction. Per
-//! block and column that is 8 of them, one conversion, one multiplication and one FMA. Zen 4 and
-//! Ice Lake start one 512-bit multiplication per cycle, hence at most 512 products in 10 cycles.
-//! Signed codes are made unsigned by flipping their top bit, which adds 128 per activation; the
-//! start value of the sum subtracts it again.
+//! for overflow. Per block and column that is 8 of them, one conversion, one multiplication and one
+//! FMA. Signed codes are made unsigned by flipping their top bit, which adds 128 per activation;
+//! the start value of the sum subtracts it again.
+//!
+//! A tile of one panel broadcasts activations from memory in `vpdpbusd` itself, a load for each. A
+//! tile of two panels and at most six columns shares a broadcast between two. What bounds them, with
+//! the commands in `docs/benchmarks/cpu.md`:
+//!
+//! - Zen 5 starts two `vpdpbusd` per cycle, 519 G products/s of a core in registers and 414 with
+//!   one other multiplication for four of them. Tiles of one panel reach 365 for many columns, 88 %.
+//!   Tiles of two are 1.03 to 1.07 times as fast for 16 and 32 columns, but 0.93 for 128, and up to
+//!   eight columns two panels read memory worse than one (0.7 to 1.0).
+//! - Emerald Rapids is bound by loads: two panels are 1.2 to 1.5 times as fast from 16 columns on,
+//!   and 1.0 to 1.26 times below, where two streams also read memory faster.
+//! - Up to four columns, reading the weights is the bound on both.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
+
+use crate::isa;
 
 use super::kernel;
-use super::simd::{Element, Format, Simd, each_quad};
+use super::simd::{Element, Format, Kind, Simd, each_quad};
 use super::tile::{Block, Columns, FloatTile, Tile, Unpack};
 
 /// AVX-512 F, BW, DQ, VL and VNNI.
@@ -48,15 +61,41 @@ unsafe fn dot(
     })
 }
 
+/// Keeps the compiler from regrouping the products here: it would otherwise compute one column
+/// after the other and broadcast its activations for each panel.
+///
+/// # Safety
+/// The processor has AVX-512 F.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn keep(value: &mut __m512i) {
+    // SAFETY: no instruction, only a register that is read and written.
+    unsafe {
+        std::arch::asm!(
+            "/* {0} */",
+            inout(zmm_reg) * value,
+            options(nomem, nostack, preserves_flags)
+        )
+    }
+}
+
 impl Simd for Avx512 {
     const ROWS: usize = 16;
     const UNSIGNED_COLUMNS: usize = 8;
     const SIGNED_COLUMNS: usize = 8;
-    const PAIRS: bool = false;
+    const PAIR_COLUMNS: usize = 6;
     const FLOAT_COLUMNS: usize = 8;
 
     type Bytes = __m512i;
     type Floats = __m512;
+
+    fn pairs() -> bool {
+        isa::is_intel()
+    }
+
+    fn pairs_in_place(_: Kind) -> Range<usize> {
+        if isa::is_intel() { 1..usize::MAX } else { 9..65 }
+    }
 
     #[inline(always)]
     unsafe fn load(pointer: *const u8) -> __m512i {
@@ -237,16 +276,62 @@ impl Simd for Avx512 {
         })
     }
 
+    #[inline(always)]
     unsafe fn accumulate_pair<F: Format, const C: usize>(
-        _: &mut [[__m512; C]; 2],
-        _: [Block<'_>; 2],
-        _: Columns,
+        sums: &mut [[__m512; C]; 2],
+        blocks: [Block<'_>; 2],
+        columns: Columns,
     ) {
-        unreachable!("PAIRS is not set");
+        simd!({
+            let mut raw = [[_mm512_setzero_si512(); C]; 2];
+            let [first, second] = &mut raw;
+            for (column, (first, second)) in first.iter_mut().zip(second).enumerate() {
+                let offset = _mm512_set1_epi32((*columns.at(column)).minus_eight_sums);
+                let start = match F::KIND {
+                    Kind::Offset => offset,
+                    Kind::Signed => _mm512_slli_epi32::<4>(offset),
+                    Kind::Minimum(_) => _mm512_setzero_si512(),
+                    Kind::Halves(_) => unreachable!("not a kind of pair tiles"),
+                };
+                (*first, *second) = (start, start);
+            }
+            each_quad!(QUAD => {
+                let mut codes =
+                    [F::code::<Self>(blocks[0], QUAD), F::code::<Self>(blocks[1], QUAD)];
+                if F::KIND == Kind::Signed {
+                    let top = _mm512_set1_epi8(i8::MIN);
+                    codes = [_mm512_xor_si512(codes[0], top), _mm512_xor_si512(codes[1], top)];
+                }
+                let [first, second] = &mut raw;
+                for (column, (first, second)) in first.iter_mut().zip(second).enumerate() {
+                    let quad = columns.at(column).cast::<i32>().add(QUAD).read();
+                    let x = _mm512_set1_epi32(quad);
+                    *first = _mm512_dpbusd_epi32(*first, codes[0], x);
+                    keep(first);
+                    *second = _mm512_dpbusd_epi32(*second, codes[1], x);
+                    keep(second);
+                }
+            });
+            let scales = [F::scales::<Self>(blocks[0]), F::scales::<Self>(blocks[1])];
+            for column in 0..C {
+                let x = columns.at(column);
+                let factor = _mm512_set1_ps((*x).scale);
+                for panel in 0..2 {
+                    let sum = &mut sums[panel][column];
+                    if let Kind::Minimum(_) = F::KIND {
+                        let scaled = _mm512_set1_ps((*x).scaled_sum);
+                        *sum = _mm512_fmadd_ps(scales[panel].minimum[0], scaled, *sum);
+                    }
+                    let factor = _mm512_mul_ps(scales[panel].scale[0], factor);
+                    *sum = _mm512_fmadd_ps(factor, _mm512_cvtepi32_ps(raw[panel][column]), *sum);
+                }
+            }
+        })
     }
 
-    unsafe fn pair_tile<F: Format, const C: usize>(_: &Tile) {
-        unreachable!("PAIRS is not set");
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn pair_tile<F: Format, const C: usize>(tile: &Tile) {
+        simd!(kernel::pair_tile::<Self, F, C>(tile))
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]

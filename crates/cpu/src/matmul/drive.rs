@@ -23,9 +23,6 @@ use super::tile::{Columns, FloatTile, Prefetch, Tile, Unpack};
 /// scratch.
 const FUSED_COLUMNS: usize = 4;
 
-/// The number of columns of a tile of two panels.
-const PAIR_COLUMNS: usize = 4;
-
 /// The number of blocks that are unpacked at once, counted for 16 rows.
 const CHUNK_BLOCKS: usize = 16;
 
@@ -36,8 +33,8 @@ const GROUP_BYTES: usize = 288 << 10;
 /// The number of columns that always form one group.
 const GROUP_COLUMNS: usize = 16;
 
-/// How many bytes ahead of use the weights of a single tile per panel are prefetched.
-const PREFETCH_BYTES: usize = 4096;
+/// How many bytes ahead of use weights are prefetched at least.
+const PREFETCH_BYTES: usize = 8192;
 
 /// The number of blocks of a section of long rows.
 const SECTION_BLOCKS: usize = 48;
@@ -53,9 +50,6 @@ struct Source {
     /// The index of the first block there.
     first: usize,
 }
-
-/// The number of columns from which on tiles of two panels pay.
-const PAIR_FROM_COLUMNS: usize = 3;
 
 /// The bytes of scratch that a thread needs: one chunk.
 pub(super) const SCRATCH_BYTES: usize = CHUNK_BLOCKS * PLAIN_BYTES * 16;
@@ -87,6 +81,20 @@ macro_rules! by_few_columns {
     };
 }
 
+/// Calls a tile function for `C` = `columns`, 1..=6.
+macro_rules! by_pair_columns {
+    ($columns:expr, $call:ident) => {
+        match $columns {
+            1 => $call!(1),
+            2 => $call!(2),
+            3 => $call!(3),
+            4 => $call!(4),
+            5 => $call!(5),
+            _ => $call!(6),
+        }
+    };
+}
+
 /// Calls a tile function for `C` = `columns`, 1..=8.
 macro_rules! by_columns {
     ($columns:expr, $call:ident) => {
@@ -114,6 +122,13 @@ const fn tile_columns<S: Simd, F: Format>() -> usize {
 /// Returns the number of columns whose activations of `bytes` each stay in the second-level cache.
 fn group_columns(bytes: usize) -> usize {
     (GROUP_BYTES / bytes.max(1)).max(GROUP_COLUMNS) / GROUP_COLUMNS * GROUP_COLUMNS
+}
+
+/// Returns how many bytes ahead of the place that a panel's blocks have in it, if its sections
+/// lay mixed, its weights are prefetched. Scales lie before the codes, which are the last section:
+/// what is prefetched at a block lies before its codes by up to as much as the other sections take.
+fn prefetch_bytes(layout: &Layout) -> usize {
+    PREFETCH_BYTES + layout.nibbles.max(layout.bytes)
 }
 
 /// Splits `total` columns into tiles of at most `most`, as equal as possible.
@@ -165,7 +180,7 @@ unsafe fn fused_tile<'a, S: Simd>(
 ) -> Tile<'a> {
     let (layout, bytes) = (job.layout, job.layout.panel_bytes);
     let step = bytes.div_ceil(layout.blocks.max(1) * of);
-    let ahead = if of == 1 { PREFETCH_BYTES } else { bytes + index * bytes / of };
+    let ahead = if of == 1 { prefetch_bytes(layout) } else { bytes + index * bytes / of };
     // SAFETY: panel and columns exist; prefetched addresses need not exist.
     unsafe {
         let weights = job.weights.add(panel * bytes);
@@ -183,7 +198,7 @@ unsafe fn fused_tile<'a, S: Simd>(
             output_stride: job.output_stride,
             rows: layout.rows_in(panel),
             accumulate: false,
-            prefetch: Prefetch { pointer: weights.wrapping_add(ahead), step },
+            prefetch: Prefetch { pointer: weights.wrapping_add(ahead), step, turn: usize::MAX },
         }
     }
 }
@@ -238,20 +253,21 @@ pub(super) unsafe fn run_costly<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock
     }
 }
 
-/// Multiplies Q4_0 and Q8_0, whose codes cost little or nothing to unpack: in place up to
-/// `in_place` columns.
+/// Multiplies Q4_0 and Q8_0, whose codes cost little or nothing to unpack: in place, unless the
+/// instruction set does better with many columns through scratch.
 ///
 /// # Safety
 /// Same as [`run_fused`].
-pub(super) unsafe fn run_cheap<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>, in_place: usize) {
+pub(super) unsafe fn run_cheap<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>) {
+    let pairs = S::pairs_in_place(F::KIND);
     // SAFETY: the caller's promise.
     unsafe {
-        if !S::PAIRS || job.columns < PAIR_FROM_COLUMNS {
-            run_fused::<S, F>(job)
-        } else if job.columns <= in_place {
+        if pairs.contains(&job.columns) {
             run_many::<S, F, F, true>(job)
-        } else {
+        } else if S::pairs() && job.columns >= pairs.end {
             run_costly::<S, F>(job)
+        } else {
+            run_fused::<S, F>(job)
         }
     }
 }
@@ -267,7 +283,7 @@ unsafe fn run_many<S: Simd, F: Format, P: Format, const IN_PLACE: bool>(
     let blocks = job.layout.blocks;
     let length = if job.columns > SECTION_COLUMNS { SECTION_BLOCKS.min(blocks) } else { blocks };
     let group = group_columns(length * size_of::<QuantizedBlock>());
-    let together = panels_together::<S, F>();
+    let together = if IN_PLACE { 2 } else { panels_together::<S, F>() };
     let paired = job.panels.start..job.panels.end - job.panels.len() % together;
     for start in (0..job.columns).step_by(group) {
         let columns = start..job.columns.min(start + group);
@@ -295,8 +311,8 @@ unsafe fn run_many<S: Simd, F: Format, P: Format, const IN_PLACE: bool>(
 }
 
 /// Returns the number of panels whose blocks are multiplied together.
-const fn panels_together<S: Simd, F: Format>() -> usize {
-    if S::PAIRS && !matches!(F::KIND, Kind::Halves(_)) { 2 } else { 1 }
+fn panels_together<S: Simd, F: Format>() -> usize {
+    if S::pairs() && !matches!(F::KIND, Kind::Halves(_)) { 2 } else { 1 }
 }
 
 /// Multiplies a section of one or two panels through scratch, chunk by chunk.
@@ -369,7 +385,7 @@ unsafe fn block_tile<'a, S: Simd>(
             output_stride: job.output_stride,
             rows: panels.map(|panel| job.layout.rows_in(panel)).sum(),
             accumulate: blocks.start > 0,
-            prefetch: Prefetch { pointer: job.weights, step: 0 },
+            prefetch: Prefetch { pointer: job.weights, step: 0, turn: usize::MAX },
         }
     }
 }
@@ -400,6 +416,26 @@ unsafe fn chunk_tiles<S: Simd, P: Format>(
     }
 }
 
+/// Returns what tile `index` of `of` tiles of a pair of panels prefetches: one that is alone, the
+/// weights some way ahead of those that it reads; one of several, its share of the next pair's.
+fn pair_prefetch(
+    layout: &Layout,
+    panel: *const u8,
+    blocks: &Range<usize>,
+    index: usize,
+    of: usize,
+) -> Prefetch {
+    let bytes = layout.panel_bytes;
+    let step = bytes.div_ceil(layout.blocks.max(1) * of);
+    if of > 1 {
+        let ahead = 2 * bytes + blocks.start * step * of + index * step * blocks.len();
+        return Prefetch { pointer: panel.wrapping_add(ahead), step, turn: usize::MAX };
+    }
+    let ahead = prefetch_bytes(layout);
+    let turn = layout.blocks.saturating_sub(blocks.start + ahead.div_ceil(step.max(1)));
+    Prefetch { pointer: panel.wrapping_add(ahead + blocks.start * step), step, turn }
+}
+
 /// Multiplies all tiles of two panels' blocks with the columns of a group.
 ///
 /// # Safety
@@ -411,26 +447,21 @@ unsafe fn pair_tiles<S: Simd, P: Format>(
     columns: Range<usize>,
     source: Source,
 ) {
-    let of = columns.len().div_ceil(PAIR_COLUMNS);
-    let bytes = job.layout.panel_bytes;
-    for (index, (column, width)) in tiles(columns.len(), PAIR_COLUMNS).enumerate() {
+    let of = columns.len().div_ceil(S::PAIR_COLUMNS);
+    for (index, (column, width)) in tiles(columns.len(), S::PAIR_COLUMNS).enumerate() {
         // SAFETY: panels, blocks and columns of the job; prefetched addresses need not exist.
         unsafe {
             let first = columns.start + column;
             let mut work = block_tile::<S>(job, panel..panel + 2, blocks.clone(), first, source);
-            if source.panels[0] != job.scratch.cast_const() && of <= 4 {
-                // Each tile prefetches its share of the next two panels.
-                work.prefetch = Prefetch {
-                    pointer: source.panels[0].wrapping_add(2 * bytes + index * bytes / of),
-                    step: bytes.div_ceil(blocks.len().max(1) * of),
-                };
+            if source.panels[0] != job.scratch.cast_const() && of <= 12 {
+                work.prefetch = pair_prefetch(job.layout, source.panels[0], &blocks, index, of);
             }
             macro_rules! call {
                 ($c:literal) => {
                     S::pair_tile::<P, $c>(&work)
                 };
             }
-            by_few_columns!(width, call);
+            by_pair_columns!(width, call);
         }
     }
 }
@@ -471,3 +502,6 @@ pub(super) unsafe fn run_float<S: Simd, E: Element>(job: &Job<'_, f32>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -98,6 +98,9 @@ pub(super) unsafe fn pair_tile<S: Simd, F: Format, const C: usize>(tile: &Tile) 
         let mut wanted = tile.prefetch.pointer;
         for index in 0..tile.blocks {
             if tile.prefetch.step > 0 {
+                if index == tile.prefetch.turn {
+                    wanted = wanted.wrapping_add(layout.panel_bytes);
+                }
                 ask::<S>(wanted, tile.prefetch.step);
                 ask::<S>(wanted.wrapping_add(layout.panel_bytes), tile.prefetch.step);
                 wanted = wanted.wrapping_add(tile.prefetch.step);

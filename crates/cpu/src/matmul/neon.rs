@@ -102,7 +102,7 @@ impl Simd for Neon {
     const ROWS: usize = 8;
     const UNSIGNED_COLUMNS: usize = 4;
     const SIGNED_COLUMNS: usize = 4;
-    const PAIRS: bool = false;
+    const PAIR_COLUMNS: usize = 1;
     const FLOAT_COLUMNS: usize = 6;
 
     type Bytes = Bytes;
@@ -305,11 +305,11 @@ impl Simd for Neon {
         _: [Block<'_>; 2],
         _: Columns,
     ) {
-        unreachable!("PAIRS is not set");
+        unreachable!("there are no pairs");
     }
 
     unsafe fn pair_tile<F: Format, const C: usize>(_: &Tile) {
-        unreachable!("PAIRS is not set");
+        unreachable!("there are no pairs");
     }
 
     unsafe fn tile<F: Format, const C: usize>(tile: &Tile) {

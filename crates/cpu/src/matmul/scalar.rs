@@ -56,7 +56,7 @@ impl Simd for Scalar {
     const ROWS: usize = ROWS;
     const UNSIGNED_COLUMNS: usize = 4;
     const SIGNED_COLUMNS: usize = 4;
-    const PAIRS: bool = false;
+    const PAIR_COLUMNS: usize = 1;
     const FLOAT_COLUMNS: usize = 4;
 
     type Bytes = [u8; 32];
@@ -230,11 +230,11 @@ impl Simd for Scalar {
         _: [Block<'_>; 2],
         _: Columns,
     ) {
-        unreachable!("PAIRS is not set");
+        unreachable!("there are no pairs");
     }
 
     unsafe fn pair_tile<F: Format, const C: usize>(_: &Tile) {
-        unreachable!("PAIRS is not set");
+        unreachable!("there are no pairs");
     }
 
     unsafe fn tile<F: Format, const C: usize>(tile: &Tile) {

@@ -8,6 +8,8 @@
 //! Formats are written over [`Simd`], and its methods over [`Format`] and [`Element`], so these
 //! traits stand here as well; [`super::format`] implements them.
 
+use std::ops::Range;
+
 use super::tile::{Block, Columns, FloatTile, Tile, Unpack};
 
 /// Evaluates an expression for each quad of a block, with `$quad` as a constant. Quads that share
@@ -64,11 +66,22 @@ pub(super) trait Simd: Copy + 'static {
     const UNSIGNED_COLUMNS: usize;
     /// Most columns of a tile of signed codes.
     const SIGNED_COLUMNS: usize;
-    /// Whether many columns are multiplied through scratch, with tiles of two panels by at most
-    /// four columns, which halves the broadcasts of activations.
-    const PAIRS: bool;
+    /// Most columns of a tile of two panels.
+    const PAIR_COLUMNS: usize;
     /// Most columns of a tile of floats.
     const FLOAT_COLUMNS: usize;
+
+    /// Returns whether many columns are multiplied through scratch with tiles of two panels, which
+    /// halves the broadcasts of activations.
+    fn pairs() -> bool {
+        false
+    }
+
+    /// Returns with how many columns tiles of two panels pay whose codes of `kind` (Q4_0 or Q8_0)
+    /// are used in place.
+    fn pairs_in_place(_kind: Kind) -> Range<usize> {
+        0..0
+    }
 
     /// `ROWS` quads of bytes.
     type Bytes: Copy;
@@ -152,7 +165,8 @@ pub(super) trait Simd: Copy + 'static {
     );
 
     /// `sums[p][c] += block p . column c` for one block each of two panels unpacked into scratch,
-    /// of kind `Minimum` or `Signed`. Called only if [`PAIRS`](Simd::PAIRS) is set.
+    /// of kind `Minimum` or `Signed`, or in place of kind `Offset` or `Signed`. Called only if
+    /// [`pairs`](Simd::pairs) or [`pairs_in_place`](Simd::pairs_in_place) say so.
     unsafe fn accumulate_pair<F: Format, const C: usize>(
         sums: &mut [[Self::Floats; C]; 2],
         blocks: [Block<'_>; 2],

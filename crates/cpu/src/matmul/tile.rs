@@ -38,6 +38,8 @@ impl Columns {
 pub(super) struct Prefetch {
     pub(super) pointer: *const u8,
     pub(super) step: usize,
+    /// The block from which on the pointer of a pair tile is a panel further: in the next pair.
+    pub(super) turn: usize,
 }
 
 /// One tile of integer work.

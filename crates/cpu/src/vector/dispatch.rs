@@ -25,7 +25,7 @@ macro_rules! dispatch_table {
                 match isa {
                     Isa::Scalar => Some(&portable_table::TABLE),
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => Some(&avx2_table::TABLE),
+                    Isa::Avx2 | Isa::AvxVnni => Some(&avx2_table::TABLE),
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx512Vnni => Some(&avx512_table::TABLE),
                     #[cfg(target_arch = "aarch64")]

@@ -59,6 +59,20 @@ fn sum_over<S: Lanes>(
     total
 }
 
+/// Sums with as many wide loads under way as memory needs: eight whole vectors at a time.
+#[inline(always)]
+pub(super) fn stream<S: Lanes>(s: S, x: &[f32]) -> f32 {
+    let mut sums = [s.splat(0.0); 8];
+    let mut groups = x.chunks_exact(8 * S::COUNT);
+    for group in &mut groups {
+        for (sum, part) in sums.iter_mut().zip(group.chunks_exact(S::COUNT)) {
+            *sum = s.add(*sum, s.read(part));
+        }
+    }
+    let rest: f32 = groups.remainder().iter().sum();
+    sums.iter().fold(rest, |total, sum| total + s.sum(*sum))
+}
+
 /// The mean of the squares; 0 of none.
 #[inline(always)]
 fn mean_square<S: Lanes>(s: S, x: &[f32]) -> f64 {

@@ -37,15 +37,27 @@ pub(super) fn first(candidates: &[Candidate]) -> Result<(u32, f32), EngineError>
     Ok(best.map_or((0, 0.0), |best| (best.id, best.value)))
 }
 
+/// The number of logits that are looked at together: as many as vector registers hold.
+const LANES: usize = 32;
+
 /// Returns the lowest id among the largest logits, and its logit.
 pub(super) fn largest(logits: &[f32]) -> Result<(u32, f32), EngineError> {
-    // Two plain passes, because the compiler can vectorise both, but not a search for the index.
-    let mut are_finite = true;
-    let mut largest = f32::NEG_INFINITY;
-    for &logit in logits {
-        are_finite &= logit.is_finite();
-        largest = largest.max(logit);
-    }
+    // Sums and maxima in lanes, because the compiler may not reorder those of one number, and a
+    // vocabulary one by one takes a millisecond. The index is looked for in a second pass.
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let mut zeros = [0.0_f32; LANES];
+    let (whole, rest) = logits.as_chunks::<LANES>();
+    let mut take = |part: &[f32]| {
+        for ((largest, zero), &logit) in lanes.iter_mut().zip(&mut zeros).zip(part) {
+            *largest = if logit > *largest { logit } else { *largest };
+            // NaN of anything that is not finite.
+            *zero += logit * 0.0;
+        }
+    };
+    whole.iter().for_each(|part| take(part));
+    take(rest);
+    let largest = lanes.iter().fold(f32::NEG_INFINITY, |most, &lane| most.max(lane));
+    let are_finite = zeros.iter().all(|zero| zero.is_finite());
     if !are_finite {
         let id =
             logits.iter().position(|logit| !logit.is_finite()).expect("one of them is not finite");

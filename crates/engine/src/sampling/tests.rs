@@ -240,6 +240,24 @@ fn logits_that_are_not_finite_are_named() {
 }
 
 #[test]
+fn the_largest_and_what_is_not_finite_are_found_anywhere() {
+    let logits = wavy(203);
+    for id in 0..logits.len() {
+        let mut greedy = Sampler::new(SamplingParams::greedy());
+        let mut changed = logits.clone();
+        changed[id] = 1e6;
+        assert_eq!(greedy.sample(&mut changed, &[]).unwrap(), id as u32);
+        for hostile in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            changed[id] = hostile;
+            let error = greedy.sample(&mut changed, &[]).unwrap_err();
+            let named =
+                matches!(error, EngineError::NonFiniteLogits { id: found, .. } if found == id);
+            assert!(named, "{error}");
+        }
+    }
+}
+
+#[test]
 fn history_beyond_the_window_or_the_vocabulary_is_ignored() {
     let params =
         SamplingParams { presence_penalty: 2.0, penalty_window: 2, ..SamplingParams::greedy() };
