@@ -179,8 +179,8 @@ impl VectorKernels {
         call!(self.max(x))
     }
 
-    /// The sum, as fast as memory gives the elements: eight wide loads are added to eight sums, each
-    /// in f32.
+    /// The sum, as fast as memory gives the elements: eight wide loads are added to eight sums,
+    /// each in f32.
     pub fn stream(&self, x: &[f32]) -> f32 {
         call!(self.stream(x))
     }

@@ -138,8 +138,8 @@ fn for_each_part(buffer: &mut [f32], threads: usize, work: impl Fn(&mut [f32]) +
     });
 }
 
-/// Sums with the widest loads of the processor: with those that every x86-64 has, a core has too few
-/// reads under way, and a Xeon showed two thirds of the rate of its widest.
+/// Sums with the widest loads of the processor: with those that every x86-64 has, a core has too
+/// few reads under way, and a Xeon showed two thirds of the rate of its widest.
 fn sum(numbers: &[f32]) -> f32 {
     static KERNELS: LazyLock<VectorKernels> = LazyLock::new(|| {
         VectorKernels::for_isa(Isa::detect()).expect("the processor has what was detected")

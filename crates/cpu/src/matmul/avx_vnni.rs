@@ -2,8 +2,9 @@
 //!
 //! `vpdpbusd` multiplies 32 bytes and sums quads into 32 bits, exactly: one operation where AVX2
 //! needs two to four. On Zen 5 products of Q4_0 are 1.16 to 1.27 times as fast as AVX2's from four
-//! columns on, of Q8_0 1.6 to 2.0 times, some 185 G products/s of a core. Everything else is [`Avx2`]'s. Signed codes are made unsigned by flipping
-//! their top bit, which adds 128 per activation; the start value of the sum subtracts it again.
+//! columns on, of Q8_0 1.6 to 2.0 times, some 185 G products/s of a core. Everything else is
+//! [`Avx2`]'s. Signed codes are made unsigned by flipping their top bit, which adds 128 per
+//! activation; the start value of the sum subtracts it again.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
