@@ -6,13 +6,13 @@
 //! the start value of the sum subtracts it again.
 //!
 //! A tile of one panel broadcasts activations from memory in `vpdpbusd` itself, a load for each. A
-//! tile of two panels and at most six columns shares a broadcast between two. What bounds them,
-//! with the commands in `docs/benchmarks/cpu.md`:
+//! tile of two panels and at most six columns shares a broadcast between two. What bounds them, as
+//! `docs/benchmarks/cpu.md` has it:
 //!
 //! - Zen 5 starts two `vpdpbusd` per cycle, 519 G products/s of a core in registers and 414 with
-//!   one other multiplication for four of them. Tiles of one panel reach 365 for many columns,
-//!   88 %. Tiles of two are 1.03 to 1.07 times as fast for 16 and 32 columns, but 0.93 for 128,
-//!   and up to eight columns two panels read memory worse than one (0.7 to 1.0).
+//!   one other multiplication for four of them. Tiles of one panel reach 365 for many columns, or
+//!   88 %. Tiles of two are 1.03 to 1.07 times as fast for 16 and 32 columns, but 0.93 for 128, and
+//!   up to eight columns two panels read memory worse than one (0.7 to 1.0).
 //! - Emerald Rapids is bound by loads: two panels are 1.2 to 1.5 times as fast from 16 columns on,
 //!   and 1.0 to 1.26 times below, where two streams also read memory faster.
 //! - Up to four columns, reading the weights is the bound on both.

@@ -8,7 +8,7 @@
 //!
 //! Few columns are multiplied in place. More than [`FUSED_COLUMNS`] go through scratch in the
 //! first-level cache where that pays: [`CHUNK_BLOCKS`] blocks are unpacked once and then
-//! multiplied with all columns of the group, on AVX2 two panels at a time.
+//! multiplied with all columns of the group, two panels at a time where [`Simd::pairs`] says so.
 
 use std::ops::Range;
 
