@@ -31,5 +31,5 @@ pub use pages::{KvPage, KvPart, PageLayout, Pages};
 pub use partner::{Loan, Partner, Tally, Work};
 pub use placement::{Demand, DeviceGroup, Placement};
 pub use program::{
-    Facts, Flights, InFlight, Memory, Program, Results, Share, TOP, TOP_ROWS_MAX, TopLogit,
+    Facts, Flights, Idle, InFlight, Memory, Program, Results, Share, TOP, TOP_ROWS_MAX, TopLogit,
 };
