@@ -19,7 +19,7 @@ use super::passes::{Attended, PassKey};
 use super::ropes::Ropes;
 use super::selection::Selection;
 use super::top_memory::TopMemory;
-use super::tuning::{Survey, Tuner};
+use super::tuning::{Background, Survey, Tuner};
 use crate::chain::{self, ChainMemory, Chains};
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
@@ -69,6 +69,8 @@ pub(super) struct Bound {
     /// Those beside a partner come last.
     pub(super) passes: Vec<Pass>,
     pub(super) memory: Memory,
+    /// What is measured while no step is wanted.
+    pub(super) background: Background,
 }
 
 /// The recordings for a width.
@@ -205,6 +207,7 @@ impl Binding<'_> {
             transfer.finish()?;
             bound.memory.scratch += memory.bytes();
         }
+        bound.background = tuner.background(gpu);
         Ok(bound)
     }
 
@@ -263,18 +266,28 @@ impl Binding<'_> {
         survey: &RefCell<Survey>,
     ) -> Result<(), GpuError> {
         let most = self.options.width.tokens;
-        // How attention works makes no difference to products: one pass of each width shows them
-        // all.
-        let mut graphs: Vec<&Lowered> = graphs.iter().collect();
-        graphs.dedup_by_key(|lowered| (lowered.key.width, lowered.key.goal, lowered.exact));
-        graphs.sort_by_key(|lowered| {
-            let tokens = lowered.key.width.tokens;
-            (tokens > 1, tokens < most, tokens)
-        });
-        graphs.into_iter().try_for_each(|lowered| {
-            let emitter = self.emitter(bound, lowered);
+        let keys = graphs.iter().map(|lowered| (lowered.key, lowered.exact));
+        survey_order(keys, most).into_iter().try_for_each(|(at, _)| {
+            let emitter = self.emitter(bound, &graphs[at]);
             Emitter { survey: Some(survey), ..emitter }.survey()
         })
+    }
+
+    /// Shows the products of one pass to a survey, by its number in the order of
+    /// [`Binding::survey`]. Returns `false` if there are not as many.
+    pub(super) fn survey_one(
+        &self,
+        bound: &Bound,
+        number: usize,
+        survey: &RefCell<Survey>,
+    ) -> Result<bool, GpuError> {
+        let keys = bound.passes.iter().map(|pass| (pass.key, pass.exact));
+        let order = survey_order(keys, self.options.width.tokens);
+        let Some(&(_, (key, exact))) = order.get(number) else { return Ok(false) };
+        let lowered = self.lower(key, exact, &bound.selection)?;
+        let emitter = self.emitter(bound, &lowered);
+        Emitter { survey: Some(survey), ..emitter }.survey()?;
+        Ok(true)
     }
 
     fn allocate(
@@ -335,6 +348,7 @@ impl Binding<'_> {
             loans,
             passes: Vec::new(),
             memory,
+            background: Background::default(),
         })
     }
 
@@ -656,6 +670,22 @@ impl Bound {
         let count = self.top.host_thresholds.values::<u32>(2 * row + 1, 1)[0];
         (count as usize, self.top.host_found.values(row * ROOM, ROOM))
     }
+}
+
+/// Returns the passes whose products a survey sees, with their indices: those of one row first,
+/// then those of the longest prompts, which are `most` rows long. How attention works makes no
+/// difference to products: one pass of each width shows them all.
+fn survey_order(
+    passes: impl Iterator<Item = (PassKey, Option<usize>)>,
+    most: usize,
+) -> Vec<(usize, (PassKey, Option<usize>))> {
+    let mut order: Vec<_> = passes.enumerate().collect();
+    order.dedup_by_key(|(_, (key, exact))| (key.width, key.goal, *exact));
+    order.sort_by_key(|(_, (key, _))| {
+        let tokens = key.width.tokens;
+        (tokens > 1, tokens < most, tokens)
+    });
+    order
 }
 
 /// Returns whether every step of a Program finds the largest logits of its output rows.
