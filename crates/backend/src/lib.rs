@@ -31,6 +31,6 @@ pub use pages::{KvPage, KvPart, PageLayout, Pages};
 pub use partner::{Loan, Partner, Tally, Work};
 pub use placement::{Demand, DeviceGroup, Placement};
 pub use program::{
-    Facts, Flights, InFlight, Memory, Program, Results, SERIES_MAX, Share, TOP, TOP_ROWS_MAX,
+    Facts, Flights, Idle, InFlight, Memory, Program, Results, SERIES_MAX, Share, TOP, TOP_ROWS_MAX,
     TopLogit,
 };

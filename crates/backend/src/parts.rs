@@ -10,7 +10,7 @@ use crate::batch::{Batch, SequenceView};
 use crate::error::BackendError;
 use crate::pages::{KvPage, KvPart, PageLayout, Pages};
 use crate::placement::terms::Placement;
-use crate::program::{Facts, Flights, InFlight, Memory, Program, Results, Share};
+use crate::program::{Facts, Flights, Idle, InFlight, Memory, Program, Results, Share};
 
 /// Programs that run a Plan, one after another.
 ///
@@ -201,6 +201,19 @@ impl Program for Parts {
 
     fn profile(&mut self, on: bool) -> Vec<f64> {
         self.parts.iter_mut().flat_map(|part| part.profile(on)).collect()
+    }
+
+    fn idle(&mut self) -> Result<Idle, BackendError> {
+        self.flights.check_idle()?;
+        let mut left = Idle::Done;
+        for part in &mut self.parts {
+            left = left.and(part.idle()?);
+            // One piece in a call.
+            if left == Idle::More {
+                break;
+            }
+        }
+        Ok(left)
     }
 }
 
@@ -406,6 +419,8 @@ mod tests {
         log: Log,
         /// The first token of the step that fails when it is waited for.
         fails: Option<u32>,
+        /// Pieces of work for [`Program::idle`].
+        pieces: usize,
     }
 
     impl Part {
@@ -423,7 +438,7 @@ mod tests {
             };
             let facts = Facts::new(format!("part {index}"), plan, OPTIONS);
             let (flights, log) = (Flights::new(1), Arc::clone(log));
-            Box::new(Self { index, facts, flights, rows: Vec::new(), log, fails })
+            Box::new(Self { index, facts, flights, rows: Vec::new(), log, fails, pieces: index })
         }
 
         fn note(&self, what: &'static str, token: u32) {
@@ -468,6 +483,13 @@ mod tests {
 
         fn profile(&mut self, _on: bool) -> Vec<f64> {
             Vec::new()
+        }
+
+        fn idle(&mut self) -> Result<Idle, BackendError> {
+            let Some(left) = self.pieces.checked_sub(1) else { return Ok(Idle::Done) };
+            self.pieces = left;
+            self.note("idle", 0);
+            Ok(Idle::More)
         }
     }
 
@@ -574,5 +596,20 @@ mod tests {
             let fourth = submit(&mut parts, 4).unwrap();
             assert_eq!(parts.wait(fourth).unwrap().output(0).unwrap(), [5.0, 51.0]);
         }
+    }
+
+    #[test]
+    fn parts_are_idle_a_piece_at_a_time_and_never_beside_a_step() {
+        let (mut parts, log) = parts(3, None);
+        let step = submit(&mut parts, 1).unwrap();
+        assert!(matches!(parts.idle(), Err(BackendError::BadBatch { .. })));
+        parts.wait(step).unwrap();
+        taken(&log);
+        for part in [1, 2, 2] {
+            assert_eq!(parts.idle().unwrap(), Idle::More);
+            assert_eq!(taken(&log), [(part, "idle", 0)]);
+        }
+        assert_eq!(parts.idle().unwrap(), Idle::Done);
+        assert_eq!(taken(&log), []);
     }
 }

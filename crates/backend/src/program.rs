@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use trine_model::{Plan, Scratch, WeightPlace, gather};
 
@@ -103,9 +104,44 @@ pub trait Program: Send {
     /// Starts to measure the seconds spent in each operation of the Plan, or stops and returns
     /// them. No step may be in flight.
     fn profile(&mut self, on: bool) -> Vec<f64>;
+
+    /// Does a short piece of work that no step needs, such as measuring kernels for later starts:
+    /// at most about 50 ms. It changes neither the caches nor the results of later steps; the
+    /// results of earlier ones are lost. A device without such work has none.
+    ///
+    /// # Errors
+    /// [`BackendError::BadBatch`] while a step is in flight, any other error if the device failed;
+    /// the contents of the caches are undefined then.
+    fn idle(&mut self) -> Result<Idle, BackendError> {
+        Ok(Idle::Done)
+    }
 }
 
-/// What a step computed. It lasts until the next step is submitted.
+/// What is left for [`Program::idle`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Idle {
+    /// Nothing, until another step has run.
+    Done,
+    /// Another piece.
+    More,
+    /// Nothing before this time has passed.
+    Later(Duration),
+}
+
+impl Idle {
+    /// Returns what is left of two Programs' work.
+    #[must_use]
+    pub fn and(self, other: Idle) -> Idle {
+        match (self, other) {
+            (Idle::Done, left) | (left, Idle::Done) => left,
+            (Idle::Later(a), Idle::Later(b)) => Idle::Later(a.min(b)),
+            (Idle::More, _) | (_, Idle::More) => Idle::More,
+        }
+    }
+}
+
+/// What a step computed. It lasts until the next step is submitted or the Program is
+/// [idle](Program::idle).
 pub trait Results {
     /// Returns the rows of an output of the Plan, row-major, by its place in
     /// [`Plan::outputs`](trine_model::Plan): the logits, (outputs, vocabulary), in the order of
@@ -165,7 +201,8 @@ pub struct Facts {
     /// Whether the device finds the largest logits itself, so that [`Results::top`] may be called.
     pub finds_top: bool,
     /// The most steps that may follow the first one of a [series](Program::submit_series), at most
-    /// [`SERIES_MAX`]; 0 if there are no series.
+    /// [`SERIES_MAX`]; 0 if there are no series. A Program that wraps another hands series on to
+    /// it, or has 0 here.
     pub series_max: usize,
     /// The most steps that may be in flight.
     pub depth: usize,
@@ -474,5 +511,20 @@ mod tests {
         flights.clear();
         assert!(flights.check_idle().is_ok());
         assert!(matches!(flights.end(third), Err(BackendError::BadBatch { .. })));
+    }
+
+    #[test]
+    fn work_that_is_left_is_not_forgotten_for_another_programs() {
+        let [short, long] = [1, 2].map(|seconds| Idle::Later(Duration::from_secs(seconds)));
+        let cases = [
+            (Idle::Done, Idle::Done, Idle::Done),
+            (Idle::Done, long, long),
+            (long, short, short),
+            (long, Idle::More, Idle::More),
+            (Idle::Done, Idle::More, Idle::More),
+        ];
+        for (a, b, left) in cases {
+            assert_eq!((a.and(b), b.and(a)), (left, left));
+        }
     }
 }

@@ -6,7 +6,7 @@ pub(crate) mod kinds;
 pub(crate) mod lookup;
 mod model;
 
-use trine_backend::BackendError;
+use trine_backend::{BackendError, Idle};
 
 use crate::events::SequenceId;
 use crate::sampling::Stream;
@@ -70,6 +70,16 @@ pub trait Drafter: Send {
         readable: usize,
         guesses: &mut [Vec<u32>],
     ) -> Result<usize, BackendError>;
+
+    /// Does a short piece of work that no draft needs, as [`Program::idle`] does.
+    ///
+    /// # Errors
+    /// Returns [`BackendError`] if a device failed.
+    ///
+    /// [`Program::idle`]: trine_backend::Program::idle
+    fn idle(&mut self) -> Result<Idle, BackendError> {
+        Ok(Idle::Done)
+    }
 }
 
 /// What an engine guesses with.

@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use trine_backend::{
-    BackendError, Device, Facts, Partner, Placement, Program, ProgramOptions, SequenceView,
+    BackendError, Device, Facts, Idle, Partner, Placement, Program, ProgramOptions, SequenceView,
     placement,
 };
 use trine_model::{Model, Plan};
@@ -387,6 +387,21 @@ impl Engine {
     /// Returns whether there is nothing to run and nothing to report.
     pub fn is_idle(&self) -> bool {
         self.ended.is_empty() && self.scheduler.is_idle() && self.queue.is_empty()
+    }
+
+    /// Lets the Program, and then what guesses, do a short piece of work that no request needs
+    /// ([`Program::idle`]). There is none for an engine that is not [idle](Engine::is_idle).
+    ///
+    /// # Errors
+    /// Returns [`EngineError::Backend`] if the device failed. Nothing in the cache is used again.
+    pub fn idle(&mut self) -> Result<Idle, EngineError> {
+        self.come_to_rest()?;
+        if !self.is_idle() {
+            return Ok(Idle::Done);
+        }
+        let left = self.program.idle().inspect_err(|_| self.abandon())?;
+        let drafting = self.drafting.as_mut().filter(|_| left != Idle::More);
+        Ok(left.and(drafting.map_or(Idle::Done, |drafting| drafting.idle())))
     }
 
     /// Drops all reusable prefixes.

@@ -7,16 +7,18 @@
 //!
 //! A client that reads slowly delays nobody: what it has not read yet is bounded by its own
 //! `max_tokens`. A client that goes away drops its [`Generation`], and the engine thread ends the
-//! sequence before its next step.
+//! sequence before its next step. An engine without requests lets its device do work of its own in
+//! short pieces, after some time ([`Leisure`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use trine_backend::Idle;
 
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -31,6 +33,21 @@ const AFTER_FAILURE: Duration = Duration::from_millis(100);
 /// The interval at which an engine that has nothing else to do checks whether its store of prefixes
 /// has answered.
 const STORE_INTERVAL: Duration = Duration::from_millis(1);
+
+/// When an engine without requests lets its device do work of its own ([`Engine::idle`]).
+#[derive(Debug, Clone, Copy)]
+pub struct Leisure {
+    /// The least time after the start of the service: whoever started it will ask something soon.
+    pub after_start: Duration,
+    /// The least time after a request was there.
+    pub after_work: Duration,
+}
+
+impl Default for Leisure {
+    fn default() -> Self {
+        Self { after_start: Duration::from_secs(60), after_work: Duration::from_secs(5) }
+    }
+}
 
 /// A handle to a running engine. Clones are cheap. When the last one and all [`Generation`]s are
 /// dropped, the thread ends.
@@ -84,7 +101,15 @@ impl Service {
     ///
     /// # Errors
     /// Returns an error if the system provides no thread.
-    pub fn start(mut engine: Engine) -> std::io::Result<Service> {
+    pub fn start(engine: Engine) -> std::io::Result<Service> {
+        Self::start_with(engine, Leisure::default())
+    }
+
+    /// Does the same with other times after which the device may do work of its own.
+    ///
+    /// # Errors
+    /// As [`Service::start`].
+    pub fn start_with(mut engine: Engine, leisure: Leisure) -> std::io::Result<Service> {
         let (commands, inbox) = std::sync::mpsc::channel();
         let limits = engine.limits();
         // Places in the queue are assigned before the engine sees a request.
@@ -103,6 +128,9 @@ impl Service {
             clients: HashMap::new(),
             sequences: HashMap::new(),
             events: Vec::new(),
+            leisure,
+            began: Instant::now(),
+            resumes: None,
         };
         let body = move || worker.run(&inbox);
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(body)?;
@@ -252,6 +280,10 @@ struct Worker {
     /// The sequences by ticket.
     sequences: HashMap<u64, SequenceId>,
     events: Vec<Event>,
+    leisure: Leisure,
+    began: Instant,
+    /// When the device may do more work of its own; `None` if it has none.
+    resumes: Option<Instant>,
 }
 
 /// The client that waits for a sequence.
@@ -264,10 +296,10 @@ struct Client {
 
 impl Worker {
     fn run(mut self, inbox: &Receiver<Command>) {
+        self.rest();
         loop {
             let command = if self.engine.is_idle() {
-                // An error means that all handles are dropped.
-                inbox.recv().map_err(|_| TryRecvError::Disconnected)
+                self.receive_idle(inbox)
             } else if self.engine.waits_for_store() {
                 inbox.recv_timeout(STORE_INTERVAL).map_err(|error| match error {
                     RecvTimeoutError::Timeout => TryRecvError::Empty,
@@ -285,6 +317,7 @@ impl Worker {
                 Err(TryRecvError::Empty) => {}
             }
             self.step();
+            self.rest();
         }
         self.board.is_draining.store(true, Ordering::Release);
         let all: Vec<SequenceId> = self.clients.keys().copied().collect();
@@ -307,6 +340,43 @@ impl Worker {
                 drop(updates);
             }
         }
+    }
+
+    /// Lets the device be for a while after the start or a step.
+    fn rest(&mut self) {
+        let Leisure { after_start, after_work } = self.leisure;
+        let (first, next) =
+            (self.began.checked_add(after_start), Instant::now().checked_add(after_work));
+        self.resumes = first.zip(next).map(|(first, next)| first.max(next));
+    }
+
+    /// Waits for a command while the engine is idle. Between commands the device may do work of
+    /// its own. An error means that all handles are dropped.
+    fn receive_idle(&mut self, inbox: &Receiver<Command>) -> Result<Command, TryRecvError> {
+        loop {
+            let Some(resumes) = self.resumes else {
+                return inbox.recv().map_err(|_| TryRecvError::Disconnected);
+            };
+            match inbox.recv_timeout(resumes.saturating_duration_since(Instant::now())) {
+                Ok(command) => return Ok(command),
+                Err(RecvTimeoutError::Disconnected) => return Err(TryRecvError::Disconnected),
+                Err(RecvTimeoutError::Timeout) => self.idle(),
+            }
+        }
+    }
+
+    /// Lets the device do a piece of work of its own.
+    fn idle(&mut self) {
+        let left = self.engine.idle().unwrap_or_else(|error| {
+            tracing::error!(%error, "the device failed without a request");
+            Idle::Done
+        });
+        self.resumes = match left {
+            Idle::Done => None,
+            Idle::More => Some(Instant::now()),
+            Idle::Later(pause) => Instant::now().checked_add(pause),
+        };
+        *self.board.status.lock().unwrap_or_else(PoisonError::into_inner) = self.engine.status();
     }
 
     fn obey(&mut self, command: Command) {

@@ -45,7 +45,7 @@ pub fn narrow(mut plan: Plan) -> Plan {
         let label = format!("{}.select", plan_name(twins.plan, input));
         steps.push(Step { label, op: Op::Select { input, output } });
     }
-    // Attention follows its queries, where fusion finds it.
+    // The first step follows what it reads: fusion finds attention beside its queries.
     let first = live_in.iter().take_while(|id| begins_with.contains(id)).count();
     let others = steps.split_off(first);
     steps.extend(tail.drain(..tail.len().min(1)));

@@ -1,6 +1,6 @@
 //! The device that runs the model.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use anyhow::{Context, Result};
 use etcetera::BaseStrategy;
@@ -9,7 +9,7 @@ use trine_backend::reference::ReferenceDevice;
 use trine_backend::{Device, DeviceGroup, LayerChoice, Partner};
 use trine_cpu::CpuDevice;
 use trine_vulkan::{
-    Choice, PipelineCache, Progress, Tuning, TuningMode, TuningProgress, VulkanDevice,
+    Choice, PipelineCache, Progress, Settled, Tuning, TuningMode, TuningProgress, VulkanDevice,
 };
 
 use crate::failure::usage;
@@ -35,9 +35,11 @@ pub(crate) enum DeviceChoice {
 /// Whether kernels are tuned for the GPU, as typed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Tune {
-    /// Measures once what is not known yet.
+    /// Measures once what is not known yet, while the model has nothing to do.
     #[default]
     Auto,
+    /// Measures the same when the model is loaded. It cannot be typed.
+    AtLoad,
     /// Measures nothing, and uses no earlier measurements.
     Off,
     /// Measures everything that the model needs again.
@@ -54,12 +56,19 @@ impl Tune {
             _ => Err("choose auto, off or again".to_owned()),
         }
     }
+
+    /// Returns the same for a program that times the model and ends: what it measures has to be of
+    /// use to it.
+    pub(crate) fn at_load(self) -> Self {
+        if self == Tune::Auto { Tune::AtLoad } else { self }
+    }
 }
 
 impl From<Tune> for TuningMode {
     fn from(tune: Tune) -> Self {
         match tune {
-            Tune::Auto => TuningMode::Missing,
+            Tune::Auto => TuningMode::Idle,
+            Tune::AtLoad => TuningMode::Missing,
             Tune::Off => TuningMode::Off,
             Tune::Again => TuningMode::Again,
         }
@@ -230,6 +239,9 @@ fn typed(choice: &Choice) -> String {
     }
 }
 
+/// The shapes of kernels that this process has chosen. A model that is loaded again keeps them.
+static SETTLED: OnceLock<Settled> = OnceLock::new();
+
 /// How a GPU chooses its kernels, and who asks for it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GpuOptions {
@@ -249,7 +261,8 @@ impl GpuOptions {
 
     fn apply(self, device: VulkanDevice) -> VulkanDevice {
         let progress = tuning_progress(&device.gpu().capabilities().name);
-        let tuning = Tuning { mode: self.tuning, cache: cache(), progress, ..Tuning::default() };
+        let (cache, settled) = (cache(), SETTLED.get_or_init(Settled::default).clone());
+        let tuning = Tuning { mode: self.tuning, cache, progress, settled, ..Tuning::default() };
         let device = device.tuned(tuning);
         if self.batch_invariant { device.batch_invariant() } else { device }
     }
@@ -434,6 +447,15 @@ mod tests {
         assert_eq!(Tune::parse("again").map(TuningMode::from), Ok(TuningMode::Again));
         assert_eq!(Tune::parse("off").map(TuningMode::from), Ok(TuningMode::Off));
         assert_eq!(Tune::parse("auto"), Ok(Tune::default()));
+        let modes = [Tune::Auto, Tune::Off, Tune::Again].map(|tune| [tune, tune.at_load()]);
+        assert_eq!(
+            modes.map(|modes| modes.map(TuningMode::from)),
+            [
+                [TuningMode::Idle, TuningMode::Missing],
+                [TuningMode::Off, TuningMode::Off],
+                [TuningMode::Again, TuningMode::Again],
+            ]
+        );
         assert!(Tune::parse("on").is_err());
     }
 

@@ -22,7 +22,7 @@ pub use device::{VulkanDevice, open_gpu};
 pub use error::GpuError;
 pub use kernels::read::ReadSpeed;
 pub use program::outline::{INVARIANT_ROWS, Outline};
-pub use program::tuning::{Tuning, TuningMode, TuningProgress, TuningState, tuning_state};
+pub use program::tuning::{Settled, Tuning, TuningMode, TuningProgress, TuningState, tuning_state};
 pub use raw::gpu::{Choice, Description, Gpu, Injected, devices};
 pub use raw::pipeline::PipelineCache;
 pub use weights::Progress;

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use trine_backend::{
-    BackendError, Batch, Facts, Flights, InFlight, KvPage, Lent, Memory, Pages, Program,
+    BackendError, Batch, Facts, Flights, Idle, InFlight, KvPage, Lent, Memory, Pages, Program,
     ProgramOptions, Results, SERIES_MAX, TOP, TOP_ROWS_MAX, TopLogit,
 };
 use trine_model::{Model, Plan, Width, gather};
@@ -54,6 +54,8 @@ pub(crate) struct VulkanProgram {
     /// `None` after the device failed: the next step sets it up again.
     bound: Option<Bound>,
     profile: Option<Vec<f64>>,
+    /// Whether the device failed while it measured kernels: it measures no more of them.
+    has_failed_idle: bool,
     /// Raised to end a step early.
     stop: Option<Arc<AtomicBool>>,
     flights: Flights<Step>,
@@ -98,6 +100,7 @@ impl VulkanProgram {
             lent,
             bound: None,
             profile: None,
+            has_failed_idle: false,
             stop: None,
             flights: Flights::new(1),
             done: Step {
@@ -168,6 +171,7 @@ impl VulkanProgram {
         let binding =
             Binding { model: &self.model, plan, lent: lent.map(|(plan, _)| plan), options };
         let bound = self.bound.as_mut().expect("it was set up if it was not there");
+        bound.background.note_step();
         let alone = pass_of(&bound.passes, batch, None);
         let mut pass = alone;
         match &mut self.profile {
@@ -193,6 +197,7 @@ impl VulkanProgram {
         let lent = self.lent.as_ref().map(|(plan, _)| plan);
         let binding = Binding { model: &self.model, plan, lent, options };
         let bound = self.bound.as_mut().expect("it was set up if it was not there");
+        bound.background.note_step();
         let first = pass_of(&bound.passes, batch, None);
         let sequences = batch.outputs.len();
         let series = Series { first, next: pass_of(&bound.passes, batch, Some(sequences)), more };
@@ -326,6 +331,32 @@ impl Program for VulkanProgram {
     fn profile(&mut self, on: bool) -> Vec<f64> {
         let zeros = on.then(|| vec![0.0; self.facts.plan.steps.len()]);
         std::mem::replace(&mut self.profile, zeros).unwrap_or_default()
+    }
+
+    fn idle(&mut self) -> Result<Idle, BackendError> {
+        self.flights.check_idle()?;
+        if self.has_failed_idle || self.profile.is_some() {
+            return Ok(Idle::Done);
+        }
+        let Some(bound) = &mut self.bound else { return Ok(Idle::Done) };
+        let mut background = std::mem::take(&mut bound.background);
+        let Facts { plan, options, .. } = &self.facts;
+        let lent = self.lent.as_ref().map(|(plan, _)| plan);
+        let binding = Binding { model: &self.model, plan, lent, options };
+        let result = background.advance(&|pass, survey| binding.survey_one(bound, pass, survey));
+        bound.background = background;
+        match result {
+            Ok(left) => Ok(left),
+            // The passes are as they were.
+            Err(error @ GpuError::OutOfMemory { .. }) => {
+                tracing::debug!(%error, "no more kernels are measured");
+                Ok(Idle::Done)
+            }
+            Err(error) => {
+                self.has_failed_idle = true;
+                Err(self.failed(error))
+            }
+        }
     }
 }
 

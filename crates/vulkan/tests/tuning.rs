@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Golden, greedy, logits};
-use trine_backend::{BLOCK, Device, ProgramOptions};
+use common::{Golden, OneSequence, greedy, logits};
+use trine_backend::{BLOCK, Device, Idle, Program, ProgramOptions};
 use trine_model::{KvType, Model, Width};
 use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::{
-    Choice, Injected, PipelineCache, Tuning, TuningMode, VulkanDevice, testing, tuning_state,
+    Choice, Injected, PipelineCache, Settled, Tuning, TuningMode, VulkanDevice, testing,
+    tuning_state,
 };
 
 const QUANTISED: &str = "gguf/gemma3-qat";
@@ -58,6 +59,7 @@ impl Store {
             budget,
             software: true,
             progress: Some(progress),
+            ..Tuning::default()
         });
         device.load_plan(model, model.plan(), &OPTIONS).unwrap();
         let first = told.lock().unwrap().clone();
@@ -183,6 +185,97 @@ fn a_device_that_fails_meanwhile_is_reported() {
     device.load_plan(&model, model.plan(), &OPTIONS).unwrap();
 }
 
+/// Lets a Program do at most this many pieces of work of its own. Returns whether some is left.
+fn rest(program: &mut dyn Program, mut pieces: usize) -> bool {
+    while pieces > 0 {
+        match program.idle().unwrap() {
+            Idle::Done => return false,
+            Idle::More => pieces -= 1,
+            Idle::Later(pause) => std::thread::sleep(pause),
+        }
+    }
+    true
+}
+
+/// The tuning of a server.
+fn in_pieces(store: &Store) -> Tuning {
+    let (mode, cache) = (TuningMode::Idle, Some(store.cache()));
+    Tuning { mode, cache, software: true, ..Tuning::default() }
+}
+
+#[test]
+fn what_is_missing_is_measured_between_steps_and_changes_no_result() {
+    let golden = Golden::load(QUANTISED);
+    let (model, ids) = (&golden.model, &golden.ids);
+    let store = Store::new();
+    let device = device(in_pieces(&store));
+    let calm = logits(&device, model, ids, 2, KvType::F32);
+    assert_eq!(store.kernels(), None, "a load measures nothing");
+    let new = || OneSequence::new(&device, model, ids.len(), 2, KvType::F32);
+    let mut sequence = new();
+    let (mut found, mut is_left) = (Vec::new(), true);
+    for piece in ids.chunks(2) {
+        found.extend(sequence.extend(piece));
+        is_left = rest(sequence.program.as_mut(), 2);
+    }
+    assert_eq!(found, calm, "not a bit of a step's results");
+    assert!(is_left && store.kernels().is_some(), "each result is kept at once");
+    // Another Program of the device goes on where this one stopped.
+    drop(sequence);
+    let mut sequence = new();
+    assert!(!rest(sequence.program.as_mut(), usize::MAX));
+    let found: Vec<f32> = ids.chunks(2).flat_map(|piece| sequence.extend(piece)).collect();
+    assert_eq!(found, calm);
+    let count = store.kernels().unwrap();
+    assert!(count >= 4, "products of several kinds: {count}");
+    assert_eq!(sequence.program.idle().unwrap(), Idle::Done);
+    // In this process nothing changes; another one knows all.
+    assert_eq!(logits(&device, model, ids, 2, KvType::F32), calm);
+    let other = self::device(in_pieces(&store));
+    let mut sequence = OneSequence::new(&other, model, ids.len(), 2, KvType::F32);
+    sequence.extend(&ids[..1]);
+    assert_eq!(sequence.program.idle().unwrap(), Idle::Done);
+    assert_eq!(store.kernels(), Some(count));
+}
+
+#[test]
+fn a_device_that_fails_between_steps_is_set_up_again_and_measures_no_more() {
+    let golden = Golden::load(QUANTISED);
+    let ids = &golden.ids[..8];
+    for failure in [Injected::Loss, Injected::Timeout, Injected::Refusal] {
+        let device = device(in_pieces(&Store::new()));
+        let calm = logits(&device, &golden.model, ids, 2, KvType::F32);
+        let mut sequence = OneSequence::new(&device, &golden.model, ids.len(), 2, KvType::F32);
+        device.gpu().inject(failure);
+        let error = loop {
+            match sequence.program.idle() {
+                Ok(Idle::Later(pause)) => std::thread::sleep(pause),
+                Ok(left) => assert_eq!(left, Idle::More, "{failure:?}"),
+                Err(error) => break error,
+            }
+        };
+        assert!(error.to_string().contains("--tune off"), "{error}");
+        assert_eq!(sequence.program.idle().unwrap(), Idle::Done);
+        let found: Vec<f32> = ids.chunks(2).flat_map(|piece| sequence.extend(piece)).collect();
+        assert_eq!(found, calm, "{failure:?}");
+        assert_eq!(sequence.program.idle().unwrap(), Idle::Done);
+    }
+}
+
+#[test]
+fn a_program_may_end_between_any_two_pieces() {
+    let model = Golden::load(QUANTISED).model;
+    let store = Store::new();
+    let device = device(in_pieces(&store));
+    for pieces in 0..40 {
+        let mut program = device.load_plan(&model, model.plan(), &OPTIONS).unwrap();
+        rest(program.as_mut(), pieces % 13);
+    }
+    let mut program = device.load_plan(&model, model.plan(), &OPTIONS).unwrap();
+    assert!(!rest(program.as_mut(), usize::MAX));
+    assert_eq!(store.load(&model, TuningMode::Missing, LONG), 0, "nothing was forgotten");
+}
+
 /// Returns the number of shapes in the longest list for a kind of device.
 fn shapes() -> usize {
     match testing::gpu().capabilities().kind {
@@ -221,10 +314,10 @@ fn a_tuned_model_writes_what_it_should() {
         cache: Some(store.cache()),
         budget: LONG,
         software: true,
-        progress: None,
+        ..Tuning::default()
     };
     for _ in 0..2 {
-        let device = device(tuning.clone());
+        let device = device(Tuning { settled: Settled::default(), ..tuning.clone() });
         let found = greedy(&device, &golden.model, &golden.ids, golden.greedy.len(), KvType::F32);
         assert_eq!(found, golden.greedy);
     }

@@ -1,6 +1,6 @@
 //! Guesses with a smaller model of the same vocabulary.
 
-use trine_backend::{BackendError, Facts, Program, SERIES_MAX, SequenceView};
+use trine_backend::{BackendError, Facts, Idle, Program, SERIES_MAX, SequenceView};
 
 use super::{Ask, Drafter, GUESSES_MAX};
 use crate::events::SequenceId;
@@ -203,6 +203,16 @@ impl ModelDrafter {
             self.program.copy_slot(from as u32, lease.slot as u32, kv.written(from))?;
         }
         Ok(Some(lease.slot))
+    }
+
+    /// Empties all seats, after a failure: what the caches hold is unknown.
+    fn forget(&mut self) {
+        for seat in 0..self.seats.len() {
+            if self.seats[seat].id.take().is_some() {
+                self.kv.release(seat, false);
+            }
+        }
+        self.kv.forget();
     }
 
     /// Counts guesses that became tokens as computed, except for the last token.
@@ -452,14 +462,16 @@ impl Drafter for ModelDrafter {
     ) -> Result<usize, BackendError> {
         let drafted = self.try_draft(asks, readable, guesses);
         if drafted.is_err() {
-            // What the caches hold is unknown.
-            for seat in 0..self.seats.len() {
-                if self.seats[seat].id.take().is_some() {
-                    self.kv.release(seat, false);
-                }
-            }
-            self.kv.forget();
+            self.forget();
         }
         drafted
+    }
+
+    fn idle(&mut self) -> Result<Idle, BackendError> {
+        let left = self.program.idle();
+        if left.is_err() {
+            self.forget();
+        }
+        left
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use trine_backend::BackendError;
+use trine_backend::{BackendError, Idle};
 
 use super::flight::Landed;
 use super::place::Place;
@@ -275,6 +275,15 @@ impl Drafting {
     /// Returns whether a drafter's weights are void.
     pub(super) fn has_lost_model(&self) -> bool {
         self.model.as_ref().is_some_and(|model| model.is_lost)
+    }
+
+    /// Lets the drafter do a short piece of work that no draft needs.
+    pub(super) fn idle(&mut self) -> Idle {
+        let model = self.model.as_mut().filter(|model| !model.is_lost);
+        model.map_or(Ok(Idle::Done), |model| model.drafter.idle()).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the device of the model that guesses failed");
+            Idle::Done
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use trine_backend::{
-    BLOCK, BackendError, Batch, Facts, Flights, InFlight, KvPage, KvPart, Memory, PageLayout,
+    BLOCK, BackendError, Batch, Facts, Flights, Idle, InFlight, KvPage, KvPart, Memory, PageLayout,
     Pages, Program, ProgramOptions, Results, SequenceView,
 };
 use trine_engine::Pooling;
@@ -102,6 +102,8 @@ pub(crate) struct Fake {
     pub(crate) coarse: Arc<AtomicUsize>,
     /// How long a run takes beyond its own work.
     pub(crate) pause: Duration,
+    /// What it does when no step is wanted.
+    pub(crate) idle: Box<dyn FnMut() -> Result<Idle, BackendError> + Send>,
     stop: Arc<AtomicBool>,
 }
 
@@ -148,6 +150,7 @@ impl Fake {
             overlapped: Arc::default(),
             coarse: Arc::default(),
             pause: Duration::ZERO,
+            idle: Box::new(|| Ok(Idle::Done)),
             stop: Arc::default(),
         }
     }
@@ -292,7 +295,7 @@ fn global(view: &SequenceView<'_>, position: usize) -> usize {
     view.blocks[position / BLOCK] as usize * BLOCK + position % BLOCK
 }
 
-fn failed() -> BackendError {
+pub(crate) fn failed() -> BackendError {
     BackendError::Failed { device: "fake".to_owned(), what: "as asked".to_owned() }
 }
 
@@ -367,6 +370,16 @@ impl Program for Fake {
 
     fn profile(&mut self, _on: bool) -> Vec<f64> {
         Vec::new()
+    }
+
+    fn idle(&mut self) -> Result<Idle, BackendError> {
+        self.flights.check_idle()?;
+        let left = (self.idle)();
+        if left.is_err() {
+            self.blocks.fill(None);
+            self.rings.iter_mut().for_each(|(_, _, cells)| cells.fill(None));
+        }
+        left
     }
 }
 

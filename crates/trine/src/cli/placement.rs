@@ -27,7 +27,8 @@ pub(crate) struct Placement {
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub(crate) gpu_layers: Option<usize>,
 
-    /// Measure which kernels suit the GPU: auto (once, the default), off, again
+    /// Measure which kernels suit the GPU: auto (once, while a server has nothing to do, the
+    /// default), off, again
     #[arg(long, value_name = "WHEN", value_parser = Tune::parse)]
     pub(crate) tune: Option<Tune>,
 

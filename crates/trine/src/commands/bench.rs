@@ -94,6 +94,7 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
     let tests = tests(&args)?;
     let source = find(args.model.as_deref(), &args.fetch)?.source;
     let mut settings = Settings::measuring(&args.placement, KvType::F16);
+    settings.tune = settings.tune.at_load();
     let batch = args.batch.iter().copied().max().unwrap_or(1);
     // The smallest limit on the rows of a step among all devices.
     let rows = if settings.batch_invariant { INVARIANT_ROWS } else { PREFILL };

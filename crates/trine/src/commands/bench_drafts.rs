@@ -133,6 +133,8 @@ impl Script {
 /// Runs every batch on its device, and returns logits of a script.
 pub(super) struct Scripted {
     program: Box<dyn Program>,
+    /// Those of the Program, but without series: its tokens are not the script's.
+    facts: Facts,
     script: Script,
     /// The positions of the output rows of steps in flight, the oldest first.
     flights: VecDeque<Vec<usize>>,
@@ -144,7 +146,8 @@ impl Scripted {
     pub(super) fn new(program: Box<dyn Program>, script: Script) -> Self {
         let vocabulary = program.facts().plan.output(0).columns;
         let written = Written { vocabulary, logits: Vec::new(), top: Vec::new(), set: Vec::new() };
-        Self { program, script, flights: VecDeque::new(), written }
+        let facts = Facts { series_max: 0, ..program.facts().clone() };
+        Self { program, facts, script, flights: VecDeque::new(), written }
     }
 }
 
@@ -187,7 +190,7 @@ impl Results for Written {
 
 impl Program for Scripted {
     fn facts(&self) -> &Facts {
-        self.program.facts()
+        &self.facts
     }
 
     fn memory(&self) -> Memory {

@@ -250,7 +250,7 @@ fn abilities(index: usize, capabilities: &Capabilities) -> Finding {
 
 /// Reports how many of the device's kernels were measured, and where the results are kept.
 fn tuning(index: usize, state: &TuningState) -> Finding {
-    const REMEDY: &str = "run a model: what it needs is measured again when it is loaded";
+    const REMEDY: &str = "`trine bench` measures again what a model needs, and `trine serve` does while it has nothing to do";
     let check = format!("gpu {index} tuning");
     let path = state.path.display();
     let details = json!({
@@ -268,7 +268,9 @@ fn tuning(index: usize, state: &TuningState) -> Finding {
             Finding::ok(check, found)
         }
         (None, None) => {
-            let found = format!("nothing measured yet; loading a model does it once, into {path}");
+            let found = format!(
+                "nothing measured yet; `trine bench` does it once, and `trine serve` while it has nothing to do, into {path}"
+            );
             Finding::ok(check, found)
         }
     };

@@ -47,14 +47,13 @@
 //!
 //! The direct kernel loads weights and activations into the registers of the matrix units, without
 //! shared memory and barriers. For 16 x 16 weights and 64 rows of activations a subgroup issues
-//! eight products, which the matrix units of an H100 take 47 clocks for at the 640 TFLOP/s that
-//! they reach from registers, and about 24 other instructions; it reads 144 bytes of weights, and
-//! of each load of 512 bytes of activations two left factors share one (1024 bytes through the
-//! core's first cache, 8 clocks). An H100 does the four products of a layer of Gemma 3 27B in 1176
-//! us at 512 rows of Q4_0 (358, 300, 374 and 345 TFLOP/s), where the matrix kernel takes 1392;
-//! in Q8_0 1294 and 1511, in Q4_K 1477 and 1724. What holds it up is that a subgroup issues in
-//! order: its decoding waits for loads, and its products for decoding, with two subgroups for
-//! each unit that issues to fill the gaps.
+//! eight products, 47 clocks at the 640 TFLOP/s that the matrix units of an H200 reach from
+//! registers (1.755 GHz), and by the driver's code about 24 other instructions. It reads 144 bytes
+//! of weights, and 2 KiB of activations through the core's first cache for each 16 columns,
+//! whatever the number of left factors. The products of a layer of Gemma 3 27B in Q4_0 at 512 rows
+//! reach 300 to 374 TFLOP/s on an H100 (`docs/benchmarks/gpu-kernels.md`). What holds it up is that
+//! a subgroup issues in order: its decoding waits for loads, and its products for decoding, with
+//! two subgroups for each unit that issues to fill the gaps.
 //!
 //! Decoded weights are rounded to f16 once, with a relative error of 2^-11. Weights beyond 65504
 //! become infinite, and bf16 weights below 2^-24 become zero.

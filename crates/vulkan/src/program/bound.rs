@@ -10,21 +10,22 @@ use trine_backend::{BLOCK, BackendError, Batch, Lent, Memory, ProgramOptions};
 use trine_model::{BufferId, Heads, Model, Op, Plan, Rows, Scratch, Width, Workload};
 
 use super::emit::{Emitted, Emitter};
+use super::forecast::cache_bytes;
 use super::frame::{Frame, FrameLayout, SLOT_BITS};
 use super::graph::{Graph, Home, ValueId};
 use super::inputs::Inputs;
 use super::loans::{Loan, LoanBytes, Loans, Table, lent_keys, loans, meetings};
 use super::lower::lower_lent;
-use super::passes::{Attended, PassKey};
+use super::passes::{Attended, PassKey, survey_order};
 use super::ropes::Ropes;
 use super::selection::Selection;
 use super::series::SeriesRuns;
 use super::top_memory::{TopMemory, finds_top};
-use super::tuning::{Survey, Tuner};
+use super::tuning::{Background, Survey, Tuner};
 use crate::chain::{self, ChainMemory, Chains};
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
-use crate::kernels::attention::{KvCache, TILE_ROWS};
+use crate::kernels::attention::TILE_ROWS;
 use crate::kernels::heads::DIM_MAX;
 use crate::kernels::matmul::MatmulLaunch;
 use crate::kernels::rows::COLUMNS_MAX;
@@ -72,6 +73,8 @@ pub(super) struct Bound {
     /// Those beside a partner come last.
     pub(super) passes: Vec<Pass>,
     pub(super) memory: Memory,
+    /// What is measured while no step is wanted.
+    pub(super) background: Background,
 }
 
 /// The recordings for a width.
@@ -94,20 +97,6 @@ pub(super) struct Pass {
     /// The recording with timestamps, made when profiling needs it, and the Plan's step of each
     /// dispatch.
     timed: Option<(Recording, Vec<usize>)>,
-}
-
-/// Bytes of a block of a KV cache.
-pub(super) fn block_bytes(options: &ProgramOptions, cache: &trine_model::Cache) -> u64 {
-    KvCache::bytes(options.kv, cache.kv_heads, cache.head_dim, 1)
-}
-
-/// Bytes of a KV cache.
-pub(super) fn cache_bytes(options: &ProgramOptions, cache: &trine_model::Cache) -> u64 {
-    let blocks = match cache.window {
-        Some(window) => options.sequences * options.ring_length(window) / BLOCK,
-        None => options.blocks,
-    };
-    KvCache::bytes(options.kv, cache.kv_heads, cache.head_dim, blocks)
 }
 
 /// A pass's launches and the memory of their values.
@@ -210,6 +199,7 @@ impl Binding<'_> {
             transfer.finish()?;
             bound.memory.scratch += memory.bytes();
         }
+        bound.background = tuner.background(gpu);
         Ok(bound)
     }
 
@@ -271,18 +261,28 @@ impl Binding<'_> {
         survey: &RefCell<Survey>,
     ) -> Result<(), GpuError> {
         let most = self.options.width.tokens;
-        // How attention works makes no difference to products: one pass of each width shows them
-        // all.
-        let mut graphs: Vec<&Lowered> = graphs.iter().collect();
-        graphs.dedup_by_key(|lowered| (lowered.key.width, lowered.key.goal, lowered.exact));
-        graphs.sort_by_key(|lowered| {
-            let tokens = lowered.key.width.tokens;
-            (tokens > 1, tokens < most, tokens)
-        });
-        graphs.into_iter().try_for_each(|lowered| {
-            let emitter = self.emitter(bound, lowered);
+        let keys = graphs.iter().map(|lowered| (lowered.key, lowered.exact));
+        survey_order(keys, most).into_iter().try_for_each(|(at, _)| {
+            let emitter = self.emitter(bound, &graphs[at]);
             Emitter { survey: Some(survey), ..emitter }.survey()
         })
+    }
+
+    /// Shows the products of one pass to a survey, by its number in the order of
+    /// [`Binding::survey`]. Returns `false` if there are not as many.
+    pub(super) fn survey_one(
+        &self,
+        bound: &Bound,
+        number: usize,
+        survey: &RefCell<Survey>,
+    ) -> Result<bool, GpuError> {
+        let keys = bound.passes.iter().map(|pass| (pass.key, pass.exact));
+        let order = survey_order(keys, self.options.width.tokens);
+        let Some(&(_, (key, exact))) = order.get(number) else { return Ok(false) };
+        let lowered = self.lower(key, exact, &bound.selection)?;
+        let emitter = self.emitter(bound, &lowered);
+        Emitter { survey: Some(survey), ..emitter }.survey()?;
+        Ok(true)
     }
 
     fn allocate(
@@ -345,6 +345,7 @@ impl Binding<'_> {
             loans,
             passes: Vec::new(),
             memory,
+            background: Background::default(),
         })
     }
 

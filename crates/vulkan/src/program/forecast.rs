@@ -2,10 +2,9 @@
 
 use std::cmp::Reverse;
 
-use trine_backend::{Memory, ProgramOptions};
+use trine_backend::{BLOCK, Memory, ProgramOptions};
 use trine_model::{Plan, WeightPlace, Width};
 
-use super::bound::cache_bytes;
 use super::frame::FrameLayout;
 use super::graph::{Graph, allocated};
 use super::loans::{LoanBytes, lent_keys};
@@ -15,8 +14,23 @@ use super::selection::Selection;
 use super::top_memory::top_bytes;
 use crate::capabilities::Capabilities;
 use crate::chain::ChainMemory;
+use crate::kernels::attention::KvCache;
 use crate::raw::memory::blocks_bytes;
 use crate::weights;
+
+/// Bytes of a block of a KV cache.
+pub(super) fn block_bytes(options: &ProgramOptions, cache: &trine_model::Cache) -> u64 {
+    KvCache::bytes(options.kv, cache.kv_heads, cache.head_dim, 1)
+}
+
+/// Bytes of a KV cache.
+pub(super) fn cache_bytes(options: &ProgramOptions, cache: &trine_model::Cache) -> u64 {
+    let blocks = match cache.window {
+        Some(window) => options.sequences * options.ring_length(window) / BLOCK,
+        None => options.blocks,
+    };
+    KvCache::bytes(options.kv, cache.kv_heads, cache.head_dim, blocks)
+}
 
 /// Returns the memory of a Plan's Program, which may be `lent` to a partner. Recordings and
 /// compiled kernels are not included, nor the memory that weights pass through on their way.

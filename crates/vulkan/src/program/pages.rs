@@ -3,7 +3,8 @@
 use trine_backend::{BLOCK, KvPage, PageLayout, ProgramOptions};
 use trine_model::Plan;
 
-use super::bound::{Bound, block_bytes};
+use super::bound::Bound;
+use super::forecast::block_bytes;
 use crate::error::GpuError;
 use crate::raw::commands::{Copy, Recording};
 use crate::raw::memory::{Buffer, Place};

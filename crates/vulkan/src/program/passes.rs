@@ -117,6 +117,22 @@ pub(super) fn least(
     fitting.min_by_key(|(_, key)| order(key)).map(|(index, _)| index)
 }
 
+/// Returns the passes whose products a survey sees, with their indices: those of one row first,
+/// then those of the longest prompts, which are `most` rows long. How attention works makes no
+/// difference to products: one pass of each width shows them all.
+pub(super) fn survey_order(
+    passes: impl Iterator<Item = (PassKey, Option<usize>)>,
+    most: usize,
+) -> Vec<(usize, (PassKey, Option<usize>))> {
+    let mut order: Vec<_> = passes.enumerate().collect();
+    order.dedup_by_key(|(_, (key, exact))| (key.width, key.goal, *exact));
+    order.sort_by_key(|(_, (key, _))| {
+        let tokens = key.width.tokens;
+        (tokens > 1, tokens < most, tokens)
+    });
+    order
+}
+
 #[cfg(test)]
 mod tests {
     use trine_model::KvType;

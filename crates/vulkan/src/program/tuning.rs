@@ -1,28 +1,35 @@
 //! Choosing shapes of kernels by measurement. The static tables of the kernels say what a kind of
-//! device probably likes. When a model is loaded, the shapes that its products can have are timed
-//! once on this device with the model's own weights, and the results are kept in a file.
+//! device probably likes. The shapes that a model's products can have are timed once on this device
+//! with the model's own weights, while it has nothing to do or when it is loaded, and the results
+//! are kept in a file.
 //!
-//! [`survey`] finds out what has to be measured, [`measure`] measures it, [`table`] keeps it.
-//! Shapes sum in different orders: the last bits of results depend on the choice. Within a process
-//! a shape never changes, even if time was short and nothing was measured.
+//! [`survey`] finds out what has to be measured, [`measure`] measures it, [`table`] keeps it,
+//! [`background`] does all of this in pieces between steps. Shapes sum in different orders: the
+//! last bits of results depend on the choice. Within a process a shape never changes, even if time
+//! was short and nothing was measured.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::error::GpuError;
 use crate::kernels::product::ProductLaunch;
 use crate::raw::gpu::Gpu;
-use crate::raw::pipeline::PipelineCache;
+use crate::raw::pipeline::{PipelineCache, fingerprint};
 
+mod background;
 mod measure;
+mod settled;
 mod survey;
 mod table;
 
-use survey::ChosenShapes;
+pub(super) use background::Background;
+use measure::{Found, Measurement, Verdict, Warmth};
+pub use settled::Settled;
 pub(super) use survey::Survey;
+use survey::{ChosenShapes, Job};
 use table::{Measured, Refusal, Table, TableFile};
 
 /// How much longer a load may take for measuring, by default.
@@ -40,6 +47,9 @@ pub enum TuningMode {
     Off,
     /// Those that were measured earlier.
     Kept,
+    /// Those that were measured; what was not is measured for later processes, while a model that
+    /// is loaded has nothing to do.
+    Idle,
     /// Those that were measured; what was not is measured when a model is loaded.
     Missing,
     /// All that a model needs is measured when it is loaded, even if it was measured earlier.
@@ -63,14 +73,17 @@ pub struct Tuning {
     pub budget: Duration,
     /// Whether software devices are measured too: for tests.
     pub software: bool,
-    /// Called while kernels are measured.
+    /// Called while kernels are measured when a model is loaded.
     pub progress: Option<TuningProgress>,
+    /// What this process has chosen.
+    pub settled: Settled,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
         let mode = TuningMode::default();
-        Self { mode, cache: None, budget: BUDGET, software: false, progress: None }
+        let (cache, progress, settled) = Default::default();
+        Self { mode, cache, budget: BUDGET, software: false, progress, settled }
     }
 }
 
@@ -131,15 +144,14 @@ impl Shapes {
     }
 }
 
-/// Chooses shapes for a device, in one process.
+/// Chooses shapes for a device.
 pub(crate) struct Tuner {
     tuning: Tuning,
-    settled: Mutex<ChosenShapes>,
 }
 
 impl Tuner {
     pub(crate) fn new(tuning: Tuning) -> Self {
-        Self { tuning, settled: Mutex::default() }
+        Self { tuning }
     }
 
     /// Returns the shapes for a Plan. `show` lets a survey see all its launches, those that matter
@@ -160,42 +172,53 @@ impl Tuner {
             _ if is_software && !self.tuning.software => return Ok(Shapes::Static),
             _ => {}
         }
-        let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
-        let file = self.tuning.cache.as_ref().map(|cache| TableFile::of(cache, capabilities));
+        let of_device = self.tuning.settled.of(&fingerprint(capabilities));
+        let mut settled = of_device.choices();
+        let file = self.file(capabilities);
         let table = match self.tuning.mode {
             TuningMode::Again => Table::new(),
             _ => file.as_ref().map(read).unwrap_or_default(),
         };
-        let survey = RefCell::new(Survey::new(gpu, settled.clone(), table));
+        let survey = RefCell::new(Survey::new(gpu, settled.chosen.clone(), table));
         show(&survey)?;
         let start = Instant::now();
         let total = survey.borrow().missing.len();
-        let measured = if total == 0 || self.tuning.mode == TuningMode::Kept {
+        let is_now = matches!(self.tuning.mode, TuningMode::Missing | TuningMode::Again);
+        let measured = if total == 0 || !is_now {
             Table::new()
         } else {
             let budget = self.tuning.budget.min(BUDGET_MAX);
             survey.borrow_mut().collect(start + budget * COMPILING / 100);
             show(&survey)?;
-            self.measure(gpu, &survey.borrow(), start + budget)?
+            let jobs = std::mem::take(&mut survey.borrow_mut().jobs);
+            self.measure(gpu, jobs, total, start + budget)?
         };
         let Survey { mut chosen, missing, .. } = survey.into_inner();
+        if self.tuning.mode == TuningMode::Idle {
+            settled.unmeasured.extend(missing.iter().cloned());
+        }
         chosen.extend(missing.into_iter().map(|key| {
             let shape = measured.get(&key).map(|measured| measured.shape.clone());
             (key, shape)
         }));
-        *settled = chosen.clone();
+        settled.chosen = chosen.clone();
         keep(file.as_ref(), measured, total, start, capabilities);
         Ok(Shapes::Chosen(Arc::new(chosen)))
     }
 
-    /// Measures what a survey has prepared: the first job in any case, the others until a moment.
+    /// Returns where a device's measurements are kept, if they are.
+    fn file(&self, capabilities: &Capabilities) -> Option<TableFile> {
+        self.tuning.cache.as_ref().map(|cache| TableFile::of(cache, capabilities))
+    }
+
+    /// Measures jobs: the first in any case, the others until a moment.
     fn measure(
         &self,
         gpu: &Arc<Gpu>,
-        survey: &Survey,
+        jobs: Vec<Job>,
+        total: usize,
         deadline: Instant,
     ) -> Result<Table, GpuError> {
-        let total = survey.missing.len();
         let tell = |done: usize| {
             if let Some(progress) = &self.tuning.progress {
                 progress(done, total);
@@ -203,28 +226,37 @@ impl Tuner {
         };
         tell(0);
         let mut table = Table::new();
-        if let Some(job) = survey.jobs.first()
-            && gpu.capabilities().kind != DeviceKind::Processor
-        {
-            measure::warm_up(gpu, job, deadline)?;
-        }
-        for (done, job) in survey.jobs.iter().enumerate() {
+        let mut warmth = Warmth::default();
+        let seconds = gpu.submission_seconds();
+        for (done, job) in jobs.into_iter().enumerate() {
             if done > 0 && Instant::now() >= deadline {
                 break;
             }
-            if let Some(verdict) = measure::measure(gpu, job)? {
-                let shape = job.trials[verdict.best].parameters.clone();
-                let [us, default_us] =
-                    [verdict.seconds, verdict.default_seconds].map(|s| (s * 1e9).round() / 1e3);
-                tracing::debug!(key = job.key, us, default_us, ?shape, "a kernel was measured");
-                let offer = job.offer.clone();
-                table.insert(job.key.clone(), Measured { offer, shape, us, default_us });
+            let mut measurement = Measurement::new(job);
+            let rises = done == 0 && gpu.capabilities().kind != DeviceKind::Processor;
+            while rises && !warmth.is_warm() && Instant::now() < deadline {
+                warmth.rise(gpu, &mut measurement, seconds)?;
             }
+            let verdict = loop {
+                if let Found::All(verdict) = measurement.advance(gpu, seconds)? {
+                    break verdict;
+                }
+            };
+            table.extend(verdict.map(|verdict| entry(&measurement.job, verdict)));
             tell(done + 1);
         }
         tell(total);
         Ok(table)
     }
+}
+
+/// Returns the table's entry for a job.
+fn entry(job: &Job, verdict: Verdict) -> (String, Measured) {
+    let shape = job.trials[verdict.best].parameters.clone();
+    let [us, default_us] =
+        [verdict.seconds, verdict.default_seconds].map(|s| (s * 1e9).round() / 1e3);
+    tracing::debug!(key = job.key, us, default_us, ?shape, "a kernel was measured");
+    (job.key.clone(), Measured { offer: job.offer.clone(), shape, us, default_us })
 }
 
 /// The file's table; one that is not a table counts as empty.

@@ -13,10 +13,11 @@ const VECTORS: u32 = 16;
 const LANES: u32 = 32;
 /// Most subgroups of a workgroup.
 const SUBGROUPS_MAX: u32 = 8;
-/// Subgroups that a core should have: more than its registers hold at the same time, so that none
-/// waits for the longest.
+/// Subgroups that a core should have: as many as its registers hold at the same time, by the
+/// reports on the kernel for NVIDIA's.
 const SUBGROUPS_OF_CORE: u32 = 8;
-/// Largest heads whose queries stay in registers, beside sums of as many values.
+/// Largest heads whose queries stay in registers: those of larger ones, with sums of as many
+/// values, take more than the 255 that an invocation can have.
 const KEPT_MAX: usize = 128;
 
 /// Shape of the kernel for many rows that keeps scores in registers.
@@ -46,9 +47,13 @@ impl AttendDirectShape {
         let subgroups = (rows * attention.heads.query).div_ceil(VECTORS as usize) as u32;
         let wanted = (SUBGROUPS_OF_CORE * capabilities.cores_or_guess()).div_ceil(subgroups.max(1));
         let slices = wanted.next_power_of_two().min(SUBGROUPS_MAX);
-        let stacked = all.min(SUBGROUPS_MAX / slices);
-        let shape = Self { queries, stacked, slices };
-        shape.runs(capabilities, attention, kind).then_some(shape)
+        // As many vectors together as shared memory has room for, so that keys are read for more.
+        let most = all.min(SUBGROUPS_MAX / slices);
+        let stacked = std::iter::successors(Some(most), |stacked| Some(stacked / 2));
+        stacked
+            .take_while(|stacked| *stacked > 0)
+            .map(|stacked| Self { queries, stacked, slices })
+            .find(|shape| shape.runs(capabilities, attention, kind))
     }
 
     /// Returns whether a device can run the shape.

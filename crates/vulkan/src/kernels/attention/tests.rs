@@ -615,13 +615,15 @@ fn direct_attention_agrees_with_the_reference() {
 fn direct_shapes_suit_real_models() {
     let capabilities = crate::capabilities::presets::h200();
     let cores = capabilities.cores_or_guess();
-    for (heads, rows) in [
-        (heads(32, 16, 128), 512),
-        (heads(8, 4, 256), 512),
-        (heads(4, 1, 256), 512),
-        (heads(8, 2, 256), 96),
-        (heads(32, 16, 128), 4096),
-    ] {
+    let sizes = [96, 512, 768, 1024, 2048, 4096];
+    let models = [
+        heads(32, 16, 128),
+        heads(16, 8, 256),
+        heads(8, 4, 256),
+        heads(8, 2, 256),
+        heads(4, 1, 256),
+    ];
+    for (heads, rows) in models.into_iter().flat_map(|heads| sizes.map(|rows| (heads, rows))) {
         let attention = Attention { heads, scale: 1.0, window: None };
         let shape = AttendDirectShape::suited(&capabilities, &attention, KvType::F16, rows);
         let shape = shape.unwrap_or_else(|| panic!("{heads:?}"));

@@ -77,21 +77,20 @@ impl DirectShape {
 /// one for each tile).
 type Layout = [u32; 4];
 
-/// Layouts by the most rows of activations that they are for.
-const LAYOUTS: [(usize, &[Layout]); 2] = [
-    (96, &[[4, 2, 4, 4], [4, 4, 4, 2], [4, 2, 4, 0], [4, 4, 4, 0], [4, 2, 8, 2], [2, 4, 8, 4]]),
-    (
-        usize::MAX,
-        &[
-            [4, 2, 8, 2],
-            [4, 2, 8, 4],
-            [4, 2, 8, 0],
-            [2, 4, 8, 4],
-            [4, 4, 8, 2],
-            [8, 2, 8, 1],
-            [2, 2, 8, 4],
-        ],
-    ),
+/// Most rows of activations that tiles of 32 suit better than those of 64.
+const FEW_ROWS: usize = 96;
+/// Layouts for few and for many rows, in the order of their speed with the products of a layer of
+/// Gemma 3 27B on an H100 (`docs/benchmarks/gpu-kernels.md`, at 96 and 512 rows).
+const FEW: &[Layout] =
+    &[[4, 2, 4, 4], [4, 4, 4, 2], [4, 2, 4, 0], [4, 4, 4, 0], [4, 2, 8, 2], [2, 4, 8, 4]];
+const MANY: &[Layout] = &[
+    [4, 2, 8, 2],
+    [4, 2, 8, 4],
+    [4, 2, 8, 0],
+    [2, 4, 8, 4],
+    [4, 4, 8, 2],
+    [8, 2, 8, 1],
+    [2, 2, 8, 4],
 ];
 
 /// Returns the shapes that are worth measuring, the likeliest first.
@@ -101,8 +100,8 @@ pub(super) fn candidates(
 ) -> Vec<DirectShape> {
     let cores = capabilities.cores_or_guess();
     let mut list: Vec<DirectShape> = Vec::new();
-    let layouts = LAYOUTS.iter().find(|(most, _)| launch.product.width <= *most);
-    for &[subgroups, lefts, rights, share] in layouts.map_or(&[][..], |(_, layouts)| *layouts) {
+    let layouts = if launch.product.width <= FEW_ROWS { FEW } else { MANY };
+    for &[subgroups, lefts, rights, share] in layouts {
         let shape = DirectShape { subgroups, lefts, rights, workgroups: share * cores };
         // Where no tile would be shared, it is the shape that shares none.
         let workgroups = if shape.rounds(launch).shared > 0 { shape.workgroups } else { 0 };

@@ -13,7 +13,8 @@ use crate::pack::Format;
 /// Most rows of activations of a dispatch that may be part of a chain.
 const CHAINED_ROWS: usize = 64;
 
-/// Fewest rows of activations for the kernel that loads them straight into registers.
+/// Fewest rows of activations for the kernel that loads them straight into registers. At 64 rows it
+/// would be 8 % quicker than the one before it, but it cannot be part of a chain.
 pub(super) const DIRECT_ROWS: usize = CHAINED_ROWS + 1;
 
 /// Shape of the kernel for matrix units.

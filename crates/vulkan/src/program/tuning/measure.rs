@@ -1,5 +1,5 @@
 //! How long launches take by the device's clock. The shapes of a key are measured in turn, each
-//! launch with other weights.
+//! launch with other weights, in as many pieces as the caller wants.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,6 +30,8 @@ const WARM_AFTER: Duration = Duration::from_millis(400);
 /// A device that was idle, or waited while kernels were compiled, takes about this long to raise
 /// its clocks.
 const WARM_UP_MAX: Duration = Duration::from_secs(2);
+/// A device that did nothing for this long may have lowered its clocks.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Factor on the time of a launch that shows that clocks are rising.
 const RISING: f64 = 0.98;
 
@@ -44,36 +46,167 @@ pub(super) struct Verdict {
     pub(super) default_seconds: f64,
 }
 
-/// Lets the device raise its clocks by running the launches of a job, at most until a moment.
-pub(super) fn warm_up(gpu: &Arc<Gpu>, job: &Job, until: Instant) -> Result<(), GpuError> {
-    let start = Instant::now();
-    let until = until.min(start + WARM_UP_MAX);
-    let (mut quickest, mut risen) = (f64::INFINITY, start);
-    let mut turns = Turns::new(job);
-    while Instant::now() < until && risen.elapsed() < WARM_AFTER {
-        let times = turns.times(gpu, &[0; LAUNCHES_MAX])?;
-        let found = median(&times);
-        if found < RISING * quickest {
-            (quickest, risen) = (found, Instant::now());
-        }
-    }
-    Ok(())
+/// What is known of the device's clocks.
+#[derive(Default)]
+pub(super) struct Warmth {
+    /// Where it was last measured; `None` before the first time.
+    known: Option<Warming>,
 }
 
-/// Measures the shapes of a job. Returns `None` if the device's clock is not usable.
-pub(super) fn measure(gpu: &Arc<Gpu>, job: &Job) -> Result<Option<Verdict>, GpuError> {
-    let mut turns = Turns::new(job);
-    let all: Vec<usize> = (0..job.trials.len()).collect();
-    // The first launch of a kernel brings its code to the device.
-    let once = turns.times(gpu, &all)?;
-    let looked = turns.rounds(gpu, &all, rounds(FIRST_LOOK, &once))?;
-    let mut finalists = all;
-    finalists[1..].sort_by(|&a, &b| median(&looked[a]).total_cmp(&median(&looked[b])));
-    finalists.truncate(FINALISTS);
-    let typical: Vec<f64> = finalists.iter().map(|&trial| median(&looked[trial])).collect();
-    let samples = turns.rounds(gpu, &finalists, rounds(FINAL, &typical))?;
-    let verdict = judge(&samples);
-    Ok(verdict.map(|verdict| Verdict { best: finalists[verdict.best], ..verdict }))
+#[derive(Clone, Copy)]
+struct Warming {
+    begun: Instant,
+    quickest: f64,
+    /// When the clocks last rose.
+    risen: Instant,
+    /// When it last worked.
+    worked: Instant,
+}
+
+impl Warmth {
+    /// Returns whether the device has raised its clocks, and has not paused since.
+    pub(super) fn is_warm(&self) -> bool {
+        let is_warm = |known: &Warming| {
+            known.worked.elapsed() < PAUSE
+                && (known.begun.elapsed() >= WARM_UP_MAX || known.risen.elapsed() >= WARM_AFTER)
+        };
+        self.known.as_ref().is_some_and(is_warm)
+    }
+
+    /// Notes that the device has just worked.
+    pub(super) fn worked(&mut self) {
+        if let Some(known) = &mut self.known {
+            known.worked = Instant::now();
+        }
+    }
+
+    /// Lets the device raise its clocks, by launches of a measurement that are predicted to take
+    /// some seconds.
+    pub(super) fn rise(
+        &mut self,
+        gpu: &Arc<Gpu>,
+        of: &mut Measurement,
+        seconds: f64,
+    ) -> Result<(), GpuError> {
+        let known = self.known.filter(|known| known.worked.elapsed() < PAUSE);
+        let found = median(&of.times(gpu, &vec![0; of.fitting(seconds)])?);
+        let now = Instant::now();
+        let fresh = Warming { begun: now, quickest: found, risen: now, worked: now };
+        let Warming { begun, quickest, risen, .. } = known.unwrap_or(fresh);
+        let (quickest, risen) =
+            if found < RISING * quickest { (found, now) } else { (quickest, risen) };
+        self.known = Some(Warming { begun, quickest, risen, worked: now });
+        Ok(())
+    }
+}
+
+/// A job that is being measured, in pieces.
+pub(super) struct Measurement {
+    pub(super) job: Job,
+    /// Launches so far: their weights take turns, so that no cache keeps them from one launch to
+    /// the next.
+    launched: usize,
+    stage: Stage,
+    /// The trials of the stage, that of the static tables first.
+    trials: Vec<usize>,
+    /// The place among these of each launch of the stage.
+    order: Vec<usize>,
+    /// Seconds of the launches that have run.
+    seconds: Vec<f64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The first launch of a kernel brings its code to the device.
+    Once,
+    /// A first look at all shapes.
+    Look,
+    /// A closer one at the best.
+    Final,
+}
+
+/// What a piece of a measurement has brought.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Found {
+    /// Nothing yet.
+    Nothing,
+    /// The end; without a verdict if the device's clock is not usable.
+    All(Option<Verdict>),
+}
+
+impl Measurement {
+    pub(super) fn new(job: Job) -> Self {
+        let trials: Vec<usize> = (0..job.trials.len()).collect();
+        let order = trials.clone();
+        Self { job, launched: 0, stage: Stage::Once, trials, order, seconds: Vec::new() }
+    }
+
+    /// Measures on, by launches that are predicted to take some seconds, or by one.
+    pub(super) fn advance(&mut self, gpu: &Arc<Gpu>, seconds: f64) -> Result<Found, GpuError> {
+        let rest = self.order.len() - self.seconds.len();
+        let taken =
+            self.order.iter().skip(self.seconds.len()).take(self.fitting(seconds).min(rest));
+        let named: Vec<usize> = taken.map(|&place| self.trials[place]).collect();
+        let found = self.times(gpu, &named)?;
+        self.seconds.extend(found);
+        Ok(if self.seconds.len() < self.order.len() { Found::Nothing } else { self.conclude() })
+    }
+
+    /// Goes on to the next stage.
+    fn conclude(&mut self) -> Found {
+        let mut samples = vec![Vec::new(); self.trials.len()];
+        self.order.iter().zip(&self.seconds).for_each(|(&place, &took)| samples[place].push(took));
+        let medians: Vec<f64> = samples.iter().map(|times| median(times)).collect();
+        match self.stage {
+            Stage::Once => self.begin(Stage::Look, FIRST_LOOK, &medians),
+            Stage::Look => {
+                self.trials[1..].sort_by(|&a, &b| medians[a].total_cmp(&medians[b]));
+                self.trials.truncate(FINALISTS);
+                let typical: Vec<f64> = self.trials.iter().map(|&trial| medians[trial]).collect();
+                self.begin(Stage::Final, FINAL, &typical);
+            }
+            Stage::Final => {
+                let verdict = judge(&samples);
+                let named = |found: Verdict| Verdict { best: self.trials[found.best], ..found };
+                return Found::All(verdict.map(named));
+            }
+        }
+        Found::Nothing
+    }
+
+    /// Plans a stage of rounds, whose launches take these seconds.
+    fn begin(&mut self, stage: Stage, limits: (f64, usize, usize), typical: &[f64]) {
+        // Each round begins with another trial, so that none always follows the same one.
+        let count = self.trials.len();
+        self.order = (0..rounds(limits, typical))
+            .flat_map(|round| (0..count).map(move |at| (round + at) % count))
+            .collect();
+        self.stage = stage;
+        self.seconds.clear();
+    }
+
+    /// How many launches are predicted to fit into some seconds: at least one.
+    fn fitting(&self, seconds: f64) -> usize {
+        ((seconds / self.job.seconds) as usize).clamp(1, LAUNCHES_MAX)
+    }
+
+    /// Seconds of a launch of each of these trials, which are submitted together.
+    fn times(&mut self, gpu: &Arc<Gpu>, trials: &[usize]) -> Result<Vec<f64>, GpuError> {
+        let lead = usize::from(trials.len() >= LAUNCHES_WITH_LEAD);
+        let dispatches: Vec<Dispatch> =
+            trials[..lead].iter().chain(trials).map(|&trial| self.take(trial)).collect();
+        let mut recording = Recording::timed(gpu, &dispatches, &[])?;
+        recording.run(DURING)?;
+        Ok(recording.times()?[lead..].to_vec())
+    }
+
+    /// The next launch in a trial's shape.
+    fn take(&mut self, trial: usize) -> Dispatch {
+        let dispatches = &self.job.trials[trial].dispatches;
+        let dispatch = dispatches[self.launched % dispatches.len()].clone();
+        self.launched += 1;
+        dispatch
+    }
 }
 
 /// How many rounds of launches with these times fit into a number of seconds.
@@ -109,60 +242,6 @@ fn median(times: &[f64]) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// The launches of a job. Their weights take turns, so that no cache keeps them from one launch to
-/// the next.
-struct Turns<'a> {
-    job: &'a Job,
-    next: usize,
-}
-
-impl<'a> Turns<'a> {
-    fn new(job: &'a Job) -> Self {
-        Self { job, next: 0 }
-    }
-
-    /// Seconds of each round's launch, for each of some trials.
-    fn rounds(
-        &mut self,
-        gpu: &Arc<Gpu>,
-        trials: &[usize],
-        rounds: usize,
-    ) -> Result<Vec<Vec<f64>>, GpuError> {
-        // Each round begins with another trial, so that none always follows the same one.
-        let count = trials.len();
-        let order: Vec<usize> =
-            (0..rounds).flat_map(|round| (0..count).map(move |at| (round + at) % count)).collect();
-        let named: Vec<usize> = order.iter().map(|&place| trials[place]).collect();
-        let times = self.times(gpu, &named)?;
-        let mut found = vec![Vec::with_capacity(rounds); count];
-        order.iter().zip(times).for_each(|(&place, seconds)| found[place].push(seconds));
-        Ok(found)
-    }
-
-    /// Seconds of a launch of each of these trials.
-    fn times(&mut self, gpu: &Arc<Gpu>, trials: &[usize]) -> Result<Vec<f64>, GpuError> {
-        let fitting = (gpu.submission_seconds() / self.job.seconds) as usize;
-        let mut times = Vec::with_capacity(trials.len());
-        for trials in trials.chunks(fitting.clamp(1, LAUNCHES_MAX)) {
-            let lead = usize::from(trials.len() >= LAUNCHES_WITH_LEAD);
-            let dispatches: Vec<Dispatch> =
-                trials[..lead].iter().chain(trials).map(|&trial| self.take(trial)).collect();
-            let mut recording = Recording::timed(gpu, &dispatches, &[])?;
-            recording.run(DURING)?;
-            times.extend(&recording.times()?[lead..]);
-        }
-        Ok(times)
-    }
-
-    /// The next launch in a trial's shape.
-    fn take(&mut self, trial: usize) -> Dispatch {
-        let dispatches = &self.job.trials[trial].dispatches;
-        let dispatch = dispatches[self.next % dispatches.len()].clone();
-        self.next += 1;
-        dispatch
-    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::dispatch::Dispatch;
 use crate::error::GpuError;
 use crate::kernels::product::ProductLaunch;
 use crate::raw::gpu::Gpu;
+use crate::raw::pipeline::KernelKey;
 
 /// Most shapes that are tried for a key: each may have to be compiled, which takes about a tenth of
 /// a second.
@@ -52,23 +53,55 @@ pub(crate) struct Survey {
     table: Table,
     /// Keys that have to be measured.
     pub(super) missing: HashSet<String>,
-    /// No further key is prepared after this moment; `None` while keys are only counted.
-    deadline: Option<Instant>,
+    aim: Aim,
     /// In the order in which they were seen.
     pub(super) jobs: Vec<Job>,
     places: HashMap<String, usize>,
+    /// The first missing key that was seen.
+    pub(super) found: Option<Found>,
+}
+
+/// What a survey does with missing keys.
+#[derive(Clone, Copy)]
+enum Aim {
+    /// Notes them.
+    Count,
+    /// Prepares them to be measured: the first in any case, the others until this moment.
+    Collect(Instant),
+    /// Finds the first.
+    Find,
+}
+
+/// A key to measure, and what its shapes are compiled from.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) key: String,
+    pub(super) kernels: Vec<KernelKey>,
 }
 
 impl Survey {
     pub(super) fn new(gpu: &Arc<Gpu>, chosen: ChosenShapes, table: Table) -> Self {
         let (missing, jobs, places) = Default::default();
-        Self { gpu: gpu.clone(), chosen, table, missing, deadline: None, jobs, places }
+        let (gpu, aim) = (gpu.clone(), Aim::Count);
+        Self { gpu, chosen, table, missing, aim, jobs, places, found: None }
+    }
+
+    /// Creates a survey that finds the first of some keys which it sees.
+    pub(super) fn finding(gpu: &Arc<Gpu>, missing: HashSet<String>) -> Self {
+        Self { missing, aim: Aim::Find, ..Self::new(gpu, ChosenShapes::new(), Table::new()) }
+    }
+
+    /// Creates a survey that prepares a key to be measured.
+    pub(super) fn of_one(gpu: &Arc<Gpu>, key: &str) -> Self {
+        let missing = HashSet::from([key.to_owned()]);
+        let aim = Aim::Collect(Instant::now());
+        Self { missing, aim, ..Self::new(gpu, ChosenShapes::new(), Table::new()) }
     }
 
     /// From here on, prepares missing keys to be measured: the first in any case, the others until
     /// the deadline.
     pub(super) fn collect(&mut self, deadline: Instant) {
-        self.deadline = Some(deadline);
+        self.aim = Aim::Collect(deadline);
     }
 
     /// Looks at a launch.
@@ -80,14 +113,32 @@ impl Survey {
         if self.chosen.contains_key(&key) {
             return Ok(());
         }
-        match self.deadline {
-            None if self.missing.contains(&key) => Ok(()),
-            None => {
+        match (self.aim, self.missing.contains(&key)) {
+            (Aim::Count, true) | (Aim::Collect(_) | Aim::Find, false) => Ok(()),
+            (Aim::Count, false) => {
                 self.decide(key, launch);
                 Ok(())
             }
-            Some(deadline) => self.ready(key, launch, deadline),
+            (Aim::Collect(deadline), true) => self.ready(key, launch, deadline),
+            (Aim::Find, true) => {
+                self.find(key, launch);
+                Ok(())
+            }
         }
+    }
+
+    /// Notes a missing key, if it is the first.
+    fn find<L: ProductLaunch>(&mut self, key: String, launch: &L) {
+        if self.found.is_some() {
+            return;
+        }
+        let capabilities = self.gpu.capabilities();
+        let shapes = launch.offer(capabilities);
+        let tried = spread(shapes.len(), TRIALS_MAX).into_iter();
+        // A shape that has no room is left out here as in the job.
+        let laid = tried.filter_map(|at| launch.lay_out(capabilities, shapes[at], "").ok());
+        let kernels = laid.map(|layout| layout.kernel).collect();
+        self.found = Some(Found { key, kernels });
     }
 
     /// Chooses a shape by the table, or notes that it is missing.

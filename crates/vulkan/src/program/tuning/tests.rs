@@ -97,5 +97,30 @@ fn software_is_not_measured_and_what_is_missing_stays_missing_in_a_process() {
     let tuner = Tuner::new(Tuning { mode: TuningMode::Kept, software: true, ..Tuning::default() });
     let shapes = tuner.settle(&gpu, &show).unwrap();
     assert_eq!(shapes.of(&launch, gpu.capabilities()), [1, 2]);
-    assert!(tuner.settled.lock().unwrap().contains_key(KEY), "it stays so in this process");
+    let of_device = tuner.tuning.settled.of(&fingerprint(gpu.capabilities()));
+    assert!(of_device.choices().chosen.contains_key(KEY), "it stays so in this process");
+    assert!(of_device.choices().unmeasured.is_empty(), "nobody wants it to be measured");
+}
+
+#[test]
+fn a_model_that_is_loaded_again_has_the_shapes_that_it_had() {
+    let gpu = gpu();
+    let launch = Offer(vec![[1, 2], [3, 4]]);
+    let show = |survey: &RefCell<Survey>| survey.borrow_mut().see(&launch);
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Some(PipelineCache::in_folder(folder.path()));
+    let tuning = Tuning { mode: TuningMode::Idle, software: true, cache, ..Tuning::default() };
+    let shape = |tuning: &Tuning| {
+        let shapes = Tuner::new(tuning.clone()).settle(&gpu, &show).unwrap();
+        shapes.of(&launch, gpu.capabilities())
+    };
+    assert_eq!(shape(&tuning), [1, 2]);
+    let of_device = tuning.settled.of(&fingerprint(gpu.capabilities()));
+    assert!(of_device.choices().unmeasured.contains(KEY));
+    let offer = survey::digest(&[vec![1, 2], vec![3, 4]]);
+    let measured = Measured { offer, shape: vec![3, 4], us: 1.0, default_us: 2.0 };
+    let file = Tuner::new(tuning.clone()).file(gpu.capabilities()).unwrap();
+    file.add(Table::from([(KEY.to_owned(), measured)])).unwrap();
+    assert_eq!(shape(&tuning), [1, 2], "in this process");
+    assert_eq!(shape(&Tuning { settled: Settled::default(), ..tuning }), [3, 4], "in another");
 }
