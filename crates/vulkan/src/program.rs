@@ -450,8 +450,8 @@ impl VulkanProgram {
     }
 }
 
-/// Returns the index of the least pass of the device alone that a batch fits into, or that a step
-/// of a row of each of so many sequences fits into.
+/// Returns the index of the least pass without a partner that has room for a batch or, if
+/// `sequences` is given, for one row of each of that many sequences.
 fn pass_of(passes: &[Pass], batch: &Batch<'_>, sequences: Option<usize>) -> usize {
     let keys = passes.iter().take_while(|pass| pass.exact.is_none()).map(|pass| pass.key);
     let found = match sequences {

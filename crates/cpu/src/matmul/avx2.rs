@@ -25,7 +25,7 @@ use super::tile::{Block, Columns, FloatTile, Tile, Unpack};
 
 /// With how many columns Q4_0 is multiplied in place by tiles of two panels: with fewer, one panel
 /// reads memory as fast; with more, unpacking into scratch pays.
-pub(super) const NIBBLES_IN_PLACE: Range<usize> = 3..49;
+const NIBBLES_IN_PLACE: Range<usize> = 3..49;
 
 /// AVX2 with FMA and F16C.
 #[derive(Clone, Copy)]

@@ -9,7 +9,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::avx2::{Avx2, NIBBLES_IN_PLACE};
+use super::avx2::Avx2;
 use super::kernel;
 use super::simd::{Element, Format, Kind, Simd, each_quad};
 use super::tile::{Block, Columns, FloatTile, Tile, Unpack};
@@ -104,9 +104,9 @@ unsafe fn start<F: Format>(columns: Columns, column: usize) -> __m256i {
 
 impl Simd for AvxVnni {
     const ROWS: usize = Avx2::ROWS;
-    const UNSIGNED_COLUMNS: usize = 4;
-    const SIGNED_COLUMNS: usize = 4;
-    const PAIR_COLUMNS: usize = 4;
+    const UNSIGNED_COLUMNS: usize = Avx2::UNSIGNED_COLUMNS;
+    const SIGNED_COLUMNS: usize = Avx2::SIGNED_COLUMNS;
+    const PAIR_COLUMNS: usize = Avx2::PAIR_COLUMNS;
     const FLOAT_COLUMNS: usize = Avx2::FLOAT_COLUMNS;
 
     type Bytes = __m256i;
@@ -114,12 +114,12 @@ impl Simd for AvxVnni {
 
     #[inline(always)]
     fn pairs() -> bool {
-        true
+        Avx2::pairs()
     }
 
     #[inline(always)]
     fn pairs_in_place(kind: Kind) -> Range<usize> {
-        if kind == Kind::Offset { NIBBLES_IN_PLACE } else { 3..usize::MAX }
+        Avx2::pairs_in_place(kind)
     }
 
     as_avx2! {

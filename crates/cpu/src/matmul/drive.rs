@@ -69,44 +69,12 @@ pub(super) struct Job<'a, I> {
     pub(super) scratch: *mut u8,
 }
 
-/// Calls a tile function for `C` = `columns`, 1..=4.
-macro_rules! by_few_columns {
-    ($columns:expr, $call:ident) => {
-        match $columns {
-            1 => $call!(1),
-            2 => $call!(2),
-            3 => $call!(3),
-            _ => $call!(4),
-        }
-    };
-}
-
-/// Calls a tile function for `C` = `columns`, 1..=6.
-macro_rules! by_pair_columns {
-    ($columns:expr, $call:ident) => {
-        match $columns {
-            1 => $call!(1),
-            2 => $call!(2),
-            3 => $call!(3),
-            4 => $call!(4),
-            5 => $call!(5),
-            _ => $call!(6),
-        }
-    };
-}
-
-/// Calls a tile function for `C` = `columns`, 1..=8.
+/// Calls a tile function for `C` = `columns`, one of the numbers; the last stands for all others.
 macro_rules! by_columns {
-    ($columns:expr, $call:ident) => {
+    ($columns:expr, $call:ident, [$($fewer:literal)*] or $most:literal) => {
         match $columns {
-            1 => $call!(1),
-            2 => $call!(2),
-            3 => $call!(3),
-            4 => $call!(4),
-            5 => $call!(5),
-            6 => $call!(6),
-            7 => $call!(7),
-            _ => $call!(8),
+            $($fewer => $call!($fewer),)*
+            _ => $call!($most),
         }
     };
 }
@@ -159,7 +127,7 @@ pub(super) unsafe fn run_fused<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>
                             S::tile::<F, $c>(&work)
                         };
                     }
-                    by_columns!(width, call);
+                    by_columns!(width, call, [1 2 3 4 5 6 7] or 8);
                 }
             }
         }
@@ -224,7 +192,7 @@ unsafe fn panel_tiles<S: Simd, F: Format>(
                     S::tile::<F, $c>(&work)
                 };
             }
-            by_few_columns!(width, call);
+            by_columns!(width, call, [1 2 3] or 4);
         }
     }
 }
@@ -411,7 +379,7 @@ unsafe fn chunk_tiles<S: Simd, P: Format>(
                     S::tile::<P, $c>(&work)
                 };
             }
-            by_columns!(width, call);
+            by_columns!(width, call, [1 2 3 4 5 6 7] or 8);
         }
     }
 }
@@ -461,7 +429,7 @@ unsafe fn pair_tiles<S: Simd, P: Format>(
                     S::pair_tile::<P, $c>(&work)
                 };
             }
-            by_pair_columns!(width, call);
+            by_columns!(width, call, [1 2 3 4 5] or 6);
         }
     }
 }
@@ -496,7 +464,7 @@ pub(super) unsafe fn run_float<S: Simd, E: Element>(job: &Job<'_, f32>) {
                             S::float_tile::<E, $c>(&work)
                         };
                     }
-                    by_columns!(width, call);
+                    by_columns!(width, call, [1 2 3 4 5 6 7] or 8);
                 }
             }
         }
