@@ -55,6 +55,25 @@ fn gguf_quantisation_aware() {
 }
 
 #[test]
+fn gemma4_with_inputs_of_layers() {
+    check("gemma4-e");
+    check("gguf/gemma4-e");
+}
+
+#[test]
+fn gemma4_dense() {
+    check("gemma4-dense");
+    check("gguf/gemma4-dense");
+}
+
+#[test]
+fn gemma4_with_experts() {
+    check("gemma4-moe");
+    check("gguf/gemma4-moe");
+    check("gguf/gemma4-moe-split");
+}
+
+#[test]
 fn gemma3n_flat_f32_checkpoint() {
     check("gemma3n-a");
 }

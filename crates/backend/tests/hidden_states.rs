@@ -11,7 +11,7 @@ use trine_backend::{Device, DeviceGroup, LayerChoice};
 use trine_model::{KvType, names};
 use trine_weights::DType;
 
-const GOLDENS: [&str; 8] = [
+const GOLDENS: [&str; 14] = [
     "gemma3-a",
     "gemma3-b",
     "gemma3-c",
@@ -20,6 +20,12 @@ const GOLDENS: [&str; 8] = [
     "gemma3n-a",
     "gemma3n-b",
     "gguf/gemma3n",
+    "gemma4-e",
+    "gemma4-dense",
+    "gemma4-moe",
+    "gguf/gemma4-e",
+    "gguf/gemma4-dense",
+    "gguf/gemma4-moe",
 ];
 
 #[test]

@@ -3,6 +3,7 @@
 //! A step is one dispatch of the pool. Each operation of the Plan is a phase or two, whose units
 //! threads take one after the other. Results do not depend on which thread took a chunk.
 
+mod experts;
 mod fixed;
 pub(crate) mod forecast;
 #[allow(unsafe_code, reason = "threads write disjoint parts of the activations within a phase")]
@@ -18,7 +19,9 @@ use trine_backend::{
     BackendError, Batch, Facts, Flights, InFlight, KvPage, Lent, Memory, PageLayout, Pages,
     Partner, Program, ProgramOptions, Results, gather,
 };
-use trine_model::{Buffer, Model, Plan, Scratch, Source, WeightId, WeightPlace, Width};
+use trine_model::{Buffer, Model, ModelError, Plan, Scratch, Source, WeightId, WeightPlace, Width};
+
+use trine_weights::Tensor;
 
 use crate::attention::{AttentionError, AttentionScratch, KvCache, SequenceRows};
 use crate::isa::Isa;
@@ -27,8 +30,10 @@ use crate::pool::Pool;
 use crate::quantize::QuantizedBlock;
 use crate::shared::{OutOfMemory, SharedBuffer};
 use crate::vector::VectorKernels;
-use fixed::{Fixed, Loaded, ThreadState};
-use forecast::{cache_shape, kv_kind, largest_input, largest_up, multiplied};
+use fixed::{ExpertPart, Fixed, Loaded, ThreadState};
+use forecast::{
+    cache_shape, expert_parts, kv_kind, largest_groups, largest_input, largest_up, multiplied,
+};
 use frame::{Frame, PANELS_MAX};
 use layers::{
     AttentionKind, RotaryTable, attention_kinds, kinds_of_caches, recycle, ring_of, rotary_tables,
@@ -55,6 +60,8 @@ pub(crate) struct CpuProgram {
     quantized: SharedBuffer<QuantizedBlock>,
     /// Up projection of the gated product at hand: (rows, feed-forward).
     up: SharedBuffer<f32>,
+    /// Rows sorted by their experts.
+    groups: SharedBuffer<u32>,
     /// Steps in flight have run.
     flights: Flights<Ran>,
     /// The step that was waited for last.
@@ -106,6 +113,8 @@ impl CpuProgram {
             reserve(tables.iter().map(|table| table.elements(options.width.tokens)).sum())?;
         let blocks = largest_input(&plan, options);
         let quantized = SharedBuffer::new(blocks).map_err(|error| fail.memory(error))?;
+        let groups = SharedBuffer::new(largest_groups(&plan, options));
+        let groups = groups.map_err(|error| fail.memory(error))?;
         let kernels = VectorKernels::for_isa(isa).ok_or_else(|| BackendError::Unsupported {
             device: name.clone(),
             what: format!("it lacks {isa:?}"),
@@ -143,6 +152,7 @@ impl CpuProgram {
             memory,
             quantized,
             up,
+            groups,
             flights: Flights::new(1),
             done: Ran { rows: Width { tokens: 0, outputs: 0 }, goal: 0 },
         })
@@ -189,6 +199,7 @@ impl CpuProgram {
             memory: self.memory.share(),
             quantized: self.quantized.share(),
             up: self.up.share(),
+            groups: self.groups.share(),
             delegated: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             step_began: profiled.then(|| Mutex::new(Instant::now())),
@@ -211,6 +222,10 @@ impl Program for CpuProgram {
         for loaded in &self.fixed.weights {
             match loaded {
                 Loaded::Matrix(matrix) => weights += matrix.bytes(),
+                Loaded::Experts(parts) => {
+                    let matrices = parts.iter().flat_map(|part| &part.matrices);
+                    weights += matrices.map(PackedMatrix::bytes).sum::<usize>();
+                }
                 Loaded::Vector(values) => weights += size_of_val(values.as_slice()),
                 Loaded::Table(tensor) => mapped += tensor.bytes().len(),
                 Loaded::Slice { .. } => {}
@@ -218,8 +233,11 @@ impl Program for CpuProgram {
         }
         let partials: usize = self.attention.iter().map(|kind| kind.partials.bytes()).sum();
         let threads = self.fixed.threads.len() * MatmulScratch::BYTES;
-        let buffers =
-            self.memory.bytes() + self.quantized.bytes() + self.up.bytes() + self.angles.bytes();
+        let buffers = self.memory.bytes()
+            + self.quantized.bytes()
+            + self.up.bytes()
+            + self.angles.bytes()
+            + self.groups.bytes();
         Memory {
             weights: weights as u64,
             mapped: mapped as u64,
@@ -324,6 +342,10 @@ fn load_weights(
     let load = |(index, weight): (usize, &trine_model::Weight)| {
         if let WeightPlace::Slice { of, first } = weight.place {
             Ok(Loaded::Slice { of, rows: first..first + weight.rows })
+        } else if let parts @ [_, ..] = &expert_parts(plan, WeightId(index))[..] {
+            let tensor = model.converted(weight)?;
+            let packed = parts.iter().map(|part| pack_experts(&tensor, *part, isa, threads, fail));
+            Ok(Loaded::Experts(packed.collect::<Result<_, _>>()?))
         } else if multiplied.contains(&WeightId(index)) {
             let packed = PackedMatrix::pack(&model.converted(weight)?, isa, threads);
             packed.map(Loaded::Matrix).map_err(|error| fail.pack(&error))
@@ -334,6 +356,25 @@ fn load_weights(
         }
     };
     plan.weights.iter().enumerate().map(load).collect()
+}
+
+/// Packs one of the matrices that each expert has in a weight: `rows` rows from `first` on of each
+/// of `count` equal parts.
+fn pack_experts(
+    tensor: &Tensor,
+    (first, rows, count): (usize, usize, usize),
+    isa: Isa,
+    threads: usize,
+    fail: &Failures<'_>,
+) -> Result<ExpertPart, BackendError> {
+    let step = tensor.rows() / count;
+    let pack = |expert: usize| {
+        let start = first + expert * step;
+        let own =
+            tensor.slice_rows(tensor.name(), start..start + rows).map_err(ModelError::from)?;
+        PackedMatrix::pack(&own, isa, threads).map_err(|error| fail.pack(&error))
+    };
+    Ok(ExpertPart { first, matrices: (0..count).map(pack).collect::<Result<_, _>>()? })
 }
 
 fn make_caches(plan: &Plan, options: &ProgramOptions) -> Result<Vec<KvCache>, AttentionError> {

@@ -22,9 +22,25 @@ const DIVERGENCE_QUANTIZED: f64 = 1e-3;
 const DIVERGENCE_F16: f64 = 1e-4;
 const DIVERGENCE_INT8: f64 = 3e-2;
 
-const EXACT: [&str; 6] =
-    ["gemma3-a", "gemma3-b", "gemma3-c", "gguf/gemma3-f32", "gemma3n-a", "gemma3n-b"];
-const QUANTIZED: [&str; 2] = ["gguf/gemma3-qat", "gguf/gemma3n"];
+const EXACT: [&str; 9] = [
+    "gemma3-a",
+    "gemma3-b",
+    "gemma3-c",
+    "gguf/gemma3-f32",
+    "gemma3n-a",
+    "gemma3n-b",
+    "gemma4-e",
+    "gemma4-dense",
+    "gemma4-moe",
+];
+const QUANTIZED: [&str; 6] = [
+    "gguf/gemma3-qat",
+    "gguf/gemma3n",
+    "gguf/gemma4-e",
+    "gguf/gemma4-dense",
+    "gguf/gemma4-moe",
+    "gguf/gemma4-moe-split",
+];
 
 fn devices() -> Vec<CpuDevice> {
     let two = Isa::available().into_iter().map(|isa| CpuDevice::new(Some(2), Some(isa)).unwrap());

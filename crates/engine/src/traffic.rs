@@ -66,7 +66,7 @@ fn position_bytes(kv: KvType, heads: usize, dim: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use trine_model::{AttentionKind, Config, Family, LayerConfig, Rope, Width, base_plan};
+    use trine_model::{AttentionKind, Config, Family, LayerConfig, Rope, Values, Width, base_plan};
     use trine_weights::DType;
 
     use super::*;
@@ -78,8 +78,11 @@ mod tests {
             kv_heads: 2,
             head_dim: 64,
             score_scale: 0.1,
-            rope: Rope { theta: 1e4, divisor: 1.0 },
+            rope: Rope::full(1e4, 1.0),
             feed_forward: 512,
+            values: Values::Plain,
+            experts: None,
+            output_scale: 1.0,
             cutoff: None,
             kv_owner: index,
         };

@@ -6,8 +6,8 @@ use trine_weights::DType;
 
 use crate::config::{LayerConfig, Rope};
 use crate::plan::{
-    Buffer, BufferId, Cache, CacheId, Heads, Op, Plan, Product, Rows, Step, Stream, Term, Weight,
-    WeightId, WeightKind, WeightPlace,
+    Buffer, BufferId, Cache, CacheId, ExpertMatrix, Heads, Op, Plan, Product, Routes, Rows, Step,
+    Stream, Term, Weight, WeightId, WeightKind, WeightPlace,
 };
 
 /// A Plan under construction.
@@ -65,7 +65,7 @@ impl<'a> Builder<'a> {
         self.weight(name, WeightKind::Vector, 1, columns)
     }
 
-    fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> WeightId {
+    pub(crate) fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> WeightId {
         self.weight(name, WeightKind::Matrix, rows, columns)
     }
 
@@ -250,6 +250,49 @@ impl<'a> Builder<'a> {
     /// Adds `target += source`.
     pub(crate) fn add(&mut self, source: BufferId, target: BufferId) {
         self.step("add", Op::Add { source, target });
+    }
+
+    /// Adds the experts of each row by their logits.
+    pub(crate) fn route(
+        &mut self,
+        logits: BufferId,
+        factors: Option<&str>,
+        scale: f32,
+        used: usize,
+    ) -> Routes {
+        let experts = self.columns(logits);
+        let factors = factors.map(|factors| self.vector(factors, experts));
+        let [chosen, shares] = ["chosen", "shares"].map(|name| self.sibling(name, logits, used));
+        self.step("route", Op::Route { logits, factors, scale, chosen, shares });
+        Routes { chosen, shares }
+    }
+
+    /// Adds the gated products of each row with the matrices of its experts, `width` columns for
+    /// each.
+    pub(crate) fn gated_experts(
+        &mut self,
+        input: BufferId,
+        routes: Routes,
+        gate_and_up: [ExpertMatrix; 2],
+        width: usize,
+    ) -> BufferId {
+        let chosen = routes.chosen;
+        let output = self.sibling("experts_gated", input, self.columns(chosen) * width);
+        self.step("experts_gated", Op::GatedExperts { input, chosen, gate_and_up, output });
+        output
+    }
+
+    /// Adds the sum of the products of each row with the matrices of its experts, by their shares.
+    pub(crate) fn sum_experts(
+        &mut self,
+        input: BufferId,
+        Routes { chosen, shares }: Routes,
+        down: ExpertMatrix,
+        rows: usize,
+    ) -> BufferId {
+        let output = self.sibling("experts_delta", input, rows);
+        self.step("experts_delta", Op::SumExperts { input, chosen, shares, down, output });
+        output
     }
 
     /// Selects the rows of `input` whose logits are wanted.

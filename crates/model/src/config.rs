@@ -13,6 +13,10 @@ const WIDTH_MAX: usize = 1 << 20;
 pub(crate) const VOCABULARY_MAX: usize = 1 << 24;
 /// The longest context that a configuration may ask for, in tokens.
 const CONTEXT_MAX: usize = 1 << 24;
+/// The most experts of a layer that a configuration may ask for; Gemma 4 has 128.
+const EXPERTS_MAX: usize = 1024;
+/// The most experts of a layer that a token may use; Gemma 4 uses 8.
+pub const EXPERTS_USED_MAX: usize = 32;
 /// The most residual streams that a configuration may ask for; Gemma 3n has 4.
 pub(crate) const STREAMS_MAX: usize = 4;
 
@@ -26,6 +30,8 @@ const SCORE_SCALE: RangeInclusive<f32> = 1e-4..=100.0;
 const THETA: RangeInclusive<f32> = 1.0..=1e12;
 /// Deviations above the mean below which a gate is cut off: Gemma 3n's are 1.6449.
 const CUTOFF: RangeInclusive<f32> = -10.0..=10.0;
+/// Factors on the residual stream after a layer: 256 layers of the largest leave f32.
+const OUTPUT_SCALE: RangeInclusive<f32> = -1e4..=1e4;
 /// Divisors of positions: Gemma's are 1 and 8.
 const DIVISOR: RangeInclusive<f32> = 1e-3..=1e6;
 
@@ -57,6 +63,8 @@ pub enum Family {
     Gemma3,
     /// Gemma 3n, text: E2B, E4B, and slices of these.
     Gemma3n(Gemma3nConfig),
+    /// Gemma 4, text: E2B, E4B, 12B, 26B-A4B, 31B.
+    Gemma4(Gemma4Config),
 }
 
 impl Family {
@@ -65,6 +73,7 @@ impl Family {
         match self {
             Family::Gemma3 => "gemma3",
             Family::Gemma3n(_) => "gemma3n",
+            Family::Gemma4(_) => "gemma4",
         }
     }
 }
@@ -76,10 +85,8 @@ pub struct Gemma3nConfig {
     pub streams: usize,
     /// Inner width of the low-rank residual (LAuReL), in elements.
     pub laurel_rank: usize,
-    /// Width of the input that each layer has of its own for a token, in elements.
-    pub per_layer_width: usize,
-    /// The number of rows of the table of per-layer inputs. Token ids beyond it use row 0.
-    pub per_layer_vocabulary: usize,
+    /// The inputs that each layer has of its own for a token.
+    pub inputs: PerLayerConfig,
     /// Whether the corrected first stream is multiplied by a vector before it gates the per-layer
     /// input.
     pub scales_correction: bool,
@@ -89,8 +96,62 @@ impl Gemma3nConfig {
     fn check(&self, layers: usize) -> Result<(), ModelError> {
         in_range("AltUp stream count", self.streams, 2, STREAMS_MAX)?;
         in_range("LAuReL rank", self.laurel_rank, 1, WIDTH_MAX)?;
-        in_range("per-layer input width", self.per_layer_width, 1, WIDTH_MAX / layers)?;
-        in_range("per-layer vocabulary size", self.per_layer_vocabulary, 1, VOCABULARY_MAX)
+        self.inputs.check(layers)
+    }
+}
+
+/// The inputs that each layer has of its own for a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PerLayerConfig {
+    /// Width of the input of one layer, in elements.
+    pub width: usize,
+    /// The number of rows of the table of inputs. Token ids beyond it use row 0.
+    pub vocabulary: usize,
+}
+
+impl PerLayerConfig {
+    fn check(&self, layers: usize) -> Result<(), ModelError> {
+        in_range("per-layer input width", self.width, 1, WIDTH_MAX / layers)?;
+        in_range("per-layer vocabulary size", self.vocabulary, 1, VOCABULARY_MAX)
+    }
+}
+
+/// The numbers of a Gemma 4 that are not those of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gemma4Config {
+    /// The inputs that each layer has of its own for a token, in E2B and E4B.
+    pub inputs: Option<PerLayerConfig>,
+}
+
+/// The experts of a layer: small feed-forward parts, of which a token uses a few.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertsConfig {
+    /// The number of experts.
+    pub count: usize,
+    /// The number of experts that a token uses.
+    pub used: usize,
+    /// Feed-forward width of one expert, in elements.
+    pub width: usize,
+    /// How the files keep the gate's and the up projection's matrices.
+    pub gates: Gates,
+    /// Whether each expert has a factor on its share.
+    pub has_factors: bool,
+}
+
+/// How files keep the gate's and the up projection's matrices of experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gates {
+    /// One tensor, with the rows of the gate before those of the up projection for each expert.
+    Joined,
+    /// A tensor for each of the two.
+    Apart,
+}
+
+impl ExpertsConfig {
+    fn check(&self, at: &dyn Fn(&str) -> String) -> Result<(), ModelError> {
+        in_range(&at("expert count"), self.count, 1, EXPERTS_MAX)?;
+        in_range(&at("used expert count"), self.used, 1, self.count.min(EXPERTS_USED_MAX))?;
+        in_range(&at("expert width"), self.width, 1, WIDTH_MAX / self.used)
     }
 }
 
@@ -111,11 +172,30 @@ pub struct LayerConfig {
     pub rope: Rope,
     /// Feed-forward width, in elements.
     pub feed_forward: usize,
+    /// What is stored as values.
+    pub values: Values,
+    /// The experts beside the feed-forward part, if it has any.
+    pub experts: Option<ExpertsConfig>,
+    /// Factor on the residual stream after the layer; 1 in families that have none. Files have it
+    /// as a tensor.
+    pub output_scale: f32,
     /// Standard deviations above the mean of a row at which the feed-forward's gate is cut off, so
     /// that few of its columns are active; `None` for no cutoff.
     pub cutoff: Option<f32>,
     /// The layer whose KV cache this one reads: its own index, unless layers share a cache.
     pub kv_owner: usize,
+}
+
+/// What a layer stores as values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Values {
+    /// What the product of their own matrix gives.
+    Plain,
+    /// The norm of each head of that, without weights.
+    Normed,
+    /// The norm of each head of what the keys' product gives, without weights. The layer has no
+    /// matrix for values.
+    Keys,
 }
 
 /// Which earlier positions a layer attends to.
@@ -140,16 +220,34 @@ impl AttentionKind {
     }
 }
 
-/// Rotary position embedding: pair `j` of `d/2` is rotated by `position * theta^(-2j/d) / divisor`.
+/// Rotary position embedding: pair `j` of `d/2` is rotated by `position * theta^(-2j/d) / divisor`
+/// if it is one of those that rotate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rope {
     /// Base of the frequencies.
     pub theta: f32,
     /// The linear scaling factor: positions are divided by it. 1 for no scaling.
     pub divisor: f32,
+    /// The number of pairs that rotate, from the first on; `None` for all.
+    pub pairs: Option<usize>,
 }
 
 impl Rope {
+    /// Returns the rotation of all pairs.
+    pub fn full(theta: f32, divisor: f32) -> Self {
+        Self { theta, divisor, pairs: None }
+    }
+
+    /// Returns the angle in radians by which a pair of a head rotates from one position to the
+    /// next.
+    pub fn frequency(self, pair: usize, head_dim: usize) -> f64 {
+        if self.pairs.is_some_and(|pairs| pair >= pairs) {
+            return 0.0;
+        }
+        let exponent = -2.0 * pair as f64 / head_dim as f64;
+        f64::from(self.theta).powf(exponent) / f64::from(self.divisor)
+    }
+
     /// Checks both numbers; `of` names their owner in an error.
     ///
     /// # Errors
@@ -194,6 +292,9 @@ impl Config {
         match self.family {
             Family::Gemma3 => Ok(()),
             Family::Gemma3n(own) => own.check(self.layers.len()),
+            Family::Gemma4(own) => {
+                own.inputs.map_or(Ok(()), |inputs| inputs.check(self.layers.len()))
+            }
         }
     }
 
@@ -240,9 +341,36 @@ impl LayerConfig {
         if let Some(cutoff) = self.cutoff {
             within(&at("activation sparsity"), cutoff, &CUTOFF)?;
         }
+        if let Some(experts) = self.experts {
+            experts.check(&at)?;
+        }
+        if let Some(pairs) = self.rope.pairs {
+            in_range(&at("rotating pair count"), pairs, 0, self.head_dim / 2)?;
+        }
+        within(&at("output scale"), self.output_scale, &OUTPUT_SCALE)?;
         within(&at("attention scale"), self.score_scale, &SCORE_SCALE)?;
         self.rope.check(&format!("layer {index}"))
     }
+}
+
+/// Returns the owner of each layer's KV cache if the last `shared` layers have none of their own:
+/// the last layer of the same kind before them. Returns `None` if there is no such layer.
+pub(crate) fn kv_owners(kinds: &[AttentionKind], shared: usize) -> Option<Vec<usize>> {
+    let (owners, sharing) = kinds.split_at(kinds.len().checked_sub(shared)?);
+    let owner = |kind: &AttentionKind| owners.iter().rposition(|other| other == kind);
+    (0..owners.len()).map(Some).chain(sharing.iter().map(owner)).collect()
+}
+
+/// Returns the pattern of Gemma 3: layer `i` is global if `i + 1` is a multiple of `pattern`.
+pub(crate) fn every_nth_global(layers: usize, pattern: usize, window: usize) -> Vec<AttentionKind> {
+    let kind = |index: usize| {
+        if (index + 1).is_multiple_of(pattern) {
+            AttentionKind::Global
+        } else {
+            AttentionKind::Local { window }
+        }
+    };
+    (0..layers).map(kind).collect()
 }
 
 fn in_range(key: &str, found: usize, low: usize, high: usize) -> Result<(), ModelError> {
@@ -310,8 +438,11 @@ mod tests {
             kv_heads: 1,
             head_dim: 8,
             score_scale: 1.0,
-            rope: Rope { theta: 1e4, divisor: 1.0 },
+            rope: Rope::full(1e4, 1.0),
             feed_forward: 8,
+            values: Values::Plain,
+            experts: None,
+            output_scale: 1.0,
             cutoff: None,
             kv_owner,
         };
@@ -353,6 +484,17 @@ mod tests {
             config.layers[2].cutoff = Some(cutoff);
             let error = config.check().unwrap_err().to_string();
             assert!(error.starts_with("activation sparsity of layer 2 "), "{error}");
+        }
+    }
+
+    #[test]
+    fn layers_share_the_last_cache_of_their_kind() {
+        let (local, global) = (AttentionKind::Local { window: 4 }, AttentionKind::Global);
+        let kinds = [local, global, local, local, global, local];
+        assert_eq!(kv_owners(&kinds, 0).unwrap(), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(kv_owners(&kinds, 2).unwrap(), [0, 1, 2, 3, 1, 3]);
+        for impossible in [5, 6, 7] {
+            assert_eq!(kv_owners(&kinds, impossible), None, "{impossible}");
         }
     }
 }

@@ -1,7 +1,5 @@
 //! What the readers of both file formats imply for Gemma 3n.
 
-use crate::config::AttentionKind;
-
 /// The distance between global layers.
 pub(crate) const PATTERN: usize = 5;
 /// The cap of the logits.
@@ -10,14 +8,6 @@ pub(crate) const SOFTCAP: f64 = 30.0;
 const SPARSITY: f64 = 0.95;
 /// The number of sparse layers of a model that has more.
 const SPARSE_LAYERS: usize = 10;
-
-/// Returns the owner of each layer's KV cache if the last `shared` layers have none of their own:
-/// the last layer of the same kind before them. Returns `None` if there is no such layer.
-pub(crate) fn kv_owners(kinds: &[AttentionKind], shared: usize) -> Option<Vec<usize>> {
-    let (owners, sharing) = kinds.split_at(kinds.len().checked_sub(shared)?);
-    let owner = |kind: &AttentionKind| owners.iter().rposition(|other| other == kind);
-    (0..owners.len()).map(Some).chain(sharing.iter().map(owner)).collect()
-}
 
 /// Returns the cutoff of each layer of a model whose file has none.
 pub(crate) fn default_cutoffs(layers: usize) -> Vec<Option<f32>> {
@@ -69,16 +59,5 @@ mod tests {
         }
         let sparse = |layers| default_cutoffs(layers).iter().flatten().count();
         assert_eq!([10, 11, 35].map(sparse), [0, 10, 10]);
-    }
-
-    #[test]
-    fn layers_share_the_last_cache_of_their_kind() {
-        let (local, global) = (AttentionKind::Local { window: 4 }, AttentionKind::Global);
-        let kinds = [local, global, local, local, global, local];
-        assert_eq!(kv_owners(&kinds, 0).unwrap(), [0, 1, 2, 3, 4, 5]);
-        assert_eq!(kv_owners(&kinds, 2).unwrap(), [0, 1, 2, 3, 1, 3]);
-        for impossible in [5, 6, 7] {
-            assert_eq!(kv_owners(&kinds, impossible), None, "{impossible}");
-        }
     }
 }

@@ -1,23 +1,24 @@
-//! Hyper-parameters from GGUF metadata (`gemma3.*` and `gemma3n.*` keys).
+//! Hyper-parameters from GGUF metadata (`gemma3.*`, `gemma3n.*` and `gemma4.*` keys).
 //!
 //! Most published files leave out what llama.cpp implies from the architecture: the local rope
 //! base, the pattern of global layers, and the score scale of the 27B model.
 
-use trine_weights::gguf::{ARCHITECTURE_KEY, Array, Metadata, Value};
+mod gemma4;
+mod keys;
+
+use trine_weights::gguf::{ARCHITECTURE_KEY, Metadata};
 
 use crate::config::{
-    AttentionKind, Config, Family, Gemma3nConfig, GenerationDefaults, LAYERS_MAX, LayerConfig, Rope,
+    AttentionKind, Config, Family, Gemma3nConfig, GenerationDefaults, LayerConfig, PerLayerConfig,
+    Values,
 };
-use crate::config_hf::every_nth_global;
 use crate::error::ModelError;
 use crate::{config_3n, names};
+pub(crate) use keys::Tensors;
+use keys::{Keys, attention_kinds, kv_owners, layer_count, ropes};
 
 /// The architectures that trine runs.
-const SUPPORTED: &str = "gemma3, gemma3n";
-/// The local rope base if the file has none.
-const THETA_LOCAL: f64 = 1e4;
-/// The global rope base if the file has none.
-const THETA_GLOBAL: f64 = 1e6;
+const SUPPORTED: &str = "gemma3, gemma3n, gemma4";
 /// The distance between global layers of Gemma 3 if the file has no pattern.
 const PATTERN: usize = 6;
 /// The number of layers of the 27B model: only it scales scores by its hidden size per head, and no
@@ -36,19 +37,16 @@ pub(crate) fn check_supported(architecture: &str) -> Result<(), ModelError> {
     Err(ModelError::UnknownArchitecture { found: found.to_owned(), supported: SUPPORTED })
 }
 
-/// Reads a configuration from GGUF metadata. `rows` returns the number of rows of a tensor, for
-/// sizes that no key states.
+/// Reads a configuration from GGUF metadata and, for what no key states, the tensors.
 ///
 /// # Errors
-/// Returns a [`ModelError`] with the key that is wrong, or that of `rows`.
-pub(crate) fn read(
-    metadata: &Metadata,
-    rows: &dyn Fn(&str) -> Result<usize, ModelError>,
-) -> Result<Config, ModelError> {
+/// Returns a [`ModelError`] with the key or tensor that is wrong.
+pub(crate) fn read(metadata: &Metadata, tensors: &dyn Tensors) -> Result<Config, ModelError> {
     let architecture = metadata.optional_str(ARCHITECTURE_KEY)?.unwrap_or_default();
     check_supported(architecture)?;
     let keys = Keys { metadata, architecture };
     let is_3n = architecture == "gemma3n";
+    let is_4 = architecture == "gemma4";
     let hidden = keys.count("embedding_length")?;
     let implied_cap = is_3n.then_some(config_3n::SOFTCAP);
     let softcap = keys.number("final_logit_softcapping")?.or(implied_cap);
@@ -60,22 +58,24 @@ pub(crate) fn read(
         norm_epsilon: keys.number_or("attention.layer_norm_rms_epsilon", 1e-6)? as f32,
         embedding_scale: (hidden as f64).sqrt() as f32,
         final_softcap: softcap.map(|cap| cap as f32),
-        layers: layers(&keys, hidden, is_3n)?,
+        layers: match is_4 {
+            true => gemma4::layers(&keys, tensors)?,
+            false => layers(&keys, hidden, is_3n)?,
+        },
     };
-    config.vocabulary = rows(names::TOKEN_EMBEDDING)?;
+    config.vocabulary = tensors.rows(names::TOKEN_EMBEDDING)?;
     if is_3n {
-        config.family = Family::Gemma3n(gemma3n(&keys, rows)?);
+        config.family = Family::Gemma3n(gemma3n(&keys, tensors)?);
+    }
+    if is_4 {
+        config.family = Family::Gemma4(gemma4::family(&keys, tensors)?);
     }
     config.check()?;
     Ok(config)
 }
 
 fn layers(keys: &Keys, hidden: usize, is_3n: bool) -> Result<Vec<LayerConfig>, ModelError> {
-    let count = keys.count("block_count")?;
-    if !(1..=LAYERS_MAX).contains(&count) {
-        let expected = format!("a number from 1 to {LAYERS_MAX}");
-        return Err(ModelError::bad(&keys.name("block_count"), count, expected));
-    }
+    let count = layer_count(keys)?;
     let heads = keys.per_layer("attention.head_count", count)?;
     let kv_heads = keys.per_layer("attention.head_count_kv", count)?;
     let feed_forward = keys.per_layer("feed_forward_length", count)?;
@@ -89,7 +89,10 @@ fn layers(keys: &Keys, hidden: usize, is_3n: bool) -> Result<Vec<LayerConfig>, M
     let kinds = attention_kinds(keys, count, pattern)?;
     let (rope_global, rope_local) = ropes(keys)?;
     let (owners, cutoffs) = match is_3n {
-        true => (kv_owners(keys, &kinds)?, cutoffs(keys, count)?),
+        true => (
+            kv_owners(keys, &kinds, keys.count("attention.shared_kv_layers")?)?,
+            cutoffs(keys, count)?,
+        ),
         false => ((0..count).collect(), vec![None; count]),
     };
     let layer = |index: usize| LayerConfig {
@@ -100,6 +103,9 @@ fn layers(keys: &Keys, hidden: usize, is_3n: bool) -> Result<Vec<LayerConfig>, M
         score_scale: if is_3n { 1.0 } else { score_scale(count, hidden, heads[index], head_dim) },
         rope: if kinds[index] == AttentionKind::Global { rope_global } else { rope_local },
         feed_forward: feed_forward[index],
+        values: if is_3n { Values::Normed } else { Values::Plain },
+        experts: None,
+        output_scale: 1.0,
         cutoff: cutoffs[index],
         kv_owner: owners[index],
     };
@@ -107,30 +113,20 @@ fn layers(keys: &Keys, hidden: usize, is_3n: bool) -> Result<Vec<LayerConfig>, M
 }
 
 /// Reads the numbers that only Gemma 3n has.
-fn gemma3n(
-    keys: &Keys,
-    rows: &dyn Fn(&str) -> Result<usize, ModelError>,
-) -> Result<Gemma3nConfig, ModelError> {
+fn gemma3n(keys: &Keys, tensors: &dyn Tensors) -> Result<Gemma3nConfig, ModelError> {
     let active = keys.count_or("altup.active_idx", 0)?;
     if active != 0 {
         return Err(ModelError::bad(&keys.name("altup.active_idx"), active, 0));
     }
     Ok(Gemma3nConfig {
         streams: keys.count("altup.num_inputs")?,
-        laurel_rank: rows(&names::layer(0, "laurel_l"))?,
-        per_layer_width: keys.count("embedding_length_per_layer_input")?,
-        per_layer_vocabulary: rows(names::PER_LAYER_EMBEDDING)?,
+        laurel_rank: tensors.rows(&names::layer(0, "laurel_l"))?,
+        inputs: PerLayerConfig {
+            width: keys.count("embedding_length_per_layer_input")?,
+            vocabulary: tensors.rows(names::PER_LAYER_EMBEDDING)?,
+        },
         scales_correction: true,
     })
-}
-
-/// Reads whose KV cache each layer of a Gemma 3n uses.
-fn kv_owners(keys: &Keys, kinds: &[AttentionKind]) -> Result<Vec<usize>, ModelError> {
-    let key = "attention.shared_kv_layers";
-    let shared = keys.count(key)?;
-    let expected = "few enough to leave a layer of each kind that has keys and values";
-    let owners = config_3n::kv_owners(kinds, shared);
-    owners.ok_or_else(|| ModelError::bad(&keys.name(key), shared, expected))
 }
 
 /// Reads the cutoff of each layer of a Gemma 3n. Files have minus infinity for layers without one.
@@ -154,63 +150,6 @@ fn cutoffs(keys: &Keys, layers: usize) -> Result<Vec<Option<f32>>, ModelError> {
 fn score_scale(layers: usize, hidden: usize, heads: usize, head_dim: usize) -> f32 {
     let scalar = if layers == LAYERS_OF_27B { hidden / heads.max(1) } else { head_dim };
     (1.0 / (scalar as f64).sqrt()) as f32
-}
-
-fn attention_kinds(
-    keys: &Keys,
-    layers: usize,
-    pattern: usize,
-) -> Result<Vec<AttentionKind>, ModelError> {
-    let window = keys.count("attention.sliding_window")?;
-    let key = keys.name("attention.sliding_window_pattern");
-    let Some(value) = keys.metadata.get(&key) else {
-        return Ok(every_nth_global(layers, pattern, window));
-    };
-    let Value::Array(Array::Bool(is_local)) = value else {
-        let pattern = keys.count("attention.sliding_window_pattern")?;
-        if pattern == 0 {
-            return Err(ModelError::bad(&key, pattern, "at least 1"));
-        }
-        return Ok(every_nth_global(layers, pattern, window));
-    };
-    if is_local.len() < layers {
-        let found = format!("{} entries", is_local.len());
-        return Err(ModelError::bad(&key, found, format!("one for each of {layers} layers")));
-    }
-    let kind = |local: &bool| match local {
-        true => AttentionKind::Local { window },
-        false => AttentionKind::Global,
-    };
-    Ok(is_local[..layers].iter().map(kind).collect())
-}
-
-/// Reads the rotary settings of global and of local layers; linear scaling belongs only to the
-/// global ones.
-fn ropes(keys: &Keys) -> Result<(Rope, Rope), ModelError> {
-    let kind = keys.metadata.optional_str(&keys.name("rope.scaling.type"))?;
-    let factor = keys.number("rope.scaling.factor")?;
-    let divisor = match kind {
-        Some("linear") => {
-            let key = keys.name("rope.scaling.factor");
-            factor.ok_or(ModelError::MissingKey { key })?
-        }
-        // llama.cpp reads it in the same way.
-        None => factor.unwrap_or(1.0),
-        Some("none") => 1.0,
-        Some(other) => {
-            return Err(ModelError::bad(&keys.name("rope.scaling.type"), other, "linear or none"));
-        }
-    };
-    let global = Rope {
-        theta: keys.number_or("rope.freq_base", THETA_GLOBAL)? as f32,
-        divisor: divisor as f32,
-    };
-    let local =
-        Rope { theta: keys.number_or("rope.freq_base_swa", THETA_LOCAL)? as f32, divisor: 1.0 };
-    // Both kinds are checked here, because a model may have layers of only one of them.
-    global.check("global layers")?;
-    local.check("local layers")?;
-    Ok((global, local))
 }
 
 /// Reads sampling defaults (`general.sampling.*`, in newer files) and stop ids.
@@ -237,50 +176,4 @@ pub(crate) fn generation(metadata: &Metadata) -> Result<GenerationDefaults, Mode
         }
     }
     defaults.check()
-}
-
-/// Access to the keys of the architecture's group.
-struct Keys<'a> {
-    metadata: &'a Metadata,
-    architecture: &'a str,
-}
-
-impl Keys<'_> {
-    fn name(&self, key: &str) -> String {
-        format!("{}.{key}", self.architecture)
-    }
-
-    fn count(&self, key: &str) -> Result<usize, ModelError> {
-        let name = self.name(key);
-        let found = self
-            .metadata
-            .optional_u64(&name)?
-            .ok_or_else(|| ModelError::MissingKey { key: name.clone() })?;
-        usize::try_from(found).map_err(|_| ModelError::bad(&name, found, "a count"))
-    }
-
-    fn count_or(&self, key: &str, default: usize) -> Result<usize, ModelError> {
-        if self.metadata.get(&self.name(key)).is_none() { Ok(default) } else { self.count(key) }
-    }
-
-    fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
-        Ok(self.metadata.optional_f64(&self.name(key))?)
-    }
-
-    fn number_or(&self, key: &str, default: f64) -> Result<f64, ModelError> {
-        Ok(self.number(key)?.unwrap_or(default))
-    }
-
-    /// Reads one number for all layers, or an array with one for each.
-    fn per_layer(&self, key: &str, layers: usize) -> Result<Vec<usize>, ModelError> {
-        let name = self.name(key);
-        let found = self.metadata.optional_u64_per_layer(&name, layers)?;
-        let counts = found.ok_or_else(|| ModelError::MissingKey { key: name.clone() })?;
-        counts
-            .into_iter()
-            .map(|count| {
-                usize::try_from(count).map_err(|_| ModelError::bad(&name, count, "a count"))
-            })
-            .collect()
-    }
 }

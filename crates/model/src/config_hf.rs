@@ -2,34 +2,25 @@
 //!
 //! Published files spell the same numbers in several ways. The multimodal ones nest the text model
 //! under `text_config` and leave out everything that equals the defaults of transformers'
-//! `Gemma3TextConfig` or `Gemma3nTextConfig`.
+//! `Gemma3TextConfig`, `Gemma3nTextConfig` or `Gemma4TextConfig`.
+
+mod gemma4;
+mod parts;
 
 use serde_json::Value;
 
 use crate::config::{
-    AttentionKind, Config, Family, Gemma3nConfig, GenerationDefaults, LAYERS_MAX, LayerConfig, Rope,
+    AttentionKind, Config, Family, Gemma3nConfig, GenerationDefaults, LayerConfig, PerLayerConfig,
+    Values,
 };
 use crate::config_3n;
 use crate::error::ModelError;
 use crate::fields::{Fields, as_count};
+use parts::{Defaults, attention_kinds, default, feed_forward, kv_owners, layer_count, ropes};
 
 /// The model types that trine runs.
-const SUPPORTED: &str = "gemma3, gemma3_text, gemma3n, gemma3n_text";
-
-/// The values of transformers' configuration of a family, which published files may omit.
-struct Defaults {
-    vocabulary: usize,
-    hidden: usize,
-    feed_forward: usize,
-    layers: usize,
-    heads: usize,
-    kv_heads: usize,
-    head_dim: usize,
-    context: usize,
-    window: usize,
-    pattern: usize,
-    softcap: Option<f64>,
-}
+const SUPPORTED: &str = "gemma3, gemma3_text, gemma3n, gemma3n_text, gemma4, gemma4_text, \
+                         gemma4_unified, gemma4_unified_text";
 
 /// Those of `gemma3_text`.
 const GEMMA3: Defaults = Defaults {
@@ -43,7 +34,9 @@ const GEMMA3: Defaults = Defaults {
     context: 131_072,
     window: 4096,
     pattern: 6,
+    shared_kv_layers: 0,
     softcap: None,
+    global_share: None,
 };
 
 /// Those of `gemma3n_text`.
@@ -58,23 +51,10 @@ const GEMMA3N: Defaults = Defaults {
     context: 32_768,
     window: 512,
     pattern: config_3n::PATTERN,
+    shared_kv_layers: 15,
     softcap: Some(config_3n::SOFTCAP),
+    global_share: None,
 };
-
-/// Defaults that both families have.
-mod default {
-    pub(super) const EPSILON: f64 = 1e-6;
-    pub(super) const THETA_GLOBAL: f64 = 1e6;
-    pub(super) const THETA_LOCAL: f64 = 1e4;
-    /// Only Gemma 3 has it.
-    pub(super) const QUERY_PRE_ATTENTION_SCALAR: f64 = 256.0;
-    /// Only Gemma 3n has it, and those that follow.
-    pub(super) const SHARED_KV_LAYERS: usize = 15;
-    pub(super) const STREAMS: usize = 4;
-    pub(super) const LAUREL_RANK: usize = 64;
-    pub(super) const PER_LAYER_WIDTH: usize = 256;
-    pub(super) const PER_LAYER_VOCABULARY: usize = 262_144;
-}
 
 /// Reads a configuration from `config.json`.
 ///
@@ -87,13 +67,11 @@ pub(crate) fn read(root: &Value) -> Result<Config, ModelError> {
         Some(other) => return Err(ModelError::bad("text_config", other, "an object")),
     });
     check_supported(root, text)?;
-    let family = match model_type(root) {
-        "gemma3n" | "gemma3n_text" => Family::Gemma3n(gemma3n(text)?),
-        _ => Family::Gemma3,
-    };
-    let default = match family {
-        Family::Gemma3 => GEMMA3,
-        Family::Gemma3n(_) => GEMMA3N,
+    let kind = model_type(root);
+    let (family, default) = match kind {
+        "gemma3n" | "gemma3n_text" => (Family::Gemma3n(gemma3n(text)?), &GEMMA3N),
+        "gemma3" | "gemma3_text" => (Family::Gemma3, &GEMMA3),
+        _ => (gemma4::family(text, kind)?, gemma4::defaults(kind)),
     };
     let hidden = text.count("hidden_size", default.hidden)?;
     let softcap = match text.0.get("final_logit_softcapping") {
@@ -108,7 +86,10 @@ pub(crate) fn read(root: &Value) -> Result<Config, ModelError> {
         norm_epsilon: text.number("rms_norm_eps", default::EPSILON)? as f32,
         embedding_scale: (hidden as f64).sqrt() as f32,
         final_softcap: softcap.map(|cap| cap as f32),
-        layers: layers(text, family, &default)?,
+        layers: match family {
+            Family::Gemma4(_) => gemma4::layers(text, default)?,
+            Family::Gemma3 | Family::Gemma3n(_) => layers(text, family, default)?,
+        },
     };
     config.check()?;
     Ok(config)
@@ -119,24 +100,24 @@ fn layers(
     family: Family,
     default: &Defaults,
 ) -> Result<Vec<LayerConfig>, ModelError> {
-    let count = text.count("num_hidden_layers", default.layers)?;
-    if count > LAYERS_MAX {
-        let expected = format!("at most {LAYERS_MAX}");
-        return Err(ModelError::bad("num_hidden_layers", count, expected));
-    }
+    let count = layer_count(text, default)?;
     let kinds = attention_kinds(text, count, default)?;
     let feed_forward = feed_forward(text, count, default)?;
-    let (rope_global, rope_local) = ropes(text)?;
+    let (rope_global, rope_local) = ropes(text, default)?;
     let heads = text.count("num_attention_heads", default.heads)?;
     let kv_heads = text.count("num_key_value_heads", default.kv_heads)?;
     let head_dim = text.count("head_dim", default.head_dim)?;
-    let (score_scale, kv_owners, cutoffs) = match family {
-        Family::Gemma3 => {
+    let is_3n = matches!(family, Family::Gemma3n(_));
+    let (score_scale, kv_owners, cutoffs) = match is_3n {
+        false => {
             let key = "query_pre_attn_scalar";
             let scalar = text.number(key, default::QUERY_PRE_ATTENTION_SCALAR)?;
             ((1.0 / scalar.sqrt()) as f32, (0..count).collect(), vec![None; count])
         }
-        Family::Gemma3n(_) => (1.0, kv_owners(text, &kinds)?, cutoffs(text, count)?),
+        true => {
+            let owners = kv_owners(text, &kinds, default.shared_kv_layers)?;
+            (1.0, owners, cutoffs(text, count)?)
+        }
     };
     let layer = |index: usize| LayerConfig {
         attention: kinds[index],
@@ -144,8 +125,14 @@ fn layers(
         kv_heads,
         head_dim,
         score_scale,
-        rope: if kinds[index] == AttentionKind::Global { rope_global } else { rope_local },
+        rope: match kinds[index] {
+            AttentionKind::Global => rope_global.of(head_dim),
+            AttentionKind::Local { .. } => rope_local.of(head_dim),
+        },
         feed_forward: feed_forward[index],
+        values: if is_3n { Values::Normed } else { Values::Plain },
+        experts: None,
+        output_scale: 1.0,
         cutoff: cutoffs[index],
         kv_owner: kv_owners[index],
     };
@@ -167,19 +154,12 @@ fn gemma3n(text: Fields) -> Result<Gemma3nConfig, ModelError> {
     Ok(Gemma3nConfig {
         streams: text.count("altup_num_inputs", default::STREAMS)?,
         laurel_rank: text.count("laurel_rank", default::LAUREL_RANK)?,
-        per_layer_width: text.count("hidden_size_per_layer_input", default::PER_LAYER_WIDTH)?,
-        per_layer_vocabulary: text
-            .count("vocab_size_per_layer_input", default::PER_LAYER_VOCABULARY)?,
+        inputs: PerLayerConfig {
+            width: text.count("hidden_size_per_layer_input", default::PER_LAYER_WIDTH)?,
+            vocabulary: text.count("vocab_size_per_layer_input", default::PER_LAYER_VOCABULARY)?,
+        },
         scales_correction,
     })
-}
-
-/// Reads whose KV cache each layer of a Gemma 3n uses.
-fn kv_owners(text: Fields, kinds: &[AttentionKind]) -> Result<Vec<usize>, ModelError> {
-    let key = "num_kv_shared_layers";
-    let shared = text.count(key, default::SHARED_KV_LAYERS)?;
-    let expected = "few enough to leave a layer of each kind that has keys and values";
-    config_3n::kv_owners(kinds, shared).ok_or_else(|| ModelError::bad(key, shared, expected))
 }
 
 /// Reads the cutoff of each layer of a Gemma 3n from the share of columns that it leaves out.
@@ -223,144 +203,18 @@ fn check_supported(root: &Value, text: Fields) -> Result<(), ModelError> {
             "null: the model does not cap scores",
         ));
     }
-    text.must_be_false("attention_bias", "Gemma 3 has no biases")?;
-    let embeds = "embedding models of this architecture are not supported";
-    text.must_be_false("use_bidirectional_attention", embeds)?;
+    text.must_be_false("attention_bias", "Gemma has no biases")?;
+    if model_type(root).starts_with("gemma4") {
+        gemma4::check_direction(text)?;
+    } else {
+        let embeds = "embedding models of this architecture are not supported";
+        text.must_be_false("use_bidirectional_attention", embeds)?;
+    }
     // Mirrors that say "gelu" also mean the tanh form.
     match text.given("hidden_activation").or_else(|| text.given("hidden_act")) {
         None => Ok(()),
         Some(Value::String(name)) if name == "gelu_pytorch_tanh" || name == "gelu" => Ok(()),
         Some(other) => Err(ModelError::bad("hidden_activation", other, "\"gelu_pytorch_tanh\"")),
-    }
-}
-
-/// Reads `intermediate_size`, one number for all layers or one for each.
-fn feed_forward(text: Fields, layers: usize, default: &Defaults) -> Result<Vec<usize>, ModelError> {
-    let key = "intermediate_size";
-    let Some(Value::Array(list)) = text.0.get(key) else {
-        return Ok(vec![text.count(key, default.feed_forward)?; layers]);
-    };
-    if list.len() != layers {
-        return Err(ModelError::bad(
-            key,
-            format!("a list of {}", list.len()),
-            format!("{layers} numbers"),
-        ));
-    }
-    list.iter().map(|value| as_count(key, value)).collect()
-}
-
-/// Reads whether each layer is local or global: from `layer_types`, or as every n-th layer global.
-fn attention_kinds(
-    text: Fields,
-    layers: usize,
-    default: &Defaults,
-) -> Result<Vec<AttentionKind>, ModelError> {
-    let window = text.count("sliding_window", default.window)?;
-    if let Some(types) = text.given("layer_types") {
-        let list = types.as_array().map(Vec::as_slice).unwrap_or_default();
-        if list.len() != layers {
-            return Err(ModelError::bad(
-                "layer_types",
-                types,
-                format!("a list of {layers} strings"),
-            ));
-        }
-        return list
-            .iter()
-            .map(|value| match value.as_str() {
-                Some("sliding_attention") => Ok(AttentionKind::Local { window }),
-                Some("full_attention") => Ok(AttentionKind::Global),
-                _ => Err(ModelError::bad(
-                    "layer_types",
-                    value,
-                    "sliding_attention or full_attention",
-                )),
-            })
-            .collect();
-    }
-    let key = if text.given("sliding_window_pattern").is_some() {
-        "sliding_window_pattern"
-    } else {
-        "_sliding_window_pattern"
-    };
-    let pattern = text.count(key, default.pattern)?;
-    if pattern == 0 {
-        return Err(ModelError::bad(key, pattern, "at least 1"));
-    }
-    Ok(every_nth_global(layers, pattern, window))
-}
-
-/// Returns the pattern of Gemma 3: layer `i` is global if `i + 1` is a multiple of `pattern`.
-pub(crate) fn every_nth_global(layers: usize, pattern: usize, window: usize) -> Vec<AttentionKind> {
-    let kind = |index: usize| {
-        if (index + 1).is_multiple_of(pattern) {
-            AttentionKind::Global
-        } else {
-            AttentionKind::Local { window }
-        }
-    };
-    (0..layers).map(kind).collect()
-}
-
-/// Reads the rotary settings of global and of local layers, from `rope_parameters` or from the
-/// older flat keys.
-fn ropes(text: Fields) -> Result<(Rope, Rope), ModelError> {
-    let kinds = ["full_attention", "sliding_attention"];
-    let all = text.object("rope_parameters")?;
-    if let Some(Fields(Value::Object(all))) = all
-        && let Some(key) = all.keys().find(|key| !kinds.contains(&key.as_str()))
-    {
-        let expected = "only full_attention and sliding_attention, with an object each";
-        return Err(ModelError::bad(
-            "rope_parameters",
-            format!("an object with {key:?}"),
-            expected,
-        ));
-    }
-    // The flat `rope_scaling` belongs only to the global layers.
-    let flat = text.object("rope_scaling")?.map(|own| divisor("rope_scaling", own)).transpose()?;
-    let thetas = [
-        ("rope_theta", default::THETA_GLOBAL, flat.unwrap_or(1.0)),
-        ("rope_local_base_freq", default::THETA_LOCAL, 1.0),
-    ];
-    let rope = |at: usize| -> Result<Rope, ModelError> {
-        let (kind, (key, theta, flat)) = (kinds[at], thetas[at]);
-        let own = all.map(|all| all.object(kind)).transpose()?.flatten();
-        let (theta, divisor) = match own {
-            Some(own) => (own.number("rope_theta", theta)?, divisor(kind, own)?),
-            None => (text.number(key, theta)?, flat),
-        };
-        let rope = Rope { theta: theta as f32, divisor: divisor as f32 };
-        // Both kinds are checked here, because a model may have layers of only one of them.
-        rope.check(kind)?;
-        Ok(rope)
-    };
-    Ok((rope(0)?, rope(1)?))
-}
-
-/// Returns the number by which rotary scaling divides positions. `key` names the object in an
-/// error.
-fn divisor(key: &str, scaling: Fields) -> Result<f64, ModelError> {
-    let kind = scaling.given("rope_type").or_else(|| scaling.given("type"));
-    let factor = scaling.optional_number("factor")?;
-    match (kind.map(|kind| kind.as_str()), factor) {
-        (Some(Some("linear")), Some(factor)) => Ok(factor),
-        (Some(Some("linear")), None) => {
-            let expected = "a factor beside rope_type \"linear\"";
-            Err(ModelError::bad(key, scaling.0, expected))
-        }
-        (None | Some(Some("default")), None) => Ok(1.0),
-        (None, Some(_)) => {
-            Err(ModelError::bad(key, scaling.0, "a rope_type beside the factor: \"linear\""))
-        }
-        (Some(Some("default")), Some(_)) => {
-            Err(ModelError::bad(key, scaling.0, "no factor beside rope_type \"default\""))
-        }
-        (Some(_), _) => {
-            let expected = "rope_type \"default\" or \"linear\"";
-            Err(ModelError::bad(key, scaling.0, expected))
-        }
     }
 }
 
@@ -417,6 +271,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::config::Rope;
 
     fn nested(text: Value) -> Value {
         json!({ "model_type": "gemma3", "text_config": text })
@@ -439,10 +294,10 @@ mod tests {
         let local = &config.layers[4];
         assert_eq!((local.heads, local.kv_heads, local.head_dim), (8, 4, 256));
         assert_eq!(local.attention, AttentionKind::Local { window: 1024 });
-        assert_eq!(local.rope, Rope { theta: 1e4, divisor: 1.0 });
+        assert_eq!(local.rope, Rope::full(1e4, 1.0));
         let global = &config.layers[5];
         assert_eq!(global.attention, AttentionKind::Global);
-        assert_eq!(global.rope, Rope { theta: 1e6, divisor: 8.0 });
+        assert_eq!(global.rope, Rope::full(1e6, 8.0));
         assert_eq!(global.score_scale, 0.0625);
     }
 
@@ -457,7 +312,7 @@ mod tests {
         };
         let config = read_with(json!({})).unwrap();
         let Family::Gemma3n(own) = config.family else { panic!("{config:?}") };
-        assert_eq!((own.streams, own.laurel_rank, own.per_layer_width), (4, 64, 256));
+        assert_eq!((own.streams, own.laurel_rank, own.inputs.width), (4, 64, 256));
         assert_eq!((config.layers.len(), config.hidden, config.vocabulary), (35, 2048, 262_400));
         assert_eq!(config.final_softcap, Some(30.0));
         let owners: Vec<usize> = config.layers.iter().map(|layer| layer.kv_owner).collect();
@@ -530,8 +385,8 @@ mod tests {
         }));
         assert_eq!(old, underscore);
         assert_eq!(old, newest);
-        assert_eq!(old.layers[2].rope, Rope { theta: 5e5, divisor: 4.0 });
-        assert_eq!(old.layers[0].rope, Rope { theta: 2e4, divisor: 1.0 });
+        assert_eq!(old.layers[2].rope, Rope::full(5e5, 4.0));
+        assert_eq!(old.layers[0].rope, Rope::full(2e4, 1.0));
     }
 
     #[test]

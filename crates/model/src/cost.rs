@@ -156,7 +156,8 @@ impl Plan {
             // Whoever computes it, the product counts where its results are collected.
             Op::Delegate { .. } => (0, 0),
             op => {
-                let bytes = if rows == 0 { 0 } else { self.weight_bytes(op) };
+                let bytes = self.weight_bytes(op) as f64 * self.share_read(op, rows);
+                let bytes = if rows == 0 { 0 } else { bytes.round() as u64 };
                 (bytes, rows * self.operations_per_row(op))
             }
         };
@@ -174,6 +175,19 @@ impl Plan {
     /// Returns the bytes of all weights that an operation reads.
     fn weight_bytes(&self, op: &Op) -> u64 {
         op.weights().into_iter().map(|id| self.weight(id).bytes()).sum()
+    }
+
+    /// Returns the share of an operation's weights that `rows` rows are expected to read: all, or
+    /// those of the experts that any of the rows uses, if each expert is as likely as any other.
+    fn share_read(&self, op: &Op, rows: u64) -> f64 {
+        let (chosen, matrix) = match op {
+            Op::GatedExperts { chosen, gate_and_up: [gate, _], .. } => (chosen, gate),
+            Op::SumExperts { chosen, down, .. } => (chosen, down),
+            _ => return 1.0,
+        };
+        let used = self.buffer(*chosen).columns as f64;
+        let experts = self.weight(matrix.weight).rows as f64 / matrix.step as f64;
+        1.0 - (1.0 - used / experts).powf(rows as f64)
     }
 
     fn cache_bytes(&self, op: &Op, workload: Workload) -> u64 {
@@ -204,6 +218,12 @@ impl Plan {
                 products.iter().map(|product| matrix(&product.weight)).sum()
             }
             Op::GatedMatMul { gate, up, .. } => matrix(gate) + matrix(up),
+            Op::GatedExperts { input, output, .. } => {
+                4 * (self.buffer(*input).columns * self.buffer(*output).columns) as u64
+            }
+            Op::SumExperts { input, output, .. } => {
+                2 * (self.buffer(*input).columns * self.buffer(*output).columns) as u64
+            }
             other => other.writes().iter().map(|id| 4 * self.buffer(*id).columns as u64).sum(),
         }
     }

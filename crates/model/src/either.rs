@@ -105,7 +105,7 @@ mod tests {
             dtype: DType::F32,
             place: WeightPlace::Device,
         };
-        let rope = Rope { theta: 1e4, divisor: 1.0 };
+        let rope = Rope::full(1e4, 1.0);
         let mut ops = vec![Op::Rotate { buffer: STREAM, heads: 1, rope }, attend(window)];
         ops.extend(tail);
         Plan {

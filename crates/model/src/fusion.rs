@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn qkv_preparation_becomes_one_step() {
         let (cache, heads) = (CacheId(0), Heads { query: 2, kv: 1, dim: 4 });
-        let rope = Rope { theta: 1e4, divisor: 1.0 };
+        let rope = Rope::full(1e4, 1.0);
         let head_norm = |buffer, weight, heads| Op::HeadNorm {
             buffer,
             weight: Some(weight),

@@ -10,7 +10,7 @@ use trine_weights::DType;
 
 use crate::builder::Builder;
 use crate::config::Config;
-use crate::layer::{self, Values};
+use crate::layer;
 use crate::names;
 use crate::plan::{BufferId, CacheId, Plan};
 
@@ -19,14 +19,7 @@ use crate::plan::{BufferId, CacheId, Plan};
 pub fn plan(config: &Config, tied: bool, dtype_of: &dyn Fn(&str) -> DType) -> Plan {
     let mut p = Builder::new(dtype_of);
     let x = residual_stream(&mut p, config);
-    let selected = p.select(x);
-    let normed = p.norm("output_norm", selected, names::OUTPUT_NORM, config.norm_epsilon);
-    let output = if tied { names::TOKEN_EMBEDDING } else { names::OUTPUT };
-    let logits = p.matmul("logits", normed, output, config.vocabulary);
-    if let Some(cap) = config.final_softcap {
-        p.softcap(logits, cap);
-    }
-    p.finish(logits)
+    layer::logits(p, config, tied, x)
 }
 
 /// Builds the Plan that ends before the output matrix: `norm(h)` of every token, (tokens, hidden).
@@ -34,8 +27,7 @@ pub fn plan(config: &Config, tied: bool, dtype_of: &dyn Fn(&str) -> DType) -> Pl
 pub fn hidden_states(config: &Config, dtype_of: &dyn Fn(&str) -> DType) -> Plan {
     let mut p = Builder::new(dtype_of);
     let x = residual_stream(&mut p, config);
-    let normed = p.norm("output_norm", x, names::OUTPUT_NORM, config.norm_epsilon);
-    p.finish(normed)
+    layer::hidden_states(p, config, x)
 }
 
 /// Adds the layers and returns `h` after the last one, (tokens, hidden).
@@ -47,7 +39,7 @@ fn residual_stream(p: &mut Builder, config: &Config) -> BufferId {
         p.scope(format!("blk.{index}."));
         let name = names::layer(index, "attn_norm");
         let normed = p.norm("attn_norm", x, &name, config.norm_epsilon);
-        let delta = layer::attention(p, config, index, normed, Values::Plain, &mut caches);
+        let delta = layer::attention(p, config, index, normed, &mut caches);
         p.add(delta, x);
         layer::feed_forward(p, config, index, x);
     }

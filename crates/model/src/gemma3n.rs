@@ -3,11 +3,10 @@
 //!
 //! The residual stream is several streams `x` (AltUp), of which the layers work on the first. All
 //! have `e` as their origin, with its magnitude. Each layer has an input `g` of its own for a
-//! token.
+//! token (`per_layer.rs`).
 //!
 //! ```text
 //! e = E[token] * sqrt(hidden)
-//! g = (norm(P e) + E'[token] * sqrt(width)) / sqrt(2), of all layers
 //! x[0] = e;  x[i] = A[i] e with the magnitude of e
 //! for each layer:
 //!     p[i] = x[i] + sum of c[i, j] x[j]                   c = C tanh(R norm(x[0]) / hidden)
@@ -30,9 +29,8 @@ use trine_weights::DType;
 
 use crate::builder::Builder;
 use crate::config::{Config, Gemma3nConfig, STREAMS_MAX};
-use crate::layer::{self, Values};
-use crate::names;
 use crate::plan::{BufferId, CacheId, Plan, TERMS_MAX, Term};
+use crate::{layer, names, per_layer};
 
 /// The least mean square of a stream that gets another's magnitude.
 const MAGNITUDE_FLOOR: f32 = 1e-5;
@@ -49,14 +47,7 @@ pub fn plan(
 ) -> Plan {
     let mut p = Builder::new(dtype_of);
     let h = Pass::new(config, own, &mut p).run();
-    let selected = p.select(h);
-    let normed = p.norm("output_norm", selected, names::OUTPUT_NORM, config.norm_epsilon);
-    let output = if tied { names::TOKEN_EMBEDDING } else { names::OUTPUT };
-    let logits = p.matmul("logits", normed, output, config.vocabulary);
-    if let Some(cap) = config.final_softcap {
-        p.softcap(logits, cap);
-    }
-    p.finish(logits)
+    layer::logits(p, config, tied, h)
 }
 
 /// Builds the Plan that ends before the output matrix: `norm(h)` of every token, (tokens, hidden).
@@ -68,8 +59,7 @@ pub fn hidden_states(
 ) -> Plan {
     let mut p = Builder::new(dtype_of);
     let h = Pass::new(config, own, &mut p).run();
-    let normed = p.norm("output_norm", h, names::OUTPUT_NORM, config.norm_epsilon);
-    p.finish(normed)
+    layer::hidden_states(p, config, h)
 }
 
 /// A forward pass under construction.
@@ -91,7 +81,7 @@ impl<'a, 'b> Pass<'a, 'b> {
         let Config { vocabulary, hidden, embedding_scale, .. } = *self.config;
         let table = names::TOKEN_EMBEDDING;
         let e = self.p.embed("embedding", table, vocabulary, hidden, embedding_scale);
-        let inputs = self.per_layer_inputs(e);
+        let inputs = per_layer::inputs(self.p, self.config, self.own.inputs, e);
         let mut streams = vec![e; self.own.streams];
         self.project("altup_proj", &mut streams);
         let config = self.config;
@@ -103,21 +93,6 @@ impl<'a, 'b> Pass<'a, 'b> {
         self.project("altup_unembd_proj", &mut streams);
         let factor = 1.0 / streams.len() as f32;
         self.p.sum_of("mean", streams.iter().map(|&buffer| Term { buffer, factor }).collect())
-    }
-
-    /// Adds the inputs of all layers side by side, (tokens, layers x width).
-    fn per_layer_inputs(&mut self, e: BufferId) -> BufferId {
-        let Gemma3nConfig { per_layer_width: width, per_layer_vocabulary: rows, .. } = self.own;
-        let layers = self.config.layers.len();
-        let scale = (width as f64).sqrt() as f32;
-        let table = names::PER_LAYER_EMBEDDING;
-        let looked_up = self.p.embed("per_layer_embedding", table, rows, layers * width, scale);
-        let projected =
-            self.p.matmul("per_layer_proj", e, names::PER_LAYER_PROJECTION, layers * width);
-        let epsilon = self.config.norm_epsilon * self.config.hidden as f32;
-        self.p.head_norm(projected, Some(names::PER_LAYER_NORM), layers, epsilon);
-        let terms = [(projected, FRAC_1_SQRT_2), (looked_up, FRAC_1_SQRT_2)];
-        self.p.sum("per_layer_inputs", terms)
     }
 
     /// Replaces all streams but the first by their products with matrices of their own, with the
@@ -143,9 +118,7 @@ impl<'a, 'b> Pass<'a, 'b> {
         let n = self.p.norm("attn_norm", active, &name("attn_norm"), epsilon);
         // Beside the queries' product, with which it shares its input.
         let inner = self.p.matmul("laurel_inner", n, &name("laurel_l"), self.own.laurel_rank);
-        // Scores have no factor.
-        let values = Values::Normed;
-        let attended = layer::attention(self.p, self.config, index, n, values, &mut self.caches);
+        let attended = layer::attention(self.p, self.config, index, n, &mut self.caches);
         let laurel = self.p.matmul("laurel_delta", inner, &name("laurel_r"), self.config.hidden);
         let laurel = self.p.norm("laurel_norm", laurel, &name("laurel_post_norm"), epsilon);
         let terms = [active, attended, n, laurel].map(|buffer| (buffer, FRAC_1_SQRT_2));
@@ -175,15 +148,11 @@ impl<'a, 'b> Pass<'a, 'b> {
     /// Adds what the layer's own input gives to all streams but the first.
     fn per_layer_input(&mut self, index: usize, x: BufferId, inputs: BufferId) -> BufferId {
         let name = |part| names::layer(index, part);
-        let (p, epsilon, width) =
-            (&mut *self.p, self.config.norm_epsilon, self.own.per_layer_width);
+        let p = &mut *self.p;
         let x = match self.own.scales_correction {
             true => p.scale("scaled", x, &name("altup_correct_scale")),
             false => x,
         };
-        let gate = p.matmul("per_layer_gate", x, &name("inp_gate"), width);
-        let gated = p.geglu("per_layer_gated", gate, inputs, index * width);
-        let delta = p.matmul("per_layer_delta", gated, &name("proj"), self.config.hidden);
-        p.norm("per_layer_norm", delta, &name("post_norm"), epsilon)
+        per_layer::delta(p, self.config, index, self.own.inputs.width, x, inputs)
     }
 }

@@ -1,18 +1,9 @@
 //! The parts of a layer that families share.
 
 use crate::builder::Builder;
-use crate::config::Config;
+use crate::config::{Config, Values};
 use crate::names;
-use crate::plan::{BufferId, CacheId};
-
-/// Whether values have a norm of their own, without weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Values {
-    /// They are stored as the product gives them.
-    Plain,
-    /// The norm of each head is stored.
-    Normed,
-}
+use crate::plan::{BufferId, CacheId, Plan};
 
 /// Adds `norm(attention(n))`. A layer that owns a cache writes its keys and values; `caches` are
 /// those of the layers before it, to which its own is added.
@@ -21,7 +12,6 @@ pub(crate) fn attention(
     config: &Config,
     index: usize,
     n: BufferId,
-    values: Values,
     caches: &mut Vec<CacheId>,
 ) -> BufferId {
     let name = |part| names::layer(index, part);
@@ -29,8 +19,13 @@ pub(crate) fn attention(
     let query = p.matmul("query", n, &name("attn_q"), layer.query_width());
     let cache = if layer.kv_owner == index {
         let key = p.matmul("key", n, &name("attn_k"), layer.kv_width());
-        let value = p.matmul("value", n, &name("attn_v"), layer.kv_width());
-        if values == Values::Normed {
+        let value = match layer.values {
+            Values::Plain | Values::Normed => {
+                p.matmul("value", n, &name("attn_v"), layer.kv_width())
+            }
+            Values::Keys => p.sum("value", [(key, 1.0)]),
+        };
+        if layer.values != Values::Plain {
             p.head_norm(value, None, layer.kv_heads, epsilon);
         }
         p.head_norm(query, Some(&name("attn_q_norm")), layer.heads, epsilon);
@@ -51,8 +46,16 @@ pub(crate) fn attention(
     p.norm("post_attention_norm", delta, &name("post_attention_norm"), epsilon)
 }
 
-/// Adds `x += norm(ffn(norm(x)))`, with the layer's cutoff of the gate if it has one.
+/// Adds `x += norm(ffn(norm(x)))`.
 pub(crate) fn feed_forward(p: &mut Builder<'_>, config: &Config, index: usize, x: BufferId) {
+    let delta = dense(p, config, index, x);
+    let name = names::layer(index, "post_ffw_norm");
+    let delta = p.norm("post_ffw_norm", delta, &name, config.norm_epsilon);
+    p.add(delta, x);
+}
+
+/// Adds `ffn(norm(x))`, with the layer's cutoff of the gate if it has one.
+pub(crate) fn dense(p: &mut Builder<'_>, config: &Config, index: usize, x: BufferId) -> BufferId {
     let name = |part| names::layer(index, part);
     let (layer, epsilon) = (&config.layers[index], config.norm_epsilon);
     let normed = p.norm("ffn_norm", x, &name("ffn_norm"), epsilon);
@@ -62,7 +65,24 @@ pub(crate) fn feed_forward(p: &mut Builder<'_>, config: &Config, index: usize, x
         p.cutoff(gate, deviations);
     }
     let gated = p.geglu("gated", gate, up, 0);
-    let delta = p.matmul("ffn_delta", gated, &name("ffn_down"), config.hidden);
-    let delta = p.norm("post_ffw_norm", delta, &name("post_ffw_norm"), epsilon);
-    p.add(delta, x);
+    p.matmul("ffn_delta", gated, &name("ffn_down"), config.hidden)
+}
+
+/// Ends a Plan with the logits of the wanted rows of the residual stream `h`. `tied` says whether
+/// the embedding table is also the output matrix.
+pub(crate) fn logits(mut p: Builder<'_>, config: &Config, tied: bool, h: BufferId) -> Plan {
+    let selected = p.select(h);
+    let normed = p.norm("output_norm", selected, names::OUTPUT_NORM, config.norm_epsilon);
+    let output = if tied { names::TOKEN_EMBEDDING } else { names::OUTPUT };
+    let logits = p.matmul("logits", normed, output, config.vocabulary);
+    if let Some(cap) = config.final_softcap {
+        p.softcap(logits, cap);
+    }
+    p.finish(logits)
+}
+
+/// Ends a Plan with `norm(h)` of every token, (tokens, hidden).
+pub(crate) fn hidden_states(mut p: Builder<'_>, config: &Config, h: BufferId) -> Plan {
+    let normed = p.norm("output_norm", h, names::OUTPUT_NORM, config.norm_epsilon);
+    p.finish(normed)
 }

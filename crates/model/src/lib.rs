@@ -26,6 +26,7 @@ pub mod fusion;
 pub mod gather;
 pub mod gemma3;
 pub mod gemma3n;
+pub mod gemma4;
 mod judge;
 mod layer;
 pub mod lend;
@@ -34,12 +35,14 @@ mod model;
 pub mod names;
 pub mod narrow;
 mod operands;
+mod per_layer;
 mod plan;
 mod print;
 mod scratch;
 
 pub use config::{
-    AttentionKind, Config, Family, Gemma3nConfig, GenerationDefaults, LayerConfig, Rope,
+    AttentionKind, Config, EXPERTS_USED_MAX, ExpertsConfig, Family, Gates, Gemma3nConfig,
+    Gemma4Config, GenerationDefaults, LayerConfig, PerLayerConfig, Rope, Values,
 };
 pub use cost::{Cost, KvType, Workload};
 pub use either::either;
@@ -47,7 +50,7 @@ pub use error::ModelError;
 pub use judge::judge;
 pub use model::{Model, base_plan};
 pub use plan::{
-    Buffer, BufferId, Cache, CacheId, Heads, Input, Op, Plan, Product, Rows, Source, Step, Stream,
-    TERMS_MAX, Term, Weight, WeightId, WeightKind, WeightPlace,
+    Buffer, BufferId, Cache, CacheId, ExpertMatrix, Heads, Input, Op, Plan, Product, Routes, Rows,
+    Source, Step, Stream, TERMS_MAX, Term, Weight, WeightId, WeightKind, WeightPlace,
 };
 pub use scratch::{ALIGNMENT, Claim, Scratch, Width};

@@ -8,10 +8,14 @@ use std::sync::Arc;
 use trine_weights::{Checkpoint, DType, Metadata, Tensor, blocks, fallback, quantize_tensor};
 
 use crate::config::{Config, Family, GenerationDefaults};
+use crate::config_gguf::Tensors;
 use crate::either::either;
 use crate::error::ModelError;
 use crate::plan::{Plan, Weight, WeightId, WeightKind, WeightPlace};
-use crate::{config_gguf, config_hf, fusion, gemma3, gemma3n, names, narrow};
+use crate::{config_gguf, config_hf, fusion, gemma3, gemma3n, gemma4, names, narrow};
+
+/// The most values of a tensor that is read as a part of the configuration.
+const FLOATS_MAX: usize = 1 << 16;
 
 /// A model: configuration and named tensors.
 #[derive(Clone)]
@@ -44,10 +48,9 @@ impl Model {
     /// Same as [`Model::open`].
     pub fn from_checkpoint(checkpoint: Checkpoint) -> Result<Self, ModelError> {
         let finder = Finder::new(&checkpoint);
-        let (config, defaults) = match checkpoint.metadata() {
+        let (mut config, defaults) = match checkpoint.metadata() {
             Metadata::Gguf(metadata) => {
-                let rows = |name: &str| finder.rows(name);
-                (config_gguf::read(metadata, &rows)?, config_gguf::generation(metadata)?)
+                (config_gguf::read(metadata, &finder)?, config_gguf::generation(metadata)?)
             }
             Metadata::HuggingFace(files) => {
                 let config = config_hf::read(&files.config)?;
@@ -55,6 +58,7 @@ impl Model {
                 (config, config_hf::generation(&files.config, generation)?)
             }
         };
+        finder.read_output_scales(&mut config)?;
         let norm_offset = match (config.family, checkpoint.metadata()) {
             (Family::Gemma3, Metadata::HuggingFace(_)) => 1.0,
             _ => 0.0,
@@ -114,6 +118,7 @@ impl Model {
         fusion::fuse(self.stored(match self.config.family {
             Family::Gemma3 => gemma3::hidden_states(&self.config, &dtype_of),
             Family::Gemma3n(own) => gemma3n::hidden_states(&self.config, own, &dtype_of),
+            Family::Gemma4(own) => gemma4::hidden_states(&self.config, own, &dtype_of),
         }))
     }
 
@@ -230,9 +235,10 @@ impl Model {
     /// them.
     fn stored(&self, mut plan: Plan) -> Plan {
         let Some(dtype) = self.quantize else { return plan };
+        let family = self.config.family;
         let is_converted = |weight: &&mut Weight| {
             let is_float = weight.is_matrix() && !weight.dtype.is_quantized();
-            is_float && !names::keeps_format(&weight.name)
+            is_float && !names::keeps_format(family, &weight.name)
         };
         for weight in plan.weights.iter_mut().filter(is_converted) {
             weight.dtype = fallback(dtype, weight.columns);
@@ -247,6 +253,7 @@ pub fn base_plan(config: &Config, tied: bool, dtype_of: &dyn Fn(&str) -> DType) 
     match config.family {
         Family::Gemma3 => gemma3::plan(config, tied, dtype_of),
         Family::Gemma3n(own) => gemma3n::plan(config, own, tied, dtype_of),
+        Family::Gemma4(own) => gemma4::plan(config, own, tied, dtype_of),
     }
 }
 
@@ -270,6 +277,26 @@ fn keys_and_values_of_sharing_layers(config: &Config) -> impl Iterator<Item = We
             weight("attn_k_norm", WeightKind::Vector, 1, layer.head_dim),
         ]
     })
+}
+
+impl Tensors for Finder<'_> {
+    fn rows(&self, name: &str) -> Result<usize, ModelError> {
+        self.find(name).map(Tensor::rows).ok_or_else(|| self.missing(name))
+    }
+
+    fn floats(&self, name: &str) -> Result<Option<Vec<f32>>, ModelError> {
+        let Some(tensor) = self.find(name) else { return Ok(None) };
+        if tensor.elements() > FLOATS_MAX || tensor.dtype().is_quantized() {
+            let found = format!("{} values of {}", tensor.elements(), tensor.dtype().name());
+            let expected = format!("at most {FLOATS_MAX} floats");
+            return Err(ModelError::bad(&self.file_name(name), found, expected));
+        }
+        Ok(Some(tensor.to_f32()?))
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
 }
 
 /// Finds tensors by trine's names in a checkpoint that may use others.
@@ -315,9 +342,22 @@ impl<'a> Finder<'a> {
         self.checkpoint.tensor(&self.file_name(name))
     }
 
-    /// Returns the number of rows of a tensor.
-    fn rows(&self, name: &str) -> Result<usize, ModelError> {
-        self.find(name).map(Tensor::rows).ok_or_else(|| self.missing(name))
+    /// Reads the factor on the residual stream after each layer, which files of Gemma 4 have as
+    /// tensors.
+    fn read_output_scales(&self, config: &mut Config) -> Result<(), ModelError> {
+        if !matches!(config.family, Family::Gemma4(_)) {
+            return Ok(());
+        }
+        for (index, layer) in config.layers.iter_mut().enumerate() {
+            let name = names::layer(index, "layer_output_scale");
+            let Some(values) = self.floats(&name)? else { continue };
+            let [scale] = values[..] else {
+                let (name, found) = (self.file_name(&name), vec![values.len()]);
+                return Err(ModelError::BadShape { name, found, expected: vec![1] });
+            };
+            layer.output_scale = scale;
+        }
+        config.check()
     }
 
     /// Refuses tensors of layers that the configuration does not have: without them the model would
@@ -362,7 +402,10 @@ impl<'a> Finder<'a> {
             if weight.is_matrix() { vec![weight.rows, weight.columns] } else { flat.clone() };
         // GGUF writers leave out a matrix's outermost dimension if it is 1.
         let is_flat_row = weight.rows == 1 && tensor.shape() == flat;
-        if tensor.shape() != expected && !is_flat_row {
+        if tensor.shape() != expected
+            && !is_flat_row
+            && !is_of_experts(weight, tensor.shape(), config)
+        {
             return Err(ModelError::BadShape {
                 name: self.file_name(&weight.name),
                 found: tensor.shape().to_vec(),
@@ -432,4 +475,15 @@ impl<'a> Finder<'a> {
         }
         Ok(Some(fused.slice_rows(&weight.name, start..start + weight.rows)?))
     }
+}
+
+/// Returns whether a tensor has the matrices of all experts of a weight: (experts, rows of one,
+/// columns).
+fn is_of_experts(weight: &Weight, shape: &[usize], config: &Config) -> bool {
+    let layer = weight.name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+    let Some((index, part)) = layer else { return false };
+    let experts = index.parse().ok().and_then(|index: usize| config.layers.get(index)?.experts);
+    let is_matrix = part.strip_suffix(".weight").is_some_and(|part| part.ends_with("_exps"));
+    let Some(own) = experts.filter(|_| is_matrix) else { return false };
+    shape == [own.count, weight.rows / own.count, weight.columns]
 }

@@ -1,6 +1,8 @@
 //! Tensor names. trine's own are those of GGUF; Hugging Face checkpoints are read through this
 //! table.
 
+use crate::config::Family;
+
 /// The possible prefixes of the text model's tensors in a Hugging Face checkpoint: text-only
 /// exports, published multimodal files, and files saved again by transformers 4.52 or later.
 pub(crate) const HF_PREFIXES: [&str; 3] =
@@ -15,11 +17,13 @@ pub const TOKEN_EMBEDDING: &str = "token_embd.weight";
 pub const OUTPUT_NORM: &str = "output_norm.weight";
 /// The output matrix of models that do not tie it to the embedding.
 pub const OUTPUT: &str = "output.weight";
-/// Gemma 3n: the table of the per-layer inputs.
+/// Gemma 4: the divisors of the frequencies of global layers, in GGUF files.
+pub const ROPE_FACTORS: &str = "rope_freqs.weight";
+/// The table of the per-layer inputs.
 pub const PER_LAYER_EMBEDDING: &str = "per_layer_token_embd.weight";
-/// Gemma 3n: the product that makes per-layer inputs of a token's embedding.
+/// The product that makes per-layer inputs of a token's embedding.
 pub const PER_LAYER_PROJECTION: &str = "per_layer_model_proj.weight";
-/// Gemma 3n: the norm of that product.
+/// The norm of that product.
 pub const PER_LAYER_NORM: &str = "per_layer_proj_norm.weight";
 
 /// Tensors of no layer: (trine's name, Hugging Face name).
@@ -37,7 +41,7 @@ const STREAM: [(&str, &str); 2] =
     [("altup_proj", "altup_projections"), ("altup_unembd_proj", "altup_unembed_projections")];
 
 /// Per-layer tensors: (GGUF name, Hugging Face name).
-const LAYER: [(&str, &str); 23] = [
+const LAYER: [(&str, &str); 27] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -61,14 +65,33 @@ const LAYER: [(&str, &str); 23] = [
     ("inp_gate", "per_layer_input_gate"),
     ("proj", "per_layer_projection"),
     ("post_norm", "post_per_layer_input_norm"),
+    ("ffn_gate_inp", "router.proj"),
+    ("post_ffw_norm_1", "post_feedforward_layernorm_1"),
+    ("pre_ffw_norm_2", "pre_feedforward_layernorm_2"),
+    ("post_ffw_norm_2", "post_feedforward_layernorm_2"),
 ];
 
-/// The only per-layer tensor whose Hugging Face name does not end in `.weight`.
-const CORRECT_SCALE: (&str, &str) = ("altup_correct_scale", "altup.correct_output_scale");
+/// Per-layer tensors whose Hugging Face names do not end in `.weight`.
+const LAYER_BARE: [(&str, &str); 4] = [
+    ("altup_correct_scale", "altup.correct_output_scale"),
+    ("layer_output_scale", "layer_scalar"),
+    ("ffn_gate_up_exps", "experts.gate_up_proj"),
+    ("ffn_down_exps", "experts.down_proj"),
+];
+
+/// Per-layer tensors whose GGUF names end in `.scale`: (GGUF name, Hugging Face name).
+const LAYER_SCALE: [(&str, &str); 2] =
+    [("ffn_gate_inp", "router.scale"), ("ffn_down_exps", "router.per_expert_scale")];
 
 /// Returns the full name of a layer's tensor, `blk.N.PART.weight`.
 pub fn layer(index: usize, part: &str) -> String {
     format!("blk.{index}.{part}.weight")
+}
+
+/// Returns the full name of a layer's factors, `blk.N.PART.scale`: those of a router's input, or of
+/// experts.
+pub fn layer_scale(index: usize, part: &str) -> String {
+    format!("blk.{index}.{part}.scale")
 }
 
 /// Returns the name of the matrix of `altup_proj` or `altup_unembd_proj` for a stream, which is not
@@ -87,13 +110,19 @@ pub fn stream_of(name: &str) -> Option<(&str, usize)> {
 
 /// Returns whether a matrix keeps the format that it has in the file when others are quantised. The
 /// small matrices through which all streams go are worth their bytes; llama-quantize keeps the
-/// same.
-pub fn keeps_format(name: &str) -> bool {
+/// same. Those of Gemma 4's inputs of layers lose as much as all others together if they are
+/// quantised.
+pub fn keeps_format(family: Family, name: &str) -> bool {
     let part = match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
         Some((_, part)) => part,
         None => name,
     };
-    part.starts_with("altup_") || part.starts_with("laurel_") || name == PER_LAYER_PROJECTION
+    let is_small = part.starts_with("altup_") || part.starts_with("laurel_");
+    let is_input = ["inp_gate.weight", "proj.weight"].contains(&part);
+    is_small
+        || part == "ffn_gate_inp.weight"
+        || name == PER_LAYER_PROJECTION
+        || matches!(family, Family::Gemma4(_)) && is_input
 }
 
 /// Returns the Hugging Face name (without prefix) of a tensor given by trine's name, or `None` if
@@ -108,9 +137,12 @@ pub(crate) fn to_hf(name: &str) -> Option<String> {
     if let Some((part, index)) = stream_of(name) {
         return Some(format!("{}.{index}.weight", find(&STREAM, part)?));
     }
-    let rest = name.strip_prefix("blk.")?.strip_suffix(".weight")?;
-    let (index, part) = rest.split_once('.')?;
-    if let Some(hf) = find(&[CORRECT_SCALE], part) {
+    let rest = name.strip_prefix("blk.")?;
+    if let Some((index, part)) = rest.strip_suffix(".scale").and_then(|rest| rest.split_once('.')) {
+        return Some(format!("layers.{index}.{}", find(&LAYER_SCALE, part)?));
+    }
+    let (index, part) = rest.strip_suffix(".weight")?.split_once('.')?;
+    if let Some(hf) = find(&LAYER_BARE, part) {
         return Some(format!("layers.{index}.{hf}"));
     }
     Some(format!("layers.{index}.{}.weight", find(&LAYER, part)?))
@@ -119,16 +151,19 @@ pub(crate) fn to_hf(name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Gemma4Config;
 
     #[test]
     fn small_matrices_of_all_streams_keep_their_format() {
         for kept in ["blk.3.altup_router.weight", "blk.12.laurel_l.weight", PER_LAYER_PROJECTION] {
-            assert!(keeps_format(kept), "{kept}");
+            assert!(keeps_format(Family::Gemma3, kept), "{kept}");
         }
-        assert!(keeps_format(&of_stream("altup_unembd_proj", 2)));
+        assert!(keeps_format(Family::Gemma3, &of_stream("altup_unembd_proj", 2)));
         for other in [TOKEN_EMBEDDING, PER_LAYER_EMBEDDING, "blk.3.inp_gate.weight"] {
-            assert!(!keeps_format(other), "{other}");
+            assert!(!keeps_format(Family::Gemma3, other), "{other}");
         }
+        let gemma4 = Family::Gemma4(Gemma4Config { inputs: None });
+        assert!(keeps_format(gemma4, "blk.3.inp_gate.weight"));
     }
 
     #[test]
@@ -141,6 +176,13 @@ mod tests {
         assert_eq!(to_hf(TOKEN_EMBEDDING).unwrap(), "embed_tokens.weight");
         let scale = to_hf(&layer(3, "altup_correct_scale")).unwrap();
         assert_eq!(scale, "layers.3.altup.correct_output_scale");
+        for (part, hf) in
+            [("ffn_gate_inp", "router.scale"), ("ffn_down_exps", "router.per_expert_scale")]
+        {
+            assert_eq!(to_hf(&layer_scale(3, part)).unwrap(), format!("layers.3.{hf}"));
+        }
+        let experts = to_hf(&layer(3, "ffn_gate_up_exps")).unwrap();
+        assert_eq!(experts, "layers.3.experts.gate_up_proj");
         assert_eq!(to_hf(&of_stream("altup_proj", 1)).unwrap(), "altup_projections.0.weight");
         for unknown in
             ["blk.0.unknown.weight", "other.0.weight", "altup_proj.weight", "altup_proj.x.weight"]

@@ -130,5 +130,8 @@ fn is_row_wise(op: &Op) -> bool {
             | Op::Scale { .. }
             | Op::Cutoff { .. }
             | Op::Softcap { .. }
+            | Op::Route { .. }
+            | Op::GatedExperts { .. }
+            | Op::SumExperts { .. }
     )
 }

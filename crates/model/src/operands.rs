@@ -36,6 +36,9 @@ impl Op {
             Op::Scale { .. } => "scale",
             Op::Cutoff { .. } => "cutoff",
             Op::Select { .. } => "select",
+            Op::Route { .. } => "route",
+            Op::GatedExperts { .. } => "gated_experts",
+            Op::SumExperts { .. } => "sum_experts",
             Op::Softcap { .. } => "softcap",
             Op::GatedMatMul { .. } => "gated_matmul",
             Op::NormAdd { .. } => "norm_add",
@@ -117,8 +120,38 @@ impl Op {
                 see(Read(input));
                 see(Write(output));
             }
+            Op::Route { .. } | Op::GatedExperts { .. } | Op::SumExperts { .. } => {
+                self.expert_operands(see);
+            }
             Op::Delegate { .. } | Op::Collect { .. } | Op::Join { .. } => self.lent_operands(see),
             fused => fused.fused_operands(see),
+        }
+    }
+
+    /// Does the same as [`Op::operands`] for an operation of experts.
+    fn expert_operands(&mut self, see: &mut dyn FnMut(Operand<'_>)) {
+        use Operand::{Read, Weight, Write};
+        match self {
+            Op::Route { logits, factors, chosen, shares, .. } => {
+                see(Read(logits));
+                factors.iter_mut().for_each(|factors| see(Weight(factors)));
+                see(Write(chosen));
+                see(Write(shares));
+            }
+            Op::GatedExperts { input, chosen, gate_and_up, output } => {
+                see(Read(input));
+                see(Read(chosen));
+                gate_and_up.iter_mut().for_each(|matrix| see(Weight(&mut matrix.weight)));
+                see(Write(output));
+            }
+            Op::SumExperts { input, chosen, shares, down, output } => {
+                see(Read(input));
+                see(Read(chosen));
+                see(Read(shares));
+                see(Weight(&mut down.weight));
+                see(Write(output));
+            }
+            other => unreachable!("{} has no experts", other.name()),
         }
     }
 

@@ -134,6 +134,27 @@ pub struct Heads {
     pub dim: usize,
 }
 
+/// The matrices of all experts, as rows of one weight: those of expert `e` begin at row
+/// `first + e * step`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertMatrix {
+    /// (experts x step, in-features).
+    pub weight: WeightId,
+    /// The row at which the first expert's begin.
+    pub first: usize,
+    /// Rows from one expert to the next.
+    pub step: usize,
+}
+
+/// The experts of each row, as [`Op::Route`] writes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Routes {
+    /// (rows, used): their numbers.
+    pub chosen: BufferId,
+    /// (rows, used): their shares of the sum.
+    pub shares: BufferId,
+}
+
 /// One of the streams of a [`Op::Mix`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream {
@@ -298,6 +319,47 @@ pub enum Op {
         buffer: BufferId,
         /// Standard deviations above the mean.
         deviations: f32,
+    },
+    /// The experts of each row: the numbers of the `chosen.columns` largest logits, in falling
+    /// order, of equal ones the smaller number first; and `shares = softmax(scale * those logits) *
+    /// factors[chosen]`. A row that holds a NaN has the first experts, and NaN as their shares.
+    Route {
+        /// (rows, experts).
+        logits: BufferId,
+        /// Vector of the experts; `None` for factors of 1.
+        factors: Option<WeightId>,
+        /// Factor on the logits.
+        scale: f32,
+        /// (rows, used): whole numbers below the number of experts.
+        chosen: BufferId,
+        /// (rows, used).
+        shares: BufferId,
+    },
+    /// `output[r, u] = gelu(gate[e] . input[r]) * (up[e] . input[r])` with the expert
+    /// `e = chosen[r, u]`.
+    GatedExperts {
+        /// (rows, in-features).
+        input: BufferId,
+        /// (rows, used).
+        chosen: BufferId,
+        /// Gate and up projection: (width, in-features) of each expert.
+        gate_and_up: [ExpertMatrix; 2],
+        /// (rows, used x width).
+        output: BufferId,
+    },
+    /// `output[r] = sum over u of shares[r, u] * (down[e] . input[r, u])` with the expert
+    /// `e = chosen[r, u]`.
+    SumExperts {
+        /// (rows, used x width).
+        input: BufferId,
+        /// (rows, used).
+        chosen: BufferId,
+        /// (rows, used).
+        shares: BufferId,
+        /// (out-features, width) of each expert.
+        down: ExpertMatrix,
+        /// (rows, out-features).
+        output: BufferId,
     },
     /// Copies the rows whose logits are wanted.
     Select {

@@ -5,8 +5,9 @@
 use std::path::Path;
 
 use trine_model::{
-    AttentionKind, Config, Family, Gemma3nConfig, KvType, LayerConfig, Model, Plan, Rope, Rows,
-    Scratch, Weight, WeightPlace, Width, Workload, base_plan, fusion, gather, names, narrow,
+    AttentionKind, Config, Family, Gemma3nConfig, KvType, LayerConfig, Model, PerLayerConfig, Plan,
+    Rope, Rows, Scratch, Values, Weight, WeightPlace, Width, Workload, base_plan, fusion, gather,
+    names, narrow,
 };
 use trine_weights::DType;
 
@@ -26,8 +27,11 @@ fn one_billion() -> Config {
         kv_heads: 1,
         head_dim: 256,
         score_scale: 0.0625,
-        rope: Rope { theta: 1e4, divisor: 1.0 },
+        rope: Rope::full(1e4, 1.0),
         feed_forward: 6912,
+        values: Values::Plain,
+        experts: None,
+        output_scale: 1.0,
         cutoff: None,
         kv_owner: index,
     };
@@ -48,8 +52,7 @@ fn gemma3n(layers: usize, owners: usize, feed_forward: usize) -> Config {
     let own = Gemma3nConfig {
         streams: 4,
         laurel_rank: 64,
-        per_layer_width: 256,
-        per_layer_vocabulary: 262_144,
+        inputs: PerLayerConfig { width: 256, vocabulary: 262_144 },
         scales_correction: true,
     };
     let layer = |index: usize| {
@@ -63,8 +66,11 @@ fn gemma3n(layers: usize, owners: usize, feed_forward: usize) -> Config {
             kv_heads: 2,
             head_dim: 256,
             score_scale: 1.0,
-            rope: Rope { theta: if is_global { 1e6 } else { 1e4 }, divisor: 1.0 },
+            rope: Rope::full(if is_global { 1e6 } else { 1e4 }, 1.0),
             feed_forward,
+            values: Values::Normed,
+            experts: None,
+            output_scale: 1.0,
             cutoff: (index < 10).then_some(1.644_853_6),
             kv_owner: match index < owners {
                 true => index,

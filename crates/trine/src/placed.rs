@@ -291,7 +291,7 @@ impl Placed {
 mod tests {
     use trine_engine::EngineOptions;
     use trine_model::{
-        AttentionKind, Config, Family, LayerConfig, Rope, base_plan, fusion, narrow,
+        AttentionKind, Config, Family, LayerConfig, Rope, Values, base_plan, fusion, narrow,
     };
     use trine_vulkan::capabilities::{Capabilities, presets};
     use trine_weights::DType;
@@ -310,10 +310,13 @@ mod tests {
                 head_dim: 128,
                 score_scale: 168f32.powf(-0.5),
                 rope: match is_global {
-                    true => Rope { theta: 1e6, divisor: 8.0 },
-                    false => Rope { theta: 1e4, divisor: 1.0 },
+                    true => Rope::full(1e6, 8.0),
+                    false => Rope::full(1e4, 1.0),
                 },
                 feed_forward: 21504,
+                values: Values::Plain,
+                experts: None,
+                output_scale: 1.0,
                 cutoff: None,
                 kv_owner: index,
             }

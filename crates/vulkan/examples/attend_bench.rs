@@ -225,7 +225,7 @@ impl Bed {
             (window - 1 + case.rows).min(case.depth + case.rows)
         });
         let position = 2 * heads.kv * kv.head_bytes(heads.dim);
-        let table = turns(heads.dim, Rope { theta: 1e6, divisor: 8.0 });
+        let table = turns(heads.dim, Rope::full(1e6, 8.0));
         Ok(Some(Self {
             gpu: gpu.clone(),
             attention,

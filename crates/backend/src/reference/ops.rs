@@ -26,19 +26,14 @@ pub fn rotate(buffer: &mut [f32], positions: &[u32], heads: usize, head_dim: usi
         for head in row.chunks_exact_mut(head_dim) {
             let (low, high) = head.split_at_mut(half);
             for (j, (a, b)) in low.iter_mut().zip(high).enumerate() {
-                let (sin, cos) = rotary_angle(position, j, head_dim, rope).sin_cos();
+                let angle = f64::from(position) * rope.frequency(j, head_dim);
+                let (sin, cos) = angle.sin_cos();
                 let (x, y) = (f64::from(*a), f64::from(*b));
                 *a = (x * cos - y * sin) as f32;
                 *b = (y * cos + x * sin) as f32;
             }
         }
     }
-}
-
-/// Returns the angle, in radians, by which pair `pair` of a head rotates at a position.
-pub fn rotary_angle(position: u32, pair: usize, head_dim: usize, rope: Rope) -> f64 {
-    let exponent = -2.0 * pair as f64 / head_dim as f64;
-    f64::from(position) / f64::from(rope.divisor) * f64::from(rope.theta).powf(exponent)
 }
 
 /// Computes `output[r][o] = sum_i input[r][i] * weight[o][i]` for one out-feature: `weight` is one
@@ -78,6 +73,33 @@ pub fn join(parts: &[(&[f32], usize)], output: &mut [f32]) {
             let (own, others) = rest.split_at_mut(*columns);
             own.copy_from_slice(&values[row * columns..(row + 1) * columns]);
             rest = others;
+        }
+    }
+}
+
+/// Finds the experts of each row: the numbers of the `used` largest of its `experts` logits, in
+/// falling order and of equal ones the smaller number first, and their shares: the softmax over
+/// `scale * logit` of these, times their factors. `chosen` and `shares` are (rows, used). A row
+/// that holds a NaN has the first experts, and NaN as their shares.
+pub fn route(logits: &[f32], factors: &[f32], scale: f32, chosen: &mut [f32], shares: &mut [f32]) {
+    let experts = factors.len();
+    let rows = logits.len() / experts;
+    let used = chosen.len().checked_div(rows).unwrap_or(1).max(1);
+    let outputs = chosen.chunks_exact_mut(used).zip(shares.chunks_exact_mut(used));
+    for (logits, (chosen, shares)) in logits.chunks_exact(experts).zip(outputs) {
+        let mut order: Vec<usize> = (0..experts).collect();
+        let is_nan = logits.iter().any(|logit| logit.is_nan());
+        if !is_nan {
+            let larger = |a: &usize, b: &usize| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b));
+            order.sort_by(larger);
+        }
+        let scaled = |expert: usize| f64::from(scale) * f64::from(logits[expert]);
+        let power = |expert: usize| (scaled(expert) - scaled(order[0])).exp();
+        let sum: f64 = order[..used].iter().map(|&expert| power(expert)).sum();
+        for ((chosen, share), &expert) in chosen.iter_mut().zip(shares).zip(&order) {
+            *chosen = expert as f32;
+            let own = power(expert) / sum * f64::from(factors[expert]);
+            *share = if is_nan { f32::NAN } else { own as f32 };
         }
     }
 }

@@ -17,6 +17,7 @@ use trine_weights::blocks;
 
 pub mod ends;
 pub mod gemma3n;
+pub mod gemma4;
 pub mod pages;
 pub mod partner;
 pub mod random;

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use trine_backend::{Facts, Lent};
-use trine_model::{BufferId, Scratch, WeightId};
+use trine_model::{BufferId, ExpertMatrix, Scratch, WeightId};
 use trine_weights::Tensor;
 
 use crate::attention::{AttentionScratch, KvCache};
@@ -17,12 +17,22 @@ use crate::vector::VectorKernels;
 pub(super) enum Loaded {
     /// A matrix; also the embedding table where the two are tied.
     Matrix(PackedMatrix),
+    /// Matrices of experts.
+    Experts(Vec<ExpertPart>),
     /// A norm's factors.
     Vector(Vec<f32>),
     /// A table of which single rows are read, where the file is mapped.
     Table(Tensor),
     /// Rows of another weight, which is a matrix.
     Slice { of: WeightId, rows: Range<usize> },
+}
+
+/// One of the matrices that each expert has in a weight.
+pub(super) struct ExpertPart {
+    /// The row at which the first expert's begins.
+    pub(super) first: usize,
+    /// Those of all experts.
+    pub(super) matrices: Vec<PackedMatrix>,
 }
 
 /// One thread's own memory.
@@ -80,6 +90,21 @@ impl Fixed {
             },
             _ => unreachable!("weights of products are loaded as matrices"),
         }
+    }
+
+    /// Returns a matrix of all experts.
+    pub(super) fn experts(&self, matrix: ExpertMatrix) -> &[PackedMatrix] {
+        let Loaded::Experts(parts) = &self.weights[matrix.weight.0] else {
+            unreachable!("weights of experts are loaded as matrices of experts")
+        };
+        let own = parts.iter().find(|part| part.first == matrix.first);
+        own.map_or(&[], |part| &part.matrices)
+    }
+
+    /// Returns a matrix of one expert.
+    pub(super) fn expert(&self, matrix: ExpertMatrix, expert: usize) -> MatrixSlice<'_> {
+        let matrix = &self.experts(matrix)[expert];
+        matrix.slice(0..matrix.rows())
     }
 
     pub(super) fn table(&self, id: WeightId) -> &Tensor {

@@ -4,6 +4,7 @@
 //! a phase every unit of work (a row, a chunk of panels, an attention item) is taken by exactly one
 //! thread, writes only its own part of the outputs, and reads only what earlier phases wrote.
 
+mod experts;
 mod products;
 
 use std::ops::Range;
@@ -22,7 +23,7 @@ use crate::quantize::QuantizedBlock;
 use crate::shared::SharedSlice;
 
 /// The number of phases of each operation; one that it does not need has no units.
-const PHASES: usize = 3;
+const PHASES: usize = 4;
 
 /// The most panels in a chunk, so that a chunk's outputs stay in the second-level cache.
 pub(super) const PANELS_MAX: usize = 64;
@@ -39,6 +40,8 @@ pub(super) struct Frame<'a> {
     pub(super) memory: SharedSlice<'a, f32>,
     pub(super) quantized: SharedSlice<'a, QuantizedBlock>,
     pub(super) up: SharedSlice<'a, f32>,
+    /// Rows sorted by their experts.
+    pub(super) groups: SharedSlice<'a, u32>,
     /// Whether the partner computes the bulk rows of the products at hand.
     pub(super) delegated: AtomicBool,
     /// Whether the work ended before the last step of the Plan because it was asked to stop.
@@ -112,6 +115,9 @@ impl Work for Frame<'_> {
             (Op::Collect { input, products, .. }, 2) => {
                 self.chunks(self.rows_left(*input), products).count()
             }
+            (Op::Route { .. } | Op::GatedExperts { .. } | Op::SumExperts { .. }, _) => {
+                self.expert_units(op, part)
+            }
             (op, 0) => self.batch.rows(self.fixed.facts.plan.rows(op)),
             _ => 0,
         })
@@ -156,6 +162,9 @@ impl Work for Frame<'_> {
             }
             Op::Attend { query, cache, output, .. } => {
                 self.attend((step, part), (*query, *cache, *output), units, state);
+            }
+            op @ (Op::Route { .. } | Op::GatedExperts { .. } | Op::SumExperts { .. }) => {
+                units.for_each(|unit| self.expert_unit(op, part, unit, state));
             }
             op if works_on_heads(op) => units.for_each(|row| self.heads_row(step, op, row)),
             op => units.for_each(|row| self.row(op, row)),
@@ -239,8 +248,8 @@ impl Frame<'_> {
                 trine_weights::blocks::decode(tensor.dtype(), entry, target)
                     .expect("row lengths were checked when the model was opened");
             }
-            Loaded::Vector(_) | Loaded::Slice { .. } => {
-                unreachable!("a table is neither a vector nor a slice")
+            Loaded::Vector(_) | Loaded::Slice { .. } | Loaded::Experts(_) => {
+                unreachable!("a table is neither a vector, a slice nor of experts")
             }
         }
         self.fixed.kernels.scale(target, scale);

@@ -245,7 +245,7 @@ pub(super) fn rotary_tables(plan: &Plan, rows: usize) -> (Vec<RotaryTable>, Vec<
             tables.iter().position(|table| table.head_dim == head_dim && table.rope == rope);
         if known.is_none() {
             let start = tables.iter().map(|table| table.elements(rows)).sum();
-            let table = RopeTable::new(head_dim, f64::from(rope.theta), f64::from(rope.divisor));
+            let table = RopeTable::new(head_dim, rope);
             tables.push(RotaryTable { head_dim, rope, table, start });
         }
         of_step.push(known.unwrap_or(tables.len() - 1));

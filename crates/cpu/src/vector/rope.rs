@@ -2,12 +2,12 @@
 
 use std::f64;
 
+use trine_model::Rope;
+
 /// The inverse frequencies of one kind of layer, which turn positions into cosines and sines.
 ///
-/// Pair `j` of a head of width `d` is rotated by `position * theta^(-2j/d) / factor` (Su et al.,
-/// arXiv 2104.09864; the factor is linear position scaling, which Gemma 3 from 4B on uses in its
-/// global layers only). All angles are computed in f64: in f32 a position of 100,000 would leave
-/// them wrong in the third decimal.
+/// `Rope::frequency` has the formula (Su et al., arXiv 2104.09864). All angles are computed in f64:
+/// in f32 a position of 100,000 would leave them wrong in the third decimal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeTable {
     /// Radians per position, for each pair (head_dim / 2).
@@ -15,13 +15,10 @@ pub struct RopeTable {
 }
 
 impl RopeTable {
-    /// Computes the frequencies for heads of `head_dim` elements (even), base `theta` and scaling
-    /// `factor`.
-    pub fn new(head_dim: usize, theta: f64, factor: f64) -> Self {
+    /// Computes the frequencies for heads of `head_dim` elements (even).
+    pub fn new(head_dim: usize, rope: Rope) -> Self {
         assert!(head_dim.is_multiple_of(2), "rope turns pairs: head_dim {head_dim} is odd");
-        let frequencies = (0..head_dim / 2)
-            .map(|pair| theta.powf(-2.0 * pair as f64 / head_dim as f64) / factor)
-            .collect();
+        let frequencies = (0..head_dim / 2).map(|pair| rope.frequency(pair, head_dim)).collect();
         RopeTable { frequencies }
     }
 

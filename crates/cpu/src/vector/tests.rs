@@ -2,6 +2,8 @@ use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use trine_model::Rope;
+
 use super::*;
 
 fn all() -> Vec<VectorKernels> {
@@ -112,7 +114,7 @@ proptest! {
     ) {
         let dim = 2 * half;
         let (x, weight) = (random(seed, heads * dim, 3.0), random(seed ^ 1, dim, 2.0));
-        let table = RopeTable::new(dim, 1e4, 8.0);
+        let table = RopeTable::new(dim, Rope::full(1e4, 8.0));
         let (mut cosines, mut sines) = (vec![f32::NAN; half], vec![f32::NAN; half]);
         table.fill(position, &mut cosines, &mut sines);
         let mut expected = Vec::new();
@@ -305,7 +307,7 @@ fn halves_convert_exactly_and_round_to_even() {
 
 #[test]
 fn rope_angles_are_exact_at_long_contexts() {
-    let table = RopeTable::new(256, 1e6, 8.0);
+    let table = RopeTable::new(256, Rope::full(1e6, 8.0));
     let (mut cosines, mut sines) = (vec![0.0; 128], vec![0.0; 128]);
     table.fill(0, &mut cosines, &mut sines);
     assert!(cosines.iter().all(|&c| c == 1.0) && sines.iter().all(|&s| s == 0.0));

@@ -1,7 +1,9 @@
 //! Compares forecasts with numbers computed by hand, and with a table from another implementation
 //! of the same formulas.
 
-use trine_model::{AttentionKind, Config, Family, LayerConfig, Rope, base_plan, fusion, narrow};
+use trine_model::{
+    AttentionKind, Config, Family, LayerConfig, Rope, Values, base_plan, fusion, narrow,
+};
 use trine_weights::DType;
 
 use super::*;
@@ -44,8 +46,11 @@ pub(super) fn gemma_27b(dtype: DType) -> Plan {
         kv_heads: 16,
         head_dim: 128,
         score_scale: 168f32.powf(-0.5),
-        rope: Rope { theta: 1e4, divisor: 1.0 },
+        rope: Rope::full(1e4, 1.0),
         feed_forward: 21_504,
+        values: Values::Plain,
+        experts: None,
+        output_scale: 1.0,
         cutoff: None,
         kv_owner: index,
     };

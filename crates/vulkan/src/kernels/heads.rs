@@ -157,11 +157,7 @@ impl HeadsLaunch {
 pub fn turns(dim: usize, rope: Rope) -> Vec<[u32; 2]> {
     (0..dim / 2)
         .map(|pair| {
-            // The formula of `trine_backend::reference::ops::rotary_angle`, for position 1 and in
-            // turns.
-            let exponent = -2.0 * pair as f64 / dim as f64;
-            let radians = f64::from(rope.theta).powf(exponent) / f64::from(rope.divisor);
-            let share = (radians / std::f64::consts::TAU).fract();
+            let share = (rope.frequency(pair, dim) / std::f64::consts::TAU).fract();
             let units = (share * 2.0_f64.powi(64)) as u64;
             [(units >> 32) as u32, units as u32]
         })

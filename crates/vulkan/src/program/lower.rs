@@ -40,6 +40,7 @@ fn lacks_kernel(plan: &Plan, op: &Op) -> bool {
             let dim = plan.buffer(*buffer).columns / heads;
             dim > DIM_MAX || !dim.is_multiple_of(2)
         }
+        Op::Route { .. } | Op::GatedExperts { .. } | Op::SumExperts { .. } => true,
         _ => false,
     }
 }
@@ -118,6 +119,9 @@ impl Lowering<'_> {
     fn op(&mut self, op: &Op) -> Result<(), GpuError> {
         match *op {
             _ if lacks_kernel(self.plan, op) => {
+                return Err(GpuError::NoKernel { operation: op.name() });
+            }
+            Op::Route { .. } | Op::GatedExperts { .. } | Op::SumExperts { .. } => {
                 return Err(GpuError::NoKernel { operation: op.name() });
             }
             Op::Delegate { input, .. } => self.delegate(input)?,

@@ -10,7 +10,7 @@ use super::super::fixed::ThreadState;
 use super::super::terms::{InputRows, quantize_terms};
 use super::{Frame, PANELS_MAX};
 use crate::matmul::{MatmulInput, MatrixSlice};
-use crate::quantize::{BLOCK, QuantizedRows};
+use crate::quantize::{BLOCK, QuantizedBlock, QuantizedRows};
 use crate::shared::SharedSlice;
 
 /// The number of chunks of panels that each thread gets on average: enough to even out a slow core.
@@ -79,12 +79,23 @@ impl Frame<'_> {
 
     /// Cuts `panels` panels of `height` rows with `columns` weights each.
     fn cut(&self, rows: InputRows, columns: usize, panels: usize, height: usize) -> Chunks {
-        let rows = rows.rows;
+        let each = self.panels_each(rows.rows, columns, panels, height);
+        Chunks { panels: if rows.rows == 0 { 0 } else { panels }, each }
+    }
+
+    /// Returns the number of panels in a chunk of `panels` panels of `height` rows with `columns`
+    /// weights each.
+    pub(super) fn panels_each(
+        &self,
+        rows: usize,
+        columns: usize,
+        panels: usize,
+        height: usize,
+    ) -> usize {
         let least = CHUNK_PRODUCTS_MIN / (rows * columns * height).max(1);
         let each = if rows <= NARROW_ROWS { CHUNKS_PER_THREAD_NARROW } else { CHUNKS_PER_THREAD };
         let even = panels.div_ceil(self.fixed.threads.len() * each);
-        let each = even.max(least).clamp(1, PANELS_MAX);
-        Chunks { panels: if rows == 0 { 0 } else { panels }, each }
+        even.max(least).clamp(1, PANELS_MAX)
     }
 
     /// Has the partner begin the products of the bulk rows.
@@ -238,9 +249,23 @@ impl Frame<'_> {
             }
             return;
         }
+        self.multiply_quantized(matrix, (&self.quantized, columns), rows, panels, output, state);
+    }
+
+    /// Multiplies a range of a matrix's panels with rows of `columns` values in blocks.
+    pub(super) fn multiply_quantized(
+        &self,
+        matrix: &MatrixSlice<'_>,
+        (input, columns): (&SharedSlice<'_, QuantizedBlock>, usize),
+        rows: InputRows,
+        panels: Range<usize>,
+        output: &SharedSlice<'_, f32>,
+        state: &mut ThreadState,
+    ) {
+        let stride = matrix.rows();
         for (group, terms) in rows.groups() {
             // SAFETY: an earlier phase wrote the blocks.
-            let blocks = unsafe { self.quantized.read(rows.blocks_of(&group, columns)) };
+            let blocks = unsafe { input.read(rows.blocks_of(&group, columns)) };
             let input = QuantizedRows::new(blocks, columns);
             let output = output.part(group.start * stride..group.end * stride);
             if terms == 1 {

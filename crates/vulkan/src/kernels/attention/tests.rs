@@ -295,7 +295,7 @@ impl Parameters {
         let dim = bed.case.heads.dim;
         let mut source = ChaCha8Rng::seed_from_u64(77);
         let mut weights = || upload(&bed.gpu, &random(dim, 2.0, &mut source));
-        let rope = Rope { theta: 10_000.0, divisor: 1.0 };
+        let rope = Rope::full(10_000.0, 1.0);
         Self { weights: [weights(), weights()], table: upload(&bed.gpu, &turns(dim, rope)) }
     }
 }
@@ -364,7 +364,7 @@ fn a_launch_that_prepares_queries_does_what_two_do() {
         let dispatch = launch.dispatch(&bed.gpu, "queries", 0).unwrap();
         run(&bed.gpu, &[dispatch]);
         let dim = heads.dim;
-        let rope = Rope { theta: 10_000.0, divisor: 1.0 };
+        let rope = Rope::full(10_000.0, 1.0);
         let weight: Vec<f32> = download(&bed.gpu, &parameters.weights[0]);
         // The rows of the launch are as they are in memory; their places are those of the picks.
         let mut queries = bed.query.clone();

@@ -135,7 +135,7 @@ fn prepare(
 
 #[test]
 fn queries_and_keys_are_normed_and_turned() {
-    let rope = Rope { theta: 10_000.0, divisor: 1.0 };
+    let rope = Rope::full(10_000.0, 1.0);
     let shapes = [
         ((4, 2, 20), KvType::F32),
         ((3, 1, 4), KvType::F32),
@@ -189,7 +189,7 @@ fn queries_and_keys_are_normed_and_turned() {
 #[test]
 fn rotations_are_right_at_every_position() {
     for (theta, divisor) in [(10_000.0, 1.0), (1_000_000.0, 8.0)] {
-        let rope = Rope { theta, divisor };
+        let rope = Rope::full(theta, divisor);
         let mut case = case((1, 1, 128), KvType::F32, Some(4), 1);
         case.sequences = vec![Sequence { depth: 3, rows: 6 }];
         let mut bed = Bed::new(case);
@@ -220,7 +220,7 @@ fn rotations_are_right_at_every_position() {
 #[test]
 fn norms_without_factors_and_picked_rows() {
     let mut bed = Bed::new(case((2, 1, 20), KvType::F32, None, 9));
-    let (dim, rope) = (20, Rope { theta: 10_000.0, divisor: 1.0 });
+    let (dim, rope) = (20, Rope::full(10_000.0, 1.0));
     let picks = [2, 0];
     let frame = bed.picking(&picks);
     let columns = bed.columns();

@@ -4,8 +4,8 @@
 use trine_backend::ProgramOptions;
 use trine_model::lend::lend;
 use trine_model::{
-    AttentionKind, Config, Family, Gemma3nConfig, KvType, LayerConfig, Plan, Rope, base_plan,
-    fusion, narrow,
+    AttentionKind, Config, Family, Gemma3nConfig, KvType, LayerConfig, PerLayerConfig, Plan, Rope,
+    Values, base_plan, fusion, narrow,
 };
 use trine_weights::DType;
 
@@ -36,8 +36,11 @@ fn stored(
         kv_heads,
         head_dim,
         score_scale: 0.1,
-        rope: Rope { theta: 1e4, divisor: 1.0 },
+        rope: Rope::full(1e4, 1.0),
         feed_forward,
+        values: Values::Plain,
+        experts: None,
+        output_scale: 1.0,
         cutoff: None,
         kv_owner: index,
     };
@@ -247,8 +250,7 @@ fn streams(per_layer_width: usize) -> Plan {
     let own = Gemma3nConfig {
         streams: 4,
         laurel_rank: 64,
-        per_layer_width,
-        per_layer_vocabulary: 262_144,
+        inputs: PerLayerConfig { width: per_layer_width, vocabulary: 262_144 },
         scales_correction: true,
     };
     let layer = |index: usize| LayerConfig {
@@ -257,8 +259,11 @@ fn streams(per_layer_width: usize) -> Plan {
         kv_heads: 2,
         head_dim: 256,
         score_scale: 1.0,
-        rope: Rope { theta: 1e4, divisor: 1.0 },
+        rope: Rope::full(1e4, 1.0),
         feed_forward: 8192,
+        values: Values::Normed,
+        experts: None,
+        output_scale: 1.0,
         cutoff: (index < 2).then_some(1.644_853_6),
         kv_owner: if index < 4 { index } else { index - 2 },
     };

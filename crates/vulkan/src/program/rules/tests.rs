@@ -143,7 +143,7 @@ fn prepare(query: BufferId) -> Op {
         key_norm: M,
         heads: HEADS,
         epsilon: EPSILON,
-        rope: Rope { theta: 1e4, divisor: 1.0 },
+        rope: Rope::full(1e4, 1.0),
         cache: CacheId(0),
     }
 }
@@ -369,7 +369,7 @@ fn attention_norms_values_and_turns_queries() {
     let ops = [&projections[..], &[head_norm(C, None), prepare(A), attend(A, D)]].concat();
     let found = case.walked(&plan(&ops, D), rules)[1].clone();
     assert_eq!(found.len(), 3, "{found:?}");
-    let rope = Rope { theta: 1e4, divisor: 1.0 };
+    let rope = Rope::full(1e4, 1.0);
     let rotate = Op::Rotate { buffer: B, heads: 4, rope };
     let ops = [matmul(A, V, B), head_norm(B, Some(N)), rotate, attend(B, D)];
     for case in [one(h200()), eight()] {
