@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use trine_model::{Config, Family, Gemma3nConfig, Model, Weight, names};
+use trine_model::{Config, Family, Model, PerLayerConfig, Weight, names};
 use trine_weights::gguf::{DataWriter, Writer};
 use trine_weights::{DType, Metadata, Tensor, fallback, quantize_tensor};
 
@@ -50,16 +50,40 @@ struct Target {
     shape: Vec<usize>,
     dtype: DType,
     fell_back: bool,
-    /// The model's weights that it holds, one after the other.
-    weights: Vec<Weight>,
+    holds: Holds,
+}
+
+/// What a tensor of the new file holds.
+enum Holds {
+    /// The model's weights, one after the other.
+    Weights(Vec<Weight>),
+    /// Numbers of the configuration.
+    Numbers(Vec<f32>),
 }
 
 impl Target {
+    /// Returns the format in which the model has it.
+    fn source(&self) -> DType {
+        match &self.holds {
+            Holds::Weights(weights) => weights[0].dtype,
+            Holds::Numbers(_) => self.dtype,
+        }
+    }
+
+    /// Returns the number of tensors of a Hugging Face checkpoint that it is made from.
+    fn read(&self) -> usize {
+        match &self.holds {
+            Holds::Weights(weights) => weights.len(),
+            Holds::Numbers(_) => usize::from(self.name != names::ROPE_FACTORS),
+        }
+    }
+
     /// Returns the bytes of the tensor.
     fn bytes(&self) -> u64 {
         let columns = *self.shape.last().expect("a tensor has rows");
-        let rows = self.shape[..self.shape.len() - 1].iter().product();
-        Weight { dtype: self.dtype, rows, columns, ..self.weights[0].clone() }.bytes()
+        let rows: usize = self.shape[..self.shape.len() - 1].iter().product();
+        let blocks = columns.div_ceil(self.dtype.block_elements());
+        (rows * blocks * self.dtype.block_bytes()) as u64
     }
 }
 
@@ -124,10 +148,16 @@ fn targets(model: &Model, asked: DType, embedding: Option<DType>) -> Vec<Target>
                 if target.dtype != weight.dtype {
                     (target.dtype, target.fell_back) = (DType::F16, true);
                 }
-                target.weights.push(weight);
+                if let Holds::Weights(weights) = &mut target.holds {
+                    weights.push(weight);
+                }
             }
             None => targets.push(target(model, weight, joint, asked, embedding)),
         }
+    }
+    for (name, numbers) in quantize_metadata::numbers(model.config()) {
+        let (shape, holds) = (vec![numbers.len()], Holds::Numbers(numbers));
+        targets.push(Target { name, shape, dtype: DType::F32, fell_back: false, holds });
     }
     targets
 }
@@ -152,20 +182,29 @@ fn target(
     let asked = if is_embedding { embedding.unwrap_or(asked) } else { asked };
     let (dtype, fell_back) = if !weight.is_matrix() {
         (DType::F32, false)
-    } else if weight.dtype.is_quantized() || names::keeps_format(&weight.name) {
+    } else if weight.dtype.is_quantized()
+        || names::keeps_format(model.config().family, &weight.name)
+    {
         (weight.dtype, false)
     } else {
         let dtype = fallback(asked, weight.columns);
         (dtype, dtype != asked)
     };
     let name = joint.unwrap_or_else(|| weight.name.clone());
-    Target { name, shape, dtype, fell_back, weights: vec![weight] }
+    Target { name, shape, dtype, fell_back, holds: Holds::Weights(vec![weight]) }
 }
 
 /// Writes a tensor. A table of per-layer inputs with fewer rows than there are tokens gets its
 /// first row for the others, which is what they read.
 fn write_tensor(data: &mut DataWriter, model: &Model, target: &Target) -> Result<()> {
-    for weight in &target.weights {
+    let weights = match &target.holds {
+        Holds::Weights(weights) => weights,
+        Holds::Numbers(numbers) => {
+            let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
+            return Ok(data.bytes(&bytes.collect::<Vec<u8>>())?);
+        }
+    };
+    for weight in weights {
         let tensor = converted(model, weight, target.dtype)?;
         data.bytes(tensor.bytes())?;
         if weight.name == names::PER_LAYER_EMBEDDING {
@@ -205,6 +244,7 @@ fn check_written(path: &Path, model: &Model) -> Result<()> {
             new.feed_forward,
             new.cutoff,
             new.kv_owner,
+            (new.values, new.experts, new.output_scale),
         ) == (
             old.attention,
             old.heads,
@@ -214,6 +254,7 @@ fn check_written(path: &Path, model: &Model) -> Result<()> {
             old.feed_forward,
             old.cutoff,
             old.kv_owner,
+            (old.values, old.experts, old.output_scale),
         )
     });
     let agree = layers_agree
@@ -221,7 +262,7 @@ fn check_written(path: &Path, model: &Model) -> Result<()> {
         && (new.hidden, new.vocabulary, new.context) == (old.hidden, old.vocabulary, old.context)
         && new.embedding_scale == old.embedding_scale
         && new.final_softcap == old.final_softcap
-        && streams(new) == streams(old);
+        && own_numbers(new) == own_numbers(old);
     if !agree {
         let _ = std::fs::remove_file(path);
         bail!(
@@ -231,12 +272,18 @@ fn check_written(path: &Path, model: &Model) -> Result<()> {
     Ok(())
 }
 
-/// Returns what only Gemma 3n has, except the rows of its table of per-layer inputs.
-fn streams(config: &Config) -> Option<Gemma3nConfig> {
-    match config.family {
+/// Returns what is no number of a layer, except the rows of a table of per-layer inputs.
+fn own_numbers(config: &Config) -> Family {
+    let mut family = config.family;
+    let inputs = match &mut family {
         Family::Gemma3 => None,
-        Family::Gemma3n(own) => Some(Gemma3nConfig { per_layer_vocabulary: 0, ..own }),
+        Family::Gemma3n(own) => Some(&mut own.inputs),
+        Family::Gemma4(own) => own.inputs.as_mut(),
+    };
+    if let Some(PerLayerConfig { vocabulary, .. }) = inputs {
+        *vocabulary = 0;
     }
+    family
 }
 
 fn report(args: &QuantizeArgs, source: &Source, model: &Model, targets: &[Target]) -> Report {
@@ -244,7 +291,7 @@ fn report(args: &QuantizeArgs, source: &Source, model: &Model, targets: &[Target
         .iter()
         .map(|target| Change {
             tensor: target.name.clone(),
-            from: target.weights[0].dtype.name(),
+            from: target.source().name(),
             to: target.dtype.name(),
             bytes: target.bytes(),
             fell_back: target.fell_back,
@@ -253,7 +300,7 @@ fn report(args: &QuantizeArgs, source: &Source, model: &Model, targets: &[Target
     let checkpoint = model.checkpoint();
     let read = match checkpoint.metadata() {
         Metadata::Gguf(_) => targets.len(),
-        Metadata::HuggingFace(_) => targets.iter().map(|target| target.weights.len()).sum(),
+        Metadata::HuggingFace(_) => targets.iter().map(Target::read).sum(),
     };
     let in_files = checkpoint.tensors().len() + checkpoint.unreadable().len();
     Report {

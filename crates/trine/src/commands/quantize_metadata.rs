@@ -4,6 +4,9 @@
 //! Keys and types are those of llama.cpp's files
 //! (<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>).
 
+mod gemma4;
+mod values;
+
 use std::collections::{HashMap, HashSet};
 
 use anyhow::{Context, Result, bail};
@@ -16,6 +19,8 @@ use trine_weights::{DType, HuggingFaceMetadata, Metadata};
 
 use crate::output;
 use crate::vocabulary;
+pub(crate) use gemma4::numbers;
+use values::{number, per_layer};
 
 /// The number of layers of the 27B model. Readers scale its scores by the hidden size per head, and
 /// no key says so.
@@ -139,14 +144,11 @@ fn text(value: &str) -> Value {
     Value::String(value.into())
 }
 
-fn number(value: usize) -> Result<Value> {
-    Ok(Value::U32(u32::try_from(value)?))
-}
-
 fn hyper_parameters(config: &Config, entries: &mut Entries) -> Result<()> {
     let architecture = config.family.name();
     let mut set = |key: &str, value: Value| entries.insert(&format!("{architecture}.{key}"), value);
     let first = &config.layers[0];
+    let is_gemma4 = matches!(config.family, Family::Gemma4(_));
     set("context_length", number(config.context)?);
     set("embedding_length", number(config.hidden)?);
     set("block_count", number(config.layers.len())?);
@@ -154,18 +156,24 @@ fn hyper_parameters(config: &Config, entries: &mut Entries) -> Result<()> {
     set("attention.head_count", per_layer(config, |layer| layer.heads)?);
     set("attention.head_count_kv", per_layer(config, |layer| layer.kv_heads)?);
     set("attention.layer_norm_rms_epsilon", Value::F32(config.norm_epsilon));
-    set("attention.key_length", number(first.head_dim)?);
-    set("attention.value_length", number(first.head_dim)?);
     let local = config.layers.iter().find(|layer| layer.attention != AttentionKind::Global);
     let global = config.layers.iter().find(|layer| layer.attention == AttentionKind::Global);
     // Without local layers any window is correct; the length of the context shows that nothing is
     // hidden.
     let window = local.and_then(|layer| layer.attention.window()).unwrap_or(config.context);
     set("attention.sliding_window", number(window)?);
-    if let Family::Gemma3n(own) = config.family {
-        gemma3n_parameters(config, own, &mut set)?;
-    } else if let Some(pattern) = pattern(config) {
-        set("attention.sliding_window_pattern", pattern);
+    for part in ["key", "value"] {
+        let key = format!("attention.{part}_length");
+        set(&key, number(global.filter(|_| is_gemma4).unwrap_or(first).head_dim)?);
+    }
+    match config.family {
+        Family::Gemma3 => {
+            if let Some(pattern) = pattern(config) {
+                set("attention.sliding_window_pattern", pattern);
+            }
+        }
+        Family::Gemma3n(own) => gemma3n_parameters(config, own, &mut set)?,
+        Family::Gemma4(own) => gemma4::parameters(config, own, &mut set)?,
     }
     if let Some(layer) = global {
         set("rope.freq_base", Value::F32(layer.rope.theta));
@@ -197,23 +205,10 @@ fn gemma3n_parameters(
     set("attention.sliding_window_pattern", Value::Array(Array::Bool(is_local)));
     set("attention.shared_kv_layers", Value::F32(shared as f32));
     set("activation_sparsity_scale", Value::Array(Array::F32(cutoffs)));
-    set("embedding_length_per_layer_input", number(own.per_layer_width)?);
+    set("embedding_length_per_layer_input", number(own.inputs.width)?);
     set("altup.active_idx", number(0)?);
     set("altup.num_inputs", number(own.streams)?);
     Ok(())
-}
-
-/// Returns one number if all layers agree, else a list.
-fn per_layer(config: &Config, of: impl Fn(&LayerConfig) -> usize) -> Result<Value> {
-    let numbers = config
-        .layers
-        .iter()
-        .map(|layer| u32::try_from(of(layer)))
-        .collect::<Result<Vec<_>, _>>()?;
-    match numbers.iter().all(|number| *number == numbers[0]) {
-        true => Ok(Value::U32(numbers[0])),
-        false => Ok(Value::Array(Array::U32(numbers))),
-    }
 }
 
 /// Describes which layers are local: `None` if readers assume it, a period if there is one, else a
