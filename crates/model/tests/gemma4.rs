@@ -1,0 +1,310 @@
+//! Gemma 4: Plans of published sizes, what a token costs, and files that are spoilt.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+use std::path::{Path, PathBuf};
+
+use trine_model::{
+    AttentionKind, Config, ExpertsConfig, Family, Gates, Gemma4Config, KvType, LayerConfig, Model,
+    Op, PerLayerConfig, Plan, Rope, Values, WeightPlace, Workload, base_plan, fusion, gather,
+    names, narrow,
+};
+use trine_weights::DType;
+
+fn goldens() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens")
+}
+
+/// What published sizes differ in.
+#[derive(Clone, Copy)]
+struct Sizes {
+    hidden: usize,
+    layers: usize,
+    heads: usize,
+    kv: usize,
+    global_kv: usize,
+    feed_forward: usize,
+    pattern: usize,
+    window: usize,
+    shared: usize,
+    inputs: bool,
+    values_are_keys: bool,
+    experts: Option<ExpertsConfig>,
+    is_double_wide: bool,
+}
+
+const E2B: Sizes = Sizes {
+    hidden: 1536,
+    layers: 35,
+    heads: 8,
+    kv: 1,
+    global_kv: 1,
+    feed_forward: 6144,
+    pattern: 5,
+    window: 512,
+    shared: 20,
+    inputs: true,
+    values_are_keys: false,
+    experts: None,
+    is_double_wide: true,
+};
+
+const A4B: Sizes = Sizes {
+    hidden: 2816,
+    layers: 30,
+    heads: 16,
+    kv: 8,
+    global_kv: 2,
+    feed_forward: 2112,
+    pattern: 6,
+    window: 1024,
+    shared: 0,
+    inputs: false,
+    values_are_keys: true,
+    experts: Some(ExpertsConfig {
+        count: 128,
+        used: 8,
+        width: 704,
+        gates: Gates::Joined,
+        has_factors: true,
+    }),
+    is_double_wide: false,
+};
+
+const LARGE: Sizes = Sizes {
+    hidden: 5376,
+    layers: 60,
+    heads: 32,
+    kv: 16,
+    global_kv: 4,
+    feed_forward: 21_504,
+    experts: None,
+    ..A4B
+};
+
+impl Sizes {
+    fn config(self) -> Config {
+        let owners = self.layers - self.shared;
+        let is_global = |index: usize| (index + 1).is_multiple_of(self.pattern);
+        let layer = |index: usize| {
+            let kind = is_global(index);
+            let last = (0..owners).rev().find(|&other| is_global(other) == kind).unwrap();
+            let wide = if self.is_double_wide && index >= owners { 2 } else { 1 };
+            LayerConfig {
+                attention: match kind {
+                    true => AttentionKind::Global,
+                    false => AttentionKind::Local { window: self.window },
+                },
+                heads: self.heads,
+                kv_heads: if kind { self.global_kv } else { self.kv },
+                head_dim: if kind { 512 } else { 256 },
+                score_scale: 1.0,
+                rope: match kind {
+                    true => Rope { theta: 1e6, divisor: 1.0, pairs: Some(64) },
+                    false => Rope::full(1e4, 1.0),
+                },
+                feed_forward: wide * self.feed_forward,
+                values: match kind && self.values_are_keys {
+                    true => Values::Keys,
+                    false => Values::Normed,
+                },
+                experts: self.experts,
+                output_scale: 0.5,
+                cutoff: None,
+                kv_owner: if index < owners { index } else { last },
+            }
+        };
+        let inputs = PerLayerConfig { width: 256, vocabulary: 262_144 };
+        Config {
+            family: Family::Gemma4(Gemma4Config { inputs: self.inputs.then_some(inputs) }),
+            hidden: self.hidden,
+            vocabulary: 262_144,
+            context: 131_072,
+            norm_epsilon: 1e-6,
+            embedding_scale: (self.hidden as f32).sqrt(),
+            final_softcap: Some(30.0),
+            layers: (0..self.layers).map(layer).collect(),
+        }
+    }
+
+    fn base(self) -> Plan {
+        base_plan(&self.config(), true, &|_| DType::Q8_0)
+    }
+
+    fn fused(self) -> Plan {
+        gather::gather(fusion::fuse(narrow::narrow(self.base())))
+    }
+}
+
+#[test]
+fn the_plans_read_like_their_paper() {
+    insta::assert_snapshot!("26b_base", A4B.base().listing());
+    insta::assert_snapshot!("26b_fused", A4B.fused().listing());
+    insta::assert_snapshot!("e2b_fused", E2B.fused().listing());
+    insta::assert_snapshot!("31b_fused", LARGE.fused().listing());
+}
+
+#[test]
+fn a_token_reads_the_experts_that_it_uses() {
+    let plan = A4B.fused();
+    let weights = |workload| plan.cost(workload).weight_bytes as f64 / 34.0 * 32.0;
+    let one = weights(Workload::decode(1, 0, KvType::F16));
+    let experts = 30.0 * 3.0 * 704.0 * 2816.0 * 128.0;
+    let head = 262_144.0 * 2816.0;
+    // 3.1 G weights of layers and 0.74 G of the head.
+    assert!((3.05e9..3.2e9).contains(&(one - head)), "{one}");
+    let rest = one - experts * 8.0 / 128.0;
+    for rows in [2, 8, 32, 512] {
+        let found = weights(Workload::decode(rows, 0, KvType::F16)) - rest;
+        let expected = experts * (1.0 - (1.0 - 8.0_f64 / 128.0).powi(rows as i32));
+        assert!((found / expected - 1.0).abs() < 0.01, "{rows}: {found} {expected}");
+    }
+    let operations = plan.cost(Workload::decode(1, 0, KvType::F16)).operations as f64;
+    assert!((operations / 2.0 / one - 1.0).abs() < 0.02, "{operations} {one}");
+}
+
+#[test]
+fn tables_of_inputs_stay_in_the_file() {
+    let plan = E2B.fused();
+    let in_file = plan.weights.iter().filter(|weight| weight.place == WeightPlace::File);
+    let values: usize = in_file.map(|weight| weight.rows * weight.columns).sum();
+    assert_eq!(values, 262_144 * 35 * 256);
+    assert_eq!(plan.caches.len(), 15);
+    let positions = |layer: usize| {
+        let cache = plan.caches.iter().find(|cache| cache.layer == layer).unwrap();
+        (cache.kv_heads, cache.head_dim, cache.window)
+    };
+    assert_eq!((positions(13), positions(14)), ((1, 256, Some(512)), (1, 512, None)));
+}
+
+#[test]
+fn both_formats_of_a_small_model_give_one_plan() {
+    for name in ["gemma4-e", "gemma4-dense", "gemma4-moe"] {
+        let open = |path: &Path| Model::open(path).unwrap();
+        let folder = open(&goldens().join(name));
+        let file = open(&goldens().join("gguf").join(name).join("model.gguf"));
+        let (mut first, mut second) = (folder.config().clone(), file.config().clone());
+        for config in [&mut first, &mut second] {
+            assert!(config.layers.iter().all(|layer| layer.output_scale != 1.0), "{name}");
+        }
+        assert_eq!(first, second, "{name}");
+        assert_eq!((folder.norm_offset(), file.norm_offset()), (0.0, 0.0));
+        first.context = second.context;
+    }
+    let split = Model::open(&goldens().join("gguf/gemma4-moe-split/model.gguf")).unwrap();
+    let has_apart = |step: &trine_model::Step| match &step.op {
+        Op::GatedExperts { gate_and_up: [gate, up], .. } => gate.weight != up.weight,
+        _ => false,
+    };
+    assert_eq!(split.base_plan().steps.iter().filter(|step| has_apart(step)).count(), 6);
+}
+
+/// Returns a number that the last one determines.
+fn next(state: &mut u64) -> usize {
+    *state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+    (*state >> 33) as usize
+}
+
+/// A spoilt file is refused, or is a model whose Plan is sound; it never ends the program.
+#[test]
+fn spoilt_files_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut state, mut refused) = (11, 0);
+    for name in ["gemma4-e", "gemma4-dense", "gemma4-moe", "gemma4-moe-split"] {
+        let good = std::fs::read(goldens().join("gguf").join(name).join("model.gguf")).unwrap();
+        // Keys and the list of tensors; what follows are numbers of any value.
+        let head = good.windows(12).rposition(|bytes| bytes == b"post_ffw_nor").unwrap() + 64;
+        let path = folder.path().join("model.gguf");
+        for _ in 0..400 {
+            let mut bad = good.clone();
+            for _ in 0..1 + next(&mut state) % 3 {
+                let at = next(&mut state) % head;
+                match next(&mut state) % 3 {
+                    0 => bad[at] = next(&mut state) as u8,
+                    1 => bad[at] ^= 1 << (next(&mut state) % 8),
+                    _ => bad.truncate(at.max(8)),
+                }
+                if bad.len() < head {
+                    break;
+                }
+            }
+            std::fs::write(&path, &bad).unwrap();
+            match Model::open(&path) {
+                Ok(model) => drop(model.plan()),
+                Err(error) => {
+                    assert!(!error.to_string().is_empty());
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(refused > 800, "{refused}");
+}
+
+/// The same for each number, word and list of a `config.json`.
+#[test]
+fn spoilt_configurations_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut state = 5;
+    let values = [
+        "null",
+        "0",
+        "1",
+        "-1",
+        "3",
+        "1e15",
+        "1.5",
+        "\"\"",
+        "\"all\"",
+        "true",
+        "[]",
+        "{}",
+        "[0]",
+        "{\"5\": {\"head_dim\": 1e9}}",
+    ];
+    for name in ["gemma4-e", "gemma4-dense", "gemma4-moe"] {
+        let source = goldens().join(name);
+        let target = folder.path().join(name);
+        std::fs::create_dir(&target).unwrap();
+        std::fs::copy(source.join("model.safetensors"), target.join("model.safetensors")).unwrap();
+        let good = std::fs::read_to_string(source.join("config.json")).unwrap();
+        let config: serde_json::Value = serde_json::from_str(&good).unwrap();
+        let text = config.get("text_config").unwrap_or(&config);
+        let keys: Vec<&String> = text.as_object().unwrap().keys().collect();
+        for _ in 0..200 {
+            let mut bad = config.clone();
+            let text = match bad.get("text_config") {
+                Some(_) => &mut bad["text_config"],
+                None => &mut bad,
+            };
+            for _ in 0..1 + next(&mut state) % 2 {
+                let value = values[next(&mut state) % values.len()];
+                text[keys[next(&mut state) % keys.len()]] = serde_json::from_str(value).unwrap();
+            }
+            std::fs::write(target.join("config.json"), bad.to_string()).unwrap();
+            if let Ok(model) = Model::open(&target) {
+                drop(model.plan());
+            }
+        }
+    }
+}
+
+#[test]
+fn factors_that_no_file_has_are_named() {
+    let source = goldens().join("gemma4-dense");
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = std::fs::read(source.join("model.safetensors")).unwrap();
+    std::fs::copy(source.join("config.json"), folder.path().join("config.json")).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let scale = &header["model.layers.3.layer_scalar"]["data_offsets"][0];
+    let at = 8 + length + scale.as_u64().unwrap() as usize;
+    for broken in [f32::NAN, f32::INFINITY, 1e30] {
+        let mut bad = bytes.clone();
+        bad[at..at + 2].copy_from_slice(&broken.to_le_bytes()[2..]);
+        std::fs::write(folder.path().join("model.safetensors"), &bad).unwrap();
+        let error = Model::open(folder.path()).err().unwrap().to_string();
+        assert!(error.contains("output scale of layer 3"), "{error}");
+    }
+    assert!(names::layer(3, "layer_output_scale").ends_with(".weight"));
+}
