@@ -17,6 +17,8 @@ mod instance;
 pub(crate) mod meeting;
 pub mod memory;
 pub mod pipeline;
+mod queries;
 #[cfg(unix)]
 pub mod shared;
 pub mod transfer;
+mod usual;

@@ -16,6 +16,7 @@ const uint STREAM_NORM_ADD_NORM = 2u;
 const uint STREAM_INTERLEAVED = 3u;
 const uint STREAM_GATED_INTERLEAVED = 2u;
 const uint STREAM_GATES = 3u;
+const bool STREAM_NORMS = PROLOGUE == STREAM_NORM || PROLOGUE == STREAM_NORM_ADD_NORM;
 // Whether the matrix consists of the rows of gate and up.
 const bool STREAM_PAIRS = GATED == 1u || GATED == STREAM_GATED_INTERLEAVED;
 
@@ -51,6 +52,7 @@ shared vec2 stream_staged_scales[STAGED / 4u];
 #else
 shared float stream_staged_scales[STAGED / 4u];
 #endif
+// Sums of the subgroups: for the norm before the addition, and for the norm before the product.
 shared float stream_totals[2u * (gl_WorkGroupSize.x / SUBGROUP)];
 // Sums of two rounds, which take turns.
 shared float stream_parts[2u * (gl_WorkGroupSize.x / SUBGROUP * ROUND)];
@@ -60,6 +62,10 @@ shared float stream_parts[2u * (gl_WorkGroupSize.x / SUBGROUP * ROUND)];
 // come as the words of two neighbours: compilers put two 16-bit values of a loop into one register, and wait for both to do so.
 Unit stream_units[BANKS * BATCH * SPAN];
 uint stream_scales[BANKS * BATCH * SPAN];
+
+// Factors of the norms for an invocation's pieces of the residual stream.
+vec4 stream_added_weights[KEPT];
+vec4 stream_weights[KEPT];
 
 // Loads a lane's units of a row as number `b` of a bank.
 void stream_fetch_row(const Planes planes, const uint bank, const uint b, const uint row, const uint lane, const uint blocks) {
@@ -83,14 +89,20 @@ uint stream_invocation() {
     return gl_SubgroupID * SUBGROUP + gl_SubgroupInvocationID;
 }
 
-float stream_workgroup_sum(const float value, const uint turn) {
-    const uint base = turn * (gl_WorkGroupSize.x / SUBGROUP);
+// Adds a value across a subgroup, for sum `turn` of the workgroup.
+void stream_add(const uint turn, const float value) {
     const float part = subgroupAdd(value);
-    if (gl_SubgroupInvocationID == 0u) stream_totals[base + gl_SubgroupID] = part;
-    barrier();
+    if (gl_SubgroupInvocationID == 0u) stream_totals[turn * (gl_WorkGroupSize.x / SUBGROUP) + gl_SubgroupID] = part;
+}
+
+// Returns the factor of a norm from sum `turn` of the workgroup, which meets in between. A few loads by each invocation are
+// quicker than another sum across the subgroup.
+float stream_factor(const StreamArgs args, const uint turn) {
     float total = 0.0;
-    for (uint i = gl_SubgroupInvocationID; i < gl_NumSubgroups; i += SUBGROUP) total += stream_totals[base + i];
-    return subgroupAdd(total);
+    [[unroll]] for (uint i = 0u; i < gl_WorkGroupSize.x / SUBGROUP; ++i) {
+        total += stream_totals[turn * (gl_WorkGroupSize.x / SUBGROUP) + i];
+    }
+    return inversesqrt(total / float(args.columns) + args.epsilon);
 }
 
 vec4 stream_load(const uint64_t address, const uint columns, const uint quad) {
@@ -172,37 +184,46 @@ Operand stream_interleaved(const uint64_t source, const uint block, const uint b
     return x;
 }
 
-// Norms the residual stream (after an addition) and stages it. All loads are issued before any is waited for.
+// Loads the factors of the norms, which depend on nothing.
+void stream_load_weights(const StreamArgs args) {
+    [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
+        const uint quad = stream_invocation() + i * gl_WorkGroupSize.x;
+        if (PROLOGUE == STREAM_NORM_ADD_NORM) {
+            stream_added_weights[i] = stream_load(args.added_weight, args.columns, quad);
+        }
+        stream_weights[i] = stream_load(args.weight, args.columns, quad);
+    }
+}
+
+// Stages the residual stream (after an addition), times the weights of the norm. The factor that the whole row shares comes
+// after the product, from sum 1: blocks have scales of their own, so their codes do not depend on it, and nothing here waits
+// for that sum. All loads are issued before any is waited for.
 void stream_stage(const StreamArgs args, const uint blocks, const bool first_group) {
     const uint invocation = stream_invocation();
     const uint local = gl_WorkGroupSize.x;
     vec4 x[KEPT];
     vec4 added[KEPT];
-    vec4 added_weights[KEPT];
-    vec4 weights[KEPT];
     [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
         const uint quad = invocation + i * local;
         x[i] = stream_load(args.source, args.columns, quad);
-        if (PROLOGUE == STREAM_NORM_ADD_NORM) {
-            added[i] = stream_load(args.added, args.columns, quad);
-            added_weights[i] = stream_load(args.added_weight, args.columns, quad);
-        }
-        weights[i] = stream_load(args.weight, args.columns, quad);
+        if (PROLOGUE == STREAM_NORM_ADD_NORM) added[i] = stream_load(args.added, args.columns, quad);
     }
     if (PROLOGUE == STREAM_NORM_ADD_NORM) {
         float squares = 0.0;
         [[unroll]] for (uint i = 0u; i < KEPT; ++i) squares += dot(added[i], added[i]);
-        const float factor = inversesqrt(stream_workgroup_sum(squares, 0u) / float(args.columns) + args.epsilon);
+        stream_add(0u, squares);
+        barrier();
+        const float factor = stream_factor(args, 0u);
         [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
             const uint quad = invocation + i * local;
-            x[i] += added[i] * factor * added_weights[i];
+            x[i] += added[i] * factor * stream_added_weights[i];
             if (first_group && 4u * quad < args.columns) ActiveVec4s(args.updated).at[quad] = x[i];
         }
     }
     float squares = 0.0;
     [[unroll]] for (uint i = 0u; i < KEPT; ++i) squares += dot(x[i], x[i]);
-    const float factor = inversesqrt(stream_workgroup_sum(squares, 1u) / float(args.columns) + args.epsilon);
-    [[unroll]] for (uint i = 0u; i < KEPT; ++i) stream_put(x[i] * factor * weights[i], invocation + i * local, blocks);
+    stream_add(1u, squares);
+    [[unroll]] for (uint i = 0u; i < KEPT; ++i) stream_put(x[i] * stream_weights[i], invocation + i * local, blocks);
     barrier();
 }
 
@@ -275,6 +296,7 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
     [[unroll]] for (uint b = 0u; b < BATCH; ++b) {
         stream_fetch_row(planes, 0u, b, stream_row(args, start, apart, items, b), lane, blocks);
     }
+    if (STREAM_NORMS) stream_load_weights(args);
     // The matrix depends on nothing: its first rows are loaded during this wait.
     chain_wait(args.chain);
     Operand x[SPAN];
@@ -309,6 +331,7 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
         if (lane + s * LANES >= blocks) x[s].scale = vec2(0.0);
     }
 
+    float factor = 1.0;
     uint half_parts = 0u;
     for (uint base = 0u; base < longest; base += ROUND) {
         const uint end = min(longest, base + ROUND);
@@ -342,6 +365,8 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
             }
         }
         barrier();
+        // In the subgroups that have results.
+        if (STREAM_NORMS && base == 0u && lane - gl_SubgroupInvocationID < ROUND) factor = stream_factor(args, 1u);
         for (uint i = lane; i * ITEMS_OF_OUTPUT < end - base; i += LANES) {
             const uint output_of = base / ITEMS_OF_OUTPUT + i;
             float sums[2] = float[2](0.0, 0.0);
@@ -349,6 +374,10 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
                 const uint at = half_parts + (team * TEAM_SUBGROUPS + part) * ROUND + i * ITEMS_OF_OUTPUT;
                 sums[0] += stream_parts[at];
                 if (STREAM_PAIRS) sums[1] += stream_parts[at + 1u];
+            }
+            if (STREAM_NORMS) {
+                sums[0] *= factor;
+                sums[1] *= factor;
             }
             if (output_of < outputs) {
                 const uint row = first + output_of * apart;

@@ -10,6 +10,8 @@ use super::gpu::{Gpu, Injected};
 use super::hold::Hold;
 use super::meeting::{Absent, Host, Meeting};
 use super::memory::Buffer;
+use super::queries::Queries;
+use super::usual::{Next, Usual};
 use crate::dispatch::{Dispatch, Hazards};
 use crate::error::{During, GpuError};
 
@@ -38,6 +40,7 @@ pub(crate) struct Recording {
     meetings: Vec<Meeting>,
     /// The run that was begun and is not finished.
     begun: Option<Begun>,
+    usual: Usual,
 }
 
 /// How far a run has come.
@@ -59,12 +62,6 @@ pub(crate) enum Ended {
     Stopped,
     /// The host did not do its part, and no further submission was made.
     Abandoned,
-}
-
-/// A timestamp before the first dispatch and after each.
-struct Queries {
-    pool: vk::QueryPool,
-    count: u32,
 }
 
 // SAFETY: the handles are used only through &mut, and what they refer to by no other value.
@@ -155,6 +152,7 @@ impl Recording {
             queries: None,
             meetings: Vec::new(),
             begun: None,
+            usual: Usual::of(gpu.capabilities().kind),
         }
     }
 
@@ -326,6 +324,7 @@ impl Recording {
         during: &str,
     ) -> Result<(), GpuError> {
         debug_assert!(self.begun.is_none(), "the run before was finished");
+        self.usual.begin();
         let (result, hold) = match self.gpu.injected_at(super::gpu::FailurePoint::Submission) {
             None => (self.submit_first(stop, during), None),
             Some(injected) => {
@@ -421,10 +420,33 @@ impl Recording {
             next += 1;
         }
         while done < next {
+            if done + 1 == next && ended == Ended::Whole {
+                self.watch(done);
+            }
             self.wait(done, during, PATIENCE)?;
             done += 1;
         }
+        if ended == Ended::Whole {
+            self.usual.end();
+        }
         Ok(ended)
+    }
+
+    /// Waits for the last submission of a run while that is better than the driver's wait.
+    fn watch(&mut self, last: usize) {
+        if self.has_ended(last) {
+            self.usual.miss();
+        }
+        loop {
+            match self.usual.next() {
+                Next::Wait => break,
+                Next::Sleep(time) => std::thread::sleep(time),
+                Next::Look => std::hint::spin_loop(),
+            }
+            if self.has_ended(last) {
+                break;
+            }
+        }
     }
 
     /// Returns whether the last submission that was made has ended.
@@ -527,14 +549,7 @@ impl Recording {
 
     /// Returns the seconds of each dispatch in the last run, for a recording with timestamps.
     pub(crate) fn times(&self) -> Result<Vec<f64>, GpuError> {
-        let Some(queries) = &self.queries else { return Ok(Vec::new()) };
-        let mut ticks = vec![0_u64; queries.count as usize];
-        let flags = vk::QueryResultFlags::TYPE_64;
-        // SAFETY: the pool has as many queries, and the run that wrote them has ended.
-        unsafe { self.gpu.device.get_query_pool_results(queries.pool, 0, &mut ticks, flags) }
-            .during("vkGetQueryPoolResults")?;
-        let seconds = self.gpu.capabilities().timestamp_ns * 1e-9;
-        Ok(ticks.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]) as f64 * seconds).collect())
+        self.queries.as_ref().map_or(Ok(Vec::new()), |queries| queries.seconds(&self.gpu))
     }
 }
 
@@ -553,18 +568,6 @@ impl Drop for Recording {
             }
             device.destroy_command_pool(self.pool, None);
         }
-    }
-}
-
-impl Queries {
-    fn new(gpu: &Gpu, count: u32) -> Result<Self, GpuError> {
-        let info = vk::QueryPoolCreateInfo::default()
-            .query_type(vk::QueryType::TIMESTAMP)
-            .query_count(count);
-        // SAFETY: the structure lives until the call returns.
-        let pool =
-            unsafe { gpu.device.create_query_pool(&info, None) }.during("vkCreateQueryPool")?;
-        Ok(Self { pool, count })
     }
 }
 

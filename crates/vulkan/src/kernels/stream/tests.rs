@@ -301,32 +301,58 @@ fn the_residual_stream_is_updated() {
     assert!(values.iter().all(|value| value.is_finite()));
 }
 
+/// A norm's factor comes after the product, so what is multiplied may be of any size.
 #[test]
-fn broken_activations_break_the_products() {
-    for kind in [OperandKind::Plain, OperandKind::Interleaved] {
-        broken_activations_break(kind);
+fn norms_of_rows_of_any_size_agree_with_their_definition() {
+    for (number, size) in [1e-20, 1e-6, 1e6, 1e15].into_iter().enumerate() {
+        let (format, gated) = (FORMATS[number % 4], number % 2 == 1);
+        let case = Case { format, rows: 40, columns: 256, prologue: 1, gated: false, size };
+        let (values, _, wanted) = found(&case, None);
+        for (row, (&value, &(wanted, all))) in values.iter().zip(&wanted).enumerate() {
+            let off = (f64::from(value) - wanted).abs();
+            assert!(off <= 5e-5 * all, "{format:?} {size} {row}: {value} {wanted}");
+        }
+        let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&found(&case, None).0), bits(&values), "the same bits each time");
+        check(&Case { gated, prologue: 2, ..case }, None);
     }
 }
 
-fn broken_activations_break(kind: OperandKind) {
+#[test]
+fn broken_activations_break_the_products() {
     let gpu = gpu();
     let source = random_rows(Format::Q4_0, 20, 64, 7);
     let (matrix, _memory) = device_matrix(&gpu, Format::Q4_0, 64, &source);
-    let mut x = random(64, 1, 1.0);
-    x[33] = f32::NAN;
-    let (x, target) = (upload(&gpu, &x), poisoned(&gpu, 80));
-    let none = Span { address: 0, bytes: 0 };
-    let operand = Operand { kind, codes: Span { address: x.address(), bytes: 256 }, scales: none };
-    let segments = [Segment { rows: 20, target: target.span() }];
-    let launch = StreamLaunch(Product {
-        matrix,
-        width: 1,
-        input: ProductInput::Operand(operand),
-        output: ProductOutput::Segments(&segments),
-    });
-    let shape = launch.offer(gpu.capabilities())[0];
-    run(&gpu, &[launch.dispatch(&gpu, shape, "stream", 0).unwrap()]);
-    assert!(download::<f32>(&gpu, &target)[..20].iter().all(|value| value.is_nan()));
+    let sound = random(64, 1, 1.0);
+    for broken in [f32::NAN, f32::INFINITY] {
+        let mut row = sound.clone();
+        row[33] = broken;
+        let [row, sound, updated] = [&row, &sound, &sound].map(|row| upload(&gpu, row));
+        let none = Span { address: 0, bytes: 0 };
+        let operand =
+            |kind| ProductInput::Operand(Operand { kind, codes: row.span(), scales: none });
+        let [weight, added_weight] = [sound.address(); 2];
+        let (epsilon, x_out) = (EPSILON, updated.span());
+        let normed =
+            |x, added| ProductInput::NormAddNorm { x, added, added_weight, weight, epsilon, x_out };
+        let inputs = [
+            operand(OperandKind::Plain),
+            operand(OperandKind::Interleaved),
+            ProductInput::Norm { x: row.span(), weight, epsilon },
+            normed(row.span(), sound.span()),
+            normed(sound.span(), row.span()),
+        ];
+        for (number, input) in inputs.into_iter().enumerate() {
+            let target = upload(&gpu, &[0_f32; 20]);
+            let segments = [Segment { rows: 20, target: target.span() }];
+            let output = ProductOutput::Segments(&segments);
+            let launch = StreamLaunch(Product { matrix, width: 1, input, output });
+            let shape = launch.offer(gpu.capabilities())[0];
+            run(&gpu, &[launch.dispatch(&gpu, shape, "stream", 0).unwrap()]);
+            let found = &download::<f32>(&gpu, &target)[..20];
+            assert!(found.iter().all(|value| value.is_nan()), "{number} {broken}: {found:?}");
+        }
+    }
 }
 
 #[test]
