@@ -1,12 +1,13 @@
 //! Times attention on the shapes of Gemma 3 27B in several layouts.
 //!
 //! ```text
-//! attend_bench [--quick] [--small] [--fused] [--report] [--kv f32|f16|int8] [--heads QUERY,KV,DIM]
-//!              [--case TEXT] [--layout LOCAL,LANES,UNROLL,QUERIES,SPLITS,ALONE,LEAST]...
+//! attend_bench [--quick] [--direct] [--small] [--fused] [--report] [--kv f32|f16|int8] [--heads QUERY,KV,DIM]
+//!              [--case TEXT] [--layout LOCAL,LANES,UNROLL,QUERIES,SPLITS,ALONE,LEAST,ELEMENTS]...
 //! ```
 //!
 //! Shapes around the default one are searched. With `--layout` the named ones are measured together
-//! with the default, with `--quick` only the default. With `--report` the driver's report on the
+//! with the default, with `--quick` only the default, and with `--direct` all layouts of the kernel
+//! that keeps the scores of many rows in registers. With `--report` the driver's report on the
 //! kernels is printed and nothing is measured. `--fused` leaves out launches that are not fused,
 //! `--small` uses short contexts (for software devices), `--case` only the cases whose names
 //! contain a text. The device is the best one, or the one that `TRINE_TEST_VULKAN` names.
@@ -40,12 +41,15 @@ const DISTINCT_BYTES: u64 = 256 << 20;
 const CACHE_BYTES_MAX: u64 = 4 << 30;
 const RUNS: usize = 10;
 const DISPATCHES: usize = 32;
+/// The same of dispatches with more operations than this.
+const LONG: (f64, usize) = (3e10, 4);
 /// Layouts of a search that are printed, and how often they are measured again.
 const SHOWN: usize = 6;
 const ROUNDS: usize = 3;
 
 struct Options {
     quick: bool,
+    direct: bool,
     small: bool,
     kv: KvType,
     heads: Heads,
@@ -63,6 +67,7 @@ fn options() -> Result<Options, String> {
     let (kv, layouts) = (KvType::F16, Vec::new());
     let mut options = Options {
         quick: false,
+        direct: false,
         small: false,
         kv,
         heads,
@@ -76,6 +81,7 @@ fn options() -> Result<Options, String> {
         let mut value = || arguments.next().unwrap_or_default();
         match argument.as_str() {
             "--quick" => options.quick = true,
+            "--direct" => options.direct = true,
             "--small" => options.small = true,
             "--fused" => options.fused = true,
             "--report" => options.report = true,
@@ -83,9 +89,10 @@ fn options() -> Result<Options, String> {
             "--layout" => {
                 let text = value();
                 let numbers: Vec<u32> = text.split(',').flat_map(str::parse).collect();
-                let [local, lanes, unroll, queries, splits, alone, least] = numbers[..] else {
+                let [local, lanes, unroll, queries, splits, alone, least, elements] = numbers[..]
+                else {
                     return Err(
-                        "--layout is seven numbers, as AttendDecodeShape lists them".to_owned()
+                        "--layout is eight numbers, as AttendDecodeShape lists them".to_owned()
                     );
                 };
                 options.layouts.push(AttendDecodeShape {
@@ -96,6 +103,7 @@ fn options() -> Result<Options, String> {
                     splits,
                     alone,
                     least,
+                    elements,
                 });
             }
             "--kv" => options.kv = KvType::parse(&value()).ok_or("--kv is f32, f16 or int8")?,
@@ -135,16 +143,27 @@ fn cases(small: bool) -> Vec<Case> {
         of(8192, 1, 1, None),
         of(8192, 1, 1, Some(1024)),
         of(8192, 1, 1, Some(512)),
-        of(32768, 1, 1, None),
+        of(65536, 1, 1, None),
+        of(512, 1, 8, None),
+        of(8192, 1, 8, None),
         of(512, 8, 1, None),
         of(8192, 8, 1, None),
         of(8192, 8, 1, Some(1024)),
         of(32768, 8, 1, None),
         of(512, 32, 1, None),
         of(8192, 32, 1, None),
+        of(512, 1, 16, None),
+        of(8192, 1, 16, None),
+        of(512, 1, 32, None),
+        of(8192, 1, 32, None),
+        of(512, 1, 64, None),
+        of(8192, 1, 64, None),
+        of(512, 1, 128, None),
+        of(8192, 1, 128, None),
         of(0, 1, 512, None),
         of(8192, 1, 512, None),
         of(8192, 1, 512, Some(1024)),
+        of(65536, 1, 512, None),
     ]
 }
 
@@ -215,6 +234,7 @@ impl Bed {
             splits: 64,
             alone: 1,
             least: 1,
+            elements: 16,
         };
         let zero = |bytes: u64| upload(gpu, &vec![0_u8; bytes as usize]);
         let seen: usize = (0..case.rows)
@@ -255,7 +275,8 @@ impl Bed {
             times.sort_by(f64::total_cmp);
             Ok(times[RUNS / 2])
         };
-        Ok((chain(2 * DISPATCHES)? - chain(DISPATCHES)?) / DISPATCHES as f64)
+        let count = if self.operations > LONG.0 { LONG.1 } else { DISPATCHES };
+        Ok((chain(2 * count)? - chain(count)?) / count as f64)
     }
 
     fn launch(&self, shape: AttendDecodeShape, is_fused: bool, cache: KvCache) -> DecodeLaunch {
@@ -315,7 +336,8 @@ impl Bed {
         let alone = [1, 4, 8, 16, 32].map(|alone| AttendDecodeShape { alone, ..from });
         let least = [1, 2, 4, 8].map(|least| AttendDecodeShape { least, ..from });
         let all = locals.into_iter().chain(unrolls).chain(lanes).chain(queries);
-        let all = all.chain(splits).chain(alone).chain(least);
+        let elements = [8, 16].map(|elements| AttendDecodeShape { elements, ..from });
+        let all = all.chain(splits).chain(alone).chain(least).chain(elements);
         let divides = |shape: &AttendDecodeShape| {
             self.attention.shared().is_multiple_of(shape.queries as usize)
         };
@@ -329,7 +351,8 @@ impl Bed {
         is_fused: bool,
         options: &Options,
     ) -> Result<Vec<(f64, AttendDecodeShape)>, String> {
-        let suited = AttendDecodeShape::suited(self.gpu.capabilities(), &self.attention, self.rows);
+        let (capabilities, kind) = (self.gpu.capabilities(), self.caches[0].0.kind);
+        let suited = AttendDecodeShape::suited(capabilities, &self.attention, kind, self.rows);
         let mut times = vec![(self.decode(suited, is_fused)?, suited)];
         for &shape in &options.layouts {
             times.push((self.decode(shape, is_fused)?, shape));
@@ -392,10 +415,10 @@ fn spread(at: usize, count: usize) -> usize {
 }
 
 fn layout(shape: AttendDecodeShape, is_fused: bool) -> String {
-    let AttendDecodeShape { local, lanes, unroll, queries, splits, alone, least } = shape;
+    let AttendDecodeShape { local, lanes, unroll, queries, splits, alone, least, elements } = shape;
     let kind = if is_fused { "fused " } else { "" };
     format!(
-        "{kind}local {local} lanes {lanes} unroll {unroll} queries {queries} splits {splits} alone {alone} least {least}"
+        "{kind}local {local} lanes {lanes} unroll {unroll} queries {queries} splits {splits} alone {alone} least {least} elements {elements}"
     )
 }
 
@@ -420,14 +443,25 @@ fn bench_decode(bed: &Bed, options: &Options) -> Result<(), String> {
 fn bench_rows(bed: &Bed, options: &Options) -> Result<(), String> {
     let capabilities = bed.gpu.capabilities();
     let mut shapes = AttendMatrixShape::candidates(capabilities, &bed.attention);
-    shapes.truncate(if options.quick { 1 } else { 24 });
+    shapes.truncate(match (options.direct, options.quick) {
+        (true, _) => 0,
+        (false, true) => 1,
+        (false, false) => 24,
+    });
     let (attention, frame, tiles) = (bed.attention, bed.frame, bed.tiles);
     let (query, target) = (bed.query.span(), bed.target.span());
     let mut lines = Vec::new();
     let (kind, rows) = (bed.caches[0].0.kind, bed.rows);
     let suited = AttendUnits::suited(capabilities, &attention, kind, rows);
-    let direct = suited.filter(|units| matches!(units, AttendUnits::Direct(_)));
-    for shape in direct.into_iter().chain(shapes.into_iter().map(AttendUnits::Staged)) {
+    let direct = match suited {
+        Some(AttendUnits::Direct(shape)) if options.direct => {
+            shape.neighbours(capabilities, &attention, kind)
+        }
+        _ => Vec::new(),
+    };
+    let direct = direct.into_iter().map(AttendUnits::Direct);
+    let others = direct.chain(shapes.into_iter().map(AttendUnits::Staged));
+    for shape in suited.into_iter().chain(others) {
         let seconds = bed.time(|cache| {
             let output = MatrixOutput::Plain(target);
             let launch = MatrixLaunch { attention, cache, frame, tiles, query, output, shape };
@@ -435,12 +469,14 @@ fn bench_rows(bed: &Bed, options: &Options) -> Result<(), String> {
         })?;
         lines.push((seconds, format!("{shape:?}")));
     }
-    let shape = AttendTileShape::suited(capabilities);
-    let seconds = bed.time(|cache| {
-        let launch = TileLaunch { attention, cache, frame, tiles, query, target, shape };
-        launch.dispatch(&bed.gpu, "rows", 0).map_err(|error| error.to_string())
-    })?;
-    lines.push((seconds, "tiles".to_owned()));
+    if !(options.quick || options.direct) || lines.is_empty() {
+        let shape = AttendTileShape::suited(capabilities);
+        let seconds = bed.time(|cache| {
+            let launch = TileLaunch { attention, cache, frame, tiles, query, target, shape };
+            launch.dispatch(&bed.gpu, "rows", 0).map_err(|error| error.to_string())
+        })?;
+        lines.push((seconds, "tiles".to_owned()));
+    }
     bed.print(lines);
     Ok(())
 }
@@ -490,7 +526,8 @@ fn run() -> Result<(), String> {
             println!("          skipped: more than {CACHE_BYTES_MAX} bytes");
             continue;
         };
-        if case.rows == 1 {
+        // The most rows of a sequence that are not attended to by tiles.
+        if case.rows <= 8 {
             bench_decode(&bed, &options)?;
         } else {
             bench_rows(&bed, &options)?;

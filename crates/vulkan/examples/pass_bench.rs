@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! pass_bench MODEL.gguf [--sequences 1,2,8] [--rows 2,5] [--prompts 512] [--series 8] [--depth 512]
-//!            [--steps 32] [--rounds 3] [--fill 512] [--tune] [--device NAME]
+//!            [--steps 32] [--rounds 3] [--fill 512] [--tune] [--kv f16|int8]
+//!            [--device NAME]
 //! ```
 //!
 //! `--sequences N` measures steps of one row of each of N sequences, `--rows N` steps of N rows
@@ -42,6 +43,7 @@ struct Options {
     /// Most rows of the steps that fill the caches.
     fill: usize,
     tune: bool,
+    kv: KvType,
     device: Choice,
 }
 
@@ -57,6 +59,7 @@ fn options() -> Result<Options, String> {
         rounds: 3,
         fill: 512,
         tune: false,
+        kv: KvType::F16,
         device: Choice::Any,
     };
     let number = |text: &str| text.parse::<usize>().map_err(|error| format!("{text}: {error}"));
@@ -74,6 +77,7 @@ fn options() -> Result<Options, String> {
             "--rounds" => found.rounds = number(&value()?)?,
             "--fill" => found.fill = number(&value()?)?,
             "--tune" => found.tune = true,
+            "--kv" => found.kv = KvType::parse(&value()?).ok_or("--kv is f32, f16 or int8")?,
             "--device" => found.device = Choice::Named(value()?),
             model => found.model = model.to_owned(),
         }
@@ -143,7 +147,7 @@ impl Bench {
                 tokens: options.fill.max(sequences).max(rows).max(options.series),
                 outputs: tests.iter().map(|test| test.outputs()).max().unwrap_or(1),
             },
-            kv: KvType::F16,
+            kv: options.kv,
             context,
             sequences,
             blocks: sequences * each,

@@ -406,7 +406,8 @@ impl Report {
         let name = sizes.name;
         let [query_columns, kv_columns, _] = sizes.parts();
         let stored = if cache.kind == KvType::Int8 { "int8" } else { "f16" };
-        let shape = AttendDecodeShape::suited(self.gpu.capabilities(), &attention, rows);
+        let capabilities = self.gpu.capabilities();
+        let shape = AttendDecodeShape::suited(capabilities, &attention, cache.kind, rows);
         let fused = Fused {
             query_norm: Some(norm),
             rope: Some(rope),

@@ -1,12 +1,16 @@
 #version 460
 // Attention of many rows on matrix units with the layout that crates/vulkan/src/kernels/matmul/probe.rs describes, over a cache
-// in f16. Each subgroup takes 16 vectors: neighbouring rows of one sequence, times QUERIES query heads that share a key head.
-// Keys and values go from the cache into the registers of the matrix units, and scores stay in them: what an invocation holds of
-// a sum is what it has to hold of a left factor.
+// in f16 or int8. Each subgroup takes 16 vectors: neighbouring rows of one sequence, times QUERIES query heads that share a key
+// head. Keys and values go from the cache into the registers of the matrix units, and scores stay in them: what an invocation
+// holds of a sum is what it has to hold of a left factor.
 //
 // Keys: lane 4 r + c loads eight elements of key r, from 32 p + 8 c on, for two products of 16 elements; queries lie alike.
 // Values: it loads eight elements from 64 g + 8 r on of keys 2 c, 2 c + 1, 2 c + 8 and 2 c + 9, which are its share of eight
 // right factors: column n of factor t is element 64 g + 8 n + t.
+//
+// A load of codes has 16 elements: lane 4 r + c has those from DIM / 4 * c + 16 p on of key r, and from DIM / 8 * r + 16 g on of
+// the values, so that its neighbouring loads share a scale. Codes times scales become halves in units of 2^8, which hold them for
+// every scale.
 //
 // SLICES subgroups share the keys of the same vectors, block by block, and are put together at the end.
 //
@@ -14,7 +18,8 @@
 // matter are normal numbers.
 //
 // Bound: 4 * DIM operations for each vector and key at the rate of the matrix units; each key and value is read from the core's
-// cache for 16 vectors, 4 * DIM bytes.
+// cache for 16 vectors, 4 * DIM bytes in f16 and 2 * DIM * 17 / 16 in int8. Decoding takes 7 instructions for each product of
+// 16 x 8 x 16 with keys, and 8 for one with values.
 
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_cooperative_matrix : require
@@ -40,8 +45,11 @@ layout(constant_id = 5) const uint SLICES = 1;
 layout(constant_id = 6) const uint HALVES = 0;
 // 1: queries stay in registers, 0: in shared memory.
 layout(constant_id = 7) const uint KEPT = 1;
-
-const uint KV = 1u;
+// KV_F16 or, for DIM of whole 128, KV_INT8.
+layout(constant_id = 8) const uint KV = 1;
+// Of codes: loads of keys that come a block ahead, and times 16 keys of a block whose values come before the products of keys.
+layout(constant_id = 9) const uint KEYS_AHEAD = 0;
+layout(constant_id = 10) const uint VALUES_AHEAD = 0;
 
 #include "include/kv.glsl"
 #include "include/operand.glsl"
@@ -74,6 +82,12 @@ const uint GROUPS = DIM / 64u;
 // Keys of a block, as right factors of 8 keys.
 const uint FACTORS = KV_BLOCK / 8u;
 const float LOWEST = -3.0e38;
+const bool CODES = KV == KV_INT8;
+// Loads of 16 codes: of a lane's share of a key, and of its share of a value.
+const uint KEY_LOADS = DIM / 64u;
+const uint VALUE_LOADS = CODES ? DIM / 128u : 1u;
+// What the unit of keys and values in registers is worth.
+const float UNIT = CODES ? 256.0 : 1.0;
 
 #define Left coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
 #define Right coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
@@ -89,6 +103,11 @@ shared vec4 parts[SLICES > 1u ? SUBGROUPS * 4u * LANES : 1u];
 
 uvec4 upper_query[KEPT != 0u ? PIECES : 1u];
 uvec4 lower_query[KEPT != 0u ? PIECES : 1u];
+// Codes that came ahead, and their scales.
+uvec4 key_codes[KEYS_AHEAD > 0u ? KEYS_AHEAD * FACTORS : 1u];
+uint key_scales[KEYS_AHEAD > 0u ? KEYS_AHEAD * FACTORS : 1u];
+uvec4 value_codes[VALUES_AHEAD > 0u ? VALUES_AHEAD * VALUE_LOADS * 4u : 1u];
+uint value_scales[VALUES_AHEAD > 0u ? VALUES_AHEAD * VALUE_LOADS * 4u : 1u];
 Sum scores[FACTORS];
 Sum sums[8u * GROUPS];
 uint lane;
@@ -105,27 +124,29 @@ uint halves(const float a, const float b) {
     return packFloat2x16(f16vec2(a, b));
 }
 
-// Returns the halves of eight elements of a query, times a factor.
+// Returns the halves of eight elements of a query, times a factor: in the order in which codes are decoded, if keys are codes.
 uvec4 eight_of(const uint from, const float factor) {
     const vec4 a = Vec4s(push.query).at[from] * factor;
     const vec4 b = Vec4s(push.query).at[from + 1u] * factor;
+    if (CODES) return uvec4(halves(a.x, a.z), halves(a.y, a.w), halves(b.x, b.z), halves(b.y, b.w));
     return uvec4(halves(a.x, a.y), halves(a.z, a.w), halves(b.x, b.y), halves(b.z, b.w));
 }
 
 // Loads the query of one of the lane's vectors. Returns its factor.
 float load_query(const uint vector_row, const uint head, const bool is_lower) {
-    const uint from = (vector_row * HEADS + head) * (DIM / 4u) + lane % 4u * 2u;
+    const uint from = (vector_row * HEADS + head) * (DIM / 4u) + lane % 4u * (CODES ? DIM / 16u : 2u);
+    const uint apart = CODES ? 2u : 8u;
     float high = 0.0;
     [[unroll]] for (uint p = 0u; p < PIECES; ++p) {
-        high = max(high, operand_magnitude(Vec4s(push.query).at[from + 8u * p]));
-        high = max(high, operand_magnitude(Vec4s(push.query).at[from + 8u * p + 1u]));
+        high = max(high, operand_magnitude(Vec4s(push.query).at[from + apart * p]));
+        high = max(high, operand_magnitude(Vec4s(push.query).at[from + apart * p + 1u]));
     }
     high = max(high, subgroupShuffleXor(high, 1u));
     high = max(high, subgroupShuffleXor(high, 2u));
     const int exponent = high < OPERAND_INFINITE ? operand_exponent(high) : 0;
     const float inverse = operand_power(-exponent);
     [[unroll]] for (uint p = 0u; p < PIECES; ++p) {
-        const uvec4 eight = eight_of(from + 8u * p, inverse);
+        const uvec4 eight = eight_of(from + apart * p, inverse);
         if (KEPT == 0u) {
             staged[((gl_SubgroupID / SLICES * PIECES + p) * 2u + (is_lower ? 1u : 0u)) * LANES + lane] = eight;
         } else if (is_lower) {
@@ -134,7 +155,7 @@ float load_query(const uint vector_row, const uint head, const bool is_lower) {
             upper_query[p] = eight;
         }
     }
-    return operand_power(exponent) * push.scale * 1.4426950408889634;
+    return operand_power(exponent) * push.scale * UNIT * 1.4426950408889634;
 }
 
 // Returns a left factor of what the lane holds of rows r and r + 8: four elements of each.
@@ -166,19 +187,122 @@ Right right_of(const uint first, const uint second) {
     return right;
 }
 
-// Computes the scores of a block's keys. Those from `count` on repeat the last one; nobody counts them.
-void multiply_keys(const uint64_t part, const uint count) {
-    uint at[FACTORS];
-    [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
-        scores[j] = Sum(0.0);
-        at[j] = min(8u * j + lane / 4u, count - 1u) * (DIM / 8u) + lane % 4u;
+// Returns what the lane holds of piece `p` of the queries of rows r and r + 8.
+void query_piece(const uint p, out uvec4 upper, out uvec4 lower) {
+    const uint place = (gl_SubgroupID / SLICES * PIECES + p) * 2u * LANES + lane;
+    upper = KEPT != 0u ? upper_query[KEPT != 0u ? p : 0u] : staged[KEPT != 0u ? 0u : place];
+    lower = KEPT != 0u ? lower_query[KEPT != 0u ? p : 0u] : staged[KEPT != 0u ? 0u : place + LANES];
+}
+
+// Returns the first and third code of a word times 2^-8. That is the distance of halves from 4 to 8.
+f16vec2 codes_of(const uint word) {
+    return halves_of((word & 0x00FF00FFu) ^ 0x44804480u) - f16vec2(4.5hf);
+}
+
+// Returns the codes of a word times scales: the first and third, then the second and fourth.
+uvec2 decoded(const uint word, const f16vec2 scales) {
+    return uvec2(packFloat2x16(codes_of(word) * scales), packFloat2x16(codes_of(word >> 8) * scales));
+}
+
+// Returns a component without an index: registers have none.
+uint word_of(const uvec4 all, const uint index) {
+    return index == 0u ? all.x : index == 1u ? all.y : index == 2u ? all.z : all.w;
+}
+
+// Returns the bits of the scale of load `load` of the `loads` that each of the lanes has of position `at`, for the `share`-th.
+uint scale_bits(const uint64_t part, const uint at, const uint share, const uint loads, const uint load) {
+    const uint group = loads % 2u == 0u ? share * (loads / 2u) + load / 2u : (share * loads + load) / 2u;
+    return uint(KvShorts(part).at[KV_BLOCK * DIM / 2u + at * KV_GROUPS + group]);
+}
+
+// Returns the lane's key of right factor `j`. Those from `count` on repeat the last one; nobody counts their scores.
+uint key_of(const uint j, const uint count) {
+    return min(8u * j + lane / 4u, count - 1u);
+}
+
+// Returns the lane's key of which it holds share `i` of the values of 16 keys.
+uint value_of(const uint sixteen, const uint i, const uint count) {
+    return min(16u * sixteen + lane % 4u * 2u + i % 2u + i / 2u * 8u, count - 1u);
+}
+
+uvec4 load_key(const uint64_t part, const uint at, const uint load) {
+    return Quads(part).at[at * (DIM / 16u) + lane % 4u * KEY_LOADS + load];
+}
+
+uint load_key_scale(const uint64_t part, const uint at, const uint load) {
+    return scale_bits(part, at, lane % 4u, KEY_LOADS, load);
+}
+
+uvec4 load_value(const uint64_t part, const uint at, const uint load) {
+    return Quads(part).at[at * (DIM / 16u) + lane / 4u * VALUE_LOADS + load];
+}
+
+uint load_value_scale(const uint64_t part, const uint at, const uint load) {
+    return scale_bits(part, at, lane / 4u, VALUE_LOADS, load);
+}
+
+// Loads the first codes of a block's keys.
+void fetch_keys(const uint64_t part, const uint count) {
+    [[unroll]] for (uint load = 0u; load < KEYS_AHEAD; ++load) {
+        [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
+            key_codes[load * FACTORS + j] = load_key(part, key_of(j, count), load);
+            key_scales[load * FACTORS + j] = load_key_scale(part, key_of(j, count), load);
+        }
     }
+}
+
+// Loads the codes of the values of a block's first keys.
+void fetch_values(const uint64_t part, const uint count) {
+    [[unroll]] for (uint sixteen = 0u; sixteen < VALUES_AHEAD; ++sixteen) {
+        [[unroll]] for (uint load = 0u; load < VALUE_LOADS; ++load) {
+            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+                const uint place = (sixteen * VALUE_LOADS + load) * 4u + i;
+                value_codes[place] = load_value(part, value_of(sixteen, i, count), load);
+                value_scales[place] = load_value_scale(part, value_of(sixteen, i, count), load);
+            }
+        }
+    }
+}
+
+// Adds to the scores what 16 codes of each key give.
+void multiply_codes(const uint64_t part, const uint count, const uint load) {
+    uvec4 codes[FACTORS];
+    f16vec2 scales[FACTORS];
+    [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
+        const bool here = load < KEYS_AHEAD;
+        const uint place = here ? load * FACTORS + j : 0u;
+        codes[j] = here ? key_codes[place] : load_key(part, key_of(j, count), load);
+        scales[j] = halves_of(here ? key_scales[place] : load_key_scale(part, key_of(j, count), load)).xx;
+    }
+    [[unroll]] for (uint later = 0u; later < 2u; ++later) {
+        uvec4 upper, lower;
+        query_piece(2u * load + later, upper, lower);
+        const Left first = left_of(upper.xy, lower.xy);
+        const Left second = left_of(upper.zw, lower.zw);
+        [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
+            const uvec2 words = later == 0u ? codes[j].xy : codes[j].zw;
+            const uvec2 a = decoded(words.x, scales[j]);
+            const uvec2 b = decoded(words.y, scales[j]);
+            scores[j] = coopMatMulAdd(first, right_of(a.x, a.y), scores[j]);
+            scores[j] = coopMatMulAdd(second, right_of(b.x, b.y), scores[j]);
+        }
+    }
+}
+
+// Computes the scores of a block's keys.
+void multiply_keys(const uint64_t part, const uint count) {
+    [[unroll]] for (uint j = 0u; j < FACTORS; ++j) scores[j] = Sum(0.0);
+    if (CODES) {
+        [[unroll]] for (uint load = 0u; load < KEY_LOADS; ++load) multiply_codes(part, count, load);
+        return;
+    }
+    uint at[FACTORS];
+    [[unroll]] for (uint j = 0u; j < FACTORS; ++j) at[j] = key_of(j, count) * (DIM / 8u) + lane % 4u;
     [[unroll]] for (uint p = 0u; p < PIECES; ++p) {
         uvec4 keys[FACTORS];
         [[unroll]] for (uint j = 0u; j < FACTORS; ++j) keys[j] = Quads(part).at[at[j] + 4u * p];
-        const uint place = (gl_SubgroupID / SLICES * PIECES + p) * 2u * LANES + lane;
-        const uvec4 upper = KEPT != 0u ? upper_query[KEPT != 0u ? p : 0u] : staged[KEPT != 0u ? 0u : place];
-        const uvec4 lower = KEPT != 0u ? lower_query[KEPT != 0u ? p : 0u] : staged[KEPT != 0u ? 0u : place + LANES];
+        uvec4 upper, lower;
+        query_piece(p, upper, lower);
         const Left first = left_of(upper.xy, lower.xy);
         const Left second = left_of(upper.zw, lower.zw);
         [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
@@ -195,13 +319,42 @@ uint pair_of(const uvec4 a, const uvec4 b, const uint t) {
     return t % 2u == 0u ? x & 0xFFFFu | y << 16 : x >> 16 | y & 0xFFFF0000u;
 }
 
-// Adds the values of 16 keys of a block, from `first` on, times weights to the sums.
-void multiply_values(const uint64_t part, const uint first, const uint count, const Left weights) {
-    uint at[4];
+// Adds the values that are 16 codes of each of four keys, times weights.
+void multiply_value_codes(const uint64_t part, const uint sixteen, const uint count, const uint load, const Left weights) {
+    uvec4 codes[4];
+    uint scales[4];
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-        const uint key = first + lane % 4u * 2u + i % 2u + i / 2u * 8u;
-        at[i] = min(key, count - 1u) * (DIM / 8u) + lane / 4u;
+        const bool here = sixteen < VALUES_AHEAD;
+        const uint place = here ? (sixteen * VALUE_LOADS + load) * 4u + i : 0u;
+        codes[i] = here ? value_codes[place] : load_value(part, value_of(sixteen, i, count), load);
+        scales[i] = here ? value_scales[place] : load_value_scale(part, value_of(sixteen, i, count), load);
     }
+    const f16vec2 near = halves_of(scales[0] | scales[1] << 16);
+    const f16vec2 far = halves_of(scales[2] | scales[3] << 16);
+    [[unroll]] for (uint word = 0u; word < 4u; ++word) {
+        const uvec4 words = uvec4(word_of(codes[0], word), word_of(codes[1], word), word_of(codes[2], word), word_of(codes[3], word));
+        // Two codes of each of two keys.
+        [[unroll]] for (uint high = 0u; high < 2u; ++high) {
+            const uvec2 both = high == 0u
+                ? uvec2(words.x & 0xFFFFu | words.y << 16, words.z & 0xFFFFu | words.w << 16)
+                : uvec2(words.x >> 16 | words.y & 0xFFFF0000u, words.z >> 16 | words.w & 0xFFFF0000u);
+            const uvec2 a = decoded(both.x, near);
+            const uvec2 b = decoded(both.y, far);
+            const uint sum = 16u * load + 4u * word + 2u * high;
+            sums[sum] = coopMatMulAdd(weights, right_of(a.x, b.x), sums[sum]);
+            sums[sum + 1u] = coopMatMulAdd(weights, right_of(a.y, b.y), sums[sum + 1u]);
+        }
+    }
+}
+
+// Adds the values of 16 keys of a block times weights to the sums.
+void multiply_values(const uint64_t part, const uint sixteen, const uint count, const Left weights) {
+    if (CODES) {
+        [[unroll]] for (uint load = 0u; load < VALUE_LOADS; ++load) multiply_value_codes(part, sixteen, count, load, weights);
+        return;
+    }
+    uint at[4];
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) at[i] = value_of(sixteen, i, count) * (DIM / 8u) + lane / 4u;
     [[unroll]] for (uint g = 0u; g < GROUPS; ++g) {
         uvec4 values[4];
         [[unroll]] for (uint i = 0u; i < 4u; ++i) values[i] = Quads(part).at[at[i] + 8u * g];
@@ -233,7 +386,7 @@ vec2 sum_of_rows(vec2 value) {
     return value + subgroupShuffleXor(value, 2u);
 }
 
-// Stores sixteen elements of a vector from element `column` of the row on, given as those from 0 and from 8 on.
+// Stores sixteen elements of a vector from column `column` of the row on, given as those from 0 and from 8 on.
 void store(const uint row, const uint column, const float low[8], const float high[8]) {
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         const uint from = i % 2u * 4u;
@@ -310,11 +463,18 @@ void main() {
     vec2 high = vec2(LOWEST);
     vec2 total = vec2(0.0);
     const uint begin = from / KV_BLOCK * KV_BLOCK + slice * KV_BLOCK;
+    uint64_t part = kv_part(push.cache, kv_block(place, push.tables, push.ring, min(begin, end - 1u) / KV_BLOCK), kv_head);
+    if (KEYS_AHEAD > 0u) fetch_keys(part, begin < end ? min(end - begin, KV_BLOCK) : 1u);
     [[dont_unroll]] for (uint base = begin; base < end; base += SLICES * KV_BLOCK) {
-        const uint block = kv_block(place, push.tables, push.ring, base / KV_BLOCK);
-        const uint64_t part = kv_part(push.cache, block, kv_head);
         const uint count = min(end - base, KV_BLOCK);
+        const uint next = base + SLICES * KV_BLOCK;
+        const uint next_block = kv_block(place, push.tables, push.ring, min(next, end - 1u) / KV_BLOCK);
+        const uint64_t values = part + uint64_t(KV_PART_BYTES);
+        if (VALUES_AHEAD > 0u) fetch_values(values, count);
         multiply_keys(part, count);
+        part = kv_part(push.cache, next_block, kv_head);
+        // After the last block once more its first key, which nobody uses.
+        if (KEYS_AHEAD > 0u) fetch_keys(part, next < end ? min(end - next, KV_BLOCK) : 1u);
         const bool seen_by_all = base >= all_from && base + KV_BLOCK <= all_end;
         [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
             [[unroll]] for (uint k = 0u; k < 4u; ++k) {
@@ -349,7 +509,7 @@ void main() {
             total.y += float(shares[2].x) + float(shares[2].y) + float(shares[3].x) + float(shares[3].y);
             const uvec2 upper = uvec2(packFloat2x16(shares[0]), packFloat2x16(shares[1]));
             const uvec2 lower = uvec2(packFloat2x16(shares[2]), packFloat2x16(shares[3]));
-            multiply_values(part + uint64_t(KV_PART_BYTES), 16u * k, count, left_of(upper, lower));
+            multiply_values(values, k, count, left_of(upper, lower));
         }
     }
 
@@ -369,18 +529,22 @@ void main() {
         join(exp2(high - highest));
         if (slice != 0u) return;
     }
-    const vec2 unit = 1.0 / total;
+    const vec2 unit = UNIT / total;
     [[unroll]] for (uint lower = 0u; lower < 2u; ++lower) {
         if (vectors[lower] / QUERIES >= rows) continue;
         const uint row = first_row + own_rows[lower];
+        // Sixteen elements that follow one another are those of two columns of eight factors, or of one of sixteen.
         [[unroll]] for (uint g = 0u; g < GROUPS; ++g) {
             float low[8];
             float far[8];
             [[unroll]] for (uint t = 0u; t < 8u; ++t) {
-                low[t] = sums[8u * g + t][2u * lower] * unit[lower];
-                far[t] = sums[8u * g + t][2u * lower + 1u] * unit[lower];
+                const uint near_sum = CODES ? 16u * (g / 2u) + t : 8u * g + t;
+                const uint far_sum = CODES ? near_sum + 8u : near_sum;
+                low[t] = sums[near_sum][2u * lower + (CODES ? g % 2u : 0u)] * unit[lower];
+                far[t] = sums[far_sum][2u * lower + (CODES ? g % 2u : 1u)] * unit[lower];
             }
-            store(row, heads[lower] * DIM + 64u * g + 16u * (lane % 4u), low, far);
+            const uint from = CODES ? (lane % 4u * 2u + g % 2u) * (DIM / 8u) + 16u * (g / 2u) : 64u * g + 16u * (lane % 4u);
+            store(row, heads[lower] * DIM + from, low, far);
         }
         if (HALVES != 0u && heads[lower] == 0u && lane % 4u == 0u) Floats(push.scales).at[row] = 1.0;
     }

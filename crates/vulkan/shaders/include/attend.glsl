@@ -130,7 +130,8 @@ uint attend_lane() {
 uvec4 attend_load(const uint64_t part, const uint at, const uint c) {
     const uint index = at * (DIM / ELEMENTS) + c * LANES + attend_lane();
     uvec4 raw = uvec4(0u);
-    if (ELEMENTS >= 4u) raw = Quads(part).at[index];
+    if (KV == KV_INT8 && ELEMENTS == 8u) raw.xy = Pairs(part).at[index];
+    else if (ELEMENTS >= 4u) raw = Quads(part).at[index];
     else if (KV == KV_F32) raw.xy = Pairs(part).at[index];
     else if (KV == KV_F16) raw.x = Words(part).at[index];
     else raw.x = uint(KvShorts(part).at[index]);

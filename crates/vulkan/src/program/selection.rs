@@ -64,7 +64,7 @@ impl Selection {
 
     /// Returns how attention of some rows is split.
     pub(super) fn decode(&self, attention: &Attention, rows: usize) -> AttendDecodeShape {
-        let mut shape = AttendDecodeShape::suited(&self.capabilities, attention, rows);
+        let mut shape = AttendDecodeShape::suited(&self.capabilities, attention, self.kv, rows);
         shape.splits = shape.splits.min(DecodeLaunch::useful_splits(attention, self.context));
         shape
     }

@@ -1,6 +1,7 @@
 //! Attention of a few rows: `shaders/attend.comp`.
 
 use bytemuck::{Pod, Zeroable};
+use trine_model::KvType;
 
 use super::{Attention, FrameAddresses, KV_BLOCK, KvCache, divisor_up_to, kv_number, power_up_to};
 use crate::capabilities::{Capabilities, DeviceKind};
@@ -38,11 +39,18 @@ pub struct AttendDecodeShape {
     /// Least blocks of a share, if positions are split; a share is never smaller than what a
     /// workgroup has in flight.
     pub least: u32,
+    /// Most elements of a load: 8 or 16.
+    pub elements: u32,
 }
 
 impl AttendDecodeShape {
-    /// Returns what suits a device for steps of `rows` rows.
-    pub fn suited(capabilities: &Capabilities, attention: &Attention, rows: usize) -> Self {
+    /// Returns what suits a device for steps of `rows` rows, with a cache of this type.
+    pub fn suited(
+        capabilities: &Capabilities,
+        attention: &Attention,
+        kind: KvType,
+        rows: usize,
+    ) -> Self {
         let software = capabilities.kind == DeviceKind::Processor;
         let large = !matches!(capabilities.kind, DeviceKind::Processor | DeviceKind::Integrated);
         let heads = attention.heads;
@@ -69,15 +77,19 @@ impl AttendDecodeShape {
             DeviceKind::Integrated => 96,
             _ => 65_536 / local as usize,
         };
+        // Loads of 8 codes split a position like loads of 8 halves: less work at the end, where
+        // sums are joined, for more of it at each position.
+        let halved = kind == KvType::Int8 && rows == 1 && local > 256;
         Self {
             local,
             lanes: capabilities.subgroup.clamp(1, 32),
             // Workgroups of 512 invocations have 128 registers for each invocation.
-            unroll: if queries > 4 || local > 256 { 2 } else { 4 },
+            unroll: if queries > 4 || local > 256 && !halved { 2 } else { 4 },
             queries: queries as u32,
             splits: (wanted / groups).clamp(1, 64) as u32,
             alone: 4,
             least: if large { 1 } else { 4 },
+            elements: if halved { 8 } else { 16 },
         }
     }
 }
@@ -188,7 +200,8 @@ impl DecodeLaunch {
         let heads = self.attention.heads;
         assert!(heads.dim.is_multiple_of(2) && heads.dim <= DIM_MAX, "heads of {}", heads.dim);
         assert!(self.shape.local.is_multiple_of(capabilities.subgroup), "whole subgroups");
-        let elements = self.cache.wide_elements().unwrap_or(2);
+        let wide = self.cache.wide_elements();
+        let elements = wide.map_or(2, |elements| elements.min(self.shape.elements as usize));
         let most = capabilities.subgroup.min(self.shape.lanes) as usize;
         let lanes = power_up_to(heads.dim / elements, most);
         let queries = Self::queries(&self.attention, &self.shape);

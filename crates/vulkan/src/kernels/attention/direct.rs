@@ -3,7 +3,7 @@
 
 use trine_model::KvType;
 
-use super::{Attention, TILE_ROWS};
+use super::{Attention, TILE_ROWS, kv_number};
 use crate::capabilities::Capabilities;
 use crate::kernels::heads::DIM_MAX;
 
@@ -29,11 +29,19 @@ pub struct AttendDirectShape {
     pub stacked: u32,
     /// Subgroups that share the keys of the same vectors.
     pub slices: u32,
+    /// Whether queries stay in registers; otherwise in shared memory.
+    pub kept: bool,
+    /// Of an int8 cache: loads of keys that come a block of positions ahead, each of 16 elements.
+    pub keys_ahead: u32,
+    /// Of an int8 cache: times 16 keys of a block whose values are loaded before its products of
+    /// keys.
+    pub values_ahead: u32,
 }
 
 impl AttendDirectShape {
     /// Returns what suits a device for about this many rows, or `None` if the kernel cannot do it:
-    /// it takes heads of whole groups of 64 elements and a cache in f16.
+    /// it takes a cache in f16 with heads of whole groups of 64 elements, or one in int8 with heads
+    /// of whole groups of 128.
     pub fn suited(
         capabilities: &Capabilities,
         attention: &Attention,
@@ -47,13 +55,40 @@ impl AttendDirectShape {
         let subgroups = (rows * attention.heads.query).div_ceil(VECTORS as usize) as u32;
         let wanted = (SUBGROUPS_OF_CORE * capabilities.cores_or_guess()).div_ceil(subgroups.max(1));
         let slices = wanted.next_power_of_two().min(SUBGROUPS_MAX);
+        let one = Self::of_one(attention, kind);
         // As many vectors together as shared memory has room for, so that keys are read for more.
         let most = all.min(SUBGROUPS_MAX / slices);
         let stacked = std::iter::successors(Some(most), |stacked| Some(stacked / 2));
         stacked
             .take_while(|stacked| *stacked > 0)
-            .map(|stacked| Self { queries, stacked, slices })
+            .map(|stacked| Self { queries, stacked, slices, ..one })
             .find(|shape| shape.runs(capabilities, attention, kind))
+    }
+
+    /// Returns a shape of one subgroup and query head, with the registers that suit these heads.
+    fn of_one(attention: &Attention, kind: KvType) -> Self {
+        let kept = attention.heads.dim <= KEPT_MAX;
+        // Half of a block's keys and values: more of them spill, and larger heads have no room
+        // (`docs/benchmarks/gpu-kernels.md`).
+        let ahead = u32::from(kind == KvType::Int8 && kept);
+        Self { queries: 1, stacked: 1, slices: 1, kept, keys_ahead: ahead, values_ahead: ahead }
+    }
+
+    /// Returns the shapes that differ from this one in a single respect and that a device can run.
+    pub fn neighbours(
+        &self,
+        capabilities: &Capabilities,
+        attention: &Attention,
+        kind: KvType,
+    ) -> Vec<Self> {
+        let from = *self;
+        let spread = [(1, 4), (1, 8), (2, 1), (2, 2), (2, 4), (4, 1), (4, 2), (8, 1)]
+            .map(|(stacked, slices)| Self { stacked, slices, ..from });
+        let ahead = [(0, 0), (1, 0), (2, 0), (0, 1), (0, 2), (1, 1), (2, 1), (2, 2)]
+            .map(|(keys_ahead, values_ahead)| Self { keys_ahead, values_ahead, ..from });
+        let kept = [Self { kept: !from.kept, ..from }];
+        let all = ahead.into_iter().chain(kept).chain(spread);
+        all.filter(|shape| *shape != from && shape.runs(capabilities, attention, kind)).collect()
     }
 
     /// Returns whether a device can run the shape.
@@ -64,11 +99,17 @@ impl AttendDirectShape {
         kind: KvType,
     ) -> bool {
         let dim = attention.heads.dim;
-        let Self { queries, stacked, slices } = *self;
+        let Self { queries, stacked, slices, .. } = *self;
         capabilities.fragments
-            && kind == KvType::F16
-            && dim.is_multiple_of(64)
+            && match kind {
+                KvType::F32 => false,
+                KvType::F16 => dim.is_multiple_of(64),
+                KvType::Int8 => dim.is_multiple_of(128),
+            }
             && dim <= DIM_MAX
+            && (kind == KvType::Int8 || (self.keys_ahead, self.values_ahead) == (0, 0))
+            && self.keys_ahead as usize <= dim / 64
+            && self.values_ahead <= 2
             && queries.is_power_of_two()
             && queries <= VECTORS
             && (attention.shared() as u32).is_multiple_of(queries)
@@ -88,14 +129,14 @@ impl AttendDirectShape {
     /// scores with sums of weights and half a group of values.
     fn shared_bytes(&self, dim: usize) -> u32 {
         let subgroups = self.stacked * self.slices;
-        let queries = if dim <= KEPT_MAX { 16 } else { 2 * self.stacked * VECTORS * dim as u32 };
+        let queries = if self.kept { 16 } else { 2 * self.stacked * VECTORS * dim as u32 };
         let joined = if self.slices > 1 { subgroups * LANES * (16 + 4 * 16) } else { 32 };
         queries + joined
     }
 
     /// Returns the specialisation constants, in the order of their numbers in the shader. `output`:
     /// 0 for f32, 1 for halves, 2 for fragments.
-    pub(super) fn constants(&self, attention: &Attention, output: u32) -> Vec<u32> {
+    pub(super) fn constants(&self, attention: &Attention, kind: KvType, output: u32) -> Vec<u32> {
         let heads = attention.heads;
         vec![
             self.stacked * self.slices * LANES,
@@ -105,7 +146,10 @@ impl AttendDirectShape {
             self.queries,
             self.slices,
             output,
-            u32::from(heads.dim <= KEPT_MAX),
+            u32::from(self.kept),
+            kv_number(kind),
+            self.keys_ahead,
+            self.values_ahead,
         ]
     }
 }

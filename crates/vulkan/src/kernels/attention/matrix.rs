@@ -226,7 +226,7 @@ impl MatrixLaunch {
             }
             AttendUnits::Direct(shape) => {
                 assert!(shape.runs(capabilities, &self.attention, self.cache.kind), "{shape:?}");
-                let constants = shape.constants(&self.attention, output);
+                let constants = shape.constants(&self.attention, self.cache.kind, output);
                 ("attend_direct", constants, capabilities.subgroup, shape.queries, shape.rows())
             }
         };

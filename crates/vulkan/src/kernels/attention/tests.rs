@@ -4,7 +4,6 @@ use rand_chacha::ChaCha8Rng;
 use trine_model::{Heads, KvType, Rope};
 
 use super::bed::{Bed, Case, Sequence, random};
-use super::direct::AttendDirectShape;
 use super::*;
 use crate::dispatch::{Dispatch, Span};
 use crate::kernels::heads::{HeadsLaunch, Stored, Turned, turns};
@@ -12,6 +11,8 @@ use crate::kernels::operand::{Operand, OperandKind, fragment_place};
 use crate::kernels::rows::tests::allocated;
 use crate::raw::memory::Buffer;
 use crate::testing::{download, poisoned, run, takes, upload};
+
+mod direct;
 
 const KINDS: [KvType; 3] = [KvType::F32, KvType::F16, KvType::Int8];
 
@@ -138,7 +139,8 @@ impl Halves {
 }
 
 fn shape(bed: &Bed, splits: u32, unroll: u32) -> AttendDecodeShape {
-    let suited = AttendDecodeShape::suited(bed.gpu.capabilities(), &bed.attention, bed.width);
+    let suited =
+        AttendDecodeShape::suited(bed.gpu.capabilities(), &bed.attention, bed.case.kind, bed.width);
     AttendDecodeShape { splits, unroll, ..suited }
 }
 
@@ -243,17 +245,20 @@ fn layouts_of_every_kind_agree() {
     // Several loads of a lane, sums that teams can share out and sums that they cannot, and more
     // blocks in flight than a narrow subgroup can hold the numbers of.
     let cases = [
-        (heads(4, 2, 64), KvType::F16, 64, 2, 1, 3, 1, 1),
-        (heads(3, 1, 32), KvType::Int8, 16, 1, 2, 2, 2, 3),
-        (heads(2, 1, 12), KvType::F32, 64, 8, 4, 4, 1, 1),
+        (heads(4, 2, 64), KvType::F16, 64, 2, 1, 3, 1, 1, 16),
+        (heads(3, 1, 32), KvType::Int8, 16, 1, 2, 2, 2, 3, 16),
+        (heads(2, 1, 12), KvType::F32, 64, 8, 4, 4, 1, 1, 16),
+        (heads(2, 1, 48), KvType::Int8, 16, 2, 2, 3, 1, 1, 8),
+        (heads(4, 2, 128), KvType::Int8, 32, 4, 1, 4, 4, 1, 8),
     ];
     for (at, case) in cases.into_iter().enumerate() {
-        let (heads, kind, local, lanes, unroll, splits, alone, least) = case;
+        let (heads, kind, local, lanes, unroll, splits, alone, least, elements) = case;
         let bed = Bed::new(traffic(heads, kind, [None, Some(90)][at % 2], 300, 2, 30 + at as u64));
         let subgroup = bed.gpu.capabilities().subgroup;
         let local = local.max(2 * subgroup);
         let queries = heads.query as u32 / heads.kv as u32;
-        let shape = AttendDecodeShape { local, lanes, unroll, queries, splits, alone, least };
+        let shape =
+            AttendDecodeShape { local, lanes, unroll, queries, splits, alone, least, elements };
         decode(bed, shape);
     }
 }
@@ -579,61 +584,6 @@ fn matrices_agree_with_the_reference() {
     }
 }
 
-/// The kernel that keeps scores in registers runs if their layout is known.
-#[test]
-fn direct_attention_agrees_with_the_reference() {
-    let cases = [
-        (heads(2, 1, 64), None, 0, 40),
-        (heads(4, 2, 128), Some(24), 90, 45),
-        (heads(3, 1, 64), Some(70), 200, 33),
-        (heads(8, 1, 128), None, 333, 70),
-        (heads(4, 2, 256), Some(50), 70, 40),
-        (heads(2, 2, 256), None, 150, 17),
-    ];
-    for (at, (heads, window, depth, rows)) in cases.into_iter().enumerate() {
-        let case = traffic(heads, KvType::F16, window, depth, rows, 180 + at as u64);
-        let mut bed = Bed::new(case);
-        bed.store_rows();
-        let capabilities = bed.gpu.capabilities();
-        let shared = bed.attention.shared() as u32;
-        let queries = 1 << shared.trailing_zeros();
-        let shapes = [(1, 1), (2, 1), (1, 2), (2, 4), (1, 8), (4, 2)]
-            .map(|(stacked, slices)| AttendDirectShape { queries, stacked, slices });
-        for shape in shapes {
-            if shape.runs(capabilities, &bed.attention, KvType::F16) {
-                check_matrices(&bed, AttendUnits::Direct(shape), &format!("{shape:?}"));
-            } else if !capabilities.fragments {
-                println!("{}: matrices lie otherwise, the test is skipped", capabilities.name);
-                return;
-            }
-        }
-    }
-}
-
-/// Needs no device: the shapes of real models give every core enough to do.
-#[test]
-fn direct_shapes_suit_real_models() {
-    let capabilities = crate::capabilities::presets::h200();
-    let cores = capabilities.cores_or_guess();
-    let sizes = [96, 512, 768, 1024, 2048, 4096];
-    let models = [
-        heads(32, 16, 128),
-        heads(16, 8, 256),
-        heads(8, 4, 256),
-        heads(8, 2, 256),
-        heads(4, 1, 256),
-    ];
-    for (heads, rows) in models.into_iter().flat_map(|heads| sizes.map(|rows| (heads, rows))) {
-        let attention = Attention { heads, scale: 1.0, window: None };
-        let shape = AttendDirectShape::suited(&capabilities, &attention, KvType::F16, rows);
-        let shape = shape.unwrap_or_else(|| panic!("{heads:?}"));
-        let subgroups = (rows * heads.query / 16) as u32 * shape.slices;
-        assert!(shape.slices == 8 || subgroups >= 8 * cores, "{heads:?}: {shape:?}");
-        let other = AttendDirectShape::suited(&capabilities, &attention, KvType::Int8, rows);
-        assert_eq!(other, None);
-    }
-}
-
 #[test]
 fn large_activations_neither_overflow_nor_vanish_in_matrices() {
     // Scores are a few units whatever the sizes; values are beyond the range of f16, or all far
@@ -694,7 +644,9 @@ fn few_rows_get_few_large_workgroups() {
     let attention = Attention { heads, scale: 1.0, window: None };
     for (rows, splits, local) in [(1, 8, 512), (2, 4, 512), (4, 2, 512), (8, 1, 512), (16, 1, 256)]
     {
-        let shape = AttendDecodeShape::suited(&capabilities, &attention, rows);
-        assert_eq!((shape.splits, shape.local), (splits, local), "{rows} rows");
+        for kind in [KvType::F16, KvType::Int8] {
+            let shape = AttendDecodeShape::suited(&capabilities, &attention, kind, rows);
+            assert_eq!((shape.splits, shape.local), (splits, local), "{rows} rows");
+        }
     }
 }

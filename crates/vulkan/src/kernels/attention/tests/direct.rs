@@ -1,0 +1,101 @@
+//! The kernel that keeps scores in the registers of matrix units.
+
+use super::*;
+
+/// Returns some shapes of the kernel for a bed, if matrices lie in registers as it expects.
+fn shapes(bed: &Bed) -> Vec<AttendUnits> {
+    let capabilities = bed.gpu.capabilities();
+    if !capabilities.fragments {
+        println!("{}: matrices lie otherwise, the test is skipped", capabilities.name);
+    }
+    let queries = 1 << bed.attention.shared().trailing_zeros();
+    let runs = |shape: &AttendDirectShape| shape.runs(capabilities, &bed.attention, bed.case.kind);
+    let spread = [(1, 1), (2, 1), (1, 2), (2, 4), (1, 8), (4, 2)];
+    let ahead = [(1, 1), (0, 0), (2, 1), (1, 0), (0, 2)];
+    let turn = bed.case.seed as usize;
+    let shape = |at: usize| {
+        let (stacked, slices) = spread[at];
+        let codes = bed.case.kind == KvType::Int8;
+        let (keys_ahead, values_ahead) = if codes { ahead[(at + turn) % 5] } else { (0, 0) };
+        let kept = bed.case.heads.dim <= 128 && !(at + turn).is_multiple_of(3);
+        AttendDirectShape { queries, stacked, slices, kept, keys_ahead, values_ahead }
+    };
+    let some = (0..spread.len()).filter(|at| (at + turn).is_multiple_of(2)).map(shape);
+    some.filter(runs).map(AttendUnits::Direct).collect()
+}
+
+#[test]
+fn direct_attention_over_halves_agrees_with_the_reference() {
+    check(KvType::F16);
+}
+
+#[test]
+fn direct_attention_over_codes_agrees_with_the_reference() {
+    check(KvType::Int8);
+}
+
+fn check(kind: KvType) {
+    let cases = [
+        (heads(2, 1, 64), None, 0, 40),
+        (heads(4, 2, 128), Some(24), 90, 45),
+        (heads(3, 1, 64), Some(70), 200, 33),
+        (heads(8, 1, 128), None, 333, 70),
+        (heads(3, 1, 128), None, 5, 19),
+        (heads(4, 2, 256), Some(50), 70, 40),
+        (heads(2, 2, 256), None, 150, 17),
+        (heads(6, 2, 256), None, 70, 21),
+    ];
+    for (at, (heads, window, depth, rows)) in cases.into_iter().enumerate() {
+        let mut bed = Bed::new(traffic(heads, kind, window, depth, rows, 180 + at as u64));
+        bed.store_rows();
+        let shapes = shapes(&bed);
+        let able = kind == KvType::F16 || heads.dim.is_multiple_of(128);
+        assert_eq!(shapes.is_empty(), !able || !bed.gpu.capabilities().fragments, "{heads:?}");
+        for shape in shapes {
+            check_matrices(&bed, shape, &format!("{shape:?}"));
+        }
+    }
+}
+
+#[test]
+fn scales_of_any_size_neither_overflow_nor_vanish_in_halves() {
+    // Scores are a few units whatever the sizes. 8e6 / 127 is the largest scale.
+    for (at, sizes) in
+        [[1e-3, 1e3, 8e6], [1e-6, 2e6, 1e-2], [20.0, 5e-2, 1e2]].into_iter().enumerate()
+    {
+        let mut case = traffic(heads(2, 1, 128), KvType::Int8, None, 70, 20, 190 + at as u64);
+        case.sizes = sizes;
+        let mut bed = Bed::new(case);
+        bed.store_rows();
+        for shape in shapes(&bed).into_iter().take(1) {
+            check_matrices(&bed, shape, &format!("sizes {sizes:?}, {shape:?}"));
+        }
+    }
+}
+
+/// Needs no device: the shapes of real models give every core enough to do.
+#[test]
+fn direct_shapes_suit_real_models() {
+    let capabilities = crate::capabilities::presets::h200();
+    let cores = capabilities.cores_or_guess();
+    let sizes = [96, 512, 768, 1024, 2048, 4096];
+    let models = [
+        heads(32, 16, 128),
+        heads(16, 8, 256),
+        heads(8, 4, 256),
+        heads(8, 2, 256),
+        heads(4, 1, 256),
+    ];
+    for (heads, rows) in models.into_iter().flat_map(|heads| sizes.map(|rows| (heads, rows))) {
+        let attention = Attention { heads, scale: 1.0, window: None };
+        let shape = AttendDirectShape::suited(&capabilities, &attention, KvType::F16, rows);
+        let shape = shape.unwrap_or_else(|| panic!("{heads:?}"));
+        let subgroups = (rows * heads.query / 16) as u32 * shape.slices;
+        assert!(shape.slices == 8 || subgroups >= 8 * cores, "{heads:?}: {shape:?}");
+        let of = |kind| AttendDirectShape::suited(&capabilities, &attention, kind, rows);
+        assert_eq!(of(KvType::F32), None);
+        let ahead = u32::from(heads.dim == 128);
+        let codes = AttendDirectShape { keys_ahead: ahead, values_ahead: ahead, ..shape };
+        assert_eq!(of(KvType::Int8), Some(codes));
+    }
+}
