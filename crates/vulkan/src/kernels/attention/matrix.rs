@@ -7,11 +7,11 @@ use super::direct::AttendDirectShape;
 use super::tile::Args;
 use super::{Attention, FrameAddresses, KV_BLOCK, KvCache, TILE_ROWS, kv_number};
 use crate::capabilities::{Capabilities, CooperativeShape, Element};
+use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
 use crate::kernels::heads::DIM_MAX;
 use crate::kernels::operand::{Operand, OperandKind};
-use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -211,7 +211,12 @@ impl MatrixLaunch {
     ///
     /// # Panics
     /// If the device cannot run the shape.
-    pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
+    pub fn dispatch(
+        &self,
+        gpu: &dyn Compiler,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
         let output = match self.output {
             MatrixOutput::Plain(_) => 0,
             MatrixOutput::Operand(Operand { kind: OperandKind::Fragments, .. }) => 2,
