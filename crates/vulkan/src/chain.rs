@@ -231,6 +231,13 @@ struct ProbeArgs {
     groups: u32,
 }
 
+/// Returns whether Programs on a kind of device use chains if they work there. None has run on an
+/// integrated GPU yet: barriers cost little beside the reads of a slow memory, and a workgroup that
+/// waits for one without a place costs some tenths of a second.
+pub(crate) fn suits(kind: DeviceKind) -> bool {
+    kind != DeviceKind::Integrated
+}
+
 /// Returns what the kernel of [`probe`] is compiled from.
 pub(crate) fn probe_key(capabilities: &Capabilities) -> KernelKey {
     let local = 256.min(capabilities.invocations);
@@ -308,6 +315,14 @@ mod tests {
             writes: vec![Span { address: 64, bytes: 4 }],
             link,
         }
+    }
+
+    #[test]
+    fn integrated_gpus_have_barriers() {
+        use DeviceKind::{Discrete, Integrated, Other, Processor, Virtual};
+        assert!([Discrete, Virtual, Processor, Other].into_iter().all(suits));
+        assert!(!suits(Integrated), "none has run a chain");
+        assert!(!suits(crate::capabilities::presets::radeon_780m().kind));
     }
 
     #[test]

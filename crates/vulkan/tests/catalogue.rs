@@ -15,6 +15,7 @@ use common::partner::{Failure, Plain};
 use common::random::{Draft, Random, Sizes};
 use trine_backend::{BULK_ROWS, Device, ProgramOptions};
 use trine_model::{KvType, Model, Plan, Width};
+use trine_vulkan::capabilities::presets::radeon_780m;
 use trine_vulkan::{Choice, Tuning, TuningMode, VulkanDevice, testing};
 use trine_weights::DType;
 
@@ -75,6 +76,37 @@ fn a_description_names_the_kernels_of_a_program() {
         let count = compare(&device(), (&model, model.plan()), &options(tokens, 2, kv), false);
         assert!(count > 20, "{name}: {count}");
     }
+}
+
+/// The kernels for a Radeon 780M, whose report is made from its description: what Programs ask of a
+/// device with its properties. Chains are not among them.
+#[test]
+fn a_description_names_the_kernels_of_a_program_on_a_radeon_780m() {
+    let sizes = [
+        Sizes { hidden: 1280, ffn: 2304, kv_heads: 1, group: 4, head_dim: 256, ..SIZES },
+        Sizes { hidden: 512, ffn: 1024, kv_heads: 2, group: 2, head_dim: 128, ..SIZES },
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    for (seed, sizes) in sizes.into_iter().enumerate() {
+        for formats in [&[DType::Q4_0][..], &[DType::Q8_0, DType::Q6K, DType::F16]] {
+            let model = Draft::new(&mut Random(seed as u64), sizes, formats).open(folder.path());
+            for kv in [KvType::F16, KvType::Int8] {
+                let device = VulkanDevice::posing(choice(), radeon_780m()).unwrap();
+                let options = options(512, 4, kv);
+                let count = compare(&device, (&model, model.plan()), &options, false);
+                assert!(count > 20, "{count}");
+                let mut kernels = device.gpu().kernels().into_iter();
+                assert!(kernels.all(|key| key.shader.0 != "chain_probe"), "chains are tried");
+            }
+        }
+    }
+    let n = Golden::load("gguf/gemma3n").model;
+    let device = VulkanDevice::posing(choice(), radeon_780m()).unwrap();
+    compare(&device, (&n, n.plan_with_states()), &options(128, 4, KvType::Int8), false);
+    let partner = Arc::new(Plain::new(4, 0.0, Failure::Never));
+    let device = VulkanDevice::posing(choice(), radeon_780m()).unwrap().with_partner(partner);
+    let model = Draft::new(&mut Random(4), SIZES, &[DType::Q4_0]).open(folder.path());
+    compare(&device, (&model, model.plan()), &options(512, 4, KvType::F16), false);
 }
 
 #[test]

@@ -177,7 +177,8 @@ impl Binding<'_> {
         bound.selection.tune(shapes);
         let alone = graphs.iter().filter(|lowered| lowered.exact.is_none());
         let expected = alone.map(|lowered| ChainMemory::most_bytes(lowered.graph.nodes.len()));
-        let mut chains = if chain::probe(gpu)? {
+        let suits = chain::suits(gpu.capabilities().kind);
+        let mut chains = if suits && chain::probe(gpu)? {
             Some((ChainMemory::new(gpu, expected.sum())?, Transfer::new(gpu)))
         } else {
             None

@@ -157,7 +157,7 @@ pub(super) fn catalogue(
     keys: Vec<PassKey>,
 ) -> Result<Vec<Catalogued>, GpuError> {
     let mut catalogue = Catalogue::default();
-    let chained = Some(chain::probe_key(capabilities));
+    let chained = chain::suits(capabilities.kind).then(|| chain::probe_key(capabilities));
     for key in probe::key_for(capabilities).into_iter().chain(chained) {
         catalogue.add(key, false, None);
     }
