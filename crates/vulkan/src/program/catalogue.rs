@@ -20,6 +20,7 @@ use super::series::choose_launch;
 use super::top_memory::top_launch;
 use super::tuning::Survey;
 use crate::capabilities::Capabilities;
+use crate::capabilities::rates::{ATTENTION_FACTOR, Rates};
 use crate::chain;
 use crate::compiler::Described;
 use crate::dispatch::{Dispatch, Span};
@@ -105,6 +106,16 @@ impl LaunchFacts {
             operations: 0,
             attends: false,
         }
+    }
+
+    /// Returns the microseconds that the launch would take at some rates: of reading and writing,
+    /// as if no value stayed in a cache, and of arithmetic. They overlap; the gap after the launch
+    /// does not.
+    pub fn times(&self, rates: &Rates) -> [f64; 2] {
+        let bytes = (self.memory_bytes + self.activation_bytes) as f64;
+        let factor = if self.attends { ATTENTION_FACTOR } else { 1.0 };
+        let operations = factor * self.operations as f64;
+        [bytes / (rates.gbps * 1e3), operations / (rates.tops(self.tokens) * 1e6)]
     }
 
     /// What the launches of a kernel are ordered by.
@@ -255,4 +266,27 @@ impl<'a> Places<'a> {
 fn too_large(device: &Described, plan: &Plan) -> GpuError {
     let device = crate::compiler::Compiler::capabilities(device).name.clone();
     GpuError::TooWide { device, what: format!("a Plan of {} weights", plan.weights.len()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capabilities::rates::RADEON_780M;
+
+    #[test]
+    fn times_follow_from_bytes_and_operations() {
+        let launch = LaunchFacts {
+            label: "gate".to_owned(),
+            tokens: 64,
+            memory_bytes: 70_000_000,
+            activation_bytes: 3_000_000,
+            operations: 10_000_000_000,
+            attends: false,
+        };
+        // 73 GB/s; 5 Top/s up to 64 rows, 7 above.
+        let rounded = |launch: &LaunchFacts| launch.times(&RADEON_780M).map(|us| us.round() as u32);
+        assert_eq!(rounded(&launch), [1000, 2000]);
+        assert_eq!(rounded(&LaunchFacts { tokens: 65, ..launch.clone() }), [1000, 1429]);
+        assert_eq!(rounded(&LaunchFacts { attends: true, ..launch }), [1000, 4000]);
+    }
 }
