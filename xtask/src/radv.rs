@@ -3,16 +3,18 @@
 //! not present; nothing runs.
 
 mod assembly;
+mod chip;
+mod kernel;
+mod text;
 
-use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::path::Path;
 use std::process::Stdio;
 
 use anyhow::{Context, bail};
-use serde::Deserialize;
 
 use self::assembly::Counts;
+use self::kernel::{Kernel, Output};
+use self::text::describe;
 use crate::driver::Driver;
 use crate::drivers;
 use crate::programs::{self, Program};
@@ -25,35 +27,6 @@ const EXAMPLE: &str = "pipeline_report";
 /// Builds the example with the features that its dependencies have in the whole workspace, so that
 /// tests share these.
 const BUILD: [&str; 5] = ["build", "--locked", "--workspace", "--example", EXAMPLE];
-
-/// The output of the example.
-#[derive(Deserialize)]
-struct Output {
-    /// The device's name.
-    device: String,
-    kernels: Vec<Kernel>,
-}
-
-/// A compiled kernel.
-#[derive(Deserialize)]
-struct Kernel {
-    /// A description for people: what it computes, for which shapes.
-    name: String,
-    /// The shader's name.
-    shader: String,
-    /// The specialisation constants from 0 on.
-    constants: Vec<u32>,
-    /// The number of invocations of a subgroup.
-    subgroup: u32,
-    /// Prefixes of the instructions that it should be compiled to: `v_dot4`, `v_wmma`.
-    expects: Vec<String>,
-    /// Whether it reads packed weights or a cache, which must not be loaded byte by byte.
-    wide: bool,
-    /// The statistics by the driver's names.
-    statistics: BTreeMap<String, f64>,
-    /// The machine code as text.
-    assembly: String,
-}
 
 /// Writes the report; with `check`, compares the committed one.
 pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
@@ -168,7 +141,7 @@ fn report(root: &Path, driver: &Driver, example: &Program) -> anyhow::Result<Rep
     let rows: Vec<_> =
         output.kernels.iter().map(|kernel| (kernel, assembly::count(&kernel.assembly))).collect();
     let complaints = rows.iter().flat_map(|(kernel, counts)| complaints(kernel, counts)).collect();
-    let text = describe(&output.device, &driver.version, &rows);
+    let text = describe(&output, &driver.version, &rows);
     Ok(Report { text, kernels: rows.len(), complaints })
 }
 
@@ -176,7 +149,8 @@ fn report(root: &Path, driver: &Driver, example: &Program) -> anyhow::Result<Rep
 fn complaints(kernel: &Kernel, counts: &Counts) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut complain = |what: String| {
-        complaints.push(format!("{} ({}): {what}", kernel.name, kernel.shader));
+        let Kernel { shader, constants, .. } = kernel;
+        complaints.push(format!("{} ({shader} {constants:?}): {what}", kernel.name()));
     };
     for (name, value) in &kernel.statistics {
         let lower = name.to_lowercase();
@@ -192,59 +166,18 @@ fn complaints(kernel: &Kernel, counts: &Counts) -> Vec<String> {
             complain(format!("no {prefix} in its code"));
         }
     }
+    let (registers, lds) = kernel.waves();
+    if registers.min(lds.unwrap_or(registers)) < chip::WAVES_LEAST {
+        let lds = lds.map_or_else(|| "any number".to_owned(), |waves| waves.to_string());
+        complain(format!(
+            "registers have room for {registers} waves of a SIMD, LDS for {lds}; at least {} are needed",
+            chip::WAVES_LEAST
+        ));
+    }
     if kernel.wide && counts.inner.load_8 > 0 {
         complain(format!("{} loads of single bytes in its main loop", counts.inner.load_8));
     }
     complaints
-}
-
-/// Returns the report as Markdown.
-fn describe(device: &str, version: &str, rows: &[(&Kernel, Counts)]) -> String {
-    let mut text = format!(
-        "# The kernels on a Radeon 780M, as compiled\n\
-        \n\
-        Written by `cargo xtask radv`; do not edit. Device: {device}, Mesa {version}: it compiles for a GPU that is not there, and\n\
-        nothing was run. CI compiles again and compares. It fails on any spill, on loads of single bytes in the main loop of a\n\
-        kernel that reads packed weights or the cache, and where `v_dot4` or `v_wmma` was meant and is not there.\n\
-        \n\
-        Subgroup: invocations. Waves: subgroups that a SIMD can hold, as RADV counts them. Loads: from memory, of 128, 96 or 64,\n\
-        32, 16 and 8 bits. The columns under \"loop\" count one turn of the loop with the most products, or loads where there are\n\
-        none, and of the loops inside it; where there is no such loop they are \"-\" and those of the kernel as a whole. Kernels\n\
-        that several models or widths share are listed once.\n\
-        \n\
-        | kernel | shader | constants | subgroup | VGPRs | SGPRs | LDS bytes | waves | code bytes | loop: instructions | vector | loads 128, 64, 32, 16, 8 | dot4 | wmma | LDS | whole: loads 128, 64, 32, 16, 8 | dot4 | wmma |\n\
-        |---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|---:|---:|---:|---|---:|---:|\n"
-    );
-    for (kernel, counts) in rows {
-        let statistic = |name: &str| {
-            let value = kernel.statistics.get(name);
-            value.map_or_else(|| "?".to_owned(), |value| value.to_string())
-        };
-        let constants: Vec<_> = kernel.constants.iter().map(u32::to_string).collect();
-        let Counts { whole, inner, has_loop } = counts;
-        let cells = [
-            kernel.name.clone(),
-            format!("`{}`", kernel.shader),
-            constants.join(" "),
-            kernel.subgroup.to_string(),
-            statistic("VGPRs"),
-            statistic("SGPRs"),
-            statistic("LDS size"),
-            statistic("Subgroups per SIMD"),
-            statistic("Code size"),
-            if *has_loop { inner.instructions.to_string() } else { "-".to_owned() },
-            inner.vector.to_string(),
-            inner.loads(),
-            inner.dot4.to_string(),
-            inner.wmma.to_string(),
-            inner.shared.to_string(),
-            whole.loads(),
-            whole.dot4.to_string(),
-            whole.wmma.to_string(),
-        ];
-        writeln!(text, "| {} |", cells.join(" | ")).expect("a String takes everything");
-    }
-    text
 }
 
 #[cfg(test)]
@@ -253,7 +186,12 @@ mod tests {
 
     fn kernel() -> Kernel {
         Kernel {
-            name: "product".to_owned(),
+            program: "27B".to_owned(),
+            what: "product".to_owned(),
+            tokens: Some(1),
+            is_trial: false,
+            operations: 1e9,
+            times_us: Some([7.0, 3.0]),
             shader: "matvec".to_owned(),
             constants: vec![64, 4],
             subgroup: 64,
@@ -295,15 +233,36 @@ mod tests {
     }
 
     #[test]
+    fn too_few_waves_are_a_complaint() {
+        let mut large = kernel();
+        large.statistics.insert("LDS size".to_owned(), 61_440.0);
+        // Two workgroups of one wave.
+        assert!(complaints_of(&large)[0].contains("LDS for 0.5"), "{:?}", complaints_of(&large));
+        large.constants[0] = 256;
+        assert!(complaints_of(&large).is_empty());
+        large.statistics.insert("VGPRs".to_owned(), 257.0);
+        assert!(complaints_of(&large)[0].contains("room for 1 waves"));
+    }
+
+    #[test]
     fn the_report_has_a_row_for_each_kernel_with_as_many_cells_as_its_head() {
-        let kernel = kernel();
-        let counts = assembly::count(&kernel.assembly);
-        let text = describe("PHOENIX", "25.0.7", &[(&kernel, counts)]);
+        let tried = Kernel { is_trial: true, ..kernel() };
+        let kernels = vec![kernel(), tried];
+        let [gbps, tops_skinny, tops_wide, gap_us] = [73.0, 5.0, 7.0, 5.0];
+        let device = "PHOENIX".to_owned();
+        let output = Output { device, gbps, tops_skinny, tops_wide, gap_us, kernels };
+        let rows: Vec<_> = (output.kernels.iter())
+            .map(|kernel| (kernel, assembly::count(&kernel.assembly)))
+            .collect();
+        let text = describe(&output, "25.0.7", &rows);
         let table: Vec<_> = text.lines().filter(|line| line.starts_with('|')).collect();
-        assert_eq!(table.len(), 3);
+        assert_eq!(table.len(), 6, "two tables of one row: {text}");
         let cells = |line: &str| line.matches('|').count();
-        assert!(table.iter().all(|line| cells(line) == cells(table[0])), "{text}");
-        assert!(table[2].starts_with("| product | `matvec` | 64 4 | 64 | 48 |"), "{}", table[2]);
+        assert!(table[..3].iter().all(|line| cells(line) == cells(table[0])), "{text}");
+        assert!(table[3..].iter().all(|line| cells(line) == cells(table[3])), "{text}");
+        let row = "| 27B: product, 1 row | `matvec` | 64 4 | 48 | 0 | 10 | - |";
+        assert!(table[2].starts_with(row), "{}", table[2]);
+        assert!(table[2].ends_with("| 7.0 | 3.0 | 0.0 | 12.0 | memory |"), "{}", table[2]);
     }
 
     #[test]

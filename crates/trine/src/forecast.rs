@@ -27,19 +27,13 @@ mod tests;
 use serde::Serialize;
 use trine_backend::{BLOCK, BackendError, ProgramOptions};
 use trine_model::{KvType, Op, Plan, Width, Workload};
+use trine_vulkan::capabilities::rates::{ATTENTION_FACTOR, SKINNY_ROWS_MAX};
 
 use crate::options::PREFILL;
 pub(crate) use npu::{
     ASSUMED, CHANNELS_GBPS, FIGURES, Figure, NpuPrompt, Span, TILE, npu_generation, npu_prompts,
 };
 pub(crate) use presets::{PRESETS, Preset, preset};
-
-/// The most rows that kernels for few rows take. Products of more rows run at
-/// [`Machine::tops_wide`].
-const SKINNY_ROWS_MAX: usize = 64;
-/// The factor by which operations of attention count: its tiles are narrow, and half of a causal
-/// tile is masked.
-const ATTENTION_FACTOR: f64 = 2.0;
 
 /// The rates of a machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -3,6 +3,7 @@
 use ash::vk;
 
 pub mod presets;
+pub mod rates;
 
 /// What kind of device it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::capabilities::DeviceKind;
+use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
 use crate::raw::commands::{Copy, Recording};
@@ -231,6 +231,19 @@ struct ProbeArgs {
     groups: u32,
 }
 
+/// Returns whether Programs on a kind of device use chains if they work there. None has run on an
+/// integrated GPU yet: barriers cost little beside the reads of a slow memory, and a workgroup that
+/// waits for one without a place costs some tenths of a second.
+pub(crate) fn suits(kind: DeviceKind) -> bool {
+    kind != DeviceKind::Integrated
+}
+
+/// Returns what the kernel of [`probe`] is compiled from.
+pub(crate) fn probe_key(capabilities: &Capabilities) -> KernelKey {
+    let local = 256.min(capabilities.invocations);
+    KernelKey { shader: Shader("chain_probe"), constants: vec![local], subgroup: None }
+}
+
 /// Returns whether chains work on a device: whether a long one comes to its end, and whether each
 /// dispatch sees what the one before it wrote.
 ///
@@ -238,8 +251,8 @@ struct ProbeArgs {
 /// If the device fails.
 pub(crate) fn probe(gpu: &Arc<Gpu>) -> Result<bool, GpuError> {
     let groups = PROBE_GROUPS_PER_CORE * gpu.capabilities().cores_or_guess();
-    let local = 256.min(gpu.capabilities().invocations);
-    let key = KernelKey { shader: Shader("chain_probe"), constants: vec![local], subgroup: None };
+    let key = probe_key(gpu.capabilities());
+    let local = key.constants[0];
     let kernel = gpu.kernel(&key)?;
     let bytes = 4 * u64::from(groups) * u64::from(local);
     let values = [0; 2].map(|_| gpu.allocate(bytes, Place::Device, "a probe"));
@@ -302,6 +315,14 @@ mod tests {
             writes: vec![Span { address: 64, bytes: 4 }],
             link,
         }
+    }
+
+    #[test]
+    fn integrated_gpus_have_barriers() {
+        use DeviceKind::{Discrete, Integrated, Other, Processor, Virtual};
+        assert!([Discrete, Virtual, Processor, Other].into_iter().all(suits));
+        assert!(!suits(Integrated), "none has run a chain");
+        assert!(!suits(crate::capabilities::presets::radeon_780m().kind));
     }
 
     #[test]

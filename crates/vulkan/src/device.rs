@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use trine_backend::Partner;
 
+use crate::capabilities::Capabilities;
 use crate::error::GpuError;
 use crate::kernels::matmul::probe;
 use crate::program::outline::Outline;
@@ -52,11 +53,33 @@ impl VulkanDevice {
         progress: Option<Progress>,
     ) -> Result<Self, GpuError> {
         let gpu = open_gpu(&choice, cache.clone())?;
+        Ok(Self::of(gpu, choice, cache, progress))
+    }
+
+    /// Opens a device that says it has other capabilities, for tests of what Programs ask of a
+    /// device that is not there: they can be loaded, but their kernels are stand-ins that must not
+    /// run. So it has to be one whose Programs run nothing while they are loaded: one without
+    /// chains.
+    ///
+    /// # Errors
+    /// As [`VulkanDevice::open`].
+    pub fn posing(choice: Choice, capabilities: Capabilities) -> Result<Self, GpuError> {
+        let gpu = Gpu::open(&choice, None)?;
+        gpu.pose(capabilities);
+        Ok(Self::of(gpu, choice, None, None))
+    }
+
+    fn of(
+        gpu: Arc<Gpu>,
+        choice: Choice,
+        cache: Option<PipelineCache>,
+        progress: Option<Progress>,
+    ) -> Self {
         let label = gpu.capabilities().label();
         let gpu = Mutex::new(gpu);
         let shared = Arc::new(Shared { choice, cache, progress, label, gpu });
         let tuner = Arc::new(Tuner::new(Tuning::default()));
-        Ok(Self { shared, tuner, is_invariant: false, partner: None })
+        Self { shared, tuner, is_invariant: false, partner: None }
     }
 
     /// Returns the same device, which chooses the shapes of its kernels in this way. Without this

@@ -4,6 +4,7 @@
 
 pub mod capabilities;
 mod chain;
+pub mod compiler;
 mod device;
 pub mod dispatch;
 mod error;
@@ -21,6 +22,7 @@ mod weights;
 pub use device::{VulkanDevice, open_gpu};
 pub use error::GpuError;
 pub use kernels::read::ReadSpeed;
+pub use program::catalogue::{Catalogued, LaunchFacts};
 pub use program::outline::{INVARIANT_ROWS, Outline};
 pub use program::tuning::{Settled, Tuning, TuningMode, TuningProgress, TuningState, tuning_state};
 pub use raw::gpu::{Choice, Description, Gpu, Injected, devices};

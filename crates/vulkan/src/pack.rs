@@ -98,6 +98,11 @@ impl PlaneBytes {
         })
     }
 
+    /// Returns the bytes of all planes.
+    pub(crate) fn total(self) -> u64 {
+        self.codes + self.high + self.scales + self.supers
+    }
+
     /// Returns where each plane begins in one allocation (codes first, each aligned to 256 bytes)
     /// and the bytes of all planes. Returns `None` if that overflows.
     pub fn layout(self) -> Option<(PlaneBytes, u64)> {
@@ -232,9 +237,8 @@ impl Matrix {
     /// `width` rows of activations.
     pub(crate) fn cost(&self, width: usize) -> (u64, u64) {
         let row = self.format.row_bytes(self.columns);
-        let bytes = row.codes + row.high + row.scales + row.supers;
         let elements = self.rows as u64 * self.columns as u64;
-        (bytes * self.rows as u64, 2 * elements * width as u64)
+        (row.total() * self.rows as u64, 2 * elements * width as u64)
     }
 }
 

@@ -2,6 +2,7 @@
 //! the commands of a whole pass, recorded once.
 
 mod bound;
+pub(crate) mod catalogue;
 mod emit;
 mod forecast;
 mod frame;
@@ -10,6 +11,7 @@ mod inputs;
 mod lent;
 mod loans;
 mod lower;
+mod lowered;
 pub(crate) mod outline;
 mod pages;
 mod passes;

@@ -141,6 +141,27 @@ impl Weights {
     }
 }
 
+/// Weights that are nowhere.
+impl Weights {
+    /// Returns the weights of a Plan, without tables, at addresses from `first` on, where nothing
+    /// is: for launches that never run. Returns `None` if they do not fit into addresses.
+    pub(crate) fn described(plan: &Plan, first: u64) -> Option<Self> {
+        let (mut next, mut matrices, mut units) = (first, Vec::new(), Vec::new());
+        for Joint { weights, format, columns } in joints(plan) {
+            let rows = weights.iter().map(|id| plan.weight(*id).rows).sum();
+            let (matrix, bytes) = Matrix::at(next, format, rows, columns)?;
+            next += bytes.next_multiple_of(256);
+            units.push((weights[0], 1.0));
+            matrices.push((weights, matrix));
+        }
+        let address = |weight: &trine_model::Weight| (!weight.is_matrix()).then_some(next);
+        let vectors = plan.weights.iter().map(address).collect();
+        let (memory, tables) = (Vec::new(), Vec::new());
+        let (bytes, mapped) = (next - first, 0);
+        Some(Self { matrices, vectors, units, _memory: memory, tables, bytes, mapped })
+    }
+}
+
 /// Returns the matrices that are packed together, each once.
 fn joints(plan: &Plan) -> Vec<Joint> {
     let mut all: Vec<Joint> = Vec::new();

@@ -22,6 +22,8 @@ pub(super) struct Instructions {
     pub(super) wmma: u32,
     /// Accesses to LDS.
     pub(super) shared: u32,
+    /// Bytes that a lane passes to or from LDS in these.
+    pub(super) shared_bytes: u32,
     /// Instructions of the vector units, including products.
     pub(super) vector: u32,
 }
@@ -116,6 +118,17 @@ fn main_loop(lines: &[&str]) -> Option<Range<usize>> {
     heaviest.filter(|(weight, _)| *weight > (0, 0)).map(|(_, range)| range)
 }
 
+/// Returns the bytes of a lane in an access to LDS. A bank passes no fewer than 4.
+fn shared_bytes(name: &str) -> u32 {
+    let bytes = match name.rsplit_once("_b").map(|(_, bits)| bits) {
+        Some("128") => 16,
+        Some("96") => 12,
+        Some("64") => 8,
+        _ => 4,
+    };
+    if name.contains("_2addr_") { 2 * bytes } else { bytes }
+}
+
 fn tally(lines: &[&str]) -> Instructions {
     let mut counts = Instructions::default();
     for name in lines.iter().filter_map(|line| name(line)) {
@@ -133,7 +146,10 @@ fn tally(lines: &[&str]) -> Instructions {
         }
         counts.dot4 += u32::from(name.starts_with("v_dot4"));
         counts.wmma += u32::from(name.starts_with("v_wmma"));
-        counts.shared += u32::from(name.starts_with("ds_"));
+        if name.starts_with("ds_") {
+            counts.shared += 1;
+            counts.shared_bytes += shared_bytes(name);
+        }
         counts.vector += u32::from(name.starts_with("v_"));
     }
     counts
@@ -179,7 +195,10 @@ BB3:
         assert_eq!(counts.inner, inner);
         assert_eq!(counts.whole.instructions, 13);
         assert_eq!(counts.whole.load_128, 2);
-        assert_eq!(counts.whole.shared, 1);
+        assert_eq!((counts.whole.shared, counts.whole.shared_bytes), (1, 4));
+        let bytes = |name: &str| shared_bytes(name);
+        assert_eq!([bytes("ds_load_b128"), bytes("ds_store_2addr_b64")], [16, 16]);
+        assert_eq!([bytes("ds_load_u16_d16"), bytes("ds_bpermute_b32")], [4, 4]);
         assert!(contains(CODE, "v_dot4"));
         assert!(!contains(CODE, "v_wmma"));
     }

@@ -1,5 +1,6 @@
 //! Machines whose rates are known well enough for a forecast.
 
+use trine_vulkan::capabilities::rates::{RADEON_780M, Rates};
 use trine_vulkan::capabilities::{Capabilities, presets as vulkan};
 
 use super::{Basis, BasisKind, Machine};
@@ -14,11 +15,7 @@ pub(crate) struct Preset {
     /// Other spellings, without punctuation.
     aliases: &'static [&'static str],
     name: &'static str,
-    /// (reached, limit).
-    gbps: (f64, f64),
-    /// (up to 64 rows, more rows, limit).
-    tops: (f64, f64, f64),
-    gap_us: f64,
+    rates: Rates,
     /// The bytes of the GPU's own memory, if it has any.
     pub(crate) memory_bytes: Option<u64>,
     /// Whether such chips have an XDNA1 NPU.
@@ -33,9 +30,7 @@ pub(crate) static PRESETS: [Preset; 5] = [
         gpu: vulkan::radeon_780m,
         aliases: &["radeon780m", "amdradeon780m", "phoenix", "hawkpoint"],
         name: "Radeon 780M, DDR5-5600",
-        gbps: (73.0, 89.6),
-        tops: (5.0, 7.0, 16.6),
-        gap_us: 5.0,
+        rates: RADEON_780M,
         memory_bytes: None,
         has_npu: true,
         sources: &[
@@ -56,9 +51,14 @@ pub(crate) static PRESETS: [Preset; 5] = [
         gpu: vulkan::radeon_890m,
         aliases: &["radeon890m", "amdradeon890m"],
         name: "Radeon 890M, LPDDR5X-7500",
-        gbps: (98.4, 120.0),
-        tops: (7.2, 10.0, 23.8),
-        gap_us: 5.0,
+        rates: Rates {
+            gbps: 98.4,
+            gbps_limit: 120.0,
+            tops_skinny: 7.2,
+            tops_wide: 10.0,
+            tops_limit: 23.8,
+            gap_us: 5.0,
+        },
         memory_bytes: None,
         has_npu: false,
         sources: &[
@@ -78,9 +78,14 @@ pub(crate) static PRESETS: [Preset; 5] = [
         gpu: vulkan::radeon_8060s,
         aliases: &["strixhalo", "radeon8060s", "8060s", "ryzenaimax395"],
         name: "Strix Halo (Radeon 8060S)",
-        gbps: (215.0, 256.0),
-        tops: (18.0, 26.0, 59.4),
-        gap_us: 4.0,
+        rates: Rates {
+            gbps: 215.0,
+            gbps_limit: 256.0,
+            tops_skinny: 18.0,
+            tops_wide: 26.0,
+            tops_limit: 59.4,
+            gap_us: 4.0,
+        },
         memory_bytes: None,
         has_npu: false,
         sources: &[
@@ -98,9 +103,14 @@ pub(crate) static PRESETS: [Preset; 5] = [
         gpu: vulkan::rtx_4090,
         aliases: &["rtx4090", "4090", "geforcertx4090", "nvidiageforcertx4090"],
         name: "GeForce RTX 4090",
-        gbps: (917.0, 1008.0),
-        tops: (80.0, 130.0, 330.0),
-        gap_us: 2.0,
+        rates: Rates {
+            gbps: 917.0,
+            gbps_limit: 1008.0,
+            tops_skinny: 80.0,
+            tops_wide: 130.0,
+            tops_limit: 330.0,
+            gap_us: 2.0,
+        },
         memory_bytes: Some(24 << 30),
         has_npu: false,
         sources: &[
@@ -120,9 +130,14 @@ pub(crate) static PRESETS: [Preset; 5] = [
         gpu: vulkan::h200,
         aliases: &["nvidiah200", "h200sxm"],
         name: "NVIDIA H200",
-        gbps: (4605.0, 4700.0),
-        tops: (250.0, 400.0, 640.0),
-        gap_us: 6.0,
+        rates: Rates {
+            gbps: 4605.0,
+            gbps_limit: 4700.0,
+            tops_skinny: 250.0,
+            tops_wide: 400.0,
+            tops_limit: 640.0,
+            gap_us: 6.0,
+        },
         memory_bytes: Some(150_750_000_000),
         has_npu: false,
         sources: &[
@@ -145,12 +160,12 @@ impl Preset {
         let source = |(kind, text): &(BasisKind, &str)| Basis::new(*kind, *text);
         Machine {
             name: self.name.to_owned(),
-            gbps: self.gbps.0,
-            gbps_limit: self.gbps.1,
-            tops_skinny: self.tops.0,
-            tops_wide: self.tops.1,
-            tops_limit: self.tops.2,
-            gap_us: self.gap_us,
+            gbps: self.rates.gbps,
+            gbps_limit: self.rates.gbps_limit,
+            tops_skinny: self.rates.tops_skinny,
+            tops_wide: self.rates.tops_wide,
+            tops_limit: self.rates.tops_limit,
+            gap_us: self.rates.gap_us,
             memory_bytes: self.memory_bytes,
             has_npu: self.has_npu,
             sources: self.sources.iter().map(source).collect(),

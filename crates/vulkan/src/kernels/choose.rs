@@ -3,9 +3,9 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::top::chunks_of;
+use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
-use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -56,7 +56,7 @@ impl ChooseLaunch {
     ///
     /// # Errors
     /// If the kernel cannot be compiled.
-    pub fn dispatch(&self, gpu: &Gpu) -> Result<Dispatch, GpuError> {
+    pub fn dispatch(&self, gpu: &dyn Compiler) -> Result<Dispatch, GpuError> {
         let Self { maxima, frame, outputs, tiles, series, chosen, .. } = *self;
         let sizes = [chunks_of(self.vocabulary), self.rows, self.steps].map(|size| size as u32);
         let constants = [LOCAL].into_iter().chain(sizes).chain([self.slot_bits]).collect();

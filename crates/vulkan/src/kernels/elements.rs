@@ -2,9 +2,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
-use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -95,7 +95,12 @@ impl ElementsLaunch {
     ///
     /// # Errors
     /// If the kernel cannot be compiled.
-    pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
+    pub fn dispatch(
+        &self,
+        gpu: &dyn Compiler,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
         let mut args = Args {
             first: 0,
             second: 0,

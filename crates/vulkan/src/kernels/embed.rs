@@ -2,10 +2,10 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
 use crate::pack::{Format, Matrix};
-use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -60,7 +60,12 @@ impl EmbedLaunch {
     ///
     /// # Errors
     /// If the kernel cannot be compiled.
-    pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
+    pub fn dispatch(
+        &self,
+        gpu: &dyn Compiler,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
         let quads = self.table.columns.div_ceil(4) as u32;
         let local = quads.next_power_of_two().clamp(32, LOCAL_MAX);
         let key =

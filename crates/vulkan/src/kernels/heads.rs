@@ -5,9 +5,9 @@ use bytemuck::{Pod, Zeroable};
 use trine_model::Rope;
 
 use super::attention::{FrameAddresses, KvCache, kv_number};
+use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
-use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -87,7 +87,12 @@ impl HeadsLaunch {
     ///
     /// # Panics
     /// If the head dimension is odd or above [`DIM_MAX`].
-    pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
+    pub fn dispatch(
+        &self,
+        gpu: &dyn Compiler,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
         assert!(self.dim.is_multiple_of(2) && self.dim <= DIM_MAX, "heads of {}", self.dim);
         let heads = self.query.map_or(0, |query| query.heads);
         let kv_heads = self.stored.map_or(0, |stored| stored.cache.heads);

@@ -3,9 +3,9 @@
 use bytemuck::{Pod, Zeroable};
 use trine_model::TERMS_MAX;
 
+use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
-use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -65,7 +65,12 @@ impl MixLaunch {
     ///
     /// # Panics
     /// If there are more streams or sources than [`TERMS_MAX`].
-    pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
+    pub fn dispatch(
+        &self,
+        gpu: &dyn Compiler,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
         let args = Args {
             inputs: addresses(&self.inputs),
             outputs: addresses(&self.outputs),

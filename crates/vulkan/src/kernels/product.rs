@@ -10,10 +10,10 @@ use bytemuck::{Pod, Zeroable};
 
 use super::operand::{GROUP, Operand, OperandKind};
 use crate::capabilities::Capabilities;
+use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
 use crate::pack::Matrix;
-use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 
 /// Most pieces of memory that the results of a product go to.
@@ -201,7 +201,7 @@ pub trait ProductLaunch: Sync {
     /// the kernel cannot multiply it.
     fn dispatch(
         &self,
-        gpu: &Gpu,
+        gpu: &dyn Compiler,
         shape: Self::Shape,
         label: &str,
         step: usize,

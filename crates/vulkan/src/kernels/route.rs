@@ -10,10 +10,10 @@ use trine_model::TERMS_MAX;
 use super::mix::addresses;
 use super::rows::{operand_args, registers};
 use super::sum::Finish;
+use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
 use crate::pack::{Format, Matrix};
-use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -143,7 +143,12 @@ impl RouteLaunch {
     /// # Panics
     /// If a row has more columns than [`ROUTED_COLUMNS_MAX`], if there are more streams than
     /// [`TERMS_MAX`], or if the matrices do not fit them or are no floats.
-    pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
+    pub fn dispatch(
+        &self,
+        gpu: &dyn Compiler,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
         let Router { norm, router, coefficients, .. } = self.router;
         let streams = self.streams.len();
         let sources = if self.row.is_some() { 1 } else { streams };

@@ -4,9 +4,9 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::operand::{GROUP, Operand, OperandKind};
+use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
-use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -143,7 +143,12 @@ impl RowsLaunch {
     ///
     /// # Panics
     /// If a row has more than [`COLUMNS_MAX`] columns.
-    pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
+    pub fn dispatch(
+        &self,
+        gpu: &dyn Compiler,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
         let (local, per) = registers(self.columns);
         let mut reads = vec![self.source];
         let mut writes: Vec<Span> = self.plain.into_iter().collect();

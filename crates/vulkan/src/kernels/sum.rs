@@ -7,9 +7,9 @@ use trine_model::TERMS_MAX;
 use super::mix::addresses;
 use super::operand::Operand;
 use super::rows::{operand_args, registers};
+use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
-use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -88,7 +88,12 @@ impl SumLaunch {
     /// # Panics
     /// If a row has more columns than the kernel takes ([`super::rows::COLUMNS_MAX`], with norms
     /// [`NORMED_COLUMNS_MAX`]), or there are more terms than [`TERMS_MAX`].
-    pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
+    pub fn dispatch(
+        &self,
+        gpu: &dyn Compiler,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
         let norms = self.finish.is_some() || self.terms.iter().any(|term| term.norm.is_some());
         assert!(!norms || self.columns <= NORMED_COLUMNS_MAX, "rows of {}", self.columns);
         let (local, per) = registers(self.columns);

@@ -3,9 +3,9 @@
 use bytemuck::{Pod, Zeroable};
 use trine_backend::TOP;
 
+use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
-use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -69,7 +69,7 @@ impl TopLaunch {
     ///
     /// # Errors
     /// If a kernel cannot be compiled.
-    pub fn dispatches(&self, gpu: &Gpu, step: usize) -> Result<[Dispatch; 3], GpuError> {
+    pub fn dispatches(&self, gpu: &dyn Compiler, step: usize) -> Result<[Dispatch; 3], GpuError> {
         let chunk = chunk_of(self.vocabulary);
         let chunks = chunks_of(self.vocabulary) as u32;
         let args = Args {

@@ -7,20 +7,20 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use trine_backend::{BLOCK, BackendError, Batch, Lent, Memory, ProgramOptions};
-use trine_model::{BufferId, Heads, Model, Op, Plan, Rows, Scratch, Width, Workload};
+use trine_model::{BufferId, Heads, Model, Op, Plan, Rows};
 
 use super::emit::{Emitted, Emitter};
 use super::forecast::cache_bytes;
 use super::frame::{Frame, FrameLayout, SLOT_BITS};
-use super::graph::{Graph, Home, ValueId};
+use super::graph::{Home, ValueId};
 use super::inputs::Inputs;
-use super::loans::{Loan, LoanBytes, Loans, Table, lent_keys, loans, meetings};
-use super::lower::lower_lent;
-use super::passes::{Attended, PassKey, survey_order};
+use super::loans::{Loan, LoanBytes, Loans, Table, loans, meetings};
+use super::lowered::{Lowered, Plans};
+use super::passes::{PassKey, survey_order};
 use super::ropes::Ropes;
 use super::selection::Selection;
 use super::series::SeriesRuns;
-use super::top_memory::{TopMemory, finds_top};
+use super::top_memory::{TopMemory, top_launch};
 use super::tuning::{Background, Survey, Tuner};
 use crate::chain::{self, ChainMemory, Chains};
 use crate::dispatch::{Dispatch, Span};
@@ -29,7 +29,6 @@ use crate::kernels::attention::TILE_ROWS;
 use crate::kernels::heads::DIM_MAX;
 use crate::kernels::matmul::MatmulLaunch;
 use crate::kernels::rows::COLUMNS_MAX;
-use crate::kernels::top::TopLaunch;
 use crate::raw::commands::{Copy, Ended, Recording};
 use crate::raw::gpu::{self, Gpu};
 use crate::raw::meeting::Absent;
@@ -44,6 +43,13 @@ pub(super) struct Binding<'a> {
     /// The Plan as it is lent to a partner, if it is.
     pub(super) lent: Option<&'a Plan>,
     pub(super) options: &'a ProgramOptions,
+}
+
+impl<'a> Binding<'a> {
+    fn plans(&self) -> Plans<'a> {
+        let Self { plan, lent, options, .. } = *self;
+        Plans { plan, lent, options }
+    }
 }
 
 /// A Plan's weights, caches, memory and recordings on a device.
@@ -97,15 +103,6 @@ pub(super) struct Pass {
     /// The recording with timestamps, made when profiling needs it, and the Plan's step of each
     /// dispatch.
     timed: Option<(Recording, Vec<usize>)>,
-}
-
-/// A pass's launches and the memory of their values.
-struct Lowered {
-    key: PassKey,
-    /// As that of [`Pass`].
-    exact: Option<usize>,
-    graph: Graph,
-    scratch: Scratch,
 }
 
 /// A pass before it is recorded.
@@ -173,18 +170,15 @@ impl Binding<'_> {
         tuner: &Tuner,
     ) -> Result<Bound, GpuError> {
         let selection = Selection::new(gpu.capabilities(), self.plan, self.options);
-        let beside = self.lent.map_or(Vec::new(), |_| lent_keys(&keys, self.options));
-        let beside = beside.into_iter().map(|(key, exact)| (key, Some(exact)));
-        let keys = keys.into_iter().map(|key| (key, None)).chain(beside);
-        let lowered = |(key, exact)| self.lower(key, exact, &selection);
-        let graphs = keys.map(lowered).collect::<Result<Vec<_>, _>>()?;
+        let graphs = self.plans().lower_all(keys, &selection)?;
         let scratch_bytes = graphs.iter().map(|lowered| lowered.scratch.bytes).max().unwrap_or(0);
         let mut bound = self.allocate(gpu, weights, selection, scratch_bytes as u64)?;
         let shapes = tuner.settle(gpu, &|survey| self.survey(&bound, &graphs, survey))?;
         bound.selection.tune(shapes);
         let alone = graphs.iter().filter(|lowered| lowered.exact.is_none());
         let expected = alone.map(|lowered| ChainMemory::most_bytes(lowered.graph.nodes.len()));
-        let mut chains = if chain::probe(gpu)? {
+        let suits = chain::suits(gpu.capabilities().kind);
+        let mut chains = if suits && chain::probe(gpu)? {
             Some((ChainMemory::new(gpu, expected.sum())?, Transfer::new(gpu)))
         } else {
             None
@@ -203,23 +197,6 @@ impl Binding<'_> {
         Ok(bound)
     }
 
-    /// Returns the launches of a pass, beside a partner if it says how many rows are `exact`.
-    fn lower(
-        &self,
-        key: PassKey,
-        exact: Option<usize>,
-        selection: &Selection,
-    ) -> Result<Lowered, GpuError> {
-        let graph = lower_lent(self.plan_of(exact), key, exact.unwrap_or(0), selection)?;
-        let scratch = graph.place();
-        Ok(Lowered { key, exact, graph, scratch })
-    }
-
-    /// Returns the Plan of a pass.
-    fn plan_of(&self, exact: Option<usize>) -> &Plan {
-        exact.and(self.lent).unwrap_or(self.plan)
-    }
-
     /// Records a pass, with chains if there is memory for them.
     fn record(
         &self,
@@ -235,7 +212,7 @@ impl Binding<'_> {
         let chains = chains.and_then(link).transpose()?;
         draft.copies.extend(chains.iter().map(Chains::reset));
         let Lowered { key, exact, .. } = *lowered;
-        let (cuts, mut seconds) = self.cuts(self.plan_of(exact), key, &draft.dispatches, gpu);
+        let (cuts, mut seconds) = self.cuts(self.plans().of(exact), key, &draft.dispatches, gpu);
         let (cuts, meetings) = meetings(&draft.own, &cuts);
         if exact.is_some() {
             seconds.clear();
@@ -279,7 +256,7 @@ impl Binding<'_> {
         let keys = bound.passes.iter().map(|pass| (pass.key, pass.exact));
         let order = survey_order(keys, self.options.width.tokens);
         let Some(&(_, (key, exact))) = order.get(number) else { return Ok(false) };
-        let lowered = self.lower(key, exact, &bound.selection)?;
+        let lowered = self.plans().lower(key, exact, &bound.selection)?;
         let emitter = self.emitter(bound, &lowered);
         Emitter { survey: Some(survey), ..emitter }.survey()?;
         Ok(true)
@@ -376,11 +353,11 @@ impl Binding<'_> {
     fn emitter<'b>(&'b self, bound: &'b Bound, lowered: &'b Lowered) -> Emitter<'b> {
         let Lowered { exact, graph, scratch, .. } = lowered;
         Emitter {
-            gpu: &bound.gpu,
-            plan: self.plan_of(*exact),
+            compiler: &bound.gpu,
+            plan: self.plans().of(*exact),
             options: self.options,
             weights: &bound.weights,
-            caches: &bound.caches,
+            caches: bound.caches.iter().map(Buffer::span).collect(),
             ropes: &bound.ropes,
             selection: &bound.selection,
             frame: bound.frame.addresses(),
@@ -407,22 +384,10 @@ impl Binding<'_> {
             }
             draft.fetch.push(copy);
         }
-        let rows = lowered.key.width.outputs;
-        if let Some(Some(logits)) = draft.fetch.first()
-            && finds_top(self.plan, self.options)
-        {
-            let launch = TopLaunch {
-                logits: logits.from.span(),
-                vocabulary: self.plan.output(0).columns,
-                rows,
-                row_count: emitter.frame.output_count,
-                maxima: bound.top.maxima.span(),
-                thresholds: bound.top.thresholds.span(),
-                found: bound.top.found.span(),
-            };
+        if let Some(launch) = top_launch(&emitter, bound.top.spans()) {
             let step = emitter.plan.steps.len().saturating_sub(1);
             draft.dispatches.extend(launch.dispatches(&bound.gpu, step)?);
-            draft.copies.extend(bound.top.copies(rows));
+            draft.copies.extend(bound.top.copies(launch.rows));
         }
         Ok(draft)
     }
@@ -456,13 +421,7 @@ impl Binding<'_> {
         dispatches: &[Dispatch],
         gpu: &Gpu,
     ) -> (Vec<usize>, Vec<f64>) {
-        let Width { tokens, outputs } = key.width;
-        let (sequences, tokens) = match key.attended {
-            Attended::Sequences | Attended::Rows => (tokens, 1),
-            Attended::Tiles => (1, tokens),
-        };
-        let context = self.options.context.saturating_sub(tokens);
-        let workload = Workload { sequences, tokens, context, outputs, kv: self.options.kv };
+        let workload = key.workload(self.options);
         let speed = gpu.capabilities().cautious_speed();
         let most = gpu.submission_seconds();
         let (mut cuts, mut ended) = (Vec::new(), Vec::new());
@@ -637,7 +596,7 @@ impl Bound {
         for index in 0..self.passes.len() {
             if self.passes[index].chains.is_some() {
                 let Pass { key, exact, .. } = self.passes[index];
-                let lowered = binding.lower(key, exact, &self.selection)?;
+                let lowered = binding.plans().lower(key, exact, &self.selection)?;
                 self.passes[index] = binding.record(self, &lowered, None)?;
             }
         }
@@ -650,7 +609,7 @@ impl Bound {
             return Ok(());
         }
         let key = self.passes[pass].key;
-        let lowered = binding.lower(key, None, &self.selection)?;
+        let lowered = binding.plans().lower(key, None, &self.selection)?;
         let draft = binding.draft(self, &lowered)?;
         let recording = Recording::timed(&self.gpu, &draft.dispatches, &draft.copies)?;
         let steps = draft.dispatches.iter().map(|dispatch| dispatch.step).collect();

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::Arc;
 
 use trine_backend::{BLOCK, ProgramOptions};
 use trine_model::{CacheId, Plan, Rows, Scratch, WeightId};
@@ -18,6 +17,7 @@ use super::ropes::Ropes;
 use super::selection::Selection;
 use super::streams::{First, RouteWork, RouterWork, SumTerm, SumWork};
 use super::tuning::Survey;
+use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
 use crate::kernels::attention::{
@@ -36,8 +36,6 @@ use crate::kernels::route::{Added, FirstStream, RouteLaunch, Router};
 use crate::kernels::rows::{RowWork, RowsLaunch};
 use crate::kernels::stream::StreamLaunch;
 use crate::kernels::sum::{Finish, SumLaunch, SumTerm as LaunchTerm};
-use crate::raw::gpu::Gpu;
-use crate::raw::memory::Buffer;
 use crate::weights::Weights;
 
 /// The span of something absent.
@@ -45,7 +43,7 @@ const NOWHERE: Span = Span { address: 0, bytes: 0 };
 
 /// What addresses are taken from.
 pub(super) struct Emitter<'a> {
-    pub(super) gpu: &'a Arc<Gpu>,
+    pub(super) compiler: &'a dyn Compiler,
     pub(super) plan: &'a Plan,
     pub(super) weights: &'a Weights,
     pub(super) selection: &'a Selection,
@@ -59,7 +57,8 @@ pub(super) struct Emitter<'a> {
     /// Memory of products that several workgroups share.
     pub(super) split_scratch: Span,
     pub(super) options: &'a ProgramOptions,
-    pub(super) caches: &'a [Buffer],
+    /// One for each cache of the Plan.
+    pub(super) caches: Vec<Span>,
     pub(super) ropes: &'a Ropes,
     /// Counters of attention's parts; 0 between launches.
     pub(super) counters: Span,
@@ -160,7 +159,8 @@ impl Emitter<'_> {
         }
     }
 
-    fn node(&self, node: &Node, out: &mut Vec<Dispatch>) -> Result<(), GpuError> {
+    /// Adds the dispatches of a launch.
+    pub(super) fn node(&self, node: &Node, out: &mut Vec<Dispatch>) -> Result<(), GpuError> {
         let vector = |id| self.weights.vector(id);
         let rows = self.graph.width.of(node.rows);
         match node.work {
@@ -172,7 +172,7 @@ impl Emitter<'_> {
                     rows,
                     factor: scale,
                 };
-                out.push(launch.dispatch(self.gpu, &node.label, node.step)?);
+                out.push(launch.dispatch(self.compiler, &node.label, node.step)?);
             }
             Work::Convert { source, operand } => {
                 let made = Made::Operand(operand);
@@ -205,7 +205,7 @@ impl Emitter<'_> {
                     rows,
                     row_count: self.row_count(node.rows),
                 };
-                out.push(launch.dispatch(self.gpu, &node.label, node.step)?);
+                out.push(launch.dispatch(self.compiler, &node.label, node.step)?);
             }
             Work::Cutoff { .. }
             | Work::Rescale { .. }
@@ -238,7 +238,7 @@ impl Emitter<'_> {
             plain: made.and_then(Made::rows).map(|id| self.span(id)),
             operand: made.and_then(Made::operand).map(|value| self.operand(value)),
         };
-        launch.dispatch(self.gpu, &node.label, node.step)
+        launch.dispatch(self.compiler, &node.label, node.step)
     }
 
     /// A copy of columns beside a partner. Nothing is launched where the host writes.
@@ -261,7 +261,7 @@ impl Emitter<'_> {
         };
         let columns = self.graph.value(result).columns;
         let launch = ElementsLaunch { work, result: self.span(result), columns, rows, row_count };
-        launch.dispatch(self.gpu, &node.label, node.step).map(Some)
+        launch.dispatch(self.compiler, &node.label, node.step).map(Some)
     }
 
     fn element_work(&self, kind: ElementsKind) -> ElementWork {
@@ -290,11 +290,7 @@ impl Emitter<'_> {
         out: &mut Vec<Dispatch>,
     ) -> Result<(), GpuError> {
         let ids = &work.joint.weights;
-        let width = match &work.output {
-            // A product may be of the first rows only.
-            Output::Parts(values) => self.graph.value(values[0]).rows,
-            Output::Gated(_) | Output::Gates { .. } => self.graph.width.of(node.rows),
-        };
+        let width = self.graph.product_rows(node.rows, work);
         let segments: Vec<Segment>;
         let output = match &work.output {
             Output::Parts(values) => {
@@ -334,7 +330,7 @@ impl Emitter<'_> {
         out: &mut Vec<Dispatch>,
     ) -> Result<(), GpuError> {
         let width = launch.product.width;
-        let rows = launch.rows_at_once(self.gpu.capabilities(), allocated(width));
+        let rows = launch.rows_at_once(self.compiler.capabilities(), allocated(width));
         if rows == width {
             return self.shaped(launch, node, out);
         }
@@ -356,7 +352,7 @@ impl Emitter<'_> {
             return survey.borrow_mut().see(launch);
         }
         let shape = self.selection.shape(launch);
-        out.push(launch.dispatch(self.gpu, shape, &node.label, node.step)?);
+        out.push(launch.dispatch(self.compiler, shape, &node.label, node.step)?);
         Ok(())
     }
 
@@ -410,7 +406,7 @@ impl Emitter<'_> {
         let cache = self.plan.cache(id);
         let ring = cache.window.map_or(0, |window| self.options.ring_length(window) / BLOCK);
         KvCache {
-            span: self.caches[id.0].span(),
+            span: self.caches[id.0],
             kind: self.options.kv,
             heads: cache.kv_heads,
             dim: cache.head_dim,
@@ -475,7 +471,7 @@ impl Emitter<'_> {
                 }
             }
         };
-        launch.dispatch(self.gpu, &node.label, node.step)
+        launch.dispatch(self.compiler, &node.label, node.step)
     }
 
     fn attend(&self, node: &Node, work: &AttendWork) -> Result<Dispatch, GpuError> {
@@ -499,7 +495,7 @@ impl Emitter<'_> {
                 fused: prepare.as_ref().map(|work| self.fused(work)),
                 shape: self.selection.decode(&attention, rows),
             }
-            .dispatch(self.gpu, &node.label, node.step),
+            .dispatch(self.compiler, &node.label, node.step),
             AttendKernel::Matrix { output, shape } => {
                 let output = match *output {
                     Form::Rows(rows) => MatrixOutput::Plain(self.span(rows)),
@@ -507,16 +503,16 @@ impl Emitter<'_> {
                 };
                 let shape = *shape;
                 MatrixLaunch { attention, cache, frame, tiles, query, output, shape }.dispatch(
-                    self.gpu,
+                    self.compiler,
                     &node.label,
                     node.step,
                 )
             }
             AttendKernel::Tiles { output } => {
                 let (target, shape) =
-                    (self.span(*output), AttendTileShape::suited(self.gpu.capabilities()));
+                    (self.span(*output), AttendTileShape::suited(self.compiler.capabilities()));
                 TileLaunch { attention, cache, frame, tiles, query, target, shape }.dispatch(
-                    self.gpu,
+                    self.compiler,
                     &node.label,
                     node.step,
                 )
@@ -570,7 +566,7 @@ impl Emitter<'_> {
             Work::Sum(ref work) => {
                 let columns = self.graph.value(work.result).columns;
                 let launch = SumLaunch { columns, rows, row_count, ..self.sum(work) };
-                launch.dispatch(self.gpu, &node.label, node.step)
+                launch.dispatch(self.compiler, &node.label, node.step)
             }
             Work::Mix(ref work) => {
                 let spans = |ids: &mut dyn Iterator<Item = ValueId>| -> Vec<Span> {
@@ -587,12 +583,12 @@ impl Emitter<'_> {
                     rows,
                     row_count,
                 };
-                launch.dispatch(self.gpu, &node.label, node.step)
+                launch.dispatch(self.compiler, &node.label, node.step)
             }
             Work::Route(ref work) => {
                 let columns = self.graph.value(work.streams[0].input).columns;
                 let launch = RouteLaunch { columns, rows, row_count, ..self.route(work) };
-                launch.dispatch(self.gpu, &node.label, node.step)
+                launch.dispatch(self.compiler, &node.label, node.step)
             }
             _ => unreachable!("only work of models with streams comes here"),
         }

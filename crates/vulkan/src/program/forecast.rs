@@ -13,7 +13,7 @@ use super::passes::{Attended, PassKey};
 use super::selection::Selection;
 use super::top_memory::top_bytes;
 use crate::capabilities::Capabilities;
-use crate::chain::ChainMemory;
+use crate::chain::{self, ChainMemory};
 use crate::kernels::attention::KvCache;
 use crate::raw::memory::blocks_bytes;
 use crate::weights;
@@ -82,7 +82,10 @@ fn scratch(
     let graphs: Vec<Graph> = alone.chain(beside).collect();
     let passes = graphs.iter().map(|graph| graph.place().bytes as u64).max().unwrap_or(0);
     let launches = graphs.iter().map(|graph| graph.nodes.len()).max().unwrap_or(0);
-    let chains = ChainMemory::most_bytes(launches) * keys.len() as u64;
+    let chains = match chain::suits(capabilities.kind) {
+        true => ChainMemory::most_bytes(launches) * keys.len() as u64,
+        false => 0,
+    };
     let loans = lent.map_or([0; 3], |lent| LoanBytes::of(lent, tokens).each());
     let rows_bytes = |id: trine_model::BufferId| {
         let buffer = plan.buffer(id);

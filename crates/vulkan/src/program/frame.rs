@@ -49,6 +49,27 @@ impl FrameLayout {
         let series = (tables + 4 * entries).next_multiple_of(RECORD);
         Self { outputs, tiles, tables, series, bytes: series + 8 }
     }
+
+    /// Returns the addresses in a frame that begins at this one.
+    pub(super) fn addresses(&self, base: u64) -> StepAddresses {
+        StepAddresses {
+            frame: base,
+            rows: base,
+            output_count: base + 4,
+            exact_count: base + 12,
+            outputs: base + self.outputs as u64,
+            tiles: base + self.tiles as u64,
+            tables: base + self.tables as u64,
+        }
+    }
+
+    /// Returns the parts of a frame at this address that change between the steps of a series: the
+    /// header with all records, the numbers of output rows, the tiles, and how far a series is.
+    pub(super) fn changing(&self, base: u64) -> [Span; 4] {
+        let Self { outputs, tiles, tables, series, bytes } = *self;
+        [0..outputs, outputs..tiles, tiles..tables, series..bytes]
+            .map(|part| Span { address: base + part.start as u64, bytes: part.len() as u64 })
+    }
 }
 
 /// The addresses that kernels take.
@@ -85,24 +106,12 @@ impl Frame {
     }
 
     pub(super) fn addresses(&self) -> StepAddresses {
-        let base = self.buffer.address();
-        StepAddresses {
-            frame: base,
-            rows: base,
-            output_count: base + 4,
-            exact_count: base + 12,
-            outputs: base + self.layout.outputs as u64,
-            tiles: base + self.layout.tiles as u64,
-            tables: base + self.layout.tables as u64,
-        }
+        self.layout.addresses(self.buffer.address())
     }
 
-    /// Returns the header with all records, the numbers of output rows, the tiles, and how far a
-    /// series is: what changes between the steps of a series.
+    /// Returns what changes between the steps of a series ([`FrameLayout::changing`]).
     pub(super) fn changing(&self) -> [Span; 4] {
-        let FrameLayout { outputs, tiles, tables, series, bytes } = self.layout;
-        [0..outputs, outputs..tiles, tiles..tables, series..bytes]
-            .map(|part| self.buffer.part(part.start as u64, part.len() as u64).span())
+        self.layout.changing(self.buffer.address())
     }
 
     /// Writes a checked batch that `more` steps follow in a series. Tiles hold at most `tile` rows.

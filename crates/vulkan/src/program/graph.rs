@@ -474,6 +474,15 @@ impl Graph {
         }
     }
 
+    /// Returns the rows of activations of a product in a launch over these rows.
+    pub(super) fn product_rows(&self, rows: Rows, work: &ProductWork) -> usize {
+        match &work.output {
+            // A product may be of the first rows only.
+            Output::Parts(values) => self.value(values[0]).rows,
+            Output::Gated(_) | Output::Gates { .. } => self.width.of(rows),
+        }
+    }
+
     /// Places the values in scratch memory: those that do not live at the same time share it.
     /// Values are numbered by [`Graph::piece`].
     pub(super) fn place(&self) -> Scratch {

@@ -8,9 +8,11 @@ use trine_backend::{
 use trine_model::lend::lend;
 use trine_model::{Plan, Width, Workload, gather};
 
+use super::catalogue::{Catalogued, catalogue};
 use super::forecast;
 use super::graph::Graph;
 use super::lower::lower;
+use super::lowered::Plans;
 use super::passes::{Attended, PassKey, least, pass_keys};
 use super::print::Printed;
 use super::selection::Selection;
@@ -135,6 +137,23 @@ impl Outline {
         let lowered = self.lowered(&plan, options, width, tokens == 1);
         let (_, graph) = lowered.map_err(|error| error.on(&self.capabilities.label()))?;
         Ok(graph.nodes.len())
+    }
+
+    /// Returns the kernels that a Program of a Plan with these options compiles: those that it
+    /// launches, by the static tables, and those that tuning may try.
+    ///
+    /// # Errors
+    /// [`GpuError`] if the device cannot run the Plan.
+    pub fn kernels(
+        &self,
+        plan: &Plan,
+        options: &ProgramOptions,
+    ) -> Result<Vec<Catalogued>, GpuError> {
+        let plan = gather::gather(plan.clone());
+        let keys = pass_keys(&plan, options, self.is_invariant);
+        let lent = self.lend(&plan, options);
+        let plans = Plans { plan: &plan, lent: lent.as_ref(), options };
+        catalogue(&self.capabilities, plans, keys)
     }
 
     /// Returns the pass of a step and its launches.

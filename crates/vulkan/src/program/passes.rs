@@ -1,7 +1,7 @@
 //! The passes that a Program records: widths, and how attention goes through the rows.
 
 use trine_backend::ProgramOptions;
-use trine_model::{Plan, Rows, Width};
+use trine_model::{Plan, Rows, Width, Workload};
 
 /// Widths that passes are recorded for. A step takes the smallest that is large enough.
 const LADDER: [usize; 15] = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
@@ -13,6 +13,20 @@ pub(crate) struct PassKey {
     pub(crate) attended: Attended,
     /// The Plan's output that is computed, if its outputs are alternatives.
     pub(crate) goal: usize,
+}
+
+impl PassKey {
+    /// Returns the most work of a step in this pass: at the end of sequences as long as a Program
+    /// with these options has room for.
+    pub(super) fn workload(&self, options: &ProgramOptions) -> Workload {
+        let Width { tokens, outputs } = self.width;
+        let (sequences, tokens) = match self.attended {
+            Attended::Sequences | Attended::Rows => (tokens, 1),
+            Attended::Tiles => (1, tokens),
+        };
+        let context = options.context.saturating_sub(tokens);
+        Workload { sequences, tokens, context, outputs, kv: options.kv }
+    }
 }
 
 /// How attention goes through the rows.

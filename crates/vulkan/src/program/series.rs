@@ -8,7 +8,8 @@ use trine_backend::{ProgramOptions, SERIES_MAX};
 use trine_model::Plan;
 
 use super::frame::{Frame, SLOT_BITS};
-use super::top_memory::{TopMemory, finds_top};
+use super::top_memory::{TopMemory, finds_top, top_rows};
+use crate::dispatch::Span;
 use crate::error::GpuError;
 use crate::kernels::choose::ChooseLaunch;
 use crate::raw::commands::{Ended, Recording};
@@ -51,6 +52,29 @@ pub(super) fn runs_series(plan: &Plan, options: &ProgramOptions) -> bool {
     finds_top(plan, options) && options.width.outputs > 0 && plan.inputs.is_empty()
 }
 
+/// Returns the launch that chooses tokens after a step; `None` if a Program runs no series.
+/// `changing` are the parts of its frame, `spans` where maxima and the tokens chosen are.
+pub(super) fn choose_launch(
+    plan: &Plan,
+    options: &ProgramOptions,
+    changing: [Span; 4],
+    spans: [Span; 2],
+) -> Option<ChooseLaunch> {
+    let ([frame, outputs, tiles, series], [maxima, chosen]) = (changing, spans);
+    runs_series(plan, options).then(|| ChooseLaunch {
+        maxima,
+        vocabulary: plan.output(0).columns,
+        rows: top_rows(options.width.outputs),
+        steps: 1 + SERIES_MAX,
+        slot_bits: SLOT_BITS,
+        frame,
+        outputs,
+        tiles,
+        series,
+        chosen,
+    })
+}
+
 impl SeriesRuns {
     /// Records what a Program's series need; `None` if it runs none.
     pub(super) fn new(
@@ -60,22 +84,9 @@ impl SeriesRuns {
         frame: &Frame,
         top: &TopMemory,
     ) -> Result<Option<Self>, GpuError> {
-        if !runs_series(plan, options) {
-            return Ok(None);
-        }
-        let [records, outputs, tiles, series] = frame.changing();
-        let launch = ChooseLaunch {
-            maxima: top.maxima.span(),
-            vocabulary: plan.output(0).columns,
-            rows: top.rows,
-            steps: 1 + SERIES_MAX,
-            slot_bits: SLOT_BITS,
-            frame: records,
-            outputs,
-            tiles,
-            series,
-            chosen: top.chosen.span(),
-        };
+        let (maxima, chosen) = (top.maxima.span(), top.chosen.span());
+        let launch = choose_launch(plan, options, frame.changing(), [maxima, chosen]);
+        let Some(launch) = launch else { return Ok(None) };
         let choose = Recording::record(gpu, &[launch.dispatch(gpu)?], &[], &[])?;
         Ok(Some(Self { choose, all: Recording::series(gpu)? }))
     }

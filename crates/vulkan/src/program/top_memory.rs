@@ -5,8 +5,10 @@ use std::sync::Arc;
 use trine_backend::{ProgramOptions, SERIES_MAX, TOP_ROWS_MAX};
 use trine_model::{Plan, Rows};
 
+use super::emit::Emitter;
+use crate::dispatch::Span;
 use crate::error::GpuError;
-use crate::kernels::top::{ROOM, maxima_bytes};
+use crate::kernels::top::{ROOM, TopLaunch, maxima_bytes};
 use crate::raw::commands::Copy;
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::{Buffer, Place};
@@ -26,7 +28,7 @@ pub(super) struct TopMemory {
 }
 
 /// Returns the most rows whose largest logits are found.
-fn top_rows(outputs: usize) -> usize {
+pub(super) fn top_rows(outputs: usize) -> usize {
     outputs.clamp(1, TOP_ROWS_MAX)
 }
 
@@ -55,6 +57,11 @@ impl TopMemory {
         })
     }
 
+    /// Returns where maxima, thresholds and the logits found go.
+    pub(super) fn spans(&self) -> [Span; 3] {
+        [&self.maxima, &self.thresholds, &self.found].map(Buffer::span)
+    }
+
     pub(super) fn buffers(&self) -> [&Buffer; 6] {
         let Self { maxima, thresholds, found, host_thresholds, host_found, chosen, .. } = self;
         [maxima, thresholds, found, host_thresholds, host_found, chosen]
@@ -77,6 +84,26 @@ impl TopMemory {
         let count = self.host_thresholds.values::<u32>(2 * row + 1, 1)[0];
         (count as usize, self.host_found.values(row * ROOM, ROOM))
     }
+}
+
+/// Returns the launch that finds the largest logits of a pass, if its Program does so in every step
+/// and the pass has logits. `spans` is where maxima, thresholds and the logits found go.
+pub(super) fn top_launch(emitter: &Emitter<'_>, spans: [Span; 3]) -> Option<TopLaunch> {
+    let Emitter { plan, options, graph, .. } = *emitter;
+    let logits = graph.outputs.first().copied().flatten();
+    let logits = logits.filter(|_| finds_top(plan, options))?;
+    let (vocabulary, rows) = (plan.output(0).columns, graph.width.outputs);
+    let [maxima, thresholds, found] = spans;
+    let bytes = 4 * (rows * vocabulary) as u64;
+    Some(TopLaunch {
+        logits: Span { bytes, ..emitter.span(logits) },
+        vocabulary,
+        rows,
+        row_count: emitter.frame.output_count,
+        maxima,
+        thresholds,
+        found,
+    })
 }
 
 /// Returns whether every step of a Program finds the largest logits of its output rows.

@@ -179,7 +179,7 @@ impl Tuner {
             TuningMode::Again => Table::new(),
             _ => file.as_ref().map(read).unwrap_or_default(),
         };
-        let survey = RefCell::new(Survey::new(gpu, settled.chosen.clone(), table));
+        let survey = RefCell::new(Survey::new(gpu.clone(), settled.chosen.clone(), table));
         show(&survey)?;
         let start = Instant::now();
         let total = survey.borrow().missing.len();

@@ -9,6 +9,7 @@ use super::instance::{Instance, Listed};
 use super::pipeline::{self, Kernel, KernelKey, PipelineCache, Pipelines};
 use crate::capabilities::{Capabilities, DeviceKind, MissingFeatures};
 use crate::error::{During, GpuError};
+use crate::shaders::Shader;
 
 /// Extensions that are enabled if the device has them.
 const OPTIONAL: [&std::ffi::CStr; 5] = [
@@ -61,6 +62,8 @@ pub struct Gpu {
     injected: Mutex<Vec<Injected>>,
     /// See [`Gpu::submit_each_step`].
     short_submissions: AtomicBool,
+    /// See [`Gpu::pose`].
+    poses: AtomicBool,
     instance: Arc<Instance>,
 }
 
@@ -129,6 +132,7 @@ impl Gpu {
             pipelines: Mutex::new(pipelines),
             injected: Mutex::default(),
             short_submissions: AtomicBool::new(false),
+            poses: AtomicBool::new(false),
             instance,
         }))
     }
@@ -155,18 +159,28 @@ impl Gpu {
         self.probed.get_or_init(|| capabilities);
     }
 
+    /// Makes the device say that it has other capabilities, for tests of what Programs ask of a
+    /// device that is not there. Each kernel gets a stand-in, which must not run. Has no effect on
+    /// a device that was asked for what running kernels show.
+    pub(crate) fn pose(&self, capabilities: Capabilities) {
+        self.probed.get_or_init(|| capabilities);
+        self.poses.store(true, Ordering::Relaxed);
+    }
+
     /// Returns a compiled kernel, which is kept for later calls. Threads compile at the same time;
     /// if two ask for the same new kernel, both may compile it.
     ///
     /// # Errors
     /// If the driver refuses it.
     pub fn kernel(&self, key: &KernelKey) -> Result<Kernel, GpuError> {
-        let source = match self.pipelines().find(&self.device, key)? {
+        let stand_in = self.poses.load(Ordering::Relaxed).then(stand_in);
+        let code = stand_in.as_ref().unwrap_or(key);
+        let source = match self.pipelines().find(&self.device, key, code.shader)? {
             Ok(kernel) => return Ok(kernel),
             Err(source) => source,
         };
         let flags = vk::PipelineCreateFlags::empty();
-        let pipeline = pipeline::compile(&self.device, &self.capabilities, key, source, flags)?;
+        let pipeline = pipeline::compile(&self.device, &self.capabilities, code, source, flags)?;
         Ok(self.pipelines().keep(&self.device, key, pipeline))
     }
 
@@ -250,6 +264,11 @@ impl Gpu {
     fn injected(&self) -> MutexGuard<'_, Vec<Injected>> {
         self.injected.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns a kernel that every device can compile.
+fn stand_in() -> KernelKey {
+    KernelKey { shader: Shader("elements"), constants: vec![64, 0], subgroup: None }
 }
 
 /// A failure on purpose, once.

@@ -35,8 +35,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Returns no kernel, for tests of the code around one.
-    #[cfg(test)]
+    /// Returns no kernel, for dispatches that never run.
     pub(crate) fn null() -> Self {
         Self { pipeline: vk::Pipeline::null(), layout: vk::PipelineLayout::null() }
     }
@@ -164,20 +163,22 @@ impl Pipelines {
         })
     }
 
-    /// Returns a kernel that was compiled already, or else what it is to be compiled from.
+    /// Returns a kernel that was compiled already, or else what it is to be compiled from: the code
+    /// of a shader.
     pub(super) fn find(
         &mut self,
         device: &ash::Device,
         key: &KernelKey,
+        shader: Shader,
     ) -> Result<Result<Kernel, Source>, GpuError> {
         if let Some(kernel) = self.table.get(key) {
             return Ok(Ok(*kernel));
         }
-        let module = match self.modules.get(&key.shader) {
+        let module = match self.modules.get(&shader) {
             Some(module) => *module,
             None => {
-                let module = create_module(device, key.shader)?;
-                self.modules.insert(key.shader, module);
+                let module = create_module(device, shader)?;
+                self.modules.insert(shader, module);
                 module
             }
         };

@@ -5,11 +5,11 @@ use trine_model::KvType;
 
 use super::{Attention, FrameAddresses, KV_BLOCK, KvCache, divisor_up_to, kv_number, power_up_to};
 use crate::capabilities::{Capabilities, DeviceKind};
+use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
 use crate::kernels::heads::DIM_MAX;
 use crate::kernels::operand::{Operand, OperandKind, SCALE_BLOCK};
-use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -310,7 +310,12 @@ impl DecodeLaunch {
     ///
     /// # Panics
     /// If the kernel does not support these heads or this operand.
-    pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
+    pub fn dispatch(
+        &self,
+        gpu: &dyn Compiler,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
         let constants = self.constants(gpu.capabilities());
         let groups_of_row =
             self.attention.heads.query / Self::queries(&self.attention, &self.shape);

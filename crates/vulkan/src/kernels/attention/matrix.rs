@@ -6,17 +6,21 @@ use trine_model::KvType;
 use super::direct::AttendDirectShape;
 use super::tile::Args;
 use super::{Attention, FrameAddresses, KV_BLOCK, KvCache, TILE_ROWS, kv_number};
-use crate::capabilities::{Capabilities, CooperativeShape, Element};
+use crate::capabilities::{Capabilities, CooperativeShape, DeviceKind, Element};
+use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
 use crate::kernels::heads::DIM_MAX;
 use crate::kernels::operand::{Operand, OperandKind};
-use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
 /// Most invocations of a workgroup.
 const LOCAL_MAX: u32 = 256;
+
+/// Subgroups that shared memory should have room for on an integrated GPU: two for each of the four
+/// vector units of a workgroup processor.
+const RESIDENT: u32 = 8;
 
 /// How the work is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -82,8 +86,21 @@ impl AttendMatrixShape {
         // without work.
         let vectors = |shape: &Self| (shape.subgroups * shape.product.0).abs_diff(64);
         found.sort_by_key(|shape| (std::cmp::Reverse(shape.keys), vectors(shape)));
+        if capabilities.kind == DeviceKind::Integrated {
+            // The units of such devices hide the latency of memory with other workgroups, which
+            // need room in shared memory.
+            let enough = |shape: &Self| shape.resident(capabilities, dim) >= RESIDENT;
+            found.sort_by_key(|shape| !enough(shape));
+        }
         found.sort_by_key(|shape| std::cmp::Reverse(shape.product.1 * shape.product.2));
         found
+    }
+
+    /// Returns the subgroups that two workgroups' worth of shared memory has room for: that of a
+    /// workgroup processor of RDNA 3.
+    fn resident(&self, capabilities: &Capabilities, dim: u32) -> u32 {
+        let bytes = self.shared_bytes(dim).next_multiple_of(1 << 10);
+        2 * capabilities.shared_bytes / bytes * self.subgroups
     }
 
     pub(super) fn runs(&self, capabilities: &Capabilities, dim: u32) -> bool {
@@ -211,7 +228,12 @@ impl MatrixLaunch {
     ///
     /// # Panics
     /// If the device cannot run the shape.
-    pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
+    pub fn dispatch(
+        &self,
+        gpu: &dyn Compiler,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
         let output = match self.output {
             MatrixOutput::Plain(_) => 0,
             MatrixOutput::Operand(Operand { kind: OperandKind::Fragments, .. }) => 2,
@@ -257,5 +279,27 @@ impl MatrixLaunch {
             },
             link: Link::Outside,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trine_model::Heads;
+
+    use super::*;
+    use crate::capabilities::presets::radeon_780m;
+
+    /// Two waves for each SIMD of a workgroup processor with 128 KiB.
+    #[test]
+    fn workgroups_on_an_integrated_gpu_leave_room_for_others() {
+        let capabilities = radeon_780m();
+        for (query, kv, dim) in [(32, 16, 128), (16, 8, 256), (8, 4, 256), (8, 2, 256), (4, 1, 256)]
+        {
+            let heads = Heads { query, kv, dim };
+            let attention = Attention { heads, scale: 1.0, window: None };
+            let shape = AttendMatrixShape::suited(&capabilities, &attention).unwrap();
+            let workgroups = (128 << 10) / shape.shared_bytes(dim as u32);
+            assert!(workgroups * shape.subgroups >= 8, "{heads:?}: {shape:?}");
+        }
     }
 }

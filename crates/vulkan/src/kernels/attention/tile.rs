@@ -4,10 +4,10 @@ use bytemuck::{Pod, Zeroable};
 
 use super::{Attention, FrameAddresses, KvCache, kv_number, power_up_to};
 use crate::capabilities::{Capabilities, DeviceKind};
+use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
 use crate::kernels::heads::DIM_MAX;
-use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -106,7 +106,12 @@ impl TileLaunch {
     ///
     /// # Panics
     /// If the kernel does not support these heads.
-    pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
+    pub fn dispatch(
+        &self,
+        gpu: &dyn Compiler,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
         let heads = self.attention.heads;
         assert!(heads.dim.is_multiple_of(2) && heads.dim <= DIM_MAX, "heads of {}", heads.dim);
         let capabilities = gpu.capabilities();

@@ -80,6 +80,16 @@ struct Args {
     padding: u32,
 }
 
+fn key(lanes: u32, Instruction { m, n, k }: Instruction) -> KernelKey {
+    let constants = vec![lanes, m, n, k];
+    KernelKey { shader: Shader("fragment_probe"), constants, subgroup: Some(lanes) }
+}
+
+/// Returns what the kernel of [`is_known`] is compiled from, if it runs on the device.
+pub(crate) fn key_for(capabilities: &Capabilities) -> Option<KernelKey> {
+    has_instruction(capabilities).then(|| key(capabilities.subgroup, INSTRUCTION))
+}
+
 /// Asks a device what its invocations hold for a product of at most 16 x 16 x 16.
 ///
 /// # Errors
@@ -92,16 +102,11 @@ pub(crate) fn ask(gpu: &Arc<Gpu>, instruction: Instruction) -> Result<Held, GpuE
     let unset = vec![-1.0_f32; bytes as usize / 4];
     result.write(0, bytemuck::cast_slice(&unset));
     let host = gpu.allocate(bytes, Place::Readback, "a probe's result")?;
-    let key = KernelKey {
-        shader: Shader("fragment_probe"),
-        constants: vec![lanes, instruction.m, instruction.n, instruction.k],
-        subgroup: Some(lanes),
-    };
     let args = Args { result: result.address(), components: COMPONENTS as u32, padding: 0 };
     let dispatch = Dispatch {
         label: "what invocations hold of matrices".to_owned(),
         step: 0,
-        kernel: gpu.kernel(&key)?,
+        kernel: gpu.kernel(&key(lanes, instruction))?,
         push: Push::of(&args),
         groups: [1, 1, 1],
         reads: Vec::new(),

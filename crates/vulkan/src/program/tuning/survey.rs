@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::table::Table;
 use crate::capabilities::Capabilities;
+use crate::compiler::Compiler;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
 use crate::kernels::product::ProductLaunch;
@@ -47,7 +48,7 @@ pub(super) type ChosenShapes = HashMap<String, Option<Vec<u32>>>;
 /// Sees all products that the passes of a Plan launch. It chooses those that were measured before,
 /// and counts the others or, with [`Survey::collect`], prepares them to be measured.
 pub(crate) struct Survey {
-    gpu: Arc<Gpu>,
+    compiler: Arc<dyn Compiler>,
     /// What has been decided; keys that the table knows are added.
     pub(super) chosen: ChosenShapes,
     table: Table,
@@ -59,6 +60,8 @@ pub(crate) struct Survey {
     places: HashMap<String, usize>,
     /// The first missing key that was seen.
     pub(super) found: Option<Found>,
+    /// What the shapes of all products are compiled from, if they are to be listed.
+    listed: Vec<KernelKey>,
 }
 
 /// What a survey does with missing keys.
@@ -70,6 +73,8 @@ enum Aim {
     Collect(Instant),
     /// Finds the first.
     Find,
+    /// Lists what the shapes of all products are compiled from.
+    List,
 }
 
 /// A key to measure, and what its shapes are compiled from.
@@ -80,22 +85,46 @@ pub(super) struct Found {
 }
 
 impl Survey {
-    pub(super) fn new(gpu: &Arc<Gpu>, chosen: ChosenShapes, table: Table) -> Self {
+    pub(super) fn new(compiler: Arc<dyn Compiler>, chosen: ChosenShapes, table: Table) -> Self {
         let (missing, jobs, places) = Default::default();
-        let (gpu, aim) = (gpu.clone(), Aim::Count);
-        Self { gpu, chosen, table, missing, aim, jobs, places, found: None }
+        let aim = Aim::Count;
+        Self {
+            compiler,
+            chosen,
+            table,
+            missing,
+            aim,
+            jobs,
+            places,
+            found: None,
+            listed: Vec::new(),
+        }
+    }
+
+    /// Creates a survey that lists what the shapes to try are compiled from, whatever was measured.
+    pub(crate) fn listing(compiler: Arc<dyn Compiler>) -> Self {
+        Self { aim: Aim::List, ..Self::new(compiler, ChosenShapes::new(), Table::new()) }
+    }
+
+    /// Returns what was listed since the last call.
+    pub(crate) fn take_listed(&mut self) -> Vec<KernelKey> {
+        std::mem::take(&mut self.listed)
     }
 
     /// Creates a survey that finds the first of some keys which it sees.
     pub(super) fn finding(gpu: &Arc<Gpu>, missing: HashSet<String>) -> Self {
-        Self { missing, aim: Aim::Find, ..Self::new(gpu, ChosenShapes::new(), Table::new()) }
+        Self {
+            missing,
+            aim: Aim::Find,
+            ..Self::new(gpu.clone(), ChosenShapes::new(), Table::new())
+        }
     }
 
     /// Creates a survey that prepares a key to be measured.
     pub(super) fn of_one(gpu: &Arc<Gpu>, key: &str) -> Self {
         let missing = HashSet::from([key.to_owned()]);
         let aim = Aim::Collect(Instant::now());
-        Self { missing, aim, ..Self::new(gpu, ChosenShapes::new(), Table::new()) }
+        Self { missing, aim, ..Self::new(gpu.clone(), ChosenShapes::new(), Table::new()) }
     }
 
     /// From here on, prepares missing keys to be measured: the first in any case, the others until
@@ -120,6 +149,13 @@ impl Survey {
                 Ok(())
             }
             (Aim::Collect(deadline), true) => self.ready(key, launch, deadline),
+            (Aim::List, _) => {
+                // Launches of one key have the same shapes.
+                if self.missing.insert(key) {
+                    self.listed.extend(trials(launch, self.compiler.capabilities()));
+                }
+                Ok(())
+            }
             (Aim::Find, true) => {
                 self.find(key, launch);
                 Ok(())
@@ -132,18 +168,13 @@ impl Survey {
         if self.found.is_some() {
             return;
         }
-        let capabilities = self.gpu.capabilities();
-        let shapes = launch.offer(capabilities);
-        let tried = spread(shapes.len(), TRIALS_MAX).into_iter();
-        // A shape that has no room is left out here as in the job.
-        let laid = tried.filter_map(|at| launch.lay_out(capabilities, shapes[at], "").ok());
-        let kernels = laid.map(|layout| layout.kernel).collect();
+        let kernels = trials(launch, self.compiler.capabilities());
         self.found = Some(Found { key, kernels });
     }
 
     /// Chooses a shape by the table, or notes that it is missing.
     fn decide<L: ProductLaunch>(&mut self, key: String, launch: &L) {
-        let offer = offered(launch, self.gpu.capabilities());
+        let offer = offered(launch, self.compiler.capabilities());
         if offer.len() < 2 {
             self.chosen.insert(key, None);
             return;
@@ -166,7 +197,7 @@ impl Survey {
         launch: &L,
         deadline: Instant,
     ) -> Result<(), GpuError> {
-        let shapes = launch.offer(self.gpu.capabilities());
+        let shapes = launch.offer(self.compiler.capabilities());
         let Some(&place) = self.places.get(&key) else {
             if !self.jobs.is_empty() && Instant::now() >= deadline {
                 return Ok(());
@@ -179,7 +210,7 @@ impl Survey {
         let job = &mut self.jobs[place];
         if job.trials[0].dispatches.len() < LAUNCHES_MAX {
             for (trial, &number) in job.trials.iter_mut().zip(&job.numbers) {
-                trial.dispatches.push(launch.dispatch(&self.gpu, shapes[number], "", 0)?);
+                trial.dispatches.push(launch.dispatch(&self.compiler, shapes[number], "", 0)?);
             }
         }
         Ok(())
@@ -193,7 +224,7 @@ impl Survey {
         launch: &L,
         shapes: &[L::Shape],
     ) -> Result<Job, GpuError> {
-        let capabilities = self.gpu.capabilities();
+        let capabilities = self.compiler.capabilities();
         let speed = capabilities.cautious_speed();
         let product = launch.product();
         let (bytes, operations) = product.matrix.cost(product.width);
@@ -202,7 +233,7 @@ impl Survey {
         let numbers = spread(shapes.len(), TRIALS_MAX);
         let compiled: Vec<Result<Dispatch, GpuError>> = numbers
             .par_iter()
-            .map(|&number| launch.dispatch(&self.gpu, shapes[number], "", 0))
+            .map(|&number| launch.dispatch(&self.compiler, shapes[number], "", 0))
             .collect();
         let mut job = Job { key, offer, seconds, trials: Vec::new(), numbers: Vec::new() };
         for (number, compiled) in numbers.into_iter().zip(compiled) {
@@ -223,6 +254,15 @@ impl Survey {
         }
         Ok(job)
     }
+}
+
+/// Returns what the shapes that are tried for a launch are compiled from.
+fn trials<L: ProductLaunch>(launch: &L, capabilities: &Capabilities) -> Vec<KernelKey> {
+    let shapes = launch.offer(capabilities);
+    let tried = spread(shapes.len(), TRIALS_MAX).into_iter();
+    // A shape that has no room is left out here as in the job.
+    let laid = tried.filter_map(|at| launch.lay_out(capabilities, shapes[at], "").ok());
+    laid.map(|layout| layout.kernel).collect()
 }
 
 /// Parameters of all shapes of a launch.

@@ -62,7 +62,7 @@ fn only_what_a_kernel_offers_is_launched() {
 
 /// Returns what a survey makes of a table: the shape, or `None` if the key has to be measured.
 fn surveyed(launch: &Offer, table: Table) -> Option<Option<Vec<u32>>> {
-    let mut survey = Survey::new(&gpu(), ChosenShapes::new(), table);
+    let mut survey = Survey::new(gpu(), ChosenShapes::new(), table);
     survey.see(launch).unwrap();
     survey.see(launch).unwrap();
     let chosen = survey.chosen.get(KEY).cloned();

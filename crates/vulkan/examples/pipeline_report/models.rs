@@ -1,0 +1,249 @@
+//! The Gemmas that the report is for: what `run` and `serve` load of their files.
+
+use trine_backend::{BLOCK, ProgramOptions};
+use trine_model::{
+    AttentionKind, Config, Family, Gemma3nConfig, KvType, LayerConfig, PerLayerConfig, Plan, Rope,
+    Values, Width, base_plan, either, fusion, gemma3, gemma3n, narrow,
+};
+use trine_weights::DType;
+
+/// Positions of a sequence, unless the user wants others: `CONTEXT_DEFAULT` of the engine.
+const CONTEXT: usize = 8192;
+
+/// A Program of a model.
+pub(crate) struct Case {
+    /// The model, the format of its file and of its cache.
+    pub(crate) name: String,
+    pub(crate) plan: Plan,
+    pub(crate) options: ProgramOptions,
+}
+
+/// Sizes of a model: table of Gemma 3's sizes in its technical report (arXiv 2503.19786), and
+/// `config.json` of each.
+struct Sizes {
+    name: &'static str,
+    layers: usize,
+    hidden: usize,
+    feed_forward: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    window: usize,
+    /// A layer in this many is global.
+    period: usize,
+    /// The last layers that have no cache of their own, of a Gemma 3n.
+    shared: Option<usize>,
+}
+
+/// The largest first: a kernel that several of them share is listed with the first.
+const MODELS: [Sizes; 5] = [
+    Sizes {
+        name: "27B",
+        layers: 62,
+        hidden: 5376,
+        feed_forward: 21504,
+        heads: 32,
+        kv_heads: 16,
+        head_dim: 128,
+        window: 1024,
+        period: 6,
+        shared: None,
+    },
+    Sizes {
+        name: "4B",
+        layers: 34,
+        hidden: 2560,
+        feed_forward: 10240,
+        heads: 8,
+        kv_heads: 4,
+        head_dim: 256,
+        window: 1024,
+        period: 6,
+        shared: None,
+    },
+    Sizes {
+        name: "1B",
+        layers: 26,
+        hidden: 1152,
+        feed_forward: 6912,
+        heads: 4,
+        kv_heads: 1,
+        head_dim: 256,
+        window: 512,
+        period: 6,
+        shared: None,
+    },
+    Sizes {
+        name: "270M",
+        layers: 18,
+        hidden: 640,
+        feed_forward: 2048,
+        heads: 4,
+        kv_heads: 1,
+        head_dim: 256,
+        window: 512,
+        period: 6,
+        shared: None,
+    },
+    Sizes {
+        name: "E2B",
+        layers: 30,
+        hidden: 2048,
+        feed_forward: 8192,
+        heads: 8,
+        kv_heads: 2,
+        head_dim: 256,
+        window: 512,
+        period: 5,
+        shared: Some(10),
+    },
+];
+
+/// What a file's matrices are stored as.
+#[derive(Clone, Copy, PartialEq)]
+enum Mix {
+    /// As Google's files after quantisation-aware training: the embedding table in f16.
+    Q4_0,
+    /// As llama.cpp makes it.
+    Q4KM,
+    Q8_0,
+}
+
+impl Mix {
+    const ALL: [Self; 3] = [Mix::Q4_0, Mix::Q4KM, Mix::Q8_0];
+
+    fn name(self) -> &'static str {
+        match self {
+            Mix::Q4_0 => "Q4_0",
+            Mix::Q4KM => "Q4_K_M",
+            Mix::Q8_0 => "Q8_0",
+        }
+    }
+
+    /// Returns the format of a matrix with rows of `columns` elements. Formats in blocks of 256 are
+    /// only for rows of whole blocks.
+    fn of(self, name: &str, layers: usize, columns: usize) -> DType {
+        let larger = || {
+            let layer: usize = name.split('.').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
+            // llama.cpp's `use_more_bits`.
+            layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2
+        };
+        let is_embedding = name.contains("token_embd");
+        match self {
+            Mix::Q4_0 if is_embedding => DType::F16,
+            Mix::Q4_0 => DType::Q4_0,
+            Mix::Q8_0 => DType::Q8_0,
+            Mix::Q4KM => {
+                let is_mixed = name.contains("attn_v") || name.contains("ffn_down");
+                match (is_embedding || is_mixed && larger(), columns.is_multiple_of(256)) {
+                    (true, true) => DType::Q6K,
+                    (true, false) => DType::Q8_0,
+                    (false, true) => DType::Q4K,
+                    (false, false) => DType::Q5_0,
+                }
+            }
+        }
+    }
+}
+
+impl Sizes {
+    fn config(&self) -> Config {
+        let own = self.layers - self.shared.unwrap_or(0);
+        let is_global = |index: usize| (index + 1).is_multiple_of(self.period);
+        let owner = |index: usize| {
+            let owners = (0..own).rev();
+            owners.into_iter().find(|&other| is_global(other) == is_global(index)).unwrap_or(index)
+        };
+        let is_n = self.shared.is_some();
+        let layer = |index: usize| LayerConfig {
+            attention: match is_global(index) {
+                true => AttentionKind::Global,
+                false => AttentionKind::Local { window: self.window },
+            },
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            score_scale: 1.0,
+            rope: match is_global(index) {
+                true => Rope::full(1e6, 1.0),
+                false => Rope::full(1e4, 1.0),
+            },
+            feed_forward: self.feed_forward,
+            values: if is_n { Values::Normed } else { Values::Plain },
+            experts: None,
+            output_scale: 1.0,
+            cutoff: (is_n && index < 10).then_some(1.644_853_6),
+            kv_owner: if index < own { index } else { owner(index) },
+        };
+        let family = Gemma3nConfig {
+            streams: 4,
+            laurel_rank: 64,
+            inputs: PerLayerConfig { width: 256, vocabulary: 262_144 },
+            scales_correction: true,
+        };
+        Config {
+            family: if is_n { Family::Gemma3n(family) } else { Family::Gemma3 },
+            hidden: self.hidden,
+            vocabulary: if is_n { 262_400 } else { 262_144 },
+            context: 32_768,
+            norm_epsilon: 1e-6,
+            embedding_scale: (self.hidden as f32).sqrt(),
+            final_softcap: is_n.then_some(30.0),
+            layers: (0..self.layers).map(layer).collect(),
+        }
+    }
+
+    /// Returns the Plan for logits and, for a server, the one for hidden states beside it.
+    fn plan(&self, mix: Mix, serves: bool) -> Plan {
+        let config = self.config();
+        let dtype_of = |name: &str| match name {
+            name if name.contains("norm") || name.contains("altup_correct_scale") => DType::F32,
+            name if name.contains("altup") || name.contains("laurel") => DType::F16,
+            "per_layer_model_proj.weight" => DType::BF16,
+            name if name.contains("ffn_down") => mix.of(name, self.layers, self.feed_forward),
+            name if name.contains("attn_output") => {
+                mix.of(name, self.layers, self.heads * self.head_dim)
+            }
+            name => mix.of(name, self.layers, self.hidden),
+        };
+        let plan = fusion::fuse(narrow::narrow(base_plan(&config, true, &dtype_of)));
+        if !serves {
+            return plan;
+        }
+        let states = match config.family {
+            Family::Gemma3n(own) => gemma3n::hidden_states(&config, own, &dtype_of),
+            _ => gemma3::hidden_states(&config, &dtype_of),
+        };
+        let states = fusion::fuse(states);
+        either(plan, states).expect("a family's two Plans differ only after the last cache")
+    }
+}
+
+/// Returns the Programs of all models: those of `run`, then those of `serve`.
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for serves in [false, true] {
+        // What these commands begin with: sequences and slots kept besides, and rows with logits,
+        // guesses included.
+        let (sequences, outputs) = if serves { (8, 40) } else { (1, 16) };
+        let slots = if serves { 16 } else { 1 };
+        for mix in Mix::ALL {
+            for sizes in &MODELS {
+                let plan = sizes.plan(mix, serves);
+                for kv in [KvType::F16, KvType::Int8] {
+                    let options = ProgramOptions {
+                        width: Width { tokens: 512, outputs },
+                        kv,
+                        context: CONTEXT,
+                        sequences: slots,
+                        blocks: sequences * CONTEXT / BLOCK,
+                    };
+                    let cache = if kv == KvType::Int8 { "int8" } else { "f16" };
+                    let name = format!("{} {}, {cache} cache", sizes.name, mix.name());
+                    cases.push(Case { name, plan: plan.clone(), options });
+                }
+            }
+        }
+    }
+    cases
+}

@@ -1,0 +1,68 @@
+//! The launches of all passes of a Program, before anything has an address.
+
+use trine_backend::ProgramOptions;
+use trine_model::{Plan, Scratch};
+
+use super::graph::Graph;
+use super::loans::lent_keys;
+use super::lower::lower_lent;
+use super::passes::PassKey;
+use super::selection::Selection;
+use crate::error::GpuError;
+
+/// The Plans of a Program.
+#[derive(Clone, Copy)]
+pub(super) struct Plans<'a> {
+    pub(super) plan: &'a Plan,
+    /// The Plan as it is lent to a partner, if it is.
+    pub(super) lent: Option<&'a Plan>,
+    pub(super) options: &'a ProgramOptions,
+}
+
+/// A pass's launches and the memory of their values.
+pub(super) struct Lowered {
+    pub(super) key: PassKey,
+    /// How many rows that are no bulk rows a pass beside a partner has room for; `None` for a pass
+    /// of the device alone.
+    pub(super) exact: Option<usize>,
+    pub(super) graph: Graph,
+    pub(super) scratch: Scratch,
+}
+
+impl<'a> Plans<'a> {
+    /// Returns the Plan of a pass.
+    pub(super) fn of(&self, exact: Option<usize>) -> &'a Plan {
+        exact.and(self.lent).unwrap_or(self.plan)
+    }
+
+    /// Returns the launches of a pass, beside a partner if it says how many rows are `exact`.
+    ///
+    /// # Errors
+    /// If the Plan cannot be lowered.
+    pub(super) fn lower(
+        &self,
+        key: PassKey,
+        exact: Option<usize>,
+        selection: &Selection,
+    ) -> Result<Lowered, GpuError> {
+        let graph = lower_lent(self.of(exact), key, exact.unwrap_or(0), selection)?;
+        let scratch = graph.place();
+        Ok(Lowered { key, exact, graph, scratch })
+    }
+
+    /// Returns the launches of the passes with these keys, and after them those of the passes
+    /// beside the partner, if there is one.
+    ///
+    /// # Errors
+    /// As [`Plans::lower`].
+    pub(super) fn lower_all(
+        &self,
+        keys: Vec<PassKey>,
+        selection: &Selection,
+    ) -> Result<Vec<Lowered>, GpuError> {
+        let beside = self.lent.map_or(Vec::new(), |_| lent_keys(&keys, self.options));
+        let beside = beside.into_iter().map(|(key, exact)| (key, Some(exact)));
+        let keys = keys.into_iter().map(|key| (key, None)).chain(beside);
+        keys.map(|(key, exact)| self.lower(key, exact, selection)).collect()
+    }
+}
