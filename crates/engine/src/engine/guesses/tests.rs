@@ -71,7 +71,7 @@ impl Chain {
             steps: Vec::new(),
             inputs: Vec::new(),
             outputs: vec![BufferId(0)],
-            alternatives: false,
+            goal_outputs: Vec::new(),
         };
         let facts = Facts::new("chain".to_owned(), plan, options);
         let mut random = ChaCha8Rng::seed_from_u64(11);
