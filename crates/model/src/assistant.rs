@@ -11,7 +11,7 @@ use crate::error::ModelError;
 use crate::fields::Fields;
 use crate::finder::Finder;
 use crate::plan::Weight;
-use crate::{config_gguf, config_hf};
+use crate::{config_gguf, config_hf, names};
 
 /// The clusters of an output matrix, and how many are searched, if the files do not say.
 const CENTROIDS: usize = 2048;
@@ -45,6 +45,8 @@ pub struct CentroidsConfig {
 pub struct Assistant {
     checkpoint: Arc<Checkpoint>,
     config: AssistantConfig,
+    /// The tokens of the clusters, one cluster after the other; empty if there are none.
+    ordering: Arc<[u32]>,
 }
 
 impl Assistant {
@@ -63,12 +65,40 @@ impl Assistant {
             Metadata::HuggingFace(files) => from_json(&files.config)?,
         };
         finder.read_output_scales(&mut config.config)?;
-        Ok(Self { checkpoint: Arc::new(checkpoint), config })
+        let ordering = match config.centroids {
+            Some(_) => ordering(&checkpoint, config.config.vocabulary)?,
+            None => Vec::new(),
+        };
+        Ok(Self { checkpoint: Arc::new(checkpoint), config, ordering: ordering.into() })
     }
 
     /// Returns its numbers.
     pub fn config(&self) -> &AssistantConfig {
         &self.config
+    }
+
+    /// Sets the logits of tokens that are in none of the clusters with the largest scores to the
+    /// smallest logit in these less 1, as the model was made to do. Of equal scores the cluster with
+    /// the smaller number counts as the larger.
+    pub fn search(&self, scores: &[f32], logits: &mut [f32]) {
+        let Some(CentroidsConfig { count, used }) = self.config.centroids else { return };
+        let mut clusters: Vec<usize> = (0..count).collect();
+        clusters.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
+        let tokens = |cluster: &usize| {
+            let size = self.ordering.len() / count;
+            &self.ordering[cluster * size..(cluster + 1) * size]
+        };
+        let mut is_searched = vec![false; logits.len()];
+        for &token in clusters[..used].iter().flat_map(tokens) {
+            is_searched[token as usize] = true;
+        }
+        let found = logits.iter().zip(&is_searched).filter(|(_, searched)| **searched);
+        let smallest = found.map(|(logit, _)| *logit).fold(f32::INFINITY, f32::min);
+        for (logit, searched) in logits.iter_mut().zip(is_searched) {
+            if !searched {
+                *logit = smallest - 1.0;
+            }
+        }
     }
 
     /// Returns its files.
@@ -83,6 +113,27 @@ impl Assistant {
     pub(crate) fn tensor(&self, weight: &Weight) -> Result<Tensor, ModelError> {
         Finder::of_draft(&self.checkpoint).require(weight, &self.config.config)
     }
+}
+
+/// Reads the tokens of the clusters: each token once.
+fn ordering(checkpoint: &Checkpoint, vocabulary: usize) -> Result<Vec<u32>, ModelError> {
+    let name = names::DRAFT_ORDERING;
+    let missing = || ModelError::MissingTensor { name: name.to_owned() };
+    let all = checkpoint.integers(name).ok_or_else(missing)?;
+    let mut is_there = vec![false; vocabulary];
+    let mut tokens = Vec::with_capacity(vocabulary);
+    for id in all {
+        let place = usize::try_from(id).ok().and_then(|id| is_there.get_mut(id));
+        match place {
+            Some(place) if !*place => *place = true,
+            _ => return Err(ModelError::bad(name, id, "each token id once")),
+        }
+        tokens.push(id as u32);
+    }
+    if tokens.len() != vocabulary {
+        return Err(ModelError::bad(name, tokens.len(), format!("{vocabulary} token ids")));
+    }
+    Ok(tokens)
 }
 
 /// Reads a `config.json`.

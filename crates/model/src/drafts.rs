@@ -20,12 +20,10 @@ use crate::layer;
 use crate::names::{self, DRAFT_PREFIX as PREFIX};
 use crate::plan::{BufferId, CacheId, Input, Op, Plan, Source, WeightId};
 
-/// The outputs of a step that drafts: logits and hidden states.
-pub const OUTPUTS: usize = 2;
-
 /// Adds a goal to a Plan that gives logits: one guess for each row, whose input are the token and
 /// the hidden state before it. Its outputs are the logits of the guess and the next hidden state,
-/// (outputs, vocabulary) and (outputs, hidden). The hidden states that the logits of the first goal
+/// (outputs, vocabulary) and (outputs, hidden), and of an output matrix in clusters their scores,
+/// (outputs, clusters). The hidden states that the logits of the first goal
 /// are made of become its second output.
 ///
 /// # Errors
@@ -100,7 +98,11 @@ fn draft(
     let normed = p.norm("output_norm", selected, names::OUTPUT_NORM, own.norm_epsilon);
     let logits = p.matmul("logits", normed, names::TOKEN_EMBEDDING, own.vocabulary);
     let next = p.matmul("next_state", normed, names::DRAFT_OUTPUT, backbone);
-    Ok(p.finish_with(vec![logits, next]))
+    let mut outputs = vec![logits, next];
+    if let Some(own) = assistant.centroids {
+        outputs.push(p.matmul("scores", normed, names::DRAFT_CENTROIDS, own.count));
+    }
+    Ok(p.finish_with(outputs))
 }
 
 /// Returns the cache that a layer of the draft reads: the last of its kind.
@@ -172,8 +174,8 @@ fn append(mut plan: Plan, own: Plan) -> Plan {
     }));
     plan.inputs
         .extend(own.inputs.iter().map(|input| Input { buffer: buffer_of(input.buffer), ..*input }));
+    plan.goal_outputs.push(own.outputs.len());
     plan.outputs.extend(own.outputs.into_iter().map(buffer_of));
-    plan.goal_outputs.push(OUTPUTS);
     debug_assert!(plan.inputs.iter().any(|input| matches!(input.source, Source::State { .. })));
     plan
 }

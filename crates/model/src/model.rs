@@ -150,15 +150,16 @@ impl Model {
         self.assistant.as_ref()
     }
 
-    /// Returns [`Model::plan`] with a goal more, one guess of the model that guesses for it:
-    /// [`drafts`](mod@crate::drafts).
+    /// Returns [`Model::plan`], or with `states` [`Model::plan_with_states`], with a goal more: one
+    /// guess of the model that guesses for it ([`drafts`](mod@crate::drafts)).
     ///
     /// # Panics
     /// Panics if there is none.
-    pub fn plan_with_drafts(&self) -> Plan {
+    pub fn plan_with_drafts(&self, states: bool) -> Plan {
         let assistant = self.assistant.as_ref().expect("the model was given a draft");
         let dtype_of = |name: &str| self.dtype(name);
-        let plan = drafts::with_drafts(self.plan(), &self.config, assistant.config(), &dtype_of);
+        let plan = if states { self.plan_with_states() } else { self.plan() };
+        let plan = drafts::with_drafts(plan, &self.config, assistant.config(), &dtype_of);
         self.stored(plan.expect("both were compared when the draft was given"))
     }
 

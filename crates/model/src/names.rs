@@ -23,6 +23,10 @@ pub const DRAFT_PREFIX: &str = "draft.";
 pub const DRAFT_INPUT: &str = "nextn.pre_projection.weight";
 /// A draft's matrix for the next hidden state.
 pub const DRAFT_OUTPUT: &str = "nextn.post_projection.weight";
+/// The centroids of the clusters of a draft's output matrix.
+pub const DRAFT_CENTROIDS: &str = "masked_embd_centroids.weight";
+/// The tokens of these clusters, in Hugging Face checkpoints.
+pub(crate) const DRAFT_ORDERING: &str = "masked_embedding.token_ordering";
 /// Gemma 4: the divisors of the frequencies of global layers, in GGUF files.
 pub const ROPE_FACTORS: &str = "rope_freqs.weight";
 /// The table of the per-layer inputs.
@@ -94,6 +98,7 @@ pub(crate) fn of_draft_in_hf(name: &str) -> Option<&'static str> {
     match name {
         DRAFT_INPUT => Some("pre_projection.weight"),
         DRAFT_OUTPUT => Some("post_projection.weight"),
+        DRAFT_CENTROIDS => Some("masked_embedding.centroids.weight"),
         _ => None,
     }
 }

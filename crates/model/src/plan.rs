@@ -612,12 +612,18 @@ impl Plan {
         self.outputs_for(goal).contains(&output)
     }
 
+    /// Returns the goal that drafts, if there is one.
+    pub fn draft_goal(&self) -> Option<usize> {
+        self.inputs.iter().find_map(|input| match input.source {
+            Source::State { goal } => Some(goal),
+            _ => None,
+        })
+    }
+
     /// Returns whether steps with a goal write caches, as all do but those that begin with the states
     /// of another step ([`Source::State`]).
     pub fn stores_for(&self, goal: usize) -> bool {
-        let is_own =
-            |input: &Input| matches!(input.source, Source::State { goal: own } if own == goal);
-        !self.inputs.iter().any(is_own)
+        self.draft_goal() != Some(goal)
     }
 
     /// Returns for each step whether it is run for a goal: whether it changes a cache, if the goal
