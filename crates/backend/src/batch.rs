@@ -87,11 +87,10 @@ pub struct Batch<'a> {
     /// depend on its kind. It must not depend on the number of rows of each kind if the device says
     /// that it is [invariant](crate::Facts::is_invariant).
     pub bulk_from: usize,
-    /// Rows of those inputs of the Plan that [come with the batch](trine_model::Input::is_given),
+    /// Rows of those inputs of the Plan that [come with the batch](trine_model::Plan::given_for),
     /// in their order: (rows, columns) row-major each. Empty for a Plan that begins with token ids.
     pub inputs: &'a [&'a [f32]],
-    /// Which of the Plan's outputs is computed, if they are
-    /// [alternatives](trine_model::Plan::alternatives); 0 otherwise.
+    /// Which of the Plan's [goals](trine_model::Plan::goals) the rows are for; 0 if it has one.
     pub goal: usize,
 }
 
@@ -296,11 +295,12 @@ impl Batch<'_> {
 
     fn check_inputs(&self, plan: &Plan) -> Result<(), BackendError> {
         let fail = |what: String| Err(BackendError::BadBatch { what });
-        let wanted = plan.given().count();
+        let given = || plan.given_for(self.goal);
+        let wanted = given().count();
         if self.inputs.len() != wanted {
             return fail(format!("{} inputs, the Plan takes {wanted}", self.inputs.len()));
         }
-        for (input, id) in self.inputs.iter().zip(plan.given()) {
+        for (input, id) in self.inputs.iter().zip(given()) {
             let Buffer { name, rows, columns } = plan.buffer(id);
             let (found, rows) = (input.len(), self.rows(*rows));
             if found != rows * columns {
@@ -316,9 +316,11 @@ impl Batch<'_> {
         if *goal >= plan.goals() {
             return fail(format!("goal {goal}, the Plan has {}", plan.goals()));
         }
-        let of_tokens = plan.alternatives && plan.output(*goal).rows == Rows::Tokens;
-        if of_tokens && !outputs.is_empty() {
-            let name = &plan.output(*goal).name;
+        let first = plan.outputs_of(*goal).first().map(|id| plan.buffer(*id));
+        if let Some(Buffer { name, rows: Rows::Tokens, .. }) = first
+            && plan.goals() > 1
+            && !outputs.is_empty()
+        {
             return fail(format!("{} output rows, {name} has a row for each token", outputs.len()));
         }
         Ok(())
@@ -393,7 +395,7 @@ mod tests {
             steps: Vec::new(),
             inputs: sources.into_iter().take(all.len()).enumerate().map(input).collect(),
             outputs: vec![BufferId(0)],
-            alternatives: false,
+            goal_outputs: Vec::new(),
         }
     }
 

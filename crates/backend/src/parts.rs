@@ -434,7 +434,7 @@ mod tests {
                 steps: Vec::new(),
                 inputs: (index > 0).then_some(input).into_iter().collect(),
                 outputs: vec![BufferId(0)],
-                alternatives: false,
+                goal_outputs: Vec::new(),
             };
             let facts = Facts::new(format!("part {index}"), plan, OPTIONS);
             let (flights, log) = (Flights::new(1), Arc::clone(log));

@@ -444,7 +444,7 @@ mod tests {
             steps: Vec::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
-            alternatives: false,
+            goal_outputs: Vec::new(),
         };
         let width = Width { tokens: 4, outputs: 1 };
         let options =

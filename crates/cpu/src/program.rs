@@ -163,7 +163,7 @@ impl CpuProgram {
         let Self { fixed, memory, .. } = self;
         let plan = &fixed.facts.plan;
         let mut given = batch.inputs.iter();
-        for input in &plan.inputs {
+        for input in plan.inputs.iter().filter(|input| input.is_for(batch.goal)) {
             let Buffer { rows, columns, .. } = plan.buffer(input.buffer);
             let (start, length) = (fixed.offset(input.buffer), batch.rows(*rows) * columns);
             let target = &mut memory.as_mut_slice()[start..start + length];
@@ -171,7 +171,7 @@ impl CpuProgram {
                 Source::Table { table, scale } => {
                     gather(fixed.table(table), scale, batch.tokens, target);
                 }
-                Source::Part | Source::Plan => {
+                Source::Part | Source::Plan | Source::State { .. } => {
                     let rows = given.next().expect("the batch was checked");
                     target.copy_from_slice(rows);
                 }

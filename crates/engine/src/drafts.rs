@@ -5,13 +5,16 @@ pub(crate) mod depth;
 pub(crate) mod kinds;
 pub(crate) mod lookup;
 mod model;
+mod reading;
 
-use trine_backend::{BackendError, Idle};
+use trine_backend::{BackendError, Idle, Program};
 
 use crate::events::SequenceId;
+use crate::kv::KvCache;
 use crate::sampling::Stream;
 use crate::scope::Scope;
 pub use model::ModelDrafter;
+pub use reading::ReadingDrafter;
 
 /// The most guesses for a sequence in a step.
 pub const GUESSES_MAX: usize = 15;
@@ -32,8 +35,16 @@ pub struct Ask<'a> {
     pub stop_ids: &'a [u32],
     /// The most guesses wanted, at least one.
     pub most: usize,
+    /// The hidden state that the last token was chosen by; empty if the Program's steps give none.
+    pub(crate) state: &'a [f32],
     /// How the sequence chooses its tokens.
     pub(crate) stream: &'a Stream,
+}
+
+/// The Program that is guessed for, with nothing in flight if it has a goal that drafts.
+pub struct Target<'a> {
+    pub(crate) program: &'a mut dyn Program,
+    pub(crate) kv: &'a KvCache,
 }
 
 /// Guesses tokens with a model, which takes time that guesses have to win back.
@@ -56,7 +67,8 @@ pub trait Drafter: Send {
     }
 
     /// Appends guesses for each sequence to the list of its index: at most as many as it asks for,
-    /// or none. What it appends decides how fast tokens come, never which.
+    /// or none. What it appends decides how fast tokens come, never which. It may run steps of
+    /// `target` that write no cache.
     ///
     /// Reads at most `readable` of the tokens that [`unread`](Drafter::unread) counts, and returns
     /// how many it read.
@@ -66,6 +78,7 @@ pub trait Drafter: Send {
     /// [`BackendError::Weights`], which stays as it is.
     fn draft(
         &mut self,
+        target: &mut Target<'_>,
         asks: &[Ask<'_>],
         readable: usize,
         guesses: &mut [Vec<u32>],

@@ -7,9 +7,12 @@ mod guesses;
 mod place;
 mod precision;
 mod prefixes;
+mod reading;
 mod sequence;
 mod spill;
 mod step;
+
+pub use reading::{Guess, Search};
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -94,6 +97,10 @@ pub struct Engine {
     confirms: fn(&Sequence, usize) -> bool,
     /// The device's partner, if it has one.
     sharing: Option<Sharing>,
+    /// Columns of the hidden states that steps give for a drafter; 0 if there are none.
+    state_columns: usize,
+    /// Those of the step that landed last.
+    states: Vec<f32>,
 }
 
 fn system_clock() -> Box<dyn Fn() -> Duration + Send> {
@@ -119,6 +126,13 @@ fn load(
         );
     }
     Ok((program, placement))
+}
+
+/// Returns the columns of the hidden states that texts are embedded with, if the Plan has a goal
+/// for them.
+fn states_of(plan: &Plan) -> Option<usize> {
+    let has_goal = plan.goals() > 1 && plan.draft_goal() != Some(1);
+    has_goal.then(|| plan.buffer(plan.outputs_of(1)[0]).columns)
 }
 
 impl Engine {
@@ -164,6 +178,7 @@ impl Engine {
         let depth = *depth;
         let ProgramOptions { width, sequences: slots, context, .. } = *options;
         let vocabulary = plan.output(0).columns;
+        let state_columns = plan.draft_goal().map_or(0, |_| plan.output(1).columns);
         let kv = KvCache::new(KvShape::of(options, &plan.caches));
         let sequences = running.clamp(1, slots);
         let limits = Limits {
@@ -172,7 +187,7 @@ impl Engine {
             sequences,
             queue: QUEUE,
             queue_tokens: context.saturating_mul(QUEUE_CONTEXTS),
-            dimensions: (plan.goals() > 1).then(|| plan.output(1).columns),
+            dimensions: states_of(plan),
         };
         let status = Status {
             sequences,
@@ -206,6 +221,8 @@ impl Engine {
             drafting: None,
             confirms: Sequence::is_confirmed,
             sharing: None,
+            state_columns,
+            states: Vec::new(),
             program,
         }
     }
@@ -455,6 +472,16 @@ impl Engine {
         chunk: usize,
         each: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), EngineError> {
+        self.with_lease(ids, chunk, |engine, slot, rows| engine.run_all(slot, ids, rows, each))
+    }
+
+    /// Lends a slot to `run` for tokens in pieces of at most `chunk`, with the rows of a piece.
+    fn with_lease<T>(
+        &mut self,
+        ids: &[u32],
+        chunk: usize,
+        run: impl FnOnce(&mut Self, usize, usize) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
         self.limits.check_prompt(ids)?;
         if chunk == 0 {
             return Err(EngineError::option("chunk", chunk, "at least 1"));
@@ -468,7 +495,7 @@ impl Engine {
             .ok_or(EngineError::NoFreeSequence { sequences: self.places.len() })?;
         let spilled = self.spill_lost();
         self.places[lease.slot] = Place::Kept(Kept::default());
-        let result = spilled.and_then(|()| self.run_all(lease.slot, ids, rows, each));
+        let result = spilled.and_then(|()| run(self, lease.slot, rows));
         self.kv.release(lease.slot, false);
         if matches!(result, Err(EngineError::Backend(_))) {
             self.abandon();
@@ -492,7 +519,7 @@ impl Engine {
             self.rows.push(0, [piece, &[]], first, piece.len(), is_bulk);
             let view = SequenceView { slot: slot as u32, blocks: self.kv.blocks(slot) };
             let step = self.rows.submit(self.program.as_mut(), std::iter::once(view), 0)?;
-            let logits = rows::wait(self.program.as_mut(), step, false)?;
+            let logits = rows::wait(self.program.as_mut(), step, false, None)?;
             for (row, logits) in logits.rows(self.limits.vocabulary).enumerate() {
                 if let RowLogits::All(logits) = logits {
                     each(first + row, logits);

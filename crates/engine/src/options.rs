@@ -58,7 +58,11 @@ impl Default for EngineOptions {
 impl EngineOptions {
     /// Returns the Plan of a model with the outputs that these options ask for.
     pub fn plan(&self, model: &Model) -> Plan {
-        if self.embeds { model.plan_with_states() } else { model.plan() }
+        match (model.assistant(), self.embeds) {
+            (Some(_), embeds) => model.plan_with_drafts(embeds),
+            (None, true) => model.plan_with_states(),
+            (None, false) => model.plan(),
+        }
     }
 
     /// Returns the demand on placement for a model of `model_context` positions.

@@ -68,7 +68,18 @@ impl Rows {
         views: impl Iterator<Item = SequenceView<'views>>,
         goal: usize,
     ) -> Result<InFlight, BackendError> {
-        self.with_batch(views, goal, |batch| program.submit(batch))
+        self.submit_with(program, views, goal, &[])
+    }
+
+    /// Does the same with rows of the Plan's inputs for the goal.
+    pub(crate) fn submit_with<'views>(
+        &mut self,
+        program: &mut dyn Program,
+        views: impl Iterator<Item = SequenceView<'views>>,
+        goal: usize,
+        inputs: &[&[f32]],
+    ) -> Result<InFlight, BackendError> {
+        self.with_batch(views, goal, inputs, |batch| program.submit(batch))
     }
 
     /// Submits the rows as the first step of a series that `more` steps follow.
@@ -78,13 +89,14 @@ impl Rows {
         views: impl Iterator<Item = SequenceView<'views>>,
         more: usize,
     ) -> Result<InFlight, BackendError> {
-        self.with_batch(views, 0, |batch| program.submit_series(batch, more))
+        self.with_batch(views, 0, &[], |batch| program.submit_series(batch, more))
     }
 
     fn with_batch<'views>(
         &mut self,
         views: impl Iterator<Item = SequenceView<'views>>,
         goal: usize,
+        inputs: &[&[f32]],
         submit: impl FnOnce(&Batch<'_>) -> Result<InFlight, BackendError>,
     ) -> Result<InFlight, BackendError> {
         let mut sequences = recycle(std::mem::take(&mut self.views));
@@ -97,7 +109,7 @@ impl Rows {
             outputs: &self.outputs,
             ahead: &[],
             bulk_from: self.bulk_from,
-            inputs: &[],
+            inputs,
             goal,
         };
         let step = submit(&batch);
@@ -106,14 +118,20 @@ impl Rows {
     }
 }
 
-/// Waits for a step. With `takes_top` the device may find the largest logits itself.
-pub(crate) fn wait(
-    program: &mut dyn Program,
+/// Waits for a step. With `takes_top` the device may find the largest logits itself. `states` gets
+/// the hidden states that the logits are made of, (outputs, hidden).
+pub(crate) fn wait<'a>(
+    program: &'a mut dyn Program,
     step: InFlight,
     takes_top: bool,
-) -> Result<StepLogits<'_>, BackendError> {
+    states: Option<&mut Vec<f32>>,
+) -> Result<StepLogits<'a>, BackendError> {
     let takes_top = takes_top && program.facts().finds_top;
     let results = program.wait(step)?;
+    if let Some(states) = states {
+        states.clear();
+        states.extend_from_slice(results.output(1)?);
+    }
     if takes_top {
         results.top().map(StepLogits::Top)
     } else {
@@ -126,7 +144,8 @@ pub(crate) fn wait_for_states(
     program: &mut dyn Program,
     step: InFlight,
 ) -> Result<&[f32], BackendError> {
-    program.wait(step)?.output(1)
+    let output = program.facts().plan.outputs_for(1).start;
+    program.wait(step)?.output(output)
 }
 
 /// The logits of a step's output rows.

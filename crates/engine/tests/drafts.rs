@@ -15,7 +15,7 @@ use texts::{Text, prompt, run};
 use trine_backend::BackendError;
 use trine_engine::{
     Ask, Constraint, Drafter, Drafts, Engine, Finish, ModelDrafter, Request, SamplingParams,
-    Statistics,
+    Statistics, Target,
 };
 use trine_weights::WeightsError;
 
@@ -358,6 +358,7 @@ impl Drafter for Sound {
 
     fn draft(
         &mut self,
+        target: &mut Target<'_>,
         asks: &[Ask<'_>],
         readable: usize,
         guesses: &mut [Vec<u32>],
@@ -365,7 +366,7 @@ impl Drafter for Sound {
         for ask in asks {
             assert!(ask.most <= self.0.most(ask), "{} guesses: {ask:?}", ask.most);
         }
-        let read = self.0.draft(asks, readable, guesses);
+        let read = self.0.draft(target, asks, readable, guesses);
         Ok(read.expect("it is never asked for what it has no room for"))
     }
 }
@@ -376,6 +377,7 @@ struct Wrong(ChaCha8Rng);
 impl Drafter for Wrong {
     fn draft(
         &mut self,
+        _: &mut Target<'_>,
         asks: &[Ask<'_>],
         _: usize,
         guesses: &mut [Vec<u32>],
@@ -409,6 +411,7 @@ struct Void(Arc<AtomicUsize>);
 impl Drafter for Void {
     fn draft(
         &mut self,
+        _: &mut Target<'_>,
         _: &[Ask<'_>],
         _: usize,
         _: &mut [Vec<u32>],

@@ -20,7 +20,7 @@ use trine_backend::{BLOCK, BackendError, SERIES_MAX};
 use trine_engine::disk::Origin;
 use trine_engine::{
     Ask, Drafter, Drafts, Engine, Event, Finish, Logprobs, ModelDrafter, Pooling, Request, Sampler,
-    SamplingParams, Scope, SequenceId, Statistics, Update,
+    SamplingParams, Scope, SequenceId, Statistics, Target, Update,
 };
 
 const STEPS: usize = 1_000_000;
@@ -126,6 +126,7 @@ impl Drafter for Unreliable {
 
     fn draft(
         &mut self,
+        _: &mut Target<'_>,
         asks: &[Ask<'_>],
         readable: usize,
         guesses: &mut [Vec<u32>],

@@ -16,7 +16,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use texts::{prompt, run};
 use timed::{Cost, Timed, costs};
 use trine_backend::{BLOCK, BackendError};
-use trine_engine::{Ask, Constraint, Drafter, Drafts, Engine, Request};
+use trine_engine::{Ask, Constraint, Drafter, Drafts, Engine, Request, Target};
 
 /// The tokens of a text.
 const TEXT: usize = 1200;
@@ -44,6 +44,7 @@ struct Ruled<F> {
 impl<F: FnMut(&Ask<'_>, &[u32]) -> Option<u32> + Send> Drafter for Ruled<F> {
     fn draft(
         &mut self,
+        _: &mut Target<'_>,
         asks: &[Ask<'_>],
         _: usize,
         guesses: &mut [Vec<u32>],

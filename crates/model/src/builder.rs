@@ -6,8 +6,8 @@ use trine_weights::DType;
 
 use crate::config::{LayerConfig, Rope};
 use crate::plan::{
-    Buffer, BufferId, Cache, CacheId, ExpertMatrix, Heads, Op, Plan, Product, Routes, Rows, Step,
-    Stream, Term, Weight, WeightId, WeightKind, WeightPlace,
+    Buffer, BufferId, Cache, CacheId, ExpertMatrix, Heads, Input, Op, Plan, Product, Routes, Rows,
+    Source, Step, Stream, Term, Weight, WeightId, WeightKind, WeightPlace,
 };
 
 /// A Plan under construction.
@@ -18,6 +18,8 @@ pub(crate) struct Builder<'a> {
     known: HashMap<String, WeightId>,
     /// Prefix of labels and buffer names, such as `blk.3.`.
     scope: String,
+    /// Prefix of the names of weights, for those of another model.
+    model: &'static str,
 }
 
 impl<'a> Builder<'a> {
@@ -30,14 +32,45 @@ impl<'a> Builder<'a> {
             steps: Vec::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
-            alternatives: false,
+            goal_outputs: Vec::new(),
         };
-        Self { plan, dtype_of, known: HashMap::new(), scope: String::new() }
+        Self { plan, dtype_of, known: HashMap::new(), scope: String::new(), model: "" }
     }
 
     /// Returns the finished Plan, which computes only the rows of `output`.
     pub(crate) fn finish(mut self, output: BufferId) -> Plan {
         self.plan.outputs = vec![output];
+        self.plan
+    }
+
+    /// Sets the prefix of the names of weights that follow.
+    pub(crate) fn of_model(&mut self, model: &'static str) {
+        self.model = model;
+    }
+
+    /// Makes caches of another Plan known, so that steps can read them.
+    pub(crate) fn take_caches(&mut self, caches: &[Cache]) {
+        self.plan.caches.extend_from_slice(caches);
+    }
+
+    /// Adds rows that steps of a goal are given: (tokens, columns).
+    pub(crate) fn state(&mut self, name: &str, columns: usize, goal: usize) -> BufferId {
+        let buffer = self.buffer(name, Rows::Tokens, columns);
+        self.plan.inputs.push(Input { buffer, source: Source::State { goal } });
+        buffer
+    }
+
+    /// Puts buffers side by side.
+    pub(crate) fn join(&mut self, name: &str, parts: Vec<BufferId>) -> BufferId {
+        let columns = parts.iter().map(|part| self.columns(*part)).sum();
+        let output = self.sibling(name, parts[0], columns);
+        self.step(name, Op::Join { parts, output });
+        output
+    }
+
+    /// Ends the Plan with several outputs.
+    pub(crate) fn finish_with(mut self, outputs: Vec<BufferId>) -> Plan {
+        self.plan.outputs = outputs;
         self.plan
     }
 
@@ -70,6 +103,7 @@ impl<'a> Builder<'a> {
     }
 
     fn weight(&mut self, name: &str, kind: WeightKind, rows: usize, columns: usize) -> WeightId {
+        let name = &format!("{}{name}", self.model);
         if let Some(id) = self.known.get(name) {
             return *id;
         }

@@ -230,12 +230,15 @@ pub struct Rope {
     pub divisor: f32,
     /// The number of pairs that rotate, from the first on; `None` for all.
     pub pairs: Option<usize>,
+    /// Positions that are added to a row's own: 1 for drafts, whose queries stand where the next
+    /// token will.
+    pub shift: u32,
 }
 
 impl Rope {
     /// Returns the rotation of all pairs.
     pub fn full(theta: f32, divisor: f32) -> Self {
-        Self { theta, divisor, pairs: None }
+        Self { theta, divisor, pairs: None, shift: 0 }
     }
 
     /// Returns the angle in radians by which a pair of a head rotates from one position to the

@@ -9,8 +9,8 @@ mod keys;
 use trine_weights::gguf::{ARCHITECTURE_KEY, Metadata};
 
 use crate::config::{
-    AttentionKind, Config, Family, Gemma3nConfig, GenerationDefaults, LayerConfig, PerLayerConfig,
-    Values,
+    AttentionKind, Config, Family, Gemma3nConfig, Gemma4Config, GenerationDefaults, LayerConfig,
+    PerLayerConfig, Values,
 };
 use crate::error::ModelError;
 use crate::{config_3n, names};
@@ -19,6 +19,8 @@ use keys::{Keys, attention_kinds, kv_owners, layer_count, ropes};
 
 /// The architectures that trine runs.
 const SUPPORTED: &str = "gemma3, gemma3n, gemma4";
+/// The architecture of drafts that read the caches of another model.
+const ASSISTANT: &str = "gemma4-assistant";
 /// The distance between global layers of Gemma 3 if the file has no pattern.
 const PATTERN: usize = 6;
 /// The number of layers of the 27B model: only it scales scores by its hidden size per head, and no
@@ -59,7 +61,7 @@ pub(crate) fn read(metadata: &Metadata, tensors: &dyn Tensors) -> Result<Config,
         embedding_scale: (hidden as f64).sqrt() as f32,
         final_softcap: softcap.map(|cap| cap as f32),
         layers: match is_4 {
-            true => gemma4::layers(&keys, tensors)?,
+            true => gemma4::layers(&keys, tensors, keys.count_or(gemma4::SHARED, 0)?)?,
             false => layers(&keys, hidden, is_3n)?,
         },
     };
@@ -150,6 +152,39 @@ fn cutoffs(keys: &Keys, layers: usize) -> Result<Vec<Option<f32>>, ModelError> {
 fn score_scale(layers: usize, hidden: usize, heads: usize, head_dim: usize) -> f32 {
     let scalar = if layers == LAYERS_OF_27B { hidden / heads.max(1) } else { head_dim };
     (1.0 / (scalar as f64).sqrt()) as f32
+}
+
+/// Reads the configuration of a draft model, and the hidden size of the model that it guesses for.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn read_assistant(
+    metadata: &Metadata,
+    tensors: &dyn Tensors,
+) -> Result<(Config, usize), ModelError> {
+    let architecture = metadata.optional_str(ARCHITECTURE_KEY)?.unwrap_or_default();
+    if architecture != ASSISTANT {
+        let found = if architecture.is_empty() { "none" } else { architecture };
+        return Err(ModelError::UnknownArchitecture {
+            found: found.to_owned(),
+            supported: ASSISTANT,
+        });
+    }
+    let keys = Keys { metadata, architecture };
+    let hidden = keys.count("embedding_length")?;
+    let config = Config {
+        family: Family::Gemma4(Gemma4Config { inputs: None }),
+        hidden,
+        vocabulary: tensors.rows(names::TOKEN_EMBEDDING)?,
+        context: keys.count("context_length")?,
+        norm_epsilon: keys.number_or("attention.layer_norm_rms_epsilon", 1e-6)? as f32,
+        embedding_scale: (hidden as f64).sqrt() as f32,
+        final_softcap: None,
+        // All of its layers read caches of the other model.
+        layers: gemma4::layers(&keys, tensors, 0)?,
+    };
+    config.check()?;
+    Ok((config, keys.count("embedding_length_out")?))
 }
 
 /// Reads sampling defaults (`general.sampling.*`, in newer files) and stop ids.

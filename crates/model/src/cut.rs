@@ -70,7 +70,7 @@ pub fn cut(plan: &Plan, layers: usize) -> Option<[Plan; 2]> {
     }
     let first = part(plan, before, first_inputs, border.crossing);
     let second = part(plan, after, second_inputs, plan.outputs.clone());
-    Some([first, Plan { alternatives: plan.alternatives, ..second }])
+    Some([first, Plan { goal_outputs: plan.goal_outputs.clone(), ..second }])
 }
 
 /// Returns a Plan of the steps of parts of `whole` one after the other: their work together, for
@@ -96,7 +96,7 @@ pub fn join<'a>(whole: &Plan, parts: impl IntoIterator<Item = &'a Plan>) -> Plan
                 |given: &BufferId| joined.buffer(*given).name == next.buffer(input.buffer).name;
             let place = match input.source {
                 Source::Part => handed_over.next(),
-                Source::Plan => joined.given().find(is_same),
+                Source::Plan | Source::State { .. } => joined.given().find(is_same),
                 Source::Table { .. } => None,
             };
             match place {
@@ -121,7 +121,7 @@ pub fn join<'a>(whole: &Plan, parts: impl IntoIterator<Item = &'a Plan>) -> Plan
         joined.buffers.extend(own_buffers);
         joined.weights.extend_from_slice(&next.weights);
         joined.caches.extend_from_slice(&next.caches);
-        joined.alternatives = next.alternatives;
+        joined.goal_outputs.clone_from(&next.goal_outputs);
         joined.outputs = next.outputs.iter().map(|id| buffer_of(*id)).collect();
         joined.steps.extend(next.steps.iter().cloned().map(|mut step| {
             step.op.rename(&buffer_of);
@@ -249,6 +249,6 @@ fn part(
         steps,
         inputs,
         outputs,
-        alternatives: false,
+        goal_outputs: Vec::new(),
     }
 }

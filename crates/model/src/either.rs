@@ -7,8 +7,8 @@
 
 use crate::plan::{Buffer, BufferId, Plan, WeightId};
 
-/// Joins two Plans that begin with the same steps, over the same caches: [`Plan::alternatives`]
-/// with the outputs of `first`, then those of `second`. Weights are the same if they have one name.
+/// Joins two Plans that begin with the same steps, over the same caches: a Plan
+/// whose goals are those of `first`, and then `second`. Weights are the same if they have one name.
 ///
 /// Returns `None` if the Plans have different inputs or caches, or differ up to the last step that
 /// writes a cache. Both ends may read caches.
@@ -49,7 +49,12 @@ pub fn either(mut first: Plan, second: Plan) -> Option<Plan> {
         first.steps.push(step);
     }
     first.outputs.extend(second.outputs.iter().map(|id| buffers[id.0]));
-    first.alternatives = true;
+    let of_first = match first.goal_outputs.is_empty() {
+        true => vec![first.outputs.len() - second.outputs.len()],
+        false => std::mem::take(&mut first.goal_outputs),
+    };
+    first.goal_outputs = of_first;
+    first.goal_outputs.push(second.outputs.len());
     Some(first)
 }
 
@@ -119,7 +124,7 @@ mod tests {
             steps: ops.into_iter().map(|op| Step { label: op.name().to_owned(), op }).collect(),
             inputs: vec![Input { buffer: STREAM, source: Source::Part }],
             outputs: vec![STATES],
-            alternatives: false,
+            goal_outputs: Vec::new(),
         }
     }
 

@@ -75,7 +75,7 @@ mod tests {
             steps: ops.into_iter().map(|op| Step { label: op.name().to_owned(), op }).collect(),
             inputs: vec![Input { buffer: BufferId(1), source: Source::Plan }],
             outputs: vec![BufferId(2)],
-            alternatives: false,
+            goal_outputs: Vec::new(),
         })
     }
 

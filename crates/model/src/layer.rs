@@ -41,9 +41,37 @@ pub(crate) fn attention(
         caches[layer.kv_owner]
     };
     caches.push(cache);
-    let attended = p.attend(query, cache, layer);
+    attended(p, config, index, query, cache)
+}
+
+/// Adds `norm(attention(n))` over a cache that another Plan's layer writes.
+pub(crate) fn attention_over(
+    p: &mut Builder<'_>,
+    config: &Config,
+    index: usize,
+    n: BufferId,
+    cache: CacheId,
+) -> BufferId {
+    let name = |part| names::layer(index, part);
+    let layer = &config.layers[index];
+    let query = p.matmul("query", n, &name("attn_q"), layer.query_width());
+    p.head_norm(query, Some(&name("attn_q_norm")), layer.heads, config.norm_epsilon);
+    p.rotate(query, layer.heads, layer.rope);
+    attended(p, config, index, query, cache)
+}
+
+/// Adds what prepared queries attend to, through the output matrix and the norm after it.
+fn attended(
+    p: &mut Builder<'_>,
+    config: &Config,
+    index: usize,
+    query: BufferId,
+    cache: CacheId,
+) -> BufferId {
+    let name = |part| names::layer(index, part);
+    let attended = p.attend(query, cache, &config.layers[index]);
     let delta = p.matmul("attn_delta", attended, &name("attn_output"), config.hidden);
-    p.norm("post_attention_norm", delta, &name("post_attention_norm"), epsilon)
+    p.norm("post_attention_norm", delta, &name("post_attention_norm"), config.norm_epsilon)
 }
 
 /// Adds `x += norm(ffn(norm(x)))`.

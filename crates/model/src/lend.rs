@@ -190,7 +190,7 @@ mod tests {
             steps: vec![Step { label: "blk.0.it".to_owned(), op }],
             inputs: Vec::new(),
             outputs: vec![OUTPUT],
-            alternatives: false,
+            goal_outputs: Vec::new(),
         }
     }
 
@@ -283,7 +283,7 @@ mod tests {
     fn loans_order_what_they_join() {
         let mut whole = plan(Rows::Tokens, products());
         whole.outputs = vec![OUTPUT, OTHER];
-        whole.alternatives = true;
+        whole.goal_outputs = vec![1; 2];
         let lent = lend(whole, &|_| 64);
         assert_eq!(lent.serving(0), [true, true, true, true, false]);
         let scratch = Scratch::place(&lent, Width { tokens: 3, outputs: 1 });

@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod assistant;
 mod builder;
 mod config;
 mod config_3n;
@@ -18,9 +19,11 @@ mod config_gguf;
 mod config_hf;
 mod cost;
 pub mod cut;
+pub mod drafts;
 mod either;
 mod error;
 mod fields;
+mod finder;
 mod fingerprint;
 pub mod fusion;
 pub mod gather;
@@ -40,6 +43,7 @@ mod plan;
 mod print;
 mod scratch;
 
+pub use assistant::{Assistant, AssistantConfig, CentroidsConfig};
 pub use config::{
     AttentionKind, Config, EXPERTS_USED_MAX, ExpertsConfig, Family, Gates, Gemma3nConfig,
     Gemma4Config, GenerationDefaults, LayerConfig, PerLayerConfig, Rope, Values,

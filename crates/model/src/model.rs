@@ -7,15 +7,13 @@ use std::sync::Arc;
 
 use trine_weights::{Checkpoint, DType, Metadata, Tensor, blocks, fallback, quantize_tensor};
 
+use crate::assistant::Assistant;
 use crate::config::{Config, Family, GenerationDefaults};
-use crate::config_gguf::Tensors;
 use crate::either::either;
 use crate::error::ModelError;
+use crate::finder::Finder;
 use crate::plan::{Plan, Weight, WeightId, WeightKind, WeightPlace};
-use crate::{config_gguf, config_hf, fusion, gemma3, gemma3n, gemma4, names, narrow};
-
-/// The most values of a tensor that is read as a part of the configuration.
-const FLOATS_MAX: usize = 1 << 16;
+use crate::{config_gguf, config_hf, drafts, fusion, gemma3, gemma3n, gemma4, names, narrow};
 
 /// A model: configuration and named tensors.
 #[derive(Clone)]
@@ -25,6 +23,8 @@ pub struct Model {
     defaults: GenerationDefaults,
     /// The tensors by trine's names.
     tensors: HashMap<String, Tensor>,
+    /// The model that guesses for it, if any.
+    assistant: Option<Assistant>,
     /// The format in which float matrices are returned; `None` for the stored one.
     quantize: Option<DType>,
     /// The number added to every norm's weights: Hugging Face files store `w` where Gemma 3 (but
@@ -81,6 +81,7 @@ impl Model {
             config,
             defaults,
             tensors,
+            assistant: None,
             quantize: None,
             norm_offset,
         })
@@ -127,6 +128,39 @@ impl Model {
     pub fn plan_with_states(&self) -> Plan {
         let joined = either(self.plan(), self.hidden_states_plan());
         joined.expect("a family's two Plans are the same up to the last write of a cache")
+    }
+
+    /// Returns the same model with another one that guesses for it, from its caches and hidden
+    /// states.
+    ///
+    /// # Errors
+    /// Returns a [`ModelError`] if the two do not belong together.
+    pub fn with_assistant(mut self, assistant: Assistant) -> Result<Self, ModelError> {
+        let float = |_: &str| DType::F32;
+        let plan = drafts::with_drafts(self.plan(), &self.config, assistant.config(), &float)?;
+        for weight in plan.weights.iter().filter(|own| own.name.starts_with(names::DRAFT_PREFIX)) {
+            self.tensors.insert(weight.name.clone(), assistant.tensor(weight)?);
+        }
+        self.assistant = Some(assistant);
+        Ok(self)
+    }
+
+    /// Returns the model that guesses for it.
+    pub fn assistant(&self) -> Option<&Assistant> {
+        self.assistant.as_ref()
+    }
+
+    /// Returns [`Model::plan`], or with `states` [`Model::plan_with_states`], with a goal more: one
+    /// guess of the model that guesses for it ([`drafts`](mod@crate::drafts)).
+    ///
+    /// # Panics
+    /// Panics if there is none.
+    pub fn plan_with_drafts(&self, states: bool) -> Plan {
+        let assistant = self.assistant.as_ref().expect("the model was given a draft");
+        let dtype_of = |name: &str| self.dtype(name);
+        let plan = if states { self.plan_with_states() } else { self.plan() };
+        let plan = drafts::with_drafts(plan, &self.config, assistant.config(), &dtype_of);
+        self.stored(plan.expect("both were compared when the draft was given"))
     }
 
     /// Returns whether the embedding table is also the output matrix.
@@ -277,213 +311,4 @@ fn keys_and_values_of_sharing_layers(config: &Config) -> impl Iterator<Item = We
             weight("attn_k_norm", WeightKind::Vector, 1, layer.head_dim),
         ]
     })
-}
-
-impl Tensors for Finder<'_> {
-    fn rows(&self, name: &str) -> Result<usize, ModelError> {
-        self.find(name).map(Tensor::rows).ok_or_else(|| self.missing(name))
-    }
-
-    fn floats(&self, name: &str) -> Result<Option<Vec<f32>>, ModelError> {
-        let Some(tensor) = self.find(name) else { return Ok(None) };
-        if tensor.elements() > FLOATS_MAX || tensor.dtype().is_quantized() {
-            let found = format!("{} values of {}", tensor.elements(), tensor.dtype().name());
-            let expected = format!("at most {FLOATS_MAX} floats");
-            return Err(ModelError::bad(&self.file_name(name), found, expected));
-        }
-        Ok(Some(tensor.to_f32()?))
-    }
-
-    fn has(&self, name: &str) -> bool {
-        self.find(name).is_some()
-    }
-}
-
-/// Finds tensors by trine's names in a checkpoint that may use others.
-struct Finder<'a> {
-    checkpoint: &'a Checkpoint,
-    /// The prefix of the text model's tensors in a Hugging Face checkpoint; `None` for GGUF.
-    prefix: Option<&'static str>,
-}
-
-impl<'a> Finder<'a> {
-    fn new(checkpoint: &'a Checkpoint) -> Self {
-        let prefix = match checkpoint.metadata() {
-            Metadata::Gguf(_) => None,
-            Metadata::HuggingFace(_) => {
-                let has_embedding = |prefix: &&str| {
-                    checkpoint.tensor(&format!("{prefix}embed_tokens.weight")).is_some()
-                };
-                Some(
-                    names::HF_PREFIXES
-                        .into_iter()
-                        .find(has_embedding)
-                        .unwrap_or(names::HF_PREFIXES[0]),
-                )
-            }
-        };
-        Self { checkpoint, prefix }
-    }
-
-    /// Returns the name of a tensor in the file.
-    fn file_name(&self, name: &str) -> String {
-        match self.prefix {
-            None => name.to_owned(),
-            Some(prefix) => {
-                names::to_hf(name).map_or(name.to_owned(), |hf| format!("{prefix}{hf}"))
-            }
-        }
-    }
-
-    fn find(&self, name: &str) -> Option<&'a Tensor> {
-        if self.prefix.is_some() && name == names::OUTPUT {
-            return names::HF_OUTPUT.iter().find_map(|name| self.checkpoint.tensor(name));
-        }
-        self.checkpoint.tensor(&self.file_name(name))
-    }
-
-    /// Reads the factor on the residual stream after each layer, which files of Gemma 4 have as
-    /// tensors.
-    fn read_output_scales(&self, config: &mut Config) -> Result<(), ModelError> {
-        if !matches!(config.family, Family::Gemma4(_)) {
-            return Ok(());
-        }
-        for (index, layer) in config.layers.iter_mut().enumerate() {
-            let name = names::layer(index, "layer_output_scale");
-            let Some(values) = self.floats(&name)? else { continue };
-            let [scale] = values[..] else {
-                let (name, found) = (self.file_name(&name), vec![values.len()]);
-                return Err(ModelError::BadShape { name, found, expected: vec![1] });
-            };
-            layer.output_scale = scale;
-        }
-        config.check()
-    }
-
-    /// Refuses tensors of layers that the configuration does not have: without them the model would
-    /// write nonsense.
-    fn refuse_layers_beyond(&self, layers: usize) -> Result<(), ModelError> {
-        let prefix = self.prefix.map_or("blk.".to_owned(), |prefix| format!("{prefix}layers."));
-        for tensor in self.checkpoint.tensors() {
-            let rest = tensor.name().strip_prefix(&prefix).and_then(|rest| rest.split_once('.'));
-            let index = rest.and_then(|(index, _)| index.parse::<usize>().ok());
-            if index.is_some_and(|index| index >= layers) {
-                return Err(ModelError::ExtraLayer { name: tensor.name().to_owned(), layers });
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns why there is no tensor of a name: it is missing, or stored in a format that cannot
-    /// be read.
-    fn missing(&self, name: &str) -> ModelError {
-        let name = self.file_name(name);
-        match self.checkpoint.unreadable().iter().find(|tensor| tensor.name == name) {
-            Some(tensor) => ModelError::UnreadableTensor { name, format: tensor.format.clone() },
-            None => ModelError::MissingTensor { name },
-        }
-    }
-
-    /// Returns the tensor of a weight, or the rows of a fused one, checked against the shape that
-    /// the Plan requires.
-    fn require(&self, weight: &Weight, config: &Config) -> Result<Tensor, ModelError> {
-        let tensor = match self.find(&weight.name) {
-            Some(tensor) => tensor.clone(),
-            None => {
-                let fused = match self.slice_of_streams(weight, config)? {
-                    None => self.slice_of_fused(weight, config)?,
-                    found => found,
-                };
-                fused.ok_or_else(|| self.missing(&weight.name))?
-            }
-        };
-        let flat = vec![weight.columns];
-        let expected =
-            if weight.is_matrix() { vec![weight.rows, weight.columns] } else { flat.clone() };
-        // GGUF writers leave out a matrix's outermost dimension if it is 1.
-        let is_flat_row = weight.rows == 1 && tensor.shape() == flat;
-        if tensor.shape() != expected
-            && !is_flat_row
-            && !is_of_experts(weight, tensor.shape(), config)
-        {
-            return Err(ModelError::BadShape {
-                name: self.file_name(&weight.name),
-                found: tensor.shape().to_vec(),
-                expected,
-            });
-        }
-        if !weight.is_matrix() && tensor.dtype().is_quantized() {
-            let found = tensor.dtype().name();
-            return Err(ModelError::BadDType { name: self.file_name(&weight.name), found });
-        }
-        Ok(tensor)
-    }
-
-    /// Returns the matrix of one stream from a tensor of those of all: (streams - 1, rows,
-    /// columns).
-    fn slice_of_streams(
-        &self,
-        weight: &Weight,
-        config: &Config,
-    ) -> Result<Option<Tensor>, ModelError> {
-        let (Family::Gemma3n(own), Some((part, index))) =
-            (config.family, names::stream_of(&weight.name))
-        else {
-            return Ok(None);
-        };
-        let name = format!("{part}.weight");
-        let Some(all) = self.checkpoint.tensor(&name) else { return Ok(None) };
-        let (found, expected) =
-            (all.shape().to_vec(), vec![own.streams - 1, weight.rows, weight.columns]);
-        // GGUF writers leave out an outermost dimension of 1.
-        let is_only_one = own.streams == 2 && found == expected[1..];
-        if found != expected && !is_only_one {
-            return Err(ModelError::BadShape { name, found, expected });
-        }
-        let rows = index * weight.rows..(index + 1) * weight.rows;
-        Ok(Some(all.slice_rows(&weight.name, rows)?))
-    }
-
-    /// Returns the query, key or value rows of a fused `attn_qkv` matrix (rows q, then k, then v).
-    fn slice_of_fused(
-        &self,
-        weight: &Weight,
-        config: &Config,
-    ) -> Result<Option<Tensor>, ModelError> {
-        let Some((block, part)) =
-            weight.name.strip_suffix(".weight").and_then(|name| name.rsplit_once('.'))
-        else {
-            return Ok(None);
-        };
-        let Some(index) = block.strip_prefix("blk.").and_then(|index| index.parse::<usize>().ok())
-        else {
-            return Ok(None);
-        };
-        let layer = &config.layers[index];
-        let (query, kv) = (layer.query_width(), layer.kv_width());
-        let start = match part {
-            "attn_q" => 0,
-            "attn_k" => query,
-            "attn_v" => query + kv,
-            _ => return Ok(None),
-        };
-        let name = names::layer(index, "attn_qkv");
-        let Some(fused) = self.checkpoint.tensor(&name) else { return Ok(None) };
-        let expected = vec![query + 2 * kv, config.hidden];
-        if fused.shape() != expected {
-            return Err(ModelError::BadShape { name, found: fused.shape().to_vec(), expected });
-        }
-        Ok(Some(fused.slice_rows(&weight.name, start..start + weight.rows)?))
-    }
-}
-
-/// Returns whether a tensor has the matrices of all experts of a weight: (experts, rows of one,
-/// columns).
-fn is_of_experts(weight: &Weight, shape: &[usize], config: &Config) -> bool {
-    let layer = weight.name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
-    let Some((index, part)) = layer else { return false };
-    let experts = index.parse().ok().and_then(|index: usize| config.layers.get(index)?.experts);
-    let is_matrix = part.strip_suffix(".weight").is_some_and(|part| part.ends_with("_exps"));
-    let Some(own) = experts.filter(|_| is_matrix) else { return false };
-    shape == [own.count, weight.rows / own.count, weight.columns]
 }

@@ -17,6 +17,16 @@ pub const TOKEN_EMBEDDING: &str = "token_embd.weight";
 pub const OUTPUT_NORM: &str = "output_norm.weight";
 /// The output matrix of models that do not tie it to the embedding.
 pub const OUTPUT: &str = "output.weight";
+/// What the names of a draft's tensors begin with in the Plan of the model that it guesses for.
+pub const DRAFT_PREFIX: &str = "draft.";
+/// A draft's matrix for the embedding of a token and the hidden state before it.
+pub const DRAFT_INPUT: &str = "nextn.pre_projection.weight";
+/// A draft's matrix for the next hidden state.
+pub const DRAFT_OUTPUT: &str = "nextn.post_projection.weight";
+/// The centroids of the clusters of a draft's output matrix.
+pub const DRAFT_CENTROIDS: &str = "masked_embd_centroids.weight";
+/// The tokens of these clusters, in Hugging Face checkpoints.
+pub(crate) const DRAFT_ORDERING: &str = "masked_embedding.token_ordering";
 /// Gemma 4: the divisors of the frequencies of global layers, in GGUF files.
 pub const ROPE_FACTORS: &str = "rope_freqs.weight";
 /// The table of the per-layer inputs.
@@ -82,6 +92,16 @@ const LAYER_BARE: [(&str, &str); 4] = [
 /// Per-layer tensors whose GGUF names end in `.scale`: (GGUF name, Hugging Face name).
 const LAYER_SCALE: [(&str, &str); 2] =
     [("ffn_gate_inp", "router.scale"), ("ffn_down_exps", "router.per_expert_scale")];
+
+/// Returns the Hugging Face name of a tensor that only drafts have.
+pub(crate) fn of_draft_in_hf(name: &str) -> Option<&'static str> {
+    match name {
+        DRAFT_INPUT => Some("pre_projection.weight"),
+        DRAFT_OUTPUT => Some("post_projection.weight"),
+        DRAFT_CENTROIDS => Some("masked_embedding.centroids.weight"),
+        _ => None,
+    }
+}
 
 /// Returns the full name of a layer's tensor, `blk.N.PART.weight`.
 pub fn layer(index: usize, part: &str) -> String {

@@ -6,6 +6,7 @@
 //! ([`Rows::Outputs`]).
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use trine_weights::DType;
 
@@ -497,6 +498,11 @@ pub enum Source {
     /// Another Plan: a picture, or a hidden state. In the parts of a model, buffers of one name are
     /// filled with the same rows.
     Plan,
+    /// The same for steps with this goal only: hidden states that a step with another goal gave.
+    State {
+        /// The goal.
+        goal: usize,
+    },
 }
 
 impl Input {
@@ -504,8 +510,13 @@ impl Input {
     pub fn table(&self) -> Option<WeightId> {
         match self.source {
             Source::Table { table, .. } => Some(table),
-            Source::Part | Source::Plan => None,
+            Source::Part | Source::Plan | Source::State { .. } => None,
         }
+    }
+
+    /// Returns whether steps with a goal take it.
+    pub fn is_for(&self, goal: usize) -> bool {
+        !matches!(self.source, Source::State { goal: own } if own != goal)
     }
 
     /// Returns whether its rows come with the batch, as all do except those that are gathered.
@@ -533,9 +544,10 @@ pub struct Plan {
     /// the residual stream for the part after it, or (tokens or outputs, hidden) hidden states.
     /// Logits come first.
     pub outputs: Vec<BufferId>,
-    /// Whether a step computes only one of the outputs, its goal, instead of all
-    /// ([`either`](mod@crate::either)).
-    pub alternatives: bool,
+    /// How many of the outputs each goal of a step has, in order. Empty if a step computes all
+    /// outputs, for one goal. Alternatives are made by [`either`](mod@crate::either) and
+    /// [`drafts`](mod@crate::drafts).
+    pub goal_outputs: Vec<usize>,
 }
 
 impl Plan {
@@ -567,38 +579,65 @@ impl Plan {
         self.inputs.iter().filter(|input| input.is_given()).map(|input| input.buffer)
     }
 
+    /// Returns the buffers whose rows come with a batch for a goal, in the order of the inputs.
+    pub fn given_for(&self, goal: usize) -> impl Iterator<Item = BufferId> + '_ {
+        let takes = move |input: &&Input| input.is_given() && input.is_for(goal);
+        self.inputs.iter().filter(takes).map(|input| input.buffer)
+    }
+
     /// Returns the buffer of an output, by its index in the list.
     pub fn output(&self, index: usize) -> &Buffer {
         self.buffer(self.outputs[index])
     }
 
-    /// Returns the number of goals that a step may have: each output is one if they are
-    /// alternatives, otherwise all together are one.
+    /// Returns the number of goals that a step may have.
     pub fn goals(&self) -> usize {
-        if self.alternatives { self.outputs.len() } else { 1 }
+        self.goal_outputs.len().max(1)
+    }
+
+    /// Returns which outputs a step with this goal computes.
+    pub fn outputs_for(&self, goal: usize) -> Range<usize> {
+        let Some(&count) = self.goal_outputs.get(goal) else { return 0..self.outputs.len() };
+        let first: usize = self.goal_outputs[..goal].iter().sum();
+        first..first + count
     }
 
     /// Returns the outputs that a step with this goal computes.
     pub fn outputs_of(&self, goal: usize) -> &[BufferId] {
-        if self.alternatives { &self.outputs[goal..=goal] } else { &self.outputs }
+        &self.outputs[self.outputs_for(goal)]
     }
 
     /// Returns whether a step with this goal computes the output of an index.
     pub fn gives(&self, goal: usize, output: usize) -> bool {
-        !self.alternatives || goal == output
+        self.outputs_for(goal).contains(&output)
     }
 
-    /// Returns for each step whether it is run for a goal: whether it changes a cache, or a value
-    /// that is read for one of the goal's outputs.
+    /// Returns the goal that drafts, if there is one.
+    pub fn draft_goal(&self) -> Option<usize> {
+        self.inputs.iter().find_map(|input| match input.source {
+            Source::State { goal } => Some(goal),
+            _ => None,
+        })
+    }
+
+    /// Returns whether steps with a goal write caches, as all do but those that begin with the states
+    /// of another step ([`Source::State`]).
+    pub fn stores_for(&self, goal: usize) -> bool {
+        self.draft_goal() != Some(goal)
+    }
+
+    /// Returns for each step whether it is run for a goal: whether it changes a cache, if the goal
+    /// writes caches, or a value that is read for one of the goal's outputs.
     pub fn serving(&self, goal: usize) -> Vec<bool> {
-        if !self.alternatives {
+        if self.goals() == 1 {
             return vec![true; self.steps.len()];
         }
         let mut live: BTreeSet<BufferId> = self.outputs_of(goal).iter().copied().collect();
         let mut serving = vec![false; self.steps.len()];
+        let stores = self.stores_for(goal);
         for (serves, Step { op, .. }) in serving.iter_mut().zip(&self.steps).rev() {
             let (reads, writes) = (op.reads(), op.writes());
-            *serves = op.stores() || writes.iter().any(|id| live.contains(id));
+            *serves = op.stores() && stores || writes.iter().any(|id| live.contains(id));
             if *serves {
                 live.retain(|id| !writes.contains(id));
                 live.extend(reads);

@@ -16,7 +16,7 @@ impl fmt::Display for Plan {
         // A single output is the result of the last step.
         if self.outputs.len() > 1 {
             for id in &self.outputs {
-                let name = if self.alternatives { "output, or" } else { "output" };
+                let name = if self.goals() > 1 { "output, or" } else { "output" };
                 writeln!(f, "      {name:<24} {}", self.shape(*id))?;
             }
         }
@@ -46,6 +46,7 @@ impl Plan {
             Source::Part => "part".to_owned(),
             Source::Table { table, .. } => format!("gather x {}", self.weight_shape(table)),
             Source::Plan => "plan".to_owned(),
+            Source::State { goal } => format!("states for goal {goal}"),
         };
         format!("{source} -> {}", self.shape(input.buffer))
     }

@@ -100,7 +100,7 @@ impl Sizes {
                 head_dim: if kind { 512 } else { 256 },
                 score_scale: 1.0,
                 rope: match kind {
-                    true => Rope { theta: 1e6, divisor: 1.0, pairs: Some(64) },
+                    true => Rope { pairs: Some(64), ..Rope::full(1e6, 1.0) },
                     false => Rope::full(1e4, 1.0),
                 },
                 feed_forward: wide * self.feed_forward,

@@ -223,7 +223,7 @@ fn product(weight: &Weight) -> Plan {
         ],
         inputs: Vec::new(),
         outputs: vec![output],
-        alternatives: false,
+        goal_outputs: Vec::new(),
     }
 }
 

@@ -34,6 +34,8 @@ pub struct Checkpoint {
     tensors: Vec<Tensor>,
     sorted: Vec<u32>, // indices into `tensors`, by name
     unreadable: Vec<UnreadableTensor>,
+    /// Lists of 64-bit integers.
+    integers: Vec<(String, Data)>,
     metadata: Metadata,
     file_bytes: u64,
 }
@@ -114,7 +116,9 @@ impl Checkpoint {
     fn from_hugging_face(path: &Path, folder: huggingface::Folder) -> Result<Self, WeightsError> {
         let metadata = Metadata::HuggingFace(folder.metadata);
         let (mappings, tensors) = (folder.mappings, folder.tensors);
-        Self::assemble(path.to_owned(), mappings, tensors, folder.unreadable, metadata)
+        let checkpoint =
+            Self::assemble(path.to_owned(), mappings, tensors, folder.unreadable, metadata)?;
+        Ok(Self { integers: folder.integers, ..checkpoint })
     }
 
     fn assemble(
@@ -134,8 +138,16 @@ impl Checkpoint {
             }
         }
         let file_bytes = mappings.iter().map(|mapping| mapping.bytes().len() as u64).sum();
-        let checkpoint =
-            Self { source, mappings, tensors, sorted, unreadable, metadata, file_bytes };
+        let checkpoint = Self {
+            source,
+            mappings,
+            tensors,
+            sorted,
+            unreadable,
+            integers: Vec::new(),
+            metadata,
+            file_bytes,
+        };
         // A file that was cut while its header was read has been parsed from zero pages.
         checkpoint.check_intact()?;
         Ok(checkpoint)
@@ -157,6 +169,13 @@ impl Checkpoint {
     /// read their element format. A model that needs one of them cannot run.
     pub fn unreadable(&self) -> &[UnreadableTensor] {
         &self.unreadable
+    }
+
+    /// Returns the values of a tensor of 64-bit integers, if a safetensors file holds it.
+    pub fn integers(&self, name: &str) -> Option<Vec<i64>> {
+        let (_, data) = self.integers.iter().find(|(own, _)| own == name)?;
+        let (words, _) = data.bytes().as_chunks::<8>();
+        Some(words.iter().map(|word| i64::from_le_bytes(*word)).collect())
     }
 
     /// Returns the files' metadata about the model.

@@ -43,6 +43,7 @@ pub(crate) struct Folder {
     pub(crate) mappings: Vec<Arc<Mapping>>,
     pub(crate) tensors: Vec<Tensor>,
     pub(crate) unreadable: Vec<UnreadableTensor>,
+    pub(crate) integers: Vec<(String, Data)>,
 }
 
 /// Opens a folder: the shards of its index, else `model.safetensors`, else its only safetensors
@@ -316,8 +317,13 @@ fn gather(
     metadata: HuggingFaceMetadata,
     files: Vec<SafetensorsFile>,
 ) -> Result<Folder, WeightsError> {
-    let mut folder =
-        Folder { metadata, mappings: Vec::new(), tensors: Vec::new(), unreadable: Vec::new() };
+    let mut folder = Folder {
+        metadata,
+        mappings: Vec::new(),
+        tensors: Vec::new(),
+        unreadable: Vec::new(),
+        integers: Vec::new(),
+    };
     for file in files {
         let (mapping, entries) = file.into_parts();
         for entry in entries {
@@ -326,9 +332,14 @@ fn gather(
                     let data = Data::Mapped(Arc::clone(&mapping), entry.range);
                     folder.tensors.push(Tensor::build(&entry.name, dtype, &entry.shape, data)?);
                 }
-                None => folder
-                    .unreadable
-                    .push(UnreadableTensor { name: entry.name, format: entry.format }),
+                None => {
+                    if entry.format == "I64" {
+                        let data = Data::Mapped(Arc::clone(&mapping), entry.range);
+                        folder.integers.push((entry.name.clone(), data));
+                    }
+                    let tensor = UnreadableTensor { name: entry.name, format: entry.format };
+                    folder.unreadable.push(tensor);
+                }
             }
         }
         folder.mappings.push(mapping);

@@ -8,7 +8,7 @@ use crate::map::Mapping;
 use crate::{DType, WeightsError};
 
 /// Where the bytes of a tensor live.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) enum Data {
     /// A range of a mapped file.
     Mapped(Arc<Mapping>, Range<usize>),
@@ -16,6 +16,16 @@ pub(crate) enum Data {
     Owned(Arc<Vec<u8>>),
     /// Bytes of the program's own image.
     Static(&'static [u8]),
+}
+
+impl Data {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Data::Mapped(mapping, range) => &mapping.bytes()[range.clone()],
+            Data::Owned(bytes) => bytes,
+            Data::Static(bytes) => bytes,
+        }
+    }
 }
 
 /// A named, shaped, read-only array. Cloning shares the bytes.
@@ -103,11 +113,7 @@ impl Tensor {
     /// Returns all bytes, row after row. They may start at any address: read numbers through
     /// `from_le_bytes` or unaligned loads.
     pub fn bytes(&self) -> &[u8] {
-        match &self.data {
-            Data::Mapped(mapping, range) => &mapping.bytes()[range.clone()],
-            Data::Owned(bytes) => bytes,
-            Data::Static(bytes) => bytes,
-        }
+        self.data.bytes()
     }
 
     /// Returns the bytes of one row.

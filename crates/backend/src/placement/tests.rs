@@ -52,7 +52,7 @@ fn plan(layers: usize) -> Plan {
         steps,
         inputs: vec![Input { buffer: stream, source: Source::Part }],
         outputs: vec![wanted],
-        alternatives: false,
+        goal_outputs: Vec::new(),
     }
 }
 

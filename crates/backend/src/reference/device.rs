@@ -126,7 +126,7 @@ impl Program for ReferenceProgram {
             memory.clear();
             memory.resize(batch.rows(buffer.rows) * buffer.columns, f32::NAN);
         }
-        for (id, rows) in plan.given().zip(batch.inputs) {
+        for (id, rows) in plan.given_for(batch.goal).zip(batch.inputs) {
             self.buffers[id.0].copy_from_slice(rows);
         }
         for input in &plan.inputs {

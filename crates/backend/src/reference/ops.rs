@@ -26,7 +26,8 @@ pub fn rotate(buffer: &mut [f32], positions: &[u32], heads: usize, head_dim: usi
         for head in row.chunks_exact_mut(head_dim) {
             let (low, high) = head.split_at_mut(half);
             for (j, (a, b)) in low.iter_mut().zip(high).enumerate() {
-                let angle = f64::from(position) * rope.frequency(j, head_dim);
+                let place = f64::from(position) + f64::from(rope.shift);
+                let angle = place * rope.frequency(j, head_dim);
                 let (sin, cos) = angle.sin_cos();
                 let (x, y) = (f64::from(*a), f64::from(*b));
                 *a = (x * cos - y * sin) as f32;

@@ -15,6 +15,7 @@ use trine_backend::{
 use trine_model::{KvType, Model, Plan, Rows, Width, names};
 use trine_weights::blocks;
 
+pub mod drafts;
 pub mod ends;
 pub mod gemma3n;
 pub mod gemma4;
@@ -140,7 +141,7 @@ impl OneSequence {
     pub fn extend_for(&mut self, tokens: &[u32], goal: usize) -> Vec<f32> {
         let positions: Vec<u32> = (self.length as u32..).take(tokens.len()).collect();
         let Facts { plan, options, .. } = self.program.facts();
-        let has_outputs = plan.output(goal).rows == Rows::Outputs || !plan.alternatives;
+        let has_outputs = plan.output(goal).rows == Rows::Outputs || plan.goals() == 1;
         let most = if has_outputs { options.width.outputs } else { 0 };
         let batch = Batch {
             tokens,

@@ -223,7 +223,7 @@ impl RotaryTable {
     /// Computes the angles of a position into the range of its row.
     pub(super) fn fill(&self, position: u32, angles: &mut [f32]) {
         let (cosines, sines) = angles.split_at_mut(self.head_dim / 2);
-        self.table.fill(position as usize, cosines, sines);
+        self.table.fill(position as usize + self.rope.shift as usize, cosines, sines);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use trine_backend::{BackendError, Facts, Idle, Program, SERIES_MAX, SequenceView};
 
-use super::{Ask, Drafter, GUESSES_MAX};
+use super::{Ask, Drafter, GUESSES_MAX, Target};
 use crate::events::SequenceId;
 use crate::kv::{KvCache, KvShape};
 use crate::rows::{self, Rows};
@@ -305,7 +305,7 @@ impl ModelDrafter {
         self.push_rows(asks, guesses, is_first);
         let step = self.rows.submit(self.program.as_mut(), views(&self.kv, &self.parties), 0)?;
         let vocabulary = self.program.facts().plan.output(0).columns;
-        let logits = rows::wait(self.program.as_mut(), step, true)?;
+        let logits = rows::wait(self.program.as_mut(), step, true, None)?;
         let given = logits.rows(vocabulary);
         let Self { workspace, parties, found, .. } = self;
         found.clear();
@@ -456,6 +456,7 @@ impl Drafter for ModelDrafter {
 
     fn draft(
         &mut self,
+        _: &mut Target<'_>,
         asks: &[Ask<'_>],
         readable: usize,
         guesses: &mut [Vec<u32>],

@@ -11,7 +11,7 @@ use super::sequence::Sequence;
 use crate::drafts::depth::{Chance, Depths, Supply};
 use crate::drafts::kinds::{Averages, MODEL, Origin};
 use crate::drafts::lookup::{Found, Lookup};
-use crate::drafts::{Ask, Drafter, Drafts, GUESSES_MAX};
+use crate::drafts::{Ask, Drafter, Drafts, GUESSES_MAX, Target};
 use crate::pace::Pace;
 use crate::scheduler::Pick;
 
@@ -101,6 +101,7 @@ impl Drafting {
         free: usize,
         context: usize,
         clock: &dyn Fn() -> Duration,
+        target: &mut Target<'_>,
     ) -> f64 {
         self.look_up(places, picks, free, context);
         let reading = |index: usize| {
@@ -118,7 +119,7 @@ impl Drafting {
             guesses.origin.is_cut &= !guesses.tokens.is_empty() && depth >= guesses.tokens.len();
             guesses.tokens.truncate(depth);
         }
-        let seconds = self.ask_model(places, picks, clock);
+        let seconds = self.ask_model(places, picks, clock, target);
         for (pick, guesses) in picks.iter().zip(&mut self.guesses) {
             let sequence = running(places, pick);
             if guesses.origin.kind != MODEL {
@@ -168,6 +169,7 @@ impl Drafting {
         places: &mut [Place],
         picks: &[Pick],
         clock: &dyn Fn() -> Duration,
+        target: &mut Target<'_>,
     ) -> f64 {
         let is_asked = |(_, guesses): &(&Pick, &mut Guesses)| guesses.asked > 0;
         let Some(model) = &mut self.model else { return 0.0 };
@@ -182,7 +184,7 @@ impl Drafting {
         self.lists.resize_with(asks.len(), Vec::new);
         self.lists.iter_mut().for_each(Vec::clear);
         let begin = clock();
-        let drafted = model.draft(&asks, &mut self.lists);
+        let drafted = model.draft(target, &asks, &mut self.lists);
         let seconds = clock().saturating_sub(begin).as_secs_f64();
         let guessing = self.lists.iter().filter(|list| !list.is_empty()).count();
         // It may make fewer guesses than it is asked for, such as up to a stop id.
@@ -323,8 +325,13 @@ impl Model {
     }
 
     /// Lets the drafter guess. Returns how many tokens it read; `None` if it failed.
-    fn draft(&mut self, asks: &[Ask<'_>], lists: &mut [Vec<u32>]) -> Option<usize> {
-        let error = match self.drafter.draft(asks, self.pace.rows(1), lists) {
+    fn draft(
+        &mut self,
+        target: &mut Target<'_>,
+        asks: &[Ask<'_>],
+        lists: &mut [Vec<u32>],
+    ) -> Option<usize> {
+        let error = match self.drafter.draft(target, asks, self.pace.rows(1), lists) {
             Ok(read) => {
                 self.failures = 0;
                 return Some(read);

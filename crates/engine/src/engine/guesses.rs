@@ -3,7 +3,7 @@
 use super::Engine;
 use super::drafting::Drafting;
 use super::sequence::Sequence;
-use crate::drafts::Drafts;
+use crate::drafts::{Drafts, Target};
 
 impl Engine {
     /// Sets what guesses tokens; without any, each step gives a sequence one token. Guesses change
@@ -42,9 +42,10 @@ impl Engine {
             return 0.0;
         }
         let free = rows.saturating_sub(self.picks.len());
-        let context = self.limits.context;
+        let (context, clock) = (self.limits.context, self.clock.as_ref());
+        let mut target = Target { program: self.program.as_mut(), kv: &self.kv };
         let seconds =
-            drafting.guess(&mut self.places, &self.picks, free, context, self.clock.as_ref());
+            drafting.guess(&mut self.places, &self.picks, free, context, clock, &mut target);
         self.status.draft_seconds += seconds;
         self.status.draft_lost = drafting.has_lost_model();
         for pick in &mut self.picks {

@@ -51,6 +51,8 @@ pub(super) struct Sequence {
     prompt_logprobs: Option<usize>,
     constraint: Option<Box<dyn Constraint>>,
     stream: Stream,
+    /// The hidden state that the last token was chosen by; empty if steps give none.
+    state: Vec<f32>,
     submitted: Instant,
     is_announced: bool,
     /// The number of prompt tokens that were reported to be in the cache.
@@ -97,6 +99,7 @@ impl Sequence {
             max_tokens,
             min_tokens: request.min_tokens,
             stop_ids,
+            state: Vec::new(),
             logprobs: request.logprobs,
             prompt_logprobs: request.prompt_logprobs,
             constraint: request.constraint,
@@ -294,8 +297,16 @@ impl Sequence {
 
     /// Asks for at most `most` guesses.
     pub(super) fn ask(&self, slot: usize, most: usize) -> Ask<'_> {
-        let Self { id, scope, ref tokens, ref stop_ids, ref stream, .. } = *self;
-        Ask { id, slot, scope, tokens, stop_ids, most, stream }
+        let Self { id, scope, ref tokens, ref stop_ids, ref state, ref stream, .. } = *self;
+        Ask { id, slot, scope, tokens, stop_ids, most, state, stream }
+    }
+
+    /// Takes the hidden state that the last token was chosen by: a row of `states`, which have
+    /// `columns` values each.
+    pub(super) fn take_state(&mut self, states: &[f32], columns: usize, row: usize) {
+        self.state.clear();
+        let own = states.get(row * columns..(row + 1) * columns);
+        self.state.extend_from_slice(own.unwrap_or_default());
     }
 
     /// Returns how many of some guesses, from the first on, may all become tokens with another one

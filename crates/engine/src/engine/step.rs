@@ -20,7 +20,8 @@ impl Engine {
     /// Returns [`EngineError::Backend`] if the device failed.
     pub(super) fn launch(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         let depth = self.program.facts().depth;
-        let overlaps = depth > 1 && self.may_overlap()?;
+        // A draft of the same Program needs the hidden states of the last step.
+        let overlaps = depth > 1 && self.state_columns == 0 && self.may_overlap()?;
         // Each step takes only a part of the sequences, so that some are left for the next one.
         let decodes =
             if overlaps { self.scheduler.sequences().div_ceil(depth) } else { usize::MAX };
@@ -196,8 +197,9 @@ impl Engine {
         takes_top: bool,
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
-        let logits = rows::wait(self.program.as_mut(), step, takes_top)?;
-        let mut logits = logits.rows(self.limits.vocabulary);
+        let states = (self.state_columns > 0).then_some(&mut self.states);
+        let logits = rows::wait(self.program.as_mut(), step, takes_top, states)?;
+        let mut logits = logits.rows(self.limits.vocabulary).enumerate();
         let mut logits = || logits.next().ok_or_else(too_few);
         self.landings.clear();
         for pick in &self.picks {
@@ -219,9 +221,9 @@ impl Engine {
                 true if sequence.only_fills() => Outcome::Filled,
                 true => Outcome::Goes,
             };
-            let mut known = Vec::new();
+            let (mut known, mut state) = (Vec::new(), None);
             for row in length + guessed - pick.outputs..length {
-                let logits = logits()?;
+                let (output, logits) = logits()?;
                 if let RowLogits::All(logits) = logits
                     && !sequence.is_cancelled
                 {
@@ -237,21 +239,26 @@ impl Engine {
                     let (limits, workspace) = (&self.limits, &mut self.workspace);
                     let finish = sequence.next_token(logits, limits, workspace, events);
                     outcome = finish.map_or(Outcome::Goes, Outcome::Ended);
+                    state = Some(output);
                 }
             }
             let mut confirmed = 0;
             for guess in 0..guessed {
-                let logits = logits()?;
+                let (output, logits) = logits()?;
                 // A row after a wrong guess, or after the end, belongs to no text.
                 let is_due = guess == confirmed && outcome == Outcome::Goes;
                 if !is_due || !(self.confirms)(sequence, guess) {
                     continue;
                 }
                 confirmed += 1;
+                state = Some(output);
                 sequence.statistics.accepted_tokens += 1;
                 let (limits, workspace) = (&self.limits, &mut self.workspace);
                 let finish = sequence.next_token(logits, limits, workspace, events);
                 outcome = finish.map_or(Outcome::Goes, Outcome::Ended);
+            }
+            if let Some(row) = state {
+                sequence.take_state(&self.states, self.state_columns, row);
             }
             let origin = sequence.guess_origin;
             sequence.drop_guesses();

@@ -121,7 +121,7 @@ impl Fake {
             steps: Vec::new(),
             inputs: Vec::new(),
             outputs: vec![BufferId(0)],
-            alternatives: false,
+            goal_outputs: Vec::new(),
         };
         let ring = |&window: &usize| {
             let length = options.ring_length(window);
@@ -168,7 +168,7 @@ impl Fake {
         let columns = VOCABULARY + EXTRA;
         plan.buffers.push(Buffer { name: "states".to_owned(), rows: Rows::Tokens, columns });
         plan.outputs.push(BufferId(1));
-        plan.alternatives = true;
+        plan.goal_outputs = vec![1; 2];
         self
     }
 

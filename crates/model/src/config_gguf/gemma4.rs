@@ -11,6 +11,8 @@ use crate::config::{
 use crate::error::ModelError;
 use crate::names;
 
+/// The number of layers that read caches of earlier ones.
+pub(super) const SHARED: &str = "attention.shared_kv_layers";
 /// The head dimension of global layers if the file has none.
 const GLOBAL_HEAD_DIM: usize = 512;
 /// That of local layers.
@@ -35,8 +37,13 @@ pub(super) fn family(keys: &Keys, tensors: &dyn Tensors) -> Result<Gemma4Config,
     Ok(Gemma4Config { inputs })
 }
 
-/// Reads the layers. Their output scales are tensors, and 1 here.
-pub(super) fn layers(keys: &Keys, tensors: &dyn Tensors) -> Result<Vec<LayerConfig>, ModelError> {
+/// Reads the layers, of which the last `shared` read caches of earlier ones. Their output scales are
+/// tensors, and 1 here.
+pub(super) fn layers(
+    keys: &Keys,
+    tensors: &dyn Tensors,
+    shared: usize,
+) -> Result<Vec<LayerConfig>, ModelError> {
     let count = layer_count(keys)?;
     let heads = keys.per_layer("attention.head_count", count)?;
     let kv_heads = keys.per_layer("attention.head_count_kv", count)?;
@@ -44,7 +51,7 @@ pub(super) fn layers(keys: &Keys, tensors: &dyn Tensors) -> Result<Vec<LayerConf
     let global_dim = head_dim(keys, "", GLOBAL_HEAD_DIM)?;
     let local_dim = head_dim(keys, "_swa", HEAD_DIM)?;
     let kinds = attention_kinds(keys, count, PATTERN)?;
-    let owners = kv_owners(keys, &kinds, keys.count_or("attention.shared_kv_layers", 0)?)?;
+    let owners = kv_owners(keys, &kinds, shared)?;
     let (mut global_rope, local_rope) = ropes(keys)?;
     let pairs = rotating_pairs(keys, tensors, global_dim)?;
     global_rope.pairs = (pairs < global_dim / 2).then_some(pairs);

@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(config.family, Family::Gemma4(Gemma4Config { inputs }));
         let (local, global) = (&config.layers[4], &config.layers[5]);
         assert_eq!((local.kv_heads, local.head_dim, local.rope), (4, 256, Rope::full(1e4, 1.0)));
-        let rope = Rope { theta: 1e6, divisor: 1.0, pairs: Some(64) };
+        let rope = Rope { pairs: Some(64), ..Rope::full(1e6, 1.0) };
         assert_eq!((global.kv_heads, global.head_dim, global.rope), (4, 512, rope));
         assert_eq!((local.values, global.values), (Values::Normed, Values::Normed));
         let unified = read_with("gemma4_unified", json!({"attention_k_eq_v": true})).unwrap();

@@ -60,7 +60,7 @@ impl Script {
             steps: Vec::new(),
             inputs: Vec::new(),
             outputs: vec![BufferId(0)],
-            alternatives: false,
+            goal_outputs: Vec::new(),
         };
         let options = ProgramOptions {
             width: Width { tokens: width, outputs: width },
@@ -92,7 +92,7 @@ impl Script {
             columns: dimensions,
         });
         plan.outputs.push(BufferId(1));
-        plan.alternatives = true;
+        plan.goal_outputs = vec![1; 2];
         self
     }
 

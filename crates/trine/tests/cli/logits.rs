@@ -46,13 +46,25 @@ fn the_cpu_agrees_with_the_goldens() {
     check("gemma3-c", "", "cpu", &[]);
     check("gemma3n-a", "", "cpu", &["--chunk", "7"]);
     check("gemma3n-b", "", "cpu", &[]);
+    check("gemma4-e", "", "cpu", &["--chunk", "7"]);
+    check("gemma4-dense", "", "cpu", &[]);
+    check("gemma4-moe", "", "cpu", &["--chunk", "32"]);
 }
 
-/// The file that is written gives the logits of its source to the bit: one that holds floats, has
-/// widths of its layers and ids beyond its table of per-layer inputs, and one that is a GGUF file.
+/// The file that is written gives the logits of its source to the bit: ones that hold floats, have
+/// widths of their layers, ids beyond their tables of per-layer inputs, numbers of the configuration
+/// as tensors, and experts, and ones that are GGUF files.
 #[test]
-fn a_gemma_3n_gives_the_same_logits_as_gguf() {
-    for (folder, file) in [("gemma3n-a", ""), ("gemma3n-b", ""), ("gguf/gemma3n", "model.gguf")] {
+fn models_with_more_than_matrices_give_the_same_logits_as_gguf() {
+    for (folder, file) in [
+        ("gemma3n-a", ""),
+        ("gemma3n-b", ""),
+        ("gguf/gemma3n", "model.gguf"),
+        ("gemma4-e", ""),
+        ("gemma4-dense", ""),
+        ("gemma4-moe", ""),
+        ("gguf/gemma4-moe-split", "model.gguf"),
+    ] {
         let place = tempfile::tempdir().unwrap();
         let at = |name: &str| place.path().join(name).display().to_string();
         std::fs::write(at("ids.json"), ids_json(folder)).unwrap();

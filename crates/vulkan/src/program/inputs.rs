@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use trine_backend::{Batch, gather};
-use trine_model::{Plan, Source, Width};
+use trine_model::{Input, Plan, Source, Width};
 use trine_weights::Tensor;
 
 use super::graph::allocated;
@@ -17,6 +17,7 @@ pub(super) struct Inputs(Vec<InputRows>);
 
 /// Memory of an input.
 struct InputRows {
+    source: Input,
     /// Written by the host; the device works on the rows there.
     buffer: Buffer,
     /// What the rows are gathered from, and the factor on them; `None` if they come with the batch.
@@ -42,10 +43,12 @@ impl Inputs {
                     ("gathered rows", Some(table), Vec::with_capacity(values))
                 }
                 Source::Part => ("the rows of another device", None, Vec::new()),
-                Source::Plan => ("the rows of another Plan", None, Vec::new()),
+                Source::Plan | Source::State { .. } => {
+                    ("the rows of another Plan", None, Vec::new())
+                }
             };
             let buffer = gpu.allocate(4 * values as u64, Place::Upload, what)?;
-            Ok(InputRows { buffer, table, kept })
+            Ok(InputRows { buffer, source: *input, table, kept })
         };
         plan.inputs.iter().map(input).collect::<Result<_, _>>().map(Self)
     }
@@ -63,7 +66,11 @@ impl Inputs {
     /// Writes the rows of a checked batch. `keeps` says whether they may have to be written again.
     pub(super) fn write(&mut self, batch: &Batch<'_>, keeps: bool) {
         let mut given = batch.inputs.iter();
-        for InputRows { buffer, table, kept } in &mut self.0 {
+        for InputRows { buffer, source, table, kept } in &mut self.0 {
+            if !source.is_for(batch.goal) {
+                kept.clear();
+                continue;
+            }
             if let Some((table, scale)) = table {
                 kept.resize(batch.tokens.len() * table.columns(), 0.0);
                 gather(table, *scale, batch.tokens, kept);

@@ -14,7 +14,16 @@ static STREAM: LazyLock<Stream> = LazyLock::new(|| Stream::new(SamplingParams::g
 
 fn ask(id: u64, tokens: &[u32], most: usize) -> Ask<'_> {
     let scope = Scope::default();
-    Ask { id: SequenceId(id), slot: 0, scope, tokens, stop_ids: &[], most, stream: &STREAM }
+    Ask {
+        id: SequenceId(id),
+        slot: 0,
+        scope,
+        tokens,
+        stop_ids: &[],
+        most,
+        state: &[],
+        stream: &STREAM,
+    }
 }
 
 fn guess(lookup: &mut Lookup, ask: &Ask<'_>) -> (Option<Found>, Vec<u32>) {

@@ -12,6 +12,7 @@ use trine_backend::{
 use trine_model::{Buffer, BufferId, KvType, Plan, Rows, Width};
 
 use super::Sequence;
+use crate::Target;
 use crate::{Ask, Drafter, Drafts, Engine, Request, SamplingParams, Statistics, Update};
 
 /// Token ids of [`Chain`].
@@ -71,7 +72,7 @@ impl Chain {
             steps: Vec::new(),
             inputs: Vec::new(),
             outputs: vec![BufferId(0)],
-            alternatives: false,
+            goal_outputs: Vec::new(),
         };
         let facts = Facts::new("chain".to_owned(), plan, options);
         let mut random = ChaCha8Rng::seed_from_u64(11);
@@ -159,6 +160,7 @@ impl Drawing {
 impl Drafter for Drawing {
     fn draft(
         &mut self,
+        _: &mut Target<'_>,
         asks: &[Ask<'_>],
         _: usize,
         guesses: &mut [Vec<u32>],
@@ -183,6 +185,7 @@ struct Falling {
 impl Drafter for Falling {
     fn draft(
         &mut self,
+        _: &mut Target<'_>,
         asks: &[Ask<'_>],
         _: usize,
         guesses: &mut [Vec<u32>],

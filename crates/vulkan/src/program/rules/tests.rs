@@ -59,7 +59,7 @@ fn plan(ops: &[Op], output: BufferId) -> Plan {
         steps: ops.iter().map(step).collect(),
         inputs: vec![trine_model::Input { buffer: A, source: Source::Part }],
         outputs: vec![output],
-        alternatives: false,
+        goal_outputs: Vec::new(),
     }
 }
 

@@ -64,7 +64,7 @@ fn plan(ops: &[Op], outputs: &[BufferId], coefficients: usize, router: DType) ->
         steps: ops.iter().map(|op| Step { label: op.name().to_owned(), op: op.clone() }).collect(),
         inputs: [X[0], X[1], ROW, BRANCH].map(input).to_vec(),
         outputs: outputs.to_vec(),
-        alternatives: false,
+        goal_outputs: Vec::new(),
     }
 }
 

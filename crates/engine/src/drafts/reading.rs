@@ -1,0 +1,136 @@
+//! Guesses with a model that reads the caches and hidden states of the one it guesses for.
+
+use trine_backend::{BackendError, Facts, SequenceView};
+
+use super::{Ask, Drafter, Target};
+use crate::rows::{Rows, StepLogits};
+use crate::sampling::{Stream, Workspace};
+
+/// A goal of the Program that it guesses for: it has no Program and no caches of its own, so a text
+/// is never read for it.
+pub struct ReadingDrafter {
+    goal: usize,
+    rows: Rows,
+    workspace: Workspace,
+    /// The most sequences in a step.
+    sequences: usize,
+    /// Columns of logits and of hidden states.
+    columns: [usize; 2],
+    /// Hidden states of the rows of a step; kept for its memory.
+    states: Vec<f32>,
+    parties: Vec<Party>,
+    /// Whether logits were not finite.
+    is_broken: bool,
+}
+
+/// A sequence in a draft.
+struct Party {
+    /// Index in what is asked.
+    ask: usize,
+    /// The random numbers that the sequence will use.
+    stream: Stream,
+    /// The hidden state for the next guess.
+    state: Vec<f32>,
+}
+
+impl ReadingDrafter {
+    /// Guesses with a goal of the Program that it guesses for. Returns `None` if it has none.
+    pub fn of(facts: &Facts) -> Option<Self> {
+        let Facts { plan, options, .. } = facts;
+        let goal = plan.draft_goal()?;
+        let outputs = plan.outputs_of(goal);
+        let columns = [outputs[0], outputs[1]].map(|id| plan.buffer(id).columns);
+        let sequences = options.sequences.min(options.width.tokens).min(options.width.outputs);
+        Some(Self {
+            goal,
+            rows: Rows::new(sequences, sequences, sequences),
+            workspace: Workspace::new(columns[0]),
+            sequences,
+            columns,
+            states: Vec::with_capacity(sequences * columns[1]),
+            parties: Vec::with_capacity(sequences),
+            is_broken: false,
+        })
+    }
+
+    /// Runs one guess for each party and appends it.
+    fn guess(
+        &mut self,
+        target: &mut Target<'_>,
+        asks: &[Ask<'_>],
+        guesses: &mut [Vec<u32>],
+    ) -> Result<(), BackendError> {
+        self.rows.clear();
+        self.states.clear();
+        for (index, party) in self.parties.iter().enumerate() {
+            let (ask, guessed) = (&asks[party.ask], &guesses[party.ask]);
+            let Some(last) = guessed.last().or(ask.tokens.last()) else { continue };
+            // All guesses stand where the first will; their rows look from the position before it.
+            let position = ask.tokens.len() - 2;
+            self.rows.push(index as u32, [&[*last], &[]], position, 1, false);
+            self.states.extend_from_slice(&party.state);
+        }
+        let Target { program, kv } = target;
+        let slots = self.parties.iter().map(|party| asks[party.ask].slot);
+        let views = slots.map(|slot| SequenceView { slot: slot as u32, blocks: kv.blocks(slot) });
+        let step = self.rows.submit_with(&mut **program, views, self.goal, &[&self.states])?;
+        let first = program.facts().plan.outputs_for(self.goal).start;
+        let results = program.wait(step)?;
+        let logits = StepLogits::All(results.output(first)?);
+        let mut found = Vec::with_capacity(self.parties.len());
+        for (party, row) in self.parties.iter_mut().zip(logits.rows(self.columns[0])) {
+            found.push(party.stream.guess(row, &mut self.workspace).ok());
+        }
+        let states = results.output(first + 1)?.chunks_exact(self.columns[1]);
+        for ((party, guess), state) in self.parties.iter_mut().zip(found).zip(states) {
+            party.state.copy_from_slice(state);
+            guesses[party.ask].extend(guess);
+            if guess.is_none() && !std::mem::replace(&mut self.is_broken, true) {
+                tracing::warn!(
+                    "the draft's logits are not finite, so it guesses nothing; its file may be damaged: fetch it again, or choose another with --draft"
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drafter for ReadingDrafter {
+    fn sequences(&self) -> usize {
+        self.sequences
+    }
+
+    fn most(&self, ask: &Ask<'_>) -> usize {
+        let is_ready = ask.state.len() == self.columns[1] && ask.tokens.len() > 1;
+        if is_ready { ask.most } else { 0 }
+    }
+
+    fn draft(
+        &mut self,
+        target: &mut Target<'_>,
+        asks: &[Ask<'_>],
+        _readable: usize,
+        guesses: &mut [Vec<u32>],
+    ) -> Result<usize, BackendError> {
+        self.parties.clear();
+        for (index, ask) in asks.iter().enumerate().take(self.sequences) {
+            if self.most(ask) > 0 {
+                let (stream, state) = (ask.stream.clone(), ask.state.to_vec());
+                self.parties.push(Party { ask: index, stream, state });
+            }
+        }
+        let deepest = asks.iter().map(|ask| ask.most).max().unwrap_or(0);
+        for depth in 0..deepest {
+            self.parties.retain(|party| {
+                let (ask, guesses) = (&asks[party.ask], &guesses[party.ask]);
+                let is_end = guesses.last().is_some_and(|guess| ask.stop_ids.contains(guess));
+                ask.most > depth && guesses.len() == depth && !is_end
+            });
+            if self.parties.is_empty() {
+                break;
+            }
+            self.guess(target, asks, guesses)?;
+        }
+        Ok(0)
+    }
+}

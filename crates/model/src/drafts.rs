@@ -1,0 +1,181 @@
+//! Drafts of a model that reads the caches and hidden states of the one that it guesses for.
+//!
+//! ```text
+//! y = P [E[token] * sqrt(backbone); h]
+//! for each layer:  y += norm(attention(norm(y)));  y += norm(ffn(norm(y)));  y *= s
+//! logits = D norm(y);  h' = Q norm(y)
+//! ```
+//!
+//! `E` is the embedding of the model that it guesses for, `h` that model's hidden state after the
+//! final norm where the last token was chosen, and `h'` takes its place for the next guess. Layers
+//! have queries only: they attend to the last cache of their kind. All guesses of a round stand at
+//! the position of the first, where nothing is stored yet. So their rows have the position before
+//! it, up to which they see keys, and their queries are rotated by one position more.
+
+use crate::assistant::AssistantConfig;
+use crate::builder::Builder;
+use crate::config::{AttentionKind, Config, LayerConfig};
+use crate::error::ModelError;
+use crate::layer;
+use crate::names::{self, DRAFT_PREFIX as PREFIX};
+use crate::plan::{BufferId, CacheId, Input, Op, Plan, Source, WeightId};
+
+/// Adds a goal to a Plan that gives logits: one guess for each row, whose input are the token and
+/// the hidden state before it. Its outputs are the logits of the guess and the next hidden state,
+/// (outputs, vocabulary) and (outputs, hidden), and of an output matrix in clusters their scores,
+/// (outputs, clusters). The hidden states that the logits of the first goal
+/// are made of become its second output.
+///
+/// # Errors
+/// Returns [`ModelError::BadValue`] if the two models do not belong together.
+pub(crate) fn with_drafts(
+    mut plan: Plan,
+    config: &Config,
+    assistant: &AssistantConfig,
+    dtype_of: &dyn Fn(&str) -> trine_weights::DType,
+) -> Result<Plan, ModelError> {
+    let own = draft(&plan, config, assistant, plan.goals(), dtype_of)?;
+    if plan.goal_outputs.is_empty() {
+        plan.goal_outputs.push(plan.outputs.len());
+    }
+    let hidden = state_of_logits(&plan);
+    plan.outputs.insert(1, hidden);
+    plan.goal_outputs[0] += 1;
+    Ok(append(plan, own))
+}
+
+/// Returns the buffer of which the logits are a product.
+fn state_of_logits(plan: &Plan) -> BufferId {
+    let logits = plan.outputs[0];
+    let product = plan.steps.iter().find_map(|step| match &step.op {
+        Op::MatMul { input, products } if products.iter().any(|own| own.output == logits) => {
+            Some(*input)
+        }
+        _ => None,
+    });
+    product.expect("logits are a product")
+}
+
+/// Returns the Plan of a guess, over the caches of another Plan.
+fn draft(
+    target: &Plan,
+    config: &Config,
+    assistant: &AssistantConfig,
+    goal: usize,
+    dtype_of: &dyn Fn(&str) -> trine_weights::DType,
+) -> Result<Plan, ModelError> {
+    let (mut own, backbone) = (assistant.config.clone(), assistant.backbone);
+    if backbone != config.hidden {
+        let expected =
+            format!("{}, the hidden size of the model that it guesses for", config.hidden);
+        return Err(ModelError::bad("backbone_hidden_size of the draft", backbone, expected));
+    }
+    let mut p = Builder::new(dtype_of);
+    p.take_caches(&target.caches);
+    p.scope(PREFIX);
+    let (rows, scale) = (config.vocabulary, config.embedding_scale);
+    let e = p.embed("embedding", names::TOKEN_EMBEDDING, rows, backbone, scale);
+    let h = p.state("state", backbone, goal);
+    let x = p.join("token_and_state", vec![e, h]);
+    p.of_model(PREFIX);
+    let mut y = p.matmul("residual", x, names::DRAFT_INPUT, own.hidden);
+    for index in 0..own.layers.len() {
+        p.scope(format!("{PREFIX}blk.{index}."));
+        let cache = cache_of(target, config, index, &own.layers[index])?;
+        lend_heads(&mut own.layers[index], target, cache);
+        let norm = names::layer(index, "attn_norm");
+        let normed = p.norm("attn_norm", y, &norm, own.norm_epsilon);
+        let delta = layer::attention_over(&mut p, &own, index, normed, cache);
+        p.add(delta, y);
+        layer::feed_forward(&mut p, &own, index, y);
+        let scale = own.layers[index].output_scale;
+        if scale != 1.0 {
+            y = p.sum("scaled", [(y, scale)]);
+        }
+    }
+    p.scope(PREFIX);
+    let selected = p.select(y);
+    let normed = p.norm("output_norm", selected, names::OUTPUT_NORM, own.norm_epsilon);
+    let logits = p.matmul("logits", normed, names::TOKEN_EMBEDDING, own.vocabulary);
+    let next = p.matmul("next_state", normed, names::DRAFT_OUTPUT, backbone);
+    let mut outputs = vec![logits, next];
+    if let Some(own) = assistant.centroids {
+        outputs.push(p.matmul("scores", normed, names::DRAFT_CENTROIDS, own.count));
+    }
+    Ok(p.finish_with(outputs))
+}
+
+/// Returns the cache that a layer of the draft reads: the last of its kind.
+fn cache_of(
+    target: &Plan,
+    config: &Config,
+    index: usize,
+    layer: &LayerConfig,
+) -> Result<CacheId, ModelError> {
+    let is_global = |attention: AttentionKind| attention == AttentionKind::Global;
+    let fits = |id: &usize| {
+        let cache = &target.caches[*id];
+        let owner = &config.layers[cache.layer];
+        is_global(owner.attention) == is_global(layer.attention)
+    };
+    let found = (0..target.caches.len()).rev().find(fits);
+    let cache = found.map(|id| &target.caches[id]);
+    let agrees = cache.is_some_and(|cache| {
+        let is_within = match (cache.window, layer.attention.window()) {
+            (Some(kept), Some(seen)) => (2..=kept).contains(&seen),
+            (None, None) => true,
+            _ => false,
+        };
+        is_within && cache.head_dim == layer.head_dim && layer.heads.is_multiple_of(cache.kv_heads)
+    });
+    match found.filter(|_| agrees) {
+        Some(id) => Ok(CacheId(id)),
+        None => {
+            let key = format!("layer {index} of the draft");
+            let found =
+                format!("{:?}, {} heads of {}", layer.attention, layer.heads, layer.head_dim);
+            let expected = "what the last keys and values of this kind in the model allow; take the \
+                            draft that was made for it";
+            Err(ModelError::bad(&key, found, expected))
+        }
+    }
+}
+
+/// Gives a layer the heads of the cache that it reads, and the place from which its queries look.
+fn lend_heads(layer: &mut LayerConfig, target: &Plan, cache: CacheId) {
+    layer.kv_heads = target.cache(cache).kv_heads;
+    layer.rope.shift = 1;
+    if let AttentionKind::Local { window } = &mut layer.attention {
+        // The row's own position is that of the last key, one before the guess.
+        *window -= 1;
+    }
+}
+
+/// Adds the steps of a Plan that stores nothing as a goal of its own. Both have the same caches.
+fn append(mut plan: Plan, own: Plan) -> Plan {
+    let first = plan.buffers.len();
+    let buffer_of = |id: BufferId| BufferId(first + id.0);
+    plan.buffers.extend(own.buffers);
+    let weights: Vec<WeightId> = own
+        .weights
+        .into_iter()
+        .map(|weight| {
+            let known = plan.weights.iter().position(|other| other.name == weight.name);
+            WeightId(known.unwrap_or_else(|| {
+                plan.weights.push(weight);
+                plan.weights.len() - 1
+            }))
+        })
+        .collect();
+    plan.steps.extend(own.steps.into_iter().map(|mut step| {
+        step.op.rename(&buffer_of);
+        step.op.rebind(&|id| weights[id.0], &|id| id);
+        step
+    }));
+    plan.inputs
+        .extend(own.inputs.iter().map(|input| Input { buffer: buffer_of(input.buffer), ..*input }));
+    plan.goal_outputs.push(own.outputs.len());
+    plan.outputs.extend(own.outputs.into_iter().map(buffer_of));
+    debug_assert!(plan.inputs.iter().any(|input| matches!(input.source, Source::State { .. })));
+    plan
+}
