@@ -55,7 +55,25 @@ impl Assistant {
     /// # Errors
     /// Returns a [`ModelError`] if the files are damaged, hold no such model, or do not fit together.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
-        let checkpoint = Checkpoint::open(path)?;
+        Self::from_checkpoint(Checkpoint::open(path)?)
+    }
+
+    /// Returns whether a checkpoint says that it holds such a model.
+    pub fn is_in(checkpoint: &Checkpoint) -> bool {
+        match checkpoint.metadata() {
+            Metadata::Gguf(metadata) => config_gguf::is_assistant(metadata),
+            Metadata::HuggingFace(files) => {
+                let kind = files.config.get("model_type").and_then(Value::as_str);
+                kind.is_some_and(|kind| MODEL_TYPES.contains(&kind))
+            }
+        }
+    }
+
+    /// Interprets an open checkpoint as a draft model.
+    ///
+    /// # Errors
+    /// As [`Assistant::open`].
+    pub fn from_checkpoint(checkpoint: Checkpoint) -> Result<Self, ModelError> {
         let finder = Finder::of_draft(&checkpoint);
         let mut config = match checkpoint.metadata() {
             Metadata::Gguf(metadata) => {
