@@ -152,7 +152,8 @@ impl Drafting {
         Ok(Self { by, depth, is_exact: false })
     }
 
-    /// Returns the draft of a name, which has to read the caches of the model, as its files have it.
+    /// Returns the draft of a name, which has to read the caches of the model, as its files have
+    /// it.
     ///
     /// # Errors
     /// Returns an error if there is no model of that name, or it reads no caches.
@@ -216,8 +217,8 @@ impl Drafting {
         if self.is_off() { 0 } else { (sequences * GUESSES_MAX).min(ROWS_MAX) }
     }
 
-    /// Gives a model the draft that reads its caches, if that is the one that is chosen. `source` is
-    /// where the model comes from.
+    /// Gives a model the draft that reads its caches, if that is the one that is chosen. `source`
+    /// is where the model comes from.
     ///
     /// # Errors
     /// Returns an error if one that has to fit the model does not, or cannot be opened.

@@ -52,8 +52,8 @@ fn the_cpu_agrees_with_the_goldens() {
 }
 
 /// The file that is written gives the logits of its source to the bit: ones that hold floats, have
-/// widths of their layers, ids beyond their tables of per-layer inputs, numbers of the configuration
-/// as tensors, and experts, and ones that are GGUF files.
+/// widths of their layers, ids beyond their tables of per-layer inputs, numbers of the
+/// configuration as tensors, and experts, and ones that are GGUF files.
 #[test]
 fn models_with_more_than_matrices_give_the_same_logits_as_gguf() {
     for (folder, file) in [
