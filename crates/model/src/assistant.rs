@@ -22,8 +22,8 @@ const MODEL_TYPES: [&str; 2] = ["gemma4_assistant", "gemma4_unified_assistant"];
 /// The numbers of a draft model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AssistantConfig {
-    /// Those that it has in common with other models. Its KV head counts are those of the model that
-    /// it guesses for.
+    /// Those that it has in common with other models. Its KV head counts are those of the model
+    /// that it guesses for.
     pub config: Config,
     /// The hidden size of the model that it guesses for.
     pub backbone: usize,
@@ -53,9 +53,28 @@ impl Assistant {
     /// Opens a draft model from a GGUF file, a safetensors file or a Hugging Face folder.
     ///
     /// # Errors
-    /// Returns a [`ModelError`] if the files are damaged, hold no such model, or do not fit together.
+    /// Returns a [`ModelError`] if the files are damaged, hold no such model, or do not fit
+    /// together.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
-        let checkpoint = Checkpoint::open(path)?;
+        Self::from_checkpoint(Checkpoint::open(path)?)
+    }
+
+    /// Returns whether a checkpoint says that it holds such a model.
+    pub fn is_in(checkpoint: &Checkpoint) -> bool {
+        match checkpoint.metadata() {
+            Metadata::Gguf(metadata) => config_gguf::is_assistant(metadata),
+            Metadata::HuggingFace(files) => {
+                let kind = files.config.get("model_type").and_then(Value::as_str);
+                kind.is_some_and(|kind| MODEL_TYPES.contains(&kind))
+            }
+        }
+    }
+
+    /// Interprets an open checkpoint as a draft model.
+    ///
+    /// # Errors
+    /// As [`Assistant::open`].
+    pub fn from_checkpoint(checkpoint: Checkpoint) -> Result<Self, ModelError> {
         let finder = Finder::of_draft(&checkpoint);
         let mut config = match checkpoint.metadata() {
             Metadata::Gguf(metadata) => {
@@ -78,8 +97,8 @@ impl Assistant {
     }
 
     /// Sets the logits of tokens that are in none of the clusters with the largest scores to the
-    /// smallest logit in these less 1, as the model was made to do. Of equal scores the cluster with
-    /// the smaller number counts as the larger.
+    /// smallest logit in these less 1, as the model was made to do. Of equal scores the cluster
+    /// with the smaller number counts as the larger.
     pub fn search(&self, scores: &[f32], logits: &mut [f32]) {
         let Some(CentroidsConfig { count, used }) = self.config.centroids else { return };
         let mut clusters: Vec<usize> = (0..count).collect();

@@ -154,6 +154,11 @@ fn score_scale(layers: usize, hidden: usize, heads: usize, head_dim: usize) -> f
     (1.0 / (scalar as f64).sqrt()) as f32
 }
 
+/// Returns whether a file says that it holds a draft model.
+pub(crate) fn is_assistant(metadata: &Metadata) -> bool {
+    matches!(metadata.optional_str(ARCHITECTURE_KEY), Ok(Some(ASSISTANT)))
+}
+
 /// Reads the configuration of a draft model, and the hidden size of the model that it guesses for.
 ///
 /// # Errors

@@ -25,6 +25,9 @@ pub struct Model {
     tensors: HashMap<String, Tensor>,
     /// The model that guesses for it, if any.
     assistant: Option<Assistant>,
+    /// The format in which float matrices of the assistant are returned; `None` for that of the
+    /// model's.
+    quantize_draft: Option<DType>,
     /// The format in which float matrices are returned; `None` for the stored one.
     quantize: Option<DType>,
     /// The number added to every norm's weights: Hugging Face files store `w` where Gemma 3 (but
@@ -82,6 +85,7 @@ impl Model {
             defaults,
             tensors,
             assistant: None,
+            quantize_draft: None,
             quantize: None,
             norm_offset,
         })
@@ -143,6 +147,13 @@ impl Model {
         }
         self.assistant = Some(assistant);
         Ok(self)
+    }
+
+    /// Returns the same model with the float matrices of the model that guesses for it as `dtype`.
+    /// That changes which guesses are right, and no token.
+    pub fn quantized_draft(mut self, dtype: DType) -> Self {
+        self.quantize_draft = Some(dtype);
+        self
     }
 
     /// Returns the model that guesses for it.
@@ -268,14 +279,16 @@ impl Model {
     /// Returns the Plan with its float matrices in the format in which [`Model::converted`] returns
     /// them.
     fn stored(&self, mut plan: Plan) -> Plan {
-        let Some(dtype) = self.quantize else { return plan };
         let family = self.config.family;
-        let is_converted = |weight: &&mut Weight| {
+        for weight in &mut plan.weights {
             let is_float = weight.is_matrix() && !weight.dtype.is_quantized();
-            is_float && !names::keeps_format(family, &weight.name)
-        };
-        for weight in plan.weights.iter_mut().filter(is_converted) {
-            weight.dtype = fallback(dtype, weight.columns);
+            let dtype = match weight.name.strip_prefix(names::DRAFT_PREFIX) {
+                Some(_) => self.quantize_draft.or(self.quantize),
+                None => self.quantize.filter(|_| !names::keeps_format(family, &weight.name)),
+            };
+            if let Some(dtype) = dtype.filter(|_| is_float) {
+                weight.dtype = fallback(dtype, weight.columns);
+            }
         }
         plan
     }

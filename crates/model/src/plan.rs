@@ -620,8 +620,8 @@ impl Plan {
         })
     }
 
-    /// Returns whether steps with a goal write caches, as all do but those that begin with the states
-    /// of another step ([`Source::State`]).
+    /// Returns whether steps with a goal write caches, as all do but those that begin with the
+    /// states of another step ([`Source::State`]).
     pub fn stores_for(&self, goal: usize) -> bool {
         self.draft_goal() != Some(goal)
     }

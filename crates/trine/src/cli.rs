@@ -530,7 +530,11 @@ pub(crate) struct DoctorArgs {
 #[command(after_help = "\
 FILE.json is a list of token ids, such as [2, 10, 11]; nothing is added to it. The output holds one \
 tensor `logits` of shape [positions, vocabulary], float32: row i are the scores of the token that \
-follows id i. Keys and values are kept as f32 unless --kv says otherwise.")]
+follows id i. Keys and values are kept as f32 unless --kv says otherwise.
+
+--draft adds what a draft that reads the model's caches guesses after the ids: `draft_tokens` [N], \
+int64, `draft_logits` [N, vocabulary] and `draft_hidden` [N, hidden], float32. The first guess follows \
+the token with the largest logit at the last id, which is not among them.")]
 pub(crate) struct LogitsArgs {
     /// The model
     #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
@@ -547,6 +551,14 @@ pub(crate) struct LogitsArgs {
     /// Most tokens in one pass [default: 512]
     #[arg(long, value_name = "N", value_parser = parse_positive)]
     pub(crate) chunk: Option<usize>,
+
+    /// A draft that reads the model's caches, to write its guesses too
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) draft: Option<String>,
+
+    /// The guesses to write, with --draft
+    #[arg(long, value_name = "N", value_parser = parse_positive, default_value = "4", requires = "draft")]
+    pub(crate) steps: usize,
 
     #[command(flatten)]
     pub(crate) fetch: FetchArgs,

@@ -1,11 +1,12 @@
 //! What guesses tokens for a model: the choice, a draft model, and its place on a device
 //! (`docs/decisions/034-drafts.md`).
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use trine_backend::{Device, Facts, Memory, placement};
-use trine_engine::{Drafts, EngineOptions, GUESSES_MAX, ModelDrafter};
+use trine_engine::{Drafter, Drafts, EngineOptions, GUESSES_MAX, ModelDrafter, ReadingDrafter};
 use trine_model::{KvType, Model, Workload};
 use trine_text::Tokenizer;
+use trine_weights::DType;
 
 use crate::cli::{DraftArgs, DraftChoice, FetchArgs};
 use crate::device::{DeviceChoice, GpuOptions, Opened};
@@ -20,12 +21,18 @@ use crate::{output, settings, terminal};
 /// vocabulary of 262,144, and a step of many sequences has little to gain from more rows.
 const ROWS_MAX: usize = 32;
 
+/// The format of a draft that reads the model's caches, if its files have floats: most of its bytes
+/// are those of its output matrix.
+const DRAFT_FORMAT: DType = DType::Q8_0;
+
 /// What guesses tokens for a model that is to be loaded, and how many.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Drafting {
     by: Guesser,
     /// The guesses of each sequence in every step; `None` for as many as pay.
     depth: Option<usize>,
+    /// Whether a draft that reads the model's caches keeps the formats that it has in its files.
+    is_exact: bool,
 }
 
 /// What guesses tokens.
@@ -114,7 +121,7 @@ impl Drafting {
                 output::warning(format_args!(
                     "{origin} sets {error:#}; tokens are looked up, as with --draft ngram"
                 ));
-                Ok(Self { by: Guesser::Lookup, depth })
+                Ok(Self { by: Guesser::Lookup, depth, is_exact: false })
             }
             (chosen, _) => chosen,
         }
@@ -142,12 +149,33 @@ impl Drafting {
                 Guesser::Model(Choice::Named { source, is_strict }, device)
             }
         };
-        Ok(Self { by, depth })
+        Ok(Self { by, depth, is_exact: false })
+    }
+
+    /// Returns the draft of a name, which has to read the caches of the model, as its files have
+    /// it.
+    ///
+    /// # Errors
+    /// Returns an error if there is no model of that name, or it reads no caches.
+    pub(crate) fn reading(name: &str, fetch: &FetchArgs) -> Result<Self> {
+        let source = find(Some(name), fetch)
+            .with_context(|| format!("--draft {}", terminal::harmless(name)))?
+            .source;
+        if source.open_assistant()?.is_none() {
+            bail!(
+                "--draft {}: {} is a model of its own; only the guesses of a draft that reads the model's caches are \
+                 written, such as gemma-4-E4B-it-assistant",
+                terminal::harmless(name),
+                terminal::harmless(&source.name())
+            );
+        }
+        let by = Guesser::Model(Choice::Named { source, is_strict: true }, None);
+        Ok(Self { by, depth: None, is_exact: true })
     }
 
     /// Returns one that only looks tokens up.
     pub(crate) fn lookup() -> Self {
-        Self { by: Guesser::Lookup, depth: None }
+        Self { by: Guesser::Lookup, depth: None, is_exact: false }
     }
 
     /// Refuses typed options that have no effect on what guesses.
@@ -187,6 +215,29 @@ impl Drafting {
     /// one sequence may have, and a number that several share.
     pub(crate) fn rows(&self, sequences: usize) -> usize {
         if self.is_off() { 0 } else { (sequences * GUESSES_MAX).min(ROWS_MAX) }
+    }
+
+    /// Gives a model the draft that reads its caches, if that is the one that is chosen. `source`
+    /// is where the model comes from.
+    ///
+    /// # Errors
+    /// Returns an error if one that has to fit the model does not, or cannot be opened.
+    pub(crate) fn attach(&self, source: &Source, model: Model) -> Result<Model> {
+        let Guesser::Model(Choice::Named { source: draft, .. }, _) = &self.by else {
+            return Ok(model);
+        };
+        let attach = |model: Model| {
+            let Some(assistant) = draft.open_assistant()? else { return Ok(None) };
+            let attached = model.with_assistant(assistant);
+            let attached = attached.with_context(|| {
+                format!("{} does not guess for {}", draft.name(), source.name())
+            })?;
+            Ok(Some(match self.is_exact {
+                true => attached,
+                false => attached.quantized_draft(DRAFT_FORMAT),
+            }))
+        };
+        Ok(self.or_none(attach(model.clone()))?.unwrap_or(model))
     }
 
     /// Loads what guesses for a model. It comes before the model, so that the model's placement
@@ -255,6 +306,9 @@ impl Drafting {
             ));
             return Ok(None);
         }
+        if model.assistant().is_some() {
+            return Ok(None);
+        }
         let draft = Draft { source: draft.clone(), model: draft.open(settings.quantize)? };
         let [own, others] = [&draft.model, model].map(|model| tokenizer(model.checkpoint()));
         check_tokens((&draft.source.name(), &own?), (&name, &others?))?;
@@ -275,10 +329,13 @@ impl Drafting {
 
 impl Guessing {
     /// Returns what an engine takes, and the facts of the draft model.
-    pub(crate) fn split(self) -> (Drafts, Option<DraftFacts>) {
+    pub(crate) fn split(self, facts: &Facts) -> (Drafts, Option<DraftFacts>) {
         let Self { lookup, model } = self;
+        let reading =
+            ReadingDrafter::of(facts).map(|drafter| Box::new(drafter) as Box<dyn Drafter>);
         let (facts, drafter) = model.unzip();
-        (Drafts { lookup, drafter: drafter.map(|drafter| Box::new(drafter) as _) }, facts)
+        let drafter = drafter.map(|drafter| Box::new(drafter) as Box<dyn Drafter>);
+        (Drafts { lookup, drafter: reading.or(drafter) }, facts)
     }
 }
 

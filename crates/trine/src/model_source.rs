@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use trine_hub::catalog::{self, Known};
 use trine_hub::{Hub, HubConfig, HubError, LocalModel, ModelName, Preset};
-use trine_model::Model;
+use trine_model::{Assistant, Model};
 use trine_weights::{Checkpoint, DType};
 
 use crate::cli::FetchArgs;
@@ -129,6 +129,19 @@ impl Source {
                 )
             }),
         }
+    }
+
+    /// Opens the model that guesses from the caches of another one, if it is one.
+    ///
+    /// # Errors
+    /// Returns an error if the files are damaged.
+    pub(crate) fn open_assistant(&self) -> Result<Option<Assistant>> {
+        let checkpoint = self.open_checkpoint()?;
+        if !Assistant::is_in(&checkpoint) {
+            return Ok(None);
+        }
+        let opened = Assistant::from_checkpoint(checkpoint);
+        opened.map(Some).with_context(|| format!("{} cannot guess", self.name()))
     }
 
     /// Opens the model and quantises its float matrices if `quantize` is given.

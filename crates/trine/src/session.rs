@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use trine_backend::{BackendError, Facts, MemoryKind, Partner, Program, Share};
-use trine_engine::{Engine, EngineError, EngineOptions};
+use trine_engine::{Engine, EngineError, EngineOptions, Guess};
 use trine_model::{Model, Workload};
 use trine_vulkan::VulkanDevice;
 use trine_weights::DType;
@@ -128,7 +128,7 @@ impl Session {
         let gpu = GpuOptions { batch_invariant, ..GpuOptions::tuned(tune.into()) };
         let opened = settings.device.open(threads, gpu_layers, gpu)?;
         let name = source.name();
-        let model = source.open(settings.quantize)?;
+        let model = drafting.attach(source, source.open(settings.quantize)?)?;
         let guessing =
             drafting.load(source, &model, settings, (sizes.sequences, sizes.prefill), &opened)?;
         // A draft model reads few rows at once, and has no part in the NPU.
@@ -143,7 +143,7 @@ impl Session {
         let (program, running) = loaded
             .with_context(|| not_loaded(&name, &device.name(), settings.gpu_layers, taking))?;
         let mut engine = Engine::with_running(decorate(program), running);
-        let (drafts, draft) = guessing.split();
+        let (drafts, draft) = guessing.split(engine.program().facts());
         engine.set_drafts(drafts);
         engine.set_guesses(drafting.depth());
         if let Some(npu) = &npu {
@@ -212,22 +212,45 @@ impl Session {
     /// does.
     ///
     /// # Errors
-    /// Returns the errors of [`Engine::logits`], the first one of `each`, and an error for logits
-    /// that are infinite or not numbers.
+    /// As [`Session::logits_and_guesses`].
     pub(crate) fn logits(
         &mut self,
         ids: &[u32],
         chunk: usize,
-        mut each: impl FnMut(usize, &[f32]) -> Result<()>,
+        each: impl FnMut(usize, &[f32]) -> Result<()>,
     ) -> Result<()> {
-        let Self { name, engine, .. } = self;
+        self.logits_and_guesses(ids, chunk, 0, each).map(drop)
+    }
+
+    /// Calls `each(position, logits)` for every position of `ids`, in order, as [`Engine::logits`]
+    /// does. Returns guesses that follow, if the model has a draft that reads its caches.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Engine::logits`], the first one of `each`, and an error for logits
+    /// that are infinite or not numbers.
+    pub(crate) fn logits_and_guesses(
+        &mut self,
+        ids: &[u32],
+        chunk: usize,
+        guesses: usize,
+        mut each: impl FnMut(usize, &[f32]) -> Result<()>,
+    ) -> Result<Vec<Guess>> {
+        let Self { name, engine, model, .. } = self;
         let mut outcome = Ok(());
-        engine.logits(ids, chunk, &mut |position, row| {
+        let mut each = |position: usize, row: &[f32]| {
             if outcome.is_ok() {
                 outcome = check_finite(name, position, row).and_then(|()| each(position, row));
             }
-        })?;
-        outcome
+        };
+        let draft = model.assistant().filter(|_| guesses > 0);
+        let guesses = match draft {
+            None => engine.logits(ids, chunk, &mut each).map(|()| Vec::new())?,
+            Some(draft) => {
+                let search = |scores: &[f32], logits: &mut [f32]| draft.search(scores, logits);
+                engine.logits_and_guesses(ids, chunk, guesses, &search, &mut each)?
+            }
+        };
+        outcome.map(|()| guesses)
     }
 
     /// Returns the bytes that a token costs at batch 1 with `depth` positions before it: what has

@@ -29,8 +29,9 @@ impl Results {
     }
 }
 
-/// Drafts all rounds of a golden on a device: the largest difference of the target's hidden state, of a logit
-/// and of a hidden state that is handed on. The contexts are read in pieces of `chunk` rows.
+/// Drafts all rounds of a golden on a device: the largest difference of the target's hidden state,
+/// of a logit and of a hidden state that is handed on. The contexts are read in pieces of `chunk`
+/// rows.
 pub fn rounds(device: &dyn Device, name: &str, contexts: [usize; 4], chunk: usize) -> [f32; 3] {
     let golden = Golden::load(name);
     let assistant = Assistant::open(&folder(name).join("assistant")).unwrap();

@@ -22,8 +22,8 @@ pub type Search<'a> = &'a dyn Fn(&[f32], &mut [f32]);
 
 impl Engine {
     /// Calls `each(position, logits)` for every position of `ids`, as [`Engine::logits`] does, then
-    /// makes `count` guesses. The first follows the token with the largest logit at the last position,
-    /// which is no guess itself.
+    /// makes `count` guesses. The first follows the token with the largest logit at the last
+    /// position, which is no guess itself.
     ///
     /// # Errors
     /// As [`Engine::logits`], and [`EngineError::BadOption`] if the Program has no draft.
@@ -44,7 +44,8 @@ impl Engine {
         })
     }
 
-    /// Makes guesses after the tokens in a slot, of which the last is run again for its hidden state.
+    /// Makes guesses after the tokens in a slot, of which the last is run again for its hidden
+    /// state.
     fn guess_on(
         &mut self,
         slot: usize,

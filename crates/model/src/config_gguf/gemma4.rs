@@ -37,8 +37,8 @@ pub(super) fn family(keys: &Keys, tensors: &dyn Tensors) -> Result<Gemma4Config,
     Ok(Gemma4Config { inputs })
 }
 
-/// Reads the layers, of which the last `shared` read caches of earlier ones. Their output scales are
-/// tensors, and 1 here.
+/// Reads the layers, of which the last `shared` read caches of earlier ones. Their output scales
+/// are tensors, and 1 here.
 pub(super) fn layers(
     keys: &Keys,
     tensors: &dyn Tensors,

@@ -11,7 +11,7 @@ use serde::Serialize;
 use trine_backend::{
     BackendError, Batch, Facts, InFlight, Memory, Pages, Program, Results, TopLogit,
 };
-use trine_engine::{Ask, Drafter};
+use trine_engine::{Ask, Drafter, Target};
 use trine_text::Specials;
 
 use super::bench_runs::Run;
@@ -264,6 +264,7 @@ impl Reader {
 impl Drafter for Reader {
     fn draft(
         &mut self,
+        _: &mut Target<'_>,
         asks: &[Ask<'_>],
         _: usize,
         guesses: &mut [Vec<u32>],

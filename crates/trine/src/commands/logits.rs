@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
+use trine_engine::Guess;
 use trine_model::KvType;
 
 use crate::cli::LogitsArgs;
 use crate::destination;
+use crate::draft::Drafting;
 use crate::failure::{output_error, usage};
 use crate::interrupt::Watch;
 use crate::model_source::{Source, find};
@@ -20,6 +22,9 @@ use crate::terminal;
 
 /// The largest list of ids that is read, in bytes of JSON.
 const IDS_BYTES_MAX: u64 = 1 << 26;
+
+/// The most guesses that are written.
+const STEPS_MAX: usize = 64;
 
 /// Writes the logits of every position.
 ///
@@ -42,7 +47,14 @@ pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
     let chunk = args.chunk.unwrap_or(PREFILL).min(ids.len());
     check_length(&source, &ids, &args.ids)?;
     let sizes = Sizes { prefill: chunk, outputs: chunk, ..Sizes::default() };
-    let mut session = Session::open(&source, &settings, sizes)?;
+    let drafting = match &args.draft {
+        None => Drafting::default(),
+        Some(draft) => {
+            check_steps(args.steps)?;
+            Drafting::reading(draft, &args.fetch)?
+        }
+    };
+    let mut session = Session::open_with(&source, &settings, sizes, &drafting, |program| program)?;
     session.tell(verbose);
     let chunk = chunk.min(session.engine.program().facts().options.width.tokens);
     let vocabulary = session.engine.vocabulary();
@@ -54,8 +66,19 @@ pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
         "kv": settings.kv.name(),
         "chunk": chunk.to_string(),
     });
-    let mut file = LogitsFile::create(out.as_deref(), ids.len(), vocabulary, &facts)?;
-    session.logits(&ids, chunk, |_, row| file.row(row).and_then(|()| Ok(watch.check()?)))?;
+    let steps = if args.draft.is_some() { args.steps } else { 0 };
+    let mut tensors = vec![("logits", "F32", vec![ids.len(), vocabulary])];
+    if steps > 0 {
+        let hidden = session.model.config().hidden;
+        tensors.push(("draft_tokens", "I64", vec![steps]));
+        tensors.push(("draft_logits", "F32", vec![steps, vocabulary]));
+        tensors.push(("draft_hidden", "F32", vec![steps, hidden]));
+    }
+    let mut file = LogitsFile::create(out.as_deref(), &tensors, &facts)?;
+    let guesses = session.logits_and_guesses(&ids, chunk, steps, |_, row| {
+        file.row(row).and_then(|()| Ok(watch.check()?))
+    })?;
+    file.guesses(&guesses)?;
     file.finish()?;
     if verbose {
         output::note(&format!(
@@ -63,6 +86,14 @@ pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
             ids.len(),
             args.out.display()
         ));
+    }
+    Ok(())
+}
+
+/// Checks how many guesses are asked for before anything is loaded.
+fn check_steps(steps: usize) -> Result<()> {
+    if steps > STEPS_MAX {
+        return Err(usage(format!("--steps {steps} is more than {STEPS_MAX} guesses")));
     }
     Ok(())
 }
@@ -154,8 +185,8 @@ fn check_ids(ids: &[u32], vocabulary: usize, path: &Path) -> Result<()> {
     }
 }
 
-/// A safetensors file with the single tensor `logits`, written row by row: to standard output, or
-/// under a `.part` name.
+/// A safetensors file that is written in the order of its tensors: to standard output, or under a
+/// `.part` name.
 ///
 /// Layout (<https://github.com/huggingface/safetensors>): u64 length of the JSON header, the
 /// header, the data.
@@ -163,17 +194,27 @@ struct LogitsFile {
     /// The path that is written and the final name; `None` for standard output.
     names: Option<[PathBuf; 2]>,
     writer: Option<BufWriter<Box<dyn Write>>>,
-    columns: usize,
     bytes: Vec<u8>,
 }
 
 impl LogitsFile {
-    fn create(path: Option<&Path>, rows: usize, columns: usize, facts: &Value) -> Result<Self> {
-        let size = rows as u64 * columns as u64 * 4;
-        let mut header = serde_json::to_string(&json!({
-            "__metadata__": facts,
-            "logits": {"dtype": "F32", "shape": [rows, columns], "data_offsets": [0, size]},
-        }))?;
+    /// Begins a file with tensors of a name, a format and a shape.
+    fn create(
+        path: Option<&Path>,
+        tensors: &[(&str, &str, Vec<usize>)],
+        facts: &Value,
+    ) -> Result<Self> {
+        let mut header = serde_json::Map::new();
+        header.insert("__metadata__".to_owned(), facts.clone());
+        let mut start = 0;
+        for (name, dtype, shape) in tensors {
+            let values: u64 = shape.iter().map(|&size| size as u64).product();
+            let end = start + values * if *dtype == "I64" { 8 } else { 4 };
+            let entry = json!({"dtype": dtype, "shape": shape, "data_offsets": [start, end]});
+            header.insert((*name).to_owned(), entry);
+            start = end;
+        }
+        let mut header = serde_json::to_string(&header)?;
         // Spaces at the end keep the data aligned.
         header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
         let (names, writer): (_, Box<dyn Write>) = match path {
@@ -189,20 +230,28 @@ impl LogitsFile {
             }
         };
         let writer = Some(BufWriter::with_capacity(1 << 20, writer));
-        let mut created = Self { names, writer, columns, bytes: Vec::new() };
+        let mut created = Self { names, writer, bytes: Vec::new() };
         created.write(&(header.len() as u64).to_le_bytes())?;
         created.write(header.as_bytes())?;
         Ok(created)
     }
 
     fn row(&mut self, row: &[f32]) -> Result<()> {
-        debug_assert_eq!(row.len(), self.columns);
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.clear();
         bytes.extend(row.iter().flat_map(|value| value.to_le_bytes()));
         let written = self.write(&bytes);
         self.bytes = bytes;
         written
+    }
+
+    /// Writes guesses: all tokens, then all logits, then all hidden states.
+    fn guesses(&mut self, guesses: &[Guess]) -> Result<()> {
+        for guess in guesses {
+            self.write(&i64::from(guess.token).to_le_bytes())?;
+        }
+        guesses.iter().try_for_each(|guess| self.row(&guess.logits))?;
+        guesses.iter().try_for_each(|guess| self.row(&guess.state))
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -276,7 +325,9 @@ mod tests {
     fn the_file_is_what_the_format_says() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out.safetensors");
-        let mut file = LogitsFile::create(Some(&path), 2, 3, &json!({"a": "b"})).unwrap();
+        let mut file =
+            LogitsFile::create(Some(&path), &[("logits", "F32", vec![2, 3])], &json!({"a": "b"}))
+                .unwrap();
         file.row(&[1.0, 2.0, 3.0]).unwrap();
         file.row(&[4.0, 5.0, f32::MIN_POSITIVE]).unwrap();
         file.finish().unwrap();
@@ -285,7 +336,7 @@ mod tests {
         let logits = tensors.tensor("logits").unwrap();
         assert_eq!(logits.shape(), [2, 3]);
         assert_eq!(logits.data()[12..16], 4.0_f32.to_le_bytes());
-        drop(LogitsFile::create(Some(&path.with_extension("x")), 1, 1, &json!({})).unwrap());
+        drop(LogitsFile::create(Some(&path.with_extension("x")), &[], &json!({})).unwrap());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "unfinished files vanish");
     }
 }

@@ -52,8 +52,8 @@ fn the_cpu_agrees_with_the_goldens() {
 }
 
 /// The file that is written gives the logits of its source to the bit: ones that hold floats, have
-/// widths of their layers, ids beyond their tables of per-layer inputs, numbers of the configuration
-/// as tensors, and experts, and ones that are GGUF files.
+/// widths of their layers, ids beyond their tables of per-layer inputs, numbers of the
+/// configuration as tensors, and experts, and ones that are GGUF files.
 #[test]
 fn models_with_more_than_matrices_give_the_same_logits_as_gguf() {
     for (folder, file) in [
@@ -82,6 +82,61 @@ fn models_with_more_than_matrices_give_the_same_logits_as_gguf() {
         let before = logits(&source, "before.safetensors");
         assert_eq!(logits(&at("out.gguf"), "after.safetensors"), before, "{folder}");
     }
+}
+
+/// What a draft guesses from the model's caches is what another implementation computes.
+#[test]
+fn a_draft_guesses_as_the_goldens_do() {
+    for (folder, whole, device) in
+        [("gemma4-e", 46, "cpu"), ("gemma4-dense", 52, "cpu"), ("gemma4-dense", 52, "reference")]
+    {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name).display().to_string();
+        std::fs::write(at("ids.json"), ids_json(folder)).unwrap();
+        let (model, ids, out) = (golden(folder), at("ids.json"), at("out.safetensors"));
+        let (draft, model) =
+            (model.join("assistant").display().to_string(), model.display().to_string());
+        let base = ["logits", &model, "--ids", &ids, "--out", &out, "--device", device];
+        trine(&[&base[..], &["--draft", &draft, "--steps", "4"]].concat()).ok();
+        let expected = golden(folder).join("drafter.safetensors");
+        for (name, of) in [("draft_logits", "logits"), ("draft_hidden", "hidden_out")] {
+            let (shape, found) = floats(std::path::Path::new(&out), name);
+            let (own, expected) = floats(&expected, &format!("window.n{whole}.{of}"));
+            assert_eq!(shape, own, "{name}");
+            let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(worst <= TOLERANCE, "{folder} on {device}, {name}: {worst}");
+        }
+        let bytes = |path: &std::path::Path, name: &str| {
+            let bytes = std::fs::read(path).unwrap();
+            let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+            tensors.tensor(name).unwrap().data().to_vec()
+        };
+        let tokens = bytes(std::path::Path::new(&out), "draft_tokens");
+        assert_eq!(tokens, bytes(&expected, &format!("window.n{whole}.tokens")), "{folder}");
+    }
+}
+
+#[test]
+fn drafts_that_do_not_belong_are_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name).display().to_string();
+    std::fs::write(at("ids.json"), "[2, 3]").unwrap();
+    let path = |folder: &str| golden(folder).display().to_string();
+    let (ids, out) = (at("ids.json"), at("out.safetensors"));
+    let fails = |model: &str, more: &[&str], code: i32| {
+        let model = path(model);
+        let base = ["logits", &model, "--ids", &ids, "--out", &out, "--device", "cpu"];
+        trine(&[&base[..], more].concat()).fails(code)
+    };
+    let dense = path("gemma4-dense/assistant");
+    let error = fails("gemma4-e", &["--draft", &dense], 1);
+    assert!(error.contains("does not guess for") && error.contains("backbone"), "{error}");
+    let error = fails("gemma4-e", &["--draft", &path("gemma3-a")], 1);
+    assert!(error.contains("a model of its own"), "{error}");
+    let error = fails("gemma4-e", &["--steps", "2"], 2);
+    assert!(error.contains("--draft"), "{error}");
+    let error = fails("gemma4-dense", &["--draft", &dense, "--steps", "65"], 2);
+    assert!(error.contains("64"), "{error}");
 }
 
 fn refused(ids: &str, expected: &str) {
