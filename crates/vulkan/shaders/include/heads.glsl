@@ -19,7 +19,8 @@ const uint HEAD_GROUP_QUADS = (KV_GROUP + 3u) / 4u;
 
 shared vec4 head_values[HEAD_PLACES * HEAD_QUADS];
 
-// Shares of a full turn, then cosines and sines.
+// Positions that are added to the row's, and shares of a full turn; then cosines and sines.
+uint head_shift = 0u;
 uvec2 head_shares[HEAD_PAIRS];
 vec2 head_turns[HEAD_PAIRS];
 vec2 head_weights[HEAD_PAIRS];
@@ -52,6 +53,7 @@ vec2 head_rotation(const uint position, const uvec2 turns) {
 
 // Loads the table `rope`, unless it is 0.
 void head_ask_shares(const uint64_t rope) {
+    if (rope != 0ul) head_shift = Pairs(rope).at[HEAD_HALF].x;
     [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
         if (rope != 0ul && head_has(i)) head_shares[i] = Pairs(rope).at[head_index(i)];
     }
@@ -59,7 +61,8 @@ void head_ask_shares(const uint64_t rope) {
 
 // Computes rotations from what was loaded.
 void head_turn(const uint position) {
-    [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) head_turns[i] = head_rotation(position, head_shares[i]);
+    const uint place = position + head_shift;
+    [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) head_turns[i] = head_rotation(place, head_shares[i]);
 }
 
 // Loads the norm weights of the head, unless 0.

@@ -154,19 +154,19 @@ impl HeadsLaunch {
 }
 
 /// Returns the table of turns for a rotary embedding: for each of `dim / 2` pairs, the part of a
-/// full turn by which it rotates per position, in units of 2^-64, high word first.
+/// full turn by which it rotates per position, in units of 2^-64, high word first; then the
+/// positions that are added to a row's own, and 0.
 ///
 /// A position times such a number is exact in integers except for whole turns, which do not matter.
 /// So the angle is right to 2^-32 of a turn at every position, whereas f32 arithmetic would be off
 /// by 1e-2 radians at position 131072.
 pub fn turns(dim: usize, rope: Rope) -> Vec<[u32; 2]> {
-    (0..dim / 2)
-        .map(|pair| {
-            let share = (rope.frequency(pair, dim) / std::f64::consts::TAU).fract();
-            let units = (share * 2.0_f64.powi(64)) as u64;
-            [(units >> 32) as u32, units as u32]
-        })
-        .collect()
+    let of_pair = |pair| {
+        let share = (rope.frequency(pair, dim) / std::f64::consts::TAU).fract();
+        let units = (share * 2.0_f64.powi(64)) as u64;
+        [(units >> 32) as u32, units as u32]
+    };
+    (0..dim / 2).map(of_pair).chain([[rope.shift, 0]]).collect()
 }
 
 #[cfg(test)]

@@ -378,8 +378,10 @@ impl Binding<'_> {
         let mut draft = Draft { dispatches, copies: Vec::new(), fetch: Vec::new(), own };
         for (index, value) in lowered.graph.outputs.iter().enumerate() {
             let mut copy = value.map(|value| self.output_copy(bound, &emitter, index, value));
-            if self.plan.output(index).rows == Rows::Tokens {
-                // The next device needs them in every step.
+            let is_state =
+                (0..self.plan.goals()).all(|goal| self.plan.outputs_for(goal).start != index);
+            if is_state || self.plan.output(index).rows == Rows::Tokens {
+                // The next device or a draft needs them in every step.
                 draft.copies.extend(copy.take());
             }
             draft.fetch.push(copy);

@@ -36,7 +36,6 @@ pub(super) fn check(plan: &Plan) -> Result<(), GpuError> {
 /// Heads are worked on in pairs of elements, by a limited number of invocations.
 fn lacks_kernel(plan: &Plan, op: &Op) -> bool {
     match op {
-        Op::Rotate { rope, .. } if rope.shift != 0 => true,
         Op::HeadNorm { buffer, heads, .. } | Op::Rotate { buffer, heads, .. } => {
             let dim = plan.buffer(*buffer).columns / heads;
             dim > DIM_MAX || !dim.is_multiple_of(2)

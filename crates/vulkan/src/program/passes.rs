@@ -11,7 +11,7 @@ const LADDER: [usize; 15] = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 
 pub(crate) struct PassKey {
     pub(crate) width: Width,
     pub(crate) attended: Attended,
-    /// The Plan's output that is computed, if its outputs are alternatives.
+    /// Which of the Plan's goals it is for.
     pub(crate) goal: usize,
 }
 
@@ -50,9 +50,12 @@ pub(crate) enum Attended {
 pub(crate) fn pass_keys(plan: &Plan, options: &ProgramOptions, is_invariant: bool) -> Vec<PassKey> {
     let keys = |goal: usize| {
         // A goal with a row for each token has no outputs.
-        let has_outputs = goal == 0 || plan.output(goal).rows == Rows::Outputs;
-        let outputs = if has_outputs { options.width.outputs } else { 0 };
-        let options = ProgramOptions { width: Width { outputs, ..options.width }, ..*options };
+        let has_outputs = plan.output(plan.outputs_for(goal).start).rows == Rows::Outputs;
+        let outputs = if goal == 0 || has_outputs { options.width.outputs } else { 0 };
+        // A guess is made for each row.
+        let is_draft = plan.draft_goal() == Some(goal);
+        let tokens = if is_draft { outputs } else { options.width.tokens };
+        let options = ProgramOptions { width: Width { tokens, outputs }, ..*options };
         let keys = keys_of_goal(&options, is_invariant);
         keys.into_iter().map(move |key| PassKey { goal, ..key })
     };

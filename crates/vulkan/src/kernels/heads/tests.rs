@@ -188,8 +188,11 @@ fn queries_and_keys_are_normed_and_turned() {
 
 #[test]
 fn rotations_are_right_at_every_position() {
-    for (theta, divisor) in [(10_000.0, 1.0), (1_000_000.0, 8.0)] {
-        let rope = Rope::full(theta, divisor);
+    for rope in [
+        Rope::full(10_000.0, 1.0),
+        Rope::full(1_000_000.0, 8.0),
+        Rope { pairs: Some(17), shift: 1, ..Rope::full(1_000_000.0, 1.0) },
+    ] {
         let mut case = case((1, 1, 128), KvType::F32, Some(4), 1);
         case.sequences = vec![Sequence { depth: 3, rows: 6 }];
         let mut bed = Bed::new(case);
