@@ -48,20 +48,20 @@ impl GgufVocabulary {
                     .to_owned(),
             });
         };
+        let ids = |name: &str| -> Result<Vec<u32>, TextError> {
+            let ids = metadata.optional_u64s(&key(name)).map_err(weights)?;
+            let checked = ids.into_iter().flatten().map(|id| {
+                u32::try_from(id).map_err(|_| {
+                    weights(metadata.error(&key(name), format!("{id} is not a token id")))
+                })
+            });
+            checked.collect()
+        };
         let mut eos: Vec<u32> = Vec::new();
         for name in ["eos_token_id", "eot_token_id"] {
             eos.extend(id(name)?);
         }
-        if let Some(ids) = metadata.optional_u64s(&key("eos_token_ids")).map_err(weights)? {
-            for id in ids {
-                let id = u32::try_from(id).map_err(|_| {
-                    weights(
-                        metadata.error(&key("eos_token_ids"), format!("{id} is not a token id")),
-                    )
-                })?;
-                eos.push(id);
-            }
-        }
+        eos.extend(ids("eos_token_ids")?);
         let types = metadata.optional_u64s(&key("token_type")).map_err(weights)?;
         let types = types.map(|types| {
             types.into_iter().map(|kind| i32::try_from(kind).unwrap_or(i32::MAX)).collect()
@@ -85,6 +85,7 @@ impl GgufVocabulary {
             eos,
             unknown: id("unknown_token_id")?,
             padding: id("padding_token_id")?,
+            suppressed: ids("suppress_tokens")?,
             add_bos: truth("add_bos_token")?.unwrap_or(true),
             add_space_prefix: truth("add_space_prefix")?.unwrap_or(false),
         })
@@ -118,6 +119,9 @@ impl Tokenizer {
             tokenizer.apply_config(config)?;
         }
         tokenizer.add_eos_ids(&configured_eos(folder));
+        let generation = folder.generation_config.as_ref();
+        let suppressed = generation.and_then(|config| config.get("suppress_tokens"));
+        tokenizer.suppress(&suppressed.map(ids_of).unwrap_or_default());
         Ok(tokenizer)
     }
 }
@@ -130,15 +134,16 @@ fn configured_eos(folder: &HuggingFaceMetadata) -> Vec<u32> {
         folder.config.get("text_config").and_then(|config| config.get("eos_token_id")),
         folder.generation_config.as_ref().and_then(|config| config.get("eos_token_id")),
     ];
+    places.into_iter().flatten().flat_map(ids_of).collect()
+}
+
+/// Returns the token ids of a value, which is a number or a list.
+fn ids_of(value: &Value) -> Vec<u32> {
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-    let mut ids = Vec::new();
-    for value in places.into_iter().flatten() {
-        match value.as_array() {
-            Some(values) => ids.extend(values.iter().filter_map(id)),
-            None => ids.extend(id(value)),
-        }
+    match value.as_array() {
+        Some(values) => values.iter().filter_map(id).collect(),
+        None => id(value).into_iter().collect(),
     }
-    ids
 }
 
 impl ChatTemplate {

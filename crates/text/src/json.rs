@@ -186,7 +186,7 @@ impl Tokenizer {
         let bos = named(config.bos_token, "bos_token")?;
         let eos = named(config.eos_token, "eos_token")?;
         self.bos = bos.or(self.bos);
-        self.add_bos = config.add_bos_token.unwrap_or(self.add_bos);
+        self.add_bos = config.add_bos_token.unwrap_or(self.add_bos) || self.is_gemma4;
         self.add_eos_ids(eos.as_slice());
         Ok(())
     }
@@ -294,6 +294,7 @@ fn vocabulary(raw: RawTokenizer) -> Result<Vocabulary, TextError> {
         bos,
         add_bos: true,
         eos: Vec::new(),
+        suppressed: Vec::new(),
         entries,
     })
 }
