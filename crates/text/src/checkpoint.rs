@@ -13,6 +13,10 @@ use crate::json::{MAX_FILE_BYTES, chat_template_source};
 use crate::template::{ChatTemplate, MAX_SOURCE_BYTES};
 use crate::tokenizer::Tokenizer;
 
+/// The token that ends turns in Gemma 4, and its id in the family's vocabularies.
+const END_OF_TURN: &[u8] = b"<turn|>";
+const END_OF_TURN_ID: u32 = 106;
+
 const TOKENIZER_FILE: &str = "tokenizer.json";
 const TEMPLATE_FILE: &str = "chat_template.jinja";
 
@@ -147,9 +151,10 @@ fn ids_of(value: &Value) -> Vec<u32> {
 }
 
 impl ChatTemplate {
-    /// Returns the chat template that comes with a model, or `None`: the key
-    /// `tokenizer.chat_template` of a GGUF file, or a folder's `chat_template.jinja`, else the one
-    /// in its `tokenizer_config.json`.
+    /// Returns the chat template that comes with a model: the key `tokenizer.chat_template` of a
+    /// GGUF file, or a folder's `chat_template.jinja`, else the one in its
+    /// `tokenizer_config.json`. A model of Gemma 4 that comes without one, but ends turns, gets
+    /// [`ChatTemplate::gemma4`]. For other models without one returns `None`.
     ///
     /// # Errors
     /// Returns the errors of [`ChatTemplate::new`], and [`TextError::Checkpoint`] if the template
@@ -173,8 +178,39 @@ impl ChatTemplate {
                 }
             }
         };
-        source.map(Self::new).transpose()
+        match source {
+            Some(source) => Self::new(source).map(Some),
+            None => Ok(gemma4_variant(checkpoint.metadata()).map(Self::gemma4)),
+        }
     }
+}
+
+/// Returns whether a model of Gemma 4 that ends turns is one of the larger ones; `None` for other
+/// models. The smaller ones are those with embeddings for each layer.
+fn gemma4_variant(metadata: &Metadata) -> Option<bool> {
+    let (is_chat, per_layer) = match metadata {
+        Metadata::Gguf(metadata) => {
+            if metadata.optional_str("general.architecture").ok()? != Some("gemma4") {
+                return None;
+            }
+            let vocabulary = GgufVocabulary::from_metadata(metadata).ok()?;
+            let ends_turns = |id: &u32| {
+                vocabulary.tokens.get(*id as usize).is_some_and(|token| token == END_OF_TURN)
+            };
+            let per_layer = metadata.optional_u64("gemma4.embedding_length_per_layer_input");
+            (vocabulary.eos.iter().any(ends_turns), per_layer.ok()?)
+        }
+        Metadata::HuggingFace(folder) => {
+            let kind = folder.config.get("model_type").and_then(Value::as_str)?;
+            if !kind.starts_with("gemma4") || kind.contains("assistant") {
+                return None;
+            }
+            let text = folder.config.get("text_config").unwrap_or(&folder.config);
+            let per_layer = text.get("hidden_size_per_layer_input").and_then(Value::as_u64);
+            (configured_eos(folder).contains(&END_OF_TURN_ID), per_layer)
+        }
+    };
+    is_chat.then_some(per_layer.unwrap_or(0) == 0)
 }
 
 /// Reads a file's content. Returns `None` if there is no such file, and an error if it is longer
