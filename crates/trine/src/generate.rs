@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use trine_engine::{Engine, Finish, Request, SequenceId, Statistics, Update};
+use trine_engine::{Engine, Finish, Request, SamplingParams, SequenceId, Statistics, Update};
 use trine_text::{ReplyDecoder, ReplyOptions, Tokenizer};
 
 use crate::interrupt::Watch;
@@ -97,8 +97,9 @@ pub(crate) fn answer(
     listener: &mut dyn Listener,
 ) -> Result<Answer> {
     let max_tokens = writing.max_tokens.unwrap_or(engine.context());
+    let suppressed = tokenizer.suppressed_ids().into();
     let request = Request {
-        sampling: writing.sampling.clone(),
+        sampling: SamplingParams { suppressed, ..writing.sampling.clone() },
         stop_ids: tokenizer.eos_ids().to_vec(),
         ..Request::new(prompt, max_tokens)
     };
