@@ -66,7 +66,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// Returns [`TextError::InvalidTokenizer`] if lists differ in length, an id or a type is out of
-    /// range, a score is NaN, or a merge names unknown pieces. Returns
+    /// range, a score is NaN, or a merge is not a pair. Returns
     /// [`TextError::UnsupportedTokenizer`] for byte-level vocabularies.
     pub fn from_gguf(mut vocabulary: GgufVocabulary) -> Result<Self, TextError> {
         let count = vocabulary.tokens.len();
@@ -188,5 +188,6 @@ fn merge_source(vocabulary: &GgufVocabulary) -> Result<MergeSource, TextError> {
         };
         pairs.push((left.to_owned(), right.to_owned()));
     }
-    Ok(MergeSource::Pairs { pairs, place })
+    // Files with cut vocabularies keep all merges, and other readers look none of them up.
+    Ok(MergeSource::Pairs { pairs, place, skips_unknown: true })
 }

@@ -284,7 +284,11 @@ fn vocabulary(raw: RawTokenizer) -> Result<Vocabulary, TextError> {
     let pairs = model.merges.into_iter().map(|merge| (merge.0, merge.1)).collect();
     Ok(Vocabulary {
         place: PLACE.to_owned(),
-        merges: MergeSource::Pairs { pairs, place: format!("{PLACE}: model.merges") },
+        merges: MergeSource::Pairs {
+            pairs,
+            place: format!("{PLACE}: model.merges"),
+            skips_unknown: false,
+        },
         space,
         prefix_space: false,
         byte_fallback,

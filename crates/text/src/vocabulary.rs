@@ -27,7 +27,13 @@ pub(crate) struct Entry {
 /// How a file orders its merges.
 pub(crate) enum MergeSource {
     /// Pairs of spellings in order of rank, with the place to name in errors.
-    Pairs { pairs: Vec<(String, String)>, place: String },
+    Pairs {
+        pairs: Vec<(String, String)>,
+        place: String,
+        /// Whether pairs with pieces that are not in the vocabulary are ignored, because no text
+        /// leads to them. Otherwise they are an error.
+        skips_unknown: bool,
+    },
     /// One score per id.
     Scores(Vec<f32>),
 }
@@ -247,7 +253,7 @@ impl Vocabulary {
     }
 
     fn rule(&self, table: &PieceTable) -> Result<MergeRule, TextError> {
-        let (pairs, place) = match &self.merges {
+        let (pairs, place, skips_unknown) = match &self.merges {
             MergeSource::Scores(scores) => {
                 if let Some(id) = scores.iter().position(|score| score.is_nan()) {
                     return Err(TextError::invalid(
@@ -257,7 +263,7 @@ impl Vocabulary {
                 }
                 return Ok(MergeRule::Scores(scores.iter().copied().map(score_key).collect()));
             }
-            MergeSource::Pairs { pairs, place } => (pairs, place),
+            MergeSource::Pairs { pairs, place, skips_unknown } => (pairs, place, *skips_unknown),
         };
         let mut spellings: HashMap<&[u8], u32> = HashMap::with_capacity(self.entries.len());
         for (id, entry) in self.entries.iter().enumerate() {
@@ -271,6 +277,11 @@ impl Vocabulary {
             joined.clear();
             joined.extend_from_slice(left.as_bytes());
             joined.extend_from_slice(right.as_bytes());
+            let is_known = |piece: &[u8]| spellings.contains_key(piece);
+            let parts = [left.as_bytes(), right.as_bytes(), &joined];
+            if skips_unknown && !parts.into_iter().all(is_known) {
+                continue;
+            }
             let find = |piece: &[u8]| {
                 spellings.get(piece).copied().ok_or_else(|| {
                     TextError::invalid(

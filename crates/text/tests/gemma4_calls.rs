@@ -441,11 +441,22 @@ fn hostile_schemas_are_refused_or_held() {
         crossed = json!({"allOf": [crossed, {"anyOf": [{"required": ["p1"]}, {"required": ["p2"]}, {"required": ["p3"]}, {"required": ["p4"]}]}]});
     }
     let crossed = json!({"type": "object", "properties": {"v": crossed}});
+    // Each definition has two ways to the next one, and says something itself.
+    let mut chain = serde_json::Map::new();
+    for index in 0..60 {
+        let next = json!({"$ref": format!("#/$defs/d{}", index + 1), "minProperties": 0});
+        let part = json!({"anyOf": [next, next], "properties": {"a": {"type": "integer"}}});
+        chain.insert(format!("d{index}"), part);
+    }
+    chain.insert("d60".to_owned(), json!({"type": "object"}));
+    let chain =
+        json!({"type": "object", "properties": {"v": {"$ref": "#/$defs/d0"}}, "$defs": chain});
     let values: Vec<String> = (0..5000).map(|index| format!("v{index}")).collect();
     for schema in [
         deep,
         json!({"type": "object", "properties": wide}),
         crossed,
+        chain,
         json!({"type": "object", "properties": {"v": {"enum": values}}}),
         json!({"type": "object", "properties": {"v": {"type": "array", "items": {"type": "integer"}, "minItems": 4000}}}),
         json!({"type": "object", "properties": {"v": {"type": "string", "minLength": 60000}}}),

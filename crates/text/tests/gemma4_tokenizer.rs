@@ -1,11 +1,15 @@
 //! The rules of Gemma 4's tokenizers, from a GGUF file's vocabulary and from `tokenizer.json`.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod common;
 #[path = "common/gemma4.rs"]
 mod gemma4;
 
 use serde_json::{Map, Value, json};
-use trine_text::{GgufVocabulary, Message, Specials, TextError, Tokenizer};
+use trine_text::{
+    ChatTemplate, GgufVocabulary, Message, Specials, TextError, Tokenizer, reply_format,
+};
+use trine_weights::Checkpoint;
 
 fn from_gguf() -> Tokenizer {
     Tokenizer::from_gguf(gemma4::vocabulary(4)).unwrap()
@@ -107,6 +111,36 @@ fn a_file_without_merges_is_refused_because_its_scores_say_nothing() {
     let error = Tokenizer::from_gguf(vocabulary).unwrap_err();
     assert!(matches!(error, TextError::InvalidTokenizer { .. }), "{error}");
     assert!(error.to_string().contains("no merges"), "{error}");
+}
+
+#[test]
+fn merges_that_no_text_leads_to_are_ignored_in_a_gguf_file() {
+    let mut vocabulary = gemma4::vocabulary(3);
+    let before = Tokenizer::from_gguf(vocabulary.clone()).unwrap();
+    let merges = vocabulary.merges.as_mut().unwrap();
+    merges.splice(3..3, ["a never".to_owned(), "never a".to_owned(), "x y".to_owned()]);
+    let after = Tokenizer::from_gguf(vocabulary).unwrap();
+    for text in ["call: the xy a never\n\n\n12", "<|\"|>"] {
+        let ids = |tokenizer: &Tokenizer| tokenizer.encode(text, Specials::AsText).unwrap();
+        assert_eq!(ids(&before), ids(&after));
+    }
+}
+
+/// Files with small vocabularies, without a template.
+#[test]
+fn golden_files_have_tokenizers_and_get_a_template() {
+    for (name, is_large) in [("dense", true), ("e", false), ("moe", true)] {
+        let path = common::golden(&format!("gguf/gemma4-{name}/model.gguf"));
+        let checkpoint = Checkpoint::open(path).unwrap();
+        let tokenizer = Tokenizer::from_checkpoint(&checkpoint).unwrap();
+        assert_eq!(tokenizer.eos_ids(), [1, 50, 106]);
+        let text = "the <|turn> and\n\nthe \u{1F600}";
+        let ids = tokenizer.encode_prompt(text, Specials::AsText).unwrap();
+        assert_eq!((ids[0], tokenizer.decode(&ids[1..], false).as_str()), (2, text));
+        let template = ChatTemplate::from_checkpoint(&checkpoint).unwrap().unwrap();
+        assert_eq!(template.source(), ChatTemplate::gemma4(is_large).source());
+        assert!(reply_format(&tokenizer, Some(&template)).thoughts().is_some());
+    }
 }
 
 #[test]

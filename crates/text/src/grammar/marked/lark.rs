@@ -16,6 +16,10 @@ use crate::grammar::schema::references::resolve;
 /// The most rules of a grammar: schemas that apply together are written out for each alternative.
 const MAX_RULES: usize = 20_000;
 
+/// The most values of JSON in all schemas that are written: alternatives of alternatives that apply
+/// together are many more than their references take.
+const MAX_WORK: usize = 2_000_000;
+
 /// The deepest nesting of schemas for one value.
 const MAX_DEPTH: usize = 64;
 
@@ -52,6 +56,7 @@ pub(super) struct Writer {
     marks: CallMarks,
     lark: String,
     rules: usize,
+    work: usize,
     /// Rules that are written, by their text.
     known: HashMap<String, String>,
     left_out: Vec<LeftOut>,
@@ -78,6 +83,7 @@ impl Writer {
             marks,
             lark,
             rules: 0,
+            work: 0,
             known: HashMap::new(),
             left_out: Vec::new(),
             root: Value::Null,
@@ -149,6 +155,11 @@ impl Writer {
 
     /// Writes a schema.
     fn value(&mut self, place: &str, schema: &Value, depth: usize) -> Written {
+        self.work += 1;
+        if self.work > MAX_WORK {
+            let what = "the work for alternatives that apply together";
+            return Err(GrammarError::too_large("JSON schema", what, MAX_WORK as u64));
+        }
         let map = match schema {
             Value::Bool(false) => return Ok(None),
             Value::Object(map) => map,
@@ -223,7 +234,9 @@ impl Writer {
         parts: &[Value],
         depth: usize,
     ) -> Written {
+        self.work += map.values().map(values_in).sum::<usize>();
         for part in parts {
+            self.work += values_in(part);
             match part {
                 Value::Bool(false) => return Ok(None),
                 Value::Object(part) => merge(&mut map, part, place, &mut self.left_out),
@@ -502,6 +515,15 @@ impl Writer {
             };
         }
         self.rule(format!("\"{{\" {alone} \"}}\""), false).map(Some)
+    }
+}
+
+/// Returns the number of values in a value, itself included.
+fn values_in(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(values_in).sum(),
+        Value::Object(map) => map.values().map(values_in).sum(),
+        _ => 0,
     }
 }
 
