@@ -19,14 +19,20 @@ use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 pub use seam::{Offer, ReplyFormat, ReplyReader, Written};
 
+/// Returns whether a template of this source is one of models that can think: it knows the marks of
+/// a format with thoughts. For a model that is not loaded, whose vocabulary is not known.
+pub fn template_thinks(source: &str) -> bool {
+    source.contains(gemma4::CALL)
+}
+
 /// Returns the format of a model's replies, by its vocabulary and its template. A template that
 /// does not know the marks of calls says nothing of them to the model.
 pub fn reply_format(
     tokenizer: &Tokenizer,
     template: Option<&ChatTemplate>,
 ) -> Arc<dyn ReplyFormat> {
-    let knows_calls = |template: &&ChatTemplate| template.source().contains(gemma4::CALL);
-    match (template.filter(knows_calls), gemma4::Marks::of(tokenizer)) {
+    let knows_marks = |template: &&ChatTemplate| template_thinks(template.source());
+    match (template.filter(knows_marks), gemma4::Marks::of(tokenizer)) {
         (Some(template), Some(marks)) => Arc::new(gemma4::Gemma4::new(marks, template)),
         _ => Arc::new(json::Json),
     }

@@ -329,6 +329,15 @@ fn models_that_do_not_think_say_so_where_thoughts_are_demanded() {
 }
 
 #[test]
+fn who_looks_at_a_model_learns_that_it_can_think() {
+    let (server, _) = start();
+    let shown =
+        |name: &str| post(&server, "/api/show", &json!({ "model": name }))["capabilities"].clone();
+    assert_eq!(shown(GEMMA4), json!(["completion", "tools", "thinking"]));
+    assert_eq!(shown("main"), json!(["completion", "tools"]));
+}
+
+#[test]
 fn json_is_held_after_thoughts() {
     let (server, tokenizer) = start();
     let schema =

@@ -146,9 +146,10 @@ impl Loader for Scripted {
         self.stamp.load(Ordering::SeqCst)
     }
 
-    fn outline(&self, _model: &str) -> Result<Outline, String> {
+    fn outline(&self, model: &str) -> Result<Outline, String> {
         let description = Description { family: "gemma3".to_owned(), ..Description::default() };
-        Ok(Outline { description, ..Outline::default() })
+        let template = (model == GEMMA4).then(|| ChatTemplate::gemma4(true).source().to_owned());
+        Ok(Outline { description, template })
     }
 
     fn library(&self) -> Option<&dyn Library> {
