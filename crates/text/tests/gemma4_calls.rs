@@ -245,8 +245,31 @@ fn schemas_of_all_kinds_are_held() {
         ),
         (
             json!({"type": "string", "format": "date"}),
-            vec![format!("{q}2026-11-25{q}")],
-            vec![format!("{q}2026-13-25{q}")],
+            vec![format!("{q}2026-11-30{q}"), format!("{q}2026-12-31{q}")],
+            vec![
+                format!("{q}2026-13-25{q}"),
+                format!("{q}2026-04-31{q}"),
+                format!("{q}2026-02-30{q}"),
+                format!("{q}12026-01-01{q}"),
+            ],
+        ),
+        (
+            json!({"type": "string", "format": "date-time"}),
+            vec![
+                format!("{q}2026-01-31T23:59:59Z{q}"),
+                format!("{q}2026-01-31T00:00:00.25+01:30{q}"),
+            ],
+            vec![format!("{q}2026-01-31 23:59:59Z{q}"), format!("{q}2026-01-31T24:00:00Z{q}")],
+        ),
+        (
+            json!({"type": "string", "format": "ipv4"}),
+            vec![format!("{q}192.168.0.255{q}")],
+            vec![format!("{q}192.168.0.256{q}"), format!("{q}1.2.3{q}")],
+        ),
+        (
+            json!({"type": "string", "format": "uuid"}),
+            vec![format!("{q}0123abcd-0123-ABCD-0123-0123456789ab{q}")],
+            vec![format!("{q}0123abcd-0123-ABCD-0123{q}")],
         ),
         (
             json!({"type": "string", "maxLength": 0}),
