@@ -137,8 +137,16 @@ impl Stream {
 
     /// Returns whether the largest [`TOP`] logits are enough to choose from.
     pub(crate) fn takes_top(&self) -> bool {
-        let is_bounded = self.params.temperature == 0.0 || (1..=TOP).contains(&self.params.top_k);
+        let SamplingParams { temperature, top_k, suppressed, .. } = &self.params;
+        // As many as are suppressed may be among the largest.
+        let wanted = if *temperature == 0.0 { 1 } else { *top_k };
+        let is_bounded = wanted > 0 && wanted.saturating_add(suppressed.len()) <= TOP;
         is_bounded && !penalties::change(&self.params)
+    }
+
+    /// Returns the tokens that are never chosen, in ascending order.
+    pub(crate) fn suppressed(&self) -> &[u32] {
+        &self.params.suppressed
     }
 
     /// Returns whether [`Stream::guess`] takes the lowest id among the largest logits, and no
@@ -157,7 +165,15 @@ impl Stream {
         let candidates = &mut workspace.candidates;
         candidates.clear();
         candidates.extend(top.iter().map(|top| Candidate::new(top.token, top.logit)));
-        let (best, largest) = select::first(candidates)?;
+        let (mut best, mut largest) = select::first(candidates)?;
+        if !self.params.suppressed.is_empty() {
+            let suppressed = &self.params.suppressed;
+            candidates.retain(|candidate| suppressed.binary_search(&candidate.id).is_err());
+            if candidates.is_empty() {
+                return Err(EngineError::NothingAllowed);
+            }
+            (best, largest) = select::first(candidates)?;
+        }
         if self.params.temperature == 0.0 {
             return Ok(best);
         }

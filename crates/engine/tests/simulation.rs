@@ -126,12 +126,12 @@ impl Drafter for Unreliable {
 
     fn draft(
         &mut self,
-        _: &mut Target<'_>,
+        target: &mut Target<'_>,
         asks: &[Ask<'_>],
         readable: usize,
         guesses: &mut [Vec<u32>],
     ) -> Result<usize, BackendError> {
-        let drafted = self.drafter.draft(asks, readable, guesses);
+        let drafted = self.drafter.draft(target, asks, readable, guesses);
         for (guesses, ask) in guesses.iter_mut().zip(asks) {
             assert!(guesses.len() <= ask.most);
             match self.random.next_u64() % 4 {

@@ -23,12 +23,16 @@ use crate::places::Places;
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event};
 use crate::structure::Structure;
+use crate::thinking::Thinking;
 use crate::unsupported::{Harmless, Unsupported, refuse};
 use crate::warnings::Warnings;
 
 /// Fields of the API that this server does not support.
 pub(crate) const UNSUPPORTED: [Unsupported; 2] =
     [("mcp_servers", Harmless::Off, "leave it out"), ("container", Harmless::Off, "leave it out")];
+
+/// The signature of a block of thoughts. Clients want one and send it back; nothing depends on it.
+const SIGNATURE: &str = "trine";
 
 /// What a request asks for.
 struct Asked {
@@ -67,7 +71,6 @@ pub(crate) async fn count_tokens(
 fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     let streams = fields.boolean("stream")?.unwrap_or(false);
     refuse(fields, &UNSUPPORTED)?;
-    check_thinking(fields)?;
     let mut parameters = ParameterFields::begin(fields)?;
     parameters.read_sampling(fields, Penalties::OfWindow)?;
     let most = fields.count("max_tokens", 0, TOKENS_MAX)?;
@@ -91,21 +94,10 @@ impl flow::Asked for Asked {
             model: Arc::clone(&lease.name),
             prompt_tokens: ids.len(),
             blocks: 0,
-            is_open: false,
+            opened: None,
         };
         let asks = vec![parameters.ask(ids, None, lease)];
         Ok(Prepared { asks, streams: self.streams, writer, warnings: self.warnings })
-    }
-}
-
-/// Checks whether and how much a model may think before it answers. The models of this server
-/// answer at once, which each of the settings allows.
-fn check_thinking(fields: Fields<'_>) -> Result<(), ApiError> {
-    let Some(thinking) = fields.object("thinking")? else { return Ok(()) };
-    let thinking = Fields::within(thinking, "thinking.");
-    match thinking.text("type")? {
-        Some("adaptive" | "enabled" | "disabled") => Ok(()),
-        _ => Err(thinking.wrong("type", "adaptive, enabled or disabled")),
     }
 }
 
@@ -167,8 +159,8 @@ impl Unfolded {
 }
 
 /// Puts a message's blocks of calls and results into OpenAI's form: calls into a field of their
-/// message, each result into a message before the rest of it. A model's thoughts are for that model
-/// only and left out, and so is what tools that run on another server have done.
+/// message, each result into a message before the rest of it. A model's thoughts become a field of
+/// their message. What tools that run on another server have done is left out.
 fn unfold(index: usize, message: &Value, unfolded: &mut Unfolded, warnings: &mut Warnings) {
     let place = format!("messages[{index}]");
     let is_of = |block: &Value, kind: &str| block.get("type").is_some_and(|name| name == kind);
@@ -177,13 +169,14 @@ fn unfold(index: usize, message: &Value, unfolded: &mut Unfolded, warnings: &mut
         unfolded.push(message.clone(), place);
         return;
     };
-    let (mut rest, mut calls) = (Vec::new(), Vec::new());
+    let (mut rest, mut calls, mut thoughts) = (Vec::new(), Vec::new(), Vec::new());
     // Each part with its field.
     let mut fields = Vec::new();
     for (index, block) in blocks.iter().enumerate() {
         let place = format!("{place}.content[{index}]");
         let kind = block.get("type").and_then(Value::as_str).unwrap_or_default();
         if matches!(kind, "thinking" | "redacted_thinking") {
+            thoughts.extend(block.get("thinking").and_then(Value::as_str));
             continue;
         }
         if is_hosted(kind) {
@@ -216,6 +209,9 @@ fn unfold(index: usize, message: &Value, unfolded: &mut Unfolded, warnings: &mut
     }
     let mut message = message.clone();
     message["content"] = if rest.is_empty() { Value::Null } else { rest.into() };
+    if !thoughts.is_empty() {
+        message["reasoning_content"] = thoughts.join("\n").into();
+    }
     if !calls.is_empty() {
         message["tool_calls"] = calls.into();
     }
@@ -236,7 +232,12 @@ fn is_hosted(kind: &str) -> bool {
 fn rendering(fields: Fields<'_>) -> Result<Rendering, ApiError> {
     let last = fields.list("messages")?.and_then(<[Value]>::last);
     let continues = last.is_some_and(|last| last["role"] == "assistant");
-    Ok(Rendering { begins_answer: !continues, continues_last: continues, ..Rendering::default() })
+    Ok(Rendering {
+        begins_answer: !continues,
+        continues_last: continues,
+        thinking: Thinking::of_message(fields)?,
+        ..Rendering::default()
+    })
 }
 
 /// Reads the messages with their tools, after the system's instructions.
@@ -298,6 +299,9 @@ fn stop(reason: &Reason) -> (&'static str, Option<&str>) {
 fn blocks(parts: &[ReplyPart]) -> Value {
     let block = |part: &ReplyPart| match part {
         ReplyPart::Text(text) => json!({"type": "text", "text": text}),
+        ReplyPart::Thought(text) => {
+            json!({"type": "thinking", "thinking": text, "signature": SIGNATURE})
+        }
         ReplyPart::Call(call) => tool_use(call, arguments(call)),
     };
     match parts {
@@ -327,15 +331,32 @@ struct Events {
     prompt_tokens: usize,
     /// Number of blocks that have ended.
     blocks: usize,
-    /// Whether a block of text has begun and not ended.
-    is_open: bool,
+    /// The block that has begun and not ended.
+    opened: Option<Block>,
+}
+
+/// A block that is written piece by piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Block {
+    Text,
+    Thinking,
 }
 
 impl Events {
-    fn open(&mut self, out: &mut Vec<u8>) {
-        if !std::mem::replace(&mut self.is_open, true) {
-            self.push_start(out, json!({"type": "text", "text": ""}));
+    /// Begins a block, unless it has begun; ends another one that has.
+    fn open(&mut self, block: Block, out: &mut Vec<u8>) {
+        if self.opened == Some(block) {
+            return;
         }
+        self.close(out);
+        self.opened = Some(block);
+        self.push_start(
+            out,
+            match block {
+                Block::Text => json!({"type": "text", "text": ""}),
+                Block::Thinking => json!({"type": "thinking", "thinking": "", "signature": ""}),
+            },
+        );
     }
 
     fn push_start(&self, out: &mut Vec<u8>, block: Value) {
@@ -355,11 +376,13 @@ impl Events {
         self.blocks += 1;
     }
 
-    /// Ends the block of text, if one has begun.
+    /// Ends the block that has begun, if one has.
     fn close(&mut self, out: &mut Vec<u8>) {
-        if std::mem::replace(&mut self.is_open, false) {
-            self.push_stop(out);
+        let Some(block) = self.opened.take() else { return };
+        if block == Block::Thinking {
+            self.push_delta(out, json!({"type": "signature_delta", "signature": SIGNATURE}));
         }
+        self.push_stop(out);
     }
 }
 
@@ -404,8 +427,12 @@ impl Writer for Events {
     fn piece(&mut self, _index: usize, piece: Piece, out: &mut Vec<u8>) {
         match piece {
             Piece::Text { text, .. } => {
-                self.open(out);
+                self.open(Block::Text, out);
                 self.push_delta(out, json!({"type": "text_delta", "text": text}));
+            }
+            Piece::Thought(text) => {
+                self.open(Block::Thinking, out);
+                self.push_delta(out, json!({"type": "thinking_delta", "thinking": text}));
             }
             Piece::Call(call) => {
                 self.close(out);
@@ -415,8 +442,8 @@ impl Writer for Events {
                 self.push_stop(out);
             }
             Piece::End(ended) => {
-                if self.blocks == 0 {
-                    self.open(out);
+                if self.blocks == 0 && self.opened.is_none() {
+                    self.open(Block::Text, out);
                 }
                 self.close(out);
                 let (reason, sequence) = stop(&ended.reason);

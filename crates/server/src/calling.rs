@@ -2,7 +2,9 @@
 //! prompt and the answer.
 
 use serde_json::{Map, Value, json};
-use trine_text::{GrammarError, Message, Relaxed, ToolCall, ToolChoice, ToolError, Tools};
+use trine_text::{
+    GrammarError, Offer, Relaxed, ReplyFormat, ToolCall, ToolChoice, ToolError, Tools,
+};
 
 use crate::error::ApiError;
 use crate::guard::random_id;
@@ -106,14 +108,9 @@ impl Calling {
         Ok(Self { tools, choice, parallel, places: Places::default() })
     }
 
-    /// Returns whether a tool may be called.
-    pub(crate) fn is_active(&self) -> bool {
-        !self.tools.is_empty() && self.choice != ToolChoice::None
-    }
-
-    /// Adds the tools to a conversation, and how to call them.
-    pub(crate) fn declare(&self, messages: &mut Vec<Message>) {
-        self.tools.declare(messages, &self.choice, self.parallel);
+    /// Returns the tools as the model's format takes them.
+    pub(crate) fn offer(&self) -> Offer<'_> {
+        Offer { tools: &self.tools, choice: &self.choice, parallel: self.parallel }
     }
 
     /// Returns the error of a grammar of calls, which names the tool at fault.
@@ -134,11 +131,14 @@ impl Calling {
     pub(crate) fn apply(
         &self,
         parameters: &mut Parameters,
+        format: &dyn ReplyFormat,
         model: &LoadedModel,
     ) -> Result<(), ApiError> {
         // First by itself, so that an error names its field and not the tools.
         parameters.compile(model)?;
-        if !self.is_active() {
+        let offer = self.offer();
+        parameters.reader = format.reader(&offer);
+        if !offer.is_open() {
             return Ok(());
         }
         let answer = match &parameters.fields.structure {
@@ -149,12 +149,11 @@ impl Calling {
                 ApiError::unsupported(structure.param.clone(), remedy)
             })?),
         };
-        if let Some(source) = self.tools.grammar(&self.choice, self.parallel, answer) {
+        if let Some(source) = format.grammar(&offer, answer) {
             let grammar = model.grammars.get(&source).map_err(|error| self.not_held(&error))?;
             warn_of(grammar.relaxed());
             parameters.grammar = Some(grammar);
         }
-        parameters.calls = Some(self.tools.parser(self.parallel));
         Ok(())
     }
 }

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value};
 use trine_text::{
-    Content, MAX_PROMPT_BYTES, Message, Part, RenderOptions, Specials, Tokenizer, Tools,
+    Content, MAX_PROMPT_BYTES, Message, Part, RenderOptions, ReplyFormat, Specials, Tokenizer,
+    Tools,
 };
 
 use crate::calling::{self, Calling};
@@ -12,6 +13,8 @@ use crate::json::Fields;
 use crate::models::{Lease, LoadedModel, Preset};
 use crate::parameters::Parameters;
 use crate::prompts::{check_engine, check_messages, encode};
+use crate::thinking::Thinking;
+use crate::warnings::note;
 
 /// Most messages in a conversation.
 pub(crate) const MESSAGES_MAX: usize = 1 << 14;
@@ -25,11 +28,18 @@ pub(crate) struct Rendering {
     pub(crate) continues_last: bool,
     /// Further variables for the template.
     pub(crate) variables: Map<String, Value>,
+    /// Whether the model thinks before it answers.
+    pub(crate) thinking: Thinking,
 }
 
 impl Default for Rendering {
     fn default() -> Self {
-        Self { begins_answer: true, continues_last: false, variables: Map::new() }
+        Self {
+            begins_answer: true,
+            continues_last: false,
+            variables: Map::new(),
+            thinking: Thinking::default(),
+        }
     }
 }
 
@@ -52,7 +62,8 @@ impl Rendering {
             variables.entry("enable_thinking").or_insert_with(|| thinking.into());
         }
         let begins_answer = begins_answer.unwrap_or(!continues_last);
-        Ok(Self { begins_answer, continues_last, variables })
+        let thinking = Thinking::read(fields)?;
+        Ok(Self { begins_answer, continues_last, variables, thinking })
     }
 }
 
@@ -60,7 +71,7 @@ impl Rendering {
 #[derive(Debug)]
 pub(crate) struct Conversation {
     calling: Calling,
-    /// The messages, with calls and results as text.
+    /// The messages, with calls and results in OpenAI's form.
     messages: Vec<Message>,
     rendering: Rendering,
 }
@@ -75,7 +86,7 @@ impl Conversation {
         messages: Vec<Message>,
         rendering: Rendering,
     ) -> Result<Self, ApiError> {
-        let messages = Tools::write_calls(messages).map_err(calling::refused)?;
+        Tools::check_calls(&messages).map_err(calling::refused)?;
         Ok(Self { calling, messages, rendering })
     }
 
@@ -99,9 +110,25 @@ impl Conversation {
     ///
     /// # Errors
     /// 400 if the model has no template, or if the template refuses the conversation.
-    pub(crate) fn text(self, lease: &Lease) -> Result<String, ApiError> {
-        let messages = whole(&self.calling, self.messages, &lease.preset);
-        render(lease, messages, &self.rendering)
+    pub(crate) fn text(mut self, lease: &Lease) -> Result<String, ApiError> {
+        let (messages, rendering) = self.written(&*lease.format(), lease)?;
+        render(lease, messages, &rendering)
+    }
+
+    /// Returns the messages as the model's format has them, with the preset of the model's name and
+    /// with the tools, and how they are rendered.
+    fn written(
+        &mut self,
+        format: &dyn ReplyFormat,
+        lease: &Lease,
+    ) -> Result<(Vec<Message>, Rendering), ApiError> {
+        let messages = with_preset(&lease.preset, std::mem::take(&mut self.messages));
+        let written = format.write(messages, &self.calling.offer()).map_err(calling::refused)?;
+        written.left_out.into_iter().for_each(note);
+        let mut rendering = self.rendering.clone();
+        rendering.thinking.tell(format, &mut rendering.variables)?;
+        rendering.variables.extend(written.variables);
+        Ok((written.messages, rendering))
     }
 
     /// Returns its token ids, to be counted or looked at.
@@ -120,27 +147,22 @@ impl Conversation {
     /// As [`Conversation::text`], if the prompt is longer than the context or finds no place, and
     /// for grammars and schemas that cannot be used.
     pub(crate) fn prompt(
-        self,
+        mut self,
         parameters: &mut Parameters,
         lease: &Lease,
     ) -> Result<Vec<u32>, ApiError> {
         check_engine(lease)?;
-        let messages = whole(&self.calling, self.messages, &lease.preset);
+        let format = lease.format();
+        let (messages, rendering) = self.written(&*format, lease)?;
         check_messages(lease, &messages)?;
-        let text = render(lease, messages, &self.rendering)?;
+        let text = render(lease, messages, &rendering)?;
         let ids = encode(lease, &text, Specials::ParseGuarded)?;
         let texts = parameters.fields.n;
         check_queue(texts, texts * ids.len(), &lease.limits())?;
-        self.calling.apply(parameters, lease)?;
+        self.calling.apply(parameters, &*format, lease)?;
+        parameters.thoughts = self.rendering.thinking.thoughts(&*format);
         Ok(ids)
     }
-}
-
-/// Returns the conversation with the preset of the model's name, and with the tools.
-fn whole(calling: &Calling, messages: Vec<Message>, preset: &Preset) -> Vec<Message> {
-    let mut messages = with_preset(preset, messages);
-    calling.declare(&mut messages);
-    messages
 }
 
 /// Reads the messages of a field.

@@ -206,10 +206,10 @@ impl Run {
     ) -> Result<Self, ApiError> {
         let assembler = Assembler::new(tokenizer, &ask);
         metrics.asked(ask.request.prompt.len());
-        let Ask { mut request, grammar, stop_ids, .. } = ask;
+        let Ask { mut request, grammar, thoughts, stop_ids, .. } = ask;
         request.deadline = deadline;
-        if let Some(grammar) = &grammar {
-            request.constraint = Some(Box::new(Guide::start(grammar)?));
+        if let Some(guide) = Guide::start(grammar.as_deref(), thoughts)? {
+            request.constraint = Some(Box::new(guide));
         }
         let generation = service.submit(request).inspect_err(|_| metrics.refused())?;
         let metrics = Arc::clone(metrics);

@@ -67,6 +67,7 @@ mod service_routes;
 mod stream;
 mod structure;
 mod text_routes;
+mod thinking;
 mod transport;
 mod unsupported;
 mod warnings;

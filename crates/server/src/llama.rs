@@ -148,7 +148,7 @@ impl Writer for Texts {
                 push_event(out, None, &self.part(index, &text, false));
             }
             Piece::End(ended) => push_event(out, None, &self.last(index, "", &ended)),
-            Piece::Call(_) | Piece::Prompt(_) | Piece::Failed(_) => {}
+            Piece::Call(_) | Piece::Thought(_) | Piece::Prompt(_) | Piece::Failed(_) => {}
         }
     }
 }

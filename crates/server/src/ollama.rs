@@ -30,6 +30,7 @@ use crate::prompts::{check_engine, encode};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_line};
 use crate::structure::Structure;
+use crate::thinking::Thinking;
 use crate::unsupported::{Harmless, Unsupported, refuse};
 use crate::warnings::Warnings;
 
@@ -40,12 +41,11 @@ pub(crate) const UNSUPPORTED_OPTIONS: [Unsupported; 3] = [
     ("typical_p", Harmless::From(1.0), "leave it out"),
 ];
 /// Fields of the API that this server does not support.
-pub(crate) const UNSUPPORTED: [Unsupported; 5] = [
+pub(crate) const UNSUPPORTED: [Unsupported; 4] = [
     ("images", Harmless::Off, "this server takes text only"),
     ("template", Harmless::Off, "templates of requests are not run; the model's own is used"),
     ("context", Harmless::Off, "send the conversation to /api/chat"),
     ("logprobs", Harmless::Off, "use /v1/chat/completions"),
-    ("think", Harmless::Off, "the models of this server answer at once"),
 ];
 
 /// The endpoint that a request came to.
@@ -120,6 +120,7 @@ enum Turn {
         prompt: String,
         /// Whether the text is used without the model's format around it.
         is_raw: bool,
+        rendering: Rendering,
     },
 }
 
@@ -148,7 +149,12 @@ fn read_chat(fields: Fields<'_>) -> Result<Option<Turn>, ApiError> {
     refuse_images(messages)?;
     let map = Map::from_iter([("messages".to_owned(), with_ids(messages).into())]);
     let messages = read_messages(Fields::new(&map))?;
-    Ok(Some(Turn::Chat(Conversation::new(calling, messages, Rendering::default())?)))
+    Ok(Some(Turn::Chat(Conversation::new(calling, messages, rendering(fields)?)?)))
+}
+
+/// Reads how the prompt is made.
+fn rendering(fields: Fields<'_>) -> Result<Rendering, ApiError> {
+    Ok(Rendering { thinking: Thinking::of_ollama(fields)?, ..Rendering::default() })
 }
 
 fn read_prompt(fields: Fields<'_>) -> Result<Option<Turn>, ApiError> {
@@ -158,7 +164,7 @@ fn read_prompt(fields: Fields<'_>) -> Result<Option<Turn>, ApiError> {
         return Ok(None);
     };
     let (system, prompt) = (system.map(str::to_owned), prompt.to_owned());
-    Ok(Some(Turn::Generate { system, prompt, is_raw }))
+    Ok(Some(Turn::Generate { system, prompt, is_raw, rendering: rendering(fields)? }))
 }
 
 impl flow::Asked for Asked {
@@ -189,10 +195,10 @@ impl Asked {
                 parameters.compile(lease)?;
                 return Ok(Some(parameters.ask(ids, None, lease)));
             }
-            Some(Turn::Generate { system, prompt, .. }) => {
+            Some(Turn::Generate { system, prompt, rendering, .. }) => {
                 let system = system.map(|system| Message::new("system", system));
                 let messages = system.into_iter().chain([Message::new("user", prompt)]).collect();
-                Conversation::new(Calling::default(), messages, Rendering::default())?
+                Conversation::new(Calling::default(), messages, rendering)?
             }
         };
         let ids = conversation.prompt(&mut parameters, lease)?;
@@ -342,6 +348,14 @@ impl Lines {
         line
     }
 
+    /// Adds thoughts to a line.
+    fn thinking(&self, line: &mut Value, thoughts: String) {
+        match self.way {
+            Way::Chat => line["message"]["thinking"] = thoughts.into(),
+            Way::Generate => line["thinking"] = thoughts.into(),
+        }
+    }
+
     fn last(&self, text: &str, ended: &Ended) -> Value {
         let mut line = self.line(text, true);
         let nanoseconds = |seconds: f64| (seconds * 1e9) as u64;
@@ -368,6 +382,9 @@ impl Writer for Lines {
     fn whole(&self, texts: &[Whole]) -> Value {
         let Some(whole) = texts.first() else { return self.without_text("load") };
         let mut line = self.last(&whole.text(), &whole.ended);
+        if let Some(thoughts) = whole.thoughts() {
+            self.thinking(&mut line, thoughts);
+        }
         let calls: Vec<Value> = whole.calls().map(written).collect();
         if !calls.is_empty() {
             line["message"]["tool_calls"] = calls.into();
@@ -379,6 +396,11 @@ impl Writer for Lines {
         match piece {
             Piece::Text { text, .. } => push_line(out, &self.line(&text, false)),
             Piece::End(ended) => push_line(out, &self.last("", &ended)),
+            Piece::Thought(text) => {
+                let mut line = self.line("", false);
+                self.thinking(&mut line, text);
+                push_line(out, &line);
+            }
             Piece::Call(call) => {
                 let mut line = self.line("", false);
                 line["message"]["tool_calls"] = json!([written(&call)]);

@@ -6,7 +6,7 @@ use rand::RngExt;
 use serde_json::Value;
 use trine_engine::sampling::{BIAS_MAX, BIASES_MAX, PENALTY, TEMPERATURE_MAX, TOP_K_MAX};
 use trine_engine::{LOGPROBS_MAX, Request, SamplingChanges, SamplingParams, Scope};
-use trine_text::{CallParser, Grammar};
+use trine_text::{Grammar, ReplyReader, Thoughts};
 
 use crate::error::ApiError;
 use crate::generate::Ask;
@@ -137,7 +137,8 @@ impl ParameterFields {
             stops: self.stops.clone().unwrap_or_else(|| preset.stops.clone()),
             scope: salted.unwrap_or(lease.scope),
             grammar: None,
-            calls: None,
+            reader: None,
+            thoughts: None,
             fields: self,
         })
     }
@@ -219,8 +220,10 @@ pub(crate) struct Parameters {
     scope: Scope,
     /// The grammar of the form that the texts must have, once it is compiled.
     pub(crate) grammar: Option<Arc<Grammar>>,
-    /// The parser that finds calls of tools in the texts.
-    pub(crate) calls: Option<CallParser>,
+    /// What finds thoughts and calls of tools in the texts.
+    pub(crate) reader: Option<Box<dyn ReplyReader>>,
+    /// How the model may think before it answers, if it can.
+    pub(crate) thoughts: Option<Thoughts>,
 }
 
 impl Parameters {
@@ -271,7 +274,8 @@ impl Parameters {
             include_stop: fields.include_stop,
             skip_special: !fields.keeps_special,
             grammar: self.grammar.clone(),
-            calls: self.calls.clone(),
+            reader: self.reader.clone(),
+            thoughts: self.thoughts,
         }
     }
 }

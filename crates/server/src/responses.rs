@@ -120,7 +120,7 @@ impl flow::Asked for Asked {
             echoed,
             spaces,
         };
-        let writer = Events { answer, sequence: 0, items: Vec::new(), text: None };
+        let writer = Events { answer, sequence: 0, items: Vec::new(), text: None, thought: None };
         let asks = vec![parameters.ask(ids, None, lease)];
         Ok(Prepared { asks, streams, writer, warnings })
     }
@@ -228,6 +228,19 @@ fn part_of(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
 }
 
+/// Returns an item with what the model thought.
+fn reasoning(id: &str, status: &str, text: &str) -> Value {
+    let content = match text {
+        "" => json!([]),
+        text => json!([thought_of(text)]),
+    };
+    json!({"id": id, "type": "reasoning", "status": status, "summary": [], "content": content})
+}
+
+fn thought_of(text: &str) -> Value {
+    json!({"type": "reasoning_text", "text": text})
+}
+
 /// The two ids of a call: one as an item, and another by which its result refers to it.
 struct CallIds {
     item: String,
@@ -248,6 +261,8 @@ struct Events {
     items: Vec<Value>,
     /// Id and text of the message that has begun and not ended.
     text: Option<(String, String)>,
+    /// The same of a thought.
+    thought: Option<(String, String)>,
 }
 
 impl Events {
@@ -280,6 +295,7 @@ impl Events {
 
     /// Adds to the message; begins one if none has begun.
     fn say(&mut self, out: &mut Vec<u8>, text: String) {
+        self.close_thought(out);
         let (id, mut said) = self.text.take().unwrap_or_else(|| {
             let id = random_id("msg_");
             self.push_item(
@@ -297,6 +313,31 @@ impl Events {
         self.text = Some((id, said));
     }
 
+    /// Adds to the thought; begins one if none has begun.
+    fn think(&mut self, out: &mut Vec<u8>, text: &str) {
+        self.close(out, "completed");
+        let (id, mut thought) = self.thought.take().unwrap_or_else(|| {
+            let id = random_id("rs_");
+            let item = reasoning(&id, "in_progress", "");
+            self.push_item(out, "response.output_item.added", &item);
+            self.push_part(out, "response.content_part.added", &id, "part", thought_of(""));
+            (id, String::new())
+        });
+        thought.push_str(text);
+        self.push_part(out, "response.reasoning_text.delta", &id, "delta", text.into());
+        self.thought = Some((id, thought));
+    }
+
+    /// Ends the thought, if one has begun.
+    fn close_thought(&mut self, out: &mut Vec<u8>) {
+        let Some((id, text)) = self.thought.take() else { return };
+        self.push_part(out, "response.reasoning_text.done", &id, "text", text.clone().into());
+        self.push_part(out, "response.content_part.done", &id, "part", thought_of(&text));
+        let item = reasoning(&id, "completed", &text);
+        self.push_item(out, "response.output_item.done", &item);
+        self.items.push(item);
+    }
+
     /// Ends the message, if one has begun.
     fn close(&mut self, out: &mut Vec<u8>, status: &str) {
         let Some((id, text)) = self.text.take() else { return };
@@ -308,6 +349,7 @@ impl Events {
     }
 
     fn call(&mut self, out: &mut Vec<u8>, call: &ToolCall) {
+        self.close_thought(out);
         self.close(out, "completed");
         let (ids, index) = (CallIds::new(), self.items.len());
         let begun = self.answer.function_call(&ids, "in_progress", call, "");
@@ -324,7 +366,8 @@ impl Events {
     }
 
     fn finish(&mut self, out: &mut Vec<u8>, ended: &Ended) {
-        if self.items.is_empty() {
+        self.close_thought(out);
+        if self.items.iter().all(|item| item["type"] == "reasoning") {
             self.say(out, String::new());
         }
         self.close(out, item_status(ended));
@@ -344,12 +387,13 @@ impl Writer for Events {
                 let status = if index + 1 == parts.len() { status } else { "completed" };
                 message(&random_id("msg_"), status, json!([part_of(text)]))
             }
+            ReplyPart::Thought(text) => reasoning(&random_id("rs_"), "completed", text),
             ReplyPart::Call(call) => {
                 self.answer.function_call(&CallIds::new(), "completed", call, &call.arguments)
             }
         };
         let mut items: Vec<Value> = parts.iter().enumerate().map(item).collect();
-        if items.is_empty() {
+        if items.iter().all(|item| item["type"] == "reasoning") {
             items.push(message(&random_id("msg_"), status, json!([part_of("")])));
         }
         self.answer.whole(items, ended)
@@ -364,6 +408,7 @@ impl Writer for Events {
     fn piece(&mut self, _index: usize, piece: Piece, out: &mut Vec<u8>) {
         match piece {
             Piece::Text { text, .. } => self.say(out, text),
+            Piece::Thought(text) => self.think(out, &text),
             Piece::Call(call) => self.call(out, &call),
             Piece::End(ended) => self.finish(out, &ended),
             Piece::Prompt(_) | Piece::Failed(_) => {}

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use trine_engine::Constraint;
 use trine_text::{
-    Grammar, GrammarCache, GrammarCompiler, GrammarError, GrammarSource, Matcher, Tokenizer,
+    Course, Grammar, GrammarCache, GrammarCompiler, GrammarError, GrammarSource, Thoughts,
+    Tokenizer,
 };
 
 use crate::error::{ApiError, Code};
@@ -123,18 +124,22 @@ pub(crate) fn refused(error: &GrammarError, param: &str) -> ApiError {
     }
 }
 
-/// A grammar that guides one text.
+/// A grammar, and limits on thoughts, that guide one text.
 #[derive(Debug)]
-pub(crate) struct Guide(Matcher);
+pub(crate) struct Guide(Course);
 
 impl Guide {
-    /// Returns a guide at the beginning of a text.
+    /// Returns a guide at the beginning of a text; `None` if it needs none.
     ///
     /// # Errors
     /// 500 if the grammar's library fails.
-    pub(crate) fn start(grammar: &Grammar) -> Result<Self, ApiError> {
-        let matcher = grammar.matcher();
-        matcher.map(Self).map_err(|error| ApiError::internal(error.to_string()))
+    pub(crate) fn start(
+        grammar: Option<&Grammar>,
+        thoughts: Option<Thoughts>,
+    ) -> Result<Option<Self>, ApiError> {
+        let course = Course::start(grammar, thoughts);
+        let course = course.map_err(|error| ApiError::internal(error.to_string()))?;
+        Ok(course.map(Self))
     }
 }
 

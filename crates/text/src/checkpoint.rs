@@ -13,6 +13,10 @@ use crate::json::{MAX_FILE_BYTES, chat_template_source};
 use crate::template::{ChatTemplate, MAX_SOURCE_BYTES};
 use crate::tokenizer::Tokenizer;
 
+/// The token that ends turns in Gemma 4, and its id in the family's vocabularies.
+const END_OF_TURN: &[u8] = b"<turn|>";
+const END_OF_TURN_ID: u32 = 106;
+
 const TOKENIZER_FILE: &str = "tokenizer.json";
 const TEMPLATE_FILE: &str = "chat_template.jinja";
 
@@ -48,20 +52,20 @@ impl GgufVocabulary {
                     .to_owned(),
             });
         };
+        let ids = |name: &str| -> Result<Vec<u32>, TextError> {
+            let ids = metadata.optional_u64s(&key(name)).map_err(weights)?;
+            let checked = ids.into_iter().flatten().map(|id| {
+                u32::try_from(id).map_err(|_| {
+                    weights(metadata.error(&key(name), format!("{id} is not a token id")))
+                })
+            });
+            checked.collect()
+        };
         let mut eos: Vec<u32> = Vec::new();
         for name in ["eos_token_id", "eot_token_id"] {
             eos.extend(id(name)?);
         }
-        if let Some(ids) = metadata.optional_u64s(&key("eos_token_ids")).map_err(weights)? {
-            for id in ids {
-                let id = u32::try_from(id).map_err(|_| {
-                    weights(
-                        metadata.error(&key("eos_token_ids"), format!("{id} is not a token id")),
-                    )
-                })?;
-                eos.push(id);
-            }
-        }
+        eos.extend(ids("eos_token_ids")?);
         let types = metadata.optional_u64s(&key("token_type")).map_err(weights)?;
         let types = types.map(|types| {
             types.into_iter().map(|kind| i32::try_from(kind).unwrap_or(i32::MAX)).collect()
@@ -85,6 +89,7 @@ impl GgufVocabulary {
             eos,
             unknown: id("unknown_token_id")?,
             padding: id("padding_token_id")?,
+            suppressed: ids("suppress_tokens")?,
             add_bos: truth("add_bos_token")?.unwrap_or(true),
             add_space_prefix: truth("add_space_prefix")?.unwrap_or(false),
         })
@@ -118,6 +123,9 @@ impl Tokenizer {
             tokenizer.apply_config(config)?;
         }
         tokenizer.add_eos_ids(&configured_eos(folder));
+        let generation = folder.generation_config.as_ref();
+        let suppressed = generation.and_then(|config| config.get("suppress_tokens"));
+        tokenizer.suppress(&suppressed.map(ids_of).unwrap_or_default());
         Ok(tokenizer)
     }
 }
@@ -130,21 +138,23 @@ fn configured_eos(folder: &HuggingFaceMetadata) -> Vec<u32> {
         folder.config.get("text_config").and_then(|config| config.get("eos_token_id")),
         folder.generation_config.as_ref().and_then(|config| config.get("eos_token_id")),
     ];
+    places.into_iter().flatten().flat_map(ids_of).collect()
+}
+
+/// Returns the token ids of a value, which is a number or a list.
+fn ids_of(value: &Value) -> Vec<u32> {
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-    let mut ids = Vec::new();
-    for value in places.into_iter().flatten() {
-        match value.as_array() {
-            Some(values) => ids.extend(values.iter().filter_map(id)),
-            None => ids.extend(id(value)),
-        }
+    match value.as_array() {
+        Some(values) => values.iter().filter_map(id).collect(),
+        None => id(value).into_iter().collect(),
     }
-    ids
 }
 
 impl ChatTemplate {
-    /// Returns the chat template that comes with a model, or `None`: the key
-    /// `tokenizer.chat_template` of a GGUF file, or a folder's `chat_template.jinja`, else the one
-    /// in its `tokenizer_config.json`.
+    /// Returns the chat template that comes with a model: the key `tokenizer.chat_template` of a
+    /// GGUF file, or a folder's `chat_template.jinja`, else the one in its
+    /// `tokenizer_config.json`. A model of Gemma 4 that comes without one, but ends turns, gets
+    /// [`ChatTemplate::gemma4`]. For other models without one returns `None`.
     ///
     /// # Errors
     /// Returns the errors of [`ChatTemplate::new`], and [`TextError::Checkpoint`] if the template
@@ -168,8 +178,39 @@ impl ChatTemplate {
                 }
             }
         };
-        source.map(Self::new).transpose()
+        match source {
+            Some(source) => Self::new(source).map(Some),
+            None => Ok(gemma4_variant(checkpoint.metadata()).map(Self::gemma4)),
+        }
     }
+}
+
+/// Returns whether a model of Gemma 4 that ends turns is one of the larger ones; `None` for other
+/// models. The smaller ones are those with embeddings for each layer.
+fn gemma4_variant(metadata: &Metadata) -> Option<bool> {
+    let (is_chat, per_layer) = match metadata {
+        Metadata::Gguf(metadata) => {
+            if metadata.optional_str("general.architecture").ok()? != Some("gemma4") {
+                return None;
+            }
+            let vocabulary = GgufVocabulary::from_metadata(metadata).ok()?;
+            let ends_turns = |id: &u32| {
+                vocabulary.tokens.get(*id as usize).is_some_and(|token| token == END_OF_TURN)
+            };
+            let per_layer = metadata.optional_u64("gemma4.embedding_length_per_layer_input");
+            (vocabulary.eos.iter().any(ends_turns), per_layer.ok()?)
+        }
+        Metadata::HuggingFace(folder) => {
+            let kind = folder.config.get("model_type").and_then(Value::as_str)?;
+            if !kind.starts_with("gemma4") || kind.contains("assistant") {
+                return None;
+            }
+            let text = folder.config.get("text_config").unwrap_or(&folder.config);
+            let per_layer = text.get("hidden_size_per_layer_input").and_then(Value::as_u64);
+            (configured_eos(folder).contains(&END_OF_TURN_ID), per_layer)
+        }
+    };
+    is_chat.then_some(per_layer.unwrap_or(0) == 0)
 }
 
 /// Reads a file's content. Returns `None` if there is no such file, and an error if it is longer

@@ -13,7 +13,8 @@ const PLACE: &str = "GGUF vocabulary";
 /// The tokenizer of a GGUF file, with the values as stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GgufVocabulary {
-    /// `tokenizer.ggml.model`: `llama` for pieces with scores; other names are used with merges.
+    /// `tokenizer.ggml.model`: `llama` for pieces with scores, `gemma4` for merges only; other
+    /// names are used with merges if there are any.
     pub model: String,
     /// `tokenizer.ggml.tokens`: the spellings by id.
     pub tokens: Vec<Vec<u8>>,
@@ -33,7 +34,9 @@ pub struct GgufVocabulary {
     pub unknown: Option<u32>,
     /// `tokenizer.ggml.padding_token_id`.
     pub padding: Option<u32>,
-    /// `tokenizer.ggml.add_bos_token`.
+    /// `tokenizer.ggml.suppress_tokens`: ids that the model must never generate.
+    pub suppressed: Vec<u32>,
+    /// `tokenizer.ggml.add_bos_token`. Vocabularies of Gemma 4 add it whatever this says.
     pub add_bos: bool,
     /// `tokenizer.ggml.add_space_prefix`; false for every Gemma.
     pub add_space_prefix: bool,
@@ -51,6 +54,7 @@ impl Default for GgufVocabulary {
             eos: Vec::new(),
             unknown: None,
             padding: None,
+            suppressed: Vec::new(),
             add_bos: true,
             add_space_prefix: false,
         }
@@ -62,7 +66,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// Returns [`TextError::InvalidTokenizer`] if lists differ in length, an id or a type is out of
-    /// range, a score is NaN, or a merge names unknown pieces. Returns
+    /// range, a score is NaN, or a merge is not a pair. Returns
     /// [`TextError::UnsupportedTokenizer`] for byte-level vocabularies.
     pub fn from_gguf(mut vocabulary: GgufVocabulary) -> Result<Self, TextError> {
         let count = vocabulary.tokens.len();
@@ -107,6 +111,7 @@ impl Tokenizer {
             bos,
             add_bos: vocabulary.add_bos,
             eos: vocabulary.eos,
+            suppressed: vocabulary.suppressed,
             entries,
         }
         .build()
@@ -153,12 +158,15 @@ fn entries(vocabulary: &GgufVocabulary, tokens: Vec<Vec<u8>>) -> Result<Vec<Entr
 }
 
 fn merge_source(vocabulary: &GgufVocabulary) -> Result<MergeSource, TextError> {
-    let by_score = vocabulary.model == "llama" || vocabulary.merges.is_none();
+    // All scores of a file of Gemma 4 are equal: they would join pieces in any order.
+    let has_scores = vocabulary.model != "gemma4";
+    let by_score = has_scores && (vocabulary.model == "llama" || vocabulary.merges.is_none());
     if let (true, Some(scores)) = (by_score, &vocabulary.scores) {
         return Ok(MergeSource::Scores(scores.clone()));
     }
     let Some(merges) = &vocabulary.merges else {
-        return Err(TextError::invalid(PLACE, "neither scores nor merges"));
+        let missing = if has_scores { "neither scores nor merges" } else { "no merges" };
+        return Err(TextError::invalid(PLACE, missing));
     };
     let has_bytes = vocabulary.tokens.iter().any(|token| spelled_byte(token).is_some());
     if !has_bytes {
@@ -180,5 +188,6 @@ fn merge_source(vocabulary: &GgufVocabulary) -> Result<MergeSource, TextError> {
         };
         pairs.push((left.to_owned(), right.to_owned()));
     }
-    Ok(MergeSource::Pairs { pairs, place })
+    // Files with cut vocabularies keep all merges, and other readers look none of them up.
+    Ok(MergeSource::Pairs { pairs, place, skips_unknown: true })
 }

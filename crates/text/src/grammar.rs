@@ -27,9 +27,12 @@ mod cache;
 mod calls;
 mod compiled;
 mod compiler;
+mod course;
 mod error;
 mod gbnf;
 mod library;
+mod marked;
+mod marks;
 mod matcher;
 pub(crate) mod schema;
 mod scout;
@@ -38,12 +41,13 @@ mod source;
 pub use cache::GrammarCache;
 pub use compiled::{Grammar, Relaxed};
 pub use compiler::GrammarCompiler;
+pub use course::{Course, Thoughts};
 pub use error::GrammarError;
+pub use marks::{CallMarks, MarkedShape, Otherwise, ThoughtMarks};
 pub use matcher::Matcher;
 pub use schema::LeftOut;
 pub use source::{
     CallShape, GrammarSource, MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES,
-    Otherwise,
 };
 
 /// Checks the JSON schema of a tool without compiling it.

@@ -186,7 +186,7 @@ impl Tokenizer {
         let bos = named(config.bos_token, "bos_token")?;
         let eos = named(config.eos_token, "eos_token")?;
         self.bos = bos.or(self.bos);
-        self.add_bos = config.add_bos_token.unwrap_or(self.add_bos);
+        self.add_bos = config.add_bos_token.unwrap_or(self.add_bos) || self.is_gemma4;
         self.add_eos_ids(eos.as_slice());
         Ok(())
     }
@@ -284,7 +284,11 @@ fn vocabulary(raw: RawTokenizer) -> Result<Vocabulary, TextError> {
     let pairs = model.merges.into_iter().map(|merge| (merge.0, merge.1)).collect();
     Ok(Vocabulary {
         place: PLACE.to_owned(),
-        merges: MergeSource::Pairs { pairs, place: format!("{PLACE}: model.merges") },
+        merges: MergeSource::Pairs {
+            pairs,
+            place: format!("{PLACE}: model.merges"),
+            skips_unknown: false,
+        },
         space,
         prefix_space: false,
         byte_fallback,
@@ -294,6 +298,7 @@ fn vocabulary(raw: RawTokenizer) -> Result<Vocabulary, TextError> {
         bos,
         add_bos: true,
         eos: Vec::new(),
+        suppressed: Vec::new(),
         entries,
     })
 }

@@ -18,6 +18,10 @@ pub(crate) enum Kind {
     Byte(u8),
 }
 
+/// A token of Gemma 4's vocabularies that is ordinary text there. Early files type it as a control
+/// token or list it as an end.
+pub(crate) const NOT_CONTROL: &[u8] = b"</s>";
+
 /// Returns the byte that `<0xAB>` stands for.
 pub(crate) fn spelled_byte(spelled: &[u8]) -> Option<u8> {
     let digits = spelled.strip_prefix(b"<0x")?.strip_suffix(b">")?;

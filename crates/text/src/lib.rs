@@ -19,12 +19,14 @@
 mod bpe;
 mod checkpoint;
 mod error;
+mod format;
 mod gguf;
 mod grammar;
 mod json;
 mod kind;
 mod pieces;
 mod reply;
+mod splitter;
 mod stop;
 mod stream;
 mod template;
@@ -35,13 +37,15 @@ mod validation;
 mod vocabulary;
 
 pub use error::TextError;
+pub use format::{Offer, ReplyFormat, ReplyReader, Written, reply_format, template_thinks};
 pub use gguf::GgufVocabulary;
 pub use grammar::{
-    CallShape, Grammar, GrammarCache, GrammarCompiler, GrammarError, GrammarSource, LeftOut,
-    MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES, Matcher, Otherwise,
-    Relaxed,
+    CallMarks, CallShape, Course, Grammar, GrammarCache, GrammarCompiler, GrammarError,
+    GrammarSource, LeftOut, MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES,
+    MarkedShape, Matcher, Otherwise, Relaxed, ThoughtMarks, Thoughts,
 };
 pub use reply::{ReplyDecoder, ReplyOptions};
+pub use splitter::{ReplySplitter, ReplyStep};
 pub use stop::{StopMatcher, StopStep};
 pub use stream::StreamDecoder;
 pub use template::{

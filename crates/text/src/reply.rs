@@ -62,6 +62,28 @@ impl ReplyDecoder {
         step
     }
 
+    /// Takes a token whose text no stop text is searched in, such as one of a thought or a call.
+    /// Returns the text that it completes, after what was held back.
+    pub fn push_unsearched(&mut self, token: u32) -> String {
+        let mut text = self.matcher.finish();
+        self.tokens += 1;
+        let more = self.stream.push(token);
+        self.characters += more.chars().count();
+        text.push_str(more);
+        text
+    }
+
+    /// Takes a token that stands for no text, and at which no stop text can go on. Returns the text
+    /// that was held back, as [`ReplyDecoder::finish`] does.
+    pub fn push_mark(&mut self) -> String {
+        self.tokens += 1;
+        let incomplete = self.stream.finish();
+        self.characters += incomplete.chars().count();
+        let mut rest = self.matcher.push(incomplete).text;
+        rest.push_str(&self.matcher.finish());
+        rest
+    }
+
     /// Ends the reply. Returns the text that was held back, with U+FFFD for a character that is
     /// left incomplete.
     pub fn finish(&mut self) -> String {

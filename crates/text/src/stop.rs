@@ -100,8 +100,10 @@ impl StopMatcher {
         StopStep { text: std::mem::replace(&mut self.held, kept), stopped: None }
     }
 
-    /// Ends the text: the text that was held back is not a stop string after all.
+    /// Ends the text: the text that was held back is not a stop string after all. A text that
+    /// follows is searched from its own beginning.
     pub fn finish(&mut self) -> String {
+        self.patterns.iter_mut().for_each(|pattern| pattern.matched = 0);
         std::mem::take(&mut self.held)
     }
 }

@@ -37,6 +37,13 @@ const STACK_BYTES: usize = 256 << 20;
 /// Gemma 3's turn format, equal to the template that its checkpoints carry.
 const GEMMA: &str = include_str!("template/gemma.jinja");
 
+/// Gemma 4's format of turns, tools and thoughts, written from its facts. The larger models get
+/// [`EMPTY_CHANNEL`] before it.
+const GEMMA4: &str = include_str!("template/gemma4.jinja");
+
+/// What the larger models of Gemma 4 are given at the beginning of an answer without thoughts.
+const EMPTY_CHANNEL: &str = "{%- set empty_channel = '<|channel>thought\n<channel|>' -%}\n";
+
 /// Names that a template finds defined already, which `extra` must not replace.
 const RESERVED: [&str; 16] = [
     "messages",
@@ -63,6 +70,8 @@ pub struct ChatTemplate {
     source: Arc<str>,
     /// The turns that it takes, once they have been found by trying.
     ways: Arc<OnceLock<Ways>>,
+    /// Whether it shows results of tools, once that has been found by trying.
+    shows_results: Arc<OnceLock<bool>>,
 }
 
 /// The values that a template gets in addition to the messages.
@@ -103,12 +112,39 @@ impl ChatTemplate {
     pub fn new(source: impl Into<Arc<str>>) -> Result<Self, TextError> {
         let source = source.into();
         on_deep_stack(|| program::compile(&source).map(drop))?;
-        Ok(Self { source, ways: Arc::default() })
+        Ok(Self::of(source))
+    }
+
+    fn of(source: Arc<str>) -> Self {
+        Self { source, ways: Arc::default(), shows_results: Arc::default() }
+    }
+
+    /// Returns whether it shows what a message of the role `tool` says.
+    pub(crate) fn shows_results(&self) -> bool {
+        *self.shows_results.get_or_init(|| {
+            let fields = |value: Value| value.as_object().cloned().unwrap_or_default();
+            let call = serde_json::json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": {}}});
+            let mut made = Message::new("assistant", "");
+            made.extra = fields(serde_json::json!({ "tool_calls": [call] }));
+            let mut result = Message::new("tool", "qxazj");
+            result.extra = fields(serde_json::json!({"tool_call_id": "1", "name": "f"}));
+            let messages = [Message::new("user", "qxbzj"), made, result];
+            let rendered = self.render(&messages, &RenderOptions::default());
+            rendered.is_ok_and(|text| text.contains("qxazj"))
+        })
     }
 
     /// Returns Gemma 3's turn format, for models that come without a template.
     pub fn gemma() -> Self {
-        Self { source: GEMMA.into(), ways: Arc::default() }
+        Self::of(GEMMA.into())
+    }
+
+    /// Returns Gemma 4's format of turns, tools and thoughts, for models that come without a
+    /// template. `is_large` says whether the model is one of those that are given an empty channel
+    /// to answer without thinking: all but E2B and E4B.
+    pub fn gemma4(is_large: bool) -> Self {
+        let source = if is_large { format!("{EMPTY_CHANNEL}{GEMMA4}") } else { GEMMA4.to_owned() };
+        Self::of(source.into())
     }
 
     /// Returns the template's source.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::bpe::{MergeRule, Scratch, merge};
 use crate::error::TextError;
-use crate::kind::{Kind, spelled_byte};
+use crate::kind::{Kind, NOT_CONTROL, spelled_byte};
 use crate::pieces::{NO_PIECE, PieceTable, PieceTrie};
 use crate::utf8::Utf8Assembler;
 
@@ -57,6 +57,9 @@ pub struct Tokenizer {
     pub(crate) eos: Vec<u32>,
     /// The most bytes of a text that one token stands for; `None` if there is no bound.
     pub(crate) longest: Option<usize>,
+    /// Whether the vocabulary is one of Gemma 4, whose runs of newlines are words of their own.
+    pub(crate) is_gemma4: bool,
+    pub(crate) suppressed: Vec<u32>,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -225,17 +228,34 @@ impl Tokenizer {
     }
 
     /// Returns the ids that end a reply, in ascending order: those that the tokenizer's files name,
-    /// and every control token spelled `<eos>`, `<end_of_turn>` or `<turn|>`.
+    /// and every control token spelled `<eos>`, `<end_of_turn>`, `<turn|>` or `<|tool_response>`.
     pub fn eos_ids(&self) -> &[u32] {
         &self.eos
     }
 
     /// Adds the end ids of the model's config and generation config. Ignores ids outside the
-    /// vocabulary.
+    /// vocabulary, and that of `</s>` in a vocabulary of Gemma 4, where it is ordinary text.
     pub fn add_eos_ids(&mut self, ids: &[u32]) {
-        self.eos.extend(ids.iter().filter(|&&id| (id as usize) < self.table.len()));
+        for &id in ids.iter().filter(|&&id| (id as usize) < self.table.len()) {
+            if !(self.is_gemma4 && self.table.get(id) == Some(NOT_CONTROL)) {
+                self.eos.push(id);
+            }
+        }
         self.eos.sort_unstable();
         self.eos.dedup();
+    }
+
+    /// Returns the ids that the model must never generate, as its files list them: those of inputs
+    /// that are not text.
+    pub fn suppressed_ids(&self) -> &[u32] {
+        &self.suppressed
+    }
+
+    /// Adds ids that the model must never generate. Ignores ids outside the vocabulary.
+    pub(crate) fn suppress(&mut self, ids: &[u32]) {
+        self.suppressed.extend(ids.iter().filter(|&&id| (id as usize) < self.table.len()));
+        self.suppressed.sort_unstable();
+        self.suppressed.dedup();
     }
 
     /// Returns whether `id` is a control token, which a reader should not see.
@@ -310,10 +330,21 @@ impl Tokenizer {
         }
         let Encoding { ids, scratch } = encoding;
         let mut after_unknown = false;
-        for part in self.parts(&normal) {
-            merge(&self.table, &self.rule, &normal[part], scratch, |spelled, id| {
-                self.emit(spelled, id, &mut after_unknown, ids);
-            });
+        for word in words(&normal, self.is_gemma4) {
+            let whole = if word.starts_with('\n') && self.is_gemma4 {
+                self.table.find(word.as_bytes())
+            } else {
+                None
+            };
+            if let Some(id) = whole {
+                self.emit(word, id, &mut after_unknown, ids);
+                continue;
+            }
+            for part in self.parts(word) {
+                merge(&self.table, &self.rule, &word[part], scratch, |spelled, id| {
+                    self.emit(spelled, id, &mut after_unknown, ids);
+                });
+            }
         }
     }
 
@@ -355,6 +386,23 @@ impl Tokenizer {
         }
         *after_unknown = false;
     }
+}
+
+/// Splits a text into runs of newlines and the text between them if `splits`; else returns it
+/// whole.
+fn words(text: &str, splits: bool) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let first = *rest.as_bytes().first()?;
+        let end = match (splits, first) {
+            (false, _) => None,
+            (true, b'\n') => rest.find(|character| character != '\n'),
+            (true, _) => rest.find('\n'),
+        };
+        let (word, after) = rest.split_at(end.unwrap_or(rest.len()));
+        rest = after;
+        Some(word)
+    })
 }
 
 fn contains(piece: &[u8], part: &[u8]) -> bool {

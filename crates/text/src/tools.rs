@@ -16,17 +16,24 @@
 //! calls in one reply.
 
 mod conversation;
+mod error;
+mod history;
 mod parser;
+mod part;
 mod tool;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
-use thiserror::Error;
 
-pub use parser::{CallParser, ReplyPart, ToolCall};
+pub use error::ToolError;
+pub(crate) use history::{Made, calls_of, is_result, result_name};
+pub use parser::CallParser;
+pub use part::{ReplyPart, ToolCall};
+pub(crate) use tool::ToolList;
 
 use crate::grammar::{CallShape, GrammarSource, MAX_SCHEMA_BYTES, Otherwise, check_tool_schema};
+use crate::template::Message;
 use crate::vocabulary::shortened;
 use tool::Tool;
 
@@ -35,22 +42,6 @@ pub const MAX_TOOLS: usize = 128;
 
 /// The longest name of a tool in bytes.
 const MAX_NAME_BYTES: usize = 64;
-
-/// A problem of tools, their choice, or the messages that name them.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{param}: {problem}")]
-pub struct ToolError {
-    /// The field at fault, such as `tools[2].function.name`.
-    pub param: String,
-    /// The problem, and what to write instead.
-    pub problem: String,
-}
-
-impl ToolError {
-    fn new(param: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self { param: param.into(), problem: problem.into() }
-    }
-}
 
 /// Whether a reply has to call a tool, and which.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -69,7 +60,7 @@ pub enum ToolChoice {
 /// The checked tools of a request.
 #[derive(Debug, Clone, Default)]
 pub struct Tools {
-    tools: Arc<[Tool]>,
+    tools: ToolList,
 }
 
 impl Tools {
@@ -109,7 +100,7 @@ impl Tools {
             }
             tools.push(tool);
         }
-        Ok(Self { tools: tools.into() })
+        Ok(Self { tools: ToolList(tools.into()) })
     }
 
     /// Reads the field `tool_choice` of an OpenAI request: `auto`, `none`, `required` or
@@ -146,7 +137,7 @@ impl Tools {
             ToolChoice::Required if self.tools.is_empty() => {
                 Err(ToolError::new("tool_choice", "a call is required, but `tools` is empty"))
             }
-            ToolChoice::Named(name) if self.find(name).is_none() => {
+            ToolChoice::Named(name) if self.tools.find(name).is_none() => {
                 let problem =
                     format!("no tool is named `{}`; name one of `tools`", shortened(name));
                 Err(ToolError::new("tool_choice.function.name", problem))
@@ -166,9 +157,33 @@ impl Tools {
         Some(format!("tools[{index}].function.parameters"))
     }
 
-    /// Returns the tool of this name.
-    fn find(&self, name: &str) -> Option<&Tool> {
-        self.tools.iter().find(|tool| tool.name == name)
+    /// Checks calls and results in a conversation.
+    ///
+    /// # Errors
+    /// Returns a [`ToolError`] for calls and results of a wrong shape, and for results of calls
+    /// that were not made.
+    pub fn check_calls(messages: &[Message]) -> Result<(), ToolError> {
+        history::check(messages)
+    }
+
+    /// Returns the tools themselves.
+    pub(crate) fn list(&self) -> &ToolList {
+        &self.tools
+    }
+
+    /// Returns the chosen tools' names and the schemas of their arguments.
+    pub(crate) fn chosen(&self, choice: &ToolChoice) -> Vec<(String, String)> {
+        let chosen: Vec<&Tool> = match choice {
+            ToolChoice::None => Vec::new(),
+            ToolChoice::Named(name) => self.tools.find(name).into_iter().collect(),
+            ToolChoice::Auto | ToolChoice::Required => self.tools.iter().collect(),
+        };
+        chosen.iter().map(|tool| (tool.name.clone(), tool.schema.clone())).collect()
+    }
+
+    /// Returns the tools in the form of an OpenAI request.
+    pub(crate) fn declared(&self) -> Vec<Value> {
+        self.tools.iter().map(tool::openai).collect()
     }
 
     /// Returns the grammar of a reply, or `None` if nothing is to be called.
@@ -183,15 +198,10 @@ impl Tools {
         parallel: bool,
         answer: Option<&str>,
     ) -> Option<GrammarSource> {
-        let chosen: Vec<&Tool> = match choice {
-            ToolChoice::None => return None,
-            ToolChoice::Named(name) => self.find(name).into_iter().collect(),
-            ToolChoice::Auto | ToolChoice::Required => self.tools.iter().collect(),
-        };
-        if chosen.is_empty() {
+        let calls = self.chosen(choice);
+        if calls.is_empty() {
             return None;
         }
-        let calls = chosen.iter().map(|tool| (tool.name.clone(), tool.schema.clone()));
         let shape = CallShape {
             parallel: parallel && !matches!(choice, ToolChoice::Named(_)),
             otherwise: match (choice, answer) {
@@ -200,12 +210,12 @@ impl Tools {
                 _ => Otherwise::Nothing,
             },
         };
-        Some(GrammarSource::Calls { calls: calls.collect(), shape })
+        Some(GrammarSource::Calls { calls, shape })
     }
 
     /// Returns a parser for one reply. Without `parallel` the reply ends at its first call.
     pub fn parser(&self, parallel: bool) -> CallParser {
-        CallParser::new(Arc::clone(&self.tools), parallel)
+        CallParser::new(self.tools.clone(), parallel)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::bpe::{MergeRule, score_key};
 use crate::error::TextError;
-use crate::kind::Kind;
+use crate::kind::{Kind, NOT_CONTROL};
 use crate::pieces::{NO_PIECE, PieceTable, PieceTrie};
 use crate::tokenizer::{MAX_PIECE_BYTES, Tokenizer};
 
@@ -27,7 +27,13 @@ pub(crate) struct Entry {
 /// How a file orders its merges.
 pub(crate) enum MergeSource {
     /// Pairs of spellings in order of rank, with the place to name in errors.
-    Pairs { pairs: Vec<(String, String)>, place: String },
+    Pairs {
+        pairs: Vec<(String, String)>,
+        place: String,
+        /// Whether pairs with pieces that are not in the vocabulary are ignored, because no text
+        /// leads to them. Otherwise they are an error.
+        skips_unknown: bool,
+    },
     /// One score per id.
     Scores(Vec<f32>),
 }
@@ -49,12 +55,14 @@ pub(crate) struct Vocabulary {
     pub(crate) bos: Option<u32>,
     pub(crate) add_bos: bool,
     pub(crate) eos: Vec<u32>,
+    /// Ids that the model must never generate.
+    pub(crate) suppressed: Vec<u32>,
 }
 
 /// Returns whether a token is a control token whatever its type in the file: the quantisation-aware
 /// files of Gemma 3 type theirs as normal.
 pub(crate) fn spelled_like_control(spelled: &[u8]) -> bool {
-    const NAMES: [&str; 17] = [
+    const NAMES: [&str; 32] = [
         "<pad>",
         "<eos>",
         "<bos>",
@@ -72,6 +80,21 @@ pub(crate) fn spelled_like_control(spelled: &[u8]) -> bool {
         "<turn|>",
         "<|channel>",
         "<channel|>",
+        "<|think|>",
+        "<|tool>",
+        "<tool|>",
+        "<|tool_call>",
+        "<tool_call|>",
+        "<|tool_response>",
+        "<tool_response|>",
+        "<|\"|>",
+        "<|image>",
+        "<|image|>",
+        "<image|>",
+        "<|audio>",
+        "<|audio|>",
+        "<audio|>",
+        "<|video|>",
     ];
     let Ok(text) = std::str::from_utf8(spelled) else { return false };
     NAMES.contains(&text)
@@ -83,8 +106,20 @@ pub(crate) fn spelled_like_control(spelled: &[u8]) -> bool {
 
 impl Vocabulary {
     /// Checks everything and builds the tables.
-    pub(crate) fn build(self) -> Result<Tokenizer, TextError> {
+    pub(crate) fn build(mut self) -> Result<Tokenizer, TextError> {
         self.check_entries()?;
+        let is_gemma4 = self.is_gemma4();
+        if is_gemma4 {
+            self.add_bos = true;
+            for (id, entry) in self.entries.iter_mut().enumerate() {
+                if entry.spelled == NOT_CONTROL {
+                    if entry.kind == Kind::Special {
+                        entry.kind = Kind::Normal;
+                    }
+                    self.eos.retain(|&end| end as usize != id);
+                }
+            }
+        }
         self.check_ids()?;
         let mut table = PieceTable::new(self.entries.iter().map(|entry| &entry.spelled[..]));
         let bytes = self.byte_ids()?;
@@ -104,7 +139,7 @@ impl Vocabulary {
         let eos = self.eos_ids();
         let before_space = self.characters_before_space();
         let longest = self.longest(bytes.is_some());
-        Ok(Tokenizer {
+        let mut tokenizer = Tokenizer {
             kinds: self.entries.iter().map(|entry| entry.kind).collect(),
             table,
             rule,
@@ -121,7 +156,17 @@ impl Vocabulary {
             add_bos: self.add_bos,
             eos,
             longest,
-        })
+            is_gemma4,
+            suppressed: Vec::new(),
+        };
+        tokenizer.suppress(&self.suppressed);
+        Ok(tokenizer)
+    }
+
+    /// Returns whether it is a vocabulary of Gemma 4: it has that family's two marks of a turn.
+    fn is_gemma4(&self) -> bool {
+        let has = |name: &[u8]| self.entries.iter().any(|entry| entry.spelled == name);
+        has(b"<|turn>") && has(b"<turn|>")
     }
 
     fn check_entries(&self) -> Result<(), TextError> {
@@ -156,7 +201,8 @@ impl Vocabulary {
         let named = [("unknown token", self.unknown), ("beginning-of-sequence token", self.bos)];
         let named = named.into_iter().filter_map(|(name, id)| Some((name, id?)));
         let ends = self.eos.iter().map(|&id| ("end-of-sequence token", id));
-        for (name, id) in named.chain(ends) {
+        let suppressed = self.suppressed.iter().map(|&id| ("suppressed token", id));
+        for (name, id) in named.chain(ends).chain(suppressed) {
             let present =
                 self.entries.get(id as usize).is_some_and(|entry| entry.kind != Kind::Absent);
             if !present {
@@ -207,7 +253,7 @@ impl Vocabulary {
     }
 
     fn rule(&self, table: &PieceTable) -> Result<MergeRule, TextError> {
-        let (pairs, place) = match &self.merges {
+        let (pairs, place, skips_unknown) = match &self.merges {
             MergeSource::Scores(scores) => {
                 if let Some(id) = scores.iter().position(|score| score.is_nan()) {
                     return Err(TextError::invalid(
@@ -217,7 +263,7 @@ impl Vocabulary {
                 }
                 return Ok(MergeRule::Scores(scores.iter().copied().map(score_key).collect()));
             }
-            MergeSource::Pairs { pairs, place } => (pairs, place),
+            MergeSource::Pairs { pairs, place, skips_unknown } => (pairs, place, *skips_unknown),
         };
         let mut spellings: HashMap<&[u8], u32> = HashMap::with_capacity(self.entries.len());
         for (id, entry) in self.entries.iter().enumerate() {
@@ -231,6 +277,11 @@ impl Vocabulary {
             joined.clear();
             joined.extend_from_slice(left.as_bytes());
             joined.extend_from_slice(right.as_bytes());
+            let is_known = |piece: &[u8]| spellings.contains_key(piece);
+            let parts = [left.as_bytes(), right.as_bytes(), &joined];
+            if skips_unknown && !parts.into_iter().all(is_known) {
+                continue;
+            }
             let find = |piece: &[u8]| {
                 spellings.get(piece).copied().ok_or_else(|| {
                     TextError::invalid(
@@ -269,7 +320,10 @@ impl Vocabulary {
     fn eos_ids(&self) -> Vec<u32> {
         let mut ids = self.eos.clone();
         for (id, entry) in self.entries.iter().enumerate() {
-            let named = matches!(&entry.spelled[..], b"<eos>" | b"<end_of_turn>" | b"<turn|>");
+            let named = matches!(
+                &entry.spelled[..],
+                b"<eos>" | b"<end_of_turn>" | b"<turn|>" | b"<|tool_response>"
+            );
             if named && entry.kind == Kind::Special {
                 ids.push(id as u32);
             }

@@ -211,7 +211,7 @@ proptest! {
                         name => prop_assert_eq!((name, arguments), ("f2", serde_json::json!({}))),
                     }
                 }
-                ReplyPart::Text(_) => prop_assert_eq!(which, 3, "{}", text),
+                ReplyPart::Text(_) | ReplyPart::Thought(_) => prop_assert_eq!(which, 3, "{}", text),
             }
         }
         prop_assert!(which == 3 || calls > 0);

@@ -41,6 +41,7 @@ fn parse(reply: &str, parallel: bool) -> (String, Vec<(String, String)>) {
                     assert!(!piece.is_empty());
                     text.push_str(&piece);
                 }
+                ReplyPart::Thought(_) => panic!("there are no thoughts in JSON"),
                 ReplyPart::Call(call) => {
                     assert_eq!(call.index, calls.len());
                     calls.push((call.name, call.arguments));

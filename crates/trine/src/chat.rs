@@ -193,11 +193,13 @@ impl Conversation {
         });
         let messages =
             system.chain(turns).map(|(role, content)| Message::new(role, content.as_str()));
-        let messages = template.arranged(messages.collect()).into_iter();
+        let written = text.written(messages.collect())?;
+        let messages = template.arranged(written.messages).into_iter();
         let messages: Vec<Message> = messages.map(|message| message.guarded(tokenizer)).collect();
         let options = RenderOptions {
             bos_token: tokenizer.bos_text().into_owned(),
             eos_token: tokenizer.eos_text().into_owned(),
+            extra: written.variables,
             ..RenderOptions::default()
         };
         let rendered = template.render(&messages, &options)?;
@@ -211,6 +213,7 @@ mod tests {
 
     use super::*;
     use crate::embedded::Embedded;
+    use crate::vocabulary::{Thinking, testing};
 
     const CONTEXT: usize = 400;
 
@@ -222,6 +225,21 @@ mod tests {
     fn ask(conversation: &mut Conversation, words: usize, text: &TextSide) -> Result<Prompt> {
         conversation.turns.push(Turn::new(Role::User, "word ".repeat(words)));
         conversation.prompt(text, CONTEXT, usize::MAX)
+    }
+
+    #[test]
+    fn a_model_that_can_think_is_told_whether_to() {
+        let text = |on| testing::gemma4(Thinking { on, budget: None });
+        for (on, opening, ending) in [
+            (Some(true), "<bos><|turn>system\n<|think|>\n<turn|>\n<|turn>user\n", "<|turn>model\n"),
+            (Some(false), "<bos><|turn>user\n", "<|turn>model\n<|channel>thought\n<channel|>"),
+            (None, "<bos><|turn>user\n", "<|turn>model\n<|channel>thought\n<channel|>"),
+        ] {
+            let text = text(on);
+            let prompt = ask(&mut Conversation::default(), 1, &text).unwrap();
+            let prompt = text.tokenizer.decode(&prompt.tokens, false);
+            assert!(prompt.starts_with(opening) && prompt.ends_with(ending), "{on:?}: {prompt}");
+        }
     }
 
     #[test]

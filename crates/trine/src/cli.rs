@@ -14,6 +14,7 @@ mod npu;
 mod placement;
 mod serve;
 mod servers;
+mod think;
 mod top;
 mod values;
 
@@ -31,6 +32,7 @@ use placement::MODEL_HELP;
 pub(crate) use placement::Placement;
 pub(crate) use serve::ServeArgs;
 pub(crate) use servers::{ConfigArgs, PsArgs, ServerArgs, StopArgs};
+pub(crate) use think::ThinkArgs;
 pub(crate) use top::TopArgs;
 pub(crate) use values::Seed;
 use values::{
@@ -223,6 +225,9 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
+
+    #[command(flatten)]
+    pub(crate) thinking: ThinkArgs,
 
     #[command(flatten)]
     pub(crate) drafting: DraftArgs,

@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use trine_engine::{Engine, Finish, Request, SequenceId, Statistics, Update};
-use trine_text::{ReplyDecoder, ReplyOptions, Tokenizer};
+use trine_engine::{
+    Constraint, Engine, Finish, Request, SamplingParams, SequenceId, Statistics, Update,
+};
+use trine_text::{Course, ReplyDecoder, ReplyOptions, ReplyPart, ReplySplitter};
 
 use crate::interrupt::Watch;
 use crate::options::Writing;
+use crate::vocabulary::TextSide;
 
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -31,6 +34,8 @@ pub(crate) enum Ending {
 pub(crate) struct Answer {
     /// The text.
     pub(crate) text: String,
+    /// What the model thought before; empty if it did not think.
+    pub(crate) thoughts: String,
     /// Why it ended.
     pub(crate) ending: Ending,
     /// Counts and times.
@@ -47,39 +52,73 @@ pub(crate) trait Listener {
     /// # Errors
     /// Returns an error if the text cannot be passed on; the answer ends then.
     fn text(&mut self, text: &str) -> Result<()>;
+
+    /// Called with more of what the model thinks before it answers.
+    fn thought(&mut self, thought: &str);
+}
+
+/// Limits on thoughts, as the engine asks for them.
+#[derive(Debug)]
+struct Held(Course);
+
+impl Constraint for Held {
+    fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String> {
+        self.0.allowed(mask).map_err(|error| error.to_string())
+    }
+
+    fn accept(&mut self, token: u32) -> Result<(), String> {
+        self.0.accept(token).map_err(|error| error.to_string())
+    }
+
+    fn follow(&mut self, guesses: &[u32]) -> usize {
+        self.0.follow(guesses)
+    }
 }
 
 /// The text of an answer while it is written.
 struct Written {
-    decoder: ReplyDecoder,
+    splitter: ReplySplitter,
     text: String,
+    thoughts: String,
 }
 
 impl Written {
-    fn new(tokenizer: Arc<Tokenizer>, stops: &[String]) -> Self {
+    fn new(text: &TextSide, stops: &[String]) -> Self {
         let options =
             ReplyOptions { stops: stops.to_vec(), skip_special: true, ..ReplyOptions::default() };
-        Self { decoder: ReplyDecoder::new(tokenizer, options), text: String::new() }
+        let decoder = ReplyDecoder::new(Arc::clone(&text.tokenizer), options);
+        let splitter = ReplySplitter::new(decoder, text.reader());
+        Self { splitter, text: String::new(), thoughts: String::new() }
     }
 
     /// Takes a token; returns whether a stop text is complete.
     fn push(&mut self, token: u32, listener: &mut dyn Listener) -> Result<bool> {
-        let step = self.decoder.push(token);
-        self.give(&step.text, listener)?;
+        let step = self.splitter.push(token);
+        self.give(step.parts, listener)?;
         Ok(step.stopped.is_some())
     }
 
     fn finish(&mut self, listener: &mut dyn Listener) -> Result<()> {
-        let rest = self.decoder.finish();
-        self.give(&rest, listener)
+        let rest = self.splitter.finish();
+        self.give(rest.parts, listener)
     }
 
-    fn give(&mut self, text: &str, listener: &mut dyn Listener) -> Result<()> {
-        if text.is_empty() {
-            return Ok(());
+    fn give(&mut self, parts: Vec<ReplyPart>, listener: &mut dyn Listener) -> Result<()> {
+        for part in parts {
+            match part {
+                ReplyPart::Text(text) => {
+                    self.text.push_str(&text);
+                    listener.text(&text)?;
+                }
+                ReplyPart::Thought(thought) => {
+                    self.thoughts.push_str(&thought);
+                    listener.thought(&thought);
+                }
+                // No tools are declared.
+                ReplyPart::Call(_) => {}
+            }
         }
-        self.text.push_str(text);
-        listener.text(text)
+        Ok(())
     }
 }
 
@@ -90,21 +129,24 @@ impl Written {
 /// listener does.
 pub(crate) fn answer(
     engine: &mut Engine,
-    tokenizer: &Arc<Tokenizer>,
+    text: &TextSide,
     prompt: Vec<u32>,
     writing: &Writing,
     watch: &Watch,
     listener: &mut dyn Listener,
 ) -> Result<Answer> {
     let max_tokens = writing.max_tokens.unwrap_or(engine.context());
+    let suppressed = text.tokenizer.suppressed_ids().into();
+    let course = Course::start(None, text.thoughts())?;
     let request = Request {
-        sampling: writing.sampling.clone(),
-        stop_ids: tokenizer.eos_ids().to_vec(),
+        sampling: SamplingParams { suppressed, ..writing.sampling.clone() },
+        stop_ids: text.tokenizer.eos_ids().to_vec(),
+        constraint: course.map(|course| Box::new(Held(course)) as Box<dyn Constraint>),
         ..Request::new(prompt, max_tokens)
     };
     listener.prefill(0, request.prompt.len());
     let id = engine.submit(request)?;
-    let mut written = Written::new(Arc::clone(tokenizer), &writing.stops);
+    let mut written = Written::new(text, &writing.stops);
     let outcome = follow(engine, id, &mut written, watch, listener);
     if outcome.is_err() {
         engine.cancel(id);
@@ -113,7 +155,7 @@ pub(crate) fn answer(
     if ending != Ending::StopText {
         written.finish(listener)?;
     }
-    Ok(Answer { text: written.text, ending, statistics })
+    Ok(Answer { text: written.text, thoughts: written.thoughts, ending, statistics })
 }
 
 /// Steps until the answer ends; returns why, and its cost.
@@ -161,5 +203,55 @@ fn ending(finish: Finish) -> Result<Ending> {
         | Finish::ConstraintFailed
         | Finish::NonFiniteLogits
         | Finish::DeviceFailed => bail!("{finish}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trine_text::Specials;
+
+    use super::*;
+    use crate::vocabulary::{Thinking, testing};
+
+    #[derive(Default)]
+    struct Heard(String);
+
+    impl Listener for Heard {
+        fn prefill(&mut self, _: usize, _: usize) {}
+
+        fn text(&mut self, text: &str) -> Result<()> {
+            self.0.push_str(text);
+            Ok(())
+        }
+
+        fn thought(&mut self, thought: &str) {
+            self.0.push_str(&format!("({thought})"));
+        }
+    }
+
+    #[test]
+    fn thoughts_stand_apart_from_the_answer() {
+        let text = testing::gemma4(Thinking { on: Some(true), budget: Some(3) });
+        let mut written = Written::new(&text, &["!".to_owned()]);
+        let mut heard = Heard::default();
+        let reply = "<|channel>thought\nH!\n<channel|>Yes! No";
+        for token in text.tokenizer.encode(reply, Specials::Parse).unwrap() {
+            if written.push(token, &mut heard).unwrap() {
+                break;
+            }
+        }
+        assert_eq!(heard.0, "(H)(!)Yes");
+        assert_eq!((written.thoughts.as_str(), written.text.as_str()), ("H!", "Yes"));
+        // The budget is held.
+        let course = Course::start(None, text.thoughts()).unwrap();
+        let mut held = Held(course.unwrap());
+        let mut mask = vec![0; text.tokenizer.vocabulary_size().div_ceil(32)];
+        for token in text.tokenizer.encode("<|channel>abc", Specials::Parse).unwrap() {
+            held.allowed(&mut mask).unwrap();
+            held.accept(token).unwrap();
+        }
+        held.allowed(&mut mask).unwrap();
+        assert_eq!(mask.iter().map(|word| word.count_ones()).sum::<u32>(), 1);
+        assert_eq!(held.follow(&[300]), 0);
     }
 }

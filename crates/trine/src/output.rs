@@ -72,6 +72,15 @@ pub(crate) fn note(text: &str) {
     }
 }
 
+/// Writes a piece of what a model thinks to standard error, faint.
+pub(crate) fn thought(text: &str) {
+    if !is_quiet() {
+        let text = terminal::harmless(text);
+        // If standard error is closed, nobody reads along.
+        let _ = write!(stderr().lock(), "{}", terminal::on_stderr(&text, terminal::FAINT));
+    }
+}
+
 /// Writes help that the user asked for to standard error, because it is not an answer of the model.
 pub(crate) fn help(text: &str) {
     remark(filled(text, ""));

@@ -29,13 +29,15 @@ pub(crate) struct Printer {
     is_silent: bool,
     wrapper: Option<Wrapper>,
     ends_with_line: bool,
+    /// Whether thoughts were written, and no text after them.
+    is_thinking: bool,
 }
 
 impl Printer {
     /// Creates a printer. A silent one shows only the progress of reading the prompt.
     pub(crate) fn new(is_silent: bool) -> Self {
         let wrapper = terminal::stdout_is_terminal().then(Wrapper::default);
-        Self { reading: None, is_silent, wrapper, ends_with_line: true }
+        Self { reading: None, is_silent, wrapper, ends_with_line: true, is_thinking: false }
     }
 
     /// Writes the rest of the text and ends the line.
@@ -44,6 +46,7 @@ impl Printer {
     /// Returns an error if standard output cannot be written.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.reading = None;
+        self.end_thought();
         if self.is_silent {
             return Ok(());
         }
@@ -54,6 +57,15 @@ impl Printer {
             }
         }
         if self.ends_with_line { Ok(()) } else { output::write_text("\n") }
+    }
+}
+
+impl Printer {
+    /// Sets a thought apart from what follows.
+    fn end_thought(&mut self) {
+        if std::mem::take(&mut self.is_thinking) {
+            output::thought("\n\n");
+        }
     }
 }
 
@@ -73,8 +85,17 @@ impl Listener for Printer {
         }
     }
 
+    fn thought(&mut self, thought: &str) {
+        self.reading = None;
+        if !self.is_silent {
+            self.is_thinking = true;
+            output::thought(thought);
+        }
+    }
+
     fn text(&mut self, text: &str) -> Result<()> {
         self.reading = None;
+        self.end_thought();
         if self.is_silent {
             return Ok(());
         }

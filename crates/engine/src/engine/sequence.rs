@@ -381,7 +381,8 @@ impl Sequence {
     /// Writes which tokens may be sampled. Returns whether any are excluded.
     fn restrict(&mut self, vocabulary: usize, allowed: &mut Vec<u32>) -> Result<bool, Finish> {
         let forbids_stop = self.forbids_stop();
-        if self.constraint.is_none() && !forbids_stop {
+        let suppressed = self.stream.suppressed();
+        if self.constraint.is_none() && !forbids_stop && suppressed.is_empty() {
             return Ok(false);
         }
         allowed.clear();
@@ -395,6 +396,11 @@ impl Sequence {
         }
         if forbids_stop {
             forbid(allowed, &self.stop_ids);
+        }
+        for &id in self.stream.suppressed() {
+            if let Some(word) = allowed.get_mut(id as usize / 32) {
+                *word &= !(1 << (id % 32));
+            }
         }
         Ok(true)
     }

@@ -1,5 +1,7 @@
 //! Parameters of sampling.
 
+use std::sync::Arc;
+
 use trine_model::GenerationDefaults;
 
 use crate::error::EngineError;
@@ -17,6 +19,8 @@ pub const PENALTY: std::ops::RangeInclusive<f32> = -2.0..=2.0;
 pub const BIAS_MAX: f32 = 100.0;
 /// The most biased tokens in a request.
 pub const BIASES_MAX: usize = 4096;
+/// The most suppressed tokens.
+const SUPPRESSED_MAX: usize = 4096;
 /// The default number of last tokens that penalties count, as in llama.cpp.
 const PENALTY_WINDOW: usize = 64;
 
@@ -56,6 +60,10 @@ pub struct SamplingParams {
     pub logit_bias: Vec<(u32, f32)>,
     /// The seed of the random numbers: the same seed gives the same text.
     pub seed: u64,
+    /// Tokens that an engine never generates, in ascending order: what a model's files list, such
+    /// as the tokens that stand for pictures in prompts.
+    #[serde(skip)]
+    pub suppressed: Arc<[u32]>,
 }
 
 impl SamplingParams {
@@ -73,6 +81,7 @@ impl SamplingParams {
             penalises_answer: false,
             logit_bias: Vec::new(),
             seed: 0,
+            suppressed: Arc::default(),
         }
     }
 
@@ -102,6 +111,10 @@ impl SamplingParams {
         within("repetition_penalty", self.repetition_penalty, &REPETITION)?;
         within("presence_penalty", self.presence_penalty, &PENALTY)?;
         within("frequency_penalty", self.frequency_penalty, &PENALTY)?;
+        if !self.suppressed.is_sorted() || self.suppressed.len() > SUPPRESSED_MAX {
+            let expected = format!("at most {SUPPRESSED_MAX} ids in ascending order");
+            return Err(bad("suppressed", format!("{} ids", self.suppressed.len()), expected));
+        }
         let biases = self.logit_bias.len();
         if biases > BIASES_MAX {
             return Err(bad(

@@ -295,6 +295,44 @@ fn penalties_of_an_answer_count_all_of_it_and_nothing_of_the_prompt() {
     assert_eq!(logits, [8.0, 2.5, 8.0, 8.0]);
 }
 
+/// From the largest logits the same token is chosen as from all that are allowed.
+#[test]
+fn suppressed_tokens_are_left_out_of_the_largest() {
+    let logits: Vec<f32> =
+        (0..400_u32).map(|id| (id.wrapping_mul(2_654_435_761) >> 20) as f32 / 400.0).collect();
+    let mut ranked: Vec<u32> = (0..400).collect();
+    ranked.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
+    let mut suppressed = ranked[..5].to_vec();
+    suppressed.sort_unstable();
+    let mut allowed = vec![u32::MAX; 13];
+    suppressed.iter().for_each(|id| allowed[*id as usize / 32] &= !(1 << (id % 32)));
+    let top: Vec<TopLogit> = ranked[..TOP]
+        .iter()
+        .map(|&token| TopLogit { token, logit: logits[token as usize] })
+        .collect();
+    let mut workspace = Workspace::new(400);
+    for (temperature, top_k) in [(0.0, 0), (1.0, 40), (1.0, TOP - 5)] {
+        let params = SamplingParams {
+            temperature,
+            top_k,
+            seed: 5,
+            suppressed: suppressed.clone().into(),
+            ..SamplingParams::greedy()
+        };
+        let (mut of_top, mut of_all) = (Stream::new(params.clone()), Stream::new(params.clone()));
+        assert!(of_top.takes_top());
+        assert!(
+            temperature == 0.0 || !Stream::new(SamplingParams { top_k: TOP, ..params }).takes_top()
+        );
+        for _ in 0..50 {
+            let choice = Choice { logits: &logits, history: &[], answer: 0 };
+            let expected = of_all.sample_allowed(choice, &allowed, &mut workspace).unwrap();
+            assert_eq!(of_top.sample_top(&top, &mut workspace).unwrap(), expected);
+            assert!(!suppressed.contains(&expected));
+        }
+    }
+}
+
 #[test]
 fn hostile_parameters_are_refused_by_name() {
     let base = SamplingParams::from_defaults(&GenerationDefaults::default(), 1);

@@ -4,18 +4,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use trine_engine::Logprobs;
-use trine_text::{CallParser, ReplyDecoder, ReplyOptions, ReplyPart, Tokenizer};
+use trine_text::{ReplyDecoder, ReplyOptions, ReplyPart, ReplySplitter, ReplyStep, Tokenizer};
 
 use super::piece::{Ask, Piece, Reason, TokenText, complaint};
 use crate::warnings::escaped;
 
 /// Turns tokens into pieces, up to a stop text.
 pub(super) struct Assembler {
-    decoder: ReplyDecoder,
+    splitter: ReplySplitter,
     stops: Vec<String>,
     /// Number of tokens at the beginning that do not end the text.
     min_tokens: usize,
-    calls: Option<CallParser>,
     /// Tokens whose text has not been passed on, if log-probabilities are wanted.
     pending: VecDeque<TokenText>,
     /// Number of characters passed on.
@@ -36,11 +35,11 @@ impl Assembler {
             min_tokens: ask.request.min_tokens,
             skip_special: ask.skip_special,
         };
+        let decoder = ReplyDecoder::new(Arc::clone(tokenizer), options);
         Self {
-            decoder: ReplyDecoder::new(Arc::clone(tokenizer), options),
+            splitter: ReplySplitter::new(decoder, ask.reader.clone()),
             stops: ask.stops.clone(),
             min_tokens: ask.request.min_tokens,
-            calls: ask.calls.clone(),
             pending: VecDeque::new(),
             passed: 0,
         }
@@ -48,50 +47,41 @@ impl Assembler {
 
     pub(super) fn push(&mut self, token: u32, logprobs: Option<Box<Logprobs>>) -> Assembled {
         if let Some(logprobs) = logprobs {
-            let offset = self.decoder.characters();
+            let offset = self.splitter.characters();
             self.pending.push_back(TokenText { logprobs: *logprobs, offset });
         }
-        let step = self.decoder.push(token);
-        let pieces = self.pass(step.text, false, step.stopped.is_some());
+        let step = self.splitter.push(token);
         let stopped = step.stopped.map(|index| Reason::StopText(self.stops[index].clone()));
-        let may_end = self.generated() > self.min_tokens;
-        let is_called = may_end && self.calls.as_ref().is_some_and(CallParser::is_done);
+        let is_called = self.generated() > self.min_tokens && self.splitter.is_done();
+        let pieces = self.pass(step, false);
         Assembled { pieces, stopped: stopped.or(is_called.then_some(Reason::Calls)) }
     }
 
     /// Returns the number of tokens so far.
     pub(super) fn generated(&self) -> usize {
-        self.decoder.tokens()
+        self.splitter.tokens()
     }
 
     pub(super) fn has_calls(&self) -> bool {
-        self.calls.as_ref().is_some_and(|calls| calls.calls() > 0)
+        self.splitter.has_calls()
     }
 
     pub(super) fn finish(&mut self) -> Vec<Piece> {
-        let text = self.decoder.finish();
-        self.pass(text, true, true)
+        let step = self.splitter.finish();
+        self.pass(step, true)
     }
 
-    /// Returns the pieces of the text, with the tokens that begin in the part that was passed on,
-    /// or with all that are left if `all`. `ends` says that no more text comes.
-    fn pass(&mut self, text: String, all: bool, ends: bool) -> Vec<Piece> {
-        self.passed += text.chars().count();
+    /// Returns the pieces of a step, with the tokens that begin in the text that was passed on, or
+    /// with all that are left if `all`.
+    fn pass(&mut self, step: ReplyStep, all: bool) -> Vec<Piece> {
+        self.passed += step.passed;
         let ready =
             self.pending.iter().take_while(|token| all || token.offset < self.passed).count();
         let tokens: Vec<TokenText> = self.pending.drain(..ready).collect();
         let generated = self.generated();
-        let Some(calls) = &mut self.calls else {
-            let is_empty = text.is_empty() && tokens.is_empty();
-            let piece = (!is_empty).then_some(Piece::Text { text, tokens, generated });
-            return piece.into_iter().collect();
-        };
-        let mut parts = calls.push(&text);
-        if ends && !calls.is_done() {
-            parts.extend(calls.finish());
-        }
-        // Tokens come with a text, and with an empty one if all of theirs is held back or is a
-        // call.
+        let mut parts = step.parts;
+        // Tokens come with a text, and with an empty one if all of theirs is held back, or is a
+        // call or a thought.
         let has_text = parts.iter().any(|part| matches!(part, ReplyPart::Text(_)));
         if !tokens.is_empty() && !has_text {
             parts.insert(0, ReplyPart::Text(String::new()));
@@ -101,6 +91,7 @@ impl Assembler {
             ReplyPart::Text(text) => {
                 Piece::Text { text, tokens: tokens.take().unwrap_or_default(), generated }
             }
+            ReplyPart::Thought(text) => Piece::Thought(text),
             ReplyPart::Call(call) => {
                 // The call is passed on: the client that asked for it checks it too, and tells the
                 // model what is wrong with it.
@@ -142,7 +133,8 @@ pub(in crate::generate) mod tests {
             include_stop: false,
             skip_special: true,
             grammar: None,
-            calls: None,
+            reader: None,
+            thoughts: None,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use trine_engine::{Logprobs, Request};
-use trine_text::{CallParser, Grammar, ReplyPart, ToolCall};
+use trine_text::{Grammar, ReplyPart, ReplyReader, Thoughts, ToolCall};
 
 use crate::error::ApiError;
 use crate::warnings::note_logged;
@@ -22,8 +22,10 @@ pub(crate) struct Ask {
     pub(crate) skip_special: bool,
     /// The form that the text must have.
     pub(crate) grammar: Option<Arc<Grammar>>,
-    /// The parser that finds calls of tools in the text.
-    pub(crate) calls: Option<CallParser>,
+    /// What finds thoughts and calls of tools in the text.
+    pub(crate) reader: Option<Box<dyn ReplyReader>>,
+    /// How the model may think before it answers, if it can.
+    pub(crate) thoughts: Option<Thoughts>,
 }
 
 /// A part of one of the texts.
@@ -42,6 +44,8 @@ pub(crate) enum Piece {
     },
     /// A whole call of a tool.
     Call(ToolCall),
+    /// More of what the model thinks before it answers.
+    Thought(String),
     /// The end of the text.
     End(Ended),
     /// The text cannot go on.
@@ -55,7 +59,7 @@ impl Piece {
         match self {
             Self::Prompt(tokens) => tokens.iter().map(of).sum(),
             Self::Text { tokens, .. } => tokens.iter().map(|token| of(&token.logprobs)).sum(),
-            Self::Call(_) | Self::End(_) | Self::Failed(_) => 0,
+            Self::Call(_) | Self::Thought(_) | Self::End(_) | Self::Failed(_) => 0,
         }
     }
 }
@@ -128,6 +132,10 @@ impl Whole {
                 }
                 self.parts.push(ReplyPart::Call(call));
             }
+            Piece::Thought(text) => match self.parts.last_mut() {
+                Some(ReplyPart::Thought(last)) => last.push_str(&text),
+                _ => self.parts.push(ReplyPart::Thought(text)),
+            },
             Piece::End(ended) => self.ended = ended,
             Piece::Failed(error) => return Err(error),
         }
@@ -138,16 +146,26 @@ impl Whole {
     pub(crate) fn text(&self) -> String {
         let texts = self.parts.iter().filter_map(|part| match part {
             ReplyPart::Text(text) => Some(text.as_str()),
-            ReplyPart::Call(_) => None,
+            ReplyPart::Thought(_) | ReplyPart::Call(_) => None,
         });
         texts.collect()
+    }
+
+    /// Returns what the model thought, or `None` if it did not think.
+    pub(crate) fn thoughts(&self) -> Option<String> {
+        let thoughts = self.parts.iter().filter_map(|part| match part {
+            ReplyPart::Thought(text) => Some(text.as_str()),
+            ReplyPart::Text(_) | ReplyPart::Call(_) => None,
+        });
+        let thoughts: Vec<&str> = thoughts.collect();
+        (!thoughts.is_empty()).then(|| thoughts.join("\n"))
     }
 
     /// Returns the calls of tools.
     pub(crate) fn calls(&self) -> impl Iterator<Item = &ToolCall> {
         self.parts.iter().filter_map(|part| match part {
             ReplyPart::Call(call) => Some(call),
-            ReplyPart::Text(_) => None,
+            ReplyPart::Text(_) | ReplyPart::Thought(_) => None,
         })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use trine_engine::{Pooling, SamplingParams, Service};
-use trine_text::{ChatTemplate, GrammarCache, Tokenizer};
+use trine_text::{ChatTemplate, GrammarCache, ReplyFormat, Tokenizer, reply_format};
 
 use super::preset::{Preset, Recipe};
 use crate::error::{ApiError, Code};
@@ -123,6 +123,11 @@ pub struct LoadedModel {
 }
 
 impl LoadedModel {
+    /// Returns how the model writes conversations and replies.
+    pub(crate) fn format(&self) -> Arc<dyn ReplyFormat> {
+        reply_format(&self.tokenizer, self.template.as_ref())
+    }
+
     /// Returns the outline that [`Loader::outline`] returns before the model is loaded.
     pub(crate) fn outline(&self) -> Outline {
         Outline {

@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
 use serde_json::{Map, Value, json};
+use trine_text::template_thinks;
 
 use super::rfc3339;
 use crate::app::App;
@@ -56,6 +57,10 @@ pub(crate) async fn show(
     info.insert("general.architecture".to_owned(), family.clone().into());
     info.insert("general.parameter_count".to_owned(), description.parameters.into());
     info.insert(format!("{family}.context_length"), description.context.into());
+    let mut capabilities = vec!["completion", "tools"];
+    if outline.template.as_deref().is_some_and(template_thinks) {
+        capabilities.push("thinking");
+    }
     let is_other = *named.name != *named.base;
     let parent = if is_other { &*named.base } else { "" };
     Ok(json_response(&json!({
@@ -65,7 +70,7 @@ pub(crate) async fn show(
         "system": named.preset.system.clone().unwrap_or_default(),
         "details": details(description, parent),
         "model_info": info,
-        "capabilities": ["completion", "tools"],
+        "capabilities": capabilities,
         "modified_at": rfc3339(entry.modified.unwrap_or(app.started)),
     })))
 }

@@ -100,6 +100,9 @@ impl Chunks {
         let tokenizer = &self.lease.model.tokenizer;
         let known = self.logprobs.then(|| logprobs::chat(tokenizer, &whole.tokens));
         let mut message = json!({"role": "assistant", "content": text, "refusal": null});
+        if let Some(thoughts) = whole.thoughts() {
+            message["reasoning_content"] = thoughts.into();
+        }
         let calls: Vec<Value> = whole.calls().map(openai_call).collect();
         if !calls.is_empty() {
             message["tool_calls"] = calls.into();
@@ -188,6 +191,10 @@ impl Writer for Chunks {
                 self.tally.grow(index, generated);
                 let delta = json!({ "content": text });
                 push_event(out, None, &self.delta(index, delta, &tokens, None));
+            }
+            Piece::Thought(text) => {
+                let delta = json!({ "reasoning_content": text });
+                push_event(out, None, &self.delta(index, delta, &[], None));
             }
             Piece::End(ended) => {
                 self.tally.end(index, &ended);

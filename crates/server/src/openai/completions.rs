@@ -272,7 +272,7 @@ impl Writer for Chunks {
                 let usage = self.streaming.continuous_usage.then(|| self.tally.counts());
                 push_event(out, None, &self.chunk(json!([choice]), usage));
             }
-            Piece::Call(_) | Piece::Prompt(_) | Piece::Failed(_) => {}
+            Piece::Call(_) | Piece::Thought(_) | Piece::Prompt(_) | Piece::Failed(_) => {}
         }
     }
 

@@ -52,10 +52,13 @@ pub(super) fn finish() -> [Field; 2] {
     ]
 }
 
+/// What thoughts are, for people.
+pub(super) const THOUGHTS: &str = "What the model thought before it answered.";
+
 fn chat() -> Value {
     let message = object(
         [("role", constant("assistant")), ("content", nullable(text())), ("refusal", null())],
-        [("tool_calls", list(schema("ToolCall")))],
+        [("reasoning_content", about(text(), THOUGHTS)), ("tool_calls", list(schema("ToolCall")))],
     );
     let [finish_reason, stop_reason] = finish();
     let choice = object(
@@ -238,7 +241,22 @@ fn response_item() -> Value {
         ],
         [("namespace", about(text(), "Of a function that was declared in one."))],
     );
-    one_of(vec![message, call])
+    let thought = object(
+        [
+            ("id", text()),
+            ("type", constant("reasoning")),
+            ("status", choice(["in_progress", "completed"])),
+            ("summary", list(any())),
+            ("content", about(list(reasoning_text()), THOUGHTS)),
+        ],
+        [],
+    );
+    one_of(vec![message, call, thought])
+}
+
+/// Returns a part of an item with thoughts of the Responses API.
+pub(super) fn reasoning_text() -> Value {
+    object([("type", constant("reasoning_text")), ("text", text())], [])
 }
 
 /// Returns a part of a message of the Responses API.
@@ -296,7 +314,13 @@ fn anthropic_block() -> Value {
         ("name", text()),
         ("input", free_object()),
     ];
-    one_of(vec![said, object(call, [])])
+    let signature = about(text(), "Clients send it back; nothing depends on it.");
+    let thought = [
+        ("type", constant("thinking")),
+        ("thinking", about(text(), THOUGHTS)),
+        ("signature", signature),
+    ];
+    one_of(vec![said, object(thought, []), object(call, [])])
 }
 
 fn anthropic_usage() -> Value {
@@ -314,7 +338,8 @@ fn anthropic_usage() -> Value {
 fn ollama_message() -> Value {
     let function = object([("index", count()), ("name", text()), ("arguments", free_object())], []);
     let calls = list(object([("function", function)], []));
-    object([("role", constant("assistant")), ("content", text())], [("tool_calls", calls)])
+    let optional = [("tool_calls", calls), ("thinking", about(text(), THOUGHTS))];
+    object([("role", constant("assistant")), ("content", text())], optional)
 }
 
 /// Returns a whole answer, or a line of a stream: the counts are in the last one.
@@ -325,6 +350,7 @@ fn ollama<const N: usize>(said: [Field; N]) -> Value {
     object(
         head.into_iter().chain(said).chain([("done", boolean())]),
         [
+            ("thinking", about(text(), "Of `/api/generate`: what the model thought.")),
             ("done_reason", choice(["stop", "length", "load", "unload"])),
             ("total_duration", nanoseconds()),
             ("load_duration", nanoseconds()),

@@ -123,7 +123,7 @@ fn ollama_show() -> Value {
             ("system", text()),
             ("details", schema("OllamaDetails")),
             ("model_info", free_object()),
-            ("capabilities", list(choice(["completion", "tools", "embedding"]))),
+            ("capabilities", list(choice(["completion", "tools", "thinking", "embedding"]))),
             ("modified_at", time()),
         ],
         [],

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::answers::{anthropic_stop, finish, head, llama_part, output_text, tool_call};
+use super::answers::{
+    THOUGHTS, anthropic_stop, finish, head, llama_part, output_text, reasoning_text, tool_call,
+};
 use super::schema::{Field, about, constant, count, list, nullable, object, one_of, schema, text};
 
 /// Returns the schemas of events and lines, by name.
@@ -35,6 +37,7 @@ fn chat_chunk() -> Value {
         [
             ("role", constant("assistant")),
             ("content", text()),
+            ("reasoning_content", about(text(), THOUGHTS)),
             ("tool_calls", list(tool_call([("index", count())]))),
         ],
     );
@@ -112,10 +115,15 @@ fn response() -> Value {
         whole("response.created"),
         whole("response.in_progress"),
         item("response.output_item.added"),
-        part("response.content_part.added", ("part", output_text())),
+        part(
+            "response.content_part.added",
+            ("part", one_of(vec![output_text(), reasoning_text()])),
+        ),
+        part("response.reasoning_text.delta", ("delta", text())),
+        part("response.reasoning_text.done", ("text", text())),
         part("response.output_text.delta", ("delta", text())),
         part("response.output_text.done", ("text", text())),
-        part("response.content_part.done", ("part", output_text())),
+        part("response.content_part.done", ("part", one_of(vec![output_text(), reasoning_text()]))),
         numbered("response.function_call_arguments.delta", delta),
         numbered("response.function_call_arguments.done", done),
         item("response.output_item.done"),
@@ -128,6 +136,8 @@ fn response() -> Value {
 
 fn anthropic() -> Value {
     let said = object([("type", constant("text_delta")), ("text", text())], []);
+    let thought = object([("type", constant("thinking_delta")), ("thinking", text())], []);
+    let signature = object([("type", constant("signature_delta")), ("signature", text())], []);
     let call = object([("type", constant("input_json_delta")), ("partial_json", text())], []);
     one_of(vec![
         event("message_start", [("message", schema("AnthropicAnswer"))]),
@@ -135,7 +145,10 @@ fn anthropic() -> Value {
             "content_block_start",
             [("index", count()), ("content_block", schema("AnthropicBlock"))],
         ),
-        event("content_block_delta", [("index", count()), ("delta", one_of(vec![said, call]))]),
+        event(
+            "content_block_delta",
+            [("index", count()), ("delta", one_of(vec![said, thought, signature, call]))],
+        ),
         event("content_block_stop", [("index", count())]),
         event(
             "message_delta",

@@ -330,9 +330,25 @@ pub(super) fn rendering() -> Vec<Field> {
             about(default(boolean(), false), "Whether the model goes on with the last message."),
         ),
         ("chat_template_kwargs", about(free_object(), "Variables for the model's template.")),
-        ("reasoning_effort", about(text(), "A variable for the model's template.")),
-        ("enable_thinking", about(boolean(), "A variable for the model's template.")),
+        (
+            "reasoning_effort",
+            about(
+                text(),
+                "A variable for the model's template; a model that can think does, unless it is none.",
+            ),
+        ),
+        (
+            "enable_thinking",
+            about(boolean(), "Whether the model thinks before it answers, if it can."),
+        ),
+        ("thinking_token_budget", about(thoughts(), "Most tokens of thoughts.")),
+        ("thinking_budget_tokens", about(thoughts(), "The same, as llama.cpp calls it.")),
     ]
+}
+
+/// Returns the schema of the most tokens of thoughts.
+pub(super) fn thoughts() -> Value {
+    integer(0, TOKENS_MAX as i64)
 }
 
 /// Returns the field of `conversation::read_messages`.

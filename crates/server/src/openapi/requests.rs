@@ -6,7 +6,7 @@ use trine_engine::LOGPROBS_MAX;
 use super::fields::{
     calling, everywhere, function, ids, message, messages, model, most_tokens, parallel,
     parameters, priority, refused_fields, rendering, response_format, sampling, stops, stream,
-    streaming, structure_of_others, texts_or_ids, tool, tool_choice,
+    streaming, structure_of_others, texts_or_ids, thoughts, tool, tool_choice,
 };
 use super::schema::{
     Field, about, any, asked, boolean, choice, constant, default, free_object, integer, list,
@@ -105,6 +105,13 @@ fn response_conversation() -> Vec<Field> {
         ("tools", list(schema("ResponseTool"))),
         ("tool_choice", schema("ToolChoice")),
         parallel(),
+        (
+            "reasoning",
+            about(
+                asked([], [("effort", text())]),
+                "Whether the model thinks before it answers, if it can: not with the effort none.",
+            ),
+        ),
     ]
 }
 
@@ -161,7 +168,7 @@ fn response_item() -> Value {
         ],
         [],
     );
-    let words = "Thoughts, and what tools of another server have done: left out.";
+    let words = "What tools of another server have done: left out. Thoughts (`reasoning`) belong to the calls after them.";
     let other = about(asked([("type", text())], []), words);
     let part =
         asked([("type", choice(["text", "input_text", "output_text"])), ("text", text())], []);
@@ -220,12 +227,14 @@ fn anthropic() -> Value {
     let mut fields = vec![model(), stream(false)];
     fields.extend(sampling());
     let format = asked([], [("format", schema("ResponseFormat"))]);
-    let thinking = asked([("type", choice(["adaptive", "enabled", "disabled"]))], []);
+    let budget = about(thoughts(), "Most tokens of thoughts.");
+    let thinking =
+        asked([("type", choice(["adaptive", "enabled", "disabled"]))], [("budget_tokens", budget)]);
     fields.extend([
         ("stop_sequences", stops()),
         ("output_config", about(format, "What the text looks like.")),
         ("output_format", about(schema("ResponseFormat"), "The same, as it was called in a beta.")),
-        ("thinking", about(thinking, "Changes nothing: the models of this server answer at once.")),
+        ("thinking", about(thinking, "Whether the model thinks before it answers, if it can.")),
     ]);
     fields.extend(structure_of_others());
     fields.extend(refused_fields(&anthropic_dialect::UNSUPPORTED));
@@ -270,7 +279,7 @@ fn anthropic_message() -> Value {
         [("type", constant("tool_result")), ("tool_use_id", text())],
         [("content", one_of(vec![text(), list(said.clone())]))],
     );
-    let words = "Thoughts, and what tools of another server have done: left out.";
+    let words = "What tools of another server have done: left out. Thoughts (`thinking`) belong to the calls of their message.";
     let other = about(asked([("type", text())], []), words);
     let blocks = list(one_of(vec![said, call, result, other]));
     let role = choice(["user", "assistant", "system", "developer", "tool", "model"]);
@@ -311,6 +320,7 @@ fn ollama() -> Vec<Field> {
     let format = one_of(vec![json!({"enum": ["", "json"]}), free_object()]);
     fields.extend([
         ("options", schema("OllamaOptions")),
+        ("think", about(one_of(vec![boolean(), text()]), "Whether the model thinks before it answers. Other values than false and none are refused for models that cannot.")),
         ("format", about(format, "What the text looks like: JSON, or what a JSON schema says.")),
     ]);
     fields.extend(structure_of_others());

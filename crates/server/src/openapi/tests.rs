@@ -286,12 +286,13 @@ fn specimens(path: &str) -> Vec<Value> {
         ],
         "/responses" => vec![
             response.clone(),
+            with(response.clone(), json!({"reasoning": {"effort": "none"}})),
             with(response.clone(), structured),
             with(response.clone(), json!({"text": {"format": formats[0]}})),
             with(response, json!({"text": {"format": formats[1]}})),
         ],
         "/chat/completions/input_tokens" => vec![json!({"messages": messages})],
-        "/responses/input_tokens" => vec![json!({"input": "Hi"})],
+        "/responses/input_tokens" => vec![json!({"input": "Hi", "reasoning": {"effort": "none"}})],
         "/completion" => vec![
             json!({"prompt": "Hi", "n_predict": 1}),
             json!({"prompt": "Hi", "n_predict": 1, "structured_outputs": {"regex": "a"}}),
@@ -301,7 +302,7 @@ fn specimens(path: &str) -> Vec<Value> {
         "/embeddings" => vec![json!({"model": "embedder", "input": "Hi"})],
         "/messages" => vec![
             with(chat.clone(), structured),
-            with(chat.clone(), json!({"thinking": {"type": "adaptive"}})),
+            with(chat.clone(), json!({"thinking": {"type": "enabled", "budget_tokens": 8}})),
             with(chat.clone(), json!({"output_config": {"format": formats[0]}})),
             with(chat.clone(), json!({"output_config": {"format": formats[1]}})),
             with(chat.clone(), json!({"output_format": formats[0]})),

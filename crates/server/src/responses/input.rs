@@ -10,6 +10,7 @@ use crate::conversation::{Conversation, Rendering, read_messages};
 use crate::error::{ApiError, shown};
 use crate::json::Fields;
 use crate::places::Places;
+use crate::thinking::Thinking;
 use crate::warnings::Warnings;
 
 /// Functions that are declared in namespaces, by the names under which the model knows them.
@@ -134,6 +135,8 @@ impl Offered<'_> {
 enum Item {
     /// A message of a chat.
     Message(Value),
+    /// What a model thought before the next item.
+    Thought(String),
     /// An item that the model is not told of.
     LeftOut,
 }
@@ -164,8 +167,7 @@ fn unfold(item: &Value, warnings: &mut Warnings) -> Result<Item, ApiError> {
             }
             Ok(Item::Message(item))
         }
-        // What a model of another server thought is for that model only.
-        Some("reasoning") => Ok(Item::LeftOut),
+        Some("reasoning") => Ok(Item::Thought(thought(item))),
         // Work that another server has done by itself; the answer that it gave after that is an
         // item of its own.
         Some(kind) if is_hosted(kind) => {
@@ -179,6 +181,16 @@ fn unfold(item: &Value, warnings: &mut Warnings) -> Result<Item, ApiError> {
             Err(ApiError::unsupported("input", &what))
         }
     }
+}
+
+/// Returns what an item of thoughts says: its content, or else its summary.
+fn thought(item: &Value) -> String {
+    let texts = |field: &str| -> Vec<&str> {
+        let parts = item.get(field).and_then(Value::as_array).into_iter().flatten();
+        parts.filter_map(|part| part.get("text").and_then(Value::as_str)).collect()
+    };
+    let content = texts("content");
+    if content.is_empty() { texts("summary").join("\n") } else { content.join("\n") }
 }
 
 /// Returns whether items of a type report what a tool that runs on the server has done.
@@ -205,12 +217,27 @@ fn is_hosted(kind: &str) -> bool {
 fn unfolded(items: &[Value], warnings: &mut Warnings) -> Result<(Vec<Value>, Places), ApiError> {
     let mut messages: Vec<Value> = Vec::with_capacity(items.len());
     let mut places = Places::default();
+    let mut thoughts = Vec::new();
     for (index, item) in items.iter().enumerate() {
-        let Item::Message(mut message) = unfold(item, warnings)? else { continue };
+        let mut message = match unfold(item, warnings)? {
+            Item::Message(message) => message,
+            Item::Thought(text) => {
+                thoughts.push(text);
+                continue;
+            }
+            Item::LeftOut => continue,
+        };
+        let thoughts = std::mem::take(&mut thoughts);
+        if message["role"] == "assistant" && !thoughts.is_empty() {
+            message["reasoning_content"] = thoughts.join("\n").into();
+        }
         let place = format!("input[{index}]");
         let calls = message.get_mut("tool_calls").map(Value::take);
         match (calls, messages.last_mut()) {
             (Some(Value::Array(calls)), Some(last)) if last["role"] == "assistant" => {
+                if let Some(thoughts) = message.get_mut("reasoning_content").map(Value::take) {
+                    last["reasoning_content"] = thoughts;
+                }
                 let before = last.get("tool_calls").and_then(Value::as_array).map_or(0, Vec::len);
                 match last.get_mut("tool_calls").and_then(Value::as_array_mut) {
                     Some(before) => before.extend(calls),
@@ -256,8 +283,9 @@ pub(super) fn conversation(
         }
         _ => return Err(fields.wrong("input", "a text or a list of messages")),
     };
+    let rendering = Rendering { thinking: Thinking::of_response(fields)?, ..Rendering::default() };
     let conversation =
-        messages.and_then(|messages| Conversation::new(calling, messages, Rendering::default()));
+        messages.and_then(|messages| Conversation::new(calling, messages, rendering));
     let conversation = conversation.map_err(|error| error.placed(&places))?;
     Ok(conversation.after(fields.text("instructions")?))
 }

@@ -10,6 +10,9 @@ use trine_backend::{
 };
 use trine_model::{Buffer, BufferId, Cache, KvType, Plan, Rows, Width};
 
+/// Tokens that end answers in the vocabularies of these tests.
+const ENDS: [u32; 3] = [1, 50, 106];
+
 /// What tests can see and change of a running model.
 #[derive(Debug, Default)]
 pub(crate) struct Controls {
@@ -39,8 +42,8 @@ pub(crate) struct Script {
     script: Vec<u32>,
     controls: Arc<Controls>,
     logits: Vec<f32>,
-    /// The first and the last position of each slot's present answer.
-    answers: HashMap<u32, (usize, usize)>,
+    /// The first and the last position of each slot's present answer, and its last token.
+    answers: HashMap<u32, (usize, usize, u32)>,
 }
 
 impl Script {
@@ -96,15 +99,24 @@ impl Script {
         self
     }
 
-    /// The token after a position: an answer begins where the slot's last one does not go on.
-    fn token(&mut self, slot: u32, position: usize) -> u32 {
-        let goes_on = |&(first, last): &(usize, usize)| (position == last + 1).then_some(first);
+    /// The token after a position, whose own token is `input`: an answer begins where the slot's
+    /// last one does not go on.
+    fn token(&mut self, slot: u32, position: usize, input: u32) -> u32 {
+        let reply = self.controls.reply.lock().unwrap();
+        // After its end an answer goes on only where a grammar or a client ignores the end: the
+        // position after it may also be that of the next prompt's last token.
+        let is_free = reply.is_none();
+        let goes_on = |&(first, last, token): &(usize, usize, u32)| {
+            (position == last + 1 && (is_free || token == input || !ENDS.contains(&token)))
+                .then_some(first)
+        };
         let first = self.answers.get(&slot).and_then(goes_on).unwrap_or(position);
-        self.answers.insert(slot, (first, position));
-        match &*self.controls.reply.lock().unwrap() {
+        let token = match &*reply {
             Some(reply) => reply[(position - first).min(reply.len() - 1)],
             None => self.script[position % self.script.len()],
-        }
+        };
+        self.answers.insert(slot, (first, position, token));
+        token
     }
 }
 
@@ -146,7 +158,7 @@ impl Program for Script {
             let start = self.logits.len();
             self.logits.resize(start + self.vocabulary, if is_broken { f32::NAN } else { 0.0 });
             let slot = batch.sequences[batch.sequence_of[row as usize] as usize].slot;
-            let token = self.token(slot, position);
+            let token = self.token(slot, position, batch.tokens[row as usize]);
             self.logits[start + token as usize] = 20.0;
         }
         Ok(self.flights.begin(()))

@@ -2,6 +2,8 @@
 
 #[path = "../../src/models/testing/demo.rs"]
 mod demo;
+#[path = "../../../text/tests/common/gemma4.rs"]
+pub(crate) mod gemma4_vocabulary;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -17,7 +19,7 @@ use trine_server::{
     Description, Found, Handle, Library, LibraryError, Listed, LoadedModel, Loader, Outline,
     Preset, PullProgress, Recipe, Refusal, Server, ServerOptions, grammar_cache,
 };
-use trine_text::{Specials, Tokenizer};
+use trine_text::{ChatTemplate, Specials, Tokenizer};
 
 use crate::client;
 use crate::fake::{Controls, Script};
@@ -29,6 +31,10 @@ pub(crate) const TEXT: &str =
 pub(crate) const CONTEXT: usize = 512;
 /// The same of the model `long`.
 pub(crate) const LONG_CONTEXT: usize = 2048;
+/// A model with Gemma 4's marks, whose vocabulary is small: prompts have a token for each
+/// character.
+pub(crate) const GEMMA4: &str = "gemma4";
+pub(crate) const GEMMA4_CONTEXT: usize = 1 << 14;
 /// Most requests that wait for a place.
 pub(crate) const QUEUE: usize = 40;
 /// Sequences at once.
@@ -140,9 +146,10 @@ impl Loader for Scripted {
         self.stamp.load(Ordering::SeqCst)
     }
 
-    fn outline(&self, _model: &str) -> Result<Outline, String> {
+    fn outline(&self, model: &str) -> Result<Outline, String> {
         let description = Description { family: "gemma3".to_owned(), ..Description::default() };
-        Ok(Outline { description, ..Outline::default() })
+        let template = (model == GEMMA4).then(|| ChatTemplate::gemma4(true).source().to_owned());
+        Ok(Outline { description, template })
     }
 
     fn library(&self) -> Option<&dyn Library> {
@@ -152,6 +159,9 @@ impl Loader for Scripted {
     fn load(&self, name: &str) -> Result<LoadedModel, String> {
         while self.is_held.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(2));
+        }
+        if name == GEMMA4 {
+            return Ok(self.gemma4());
         }
         match name {
             "broken" if self.loads.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) => {
@@ -189,6 +199,20 @@ impl Loader for Scripted {
 }
 
 impl Scripted {
+    /// A scripted model with Gemma 4's marks and template, which can think.
+    fn gemma4(&self) -> LoadedModel {
+        let tokenizer = Tokenizer::from_gguf(gemma4_vocabulary::vocabulary(4));
+        let tokenizer = Arc::new(tokenizer.expect("the vocabulary is well formed"));
+        let script = tokenizer.encode(TEXT, Specials::AsText).expect("the text is short");
+        let (vocabulary, controls) = (tokenizer.vocabulary_size(), Arc::clone(&self.controls));
+        let program = Script::new(vocabulary, script, GEMMA4_CONTEXT, SEQUENCES, controls);
+        let mut engine = Engine::from_program(Box::new(program));
+        engine.set_queue(QUEUE, 1 << 20);
+        let loaded = demo::loaded(engine, tokenizer, self.size.load(Ordering::SeqCst));
+        *self.service.lock().unwrap() = Some(loaded.service.clone());
+        LoadedModel { template: Some(ChatTemplate::gemma4(true)), ..loaded }
+    }
+
     fn add(&self, name: &str, found: Found) {
         let mut names = self.names.lock().unwrap();
         names.retain(|(other, _)| other != name);

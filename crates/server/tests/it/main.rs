@@ -12,6 +12,7 @@ mod document;
 mod embeddings;
 mod ending;
 mod fake;
+mod gemma4;
 mod harness;
 mod llama;
 mod loading;

@@ -6,8 +6,9 @@ use serde_json::{Map, Value, json};
 use super::compiled::Relaxed;
 use super::error::GrammarError;
 use super::library::{json_grammar, lark_string, with_options};
+use super::marks::Otherwise;
 use super::schema::{self, LeftOut};
-use super::source::{CallShape, Otherwise};
+use super::source::CallShape;
 
 /// The most parts of one tool's schema that are tried separately if the library does not take the
 /// whole.
@@ -132,13 +133,13 @@ impl<'a> Calls<'a> {
     }
 }
 
-fn of_tool(tool: &str, error: GrammarError) -> GrammarError {
+pub(super) fn of_tool(tool: &str, error: GrammarError) -> GrammarError {
     GrammarError::Tool { tool: tool.to_owned(), error: Box::new(error) }
 }
 
 /// Returns whether the library cannot enforce a schema. A schema that nothing satisfies, or that
 /// costs too much, is refused instead.
-fn may_be_relaxed(error: &GrammarError) -> bool {
+pub(super) fn may_be_relaxed(error: &GrammarError) -> bool {
     match error {
         GrammarError::Invalid { problem, .. } => {
             !problem.contains("nsatisfiable") && !problem.contains("no text satisfies")
@@ -149,7 +150,10 @@ fn may_be_relaxed(error: &GrammarError) -> bool {
 
 /// Leaves out the properties that the library does not take, or else everything in the schema.
 /// `alone` tries a schema.
-fn reduce(schema: &mut Value, alone: impl Fn(&Value) -> Result<(), GrammarError>) -> Vec<LeftOut> {
+pub(super) fn reduce(
+    schema: &mut Value,
+    alone: impl Fn(&Value) -> Result<(), GrammarError>,
+) -> Vec<LeftOut> {
     let left_out = |place: &str, keyword: &str| LeftOut {
         place: place.to_owned(),
         keyword: keyword.to_owned(),

@@ -25,6 +25,8 @@ pub struct Grammar {
     pub(super) tables: Arc<Tables>,
     pub(super) bytes: usize,
     pub(super) relaxed: Vec<Relaxed>,
+    /// The token from which on a reply has to follow it; before that any text may come.
+    pub(super) lazy: Option<u32>,
 }
 
 impl std::fmt::Debug for Grammar {

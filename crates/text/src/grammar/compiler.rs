@@ -11,9 +11,11 @@ use super::calls::Calls;
 use super::compiled::{Grammar, Relaxed};
 use super::error::GrammarError;
 use super::library::{first_line, guarded, json_grammar, lark_string, regex_problem};
+use super::marked::MarkedCalls;
+use super::marks::Otherwise;
 use super::matcher::Tables;
 use super::source::{
-    GrammarSource, MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES, Otherwise,
+    GrammarSource, MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES,
 };
 use super::{gbnf, schema};
 use crate::kind::Kind;
@@ -155,7 +157,7 @@ fn build_base(tokenizer: &Arc<Tokenizer>) -> Result<Base, GrammarError> {
         verbose_errors: false,
         ..ParserLimits::default()
     };
-    Ok(Base { factory, tables: Arc::new(Tables { text, ends }) })
+    Ok(Base { factory, tables: Arc::new(Tables { plain: text.clone(), text, ends }) })
 }
 
 fn source_bytes(source: &GrammarSource) -> usize {
@@ -166,19 +168,24 @@ fn source_bytes(source: &GrammarSource) -> usize {
         | GrammarSource::Lark(text)
         | GrammarSource::Gbnf(text) => text.len(),
         GrammarSource::Choice(choices) => choices.iter().map(String::len).sum(),
-        GrammarSource::Calls { calls, shape } => {
-            let answer = match &shape.otherwise {
-                Otherwise::Json(schema) => schema.len(),
-                Otherwise::Nothing | Otherwise::Text => 0,
-            };
-            calls.iter().map(|(name, schema)| name.len() + schema.len()).sum::<usize>() + answer
-        }
+        GrammarSource::Calls { calls, shape } => calls_bytes(calls, &shape.otherwise),
+        GrammarSource::MarkedCalls { calls, shape } => calls_bytes(calls, &shape.otherwise),
     }
+}
+
+fn calls_bytes(calls: &[(String, String)], otherwise: &Otherwise) -> usize {
+    let answer = match otherwise {
+        Otherwise::Json(schema) => schema.len(),
+        Otherwise::Nothing | Otherwise::Text => 0,
+    };
+    calls.iter().map(|(name, schema)| name.len() + schema.len()).sum::<usize>() + answer
 }
 
 fn check_size(source: &GrammarSource) -> Result<(), GrammarError> {
     let limit = match source {
-        GrammarSource::JsonSchema(_) | GrammarSource::Calls { .. } => MAX_SCHEMA_BYTES,
+        GrammarSource::JsonSchema(_)
+        | GrammarSource::Calls { .. }
+        | GrammarSource::MarkedCalls { .. } => MAX_SCHEMA_BYTES,
         GrammarSource::Choice(_) => MAX_CHOICE_BYTES,
         _ => MAX_GRAMMAR_BYTES,
     };
@@ -213,6 +220,13 @@ fn compile(base: &Base, source: &GrammarSource) -> Result<Grammar, GrammarError>
             let calls = Calls::read(calls, shape)?;
             let (start, relaxed) = calls.compile(|grammar| base.start(grammar, kind))?;
             return Ok(base.grammar(start, source, relaxed));
+        }
+        GrammarSource::MarkedCalls { calls, shape } => {
+            let tables = base.tables.with_marks(shape.marks)?;
+            let calls = MarkedCalls::read(calls, shape)?;
+            let (start, relaxed) = calls.compile(|grammar| base.start(grammar, kind))?;
+            let grammar = base.grammar(start, source, relaxed);
+            return Ok(Grammar { tables: Arc::new(tables), lazy: shape.lazy_mark(), ..grammar });
         }
     };
     Ok(base.grammar(base.start(grammar, kind)?, source, Vec::new()))
@@ -259,7 +273,13 @@ impl Base {
             _ => 0,
         };
         let bytes = states + source_bytes(source) * BYTES_PER_SOURCE_BYTE + choices;
-        Grammar { start: Mutex::new(start), tables: self.tables.clone(), bytes, relaxed }
+        Grammar {
+            start: Mutex::new(start),
+            tables: self.tables.clone(),
+            bytes,
+            relaxed,
+            lazy: None,
+        }
     }
 }
 

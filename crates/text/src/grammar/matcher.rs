@@ -4,17 +4,41 @@ use std::sync::Arc;
 
 use super::error::GrammarError;
 use super::library::{failed, guarded, has_stopped};
+use super::marks::CallMarks;
 use super::scout::Scout;
 
 /// Classes of tokens, apart from the trie.
 pub(super) struct Tables {
-    /// One bit for each token that text may consist of.
+    /// One bit for each token of text.
+    pub(super) plain: Vec<u32>,
+    /// One bit for each token that a grammar may name: those of text, and marks of its own.
     pub(super) text: Vec<u32>,
     /// Tokens that end a reply, ascending.
     pub(super) ends: Vec<u32>,
 }
 
 impl Tables {
+    /// Returns the same with the marks of calls as tokens that a grammar may name.
+    ///
+    /// # Errors
+    /// [`GrammarError::Tokenizer`] if the vocabulary is smaller.
+    pub(super) fn with_marks(&self, marks: CallMarks) -> Result<Self, GrammarError> {
+        let (mut text, ends) = (self.text.clone(), self.ends.clone());
+        for mark in marks.all() {
+            let word = text.get_mut(mark as usize / 32);
+            let word = word.ok_or_else(|| {
+                GrammarError::Tokenizer(format!("it has no token {mark} for calls"))
+            })?;
+            *word |= 1 << (mark % 32);
+        }
+        Ok(Self { plain: self.plain.clone(), text, ends })
+    }
+
+    /// Returns whether a token is one of text.
+    pub(super) fn is_plain(&self, token: u32) -> bool {
+        self.plain.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
+    }
+
     pub(super) fn is_text(&self, token: u32) -> bool {
         self.text.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
     }

@@ -1,5 +1,7 @@
 //! The form that a reply must have, as a client states it.
 
+use super::marks::{MarkedShape, Otherwise};
+
 /// The longest JSON schema in bytes.
 pub const MAX_SCHEMA_BYTES: usize = 256 << 10;
 
@@ -42,6 +44,13 @@ pub enum GrammarSource {
         /// The forms that a reply may have.
         shape: CallShape,
     },
+    /// Tool calls between marks, from the first mark on.
+    MarkedCalls {
+        /// Names with the JSON schemas of their arguments, as for [`GrammarSource::Calls`].
+        calls: Vec<(String, String)>,
+        /// The forms that a reply may have.
+        shape: MarkedShape,
+    },
 }
 
 /// The forms that a reply with tool calls may have.
@@ -53,17 +62,6 @@ pub struct CallShape {
     pub otherwise: Otherwise,
 }
 
-/// The forms that a reply may have instead of tool calls.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Otherwise {
-    /// None: the reply is a call.
-    Nothing,
-    /// Text that does not begin like a call.
-    Text,
-    /// JSON that satisfies this schema.
-    Json(String),
-}
-
 impl GrammarSource {
     /// Returns its kind, for messages.
     pub(crate) fn kind(&self) -> &'static str {
@@ -73,7 +71,7 @@ impl GrammarSource {
             Self::Lark(_) => "Lark grammar",
             Self::Gbnf(_) => "GBNF grammar",
             Self::Choice(_) => "list of choices",
-            Self::Calls { .. } => "tool calls",
+            Self::Calls { .. } | Self::MarkedCalls { .. } => "tool calls",
         }
     }
 }

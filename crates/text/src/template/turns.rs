@@ -72,7 +72,12 @@ impl Ways {
         for message in messages {
             let Some(message) = self.place(message, &mut is_beginning) else { continue };
             match turns.last_mut() {
-                Some(last) if last.role == message.role && is_merged(&message.role) => {
+                Some(last)
+                    if last.role == message.role
+                        && is_merged(&message.role)
+                        && !has_calls(last)
+                        && !has_calls(&message) =>
+                {
                     merge(last, message);
                 }
                 _ => turns.push(message),
@@ -161,6 +166,11 @@ impl Tried {
 /// own.
 fn is_merged(role: &str) -> bool {
     matches!(role, "system" | "user" | "assistant")
+}
+
+/// Returns whether a message calls tools, in a field that only the template can write.
+fn has_calls(message: &Message) -> bool {
+    message.extra.contains_key("tool_calls")
 }
 
 /// Appends the content of a second message to the first.

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
+use super::history::{Made, calls_of, is_result, result_name};
 use super::tool::declaration;
 use super::{ToolChoice, ToolError, Tools};
 use crate::template::{Content, Message};
-use crate::vocabulary::shortened;
 
 impl Tools {
     /// Returns the conversation for a template without support for tools: [`Tools::write_calls`],
@@ -39,9 +39,10 @@ impl Tools {
         let mut names: HashMap<String, String> = HashMap::new();
         let write = |(index, message): (usize, Message)| {
             let place = format!("messages[{index}]");
-            match message.role.as_str() {
-                "tool" | "function" => result_message(&place, &message, &names),
-                _ => call_message(&place, message, &mut names),
+            if is_result(&message) {
+                result_message(&place, &message, &names)
+            } else {
+                call_message(&place, message, &mut names)
             }
         };
         messages.into_iter().enumerate().map(write).collect()
@@ -85,45 +86,16 @@ fn call_message(
     mut message: Message,
     names: &mut HashMap<String, String>,
 ) -> Result<Message, ToolError> {
-    let calls = match message.extra.shift_remove("tool_calls") {
-        None | Some(Value::Null) => return Ok(message),
-        Some(Value::Array(calls)) if calls.is_empty() => return Ok(message),
-        Some(Value::Array(calls)) => calls,
-        Some(_) => {
-            return Err(ToolError::new(
-                format!("{place}.tool_calls"),
-                "it must be a list of calls",
-            ));
-        }
-    };
+    let calls = calls_of(place, &message)?;
+    if calls.is_empty() {
+        return Ok(message);
+    }
+    message.extra.shift_remove("tool_calls");
     let mut written = Vec::with_capacity(calls.len());
-    for (index, call) in calls.iter().enumerate() {
-        let place = format!("{place}.tool_calls[{index}].function");
-        let function = call.get("function").and_then(Value::as_object);
-        let function = function.ok_or_else(|| ToolError::new(&place, "it is missing"))?;
-        let Some(name) = function.get("name").and_then(Value::as_str) else {
-            return Err(ToolError::new(format!("{place}.name"), "it must be text"));
-        };
-        let arguments = match function.get("arguments") {
-            None | Some(Value::Null) => "{}".to_owned(),
-            Some(Value::String(text)) if text.trim().is_empty() => "{}".to_owned(),
-            Some(Value::String(text))
-                if serde_json::from_str::<serde_json::Map<String, Value>>(text).is_ok() =>
-            {
-                text.clone()
-            }
-            Some(Value::Object(map)) => Value::Object(map.clone()).to_string(),
-            Some(_) => {
-                return Err(ToolError::new(
-                    format!("{place}.arguments"),
-                    "it must be a JSON object as text",
-                ));
-            }
-        };
-        if let Some(id) = call.get("id").and_then(Value::as_str) {
-            names.insert(id.to_owned(), name.to_owned());
-        }
-        written.push(format!("{{\"name\": {}, \"parameters\": {arguments}}}", Value::from(name)));
+    for Made { id, name, arguments } in calls {
+        let spelled = Value::from(name.as_str());
+        written.push(format!("{{\"name\": {spelled}, \"parameters\": {arguments}}}"));
+        names.extend(id.map(|id| (id, name)));
     }
     let calls =
         if written.len() == 1 { written.remove(0) } else { format!("[{}]", written.join(", ")) };
@@ -140,14 +112,7 @@ fn result_message(
     message: &Message,
     names: &HashMap<String, String>,
 ) -> Result<Message, ToolError> {
-    let field = |key: &str| message.extra.get(key).and_then(Value::as_str);
-    let name = match field("tool_call_id") {
-        Some(id) => Some(names.get(id).map(String::as_str).ok_or_else(|| {
-            let problem = format!("no call before it has the id `{}`", shortened(id));
-            ToolError::new(format!("{place}.tool_call_id"), problem)
-        })?),
-        None => field("name").or_else(|| field("tool_name")),
-    };
+    let name = result_name(place, message, names)?;
     let said = message.content.text();
     let content = match serde_json::from_str::<Value>(&said) {
         Ok(value @ (Value::Object(_) | Value::Array(_))) => value,

@@ -1,40 +1,16 @@
 //! Splits generated text into text and calls.
 
-use std::sync::Arc;
-
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::tool::Tool;
+use super::part::ReplyPart;
+use super::tool::ToolList;
 
 /// The labels that a fence around calls may have.
 const FENCES: [&str; 6] = ["", "json", "tool_code", "tool_call", "tool_calls", "tool"];
 
 /// The longest space that is held back because a call may follow, in bytes.
 const MAX_SPACE_BYTES: usize = 256;
-
-/// A call that a model made.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToolCall {
-    /// Its place among the calls of the reply, from 0.
-    pub index: usize,
-    /// The tool's name, which is among those declared.
-    pub name: String,
-    /// The arguments: the text of a JSON object as the model wrote it.
-    pub arguments: String,
-    /// Why the arguments do not satisfy the tool's schema, or why that cannot be decided. It names
-    /// places and keywords, but no values.
-    pub problem: Option<String>,
-}
-
-/// A piece of a reply.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ReplyPart {
-    /// Words for the reader; never empty.
-    Text(String),
-    /// A whole call.
-    Call(ToolCall),
-}
 
 /// Splits a reply into text and calls while it arrives, wherever its pieces are cut.
 ///
@@ -46,7 +22,7 @@ pub enum ReplyPart {
 /// is scanned a bounded number of times.
 #[derive(Debug, Clone)]
 pub struct CallParser {
-    tools: Arc<[Tool]>,
+    tools: ToolList,
     parallel: bool,
     held: String,
     place: Place,
@@ -96,7 +72,7 @@ struct WrittenCall<'a> {
 }
 
 impl CallParser {
-    pub(super) fn new(tools: Arc<[Tool]>, parallel: bool) -> Self {
+    pub(super) fn new(tools: ToolList, parallel: bool) -> Self {
         Self {
             tools,
             parallel,
@@ -255,9 +231,7 @@ impl CallParser {
     fn call(&mut self, name: String, arguments: String, end: usize, parts: &mut Vec<ReplyPart>) {
         self.scan = Scan::default();
         self.held.drain(..end);
-        let tool = self.tools.iter().find(|tool| tool.name == name);
-        let problem = tool.and_then(|tool| tool.checker().problem(&arguments));
-        parts.push(ReplyPart::Call(ToolCall { index: self.calls, name, arguments, problem }));
+        parts.extend(self.tools.call(self.calls, &name, arguments).map(ReplyPart::Call));
         self.calls += 1;
         if !self.parallel {
             self.done = true;
@@ -314,7 +288,7 @@ fn fence(text: &str) -> Option<Option<usize>> {
 
 /// Returns whether `text` begins `{"name": "NAME"` with a known name; `None` if it is too short to
 /// decide.
-fn begins_call(text: &str, tools: &[Tool]) -> Option<bool> {
+fn begins_call(text: &str, tools: &ToolList) -> Option<bool> {
     let mut rest = text;
     for expected in ["{", "\"name\"", ":", "\""] {
         match rest.strip_prefix(expected) {
@@ -324,7 +298,7 @@ fn begins_call(text: &str, tools: &[Tool]) -> Option<bool> {
         }
     }
     match rest.split_once('"') {
-        Some((name, _)) => Some(tools.iter().any(|tool| tool.name == name)),
+        Some((name, _)) => Some(tools.find(name).is_some()),
         None if tools.iter().any(|tool| tool.name.starts_with(rest)) => None,
         None => Some(false),
     }
@@ -362,9 +336,9 @@ impl Scan {
 }
 
 /// Returns the name and the arguments of a value if it is a call.
-fn read_call(text: &str, tools: &[Tool]) -> Option<(String, String)> {
+fn read_call(text: &str, tools: &ToolList) -> Option<(String, String)> {
     let call: WrittenCall<'_> = serde_json::from_str(text).ok()?;
     let arguments = call.parameters.map_or("{}", RawValue::get);
-    let is_call = arguments.starts_with('{') && tools.iter().any(|tool| tool.name == call.name);
+    let is_call = arguments.starts_with('{') && tools.find(&call.name).is_some();
     is_call.then(|| (call.name, arguments.to_owned()))
 }

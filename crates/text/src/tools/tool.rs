@@ -1,14 +1,16 @@
-//! One tool.
+//! The tools of a request.
 
-use std::sync::OnceLock;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
+use super::part::ToolCall;
 use crate::validation::Checker;
 
 /// One function.
 #[derive(Debug)]
-pub(super) struct Tool {
+pub(crate) struct Tool {
     /// Letters, digits and `_-.:/`, at most 64.
     pub(super) name: String,
     /// Its purpose.
@@ -23,6 +25,43 @@ impl Tool {
     pub(super) fn checker(&self) -> &Checker {
         self.checker.get_or_init(|| Checker::new(&self.schema))
     }
+}
+
+/// The tools of a request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ToolList(pub(super) Arc<[Tool]>);
+
+impl Deref for ToolList {
+    type Target = [Tool];
+
+    fn deref(&self) -> &[Tool] {
+        &self.0
+    }
+}
+
+impl ToolList {
+    /// Returns the tool of this name.
+    pub(super) fn find(&self, name: &str) -> Option<&Tool> {
+        self.iter().find(|tool| tool.name == name)
+    }
+
+    /// Returns a call of a declared tool as the `index`-th of a reply, compared with the schema of
+    /// its arguments, which are the text of a JSON object. Returns `None` if no tool has the name.
+    pub(crate) fn call(&self, index: usize, name: &str, arguments: String) -> Option<ToolCall> {
+        let problem = self.find(name)?.checker().problem(&arguments);
+        Some(ToolCall { index, name: name.to_owned(), arguments, problem })
+    }
+}
+
+/// Returns a tool in the form of an OpenAI request.
+pub(super) fn openai(tool: &Tool) -> Value {
+    // The schema was written by serde_json.
+    let parameters: Value = serde_json::from_str(&tool.schema).unwrap_or_default();
+    let mut function = serde_json::json!({"name": tool.name, "parameters": parameters});
+    if let Some(description) = &tool.description {
+        function["description"] = description.as_str().into();
+    }
+    serde_json::json!({"type": "function", "function": function})
 }
 
 /// Writes a tool as JSON.

@@ -26,7 +26,7 @@ use crate::prompt::Words;
 use crate::session::{Session, Sizes};
 use crate::settings;
 use crate::terminal;
-use crate::vocabulary::TextSide;
+use crate::vocabulary::{TextSide, Thinking};
 
 /// Answers once, or chats.
 ///
@@ -56,7 +56,14 @@ pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
         Session::open_with(&source, &settings, Sizes::default(), &drafting, |program| program)?;
     session.engine.heed(interrupt::flag());
     let defaults = session.model.defaults().clone();
-    let text = TextSide::read(session.model.checkpoint(), &defaults.stop_ids, !args.raw)?;
+    let mut text = TextSide::read(session.model.checkpoint(), &defaults.stop_ids, !args.raw)?;
+    text.thinking = Thinking { on: args.thinking.is_on(), budget: args.thinking.think_budget };
+    if text.thinking.on == Some(true) && text.format().thoughts().is_none() {
+        return Err(usage(format!(
+            "{} answers at once: it cannot think before; leave out --think and --think-budget",
+            session.name
+        )));
+    }
     let writing = Writing::new(&args.sampling, &defaults);
     writing.sampling.check(session.engine.vocabulary())?;
     session.tell(verbose);
@@ -123,6 +130,9 @@ struct Report<'a> {
     model: &'a str,
     device: &'a str,
     text: &'a str,
+    /// What the model thought before it answered.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    thoughts: &'a str,
     finish_reason: Ending,
     seed: u64,
     context: usize,
@@ -156,8 +166,7 @@ fn answer_once(
     };
     let watch = Watch::new();
     let mut printer = Printer::new(args.json);
-    let outcome =
-        answer(&mut session.engine, &text.tokenizer, tokens, writing, &watch, &mut printer);
+    let outcome = answer(&mut session.engine, text, tokens, writing, &watch, &mut printer);
     printer.finish()?;
     let answer = outcome?;
     if args.json {
@@ -165,6 +174,7 @@ fn answer_once(
             model: &session.name,
             device: &session.device,
             text: &answer.text,
+            thoughts: &answer.thoughts,
             finish_reason: answer.ending,
             seed: writing.sampling.seed,
             context: session.engine.context(),
@@ -201,10 +211,9 @@ fn chat(
     } else {
         Box::new(Piped(stdin().lock()))
     };
-    let tokenizer = &text.tokenizer;
     let mut show = |session: &mut Session, prompt, writing: &Writing, watch: &Watch| {
         let mut printer = Printer::new(false);
-        let outcome = answer(&mut session.engine, tokenizer, prompt, writing, watch, &mut printer);
+        let outcome = answer(&mut session.engine, text, prompt, writing, watch, &mut printer);
         printer.finish()?;
         let answer = outcome?;
         tell_end(session, &answer, verbose, true);

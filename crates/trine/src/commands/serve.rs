@@ -320,10 +320,13 @@ impl Models {
         };
         let service = Service::start(session.engine).context("the system gives no thread")?;
         Ok(LoadedModel {
+            sampling: SamplingParams {
+                suppressed: text.tokenizer.suppressed_ids().into(),
+                ..SamplingParams::from_defaults(&defaults, 0)
+            },
             grammars: trine_server::grammar_cache(&text.tokenizer),
             tokenizer: text.tokenizer,
             template: text.template,
-            sampling: SamplingParams::from_defaults(&defaults, 0),
             pooling: self.pooling,
             service,
             description,

@@ -53,6 +53,27 @@ fn a_server_of_an_unknown_name_is_corrected_with_its_option() {
 }
 
 #[test]
+fn a_model_that_cannot_think_is_not_asked_to() {
+    for arguments in
+        [&["run", "demo", "hi", "--think"][..], &["run", "demo", "hi", "--think-budget", "9"]]
+    {
+        let error = trine(arguments).fails(2);
+        assert!(error.contains("leave out --think"), "{arguments:?}: {error}");
+    }
+    for arguments in [
+        &["run", "demo", "hi", "--think", "--no-think"][..],
+        &["run", "demo", "hi", "--think", "--raw"],
+    ] {
+        let error = trine(arguments).fails(2);
+        assert!(error.contains("cannot be used with"), "{arguments:?}: {error}");
+    }
+    for arguments in [&["--no-think"][..], &["--think-budget", "0"]] {
+        let rest = ["run", "demo", "hi", "--max-tokens", "2"];
+        trine(&[&rest[..], arguments].concat()).ok();
+    }
+}
+
+#[test]
 fn who_types_chat_is_shown_run() {
     let error = trine(&["chat"]).fails(2);
     assert!(error.contains("'run'") && !error.contains("'create'"), "{error}");

@@ -1,0 +1,47 @@
+//! Tokens that a model must never generate.
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod fake;
+
+use fake::{Fake, VOCABULARY, options};
+use trine_engine::{Engine, Request, SamplingParams, Update};
+
+fn generate(sampling: SamplingParams) -> Vec<u32> {
+    let program = Fake::new(options(256, 1, 32), &[5, 20]);
+    let mut engine = Engine::from_program(Box::new(program));
+    let prompt = (0..10).map(|at| at * 7 % VOCABULARY as u32).collect();
+    engine.submit(Request { sampling, ..Request::new(prompt, 30) }).expect("the request is sound");
+    let mut tokens = Vec::new();
+    while !engine.is_idle() {
+        for event in engine.step().expect("the device works") {
+            if let Update::Token { token, .. } = event.update {
+                tokens.push(token);
+            }
+        }
+    }
+    tokens
+}
+
+#[test]
+fn suppressed_tokens_are_never_generated() {
+    let sampled =
+        SamplingParams { temperature: 0.9, top_k: 20, seed: 3, ..SamplingParams::greedy() };
+    for sampling in [SamplingParams::greedy(), sampled] {
+        let text = generate(sampling.clone());
+        let mut suppressed = text[..6].to_vec();
+        suppressed.sort_unstable();
+        suppressed.dedup();
+        let other = generate(SamplingParams { suppressed: suppressed.clone().into(), ..sampling });
+        assert_eq!(other.len(), 30);
+        assert!(other.iter().all(|token| !suppressed.contains(token)), "{suppressed:?}: {other:?}");
+    }
+}
+
+#[test]
+fn a_list_without_order_is_refused() {
+    let program = Fake::new(options(256, 1, 32), &[5, 20]);
+    let mut engine = Engine::from_program(Box::new(program));
+    let sampling = SamplingParams { suppressed: vec![2, 1].into(), ..SamplingParams::greedy() };
+    let error = engine.submit(Request { sampling, ..Request::new(vec![1], 1) }).expect_err("order");
+    assert!(error.to_string().contains("suppressed"), "{error}");
+}

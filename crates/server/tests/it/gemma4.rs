@@ -1,0 +1,488 @@
+//! Gemma 4's thoughts and calls in every dialect, whole and streamed.
+
+#[path = "../../../text/tests/common/calls.rs"]
+mod calls;
+
+use serde_json::{Map, Value, json};
+use trine_server::Found;
+use trine_text::{Specials, Tokenizer};
+
+use crate::client;
+use crate::harness::{GEMMA4, Harness, Scripted, gemma4_vocabulary};
+use calls::{Chance, call, object, value};
+
+const CHAT: &str = "/v1/chat/completions";
+const MESSAGES: &str = "/v1/messages";
+const OLLAMA: &str = "/api/chat";
+const RESPONSES: &str = "/v1/responses";
+
+/// A server with the model, and its tokenizer.
+fn start() -> (Harness, Tokenizer) {
+    let loader = Scripted::new(Default::default());
+    loader.names.lock().unwrap().push((GEMMA4.to_owned(), Found::plain(GEMMA4)));
+    let tokenizer = Tokenizer::from_gguf(gemma4_vocabulary::vocabulary(4)).unwrap();
+    (Harness::of(loader, |_| {}), tokenizer)
+}
+
+fn say(server: &Harness, mut ids: Vec<u32>, end: u32) {
+    ids.push(end);
+    *server.loader.controls.reply.lock().unwrap() = Some(ids);
+}
+
+/// Makes the model write marks and text, and end its turn.
+fn write(server: &Harness, tokenizer: &Tokenizer, reply: &str) {
+    say(server, tokenizer.encode(reply, Specials::Parse).unwrap(), 106);
+}
+
+fn with(mut body: Value, fields: Value) -> Value {
+    for (name, value) in fields.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    body
+}
+
+fn ask(fields: Value) -> Value {
+    with(json!({"model": GEMMA4, "messages": [{"role": "user", "content": "Hi"}]}), fields)
+}
+
+fn post(server: &Harness, path: &str, body: &Value) -> Value {
+    let (status, answer) = server.post(path, body);
+    assert_eq!(status, 200, "{body}: {answer}");
+    answer
+}
+
+fn stream(server: &Harness, path: &str, body: &Value) -> Vec<Value> {
+    let body = with(body.clone(), json!({"stream": true}));
+    let answer = client::post(server.address, path, &[], body.to_string().as_bytes());
+    assert_eq!(answer.status, 200, "{}", answer.json());
+    if path.starts_with("/api") {
+        let text = String::from_utf8(answer.body).unwrap();
+        return text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    }
+    answer.events()
+}
+
+/// What an answer says: thoughts, words, and calls with their arguments.
+#[derive(Debug, Default, PartialEq)]
+struct Said {
+    thoughts: String,
+    words: String,
+    calls: Vec<(String, Value)>,
+    reason: String,
+}
+
+fn parsed(arguments: &Value) -> Value {
+    serde_json::from_str(arguments.as_str().unwrap()).unwrap()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// A whole answer of a dialect.
+fn whole(path: &str, answer: &Value) -> Said {
+    let mut said = Said::default();
+    match path {
+        CHAT => {
+            let choice = &answer["choices"][0];
+            let message = &choice["message"];
+            said.thoughts = text(&message["reasoning_content"]).to_owned();
+            said.words = text(&message["content"]).to_owned();
+            for call in message["tool_calls"].as_array().into_iter().flatten() {
+                let function = &call["function"];
+                said.calls.push((text(&function["name"]).into(), parsed(&function["arguments"])));
+            }
+            said.reason = text(&choice["finish_reason"]).to_owned();
+        }
+        MESSAGES => {
+            for block in answer["content"].as_array().unwrap() {
+                match text(&block["type"]) {
+                    "thinking" => {
+                        assert!(!text(&block["signature"]).is_empty());
+                        said.thoughts.push_str(text(&block["thinking"]));
+                    }
+                    "text" => said.words.push_str(text(&block["text"])),
+                    _ => said.calls.push((text(&block["name"]).into(), block["input"].clone())),
+                }
+            }
+            said.reason = text(&answer["stop_reason"]).to_owned();
+        }
+        RESPONSES => {
+            for item in answer["output"].as_array().unwrap() {
+                match text(&item["type"]) {
+                    "reasoning" => said.thoughts.push_str(text(&item["content"][0]["text"])),
+                    "message" => said.words.push_str(text(&item["content"][0]["text"])),
+                    _ => said.calls.push((text(&item["name"]).into(), parsed(&item["arguments"]))),
+                }
+            }
+            said.reason = text(&answer["status"]).to_owned();
+        }
+        _ => {
+            let message = &answer["message"];
+            said.thoughts = text(&message["thinking"]).to_owned();
+            said.words = text(&message["content"]).to_owned();
+            for call in message["tool_calls"].as_array().into_iter().flatten() {
+                let function = &call["function"];
+                said.calls.push((text(&function["name"]).into(), function["arguments"].clone()));
+            }
+            said.reason = text(&answer["done_reason"]).to_owned();
+        }
+    }
+    said
+}
+
+/// The parts of a stream as a whole answer.
+fn joined(path: &str, events: &[Value]) -> Said {
+    let mut said = Said::default();
+    match path {
+        CHAT => {
+            for choice in events.iter().filter_map(|event| event["choices"].get(0)) {
+                let delta = &choice["delta"];
+                said.thoughts.push_str(text(&delta["reasoning_content"]));
+                said.words.push_str(text(&delta["content"]));
+                for call in delta["tool_calls"].as_array().into_iter().flatten() {
+                    let function = &call["function"];
+                    assert_eq!(call["index"], said.calls.len());
+                    said.calls
+                        .push((text(&function["name"]).into(), parsed(&function["arguments"])));
+                }
+                said.reason.push_str(text(&choice["finish_reason"]));
+            }
+        }
+        MESSAGES => {
+            let mut input = String::new();
+            let mut open = Value::Null;
+            for event in events {
+                let delta = &event["delta"];
+                match text(&event["type"]) {
+                    "content_block_start" => {
+                        assert!(open.is_null(), "one block ends before another begins");
+                        open = event["content_block"].clone();
+                        input.clear();
+                    }
+                    "content_block_delta" => {
+                        said.thoughts.push_str(text(&delta["thinking"]));
+                        said.words.push_str(text(&delta["text"]));
+                        input.push_str(text(&delta["partial_json"]));
+                        let signed = delta["type"] == "signature_delta";
+                        assert!(!signed || open["type"] == "thinking");
+                    }
+                    "content_block_stop" => {
+                        if open["type"] == "tool_use" {
+                            let input = serde_json::from_str(&input).unwrap();
+                            said.calls.push((text(&open["name"]).into(), input));
+                        }
+                        open = Value::Null;
+                    }
+                    "message_delta" => said.reason.push_str(text(&delta["stop_reason"])),
+                    _ => {}
+                }
+            }
+        }
+        RESPONSES => {
+            let (mut thoughts, mut words) = (String::new(), String::new());
+            for event in events {
+                match text(&event["type"]) {
+                    "response.reasoning_text.delta" => thoughts.push_str(text(&event["delta"])),
+                    "response.output_text.delta" => words.push_str(text(&event["delta"])),
+                    _ => {}
+                }
+            }
+            said = whole(path, &events[events.len() - 1]["response"]);
+            assert_eq!((&said.thoughts, &said.words), (&thoughts, &words));
+        }
+        _ => {
+            for line in events {
+                let part = whole(path, line);
+                said.thoughts.push_str(&part.thoughts);
+                said.words.push_str(&part.words);
+                said.calls.extend(part.calls);
+                said.reason.push_str(&part.reason);
+            }
+        }
+    }
+    said
+}
+
+/// A request of each dialect that lets the model think.
+fn thinking(path: &str) -> Value {
+    match path {
+        CHAT => json!({"reasoning_effort": "medium"}),
+        MESSAGES => {
+            json!({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 4096})
+        }
+        RESPONSES => json!({"reasoning": {"effort": "low"}}),
+        _ => json!({"think": true, "stream": false}),
+    }
+}
+
+/// The same request with thinking off.
+fn at_once(path: &str) -> Value {
+    match path {
+        CHAT => json!({"reasoning_effort": "none"}),
+        MESSAGES => json!({"thinking": {"type": "disabled"}, "max_tokens": 4096}),
+        RESPONSES => json!({"reasoning": {"effort": "none"}}),
+        _ => json!({"think": false, "stream": false}),
+    }
+}
+
+fn body(path: &str, fields: Value) -> Value {
+    match path {
+        RESPONSES => with(json!({"model": GEMMA4, "input": "Hi"}), fields),
+        _ => ask(fields),
+    }
+}
+
+/// The tokens of a prompt, as the answer counts them.
+fn prompt_tokens(path: &str, answer: &Value) -> u64 {
+    let count = |value: &Value| value.as_u64().unwrap_or(0);
+    match path {
+        CHAT => count(&answer["usage"]["prompt_tokens"]),
+        MESSAGES => {
+            count(&answer["usage"]["input_tokens"])
+                + count(&answer["usage"]["cache_read_input_tokens"])
+        }
+        RESPONSES => count(&answer["usage"]["input_tokens"]),
+        _ => count(&answer["prompt_eval_count"]),
+    }
+}
+
+#[test]
+fn thoughts_stand_apart_from_words() {
+    let (server, tokenizer) = start();
+    let said = |reason: &str| Said {
+        thoughts: "It is\n<b>warm</b>.".to_owned(),
+        words: "It is sunny.".to_owned(),
+        calls: Vec::new(),
+        reason: reason.to_owned(),
+    };
+    for (path, reason) in
+        [(CHAT, "stop"), (MESSAGES, "end_turn"), (OLLAMA, "stop"), (RESPONSES, "completed")]
+    {
+        write(
+            &server,
+            &tokenizer,
+            "<|channel>thought\nIt is\n<b>warm</b>.\n<channel|>It is sunny.",
+        );
+        let on = body(path, thinking(path));
+        let answer = post(&server, path, &on);
+        assert_eq!(whole(path, &answer), said(reason), "{answer}");
+        assert_eq!(joined(path, &stream(&server, path, &on)), said(reason), "{path}");
+        // An empty channel at the beginning of the answer is what turns thinking off.
+        let off = post(&server, path, &body(path, at_once(path)));
+        let turn = "<|turn>system\n<|think|>\n<turn|>\n";
+        let count = |text: &str| tokenizer.encode(text, Specials::Parse).unwrap().len() as u64;
+        assert_eq!(
+            prompt_tokens(path, &off) + count(turn),
+            prompt_tokens(path, &answer) + count("<|channel>thought\n<channel|>"),
+            "{path}"
+        );
+        // Words only, and nothing but thoughts.
+        write(&server, &tokenizer, "It is sunny.");
+        let words = whole(path, &post(&server, path, &on));
+        assert_eq!((words.thoughts.as_str(), words.words.as_str()), ("", "It is sunny."));
+        write(&server, &tokenizer, "<|channel>thought\nHm");
+        for said in
+            [whole(path, &post(&server, path, &on)), joined(path, &stream(&server, path, &on))]
+        {
+            assert_eq!((said.thoughts.as_str(), said.words.as_str()), ("Hm", ""), "{path}");
+        }
+    }
+    // Ollama's other way.
+    write(&server, &tokenizer, "<|channel>thought\nHm\n<channel|>Yes.");
+    let generate = json!({"model": GEMMA4, "prompt": "Hi", "think": true, "stream": false});
+    let answer = post(&server, "/api/generate", &generate);
+    assert_eq!((text(&answer["thinking"]), text(&answer["response"])), ("Hm", "Yes."));
+    server.wait_idle();
+}
+
+#[test]
+fn thoughts_end_when_their_budget_is_spent() {
+    let (server, tokenizer) = start();
+    write(&server, &tokenizer, &format!("<|channel>thought\n{}", "hm ".repeat(100)));
+    for (fields, most) in [
+        (json!({"enable_thinking": true, "thinking_token_budget": 20}), 20),
+        (json!({"enable_thinking": true, "thinking_budget_tokens": 12}), 12),
+    ] {
+        let answer = post(&server, CHAT, &ask(with(fields, json!({"max_tokens": 60}))));
+        let said = whole(CHAT, &answer);
+        assert!(said.thoughts.len() <= most && said.thoughts.starts_with("hm"), "{answer}");
+        assert!(!said.words.is_empty(), "{answer}");
+    }
+    let fields = json!({"thinking": {"type": "enabled", "budget_tokens": 15}, "max_tokens": 60});
+    let said = whole(MESSAGES, &post(&server, MESSAGES, &ask(fields)));
+    assert!(said.thoughts.len() <= 15 && !said.words.is_empty(), "{said:?}");
+    // A budget of nothing is no thinking.
+    write(&server, &tokenizer, "Yes.");
+    let fields = json!({"enable_thinking": true, "thinking_token_budget": 0});
+    assert_eq!(whole(CHAT, &post(&server, CHAT, &ask(fields))).words, "Yes.");
+}
+
+#[test]
+fn models_that_do_not_think_say_so_where_thoughts_are_demanded() {
+    let server = Harness::start();
+    let body = json!({"messages": [{"role": "user", "content": "a"}], "think": true});
+    let (status, answer) = server.post(OLLAMA, &body);
+    assert_eq!(status, 400, "{answer}");
+    let body = with(body, json!({"think": "none", "stream": false, "options": {"num_predict": 2}}));
+    assert_eq!(server.post(OLLAMA, &body).0, 200);
+}
+
+#[test]
+fn who_looks_at_a_model_learns_that_it_can_think() {
+    let (server, _) = start();
+    let shown =
+        |name: &str| post(&server, "/api/show", &json!({ "model": name }))["capabilities"].clone();
+    assert_eq!(shown(GEMMA4), json!(["completion", "tools", "thinking"]));
+    assert_eq!(shown("main"), json!(["completion", "tools"]));
+}
+
+#[test]
+fn json_is_held_after_thoughts() {
+    let (server, tokenizer) = start();
+    let schema =
+        json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+    let body = ask(json!({"response_format": format, "enable_thinking": true, "max_tokens": 100}));
+    write(&server, &tokenizer, "<|channel>thought\nNot {JSON}\n<channel|>{\"a\": 12}");
+    let said = whole(CHAT, &post(&server, CHAT, &body));
+    assert_eq!((said.thoughts.as_str(), said.words.as_str()), ("Not {JSON}", "{\"a\": 12}"));
+    // Without thinking it is held from the first token on.
+    let body = with(body, json!({"enable_thinking": false}));
+    let said = whole(CHAT, &post(&server, CHAT, &body));
+    assert!(said.thoughts.is_empty() && said.words.starts_with('{'), "{said:?}");
+}
+
+#[test]
+fn stop_texts_end_words_and_not_thoughts() {
+    let (server, tokenizer) = start();
+    write(&server, &tokenizer, "<|channel>thought\nSTOP\n<channel|>One STOP two");
+    let body = ask(json!({"stop": "STOP", "enable_thinking": true}));
+    let said = whole(CHAT, &post(&server, CHAT, &body));
+    assert_eq!((said.thoughts.as_str(), said.words.as_str()), ("STOP", "One "));
+}
+
+#[test]
+fn log_probabilities_count_every_token() {
+    let (server, tokenizer) = start();
+    let reply = "<|channel>thought\nHm\n<channel|>Yes.";
+    write(&server, &tokenizer, reply);
+    let body = ask(json!({"logprobs": true, "enable_thinking": true}));
+    let answer = post(&server, CHAT, &body);
+    let tokens = answer["choices"][0]["logprobs"]["content"].as_array().unwrap().len();
+    assert_eq!(tokens, tokenizer.encode(reply, Specials::Parse).unwrap().len());
+    let events = stream(&server, CHAT, &body);
+    let streamed: usize = events
+        .iter()
+        .filter_map(|event| event["choices"][0]["logprobs"]["content"].as_array())
+        .map(Vec::len)
+        .sum();
+    assert_eq!(streamed, tokens);
+}
+
+/// The tools of a schema in a dialect's own form.
+fn tools(path: &str, schema: &Value) -> Value {
+    let other = json!({"type": "object", "properties": {}});
+    match path {
+        MESSAGES => json!([
+            {"name": "f", "description": "d", "input_schema": schema},
+            {"name": "ff", "input_schema": other},
+        ]),
+        RESPONSES => json!([
+            {"type": "function", "name": "f", "description": "d", "parameters": schema},
+            {"type": "function", "name": "ff", "parameters": other},
+        ]),
+        _ => json!([
+            {"type": "function", "function": {"name": "f", "description": "d", "parameters": schema}},
+            {"type": "function", "function": {"name": "ff", "parameters": other}},
+        ]),
+    }
+}
+
+/// The next request of a conversation, with the calls of an answer and their results.
+fn next(path: &str, first: &Value, answer: &Value) -> Value {
+    let mut next = first.clone();
+    match path {
+        CHAT => {
+            let message = &answer["choices"][0]["message"];
+            let ids = message["tool_calls"].as_array().unwrap().iter().map(|call| &call["id"]);
+            let results =
+                ids.map(|id| json!({"role": "tool", "tool_call_id": id, "content": "ok"}));
+            let messages = next["messages"].as_array_mut().unwrap();
+            messages.push(message.clone());
+            messages.extend(results);
+        }
+        MESSAGES => {
+            let blocks = answer["content"].as_array().unwrap();
+            let used = blocks.iter().filter(|block| block["type"] == "tool_use");
+            let results: Vec<Value> = used
+                .map(|block| json!({"type": "tool_result", "tool_use_id": block["id"], "content": "ok"}))
+                .collect();
+            let messages = next["messages"].as_array_mut().unwrap();
+            messages.push(json!({"role": "assistant", "content": blocks}));
+            messages.push(json!({"role": "user", "content": results}));
+        }
+        RESPONSES => {
+            let mut items = vec![json!({"role": "user", "content": "Hi"})];
+            let output = answer["output"].as_array().unwrap();
+            items.extend(output.iter().cloned());
+            let calls = output.iter().filter(|item| item["type"] == "function_call");
+            items.extend(calls.map(|call| json!({"type": "function_call_output", "call_id": call["call_id"], "output": "ok"})));
+            next["input"] = items.into();
+        }
+        _ => {
+            let message = &answer["message"];
+            let calls = message["tool_calls"].as_array().unwrap().len();
+            let messages = next["messages"].as_array_mut().unwrap();
+            messages.push(message.clone());
+            messages.extend((0..calls).map(|_| json!({"role": "tool", "content": "ok"})));
+        }
+    }
+    next
+}
+
+#[test]
+fn calls_of_200_schemas_go_through_all_dialects_and_back() {
+    let (server, tokenizer) = start();
+    let mut chance = Chance(2026);
+    let thought = tokenizer.encode("<|channel>thought\nHm\n<channel|>", Specials::Parse).unwrap();
+    for round in 0..200 {
+        let schema = object(&mut chance, 3);
+        let arguments = value(&mut chance, &schema);
+        let mut ids = if round % 2 == 0 { thought.clone() } else { Vec::new() };
+        ids.extend(call(&tokenizer, "f", &arguments));
+        ids.extend(call(&tokenizer, "ff", &Value::Object(Map::new())));
+        let expected = vec![("f".to_owned(), arguments.clone()), ("ff".to_owned(), json!({}))];
+        let mut prompts = Vec::new();
+        for (path, reason) in [
+            (CHAT, "tool_calls"),
+            (MESSAGES, "tool_use"),
+            (OLLAMA, "stop"),
+            (RESPONSES, "completed"),
+        ] {
+            say(&server, ids.clone(), 50);
+            let first = with(body(path, thinking(path)), json!({"tools": tools(path, &schema)}));
+            let answer = client::post(server.address, path, &[], first.to_string().as_bytes());
+            assert_eq!(answer.status, 200, "{}", answer.json());
+            let complaints: Vec<&(String, String)> = answer
+                .headers
+                .iter()
+                .filter(|(name, value)| name == "x-trine-warning" && value.contains("a call of"))
+                .collect();
+            assert!(complaints.is_empty(), "{complaints:?}");
+            let answer = answer.json();
+            let said = whole(path, &answer);
+            assert_eq!(said.calls, expected, "{path}: {schema}: {answer}");
+            assert_eq!((said.reason.as_str(), said.words.as_str()), (reason, ""));
+            assert_eq!(said.thoughts, if round % 2 == 0 { "Hm" } else { "" });
+            assert_eq!(joined(path, &stream(&server, path, &first)), said, "{path}");
+            // The conversation goes on with the same prompt in every dialect.
+            say(&server, tokenizer.encode("Done.", Specials::Parse).unwrap(), 106);
+            let answer = post(&server, path, &next(path, &first, &answer));
+            assert_eq!(whole(path, &answer).words, "Done.");
+            prompts.push(prompt_tokens(path, &answer));
+        }
+        assert!(prompts.windows(2).all(|pair| pair[0] == pair[1]), "{prompts:?}: {arguments}");
+    }
+    server.wait_idle();
+}

@@ -1,0 +1,145 @@
+//! Writes conversations for Gemma 4's templates.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::format::seam::{Offer, Written};
+use crate::template::{Content, Message};
+use crate::tools::{ToolError, calls_of, is_result, result_name};
+
+/// The names of properties that the family's templates take for keywords, and do not show.
+const HIDDEN: [&str; 5] = ["description", "type", "properties", "required", "nullable"];
+
+/// The fields in which clients send back the thoughts of an earlier message.
+const THOUGHTS: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
+
+/// Writes calls with arguments that are JSON, results with the names of their calls, and tools as a
+/// variable of the template. Without `shows_results`, results become a field of the message with
+/// their calls.
+pub(super) fn write(
+    messages: Vec<Message>,
+    offer: &Offer<'_>,
+    shows_results: bool,
+) -> Result<Written, ToolError> {
+    let mut written = Written::default();
+    let mut names: HashMap<String, String> = HashMap::new();
+    for (index, mut message) in messages.into_iter().enumerate() {
+        let place = format!("messages[{index}]");
+        if !is_result(&message) {
+            calls(&place, &mut message, &mut names)?;
+            if matches!(&*message.role, "assistant" | "model") {
+                answer(&mut message);
+            }
+            written.messages.push(message);
+            continue;
+        }
+        let name = result_name(&place, &message, &names)?.unwrap_or_else(|| "unknown".to_owned());
+        let text = message.content.text();
+        match written.messages.last_mut().filter(|last| !shows_results && has_calls(last)) {
+            Some(last) => {
+                let responses = last.extra.entry("tool_responses").or_insert_with(|| json!([]));
+                if let Value::Array(responses) = responses {
+                    responses.push(json!({"name": name, "response": text}));
+                }
+            }
+            None => {
+                message.role = "tool".to_owned();
+                message.content = Content::Text(text);
+                message.extra.insert("name".to_owned(), name.into());
+                written.messages.push(message);
+            }
+        }
+    }
+    if offer.is_open() {
+        let tools = offer.tools.declared();
+        written.left_out = tools.iter().filter_map(hidden).collect();
+        written.variables.insert("tools".to_owned(), tools.into());
+    }
+    Ok(written)
+}
+
+fn has_calls(message: &Message) -> bool {
+    message.extra.contains_key("tool_calls")
+}
+
+/// Writes the calls of a message, each with an id; `names` learns them.
+fn calls(
+    place: &str,
+    message: &mut Message,
+    names: &mut HashMap<String, String>,
+) -> Result<(), ToolError> {
+    let made = calls_of(place, message)?;
+    message.extra.shift_remove("tool_calls");
+    if made.is_empty() {
+        return Ok(());
+    }
+    let write = |(index, call): (usize, crate::tools::Made)| {
+        // The text was an object when it was read.
+        let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
+        let id = call.id.unwrap_or_else(|| format!("{place}.{index}"));
+        let function = json!({"name": call.name, "arguments": arguments});
+        names.insert(id.clone(), call.name);
+        json!({"id": id, "type": "function", "function": function})
+    };
+    let calls: Vec<Value> = made.into_iter().enumerate().map(write).collect();
+    message.extra.insert("tool_calls".to_owned(), calls.into());
+    Ok(())
+}
+
+/// Takes thoughts out of the words of a model, and puts those of a field under the name that
+/// templates know.
+fn answer(message: &mut Message) {
+    let thoughts = THOUGHTS.iter().find_map(|name| match message.extra.get(*name) {
+        Some(Value::String(text)) if !text.trim().is_empty() => Some(text.trim().to_owned()),
+        _ => None,
+    });
+    THOUGHTS.iter().for_each(|name| drop(message.extra.shift_remove(*name)));
+    if let Some(thoughts) = thoughts {
+        message.extra.insert("reasoning_content".to_owned(), thoughts.into());
+    }
+    match &mut message.content {
+        Content::Text(text) => without_thoughts(text),
+        Content::Parts(parts) => {
+            parts.iter_mut().filter_map(|part| part.text.as_mut()).for_each(without_thoughts);
+        }
+        Content::Absent(()) => {}
+    }
+}
+
+/// Removes what stands in channels. The template would do it, but it does not recognise the marks
+/// in a text that is marked as untrusted.
+fn without_thoughts(text: &mut String) {
+    if text.contains("<|channel>") || text.contains("<channel|>") {
+        let stretches = text.split("<channel|>");
+        let before = |stretch: &str| stretch.split("<|channel>").next().map(str::to_owned);
+        *text = stretches.filter_map(before).collect();
+    }
+}
+
+/// Returns what the template does not show of a tool.
+fn hidden(tool: &Value) -> Option<String> {
+    let function = &tool["function"];
+    let mut found = Vec::new();
+    collect(&function["parameters"], &mut found);
+    let name = function["name"].as_str().unwrap_or_default();
+    found.sort_unstable();
+    found.dedup();
+    (!found.is_empty()).then(|| {
+        format!(
+            "the tool {name}: the model's template does not show properties named {}; rename them",
+            found.join(", ")
+        )
+    })
+}
+
+fn collect<'a>(schema: &'a Value, found: &mut Vec<&'a str>) {
+    let properties = schema.get("properties").and_then(Value::as_object);
+    for (name, property) in properties.into_iter().flat_map(Map::iter) {
+        found.extend(HIDDEN.iter().find(|hidden| *hidden == name));
+        collect(property, found);
+    }
+    if let Some(items) = schema.get("items") {
+        collect(items, found);
+    }
+}

@@ -1,0 +1,49 @@
+//! The format of models without tokens for calls: calls are JSON in the text, as `tools.rs` says.
+
+use super::seam::{Offer, ReplyFormat, ReplyReader, Written};
+use crate::grammar::GrammarSource;
+use crate::template::Message;
+use crate::tools::{CallParser, ReplyPart, ToolError, Tools};
+
+/// Calls as JSON in the text.
+#[derive(Debug)]
+pub(super) struct Json;
+
+impl ReplyFormat for Json {
+    fn write(&self, messages: Vec<Message>, offer: &Offer<'_>) -> Result<Written, ToolError> {
+        let mut messages = Tools::write_calls(messages)?;
+        offer.tools.declare(&mut messages, offer.choice, offer.parallel);
+        Ok(Written { messages, ..Written::default() })
+    }
+
+    fn grammar(&self, offer: &Offer<'_>, answer: Option<&str>) -> Option<GrammarSource> {
+        offer.tools.grammar(offer.choice, offer.parallel, answer)
+    }
+
+    fn reader(&self, offer: &Offer<'_>) -> Option<Box<dyn ReplyReader>> {
+        let parser = || Box::new(offer.tools.parser(offer.parallel)) as Box<dyn ReplyReader>;
+        offer.is_open().then(parser)
+    }
+}
+
+impl ReplyReader for CallParser {
+    fn text(&mut self, text: &str) -> Vec<ReplyPart> {
+        self.push(text)
+    }
+
+    fn finish(&mut self) -> Vec<ReplyPart> {
+        self.finish()
+    }
+
+    fn calls(&self) -> usize {
+        self.calls()
+    }
+
+    fn is_done(&self) -> bool {
+        self.is_done()
+    }
+
+    fn boxed(&self) -> Box<dyn ReplyReader> {
+        Box::new(self.clone())
+    }
+}

@@ -1,0 +1,105 @@
+//! Earlier calls and results in messages of the OpenAI form.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+use super::error::ToolError;
+use crate::template::Message;
+use crate::vocabulary::shortened;
+
+/// A call that an earlier message made.
+pub(crate) struct Made {
+    pub(crate) id: Option<String>,
+    pub(crate) name: String,
+    /// The text of a JSON object, as it came.
+    pub(crate) arguments: String,
+}
+
+/// Returns the calls in `tool_calls` of the message at `place`.
+///
+/// # Errors
+/// Returns a [`ToolError`] for calls of a wrong shape.
+pub(crate) fn calls_of(place: &str, message: &Message) -> Result<Vec<Made>, ToolError> {
+    let calls = match message.extra.get("tool_calls") {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Array(calls)) => calls,
+        Some(_) => {
+            return Err(ToolError::new(
+                format!("{place}.tool_calls"),
+                "it must be a list of calls",
+            ));
+        }
+    };
+    let read = |(index, call): (usize, &Value)| {
+        let place = format!("{place}.tool_calls[{index}].function");
+        let function = call.get("function").and_then(Value::as_object);
+        let function = function.ok_or_else(|| ToolError::new(&place, "it is missing"))?;
+        let Some(name) = function.get("name").and_then(Value::as_str) else {
+            return Err(ToolError::new(format!("{place}.name"), "it must be text"));
+        };
+        let arguments = match function.get("arguments") {
+            None | Some(Value::Null) => "{}".to_owned(),
+            Some(Value::String(text)) if text.trim().is_empty() => "{}".to_owned(),
+            Some(Value::String(text))
+                if serde_json::from_str::<Map<String, Value>>(text).is_ok() =>
+            {
+                text.clone()
+            }
+            Some(Value::Object(map)) => Value::Object(map.clone()).to_string(),
+            Some(_) => {
+                return Err(ToolError::new(
+                    format!("{place}.arguments"),
+                    "it must be a JSON object as text",
+                ));
+            }
+        };
+        let id = call.get("id").and_then(Value::as_str).map(str::to_owned);
+        Ok(Made { id, name: name.to_owned(), arguments })
+    };
+    calls.iter().enumerate().map(read).collect()
+}
+
+/// Returns the name of the tool whose result the message at `place` is, if it says so. `names` are
+/// those of the calls before it, by id.
+///
+/// # Errors
+/// Returns a [`ToolError`] for the result of a call that was not made.
+pub(crate) fn result_name(
+    place: &str,
+    message: &Message,
+    names: &HashMap<String, String>,
+) -> Result<Option<String>, ToolError> {
+    let field = |key: &str| message.extra.get(key).and_then(Value::as_str);
+    let Some(id) = field("tool_call_id") else {
+        return Ok(field("name").or_else(|| field("tool_name")).map(str::to_owned));
+    };
+    names.get(id).cloned().map(Some).ok_or_else(|| {
+        let problem = format!("no call before it has the id `{}`", shortened(id));
+        ToolError::new(format!("{place}.tool_call_id"), problem)
+    })
+}
+
+/// Returns whether a message is a result.
+pub(crate) fn is_result(message: &Message) -> bool {
+    matches!(message.role.as_str(), "tool" | "function")
+}
+
+/// Checks calls and results in a conversation.
+///
+/// # Errors
+/// Returns a [`ToolError`] for calls and results of a wrong shape, and for results of calls that
+/// were not made.
+pub(super) fn check(messages: &[Message]) -> Result<(), ToolError> {
+    let mut names: HashMap<String, String> = HashMap::new();
+    for (index, message) in messages.iter().enumerate() {
+        let place = format!("messages[{index}]");
+        if is_result(message) {
+            result_name(&place, message, &names)?;
+        } else {
+            let calls = calls_of(&place, message)?.into_iter();
+            names.extend(calls.filter_map(|call| Some((call.id?, call.name))));
+        }
+    }
+    Ok(())
+}
