@@ -369,7 +369,8 @@ impl Report {
                 self.add(&title, |gpu| launch.dispatch(gpu, &title, 0))?;
             }
             let operand = Some(self.operand(kind, rows, *feed_forward));
-            let launch = self.rows_launch(RowWork::Convert, *feed_forward, rows, operand);
+            let launch =
+                self.rows_launch(RowWork::Convert { parts: 1 }, *feed_forward, rows, operand);
             let title = format!("{name} conversion");
             self.add(&title, |gpu| launch.dispatch(gpu, &title, 0))?;
         }

@@ -24,6 +24,8 @@ layout(constant_id = 3) const uint PLAIN = 1;
 layout(constant_id = 4) const uint COLUMNS = 32;
 // Pieces of four values for each invocation.
 layout(constant_id = 5) const uint PER = 1;
+// Rows here for each row of the step.
+layout(constant_id = 6) const uint PARTS = 1;
 
 layout(push_constant, scalar) uniform Args {
     uint64_t source;
@@ -120,7 +122,7 @@ void main() {
         if (MODE == 3u) next_factors[i] = load(args.next_weight, 0u, column(i));
     }
     // What the host wrote for the step: rows beyond its own are left out.
-    const bool exists = row < Words(args.rows).at[0];
+    const bool exists = row < Words(args.rows).at[0] * PARTS;
     // Every workgroup waits: those that wait for this dispatch rely on everything before it being done.
     chain_wait(args.chain);
     if (exists) work_on_row(row);

@@ -3,6 +3,7 @@
 
 mod bound;
 mod emit;
+mod experts;
 mod forecast;
 mod frame;
 mod graph;

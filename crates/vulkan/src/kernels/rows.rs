@@ -20,7 +20,10 @@ const REGISTERS_MAX: usize = 64;
 #[derive(Debug, Clone, Copy)]
 pub enum RowWork {
     /// Nothing.
-    Convert,
+    Convert {
+        /// Rows here for each row of the step.
+        parts: usize,
+    },
     /// Its norm.
     Norm {
         /// Factors of the columns, f32.
@@ -68,6 +71,11 @@ impl RowWork {
     fn updates(&self) -> bool {
         matches!(self, RowWork::NormAdd { .. } | RowWork::NormAddNorm { .. })
     }
+
+    /// Returns the rows here for each row of the step.
+    fn parts(&self) -> usize {
+        if let RowWork::Convert { parts } = *self { parts } else { 1 }
+    }
 }
 
 /// A launch over rows.
@@ -79,7 +87,7 @@ pub struct RowsLaunch {
     pub source: Span,
     /// Columns of a row.
     pub columns: usize,
-    /// Most rows.
+    /// Most rows of the step.
     pub rows: usize,
     /// Address of the number of rows in the step.
     pub row_count: u64,
@@ -145,11 +153,12 @@ impl RowsLaunch {
     /// If a row has more than [`COLUMNS_MAX`] columns.
     pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
         let (local, per) = registers(self.columns);
+        let parts = self.work.parts();
         let mut reads = vec![self.source];
         let mut writes: Vec<Span> = self.plain.into_iter().collect();
         let none = Span { address: 0, bytes: 0 };
         let (mode, weight, target, next_weight) = match self.work {
-            RowWork::Convert => (0, 0, none, 0),
+            RowWork::Convert { .. } => (0, 0, none, 0),
             RowWork::Norm { weight } => (1, weight, none, 0),
             RowWork::NormAdd { weight, target } => (2, weight, target, 0),
             RowWork::NormAddNorm { weight, target, next_weight } => {
@@ -179,6 +188,7 @@ impl RowsLaunch {
             u32::from(self.plain.is_some()),
             self.columns as u32,
             per as u32,
+            parts as u32,
         ];
         let kernel =
             gpu.kernel(&KernelKey { shader: Shader("rows"), constants, subgroup: None })?;
@@ -200,7 +210,7 @@ impl RowsLaunch {
             step,
             kernel,
             push: Push::of(&args),
-            groups: [self.rows as u32, 1, 1],
+            groups: [(self.rows * parts) as u32, 1, 1],
             reads,
             writes,
             link: Link::Able {

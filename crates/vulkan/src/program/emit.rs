@@ -40,6 +40,8 @@ use crate::raw::gpu::Gpu;
 use crate::raw::memory::Buffer;
 use crate::weights::Weights;
 
+mod experts;
+
 /// The span of something absent.
 const NOWHERE: Span = Span { address: 0, bytes: 0 };
 
@@ -174,10 +176,7 @@ impl Emitter<'_> {
                 };
                 out.push(launch.dispatch(self.gpu, &node.label, node.step)?);
             }
-            Work::Convert { source, operand } => {
-                let made = Made::Operand(operand);
-                out.push(self.rows(node, RowWork::Convert, source, 0.0, Some(made))?);
-            }
+            Work::Convert { source, operand } => out.push(self.convert(node, source, operand)?),
             Work::Norm { norm: NormWork::Norm { source, weight, epsilon }, made } => {
                 let work = RowWork::Norm { weight: vector(weight) };
                 out.push(self.rows(node, work, source, epsilon, Some(made))?);
@@ -215,9 +214,31 @@ impl Emitter<'_> {
             Work::Heads(ref work) => out.push(self.heads(node, work)?),
             Work::Attend(ref work) => out.push(self.attend(node, work)?),
             Work::Product(ref work) => self.product(node, work, out)?,
+            Work::Experts(ref work) => out.push(self.experts(node, work)?),
             Work::Lent(ref work) => out.extend(self.lent(node, work)?),
         }
         Ok(())
+    }
+
+    /// A conversion of rows, each of which may become several of the operand.
+    fn convert(
+        &self,
+        node: &Node,
+        source: ValueId,
+        operand: OperandValue,
+    ) -> Result<Dispatch, GpuError> {
+        let (from, to) = (self.graph.value(source), self.graph.value(operand.id));
+        let launch = RowsLaunch {
+            work: RowWork::Convert { parts: from.columns / to.columns },
+            source: self.span(source),
+            columns: to.columns,
+            rows: self.graph.width.of(node.rows),
+            row_count: self.row_count(node.rows),
+            epsilon: 0.0,
+            plain: None,
+            operand: Some(self.operand(operand)),
+        };
+        launch.dispatch(self.gpu, &node.label, node.step)
     }
 
     fn rows(
