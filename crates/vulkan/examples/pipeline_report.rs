@@ -478,7 +478,7 @@ impl Report {
             let launch = MatrixLaunch { attention, cache, frame, tiles: 16, query, output, shape };
             self.add_wide(&title, &["v_wmma"], |gpu| launch.dispatch(gpu, &title, 0))?;
         }
-        let shape = AttendTileShape::suited(self.gpu.capabilities());
+        let shape = AttendTileShape::suited(self.gpu.capabilities(), &attention);
         let launch = TileLaunch { attention, cache, frame, tiles: 16, query, target, shape };
         self.add_wide(&title, &[], |gpu| launch.dispatch(gpu, &title, 0))?;
 

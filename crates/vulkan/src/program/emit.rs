@@ -534,8 +534,10 @@ impl Emitter<'_> {
                 )
             }
             AttendKernel::Tiles { output } => {
-                let (target, shape) =
-                    (self.span(*output), AttendTileShape::suited(self.gpu.capabilities()));
+                let (target, shape) = (
+                    self.span(*output),
+                    AttendTileShape::suited(self.gpu.capabilities(), &attention),
+                );
                 TileLaunch { attention, cache, frame, tiles, query, target, shape }.dispatch(
                     self.gpu,
                     &node.label,

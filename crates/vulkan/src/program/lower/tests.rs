@@ -316,7 +316,7 @@ fn a_layer_of_several_streams_is_thirteen_launches() {
 #[test]
 fn heads_that_no_kernel_takes_are_refused() {
     assert!(check(&streams(256)).is_ok());
-    for width in [255, 258] {
+    for width in [255, 514] {
         let error = check(&streams(width)).unwrap_err();
         assert!(matches!(error, GpuError::NoKernel { operation: "head_norm" }), "{error}");
         assert!(error.to_string().contains("--device cpu"), "{error}");
