@@ -223,6 +223,7 @@ impl Report {
             let residual = self.floats(1, *hidden);
             let norm = ProductInput::NormAddNorm {
                 x: residual,
+                scale: 1.0,
                 added: self.floats(1, *hidden),
                 added_weight: self.floats(1, *hidden).address,
                 weight: self.floats(1, *hidden).address,
@@ -357,8 +358,11 @@ impl Report {
         let target = self.floats(rows, *hidden);
         let works = [
             ("norm", RowWork::Norm { weight }),
-            ("norm, addition", RowWork::NormAdd { weight, target }),
-            ("norm, addition, norm", RowWork::NormAddNorm { weight, target, next_weight: weight }),
+            ("norm, addition", RowWork::NormAdd { weight, target, scale: 1.0 }),
+            (
+                "norm, addition, norm",
+                RowWork::NormAddNorm { weight, target, scale: 1.0, next_weight: weight },
+            ),
         ];
         for kind in [OperandKind::Fixed16, OperandKind::Halves] {
             for (what, work) in works {

@@ -99,6 +99,7 @@ void main() {
     args.split1 = push.split;
     args.split2 = push.rows;
     args.epsilon = 0.0;
+    args.scale = 1.0;
     args.weight = args.added_weight = args.x_out = args.chain = 0ul;
     matvec(args, MATVEC_PLAIN, GATED != 0u, OUTPUT, gl_WorkGroupID.x, gl_NumWorkGroups.x);
 }

@@ -54,6 +54,7 @@ struct MatvecArgs {
     uint split1;           // first row of the second segment; for a gated product the first row of `up`
     uint split2;
     float epsilon;
+    float scale;           // on the residual stream after the addition
     uint64_t chain;        // link of the chain, or 0
 };
 
@@ -155,7 +156,7 @@ void matvec_stage(const MatvecArgs args, const uint prologue, const uint groups,
         const float factor = inversesqrt(matvec_workgroup_sum(squares, 0u) / float(args.columns) + args.epsilon);
         [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
             const uint quad = invocation + i * local;
-            x[i] += added[i] * factor * matvec_load(args.added_weight, 0u, args.columns, quad);
+            x[i] = (x[i] + added[i] * factor * matvec_load(args.added_weight, 0u, args.columns, quad)) * args.scale;
             if (first_group) matvec_keep(args.x_out, args.columns, quad, x[i]);
         }
     }

@@ -80,7 +80,7 @@ pub(super) struct Args {
     columns: u32,
     splits: [u32; 2],
     epsilon: f32,
-    _padding: u32,
+    scale: f32,
     chain: u64,
 }
 
@@ -349,6 +349,7 @@ impl MatvecLaunch<'_> {
             columns: product.matrix.columns as u32,
             splits,
             epsilon: product.input.epsilon(),
+            scale: product.input.scale(),
             ..Args::default()
         };
         if let ProductOutput::Gated { plain: None, .. } = product.output {

@@ -35,6 +35,8 @@ pub enum RowWork {
         weight: u64,
         /// (rows, columns) f32.
         target: Span,
+        /// Factor on the sum.
+        scale: f32,
     },
     /// The norm is added to the target, whose norm is the result.
     NormAddNorm {
@@ -42,6 +44,8 @@ pub enum RowWork {
         weight: u64,
         /// (rows, columns) f32.
         target: Span,
+        /// Factor on the sum.
+        scale: f32,
         /// Factors of the columns in the second norm, f32.
         next_weight: u64,
     },
@@ -70,6 +74,14 @@ impl RowWork {
     /// Returns whether the result goes to the target, too.
     fn updates(&self) -> bool {
         matches!(self, RowWork::NormAdd { .. } | RowWork::NormAddNorm { .. })
+    }
+
+    /// Returns the factor on a sum.
+    fn scale(&self) -> f32 {
+        match *self {
+            RowWork::NormAdd { scale, .. } | RowWork::NormAddNorm { scale, .. } => scale,
+            _ => 1.0,
+        }
     }
 
     /// Returns the rows here for each row of the step.
@@ -112,7 +124,7 @@ struct Args {
     rows: u64,
     chain: u64,
     epsilon: f32,
-    _padding: u32,
+    scale: f32,
 }
 
 /// Most columns of a row.
@@ -160,8 +172,8 @@ impl RowsLaunch {
         let (mode, weight, target, next_weight) = match self.work {
             RowWork::Convert { .. } => (0, 0, none, 0),
             RowWork::Norm { weight } => (1, weight, none, 0),
-            RowWork::NormAdd { weight, target } => (2, weight, target, 0),
-            RowWork::NormAddNorm { weight, target, next_weight } => {
+            RowWork::NormAdd { weight, target, .. } => (2, weight, target, 0),
+            RowWork::NormAddNorm { weight, target, next_weight, .. } => {
                 (3, weight, target, next_weight)
             }
             RowWork::Cutoff { .. } => (4, 0, none, 0),
@@ -203,7 +215,7 @@ impl RowsLaunch {
             rows: self.row_count,
             chain: 0,
             epsilon: number,
-            _padding: 0,
+            scale: self.work.scale(),
         };
         Ok(Dispatch {
             label: label.to_owned(),

@@ -182,18 +182,23 @@ impl Emitter<'_> {
                 out.push(self.rows(node, work, source, epsilon, Some(made))?);
             }
             Work::Norm {
-                norm: NormWork::NormAddNorm { source, weight, target, next_weight, epsilon, .. },
+                norm:
+                    NormWork::NormAddNorm {
+                        source, weight, target, scale, next_weight, epsilon, ..
+                    },
                 made,
             } => {
                 let work = RowWork::NormAddNorm {
                     weight: vector(weight),
                     target: self.span(target),
+                    scale,
                     next_weight: vector(next_weight),
                 };
                 out.push(self.rows(node, work, source, epsilon, Some(made))?);
             }
-            Work::NormAdd { source, weight, target, epsilon, .. } => {
-                let work = RowWork::NormAdd { weight: vector(weight), target: self.span(target) };
+            Work::NormAdd { source, weight, target, scale, epsilon, .. } => {
+                let (weight, target) = (vector(weight), self.span(target));
+                let work = RowWork::NormAdd { weight, target, scale };
                 out.push(self.rows(node, work, source, epsilon, None)?);
             }
             Work::Elements { kind, result } => {
@@ -402,11 +407,13 @@ impl Emitter<'_> {
                 source,
                 weight,
                 target,
+                scale,
                 updated,
                 next_weight,
                 epsilon,
             }) => ProductInput::NormAddNorm {
                 x: self.span(target),
+                scale,
                 added: self.span(source),
                 added_weight: vector(weight),
                 weight: vector(next_weight),

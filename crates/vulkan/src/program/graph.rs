@@ -47,11 +47,12 @@ pub(super) struct Value {
 pub(super) enum NormWork {
     /// `norm(source)`.
     Norm { source: ValueId, weight: WeightId, epsilon: f32 },
-    /// `updated = target + norm(source)`, and the result is `norm(updated)`.
+    /// `updated = (target + norm(source)) * scale`, and the result is `norm(updated)`.
     NormAddNorm {
         source: ValueId,
         weight: WeightId,
         target: ValueId,
+        scale: f32,
         updated: ValueId,
         next_weight: WeightId,
         epsilon: f32,
@@ -228,6 +229,8 @@ pub(super) enum Work {
         source: ValueId,
         weight: WeightId,
         target: ValueId,
+        /// Factor on the sum.
+        scale: f32,
         updated: ValueId,
         epsilon: f32,
     },

@@ -286,16 +286,23 @@ impl Lowering<'_> {
                 let norm = NormWork::Norm { source: self.rows(input)?, weight, epsilon };
                 (input, Work::Norm { norm, made: Made::Rows(self.fresh(output)) })
             }
-            Op::NormAdd { input, weight, epsilon, target } => {
+            Op::NormAdd { input, weight, epsilon, target, scale } => {
                 let source = self.rows(input)?;
                 let (target, updated) = self.changed(target)?;
-                (input, Work::NormAdd { source, weight, target, updated, epsilon })
+                (input, Work::NormAdd { source, weight, target, scale, updated, epsilon })
             }
-            Op::NormAddNorm { input, weight, epsilon, target, next_weight, output } => {
+            Op::NormAddNorm { input, weight, epsilon, target, scale, next_weight, output } => {
                 let source = self.rows(input)?;
                 let (target, updated) = self.changed(target)?;
-                let norm =
-                    NormWork::NormAddNorm { source, weight, target, updated, next_weight, epsilon };
+                let norm = NormWork::NormAddNorm {
+                    source,
+                    weight,
+                    target,
+                    scale,
+                    updated,
+                    next_weight,
+                    epsilon,
+                };
                 (input, Work::Norm { norm, made: Made::Rows(self.fresh(output)) })
             }
             _ => unreachable!("only norms come here"),

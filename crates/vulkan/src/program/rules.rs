@@ -14,7 +14,7 @@ use super::graph::{
 };
 use super::passes::Attended;
 use super::selection::Selection;
-use super::streams::First;
+use super::streams::{First, SumTerm, SumWork};
 use crate::kernels::matvec::CHAINED_ELEMENTS_MAX;
 use crate::kernels::operand::OperandKind;
 
@@ -25,7 +25,7 @@ mod streams;
 type Rule = fn(&mut Graph, usize, &Selection) -> bool;
 
 /// The rules, in the order in which they walk the graph.
-const RULES: [Rule; 19] = [
+const RULES: [Rule; 20] = [
     streams::route,
     streams::route_adds,
     streams::route_finishes,
@@ -41,6 +41,7 @@ const RULES: [Rule; 19] = [
     product_gates,
     product_norms,
     values_are_normed,
+    values_are_keys,
     queries_turn,
     attention_prepares,
     attention_turns,
@@ -326,6 +327,25 @@ fn values_are_normed(graph: &mut Graph, index: usize, _: &Selection) -> bool {
         let work = Prepare { value: rows, value_norm: true, ..work };
         graph.nodes[index + 1].work = Work::Heads(HeadsWork::Prepare(work));
         graph.nodes.remove(index);
+    }
+    fits
+}
+
+/// Lets the work before attention take the values from the rows of the keys, of which they are a
+/// copy: it reads both before it changes anything but queries.
+fn values_are_keys(graph: &mut Graph, index: usize, _: &Selection) -> bool {
+    let Work::Heads(HeadsWork::Prepare(work)) = graph.nodes[index].work else { return false };
+    let Some(maker) = graph.maker(index, work.value) else { return false };
+    let Work::Sum(SumWork { terms, norm: None, .. }) = &graph.nodes[maker].work else {
+        return false;
+    };
+    let fits = terms[..] == [SumTerm { values: work.key, factor: 1.0, norm: None }]
+        && graph.readers(work.value) == 1
+        && graph.is_kept(maker + 1..index, work.key);
+    if fits {
+        let work = Prepare { value: work.key, ..work };
+        graph.nodes[index].work = Work::Heads(HeadsWork::Prepare(work));
+        graph.nodes.remove(maker);
     }
     fits
 }

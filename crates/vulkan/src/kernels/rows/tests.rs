@@ -102,6 +102,8 @@ struct Found {
 
 /// The operands that rows become.
 const KINDS: [OperandKind; 3] = [OperandKind::Fixed16, OperandKind::Halves, OperandKind::Fragments];
+/// The factor on sums.
+const SCALE: f32 = 0.7;
 const DEVIATIONS: f32 = 0.4;
 const FLOOR: f32 = 1e-5;
 
@@ -125,10 +127,11 @@ fn launch(
     let work = match mode {
         0 => RowWork::Convert { parts: 1 },
         1 => RowWork::Norm { weight: weight.address() },
-        2 => RowWork::NormAdd { weight: weight.address(), target: target.span() },
+        2 => RowWork::NormAdd { weight: weight.address(), target: target.span(), scale: SCALE },
         3 => RowWork::NormAddNorm {
             weight: weight.address(),
             target: target.span(),
+            scale: SCALE,
             next_weight: next.address(),
         },
         4 => RowWork::Cutoff { deviations: DEVIATIONS },
@@ -213,7 +216,7 @@ fn norms_and_operands_agree_with_their_definitions() {
                 let added: Vec<f64> = normed
                     .iter()
                     .zip(&target[range.clone()])
-                    .map(|(a, &b)| a + f64::from(b))
+                    .map(|(a, &b)| (a + f64::from(b)) * f64::from(SCALE))
                     .collect();
                 let singles: Vec<f32> = added.iter().map(|&x| x as f32).collect();
                 let expected = match mode {
