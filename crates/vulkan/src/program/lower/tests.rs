@@ -15,6 +15,8 @@ use crate::capabilities::Capabilities;
 use crate::capabilities::presets::{h200, radeon_780m, software};
 use crate::pack::format_of;
 
+mod gemma4;
+
 /// Two layers in the shapes of Gemma 3 27B and of 4B: hidden size, feed-forward size, query heads
 /// and key heads, size of a head.
 const LARGE: [usize; 5] = [5376, 21504, 32, 16, 128];
