@@ -24,7 +24,9 @@ dispatch_table! {
     rows;
     fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]);
     fn rms_norm_plain(x: &mut [f32], epsilon: f32);
-    fn rms_norm_add(delta: &[f32], weight: &[f32], epsilon: f32, target: &mut [f32]);
+    fn rms_norm_add(
+        delta: &[f32], weight: &[f32], epsilon: f32, factor: f32, target: &mut [f32],
+    );
     fn head_norm_rope(
         heads: &mut [f32], weight: &[f32], epsilon: f32, cosines: &[f32], sines: &[f32],
     );
@@ -91,10 +93,17 @@ impl VectorKernels {
         call!(self.rms_norm_plain(x, epsilon))
     }
 
-    /// `target += delta / sqrt(mean(delta^2) + epsilon) * weight`: Gemma's norm after a branch,
-    /// together with the addition to its residual.
-    pub fn rms_norm_add(&self, delta: &[f32], weight: &[f32], epsilon: f32, target: &mut [f32]) {
-        call!(self.rms_norm_add(delta, weight, epsilon, target))
+    /// `target = (target + delta / sqrt(mean(delta^2) + epsilon) * weight) * factor`: Gemma's norm
+    /// after a branch, together with the addition to its residual.
+    pub fn rms_norm_add(
+        &self,
+        delta: &[f32],
+        weight: &[f32],
+        epsilon: f32,
+        factor: f32,
+        target: &mut [f32],
+    ) {
+        call!(self.rms_norm_add(delta, weight, epsilon, factor, target))
     }
 
     /// Norms each head and rotates it by its position's angles, in place.

@@ -198,11 +198,12 @@ fn comes_again(plan: &Plan, steps: &[Step], id: BufferId) -> bool {
 
 /// Returns the two norms of a step as steps of their own.
 fn halves(step: &Step) -> Option<(Step, Step)> {
-    let Op::NormAddNorm { input, weight, epsilon, target, next_weight, output } = step.op else {
+    let Op::NormAddNorm { input, weight, epsilon, target, scale, next_weight, output } = step.op
+    else {
         return None;
     };
     let half = |op| Step { label: step.label.clone(), op };
-    let add = Op::NormAdd { input, weight, epsilon, target };
+    let add = Op::NormAdd { input, weight, epsilon, target, scale };
     Some((half(add), half(Op::Norm { input: target, weight: next_weight, epsilon, output })))
 }
 

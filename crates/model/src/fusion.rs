@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::plan::{BufferId, Op, Plan, Step};
+use crate::plan::{BufferId, Op, Plan, Step, Term};
 
 /// A rule's result: the number of steps replaced, and the step that does their work.
 type Rewrite = (usize, Op);
@@ -19,9 +19,63 @@ const RULES: [Rule; 5] = [share_input, gate, norm_then_add, norm_add_then_norm, 
 /// The most steps that one rule examines.
 const REACH: usize = 7;
 
-/// Applies every rule wherever it fits, in one walk over the Plan. After a rewrite it steps back as
-/// far as a rule can see, because the new step may begin or continue another pattern.
-pub fn fuse(mut plan: Plan) -> Plan {
+/// Applies every rule wherever it fits.
+pub fn fuse(plan: Plan) -> Plan {
+    let mut plan = walk(plan);
+    if scale_sums(&mut plan) { walk(plan) } else { plan }
+}
+
+/// Lets norms that are added to the residual stream multiply the sum, where nothing reads it before
+/// that. A factor gives the stream another buffer, whose place that of the sum takes from there on.
+/// Returns whether it found any.
+fn scale_sums(plan: &mut Plan) -> bool {
+    let count = plan.steps.len();
+    let mut index = 1;
+    while index < plan.steps.len() {
+        if let Some((target, factor, output)) = scaled_sum(plan, index) {
+            plan.steps.remove(index);
+            if let Op::NormAdd { scale, .. } = &mut plan.steps[index - 1].op {
+                *scale = factor;
+            }
+            let renamed = |id| if id == output { target } else { id };
+            plan.steps[index..].iter_mut().for_each(|step| step.op.rename(&renamed));
+            plan.outputs.iter_mut().for_each(|id| *id = renamed(*id));
+            name_after(plan, output, target);
+        }
+        index += 1;
+    }
+    plan.steps.len() < count
+}
+
+/// Gives what is named after a buffer, such as its selected rows, the name of the one in its place.
+fn name_after(plan: &mut Plan, replaced: BufferId, by: BufferId) {
+    let [old, new] = [replaced, by].map(|id| plan.buffer(id).name.clone());
+    for buffer in &mut plan.buffers {
+        let rest = buffer.name.strip_prefix(&old).filter(|rest| rest.starts_with('.'));
+        if let Some(rest) = rest {
+            buffer.name = format!("{new}{rest}");
+        }
+    }
+}
+
+/// Returns the buffer of the norm's sum before a step that multiplies it, the factor, and the
+/// buffer of the product.
+fn scaled_sum(plan: &Plan, index: usize) -> Option<(BufferId, f32, BufferId)> {
+    let Op::NormAdd { target, scale: 1.0, .. } = plan.steps[index - 1].op else { return None };
+    let Op::Sum { terms, output } = &plan.steps[index].op else { return None };
+    let [Term { buffer, factor }] = terms[..] else { return None };
+    let shape = |id| (plan.buffer(id).rows, plan.buffer(id).columns);
+    let is_read = |step: &Step| step.op.touches().contains(&target);
+    let fits = buffer == target
+        && shape(target) == shape(*output)
+        && !plan.outputs.contains(&target)
+        && !plan.steps[index + 1..].iter().any(is_read);
+    fits.then_some((target, factor, *output))
+}
+
+/// Applies the rules in one walk over the Plan. After a rewrite it steps back as far as a rule can
+/// see, because the new step may begin or continue another pattern.
+fn walk(mut plan: Plan) -> Plan {
     let mut uses = Uses::count(&plan);
     let mut fused: Vec<Step> = Vec::with_capacity(plan.steps.len());
     let mut rest: VecDeque<Step> = std::mem::take(&mut plan.steps).into();
@@ -29,6 +83,7 @@ pub fn fuse(mut plan: Plan) -> Plan {
         let window: Vec<Step> = rest.iter().take(REACH).cloned().collect();
         let Some((count, op)) = RULES.iter().find_map(|rule| rule(&window, &uses)) else {
             let Some(step) = rest.pop_front() else { break };
+            uses.pass(&step.op);
             fused.push(step);
             continue;
         };
@@ -38,34 +93,59 @@ pub fn fuse(mut plan: Plan) -> Plan {
         rest.drain(..count);
         rest.push_front(Step { label, op });
         let back = fused.len().saturating_sub(REACH);
-        fused.drain(back..).rev().for_each(|step| rest.push_front(step));
+        for step in fused.drain(back..).rev() {
+            uses.come_back(&step.op);
+            rest.push_front(step);
+        }
     }
     plan.steps = fused;
     plan
 }
 
-/// The number of steps that read each buffer.
-struct Uses(Vec<usize>);
+/// The numbers of steps that read each buffer. An output of the Plan counts as one.
+struct Uses {
+    all: Vec<usize>,
+    /// Those from the step on that is being fused.
+    ahead: Vec<usize>,
+}
 
 impl Uses {
     fn count(plan: &Plan) -> Self {
-        let mut uses = Uses(vec![0; plan.buffers.len()]);
+        let none = vec![0; plan.buffers.len()];
+        let mut uses = Uses { all: none.clone(), ahead: none };
         plan.steps.iter().for_each(|step| uses.add(&step.op));
-        plan.outputs.iter().for_each(|id| uses.0[id.0] += 1);
+        for id in &plan.outputs {
+            uses.all[id.0] += 1;
+            uses.ahead[id.0] += 1;
+        }
         uses
     }
 
+    /// Counts a step that is ahead.
     fn add(&mut self, op: &Op) {
-        op.reads().into_iter().for_each(|id| self.0[id.0] += 1);
+        op.reads().into_iter().for_each(|id| self.all[id.0] += 1);
+        self.come_back(op);
     }
 
+    /// Leaves out a step that is ahead.
     fn forget(&mut self, op: &Op) {
-        op.reads().into_iter().for_each(|id| self.0[id.0] -= 1);
+        op.reads().into_iter().for_each(|id| self.all[id.0] -= 1);
+        self.pass(op);
+    }
+
+    /// Counts a step as passed.
+    fn pass(&mut self, op: &Op) {
+        op.reads().into_iter().for_each(|id| self.ahead[id.0] -= 1);
+    }
+
+    /// Counts a step that was passed as one that is ahead.
+    fn come_back(&mut self, op: &Op) {
+        op.reads().into_iter().for_each(|id| self.ahead[id.0] += 1);
     }
 
     /// Returns whether only the step that is being fused reads the buffer.
     fn once(&self, id: BufferId) -> bool {
-        self.0[id.0] == 1
+        self.all[id.0] == 1
     }
 }
 
@@ -111,14 +191,15 @@ fn norm_then_add(steps: &[Step], uses: &Uses) -> Option<Rewrite> {
     else {
         return None;
     };
-    let op = Op::NormAdd { input: *input, weight: *weight, epsilon: *epsilon, target: *target };
+    let (input, weight, epsilon) = (*input, *weight, *epsilon);
+    let op = Op::NormAdd { input, weight, epsilon, target: *target, scale: 1.0 };
     (source == output && uses.once(*output)).then_some((2, op))
 }
 
 /// Fuses a norm and its addition with the next norm on the residual stream.
 fn norm_add_then_norm(steps: &[Step], _: &Uses) -> Option<Rewrite> {
     let [
-        Step { op: Op::NormAdd { input, weight, epsilon, target }, .. },
+        Step { op: Op::NormAdd { input, weight, epsilon, target, scale }, .. },
         Step { op: Op::Norm { input: next, weight: next_weight, epsilon: same, output }, .. },
         ..,
     ] = steps
@@ -130,6 +211,7 @@ fn norm_add_then_norm(steps: &[Step], _: &Uses) -> Option<Rewrite> {
         weight: *weight,
         epsilon: *epsilon,
         target: *target,
+        scale: *scale,
         next_weight: *next_weight,
         output: *output,
     };
@@ -166,8 +248,9 @@ fn prepare_qkv(steps: &[Step], uses: &Uses) -> Option<Rewrite> {
     };
     let same_buffers =
         query == query_again && query == attended && key == key_again && key == stored;
-    // The key is read by its norm, its rotation and the write; no later step may read it.
-    let key_is_dead = uses.0[key.0] == 3;
+    // The key is read by its norm, its rotation and the write; no later step may read it. An
+    // earlier one may have copied it to the values.
+    let key_is_dead = uses.ahead[key.0] == 3;
     let same_numbers = rope == key_rope && epsilon == key_epsilon && query_heads == heads.query;
     let fits = same_buffers && key_is_dead && same_numbers;
     let op =
@@ -191,7 +274,7 @@ mod tests {
     fn plan(ops: Vec<Op>, output: BufferId) -> Plan {
         let buffer = |index| Buffer { name: format!("b{index}"), rows: Rows::Tokens, columns: 8 };
         Plan {
-            buffers: (0..6).map(buffer).collect(),
+            buffers: (0..7).map(buffer).collect(),
             weights: Vec::new(),
             caches: Vec::new(),
             steps: ops.into_iter().map(|op| Step { label: op.name().to_owned(), op }).collect(),
@@ -250,12 +333,46 @@ mod tests {
             weight: W,
             epsilon: 1e-6,
             target: C,
+            scale: 1.0,
             next_weight: V,
             output: D,
         };
         assert_eq!(fused(steps.clone(), D), [one]);
         // Another step reads the normed value.
         assert_eq!(fused(steps.clone(), B), steps);
+    }
+
+    #[test]
+    fn a_factor_on_the_residual_stream_joins_the_addition() {
+        let scaled =
+            |from, to, factor| Op::Sum { terms: vec![Term { buffer: from, factor }], output: to };
+        let add =
+            |input, output, target| [norm(input, W, output), Op::Add { source: output, target }];
+        let e = BufferId(4);
+        // The second layer continues with the buffer of the first one's product.
+        let steps = [
+            &add(A, B, C)[..],
+            &[scaled(C, D, 0.5)],
+            &add(A, BufferId(6), D),
+            &[scaled(D, e, 3.0), norm(e, V, BufferId(5))],
+        ]
+        .concat();
+        let end = |scale| Op::NormAdd { input: A, weight: W, epsilon: 1e-6, target: C, scale };
+        let last = Op::NormAddNorm {
+            input: A,
+            weight: W,
+            epsilon: 1e-6,
+            target: C,
+            scale: 3.0,
+            next_weight: V,
+            output: BufferId(5),
+        };
+        let whole = fuse(plan(steps.clone(), e));
+        let ops: Vec<Op> = whole.steps.into_iter().map(|step| step.op).collect();
+        assert_eq!(ops, [end(0.5), last]);
+        assert_eq!(whole.outputs, [C]);
+        // The sum is read as it is.
+        assert_eq!(fused(steps, C).len(), 3);
     }
 
     #[test]
@@ -295,13 +412,17 @@ mod tests {
             Op::Attend { query: BufferId(4), cache, heads, scale: 0.5, window: None, output: D };
         let with_end = |end: [Op; 2]| [&steps[..5], &end].concat();
         let end = [select(A), narrow.clone()];
-        assert_eq!(fused(with_end(end.clone()), D)[..], [&[one][..], &end].concat()[..]);
+        assert_eq!(fused(with_end(end.clone()), D)[..], [&[one.clone()][..], &end].concat()[..]);
         // Other rows attend than those that were selected.
-        for end in [[select(C), narrow], [select(A), attend]] {
+        for end in [[select(C), narrow], [select(A), attend.clone()]] {
             assert_eq!(fused(with_end(end.clone()), D), with_end(end));
         }
         // Another step reads the rotated key.
         assert_eq!(fused(steps.clone(), B), steps);
+        // An earlier step reads the key as it was.
+        let copy = Op::Sum { terms: vec![Term { buffer: B, factor: 1.0 }], output: C };
+        let copied = [std::slice::from_ref(&copy), &steps[..]].concat();
+        assert_eq!(fused(copied, D), [copy, one, attend]);
         // The keys' norm has no weight.
         let mut plain = steps;
         plain[1] = Op::HeadNorm { buffer: B, weight: None, heads: 1, epsilon: 1e-6 };

@@ -387,7 +387,7 @@ pub enum Op {
         /// (rows, feed-forward).
         output: BufferId,
     },
-    /// Fused: `target += norm(input)`.
+    /// Fused: `target = (target + norm(input)) * scale`.
     NormAdd {
         /// (rows, columns).
         input: BufferId,
@@ -397,8 +397,11 @@ pub enum Op {
         epsilon: f32,
         /// (rows, columns).
         target: BufferId,
+        /// Factor on the sum.
+        scale: f32,
     },
-    /// Fused: `target += norm(input)`, then `output = norm(target)` with the second weight.
+    /// Fused: `target = (target + norm(input)) * scale`, then `output = norm(target)` with the
+    /// second weight.
     NormAddNorm {
         /// (rows, columns).
         input: BufferId,
@@ -408,6 +411,8 @@ pub enum Op {
         epsilon: f32,
         /// (rows, columns).
         target: BufferId,
+        /// Factor on the sum.
+        scale: f32,
         /// Vector of the columns, for the second norm.
         next_weight: WeightId,
         /// (rows, columns).

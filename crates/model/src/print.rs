@@ -70,6 +70,9 @@ impl Plan {
                 let factors: Vec<_> = terms.iter().map(|term| term.factor.to_string()).collect();
                 line.push_str(&format!(" (factors {})", factors.join(", ")));
             }
+            Op::NormAdd { scale, .. } | Op::NormAddNorm { scale, .. } if *scale != 1.0 => {
+                line.push_str(&format!(" (scale {scale})"));
+            }
             Op::Mix { bias, scale, .. } => {
                 line.push_str(&format!(" (bias {bias}, scale {scale})"));
             }

@@ -200,6 +200,7 @@ impl Bench {
             Before::Norm => ProductInput::Norm { x, weight: second, epsilon },
             Before::NormAddNorm => ProductInput::NormAddNorm {
                 x,
+                scale: 1.0,
                 added,
                 added_weight: first,
                 weight: second,

@@ -14,7 +14,7 @@
 #include "include/chain.glsl"
 
 layout(local_size_x_id = 0) in;
-// 0: the row itself, 1: norm(row), 2: target += norm(row), 3: target += norm(row), then norm(target), 4: cutoff(row),
+// 0: the row itself, 1: norm(row), 2: target = (target + norm(row)) * scale, 3: the same, then norm(target), 4: cutoff(row),
 // 5: gelu(cutoff(row)) * target, 6: the row with the magnitude of the target.
 layout(constant_id = 1) const uint MODE = 0;
 // 0: none, 1: fixed point, 2: halves, 3: halves in fragment order.
@@ -24,6 +24,8 @@ layout(constant_id = 3) const uint PLAIN = 1;
 layout(constant_id = 4) const uint COLUMNS = 32;
 // Pieces of four values for each invocation.
 layout(constant_id = 5) const uint PER = 1;
+// Rows here for each row of the step.
+layout(constant_id = 6) const uint PARTS = 1;
 
 layout(push_constant, scalar) uniform Args {
     uint64_t source;
@@ -37,6 +39,8 @@ layout(push_constant, scalar) uniform Args {
     uint64_t chain;
     // Of the norms; the deviations of a cutoff; the least mean square that is divided by for a magnitude.
     float epsilon;
+    // Factor on the sum of an addition.
+    float scale;
 } args;
 
 #include "include/row.glsl"
@@ -98,7 +102,7 @@ void work_on_row(uint row) {
     if (NORMS) norm(factors, args.epsilon, norm_is_result() && MODE == 1u, 0u, 2u);
     if (ADDS) {
         [[unroll]] for (uint i = 0u; i < PER; ++i) {
-            v[i] += old[i];
+            v[i] = (v[i] + old[i]) * args.scale;
             store(args.target, row, column(i), v[i]);
         }
     }
@@ -120,7 +124,7 @@ void main() {
         if (MODE == 3u) next_factors[i] = load(args.next_weight, 0u, column(i));
     }
     // What the host wrote for the step: rows beyond its own are left out.
-    const bool exists = row < Words(args.rows).at[0];
+    const bool exists = row < Words(args.rows).at[0] * PARTS;
     // Every workgroup waits: those that wait for this dispatch rely on everything before it being done.
     chain_wait(args.chain);
     if (exists) work_on_row(row);

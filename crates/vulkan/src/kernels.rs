@@ -4,6 +4,7 @@ pub mod attention;
 pub mod choose;
 pub mod elements;
 pub mod embed;
+pub mod experts;
 pub mod heads;
 pub mod matmul;
 pub mod matvec;

@@ -4,6 +4,7 @@
 mod bound;
 pub(crate) mod catalogue;
 mod emit;
+mod experts;
 mod forecast;
 mod frame;
 mod graph;

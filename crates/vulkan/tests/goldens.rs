@@ -15,13 +15,18 @@ use trine_vulkan::testing::device;
 const EXACT: [&str; 4] = ["gemma3-a", "gemma3-b", "gemma3-c", "gguf/gemma3-f32"];
 /// The same, of several streams.
 const STREAMS: [&str; 2] = ["gemma3n-a", "gemma3n-b"];
+/// Of Gemma 4: with inputs of each layer, dense, with experts.
+const GEMMA4: [&str; 3] = ["gemma4-e", "gemma4-dense", "gemma4-moe"];
+/// The same with quantised matrices; in the last, gate and up of the experts are apart.
+const GEMMA4_QUANTISED: [&str; 4] =
+    ["gguf/gemma4-e", "gguf/gemma4-dense", "gguf/gemma4-moe", "gguf/gemma4-moe-split"];
 const QUANTISED: &str = "gguf/gemma3-qat";
 /// Of several streams, with a format for each matrix.
 const MIXED: &str = "gguf/gemma3n";
 
 #[test]
 fn logits_agree_in_pieces_of_every_size() {
-    for name in EXACT.into_iter().chain(STREAMS) {
+    for name in EXACT.into_iter().chain(STREAMS).chain(GEMMA4) {
         let golden = Golden::load(name);
         for chunk in [golden.ids.len(), 1, 7, 32] {
             let found = logits(&device(), &golden.model, &golden.ids, chunk, KvType::F32);
@@ -33,7 +38,8 @@ fn logits_agree_in_pieces_of_every_size() {
 
 #[test]
 fn greedy_continuations_are_exact() {
-    for name in EXACT.into_iter().chain(STREAMS).chain([QUANTISED, MIXED]) {
+    let exact = EXACT.into_iter().chain(STREAMS).chain(GEMMA4);
+    for name in exact.chain([QUANTISED, MIXED]).chain(GEMMA4_QUANTISED) {
         let golden = Golden::load(name);
         let count = golden.greedy.len();
         let found = greedy(&device(), &golden.model, &golden.ids, count, KvType::F32);
@@ -43,7 +49,7 @@ fn greedy_continuations_are_exact() {
 
 #[test]
 fn quantised_models_stay_within_the_divergence() {
-    for name in [QUANTISED, MIXED] {
+    for name in [QUANTISED, MIXED].into_iter().chain(GEMMA4_QUANTISED) {
         let golden = Golden::load(name);
         for chunk in [golden.ids.len(), 1, 7, 32] {
             let found = logits(&device(), &golden.model, &golden.ids, chunk, KvType::F32);
@@ -56,7 +62,7 @@ fn quantised_models_stay_within_the_divergence() {
 #[test]
 fn small_caches_stay_within_the_divergence() {
     for (kv, most) in [(KvType::F16, 1e-4), (KvType::Int8, 3e-2)] {
-        for name in EXACT.into_iter().chain(STREAMS) {
+        for name in EXACT.into_iter().chain(STREAMS).chain(GEMMA4) {
             let golden = Golden::load(name);
             let found = logits(&device(), &golden.model, &golden.ids, 32, kv);
             let divergence = golden.mean_divergence(&found);
@@ -68,7 +74,7 @@ fn small_caches_stay_within_the_divergence() {
 /// The last layers on the GPU, the others on the processor, and a model on two GPUs.
 #[test]
 fn goldens_do_not_depend_on_the_cut() {
-    for name in EXACT.into_iter().chain([QUANTISED]) {
+    for name in EXACT.into_iter().chain([QUANTISED, "gemma4-moe"]) {
         let golden = Golden::load(name);
         let layers = golden.model.plan().layers();
         let cpu = || -> Box<dyn Device> { Box::new(CpuDevice::new(Some(2), None).unwrap()) };

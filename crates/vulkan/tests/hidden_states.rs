@@ -14,7 +14,7 @@ use trine_vulkan::testing::device;
 /// The goldens with the tolerances of `goldens.rs`: on the GPU only, and cut after the first layer.
 #[test]
 fn they_are_what_the_golden_logits_are_made_of() {
-    for name in ["gemma3-a", "gemma3-c", "gguf/gemma3-qat"] {
+    for name in ["gemma3-a", "gemma3-c", "gemma4-moe", "gguf/gemma3-qat"] {
         let golden = Golden::load(name);
         let cpu = Box::new(CpuDevice::new(Some(2), None).unwrap());
         let layers = LayerChoice::Exactly(golden.model.plan().layers() - 1);

@@ -11,6 +11,7 @@ use std::path::Path;
 
 use common::ends::{differences, with_more, with_states};
 use common::gemma3n::gemma3n;
+use common::gemma4::gemma4;
 use common::pages::sequences_move_between_programs;
 use common::random::{
     Draft, FORMATS, Mixture, Random, Sizes, forms, model, relative_difference, sized, traffic,
@@ -40,7 +41,7 @@ fn types() -> impl Iterator<Item = (u64, DType)> {
 }
 
 /// The number of operations.
-const OPERATIONS: usize = 20;
+const OPERATIONS: usize = 23;
 
 /// Numbers the operations. An added one does not compile here before it is counted.
 fn number(op: &Op) -> usize {
@@ -65,9 +66,9 @@ fn number(op: &Op) -> usize {
         Op::Rescale { .. } => 17,
         Op::Scale { .. } => 18,
         Op::Cutoff { .. } => 19,
-        Op::Route { .. } | Op::GatedExperts { .. } | Op::SumExperts { .. } => {
-            unreachable!("it has no kernel yet")
-        }
+        Op::Route { .. } => 20,
+        Op::GatedExperts { .. } => 21,
+        Op::SumExperts { .. } => 22,
         Op::Delegate { .. } | Op::Collect { .. } | Op::Join { .. } => {
             unreachable!("a GPU has no partner")
         }
@@ -103,9 +104,10 @@ fn every_form_of_the_plan_agrees_with_the_reference() {
     let folder = tempfile::tempdir().unwrap();
     let mut seen = BTreeSet::new();
     let own = types().map(|(seed, dtype)| (seed, dtype, supported(seed, dtype, folder.path())));
-    // Models of several streams have a test for more formats below.
+    // Models of several streams and with experts have tests for more formats below.
     let streams = (1, DType::F32, gemma3n(&mut Random(1), DType::F32, folder.path()));
-    let models = own.chain([streams]);
+    let experts = (4, DType::F32, gemma4(&mut Random(4), DType::F32, true, folder.path()));
+    let models = own.chain([streams, experts]);
     for (seed, dtype, model) in models {
         let base = model.base_plan();
         let expected = traffic(&ReferenceDevice::new(), &model, base.clone(), KvType::F32, seed);
@@ -164,6 +166,29 @@ fn models_of_several_streams_agree_with_the_reference() {
         let seed = 300 + seed as u64;
         let model = gemma3n(&mut Random(seed), dtype, folder.path());
         let plan = model.plan();
+        let expected = traffic(&ReferenceDevice::new(), &model, plan.clone(), kv, seed);
+        let found = traffic(&device(), &model, plan.clone(), kv, seed);
+        let worst = relative_difference(&expected, &found);
+        let most = if kv == KvType::Int8 { 3e-2 } else { tolerance(dtype).max(2e-3) };
+        assert!(worst <= most, "seed {seed}, {dtype:?}, {kv:?}: {worst}\n{plan}");
+    }
+}
+
+/// Models with experts and without, with layers of two head dimensions, inputs of each layer, and
+/// values that are keys.
+#[test]
+fn models_with_experts_agree_with_the_reference() {
+    let folder = tempfile::tempdir().unwrap();
+    for seed in (0..16).filter(|&seed| takes(seed, 3)) {
+        let dtype = DTYPES[seed % DTYPES.len()];
+        let kv = [KvType::F16, KvType::F32, KvType::Int8][seed % 3];
+        let seed = 400 + seed as u64;
+        let model = gemma4(&mut Random(seed), dtype, seed % 4 != 1, folder.path());
+        let plan = model.plan();
+        let fits = plan.caches.iter().all(|cache| cache.head_dim <= 256);
+        if !fits {
+            continue;
+        }
         let expected = traffic(&ReferenceDevice::new(), &model, plan.clone(), kv, seed);
         let found = traffic(&device(), &model, plan.clone(), kv, seed);
         let worst = relative_difference(&expected, &found);

@@ -432,11 +432,13 @@ impl ReferenceProgram {
                 ops::geglu(&gated, &self.buffers[output.0], &mut target);
                 self.put(*output, target);
             }
-            Op::NormAdd { input, weight, epsilon, target } => {
+            Op::NormAdd { input, weight, epsilon, target, scale } => {
                 self.norm_add(*input, *weight, *epsilon, *target);
+                self.multiply(*target, *scale);
             }
-            Op::NormAddNorm { input, weight, epsilon, target, next_weight, output } => {
+            Op::NormAddNorm { input, weight, epsilon, target, scale, next_weight, output } => {
                 self.norm_add(*input, *weight, *epsilon, *target);
+                self.multiply(*target, *scale);
                 self.norm(*target, *next_weight, *epsilon, *output);
             }
             Op::PrepareQkv {
@@ -493,6 +495,10 @@ impl ReferenceProgram {
         let mut normed = vec![f32::NAN; self.buffers[input.0].len()];
         ops::norm(&self.buffers[input.0], &weight, epsilon, &mut normed);
         ops::add(&normed, &mut self.buffers[target.0]);
+    }
+
+    fn multiply(&mut self, buffer: BufferId, factor: f32) {
+        self.buffers[buffer.0].iter_mut().for_each(|value| *value *= factor);
     }
 
     fn matmul(&mut self, input: BufferId, weight: WeightId, output: BufferId) {

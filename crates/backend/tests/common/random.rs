@@ -468,7 +468,8 @@ fn norm_add(pair: &[Step]) -> Option<Op> {
         (Op::Norm { input, weight, epsilon, output }, Op::Add { source, target })
             if output == source =>
         {
-            Some(Op::NormAdd { input: *input, weight: *weight, epsilon: *epsilon, target: *target })
+            let (input, weight, epsilon) = (*input, *weight, *epsilon);
+            Some(Op::NormAdd { input, weight, epsilon, target: *target, scale: 1.0 })
         }
         _ => None,
     }

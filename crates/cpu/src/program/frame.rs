@@ -269,21 +269,23 @@ impl Frame<'_> {
                     self.write(*output, row),
                 );
             }
-            Op::NormAdd { input, weight, epsilon, target } => {
+            Op::NormAdd { input, weight, epsilon, target, scale } => {
                 let weight = self.fixed.vector(*weight);
                 kernels.rms_norm_add(
                     self.read(*input, row),
                     weight,
                     *epsilon,
+                    *scale,
                     self.write(*target, row),
                 );
             }
-            Op::NormAddNorm { input, weight, epsilon, target, next_weight, output } => {
+            Op::NormAddNorm { input, weight, epsilon, target, scale, next_weight, output } => {
                 let sum = self.write(*target, row);
                 kernels.rms_norm_add(
                     self.read(*input, row),
                     self.fixed.vector(*weight),
                     *epsilon,
+                    *scale,
                     sum,
                 );
                 let next = self.fixed.vector(*next_weight);

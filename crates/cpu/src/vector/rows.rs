@@ -103,11 +103,12 @@ pub(super) fn rms_norm_add<S: Lanes>(
     delta: &[f32],
     weight: &[f32],
     epsilon: f32,
+    factor: f32,
     target: &mut [f32],
 ) {
-    let scale = s.splat(inverse_rms(s, delta, epsilon));
+    let (scale, factor) = (s.splat(inverse_rms(s, delta, epsilon)), s.splat(factor));
     elementwise!(s, target, [value = delta, weight = weight, old = target] =>
-        s.add(old, s.mul(s.mul(value, scale), weight)));
+        s.mul(s.add(old, s.mul(s.mul(value, scale), weight)), factor));
 }
 
 #[inline(always)]

@@ -16,6 +16,18 @@ layout(buffer_reference, scalar, buffer_reference_align = 16) readonly restrict 
 layout(buffer_reference, scalar, buffer_reference_align = 8) readonly restrict buffer MatvecVec2s { vec2 at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict buffer MatvecFloats { float at[]; };
 
+// A shader whose matrix and activations are chosen on the device defines before the include:
+// MATVEC_ROW(row): the row in memory of a row of the matrix; MATVEC_SOURCE(c) and MATVEC_TARGET(c): the rows that the activations
+// numbered `c` are read from and their products go to; MATVEC_AND_HAS(c) and MATVEC_OR_LACKS(c): whether there are such, as the end of
+// a condition.
+#ifndef MATVEC_ROW
+#define MATVEC_ROW(row) (row)
+#define MATVEC_SOURCE(c) (c)
+#define MATVEC_TARGET(c) (c)
+#define MATVEC_AND_HAS(c)
+#define MATVEC_OR_LACKS(c)
+#endif
+
 const uint MATVEC_PLAIN = 0u;
 const uint MATVEC_NORM = 1u;
 const uint MATVEC_NORM_ADD_NORM = 2u;
@@ -42,6 +54,7 @@ struct MatvecArgs {
     uint split1;           // first row of the second segment; for a gated product the first row of `up`
     uint split2;
     float epsilon;
+    float scale;           // on the residual stream after the addition
     uint64_t chain;        // link of the chain, or 0
 };
 
@@ -143,7 +156,7 @@ void matvec_stage(const MatvecArgs args, const uint prologue, const uint groups,
         const float factor = inversesqrt(matvec_workgroup_sum(squares, 0u) / float(args.columns) + args.epsilon);
         [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
             const uint quad = invocation + i * local;
-            x[i] += added[i] * factor * matvec_load(args.added_weight, 0u, args.columns, quad);
+            x[i] = (x[i] + added[i] * factor * matvec_load(args.added_weight, 0u, args.columns, quad)) * args.scale;
             if (first_group) matvec_keep(args.x_out, args.columns, quad, x[i]);
         }
     }
@@ -229,8 +242,8 @@ void matvec_store_fixed(const MatvecArgs args, const uint first, const uint widt
             vec4(matvec_gathered[at], matvec_gathered[at + 1u], matvec_gathered[at + 2u], matvec_gathered[at + 3u]), scale
         );
         const uint column = first + 4u * (i % quads);
-        if (column >= padded) continue;
-        const uint block = row * (padded / 32u) + column / 32u;
+        if (column >= padded MATVEC_OR_LACKS(row)) continue;
+        const uint block = MATVEC_TARGET(row) * (padded / 32u) + column / 32u;
         const uint word = block / 4u * 64u + column % 32u / 16u * 16u + block % 4u * 4u + column % 16u / 4u;
         Words(args.out1).at[word] = bytes.x;
         Words(args.out1).at[word + 32u] = bytes.y;
@@ -264,7 +277,7 @@ void matvec(
     uint tile = group;
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
         const uint row = tile * tile_rows + team * team_rows + (gated ? r % half_rows : r);
-        rows[r] = min(row, args.rows - 1u) + (gated && r >= half_rows ? args.split1 : 0u);
+        rows[r] = MATVEC_ROW(min(row, args.rows - 1u) + (gated && r >= half_rows ? args.split1 : 0u));
     }
     if (tile < tiles) {
         [[unroll]] for (uint u = 0u; u < UNROLL; ++u) {
@@ -287,7 +300,7 @@ void matvec(
             const uint last = more ? units - 1u : 0u;
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
                 const uint row = (tile + groups) * tile_rows + team * team_rows + (gated ? r % half_rows : r);
-                const uint clamped = min(row, args.rows - 1u) + (gated && r >= half_rows ? args.split1 : 0u);
+                const uint clamped = MATVEC_ROW(min(row, args.rows - 1u) + (gated && r >= half_rows ? args.split1 : 0u));
                 rows[r] = ends ? (more ? clamped : 0u) : rows[r];
             }
             const uint here = chunk * span + lane;
@@ -297,7 +310,7 @@ void matvec(
                 [[unroll]] for (uint part = 0u; part < UNIT / 4u; ++part) {
                     const uint quad = (here + u * LANES) * (UNIT / 4u) + part;
                     [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) {
-                        const vec4 x = matvec_values(args, staged, planes.groups, c, quad);
+                        const vec4 x = matvec_values(args, staged, planes.groups, MATVEC_SOURCE(c), quad);
                         [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
                             sums[r * COLUMNS + c] += dot(unit_values(slots[u * ROWS + r], part), x);
                         }
@@ -307,7 +320,7 @@ void matvec(
                 Block blocks[ROWS];
                 [[unroll]] for (uint r = 0u; r < ROWS; ++r) blocks[r] = unit_block(slots[u * ROWS + r]);
                 [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) {
-                    const Operand x = matvec_operand(args, staged, planes.groups, c, here + u * LANES);
+                    const Operand x = matvec_operand(args, staged, planes.groups, MATVEC_SOURCE(c), here + u * LANES);
                     [[unroll]] for (uint r = 0u; r < ROWS; ++r) sums[r * COLUMNS + c] += block_product(blocks[r], x);
                 }
 #endif
@@ -355,8 +368,8 @@ void matvec(
                 if (lane != v % LANES) continue;
                 const uint column = first + v / COLUMNS;
                 const float value = gelu(sums[v]) * sums[(ROWS - half_rows) * COLUMNS + v];
-                if ((results & MATVEC_FLOATS) != 0u && column < args.rows) {
-                    ActiveFloats(args.out0).at[v % COLUMNS * args.rows + column] = value;
+                if ((results & MATVEC_FLOATS) != 0u && column < args.rows MATVEC_AND_HAS(v % COLUMNS)) {
+                    ActiveFloats(args.out0).at[MATVEC_TARGET(v % COLUMNS) * args.rows + column] = value;
                 }
                 if (fixed_output) {
                     const uint at = v % COLUMNS * tile_rows + team * team_rows + v / COLUMNS;
@@ -367,7 +380,9 @@ void matvec(
         } else {
             [[unroll]] for (uint v = 0u; v < MATVEC_VALUES; ++v) {
                 const uint column = first + v / COLUMNS;
-                if (lane == v % LANES && column < args.rows) matvec_store(args, v % COLUMNS, column, sums[v]);
+                if (lane == v % LANES && column < args.rows MATVEC_AND_HAS(v % COLUMNS)) {
+                    matvec_store(args, MATVEC_TARGET(v % COLUMNS), column, sums[v]);
+                }
             }
         }
     }

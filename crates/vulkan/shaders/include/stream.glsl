@@ -38,6 +38,7 @@ struct StreamArgs {
     uint split1;           // first row of the second segment; for a gated product the first row of `up`
     uint split2;
     float epsilon;
+    float scale;           // on the residual stream after the addition
     uint64_t chain;        // link of the chain, or 0
 };
 
@@ -216,7 +217,7 @@ void stream_stage(const StreamArgs args, const uint blocks, const bool first_gro
         const float factor = stream_factor(args, 0u);
         [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
             const uint quad = invocation + i * local;
-            x[i] += added[i] * factor * stream_added_weights[i];
+            x[i] = (x[i] + added[i] * factor * stream_added_weights[i]) * args.scale;
             if (first_group && 4u * quad < args.columns) ActiveVec4s(args.updated).at[quad] = x[i];
         }
     }

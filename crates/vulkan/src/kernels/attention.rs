@@ -25,7 +25,7 @@ pub(crate) use self::cache::kv_number;
 pub use self::cache::{KV_BLOCK, KvCache};
 pub use self::decode::{AttendDecodeShape, DecodeLaunch, Fused, OwnRows};
 pub use self::direct::AttendDirectShape;
-pub use self::matrix::{AttendMatrixShape, AttendUnits, MatrixLaunch, MatrixOutput};
+pub use self::matrix::{AttendMatrixShape, AttendUnits, MatrixLaunch, MatrixOutput, UNITS_DIM_MAX};
 pub use self::tile::{AttendTileShape, TILE_ROWS, TileLaunch};
 
 /// Addresses of what the host writes for each step.

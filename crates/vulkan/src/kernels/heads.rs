@@ -11,10 +11,12 @@ use crate::error::GpuError;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
-/// Invocations of a workgroup.
+/// Most invocations of a workgroup.
 const LOCAL: u32 = 128;
+/// Most bytes of shared memory for the heads of a workgroup.
+const SHARED_BYTES: u32 = 16 << 10;
 /// Largest head dimension.
-pub const DIM_MAX: usize = 256;
+pub const DIM_MAX: usize = 512;
 
 /// Keys and values on their way to the cache.
 #[derive(Debug, Clone, Copy)]
@@ -99,7 +101,9 @@ impl HeadsLaunch {
         let kind = self.stored.map_or(0, |stored| kv_number(stored.cache.kind));
         let subgroup = gpu.capabilities().subgroup.clamp(1, LOCAL);
         let all = heads + 2 * kv_heads;
-        let units = (LOCAL / subgroup) as usize;
+        // A subgroup for each head, all of which are in shared memory.
+        let units = (LOCAL / subgroup).min(SHARED_BYTES / (4 * self.dim as u32)).max(1);
+        let local = units * subgroup;
         let normed = [
             self.query.is_some_and(|query| query.query_norm.is_some()),
             self.stored.is_some_and(|stored| stored.key_norm.is_some()),
@@ -107,7 +111,7 @@ impl HeadsLaunch {
         ];
         let normed = (0..).zip(normed).map(|(bit, normed)| u32::from(normed) << bit).sum();
         let constants = vec![
-            LOCAL,
+            local,
             self.dim as u32,
             heads as u32,
             kv_heads as u32,
@@ -138,7 +142,7 @@ impl HeadsLaunch {
             step,
             kernel: gpu.kernel(&key)?,
             push: Push::of(&args),
-            groups: [all.div_ceil(units) as u32, self.rows as u32, 1],
+            groups: [(all as u32).div_ceil(units), self.rows as u32, 1],
             reads: query
                 .clone()
                 .chain(stored.clone().flat_map(|stored| [stored.key, stored.value]))

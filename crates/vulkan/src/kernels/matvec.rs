@@ -33,7 +33,7 @@ use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 /// Most rows of activations.
 pub const WIDTH_MAX: usize = 8;
@@ -73,20 +73,20 @@ pub struct MatvecLaunch<'a>(pub Product<'a>);
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
-struct Args {
-    front: Front,
+pub(super) struct Args {
+    pub(super) front: Front,
     norm: NormArgs,
     rows: u32,
     columns: u32,
     splits: [u32; 2],
     epsilon: f32,
-    _padding: u32,
+    scale: f32,
     chain: u64,
 }
 
 /// The specialisation constants, in the order of their numbers in `matvec.comp`.
 #[derive(Debug, Clone, Copy)]
-struct Constants {
+pub(super) struct Constants {
     local: u32,
     lanes: u32,
     rows: u32,
@@ -105,7 +105,7 @@ struct Constants {
 }
 
 impl Constants {
-    fn list(self) -> Vec<u32> {
+    pub(super) fn list(self) -> Vec<u32> {
         vec![
             self.local,
             self.lanes,
@@ -301,7 +301,7 @@ impl MatvecLaunch<'_> {
         16 * staged.max(1) + scales + 8 * parts + 8 * subgroups + 4 * gathered + 16
     }
 
-    fn constants(&self, shape: MatvecShape, subgroup: u32) -> Constants {
+    pub(super) fn constants(&self, shape: MatvecShape, subgroup: u32) -> Constants {
         let Product { matrix, width, input, output } = self.0;
         let output = match output {
             ProductOutput::Gated { plain, operand } => {
@@ -339,7 +339,7 @@ impl MatvecLaunch<'_> {
             && matrix.rows * matrix.columns <= CHAINED_ELEMENTS_MAX
     }
 
-    fn args(&self) -> Args {
+    pub(super) fn args(&self) -> Args {
         let product = &self.0;
         let (_, splits) = product.split();
         let mut args = Args {
@@ -349,6 +349,7 @@ impl MatvecLaunch<'_> {
             columns: product.matrix.columns as u32,
             splits,
             epsilon: product.input.epsilon(),
+            scale: product.input.scale(),
             ..Args::default()
         };
         if let ProductOutput::Gated { plain: None, .. } = product.output {
@@ -359,7 +360,7 @@ impl MatvecLaunch<'_> {
     }
 
     /// Asserts that the kernel can multiply this.
-    fn check(&self) {
+    pub(super) fn check(&self) {
         let Product { matrix, width, input, output } = self.0;
         assert!((1..=WIDTH_MAX).contains(&width), "{width} rows of activations");
         if let Some(operand) = input.operand() {
@@ -379,13 +380,13 @@ impl MatvecLaunch<'_> {
 
     /// Returns whether the kernel can count its parts, units and outputs, in 32 bits, one of which
     /// the driver takes as a sign.
-    fn is_countable(&self) -> bool {
+    pub(super) fn is_countable(&self) -> bool {
         let Matrix { format, rows, columns, .. } = self.0.matrix;
         rows * columns.next_multiple_of(GROUP) / (unit(format) as usize) < 1 << 31
     }
 
     /// Returns the workgroups of a launch in a shape, on a device that takes at most `most`.
-    fn workgroups(&self, shape: MatvecShape, most: u32) -> u32 {
+    pub(super) fn workgroups(&self, shape: MatvecShape, most: u32) -> u32 {
         let outputs = self.0.outputs();
         let padded = if self.gives_fixed() { outputs.next_multiple_of(GROUP) } else { outputs };
         let tiles = (padded as u32).div_ceil(shape.tile_outputs(self.0.is_gated()));

@@ -39,6 +39,8 @@ pub enum ProductInput {
     NormAddNorm {
         /// The residual stream, (columns) f32.
         x: Span,
+        /// Factor on the sum.
+        scale: f32,
         /// What is normed and added, (columns) f32.
         added: Span,
         /// Address of the factors of that norm, (columns) f32.
@@ -268,6 +270,14 @@ impl ProductInput {
         }
     }
 
+    /// Returns the factor on the residual stream after an addition.
+    pub(super) fn scale(&self) -> f32 {
+        match self {
+            ProductInput::NormAddNorm { scale, .. } => *scale,
+            ProductInput::Operand(_) | ProductInput::Norm { .. } => 1.0,
+        }
+    }
+
     /// Returns the addresses of the norms' factors and of the new residual stream.
     pub(super) fn norm_args(&self) -> NormArgs {
         match *self {
@@ -483,6 +493,7 @@ mod tests {
     fn double_norm() -> ProductInput {
         ProductInput::NormAddNorm {
             x: span(100),
+            scale: 1.0,
             added: span(200),
             added_weight: 300,
             weight: 400,

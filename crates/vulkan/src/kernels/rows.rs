@@ -20,7 +20,10 @@ const REGISTERS_MAX: usize = 64;
 #[derive(Debug, Clone, Copy)]
 pub enum RowWork {
     /// Nothing.
-    Convert,
+    Convert {
+        /// Rows here for each row of the step.
+        parts: usize,
+    },
     /// Its norm.
     Norm {
         /// Factors of the columns, f32.
@@ -32,6 +35,8 @@ pub enum RowWork {
         weight: u64,
         /// (rows, columns) f32.
         target: Span,
+        /// Factor on the sum.
+        scale: f32,
     },
     /// The norm is added to the target, whose norm is the result.
     NormAddNorm {
@@ -39,6 +44,8 @@ pub enum RowWork {
         weight: u64,
         /// (rows, columns) f32.
         target: Span,
+        /// Factor on the sum.
+        scale: f32,
         /// Factors of the columns in the second norm, f32.
         next_weight: u64,
     },
@@ -68,6 +75,19 @@ impl RowWork {
     fn updates(&self) -> bool {
         matches!(self, RowWork::NormAdd { .. } | RowWork::NormAddNorm { .. })
     }
+
+    /// Returns the factor on a sum.
+    fn scale(&self) -> f32 {
+        match *self {
+            RowWork::NormAdd { scale, .. } | RowWork::NormAddNorm { scale, .. } => scale,
+            _ => 1.0,
+        }
+    }
+
+    /// Returns the rows here for each row of the step.
+    fn parts(&self) -> usize {
+        if let RowWork::Convert { parts } = *self { parts } else { 1 }
+    }
 }
 
 /// A launch over rows.
@@ -79,7 +99,7 @@ pub struct RowsLaunch {
     pub source: Span,
     /// Columns of a row.
     pub columns: usize,
-    /// Most rows.
+    /// Most rows of the step.
     pub rows: usize,
     /// Address of the number of rows in the step.
     pub row_count: u64,
@@ -104,7 +124,7 @@ struct Args {
     rows: u64,
     chain: u64,
     epsilon: f32,
-    _padding: u32,
+    scale: f32,
 }
 
 /// Most columns of a row.
@@ -150,14 +170,15 @@ impl RowsLaunch {
         step: usize,
     ) -> Result<Dispatch, GpuError> {
         let (local, per) = registers(self.columns);
+        let parts = self.work.parts();
         let mut reads = vec![self.source];
         let mut writes: Vec<Span> = self.plain.into_iter().collect();
         let none = Span { address: 0, bytes: 0 };
         let (mode, weight, target, next_weight) = match self.work {
-            RowWork::Convert => (0, 0, none, 0),
+            RowWork::Convert { .. } => (0, 0, none, 0),
             RowWork::Norm { weight } => (1, weight, none, 0),
-            RowWork::NormAdd { weight, target } => (2, weight, target, 0),
-            RowWork::NormAddNorm { weight, target, next_weight } => {
+            RowWork::NormAdd { weight, target, .. } => (2, weight, target, 0),
+            RowWork::NormAddNorm { weight, target, next_weight, .. } => {
                 (3, weight, target, next_weight)
             }
             RowWork::Cutoff { .. } => (4, 0, none, 0),
@@ -184,6 +205,7 @@ impl RowsLaunch {
             u32::from(self.plain.is_some()),
             self.columns as u32,
             per as u32,
+            parts as u32,
         ];
         let kernel =
             gpu.kernel(&KernelKey { shader: Shader("rows"), constants, subgroup: None })?;
@@ -198,14 +220,14 @@ impl RowsLaunch {
             rows: self.row_count,
             chain: 0,
             epsilon: number,
-            _padding: 0,
+            scale: self.work.scale(),
         };
         Ok(Dispatch {
             label: label.to_owned(),
             step,
             kernel,
             push: Push::of(&args),
-            groups: [self.rows as u32, 1, 1],
+            groups: [(self.rows * parts) as u32, 1, 1],
             reads,
             writes,
             link: Link::Able {

@@ -66,7 +66,7 @@ struct Args {
     columns: u32,
     splits: [u32; 2],
     epsilon: f32,
-    _padding: u32,
+    scale: f32,
     chain: u64,
 }
 
@@ -226,6 +226,7 @@ impl StreamLaunch<'_> {
             columns: product.matrix.columns as u32,
             splits,
             epsilon: product.input.epsilon(),
+            scale: product.input.scale(),
             ..Args::default()
         }
     }

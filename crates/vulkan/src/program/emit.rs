@@ -38,6 +38,8 @@ use crate::kernels::stream::StreamLaunch;
 use crate::kernels::sum::{Finish, SumLaunch, SumTerm as LaunchTerm};
 use crate::weights::Weights;
 
+mod experts;
+
 /// The span of something absent.
 const NOWHERE: Span = Span { address: 0, bytes: 0 };
 
@@ -174,27 +176,29 @@ impl Emitter<'_> {
                 };
                 out.push(launch.dispatch(self.compiler, &node.label, node.step)?);
             }
-            Work::Convert { source, operand } => {
-                let made = Made::Operand(operand);
-                out.push(self.rows(node, RowWork::Convert, source, 0.0, Some(made))?);
-            }
+            Work::Convert { source, operand } => out.push(self.convert(node, source, operand)?),
             Work::Norm { norm: NormWork::Norm { source, weight, epsilon }, made } => {
                 let work = RowWork::Norm { weight: vector(weight) };
                 out.push(self.rows(node, work, source, epsilon, Some(made))?);
             }
             Work::Norm {
-                norm: NormWork::NormAddNorm { source, weight, target, next_weight, epsilon, .. },
+                norm:
+                    NormWork::NormAddNorm {
+                        source, weight, target, scale, next_weight, epsilon, ..
+                    },
                 made,
             } => {
                 let work = RowWork::NormAddNorm {
                     weight: vector(weight),
                     target: self.span(target),
+                    scale,
                     next_weight: vector(next_weight),
                 };
                 out.push(self.rows(node, work, source, epsilon, Some(made))?);
             }
-            Work::NormAdd { source, weight, target, epsilon, .. } => {
-                let work = RowWork::NormAdd { weight: vector(weight), target: self.span(target) };
+            Work::NormAdd { source, weight, target, scale, epsilon, .. } => {
+                let (weight, target) = (vector(weight), self.span(target));
+                let work = RowWork::NormAdd { weight, target, scale };
                 out.push(self.rows(node, work, source, epsilon, None)?);
             }
             Work::Elements { kind, result } => {
@@ -215,9 +219,31 @@ impl Emitter<'_> {
             Work::Heads(ref work) => out.push(self.heads(node, work)?),
             Work::Attend(ref work) => out.push(self.attend(node, work)?),
             Work::Product(ref work) => self.product(node, work, out)?,
+            Work::Experts(ref work) => out.push(self.experts(node, work)?),
             Work::Lent(ref work) => out.extend(self.lent(node, work)?),
         }
         Ok(())
+    }
+
+    /// A conversion of rows, each of which may become several of the operand.
+    fn convert(
+        &self,
+        node: &Node,
+        source: ValueId,
+        operand: OperandValue,
+    ) -> Result<Dispatch, GpuError> {
+        let (from, to) = (self.graph.value(source), self.graph.value(operand.id));
+        let launch = RowsLaunch {
+            work: RowWork::Convert { parts: from.columns / to.columns },
+            source: self.span(source),
+            columns: to.columns,
+            rows: self.graph.width.of(node.rows),
+            row_count: self.row_count(node.rows),
+            epsilon: 0.0,
+            plain: None,
+            operand: Some(self.operand(operand)),
+        };
+        launch.dispatch(self.compiler, &node.label, node.step)
     }
 
     fn rows(
@@ -377,11 +403,13 @@ impl Emitter<'_> {
                 source,
                 weight,
                 target,
+                scale,
                 updated,
                 next_weight,
                 epsilon,
             }) => ProductInput::NormAddNorm {
                 x: self.span(target),
+                scale,
                 added: self.span(source),
                 added_weight: vector(weight),
                 weight: vector(next_weight),
@@ -509,8 +537,9 @@ impl Emitter<'_> {
                 )
             }
             AttendKernel::Tiles { output } => {
+                let capabilities = self.compiler.capabilities();
                 let (target, shape) =
-                    (self.span(*output), AttendTileShape::suited(self.compiler.capabilities()));
+                    (self.span(*output), AttendTileShape::suited(capabilities, &attention));
                 TileLaunch { attention, cache, frame, tiles, query, target, shape }.dispatch(
                     self.compiler,
                     &node.label,

@@ -6,6 +6,7 @@
 
 use trine_model::{CacheId, Claim, Heads, Rope, Rows, Scratch, WeightId, Width};
 
+use super::experts::ExpertsWork;
 use super::lent::LentWork;
 use super::passes::Attended;
 use super::streams::{MixWork, RouteWork, SumWork};
@@ -46,11 +47,12 @@ pub(super) struct Value {
 pub(super) enum NormWork {
     /// `norm(source)`.
     Norm { source: ValueId, weight: WeightId, epsilon: f32 },
-    /// `updated = target + norm(source)`, and the result is `norm(updated)`.
+    /// `updated = (target + norm(source)) * scale`, and the result is `norm(updated)`.
     NormAddNorm {
         source: ValueId,
         weight: WeightId,
         target: ValueId,
+        scale: f32,
         updated: ValueId,
         next_weight: WeightId,
         epsilon: f32,
@@ -227,6 +229,8 @@ pub(super) enum Work {
         source: ValueId,
         weight: WeightId,
         target: ValueId,
+        /// Factor on the sum.
+        scale: f32,
         updated: ValueId,
         epsilon: f32,
     },
@@ -253,6 +257,7 @@ pub(super) enum Work {
     Heads(HeadsWork),
     Attend(AttendWork),
     Product(ProductWork),
+    Experts(ExpertsWork),
     Lent(LentWork),
 }
 
@@ -360,6 +365,7 @@ impl Work {
             Work::Heads(work) => work.touches(see),
             Work::Attend(work) => work.touches(see),
             Work::Product(work) => work.touches(see),
+            Work::Experts(work) => work.touches(see),
             Work::Lent(work) => work.touches(see),
         }
     }
@@ -425,6 +431,16 @@ impl Graph {
     /// A new operand of as many rows and columns as a value has.
     pub(super) fn fresh_operand(&mut self, like: ValueId, kind: OperandKind) -> OperandValue {
         let Value { rows, columns, .. } = *self.value(like);
+        self.fresh_operand_of(rows, columns, kind)
+    }
+
+    /// A new operand with these rows and columns.
+    pub(super) fn fresh_operand_of(
+        &mut self,
+        rows: usize,
+        columns: usize,
+        kind: OperandKind,
+    ) -> OperandValue {
         let bytes = [kind.code_bytes(columns), kind.scale_bytes(columns)];
         let bytes = bytes.map(|row| allocated(rows) * row);
         OperandValue { kind, id: self.add(Value { rows, columns, bytes, home: Home::Own }) }

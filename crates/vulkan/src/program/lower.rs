@@ -18,9 +18,12 @@ use super::selection::Selection;
 use super::streams::{MixWork, StreamValues, SumTerm, SumWork};
 use crate::error::GpuError;
 use crate::kernels::attention::Attention;
+use crate::kernels::experts::chooses;
 use crate::kernels::heads::DIM_MAX;
 use crate::kernels::operand::OperandKind;
 use crate::weights::Joint;
+
+mod experts;
 
 /// Checks that each operation of a Plan has a kernel.
 ///
@@ -33,14 +36,18 @@ pub(super) fn check(plan: &Plan) -> Result<(), GpuError> {
     }
 }
 
-/// Heads are worked on in pairs of elements, by a limited number of invocations.
+/// Heads are worked on in pairs of elements, by a limited number of invocations; experts are chosen
+/// by one workgroup.
 fn lacks_kernel(plan: &Plan, op: &Op) -> bool {
     match op {
         Op::HeadNorm { buffer, heads, .. } | Op::Rotate { buffer, heads, .. } => {
             let dim = plan.buffer(*buffer).columns / heads;
             dim > DIM_MAX || !dim.is_multiple_of(2)
         }
-        Op::Route { .. } | Op::GatedExperts { .. } | Op::SumExperts { .. } => true,
+        Op::Route { logits, chosen, .. } => {
+            let [experts, used] = [logits, chosen].map(|id| plan.buffer(*id).columns);
+            !chooses(experts, used)
+        }
         _ => false,
     }
 }
@@ -122,7 +129,7 @@ impl Lowering<'_> {
                 return Err(GpuError::NoKernel { operation: op.name() });
             }
             Op::Route { .. } | Op::GatedExperts { .. } | Op::SumExperts { .. } => {
-                return Err(GpuError::NoKernel { operation: op.name() });
+                self.experts(op)?;
             }
             Op::Delegate { input, .. } => self.delegate(input)?,
             Op::Collect { input, ref products, .. } => self.collect(input, products)?,
@@ -279,16 +286,23 @@ impl Lowering<'_> {
                 let norm = NormWork::Norm { source: self.rows(input)?, weight, epsilon };
                 (input, Work::Norm { norm, made: Made::Rows(self.fresh(output)) })
             }
-            Op::NormAdd { input, weight, epsilon, target } => {
+            Op::NormAdd { input, weight, epsilon, target, scale } => {
                 let source = self.rows(input)?;
                 let (target, updated) = self.changed(target)?;
-                (input, Work::NormAdd { source, weight, target, updated, epsilon })
+                (input, Work::NormAdd { source, weight, target, scale, updated, epsilon })
             }
-            Op::NormAddNorm { input, weight, epsilon, target, next_weight, output } => {
+            Op::NormAddNorm { input, weight, epsilon, target, scale, next_weight, output } => {
                 let source = self.rows(input)?;
                 let (target, updated) = self.changed(target)?;
-                let norm =
-                    NormWork::NormAddNorm { source, weight, target, updated, next_weight, epsilon };
+                let norm = NormWork::NormAddNorm {
+                    source,
+                    weight,
+                    target,
+                    scale,
+                    updated,
+                    next_weight,
+                    epsilon,
+                };
                 (input, Work::Norm { norm, made: Made::Rows(self.fresh(output)) })
             }
             _ => unreachable!("only norms come here"),

@@ -235,6 +235,7 @@ impl Work {
                 AttendKernel::Tiles { .. } => "attend by tiles",
             },
             Work::Product(work) => return work.name(),
+            Work::Experts(work) => work.name(),
             Work::Lent(work) => work.name(),
         };
         name.to_owned()
@@ -267,6 +268,7 @@ impl Work {
                 }
                 _ => Vec::new(),
             },
+            Work::Experts(work) => work.weights(),
             Work::Product(work) => {
                 let mut weights = match work.input {
                     Input::Given(_) => Vec::new(),

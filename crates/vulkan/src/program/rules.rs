@@ -6,6 +6,7 @@
 //! graph before the next one does: products take over norms only after these have taken over
 //! conversions.
 
+use super::experts::{EntryOutput, ExpertsProduct, ExpertsWork};
 use super::graph::{
     AttendKernel, AttendWork, Before, ElementsKind, Form, Graph, HeadsWork, Home, Input, Made,
     NormWork, OperandValue, Output, Prepare, ProductKernel, ProductWork, Touch, Turn, ValueId,
@@ -13,7 +14,7 @@ use super::graph::{
 };
 use super::passes::Attended;
 use super::selection::Selection;
-use super::streams::First;
+use super::streams::{First, SumTerm, SumWork};
 use crate::kernels::matvec::CHAINED_ELEMENTS_MAX;
 use crate::kernels::operand::OperandKind;
 
@@ -24,7 +25,7 @@ mod streams;
 type Rule = fn(&mut Graph, usize, &Selection) -> bool;
 
 /// The rules, in the order in which they walk the graph.
-const RULES: [Rule; 18] = [
+const RULES: [Rule; 20] = [
     streams::route,
     streams::route_adds,
     streams::route_finishes,
@@ -33,12 +34,14 @@ const RULES: [Rule; 18] = [
     cutoff_gates,
     convert_once,
     rows_give_operand,
+    experts_give_operand,
     attention_gives_operand,
     gated_gives_operand,
     gated_interleaves,
     product_gates,
     product_norms,
     values_are_normed,
+    values_are_keys,
     queries_turn,
     attention_prepares,
     attention_turns,
@@ -68,7 +71,13 @@ struct Conversion {
     is_only: bool,
 }
 
+/// Returns the conversion at an index, if a row becomes one row of the operand.
 fn conversion(graph: &Graph, index: usize) -> Option<Conversion> {
+    let columns = |id| graph.value(id).columns;
+    any_conversion(graph, index).filter(|it| columns(it.rows) == columns(it.operand.id))
+}
+
+fn any_conversion(graph: &Graph, index: usize) -> Option<Conversion> {
     let Work::Convert { source: rows, operand } = graph.nodes[index].work else { return None };
     let maker = graph.maker(index, rows)?;
     Some(Conversion { maker, rows, operand, is_only: graph.readers(rows) == 1 })
@@ -84,9 +93,11 @@ impl Conversion {
 /// Lets products of the same rows that take the same kind of operand share one conversion.
 fn convert_once(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     let Work::Convert { source, operand } = graph.nodes[index].work else { return false };
+    let columns = |operand: OperandValue| graph.value(operand.id).columns;
     let same = |work: &Work| match *work {
         Work::Convert { source: other, operand: first } => {
-            (other == source && first.kind == operand.kind).then_some(first)
+            let alike = first.kind == operand.kind && columns(first) == columns(operand);
+            (other == source && alike).then_some(first)
         }
         _ => None,
     };
@@ -94,9 +105,12 @@ fn convert_once(graph: &mut Graph, index: usize, _: &Selection) -> bool {
         return false;
     };
     for node in &mut graph.nodes[index..] {
-        if let Work::Product(ProductWork { input: Input::Given(form), .. }) = &mut node.work
-            && *form == Form::Operand(operand)
-        {
+        let form = match &mut node.work {
+            Work::Product(ProductWork { input: Input::Given(form), .. }) => form,
+            Work::Experts(ExpertsWork::Product(ExpertsProduct { input, .. })) => input,
+            _ => continue,
+        };
+        if *form == Form::Operand(operand) {
             *form = Form::Operand(first);
         }
     }
@@ -115,6 +129,22 @@ fn rows_give_operand(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     };
     match made {
         Some(made) if *made == Made::Rows(conversion.rows) => *made = conversion.made(),
+        _ => return false,
+    }
+    graph.nodes.remove(index);
+    true
+}
+
+/// Lets gated products with experts write the operand that their result is converted to.
+fn experts_give_operand(graph: &mut Graph, index: usize, _: &Selection) -> bool {
+    let Some(conversion) = any_conversion(graph, index) else { return false };
+    let columns = graph.value(conversion.operand.id).columns;
+    match &mut graph.nodes[conversion.maker].work {
+        Work::Experts(ExpertsWork::Product(ExpertsProduct {
+            rows,
+            output: EntryOutput::Gated { made: made @ Made::Rows(_), .. },
+            ..
+        })) if *rows == columns => *made = conversion.made(),
         _ => return false,
     }
     graph.nodes.remove(index);
@@ -297,6 +327,25 @@ fn values_are_normed(graph: &mut Graph, index: usize, _: &Selection) -> bool {
         let work = Prepare { value: rows, value_norm: true, ..work };
         graph.nodes[index + 1].work = Work::Heads(HeadsWork::Prepare(work));
         graph.nodes.remove(index);
+    }
+    fits
+}
+
+/// Lets the work before attention take the values from the rows of the keys, of which they are a
+/// copy: it reads both before it changes anything but queries.
+fn values_are_keys(graph: &mut Graph, index: usize, _: &Selection) -> bool {
+    let Work::Heads(HeadsWork::Prepare(work)) = graph.nodes[index].work else { return false };
+    let Some(maker) = graph.maker(index, work.value) else { return false };
+    let Work::Sum(SumWork { terms, norm: None, .. }) = &graph.nodes[maker].work else {
+        return false;
+    };
+    let fits = terms[..] == [SumTerm { values: work.key, factor: 1.0, norm: None }]
+        && graph.readers(work.value) == 1
+        && graph.is_kept(maker + 1..index, work.key);
+    if fits {
+        let work = Prepare { value: work.key, ..work };
+        graph.nodes[index].work = Work::Heads(HeadsWork::Prepare(work));
+        graph.nodes.remove(maker);
     }
     fits
 }

@@ -39,6 +39,14 @@ impl Joint {
             Op::MatMul { products, .. } => products.iter().map(|product| product.weight).collect(),
             Op::GatedMatMul { gate, up, .. } => vec![*gate, *up],
             Op::Embed { table, .. } => vec![*table],
+            // Gate and up of all experts may be one weight.
+            Op::GatedExperts { gate_and_up: [gate, up], .. } if gate.weight == up.weight => {
+                vec![gate.weight]
+            }
+            Op::GatedExperts { gate_and_up, .. } => {
+                gate_and_up.iter().map(|matrix| matrix.weight).collect()
+            }
+            Op::SumExperts { down, .. } => vec![down.weight],
             _ => Vec::new(),
         };
         if ids.iter().any(|&id| plan.holder(id) != id) {

@@ -18,8 +18,12 @@ const GROUPS_MAX: usize = 65_535;
 /// Bytes of shared memory for the sums of the heads that are merged at the same time; twice as many
 /// if there is plenty of it.
 const SUM_BYTES: usize = 16 << 10;
-/// Most query heads of a workgroup: each needs registers for its query and its sum.
+/// Most elements of the query heads of a workgroup: each needs registers for its query and its sum.
+const QUERY_ELEMENTS_MAX: usize = 8 * 256;
+/// Most query heads of a workgroup.
 const QUERIES_MAX: usize = 8;
+/// Bytes of shared memory beside heads and sums.
+const MARKS_BYTES: usize = 2 << 10;
 
 /// How the work is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,7 +63,7 @@ impl AttendDecodeShape {
         let most = match rows.max(1) * heads.kv {
             1 if large => 1,
             0..8 if !software => 2,
-            _ => QUERIES_MAX,
+            _ => QUERIES_MAX.min(QUERY_ELEMENTS_MAX / heads.dim),
         };
         let queries = divisor_up_to(attention.shared(), most);
         let groups = rows.max(1) * heads.query / queries;
@@ -69,7 +73,13 @@ impl AttendDecodeShape {
         let positions = if is_few { 32 } else { 16 };
         let local = (positions * heads.dim as u32 / 8).next_power_of_two().clamp(64, 512);
         let most = if large && queries <= 2 { 512 } else { 256 };
-        let local = if software { 32 } else { local.min(most) };
+        let mut local = if software { 32 } else { local.min(most) };
+        let room = capabilities.shared_bytes as usize;
+        while least_shared_bytes(local / capabilities.subgroup, queries, heads.dim) > room
+            && local > capabilities.subgroup
+        {
+            local /= 2;
+        }
         // As many workgroups as keep the memory of such a device busy, but no more than run at the
         // same time.
         let wanted = match capabilities.kind {
@@ -84,7 +94,7 @@ impl AttendDecodeShape {
             local,
             lanes: capabilities.subgroup.clamp(1, 32),
             // Workgroups of 512 invocations have 128 registers for each invocation.
-            unroll: if queries > 4 || local > 256 && !halved { 2 } else { 4 },
+            unroll: if queries * heads.dim > 4 * 256 || local > 256 && !halved { 2 } else { 4 },
             queries: queries as u32,
             splits: (wanted / groups).clamp(1, 64) as u32,
             alone: 4,
@@ -92,6 +102,12 @@ impl AttendDecodeShape {
             elements: if halved { 8 } else { 16 },
         }
     }
+}
+
+/// Returns the bytes of shared memory of a fused launch that merges one head at a time.
+fn least_shared_bytes(subgroups: u32, queries: usize, dim: usize) -> usize {
+    // The sums of each subgroup; the heads that are prepared and the row's own value.
+    4 * dim * (subgroups as usize + queries + 3) + MARKS_BYTES
 }
 
 /// What a fused launch does before it attends.

@@ -10,11 +10,12 @@ use crate::capabilities::{Capabilities, CooperativeShape, DeviceKind, Element};
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
-use crate::kernels::heads::DIM_MAX;
 use crate::kernels::operand::{Operand, OperandKind};
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
+/// Largest head dimension: a subgroup holds the sums of all its rows in registers.
+pub const UNITS_DIM_MAX: usize = 256;
 /// Most invocations of a workgroup.
 const LOCAL_MAX: u32 = 256;
 
@@ -128,7 +129,7 @@ impl AttendMatrixShape {
         let Self { product: (m, n, k), subgroup, subgroups, queries, keys, kept } = *self;
         let dim = heads.dim as u32;
         assert!(
-            heads.dim <= DIM_MAX
+            heads.dim <= UNITS_DIM_MAX
                 && self.runs(capabilities, dim)
                 && dim.is_multiple_of(n)
                 && dim.is_multiple_of(k)
@@ -178,13 +179,16 @@ pub enum AttendUnits {
 
 impl AttendUnits {
     /// Returns what suits a device for about this many rows, or `None` if it lacks the matrices for
-    /// heads of this size.
+    /// heads of this size, or if they are larger than [`UNITS_DIM_MAX`].
     pub fn suited(
         capabilities: &Capabilities,
         attention: &Attention,
         kind: KvType,
         rows: usize,
     ) -> Option<Self> {
+        if attention.heads.dim > UNITS_DIM_MAX {
+            return None;
+        }
         let direct = AttendDirectShape::suited(capabilities, attention, kind, rows);
         let staged = || AttendMatrixShape::suited(capabilities, attention).map(Self::Staged);
         direct.map(Self::Direct).or_else(staged)

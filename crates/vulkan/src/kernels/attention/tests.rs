@@ -231,7 +231,7 @@ fn few_rows_agree_with_the_reference() {
 #[test]
 fn every_type_of_cache_agrees_in_wide_and_odd_heads() {
     for (at, kind) in KINDS.into_iter().enumerate() {
-        for (dim, splits) in [(64, 5), (6, 3)] {
+        for (dim, splits) in [(512, 5), (6, 3)] {
             let case = traffic(heads(2, 1, dim), kind, None, 200, 2, 20 + at as u64);
             let bed = Bed::new(case);
             let shape = shape(&bed, splits, 2);
@@ -308,7 +308,7 @@ impl Parameters {
 #[test]
 fn a_fused_launch_does_what_two_do() {
     let cases = [
-        (heads(4, 2, 64), None, &[70][..], 3),
+        (heads(4, 2, 512), None, &[70][..], 3),
         (heads(8, 1, 32), Some(20), &[63, 0, 70], 4),
         (heads(2, 2, 20), None, &[64], 2),
         (heads(16, 1, 64), None, &[0], 4),
@@ -494,7 +494,7 @@ fn tile_dispatch(bed: &Bed, query: Span, target: Span) -> Dispatch {
         tiles: bed.frame.tiles + 1,
         query,
         target,
-        shape: AttendTileShape::suited(bed.gpu.capabilities()),
+        shape: AttendTileShape::suited(bed.gpu.capabilities(), &bed.attention),
     };
     launch.dispatch(&bed.gpu, "tiles", 0).unwrap()
 }
@@ -507,7 +507,7 @@ fn many_rows_agree_with_the_reference() {
         (heads(2, 2, 20), Some(3), 33, 20),
         (heads(1, 1, 256), None, 50, 35),
         (heads(3, 1, 6), None, 31, 9),
-        (heads(2, 1, 128), Some(40), 70, 33),
+        (heads(2, 1, 512), Some(40), 70, 33),
     ];
     for (at, (heads, window, depth, rows)) in cases.into_iter().enumerate() {
         for kind in (0..2).filter(|&turn| takes(turn, 2)).map(|turn| KINDS[(at + 2 * turn) % 3]) {

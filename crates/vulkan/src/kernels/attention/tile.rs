@@ -30,10 +30,12 @@ pub struct AttendTileShape {
 }
 
 impl AttendTileShape {
-    /// Returns what suits a device.
-    pub fn suited(capabilities: &Capabilities) -> Self {
+    /// Returns what suits a device. An invocation holds its part of the query and of the sum of
+    /// each row: at most 128 values of both, where a subgroup has 16 invocations or more.
+    pub fn suited(capabilities: &Capabilities, attention: &Attention) -> Self {
         let software = capabilities.kind == DeviceKind::Processor;
-        Self { local: if software { 64 } else { 128 }, lanes: 8, rows: 2, batch: 4 }
+        let lanes = if attention.heads.dim > 256 { 16 } else { 8 };
+        Self { local: if software { 64 } else { 128 }, lanes, rows: 2, batch: 4 }
     }
 }
 

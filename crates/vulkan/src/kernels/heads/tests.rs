@@ -140,6 +140,7 @@ fn queries_and_keys_are_normed_and_turned() {
         ((4, 2, 20), KvType::F32),
         ((3, 1, 4), KvType::F32),
         ((2, 2, 256), KvType::F16),
+        ((6, 1, 512), KvType::Int8),
         ((4, 1, 64), KvType::Int8),
     ];
     for (at, (heads, kind)) in shapes.into_iter().enumerate() {

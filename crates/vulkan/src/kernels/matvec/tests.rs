@@ -14,8 +14,10 @@ use crate::raw::memory::Buffer;
 use crate::testing::{download, gpu, poisoned, run, takes, upload};
 
 const EPSILON: f32 = 1e-6;
+/// The factor on sums.
+const SCALE: f32 = 0.7;
 
-fn random(count: usize, seed: u64, size: f32) -> Vec<f32> {
+pub(crate) fn random(count: usize, seed: u64, size: f32) -> Vec<f32> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     (0..count).map(|_| (random.random::<f32>() - 0.5) * size).collect()
 }
@@ -73,7 +75,7 @@ fn fixed(rows: &[f32], columns: usize) -> Fixed {
 }
 
 /// Returns the values of a fixed-point operand on the device.
-fn fixed_values(codes: &[u8], scales: &[f32], columns: usize) -> Vec<f64> {
+pub(crate) fn fixed_values(codes: &[u8], scales: &[f32], columns: usize) -> Vec<f64> {
     let padded = columns.next_multiple_of(GROUP);
     let rows = codes.len() / (2 * padded);
     let value = |index: usize| {
@@ -86,13 +88,13 @@ fn fixed_values(codes: &[u8], scales: &[f32], columns: usize) -> Vec<f64> {
 }
 
 /// An operand on the device, and the values that it represents.
-struct Input {
-    operand: Operand,
-    values: Vec<f64>,
+pub(crate) struct Input {
+    pub(crate) operand: Operand,
+    pub(crate) values: Vec<f64>,
     _memory: [Buffer; 2],
 }
 
-fn input(gpu: &Arc<Gpu>, format: Format, rows: &[f32], columns: usize) -> Input {
+pub(crate) fn input(gpu: &Arc<Gpu>, format: Format, rows: &[f32], columns: usize) -> Input {
     if format.is_float() {
         let memory = upload(gpu, rows);
         let codes = Span { address: memory.address(), bytes: 4 * rows.len() as u64 };
@@ -109,7 +111,7 @@ fn input(gpu: &Arc<Gpu>, format: Format, rows: &[f32], columns: usize) -> Input 
 }
 
 /// Returns products in f64, and the effect of a relative error of one part in each term on them.
-fn products(weights: &[f32], inputs: &[f64], columns: usize) -> Vec<(f64, f64)> {
+pub(crate) fn products(weights: &[f32], inputs: &[f64], columns: usize) -> Vec<(f64, f64)> {
     let row = |x: &[f64]| {
         weights
             .chunks_exact(columns)
@@ -126,7 +128,7 @@ fn products(weights: &[f32], inputs: &[f64], columns: usize) -> Vec<(f64, f64)> 
 
 /// Returns the size that errors of a K format's product scale with: its two parts may be larger
 /// than their difference.
-fn widened(format: Format, size: f64) -> f64 {
+pub(crate) fn widened(format: Format, size: f64) -> f64 {
     if format == Format::Q4K { 4.0 * size } else { size }
 }
 
@@ -134,7 +136,7 @@ fn shape(local: u32, lanes: u32, rows: u32, unroll: u32, workgroups: u32) -> Mat
     MatvecShape { local, lanes, rows, unroll, ahead: unroll > 1, workgroups }
 }
 
-fn columns_of(format: Format) -> &'static [usize] {
+pub(crate) fn columns_of(format: Format) -> &'static [usize] {
     match format {
         Format::Q4K | Format::Q6K => &[256, 512, 768, 1280],
         Format::Q8_0 | Format::Q4_0 => &[32, 96, 160, 1152],
@@ -291,6 +293,7 @@ fn check_norms(format: Format) {
                 let mut normed = vec![0.0; columns];
                 ops::norm(&added, &added_weight, EPSILON, &mut normed);
                 ops::add(&normed, &mut x);
+                x.iter_mut().for_each(|x| *x *= SCALE);
             }
             let buffers =
                 [&before, &added, &added_weight, &weight].map(|values| upload(&gpu, values));
@@ -299,6 +302,7 @@ fn check_norms(format: Format) {
             let input = if add {
                 ProductInput::NormAddNorm {
                     x: buffers[0].span(),
+                    scale: SCALE,
                     added: buffers[1].span(),
                     added_weight: buffers[2].address(),
                     weight: buffers[3].address(),

@@ -102,6 +102,8 @@ struct Found {
 
 /// The operands that rows become.
 const KINDS: [OperandKind; 3] = [OperandKind::Fixed16, OperandKind::Halves, OperandKind::Fragments];
+/// The factor on sums.
+const SCALE: f32 = 0.7;
 const DEVIATIONS: f32 = 0.4;
 const FLOOR: f32 = 1e-5;
 
@@ -123,12 +125,13 @@ fn launch(
     let codes = poisoned(&gpu, (allocated(kind, width) * kind.code_bytes(columns)) as u64);
     let scales = poisoned(&gpu, (width * kind.scale_bytes(columns)).max(4) as u64);
     let work = match mode {
-        0 => RowWork::Convert,
+        0 => RowWork::Convert { parts: 1 },
         1 => RowWork::Norm { weight: weight.address() },
-        2 => RowWork::NormAdd { weight: weight.address(), target: target.span() },
+        2 => RowWork::NormAdd { weight: weight.address(), target: target.span(), scale: SCALE },
         3 => RowWork::NormAddNorm {
             weight: weight.address(),
             target: target.span(),
+            scale: SCALE,
             next_weight: next.address(),
         },
         4 => RowWork::Cutoff { deviations: DEVIATIONS },
@@ -160,6 +163,40 @@ fn norm(row: &[f32], weight: &[f32]) -> Vec<f64> {
     row.iter().zip(weight).map(|(&x, &w)| f64::from(x) * factor * f64::from(w)).collect()
 }
 
+/// A row of the step may become several rows of an operand, as many as the step has rows.
+#[test]
+fn parts_of_rows_become_rows_of_an_operand() {
+    let gpu = gpu();
+    let (columns, parts, rows) = (100, 3, 2);
+    let source = random(columns * parts * (rows + 1), 5, 3.0);
+    let (input, count) = (upload(&gpu, &source), upload(&gpu, &[rows as u32]));
+    let kind = OperandKind::Fixed16;
+    let all = parts * (rows + 1);
+    let codes = poisoned(&gpu, (all * kind.code_bytes(columns)) as u64);
+    let scales = poisoned(&gpu, (all * kind.scale_bytes(columns)) as u64);
+    let launch = RowsLaunch {
+        work: RowWork::Convert { parts },
+        source: input.span(),
+        columns,
+        rows: rows + 1,
+        row_count: count.address(),
+        epsilon: 0.0,
+        plain: None,
+        operand: Some(Operand { kind, codes: codes.span(), scales: scales.span() }),
+    };
+    run(&gpu, &[launch.dispatch(&gpu, "parts", 0).unwrap()]);
+    let (codes, scales) = (download::<u8>(&gpu, &codes), download::<f32>(&gpu, &scales));
+    for row in 0..parts * rows {
+        let expected = source[row * columns..][..columns].iter().map(|&x| f64::from(x));
+        check_row(kind, &codes, &scales, row, &expected.collect::<Vec<_>>(), 2e-5);
+    }
+    assert!(
+        codes[parts * rows * kind.code_bytes(columns)..all * kind.code_bytes(columns)]
+            .iter()
+            .all(|&code| code == 0xFF)
+    );
+}
+
 #[test]
 fn norms_and_operands_agree_with_their_definitions() {
     let cases = [(1, 1), (31, 2), (32, 3), (100, 2), (320, 3), (1152, 2), (2500, 1)];
@@ -179,7 +216,7 @@ fn norms_and_operands_agree_with_their_definitions() {
                 let added: Vec<f64> = normed
                     .iter()
                     .zip(&target[range.clone()])
-                    .map(|(a, &b)| a + f64::from(b))
+                    .map(|(a, &b)| (a + f64::from(b)) * f64::from(SCALE))
                     .collect();
                 let singles: Vec<f32> = added.iter().map(|&x| x as f32).collect();
                 let expected = match mode {

@@ -15,6 +15,8 @@ use crate::capabilities::Capabilities;
 use crate::capabilities::presets::{h200, radeon_780m, software};
 use crate::pack::format_of;
 
+mod gemma4;
+
 /// Two layers in the shapes of Gemma 3 27B and of 4B: hidden size, feed-forward size, query heads
 /// and key heads, size of a head.
 const LARGE: [usize; 5] = [5376, 21504, 32, 16, 128];
@@ -316,7 +318,7 @@ fn a_layer_of_several_streams_is_thirteen_launches() {
 #[test]
 fn heads_that_no_kernel_takes_are_refused() {
     assert!(check(&streams(256)).is_ok());
-    for width in [255, 258] {
+    for width in [255, 514] {
         let error = check(&streams(width)).unwrap_err();
         assert!(matches!(error, GpuError::NoKernel { operation: "head_norm" }), "{error}");
         assert!(error.to_string().contains("--device cpu"), "{error}");

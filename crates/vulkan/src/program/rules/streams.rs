@@ -47,13 +47,22 @@ fn routed(graph: &Graph, index: usize) -> Option<Routed> {
         NormWork::Norm { source: row, weight, epsilon } => {
             Some(Routed { row, added: None, norm: RowNorm { weight, epsilon }, result })
         }
-        NormWork::NormAddNorm { source, weight, target, updated, next_weight, epsilon } => {
+        NormWork::NormAddNorm {
+            source,
+            weight,
+            target,
+            scale: 1.0,
+            updated,
+            next_weight,
+            epsilon,
+        } => {
             // Whoever else reads the row after the addition would need it written.
             let is_only = graph.readers(updated) == 1;
             let added = Some((source, RowNorm { weight, epsilon }));
             let norm = RowNorm { weight: next_weight, epsilon };
             is_only.then_some(Routed { row: target, added, norm, result })
         }
+        NormWork::NormAddNorm { .. } => None,
     }
 }
 

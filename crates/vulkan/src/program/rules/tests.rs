@@ -3,7 +3,7 @@
 use trine_backend::ProgramOptions;
 use trine_model::{
     Buffer, BufferId, Cache, CacheId, Heads, KvType, Op, Plan, Product, Rope, Rows, Source, Step,
-    Weight, WeightId, WeightKind, WeightPlace, Width,
+    Term, Weight, WeightId, WeightKind, WeightPlace, Width,
 };
 use trine_weights::DType;
 
@@ -123,7 +123,15 @@ fn norm(input: BufferId, output: BufferId) -> Op {
 }
 
 fn norm_add_norm(input: BufferId, target: BufferId, output: BufferId) -> Op {
-    Op::NormAddNorm { input, weight: N, epsilon: EPSILON, target, next_weight: M, output }
+    Op::NormAddNorm {
+        input,
+        weight: N,
+        epsilon: EPSILON,
+        target,
+        scale: 1.0,
+        next_weight: M,
+        output,
+    }
 }
 
 fn gated(input: BufferId, output: BufferId) -> Op {
@@ -378,6 +386,27 @@ fn attention_norms_values_and_turns_queries() {
         assert!(last.starts_with("head_norm + rotate + attend by rows %"), "{found:?}");
         let found = case.walked(&plan(&ops, B), rules)[1].clone();
         assert!(found.iter().any(|line| line.starts_with("head_norm + rotate %")), "{found:?}");
+    }
+}
+
+#[test]
+fn values_that_are_keys_are_read_as_keys() {
+    let rules: &[Rule] = &[values_are_normed, values_are_keys];
+    let copy = |factor| Op::Sum { terms: vec![Term { buffer: B, factor }], output: C };
+    let head_norm = |buffer| Op::HeadNorm { buffer, weight: None, heads: 4, epsilon: EPSILON };
+    let ops = |second: Op, third: Op| [matmul(A, V, B), second, third, prepare(A), attend(A, D)];
+    let case = one(h200());
+    let found = case.walked(&plan(&ops(copy(1.0), head_norm(C)), D), rules)[1].clone();
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert!(found[1].starts_with("prepare_qkv %"), "{found:?}");
+    // The values have a factor, are normed as keys before they are copied, or are read elsewhere.
+    for plan in [
+        plan(&ops(copy(0.5), head_norm(C)), D),
+        plan(&ops(copy(1.0), head_norm(B)), D),
+        plan(&ops(copy(1.0), head_norm(C)), C),
+    ] {
+        let found = case.walked(&plan, rules)[1].clone();
+        assert!(found.iter().any(|line| line.starts_with("sum %")), "{found:?}");
     }
 }
 

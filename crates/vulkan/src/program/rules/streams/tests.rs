@@ -114,7 +114,8 @@ fn prediction() -> Vec<Op> {
 fn correction() -> Vec<Op> {
     let (weight, next_weight, epsilon) = (NORM, NORM, EPSILON);
     let (input, target, output) = (BRANCH, ROW, ROUTED);
-    let mut ops = router(Op::NormAddNorm { input, weight, epsilon, target, next_weight, output });
+    let mut ops =
+        router(Op::NormAddNorm { input, weight, epsilon, target, scale: 1.0, next_weight, output });
     let term = |(buffer, factor)| Term { buffer, factor };
     let terms = [(ROW, 1.0), (X[0], -1.0)].map(term).to_vec();
     ops.push(Op::Sum { terms, output: DIFFERENCE });

@@ -1,0 +1,180 @@
+//! Experts: which ones each row has, and their products.
+//!
+//! An entry is a row of activations with one of its experts; entries are numbered row after row.
+//! For more than one row they are sorted by expert and cut into groups, so that a group reads the
+//! matrix of its expert once. [`product`] multiplies groups, whatever the number of rows.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::compiler::Compiler;
+use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
+use crate::error::GpuError;
+use crate::raw::pipeline::KernelKey;
+use crate::shaders::Shader;
+
+mod grouping;
+pub mod product;
+
+pub use grouping::Grouping;
+
+/// Most experts: the logits of a row are compared in shared memory.
+pub const EXPERTS_MAX: usize = 1024;
+/// Most experts of a row.
+pub const USED_MAX: usize = 256;
+/// Invocations of the workgroup that sorts.
+const SORTING: u32 = 256;
+
+/// Returns whether a row can choose `used` of this number of experts.
+pub fn chooses(experts: usize, used: usize) -> bool {
+    (1..=EXPERTS_MAX).contains(&experts) && (1..=experts.min(USED_MAX)).contains(&used)
+}
+
+/// The experts of each row, from the logits of its router: `shaders/experts_route.comp`.
+#[derive(Debug, Clone, Copy)]
+pub struct ChoiceLaunch {
+    /// (rows, experts) f32.
+    pub logits: Span,
+    /// Address of the factors of the experts' shares, f32, if there are any.
+    pub factors: Option<u64>,
+    /// Factor on the logits.
+    pub scale: f32,
+    /// Experts: at most [`EXPERTS_MAX`].
+    pub experts: usize,
+    /// Experts of a row: at most [`USED_MAX`].
+    pub used: usize,
+    /// (rows, used) f32: their numbers.
+    pub chosen: Span,
+    /// (rows, used) f32: their shares.
+    pub shares: Span,
+    /// Most rows.
+    pub rows: usize,
+    /// Address of the number of rows in the step.
+    pub row_count: u64,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+struct ChoiceArgs {
+    logits: u64,
+    factors: u64,
+    chosen: u64,
+    shares: u64,
+    rows: u64,
+    chain: u64,
+    scale: f32,
+    _padding: u32,
+}
+
+impl ChoiceLaunch {
+    /// Returns the dispatch of the launch.
+    ///
+    /// # Errors
+    /// If the kernel cannot be compiled.
+    ///
+    /// # Panics
+    /// If there are more experts than it can choose from, or fewer than a row has.
+    pub fn dispatch(
+        &self,
+        gpu: &dyn Compiler,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
+        let Self { experts, used, .. } = *self;
+        assert!(chooses(experts, used), "{used} of {experts} experts");
+        let local = experts.next_power_of_two().clamp(32, 256) as u32;
+        let factors = u32::from(self.factors.is_some());
+        let constants = vec![local, experts as u32, used as u32, factors];
+        let key = KernelKey { shader: Shader("experts_route"), constants, subgroup: None };
+        let args = ChoiceArgs {
+            logits: self.logits.address,
+            factors: self.factors.unwrap_or(0),
+            chosen: self.chosen.address,
+            shares: self.shares.address,
+            rows: self.row_count,
+            chain: 0,
+            scale: self.scale,
+            _padding: 0,
+        };
+        Ok(Dispatch {
+            label: label.to_owned(),
+            step,
+            kernel: gpu.kernel(&key)?,
+            push: Push::of(&args),
+            groups: [self.rows as u32, 1, 1],
+            reads: vec![self.logits],
+            writes: vec![self.chosen, self.shares],
+            link: Link::Able {
+                offset: std::mem::offset_of!(ChoiceArgs, chain),
+                early: None,
+                fill: Fill::Little,
+            },
+        })
+    }
+}
+
+/// Sorts entries by expert: `shaders/experts_sort.comp`.
+#[derive(Debug, Clone, Copy)]
+pub struct SortLaunch {
+    /// How they are grouped.
+    pub grouping: Grouping,
+    /// Entries of a row.
+    pub used: usize,
+    /// (rows, used) f32: the numbers of the experts.
+    pub chosen: Span,
+    /// [`Grouping::bytes`] of memory.
+    pub sorted: Span,
+    /// Address of the number of rows in the step.
+    pub row_count: u64,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+struct SortArgs {
+    chosen: u64,
+    groups: u64,
+    entries: u64,
+    rows: u64,
+}
+
+impl SortLaunch {
+    /// Returns the dispatch of the launch.
+    ///
+    /// # Errors
+    /// If the kernel cannot be compiled.
+    ///
+    /// # Panics
+    /// If there are more experts than [`EXPERTS_MAX`], or too little memory.
+    pub fn dispatch(
+        &self,
+        gpu: &dyn Compiler,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
+        let Grouping { experts, columns, .. } = self.grouping;
+        assert!((1..=EXPERTS_MAX).contains(&experts), "{experts} experts");
+        assert!(self.sorted.bytes >= self.grouping.bytes() as u64, "memory for sorted entries");
+        let groups = self.grouping.groups();
+        let constants = [experts, self.used, columns, groups].map(|number| number as u32);
+        let constants = [SORTING].into_iter().chain(constants).collect();
+        let key = KernelKey { shader: Shader("experts_sort"), constants, subgroup: None };
+        let args = SortArgs {
+            chosen: self.chosen.address,
+            groups: self.sorted.address,
+            entries: self.sorted.address + 16 * groups as u64,
+            rows: self.row_count,
+        };
+        Ok(Dispatch {
+            label: label.to_owned(),
+            step,
+            kernel: gpu.kernel(&key)?,
+            push: Push::of(&args),
+            groups: [1, 1, 1],
+            reads: vec![self.chosen],
+            writes: vec![self.sorted],
+            link: Link::Outside,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,215 @@
+//! Products of rows of activations with the matrices of their experts: `shaders/experts.comp`, the
+//! kernel of [`matvec`](crate::kernels::matvec) for rows and matrices that are found on the device.
+//!
+//! One row reads the matrices of its experts once and is bound by these bytes. A group of w entries
+//! reads its matrix once and takes the instructions of that kernel for w rows. An expert with more
+//! entries than a group has its matrix read again for each group, mostly from a cache, since the
+//! groups of an expert follow one another.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::grouping::Grouping;
+use crate::capabilities::{Capabilities, DeviceKind};
+use crate::compiler::Compiler;
+use crate::dispatch::{Dispatch, Link, Push, Span};
+use crate::error::GpuError;
+use crate::kernels::matvec::{MatvecLaunch, MatvecShape};
+use crate::kernels::operand::Operand;
+use crate::kernels::product::{
+    Front, Product, ProductInput, ProductOutput, Segment, no_room, subgroup,
+};
+use crate::pack::{Format, Matrix};
+use crate::raw::pipeline::KernelKey;
+use crate::shaders::Shader;
+
+/// Where the products of entries go.
+#[derive(Debug, Clone, Copy)]
+pub enum ExpertsOutput {
+    /// (entries, rows of an expert) f32.
+    Rows(Span),
+    /// `gelu(gate) * up`.
+    Gated {
+        /// Rows of the matrix from those of the gate to those of `up`.
+        split: usize,
+        /// (entries, rows of an expert) f32.
+        plain: Option<Span>,
+        /// The same as fixed point.
+        operand: Option<Operand>,
+    },
+}
+
+/// A product of rows with the matrices of their experts.
+#[derive(Debug, Clone, Copy)]
+pub struct ExpertsLaunch {
+    /// The matrix from the first expert's first row on, with `rows` rows for each result.
+    pub matrix: Matrix,
+    /// Results of an entry: rows of an expert, or of its gate.
+    pub rows: usize,
+    /// Rows of the matrix from one expert to the next.
+    pub step: usize,
+    /// How entries are grouped.
+    pub grouping: Grouping,
+    /// Their experts' numbers, f32, or what [`SortLaunch`](super::SortLaunch) has made of them.
+    pub order: Span,
+    /// The activations: f32 for float formats, otherwise fixed point.
+    pub input: Operand,
+    /// Entries that share a row of the activations.
+    pub shared: usize,
+    /// Where the products go.
+    pub output: ExpertsOutput,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+struct Args {
+    front: Front,
+    groups: u64,
+    entries: u64,
+    rows: u32,
+    columns: u32,
+    split: u32,
+    step: u32,
+    experts: u32,
+    _padding: u32,
+}
+
+/// Returns the shader for a format.
+fn shader(format: Format) -> Shader {
+    Shader(match format {
+        Format::F32 => "experts_f32",
+        Format::F16 => "experts_f16",
+        Format::Bf16 => "experts_bf16",
+        Format::Q8_0 => "experts_q8_0",
+        Format::Q4_0 => "experts_q4_0",
+        Format::Q4K => "experts_q4_k",
+        Format::Q6K => "experts_q6_k",
+    })
+}
+
+/// Returns the shapes for a kind of device, the likeliest first. Gated products that become fixed
+/// point take those with 32 outputs in a tile.
+fn shapes(kind: DeviceKind, width: usize) -> Vec<MatvecShape> {
+    let sizes: &[[u32; 4]] = match kind {
+        DeviceKind::Processor => &[[64, 8, 4, 1], [128, 8, 4, 1], [128, 4, 2, 1], [256, 8, 2, 1]],
+        DeviceKind::Integrated if width > 2 => &[[128, 8, 4, 1], [256, 16, 4, 1], [256, 8, 2, 1]],
+        DeviceKind::Integrated => &[[64, 16, 4, 1], [256, 16, 4, 1], [256, 8, 2, 2]],
+        _ if width > 2 => &[[128, 8, 4, 1], [256, 16, 4, 1], [256, 8, 2, 2]],
+        _ => &[[256, 16, 2, 2], [512, 16, 2, 2], [256, 8, 2, 2]],
+    };
+    let shape = |&[local, lanes, rows, unroll]: &[u32; 4]| MatvecShape {
+        local,
+        lanes,
+        rows,
+        unroll,
+        ahead: false,
+        workgroups: 0,
+    };
+    sizes.iter().map(shape).collect()
+}
+
+impl ExpertsLaunch {
+    /// Returns the product of a full group with one expert, for the kernel's shape and arguments.
+    fn of_one<'a>(&self, segments: &'a [Segment]) -> MatvecLaunch<'a> {
+        let (rows, output) = match self.output {
+            ExpertsOutput::Rows(_) => (self.rows, ProductOutput::Segments(segments)),
+            ExpertsOutput::Gated { plain, operand, .. } => {
+                (2 * self.rows, ProductOutput::Gated { plain, operand })
+            }
+        };
+        let matrix = Matrix { rows, ..self.matrix };
+        let input = ProductInput::Operand(self.input);
+        MatvecLaunch(Product { matrix, width: self.grouping.columns, input, output })
+    }
+
+    fn writes(&self) -> Vec<Span> {
+        match self.output {
+            ExpertsOutput::Rows(target) => vec![target],
+            ExpertsOutput::Gated { plain, operand, .. } => {
+                plain.into_iter().chain(operand.iter().flat_map(Operand::spans)).collect()
+            }
+        }
+    }
+
+    /// Returns the dispatch of the launch.
+    ///
+    /// # Errors
+    /// If the device has no room for the kernel, if it cannot be compiled, or if the matrix has
+    /// more parts than it can count.
+    ///
+    /// # Panics
+    /// If the operands are of the wrong kind.
+    pub fn dispatch(
+        &self,
+        gpu: &dyn Compiler,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
+        let capabilities = gpu.capabilities();
+        let mut shapes = shapes(capabilities.kind, self.grouping.columns);
+        let usual = shapes[0];
+        shapes.retain(|shape| self.fits(*shape, capabilities));
+        let shape = *shapes.first().ok_or_else(|| no_room(capabilities, &usual, label))?;
+        self.dispatch_as(gpu, shape, label, step)
+    }
+
+    /// Returns whether a device can run it in a shape.
+    fn fits(&self, shape: MatvecShape, capabilities: &Capabilities) -> bool {
+        shape.fits(capabilities, &self.of_one(&[]))
+    }
+
+    /// Returns the dispatch of the launch in a shape that fits.
+    pub(super) fn dispatch_as(
+        &self,
+        gpu: &dyn Compiler,
+        shape: MatvecShape,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
+        let Self { matrix, grouping, order, .. } = *self;
+        let capabilities = gpu.capabilities();
+        let target = self.writes()[0];
+        let segments = [Segment { rows: self.rows, target }];
+        let launch = self.of_one(&segments);
+        launch.check();
+        let all = MatvecLaunch(Product { matrix, ..launch.0 });
+        if !all.is_countable() || grouping.groups() > capabilities.groups[1] as usize {
+            let what = format!("{label}, {} x {} elements,", matrix.rows, matrix.columns);
+            return Err(GpuError::TooWide { device: capabilities.name.clone(), what });
+        }
+        let subgroup = subgroup(capabilities).filter(|_| self.fits(shape, capabilities));
+        let subgroup = subgroup.ok_or_else(|| no_room(capabilities, &shape, label))?;
+        let mut constants = launch.constants(shape, subgroup).list();
+        constants.extend([self.shared as u32, u32::from(grouping.is_sorted())]);
+        let shader = shader(matrix.format);
+        let kernel = gpu.kernel(&KernelKey { shader, constants, subgroup: Some(subgroup) })?;
+        let tiles = launch.workgroups(shape, capabilities.groups[0]);
+        Ok(Dispatch {
+            label: label.to_owned(),
+            step,
+            kernel,
+            push: Push::of(&self.args(&launch)),
+            groups: [tiles, grouping.groups() as u32, 1],
+            reads: self.input.spans().chain([order]).collect(),
+            writes: self.writes(),
+            link: Link::Outside,
+        })
+    }
+
+    fn args(&self, launch: &MatvecLaunch<'_>) -> Args {
+        let Grouping { experts, .. } = self.grouping;
+        Args {
+            front: launch.args().front,
+            groups: self.order.address,
+            entries: self.order.address + 16 * self.grouping.groups() as u64,
+            rows: self.rows as u32,
+            columns: self.matrix.columns as u32,
+            split: match self.output {
+                ExpertsOutput::Rows(_) => self.rows as u32,
+                ExpertsOutput::Gated { split, .. } => split as u32,
+            },
+            step: self.step as u32,
+            experts: experts as u32,
+            _padding: 0,
+        }
+    }
+}

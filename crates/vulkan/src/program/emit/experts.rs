@@ -1,0 +1,76 @@
+//! Launches with experts.
+
+use super::super::experts::{EntryOutput, ExpertsProduct, ExpertsWork};
+use super::super::graph::Node;
+use super::Emitter;
+use crate::dispatch::Dispatch;
+use crate::error::GpuError;
+use crate::kernels::elements::{ElementWork, ElementsLaunch};
+use crate::kernels::experts::product::{ExpertsLaunch, ExpertsOutput};
+use crate::kernels::experts::{ChoiceLaunch, SortLaunch};
+
+impl Emitter<'_> {
+    pub(super) fn experts(&self, node: &Node, work: &ExpertsWork) -> Result<Dispatch, GpuError> {
+        let (rows, row_count) = (self.graph.width.of(node.rows), self.row_count(node.rows));
+        let columns = |id| self.graph.value(id).columns;
+        match *work {
+            ExpertsWork::Choose { logits, factors, scale, chosen, shares } => {
+                let launch = ChoiceLaunch {
+                    logits: self.span(logits),
+                    factors: factors.map(|id| self.weights.vector(id)),
+                    scale,
+                    experts: columns(logits),
+                    used: columns(chosen),
+                    chosen: self.span(chosen),
+                    shares: self.span(shares),
+                    rows,
+                    row_count,
+                };
+                launch.dispatch(self.compiler, &node.label, node.step)
+            }
+            ExpertsWork::Sort { grouping, chosen, sorted } => {
+                let (used, sorted) = (columns(chosen), self.span(sorted));
+                let chosen = self.span(chosen);
+                let launch = SortLaunch { grouping, used, chosen, sorted, row_count };
+                launch.dispatch(self.compiler, &node.label, node.step)
+            }
+            ExpertsWork::Product(ref product) => self.expert_product(node, product),
+            ExpertsWork::Sum { parts, shares, result } => {
+                let used = columns(shares);
+                let (parts, shares) = (self.span(parts), self.span(shares));
+                let launch = ElementsLaunch {
+                    work: ElementWork::Shares { parts, shares, used },
+                    columns: columns(result),
+                    result: self.span(result),
+                    rows,
+                    row_count,
+                };
+                launch.dispatch(self.compiler, &node.label, node.step)
+            }
+        }
+    }
+
+    fn expert_product(&self, node: &Node, product: &ExpertsProduct) -> Result<Dispatch, GpuError> {
+        let ExpertsProduct { ref joint, first, step, rows, grouping, shared, .. } = *product;
+        let all = self.weights.matrix(self.plan, &joint.weights);
+        let output = match product.output {
+            EntryOutput::Rows(rows) => ExpertsOutput::Rows(self.span(rows)),
+            EntryOutput::Gated { made, split } => ExpertsOutput::Gated {
+                split,
+                plain: made.rows().map(|id| self.span(id)),
+                operand: made.operand().map(|value| self.operand(value)),
+            },
+        };
+        let launch = ExpertsLaunch {
+            matrix: all.part(first, all.rows - first),
+            rows,
+            step,
+            grouping,
+            order: self.span(product.order),
+            input: self.form(product.input),
+            shared,
+            output,
+        };
+        launch.dispatch(self.compiler, &node.label, node.step)
+    }
+}

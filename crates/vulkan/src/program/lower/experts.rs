@@ -1,0 +1,160 @@
+//! Operations of experts.
+
+use trine_model::{BufferId, ExpertMatrix, Op, WeightId};
+
+use super::super::experts::{EntryOutput, ExpertsProduct, ExpertsWork};
+use super::super::graph::{ElementsKind, Form, Home, Made, ValueId, Work};
+use super::Lowering;
+use crate::error::GpuError;
+use crate::kernels::experts::Grouping;
+use crate::kernels::operand::OperandKind;
+use crate::weights::Joint;
+
+/// The entries of an operation.
+#[derive(Clone, Copy)]
+struct Entries {
+    /// Experts of a row.
+    used: usize,
+    grouping: Grouping,
+    order: ValueId,
+}
+
+/// A product of entries.
+struct Multiplied {
+    /// A row for each row of the step, or one for each of its entries.
+    input: BufferId,
+    /// Entries that share a row of the input.
+    shared: usize,
+    joint: Joint,
+    matrix: ExpertMatrix,
+    /// Rows of an expert, or of its gate.
+    rows: usize,
+    output: EntryOutput,
+}
+
+impl Lowering<'_> {
+    pub(super) fn experts(&mut self, op: &Op) -> Result<(), GpuError> {
+        match *op {
+            Op::Route { logits, factors, scale, chosen, shares } => {
+                let logits = self.rows(logits)?;
+                let rows = self.rows_of(chosen);
+                let (chosen, shares) = (self.fresh(chosen), self.fresh(shares));
+                let work = ExpertsWork::Choose { logits, factors, scale, chosen, shares };
+                self.push(rows, Work::Experts(work));
+                Ok(())
+            }
+            Op::GatedExperts { input, chosen, gate_and_up, output } => {
+                let entries = self.entries(chosen, gate_and_up[0])?;
+                self.gated_experts(op, input, gate_and_up, entries, output)
+            }
+            Op::SumExperts { input, chosen, shares, down, output } => {
+                let entries = self.entries(chosen, down)?;
+                let shares = self.rows(shares)?;
+                let (count, rows) = (self.count(output), self.plan.buffer(output).columns);
+                let parts = self.graph.fresh_rows(count, entries.used * rows, Home::Own);
+                let joint = Joint::of(self.plan, down.weight);
+                let made = EntryOutput::Rows(parts);
+                let (matrix, shared) = (down, 1);
+                let product = Multiplied { input, shared, joint, matrix, rows, output: made };
+                self.entry_product(product, entries)?;
+                let result = self.fresh(output);
+                let work = ExpertsWork::Sum { parts, shares, result };
+                self.push(self.rows_of(output), Work::Experts(work));
+                Ok(())
+            }
+            _ => unreachable!("only operations of experts come here"),
+        }
+    }
+
+    /// Adds the gated product of entries. If gate and up are in different matrices of the device,
+    /// it is a product for each and a separate activation.
+    fn gated_experts(
+        &mut self,
+        op: &Op,
+        input: BufferId,
+        gate_and_up: [ExpertMatrix; 2],
+        entries: Entries,
+        output: BufferId,
+    ) -> Result<(), GpuError> {
+        let shared = entries.used;
+        let rows = self.plan.buffer(output).columns / shared;
+        let joints = Joint::all(self.plan, op);
+        let [gate, up] = gate_and_up.map(|matrix| self.first_row(&joints[0], matrix));
+        if let (Some(gate), Some(up)) = (gate, up)
+            && gate < up
+            && gate_and_up[0].step == gate_and_up[1].step
+        {
+            let (joint, matrix) = (joints[0].clone(), gate_and_up[0]);
+            let made = Made::Rows(self.fresh(output));
+            let made = EntryOutput::Gated { made, split: up - gate };
+            let product = Multiplied { input, shared, joint, matrix, rows, output: made };
+            return self.entry_product(product, entries);
+        }
+        let parts = [0, 1].map(|_| self.like(output, Home::Own));
+        for (matrix, part) in gate_and_up.into_iter().zip(parts) {
+            let holds = |joint: &&Joint| joint.weights.contains(&matrix.weight);
+            let joint =
+                joints.iter().find(holds).expect("a matrix is in one of the joints").clone();
+            let made = EntryOutput::Rows(part);
+            let product = Multiplied { input, shared, joint, matrix, rows, output: made };
+            self.entry_product(product, entries)?;
+        }
+        let ([gate, up], result) = (parts, self.fresh(output));
+        self.elements(output, ElementsKind::Geglu { gate, up, first: 0 }, result);
+        Ok(())
+    }
+
+    /// Returns the row of a joint at which the matrix of the first expert begins; `None` if it is
+    /// in another one.
+    fn first_row(&self, joint: &Joint, matrix: ExpertMatrix) -> Option<usize> {
+        let at = joint.weights.iter().position(|id| *id == matrix.weight)?;
+        let rows = |id: &WeightId| self.plan.weight(*id).rows;
+        Some(joint.weights[..at].iter().map(rows).sum::<usize>() + matrix.first)
+    }
+
+    /// Returns the entries with the experts that a buffer holds, sorted if there are several rows.
+    fn entries(&mut self, chosen: BufferId, matrix: ExpertMatrix) -> Result<Entries, GpuError> {
+        let (count, rows) = (self.count(chosen), self.rows_of(chosen));
+        let used = self.plan.buffer(chosen).columns;
+        let chosen = self.rows(chosen)?;
+        let experts = self.plan.weight(matrix.weight).rows / matrix.step;
+        let grouping = Grouping::suited(count, used, experts);
+        if !grouping.is_sorted() {
+            return Ok(Entries { used, grouping, order: chosen });
+        }
+        let known = self.graph.nodes.iter().find_map(|node| match node.work {
+            Work::Experts(ExpertsWork::Sort { chosen: of, sorted, grouping: same }) => {
+                ((of, same) == (chosen, grouping)).then_some(sorted)
+            }
+            _ => None,
+        });
+        let order = known.unwrap_or_else(|| {
+            let sorted = self.graph.fresh_bytes(grouping.bytes());
+            let work = ExpertsWork::Sort { grouping, chosen, sorted };
+            self.push(rows, Work::Experts(work));
+            sorted
+        });
+        Ok(Entries { used, grouping, order })
+    }
+
+    /// A product of entries, after the conversion of its input if it takes an operand.
+    fn entry_product(&mut self, product: Multiplied, entries: Entries) -> Result<(), GpuError> {
+        let Multiplied { input, shared, joint, matrix, rows, output } = product;
+        let Entries { used, grouping, order } = entries;
+        let (source, of) = (self.rows(input)?, self.rows_of(input));
+        let form = if joint.format.is_float() {
+            Form::Rows(source)
+        } else {
+            let (count, kind) = (self.count(input) * used / shared, OperandKind::Fixed16);
+            let operand = self.graph.fresh_operand_of(count, joint.columns, kind);
+            self.push(of, Work::Convert { source, operand });
+            Form::Operand(operand)
+        };
+        let first = self.first_row(&joint, matrix).expect("a product's joint has its matrix");
+        let (step, input) = (matrix.step, form);
+        let product =
+            ExpertsProduct { joint, first, step, rows, grouping, order, input, shared, output };
+        self.push(of, Work::Experts(ExpertsWork::Product(product)));
+        Ok(())
+    }
+}

@@ -1,0 +1,138 @@
+//! The launches of Gemma 4's layers.
+
+use trine_model::{ExpertsConfig, Gates, Gemma4Config};
+
+use super::super::super::experts::ExpertsWork;
+use super::*;
+
+/// What the published sizes differ in, with two layers of each kind.
+struct Sizes {
+    hidden: usize,
+    feed_forward: usize,
+    heads: usize,
+    /// Key heads of local and of global layers.
+    kv_heads: [usize; 2],
+    /// Layers at the end without keys and values of their own.
+    shared: usize,
+    inputs: bool,
+    values: Values,
+    experts: Option<ExpertsConfig>,
+}
+
+const E2B: Sizes = Sizes {
+    hidden: 1536,
+    feed_forward: 6144,
+    heads: 8,
+    kv_heads: [1, 1],
+    shared: 2,
+    inputs: true,
+    values: Values::Normed,
+    experts: None,
+};
+const DENSE_31B: Sizes = Sizes {
+    hidden: 5376,
+    feed_forward: 21_504,
+    heads: 32,
+    kv_heads: [16, 4],
+    shared: 0,
+    inputs: false,
+    values: Values::Keys,
+    experts: None,
+};
+const EXPERTS_26B: Sizes = Sizes {
+    hidden: 2816,
+    feed_forward: 2112,
+    heads: 16,
+    kv_heads: [8, 2],
+    experts: Some(ExpertsConfig {
+        count: 128,
+        used: 8,
+        width: 704,
+        gates: Gates::Joined,
+        has_factors: true,
+    }),
+    ..DENSE_31B
+};
+
+impl Sizes {
+    /// Local and global layers in turn. Routers are stored as floats.
+    fn plan(&self) -> Plan {
+        let layer = |index: usize| {
+            let kind = index % 2;
+            LayerConfig {
+                attention: [AttentionKind::Local { window: 1024 }, AttentionKind::Global][kind],
+                heads: self.heads,
+                kv_heads: self.kv_heads[kind],
+                head_dim: [256, 512][kind],
+                score_scale: 1.0,
+                rope: Rope::full(1e4, 1.0),
+                feed_forward: self.feed_forward,
+                values: [Values::Normed, self.values][kind],
+                experts: self.experts,
+                output_scale: 0.5,
+                cutoff: None,
+                kv_owner: if index < 4 - self.shared { index } else { index - 2 },
+            }
+        };
+        let inputs = PerLayerConfig { width: 256, vocabulary: 262_144 };
+        let config = Config {
+            family: Family::Gemma4(Gemma4Config { inputs: self.inputs.then_some(inputs) }),
+            hidden: self.hidden,
+            vocabulary: 262_144,
+            context: 8192,
+            norm_epsilon: 1e-6,
+            embedding_scale: 1.0,
+            final_softcap: Some(30.0),
+            layers: (0..4).map(layer).collect(),
+        };
+        let dtype = |name: &str| match name {
+            name if name.contains("norm") || name.contains("ffn_gate_inp") => DType::F32,
+            "per_layer_model_proj.weight" => DType::BF16,
+            _ => DType::Q4_0,
+        };
+        let plan = fusion::fuse(narrow::narrow(base_plan(&config, true, &dtype)));
+        trine_model::gather::gather(plan)
+    }
+}
+
+#[test]
+fn layers_of_gemma_4_at_one_row() {
+    let of_layer = |graph: &Graph, layer: usize| {
+        let label = format!("blk.{layer}.");
+        graph.nodes.iter().filter(|node| node.label.starts_with(&label)).count()
+    };
+    let width = Width { tokens: 1, outputs: 1 };
+    let key = PassKey { width, attended: Attended::Sequences, goal: 0 };
+    for capabilities in [h200(), radeon_780m()] {
+        for (name, sizes) in [("e2b", E2B), ("31b", DENSE_31B), ("26b", EXPERTS_26B)] {
+            let plan = sizes.plan();
+            check(&plan).unwrap();
+            let graph =
+                lower(&plan, key, &selection(&capabilities, &plan, KvType::F16, 1)).unwrap();
+            let counts: Vec<usize> = (0..4).map(|layer| of_layer(&graph, layer)).collect();
+            let device = capabilities.name.replace(' ', "-").to_lowercase();
+            let text = format!("{counts:?} launches of layers\n{}", Printed::new(&graph, &plan));
+            insta::assert_snapshot!(format!("gemma4-{device}-{name}"), text);
+        }
+    }
+}
+
+/// Rows are sorted by expert once for both products of a layer.
+#[test]
+fn rows_are_sorted_once_for_each_layer() {
+    let plan = EXPERTS_26B.plan();
+    for (rows, columns) in [(1, 1), (2, 2), (8, 2), (32, 4), (64, 8), (512, 8)] {
+        let graph = lowered(&plan, KvType::F16, rows, Attended::Rows);
+        let mut sorts = 0;
+        for node in &graph.nodes {
+            match &node.work {
+                Work::Experts(ExpertsWork::Sort { .. }) => sorts += 1,
+                Work::Experts(ExpertsWork::Product(product)) => {
+                    assert_eq!(product.grouping.columns, columns, "{rows} rows");
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(sorts, if rows == 1 { 0 } else { 4 }, "{rows} rows");
+    }
+}
