@@ -138,7 +138,8 @@ fn supported(seed: u64, dtype: DType, folder: &Path) -> Model {
 #[test]
 fn logits_do_not_depend_on_company() {
     let folder = tempfile::tempdir().unwrap();
-    let mut models = vec![Golden::load("gguf/gemma3-qat").model];
+    let mut models: Vec<Model> =
+        ["gguf/gemma3-qat", "gguf/gemma4-moe"].map(|name| Golden::load(name).model).into();
     for (seed, dtype) in [(3, DType::F32), (11, DType::Q8_0), (12, DType::Q4K)] {
         models.push(supported(seed, dtype, folder.path()));
     }

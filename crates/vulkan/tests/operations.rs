@@ -174,8 +174,8 @@ fn models_of_several_streams_agree_with_the_reference() {
     }
 }
 
-/// Models with experts and without, with layers of two head dimensions, inputs of each layer, and
-/// values that are keys.
+/// Models with experts and without, with layers of two head dimensions (of up to 512 elements in K
+/// formats), inputs of each layer, and values that are keys.
 #[test]
 fn models_with_experts_agree_with_the_reference() {
     let folder = tempfile::tempdir().unwrap();
@@ -185,10 +185,6 @@ fn models_with_experts_agree_with_the_reference() {
         let seed = 400 + seed as u64;
         let model = gemma4(&mut Random(seed), dtype, seed % 4 != 1, folder.path());
         let plan = model.plan();
-        let fits = plan.caches.iter().all(|cache| cache.head_dim <= 256);
-        if !fits {
-            continue;
-        }
         let expected = traffic(&ReferenceDevice::new(), &model, plan.clone(), kv, seed);
         let found = traffic(&device(), &model, plan.clone(), kv, seed);
         let worst = relative_difference(&expected, &found);

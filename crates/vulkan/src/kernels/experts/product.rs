@@ -213,3 +213,51 @@ impl ExpertsLaunch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capabilities::presets::{h200, radeon_780m, software};
+    use crate::kernels::operand::OperandKind;
+    use crate::pack::PlaneBytes;
+
+    /// Each device has a shape for groups of each size, for both products of Gemma 4 26B-A4B.
+    #[test]
+    fn every_device_has_a_shape() {
+        let span = Span { address: 256, bytes: 256 };
+        let planes = PlaneBytes { codes: 256, high: 256, scales: 256, supers: 256 };
+        for capabilities in [h200(), radeon_780m(), software()] {
+            for format in Format::ALL {
+                let kind =
+                    if format.is_float() { OperandKind::Plain } else { OperandKind::Fixed16 };
+                let input = Operand { kind, codes: span, scales: span };
+                let fixed = Operand { kind: OperandKind::Fixed16, ..input };
+                for (tokens, columns) in [(1, 1), (2, 2), (32, 4), (512, 8)] {
+                    let grouping = Grouping::suited(tokens, 8, 128);
+                    assert_eq!(grouping.columns, columns);
+                    let launch = |rows, columns, output| ExpertsLaunch {
+                        matrix: Matrix { format, rows: 128 * rows, columns, planes },
+                        rows,
+                        step: 2 * rows,
+                        grouping,
+                        order: span,
+                        input,
+                        shared: 8,
+                        output,
+                    };
+                    let gated =
+                        |plain, operand| ExpertsOutput::Gated { split: 704, plain, operand };
+                    for launch in [
+                        launch(704, 2816, gated(None, Some(fixed))),
+                        launch(704, 2816, gated(Some(span), None)),
+                        launch(2816, 704, ExpertsOutput::Rows(span)),
+                    ] {
+                        let mut shapes = shapes(capabilities.kind, columns).into_iter();
+                        let found = shapes.any(|shape| launch.fits(shape, &capabilities));
+                        assert!(found, "{}, {format:?}, {columns}: {launch:?}", capabilities.name);
+                    }
+                }
+            }
+        }
+    }
+}
