@@ -274,7 +274,7 @@ impl Facts {
         if self.plan.gives(goal, output) {
             return Ok(());
         }
-        let what = format!("output {output} is read of a step for output {goal}");
+        let what = format!("output {output} is read of a step for goal {goal}");
         Err(BackendError::BadBatch { what })
     }
 }

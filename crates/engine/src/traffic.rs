@@ -24,7 +24,9 @@ impl Traffic {
         };
         let weights = (0..plan.goals()).map(|goal| [0, 1].map(|outputs| weights(goal, outputs)));
         let mut traffic = Self { weights: weights.collect(), written: 0, caches: Vec::new() };
-        for step in &plan.steps {
+        // Those of the first goal: steps for others are few, or read what it reads.
+        let serving = plan.serving(0);
+        for (step, _) in plan.steps.iter().zip(serving).filter(|(_, serves)| *serves) {
             match &step.op {
                 Op::Attend { heads, window, .. } => {
                     let bytes = position_bytes(kv, heads.kv, heads.dim);

@@ -138,7 +138,7 @@ impl Assistant {
 fn ordering(checkpoint: &Checkpoint, vocabulary: usize) -> Result<Vec<u32>, ModelError> {
     let name = names::DRAFT_ORDERING;
     let missing = || ModelError::MissingTensor { name: name.to_owned() };
-    let all = checkpoint.integers(name).ok_or_else(missing)?;
+    let all = checkpoint.integers(name, vocabulary).ok_or_else(missing)?;
     let mut is_there = vec![false; vocabulary];
     let mut tokens = Vec::with_capacity(vocabulary);
     for id in all {

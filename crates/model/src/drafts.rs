@@ -70,6 +70,13 @@ fn draft(
             format!("{}, the hidden size of the model that it guesses for", config.hidden);
         return Err(ModelError::bad("backbone_hidden_size of the draft", backbone, expected));
     }
+    if own.vocabulary != config.vocabulary {
+        let expected = format!("{}, that of the model that it guesses for", config.vocabulary);
+        return Err(ModelError::bad("vocabulary of the draft", own.vocabulary, expected));
+    }
+    if own.layers.iter().any(|layer| layer.experts.is_some()) {
+        return Err(ModelError::bad("enable_moe_block of the draft", true, "false"));
+    }
     let mut p = Builder::new(dtype_of);
     p.take_caches(&target.caches);
     p.scope(PREFIX);

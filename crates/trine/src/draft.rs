@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, anyhow, bail};
 use trine_backend::{Device, Facts, Memory, placement};
 use trine_engine::{Drafter, Drafts, EngineOptions, GUESSES_MAX, ModelDrafter, ReadingDrafter};
-use trine_model::{KvType, Model, Workload};
+use trine_model::{KvType, Model, Weight, Workload, names};
 use trine_text::Tokenizer;
 use trine_weights::DType;
 
@@ -228,6 +228,12 @@ impl Drafting {
         };
         let attach = |model: Model| {
             let Some(assistant) = draft.open_assistant()? else { return Ok(None) };
+            if self.device().is_some() {
+                return Err(usage(format!(
+                    "--draft-device has no effect with {}, which runs where the model does; leave it out",
+                    terminal::harmless(&draft.name())
+                )));
+            }
             let attached = model.with_assistant(assistant);
             let attached = attached.with_context(|| {
                 format!("{} does not guess for {}", draft.name(), source.name())
@@ -257,7 +263,7 @@ impl Drafting {
             return Ok(Guessing::default());
         }
         let load = |draft: Draft| draft.load(self.device(), settings, sizes, opened);
-        let model = match self.find(source, model, settings)?.map(load) {
+        let model = match self.or_none(self.open(source, model, settings))?.map(load) {
             None => None,
             Some(loaded) => self.or_none(loaded.map(Some))?,
         };
@@ -286,6 +292,15 @@ impl Drafting {
         model: &Model,
         settings: &Settings,
     ) -> Result<Option<Draft>> {
+        if let Guesser::Model(Choice::Named { source, .. }, _) = &self.by
+            && source.open_assistant()?.is_some()
+        {
+            bail!(
+                "{} reads the caches of the model that it guesses for, and what that takes is not told here yet; leave \
+                 --draft out",
+                terminal::harmless(&source.name())
+            );
+        }
         self.or_none(self.open(source, model, settings))
     }
 
@@ -306,7 +321,7 @@ impl Drafting {
             ));
             return Ok(None);
         }
-        if model.assistant().is_some() {
+        if draft.open_assistant()?.is_some() {
             return Ok(None);
         }
         let draft = Draft { source: draft.clone(), model: draft.open(settings.quantize)? };
@@ -316,6 +331,16 @@ impl Drafting {
             output::warning(reason);
         }
         Ok(Some(draft))
+    }
+
+    /// Returns what a draft is that is a part of a loaded Program.
+    fn facts(&self, facts: &Facts) -> Option<DraftFacts> {
+        let Guesser::Model(Choice::Named { source, .. }, _) = &self.by else { return None };
+        let weights = facts.plan.weights.iter();
+        let own = weights.filter(|weight| weight.name.starts_with(names::DRAFT_PREFIX));
+        let memory = Memory { weights: own.map(Weight::bytes).sum(), ..Memory::default() };
+        let gpu_bytes = if facts.gpu.is_some() { memory.weights } else { 0 };
+        Some(DraftFacts { source: source.clone(), device: facts.device.clone(), memory, gpu_bytes })
     }
 
     /// Returns the device of its own that a draft model is to have, if one is chosen.
@@ -329,13 +354,14 @@ impl Drafting {
 
 impl Guessing {
     /// Returns what an engine takes, and the facts of the draft model.
-    pub(crate) fn split(self, facts: &Facts) -> (Drafts, Option<DraftFacts>) {
+    pub(crate) fn split(self, drafting: &Drafting, facts: &Facts) -> (Drafts, Option<DraftFacts>) {
         let Self { lookup, model } = self;
-        let reading =
-            ReadingDrafter::of(facts).map(|drafter| Box::new(drafter) as Box<dyn Drafter>);
+        if let Some(reading) = ReadingDrafter::of(facts) {
+            return (Drafts { lookup, drafter: Some(Box::new(reading)) }, drafting.facts(facts));
+        }
         let (facts, drafter) = model.unzip();
         let drafter = drafter.map(|drafter| Box::new(drafter) as Box<dyn Drafter>);
-        (Drafts { lookup, drafter: reading.or(drafter) }, facts)
+        (Drafts { lookup, drafter }, facts)
     }
 }
 

@@ -143,7 +143,7 @@ impl Session {
         let (program, running) = loaded
             .with_context(|| not_loaded(&name, &device.name(), settings.gpu_layers, taking))?;
         let mut engine = Engine::with_running(decorate(program), running);
-        let (drafts, draft) = guessing.split(engine.program().facts());
+        let (drafts, draft) = guessing.split(drafting, engine.program().facts());
         engine.set_drafts(drafts);
         engine.set_guesses(drafting.depth());
         if let Some(npu) = &npu {

@@ -171,9 +171,13 @@ impl Checkpoint {
         &self.unreadable
     }
 
-    /// Returns the values of a tensor of 64-bit integers, if a safetensors file holds it.
-    pub fn integers(&self, name: &str) -> Option<Vec<i64>> {
-        let (_, data) = self.integers.iter().find(|(own, _)| own == name)?;
+    /// Returns the values of a tensor of 64-bit integers, if a safetensors file holds one of `count`
+    /// values.
+    pub fn integers(&self, name: &str, count: usize) -> Option<Vec<i64>> {
+        let is_wanted = |(own, data): &&(String, Data)| {
+            own == name && count.checked_mul(8) == Some(data.bytes().len())
+        };
+        let (_, data) = self.integers.iter().find(is_wanted)?;
         let (words, _) = data.bytes().as_chunks::<8>();
         Some(words.iter().map(|word| i64::from_le_bytes(*word)).collect())
     }

@@ -59,11 +59,10 @@ pub(super) fn sort(shape: GroupShape, chosen: impl Fn(usize) -> usize, words: &m
         group[3] += u32::from(entry / used < rows.fine);
     }
     let mut next = 0;
-    for (expert, group) in groups.chunks_exact_mut(GROUP_WORDS).enumerate() {
+    for group in groups.chunks_exact_mut(GROUP_WORDS) {
         // The first word is where the next entry goes until all have a place.
         (group[0], group[1]) = (next, next);
         next += group[2];
-        debug_assert!(expert < experts);
     }
     for entry in 0..shape.entries() {
         let place = &mut groups[GROUP_WORDS * expert_of(entry)];

@@ -339,6 +339,10 @@ impl Model {
             Err(error) => error,
         };
         lists.iter_mut().for_each(Vec::clear);
+        if matches!(error, BackendError::Stopped) {
+            // Whoever stops the Program that it runs on wants no guesses.
+            return None;
+        }
         if let BackendError::Weights(error) = error {
             self.is_lost = true;
             tracing::warn!(%error, "no model guesses any more until the model that it guesses for is loaded again");

@@ -66,7 +66,10 @@ pub(super) fn layers(
             score_scale: 1.0,
             rope: if is_global { global_rope } else { local_rope },
             feed_forward: feed_forward[index],
-            values: values(tensors, index, owners[index]),
+            values: match is_global && owners[index] == index {
+                true => values(tensors, index),
+                false => Values::Normed,
+            },
             experts: experts(keys, tensors, count, index)?,
             output_scale: 1.0,
             cutoff: None,
@@ -89,10 +92,10 @@ fn head_dim(keys: &Keys, kind: &str, default: usize) -> Result<usize, ModelError
     Ok(found)
 }
 
-/// Returns where a layer has its values from. Layers that share a cache store none.
-fn values(tensors: &dyn Tensors, index: usize, owner: usize) -> Values {
+/// Returns where a global layer with a cache of its own has its values from.
+fn values(tensors: &dyn Tensors, index: usize) -> Values {
     let has_own = ["attn_v", "attn_qkv"].iter().any(|part| tensors.has(&names::layer(index, part)));
-    if has_own || owner != index { Values::Normed } else { Values::Keys }
+    if has_own { Values::Normed } else { Values::Keys }
 }
 
 /// Reads how many of the pairs of a global head rotate: those before the first divisor of
@@ -131,7 +134,7 @@ fn experts(
 ) -> Result<Option<ExpertsConfig>, ModelError> {
     let has = |part: &str| tensors.has(&names::layer(index, part));
     let count = keys.count_or("expert_count", 0)?;
-    if count == 0 || !has("ffn_gate_inp") {
+    if count == 0 || !["ffn_gate_inp", "ffn_down_exps"].into_iter().any(has) {
         return Ok(None);
     }
     let widths = keys.per_layer("expert_feed_forward_length", layers)?;

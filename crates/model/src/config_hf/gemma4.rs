@@ -99,7 +99,10 @@ pub(super) fn layers(text: Fields, default: &Defaults) -> Result<Vec<LayerConfig
             score_scale: 1.0,
             rope: rotation.of(head_dim),
             feed_forward: feed_forward[index],
-            values: if is_global && values_are_keys { Values::Keys } else { Values::Normed },
+            values: match is_global && values_are_keys && owners[index] == index {
+                true => Values::Keys,
+                false => Values::Normed,
+            },
             experts,
             output_scale: 1.0,
             cutoff: None,

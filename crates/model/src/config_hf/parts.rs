@@ -132,6 +132,7 @@ impl Rotation {
     /// Returns the settings of heads of a size.
     pub(super) fn of(&self, head_dim: usize) -> Rope {
         let pairs = self.share.map(|share| (share * head_dim as f64 / 2.0) as usize);
+        let pairs = pairs.filter(|&pairs| pairs < head_dim / 2);
         Rope { pairs, ..self.rope }
     }
 }
