@@ -316,9 +316,9 @@ impl Batch<'_> {
         if *goal >= plan.goals() {
             return fail(format!("goal {goal}, the Plan has {}", plan.goals()));
         }
-        let first = plan.outputs_of(*goal).first().map(|id| plan.buffer(*id));
-        if let Some(Buffer { name, rows: Rows::Tokens, .. }) = first
-            && plan.goals() > 1
+        if plan.goals() > 1
+            && let Some(first) = plan.outputs_of(*goal).first()
+            && let Buffer { name, rows: Rows::Tokens, .. } = plan.buffer(*first)
             && !outputs.is_empty()
         {
             return fail(format!("{} output rows, {name} has a row for each token", outputs.len()));

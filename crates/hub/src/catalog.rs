@@ -90,7 +90,7 @@ const MODELS: [CatalogModel; 22] = [
 const REFUSED: [RefusedFamily; 6] = [
     RefusedFamily {
         name: "gemma4",
-        reason: "Gemma 4 has no short names here yet; give its repository, such as unsloth/gemma-4-E4B-it-GGUF:Q4_K_M",
+        reason: "trine has no short names of Gemma 4 yet; give a repository, such as unsloth/gemma-4-E4B-it-GGUF:Q4_K_M",
     },
     RefusedFamily {
         name: "gemma2",

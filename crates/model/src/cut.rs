@@ -28,8 +28,8 @@ pub fn last_layers_that_fit(plan: &Plan, fits: impl Fn(&Plan) -> bool) -> usize 
 /// Cuts a Plan in any form after its first `layers` layers: the first part with the embedding, the
 /// second with the output matrix. Of several borders it takes the last of those that the fewest
 /// buffers cross. Returns `None` if there is no border: `layers` is 0 or not less than the Plan's,
-/// the Plan drafts, a cache is needed on both sides, or the first part has an input or output whose rows are those
-/// of wanted logits.
+/// the Plan drafts, a cache is needed on both sides, or the first part has an input or output whose
+/// rows are those of wanted logits.
 pub fn cut(plan: &Plan, layers: usize) -> Option<[Plan; 2]> {
     // A guess reads caches of the first layers' part, which a step for another goal would write.
     if layers == 0 || layers >= plan.layers() || plan.draft_goal().is_some() {

@@ -171,8 +171,8 @@ impl Checkpoint {
         &self.unreadable
     }
 
-    /// Returns the values of a tensor of 64-bit integers, if a safetensors file holds one of `count`
-    /// values.
+    /// Returns the values of a tensor of 64-bit integers, if a safetensors file holds one of
+    /// `count` values.
     pub fn integers(&self, name: &str, count: usize) -> Option<Vec<i64>> {
         let is_wanted = |(own, data): &&(String, Data)| {
             own == name && count.checked_mul(8) == Some(data.bytes().len())
