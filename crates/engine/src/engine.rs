@@ -15,6 +15,7 @@ mod step;
 pub use reading::{Guess, Search};
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -127,6 +128,9 @@ fn load(
     }
     Ok((program, placement))
 }
+
+/// Sees the logits of a position, and says whether to go on.
+pub type Each<'a> = &'a mut dyn FnMut(usize, &[f32]) -> ControlFlow<()>;
 
 /// Returns the columns of the hidden states that texts are embedded with, if the Plan has a goal
 /// for them.
@@ -466,13 +470,10 @@ impl Engine {
     /// # Errors
     /// Returns the errors of [`Engine::submit`] for the ids, [`EngineError::BadOption`] if `chunk`
     /// is 0, [`EngineError::NoFreeSequence`], and [`EngineError::Backend`] if the device failed.
-    pub fn logits(
-        &mut self,
-        ids: &[u32],
-        chunk: usize,
-        each: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<(), EngineError> {
-        self.with_lease(ids, chunk, |engine, slot, rows| engine.run_all(slot, ids, rows, each))
+    pub fn logits(&mut self, ids: &[u32], chunk: usize, each: Each<'_>) -> Result<(), EngineError> {
+        self.with_lease(ids, chunk, |engine, slot, rows| {
+            engine.run_all(slot, ids, rows, each).map(drop)
+        })
     }
 
     /// Lends a slot to `run` for tokens in pieces of at most `chunk`, with the rows of a piece.
@@ -508,8 +509,8 @@ impl Engine {
         slot: usize,
         ids: &[u32],
         rows: usize,
-        each: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<(), EngineError> {
+        each: Each<'_>,
+    ) -> Result<ControlFlow<()>, EngineError> {
         for piece in ids.chunks(rows) {
             let first = self.kv.length(slot);
             self.kv.reserve(slot, first + piece.len())?;
@@ -521,12 +522,14 @@ impl Engine {
             let step = self.rows.submit(self.program.as_mut(), std::iter::once(view), 0)?;
             let logits = rows::wait(self.program.as_mut(), step, false, None)?;
             for (row, logits) in logits.rows(self.limits.vocabulary).enumerate() {
-                if let RowLogits::All(logits) = logits {
-                    each(first + row, logits);
+                if let RowLogits::All(logits) = logits
+                    && each(first + row, logits).is_break()
+                {
+                    return Ok(ControlFlow::Break(()));
                 }
             }
             self.kv.advance(slot, piece.len());
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 }

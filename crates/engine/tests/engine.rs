@@ -4,6 +4,7 @@
 mod fake;
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 
 use fake::{Fake, VOCABULARY, next_logits, options};
 use trine_engine::{
@@ -679,6 +680,7 @@ fn logits_of_all_positions_in_pieces() {
                 assert_eq!(position, next);
                 assert_eq!(logits, next_logits(&ids[..=position]));
                 next += 1;
+                ControlFlow::Continue(())
             })
             .unwrap();
         assert_eq!(next, ids.len());
@@ -686,7 +688,18 @@ fn logits_of_all_positions_in_pieces() {
     }
     finish(&mut engine, &mut log);
     assert_eq!(log.answer(id), naive(&company, 128));
-    let mut fail = |ids: &[u32], chunk| engine.logits(ids, chunk, &mut |_, _| {}).unwrap_err();
+    // Whoever has seen enough gets no more.
+    let mut seen = 0;
+    let mut three = |_: usize, _: &[f32]| {
+        seen += 1;
+        if seen < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    engine.logits(&ids, 2, &mut three).unwrap();
+    assert_eq!(seen, 3);
+    engine.check_integrity().unwrap();
+    let mut fail = |ids: &[u32], chunk| {
+        engine.logits(ids, chunk, &mut |_, _| ControlFlow::Continue(())).unwrap_err()
+    };
     assert!(matches!(fail(&[], 4), EngineError::EmptyPrompt));
     assert!(matches!(fail(&[1; 129], 4), EngineError::PromptTooLong { prompt: 129, context: 128 }));
     assert!(matches!(fail(&[1, 99], 4), EngineError::UnknownToken { id: 99, index: 1, .. }));

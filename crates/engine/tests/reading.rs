@@ -1,6 +1,7 @@
 //! Drafts that read the caches of the model they guess for: they change no token, and are those of
 //! another implementation.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use trine_backend::reference::ReferenceDevice;
@@ -112,7 +113,8 @@ fn they_are_those_of_another_implementation() {
             let draft = model.assistant().expect("it was given");
             let search = |scores: &[f32], logits: &mut [f32]| draft.search(scores, logits);
             let (ids, steps) = (&prompt[..context], expected.len());
-            let guesses = engine.logits_and_guesses(ids, 7, steps, &search, &mut |_, _| {});
+            let guesses = engine
+                .logits_and_guesses(ids, 7, steps, &search, &mut |_, _| ControlFlow::Continue(()));
             let guesses = guesses.expect("the device works");
             let tokens: Vec<u32> = guesses.iter().map(|guess| guess.token).collect();
             assert_eq!(tokens, expected, "{name} after {context}");

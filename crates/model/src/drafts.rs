@@ -65,14 +65,13 @@ fn draft(
     dtype_of: &dyn Fn(&str) -> trine_weights::DType,
 ) -> Result<Plan, ModelError> {
     let (mut own, backbone) = (assistant.config.clone(), assistant.backbone);
-    if backbone != config.hidden {
-        let expected =
-            format!("{}, the hidden size of the model that it guesses for", config.hidden);
-        return Err(ModelError::bad("backbone_hidden_size of the draft", backbone, expected));
-    }
-    if own.vocabulary != config.vocabulary {
-        let expected = format!("{}, that of the model that it guesses for", config.vocabulary);
-        return Err(ModelError::bad("vocabulary of the draft", own.vocabulary, expected));
+    for (what, found, expected) in [
+        ("a backbone of", backbone, config.hidden),
+        ("a vocabulary of", own.vocabulary, config.vocabulary),
+    ] {
+        if found != expected {
+            return Err(ModelError::other_draft(what, found, expected));
+        }
     }
     if own.layers.iter().any(|layer| layer.experts.is_some()) {
         return Err(ModelError::bad("enable_moe_block of the draft", true, "false"));
@@ -138,12 +137,16 @@ fn cache_of(
     match found.filter(|_| agrees) {
         Some(id) => Ok(CacheId(id)),
         None => {
-            let key = format!("layer {index} of the draft");
-            let found =
-                format!("{:?}, {} heads of {}", layer.attention, layer.heads, layer.head_dim);
-            let expected = "what the last keys and values of this kind in the model allow; take the \
-                            draft that was made for it";
-            Err(ModelError::bad(&key, found, expected))
+            let shape = |window: Option<usize>, heads: usize, dim: usize| {
+                let sees = window.map_or("all positions".to_owned(), |w| format!("{w} positions"));
+                format!("{heads} heads of {dim} that see {sees}")
+            };
+            let what = format!("in layer {index}");
+            let found = shape(layer.attention.window(), layer.heads, layer.head_dim);
+            let expected = cache.map_or("no keys and values of this kind".to_owned(), |cache| {
+                shape(cache.window, cache.kv_heads, cache.head_dim)
+            });
+            Err(ModelError::other_draft(what, found, expected))
         }
     }
 }

@@ -11,7 +11,7 @@ pub enum ModelError {
     Weights(#[from] WeightsError),
     /// The architecture is not one that trine knows.
     #[error(
-        "unsupported architecture {found:?}; trine runs: {supported}. Use a Gemma 3 or Gemma 3n model"
+        "unsupported architecture {found:?}; trine runs: {supported}. Use a model of these families; a draft of theirs goes to --draft"
     )]
     UnknownArchitecture {
         /// The architecture that the file states.
@@ -37,6 +37,18 @@ pub enum ModelError {
         /// The value found.
         found: String,
         /// The values that would be accepted.
+        expected: String,
+    },
+    /// A draft was made for another model.
+    #[error(
+        "the draft has {what} {found}, the model {expected}: take the one that was made for this model"
+    )]
+    OtherDraft {
+        /// What differs.
+        what: String,
+        /// That of the draft.
+        found: String,
+        /// That of the model.
         expected: String,
     },
     /// A tensor that the architecture needs is not in the files.
@@ -91,6 +103,19 @@ pub enum ModelError {
 }
 
 impl ModelError {
+    /// Makes a [`ModelError::OtherDraft`] from anything printable.
+    pub(crate) fn other_draft(
+        what: impl ToString,
+        found: impl ToString,
+        expected: impl ToString,
+    ) -> Self {
+        ModelError::OtherDraft {
+            what: what.to_string(),
+            found: found.to_string(),
+            expected: expected.to_string(),
+        }
+    }
+
     /// Makes a [`ModelError::BadValue`] from anything printable.
     pub(crate) fn bad(key: &str, found: impl ToString, expected: impl ToString) -> Self {
         ModelError::BadValue {

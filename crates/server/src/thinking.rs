@@ -29,7 +29,12 @@ impl Thinking {
     pub(crate) fn read(fields: Fields<'_>) -> Result<Self, ApiError> {
         let of_effort = fields.text("reasoning_effort")?.map(is_effort);
         let variables = fields.object("chat_template_kwargs")?;
-        let of_variable = variables.and_then(|variables| variables.get(VARIABLE)?.as_bool());
+        let of_variable = match variables {
+            None => None,
+            Some(variables) => {
+                Fields::within(variables, "chat_template_kwargs.").boolean(VARIABLE)?
+            }
+        };
         let on = fields.boolean(VARIABLE)?.or(of_variable).or(of_effort);
         let mut budget = None;
         for name in ["thinking_token_budget", "thinking_budget_tokens"] {

@@ -90,7 +90,9 @@ pub(crate) fn check_logits(path: &Path, source: &Source) -> Result<()> {
     check(path, source)?;
     let is_logits = || {
         let file = SafetensorsFile::open(path).ok()?;
-        Some(file.entries().len() == 1 && file.entry("logits").is_some())
+        let is_known = |name: &str| name == "logits" || name.starts_with("draft_");
+        let all = file.entries().iter().all(|entry| is_known(&entry.name));
+        Some(all && file.entry("logits").is_some())
     };
     if path.exists() && is_logits() != Some(true) {
         bail!("{} exists and is not a file of logits; choose another name", path.display());

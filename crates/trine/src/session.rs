@@ -1,5 +1,6 @@
 //! A model on a device, ready to run, and the decisions made on the way.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -238,8 +239,10 @@ impl Session {
         let Self { name, engine, model, .. } = self;
         let mut outcome = Ok(());
         let mut each = |position: usize, row: &[f32]| {
-            if outcome.is_ok() {
-                outcome = check_finite(name, position, row).and_then(|()| each(position, row));
+            outcome = check_finite(name, position, row).and_then(|()| each(position, row));
+            match outcome.is_ok() {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
             }
         };
         let draft = model.assistant().filter(|_| guesses > 0);

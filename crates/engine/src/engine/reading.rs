@@ -1,9 +1,11 @@
 //! Guesses of a model that reads the caches of the one it guesses for, one after the other.
 
+use std::ops::ControlFlow;
+
 use trine_backend::SequenceView;
 
-use super::Engine;
 use super::precision::Precision;
+use super::{Each, Engine};
 use crate::error::EngineError;
 
 /// A guess, and what it comes from.
@@ -33,14 +35,16 @@ impl Engine {
         chunk: usize,
         count: usize,
         search: Search<'_>,
-        each: &mut dyn FnMut(usize, &[f32]),
+        each: Each<'_>,
     ) -> Result<Vec<Guess>, EngineError> {
         let Some(goal) = self.program.facts().plan.draft_goal() else {
             return Err(EngineError::option("guesses", count, "a model with a draft"));
         };
         self.with_lease(ids, chunk, |engine, slot, rows| {
-            engine.run_all(slot, ids, rows, each)?;
-            engine.guess_on(slot, (goal, count), ids, search)
+            match engine.run_all(slot, ids, rows, each)? {
+                ControlFlow::Break(()) => Ok(Vec::new()),
+                ControlFlow::Continue(()) => engine.guess_on(slot, (goal, count), ids, search),
+            }
         })
     }
 

@@ -18,6 +18,7 @@ fn expected(ids: &[u32]) -> Vec<Vec<f64>> {
     let mut each = |_: usize, logits: &[f32]| {
         let sum: f64 = logits.iter().map(|&logit| f64::from(logit).exp()).sum();
         all.push(logits.iter().map(|&logit| f64::from(logit) - sum.ln()).collect());
+        std::ops::ControlFlow::Continue(())
     };
     demo_engine().logits(ids, 16, &mut each).unwrap();
     all
