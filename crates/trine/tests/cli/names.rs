@@ -111,7 +111,7 @@ fn a_name_of_the_catalogue_is_no_prompt_for_the_demo() {
         ("gema3:4b", "gemma3:4b"),
         ("gemma-3-4b-it", "Did you mean gemma3:4b?"),
         ("medgemma", "trine does not run medgemma: trine's list has no files of MedGemma"),
-        ("gemma4:12b", "trine does not run gemma4:12b: Gemma 4"),
+        ("gemma4:12b", "trine has no short names of Gemma 4 yet; give a repository"),
         ("llama3.2:3b", "trine does not run llama3.2:3b: it is of another family"),
         ("demoo", "Did you mean demo"),
         ("hello", "trine run demo \"hello\""),
