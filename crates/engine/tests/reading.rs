@@ -129,3 +129,18 @@ fn they_are_those_of_another_implementation() {
         }
     }
 }
+
+/// Whoever has seen enough logits gets no more, and no guess.
+#[test]
+fn logits_end_where_nobody_wants_more() {
+    let mut engine = engine(&model("gemma4-dense"), false, None);
+    let mut seen = 0;
+    let mut three = |_: usize, _: &[f32]| {
+        seen += 1;
+        if seen < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    let ids: Vec<u32> = (10..40).collect();
+    let guesses = engine.logits_and_guesses(&ids, 2, 4, &|_, _| {}, &mut three);
+    assert_eq!((guesses.expect("the device works"), seen), (Vec::new(), 3));
+    engine.check_integrity().expect("the books agree");
+}
