@@ -43,8 +43,8 @@ pub(super) fn waves_by_lds(bytes: u32, invocations: u32, subgroup: u32) -> Optio
     Some(waves.min(WAVES_MAX))
 }
 
-/// Returns the microseconds that LDS takes beside products of so many operations, by what a loop
-/// passes to and from LDS for each; `None` for a loop without products.
+/// Returns the microseconds that LDS needs for the traffic of `operations` operations, from the
+/// ratio of bytes to products in the loop `inner`; `None` for a loop without products.
 pub(super) fn lds_us(inner: &Instructions, subgroup: u32, operations: f64) -> Option<f64> {
     let products = inner.wmma * WMMA_OPERATIONS + inner.dot4 * DOT4_OPERATIONS * subgroup;
     let bytes = f64::from(inner.shared_bytes * subgroup);

@@ -14,9 +14,29 @@ use super::source::CallShape;
 /// whole.
 const MAX_TRIALS: usize = 64;
 
-/// Tools with those parts of their schemas that a grammar can enforce.
+/// Names of tools with those parts of their schemas that a grammar can enforce.
+pub(super) type Tools<'a> = Vec<(&'a str, Value)>;
+
+/// Reads names with schemas as text; returns the tools and what their schemas lost.
+///
+/// # Errors
+/// If a schema cannot be read; the error names its tool.
+pub(super) fn read_tools(
+    calls: &[(String, String)],
+) -> Result<(Tools<'_>, Vec<Relaxed>), GrammarError> {
+    let (mut tools, mut relaxed) = (Vec::with_capacity(calls.len()), Vec::new());
+    for (name, text) in calls {
+        let (schema, left_out) = schema::relaxed(text).map_err(|error| of_tool(name, error))?;
+        let left_out = left_out.into_iter();
+        relaxed.extend(left_out.map(|left_out| Relaxed { tool: name.clone(), left_out }));
+        tools.push((name.as_str(), schema));
+    }
+    Ok((tools, relaxed))
+}
+
+/// Tools that are called in JSON.
 pub(super) struct Calls<'a> {
-    tools: Vec<(&'a str, Value)>,
+    tools: Tools<'a>,
     shape: &'a CallShape,
     relaxed: Vec<Relaxed>,
 }
@@ -27,13 +47,7 @@ impl<'a> Calls<'a> {
         calls: &'a [(String, String)],
         shape: &'a CallShape,
     ) -> Result<Self, GrammarError> {
-        let (mut tools, mut relaxed) = (Vec::with_capacity(calls.len()), Vec::new());
-        for (name, text) in calls {
-            let (schema, left_out) = schema::relaxed(text).map_err(|error| of_tool(name, error))?;
-            let left_out = left_out.into_iter();
-            relaxed.extend(left_out.map(|left_out| Relaxed { tool: name.clone(), left_out }));
-            tools.push((name.as_str(), schema));
-        }
+        let (tools, relaxed) = read_tools(calls)?;
         Ok(Self { tools, shape, relaxed })
     }
 

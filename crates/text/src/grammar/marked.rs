@@ -6,7 +6,7 @@ mod merge;
 use llguidance::api::TopLevelGrammar;
 use serde_json::Value;
 
-use super::calls::{may_be_relaxed, of_tool, reduce};
+use super::calls::{Tools, may_be_relaxed, of_tool, read_tools, reduce};
 use super::compiled::Relaxed;
 use super::error::GrammarError;
 use super::library::with_options;
@@ -14,9 +14,9 @@ use super::marks::{MarkedShape, Otherwise};
 use super::schema;
 use lark::Writer;
 
-/// Tools with those parts of their schemas that a grammar can enforce.
+/// Tools that are called between marks.
 pub(super) struct MarkedCalls<'a> {
-    tools: Vec<(&'a str, Value)>,
+    tools: Tools<'a>,
     shape: &'a MarkedShape,
     relaxed: Vec<Relaxed>,
 }
@@ -27,13 +27,7 @@ impl<'a> MarkedCalls<'a> {
         calls: &'a [(String, String)],
         shape: &'a MarkedShape,
     ) -> Result<Self, GrammarError> {
-        let (mut tools, mut relaxed) = (Vec::with_capacity(calls.len()), Vec::new());
-        for (name, text) in calls {
-            let (schema, left_out) = schema::relaxed(text).map_err(|error| of_tool(name, error))?;
-            let left_out = left_out.into_iter();
-            relaxed.extend(left_out.map(|left_out| Relaxed { tool: name.clone(), left_out }));
-            tools.push((name.as_str(), schema));
-        }
+        let (tools, relaxed) = read_tools(calls)?;
         Ok(Self { tools, shape, relaxed })
     }
 

@@ -162,7 +162,7 @@ fn gelu(x: f64) -> f64 {
 }
 
 impl Case {
-    /// Runs it and checks every result; memory of entries that there are not stays as it was.
+    /// Runs it and checks every result. Memory past the last entry must keep its contents.
     fn check(&self, seed: u64) {
         let Self { format, columns, experts, step, rows, split, used, tokens, is_own } = *self;
         let gpu = gpu();
