@@ -4,7 +4,7 @@
 //! ```text
 //! pass_bench MODEL.gguf [--sequences 1,2,8] [--rows 2,5] [--prompts 512] [--series 8] [--depth 512]
 //!            [--steps 32] [--rounds 3] [--fill 512] [--tune] [--kv f16|int8]
-//!            [--device NAME]
+//!            [--device NAME] [--profile]
 //! ```
 //!
 //! `--sequences N` measures steps of one row of each of N sequences, `--rows N` steps of N rows
@@ -14,8 +14,11 @@
 //! rounds go through all tests in turn. `--series N` compares a series of N steps of each number
 //! of sequences with the same steps one by one, which the host waits for: medians of both, taken
 //! in turn, and what the series takes of the others' time. Shapes of kernels come from the static
-//! tables, or with `--tune` from measurements.
+//! tables, or with `--tune` from measurements. `--profile` then prints how a step of each test is
+//! divided among the operations of the Plan, equal ones of all layers together, with a pause after
+//! each.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -23,7 +26,7 @@ use std::time::{Duration, Instant};
 use trine_backend::{
     BLOCK, BackendError, Batch, Device, Program, ProgramOptions, SERIES_MAX, SequenceView, TopLogit,
 };
-use trine_model::{KvType, Model, Width};
+use trine_model::{KvType, Model, Plan, Width};
 use trine_vulkan::{Choice, Tuning, TuningMode, VulkanDevice};
 use trine_weights::Checkpoint;
 
@@ -45,6 +48,7 @@ struct Options {
     tune: bool,
     kv: KvType,
     device: Choice,
+    profile: bool,
 }
 
 fn options() -> Result<Options, String> {
@@ -61,6 +65,7 @@ fn options() -> Result<Options, String> {
         tune: false,
         kv: KvType::F16,
         device: Choice::Any,
+        profile: false,
     };
     let number = |text: &str| text.parse::<usize>().map_err(|error| format!("{text}: {error}"));
     let numbers = |text: String| text.split(',').map(number).collect::<Result<Vec<_>, _>>();
@@ -77,6 +82,7 @@ fn options() -> Result<Options, String> {
             "--rounds" => found.rounds = number(&value()?)?,
             "--fill" => found.fill = number(&value()?)?,
             "--tune" => found.tune = true,
+            "--profile" => found.profile = true,
             "--kv" => found.kv = KvType::parse(&value()?).ok_or("--kv is f32, f16 or int8")?,
             "--device" => found.device = Choice::Named(value()?),
             model => found.model = model.to_owned(),
@@ -127,6 +133,7 @@ impl Test {
 /// A Program and what its sequences have.
 struct Bench {
     program: Box<dyn Program>,
+    plan: Plan,
     vocabulary: usize,
     /// Block table of each sequence.
     tables: Vec<Vec<u32>>,
@@ -156,10 +163,12 @@ impl Bench {
         let tuning = Tuning { mode, budget: TUNING, ..Tuning::default() };
         let device = VulkanDevice::open(options.device.clone(), None, None);
         let device = device.map_err(|error| error.to_string())?.tuned(tuning);
-        let program = device.load_plan(&model, model.plan(), &sizes);
+        let plan = model.plan();
+        let program = device.load_plan(&model, plan.clone(), &sizes);
         let table = |sequence| (0..each).map(|index| (sequence * each + index) as u32).collect();
         Ok(Self {
             program: program.map_err(|error| error.to_string())?,
+            plan,
             vocabulary: model.config().vocabulary,
             tables: (0..sequences).map(table).collect(),
         })
@@ -289,6 +298,25 @@ impl Bench {
         times.sort_by(f64::total_cmp);
         Ok(times[times.len() / 2])
     }
+
+    /// Returns the seconds of equal operations of all layers in a step of a test, and their number.
+    fn profile(
+        &mut self,
+        options: &Options,
+        test: Test,
+    ) -> Result<BTreeMap<String, (f64, usize)>, BackendError> {
+        self.program.profile(true);
+        self.round(options, test)?;
+        let mut groups = BTreeMap::new();
+        for (step, seconds) in self.plan.steps.iter().zip(self.program.profile(false)) {
+            let layer = step.label.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+            let label = layer.map_or(step.label.as_str(), |(_, rest)| rest);
+            let (sum, count) = groups.entry(label.to_owned()).or_insert((0.0, 0));
+            *sum += seconds / options.steps as f64;
+            *count += 1;
+        }
+        Ok(groups)
+    }
 }
 
 fn run(options: &Options) -> Result<(), String> {
@@ -310,6 +338,13 @@ fn run(options: &Options) -> Result<(), String> {
         let told: Vec<String> =
             times[1..].iter().map(|time| format!("{:.3}", time * 1e3)).collect();
         println!("{} x {} rows: {} ms a step", test.sequences, test.rows, told.join(" "));
+    }
+    for &test in tests.iter().filter(|_| options.profile) {
+        let groups = bench.profile(options, test).map_err(|error| error.to_string())?;
+        println!("{} x {} rows, us of a step, and of each operation:", test.sequences, test.rows);
+        for (label, (seconds, count)) in groups {
+            println!("  {label:24} {:9.1} {:9.2}", seconds * 1e6, seconds * 1e6 / count as f64);
+        }
     }
     if options.series == 0 {
         return Ok(());
