@@ -15,10 +15,10 @@ use trine_text::Tokenizer;
 
 use crate::app::App;
 use crate::error::{ApiError, failure, shown};
+use crate::guide::Guide;
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::metrics::ModelMetrics;
 use crate::models::Lease;
-use crate::structure::Guide;
 use assembler::Assembler;
 pub(crate) use piece::{Ask, Ended, Piece, Reason, TokenText, Whole};
 pub use shared::{END_FIELD, START_FIELD};
@@ -208,7 +208,8 @@ impl Run {
         metrics.asked(ask.request.prompt.len());
         let Ask { mut request, grammar, thoughts, stop_ids, .. } = ask;
         request.deadline = deadline;
-        if let Some(guide) = Guide::start(grammar.as_deref(), thoughts)? {
+        let guide = Guide::start(grammar.as_deref(), thoughts);
+        if let Some(guide) = guide.map_err(|error| ApiError::internal(error.to_string()))? {
             request.constraint = Some(Box::new(guide));
         }
         let generation = service.submit(request).inspect_err(|_| metrics.refused())?;

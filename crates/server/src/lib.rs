@@ -18,7 +18,7 @@
 //! | `models` | several models by name, loaded when they are asked for and unloaded when their time is over |
 //! | `flow`, `open` | the way of a request for texts, and its part before any text, which other requests share |
 //! | `body`, `json`, `parameters`, `unsupported`, `conversation`, `calling`, `places`, `structure` | what the dialects have in common on the way in |
-//! | `generate`, `stream`, `error`, `warnings` | what they have in common on the way out |
+//! | `generate`, `guide`, `stream`, `error`, `warnings` | what they have in common on the way out |
 //! | `embeddings` | embeddings of texts, in OpenAI's and Ollama's dialects |
 //! | `openai`, `anthropic`, `llama`, `ollama`, `responses`, `text_routes`, `routers` | the dialects |
 //! | `metrics`, `sensors`, `service_routes`, `live`, `looks` | counts, energy, health, what the engines are doing |
@@ -41,6 +41,7 @@ mod error;
 mod flow;
 mod generate;
 mod guard;
+mod guide;
 mod json;
 mod keys;
 mod lanes;
@@ -74,6 +75,7 @@ mod warnings;
 mod workers;
 
 pub use generate::{END_FIELD, START_FIELD};
+pub use guide::Guide;
 pub use keys::Keys;
 pub use models::{
     Description, Found, KeepAlive, Library, LibraryError, Listed, LoadedModel, Loader, Outline,

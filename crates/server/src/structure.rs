@@ -1,14 +1,9 @@
-//! Structured output: the fields that ask for it in each dialect, and the grammar between the text
-//! and the engine.
+//! Structured output: the fields that ask for it in each dialect.
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use trine_engine::Constraint;
-use trine_text::{
-    Course, Grammar, GrammarCache, GrammarCompiler, GrammarError, GrammarSource, Thoughts,
-    Tokenizer,
-};
+use trine_text::{Grammar, GrammarCache, GrammarCompiler, GrammarError, GrammarSource, Tokenizer};
 
 use crate::error::{ApiError, Code};
 use crate::json::Fields;
@@ -121,39 +116,6 @@ pub(crate) fn refused(error: &GrammarError, param: &str) -> ApiError {
             ApiError { code: Code::InvalidGrammar, ..ApiError::field(param, error.to_string()) }
         }
         error => ApiError::internal(error.to_string()),
-    }
-}
-
-/// A grammar, and limits on thoughts, that guide one text.
-#[derive(Debug)]
-pub(crate) struct Guide(Course);
-
-impl Guide {
-    /// Returns a guide at the beginning of a text; `None` if it needs none.
-    ///
-    /// # Errors
-    /// 500 if the grammar's library fails.
-    pub(crate) fn start(
-        grammar: Option<&Grammar>,
-        thoughts: Option<Thoughts>,
-    ) -> Result<Option<Self>, ApiError> {
-        let course = Course::start(grammar, thoughts);
-        let course = course.map_err(|error| ApiError::internal(error.to_string()))?;
-        Ok(course.map(Self))
-    }
-}
-
-impl Constraint for Guide {
-    fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String> {
-        self.0.allowed(mask).map_err(|error| error.to_string())
-    }
-
-    fn accept(&mut self, token: u32) -> Result<(), String> {
-        self.0.accept(token).map_err(|error| error.to_string())
-    }
-
-    fn follow(&mut self, guesses: &[u32]) -> usize {
-        self.0.follow(guesses)
     }
 }
 

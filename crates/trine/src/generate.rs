@@ -7,7 +7,8 @@ use serde::Serialize;
 use trine_engine::{
     Constraint, Engine, Finish, Request, SamplingParams, SequenceId, Statistics, Update,
 };
-use trine_text::{Course, ReplyDecoder, ReplyOptions, ReplyPart, ReplySplitter};
+use trine_server::Guide;
+use trine_text::{ReplyDecoder, ReplyOptions, ReplyPart, ReplySplitter};
 
 use crate::interrupt::Watch;
 use crate::options::Writing;
@@ -55,24 +56,6 @@ pub(crate) trait Listener {
 
     /// Called with more of what the model thinks before it answers.
     fn thought(&mut self, thought: &str);
-}
-
-/// Limits on thoughts, as the engine asks for them.
-#[derive(Debug)]
-struct Held(Course);
-
-impl Constraint for Held {
-    fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String> {
-        self.0.allowed(mask).map_err(|error| error.to_string())
-    }
-
-    fn accept(&mut self, token: u32) -> Result<(), String> {
-        self.0.accept(token).map_err(|error| error.to_string())
-    }
-
-    fn follow(&mut self, guesses: &[u32]) -> usize {
-        self.0.follow(guesses)
-    }
 }
 
 /// The text of an answer while it is written.
@@ -137,11 +120,11 @@ pub(crate) fn answer(
 ) -> Result<Answer> {
     let max_tokens = writing.max_tokens.unwrap_or(engine.context());
     let suppressed = text.tokenizer.suppressed_ids().into();
-    let course = Course::start(None, text.thoughts())?;
+    let guide = Guide::start(None, text.thoughts())?;
     let request = Request {
         sampling: SamplingParams { suppressed, ..writing.sampling.clone() },
         stop_ids: text.tokenizer.eos_ids().to_vec(),
-        constraint: course.map(|course| Box::new(Held(course)) as Box<dyn Constraint>),
+        constraint: guide.map(|guide| Box::new(guide) as Box<dyn Constraint>),
         ..Request::new(prompt, max_tokens)
     };
     listener.prefill(0, request.prompt.len());
@@ -243,15 +226,14 @@ mod tests {
         assert_eq!(heard.0, "(H)(!)Yes");
         assert_eq!((written.thoughts.as_str(), written.text.as_str()), ("H!", "Yes"));
         // The budget is held.
-        let course = Course::start(None, text.thoughts()).unwrap();
-        let mut held = Held(course.unwrap());
+        let mut guide = Guide::start(None, text.thoughts()).unwrap().unwrap();
         let mut mask = vec![0; text.tokenizer.vocabulary_size().div_ceil(32)];
         for token in text.tokenizer.encode("<|channel>abc", Specials::Parse).unwrap() {
-            held.allowed(&mut mask).unwrap();
-            held.accept(token).unwrap();
+            guide.allowed(&mut mask).unwrap();
+            guide.accept(token).unwrap();
         }
-        held.allowed(&mut mask).unwrap();
+        guide.allowed(&mut mask).unwrap();
         assert_eq!(mask.iter().map(|word| word.count_ones()).sum::<u32>(), 1);
-        assert_eq!(held.follow(&[300]), 0);
+        assert_eq!(guide.follow(&[300]), 0);
     }
 }
