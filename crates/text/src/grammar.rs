@@ -34,6 +34,7 @@ mod library;
 mod marked;
 mod marks;
 mod matcher;
+mod relaxing;
 pub(crate) mod schema;
 mod scout;
 mod source;

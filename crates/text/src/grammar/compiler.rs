@@ -14,6 +14,7 @@ use super::library::{first_line, guarded, json_grammar, lark_string, regex_probl
 use super::marked::MarkedCalls;
 use super::marks::Otherwise;
 use super::matcher::Tables;
+use super::relaxing::Relaxable;
 use super::source::{
     GrammarSource, MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES,
 };

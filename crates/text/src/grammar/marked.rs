@@ -6,11 +6,11 @@ mod merge;
 use llguidance::api::TopLevelGrammar;
 use serde_json::Value;
 
-use super::calls::{Tools, may_be_relaxed, of_tool, read_tools, reduce};
 use super::compiled::Relaxed;
 use super::error::GrammarError;
 use super::library::with_options;
 use super::marks::{MarkedShape, Otherwise};
+use super::relaxing::{Relaxable, Tools, of_tool, read_tools};
 use super::schema;
 use lark::Writer;
 
@@ -30,46 +30,13 @@ impl<'a> MarkedCalls<'a> {
         let (tools, relaxed) = read_tools(calls)?;
         Ok(Self { tools, shape, relaxed })
     }
+}
 
-    /// Returns the result of `start` on the grammar. If the library refuses the grammar, finds the
-    /// tools at fault and also leaves out those parts of their schemas that it does not take.
-    pub(super) fn compile<T>(
-        mut self,
-        start: impl Fn(TopLevelGrammar) -> Result<T, GrammarError>,
-    ) -> Result<(T, Vec<Relaxed>), GrammarError> {
-        let whole = match self.grammar().and_then(|(grammar, notes)| Ok((start(grammar)?, notes))) {
-            Ok((whole, notes)) => {
-                self.relaxed.extend(notes);
-                return Ok((whole, self.relaxed));
-            }
-            Err(error) => error,
-        };
-        let mut found = false;
-        let shape = self.shape;
-        for (name, schema) in &mut self.tools {
-            let alone = |schema: &Value| {
-                let mut lark = Writer::new(shape.marks);
-                lark.call(0, name, schema)?;
-                start(TopLevelGrammar::from_lark(lark.finish("start: call0\n"))).map(drop)
-            };
-            let Err(error) = alone(schema) else { continue };
-            if !may_be_relaxed(&error) {
-                return Err(of_tool(name, error));
-            }
-            found = true;
-            let tool = (*name).to_owned();
-            let left_out = reduce(schema, alone).into_iter();
-            self.relaxed.extend(left_out.map(|left_out| Relaxed { tool: tool.clone(), left_out }));
-        }
-        if !found {
-            return Err(whole);
-        }
-        let (grammar, notes) = self.grammar()?;
-        self.relaxed.extend(notes);
-        Ok((start(grammar)?, self.relaxed))
+impl<'a> Relaxable<'a> for MarkedCalls<'a> {
+    fn parts(&mut self) -> (&mut Tools<'a>, &mut Vec<Relaxed>) {
+        (&mut self.tools, &mut self.relaxed)
     }
 
-    /// Returns the grammar, and what it does not enforce.
     fn grammar(&self) -> Result<(TopLevelGrammar, Vec<Relaxed>), GrammarError> {
         let mut lark = Writer::new(self.shape.marks);
         let mut notes = Vec::new();
@@ -88,5 +55,11 @@ impl<'a> MarkedCalls<'a> {
         }
         head.push_str(&format!("\ncall: {}\n", names.join(" | ")));
         Ok((TopLevelGrammar::from_lark(lark.finish(&head)), notes))
+    }
+
+    fn alone(&self, name: &str, schema: &Value) -> Result<TopLevelGrammar, GrammarError> {
+        let mut lark = Writer::new(self.shape.marks);
+        lark.call(0, name, schema)?;
+        Ok(TopLevelGrammar::from_lark(lark.finish("start: call0\n")))
     }
 }
