@@ -88,6 +88,13 @@ impl Checker {
     }
 }
 
+/// Returns whether a pattern of a schema is found in a text, `None` if the library cannot say.
+pub(crate) fn matches(pattern: &str, text: &str) -> Option<bool> {
+    let schema = serde_json::json!({ "pattern": pattern });
+    let validator = options(Draft::Draft202012).build(&schema).ok()?;
+    Some(validator.is_valid(&Value::from(text)))
+}
+
 /// Runs work of the library on a thread whose stack fits its recursion.
 fn on_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     std::thread::scope(|scope| {

@@ -226,6 +226,7 @@ fn check(world: &World, grammar: &Grammar, text: &str, is_taken: bool) {
 fn schemas_of_all_kinds_are_held() {
     let world = world();
     let q = "<|\"|>";
+    let string = |text: &str| format!("{q}{text}{q}");
     for (property, good, bad) in [
         (json!({"const": "a"}), vec![format!("{q}a{q}")], vec![format!("{q}b{q}"), "a".into()]),
         (
@@ -270,6 +271,64 @@ fn schemas_of_all_kinds_are_held() {
             json!({"type": "string", "format": "uuid"}),
             vec![format!("{q}0123abcd-0123-ABCD-0123-0123456789ab{q}")],
             vec![format!("{q}0123abcd-0123-ABCD-0123{q}")],
+        ),
+        (
+            json!({"type": "string", "format": "duration"}),
+            ["P1D", "P1Y2M3D", "PT5M", "P1DT12H30M5S", "P3W"].map(string).into(),
+            ["P", "PT", "1D", "P1W2D", "P1H", "P1DT"].map(string).into(),
+        ),
+        (
+            json!({"type": "string", "format": "ipv6"}),
+            ["::", "::1", "2001:db8::ff00:42:8329", "1:2:3:4:5:6:7:8", "1::"].map(string).into(),
+            ["1:2", ":1", "1:2:3:4:5:6:7:8:9", "1::2::3", "g::"].map(string).into(),
+        ),
+        (
+            json!({"type": "string", "format": "hostname"}),
+            ["a", "example.org", "a-1.b2.example"].map(string).into(),
+            ["-a", "a.", "a..b", "a_b", "a-.b"].map(string).into(),
+        ),
+        (
+            json!({"type": "string", "format": "email"}),
+            ["a@b", "jo.doe+x@example.org"].map(string).into(),
+            ["a", "@b", "a@", "a@b@c", ".a@b", "a b@c"].map(string).into(),
+        ),
+        (
+            json!({"type": "string", "format": "uri"}),
+            ["https://example.org/a/b?c=%20#d", "mailto:a@b.c", "file:///tmp/x", "urn:a:b"]
+                .map(string)
+                .into(),
+            ["example.org", "/a", "http://a b", "http://a/%2", "1a:b", "a:b#c#d"]
+                .map(string)
+                .into(),
+        ),
+        (
+            json!({"type": "string", "pattern": "^a|b$"}),
+            ["ax", "xb", "a", "b"].map(string).into(),
+            ["xa", "bx"].map(string).into(),
+        ),
+        (
+            json!({"type": "string", "pattern": "(^no$|^yes [0-9]+$)"}),
+            ["no", "yes 12"].map(string).into(),
+            ["no ", "yes", "yes 1x"].map(string).into(),
+        ),
+        (
+            json!({"type": "object", "patternProperties": {"^n_": {"type": "integer"}}, "additionalProperties": false}),
+            vec!["{}".into(), "{n_a:1}".into(), "{n_a:1,n_:2}".into()],
+            vec!["{a:1}".into(), "{n_a:true}".into(), "{an_:1}".into()],
+        ),
+        (
+            json!({
+                "type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"],
+                "patternProperties": {"^x": {"type": "integer"}, "^y": {"type": "boolean"}},
+                "additionalProperties": {"type": "null"},
+            }),
+            vec!["{a:null}".into(), "{a:null,x1:3}".into(), "{a:null,y1:true,x:1,z:null}".into()],
+            vec![
+                "{a:null,x1:true}".into(),
+                "{a:null,y1:1}".into(),
+                "{a:null,z:1}".into(),
+                "{x1:3}".into(),
+            ],
         ),
         (
             json!({"type": "string", "maxLength": 0}),
@@ -350,6 +409,38 @@ fn schemas_of_all_kinds_are_held() {
     }
 }
 
+/// Whatever a grammar lets a model write has the format, by the library that checks calls.
+#[test]
+fn formats_allow_nothing_that_does_not_have_them() {
+    let world = world();
+    let mut chance = Chance(7);
+    for format in [
+        "date",
+        "time",
+        "date-time",
+        "duration",
+        "uuid",
+        "ipv4",
+        "ipv6",
+        "hostname",
+        "email",
+        "uri",
+    ] {
+        let text = json!({"type": "string", "format": format, "maxLength": 60});
+        let schema = json!({"type": "object", "properties": {"v": text}, "required": ["v"]});
+        let tools = tools(&schema);
+        let grammar = world.grammar(&tools, &ToolChoice::Required, false);
+        assert!(grammar.relaxed().is_empty(), "{format}: {:?}", grammar.relaxed());
+        for _ in 0..30 {
+            let parts = world.read(&tools, &walk(&world, &grammar, &mut chance));
+            for part in &parts {
+                let ReplyPart::Call(call) = part else { panic!("{format}: {part:?}") };
+                assert_eq!(call.problem, None, "{format}: {}", call.arguments);
+            }
+        }
+    }
+}
+
 #[test]
 fn schemas_may_refer_to_themselves() {
     let world = world();
@@ -366,14 +457,14 @@ fn schemas_may_refer_to_themselves() {
 fn what_no_grammar_holds_is_left_out_and_told() {
     let world = world();
     let schema = json!({"type": "object", "properties": {
-        "a": {"type": "string", "format": "email"}, "b": {"type": "array", "uniqueItems": true},
-        "c": {"type": "string", "pattern": "a$|b"},
+        "a": {"type": "object", "propertyNames": {"pattern": "x"}}, "b": {"type": "array", "uniqueItems": true},
+        "c": {"type": "string", "pattern": "(a$)(b)?"},
     }});
     let grammar = world.grammar(&tools(&schema), &ToolChoice::Required, false);
     let mut keywords: Vec<&str> =
         grammar.relaxed().iter().map(|relaxed| relaxed.left_out.keyword.as_str()).collect();
     keywords.sort_unstable();
-    assert_eq!(keywords, ["format", "pattern", "uniqueItems"]);
+    assert_eq!(keywords, ["pattern", "propertyNames", "uniqueItems"]);
 }
 
 #[test]

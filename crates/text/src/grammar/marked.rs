@@ -2,6 +2,7 @@
 
 mod lark;
 mod merge;
+mod texts;
 
 use llguidance::api::TopLevelGrammar;
 use serde_json::Value;

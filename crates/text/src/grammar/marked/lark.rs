@@ -7,11 +7,13 @@ use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 
 use super::merge::{merge, types};
+use super::texts::{FORMATS, anchored};
 use crate::grammar::error::GrammarError;
 use crate::grammar::library::lark_string;
 use crate::grammar::marks::CallMarks;
 use crate::grammar::schema::LeftOut;
 use crate::grammar::schema::references::resolve;
+use crate::validation::matches;
 
 /// The most rules of a grammar: schemas that apply together are written out for each alternative.
 const MAX_RULES: usize = 20_000;
@@ -30,40 +32,11 @@ const MAX_KEY: usize = 64;
 const INTEGER: &str = r"/-?(0|[1-9][0-9]{0,17})/";
 const NUMBER: &str = r"/-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?([eE][+-]?[0-9]{1,2})?/";
 
-/// A date of any year; the 29th of February is left out, since no expression knows leap years.
-macro_rules! date {
-    () => {
-        concat!(
-            r"[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])",
-            r"|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
-        )
-    };
-}
-
-/// A time of day with its zone.
-macro_rules! time {
-    () => {
-        concat!(
-            r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?",
-            r"(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
-        )
-    };
-}
-
-/// The formats that are held, with their expressions. Others are noted.
-const FORMATS: [(&str, &str); 5] = [
-    ("date", date!()),
-    ("time", time!()),
-    ("date-time", concat!(date!(), "T", time!())),
-    ("uuid", r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"),
-    (
-        "ipv4",
-        r"((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\.){3}(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])",
-    ),
-];
-
 /// Demands on values that these grammars cannot hold.
-const NOT_HELD: [&str; 3] = ["patternProperties", "propertyNames", "additionalItems"];
+const NOT_HELD: [&str; 2] = ["propertyNames", "additionalItems"];
+
+/// The most patterns of names in an object: each key is compared with all of them.
+const MAX_PATTERNS: usize = 16;
 
 /// The rules of a grammar.
 pub(super) struct Writer {
@@ -466,6 +439,7 @@ impl Writer {
             .filter_map(Value::as_str)
             .collect();
         let others = map.get("additionalProperties").unwrap_or(&Value::Bool(true));
+        let patterns = self.patterns(place, map);
         let mut names: Vec<&str> = declared.keys().map(String::as_str).collect();
         names.extend(required.iter().filter(|name| !declared.contains_key(**name)));
         // The order in which templates write keys, and models learn them.
@@ -474,8 +448,8 @@ impl Writer {
         let mut pairs = Vec::with_capacity(names.len());
         for name in &names {
             let is_required = required.contains(name);
-            let schema = declared.get(*name).unwrap_or(others);
-            match self.value(&format!("{place}/properties/{name}"), schema, 0)? {
+            let written = self.property(place, name, declared.get(*name), &patterns, others)?;
+            match written {
                 Some(value) => pairs.push((format!("{} {value}", self.key(name)), is_required)),
                 None if is_required => return Ok(None),
                 None => {}
@@ -484,14 +458,7 @@ impl Writer {
         let count = |key: &str| map.get(key).and_then(Value::as_u64).map(|count| count as usize);
         let (least, most) = (count("minProperties"), count("maxProperties"));
         let (least, most) = (least.unwrap_or(0), most.unwrap_or(usize::MAX));
-        let other = match self.value(&format!("{place}/additionalProperties"), others, 0)? {
-            Some(value) => {
-                let key =
-                    if names.is_empty() { "KEY".to_owned() } else { self.rule(key(&names), true)? };
-                Some(self.rule(format!("{key} \":\" {value}"), false)?)
-            }
-            None => None,
-        };
+        let other = self.others(place, &names, &patterns, others)?;
         let fixed = pairs.iter().filter(|(_, is_required)| *is_required).count();
         let is_counted = pairs.len() == fixed;
         if !is_counted && (least > fixed || most < names.len()) {
@@ -529,6 +496,89 @@ impl Writer {
             };
         }
         self.rule(format!("\"{{\" {alone} \"}}\""), false).map(Some)
+    }
+}
+
+/// A pattern of names with the schema of their values.
+struct Pattern {
+    /// As the schema has it.
+    source: String,
+    /// A terminal for whole names.
+    terminal: String,
+    schema: Value,
+}
+
+/// Properties that are not, or not only, declared by their names.
+impl Writer {
+    /// Reads `patternProperties`; none if one of them cannot be held, which is noted.
+    fn patterns(&mut self, place: &str, map: &Map<String, Value>) -> Vec<Pattern> {
+        let Some(Value::Object(all)) = map.get("patternProperties") else { return Vec::new() };
+        let read = |(source, schema): (&String, &Value)| {
+            let terminal = format!("/{}/", regex_to_lark(&anchored(source)?, "dw"));
+            Some(Pattern { source: source.clone(), terminal, schema: schema.clone() })
+        };
+        let read: Option<Vec<Pattern>> = all.iter().map(read).collect();
+        let read = read.filter(|patterns| patterns.len() <= MAX_PATTERNS);
+        read.unwrap_or_else(|| {
+            self.leave_out(place, "patternProperties");
+            Vec::new()
+        })
+    }
+
+    /// Writes the value of a property that has a name: by its own schema, and by those of the
+    /// patterns that the name matches; if there are none, by that of other properties.
+    fn property(
+        &mut self,
+        place: &str,
+        name: &str,
+        own: Option<&Value>,
+        patterns: &[Pattern],
+        others: &Value,
+    ) -> Written {
+        let mut parts: Vec<Value> = own.cloned().into_iter().collect();
+        for pattern in patterns {
+            match matches(&pattern.source, name) {
+                Some(true) => parts.push(pattern.schema.clone()),
+                Some(false) => {}
+                None => self.leave_out(place, "patternProperties"),
+            }
+        }
+        let place = format!("{place}/properties/{name}");
+        match &parts[..] {
+            [] => self.value(&place, others, 0),
+            [only] => self.value(&place, only, 0),
+            several => self.together(&place, Map::new(), several, 0),
+        }
+    }
+
+    /// Writes a property with any other name. A name that several patterns match does not come:
+    /// their schemas would have to hold together.
+    fn others(
+        &mut self,
+        place: &str,
+        names: &[&str],
+        patterns: &[Pattern],
+        others: &Value,
+    ) -> Written {
+        let mut options = Vec::new();
+        for (index, pattern) in patterns.iter().enumerate() {
+            let place = format!("{place}/patternProperties");
+            let Some(value) = self.value(&place, &pattern.schema, 0)? else { continue };
+            let rest = patterns.iter().enumerate().filter(|(other, _)| *other != index);
+            let rest: String = rest.map(|(_, other)| format!(" & ~{}", other.terminal)).collect();
+            let key = self.rule(format!("{} & {}{rest}", key(names), pattern.terminal), true)?;
+            options.push(self.rule(format!("{key} \":\" {value}"), false)?);
+        }
+        if let Some(value) = self.value(&format!("{place}/additionalProperties"), others, 0)? {
+            let rest: String =
+                patterns.iter().map(|pattern| format!(" & ~{}", pattern.terminal)).collect();
+            let key = match names.is_empty() && patterns.is_empty() {
+                true => "KEY".to_owned(),
+                false => self.rule(format!("{}{rest}", key(names)), true)?,
+            };
+            options.push(self.rule(format!("{key} \":\" {value}"), false)?);
+        }
+        self.either(options)
     }
 }
 
@@ -608,7 +658,14 @@ fn implied(map: &Map<String, Value>) -> Option<&'static str> {
     let about: [(&str, &[&str]); 4] = [
         (
             "object",
-            &["properties", "required", "additionalProperties", "minProperties", "maxProperties"],
+            &[
+                "properties",
+                "required",
+                "additionalProperties",
+                "patternProperties",
+                "minProperties",
+                "maxProperties",
+            ],
         ),
         ("array", &["items", "prefixItems", "minItems", "maxItems"]),
         ("string", &["minLength", "maxLength", "pattern", "format"]),
@@ -630,42 +687,6 @@ fn is_of(value: &Value, kinds: &[Value]) -> bool {
         Value::Object(_) => "object",
     };
     kinds.iter().any(|name| name == kind)
-}
-
-/// Returns an expression that matches whole texts, of one that is looked for in them; `None` if its
-/// anchors are not at its ends only.
-fn anchored(pattern: &str) -> Option<String> {
-    let (begins, rest) = match pattern.strip_prefix('^') {
-        Some(rest) => (true, rest),
-        None => (false, pattern),
-    };
-    let escaped = |text: &str| text.len() - text.trim_end_matches('\\').len();
-    let (ends, body) = match rest.strip_suffix('$') {
-        Some(body) if escaped(body) % 2 == 0 => (true, body),
-        _ => (false, rest),
-    };
-    // An alternative of its own would take the anchor at only one end.
-    let mut depth = 0_usize;
-    let mut signs = body.chars();
-    let mut in_class = false;
-    while let Some(sign) = signs.next() {
-        match sign {
-            '\\' => match signs.next()? {
-                'b' | 'B' | 'A' | 'z' => return None,
-                _ => {}
-            },
-            '[' => in_class = true,
-            ']' => in_class = false,
-            _ if in_class => {}
-            '^' | '$' => return None,
-            '(' => depth += 1,
-            ')' => depth = depth.checked_sub(1)?,
-            '|' if depth == 0 && (begins || ends) => return None,
-            _ => {}
-        }
-    }
-    let any = |is_anchored: bool| if is_anchored { "" } else { "(?s:.*)" };
-    Some(format!("{}(?:{body}){}", any(begins), any(ends)))
 }
 
 /// Spells a string of the grammar; the empty one is no text at all.
