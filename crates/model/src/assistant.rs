@@ -75,13 +75,19 @@ impl Assistant {
     /// # Errors
     /// As [`Assistant::open`].
     pub fn from_checkpoint(checkpoint: Checkpoint) -> Result<Self, ModelError> {
+        let source = checkpoint.source().to_owned();
+        Self::read(checkpoint).map_err(|error| error.in_file(&source))
+    }
+
+    fn read(checkpoint: Checkpoint) -> Result<Self, ModelError> {
         let finder = Finder::of_draft(&checkpoint);
         let mut config = match checkpoint.metadata() {
             Metadata::Gguf(metadata) => {
                 let (config, backbone) = config_gguf::read_assistant(metadata, &finder)?;
                 AssistantConfig { config, backbone, centroids: None }
             }
-            Metadata::HuggingFace(files) => from_json(&files.config)?,
+            Metadata::HuggingFace(files) => from_json(&files.config)
+                .map_err(|error| error.in_file(&files.directory.join(names::CONFIG)))?,
         };
         finder.read_output_scales(&mut config.config)?;
         let ordering = match config.centroids {
@@ -161,7 +167,7 @@ fn from_json(root: &Value) -> Result<AssistantConfig, ModelError> {
     if !MODEL_TYPES.contains(&kind) {
         let found = if kind.is_empty() { "no model_type" } else { kind };
         let supported = "gemma4_assistant, gemma4_unified_assistant";
-        return Err(ModelError::UnknownArchitecture { found: found.to_owned(), supported });
+        return Err(ModelError::unknown(found, supported));
     }
     let fields = Fields(root);
     let Some(Fields(text)) = fields.object("text_config")? else {

@@ -36,7 +36,7 @@ pub(crate) fn check_supported(architecture: &str) -> Result<(), ModelError> {
         return Ok(());
     }
     let found = if architecture.is_empty() { "none" } else { architecture };
-    Err(ModelError::UnknownArchitecture { found: found.to_owned(), supported: SUPPORTED })
+    Err(ModelError::unknown(found, SUPPORTED))
 }
 
 /// Reads a configuration from GGUF metadata and, for what no key states, the tensors.
@@ -170,10 +170,7 @@ pub(crate) fn read_assistant(
     let architecture = metadata.optional_str(ARCHITECTURE_KEY)?.unwrap_or_default();
     if architecture != ASSISTANT {
         let found = if architecture.is_empty() { "none" } else { architecture };
-        return Err(ModelError::UnknownArchitecture {
-            found: found.to_owned(),
-            supported: ASSISTANT,
-        });
+        return Err(ModelError::unknown(found, ASSISTANT));
     }
     let keys = Keys { metadata, architecture };
     let hidden = keys.count("embedding_length")?;

@@ -191,7 +191,7 @@ pub(crate) fn check_type(root: &Value) -> Result<(), ModelError> {
         return Ok(());
     }
     let found = if kind.is_empty() { "no model_type" } else { kind };
-    Err(ModelError::UnknownArchitecture { found: found.to_owned(), supported: SUPPORTED })
+    Err(ModelError::unknown(found, SUPPORTED))
 }
 
 fn check_supported(root: &Value, text: Fields) -> Result<(), ModelError> {
@@ -218,15 +218,11 @@ fn check_supported(root: &Value, text: Fields) -> Result<(), ModelError> {
     }
 }
 
-/// Reads how the model's makers sample it from `generation_config.json`, and its stop ids from both
-/// files.
+/// Reads how the model's makers sample it from `generation_config.json`, with its stop ids.
 ///
 /// # Errors
 /// Returns [`ModelError::BadValue`] for numbers of the wrong type or range.
-pub(crate) fn generation(
-    config: &Value,
-    generation: Option<&Value>,
-) -> Result<GenerationDefaults, ModelError> {
+pub(crate) fn generation(generation: Option<&Value>) -> Result<GenerationDefaults, ModelError> {
     let mut defaults = GenerationDefaults::default();
     if let Some(root) = generation {
         let fields = Fields(root);
@@ -241,11 +237,22 @@ pub(crate) fn generation(
         }
         stop_ids(root, &mut defaults.stop_ids)?;
     }
-    stop_ids(config, &mut defaults.stop_ids)?;
-    if let Some(text) = config.get("text_config") {
-        stop_ids(text, &mut defaults.stop_ids)?;
-    }
     defaults.check()
+}
+
+/// Adds the stop ids of a `config.json`.
+///
+/// # Errors
+/// As [`generation`].
+pub(crate) fn add_stop_ids(
+    config: &Value,
+    defaults: &mut GenerationDefaults,
+) -> Result<(), ModelError> {
+    stop_ids(config, &mut defaults.stop_ids)?;
+    match config.get("text_config") {
+        Some(text) => stop_ids(text, &mut defaults.stop_ids),
+        None => Ok(()),
+    }
 }
 
 /// Adds `eos_token_id`, a number or a list of numbers.
@@ -499,7 +506,7 @@ mod tests {
             (json!({"top_k": 1e14}), "top_k"),
             (json!({"do_sample": "no"}), "do_sample"),
         ] {
-            let error = generation(&json!({}), Some(&bad)).unwrap_err().to_string();
+            let error = generation(Some(&bad)).unwrap_err().to_string();
             assert!(error.contains(key), "{bad}: {error}");
         }
     }
@@ -508,10 +515,11 @@ mod tests {
     fn stop_ids_are_the_union_of_both_files() {
         let config = json!({"eos_token_id": [1, 106]});
         let generation_config = json!({"eos_token_id": 1, "top_k": 32, "do_sample": true});
-        let defaults = generation(&config, Some(&generation_config)).unwrap();
+        let mut defaults = generation(Some(&generation_config)).unwrap();
+        add_stop_ids(&config, &mut defaults).unwrap();
         assert_eq!(defaults.stop_ids, [1, 106]);
         assert_eq!(defaults.top_k, 32);
-        let greedy = generation(&config, Some(&json!({"do_sample": false}))).unwrap();
+        let greedy = generation(Some(&json!({"do_sample": false}))).unwrap();
         assert_eq!(greedy.temperature, 0.0);
     }
 }

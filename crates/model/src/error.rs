@@ -1,5 +1,7 @@
 //! Errors of opening a model.
 
+use std::path::Path;
+
 use thiserror::Error;
 use trine_weights::WeightsError;
 
@@ -38,6 +40,29 @@ pub enum ModelError {
         found: String,
         /// The values that would be accepted.
         expected: String,
+    },
+    /// A hyper-parameter and a tensor say different things of the model.
+    #[error(
+        "{key} is {value}, but tensor {tensor} is {}; settings and tensors are not of the same model: fetch or convert it again",
+        if *is_there { "in the files" } else { "missing" }
+    )]
+    Contradiction {
+        /// Name of the key as the file format spells it.
+        key: String,
+        /// Its value.
+        value: String,
+        /// Name of the tensor as the file spells it.
+        tensor: String,
+        /// Whether the files have the tensor.
+        is_there: bool,
+    },
+    /// Something is wrong in this file.
+    #[error("{file}: {error}")]
+    InFile {
+        /// The file's path.
+        file: String,
+        /// What is wrong.
+        error: Box<ModelError>,
     },
     /// A draft was made for another model.
     #[error(
@@ -119,9 +144,74 @@ impl ModelError {
     /// Makes a [`ModelError::BadValue`] from anything printable.
     pub(crate) fn bad(key: &str, found: impl ToString, expected: impl ToString) -> Self {
         ModelError::BadValue {
-            key: key.to_owned(),
-            found: found.to_string(),
+            key: cut(key),
+            found: cut(&found.to_string()),
             expected: expected.to_string(),
         }
+    }
+
+    /// Makes a [`ModelError::Contradiction`].
+    pub(crate) fn contradiction(key: &str, value: &str, tensor: &str, is_there: bool) -> Self {
+        ModelError::Contradiction {
+            key: key.to_owned(),
+            value: cut(value),
+            tensor: tensor.to_owned(),
+            is_there,
+        }
+    }
+
+    /// Makes a [`ModelError::UnknownArchitecture`].
+    pub(crate) fn unknown(found: &str, supported: &'static str) -> Self {
+        ModelError::UnknownArchitecture { found: cut(found), supported }
+    }
+
+    /// Adds the path of the file, unless the error names a file already or is about two.
+    pub(crate) fn in_file(self, path: &Path) -> Self {
+        match self {
+            named @ (ModelError::Weights(_)
+            | ModelError::InFile { .. }
+            | ModelError::OtherDraft { .. }) => named,
+            error => {
+                ModelError::InFile { file: path.display().to_string(), error: Box::new(error) }
+            }
+        }
+    }
+}
+
+/// The most characters of a value that a message repeats.
+const SHOWN_MAX: usize = 100;
+
+/// Returns what a message repeats of a text from a file.
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_MAX) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}... ({} bytes)", &text[..end], text.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_short_whatever_a_file_says() {
+        let long = "é".repeat(1 << 20);
+        for error in [
+            ModelError::bad(&long, &long, "a number"),
+            ModelError::unknown(&long, "gemma3"),
+            ModelError::contradiction("key", &long, "tensor", true),
+        ] {
+            let message = error.to_string();
+            assert!(message.len() < 1000 && message.contains("... (2097152 bytes)"), "{message}");
+        }
+        let whole = "x".repeat(SHOWN_MAX);
+        assert!(ModelError::bad("key", &whole, "y").to_string().contains(&format!("{whole},")));
+    }
+
+    #[test]
+    fn a_file_is_named_once() {
+        let path = Path::new("a/config.json");
+        let error = ModelError::bad("key", 1, 2).in_file(path).in_file(Path::new("a"));
+        assert!(error.to_string().starts_with("a/config.json: key is 1"), "{error}");
     }
 }

@@ -65,7 +65,7 @@ impl<'a> Finder<'a> {
     }
 
     /// Returns the name of a tensor in the file.
-    fn file_name(&self, name: &str) -> String {
+    pub(crate) fn file_name(&self, name: &str) -> String {
         let name = name.strip_prefix(self.model).unwrap_or(name);
         match self.prefix {
             None => name.to_owned(),
@@ -117,7 +117,7 @@ impl<'a> Finder<'a> {
 
     /// Returns why there is no tensor of a name: it is missing, or stored in a format that cannot
     /// be read.
-    fn missing(&self, name: &str) -> ModelError {
+    pub(crate) fn missing(&self, name: &str) -> ModelError {
         let name = self.file_name(name);
         match self.checkpoint.unreadable().iter().find(|tensor| tensor.name == name) {
             Some(tensor) => ModelError::UnreadableTensor { name, format: tensor.format.clone() },

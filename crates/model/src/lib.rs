@@ -17,6 +17,7 @@ mod config;
 mod config_3n;
 mod config_gguf;
 mod config_hf;
+mod contradictions;
 mod cost;
 pub mod cut;
 pub mod drafts;

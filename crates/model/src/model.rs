@@ -13,7 +13,9 @@ use crate::either::either;
 use crate::error::ModelError;
 use crate::finder::Finder;
 use crate::plan::{Plan, Weight, WeightId, WeightKind, WeightPlace};
-use crate::{config_gguf, config_hf, drafts, fusion, gemma3, gemma3n, gemma4, names, narrow};
+use crate::{
+    config_gguf, config_hf, contradictions, drafts, fusion, gemma3, gemma3n, gemma4, names, narrow,
+};
 
 /// A model: configuration and named tensors.
 #[derive(Clone)]
@@ -50,15 +52,32 @@ impl Model {
     /// # Errors
     /// Same as [`Model::open`].
     pub fn from_checkpoint(checkpoint: Checkpoint) -> Result<Self, ModelError> {
+        let source = checkpoint.source().to_owned();
+        Self::read(checkpoint).map_err(|error| error.in_file(&source))
+    }
+
+    fn read(checkpoint: Checkpoint) -> Result<Self, ModelError> {
         let finder = Finder::new(&checkpoint);
         let (mut config, defaults) = match checkpoint.metadata() {
             Metadata::Gguf(metadata) => {
-                (config_gguf::read(metadata, &finder)?, config_gguf::generation(metadata)?)
+                let config = config_gguf::read(metadata, &finder)?;
+                contradictions::check(&checkpoint, &finder, &config)?;
+                (config, config_gguf::generation(metadata)?)
             }
             Metadata::HuggingFace(files) => {
-                let config = config_hf::read(&files.config)?;
+                let in_file =
+                    |name| move |error: ModelError| error.in_file(&files.directory.join(name));
+                let config = config_hf::read(&files.config)
+                    .and_then(|config| {
+                        contradictions::check(&checkpoint, &finder, &config).map(|()| config)
+                    })
+                    .map_err(in_file(names::CONFIG))?;
                 let generation = files.generation_config.as_ref();
-                (config, config_hf::generation(&files.config, generation)?)
+                let mut defaults =
+                    config_hf::generation(generation).map_err(in_file(names::GENERATION))?;
+                config_hf::add_stop_ids(&files.config, &mut defaults)
+                    .map_err(in_file(names::CONFIG))?;
+                (config, defaults)
             }
         };
         finder.read_output_scales(&mut config)?;

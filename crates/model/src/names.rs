@@ -11,6 +11,10 @@ pub(crate) const HF_PREFIXES: [&str; 3] =
 /// The names of an untied output matrix in a Hugging Face checkpoint.
 pub(crate) const HF_OUTPUT: [&str; 2] = ["lm_head.weight", "language_model.lm_head.weight"];
 
+/// The file with the configuration of a Hugging Face folder, and that with its sampling.
+pub(crate) const CONFIG: &str = "config.json";
+pub(crate) const GENERATION: &str = "generation_config.json";
+
 /// The embedding table, also the output matrix unless [`OUTPUT`] is there.
 pub const TOKEN_EMBEDDING: &str = "token_embd.weight";
 /// The norm before the output matrix.

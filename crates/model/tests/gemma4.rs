@@ -334,3 +334,273 @@ fn factors_that_no_file_has_are_named() {
     }
     assert!(names::layer(3, "layer_output_scale").ends_with(".weight"));
 }
+
+/// A copy of a golden folder in which a setting and tensors can be changed.
+struct Folder {
+    directory: tempfile::TempDir,
+    config: serde_json::Value,
+    /// Name, dtype, shape and bytes.
+    tensors: Vec<(String, String, Vec<usize>, Vec<u8>)>,
+}
+
+impl Folder {
+    fn of(name: &str) -> Self {
+        let source = goldens().join(name);
+        let bytes = std::fs::read(source.join("model.safetensors")).unwrap();
+        let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+        let tensors =
+            header.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__");
+        let number = |value: &serde_json::Value| value.as_u64().unwrap() as usize;
+        let tensors = tensors.map(|(name, facts)| {
+            let place = &facts["data_offsets"];
+            let (start, end) = (8 + length + number(&place[0]), 8 + length + number(&place[1]));
+            let shape = facts["shape"].as_array().unwrap().iter().map(number).collect();
+            let dtype = facts["dtype"].as_str().unwrap().to_owned();
+            (name.clone(), dtype, shape, bytes[start..end].to_vec())
+        });
+        let config = std::fs::read(source.join("config.json")).unwrap();
+        Self {
+            directory: tempfile::tempdir().unwrap(),
+            config: serde_json::from_slice(&config).unwrap(),
+            tensors: tensors.collect(),
+        }
+    }
+
+    fn text(&mut self) -> &mut serde_json::Value {
+        match self.config.get("text_config") {
+            Some(_) => &mut self.config["text_config"],
+            None => &mut self.config,
+        }
+    }
+
+    fn set(mut self, key: &str, value: serde_json::Value) -> Self {
+        self.text()[key] = value;
+        self
+    }
+
+    fn without(mut self, part: &str) -> Self {
+        let before = self.tensors.len();
+        self.tensors.retain(|(name, ..)| !name.contains(part));
+        assert_ne!(self.tensors.len(), before, "{part}");
+        self
+    }
+
+    /// Adds a copy of a tensor under another name.
+    fn with(mut self, like: &str, part: &str) -> Self {
+        let find = |(name, ..): &&(String, String, Vec<usize>, Vec<u8>)| name.contains(like);
+        let (name, dtype, shape, bytes) = self.tensors.iter().find(find).unwrap().clone();
+        self.tensors.push((name.replace(like, part), dtype, shape, bytes));
+        self
+    }
+
+    fn open(self) -> Result<Model, String> {
+        let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+        for (name, dtype, shape, bytes) in self.tensors {
+            let start = data.len();
+            data.extend(bytes);
+            let facts = serde_json::json!({
+                "dtype": dtype, "shape": shape, "data_offsets": [start, data.len()],
+            });
+            header.insert(name, facts);
+        }
+        let mut header = serde_json::to_vec(&header).unwrap();
+        header.resize(header.len().next_multiple_of(8), b' ');
+        let file = [&(header.len() as u64).to_le_bytes()[..], &header, &data].concat();
+        std::fs::write(self.directory.path().join("model.safetensors"), file).unwrap();
+        let config = self.config.to_string();
+        std::fs::write(self.directory.path().join("config.json"), config).unwrap();
+        Model::open(self.directory.path()).map_err(|error| error.to_string())
+    }
+}
+
+/// A part of a model that is turned off while its tensors are there would change the text without a
+/// word.
+#[test]
+fn settings_that_contradict_tensors_are_refused() {
+    use serde_json::{Value, json};
+    for name in ["gemma4-e", "gemma4-dense", "gemma4-moe"] {
+        Folder::of(name).open().unwrap();
+    }
+    let moe = || Folder::of("gemma4-moe");
+    let dense = || Folder::of("gemma4-dense");
+    let inputs = || Folder::of("gemma4-e");
+    let global = "layers.5.self_attn.";
+    let (key, value) = (format!("{global}k_proj"), format!("{global}v_proj"));
+    for (folder, setting, tensor) in [
+        (
+            moe().set("enable_moe_block", Value::Null),
+            "enable_moe_block is null",
+            "layers.0.router.proj.weight is in the files",
+        ),
+        (moe().set("enable_moe_block", json!(false)), "enable_moe_block is false", "layers.0."),
+        (
+            moe().set("enable_moe_block", json!(false)).without("router").without("experts"),
+            "enable_moe_block is false",
+            "post_feedforward_layernorm_1.weight is in the files",
+        ),
+        (
+            moe().without("layers.4.router.proj"),
+            "enable_moe_block is true",
+            "layers.4.router.proj.weight is missing",
+        ),
+        (
+            moe().without("layers.2.experts.down"),
+            "enable_moe_block is true",
+            "layers.2.experts.down_proj is missing",
+        ),
+        (
+            dense().with(&key, &value),
+            "attention_k_eq_v is true",
+            "layers.5.self_attn.v_proj.weight is in the files",
+        ),
+        (
+            dense().set("attention_k_eq_v", json!(false)),
+            "attention_k_eq_v is false",
+            "layers.5.self_attn.v_proj.weight is missing",
+        ),
+        (
+            dense().set("attention_k_eq_v", Value::Null),
+            "attention_k_eq_v is null",
+            "v_proj.weight is missing",
+        ),
+        (
+            inputs().set("hidden_size_per_layer_input", json!(0)),
+            "hidden_size_per_layer_input is 0",
+            "embed_tokens_per_layer.weight is in the files",
+        ),
+        (
+            inputs()
+                .set("hidden_size_per_layer_input", json!(0))
+                .without("embed_tokens_per_layer")
+                .without("per_layer_model")
+                .without("per_layer_projection_norm"),
+            "hidden_size_per_layer_input is 0",
+            "layers.0.per_layer_input_gate.weight is in the files",
+        ),
+        (
+            inputs().without("embed_tokens_per_layer"),
+            "hidden_size_per_layer_input is 8",
+            "embed_tokens_per_layer.weight is missing",
+        ),
+        (
+            inputs().without("layers.7.per_layer_projection"),
+            "hidden_size_per_layer_input is 8",
+            "layers.7.per_layer_projection.weight is missing",
+        ),
+    ] {
+        let error = folder.open().err().unwrap_or_else(|| panic!("{setting} is taken"));
+        for part in [setting, tensor, "config.json: "] {
+            assert!(error.contains(part), "{error} has no {part:?}");
+        }
+    }
+}
+
+/// The same for the keys of GGUF files.
+#[test]
+fn keys_that_contradict_tensors_are_refused() {
+    use trine_weights::gguf::{Value, Writer};
+    use trine_weights::{Checkpoint, Metadata};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let open = |name: &str, change: Option<(&str, u32)>, without: &[&str]| {
+        let source = goldens().join("gguf").join(name).join("model.gguf");
+        let checkpoint = Checkpoint::open(source).unwrap();
+        let Metadata::Gguf(mut metadata) = checkpoint.metadata().clone() else { panic!("{name}") };
+        if let Some((key, value)) = change {
+            assert!(metadata.get(key).is_some(), "{key}");
+            metadata.insert(key, Value::U32(value));
+        }
+        let is_kept = |name: &str| !without.iter().any(|part| name.contains(part));
+        let kept: Vec<_> = checkpoint.tensors().filter(|tensor| is_kept(tensor.name())).collect();
+        let mut writer = Writer::new(&path, metadata).unwrap();
+        for tensor in &kept {
+            writer.declare(tensor.name(), tensor.dtype(), tensor.shape()).unwrap();
+        }
+        let mut data = writer.start().unwrap();
+        kept.iter().for_each(|tensor| data.tensor(tensor).unwrap());
+        data.finish().unwrap();
+        Model::open(&path).map_err(|error| error.to_string())
+    };
+    for name in ["gemma4-e", "gemma4-dense", "gemma4-moe", "gemma4-moe-split"] {
+        open(name, None, &[]).unwrap();
+    }
+    let (count, width) = ("gemma4.expert_count", "gemma4.embedding_length_per_layer_input");
+    for (name, change, without, setting, tensor) in [
+        (
+            "gemma4-moe",
+            Some((count, 0)),
+            &[][..],
+            "expert_count is 0",
+            "blk.0.ffn_gate_inp.weight is in the files",
+        ),
+        (
+            "gemma4-moe-split",
+            Some((count, 0)),
+            &["ffn_gate_inp"],
+            "expert_count is 0",
+            "blk.0.ffn_gate_exps.weight is in the files",
+        ),
+        (
+            "gemma4-moe",
+            None,
+            &["blk.3.ffn_gate_inp.weight"],
+            "expert_count is 6",
+            "blk.3.ffn_gate_inp.weight is missing",
+        ),
+        (
+            "gemma4-moe",
+            None,
+            &["blk.3.ffn_gate_inp", "blk.3.ffn_down_exps"],
+            "expert_count is 6",
+            "blk.3.ffn_gate_inp.weight is missing",
+        ),
+        (
+            "gemma4-e",
+            Some((width, 0)),
+            &[],
+            "per_layer_input is 0",
+            "per_layer_token_embd.weight is in the files",
+        ),
+        (
+            "gemma4-e",
+            None,
+            &["per_layer_token_embd"],
+            "per_layer_input is 8",
+            "per_layer_token_embd.weight is missing",
+        ),
+        (
+            "gemma4-e",
+            None,
+            &["blk.2.post_norm"],
+            "per_layer_input is 8",
+            "blk.2.post_norm.weight is missing",
+        ),
+    ] {
+        let error = open(name, change, without).err().unwrap_or_else(|| panic!("{setting}"));
+        for part in [setting, tensor, "model.gguf: "] {
+            assert!(error.contains(part), "{error} has no {part:?}");
+        }
+    }
+}
+
+#[test]
+fn errors_name_their_file_and_repeat_little_of_it() {
+    let long = "x".repeat(900_000);
+    for (key, value) in [
+        ("hidden_size", serde_json::json!(long)),
+        ("layer_types", serde_json::json!([long])),
+        ("model_type", serde_json::json!(long)),
+        ("rope_parameters", serde_json::json!({ long.clone(): 1 })),
+        ("per_layer_config", serde_json::json!({ long.clone(): {} })),
+    ] {
+        let error = Folder::of("gemma4-dense").set(key, value).open().err().unwrap();
+        assert!(error.len() < 1500, "{key}: {} bytes", error.len());
+        assert!(error.contains("/config.json: "), "{error}");
+    }
+    let folder = Folder::of("gemma4-dense");
+    let wrong = folder.directory.path().join("generation_config.json");
+    std::fs::write(wrong, r#"{"temperature": "hot"}"#).unwrap();
+    let error = folder.open().err().unwrap();
+    assert!(error.contains("/generation_config.json: temperature is \"hot\""), "{error}");
+}

@@ -26,11 +26,19 @@ const STANDS_STILL: f32 = 1e20;
 
 /// Reads the numbers that are not those of a layer.
 pub(super) fn family(keys: &Keys, tensors: &dyn Tensors) -> Result<Gemma4Config, ModelError> {
-    let width = keys.count_or("embedding_length_per_layer_input", 0)?;
+    let key = "embedding_length_per_layer_input";
+    let width = keys.count_or(key, 0)?;
     let inputs = match width {
         0 => None,
         width => {
-            let vocabulary = tensors.rows(names::PER_LAYER_EMBEDDING)?;
+            let rows = tensors.rows(names::PER_LAYER_EMBEDDING);
+            let vocabulary = rows.map_err(|error| match error {
+                ModelError::MissingTensor { name } => {
+                    let (key, width) = (keys.name(key), width.to_string());
+                    ModelError::contradiction(&key, &width, &name, false)
+                }
+                other => other,
+            })?;
             Some(PerLayerConfig { width, vocabulary })
         }
     };

@@ -82,6 +82,7 @@ pub(super) fn layers(text: Fields, default: &Defaults) -> Result<Vec<LayerConfig
     };
     let global_head_dim = text.count("global_head_dim", GLOBAL_HEAD_DIM)?;
     let experts = experts(text)?;
+    check_per_layer(text, count)?;
     let mut layers = Vec::with_capacity(count);
     for (index, &attention) in kinds.iter().enumerate() {
         let is_global = attention == AttentionKind::Global;
@@ -110,6 +111,34 @@ pub(super) fn layers(text: Fields, default: &Defaults) -> Result<Vec<LayerConfig
         });
     }
     Ok(layers)
+}
+
+/// The numbers that a layer may have of its own in `per_layer_config`.
+const OWN: [&str; 2] = ["num_key_value_heads", "head_dim"];
+
+/// Refuses what `per_layer_config` says beyond that, of layers that are not there, or twice of one.
+fn check_per_layer(text: Fields, layers: usize) -> Result<(), ModelError> {
+    let Some(Fields(Value::Object(all))) = text.object("per_layer_config")? else {
+        return Ok(());
+    };
+    let mut is_known = vec![false; layers];
+    for (key, own) in all {
+        let place = key.parse().ok().and_then(|index: usize| is_known.get_mut(index));
+        let Some(is_known @ false) = place else {
+            let expected = format!("the numbers of layers, each once, below {layers}");
+            return Err(ModelError::bad("a key of per_layer_config", format!("{key:?}"), expected));
+        };
+        *is_known = true;
+        let Value::Object(own) = own else { continue };
+        let others =
+            own.iter().filter(|(name, value)| !value.is_null() && !OWN.contains(&&***name));
+        if let Some((name, value)) = others.into_iter().next() {
+            let key = format!("per_layer_config.{key}.{name}");
+            let expected = format!("nothing: a layer has only {} of its own", OWN.join(" and "));
+            return Err(ModelError::bad(&key, value, expected));
+        }
+    }
+    Ok(())
 }
 
 /// Returns KV heads and head dimension of a layer: those of its kind, or of `per_layer_config`.
@@ -263,6 +292,13 @@ mod tests {
             (json!({"per_layer_config": []}), "per_layer_config"),
             (json!({"per_layer_config": {"3": 7}}), "per_layer_config.3"),
             (json!({"per_layer_config": {"3": {"head_dim": 7}}}), "head dimension of layer 3"),
+            (
+                json!({"per_layer_config": {"3": {"intermediate_size": 7}}}),
+                "per_layer_config.3.intermediate_size",
+            ),
+            (json!({"per_layer_config": {"30": {"head_dim": 8}}}), "per_layer_config is \"30\""),
+            (json!({"per_layer_config": {"x": {}}}), "per_layer_config is \"x\""),
+            (json!({"per_layer_config": {"3": {}, "03": {}}}), "per_layer_config is \"03\""),
             (json!({"num_kv_shared_layers": 30}), "num_kv_shared_layers"),
             (json!({"hidden_size_per_layer_input": 1e14}), "per-layer input width"),
             (moe("num_experts", Value::Null), "num_experts"),
