@@ -28,7 +28,9 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use trine_backend::{TOP, TopLogit};
 
 pub use changes::SamplingChanges;
-pub use params::{BIAS_MAX, BIASES_MAX, PENALTY, SamplingParams, TEMPERATURE_MAX, TOP_K_MAX};
+pub use params::{
+    BIAS_MAX, BIASES_MAX, PENALTY, SUPPRESSED_MAX, SamplingParams, TEMPERATURE_MAX, TOP_K_MAX,
+};
 
 use crate::error::EngineError;
 use crate::rows::RowLogits;

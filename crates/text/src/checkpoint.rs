@@ -125,7 +125,9 @@ impl Tokenizer {
         tokenizer.add_eos_ids(&configured_eos(folder));
         let generation = folder.generation_config.as_ref();
         let suppressed = generation.and_then(|config| config.get("suppress_tokens"));
-        tokenizer.suppress(&suppressed.map(ids_of).unwrap_or_default());
+        let place = folder.directory.join("generation_config.json");
+        let place = format!("{}: suppress_tokens", place.display());
+        tokenizer.suppress(&suppressed.map(ids_of).unwrap_or_default(), &place)?;
         Ok(tokenizer)
     }
 }

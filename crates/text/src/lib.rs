@@ -51,6 +51,6 @@ pub use stream::StreamDecoder;
 pub use template::{
     CalendarTime, ChatTemplate, Content, MAX_PROMPT_BYTES, Message, Part, RenderOptions,
 };
-pub use tokenizer::{MAX_PIECE_BYTES, MAX_TEXT_BYTES, Specials, Tokenizer};
+pub use tokenizer::{MAX_PIECE_BYTES, MAX_SUPPRESSED, MAX_TEXT_BYTES, Specials, Tokenizer};
 pub use tools::{CallParser, MAX_TOOLS, ReplyPart, ToolCall, ToolChoice, ToolError, Tools};
 pub use vocabulary::MAX_VOCABULARY;

@@ -16,6 +16,10 @@ pub const MAX_PIECE_BYTES: usize = 1024;
 /// memory and keeps every token count below 2^31.
 pub const MAX_TEXT_BYTES: usize = 1 << 26;
 
+/// The most tokens that a model's files may suppress: all of them are looked at for each token that
+/// is generated. Gemma 4's 12B lists three.
+pub const MAX_SUPPRESSED: usize = 4096;
+
 /// Inserted after each character of untrusted text that might begin a control token. It is a
 /// noncharacter, which Unicode reserves for such internal use.
 const GUARD: char = '\u{FDD0}';
@@ -252,10 +256,21 @@ impl Tokenizer {
     }
 
     /// Adds ids that the model must never generate. Ignores ids outside the vocabulary.
-    pub(crate) fn suppress(&mut self, ids: &[u32]) {
+    ///
+    /// # Errors
+    /// Returns [`TextError::InvalidTokenizer`] for more than [`MAX_SUPPRESSED`], in `place`.
+    pub(crate) fn suppress(&mut self, ids: &[u32], place: &str) -> Result<(), TextError> {
         self.suppressed.extend(ids.iter().filter(|&&id| (id as usize) < self.table.len()));
         self.suppressed.sort_unstable();
         self.suppressed.dedup();
+        if self.suppressed.len() > MAX_SUPPRESSED {
+            let problem = format!(
+                "{} suppressed tokens, at most {MAX_SUPPRESSED} are expected",
+                self.suppressed.len()
+            );
+            return Err(TextError::invalid(place, problem));
+        }
+        Ok(())
     }
 
     /// Returns whether `id` is a control token, which a reader should not see.

@@ -159,7 +159,7 @@ impl Vocabulary {
             is_gemma4,
             suppressed: Vec::new(),
         };
-        tokenizer.suppress(&self.suppressed);
+        tokenizer.suppress(&self.suppressed, &self.place)?;
         Ok(tokenizer)
     }
 

@@ -7,7 +7,8 @@ mod gemma4;
 
 use serde_json::{Map, Value, json};
 use trine_text::{
-    ChatTemplate, GgufVocabulary, Message, Specials, TextError, Tokenizer, reply_format,
+    ChatTemplate, GgufVocabulary, MAX_SUPPRESSED, Message, Specials, TextError, Tokenizer,
+    reply_format,
 };
 use trine_weights::Checkpoint;
 
@@ -150,5 +151,24 @@ fn suppressed_tokens_are_ids_of_the_vocabulary() {
     };
     assert_eq!(with(vec![111, 110]).unwrap().suppressed_ids(), [110, 111]);
     assert!(from_gguf().suppressed_ids().is_empty());
+    assert_eq!(with(vec![7; 5000]).unwrap().suppressed_ids(), [7], "each counts once");
     assert!(with(vec![1 << 20]).unwrap_err().to_string().contains("suppressed token"));
+}
+
+/// A model that is loaded can be asked.
+#[test]
+fn more_suppressed_tokens_than_a_request_may_have_are_refused() {
+    let with = |suppressed: usize| {
+        let mut vocabulary = gemma4::vocabulary(3);
+        let first = vocabulary.tokens.len();
+        let more = (0..MAX_SUPPRESSED + 1).map(|index| format!("<extra{index}>").into_bytes());
+        vocabulary.tokens.extend(more);
+        vocabulary.token_types.as_mut().unwrap().resize(vocabulary.tokens.len(), 3);
+        vocabulary.scores.as_mut().unwrap().resize(vocabulary.tokens.len(), -1000.0);
+        vocabulary.suppressed = (first..first + suppressed).map(|id| id as u32).collect();
+        Tokenizer::from_gguf(vocabulary)
+    };
+    assert_eq!(with(MAX_SUPPRESSED).unwrap().suppressed_ids().len(), MAX_SUPPRESSED);
+    let error = with(MAX_SUPPRESSED + 1).unwrap_err().to_string();
+    assert!(error.contains("4097 suppressed tokens"), "{error}");
 }

@@ -20,7 +20,7 @@ pub const BIAS_MAX: f32 = 100.0;
 /// The most biased tokens in a request.
 pub const BIASES_MAX: usize = 4096;
 /// The most suppressed tokens.
-const SUPPRESSED_MAX: usize = 4096;
+pub const SUPPRESSED_MAX: usize = 4096;
 /// The default number of last tokens that penalties count, as in llama.cpp.
 const PENALTY_WINDOW: usize = 64;
 
