@@ -261,10 +261,14 @@ fn close_names(names: &[String]) -> String {
 
 /// Returns a remedy for the failure of a file operation.
 fn remedy(source: &io::Error) -> &'static str {
-    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    use io::ErrorKind::{FileTooLarge, PermissionDenied, ReadOnlyFilesystem};
 
     match source.kind() {
         _ if is_full(source) => "free some space, or set TRINE_HOME to a folder on a larger disk",
+        FileTooLarge => {
+            "raise the limit on the size of files (`ulimit -f`), or use a disk that takes larger \
+             ones; what was downloaded is kept"
+        }
         PermissionDenied | ReadOnlyFilesystem => {
             "check the path's permissions, or set TRINE_HOME to a folder you may write"
         }
@@ -298,5 +302,13 @@ mod tests {
         };
         let said = "/models has too little room: 7.3 GB more are needed, 12.5 MB are free; free";
         assert!(error.to_string().starts_with(said), "{error}");
+    }
+
+    #[test]
+    fn a_limit_on_files_is_told_with_what_becomes_of_the_download() {
+        let error =
+            HubError::file("write", std::path::Path::new("x"), io::ErrorKind::FileTooLarge.into());
+        let error = error.to_string();
+        assert!(error.contains("ulimit -f") && error.contains("is kept"), "{error}");
     }
 }

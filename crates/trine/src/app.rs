@@ -12,6 +12,8 @@ use crate::cli::{self, Cli, Command};
 use crate::commands;
 use crate::failure::{exit_code, message, output_error, usage};
 use crate::settings::{self, Settings};
+#[cfg(unix)]
+use crate::signals;
 use crate::{allocator, interrupt, log, output, screen, terminal, traces};
 
 /// The exit code after a defect in trine, the same as that of other Rust programs.
@@ -49,6 +51,8 @@ pub(crate) fn main() -> ExitCode {
         }
         let _log = log::start(cli.verbose, is_server, collector.as_ref())?;
         interrupt::install();
+        #[cfg(unix)]
+        signals::let_long_files_fail();
         run(cli).map(|()| ExitCode::SUCCESS)
     }));
     match outcome {

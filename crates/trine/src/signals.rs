@@ -7,6 +7,20 @@
 //! control start programs that way so that a closed terminal, or Ctrl-C for another program, does
 //! not end them.
 
+/// Lets a write beyond the limit on the size of files (`ulimit -f`) fail instead of ending the
+/// program, so that what was written is cleared away or kept to be continued. Nothing else is done
+/// about the signal. A program that is started from here has the usual treatment.
+#[cfg(unix)]
+pub(crate) fn let_long_files_fail() {
+    use rustix::process::Signal;
+
+    // The flag is only what the library wants to have.
+    let number = Signal::XFSZ.as_raw();
+    if let Err(error) = signal_hook::flag::register(number, Default::default()) {
+        tracing::debug!(%error, "a file that is too long ends the program");
+    }
+}
+
 /// Calls `first` with the number of the first signal; the second signal ends the program at once.
 /// Signals that the program inherited as ignored stay ignored.
 ///

@@ -325,6 +325,24 @@ fn any_seed_is_given_as_minus_one() {
     assert!(error.contains("-1 for another one"), "{error}");
 }
 
+/// A write beyond the limit on the size of files is an error like others: it says so, and nothing
+/// half written stays.
+#[test]
+fn a_file_that_may_not_grow_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("model.gguf").display().to_string();
+    let program = crate::common::command(&["quantize", "demo", &out, "--type", "Q8_0"]);
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", "ulimit -f 2000; exec \"$0\" \"$@\""]).arg(program.get_program());
+    limited.args(program.get_args()).env_clear();
+    limited.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let ran = limited.env("PATH", "/usr/bin:/bin").output().unwrap();
+    let error = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(1), "{:?}: {error}", ran.status);
+    assert!(error.contains("too large"), "{error}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{error}");
+}
+
 /// Links that are given as outputs stay links, and `-` is not a file.
 #[test]
 fn outputs_go_through_links() {
