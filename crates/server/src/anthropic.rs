@@ -430,7 +430,7 @@ impl Writer for Events {
                 self.open(Block::Text, out);
                 self.push_delta(out, json!({"type": "text_delta", "text": text}));
             }
-            Piece::Thought(text) => {
+            Piece::Thought { text, .. } => {
                 self.open(Block::Thinking, out);
                 self.push_delta(out, json!({"type": "thinking_delta", "thinking": text}));
             }

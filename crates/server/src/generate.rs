@@ -352,8 +352,14 @@ impl Run {
         self.span.record("trine.drafted_tokens", guesses.0 as i64);
         self.span.record("trine.accepted_tokens", guesses.1 as i64);
         self.note_end(name, true);
+        let is_cut = self.assembler.is_cut();
+        if is_cut {
+            self.span.in_scope(|| tracing::warn!("{}", piece::CUT));
+        }
         Piece::End(Ended {
             reason,
+            is_cut,
+            thoughts: self.assembler.thoughts(),
             generated: self.assembler.generated(),
             reused: self.reused,
             prefill_seconds,

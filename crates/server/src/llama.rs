@@ -20,6 +20,8 @@ use crate::parameters::{ParameterFields, Penalties};
 use crate::prompts::Prompt;
 use crate::service_routes::{json_response, loaded};
 use crate::stream::{Writer, push_event};
+use crate::thinking;
+use crate::unsupported::refuse;
 use crate::warnings::Warnings;
 
 /// What a request asks for.
@@ -40,6 +42,7 @@ pub(crate) async fn completion(
 fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     let streams = fields.boolean("stream")?.unwrap_or(false);
     calling::refuse(fields)?;
+    refuse(fields, &thinking::UNSUPPORTED)?;
     let parameters = ParameterFields::read(fields, Penalties::OfWindow)?;
     if parameters.prompt_logprobs.is_some() {
         return Err(ApiError::unsupported("prompt_logprobs", "use /v1/completions"));
@@ -148,7 +151,7 @@ impl Writer for Texts {
                 push_event(out, None, &self.part(index, &text, false));
             }
             Piece::End(ended) => push_event(out, None, &self.last(index, "", &ended)),
-            Piece::Call(_) | Piece::Thought(_) | Piece::Prompt(_) | Piece::Failed(_) => {}
+            Piece::Call(_) | Piece::Thought { .. } | Piece::Prompt(_) | Piece::Failed(_) => {}
         }
     }
 }

@@ -189,7 +189,10 @@ impl Asked {
         let conversation = match self.turn {
             None => return Ok(None),
             Some(Turn::Chat(conversation)) => conversation,
-            Some(Turn::Generate { prompt, is_raw, .. }) if is_raw || lease.template.is_none() => {
+            Some(Turn::Generate { prompt, is_raw, rendering, .. })
+                if is_raw || lease.template.is_none() =>
+            {
+                rendering.thinking.check_raw()?;
                 check_engine(lease)?;
                 let ids = encode(lease, &prompt, Specials::Parse)?;
                 parameters.compile(lease)?;
@@ -396,7 +399,7 @@ impl Writer for Lines {
         match piece {
             Piece::Text { text, .. } => push_line(out, &self.line(&text, false)),
             Piece::End(ended) => push_line(out, &self.last("", &ended)),
-            Piece::Thought(text) => {
+            Piece::Thought { text, .. } => {
                 let mut line = self.line("", false);
                 self.thinking(&mut line, text);
                 push_line(out, &line);

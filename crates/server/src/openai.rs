@@ -49,6 +49,8 @@ pub(crate) struct Counts {
     /// Number of the prompt's tokens that were found in the cache.
     cached: usize,
     generated: usize,
+    /// Number of the tokens written that are within thoughts.
+    thoughts: usize,
 }
 
 impl Counts {
@@ -58,6 +60,7 @@ impl Counts {
             "completion_tokens": self.generated,
             "total_tokens": self.prompt + self.generated,
             "prompt_tokens_details": {"cached_tokens": self.cached},
+            "completion_tokens_details": {"reasoning_tokens": self.thoughts},
         })
     }
 }
@@ -69,12 +72,14 @@ pub(crate) struct Tally {
     cached: usize,
     /// Tokens of each text.
     generated: Vec<usize>,
+    /// Tokens of thoughts of each text.
+    thoughts: Vec<usize>,
 }
 
 impl Tally {
     /// Returns a tally of `texts` texts whose prompts have `prompt` tokens together.
     pub(crate) fn new(prompt: usize, texts: usize) -> Self {
-        Self { prompt, cached: 0, generated: vec![0; texts] }
+        Self { prompt, cached: 0, generated: vec![0; texts], thoughts: vec![0; texts] }
     }
 
     /// Returns the number of texts.
@@ -87,9 +92,15 @@ impl Tally {
         self.generated[index] = generated;
     }
 
+    /// Notes how many tokens of thoughts a text has.
+    pub(crate) fn think(&mut self, index: usize, thoughts: usize) {
+        self.thoughts[index] = thoughts;
+    }
+
     /// Notes that a text has ended.
     pub(crate) fn end(&mut self, index: usize, ended: &Ended) {
         self.grow(index, ended.generated);
+        self.think(index, ended.thoughts);
         self.cached = self.cached.max(ended.reused);
     }
 
@@ -97,12 +108,14 @@ impl Tally {
     pub(crate) fn counts_of(&self, texts: &[Whole]) -> Counts {
         let cached = texts.iter().map(|text| text.ended.reused).max().unwrap_or(0);
         let generated = texts.iter().map(|text| text.ended.generated).sum();
-        Counts { prompt: self.prompt, cached: cached.min(self.prompt), generated }
+        let thoughts = texts.iter().map(|text| text.ended.thoughts).sum();
+        Counts { prompt: self.prompt, cached: cached.min(self.prompt), generated, thoughts }
     }
 
     pub(crate) fn counts(&self) -> Counts {
         let Self { prompt, cached, .. } = *self;
-        Counts { prompt, cached: cached.min(prompt), generated: self.generated.iter().sum() }
+        let (generated, thoughts) = (self.generated.iter().sum(), self.thoughts.iter().sum());
+        Counts { prompt, cached: cached.min(prompt), generated, thoughts }
     }
 }
 

@@ -181,7 +181,7 @@ impl Answer {
                 "input_tokens": self.prompt_tokens,
                 "input_tokens_details": {"cached_tokens": ended.reused},
                 "output_tokens": ended.generated,
-                "output_tokens_details": {"reasoning_tokens": 0},
+                "output_tokens_details": {"reasoning_tokens": ended.thoughts},
                 "total_tokens": self.prompt_tokens + ended.generated,
             });
         }
@@ -408,7 +408,7 @@ impl Writer for Events {
     fn piece(&mut self, _index: usize, piece: Piece, out: &mut Vec<u8>) {
         match piece {
             Piece::Text { text, .. } => self.say(out, text),
-            Piece::Thought(text) => self.think(out, &text),
+            Piece::Thought { text, .. } => self.think(out, &text),
             Piece::Call(call) => self.call(out, &call),
             Piece::End(ended) => self.finish(out, &ended),
             Piece::Prompt(_) | Piece::Failed(_) => {}

@@ -6,9 +6,24 @@ use trine_text::{ReplyFormat, Thoughts};
 use crate::error::ApiError;
 use crate::json::Fields;
 use crate::parameters::TOKENS_MAX;
+use crate::unsupported::{Harmless, Unsupported};
 
 /// The variable of templates that turns thinking on.
 const VARIABLE: &str = "enable_thinking";
+
+/// The efforts that a request may name. All but the first let the model think, and none limits it.
+pub(crate) const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+
+/// The fields with the most tokens of thoughts, as vLLM and llama.cpp call them. -1 is no limit.
+/// Every dialect takes them.
+pub(crate) const BUDGETS: [&str; 2] = ["thinking_token_budget", "thinking_budget_tokens"];
+
+/// Why a text without a conversation has no budget.
+const RAW: &str = "the prompt decides whether the model thinks; use /v1/chat/completions";
+
+/// The same fields where there is no conversation.
+pub(crate) const UNSUPPORTED: [Unsupported; 2] =
+    [(BUDGETS[0], Harmless::UpTo(0.0), RAW), (BUDGETS[1], Harmless::UpTo(0.0), RAW)];
 
 /// What a request says about thinking.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -27,7 +42,7 @@ impl Thinking {
     /// # Errors
     /// 400 naming a field of a wrong type.
     pub(crate) fn read(fields: Fields<'_>) -> Result<Self, ApiError> {
-        let of_effort = fields.text("reasoning_effort")?.map(is_effort);
+        let of_effort = effort(fields, "reasoning_effort")?;
         let variables = fields.object("chat_template_kwargs")?;
         let of_variable = match variables {
             None => None,
@@ -36,19 +51,21 @@ impl Thinking {
             }
         };
         let on = fields.boolean(VARIABLE)?.or(of_variable).or(of_effort);
-        let mut budget = None;
-        for name in ["thinking_token_budget", "thinking_budget_tokens"] {
-            budget = budget.or(fields.count(name, 0, TOKENS_MAX)?);
-        }
-        Ok(Self { on, budget, demand: None }.settled())
+        Self { on, budget: None, demand: None }.within_budget(fields)
     }
 
-    /// Reads `thinking` of Anthropic's messages.
+    /// Reads `thinking` of Anthropic's messages, and checks the effort of `output_config`, which
+    /// lets no model think there.
     ///
     /// # Errors
     /// 400 naming a field of a wrong type, and for another kind of thinking.
     pub(crate) fn of_message(fields: Fields<'_>) -> Result<Self, ApiError> {
-        let Some(thinking) = fields.object("thinking")? else { return Ok(Self::default()) };
+        if let Some(config) = fields.object("output_config")? {
+            effort(Fields::within(config, "output_config."), "effort")?;
+        }
+        let Some(thinking) = fields.object("thinking")? else {
+            return Self::default().within_budget(fields);
+        };
         let thinking = Fields::within(thinking, "thinking.");
         let on = match thinking.text("type")? {
             Some("adaptive" | "enabled") => true,
@@ -56,7 +73,7 @@ impl Thinking {
             _ => return Err(thinking.wrong("type", "adaptive, enabled or disabled")),
         };
         let budget = thinking.count("budget_tokens", 0, TOKENS_MAX)?;
-        Ok(Self { on: Some(on), budget, demand: None }.settled())
+        Self { on: Some(on), budget, demand: None }.within_budget(fields)
     }
 
     /// Reads `think` of Ollama's requests.
@@ -65,16 +82,16 @@ impl Thinking {
     /// 400 for another value than a boolean or an effort.
     pub(crate) fn of_ollama(fields: Fields<'_>) -> Result<Self, ApiError> {
         let on = match fields.get("think") {
-            None => return Ok(Self::default()),
-            Some(Value::Bool(on)) => *on,
-            Some(Value::String(effort)) => is_effort(effort),
+            None => None,
+            Some(Value::Bool(on)) => Some(*on),
+            Some(Value::String(name)) if EFFORTS.contains(&&**name) => Some(is_effort(name)),
             Some(_) => {
-                return Err(
-                    fields.wrong("think", "true, false, or \"low\", \"medium\" or \"high\"")
-                );
+                let expected = format!("true, false, or an effort: {}", EFFORTS.join(", "));
+                return Err(fields.wrong("think", &expected));
             }
         };
-        Ok(Self { on: Some(on), budget: None, demand: on.then_some("think") })
+        let demand = (on == Some(true)).then_some("think");
+        Self { on, budget: None, demand }.within_budget(fields)
     }
 
     /// Reads `reasoning` of the Responses API.
@@ -82,17 +99,43 @@ impl Thinking {
     /// # Errors
     /// 400 naming a field of a wrong type.
     pub(crate) fn of_response(fields: Fields<'_>) -> Result<Self, ApiError> {
-        let Some(reasoning) = fields.object("reasoning")? else { return Ok(Self::default()) };
-        let effort = Fields::within(reasoning, "reasoning.").text("effort")?;
-        Ok(Self { on: effort.map(is_effort), ..Self::default() })
+        let on = match fields.object("reasoning")? {
+            None => None,
+            Some(reasoning) => effort(Fields::within(reasoning, "reasoning."), "effort")?,
+        };
+        Self { on, ..Self::default() }.within_budget(fields)
     }
 
-    /// Without any tokens there are no thoughts.
-    fn settled(mut self) -> Self {
-        if self.budget == Some(0) {
-            self.on = Some(false);
+    /// Reads the budget that every dialect takes, unless there is one of the dialect's own. By
+    /// itself it turns thinking on; a budget of no tokens turns it off.
+    fn within_budget(mut self, fields: Fields<'_>) -> Result<Self, ApiError> {
+        for name in BUDGETS {
+            let Some(tokens) = fields.integer(name, -1..=TOKENS_MAX as i64)? else { continue };
+            let Ok(tokens) = usize::try_from(tokens) else { continue };
+            if self.budget.is_some_and(|other| other != tokens) {
+                let message = format!("{name} differs from another budget of thoughts; use one");
+                return Err(ApiError::field(name, message));
+            }
+            self.budget = Some(tokens);
         }
-        self
+        match self.budget {
+            None => {}
+            Some(0) => self.on = Some(false),
+            Some(_) => self.on = self.on.or(Some(true)),
+        }
+        Ok(self)
+    }
+
+    /// Checks that a text without a conversation can be written as the request says.
+    ///
+    /// # Errors
+    /// 400 naming a field that asks for thoughts.
+    pub(crate) fn check_raw(self) -> Result<(), ApiError> {
+        let budget = self.budget.filter(|budget| *budget > 0).map(|_| BUDGETS[0]);
+        match self.demand.or(budget) {
+            Some(param) => Err(ApiError::unsupported(param, RAW)),
+            None => Ok(()),
+        }
     }
 
     /// Adds what the template has to know to its variables.
@@ -124,6 +167,15 @@ impl Thinking {
     }
 }
 
+/// Reads a field with an effort: whether the model is to think.
+fn effort(fields: Fields<'_>, name: &str) -> Result<Option<bool>, ApiError> {
+    let Some(effort) = fields.text(name)? else { return Ok(None) };
+    if !EFFORTS.contains(&effort) {
+        return Err(fields.wrong(name, &format!("one of {}", EFFORTS.join(", "))));
+    }
+    Ok(Some(is_effort(effort)))
+}
+
 /// Returns whether an effort is one.
 fn is_effort(effort: &str) -> bool {
     effort != "none"
@@ -149,6 +201,16 @@ mod tests {
             (json!({"chat_template_kwargs": {"enable_thinking": true}}), (Some(true), None)),
             (json!({"enable_thinking": true, "thinking_token_budget": 7}), (Some(true), Some(7))),
             (json!({"enable_thinking": true, "thinking_budget_tokens": 0}), (Some(false), Some(0))),
+            (json!({"thinking_token_budget": 7}), (Some(true), Some(7))),
+            (
+                json!({"thinking_token_budget": 7, "thinking_budget_tokens": 7}),
+                (Some(true), Some(7)),
+            ),
+            (
+                json!({"reasoning_effort": "none", "thinking_token_budget": 7}),
+                (Some(false), Some(7)),
+            ),
+            (json!({"thinking_token_budget": -1}), (None, None)),
         ] {
             assert_eq!(read(fields.clone(), Thinking::read).unwrap(), expected, "{fields}");
         }
@@ -171,5 +233,60 @@ mod tests {
         assert_eq!(read(fields, Thinking::of_response).unwrap(), (Some(false), None));
         let fields = json!({"reasoning": {"summary": "auto"}});
         assert_eq!(read(fields, Thinking::of_response).unwrap(), (None, None));
+    }
+
+    type Reader = fn(Fields<'_>) -> Result<Thinking, ApiError>;
+
+    fn read(reader: Reader, fields: &Value) -> Result<Thinking, ApiError> {
+        reader(Fields::new(fields.as_object().unwrap()))
+    }
+
+    const DIALECTS: [Reader; 4] =
+        [Thinking::read, Thinking::of_message, Thinking::of_ollama, Thinking::of_response];
+
+    #[test]
+    fn every_dialect_checks_efforts() {
+        let fields = |effort: &str| {
+            [
+                (json!({ "reasoning_effort": effort }), "reasoning_effort"),
+                (json!({"output_config": {"effort": effort}}), "output_config.effort"),
+                (json!({ "think": effort }), "think"),
+                (json!({"reasoning": {"effort": effort}}), "reasoning.effort"),
+            ]
+        };
+        for effort in EFFORTS {
+            for (reader, (fields, name)) in DIALECTS.into_iter().zip(fields(effort)) {
+                let thinking = read(reader, &fields).unwrap();
+                let is_on = (name != "output_config.effort").then_some(effort != "none");
+                assert_eq!(thinking.on, is_on, "{fields}");
+            }
+        }
+        for wrong in ["", "hard", "High"] {
+            for (reader, (fields, name)) in DIALECTS.into_iter().zip(fields(wrong)) {
+                let error = read(reader, &fields).unwrap_err();
+                assert_eq!(error.param.as_deref(), Some(name), "{fields}");
+                assert!(error.message.contains("minimal"), "{}", error.message);
+            }
+        }
+    }
+
+    #[test]
+    fn a_budget_by_itself_turns_thinking_on_in_every_dialect() {
+        for reader in DIALECTS {
+            for name in BUDGETS {
+                let thinking = read(reader, &json!({ name: 9 })).unwrap();
+                assert_eq!((thinking.on, thinking.budget), (Some(true), Some(9)), "{name}");
+                assert!(thinking.check_raw().is_err());
+                let off = read(reader, &json!({ name: 0 })).unwrap();
+                assert_eq!((off.on, off.budget), (Some(false), Some(0)), "{name}");
+                assert!(off.check_raw().is_ok());
+                let wrong = read(reader, &json!({ name: -2 })).unwrap_err();
+                assert_eq!(wrong.param.as_deref(), Some(name));
+            }
+            let two = json!({ BUDGETS[0]: 9, BUDGETS[1]: 8 });
+            assert_eq!(read(reader, &two).unwrap_err().param.as_deref(), Some(BUDGETS[1]));
+        }
+        let two = json!({"thinking": {"type": "enabled", "budget_tokens": 5}, BUDGETS[0]: 6});
+        assert!(read(Thinking::of_message, &two).is_err());
     }
 }

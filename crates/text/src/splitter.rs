@@ -11,6 +11,8 @@ pub struct ReplySplitter {
     decoder: ReplyDecoder,
     /// `None` if the reply is nothing but words.
     reader: Option<Box<dyn ReplyReader>>,
+    /// The number of tokens of thoughts.
+    thoughts: usize,
 }
 
 /// What a token adds to a reply.
@@ -28,11 +30,18 @@ pub struct ReplyStep {
 impl ReplySplitter {
     /// Creates a splitter for one reply.
     pub fn new(decoder: ReplyDecoder, reader: Option<Box<dyn ReplyReader>>) -> Self {
-        Self { decoder, reader }
+        Self { decoder, reader, thoughts: 0 }
     }
 
     /// Takes the next token.
     pub fn push(&mut self, token: u32) -> ReplyStep {
+        let was_thinking = self.is_thinking();
+        let step = self.step(token);
+        self.thoughts += usize::from(was_thinking && self.is_thinking());
+        step
+    }
+
+    fn step(&mut self, token: u32) -> ReplyStep {
         let Some(reader) = &mut self.reader else {
             let step = self.decoder.push(token);
             return self.given(step.text, step.stopped);
@@ -68,6 +77,12 @@ impl ReplySplitter {
         self.decoder.tokens()
     }
 
+    /// Returns the number of tokens taken that are within thoughts, as a budget counts them: all
+    /// between the marks.
+    pub fn thoughts(&self) -> usize {
+        self.thoughts
+    }
+
     /// As [`ReplyDecoder::characters`].
     pub fn characters(&self) -> usize {
         self.decoder.characters()
@@ -78,9 +93,18 @@ impl ReplySplitter {
         self.reader.as_ref().is_some_and(|reader| reader.calls() > 0)
     }
 
+    /// Returns whether the reply ended inside a call, which is not among its parts.
+    pub fn is_cut(&self) -> bool {
+        self.reader.as_ref().is_some_and(|reader| reader.is_cut())
+    }
+
     /// Returns whether nothing more can come because the reply had its one call.
     pub fn is_done(&self) -> bool {
         self.reader.as_ref().is_some_and(|reader| reader.is_done())
+    }
+
+    fn is_thinking(&self) -> bool {
+        self.reader.as_ref().is_some_and(|reader| reader.is_thinking())
     }
 
     fn given(&mut self, text: String, stopped: Option<usize>) -> ReplyStep {

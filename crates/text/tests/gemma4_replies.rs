@@ -106,9 +106,10 @@ fn replies_are_split_wherever_they_are_cut() {
             vec!["thought \"Two.\"", "weather {\"city\":\"Oslo\"}", "time {}"],
         ),
         (format!("I look.\n{oslo}"), vec!["text \"I look.\\n\"", "weather {\"city\":\"Oslo\"}"]),
-        // A call whose end is missing is one; half a call is text.
+        // A call whose end is missing is one; half a call is nothing.
         (oslo.replace("<tool_call|>", ""), vec!["weather {\"city\":\"Oslo\"}"]),
-        ("<|tool_call>call:weather{city:".into(), vec!["text \"call:weather{city:\""]),
+        ("<|tool_call>call:weather{city:".into(), vec![]),
+        ("Well.<|tool_call>call:wea".into(), vec!["text \"Well.\""]),
         ("<|tool_call>call:unknown{}<tool_call|>".into(), vec!["text \"call:unknown{}\""]),
         // What guided models do not write, and others do.
         (

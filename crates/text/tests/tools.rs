@@ -9,7 +9,8 @@ use std::time::Duration;
 use common::work::within;
 use serde_json::{Value, json};
 use trine_text::{
-    ChatTemplate, GrammarCompiler, Message, RenderOptions, ReplyPart, Specials, ToolChoice, Tools,
+    ChatTemplate, GrammarCompiler, Message, Offer, RenderOptions, ReplyPart, Specials, ToolChoice,
+    Tools, reply_format,
 };
 
 fn function(name: &str, parameters: Value) -> Value {
@@ -134,7 +135,6 @@ fn what_is_no_call_is_text_unchanged() {
         "{",
         "{\"name\": \"other\", \"parameters\": {}}",
         "{\"name\": \"weather\", \"parameters\": []}",
-        "{\"name\": \"weather\", \"parameters\": {\"city\": ",
         "{\"name\": \"weather\" \"parameters\": {}}",
         "{\"a\": 1}",
         "[1, 2]",
@@ -148,6 +148,44 @@ fn what_is_no_call_is_text_unchanged() {
     ] {
         assert_eq!(parse(reply, true), (reply.to_owned(), Vec::new()), "{reply:?}");
     }
+}
+
+#[test]
+fn a_call_in_which_a_reply_ends_is_no_text() {
+    let format = reply_format(&common::from_json(common::TOKENIZERS[0]), None);
+    let call = r#"{"name": "weather", "parameters": {"city": "Bern"}}"#;
+    for whole in [
+        call.to_owned(),
+        format!("[{call}"),
+        format!("```json\n{call}"),
+        format!("```tool_code\n[ {call}"),
+    ] {
+        let name = whole.find("\"name\"").unwrap() + "\"name\": \"".len();
+        for end in name..whole.len() {
+            let (text, calls) = parse(&format!("I look.\n{}", &whole[..end]), true);
+            assert_eq!((text.as_str(), calls.len()), ("I look.\n", 0), "{:?}", &whole[..end]);
+        }
+        // Before the name it may be anything, unless nothing but calls may come.
+        let begun = &whole[..name - 1];
+        assert_eq!(parse(begun, true).0, begun);
+        for end in 1..whole.len() {
+            for (choice, expected) in [
+                (ToolChoice::Required, ""),
+                (ToolChoice::Named("weather".into()), ""),
+                (ToolChoice::Auto, begun),
+            ] {
+                let tools = tools();
+                let offer = Offer { tools: &tools, choice: &choice, parallel: true };
+                let mut reader = format.reader(&offer).unwrap();
+                let mut parts = reader.text(&whole[..end]);
+                parts.extend(reader.finish());
+                let is_text = end < name && !expected.is_empty();
+                assert_eq!(parts.is_empty(), !is_text, "{:?} {choice:?}", &whole[..end]);
+                assert_eq!(reader.is_cut(), !is_text);
+            }
+        }
+    }
+    assert!(!tools().parser(true).is_cut());
 }
 
 #[test]

@@ -62,8 +62,18 @@ impl Assembler {
         self.splitter.tokens()
     }
 
+    /// Returns how many of them are within thoughts.
+    pub(super) fn thoughts(&self) -> usize {
+        self.splitter.thoughts()
+    }
+
     pub(super) fn has_calls(&self) -> bool {
         self.splitter.has_calls()
+    }
+
+    /// Returns whether the text ended inside a call, of which nothing is passed on.
+    pub(super) fn is_cut(&self) -> bool {
+        self.splitter.is_cut()
     }
 
     pub(super) fn finish(&mut self) -> Vec<Piece> {
@@ -78,7 +88,7 @@ impl Assembler {
         let ready =
             self.pending.iter().take_while(|token| all || token.offset < self.passed).count();
         let tokens: Vec<TokenText> = self.pending.drain(..ready).collect();
-        let generated = self.generated();
+        let (generated, thoughts) = (self.generated(), self.thoughts());
         let mut parts = step.parts;
         // Tokens come with a text, and with an empty one if all of theirs is held back, or is a
         // call or a thought.
@@ -91,7 +101,7 @@ impl Assembler {
             ReplyPart::Text(text) => {
                 Piece::Text { text, tokens: tokens.take().unwrap_or_default(), generated }
             }
-            ReplyPart::Thought(text) => Piece::Thought(text),
+            ReplyPart::Thought(text) => Piece::Thought { text, generated, thoughts },
             ReplyPart::Call(call) => {
                 // The call is passed on: the client that asked for it checks it too, and tells the
                 // model what is wrong with it.

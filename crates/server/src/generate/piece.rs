@@ -8,6 +8,10 @@ use trine_text::{Grammar, ReplyPart, ReplyReader, Thoughts, ToolCall};
 use crate::error::ApiError;
 use crate::warnings::note_logged;
 
+/// What is said of a text that ended inside a call.
+pub(super) const CUT: &str =
+    "the text ended inside a call of a tool, which is left out: allow more tokens";
+
 /// One text to be generated.
 #[derive(Debug)]
 pub(crate) struct Ask {
@@ -45,7 +49,13 @@ pub(crate) enum Piece {
     /// A whole call of a tool.
     Call(ToolCall),
     /// More of what the model thinks before it answers.
-    Thought(String),
+    Thought {
+        text: String,
+        /// Number of tokens generated so far.
+        generated: usize,
+        /// Number of those within thoughts.
+        thoughts: usize,
+    },
     /// The end of the text.
     End(Ended),
     /// The text cannot go on.
@@ -59,7 +69,7 @@ impl Piece {
         match self {
             Self::Prompt(tokens) => tokens.iter().map(of).sum(),
             Self::Text { tokens, .. } => tokens.iter().map(|token| of(&token.logprobs)).sum(),
-            Self::Call(_) | Self::Thought(_) | Self::End(_) | Self::Failed(_) => 0,
+            Self::Call(_) | Self::Thought { .. } | Self::End(_) | Self::Failed(_) => 0,
         }
     }
 }
@@ -77,6 +87,10 @@ pub(crate) struct TokenText {
 pub(crate) struct Ended {
     pub(crate) reason: Reason,
     pub(crate) generated: usize,
+    /// Number of those tokens within thoughts.
+    pub(crate) thoughts: usize,
+    /// Whether it ended inside a call, of which nothing was passed on.
+    pub(crate) is_cut: bool,
     pub(crate) reused: usize,
     pub(crate) prefill_seconds: f64,
     pub(crate) decode_seconds: f64,
@@ -132,11 +146,16 @@ impl Whole {
                 }
                 self.parts.push(ReplyPart::Call(call));
             }
-            Piece::Thought(text) => match self.parts.last_mut() {
+            Piece::Thought { text, .. } => match self.parts.last_mut() {
                 Some(ReplyPart::Thought(last)) => last.push_str(&text),
                 _ => self.parts.push(ReplyPart::Thought(text)),
             },
-            Piece::End(ended) => self.ended = ended,
+            Piece::End(ended) => {
+                if ended.is_cut {
+                    note_logged(CUT);
+                }
+                self.ended = ended;
+            }
             Piece::Failed(error) => return Err(error),
         }
         Ok(())

@@ -192,7 +192,9 @@ impl Writer for Chunks {
                 let delta = json!({ "content": text });
                 push_event(out, None, &self.delta(index, delta, &tokens, None));
             }
-            Piece::Thought(text) => {
+            Piece::Thought { text, generated, thoughts } => {
+                self.tally.grow(index, generated);
+                self.tally.think(index, thoughts);
                 let delta = json!({ "reasoning_content": text });
                 push_event(out, None, &self.delta(index, delta, &[], None));
             }

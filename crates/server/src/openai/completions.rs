@@ -23,6 +23,8 @@ use crate::models::Lease;
 use crate::parameters::{ParameterFields, Penalties};
 use crate::prompts::{Prompt, check_engine, encode, read_prompts};
 use crate::stream::{Writer, push_event};
+use crate::thinking;
+use crate::unsupported::refuse;
 use crate::warnings::Warnings;
 
 /// Tokens written if the request does not say, as in OpenAI's API.
@@ -57,6 +59,7 @@ pub(crate) async fn handle(
 fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     let streaming = Streaming::read(fields)?;
     calling::refuse(fields)?;
+    refuse(fields, &thinking::UNSUPPORTED)?;
     let mut parameters = ParameterFields::read(fields, Penalties::OfAnswer)?;
     parameters.default_tokens = Some(TOKENS_DEFAULT);
     let echo = fields.boolean("echo")?.unwrap_or(false);
@@ -272,7 +275,7 @@ impl Writer for Chunks {
                 let usage = self.streaming.continuous_usage.then(|| self.tally.counts());
                 push_event(out, None, &self.chunk(json!([choice]), usage));
             }
-            Piece::Call(_) | Piece::Thought(_) | Piece::Prompt(_) | Piece::Failed(_) => {}
+            Piece::Call(_) | Piece::Thought { .. } | Piece::Prompt(_) | Piece::Failed(_) => {}
         }
     }
 

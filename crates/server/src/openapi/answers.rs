@@ -170,9 +170,15 @@ fn usage() -> Value {
             ("completion_tokens", count()),
             ("total_tokens", count()),
             ("prompt_tokens_details", object([("cached_tokens", cached)], [])),
+            ("completion_tokens_details", object([("reasoning_tokens", thoughts())], [])),
         ],
         [],
     )
+}
+
+/// Returns the schema of the number of tokens of thoughts.
+fn thoughts() -> Value {
+    about(count(), "Of the tokens written, those of thoughts.")
 }
 
 fn embeddings() -> Value {
@@ -276,7 +282,7 @@ fn response_usage() -> Value {
             ("input_tokens", count()),
             ("input_tokens_details", object([("cached_tokens", count())], [])),
             ("output_tokens", count()),
-            ("output_tokens_details", object([("reasoning_tokens", constant(0))], [])),
+            ("output_tokens_details", object([("reasoning_tokens", thoughts())], [])),
             ("total_tokens", count()),
         ],
         [],

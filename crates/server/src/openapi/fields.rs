@@ -11,6 +11,7 @@ use super::schema::{
 };
 use crate::conversation::MESSAGES_MAX;
 use crate::parameters::{CHOICES_MAX, STOP_BYTES_MAX, STOPS_MAX, TOKENS_MAX};
+use crate::thinking::{BUDGETS, EFFORTS};
 use crate::unsupported::{EVERYWHERE, Harmless, Unsupported};
 
 pub(super) fn model() -> Field {
@@ -333,7 +334,7 @@ pub(super) fn rendering() -> Vec<Field> {
         (
             "reasoning_effort",
             about(
-                text(),
+                choice(EFFORTS),
                 "A variable for the model's template; a model that can think does, unless it is none.",
             ),
         ),
@@ -341,9 +342,18 @@ pub(super) fn rendering() -> Vec<Field> {
             "enable_thinking",
             about(boolean(), "Whether the model thinks before it answers, if it can."),
         ),
-        ("thinking_token_budget", about(thoughts(), "Most tokens of thoughts.")),
-        ("thinking_budget_tokens", about(thoughts(), "The same, as llama.cpp calls it.")),
     ]
+    .into_iter()
+    .chain(budgets())
+    .collect()
+}
+
+/// Returns the fields with the most tokens of thoughts that every dialect takes.
+pub(super) fn budgets() -> [Field; 2] {
+    let most = || integer(-1, TOKENS_MAX as i64);
+    let words =
+        "Most tokens of thoughts, -1 for any number. By itself it lets a model think that can.";
+    [(BUDGETS[0], about(most(), words)), (BUDGETS[1], about(most(), "The same."))]
 }
 
 /// Returns the schema of the most tokens of thoughts.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use trine_engine::LOGPROBS_MAX;
 
 use super::fields::{
-    calling, everywhere, function, ids, message, messages, model, most_tokens, parallel,
+    budgets, calling, everywhere, function, ids, message, messages, model, most_tokens, parallel,
     parameters, priority, refused_fields, rendering, response_format, sampling, stops, stream,
     streaming, structure_of_others, texts_or_ids, thoughts, tool, tool_choice,
 };
@@ -14,6 +14,7 @@ use super::schema::{
 };
 use crate::embeddings::{self, openai as openai_embeddings};
 use crate::openai::completions;
+use crate::thinking::{self, EFFORTS};
 use crate::{anthropic as anthropic_dialect, ollama as ollama_dialect, responses, text_routes};
 
 /// Returns all schemas of requests, by name.
@@ -83,6 +84,7 @@ fn completion() -> Value {
         ("tools", none()),
         ("tool_choice", none()),
     ]);
+    fields.extend(refused_fields(&thinking::UNSUPPORTED));
     let words = "A text, a list of texts, a list of token ids, or a list of such lists. All prompts together have at most \
                  256 texts.";
     asked([("prompt", about(texts_or_ids(completions::PROMPTS_MAX), words))], fields)
@@ -93,6 +95,7 @@ fn llama_text() -> Value {
     fields.extend(parameters(None));
     let none = || refused("use /v1/chat/completions", json!([null, "none", "auto", []]));
     fields.extend([("tools", none()), ("tool_choice", none())]);
+    fields.extend(refused_fields(&thinking::UNSUPPORTED));
     let words = "A text, a list of texts, a list of token ids, or a list of such lists. All prompts together have at most \
                  256 texts.";
     asked([("prompt", about(texts_or_ids(completions::PROMPTS_MAX), words))], fields)
@@ -108,11 +111,14 @@ fn response_conversation() -> Vec<Field> {
         (
             "reasoning",
             about(
-                asked([], [("effort", text())]),
+                asked([], [("effort", choice(EFFORTS))]),
                 "Whether the model thinks before it answers, if it can: not with the effort none.",
             ),
         ),
     ]
+    .into_iter()
+    .chain(budgets())
+    .collect()
 }
 
 fn response_input() -> Field {
@@ -226,16 +232,18 @@ fn dimensions() -> Field {
 fn anthropic() -> Value {
     let mut fields = vec![model(), stream(false)];
     fields.extend(sampling());
-    let format = asked([], [("format", schema("ResponseFormat"))]);
+    let effort = about(choice(EFFORTS), "Checked, and changes nothing.");
+    let output = asked([], [("format", schema("ResponseFormat")), ("effort", effort)]);
     let budget = about(thoughts(), "Most tokens of thoughts.");
     let thinking =
         asked([("type", choice(["adaptive", "enabled", "disabled"]))], [("budget_tokens", budget)]);
     fields.extend([
         ("stop_sequences", stops()),
-        ("output_config", about(format, "What the text looks like.")),
+        ("output_config", about(output, "What the text looks like.")),
         ("output_format", about(schema("ResponseFormat"), "The same, as it was called in a beta.")),
         ("thinking", about(thinking, "Whether the model thinks before it answers, if it can.")),
     ]);
+    fields.extend(budgets());
     fields.extend(structure_of_others());
     fields.extend(refused_fields(&anthropic_dialect::UNSUPPORTED));
     fields.extend(everywhere());
@@ -320,9 +328,10 @@ fn ollama() -> Vec<Field> {
     let format = one_of(vec![json!({"enum": ["", "json"]}), free_object()]);
     fields.extend([
         ("options", schema("OllamaOptions")),
-        ("think", about(one_of(vec![boolean(), text()]), "Whether the model thinks before it answers. Other values than false and none are refused for models that cannot.")),
+        ("think", about(one_of(vec![boolean(), choice(EFFORTS)]), "Whether the model thinks before it answers. Other values than false and none are refused for models that cannot.")),
         ("format", about(format, "What the text looks like: JSON, or what a JSON schema says.")),
     ]);
+    fields.extend(budgets());
     fields.extend(structure_of_others());
     fields.extend(refused_fields(&ollama_dialect::UNSUPPORTED));
     fields.extend(everywhere());

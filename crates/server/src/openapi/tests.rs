@@ -303,7 +303,7 @@ fn specimens(path: &str) -> Vec<Value> {
         "/messages" => vec![
             with(chat.clone(), structured),
             with(chat.clone(), json!({"thinking": {"type": "enabled", "budget_tokens": 8}})),
-            with(chat.clone(), json!({"output_config": {"format": formats[0]}})),
+            with(chat.clone(), json!({"output_config": {"format": formats[0], "effort": "low"}})),
             with(chat.clone(), json!({"output_config": {"format": formats[1]}})),
             with(chat.clone(), json!({"output_format": formats[0]})),
             with(chat.clone(), json!({"output_format": formats[1]})),

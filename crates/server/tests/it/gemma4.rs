@@ -233,6 +233,30 @@ fn body(path: &str, fields: Value) -> Value {
     }
 }
 
+/// What makes a stream end with its counts.
+fn usage(path: &str) -> Value {
+    match path {
+        CHAT => json!({"stream_options": {"include_usage": true}}),
+        _ => json!({}),
+    }
+}
+
+/// The tokens of thoughts of an answer and a stream, where the dialect counts them.
+fn usages(path: &str, answer: &Value, events: &[Value]) -> Vec<u64> {
+    let has_usage = |event: &&Value| event["usage"].is_object() || event["response"].is_object();
+    let last = events.iter().rfind(has_usage).unwrap_or(&Value::Null);
+    let counts = match path {
+        CHAT => [answer, last]
+            .map(|from| &from["usage"]["completion_tokens_details"]["reasoning_tokens"])
+            .to_vec(),
+        RESPONSES => [answer, &last["response"]]
+            .map(|from| &from["usage"]["output_tokens_details"]["reasoning_tokens"])
+            .to_vec(),
+        _ => Vec::new(),
+    };
+    counts.into_iter().map(|count| count.as_u64().unwrap()).collect()
+}
+
 /// The tokens of a prompt, as the answer counts them.
 fn prompt_tokens(path: &str, answer: &Value) -> u64 {
     let count = |value: &Value| value.as_u64().unwrap_or(0);
@@ -277,6 +301,11 @@ fn thoughts_stand_apart_from_words() {
             prompt_tokens(path, &answer) + count("<|channel>thought\n<channel|>"),
             "{path}"
         );
+        // The channel's name counts as the budget counts it.
+        let thoughts = count("thought\nIt is\n<b>warm</b>.\n");
+        for usage in usages(path, &answer, &stream(&server, path, &with(on.clone(), usage(path)))) {
+            assert_eq!(usage, thoughts, "{path}");
+        }
         // Words only, and nothing but thoughts.
         write(&server, &tokenizer, "It is sunny.");
         let words = whole(path, &post(&server, path, &on));
@@ -303,6 +332,8 @@ fn thoughts_end_when_their_budget_is_spent() {
     for (fields, most) in [
         (json!({"enable_thinking": true, "thinking_token_budget": 20}), 20),
         (json!({"enable_thinking": true, "thinking_budget_tokens": 12}), 12),
+        // By itself it lets the model think.
+        (json!({"thinking_token_budget": 10}), 10),
     ] {
         let answer = post(&server, CHAT, &ask(with(fields, json!({"max_tokens": 60}))));
         let said = whole(CHAT, &answer);
@@ -312,10 +343,70 @@ fn thoughts_end_when_their_budget_is_spent() {
     let fields = json!({"thinking": {"type": "enabled", "budget_tokens": 15}, "max_tokens": 60});
     let said = whole(MESSAGES, &post(&server, MESSAGES, &ask(fields)));
     assert!(said.thoughts.len() <= 15 && !said.words.is_empty(), "{said:?}");
+    // Where the prompt is a text, nothing would hold it.
+    for (path, raw) in [
+        ("/v1/completions", json!({"prompt": "Hi"})),
+        ("/completion", json!({"prompt": "Hi"})),
+        ("/api/generate", json!({"prompt": "Hi", "raw": true})),
+    ] {
+        let body = with(raw, json!({"model": GEMMA4, "thinking_token_budget": 9}));
+        let (status, answer) = server.post(path, &body);
+        assert!(status == 400 && answer.to_string().contains("thinking_token_budget"), "{answer}");
+    }
     // A budget of nothing is no thinking.
     write(&server, &tokenizer, "Yes.");
     let fields = json!({"enable_thinking": true, "thinking_token_budget": 0});
     assert_eq!(whole(CHAT, &post(&server, CHAT, &ask(fields))).words, "Yes.");
+}
+
+/// Limits the tokens of an answer.
+fn limited(path: &str, most: usize) -> Value {
+    match path {
+        CHAT => json!({"max_tokens": most}),
+        MESSAGES => json!({"max_tokens": most}),
+        RESPONSES => json!({"max_output_tokens": most}),
+        _ => json!({"options": {"num_predict": most}, "stream": false}),
+    }
+}
+
+/// A text that ends inside a call has nothing of it, and says why it ended.
+#[test]
+fn a_call_that_is_cut_off_is_left_out() {
+    let (server, tokenizer) = start();
+    let whole_call = "<|tool_call>call:f{city:<|\"|>Oslo<|\"|>}<tool_call|>";
+    let reply = format!("I look.{whole_call}{whole_call}");
+    let ids = tokenizer.encode(&reply, Specials::Parse).unwrap();
+    let one = tokenizer.encode(whole_call, Specials::Parse).unwrap().len();
+    let schema = json!({"type": "object", "properties": {"city": {"type": "string"}}});
+    for (path, reason) in
+        [(CHAT, "length"), (MESSAGES, "max_tokens"), (RESPONSES, "incomplete"), (OLLAMA, "length")]
+    {
+        let first = ids.len() - 2 * one;
+        for most in [first + 1, first + 5, first + one - 4, ids.len() - one + 7] {
+            say(&server, ids.clone(), 106);
+            let offered = json!({ "tools": tools(path, &schema) });
+            let asked = with(body(path, offered), limited(path, most));
+            let answer = client::post(server.address, path, &[], asked.to_string().as_bytes());
+            let mut warnings = answer.headers.iter().filter(|(name, _)| name == "x-trine-warning");
+            let warned = warnings.any(|(_, value)| value.contains("inside a call"));
+            assert!(warned, "{path} {most}: {:?}", answer.headers);
+            let streamed = joined(path, &stream(&server, path, &asked));
+            for said in [whole(path, &answer.json()), streamed] {
+                assert_eq!((said.words.as_str(), said.reason.as_str()), ("I look.", reason));
+                assert_eq!(said.calls.len(), usize::from(most > ids.len() - one), "{path} {most}");
+            }
+        }
+        // One that the model ends itself, which no grammar keeps it from where there are no tools.
+        write(&server, &tokenizer, "<|tool_call>call:f{city:");
+        let asked = with(body(path, json!({})), limited(path, 100));
+        for said in [
+            whole(path, &post(&server, path, &asked)),
+            joined(path, &stream(&server, path, &asked)),
+        ] {
+            assert_eq!((said.words.as_str(), said.calls.len()), ("", 0), "{path}");
+        }
+    }
+    server.wait_idle();
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::seam::{Offer, ReplyFormat, ReplyReader, Written};
 use crate::grammar::GrammarSource;
 use crate::template::Message;
-use crate::tools::{CallParser, ReplyPart, ToolError, Tools};
+use crate::tools::{CallParser, ReplyPart, ToolChoice, ToolError, Tools};
 
 /// Calls as JSON in the text.
 #[derive(Debug)]
@@ -21,8 +21,14 @@ impl ReplyFormat for Json {
     }
 
     fn reader(&self, offer: &Offer<'_>) -> Option<Box<dyn ReplyReader>> {
-        let parser = || Box::new(offer.tools.parser(offer.parallel)) as Box<dyn ReplyReader>;
-        offer.is_open().then(parser)
+        if !offer.is_open() {
+            return None;
+        }
+        let parser = offer.tools.parser(offer.parallel);
+        Some(Box::new(match offer.choice {
+            ToolChoice::Required | ToolChoice::Named(_) => parser.only_calls(),
+            ToolChoice::Auto | ToolChoice::None => parser,
+        }))
     }
 }
 
@@ -37,6 +43,10 @@ impl ReplyReader for CallParser {
 
     fn calls(&self) -> usize {
         self.calls()
+    }
+
+    fn is_cut(&self) -> bool {
+        self.is_cut()
     }
 
     fn is_done(&self) -> bool {

@@ -68,6 +68,11 @@ pub trait ReplyReader: std::fmt::Debug + Send + Sync {
         true
     }
 
+    /// Returns whether the reply is in a thought.
+    fn is_thinking(&self) -> bool {
+        false
+    }
+
     /// Takes the next text, and returns the parts that are now certain.
     fn text(&mut self, text: &str) -> Vec<ReplyPart>;
 
@@ -76,11 +81,15 @@ pub trait ReplyReader: std::fmt::Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Ends the reply: text that was held back is now a part or nothing.
+    /// Ends the reply: text that was held back is now a part or nothing. A call that has begun and
+    /// is not complete is nothing, see [`ReplyReader::is_cut`].
     fn finish(&mut self) -> Vec<ReplyPart>;
 
     /// Returns the number of calls found.
     fn calls(&self) -> usize;
+
+    /// Returns whether the reply ended inside a call, which is not among the parts.
+    fn is_cut(&self) -> bool;
 
     /// Returns whether nothing more can come because the reply had its one call. Generation may
     /// stop.

@@ -18,8 +18,8 @@ const MAX_SPACE_BYTES: usize = 256;
 /// tool, or one in a list of them, at the beginning of a line, bare or in a fence such as
 /// ` ```tool_code `. Text that may be the beginning of a call is held back; if it turns out not to
 /// be one, it is passed on unchanged. A call in a list is passed on when it is complete, whatever
-/// becomes of the list: if the list breaks off inside another call, that one is dropped. Each byte
-/// is scanned a bounded number of times.
+/// becomes of the list. A call in which the reply breaks off is dropped, from the name of a
+/// declared tool on. Each byte is scanned a bounded number of times.
 #[derive(Debug, Clone)]
 pub struct CallParser {
     tools: ToolList,
@@ -28,6 +28,9 @@ pub struct CallParser {
     place: Place,
     scan: Scan,
     calls: usize,
+    /// Whether the reply has to be calls.
+    only_calls: bool,
+    is_cut: bool,
     done: bool,
 }
 
@@ -80,8 +83,15 @@ impl CallParser {
             place: Place::Line,
             scan: Scan::default(),
             calls: 0,
+            only_calls: false,
+            is_cut: false,
             done: false,
         }
+    }
+
+    /// Says that the reply has to be calls, so that nothing of one that ends early is text.
+    pub(crate) fn only_calls(self) -> Self {
+        Self { only_calls: true, ..self }
     }
 
     /// Takes the next piece of the reply and returns the parts that are now certain.
@@ -92,11 +102,17 @@ impl CallParser {
         self.advance(false)
     }
 
-    /// Ends the reply: held-back text is now a call or text.
+    /// Ends the reply: held-back text is now a call or text, or the beginning of a call that was
+    /// cut off.
     pub fn finish(&mut self) -> Vec<ReplyPart> {
         let parts = self.advance(true);
         self.done = true;
         parts
+    }
+
+    /// Returns whether the reply ended inside a call, which is not among the parts.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     /// Returns the number of calls found.
@@ -139,7 +155,7 @@ impl CallParser {
     fn line(&mut self, last: bool, parts: &mut Vec<ReplyPart>) -> bool {
         let space = self.held.len() - self.held.trim_start().len();
         if space == self.held.len() && space <= MAX_SPACE_BYTES {
-            if last && self.calls == 0 {
+            if last && self.calls == 0 && !self.only_calls {
                 self.pass(space, parts);
             }
             return false;
@@ -158,6 +174,11 @@ impl CallParser {
         };
         match found {
             Found::Open if !last => return false,
+            Found::Open if self.only_calls || self.is_begun(space) => {
+                self.is_cut = true;
+                self.held.clear();
+                return false;
+            }
             Found::Open | Found::Text => {
                 self.scan = Scan::default();
                 self.place = Place::Words;
@@ -186,7 +207,10 @@ impl CallParser {
         self.held.drain(..space);
         if wants_element {
             match self.find(0) {
-                Found::Open if last => self.held.clear(),
+                Found::Open if last => {
+                    self.is_cut = !self.held.is_empty();
+                    self.held.clear();
+                }
                 Found::Open => return false,
                 Found::Text => {
                     self.scan = Scan::default();
@@ -249,6 +273,14 @@ impl CallParser {
         }
     }
 
+    /// Returns whether the line at `start` has reached the name of a call.
+    fn is_begun(&self, start: usize) -> bool {
+        let line = &self.held[start..];
+        let Some(Some(inner)) = fence(line) else { return false };
+        let element = line[inner..].strip_prefix('[').map_or(&line[inner..], str::trim_start);
+        name_in(element).is_ok()
+    }
+
     /// Returns the content at `start`.
     fn find(&mut self, start: usize) -> Found {
         let rest = &self.held[start..];
@@ -289,19 +321,27 @@ fn fence(text: &str) -> Option<Option<usize>> {
 /// Returns whether `text` begins `{"name": "NAME"` with a known name; `None` if it is too short to
 /// decide.
 fn begins_call(text: &str, tools: &ToolList) -> Option<bool> {
-    let mut rest = text;
-    for expected in ["{", "\"name\"", ":", "\""] {
-        match rest.strip_prefix(expected) {
-            Some(after) => rest = if expected == "\"" { after } else { after.trim_start() },
-            None if expected.starts_with(rest) => return None,
-            None => return Some(false),
-        }
-    }
+    let rest = match name_in(text) {
+        Ok(rest) => rest,
+        Err(is_open) => return if is_open { None } else { Some(false) },
+    };
     match rest.split_once('"') {
         Some((name, _)) => Some(tools.find(name).is_some()),
         None if tools.iter().any(|tool| tool.name.starts_with(rest)) => None,
         None => Some(false),
     }
+}
+
+/// Returns what follows `{"name": "`, or whether that may still come.
+fn name_in(text: &str) -> Result<&str, bool> {
+    let mut rest = text;
+    for expected in ["{", "\"name\"", ":", "\""] {
+        match rest.strip_prefix(expected) {
+            Some(after) => rest = if expected == "\"" { after } else { after.trim_start() },
+            None => return Err(expected.starts_with(rest)),
+        }
+    }
+    Ok(rest)
 }
 
 impl Scan {

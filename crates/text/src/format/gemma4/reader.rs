@@ -14,7 +14,8 @@ const MAX_SPACE_BYTES: usize = 256;
 /// Splits a reply of Gemma 4 while it arrives.
 ///
 /// A call is passed on when it is complete. What stands between the marks of a call but is none,
-/// or calls a tool that was not declared, is passed on as text. Space between thoughts and calls is
+/// or calls a tool that was not declared, is passed on as text. A call in which the reply ends is
+/// dropped, unless only its closing mark is missing. Space between thoughts and calls is
 /// dropped, and so are marks that end nothing.
 #[derive(Debug, Clone)]
 pub(super) struct Reader {
@@ -25,6 +26,7 @@ pub(super) struct Reader {
     /// Text that is held back.
     held: String,
     calls: usize,
+    is_cut: bool,
     done: bool,
 }
 
@@ -55,6 +57,7 @@ impl Reader {
             place: Place::Start { after_mark: false },
             held: String::new(),
             calls: 0,
+            is_cut: false,
             done: false,
         }
     }
@@ -129,29 +132,26 @@ impl Reader {
         let place = std::mem::replace(&mut self.place, Place::Start { after_mark: true });
         // Space before a mark is no part of the words, nor of a thought.
         self.held.clear();
-        if let Place::Call(bits) = place {
-            self.call(&bits, parts);
+        if let Place::Call(bits) = place
+            && !self.call(&bits, parts)
+        {
+            let spelled = bits.iter().map(|bit| match bit {
+                Bit::Text(text) => text.as_str(),
+                Bit::Quote => "\"",
+            });
+            add(parts, ReplyPart::Text(spelled.collect()));
         }
     }
 
-    /// Passes on a call, or its text if it is none.
-    fn call(&mut self, bits: &[Bit], parts: &mut Vec<ReplyPart>) {
+    /// Passes on a call. Returns whether it is one.
+    fn call(&mut self, bits: &[Bit], parts: &mut Vec<ReplyPart>) -> bool {
         let call = read_call(bits)
             .and_then(|(name, arguments)| self.tools.call(self.calls, &name, arguments));
-        match call {
-            Some(call) => {
-                parts.push(ReplyPart::Call(call));
-                self.calls += 1;
-                self.done = !self.parallel;
-            }
-            None => {
-                let spelled = bits.iter().map(|bit| match bit {
-                    Bit::Text(text) => text.as_str(),
-                    Bit::Quote => "\"",
-                });
-                add(parts, ReplyPart::Text(spelled.collect()));
-            }
-        }
+        let Some(call) = call else { return false };
+        parts.push(ReplyPart::Call(call));
+        self.calls += 1;
+        self.done = !self.parallel;
+        true
     }
 }
 
@@ -164,6 +164,10 @@ impl ReplyReader for Reader {
 
     fn takes_stops(&self) -> bool {
         matches!(self.place, Place::Start { .. } | Place::Words)
+    }
+
+    fn is_thinking(&self) -> bool {
+        matches!(self.place, Place::Name | Place::Thought { .. })
     }
 
     fn text(&mut self, text: &str) -> Vec<ReplyPart> {
@@ -205,10 +209,21 @@ impl ReplyReader for Reader {
     fn finish(&mut self) -> Vec<ReplyPart> {
         let mut parts = Vec::new();
         if !self.done {
-            self.close(&mut parts);
+            self.advance(&mut parts);
+            match std::mem::replace(&mut self.place, Place::Words) {
+                Place::Call(bits) => self.is_cut = !self.call(&bits, &mut parts),
+                place => {
+                    self.place = place;
+                    self.close(&mut parts);
+                }
+            }
             self.done = true;
         }
         parts
+    }
+
+    fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     fn calls(&self) -> usize {
