@@ -18,6 +18,7 @@ import chat_checks
 import failure_checks
 import keeping_checks
 import models_checks
+import thinking_checks
 from browser import Checks, Server, start_driver
 
 
@@ -51,6 +52,7 @@ def main() -> None:
         access_checks.check_keyboard(page, checks)
         access_checks.check_looks(page, checks)
         access_checks.check_logs(page, server, checks)
+        thinking_checks.check_thinking(page, checks)
         models_checks.check_models(page, options.trine, checks)
         failure_checks.check_key(page, options.trine, checks)
         failure_checks.check_death(page, options.trine, checks)

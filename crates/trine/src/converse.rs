@@ -15,12 +15,14 @@ use crate::options::Writing;
 use crate::output;
 use crate::parameters::Parameters;
 use crate::session::Session;
-use crate::vocabulary::TextSide;
+use crate::vocabulary::{TextSide, Thinking};
 
 const HELP: &str = "\
 /help          this list
 /reset         forget the conversation (the system text stays)
 /system TEXT   set the instructions that stand before the conversation; without TEXT remove them
+/think WHAT    let the model think before it answers (on), or not (off), or for at most so many
+               tokens (a number); without WHAT tell what holds
 /save FILE     keep the conversation in a file
 /load FILE     go on with a conversation from a file
 /exit          leave (also Ctrl-D, or Ctrl-C twice; three times if the conversation is not saved)
@@ -30,8 +32,8 @@ A text that begins with a slash is sent with a space before it.
 Ctrl-C while the model writes stops it.";
 
 /// The names of the commands.
-const COMMANDS: [&str; 8] =
-    ["/help", "/reset", "/system", "/save", "/load", "/exit", "/bye", "/quit"];
+const COMMANDS: [&str; 9] =
+    ["/help", "/reset", "/system", "/think", "/save", "/load", "/exit", "/bye", "/quit"];
 
 /// A command of the chat.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,6 +41,7 @@ enum Slash<'a> {
     Help,
     Reset,
     System(&'a str),
+    Think(Option<Thinking>),
     Save(&'a Path),
     Load(&'a Path),
     Exit,
@@ -59,6 +62,7 @@ fn parse(input: &str) -> Result<Option<Slash<'_>>> {
         "/help" | "/?" => Slash::Help,
         "/reset" | "/clear" => Slash::Reset,
         "/system" => Slash::System(rest),
+        "/think" => Slash::Think(thinking(rest)?),
         "/save" => Slash::Save(file()?),
         "/load" => Slash::Load(file()?),
         "/exit" | "/bye" | "/quit" => Slash::Exit,
@@ -70,16 +74,30 @@ fn parse(input: &str) -> Result<Option<Slash<'_>>> {
     }))
 }
 
+/// Parses what a model is to think; `None` for no text.
+fn thinking(text: &str) -> Result<Option<Thinking>> {
+    Ok(Some(match text {
+        "" => return Ok(None),
+        "on" => Thinking { on: Some(true), budget: None },
+        "off" => Thinking { on: Some(false), budget: None },
+        number => match number.parse() {
+            Ok(0) => Thinking { on: Some(false), budget: None },
+            Ok(tokens) => Thinking { on: Some(true), budget: Some(tokens) },
+            Err(_) => bail!("/think takes on, off, or the most tokens of thoughts"),
+        },
+    }))
+}
+
 /// Runs a prompt and shows the answer and the remarks about it.
 pub(crate) type Show<'a> =
-    dyn FnMut(&mut Session, Vec<u32>, &Writing, &Watch) -> Result<Answer> + 'a;
+    dyn FnMut(&mut Session, &TextSide, Vec<u32>, &Writing, &Watch) -> Result<Answer> + 'a;
 
 /// A chat with a model.
 pub(crate) struct Chat<'a> {
     /// The model.
     session: &'a mut Session,
-    /// The tokenizer and chat template of the model.
-    text: &'a TextSide,
+    /// The tokenizer and chat template of the model, and how it thinks.
+    text: &'a mut TextSide,
     /// The sampling options from the command line. They override those in a conversation file.
     typed: &'a SamplingArgs,
     /// The same with the values of a preset added, which a conversation file overrides.
@@ -106,7 +124,7 @@ impl<'a> Chat<'a> {
     /// were typed, and with the values of a preset added.
     pub(crate) fn new(
         session: &'a mut Session,
-        text: &'a TextSide,
+        text: &'a mut TextSide,
         [typed, preset]: [&'a SamplingArgs; 2],
         raw: bool,
         mut conversation: Conversation,
@@ -240,6 +258,10 @@ impl<'a> Chat<'a> {
                 self.is_saved = false;
                 output::note("the system text is set");
             }
+            Slash::Think(_) if self.raw => {
+                bail!("this chat continues texts as they are: the texts say whether to think")
+            }
+            Slash::Think(thinking) => self.think(thinking)?,
             Slash::Save(path) => {
                 self.conversation.save(path, &self.session.name)?;
                 self.is_saved = true;
@@ -253,6 +275,27 @@ impl<'a> Chat<'a> {
             Slash::Load(path) => self.load(path)?,
             Slash::Exit => {}
         }
+        Ok(())
+    }
+
+    /// Sets whether and how long the model thinks from the next message on, and tells it.
+    fn think(&mut self, thinking: Option<Thinking>) -> Result<()> {
+        if self.text.format().thoughts().is_none() {
+            bail!("{} answers at once: it cannot think before", self.session.name);
+        }
+        if let Some(thinking) = thinking {
+            self.text.thinking = thinking;
+        }
+        output::note(&match self.text.thinking {
+            Thinking { on: Some(true), budget: None } => {
+                "the model thinks before it answers".into()
+            }
+            Thinking { on: Some(true), budget: Some(tokens) } => {
+                let tokens = output::counted(tokens, "token");
+                format!("the model thinks before it answers, for at most {tokens}")
+            }
+            Thinking { .. } => "the model answers at once".into(),
+        });
         Ok(())
     }
 
@@ -286,7 +329,7 @@ impl<'a> Chat<'a> {
         let watch = Watch::new();
         if self.raw {
             let prompt = raw_prompt(self.session, self.text, &input)?;
-            show(self.session, prompt, &self.writing, &watch)?;
+            show(self.session, self.text, prompt, &self.writing, &watch)?;
             return Ok(());
         }
         let content =
@@ -325,7 +368,7 @@ impl<'a> Chat<'a> {
                 if self.conversation.system.is_some() { ", but still the system text" } else { "" },
             ));
         }
-        show(self.session, prompt.tokens, &self.writing, watch)
+        show(self.session, self.text, prompt.tokens, &self.writing, watch)
     }
 }
 
@@ -413,6 +456,13 @@ mod tests {
             Some(Slash::Save(Path::new("my chat.json")))
         );
         assert_eq!(parse("/quit").unwrap(), Some(Slash::Exit));
+        let think = |on, budget| Some(Slash::Think(Some(Thinking { on: Some(on), budget })));
+        assert_eq!(parse("/think on").unwrap(), think(true, None));
+        assert_eq!(parse("/think off").unwrap(), think(false, None));
+        assert_eq!(parse("/think 200").unwrap(), think(true, Some(200)));
+        assert_eq!(parse("/think 0").unwrap(), think(false, None));
+        assert_eq!(parse("/think").unwrap(), Some(Slash::Think(None)));
+        assert!(parse("/think hard").unwrap_err().to_string().contains("on, off, or"));
         assert!(parse("/save").unwrap_err().to_string().contains("/save FILE"));
         assert!(parse("/hlep").unwrap_err().to_string().contains("Did you mean /help?"));
     }

@@ -9,6 +9,9 @@ use trine_text::{
 };
 use trine_weights::Checkpoint;
 
+// Every request names them all.
+const _: () = assert!(trine_text::MAX_SUPPRESSED <= trine_engine::sampling::SUPPRESSED_MAX);
+
 /// Returns the tokenizer of a checkpoint.
 ///
 /// # Errors
@@ -40,7 +43,7 @@ pub(crate) struct TextSide {
 }
 
 /// Whether a model thinks before it answers, and how long.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Thinking {
     /// `None` leaves it to the template.
     pub(crate) on: Option<bool>,

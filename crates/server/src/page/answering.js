@@ -14,7 +14,8 @@ export class Answering {
   /**
    * `keep` saves a conversation; `look` draws one, with words about what is waited for; `ended` is told of the end of an
    * answer: the conversation, the message or null, and the error or null. `asked` gives what is asked of the model:
-   * its name and parameters; `contextOf` its context, or null as long as it is not known.
+   * its name, parameters, and whether it thinks, undefined if it cannot; `contextOf` its context, or null as long as it
+   * is not known.
    */
   constructor({ keep, look, ended, asked, contextOf }) {
     Object.assign(this, { keep, look, ended, asked, contextOf });
@@ -76,7 +77,7 @@ export class Answering {
     this.running.delete(talk.id);
     delete node.writing;
     talk.touch(node);
-    const isLost = isNew && node.content === '' && node.figures.reason !== 'stop';
+    const isLost = isNew && node.content === '' && !node.thoughts && node.figures.reason !== 'stop';
     if (isLost) this.drop(talk, node, holder);
     const told = failure ? toldOf(failure) : { message: 'Stopped before an answer came.', code: 'stopped', id: null };
     if (failure || isLost) {
@@ -97,7 +98,7 @@ export class Answering {
 
   /** Fills a message with what the server streams. */
   async write(talk, node, turns, signal) {
-    const { model, parameters } = this.asked(talk);
+    const { model, parameters, thinks } = this.asked(talk);
     const kept = talk.head.start;
     let isTight = false;
     for (;;) {
@@ -110,6 +111,7 @@ export class Answering {
       if (JSON.stringify(begin) !== JSON.stringify(talk.head.start)) talk.set('start', begin);
       const body = { messages: messagesOf(system, turns.slice(start)), ...parameters };
       if (model) body.model = model;
+      if (thinks !== undefined) body.enable_thinking = thinks;
       if (turns.at(-1) === node) Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
       try {
         await this.stream(talk, node, body, signal);
@@ -130,17 +132,19 @@ export class Answering {
     let looked = 0;
     let saved = begin;
     let cost = 0;
-    for await (const { text, usage, reason } of streamChat(body, signal)) {
+    for await (const { text, thought, usage, reason } of streamChat(body, signal)) {
       const now = performance.now();
-      if (text) {
-        node.content += text;
+      if (text || thought) {
+        if (text) node.content += text;
+        else node.thoughts = (node.thoughts ?? '') + thought;
         first ??= now;
         node.figures.first = (first - begin) / 1000;
       }
       if (usage) {
         node.figures.prompt = usage.prompt_tokens;
         node.figures.tokens = usage.completion_tokens;
-        if (text && usage.completion_tokens > 1 && now > first) {
+        node.figures.thoughts = usage.completion_tokens_details?.reasoning_tokens;
+        if ((text || thought) && usage.completion_tokens > 1 && now > first) {
           node.figures.speed = ((usage.completion_tokens - 1) * 1000) / (now - first);
         }
       }
@@ -148,7 +152,7 @@ export class Answering {
       // Long answers take long to lay out: the page is left at least as much time for everything else.
       if (now - looked > Math.max(LOOK_PERIOD, 3 * cost)) {
         talk.touch(node);
-        this.look(talk, first === null ? 'waiting for the model' : '');
+        this.look(talk, first === null ? 'waiting for the model' : node.content === '' ? 'thinking' : '');
         looked = performance.now();
         cost = looked - now;
       }

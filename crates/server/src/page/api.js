@@ -133,7 +133,7 @@ async function* events(body) {
 }
 
 /**
- * Streams the answer to a chat. Yields {text, usage, reason}, each absent where a chunk has none. Aborting the signal
+ * Streams the answer to a chat. Yields {text, thought, usage, reason}, each absent where a chunk has none. Aborting the signal
  * closes the connection, and by that ends the work in the engine.
  */
 export async function* streamChat(body, signal) {
@@ -170,7 +170,8 @@ export async function* streamChat(body, signal) {
       throw new RequestError(sentence(String(message ?? 'The answer failed')), 0, String(code ?? ''), id);
     }
     const choice = chunk.choices?.[0];
-    yield { text: choice?.delta?.content, usage: chunk.usage, reason: choice?.finish_reason };
+    const { content, reasoning_content: thought } = choice?.delta ?? {};
+    yield { text: content, thought, usage: chunk.usage, reason: choice?.finish_reason };
   }
 }
 
@@ -185,10 +186,10 @@ export async function listModels() {
   }));
 }
 
-/** The system prompt that a name brings along; empty for most. */
-export async function ownPrompt(name) {
-  const { system } = await askWith('api/show', { model: name });
-  return typeof system === 'string' ? system : '';
+/** The system prompt that a name brings along, empty for most, and whether its model can think. */
+export async function describe(name) {
+  const { system, capabilities } = await askWith('api/show', { model: name });
+  return { system: typeof system === 'string' ? system : '', thinks: capabilities?.includes('thinking') === true };
 }
 
 /** What a loaded model samples with if nothing is said: numbers by name. */

@@ -5,7 +5,7 @@
 export const PARAMETERS = ['temperature', 'top_p', 'top_k', 'min_p', 'max_tokens', 'seed'];
 
 /** Fields of a conversation beside its messages; each is merged on its own when two tabs change them. */
-const FIELDS = ['title', 'model', 'system', 'parameters', 'start', 'changed'];
+const FIELDS = ['title', 'model', 'system', 'parameters', 'thinks', 'start', 'changed'];
 const TITLE_LENGTH = 60;
 /** Milliseconds after which another tab that gave no sign of life counts as gone. */
 const WRITER_GONE = 20000;
@@ -194,8 +194,9 @@ export class Talk {
 
   /** Forgets the texts of removed messages for good. Whether there were any. */
   purge() {
-    return this.tidy((node) => node.isRemoved && node.content !== '', (node) => {
+    return this.tidy((node) => node.isRemoved && (node.content !== '' || node.thoughts), (node) => {
       node.content = '';
+      delete node.thoughts;
       delete node.error;
     });
   }

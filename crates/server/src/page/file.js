@@ -22,7 +22,7 @@ export function written(talk) {
       unanswered.push(node.content);
       return;
     }
-    const message = { role: node.role, content: node.content };
+    const message = { role: node.role, content: node.content, thoughts: node.thoughts };
     const earlier = versions.filter((one) => one !== node && one.role === node.role && one.content !== '');
     if (earlier.length > 0) message.earlier = earlier.map((one) => one.content);
     if (unanswered.length > 0) message.unanswered = unanswered;
@@ -88,6 +88,7 @@ function made(given, messages) {
     for (const text of texts(message.earlier)) talk.add(message.role, text, parent).at = index;
     const node = talk.add(message.role, message.content, parent);
     node.at = index + 0.5;
+    if (message.role === 'assistant' && typeof message.thoughts === 'string') node.thoughts = message.thoughts;
     readFigures(node, message.figures);
     parent = node.id;
   });

@@ -117,8 +117,8 @@ function rememberNew() {
 /** The conversation that was to be begun before a reload. */
 function rememberedNew() {
   try {
-    const { model, system, parameters } = JSON.parse(sessionStorage.getItem(NEW));
-    return { model, system, parameters };
+    const { model, system, parameters, thinks } = JSON.parse(sessionStorage.getItem(NEW));
+    return { model, system, parameters, thinks };
   } catch {
     return settings.habits();
   }
@@ -430,7 +430,11 @@ const answering = new Answering({
   keep,
   look,
   ended,
-  asked: (one) => ({ model: one === talk ? settings.model : one.head.model, parameters: one.head.parameters }),
+  asked: (one) => ({
+    model: one === talk ? settings.model : one.head.model,
+    parameters: one.head.parameters,
+    thinks: settings.thinksOf(one),
+  }),
   contextOf: (name) => settings.contextOf(name),
 });
 const view = new View(actions, (one) => answering.writing(one));

@@ -1,11 +1,12 @@
 // Which model is asked, with which system prompt and parameters. Fields show the model's own values.
 
-import { listModels, modelDefaults, ownPrompt } from './api.js';
+import { describe, listModels, modelDefaults } from './api.js';
 import { PARAMETERS } from './conversation.js';
 import { element } from './markdown.js';
 
 const MODEL = 'trine-model';
 const HABITS = 'trine-new-chats';
+const THINKS = 'trine-thinks';
 const SYSTEM_SHORT = 80;
 /** What stands in a field of which the model has no value of its own. */
 const WORDS = { max_tokens: 'until full', seed: 'random' };
@@ -34,8 +35,8 @@ export class Settings {
     Object.assign(this, { changed, failed });
     this.models = new Map();
     this.defaults = new Map();
-    /** System prompts that names bring along. */
-    this.prompts = new Map();
+    /** System prompts that names bring along, and whether they can think. */
+    this.known = new Map();
     /** The engines at the last look. */
     this.engines = '';
     this.talk = null;
@@ -44,6 +45,12 @@ export class Settings {
       this.talk.set('system', $('system').value);
       this.showSystem();
       changed('system');
+    });
+    $('think').addEventListener('click', () => {
+      this.talk.set('thinks', !this.thinks);
+      remember(THINKS, String(this.talk.head.thinks));
+      this.showThinking();
+      changed('thinks');
     });
     $('parameters').addEventListener('input', (event) => this.takeParameter(event.target));
     $('reset').addEventListener('click', () => this.reset());
@@ -69,13 +76,24 @@ export class Settings {
     return this.models.get(this.model)?.engine ?? this.model;
   }
 
+  /** Whether the model is to think before it answers; undefined if it cannot. */
+  get thinks() {
+    return this.thinksOf(this.talk);
+  }
+
+  /** The same of another conversation. */
+  thinksOf(talk) {
+    const model = talk === this.talk ? this.model : talk.head.model;
+    return this.known.get(model)?.thinks ? talk.head.thinks === true : undefined;
+  }
+
   contextOf(name) {
     return this.models.get(name)?.context ?? null;
   }
 
   /** What a new conversation begins with. */
   habits() {
-    const head = { model: remembered(MODEL) ?? '' };
+    const head = { model: remembered(MODEL) ?? '', thinks: remembered(THINKS) === 'true' };
     try {
       const { system, parameters } = JSON.parse(remembered(HABITS) ?? '{}');
       if (typeof system === 'string') head.system = system;
@@ -94,11 +112,18 @@ export class Settings {
     }
     this.showModels();
     this.showSystem();
+    this.showThinking();
     this.showDefaults();
   }
 
+  /** Shows the switch for thinking where it changes anything. */
+  showThinking() {
+    $('think').hidden = this.thinks === undefined;
+    $('think').setAttribute('aria-pressed', String(this.thinks === true));
+  }
+
   showSystem() {
-    const own = this.prompts.get(this.model) ?? '';
+    const own = this.known.get(this.model)?.system ?? '';
     const typed = this.talk.head.system.trim();
     const text = (typed || own).trim().replace(/\s+/g, ' ');
     const short = text.length > SYSTEM_SHORT ? `${text.slice(0, SYSTEM_SHORT)}…` : text;
@@ -131,6 +156,7 @@ export class Settings {
     this.talk.set('model', this.model);
     this.showModels();
     this.showSystem();
+    this.showThinking();
     this.showDefaults();
     this.changed('model');
   }
@@ -156,17 +182,19 @@ export class Settings {
     $('reset').disabled = PARAMETERS.every((name) => $(name).value === '' && $(name).validity.valid);
   }
 
-  /** Shows the system prompt that the model's name brings along. */
+  /** Shows the system prompt that the model's name brings along, and whether it can think. */
   async showPrompt() {
     const name = this.model;
-    if (!this.models.has(name) || this.prompts.has(name)) return;
+    if (!this.models.has(name) || this.known.has(name)) return;
     try {
-      this.prompts.set(name, await ownPrompt(name));
+      this.known.set(name, await describe(name));
     } catch {
       // The next look at the models asks again.
       return;
     }
-    if (this.model === name) this.showSystem();
+    if (this.model !== name) return;
+    this.showSystem();
+    this.showThinking();
   }
 
   /** Puts the model's own values into the empty fields; asks for them once it is loaded. */
@@ -214,7 +242,7 @@ export class Settings {
     this.models = new Map(models.map((model) => [model.name, model]));
     // A name may stand for something else now.
     this.defaults.clear();
-    this.prompts.clear();
+    this.known.clear();
     this.showModels();
     if (this.talk) this.showSystem();
     this.showDefaults();

@@ -10,9 +10,9 @@ const LONG_TEXT = 1500;
 const LONG_LINES = 24;
 
 function figuresText(node, context) {
-  const { tokens, speed, first, prompt, reason } = node.figures ?? {};
+  const { tokens, thoughts, speed, first, prompt, reason } = node.figures ?? {};
   const parts = [];
-  if (tokens !== undefined) parts.push(`${short(tokens)} tokens`);
+  if (tokens !== undefined) parts.push(`${short(tokens)} tokens${thoughts ? `, ${short(thoughts)} of thoughts` : ''}`);
   if (speed !== undefined) parts.push(`${short(speed)} tokens/s`);
   if (first !== undefined) parts.push(`first after ${first.toFixed(2)} s`);
   if (reason === 'length') {
@@ -63,13 +63,17 @@ export class Turn {
     /** The revision of the message whose text is drawn. */
     this.written = '';
     this.said = element('div', 'said');
+    this.thoughts = element('pre');
+    this.thoughts.tabIndex = 0;
+    this.thinking = element('details', 'file thoughts', element('summary', 'quiet', 'Thoughts'), this.thoughts);
+    this.thinking.hidden = true;
     this.trouble = element('div', 'trouble');
     this.trouble.hidden = true;
     this.acts = element('div', 'acts');
     this.figures = element('span', 'figures');
     const who = element('h2', 'who', this.isAnswer ? 'Answer' : 'You');
     const foot = element('div', 'foot', this.acts, this.figures);
-    this.item = element('li', `turn ${this.isAnswer ? 'answer' : 'question'}`, who, this.said, this.trouble, foot);
+    this.item = element('li', `turn ${this.isAnswer ? 'answer' : 'question'}`, who, this.thinking, this.said, this.trouble, foot);
     this.item.dataset.node = node.id;
   }
 
@@ -99,6 +103,9 @@ export class Turn {
   drawText() {
     const { node } = this;
     if (this.isAnswer) {
+      const { thoughts = '' } = node;
+      this.thinking.hidden = thoughts === '';
+      if (this.thoughts.textContent !== thoughts) this.thoughts.textContent = thoughts;
       patch(this.said, render(node.content));
       return;
     }

@@ -84,7 +84,7 @@ pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
         None => {
             let conversation =
                 Conversation { system: args.system, turns, ..Conversation::default() };
-            chat(&mut session, &text, [&typed, &args.sampling], raw, conversation, verbose)
+            chat(&mut session, &mut text, [&typed, &args.sampling], raw, conversation, verbose)
         }
     }
 }
@@ -198,7 +198,7 @@ fn answer_once(
 
 fn chat(
     session: &mut Session,
-    text: &TextSide,
+    text: &mut TextSide,
     sampling: [&SamplingArgs; 2],
     raw: bool,
     conversation: Conversation,
@@ -211,14 +211,15 @@ fn chat(
     } else {
         Box::new(Piped(stdin().lock()))
     };
-    let mut show = |session: &mut Session, prompt, writing: &Writing, watch: &Watch| {
-        let mut printer = Printer::new(false);
-        let outcome = answer(&mut session.engine, text, prompt, writing, watch, &mut printer);
-        printer.finish()?;
-        let answer = outcome?;
-        tell_end(session, &answer, verbose, true);
-        Ok(answer)
-    };
+    let mut show =
+        |session: &mut Session, text: &TextSide, prompt, writing: &Writing, watch: &Watch| {
+            let mut printer = Printer::new(false);
+            let outcome = answer(&mut session.engine, text, prompt, writing, watch, &mut printer);
+            printer.finish()?;
+            let answer = outcome?;
+            tell_end(session, &answer, verbose, true);
+            Ok(answer)
+        };
     let chat = Chat::new(session, text, sampling, raw, conversation);
     let went_well = chat.talk(lines.as_mut(), &mut show)?;
     // A person has read what went wrong; a script needs the exit code.

@@ -25,7 +25,9 @@ fn a_chat_remembers_and_forgets() {
 
 #[test]
 fn chat_commands_and_their_mistakes() {
-    let ran = chat("/help\n/hlep\n/save\n/system Be brief.\n/load /no/such/file\n\n/bye\n");
+    let ran = chat(
+        "/help\n/hlep\n/save\n/system Be brief.\n/load /no/such/file\n/think on\n/think hard\n\n/bye\n",
+    );
     assert_eq!((ran.code, ran.out.as_str()), (1, ""), "a script can tell that something failed");
     for expected in [
         "/save FILE",
@@ -33,6 +35,8 @@ fn chat_commands_and_their_mistakes() {
         "needs a file name",
         "system text is set",
         "/no/such/file",
+        "cannot think",
+        "on, off, or the most tokens",
     ] {
         assert!(ran.err.contains(expected), "{expected}: {}", ran.err);
     }
