@@ -10,7 +10,7 @@ use trine_model::{Model, Workload};
 use trine_vulkan::VulkanDevice;
 use trine_weights::DType;
 
-use crate::device::{GpuOptions, Opened};
+use crate::device::{DeviceChoice, GpuOptions, Opened};
 use crate::draft::{DraftFacts, Drafting};
 use crate::model_source::Source;
 use crate::options::{ContextFrom, PREFILL, Settings};
@@ -137,6 +137,12 @@ impl Session {
         let Opened { device, gpus, threads, npu, .. } = opened;
         let options = sizes.guessing(drafting).options(&name, &model, settings)?;
         let loaded = Engine::load(&model, device.as_ref(), options);
+        if let Some(reason) = loaded.as_ref().err().and_then(|error| unsuited(settings, error)) {
+            output::warning(format_args!("{reason}; it runs on the CPU"));
+            drop((guessing, device, gpus));
+            let settings = Settings { device: DeviceChoice::Cpu, ..settings.clone() };
+            return Self::open_with(source, &settings, sizes, drafting, decorate);
+        }
         let is_short =
             matches!(&loaded, Err(EngineError::Backend(BackendError::OutOfMemory { .. })));
         let taking = guessing.model.as_ref().filter(|_| is_short);
@@ -295,6 +301,18 @@ fn shares(shares: &[Share]) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
+/// Returns why a GPU that nobody named cannot run the model, whatever its memory. The processor
+/// can.
+fn unsuited(settings: &Settings, error: &EngineError) -> Option<String> {
+    let is_free = settings.device == DeviceChoice::Auto && settings.gpu_layers.is_none();
+    match error {
+        EngineError::Backend(error @ BackendError::Unsupported { .. }) if is_free => {
+            Some(error.to_string())
+        }
+        _ => None,
+    }
+}
+
 /// Returns what is said before the reason that a model was not loaded. `taking` says what part of
 /// the memory that it lacks a draft model takes.
 fn not_loaded(name: &str, device: &str, layers: Option<usize>, taking: Option<String>) -> String {
@@ -348,8 +366,10 @@ pub(crate) fn formats(model: &Model) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use trine_backend::TOP_ROWS_MAX;
+    use trine_model::KvType;
 
     use super::*;
+    use crate::cli::Placement;
 
     /// Every step of a Program with more output rows brings all logits to the host.
     #[test]
@@ -358,6 +378,35 @@ mod tests {
             let sizes = Sizes::serving(sequences).guessing(&Drafting::lookup());
             assert!(sizes.outputs > sequences && sizes.outputs <= TOP_ROWS_MAX, "{sequences}");
         }
+    }
+
+    #[test]
+    fn a_gpu_that_nobody_named_gives_way_to_the_processor() {
+        let unsupported = || {
+            let what = "its heads have 1024 elements".to_owned();
+            EngineError::Backend(BackendError::Unsupported { device: "gpu".to_owned(), what })
+        };
+        let short = EngineError::Backend(BackendError::OutOfMemory {
+            what: "weights".to_owned(),
+            needed: 1,
+            device: "gpu".to_owned(),
+        });
+        let settings = |device: &str, layers| {
+            let placement = Placement {
+                device: Some(DeviceChoice::parse(device).unwrap()),
+                gpu_layers: layers,
+                ..Placement::default()
+            };
+            Settings::new(&placement, KvType::F16)
+        };
+        let reason = unsuited(&settings("auto", None), &unsupported()).unwrap();
+        assert!(reason.contains("gpu cannot run this model: its heads have"), "{reason}");
+        for (device, layers) in
+            [("vulkan", None), ("vulkan:0", None), ("cpu", None), ("auto", Some(3))]
+        {
+            assert!(unsuited(&settings(device, layers), &unsupported()).is_none(), "{device}");
+        }
+        assert!(unsuited(&settings("auto", None), &short).is_none(), "fewer layers are tried");
     }
 
     #[test]
