@@ -31,7 +31,7 @@ window.fetch = async (path, options) => {
     async start(out) {
       for (const part of parts) {
         out.enqueue(text.encode(part));
-        // The person who tests goes on when he has looked.
+        // The test goes on when it has looked.
         await new Promise((go) => { window.steps.push(go); });
       }
       out.close();

@@ -21,8 +21,8 @@ const HELP: &str = "\
 /help          this list
 /reset         forget the conversation (the system text stays)
 /system TEXT   set the instructions that stand before the conversation; without TEXT remove them
-/think WHAT    let the model think before it answers (on), or not (off), or for at most so many
-               tokens (a number); without WHAT tell what holds
+/think WHAT    whether the model thinks before it answers: on, off, or the most tokens of thoughts;
+               without WHAT tell which holds
 /save FILE     keep the conversation in a file
 /load FILE     go on with a conversation from a file
 /exit          leave (also Ctrl-D, or Ctrl-C twice; three times if the conversation is not saved)
