@@ -98,9 +98,9 @@ pub struct Engine {
     confirms: fn(&Sequence, usize) -> bool,
     /// The device's partner, if it has one.
     sharing: Option<Sharing>,
-    /// Columns of the hidden states that steps give for a drafter; 0 if there are none.
+    /// Columns of the hidden states that steps can give for a drafter; 0 if there are none.
     state_columns: usize,
-    /// Those of the step that landed last.
+    /// Those of the last step that they were taken of.
     states: Vec<f32>,
 }
 

@@ -274,6 +274,11 @@ fn running<'a>(places: &'a mut [Place], pick: &Pick) -> &'a mut Sequence {
 }
 
 impl Drafting {
+    /// Returns whether a drafter may still be asked.
+    pub(super) fn has_model(&self) -> bool {
+        self.model.as_ref().is_some_and(|model| !model.is_lost)
+    }
+
     /// Returns whether a drafter's weights are void.
     pub(super) fn has_lost_model(&self) -> bool {
         self.model.as_ref().is_some_and(|model| model.is_lost)

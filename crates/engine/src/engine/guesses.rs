@@ -56,6 +56,13 @@ impl Engine {
         seconds
     }
 
+    /// Returns whether steps give hidden states that a drafter takes: not without one, nor once its
+    /// weights are void.
+    pub(super) fn takes_states(&self) -> bool {
+        let has_drafter = || self.drafting.as_ref().is_some_and(|own| own.has_model());
+        self.state_columns > 0 && has_drafter()
+    }
+
     /// Returns the most rows of a step of which each has logits.
     fn most_rows(&self) -> usize {
         let width = self.program.facts().options.width;

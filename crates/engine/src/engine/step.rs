@@ -21,7 +21,7 @@ impl Engine {
     pub(super) fn launch(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         let depth = self.program.facts().depth;
         // A draft of the same Program needs the hidden states of the last step.
-        let overlaps = depth > 1 && self.state_columns == 0 && self.may_overlap()?;
+        let overlaps = depth > 1 && !self.takes_states() && self.may_overlap()?;
         // Each step takes only a part of the sequences, so that some are left for the next one.
         let decodes =
             if overlaps { self.scheduler.sequences().div_ceil(depth) } else { usize::MAX };
@@ -197,7 +197,8 @@ impl Engine {
         takes_top: bool,
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
-        let states = (self.state_columns > 0).then_some(&mut self.states);
+        let takes_states = self.takes_states();
+        let states = takes_states.then_some(&mut self.states);
         let logits = rows::wait(self.program.as_mut(), step, takes_top, states)?;
         let mut logits = logits.rows(self.limits.vocabulary).enumerate();
         let mut logits = || logits.next().ok_or_else(too_few);
@@ -257,7 +258,7 @@ impl Engine {
                 let finish = sequence.next_token(logits, limits, workspace, events);
                 outcome = finish.map_or(Outcome::Goes, Outcome::Ended);
             }
-            if let Some(row) = state {
+            if let Some(row) = state.filter(|_| takes_states) {
                 sequence.take_state(&self.states, self.state_columns, row);
             }
             let origin = sequence.guess_origin;

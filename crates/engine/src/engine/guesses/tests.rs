@@ -1,19 +1,24 @@
 //! Texts with guesses follow the model's distribution, by the rule of the engine and no other.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
     BLOCK, BackendError, Batch, Facts, Flights, InFlight, Memory, Program, ProgramOptions, Results,
 };
-use trine_model::{Buffer, BufferId, KvType, Plan, Rows, Width};
+use trine_model::{Assistant, Buffer, BufferId, KvType, Model, Plan, Rows, Width};
+use trine_weights::WeightsError;
 
 use super::Sequence;
 use crate::Target;
-use crate::{Ask, Drafter, Drafts, Engine, Request, SamplingParams, Statistics, Update};
+use crate::{
+    Ask, Drafter, Drafts, Engine, EngineOptions, Request, SamplingParams, Statistics, Update,
+};
 
 /// Token ids of [`Chain`].
 const VOCABULARY: usize = 48;
@@ -277,4 +282,48 @@ fn a_broken_rule_is_found() {
     let (text, _) = drawn(0.5, |_, _| true);
     let found = deviation(&text, &probabilities);
     assert!(found > 2.0 * DEVIATION_MAX, "{found}");
+}
+
+/// A drafter whose weights are void.
+struct Void;
+
+impl Drafter for Void {
+    fn draft(
+        &mut self,
+        _target: &mut Target<'_>,
+        _asks: &[Ask<'_>],
+        _readable: usize,
+        _guesses: &mut [Vec<u32>],
+    ) -> Result<usize, BackendError> {
+        Err(WeightsError::Changed { file: "draft".to_owned(), what: "was cut".to_owned() }.into())
+    }
+}
+
+/// Nobody reads the hidden states of steps once the drafter is lost, or without one.
+#[test]
+fn states_are_taken_while_a_drafter_may_read_them() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/gemma4-dense");
+    let draft = Assistant::open(&folder.join("assistant")).expect("the draft opens");
+    let model = Model::open(&folder).expect("the model opens");
+    let model = model.with_assistant(draft).expect("they belong together");
+    let options = EngineOptions { context: Some(64), outputs: 4, ..EngineOptions::default() };
+    for has_drafter in [true, false] {
+        let mut engine = Engine::new(&model, &ReferenceDevice::new(), options).expect("it loads");
+        let drafter: Option<Box<dyn Drafter>> =
+            if has_drafter { Some(Box::new(Void)) } else { None };
+        engine.set_drafts(Drafts { lookup: true, drafter });
+        engine.set_guesses(Some(1));
+        engine.submit(Request::new(vec![2, 10, 11], 6)).expect("a sound request");
+        engine.step().expect("the device does not fail");
+        assert_eq!(engine.states.is_empty(), !has_drafter);
+        while has_drafter && !engine.status().draft_lost {
+            engine.step().expect("the device does not fail");
+        }
+        engine.states.clear();
+        assert!(!engine.is_idle() && !engine.takes_states());
+        while !engine.is_idle() {
+            engine.step().expect("the device does not fail");
+            assert!(engine.states.is_empty());
+        }
+    }
 }
