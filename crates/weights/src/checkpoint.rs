@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::quoted;
 use crate::map::Mapping;
-use crate::tensor::Data;
+use crate::tensor::{Data, Integers};
 use crate::{DType, HuggingFaceMetadata, Tensor, WeightsError, gguf, huggingface};
 
 /// What a checkpoint says about itself, in the terms of its format.
@@ -34,8 +34,7 @@ pub struct Checkpoint {
     tensors: Vec<Tensor>,
     sorted: Vec<u32>, // indices into `tensors`, by name
     unreadable: Vec<UnreadableTensor>,
-    /// Lists of 64-bit integers.
-    integers: Vec<(String, Data)>,
+    integers: Vec<Integers>,
     metadata: Metadata,
     file_bytes: u64,
 }
@@ -101,16 +100,26 @@ impl Checkpoint {
 
     fn from_gguf_parts(path: &Path, parts: gguf::Parts) -> Result<Self, WeightsError> {
         let mut tensors = Vec::with_capacity(parts.tensor_count());
-        let mut mappings = Vec::new();
+        let (mut mappings, mut integers) = (Vec::new(), Vec::new());
         for (mapping, layout) in parts.parts {
             for info in layout.tensors {
                 let data = Data::Mapped(Arc::clone(&mapping), info.range);
                 tensors.push(Tensor::build(&info.name, info.dtype, &info.shape, data)?);
             }
+            integers.extend(layout.integers.into_iter().map(|info| {
+                let data = Data::Mapped(Arc::clone(&mapping), info.range);
+                Integers { name: info.name.into(), width: info.width, data }
+            }));
             mappings.push(mapping);
         }
         let metadata = Metadata::Gguf(parts.metadata);
-        Self::assemble(path.to_owned(), mappings, tensors, Vec::new(), metadata)
+        let unlisted = |own: &Integers| UnreadableTensor {
+            name: own.name.clone(),
+            format: format!("I{}", 8 * own.width),
+        };
+        let unreadable = integers.iter().map(unlisted).collect();
+        let checkpoint = Self::assemble(path.to_owned(), mappings, tensors, unreadable, metadata)?;
+        Ok(Self { integers, ..checkpoint })
     }
 
     fn from_hugging_face(path: &Path, folder: huggingface::Folder) -> Result<Self, WeightsError> {
@@ -171,15 +180,23 @@ impl Checkpoint {
         &self.unreadable
     }
 
-    /// Returns the values of a tensor of 64-bit integers, if a safetensors file holds one of
-    /// `count` values.
+    /// Returns the values of a tensor of integers, if the files hold one of `count` values: of 64
+    /// bits, or in a GGUF file of 32 bits.
     pub fn integers(&self, name: &str, count: usize) -> Option<Vec<i64>> {
-        let is_wanted = |(own, data): &&(String, Data)| {
-            own == name && count.checked_mul(8) == Some(data.bytes().len())
+        let is_wanted = |own: &&Integers| {
+            own.name == name && count.checked_mul(own.width) == Some(own.data.bytes().len())
         };
-        let (_, data) = self.integers.iter().find(is_wanted)?;
-        let (words, _) = data.bytes().as_chunks::<8>();
-        Some(words.iter().map(|word| i64::from_le_bytes(*word)).collect())
+        let Integers { width, data, .. } = self.integers.iter().find(is_wanted)?;
+        Some(match width {
+            4 => {
+                let words = data.bytes().as_chunks::<4>().0;
+                words.iter().map(|word| i64::from(i32::from_le_bytes(*word))).collect()
+            }
+            _ => {
+                let words = data.bytes().as_chunks::<8>().0;
+                words.iter().map(|word| i64::from_le_bytes(*word)).collect()
+            }
+        })
     }
 
     /// Returns the files' metadata about the model.

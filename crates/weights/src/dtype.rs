@@ -152,8 +152,6 @@ pub(crate) fn foreign_ggml_name(id: u32) -> Option<&'static str> {
         22 => "IQ2_S",
         24 => "I8",
         25 => "I16",
-        26 => "I32",
-        27 => "I64",
         28 => "F64",
         29 => "IQ1_M",
         34 => "TQ1_0",

@@ -18,17 +18,20 @@
 //! * keys of 1 to 65,535 bytes, tensor names of 1 to 64, both UTF-8 without NUL;
 //! * arrays inside arrays to depth 4 and 65,536 in all;
 //! * tensors lie one after the other in table order without gaps beyond the padding, as
-//!   llama.cpp demands too. That rules out overlap and catches damaged shapes.
+//!   llama.cpp demands too. That rules out overlap and catches damaged shapes;
+//! * tensors of integers (I32, I64) are lists: apart from the others, by name.
 
 mod cursor;
+mod element;
 mod metadata;
 mod parse;
 mod split;
 mod value;
 mod writer;
 
+pub(crate) use element::Element;
 pub use metadata::Metadata;
-pub use parse::{Layout, TensorInfo, architecture, parse};
+pub use parse::{IntegersInfo, Layout, TensorInfo, architecture, parse};
 pub(crate) use split::{Parts, duplicate_tensor, open_parts};
 pub use value::{Array, StringArray, Value};
 pub use writer::{DataWriter, Writer};

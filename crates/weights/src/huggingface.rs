@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::error::{GIVE_A_MODEL, quoted};
 use crate::map::{Mapping, open_regular};
-use crate::tensor::Data;
+use crate::tensor::{Data, Integers};
 use crate::{SafetensorsFile, Tensor, UnreadableTensor, WeightsError};
 
 /// The most bytes of `config.json` and `generation_config.json`: published ones have below 100 kB,
@@ -43,7 +43,7 @@ pub(crate) struct Folder {
     pub(crate) mappings: Vec<Arc<Mapping>>,
     pub(crate) tensors: Vec<Tensor>,
     pub(crate) unreadable: Vec<UnreadableTensor>,
-    pub(crate) integers: Vec<(String, Data)>,
+    pub(crate) integers: Vec<Integers>,
 }
 
 /// Opens a folder: the shards of its index, else `model.safetensors`, else its only safetensors
@@ -335,7 +335,7 @@ fn gather(
                 None => {
                     if entry.format == "I64" {
                         let data = Data::Mapped(Arc::clone(&mapping), entry.range);
-                        folder.integers.push((entry.name.clone(), data));
+                        folder.integers.push(Integers { name: entry.name.clone(), width: 8, data });
                     }
                     let tensor = UnreadableTensor { name: entry.name, format: entry.format };
                     folder.unreadable.push(tensor);

@@ -38,6 +38,17 @@ pub struct Tensor {
     data: Data,
 }
 
+/// A list of integers.
+#[derive(Debug)]
+pub(crate) struct Integers {
+    /// The tensor's name.
+    pub(crate) name: String,
+    /// The bytes of each, 4 or 8.
+    pub(crate) width: usize,
+    /// The integers, little endian.
+    pub(crate) data: Data,
+}
+
 impl Tensor {
     /// Makes a tensor over bytes made by this program.
     ///

@@ -470,6 +470,28 @@ fn a_golden_rewritten_is_the_same_file() {
 }
 
 #[test]
+fn integers_are_lists_beside_the_tensors() {
+    let folder = folder();
+    let path = folder.path().join("out.gguf");
+    let mut writer = Writer::new(&path, Keys::default()).unwrap();
+    writer.declare("a", DType::F32, &[1]).unwrap();
+    writer.declare_integers("order", 3).unwrap();
+    writer.declare("b", DType::F32, &[1]).unwrap();
+    let mut data = writer.start().unwrap();
+    for bytes in [vec![0; 4], [7_i32, -2, 1 << 20].map(i32::to_le_bytes).concat(), vec![1; 4]] {
+        data.bytes(&bytes).unwrap();
+    }
+    data.finish().unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    assert_eq!(checkpoint.integers("order", 3).unwrap(), [7, -2, 1 << 20]);
+    assert!(checkpoint.integers("order", 4).is_none() && checkpoint.integers("a", 1).is_none());
+    assert_eq!(checkpoint.tensors().len(), 2);
+    assert_eq!(checkpoint.tensor("b").unwrap().bytes(), [1; 4]);
+    let [unreadable] = checkpoint.unreadable() else { panic!("one tensor is no weight") };
+    assert_eq!((unreadable.name.as_str(), unreadable.format.as_str()), ("order", "I32"));
+}
+
+#[test]
 fn unfinished_files_never_appear() {
     let folder = folder();
     let path = folder.path().join("out.gguf");

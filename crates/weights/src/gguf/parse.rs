@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::cursor::Cursor;
 use super::{
     ALIGNMENT_KEY, ARCHITECTURE_KEY, ARRAY_DEPTH_MAX, Array, DEFAULT_ALIGNMENT, ENTRIES_MAX,
-    KEY_BYTES_MAX, MAGIC, Metadata, NAME_BYTES_MAX, NESTED_ARRAYS_MAX, StringArray, TENSORS_MAX,
-    Value, alignment_is_valid,
+    Element, KEY_BYTES_MAX, MAGIC, Metadata, NAME_BYTES_MAX, NESTED_ARRAYS_MAX, StringArray,
+    TENSORS_MAX, Value, alignment_is_valid,
 };
 use crate::dtype::foreign_ggml_name;
 use crate::error::quoted;
@@ -23,6 +23,8 @@ pub struct Layout {
     pub metadata: Metadata,
     /// The tensors in file order.
     pub tensors: Vec<TensorInfo>,
+    /// The tensors of integers in file order.
+    pub integers: Vec<IntegersInfo>,
 }
 
 /// One row of the tensor table.
@@ -34,6 +36,17 @@ pub struct TensorInfo {
     pub dtype: DType,
     /// Dimensions, outermost first.
     pub shape: Box<[usize]>,
+    /// The range of its bytes in the file.
+    pub range: Range<usize>,
+}
+
+/// One row of the tensor table, for a tensor of integers.
+#[derive(Clone, Debug)]
+pub struct IntegersInfo {
+    /// The tensor's name, unique in the file.
+    pub name: Box<str>,
+    /// The bytes of each, 4 or 8.
+    pub width: usize,
     /// The range of its bytes in the file.
     pub range: Range<usize>,
 }
@@ -58,8 +71,18 @@ pub fn parse(bytes: &[u8], file: &str) -> Result<Layout, WeightsError> {
     }
     require_unique_names(&cursor, table_start, &tensors)?;
     place_tensors(&cursor, bytes.len(), alignment, &mut tensors)?;
-    let tensors = tensors.into_iter().map(|row| row.info).collect();
-    Ok(Layout { version, alignment, metadata, tensors })
+    let mut layout =
+        Layout { version, alignment, metadata, tensors: Vec::new(), integers: Vec::new() };
+    layout.tensors.reserve_exact(tensors.len());
+    for Row { name, element, shape, range, .. } in tensors {
+        match element {
+            Element::Values(dtype) => layout.tensors.push(TensorInfo { name, dtype, shape, range }),
+            Element::I32 | Element::I64 => {
+                layout.integers.push(IntegersInfo { name, width: element.block_bytes(), range });
+            }
+        }
+    }
+    Ok(layout)
 }
 
 /// Returns the `general.architecture` of a GGUF file whose first part is `beginning`, or `None` if
@@ -354,9 +377,12 @@ fn read_strings(
     StringArray::from_parts(text, ends).map_err(not_text)
 }
 
-/// A tensor row whose range is still relative to the start of the data.
+/// A row of the tensor table. Its range is set when all rows are known.
 struct Row {
-    info: TensorInfo,
+    name: Box<str>,
+    element: Element,
+    shape: Box<[usize]>,
+    range: Range<usize>,
     table_offset: usize,
     data_offset: u64,
     data_bytes: u64,
@@ -376,24 +402,23 @@ fn read_tensor(cursor: &mut Cursor<'_>, alignment: u32) -> Result<Row, WeightsEr
         shape.push(cursor.u64("a tensor's dimension")?);
     }
     shape.reverse(); // the file stores the fastest dimension first
-    let dtype = read_dtype(cursor, &shown)?;
+    let element = read_element(cursor, &shown)?;
     let data_offset = cursor.u64("a tensor's offset")?;
     let fail = |problem: String| cursor.error_at(table_offset, format!("tensor {shown} {problem}"));
-    let (shape, data_bytes) = measure(&shape, dtype).map_err(fail)?;
+    let (shape, data_bytes) = measure(&shape, element).map_err(fail)?;
     if data_offset % u64::from(alignment) != 0 {
         return Err(fail(format!(
             "starts at {data_offset}, which is not a multiple of {alignment}"
         )));
     }
-    let info = TensorInfo { name, dtype, shape, range: 0..0 };
-    Ok(Row { info, table_offset, data_offset, data_bytes })
+    Ok(Row { name, element, shape, range: 0..0, table_offset, data_offset, data_bytes })
 }
 
-fn read_dtype(cursor: &mut Cursor<'_>, shown: &str) -> Result<DType, WeightsError> {
+fn read_element(cursor: &mut Cursor<'_>, shown: &str) -> Result<Element, WeightsError> {
     let offset = cursor.offset();
     let id = cursor.u32("a tensor's type")?;
-    if let Some(dtype) = DType::from_ggml(id) {
-        return Ok(dtype);
+    if let Some(element) = Element::from_ggml(id) {
+        return Ok(element);
     }
     Err(match foreign_ggml_name(id) {
         Some(name) => WeightsError::Unsupported {
@@ -406,7 +431,7 @@ fn read_dtype(cursor: &mut Cursor<'_>, shown: &str) -> Result<DType, WeightsErro
 }
 
 /// Returns the shape in machine words and the bytes that it needs, with every product checked.
-fn measure(shape: &[u64], dtype: DType) -> Result<(Box<[usize]>, u64), String> {
+fn measure(shape: &[u64], element: Element) -> Result<(Box<[usize]>, u64), String> {
     let too_large = || format!("has dimensions {shape:?}, whose product overflows");
     let words: Option<Box<[usize]>> =
         shape.iter().map(|&dimension| usize::try_from(dimension).ok()).collect();
@@ -419,14 +444,15 @@ fn measure(shape: &[u64], dtype: DType) -> Result<(Box<[usize]>, u64), String> {
         .filter(|&product| i64::try_from(product).is_ok())
         .ok_or_else(too_large)?;
     let (columns, rows) = words.split_last().expect("at least one dimension");
-    let block = dtype.block_elements();
+    let block = element.block_elements();
     if columns % block != 0 {
         return Err(format!(
-            "has rows of {columns} elements, which are not whole {dtype} blocks of {block}"
+            "has rows of {columns} elements, which are not whole {} blocks of {block}",
+            element.name()
         ));
     }
-    let row_bytes = dtype.row_bytes(*columns).ok_or_else(too_large)?;
-    (elements / block as u64).checked_mul(dtype.block_bytes() as u64).ok_or_else(too_large)?;
+    let row_bytes = element.row_bytes(*columns).ok_or_else(too_large)?;
+    (elements / block as u64).checked_mul(element.block_bytes() as u64).ok_or_else(too_large)?;
     let rows = rows.iter().try_fold(1_usize, |product, &rows| product.checked_mul(rows));
     let bytes = rows.and_then(|rows| rows.checked_mul(row_bytes)).ok_or_else(too_large)?;
     Ok((words, bytes as u64))
@@ -437,7 +463,7 @@ fn require_unique_names(
     table_start: usize,
     tensors: &[Row],
 ) -> Result<(), WeightsError> {
-    let mut names: Vec<&str> = tensors.iter().map(|row| &*row.info.name).collect();
+    let mut names: Vec<&str> = tensors.iter().map(|row| &*row.name).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
         None => Ok(()),
@@ -461,7 +487,7 @@ fn place_tensors(
     let mut expected = 0_u64; // data offset of the next tensor
     for row in tensors {
         let fail = |problem: String| {
-            let shown = quoted(row.info.name.as_bytes());
+            let shown = quoted(row.name.as_bytes());
             cursor.error_at(row.table_offset, format!("tensor {shown} {problem}"))
         };
         if row.data_offset != expected {
@@ -483,7 +509,7 @@ fn place_tensors(
             );
             return Err(fail(problem));
         };
-        row.info.range = if start == end { 0..0 } else { start as usize..end as usize };
+        row.range = if start == end { 0..0 } else { start as usize..end as usize };
         // Both summands are below the file's length, so rounding up cannot overflow.
         expected = (row.data_offset + row.data_bytes).next_multiple_of(alignment);
     }

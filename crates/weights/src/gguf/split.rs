@@ -16,7 +16,7 @@ pub(crate) struct Parts {
 
 impl Parts {
     pub(crate) fn tensor_count(&self) -> usize {
-        self.parts.iter().map(|(_, layout)| layout.tensors.len()).sum()
+        self.parts.iter().map(|(_, layout)| layout.tensors.len() + layout.integers.len()).sum()
     }
 }
 
@@ -47,7 +47,8 @@ pub(crate) fn open_parts(path: &Path, mapping: Arc<Mapping>) -> Result<Parts, We
         check_part(&layout.metadata, number, count)?;
         parts.push((part, layout));
     }
-    let found: usize = parts.iter().map(|(_, layout)| layout.tensors.len()).sum();
+    let of = |(_, layout): &(_, Layout)| layout.tensors.len() + layout.integers.len();
+    let found: usize = parts.iter().map(of).sum();
     let metadata = parts[0].1.metadata.clone();
     if let Some(expected) = metadata.optional_u64("split.tensors.count")?
         && expected != found as u64

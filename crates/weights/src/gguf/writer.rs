@@ -11,8 +11,8 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::{
-    ALIGNMENT_KEY, Array, DEFAULT_ALIGNMENT, KEY_BYTES_MAX, MAGIC, Metadata, NAME_BYTES_MAX, Value,
-    alignment_is_valid,
+    ALIGNMENT_KEY, Array, DEFAULT_ALIGNMENT, Element, KEY_BYTES_MAX, MAGIC, Metadata,
+    NAME_BYTES_MAX, Value, alignment_is_valid,
 };
 use crate::{DType, Tensor, WeightsError};
 
@@ -27,7 +27,7 @@ pub struct Writer {
 #[derive(Debug)]
 struct Declared {
     name: String,
-    dtype: DType,
+    element: Element,
     shape: Vec<usize>,
     bytes: u64,
 }
@@ -65,6 +65,24 @@ impl Writer {
         dtype: DType,
         shape: &[usize],
     ) -> Result<(), WeightsError> {
+        self.declare_as(name, Element::Values(dtype), shape)
+    }
+
+    /// Declares the next tensor, a list of `count` integers of 32 bits.
+    ///
+    /// # Errors
+    ///
+    /// As [`Writer::declare`].
+    pub fn declare_integers(&mut self, name: &str, count: usize) -> Result<(), WeightsError> {
+        self.declare_as(name, Element::I32, &[count])
+    }
+
+    fn declare_as(
+        &mut self,
+        name: &str,
+        element: Element,
+        shape: &[usize],
+    ) -> Result<(), WeightsError> {
         let fail = |problem: String| Err(WeightsError::Tensor { name: name.to_owned(), problem });
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('\0') {
             return fail(format!("GGUF names have 1 to {NAME_BYTES_MAX} bytes and no NUL"));
@@ -72,18 +90,18 @@ impl Writer {
         let Some((&columns, outer)) = shape.split_last().filter(|_| shape.len() <= 4) else {
             return fail(format!("shape {shape:?}: GGUF tensors have 1 to 4 dimensions"));
         };
-        let bytes = dtype.row_bytes(columns).and_then(|row_bytes| {
+        let bytes = element.row_bytes(columns).and_then(|row_bytes| {
             outer.iter().try_fold(row_bytes, |bytes, &dimension| bytes.checked_mul(dimension))
         });
         let Some(bytes) = bytes else {
-            return fail(format!("shape {shape:?} does not fit {dtype}"));
+            return fail(format!("shape {shape:?} does not fit {}", element.name()));
         };
         if self.declared.iter().any(|declared| declared.name == name) {
             return fail("was declared before".to_owned());
         }
         self.declared.push(Declared {
             name: name.to_owned(),
-            dtype,
+            element,
             shape: shape.to_vec(),
             bytes: bytes as u64,
         });
@@ -147,7 +165,7 @@ fn header(metadata: &Metadata, declared: &[Declared], alignment: u64) -> Vec<u8>
         for &dimension in tensor.shape.iter().rev() {
             header.extend_from_slice(&(dimension as u64).to_le_bytes());
         }
-        header.extend_from_slice(&tensor.dtype.ggml_id().to_le_bytes());
+        header.extend_from_slice(&tensor.element.ggml_id().to_le_bytes());
         header.extend_from_slice(&offset.to_le_bytes());
         offset = (offset + tensor.bytes).next_multiple_of(alignment);
     }
@@ -221,7 +239,7 @@ impl DataWriter {
     pub fn tensor(&mut self, tensor: &Tensor) -> Result<(), WeightsError> {
         let matches = self.declared.get(self.next).is_some_and(|declared| {
             declared.name == tensor.name()
-                && declared.dtype == tensor.dtype()
+                && declared.element == Element::Values(tensor.dtype())
                 && declared.shape == tensor.shape()
         });
         if !matches || self.written != 0 {
