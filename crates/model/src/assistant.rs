@@ -4,41 +4,20 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use trine_weights::{Checkpoint, Metadata, Tensor};
+use trine_weights::{Checkpoint, Metadata, Tensor, UnreadableTensor};
 
-use crate::config::Config;
+use crate::assistant_config::{AssistantConfig, CentroidsConfig};
 use crate::error::ModelError;
 use crate::fields::Fields;
 use crate::finder::Finder;
 use crate::plan::Weight;
-use crate::{config_gguf, config_hf, names};
+use crate::{config_gguf, config_hf, drafts, names};
 
 /// The clusters of an output matrix, and how many are searched, if the files do not say.
 const CENTROIDS: usize = 2048;
 const CENTROIDS_USED: usize = 32;
 /// The model types of a `config.json`.
 const MODEL_TYPES: [&str; 2] = ["gemma4_assistant", "gemma4_unified_assistant"];
-
-/// The numbers of a draft model.
-#[derive(Debug, Clone, PartialEq)]
-pub struct AssistantConfig {
-    /// Those that it has in common with other models. Its KV head counts are those of the model
-    /// that it guesses for.
-    pub config: Config,
-    /// The hidden size of the model that it guesses for.
-    pub backbone: usize,
-    /// How its output matrix is searched, if only a part of it need be.
-    pub centroids: Option<CentroidsConfig>,
-}
-
-/// An output matrix in clusters of tokens, each with a centroid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CentroidsConfig {
-    /// The number of clusters.
-    pub count: usize,
-    /// How many of them are searched, those whose centroids have the largest products.
-    pub used: usize,
-}
 
 /// A draft model: its files and numbers.
 #[derive(Clone)]
@@ -63,10 +42,7 @@ impl Assistant {
     pub fn is_in(checkpoint: &Checkpoint) -> bool {
         match checkpoint.metadata() {
             Metadata::Gguf(metadata) => config_gguf::is_assistant(metadata),
-            Metadata::HuggingFace(files) => {
-                let kind = files.config.get("model_type").and_then(Value::as_str);
-                kind.is_some_and(|kind| MODEL_TYPES.contains(&kind))
-            }
+            Metadata::HuggingFace(files) => is_type(&files.config),
         }
     }
 
@@ -84,7 +60,18 @@ impl Assistant {
         let mut config = match checkpoint.metadata() {
             Metadata::Gguf(metadata) => {
                 let (config, backbone) = config_gguf::read_assistant(metadata, &finder)?;
-                AssistantConfig { config, backbone, centroids: None }
+                let is_ordering = |own: &UnreadableTensor| own.name == names::DRAFT_ORDERING;
+                // A file without clusters has the whole matrix all the same.
+                let clusters = finder
+                    .find(names::DRAFT_CENTROIDS)
+                    .filter(|_| checkpoint.unreadable().iter().any(is_ordering));
+                let centroids = clusters.map(|centroids| {
+                    let defaults = [centroids.rows(), CENTROIDS_USED];
+                    let [count, used] = config_gguf::read_clusters(metadata, defaults)?;
+                    let own = CentroidsConfig { count, used };
+                    own.check(config.vocabulary).map(|()| own)
+                });
+                AssistantConfig { config, backbone, centroids: centroids.transpose()? }
             }
             Metadata::HuggingFace(files) => from_json(&files.config)
                 .map_err(|error| error.in_file(&files.directory.join(names::CONFIG)))?,
@@ -131,6 +118,28 @@ impl Assistant {
         &self.checkpoint
     }
 
+    /// Returns the tokens of the clusters, one cluster after the other; empty if there are none.
+    pub fn ordering(&self) -> &[u32] {
+        &self.ordering
+    }
+
+    /// Returns its own tensors by trine's names, with the shapes that a guess needs: those of a
+    /// file of its own.
+    ///
+    /// # Errors
+    /// Returns a [`ModelError`] if there is none of a name, or it has another shape.
+    pub fn tensors(&self) -> Result<Vec<(Weight, Tensor)>, ModelError> {
+        let plan = drafts::alone(&self.config)?;
+        let own = |mut weight: Weight| {
+            let name = weight.name.strip_prefix(names::DRAFT_PREFIX)?.to_owned();
+            Some(self.tensor(&weight).map(|tensor| {
+                (weight.name, weight.dtype) = (name, tensor.dtype());
+                (weight, tensor)
+            }))
+        };
+        plan.weights.into_iter().filter_map(own).collect()
+    }
+
     /// Returns the tensor of a weight, whose name has the draft's prefix.
     ///
     /// # Errors
@@ -140,9 +149,18 @@ impl Assistant {
     }
 }
 
+/// Returns whether a `config.json` is that of such a model.
+pub(crate) fn is_type(config: &Value) -> bool {
+    let kind = config.get("model_type").and_then(Value::as_str);
+    kind.is_some_and(|kind| MODEL_TYPES.contains(&kind))
+}
+
 /// Reads the tokens of the clusters: each token once.
 fn ordering(checkpoint: &Checkpoint, vocabulary: usize) -> Result<Vec<u32>, ModelError> {
-    let name = names::DRAFT_ORDERING;
+    let name = match checkpoint.metadata() {
+        Metadata::Gguf(_) => names::DRAFT_ORDERING,
+        Metadata::HuggingFace(_) => names::DRAFT_ORDERING_IN_HF,
+    };
     let missing = || ModelError::MissingTensor { name: name.to_owned() };
     let all = checkpoint.integers(name, vocabulary).ok_or_else(missing)?;
     let mut is_there = vec![false; vocabulary];
@@ -197,19 +215,4 @@ fn from_json(root: &Value) -> Result<AssistantConfig, ModelError> {
         return Err(ModelError::bad(key, "nothing", "the hidden size of the model"));
     }
     Ok(AssistantConfig { config, backbone, centroids })
-}
-
-impl CentroidsConfig {
-    fn check(self, vocabulary: usize) -> Result<(), ModelError> {
-        let Self { count, used } = self;
-        if count == 0 || !vocabulary.is_multiple_of(count) {
-            let expected = format!("a divisor of the {vocabulary} tokens");
-            return Err(ModelError::bad("num_centroids", count, expected));
-        }
-        if !(1..=count).contains(&used) {
-            let expected = format!("a number from 1 to {count}");
-            return Err(ModelError::bad("centroid_intermediate_top_k", used, expected));
-        }
-        Ok(())
-    }
 }

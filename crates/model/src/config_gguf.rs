@@ -20,7 +20,7 @@ use keys::{Keys, attention_kinds, kv_owners, layer_count, ropes};
 /// The architectures that trine runs.
 const SUPPORTED: &str = "gemma3, gemma3n, gemma4";
 /// The architecture of drafts that read the caches of another model.
-const ASSISTANT: &str = "gemma4-assistant";
+pub(crate) const ASSISTANT: &str = "gemma4-assistant";
 /// The distance between global layers of Gemma 3 if the file has no pattern.
 const PATTERN: usize = 6;
 /// The number of layers of the 27B model: only it scales scores by its hidden size per head, and no
@@ -187,6 +187,19 @@ pub(crate) fn read_assistant(
     };
     config.check()?;
     Ok((config, keys.count("embedding_length_out")?))
+}
+
+/// Reads how many clusters the output matrix of a draft model is in, and how many of them are
+/// searched; `defaults` where a file does not say. The names are those of ik_llama.cpp's files.
+///
+/// # Errors
+/// Returns [`ModelError::Weights`] for values of the wrong type.
+pub(crate) fn read_clusters(
+    metadata: &Metadata,
+    defaults: [usize; 2],
+) -> Result<[usize; 2], ModelError> {
+    let keys = Keys { metadata, architecture: ASSISTANT };
+    Ok([keys.count_or("n_centroids", defaults[0])?, keys.count_or("centroid_top_k", defaults[1])?])
 }
 
 /// Reads sampling defaults (`general.sampling.*`, in newer files) and stop ids.

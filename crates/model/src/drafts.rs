@@ -12,7 +12,7 @@
 //! the position of the first, where nothing is stored yet. So their rows have the position before
 //! it, up to which they see keys, and their queries are rotated by one position more.
 
-use crate::assistant::AssistantConfig;
+use crate::assistant_config::AssistantConfig;
 use crate::builder::Builder;
 use crate::config::{AttentionKind, Config, LayerConfig};
 use crate::error::ModelError;
@@ -57,7 +57,10 @@ fn state_of_logits(plan: &Plan) -> BufferId {
 }
 
 /// Returns the Plan of a guess, over the caches of another Plan.
-fn draft(
+///
+/// # Errors
+/// As [`with_drafts`].
+pub(crate) fn draft(
     target: &Plan,
     config: &Config,
     assistant: &AssistantConfig,
@@ -159,6 +162,22 @@ fn lend_heads(layer: &mut LayerConfig, target: &Plan, cache: CacheId) {
         // The row's own position is that of the last key, one before the guess.
         *window -= 1;
     }
+}
+
+/// Returns the Plan of a guess over caches that fit the draft, without the model that has them: for
+/// the shapes of its weights.
+///
+/// # Errors
+/// As [`with_drafts`], of layers that see too few positions.
+pub(crate) fn alone(assistant: &AssistantConfig) -> Result<Plan, ModelError> {
+    let config = Config { hidden: assistant.backbone, ..assistant.config.clone() };
+    let float = |_: &str| trine_weights::DType::F32;
+    let mut target = Builder::new(&float);
+    for (index, layer) in config.layers.iter().enumerate() {
+        target.cache(index, layer);
+    }
+    let target = target.finish_with(Vec::new());
+    draft(&target, &config, assistant, 0, &float)
 }
 
 /// Adds the steps of a Plan that stores nothing as a goal of its own. Both have the same caches.

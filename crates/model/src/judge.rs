@@ -1,14 +1,14 @@
-//! Decides by the beginning of a file whether a model can be run.
+//! Decides by the beginning of a file whether a model can be run, or can guess for one.
 
 use serde_json::Value;
 use trine_weights::gguf;
 
 use crate::error::ModelError;
-use crate::{config_gguf, config_hf};
+use crate::{assistant, config_gguf, config_hf};
 
-/// Refuses a model by the first bytes of its GGUF file, or by its `config.json`. GGUF metadata and
-/// JSON that do not show what the model is are not a reason to refuse it: the reader of the whole
-/// file sees more.
+/// Refuses a model, or a draft of one, by the first bytes of its GGUF file, or by its
+/// `config.json`. GGUF metadata and JSON that do not show what the model is are not a reason to
+/// refuse it: the reader of the whole file sees more.
 ///
 /// # Errors
 /// Returns [`ModelError::UnknownArchitecture`], or [`ModelError::Weights`] for a file that does not
@@ -16,13 +16,15 @@ use crate::{config_gguf, config_hf};
 pub fn judge(file: &str, beginning: &[u8]) -> Result<(), ModelError> {
     if file.ends_with(".json") {
         return match serde_json::from_slice::<Value>(beginning) {
-            Ok(config) => config_hf::check_type(&config),
-            Err(_) => Ok(()),
+            Ok(config) if !assistant::is_type(&config) => config_hf::check_type(&config),
+            _ => Ok(()),
         };
     }
     match gguf::architecture(beginning, file)? {
-        Some(architecture) => config_gguf::check_supported(&architecture),
-        None => Ok(()),
+        Some(architecture) if architecture != config_gguf::ASSISTANT => {
+            config_gguf::check_supported(&architecture)
+        }
+        _ => Ok(()),
     }
 }
 
@@ -60,6 +62,8 @@ mod tests {
         let error = judge("config.json", br#"{"model_type":"qwen3"}"#).unwrap_err();
         assert!(error.to_string().contains("qwen3"), "{error}");
         judge("config.json", br#"{"model_type":"gemma3_text"}"#).unwrap();
+        judge("config.json", br#"{"model_type":"gemma4_assistant"}"#).unwrap();
+        judge("x.gguf", &beginning(&[version, named("gemma4-assistant")])).unwrap();
     }
 
     #[test]

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod assistant;
+mod assistant_config;
 mod builder;
 mod config;
 mod config_3n;
@@ -44,7 +45,8 @@ mod plan;
 mod print;
 mod scratch;
 
-pub use assistant::{Assistant, AssistantConfig, CentroidsConfig};
+pub use assistant::Assistant;
+pub use assistant_config::{AssistantConfig, CentroidsConfig};
 pub use config::{
     AttentionKind, Config, EXPERTS_USED_MAX, ExpertsConfig, Family, Gates, Gemma3nConfig,
     Gemma4Config, GenerationDefaults, LayerConfig, PerLayerConfig, Rope, Values,

@@ -193,6 +193,18 @@ impl Model {
         self.stored(plan.expect("both were compared when the draft was given"))
     }
 
+    /// Returns what a step runs for the goal of [`Model::plan_with_drafts`], as a Plan of its own
+    /// over the caches of [`Model::plan`]: what a guess costs.
+    ///
+    /// # Panics
+    /// Panics if no model guesses for it.
+    pub fn guess_plan(&self) -> Plan {
+        let assistant = self.assistant.as_ref().expect("the model was given a draft");
+        let dtype_of = |name: &str| self.dtype(name);
+        let plan = drafts::draft(&self.plan(), &self.config, assistant.config(), 0, &dtype_of);
+        self.stored(plan.expect("both were compared when the draft was given"))
+    }
+
     /// Returns whether the embedding table is also the output matrix.
     pub fn is_tied(&self) -> bool {
         !self.tensors.contains_key(names::OUTPUT)

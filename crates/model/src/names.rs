@@ -29,8 +29,10 @@ pub const DRAFT_INPUT: &str = "nextn.pre_projection.weight";
 pub const DRAFT_OUTPUT: &str = "nextn.post_projection.weight";
 /// The centroids of the clusters of a draft's output matrix.
 pub const DRAFT_CENTROIDS: &str = "masked_embd_centroids.weight";
-/// The tokens of these clusters, in Hugging Face checkpoints.
-pub(crate) const DRAFT_ORDERING: &str = "masked_embedding.token_ordering";
+/// The tokens of these clusters, a list of integers.
+pub const DRAFT_ORDERING: &str = "masked_embd_ordering";
+/// The same in Hugging Face checkpoints.
+pub(crate) const DRAFT_ORDERING_IN_HF: &str = "masked_embedding.token_ordering";
 /// Gemma 4: the divisors of the frequencies of global layers, in GGUF files.
 pub const ROPE_FACTORS: &str = "rope_freqs.weight";
 /// The table of the per-layer inputs.
@@ -135,7 +137,8 @@ pub fn stream_of(name: &str) -> Option<(&str, usize)> {
 /// Returns whether a matrix keeps the format that it has in the file when others are quantised. The
 /// small matrices through which all streams go are worth their bytes; llama-quantize keeps the
 /// same. Those of Gemma 4's inputs of layers double the divergence for a hundredth of the bytes
-/// (turboderp-org/exllamav3, issue 253).
+/// (turboderp-org/exllamav3, issue 253). A
+/// draft's centroids choose which rows of its output matrix are searched at all.
 pub fn keeps_format(family: Family, name: &str) -> bool {
     let part = match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
         Some((_, part)) => part,
@@ -145,7 +148,7 @@ pub fn keeps_format(family: Family, name: &str) -> bool {
     let is_input = ["inp_gate.weight", "proj.weight"].contains(&part);
     is_small
         || part == "ffn_gate_inp.weight"
-        || name == PER_LAYER_PROJECTION
+        || [PER_LAYER_PROJECTION, DRAFT_CENTROIDS].contains(&name)
         || matches!(family, Family::Gemma4(_)) && is_input
 }
 
@@ -179,7 +182,12 @@ mod tests {
 
     #[test]
     fn small_matrices_of_all_streams_keep_their_format() {
-        for kept in ["blk.3.altup_router.weight", "blk.12.laurel_l.weight", PER_LAYER_PROJECTION] {
+        for kept in [
+            "blk.3.altup_router.weight",
+            "blk.12.laurel_l.weight",
+            PER_LAYER_PROJECTION,
+            DRAFT_CENTROIDS,
+        ] {
             assert!(keeps_format(Family::Gemma3, kept), "{kept}");
         }
         assert!(keeps_format(Family::Gemma3, &of_stream("altup_unembd_proj", 2)));
