@@ -3,7 +3,8 @@
 //!
 //! The names are those of Ollama's library. The files are the text models that ggml-org publishes
 //! without asking for a licence to be accepted first, and for Gemma 3n in 4 bits, which it has not,
-//! those of unsloth. The sizes are those of these files, rounded: they are shown as "about".
+//! those of unsloth. Those of Gemma 4 are Google's own, trained for their 4 bits. The sizes are
+//! those of these files, rounded: they are shown as "about".
 
 use crate::name::ModelName;
 use crate::spelling::closest;
@@ -19,8 +20,8 @@ pub struct CatalogModel {
     repository: &'static str,
     /// The quantisation, as the file's name spells it.
     quant: &'static str,
-    /// The approximate size of the file in bytes.
-    pub bytes: u64,
+    /// The approximate size of the file in bytes, if it is known without asking the server.
+    pub bytes: Option<u64>,
 }
 
 /// A well-known family that trine does not run.
@@ -50,7 +51,7 @@ const fn gemma3(
     quant: &'static str,
     megabytes: u64,
 ) -> CatalogModel {
-    CatalogModel { family: "gemma3", tags, repository, quant, bytes: megabytes * 1_000_000 }
+    CatalogModel { family: "gemma3", tags, repository, quant, bytes: Some(megabytes * 1_000_000) }
 }
 
 const fn gemma3n(
@@ -62,7 +63,15 @@ const fn gemma3n(
     CatalogModel { family: "gemma3n", ..gemma3(tags, repository, quant, megabytes) }
 }
 
-const MODELS: [CatalogModel; 22] = [
+const fn gemma4(
+    tags: &'static [&'static str],
+    repository: &'static str,
+    quant: &'static str,
+) -> CatalogModel {
+    CatalogModel { family: "gemma4", bytes: None, ..gemma3(tags, repository, quant, 0) }
+}
+
+const MODELS: [CatalogModel; 27] = [
     gemma3(&["270m", "270m-it-q8_0"], "ggml-org/gemma-3-270m-it-GGUF", "Q8_0", 292),
     gemma3(&["270m-it-qat"], "ggml-org/gemma-3-270m-it-qat-GGUF", "Q4_0", 241),
     gemma3(&["1b", "1b-it-q4_K_M"], "ggml-org/gemma-3-1b-it-GGUF", "Q4_K_M", 806),
@@ -85,13 +94,18 @@ const MODELS: [CatalogModel; 22] = [
     gemma3n(&["e2b-it-q8_0"], "ggml-org/gemma-3n-E2B-it-GGUF", "Q8_0", 4_790),
     gemma3n(&["e4b", LATEST, "e4b-it-q4_K_M"], "unsloth/gemma-3n-E4B-it-GGUF", "Q4_K_M", 4_540),
     gemma3n(&["e4b-it-q8_0"], "ggml-org/gemma-3n-E4B-it-GGUF", "Q8_0", 7_350),
+    gemma4(&["e2b", "e2b-it-qat"], "google/gemma-4-E2B-it-qat-q4_0-gguf", "Q4_0"),
+    gemma4(&["e4b", LATEST, "e4b-it-qat"], "google/gemma-4-E4B-it-qat-q4_0-gguf", "Q4_0"),
+    gemma4(&["12b", "12b-it-qat"], "google/gemma-4-12B-it-qat-q4_0-gguf", "Q4_0"),
+    gemma4(
+        &["26b", "26b-a4b", "26b-a4b-it-qat"],
+        "google/gemma-4-26B-A4B-it-qat-q4_0-gguf",
+        "Q4_0",
+    ),
+    gemma4(&["31b", "31b-it-qat"], "google/gemma-4-31B-it-qat-q4_0-gguf", "Q4_0"),
 ];
 
-const REFUSED: [RefusedFamily; 6] = [
-    RefusedFamily {
-        name: "gemma4",
-        reason: "trine has no short names of Gemma 4 yet; give a repository, such as unsloth/gemma-4-E4B-it-GGUF:Q4_K_M",
-    },
+const REFUSED: [RefusedFamily; 5] = [
     RefusedFamily {
         name: "gemma2",
         reason: "trine runs Gemma 3, not the generations before; take a gemma3",
@@ -154,10 +168,11 @@ impl CatalogModel {
     }
 
     /// Returns the last part of the repository's name, without the suffix for GGUF files:
-    /// `gemma-3-4b-it`.
+    /// `gemma-3-4b-it`, `gemma-4-E4B-it-qat`.
     fn repository_part(&self) -> &'static str {
         let part = self.repository.rsplit('/').next().unwrap_or(self.repository);
-        part.strip_suffix("-GGUF").unwrap_or(part)
+        let part = part.strip_suffix("-GGUF").unwrap_or(part);
+        part.strip_suffix("-q4_0-gguf").unwrap_or(part)
     }
 
     /// Returns all names that mean it, the usual one first.
@@ -297,6 +312,10 @@ mod tests {
             ("gemma3n", "unsloth/gemma-3n-E4B-it-GGUF:Q4_K_M"),
             ("gemma3n:e2b", "unsloth/gemma-3n-E2B-it-GGUF:Q4_K_M"),
             ("gemma3n:e2b-it-q8_0", "ggml-org/gemma-3n-E2B-it-GGUF:Q8_0"),
+            ("gemma4", "google/gemma-4-E4B-it-qat-q4_0-gguf:Q4_0"),
+            ("gemma4:26B-A4B", "google/gemma-4-26B-A4B-it-qat-q4_0-gguf:Q4_0"),
+            ("gemma4:26b", "google/gemma-4-26B-A4B-it-qat-q4_0-gguf:Q4_0"),
+            ("gemma4:31b-it-qat", "google/gemma-4-31B-it-qat-q4_0-gguf:Q4_0"),
         ] {
             assert_eq!(repository(name), model, "{name}");
         }
@@ -308,7 +327,6 @@ mod tests {
     #[test]
     fn families_that_do_not_run_have_a_reason() {
         for name in [
-            "gemma4:12b",
             "GEMMA2:9b",
             "embeddinggemma",
             "llama3",
@@ -342,7 +360,7 @@ mod tests {
     /// Sizes follow from the number of parameters and the bits of a format.
     #[test]
     fn sizes_are_those_of_parameters_and_bits() {
-        for model in models() {
+        for (model, bytes) in models().iter().filter_map(|model| Some((model, model.bytes?))) {
             let parameters = match model.tags[0].split('-').next() {
                 Some("270m") => 268e6,
                 Some("1b") => 1.0e9,
@@ -361,7 +379,7 @@ mod tests {
                 "Q4_K_M" => 4.8..=6.6,
                 other => panic!("{other}"),
             };
-            let found = model.bytes as f64 * 8.0 / parameters;
+            let found = bytes as f64 * 8.0 / parameters;
             assert!(bits.contains(&found), "{}: {found:.2} bits", model.name());
         }
     }
@@ -372,7 +390,7 @@ mod tests {
             search(text).into_iter().map(CatalogModel::name).collect()
         };
         assert_eq!(names("").len(), models().len());
-        assert_eq!(names("QAT 4b"), ["gemma3:4b-it-qat"]);
+        assert_eq!(names("QAT gemma-3-4b"), ["gemma3:4b-it-qat"]);
         assert_eq!(names("gemma-3-1b q8"), ["gemma3:1b-it-q8_0"]);
         assert!(names("llama").is_empty());
     }
@@ -396,6 +414,8 @@ mod tests {
             ("gemma-3-27b", "gemma3:27b"),
             ("gemma-3n-E2B-it", "gemma3n:e2b"),
             ("gemma-3-12b-it-qat-q4_0-gguf", "gemma3:12b-it-qat"),
+            ("gemma-4-31B-it-qat-q4_0-gguf", "gemma4:31b"),
+            ("gemma-4-12B-it-qat", "gemma4:12b"),
         ] {
             assert_eq!(close(name), [model], "{name}");
         }

@@ -224,7 +224,9 @@ fn name_of(name: &ModelName, set: &GgufSet, sets: &[GgufSet]) -> ModelName {
 
 fn gguf_sets(files: &[String]) -> Vec<GgufSet> {
     let mut sets: BTreeMap<(String, Option<u32>), GgufSet> = BTreeMap::new();
-    for file in files.iter().filter(|file| has_extension(file, ".gguf") && !is_auxiliary(file)) {
+    let is_whole = |file: &&String| has_extension(file, ".gguf") && !is_auxiliary(file);
+    let has_model = files.iter().any(|file| is_whole(&file) && !is_draft(file));
+    for file in files.iter().filter(|file| is_whole(file) && !(has_model && is_draft(file))) {
         let whole = &file[..file.len() - ".gguf".len()];
         let (stem, part, parts) = match split_suffix(whole) {
             Some((stem, part, parts)) => (stem, Some(part), Some(parts)),
@@ -252,6 +254,14 @@ fn gguf_sets(files: &[String]) -> Vec<GgufSet> {
 fn is_auxiliary(file: &str) -> bool {
     let name = file.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
     name.contains("mmproj") || name.starts_with("imatrix")
+}
+
+/// Returns whether a file beside a model is named as the one that guesses for it is:
+/// `mtp-gemma-4-31B-it.gguf`, or a file in a folder `MTP`.
+fn is_draft(file: &str) -> bool {
+    let mut parts = file.rsplit('/');
+    let name = parts.next().unwrap_or_default().to_ascii_lowercase();
+    name.starts_with("mtp-") || parts.any(|folder| folder.eq_ignore_ascii_case("mtp"))
 }
 
 /// Splits `stem-00002-of-00005` into stem, 2 and 5 (the naming of split GGUF and sharded
@@ -401,6 +411,18 @@ mod tests {
         assert!(file.contains("close: gemma-3-4b-it-Q4_0.gguf"), "{file}");
         assert!(text("a/b", &["README.md"]).contains("neither GGUF nor safetensors"));
         assert!(text("a/b:Q4_0", &["config.json", "model.safetensors"]).contains("holds: a/b"));
+    }
+
+    /// The file that guesses for a model has its quantisation too, and is not meant by it.
+    #[test]
+    fn drafts_beside_a_model_are_files_of_their_own() {
+        let files = ["g-26B-Q8_0.gguf", "mtp-g-26B-Q8_0.gguf", "MTP/g-26B-F16.gguf"];
+        assert_eq!(chosen("a/b:Q8_0", &files).unwrap(), ["g-26B-Q8_0.gguf"]);
+        assert_eq!(chosen("a/b", &files).unwrap(), ["g-26B-Q8_0.gguf"]);
+        for draft in &files[1..] {
+            assert_eq!(chosen(&format!("a/b/{draft}"), &files).unwrap(), [*draft]);
+        }
+        assert_eq!(chosen("a/b", &files[1..2]).unwrap(), ["mtp-g-26B-Q8_0.gguf"]);
     }
 
     #[test]

@@ -149,7 +149,14 @@ impl Source {
     /// # Errors
     /// Returns an error if the files are damaged or hold no model that trine can run.
     pub(crate) fn open(&self, quantize: Option<DType>) -> Result<Model> {
-        let model = Model::from_checkpoint(self.open_checkpoint()?)
+        let checkpoint = self.open_checkpoint()?;
+        if Assistant::is_in(&checkpoint) {
+            bail!(
+                "{0} is no model of its own: it guesses for another one; name that one, with --draft {0}",
+                terminal::harmless(&self.name())
+            );
+        }
+        let model = Model::from_checkpoint(checkpoint)
             .with_context(|| format!("{} cannot be run", self.name()))?;
         Ok(match quantize {
             None => model,
@@ -283,7 +290,7 @@ pub(crate) fn resolve_model(hub: &Hub, typed: &str) -> Result<Resolved> {
         let name = entry.model();
         return Ok(match hub.resolve(&name)? {
             Some(model) => here(Source::Local(Box::new(model))),
-            None => missing(typed, name, Some(entry.bytes)),
+            None => missing(typed, name, entry.bytes),
         });
     }
     if let Some(name) = hub.short_name(typed)? {

@@ -30,7 +30,7 @@ pub(crate) fn run(args: SearchArgs) -> Result<()> {
                 output::remark(format_args!("{}: {}", terminal::harmless(word), family.reason));
             }
             _ => output::remark(format_args!(
-                "no name holds {}; trine runs Gemma 3, and any repository of it on Hugging Face by owner/repo",
+                "no name holds {}; trine runs Gemma 3 and 4, and any repository of them on Hugging Face by owner/repo",
                 terminal::harmless(&text)
             )),
         }
@@ -44,7 +44,7 @@ pub(crate) fn run(args: SearchArgs) -> Result<()> {
         };
         vec![
             model.name(),
-            output::about_bytes(model.bytes),
+            model.bytes.map_or("-".to_owned(), output::about_bytes),
             state.to_owned(),
             model.model().to_string(),
         ]

@@ -111,7 +111,10 @@ fn a_name_of_the_catalogue_is_no_prompt_for_the_demo() {
         ("gema3:4b", "gemma3:4b"),
         ("gemma-3-4b-it", "Did you mean gemma3:4b?"),
         ("medgemma", "trine does not run medgemma: trine's list has no files of MedGemma"),
-        ("gemma4:12b", "trine has no short names of Gemma 4 yet; give a repository"),
+        (
+            "gemma4:12b",
+            "(google/gemma-4-12B-it-qat-q4_0-gguf:Q4_0). Fetch it with `trine pull gemma4:12b`",
+        ),
         ("llama3.2:3b", "trine does not run llama3.2:3b: it is of another family"),
         ("demoo", "Did you mean demo"),
         ("hello", "trine run demo \"hello\""),
@@ -217,8 +220,12 @@ fn search_needs_no_network() {
     assert!(
         found.iter().any(|entry| entry["name"] == "gemma3:1b-it-qat" && entry["state"].is_null())
     );
-    let nothing = store.trine(&["search", "gemma4"]).ok();
-    assert!(nothing.out.is_empty() && nothing.err.contains("no short names"), "{}", nothing.err);
+    let sizes = store.trine(&["search", "gemma4"]).ok().out;
+    for name in ["gemma4:e2b", "gemma4:e4b", "gemma4:12b", "gemma4:26b", "gemma4:31b"] {
+        assert!(sizes.contains(name), "{name}: {sizes}");
+    }
+    let nothing = store.trine(&["search", "gemma2"]).ok();
+    assert!(nothing.out.is_empty() && nothing.err.contains("runs Gemma 3"), "{}", nothing.err);
 }
 
 #[test]
