@@ -24,6 +24,7 @@ pub(crate) mod plan;
 mod plan_npu;
 pub(crate) mod quantize;
 pub(crate) mod quantize_metadata;
+mod quantize_subject;
 pub(crate) mod run;
 pub(crate) mod search;
 pub(crate) mod serve;

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use trine_model::{Config, Family, Model, PerLayerConfig, Weight, names};
+use trine_model::{Weight, names};
 use trine_weights::gguf::{DataWriter, Writer};
 use trine_weights::{DType, Metadata, Tensor, fallback, quantize_tensor};
 
 use super::quantize_metadata;
+use super::quantize_subject::Subject;
 use crate::cli::QuantizeArgs;
 use crate::destination;
 use crate::interrupt::Watch;
@@ -96,16 +97,17 @@ pub(crate) fn run(mut args: QuantizeArgs) -> Result<()> {
     let source = find(Some(&args.input), &args.fetch)?.source;
     args.output = destination::behind_links(&args.output)?;
     check_output(&args.output, args.force, &source)?;
-    let model = source.open(None)?;
-    let targets = targets(&model, args.dtype, args.embedding);
-    let metadata = quantize_metadata::for_file(
-        &model,
-        &targets.iter().map(|target| target.dtype).collect::<Vec<_>>(),
-        args.dtype,
-    )?;
+    let subject = Subject::open(&source)?;
+    let targets = targets(&subject, args.dtype, args.embedding);
+    let formats = targets.iter().map(|target| target.dtype).collect::<Vec<_>>();
+    let metadata = subject.metadata(&formats, args.dtype)?;
     let mut writer = Writer::new(&args.output, metadata)?;
     for target in &targets {
         writer.declare(&target.name, target.dtype, &target.shape)?;
+    }
+    let ordering = subject.ordering();
+    if !ordering.is_empty() {
+        writer.declare_integers(names::DRAFT_ORDERING, ordering.len())?;
     }
     let watch = Watch::new();
     let progress =
@@ -113,18 +115,19 @@ pub(crate) fn run(mut args: QuantizeArgs) -> Result<()> {
     let mut data = writer.start()?;
     for target in &targets {
         watch.check()?;
-        write_tensor(&mut data, &model, target)?;
+        write_tensor(&mut data, &subject, target)?;
         if let Some(bar) = &progress {
             bar.inc(1);
         }
     }
-    model.checkpoint().check_intact()?;
+    data.bytes(&ordering.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>())?;
+    subject.checkpoint().check_intact()?;
     data.finish()?;
     if let Some(bar) = progress {
         bar.finish_and_clear();
     }
-    check_written(&args.output, &model)?;
-    let report = report(&args, &source, &model, &targets);
+    subject.check_written(&args.output)?;
+    let report = report(&args, &source, &subject, &targets);
     if args.json { output::json(&report) } else { tell(&report) }
 }
 
@@ -138,9 +141,9 @@ fn check_output(path: &Path, force: bool, source: &Source) -> Result<()> {
 }
 
 /// Returns the tensors of the new file.
-fn targets(model: &Model, asked: DType, embedding: Option<DType>) -> Vec<Target> {
+fn targets(subject: &Subject, asked: DType, embedding: Option<DType>) -> Vec<Target> {
     let mut targets: Vec<Target> = Vec::new();
-    for weight in model.base_plan().weights.into_iter().chain(model.unread_keys_and_values()) {
+    for weight in subject.weights() {
         let joint = names::stream_of(&weight.name).map(|(part, _)| format!("{part}.weight"));
         match targets.iter_mut().find(|target| Some(&target.name) == joint.as_ref()) {
             Some(target) => {
@@ -152,10 +155,10 @@ fn targets(model: &Model, asked: DType, embedding: Option<DType>) -> Vec<Target>
                     weights.push(weight);
                 }
             }
-            None => targets.push(target(model, weight, joint, asked, embedding)),
+            None => targets.push(target(subject, weight, joint, asked, embedding)),
         }
     }
-    for (name, numbers) in quantize_metadata::numbers(model.config()) {
+    for (name, numbers) in quantize_metadata::numbers(subject.config()) {
         let (shape, holds) = (vec![numbers.len()], Holds::Numbers(numbers));
         targets.push(Target { name, shape, dtype: DType::F32, fell_back: false, holds });
     }
@@ -164,16 +167,16 @@ fn targets(model: &Model, asked: DType, embedding: Option<DType>) -> Vec<Target>
 
 /// Returns the tensor that holds a weight, or of which it is the first matrix.
 fn target(
-    model: &Model,
+    subject: &Subject,
     weight: Weight,
     joint: Option<String>,
     asked: DType,
     embedding: Option<DType>,
 ) -> Target {
-    let mut shape = model.tensor(&weight).shape().to_vec();
+    let mut shape = subject.tensor(&weight).shape().to_vec();
     if weight.name == names::PER_LAYER_EMBEDDING {
         // Other programs want a row for each token.
-        shape[0] = weight.rows.max(model.config().vocabulary);
+        shape[0] = weight.rows.max(subject.config().vocabulary);
     }
     if joint.is_some() {
         shape.insert(0, 1);
@@ -183,7 +186,7 @@ fn target(
     let (dtype, fell_back) = if !weight.is_matrix() {
         (DType::F32, false)
     } else if weight.dtype.is_quantized()
-        || names::keeps_format(model.config().family, &weight.name)
+        || names::keeps_format(subject.config().family, &weight.name)
     {
         (weight.dtype, false)
     } else {
@@ -196,7 +199,7 @@ fn target(
 
 /// Writes a tensor. A table of per-layer inputs with fewer rows than there are tokens gets its
 /// first row for the others, which is what they read.
-fn write_tensor(data: &mut DataWriter, model: &Model, target: &Target) -> Result<()> {
+fn write_tensor(data: &mut DataWriter, subject: &Subject, target: &Target) -> Result<()> {
     let weights = match &target.holds {
         Holds::Weights(weights) => weights,
         Holds::Numbers(numbers) => {
@@ -205,88 +208,29 @@ fn write_tensor(data: &mut DataWriter, model: &Model, target: &Target) -> Result
         }
     };
     for weight in weights {
-        let tensor = converted(model, weight, target.dtype)?;
+        let tensor = converted(subject, weight, target.dtype)?;
         data.bytes(tensor.bytes())?;
         if weight.name == names::PER_LAYER_EMBEDDING {
             for _ in weight.rows..target.shape[0] {
                 data.bytes(tensor.row(0))?;
             }
         }
-        model.tensor(weight).release_pages(0..usize::MAX);
+        subject.tensor(weight).release_pages(0..usize::MAX);
     }
     Ok(())
 }
 
 /// Returns a tensor as it is written: matrices converted, norms as factors in F32.
-fn converted(model: &Model, weight: &Weight, dtype: DType) -> Result<Tensor> {
-    let tensor = model.tensor(weight);
+fn converted(subject: &Subject, weight: &Weight, dtype: DType) -> Result<Tensor> {
+    let tensor = subject.tensor(weight);
     if weight.is_matrix() {
         return Ok(quantize_tensor(tensor, dtype)?.renamed(&weight.name));
     }
-    let mut values = model.vector(weight);
-    let factor = quantize_metadata::norm_factor(model, &weight.name);
-    values.iter_mut().for_each(|value| *value *= factor);
-    let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let bytes = subject.vector(weight)?.iter().flat_map(|value| value.to_le_bytes()).collect();
     Ok(Tensor::from_owned(&weight.name, DType::F32, tensor.shape(), bytes)?)
 }
 
-/// Reads the file again and checks that it holds the same model.
-fn check_written(path: &Path, model: &Model) -> Result<()> {
-    let written = Model::open(path)?;
-    let (new, old) = (written.config(), model.config());
-    let layers_agree = new.layers.iter().zip(&old.layers).all(|(new, old)| {
-        (
-            new.attention,
-            new.heads,
-            new.kv_heads,
-            new.head_dim,
-            new.rope,
-            new.feed_forward,
-            new.cutoff,
-            new.kv_owner,
-            (new.values, new.experts, new.output_scale),
-        ) == (
-            old.attention,
-            old.heads,
-            old.kv_heads,
-            old.head_dim,
-            old.rope,
-            old.feed_forward,
-            old.cutoff,
-            old.kv_owner,
-            (old.values, old.experts, old.output_scale),
-        )
-    });
-    let agree = layers_agree
-        && new.layers.len() == old.layers.len()
-        && (new.hidden, new.vocabulary, new.context) == (old.hidden, old.vocabulary, old.context)
-        && new.embedding_scale == old.embedding_scale
-        && new.final_softcap == old.final_softcap
-        && own_numbers(new) == own_numbers(old);
-    if !agree {
-        let _ = std::fs::remove_file(path);
-        bail!(
-            "this model has settings that a GGUF file cannot express; use --quantize while loading instead"
-        );
-    }
-    Ok(())
-}
-
-/// Returns what is no number of a layer, except the rows of a table of per-layer inputs.
-fn own_numbers(config: &Config) -> Family {
-    let mut family = config.family;
-    let inputs = match &mut family {
-        Family::Gemma3 => None,
-        Family::Gemma3n(own) => Some(&mut own.inputs),
-        Family::Gemma4(own) => own.inputs.as_mut(),
-    };
-    if let Some(PerLayerConfig { vocabulary, .. }) = inputs {
-        *vocabulary = 0;
-    }
-    family
-}
-
-fn report(args: &QuantizeArgs, source: &Source, model: &Model, targets: &[Target]) -> Report {
+fn report(args: &QuantizeArgs, source: &Source, subject: &Subject, targets: &[Target]) -> Report {
     let changes: Vec<Change> = targets
         .iter()
         .map(|target| Change {
@@ -297,11 +241,12 @@ fn report(args: &QuantizeArgs, source: &Source, model: &Model, targets: &[Target
             fell_back: target.fell_back,
         })
         .collect();
-    let checkpoint = model.checkpoint();
+    let checkpoint = subject.checkpoint();
     let read = match checkpoint.metadata() {
         Metadata::Gguf(_) => targets.len(),
         Metadata::HuggingFace(_) => targets.iter().map(Target::read).sum(),
     };
+    let read = read + usize::from(!subject.ordering().is_empty());
     let in_files = checkpoint.tensors().len() + checkpoint.unreadable().len();
     Report {
         input: source.name(),

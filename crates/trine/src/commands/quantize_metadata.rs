@@ -12,10 +12,10 @@ use std::collections::{HashMap, HashSet};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde::de::Deserializer;
-use trine_model::{AttentionKind, Config, Family, Gemma3nConfig, LayerConfig, Model};
+use trine_model::{Assistant, AttentionKind, Config, Family, Gemma3nConfig, LayerConfig, Model};
 use trine_text::Tokenizer;
 use trine_weights::gguf::{Array, Metadata as Entries, StringArray, Value};
-use trine_weights::{DType, HuggingFaceMetadata, Metadata};
+use trine_weights::{Checkpoint, DType, HuggingFaceMetadata, Metadata};
 
 use crate::output;
 use crate::vocabulary;
@@ -44,6 +44,35 @@ pub(crate) fn for_file(model: &Model, dtypes: &[DType], asked: DType) -> Result<
         Metadata::Gguf(metadata) => copied(metadata),
         Metadata::HuggingFace(files) => from_hugging_face(model, files)?,
     };
+    formats(&mut entries, dtypes, asked);
+    Ok(entries)
+}
+
+/// Returns the metadata for a copy of a draft that reads the caches of a model.
+///
+/// # Errors
+/// Returns an error if its tokenizer cannot be read.
+pub(crate) fn for_draft(draft: &Assistant, dtypes: &[DType], asked: DType) -> Result<Entries> {
+    let mut entries = match draft.checkpoint().metadata() {
+        Metadata::Gguf(metadata) => copied(metadata),
+        Metadata::HuggingFace(files) => {
+            let mut entries = named(files, gemma4::DRAFT);
+            let config = &draft.config().config;
+            hyper_parameters(config, gemma4::DRAFT, &mut entries)?;
+            gemma4::draft_parameters(draft.config(), &mut entries)?;
+            // It guesses without one; other programs want it in the file.
+            if files.directory.join("tokenizer.json").exists() {
+                tokenizer(draft.checkpoint(), config.vocabulary, &[], files, &mut entries)?;
+            }
+            entries
+        }
+    };
+    formats(&mut entries, dtypes, asked);
+    Ok(entries)
+}
+
+/// Sets what formats the tensors have.
+fn formats(entries: &mut Entries, dtypes: &[DType], asked: DType) {
     entries.insert("general.quantization_version", Value::U32(2));
     let most = if dtypes.contains(&asked) {
         Some(asked)
@@ -53,7 +82,6 @@ pub(crate) fn for_file(model: &Model, dtypes: &[DType], asked: DType) -> Result<
     if let Some(file_type) = most.and_then(file_type) {
         entries.insert("general.file_type", Value::U32(file_type));
     }
-    Ok(entries)
 }
 
 /// Copies the metadata of a GGUF file, except how the file was split.
@@ -111,23 +139,30 @@ fn implied_scale(config: &Config, layer: &LayerConfig) -> f32 {
     (1.0 / (scalar as f64).sqrt()) as f32
 }
 
-fn from_hugging_face(model: &Model, files: &HuggingFaceMetadata) -> Result<Entries> {
+/// Returns entries with architecture and name: that of the folder.
+fn named(files: &HuggingFaceMetadata, architecture: &str) -> Entries {
     let mut entries = Entries::default();
     let name = files
         .directory
         .canonicalize()
         .ok()
         .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
-    let architecture = model.config().family.name();
     entries.insert("general.architecture", text(architecture));
     entries.insert("general.name", text(name.as_deref().unwrap_or(architecture)));
-    hyper_parameters(model.config(), &mut entries)?;
+    entries
+}
+
+fn from_hugging_face(model: &Model, files: &HuggingFaceMetadata) -> Result<Entries> {
+    let architecture = model.config().family.name();
+    let mut entries = named(files, architecture);
+    hyper_parameters(model.config(), architecture, &mut entries)?;
     let defaults = model.defaults();
     entries.insert("general.sampling.temp", Value::F32(defaults.temperature));
     entries.insert("general.sampling.top_k", number(defaults.top_k)?);
     entries.insert("general.sampling.top_p", Value::F32(defaults.top_p));
     if files.directory.join("tokenizer.json").exists() {
-        tokenizer(model, files, &mut entries)?;
+        let (rows, stop_ids) = (model.config().vocabulary, &defaults.stop_ids);
+        tokenizer(model.checkpoint(), rows, stop_ids, files, &mut entries)?;
     } else {
         output::warning(format!(
             "{} has no tokenizer.json: the new file will serve `logits`, which takes token ids, but not text",
@@ -144,8 +179,7 @@ fn text(value: &str) -> Value {
     Value::String(value.into())
 }
 
-fn hyper_parameters(config: &Config, entries: &mut Entries) -> Result<()> {
-    let architecture = config.family.name();
+fn hyper_parameters(config: &Config, architecture: &str, entries: &mut Entries) -> Result<()> {
     let mut set = |key: &str, value: Value| entries.insert(&format!("{architecture}.{key}"), value);
     let first = &config.layers[0];
     let is_gemma4 = matches!(config.family, Family::Gemma4(_));
@@ -270,11 +304,16 @@ impl<'de> Deserialize<'de> for Merge {
     }
 }
 
-/// Writes `tokenizer.ggml.*` from the folder's `tokenizer.json`.
-fn tokenizer(model: &Model, files: &HuggingFaceMetadata, entries: &mut Entries) -> Result<()> {
+/// Writes `tokenizer.ggml.*` from the folder's `tokenizer.json`, for `rows` ids.
+fn tokenizer(
+    checkpoint: &Checkpoint,
+    rows: usize,
+    stop_ids: &[u32],
+    files: &HuggingFaceMetadata,
+    entries: &mut Entries,
+) -> Result<()> {
     // The text crate's reader checks the file, including its size, so what it accepts is sound.
-    let tokenizer = vocabulary::tokenizer(model.checkpoint())?;
-    let rows = model.config().vocabulary;
+    let tokenizer = vocabulary::tokenizer(checkpoint)?;
     if tokenizer.vocabulary_size() > rows {
         bail!(
             "the tokenizer has {} tokens, the model only {rows}: the files in {} do not belong together",
@@ -285,7 +324,7 @@ fn tokenizer(model: &Model, files: &HuggingFaceMetadata, entries: &mut Entries) 
     let path = files.directory.join("tokenizer.json");
     let json = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let unknown = pieces(&tokenizer, &json, rows, entries)?;
-    special_ids(&tokenizer, &model.defaults().stop_ids, unknown, entries);
+    special_ids(&tokenizer, stop_ids, unknown, entries);
     Ok(())
 }
 

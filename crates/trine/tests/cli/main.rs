@@ -3,6 +3,7 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+mod assistants;
 mod broken;
 mod chatting;
 mod command_line;

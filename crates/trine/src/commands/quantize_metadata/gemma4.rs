@@ -1,11 +1,15 @@
 //! What only files of Gemma 4 have: keys, and numbers of the configuration as tensors.
 
 use anyhow::Result;
-use trine_model::{AttentionKind, Config, Family, Gemma4Config, LayerConfig, names};
-use trine_weights::gguf::{Array, Value};
+use trine_model::{
+    AssistantConfig, AttentionKind, Config, Family, Gemma4Config, LayerConfig, names,
+};
+use trine_weights::gguf::{Array, Metadata as Entries, Value};
 
 use super::values::{number, per_layer};
 
+/// The architecture of drafts.
+pub(super) const DRAFT: &str = "gemma4-assistant";
 /// What files divide the frequencies of pairs by that do not rotate.
 const STANDS_STILL: f32 = 1e30;
 
@@ -33,6 +37,22 @@ pub(super) fn parameters(
         set("expert_used_count", number(experts.used)?);
         let width = |layer: &LayerConfig| layer.experts.map_or(experts.width, |own| own.width);
         set("expert_feed_forward_length", per_layer(config, width)?);
+    }
+    Ok(())
+}
+
+/// Sets the keys that only drafts have. All of their layers read caches of the model.
+pub(super) fn draft_parameters(own: &AssistantConfig, entries: &mut Entries) -> Result<()> {
+    let layers = own.config.layers.len();
+    let keys = [
+        ("embedding_length_out", own.backbone),
+        ("nextn_predict_layers", layers),
+        ("attention.shared_kv_layers", layers),
+    ];
+    let clusters =
+        own.centroids.map(|own| [("n_centroids", own.count), ("centroid_top_k", own.used)]);
+    for (key, count) in keys.into_iter().chain(clusters.into_iter().flatten()) {
+        entries.insert(&format!("{DRAFT}.{key}"), number(count)?);
     }
     Ok(())
 }

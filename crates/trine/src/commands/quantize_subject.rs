@@ -1,0 +1,184 @@
+//! What `trine quantize` copies: a model, or a draft that reads the caches of one.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use trine_model::{
+    Assistant, AssistantConfig, Config, Family, Model, PerLayerConfig, Values, Weight,
+};
+use trine_weights::gguf::Metadata as Entries;
+use trine_weights::{Checkpoint, DType, Tensor};
+
+use super::quantize_metadata;
+use crate::model_source::Source;
+
+/// The files that a copy is made of.
+pub(super) enum Subject {
+    Model(Box<Model>),
+    /// A draft, and its tensors under trine's names.
+    Draft(Box<Assistant>, Vec<(Weight, Tensor)>),
+}
+
+impl Subject {
+    /// Opens it, as it is stored.
+    ///
+    /// # Errors
+    /// Returns an error if the files are damaged or hold neither.
+    pub(super) fn open(source: &Source) -> Result<Self> {
+        Ok(match source.open_assistant()? {
+            None => Self::Model(Box::new(source.open(None)?)),
+            Some(draft) => {
+                let tensors = draft.tensors()?;
+                Self::Draft(Box::new(draft), tensors)
+            }
+        })
+    }
+
+    /// Returns its numbers; of a draft those that it has in common with models.
+    pub(super) fn config(&self) -> &Config {
+        match self {
+            Self::Model(model) => model.config(),
+            Self::Draft(draft, _) => &draft.config().config,
+        }
+    }
+
+    /// Returns its files.
+    pub(super) fn checkpoint(&self) -> &Checkpoint {
+        match self {
+            Self::Model(model) => model.checkpoint(),
+            Self::Draft(draft, _) => draft.checkpoint(),
+        }
+    }
+
+    /// Returns all weights, in the format that they are stored in.
+    pub(super) fn weights(&self) -> Vec<Weight> {
+        match self {
+            Self::Model(model) => {
+                let plan = model.base_plan();
+                plan.weights.into_iter().chain(model.unread_keys_and_values()).collect()
+            }
+            Self::Draft(_, tensors) => tensors.iter().map(|(weight, _)| weight.clone()).collect(),
+        }
+    }
+
+    /// Returns the tensor of a weight, as stored.
+    pub(super) fn tensor(&self, weight: &Weight) -> &Tensor {
+        match self {
+            Self::Model(model) => model.tensor(weight),
+            Self::Draft(_, tensors) => {
+                let found = tensors.iter().find(|(own, _)| own.name == weight.name);
+                &found.expect("the weight is one of its own").1
+            }
+        }
+    }
+
+    /// Returns a norm's factors.
+    ///
+    /// # Errors
+    /// Returns an error if the tensor cannot be decoded.
+    pub(super) fn vector(&self, weight: &Weight) -> Result<Vec<f32>> {
+        Ok(match self {
+            Self::Model(model) => {
+                let factor = quantize_metadata::norm_factor(model, &weight.name);
+                model.vector(weight).into_iter().map(|value| value * factor).collect()
+            }
+            Self::Draft(..) => self.tensor(weight).to_f32()?,
+        })
+    }
+
+    /// Returns the tokens of a draft's clusters; empty if there are none.
+    pub(super) fn ordering(&self) -> &[u32] {
+        match self {
+            Self::Model(_) => &[],
+            Self::Draft(draft, _) => draft.ordering(),
+        }
+    }
+
+    /// Returns the metadata for a copy whose tensors get the formats `dtypes`, mostly `asked`.
+    ///
+    /// # Errors
+    /// As [`quantize_metadata::for_file`].
+    pub(super) fn metadata(&self, dtypes: &[DType], asked: DType) -> Result<Entries> {
+        match self {
+            Self::Model(model) => quantize_metadata::for_file(model, dtypes, asked),
+            Self::Draft(draft, _) => quantize_metadata::for_draft(draft, dtypes, asked),
+        }
+    }
+
+    /// Reads the file again and checks that it holds the same.
+    ///
+    /// # Errors
+    /// Returns an error if it does not; then the file is removed.
+    pub(super) fn check_written(&self, path: &Path) -> Result<()> {
+        let agree = match self {
+            Self::Model(model) => are_same(Model::open(path)?.config(), model.config()),
+            Self::Draft(draft, _) => {
+                let (new, old) = (Assistant::open(path)?, draft.config());
+                let AssistantConfig { config, backbone, centroids } = new.config();
+                are_same(&without_values(config), &without_values(&old.config))
+                    && (backbone, centroids) == (&old.backbone, &old.centroids)
+                    && new.ordering() == draft.ordering()
+            }
+        };
+        if !agree {
+            let _ = std::fs::remove_file(path);
+            bail!(
+                "this model has settings that a GGUF file cannot express; use --quantize while loading instead"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Returns the numbers of a draft without where its layers have values from: from another model.
+fn without_values(config: &Config) -> Config {
+    let mut config = config.clone();
+    config.layers.iter_mut().for_each(|layer| layer.values = Values::Normed);
+    config
+}
+
+fn are_same(new: &Config, old: &Config) -> bool {
+    let layers_agree = new.layers.iter().zip(&old.layers).all(|(new, old)| {
+        (
+            new.attention,
+            new.heads,
+            new.kv_heads,
+            new.head_dim,
+            new.rope,
+            new.feed_forward,
+            new.cutoff,
+            new.kv_owner,
+            (new.values, new.experts, new.output_scale),
+        ) == (
+            old.attention,
+            old.heads,
+            old.kv_heads,
+            old.head_dim,
+            old.rope,
+            old.feed_forward,
+            old.cutoff,
+            old.kv_owner,
+            (old.values, old.experts, old.output_scale),
+        )
+    });
+    layers_agree
+        && new.layers.len() == old.layers.len()
+        && (new.hidden, new.vocabulary, new.context) == (old.hidden, old.vocabulary, old.context)
+        && new.embedding_scale == old.embedding_scale
+        && new.final_softcap == old.final_softcap
+        && own_numbers(new) == own_numbers(old)
+}
+
+/// Returns what is no number of a layer, except the rows of a table of per-layer inputs.
+fn own_numbers(config: &Config) -> Family {
+    let mut family = config.family;
+    let inputs = match &mut family {
+        Family::Gemma3 => None,
+        Family::Gemma3n(own) => Some(&mut own.inputs),
+        Family::Gemma4(own) => own.inputs.as_mut(),
+    };
+    if let Some(PerLayerConfig { vocabulary, .. }) = inputs {
+        *vocabulary = 0;
+    }
+    family
+}
