@@ -2,7 +2,7 @@
 //! (`docs/decisions/034-drafts.md`).
 
 use anyhow::{Context, Result, anyhow, bail};
-use trine_backend::{Device, Facts, Memory, placement};
+use trine_backend::{Device, Facts, Memory, MemoryKind, Placement, placement};
 use trine_engine::{Drafter, Drafts, EngineOptions, GUESSES_MAX, ModelDrafter, ReadingDrafter};
 use trine_model::{KvType, Model, Weight, Workload, names};
 use trine_text::Tokenizer;
@@ -15,7 +15,7 @@ use crate::failure::{Interrupted, usage};
 use crate::model_source::{Source, find};
 use crate::options::Settings;
 use crate::vocabulary::tokenizer;
-use crate::{output, settings, terminal};
+use crate::{assistants, output, settings, terminal};
 
 /// The most rows for guesses in a step of several sequences. The logits of a row take 1 MB with a
 /// vocabulary of 262,144, and a step of many sequences has little to gain from more rows.
@@ -56,6 +56,12 @@ enum Choice {
     Named { source: Source, is_strict: bool },
 }
 
+/// A model, and where the draft that reads its caches comes from, if it has one.
+pub(crate) struct Attached {
+    pub(crate) model: Model,
+    pub(crate) draft: Option<Source>,
+}
+
 /// What was loaded to guess tokens.
 #[derive(Default)]
 pub(crate) struct Guessing {
@@ -76,6 +82,8 @@ pub(crate) struct DraftFacts {
     pub(crate) memory: Memory,
     /// The part of it that GPUs hold, in bytes.
     pub(crate) gpu_bytes: u64,
+    /// Whether nobody named it.
+    pub(crate) is_found: bool,
 }
 
 impl DraftFacts {
@@ -217,15 +225,18 @@ impl Drafting {
         if self.is_off() { 0 } else { (sequences * GUESSES_MAX).min(ROWS_MAX) }
     }
 
-    /// Gives a model the draft that reads its caches, if that is the one that is chosen. `source`
-    /// is where the model comes from.
+    /// Gives a model the draft that reads its caches, if that is the one that is chosen or, with
+    /// nothing chosen, one is found. `source` is where the model comes from.
     ///
     /// # Errors
     /// Returns an error if one that has to fit the model does not, or cannot be opened.
-    pub(crate) fn attach(&self, source: &Source, model: Model) -> Result<Model> {
-        let Guesser::Model(Choice::Named { source: draft, .. }, _) = &self.by else {
-            return Ok(model);
+    pub(crate) fn attach(&self, source: &Source, model: Model) -> Result<Attached> {
+        let draft = match &self.by {
+            Guesser::Model(Choice::Named { source, .. }, _) => Some(source.clone()),
+            Guesser::Model(Choice::Auto, _) => assistants::find(source, &model),
+            Guesser::Off | Guesser::Lookup => None,
         };
+        let Some(draft) = draft else { return Ok(Attached { model, draft }) };
         let attach = |model: Model| {
             let Some(assistant) = draft.open_assistant()? else { return Ok(None) };
             if self.device().is_some() {
@@ -234,16 +245,28 @@ impl Drafting {
                     terminal::harmless(&draft.name())
                 )));
             }
+            let mismatch = assistants::mismatch((&draft, &assistant), source, &model);
             let attached = model.with_assistant(assistant);
             let attached = attached.with_context(|| {
                 format!("{} does not guess for {}", draft.name(), source.name())
             })?;
+            if let Some(reason) = mismatch {
+                output::warning(reason);
+            }
             Ok(Some(match self.is_exact {
                 true => attached,
                 false => attached.quantized_draft(DRAFT_FORMAT),
             }))
         };
-        Ok(self.or_none(attach(model.clone()))?.unwrap_or(model))
+        Ok(match self.or_none(attach(model.clone()))? {
+            Some(model) => Attached { model, draft: Some(draft) },
+            None => Attached { model, draft: None },
+        })
+    }
+
+    /// Returns whether nobody chose what guesses.
+    pub(crate) fn is_auto(&self) -> bool {
+        matches!(self.by, Guesser::Model(Choice::Auto, _))
     }
 
     /// Loads what guesses for a model. It comes before the model, so that the model's placement
@@ -282,7 +305,8 @@ impl Drafting {
         })
     }
 
-    /// Returns the draft model for a model, opened and compared with it, if there is one.
+    /// Returns the draft model for a model, opened and compared with it, if there is one. A draft
+    /// that reads the model's caches is none: that is [`Drafting::attach`]'s.
     ///
     /// # Errors
     /// Returns an error if one that has to fit the model cannot be opened, or has other tokens.
@@ -292,15 +316,6 @@ impl Drafting {
         model: &Model,
         settings: &Settings,
     ) -> Result<Option<Draft>> {
-        if let Guesser::Model(Choice::Named { source, .. }, _) = &self.by
-            && source.open_assistant()?.is_some()
-        {
-            bail!(
-                "{} reads the caches of the model that it guesses for, and what that takes is not told here yet; leave \
-                 --draft out",
-                terminal::harmless(&source.name())
-            );
-        }
         self.or_none(self.open(source, model, settings))
     }
 
@@ -333,16 +348,6 @@ impl Drafting {
         Ok(Some(draft))
     }
 
-    /// Returns what a draft is that is a part of a loaded Program.
-    fn facts(&self, facts: &Facts) -> Option<DraftFacts> {
-        let Guesser::Model(Choice::Named { source, .. }, _) = &self.by else { return None };
-        let weights = facts.plan.weights.iter();
-        let own = weights.filter(|weight| weight.name.starts_with(names::DRAFT_PREFIX));
-        let memory = Memory { weights: own.map(Weight::bytes).sum(), ..Memory::default() };
-        let gpu_bytes = if facts.gpu.is_some() { memory.weights } else { 0 };
-        Some(DraftFacts { source: source.clone(), device: facts.device.clone(), memory, gpu_bytes })
-    }
-
     /// Returns the device of its own that a draft model is to have, if one is chosen.
     pub(crate) fn device(&self) -> Option<&DeviceChoice> {
         match &self.by {
@@ -353,16 +358,31 @@ impl Drafting {
 }
 
 impl Guessing {
-    /// Returns what an engine takes, and the facts of the draft model.
-    pub(crate) fn split(self, drafting: &Drafting, facts: &Facts) -> (Drafts, Option<DraftFacts>) {
+    /// Returns what an engine takes, and the facts of the draft model. `reading` is where that of a
+    /// Program comes from which has a draft as a part, and whether nobody named it.
+    pub(crate) fn split(
+        self,
+        reading: Option<(Source, bool)>,
+        facts: &Facts,
+    ) -> (Drafts, Option<DraftFacts>) {
         let Self { lookup, model } = self;
-        if let Some(reading) = ReadingDrafter::of(facts) {
-            return (Drafts { lookup, drafter: Some(Box::new(reading)) }, drafting.facts(facts));
+        if let Some(drafter) = ReadingDrafter::of(facts) {
+            let own = reading.map(|reading| facts_of_reading(reading, facts));
+            return (Drafts { lookup, drafter: Some(Box::new(drafter)) }, own);
         }
         let (facts, drafter) = model.unzip();
         let drafter = drafter.map(|drafter| Box::new(drafter) as Box<dyn Drafter>);
         (Drafts { lookup, drafter }, facts)
     }
+}
+
+/// Returns what a draft is that is a part of a loaded Program.
+fn facts_of_reading((source, is_found): (Source, bool), facts: &Facts) -> DraftFacts {
+    let weights = facts.plan.weights.iter();
+    let own = weights.filter(|weight| weight.name.starts_with(names::DRAFT_PREFIX));
+    let memory = Memory { weights: own.map(Weight::bytes).sum(), ..Memory::default() };
+    let gpu_bytes = if facts.gpu.is_some() { memory.weights } else { 0 };
+    DraftFacts { source, device: facts.device.clone(), memory, gpu_bytes, is_found }
 }
 
 /// A draft model that has the tokens of a model.
@@ -427,7 +447,8 @@ impl Draft {
         let memory = program.memory();
         let Facts { device, .. } = program.facts();
         let gpu_bytes = program.facts().gpu_bytes(&memory);
-        let facts = DraftFacts { source: self.source, device: device.clone(), memory, gpu_bytes };
+        let (source, device) = (self.source, device.clone());
+        let facts = DraftFacts { source, device, memory, gpu_bytes, is_found: false };
         Ok((facts, ModelDrafter::new(program)))
     }
 
@@ -439,6 +460,31 @@ impl Draft {
             device.name()
         )
     }
+}
+
+/// Says why a draft that nobody named is left out, if the model would lose by it: a Plan with
+/// drafts is not cut, so that one that is too large for a GPU would be on the processor as a whole.
+/// `with` and `without` are where the model would run.
+pub(crate) fn loses<E: std::fmt::Display>(
+    name: &str,
+    with: Result<&Placement, E>,
+    without: Result<&Placement, E>,
+) -> Option<String> {
+    let without = without.ok()?;
+    let on_host = |placement: &Placement| -> usize {
+        let parts = placement.parts.iter();
+        let host = parts.filter(|part| part.device_memory.kind == MemoryKind::Host);
+        host.map(|part| part.plan.layers()).sum()
+    };
+    let reason = match with {
+        Err(error) => format!("{error}"),
+        Ok(with) if on_host(with) > on_host(without) => {
+            "the model would have to be on one device with it, and that is not the GPU".to_owned()
+        }
+        Ok(_) => return None,
+    };
+    let name = terminal::harmless(name);
+    Some(format!("the draft {name} is left out: {reason}; --draft {name} takes it all the same"))
 }
 
 /// Opens a device for a draft model.
@@ -531,8 +577,13 @@ mod tests {
         let memory = Memory { weights: 5_000_000, mapped: 9, caches: 1_000_000, scratch: 0 };
         let source = Source::DEMO_DRAFT;
         let of = |gpu_bytes, is_on_gpus| {
-            let facts =
-                DraftFacts { source: source.clone(), device: String::new(), memory, gpu_bytes };
+            let facts = DraftFacts {
+                source: source.clone(),
+                device: String::new(),
+                memory,
+                gpu_bytes,
+                is_found: false,
+            };
             facts.taking(is_on_gpus)
         };
         for (gpu_bytes, is_on_gpus, bytes) in [

@@ -176,11 +176,17 @@ impl Placed {
 
     /// Returns the work of each part for one token, for one token of each sequence if there are
     /// several, and for up to `prompt` tokens of a prompt: on a GPU the launches, on another device
-    /// the steps of its Plan. With `plans`, those of GPUs too.
+    /// the steps of its Plan. With `plans`, those of GPUs too. `guess` is the Plan of a guess by a
+    /// draft that is a part of the model.
     ///
     /// # Errors
     /// Returns an error if a GPU cannot run its part.
-    pub(crate) fn launches(&self, prompt: usize, plans: bool) -> Result<Vec<Launches>> {
+    pub(crate) fn launches(
+        &self,
+        prompt: usize,
+        plans: bool,
+        guess: Option<&Plan>,
+    ) -> Result<Vec<Launches>> {
         let mut all = Vec::new();
         for (index, part) in self.placement.parts.iter().enumerate() {
             let gpu = part.site.checked_sub(1).and_then(|gpu| self.gpus.get(gpu));
@@ -210,6 +216,11 @@ impl Placed {
                 let width = Width { tokens, outputs: outputs.min(wanted) };
                 let text = gpu.explain(&part.plan, &part.options, width, is_lone)?;
                 all.push(Launches { part: index, step, tokens: Some(tokens), text });
+            }
+            if let Some(guess) = guess {
+                let width = Width { tokens: 1, outputs: 1 };
+                let text = gpu.explain(guess, &part.options, width, true)?;
+                all.push(Launches { part: index, step: "a guess".to_owned(), tokens: None, text });
             }
         }
         Ok(all)
@@ -352,7 +363,7 @@ mod tests {
         for device in DEVICES {
             for dtype in [DType::Q4_0, DType::Q8_0] {
                 let placed = placed(device, dtype, EngineOptions::default());
-                let text = placed.text(&placed.launches(512, false).unwrap());
+                let text = placed.text(&placed.launches(512, false, None).unwrap());
                 let name = format!("27b-{}-{}", (device.0)().name, dtype.name());
                 insta::assert_snapshot!(name.replace(' ', "-").to_lowercase(), text);
             }

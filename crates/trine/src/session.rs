@@ -4,14 +4,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use trine_backend::{BackendError, Facts, MemoryKind, Partner, Program, Share};
+use trine_backend::{BackendError, Facts, MemoryKind, Partner, Program, Share, placement};
 use trine_engine::{Engine, EngineError, EngineOptions, Guess};
-use trine_model::{Model, Workload};
+use trine_model::{Model, Weight, Workload};
 use trine_vulkan::VulkanDevice;
 use trine_weights::DType;
 
 use crate::device::{DeviceChoice, GpuOptions, Opened};
-use crate::draft::{DraftFacts, Drafting};
+use crate::draft::{self, Attached, DraftFacts, Drafting};
 use crate::model_source::Source;
 use crate::options::{ContextFrom, PREFILL, Settings};
 use crate::{npu, output, terminal};
@@ -129,13 +129,25 @@ impl Session {
         let gpu = GpuOptions { batch_invariant, ..GpuOptions::tuned(tune.into()) };
         let opened = settings.device.open(threads, gpu_layers, gpu)?;
         let name = source.name();
-        let model = drafting.attach(source, source.open(settings.quantize)?)?;
+        let plain = source.open(settings.quantize)?;
+        let Attached { mut model, draft: mut reading } = drafting.attach(source, plain.clone())?;
         let guessing =
             drafting.load(source, &model, settings, (sizes.sequences, sizes.prefill), &opened)?;
         // A draft model reads few rows at once, and has no part in the NPU.
         let opened = npu::join(opened, settings.npu.as_ref(), &model)?;
         let Opened { device, gpus, threads, npu, .. } = opened;
         let options = sizes.guessing(drafting).options(&name, &model, settings)?;
+        if reading.is_some() && drafting.is_auto() {
+            let demand = options.demand(model.config().context)?;
+            let [with, without] = [&model, &plain].map(|model| {
+                placement::decide(&options.plan(model), device.as_ref(), &demand, &[])
+            });
+            let name = reading.as_ref().map_or(String::new(), Source::name);
+            if let Some(reason) = draft::loses(&name, with.as_ref(), without.as_ref()) {
+                output::warning(reason);
+                (model, reading) = (plain, None);
+            }
+        }
         let loaded = Engine::load(&model, device.as_ref(), options);
         if let Some(reason) = loaded.as_ref().err().and_then(|error| unsuited(settings, error)) {
             output::warning(format_args!("{reason}; it runs on the CPU"));
@@ -150,7 +162,8 @@ impl Session {
         let (program, running) = loaded
             .with_context(|| not_loaded(&name, &device.name(), settings.gpu_layers, taking))?;
         let mut engine = Engine::with_running(decorate(program), running);
-        let (drafts, draft) = guessing.split(drafting, engine.program().facts());
+        let reading = reading.map(|source| (source, drafting.is_auto()));
+        let (drafts, draft) = guessing.split(reading, engine.program().facts());
         engine.set_drafts(drafts);
         engine.set_guesses(drafting.depth());
         if let Some(npu) = &npu {
@@ -201,10 +214,15 @@ impl Session {
         ));
         if let Some(draft) = &self.draft {
             output::note(&format!(
-                "draft: {}, {}, {}",
+                "draft: {}, {}, {}{}",
                 terminal::harmless(&draft.source.name()),
                 output::bytes(draft.memory.total()),
-                terminal::harmless(&draft.device)
+                terminal::harmless(&draft.device),
+                if draft.is_found {
+                    "; found for the model, --draft ngram leaves it out"
+                } else {
+                    ""
+                },
             ));
         }
     }
@@ -352,8 +370,13 @@ fn checked_context(name: &str, model: &Model, settings: &Settings) -> Result<Opt
 
 /// Returns the formats of a model's matrices, the one with most bytes first.
 pub(crate) fn formats(model: &Model) -> Vec<String> {
+    formats_of(model.base_plan().weights.iter())
+}
+
+/// Returns the formats of the matrices among weights, the one with most bytes first.
+pub(crate) fn formats_of<'a>(weights: impl Iterator<Item = &'a Weight>) -> Vec<String> {
     let mut sizes: Vec<(DType, u64)> = Vec::new();
-    for weight in model.base_plan().weights.iter().filter(|weight| weight.is_matrix()) {
+    for weight in weights.filter(|weight| weight.is_matrix()) {
         match sizes.iter_mut().find(|(dtype, _)| *dtype == weight.dtype) {
             Some((_, size)) => *size += weight.bytes(),
             None => sizes.push((weight.dtype, weight.bytes())),

@@ -51,7 +51,8 @@ pub(crate) struct DraftArgs {
     /// What guesses tokens, which makes text faster and changes none of it on the CPU or with
     /// --batch-invariant: ngram looks them up in the text so far and in earlier answers; a MODEL
     /// with the same tokenizer guesses where that finds nothing or is less often right; auto is
-    /// ngram, with demo-draft for demo; off [default: auto; bench: off]
+    /// ngram, with demo-draft for demo, and for a Gemma 4 with the draft that was made for it, if
+    /// it is on this machine; off [default: auto; bench: off]
     #[arg(long, value_name = "MODEL", value_parser = DraftChoice::parse)]
     pub(crate) draft: Option<DraftChoice>,
 

@@ -8,14 +8,16 @@ use trine_model::{Cost, KvType, Model, Plan, Workload};
 use trine_vulkan::Outline;
 
 use super::explain_drafts::{self, Devices, PlacedDraft};
+use super::plan_drafts::Guessing;
 use crate::cli::{DraftArgs, ExplainArgs};
 use crate::device::{DeviceChoice, GpuOptions};
-use crate::draft::{self, Drafting};
+use crate::draft::{self, Attached, Drafting};
+use crate::experts::Experts;
 use crate::failure::usage;
 use crate::forecast::{PRESETS, Preset, preset};
 use crate::model_source::{Source, find};
 use crate::options::{PREFILL, Settings};
-use crate::placed::{Machine, Needs, memory_json};
+use crate::placed::{Machine, Needs, Placed, memory_json};
 use crate::session::{Sizes, formats};
 use crate::{npu, output, terminal};
 
@@ -44,8 +46,8 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
     }
     let settings =
         Settings { kv_memory: None, ..Settings::measuring(&args.placement, KvType::F16) };
-    let model = source.open(settings.quantize)?;
-    let most = model.config().context;
+    let plain = source.open(settings.quantize)?;
+    let most = plain.config().context;
     for (what, found) in [("-p", args.prompt), ("--depth", args.depth.saturating_add(1))] {
         if found > most {
             bail!(
@@ -55,55 +57,51 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
         }
     }
     let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch)?;
+    let Attached { model, draft: reading } = drafting.attach(&source, plain)?;
     let draft = drafting.find(&source, &model, &settings)?;
     let options = Sizes::default().options(&source.name(), &model, &settings)?;
     let context = options.demand(most)?.context();
     let plan = model.plan();
     let memory = Needs::new(1, context, settings.kv).memory(&plan);
-    let draft = draft.map(|draft| {
-        let context = context.min(draft.model.config().context);
-        let memory = Needs::new(1, context, settings.kv).memory(&draft.model.plan());
-        (draft, context, memory)
+    let draft = Guessing::of(draft.as_ref(), reading.as_ref(), &model).map(|draft| {
+        let memory = draft.memory(&plan, (1, context), 0, settings.kv);
+        (draft.within(context), memory, draft)
     });
-    let costs = [
-        step_cost(
-            &plan,
-            format!("one token at depth {}", args.depth),
-            1,
-            Workload::decode(1, args.depth, settings.kv),
-        ),
-        step_cost(
-            &plan,
-            format!("a prompt of {}", output::counted(args.prompt, "token")),
-            args.prompt,
-            Workload::prefill(args.prompt, settings.kv),
-        ),
-    ];
+    let own = draft.as_ref().map(|(_, _, draft)| draft).filter(|_| reading.is_some());
+    let costs = costs(&args, &plan, own, settings.kv);
+    // A draft that reads the model's caches is a goal of its Plan.
+    let joined = draft.as_ref().and_then(|(_, _, draft)| draft.joined.as_ref());
+    let shown = joined.unwrap_or(&plan);
+    let experts = Experts::of(&model);
     if args.json {
         return output::json(&json!({
             "model": source.name(),
             "context": context,
             "kv": settings.kv,
             "memory": memory_json(&memory),
-            "draft": draft.as_ref().map(|(draft, context, memory)| json!({
-                "model": draft.source.name(),
+            "draft": draft.as_ref().map(|(context, memory, draft)| json!({
+                "model": draft.name,
                 "context": context,
                 "memory": memory_json(memory),
             })),
+            "experts": experts,
             "costs": costs,
-            "plan": steps(&plan, Workload::decode(1, args.depth, settings.kv)),
+            "plan": steps(shown, Workload::decode(1, args.depth, settings.kv)),
         }));
     }
     let mut text = describe(&source.name(), &model, context, settings.kv, &memory, &costs);
-    if let Some((draft, context, own)) = &draft {
+    if let Some(experts) = experts {
+        text.push_str(&format!("\nExperts\n  {}\n", experts.text()));
+    }
+    if let Some((context, own, draft)) = &draft {
         text.push_str(&explain_drafts::needs_text(draft, *context, own, &memory));
     }
     if args.plan {
         text.push_str(&format!(
-            "\nPlan (n: tokens of the step, m: tokens whose logits are wanted)\n{plan}"
+            "\nPlan (n: tokens of the step, m: tokens whose logits are wanted)\n{shown}"
         ));
     } else {
-        text.push_str(&format!("\nThe Plan has {} steps; --plan lists them\n", plan.steps.len()));
+        text.push_str(&format!("\nThe Plan has {} steps; --plan lists them\n", shown.steps.len()));
     }
     output::write_text(&text)
 }
@@ -177,8 +175,9 @@ fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
     let (typed, device) = (args.draft.clone(), args.draft_device.clone());
     let typed = DraftArgs { draft: typed, draft_device: device, drafts: None };
     let drafting = Drafting::new(&typed, &args.fetch, true)?;
-    let model = source.open(settings.quantize)?;
+    let plain = source.open(settings.quantize)?;
     let name = source.name();
+    let Attached { mut model, draft: mut reading } = drafting.attach(source, plain.clone())?;
     let draft = drafting.find(source, &model, &settings)?;
     let sizes = args.sequences.map_or_else(Sizes::default, |most| Sizes::serving(most.into()));
     let options = sizes.guessing(&drafting).options(&name, &model, &settings)?;
@@ -186,24 +185,39 @@ fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
     let devices = devices(args, &settings, drafting.device().filter(|_| draft.is_some()))?;
     let sizes = (sizes.sequences, sizes.prefill);
     let draft = draft.map(|draft| devices.place_draft(&draft, &settings, sizes)).transpose()?;
-    let placed = devices.place(&options.plan(&model), &settings, &demand, draft.as_ref());
+    let place =
+        |model: &Model| devices.place(&options.plan(model), &settings, &demand, draft.as_ref());
+    let mut placed = place(&model);
+    if let Some(own) = reading.as_ref().filter(|_| drafting.is_auto()) {
+        let without = place(&plain);
+        let [with, others] = [&placed, &without].map(|found| found.as_ref().map(Placed::placement));
+        if let Some(reason) = draft::loses(&own.name(), with, others) {
+            output::warning(reason);
+            (model, reading, placed) = (plain, None, without);
+        }
+    }
     let placed = placed.with_context(|| {
         let taking = draft.as_ref().map_or(String::new(), |draft| format!("; {}", draft.taking()));
         format!("{} cannot be placed{taking}", terminal::harmless(&name))
     })?;
-    let launches = placed.launches(args.prompt, args.plan)?;
+    let own = Guessing::of(None, reading.as_ref(), &model);
+    let launches = placed.launches(args.prompt, args.plan, own.as_ref().map(|own| &own.guess))?;
     if args.json {
         return output::json(&json!({
             "model": name,
             "context": placed.placement().options.context,
             "kv": settings.kv,
             "placement": placed.json(&launches),
-            "draft": draft.as_ref().map(PlacedDraft::json),
+            "draft": match &own {
+                Some(own) => Some(explain_drafts::reading_json(own)),
+                None => draft.as_ref().map(PlacedDraft::json),
+            },
         }));
     }
     let before = draft
         .as_ref()
         .map(|draft| format!("{}\n{}\nModel\n", draft.beside(&placed, &settings), draft.text()));
+    let before = before.or_else(|| own.as_ref().map(explain_drafts::reading_text));
     output::write_text(&format!(
         "{}: {} layers, {}\n\n{}{}",
         terminal::harmless(&name),
@@ -229,6 +243,22 @@ fn devices(args: &ExplainArgs, settings: &Settings, own: Option<&DeviceChoice>) 
     let opened = npu::describe(opened, settings.npu.as_ref())?;
     let own = own.map(|own| draft::open(own, settings).map(Box::new)).transpose()?;
     Ok(Devices::Here { opened, own })
+}
+
+/// Returns the costs that are shown: those of a token, of a prompt, and of a guess by a draft that
+/// is a goal of the model's Plan.
+fn costs(args: &ExplainArgs, plan: &Plan, own: Option<&Guessing>, kv: KvType) -> Vec<StepCost> {
+    let token = Workload::decode(1, args.depth, kv);
+    let prompt = format!("a prompt of {}", output::counted(args.prompt, "token"));
+    let mut costs = vec![
+        step_cost(plan, format!("one token at depth {}", args.depth), 1, token),
+        step_cost(plan, prompt, args.prompt, Workload::prefill(args.prompt, kv)),
+    ];
+    if let Some(own) = own {
+        let what = format!("a guess of {} at depth {}", own.name, args.depth);
+        costs.push(step_cost(&own.guess, terminal::harmless(&what).into_owned(), 1, token));
+    }
+    costs
 }
 
 fn step_cost(plan: &Plan, what: String, tokens: usize, workload: Workload) -> StepCost {

@@ -4,9 +4,10 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use trine_backend::LayerChoice;
 use trine_backend::{Demand, Memory, MemoryKind, Placement, placement};
-use trine_model::Plan;
+use trine_model::{Plan, Weight, names};
 use trine_vulkan::VulkanDevice;
 
+use super::plan_drafts::Guessing;
 use crate::device::{Opened, layer_choice};
 use crate::draft::{self, Draft};
 use crate::options::Settings;
@@ -221,12 +222,16 @@ fn is_on_gpu(kind: MemoryKind) -> bool {
 }
 
 /// Returns the memory of a draft model, and that of both, as lines below the model's own.
-pub(super) fn needs_text(draft: &Draft, context: usize, own: &Memory, model: &Memory) -> String {
+pub(super) fn needs_text(draft: &Guessing, context: usize, own: &Memory, model: &Memory) -> String {
+    let at = match draft.joined {
+        None => format!("at a context of {context}"),
+        Some(_) => "which reads the model's keys and values".to_owned(),
+    };
     let mut text = format!(
-        "\nMemory of the draft model {}: {} layers, {}, at a context of {context}\n",
-        terminal::harmless(&draft.source.name()),
-        draft.model.config().layers.len(),
-        formats(&draft.model).join(" "),
+        "\nMemory of the draft model {}: {} layers, {}, {at}\n",
+        terminal::harmless(&draft.name),
+        draft.layers,
+        draft.formats.join(" "),
     );
     for (what, bytes) in [
         ("in all", own.total()),
@@ -238,4 +243,31 @@ pub(super) fn needs_text(draft: &Draft, context: usize, own: &Memory, model: &Me
         text.push_str(&format!("  {what:<24} {:>12}\n", output::bytes(bytes)));
     }
     text
+}
+
+/// Returns the bytes of the weights of a draft that is a goal of the model's Program.
+fn weight_bytes(draft: &Guessing) -> u64 {
+    let weights = draft.guess.weights.iter();
+    weights.filter(|own| own.name.starts_with(names::DRAFT_PREFIX)).map(Weight::bytes).sum()
+}
+
+/// Says of a draft that reads the model's caches what it takes where the model is.
+pub(super) fn reading_text(draft: &Guessing) -> String {
+    format!(
+        "Draft {}: {} layers, {}, as a part of the model, {} of its weights\n\n",
+        terminal::harmless(&draft.name),
+        draft.layers,
+        draft.formats.join(" "),
+        output::bytes(weight_bytes(draft))
+    )
+}
+
+/// Returns the same for programs.
+pub(super) fn reading_json(draft: &Guessing) -> Value {
+    json!({
+        "model": draft.name,
+        "layers": draft.layers,
+        "formats": draft.formats,
+        "weight_bytes": weight_bytes(draft),
+    })
 }

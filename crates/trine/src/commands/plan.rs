@@ -5,15 +5,16 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::json;
-use trine_backend::{Device, Memory};
+use trine_backend::Device;
 use trine_model::{KvType, Model, Workload};
 use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::{Outline, TuningMode};
 
+use super::plan_drafts::{DraftModel, Guessing};
 use super::plan_npu::{self, NpuForecast};
 use crate::cli::{Placement, PlanArgs};
 use crate::device::{DeviceChoice, GpuOptions};
-use crate::draft::{Draft, Drafting};
+use crate::draft::{Attached, Drafting};
 use crate::failure::usage;
 use crate::forecast::{
     self, Basis, BasisKind, Drafts, Generation, Guesser, Launches, Machine, PRESETS, Passes,
@@ -24,7 +25,7 @@ use crate::measured::{self, Reads};
 use crate::model_source::find;
 use crate::options::Settings;
 use crate::output;
-use crate::placed::{Needs, memory_json};
+use crate::placed::Needs;
 use crate::session::formats;
 use crate::terminal;
 
@@ -75,19 +76,6 @@ struct Forecast<'a> {
     npu: Option<NpuForecast>,
 }
 
-/// A model that guesses, in a forecast.
-struct DraftModel {
-    name: String,
-    formats: Vec<String>,
-    /// The most positions that it guesses in.
-    most: usize,
-    /// The sequences and the positions of each for which its memory is given.
-    sizes: (usize, usize),
-    memory: Memory,
-    /// The work of one guess for one sequence.
-    guess: Work,
-}
-
 /// Forecasts the speed of a model on a machine.
 ///
 /// # Errors
@@ -100,19 +88,14 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
     let typed = Placement { kv: args.kv, quantize: args.quantize, ..Placement::default() };
     let settings = Settings::measuring(&typed, KvType::F16);
     let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch)?;
-    let model = source.open(settings.quantize)?;
+    let plain = source.open(settings.quantize)?;
+    let Attached { model, draft: reading } = drafting.attach(&source, plain)?;
     let contexts = contexts(&source.name(), &args.context, model.config().context)?;
     let draft = drafting.find(&source, &model, &settings)?;
+    let guessing = Guessing::of(draft.as_ref(), reading.as_ref(), &model);
     let (machine, launches) = machine(&args, &model)?;
     let plan = model.plan();
-    let draft_plan = draft.as_ref().map(|draft| draft.model.plan());
     let passes = Passes { plan: &plan, machine: &machine, launches: &launches, kv: settings.kv };
-    let guesser = match (&draft, &draft_plan) {
-        (Some(draft), Some(plan)) => {
-            Guesser::Model(Passes { plan, ..passes }, draft.model.config().context)
-        }
-        _ => Guesser::Text,
-    };
     let is_guessing = !drafting.is_off();
     let drafts = Drafts {
         tokens: if is_guessing { args.drafts } else { 0 },
@@ -120,9 +103,12 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
     };
     let pairs = args.batch.iter().flat_map(|&batch| contexts.iter().map(move |&at| (batch, at)));
     let row = |(batch, at)| {
-        let needs = Needs::new(batch, at, settings.kv).with_outputs(drafting.rows(batch));
-        generation_row(passes, (drafts, guesser), needs, batch, at)
+        generation_row(passes, (drafts, guessing.as_ref()), drafting.rows(batch), batch, at)
     };
+    let draft = guessing.as_ref().map(|guessing| {
+        let sizes = (args.batch[0], contexts[0]);
+        DraftModel::new(guessing, passes, sizes, drafting.rows(args.batch[0]))
+    });
     let forecast = Forecast {
         name: source.name(),
         model: &model,
@@ -130,12 +116,7 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
         kv: settings.kv,
         drafts,
         acceptance: acceptance_basis(args.acceptance),
-        draft: match (&draft, guesser) {
-            (Some(draft), Guesser::Model(passes, _)) => {
-                Some(DraftModel::new(draft, passes, args.batch[0], contexts[0])?)
-            }
-            _ => None,
-        },
+        draft: draft.transpose()?,
         token: passes.work(Workload::decode(1, contexts[0] - 1, settings.kv))?,
         generation: pairs.map(row).collect::<Result<_>>()?,
         prompts: contexts
@@ -161,53 +142,6 @@ fn acceptance_basis(given: Option<f64>) -> Basis {
                  (docs/benchmarks/cpu.md); it differs by model and text"
             ),
         ),
-    }
-}
-
-impl DraftModel {
-    /// Makes the facts of a draft model whose memory is given for these sequences and positions.
-    fn new(draft: &Draft, passes: Passes<'_>, sequences: usize, context: usize) -> Result<Self> {
-        let most = draft.model.config().context;
-        let context = context.min(most);
-        Ok(Self {
-            name: draft.source.name(),
-            formats: formats(&draft.model),
-            most,
-            sizes: (sequences, context),
-            memory: Needs::new(sequences, context, passes.kv).memory(passes.plan),
-            guess: passes.work(Workload::decode(1, context - 1, passes.kv))?,
-        })
-    }
-
-    fn json(&self) -> serde_json::Value {
-        json!({
-            "model": self.name,
-            "formats": self.formats,
-            "context": self.most,
-            "guess": self.guess,
-            "sequences": self.sizes.0,
-            "positions": self.sizes.1,
-            "memory": memory_json(&self.memory),
-        })
-    }
-
-    /// Returns a line on what a guess takes, and one on its memory.
-    fn text(&self) -> String {
-        let Memory { weights, caches, scratch, .. } = self.memory;
-        format!(
-            "{}: {}; a guess reads {} of weights and takes {} operations in {} launches\n\
-             its memory for {} of {}: {} of weights, {} of keys and values, {} of activations\n",
-            terminal::harmless(&self.name),
-            self.formats.join(" "),
-            output::bytes(self.guess.weight_bytes),
-            output::count(self.guess.product_operations),
-            self.guess.launches,
-            output::counted(self.sizes.0, "sequence"),
-            output::counted(self.sizes.1, "position"),
-            output::bytes(weights),
-            output::bytes(caches),
-            output::bytes(scratch),
-        )
     }
 }
 
@@ -370,19 +304,18 @@ fn unknown(name: &str) -> anyhow::Error {
 
 fn generation_row(
     passes: Passes<'_>,
-    (drafts, guesser): (Drafts, Guesser<'_>),
-    needs: Needs,
+    (drafts, guessing): (Drafts, Option<&Guessing>),
+    rows: usize,
     batch: usize,
     context: usize,
 ) -> Result<GenerationRow> {
     let Passes { plan, machine, kv, .. } = passes;
+    let needs = Needs::new(batch, context, kv).with_outputs(rows);
     let memory_bytes = needs.memory(plan).total();
-    let draft_bytes = match guesser {
-        Guesser::Text => None,
-        Guesser::Model(draft, most) => {
-            Some(Needs::new(batch, context.min(most), kv).memory(draft.plan).total())
-        }
-    };
+    let draft_bytes = guessing.map(|own| own.memory(plan, (batch, context), rows, kv).total());
+    let guesser = guessing.map_or(Guesser::Text, |own| {
+        Guesser::Model(Passes { plan: &own.guess, ..passes }, own.most.unwrap_or(usize::MAX))
+    });
     // The draft model takes its part first.
     let left = |bytes: u64| bytes.saturating_sub(draft_bytes.unwrap_or(0));
     let least = machine.memory_bytes.map(left).filter(|left| memory_bytes > *left);
@@ -484,14 +417,14 @@ impl Forecast<'_> {
             tokens + 1,
             output::rate(self.drafts.tokens_per_pass()),
         );
-        let reaches = |draft: &&DraftModel| {
-            self.generation.iter().all(|row| row.forecast.context + tokens <= draft.most)
-        };
-        if let Some(draft) = self.draft.as_ref().filter(|draft| !reaches(draft)) {
+        let reaches =
+            |most: usize| self.generation.iter().all(|row| row.forecast.context + tokens <= most);
+        let draft = self.draft.as_ref().and_then(|draft| Some((draft, draft.most?)));
+        if let Some((draft, most)) = draft.filter(|(_, most)| !reaches(*most)) {
             text.push_str(&format!(
                 "{} was made for {} and guesses nothing beyond: contexts without room for the guesses are as without drafts.\n",
                 terminal::harmless(&draft.name),
-                output::counted(draft.most, "position"),
+                output::counted(most, "position"),
             ));
         }
         text

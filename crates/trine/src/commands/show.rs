@@ -9,9 +9,14 @@ use trine_backend::Memory;
 use trine_engine::EngineOptions;
 use trine_hub::{EntryState, Preset, StoreEntry};
 use trine_model::{AttentionKind, GenerationDefaults, KvType, Model};
+use trine_weights::Tensor;
 
+use super::formats::{self, Format};
+use super::plan_drafts::Guessing;
+use super::show_draft;
 use crate::cli::{Placement, ShowArgs};
-use crate::draft::{Draft, Drafting};
+use crate::draft::{Attached, Draft, Drafting};
+use crate::experts::Experts;
 use crate::model_source::{Chosen, Resolved, Source, find, hub, resolve};
 use crate::options::Settings;
 use crate::output;
@@ -19,14 +24,6 @@ use crate::placed::{Needs, memory_json};
 use crate::preset;
 use crate::terminal;
 use crate::vocabulary;
-
-/// The tensors of one element format.
-#[derive(Debug, Default, Serialize)]
-struct Format {
-    tensors: usize,
-    elements: u64,
-    bytes: u64,
-}
 
 /// Facts about the tokenizer and the chat template.
 #[derive(Serialize)]
@@ -60,6 +57,9 @@ struct Report {
     text: Option<TextFacts>,
     text_problem: Option<String>,
     defaults: GenerationDefaults,
+    /// The experts of its layers, if it has any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    experts: Option<Experts>,
     memory: Footprint,
     /// The model that guesses tokens for it, if one does.
     draft: Option<DraftReport>,
@@ -94,11 +94,18 @@ pub(crate) fn run(args: ShowArgs) -> Result<()> {
         return show_partial(&entry, args.json);
     }
     let Chosen { source, preset } = find(args.model.as_deref(), &args.fetch)?;
-    let model = source.open(None)?;
+    if let Some(draft) = source.open_assistant()? {
+        return show_draft::run(&source, &draft, &args);
+    }
+    let plain = source.open(None)?;
     let settings = Settings::measuring(&Placement::default(), KvType::F16);
     let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch)?;
-    let draft = drafting.find(&source, &model, &settings)?;
-    let report = report(&source, &model, draft.as_ref())?;
+    let Attached { model, draft: reading } = drafting.attach(&source, plain)?;
+    let draft = match drafting.find(&source, &model, &settings)? {
+        Some(draft) => Some(draft_report(&draft)?),
+        None => reading_report(reading.as_ref(), &model)?,
+    };
+    let report = report(&source, &model, draft)?;
     if args.json {
         let mut value = serde_json::to_value(&report)?;
         if let Some(preset) = &preset {
@@ -174,16 +181,26 @@ fn draft_report(draft: &Draft) -> Result<DraftReport> {
     })
 }
 
-fn report(source: &Source, model: &Model, draft: Option<&Draft>) -> Result<Report> {
+/// Reports on a draft that reads the caches of a model, if it has one.
+fn reading_report(source: Option<&Source>, model: &Model) -> Result<Option<DraftReport>> {
+    let Some((source, draft)) = source.zip(model.assistant()) else { return Ok(None) };
+    let Some(guessing) = Guessing::of(None, Some(source), model) else { return Ok(None) };
+    let context = EngineOptions::default().demand(model.config().context)?.context();
+    let memory = guessing.memory(&model.plan(), (1, context), 0, KvType::F16);
+    let tensors = draft.tensors()?;
+    Ok(Some(DraftReport {
+        model: source.name(),
+        parameters: tensors.iter().map(|(_, tensor)| tensor.elements() as u64).sum(),
+        file_bytes: draft.checkpoint().file_bytes(),
+        memory: Footprint { context, bytes: memory_json(&memory), memory },
+    }))
+}
+
+fn report(source: &Source, model: &Model, draft: Option<DraftReport>) -> Result<Report> {
     let config = model.config();
     let first = &config.layers[0];
-    let mut formats: BTreeMap<&'static str, Format> = BTreeMap::new();
-    for (_, tensor) in model.tensors() {
-        let format = formats.entry(tensor.dtype().name()).or_default();
-        format.tensors += 1;
-        format.elements += tensor.elements() as u64;
-        format.bytes += tensor.bytes().len() as u64;
-    }
+    let tensors: Vec<(String, &Tensor)> = model.tensors().collect();
+    let formats = formats::of(tensors.iter().map(|(_, tensor)| *tensor));
     let mut feed_forward: Vec<usize> =
         config.layers.iter().map(|layer| layer.feed_forward).collect();
     feed_forward.dedup();
@@ -216,8 +233,9 @@ fn report(source: &Source, model: &Model, draft: Option<&Draft>) -> Result<Repor
         text,
         text_problem,
         defaults: model.defaults().clone(),
+        experts: Experts::of(model),
         memory: footprint(model)?,
-        draft: draft.map(draft_report).transpose()?,
+        draft,
     })
 }
 
@@ -295,13 +313,8 @@ fn describe(report: &Report) -> String {
             if report.tied { "tied to the embedding" } else { "of its own" }
         ),
     ];
-    for (name, format) in &report.formats {
-        lines.push(format!(
-            "format       {name}: {} tensors, {}",
-            format.tensors,
-            output::bytes(format.bytes)
-        ));
-    }
+    lines.extend(report.experts.map(|experts| format!("experts      {}", experts.text())));
+    lines.extend(formats::describe(&report.formats));
     match &report.text {
         Some(text) => lines.push(format!(
             "text         {} tokens, begins with {}, ends with {:?}, {}",

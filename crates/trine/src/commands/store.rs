@@ -5,10 +5,12 @@ use serde_json::{Value, json};
 use trine_hub::catalog;
 use trine_hub::{EntryState, Hub, ModelName, Origin, Preset, StoreEntry};
 
+use crate::assistants;
 use crate::cli::{ListArgs, PullArgs, RemoveArgs};
 use crate::embedded::Embedded;
 use crate::fetch::fetch;
-use crate::model_source::{hub, repository};
+use crate::model_source::{Source, hub, repository};
+
 use crate::output;
 use crate::terminal;
 
@@ -33,7 +35,19 @@ pub(crate) fn pull(args: PullArgs) -> Result<()> {
         output::bytes(model.bytes),
         model.path.display()
     ));
+    let source = Source::Local(Box::new(model));
+    if let Some(draft) = source.open_assistant()? {
+        let whose = assistants::size_of(draft.config().backbone)
+            .map_or("the model that it was made for".to_owned(), |size| format!("Gemma 4 {size}"));
+        output::remark(format_args!("it guesses for {whose}, which takes it where it is found"));
+        return Ok(());
+    }
     output::remark(format_args!("run it with: trine run {}", args.model));
+    if let Some(name) = source.open(None).ok().and_then(|own| assistants::missing(&source, &own)) {
+        output::remark(format_args!(
+            "a draft that was made for it makes it faster: trine pull {name}"
+        ));
+    }
     Ok(())
 }
 

@@ -101,3 +101,212 @@ fn quantised_copies_guess_as_the_goldens_do() {
         }
     }
 }
+
+/// A copy of a golden folder, with its draft in another place or nowhere.
+fn copy(folder: &str, to: &Path, draft: Option<&Path>) {
+    let files = |from: &Path, to: &Path| {
+        std::fs::create_dir_all(to).unwrap();
+        for name in ["config.json", "generation_config.json", "model.safetensors"] {
+            std::fs::copy(from.join(name), to.join(name)).unwrap();
+        }
+    };
+    files(&golden(folder), to);
+    if let Some(draft) = draft {
+        files(&golden(folder).join("assistant"), draft);
+    }
+}
+
+/// The draft that `show` names, and what it says on standard error.
+fn shown(model: &Path, more: &[&str]) -> (Value, String) {
+    let model = model.display().to_string();
+    let ran = trine(&[&["show", &model, "--json"][..], more].concat());
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    (ran.json()["draft"]["model"].clone(), ran.err)
+}
+
+#[test]
+fn drafts_are_found_beside_their_models() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    for (model, draft) in [
+        ("inside", "inside/assistant"),
+        ("tiny-it", "tiny-it-assistant"),
+        ("gemma-4-tiny-it-qat", "gemma-4-tiny-it-qat-assistant"),
+    ] {
+        copy("gemma4-dense", &at(model), Some(&at(draft)));
+        let (found, told) = shown(&at(model), &[]);
+        assert_eq!((found, told.as_str()), (Value::from(at(draft).display().to_string()), ""));
+        for off in ["off", "ngram"] {
+            assert!(shown(&at(model), &["--draft", off]).0.is_null(), "{model}");
+        }
+    }
+    copy("gemma4-dense", &at("lone/model"), None);
+    assert_eq!(shown(&at("lone/model"), &[]), (Value::Null, String::new()));
+    // Of another size, or of no Gemma 4.
+    copy("gemma4-dense", &at("other"), Some(&at("x")));
+    std::fs::rename(at("x"), at("inside/other")).unwrap();
+    std::fs::create_dir(at("e")).unwrap();
+    copy("gemma4-e", &at("e/model"), None);
+    std::fs::rename(at("inside/other"), at("e/model/assistant")).unwrap();
+    assert_eq!(shown(&at("e/model"), &[]), (Value::Null, String::new()));
+    assert!(shown(&golden("gemma3-a"), &[]).0.is_null());
+}
+
+#[test]
+fn drafts_are_found_beside_files_and_in_the_store() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    let text = |name: &str| at(name).display().to_string();
+    let original = golden("gemma4-dense");
+    let quantize = |from: &Path, to: &str| {
+        let from = from.display().to_string();
+        std::fs::create_dir_all(at(to).parent().unwrap()).unwrap();
+        trine(&["quantize", &from, &text(to), "--type", "Q8_0"]).ok();
+    };
+    quantize(&original, "a/gemma-4-tiny-it-Q8_0.gguf");
+    quantize(&original.join("assistant"), "a/mtp-gemma-4-tiny-it.gguf");
+    let found = shown(&at("a/gemma-4-tiny-it-Q8_0.gguf"), &[]);
+    assert_eq!(found, (Value::from(text("a/mtp-gemma-4-tiny-it.gguf")), String::new()));
+    std::fs::create_dir(at("a/MTP")).unwrap();
+    let moved = "a/MTP/mtp-gemma-4-tiny-it-Q8_0.gguf";
+    std::fs::rename(at("a/mtp-gemma-4-tiny-it.gguf"), at(moved)).unwrap();
+    assert_eq!(shown(&at("a/gemma-4-tiny-it-Q8_0.gguf"), &[]).0, text(moved));
+    // A repository of the store beside the model's, which keeps its draft apart.
+    let repository = "store/me/tiny-it-GGUF";
+    std::fs::create_dir_all(at(repository)).unwrap();
+    std::fs::rename(at("a/gemma-4-tiny-it-Q8_0.gguf"), at(repository).join("tiny-it-Q8_0.gguf"))
+        .unwrap();
+    copy("gemma4-dense", &at("x"), Some(&at("store/me/tiny-it-assistant")));
+    let run = |arguments: &[&str]| {
+        let mut command = crate::common::command(arguments);
+        let output = command.env("TRINE_HOME", at("store")).output().unwrap();
+        let [out, err] = [output.stdout, output.stderr].map(|b| String::from_utf8(b).unwrap());
+        assert!(output.status.success(), "{err}");
+        (out, err)
+    };
+    let (out, _) = run(&["show", "me/tiny-it-GGUF", "--json"]);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["draft"]["model"], "me/tiny-it-assistant", "{out}");
+}
+
+#[test]
+fn drafts_for_weights_that_were_trained_otherwise_are_told_apart() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    copy("gemma4-dense", &at("gemma-4-tiny-it"), None);
+    copy("gemma4-dense", &at("x"), Some(&at("gemma-4-tiny-it-qat-assistant")));
+    let other = at("gemma-4-tiny-it-qat-assistant").display().to_string();
+    // One that is named is taken, one that is found is not.
+    let (found, told) = shown(&at("gemma-4-tiny-it"), &["--draft", &other]);
+    assert_eq!(found, other);
+    for part in ["warning: ", "(QAT)", "fewer guesses are right"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    std::fs::rename(&other, at("gemma-4-tiny-it-assistant")).unwrap();
+    let config = at("gemma-4-tiny-it-assistant/config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let qat =
+        text.replacen('{', "{\"_name_or_path\": \"google/gemma-4-tiny-it-qat-assistant\",", 1);
+    std::fs::write(&config, qat).unwrap();
+    let (found, told) = shown(&at("gemma-4-tiny-it"), &[]);
+    assert!(found.is_null(), "{found}");
+    for part in ["(QAT)", "it is not used unless --draft names it"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+}
+
+#[test]
+fn a_draft_tells_what_it_is() {
+    let draft = golden("gemma4-e/assistant").display().to_string();
+    let text = trine(&["show", &draft]).ok().out;
+    for part in [
+        "architecture gemma4-assistant",
+        "guesses for  a Gemma 4 with a hidden size of 56",
+        "in 33 clusters of which it was made to search 4",
+        "BF16",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let error = trine(&["run", &draft, "hi"]).fails(1);
+    assert!(error.contains("is no model of its own") && error.contains("--draft"), "{error}");
+    let value = trine(&["show", &draft, "--json", "--tensors"]).ok().json();
+    assert_eq!((&value["backbone"], &value["layers"]), (&Value::from(56), &Value::from(4)));
+    let tensors = value["tensors"].as_array().unwrap();
+    assert!(tensors.iter().any(|tensor| tensor["name"] == "nextn.pre_projection.weight"));
+}
+
+/// What a guess takes counts in forecasts, whether the draft is named or found.
+#[test]
+fn forecasts_count_the_goal_of_guesses() {
+    let model = golden("gemma4-dense").display().to_string();
+    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{value}"));
+    let plan = |more: &[&str]| {
+        let base = ["plan", &model, "--gbps", "50", "--tops", "1", "--json"];
+        trine(&[&base[..], more].concat()).ok().json()
+    };
+    let (found, off) = (plan(&[]), plan(&["--draft", "off"]));
+    let draft = &found["drafts"]["model"];
+    assert!(draft["model"].as_str().unwrap().ends_with("gemma4-dense/assistant"), "{draft}");
+    let guess = &draft["guess"];
+    assert!(number(&guess["weight_bytes"]) > 10_000, "{draft}");
+    assert!(number(&guess["launches"]) < number(&found["token"]["launches"]), "{draft}");
+    let row = &found["generation"][0];
+    assert_eq!(row["draft_bytes"], draft["memory"]["total_bytes"]);
+    assert_eq!(draft["memory"]["cache_bytes"], 0);
+    assert!(row["with_drafts"].as_f64() > Some(0.0) && off["drafts"]["model"].is_null());
+    assert_eq!(row["tokens_per_second"], off["generation"][0]["tokens_per_second"]);
+
+    let explain = |more: &[&str]| trine(&[&["explain", &model][..], more].concat()).ok();
+    let text = explain(&["--plan"]).out;
+    for part in ["which reads the model's keys and values", "Cost of a guess of ", "draft.blk.0."] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let value = explain(&["--json"]).json();
+    let memory = &value["draft"]["memory"];
+    // A guess also reads a row of the model's own table.
+    let apart = number(&memory["weight_bytes"]).abs_diff(number(&guess["weight_bytes"]));
+    assert!(apart <= 4 * 64, "{memory}");
+    assert_eq!(value["costs"].as_array().unwrap().len(), 3);
+    let placed = explain(&["--device", "cpu"]).out;
+    assert!(
+        placed.contains("as a part of the model") && placed.contains("draft.blk.3."),
+        "{placed}"
+    );
+    let on_gpu = explain(&["--device", "h200"]).out;
+    assert!(on_gpu.contains(": a guess\n"), "{on_gpu}");
+    let forecast = trine(&["plan", &model, "--device", "h200", "--json"]).ok().json();
+    assert!(number(&forecast["drafts"]["model"]["guess"]["launches"]) > 10, "{forecast}");
+    let json = explain(&["--device", "cpu", "--json"]).json();
+    assert!(number(&json["draft"]["weight_bytes"]) > 10_000, "{json}");
+}
+
+#[test]
+fn experts_are_told() {
+    let model = golden("gemma4-moe").display().to_string();
+    for command in ["show", "explain"] {
+        let text = trine(&[command, &model]).ok().out;
+        assert!(text.contains("; a token takes "), "{command}: {text}");
+        let experts = &trine(&[command, &model, "--json"]).ok().json()["experts"];
+        let of = |name: &str| experts[name].as_u64().unwrap();
+        assert_eq!(of("bytes") * of("used"), of("token_bytes") * of("count"), "{experts}");
+        assert!(of("used") < of("count"), "{experts}");
+    }
+    let none = trine(&["show", "demo", "--json"]).ok().json();
+    assert!(none.get("experts").is_none());
+}
+
+/// A model that several devices share has no draft that is one with it.
+#[test]
+fn a_found_draft_gives_way_where_it_would_cost_the_model_its_place() {
+    let model = golden("gemma4-dense").display().to_string();
+    let explain = |more: &[&str]| {
+        let base = ["explain", &model, "--device", "h200", "--gpu-layers", "3"];
+        trine(&[&base[..], more].concat())
+    };
+    let found = explain(&[]).ok();
+    assert!(found.err.contains("is left out: ") && found.err.contains("--draft "), "{}", found.err);
+    assert!(!found.out.contains("as a part of the model"), "{}", found.out);
+    let draft = golden("gemma4-dense/assistant").display().to_string();
+    let error = explain(&["--draft", &draft]).fails(1);
+    assert!(error.contains("cannot be"), "{error}");
+}

@@ -1,0 +1,289 @@
+//! Finds the draft that was made for a model of Gemma 4, and tells those of its two kinds of files
+//! apart ([decision 043]).
+//!
+//! A draft reads the caches of one size of model, which its backbone tells. Files that were trained
+//! for quantisation (QAT) have drafts of their own, which only names tell.
+//!
+//! [decision 043]: ../../../docs/decisions/043-drafts-that-read-caches.md
+
+use std::path::{Path, PathBuf};
+
+use trine_hub::ModelName;
+use trine_model::{Assistant, Family, Model};
+use trine_weights::{Checkpoint, Metadata};
+
+use crate::model_source::{Source, hub};
+use crate::{output, terminal};
+
+/// The published sizes: the hidden size, and how names spell them.
+const SIZES: [(usize, &str); 5] =
+    [(1536, "E2B"), (2560, "E4B"), (3840, "12B"), (2816, "26B-A4B"), (5376, "31B")];
+/// The most entries of a folder that are looked at.
+const ENTRIES_MAX: usize = 4096;
+/// The keys of a GGUF file that name the model.
+const NAME_KEYS: [&str; 5] = [
+    "general.name",
+    "general.basename",
+    "general.finetune",
+    "general.base_model.0.name",
+    "general.base_model.0.repo_url",
+];
+
+/// How the weights of a model were trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Training {
+    /// Without thought of quantisation.
+    Plain,
+    /// For quantisation to Q4_0.
+    Qat,
+    /// No name tells.
+    Unknown,
+}
+
+impl Training {
+    /// Returns what the names of a model tell: those of its files, and those in its metadata.
+    pub(crate) fn of(source: &Source, checkpoint: &Checkpoint) -> Self {
+        let mut names = match source {
+            Source::Embedded(_) => Vec::new(),
+            Source::Path(path) => vec![last_part(path)],
+            Source::Local(model) => vec![model.name.to_string(), last_part(&model.path)],
+        };
+        match checkpoint.metadata() {
+            Metadata::Gguf(metadata) => {
+                let told = NAME_KEYS.iter().filter_map(|key| metadata.optional_str(key).ok()?);
+                names.extend(told.map(str::to_owned));
+            }
+            Metadata::HuggingFace(files) => {
+                let told = files.config.get("_name_or_path").and_then(|name| name.as_str());
+                names.extend(told.map(str::to_owned));
+            }
+        }
+        Self::of_names(&names)
+    }
+
+    fn of_names(names: &[String]) -> Self {
+        let parts = |name: &String| -> Vec<String> {
+            let words = name.split(|c: char| !c.is_ascii_alphanumeric());
+            words.map(str::to_ascii_lowercase).collect()
+        };
+        let is_known = |parts: &Vec<String>| {
+            parts.windows(2).any(|pair| pair[0] == "gemma" && pair[1] == "4")
+                || parts.iter().any(|part| part == "gemma4")
+        };
+        let all: Vec<Vec<String>> = names.iter().map(parts).collect();
+        if all.iter().flatten().any(|part| part == "qat") {
+            Self::Qat
+        } else if all.iter().any(is_known) {
+            Self::Plain
+        } else {
+            Self::Unknown
+        }
+    }
+
+    /// Returns whether a draft of this training was made for other weights than those of `model`.
+    fn differs(self, model: Self) -> bool {
+        matches!((self, model), (Self::Plain, Self::Qat) | (Self::Qat, Self::Plain))
+    }
+}
+
+/// Returns the part of a path that names a model; an empty text if there is none.
+fn last_part(path: &Path) -> String {
+    let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    whole.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned())
+}
+
+/// Returns the published size of models with a hidden size: `E4B`.
+pub(crate) fn size_of(hidden: usize) -> Option<&'static str> {
+    SIZES.iter().find(|(own, _)| *own == hidden).map(|(_, size)| *size)
+}
+
+/// Returns the repository of the draft that was made for models with a hidden size.
+pub(crate) fn official(hidden: usize, training: Training) -> Option<String> {
+    let size = size_of(hidden)?;
+    let kind = match training {
+        Training::Qat => "-qat-q4_0-unquantized",
+        Training::Plain | Training::Unknown => "",
+    };
+    Some(format!("google/gemma-4-{size}-it{kind}-assistant"))
+}
+
+/// Says that a draft was made for other weights than those of a model of the same size, if so.
+pub(crate) fn mismatch(
+    draft: (&Source, &Assistant),
+    source: &Source,
+    model: &Model,
+) -> Option<String> {
+    let own = Training::of(draft.0, draft.1.checkpoint());
+    let others = Training::of(source, model.checkpoint());
+    if !own.differs(others) {
+        return None;
+    }
+    let (weights, model_is) = match own {
+        Training::Qat => ("weights that were trained for quantisation (QAT)", "has others"),
+        Training::Plain | Training::Unknown => {
+            ("weights that were not trained for quantisation", "has those that were (QAT)")
+        }
+    };
+    let remedy = official(model.config().hidden, others).map_or(String::new(), |name| {
+        format!("; `trine pull {name}` fetches the one that belongs to it")
+    });
+    Some(format!(
+        "{} was made for {weights}, and {} {model_is}, so that fewer guesses are right{remedy}",
+        terminal::harmless(&draft.0.name()),
+        terminal::harmless(&source.name()),
+    ))
+}
+
+/// Returns the draft on this machine that was made for a model, if there is one: in or beside the
+/// model's folder, beside its file, or in the store.
+pub(crate) fn find(source: &Source, model: &Model) -> Option<Source> {
+    if !matches!(model.config().family, Family::Gemma4(_)) {
+        return None;
+    }
+    let mut refused = None;
+    for candidate in candidates(source, model) {
+        let draft = match candidate.open_assistant() {
+            Ok(Some(draft)) if draft.config().backbone == model.config().hidden => draft,
+            // It was made for another size, or is a model.
+            Ok(_) => continue,
+            Err(error) => {
+                output::warning(format_args!("{error:#}"));
+                continue;
+            }
+        };
+        match mismatch((&candidate, &draft), source, model) {
+            None => return Some(candidate),
+            Some(reason) => refused = refused.or(Some((candidate, reason))),
+        }
+    }
+    if let Some((candidate, reason)) = refused {
+        output::note(&format!(
+            "{reason}; it is not used unless --draft names it: {}",
+            terminal::harmless(&candidate.name())
+        ));
+    }
+    None
+}
+
+/// Returns the repository of the draft that was made for a model, if it is not on this machine.
+pub(crate) fn missing(source: &Source, model: &Model) -> Option<String> {
+    if !matches!(model.config().family, Family::Gemma4(_)) || find(source, model).is_some() {
+        return None;
+    }
+    official(model.config().hidden, Training::of(source, model.checkpoint()))
+}
+
+/// Returns the places where a model's draft may be, as far as something is there.
+fn candidates(source: &Source, model: &Model) -> Vec<Source> {
+    let path = match source {
+        Source::Embedded(_) => return Vec::new(),
+        Source::Path(path) => path,
+        Source::Local(model) => &model.path,
+    };
+    let mut found: Vec<Source> = beside(path).into_iter().map(Source::Path).collect();
+    let Ok(hub) = hub() else { return found };
+    let training = Training::of(source, model.checkpoint());
+    let mut names: Vec<String> = official(model.config().hidden, training).into_iter().collect();
+    if let Source::Local(model) = source {
+        let repo = model.name.repo();
+        let stem = repo.len().checked_sub(5).and_then(|end| repo.split_at_checked(end));
+        let stem = stem.filter(|(_, end)| end.eq_ignore_ascii_case("-gguf"));
+        let stem = stem.map_or(repo, |(stem, _)| stem);
+        names.extend(
+            [model.name.owner(), "google"].map(|owner| format!("{owner}/{stem}-assistant")),
+        );
+    }
+    let stored = names.iter().filter_map(|name| {
+        let model = hub.resolve(&ModelName::parse(name).ok()?).ok()??;
+        Some(Source::Local(Box::new(model)))
+    });
+    found.extend(stored);
+    found
+}
+
+/// Returns the files and folders beside a model that are named as drafts are.
+fn beside(path: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut named = last_part(path);
+    named.push_str("-assistant");
+    if path.is_dir() {
+        found.extend([path.join("assistant"), path.with_file_name(named)]);
+    } else {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        found.push(folder.join("assistant"));
+        for folder in [folder.to_owned(), folder.join("MTP")] {
+            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            let mut files: Vec<PathBuf> = entries
+                .take(ENTRIES_MAX)
+                .map(|entry| entry.path())
+                .filter(|file| file != path && is_named_as_draft(file))
+                .collect();
+            files.sort_unstable();
+            found.append(&mut files);
+        }
+    }
+    found.retain(|place| place.exists());
+    found
+}
+
+fn is_named_as_draft(file: &Path) -> bool {
+    let name = file.file_name().map_or(String::new(), |name| name.to_string_lossy().to_lowercase());
+    name.ends_with(".gguf") && (name.starts_with("mtp-") || name.contains("assistant"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_how_a_model_was_trained() {
+        for (names, expected) in [
+            (&["google/gemma-4-31B-it-qat-q4_0-gguf"][..], Training::Qat),
+            (&["model.gguf", "Gemma 4 31B It Qat Q4_0 Unquantized"], Training::Qat),
+            (&["unsloth/gemma-4-E4B-it-GGUF:Q4_K_M"], Training::Plain),
+            (&["gemma4-26b.gguf"], Training::Plain),
+            (&["assistant", "model.gguf"], Training::Unknown),
+            (&["quatre.gguf", "gemma-3-4b-it-qatar"], Training::Unknown),
+            (&[], Training::Unknown),
+        ] {
+            let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+            assert_eq!(Training::of_names(&names), expected, "{names:?}");
+        }
+    }
+
+    #[test]
+    fn only_two_known_trainings_differ() {
+        let all = [Training::Plain, Training::Qat, Training::Unknown];
+        let differing = |own: Training| all.map(|model| own.differs(model));
+        assert_eq!(all.map(differing), [[false, true, false], [true, false, false], [false; 3]]);
+    }
+
+    #[test]
+    fn drafts_have_official_names_by_size() {
+        let of = |hidden, training| official(hidden, training);
+        let name = of(2816, Training::Unknown).unwrap();
+        assert_eq!(name, "google/gemma-4-26B-A4B-it-assistant");
+        let name = of(5376, Training::Qat).unwrap();
+        assert_eq!(name, "google/gemma-4-31B-it-qat-q4_0-unquantized-assistant");
+        assert_eq!(of(64, Training::Plain), None);
+        for (hidden, _) in SIZES {
+            for training in [Training::Plain, Training::Qat] {
+                ModelName::parse(&of(hidden, training).unwrap()).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn drafts_are_named_as_such() {
+        for (name, expected) in [
+            ("mtp-gemma-4-31B-it.gguf", true),
+            ("MTP-gemma-4-26B-A4B-it-Q8_0.gguf", true),
+            ("gemma-4-E4B-it-assistant-Q8_0.gguf", true),
+            ("gemma-4-E4B-it-Q8_0.gguf", false),
+            ("mtp-notes.txt", false),
+        ] {
+            assert_eq!(is_named_as_draft(Path::new(name)), expected, "{name}");
+        }
+    }
+}
