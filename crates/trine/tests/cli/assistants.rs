@@ -102,6 +102,39 @@ fn quantised_copies_guess_as_the_goldens_do() {
     }
 }
 
+/// A file that was changed in any place is refused or is a draft, and nothing panics.
+#[test]
+fn damaged_drafts_are_refused_or_read() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    let (source, out) = (golden("gemma4-e").join("assistant"), at("out.gguf"));
+    let [source, out] = [source, out].map(|path| path.display().to_string());
+    trine(&["quantize", &source, &out, "--type", "Q8_0"]).ok();
+    let whole = std::fs::read(&out).unwrap();
+    let mut random = 7_u64;
+    let mut next = |below: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 33) as usize % below
+    };
+    let (mut read, bad) = (0, at("bad.gguf"));
+    for _ in 0..2000 {
+        let mut bytes = whole.clone();
+        for _ in 0..1 + next(3) {
+            // Most of what is read before the weights is near the beginning.
+            let place = if next(4) == 0 { next(bytes.len()) } else { next(6000) };
+            bytes[place] = [0, 1, 255, next(256) as u8][next(4)];
+        }
+        if next(10) == 0 {
+            bytes.truncate(next(bytes.len()));
+        }
+        std::fs::write(&bad, bytes).unwrap();
+        if let Ok(draft) = trine_model::Assistant::open(&bad) {
+            read += usize::from(draft.tensors().is_ok());
+        }
+    }
+    assert!(read > 0, "the changes are too large");
+}
+
 /// A copy of a golden folder, with its draft in another place or nowhere.
 fn copy(folder: &str, to: &Path, draft: Option<&Path>) {
     let files = |from: &Path, to: &Path| {

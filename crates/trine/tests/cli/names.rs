@@ -55,7 +55,12 @@ struct TestHub {
 }
 
 impl TestHub {
+    /// Publishes the golden model.
     fn start(files: &[(&str, &str)]) -> Self {
+        Self::publish(files, std::fs::read(model()).unwrap())
+    }
+
+    fn publish(files: &[(&str, &str)], bytes: Vec<u8>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let asked = Arc::new(Mutex::new(Vec::new()));
@@ -64,27 +69,31 @@ impl TestHub {
         let log = Arc::clone(&asked);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                serve(stream, &files, &log);
+                serve(stream, &files, &bytes, &log);
             }
         });
         Self { address, asked }
     }
 }
 
-fn serve(mut stream: TcpStream, files: &BTreeMap<String, String>, log: &Mutex<Vec<String>>) {
+fn serve(
+    mut stream: TcpStream,
+    files: &BTreeMap<String, String>,
+    bytes: &[u8],
+    log: &Mutex<Vec<String>>,
+) {
     let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
     let Some(Ok(first)) = lines.next() else { return };
     while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
     let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
     log.lock().unwrap().push(path.clone());
-    let bytes = std::fs::read(model()).unwrap();
     let api = |repo: &String| path.starts_with(&format!("/api/models/{repo}/revision/"));
     let body = if let Some((_, file)) = files.iter().find(|(repo, _)| api(repo)) {
         let size = bytes.len();
         let siblings = format!(r#"[{{"rfilename":"{file}","size":{size}}}]"#);
         Some(format!(r#"{{"sha":"{COMMIT}","siblings":{siblings}}}"#).into_bytes())
     } else if files.iter().any(|(repo, file)| path == format!("/{repo}/resolve/{COMMIT}/{file}")) {
-        Some(bytes)
+        Some(bytes.to_vec())
     } else {
         None
     };
@@ -226,6 +235,21 @@ fn search_needs_no_network() {
     }
     let nothing = store.trine(&["search", "gemma2"]).ok();
     assert!(nothing.out.is_empty() && nothing.err.contains("runs Gemma 3"), "{}", nothing.err);
+}
+
+/// A draft is no model, but is fetched and named like one.
+#[test]
+fn drafts_are_fetched_too() {
+    let mut store = Store::new();
+    let file = store.folder.path().join("draft.gguf");
+    let draft = crate::common::golden("gemma4-dense/assistant").display().to_string();
+    store.trine(&["quantize", &draft, file.to_str().unwrap(), "--type", "Q8_0"]).ok();
+    let published = [("me/tiny-it-assistant-GGUF", "tiny-it-assistant-Q8_0.gguf")];
+    store.endpoint = TestHub::publish(&published, std::fs::read(&file).unwrap()).address;
+    let told = store.trine(&["pull", "me/tiny-it-assistant-GGUF"]).ok().err;
+    assert!(told.contains("it guesses for ") && !told.contains("trine run"), "{told}");
+    let shown = store.trine(&["show", "tiny-it-assistant"]).ok().out;
+    assert!(shown.contains("architecture gemma4-assistant"), "{shown}");
 }
 
 #[test]
