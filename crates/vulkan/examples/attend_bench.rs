@@ -469,7 +469,7 @@ fn bench_rows(bed: &Bed, options: &Options) -> Result<(), String> {
         })?;
         lines.push((seconds, format!("{shape:?}")));
     }
-    if !(options.quick || options.direct) || lines.is_empty() {
+    if !options.quick || lines.is_empty() {
         let shape = AttendTileShape::suited(capabilities, &attention);
         let seconds = bed.time(|cache| {
             let launch = TileLaunch { attention, cache, frame, tiles, query, target, shape };

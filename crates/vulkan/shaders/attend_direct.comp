@@ -14,6 +14,9 @@
 //
 // SLICES subgroups share the keys of the same vectors, block by block, and are put together at the end.
 //
+// Large heads are cut into SHARES of the result, each by workgroups of its own: sums of all 512 values would take more registers
+// than an invocation has. Each share computes the scores again, DIM * (2 * SHARES + 2) operations for a vector and key.
+//
 // Queries are scaled by powers of two, separately for each vector. Weights are counted in units of 2^-14, so that those that
 // matter are normal numbers.
 //
@@ -50,6 +53,8 @@ layout(constant_id = 8) const uint KV = 1;
 // Of codes: loads of keys that come a block ahead, and times 16 keys of a block whose values come before the products of keys.
 layout(constant_id = 9) const uint KEYS_AHEAD = 0;
 layout(constant_id = 10) const uint VALUES_AHEAD = 0;
+// Parts of a head's result, each a multiple of 64; of 128 for KV_INT8.
+layout(constant_id = 11) const uint SHARES = 1;
 
 #include "include/kv.glsl"
 #include "include/operand.glsl"
@@ -77,8 +82,8 @@ const uint VECTORS = 16u;
 const uint ROWS = VECTORS * STACKED / QUERIES;
 // Pieces of 32 elements of a query or key: two products of 16.
 const uint PIECES = DIM / 32u;
-// Groups of 64 elements of a value: eight right factors.
-const uint GROUPS = DIM / 64u;
+// Groups of 64 elements of the share of a value: eight right factors.
+const uint GROUPS = DIM / SHARES / 64u;
 // Keys of a block, as right factors of 8 keys.
 const uint FACTORS = KV_BLOCK / 8u;
 const float LOWEST = -3.0e38;
@@ -86,6 +91,7 @@ const bool CODES = KV == KV_INT8;
 // Loads of 16 codes: of a lane's share of a key, and of its share of a value.
 const uint KEY_LOADS = DIM / 64u;
 const uint VALUE_LOADS = CODES ? DIM / 128u : 1u;
+const uint OWN_LOADS = CODES ? VALUE_LOADS / SHARES : 1u;
 // What the unit of keys and values in registers is worth.
 const float UNIT = CODES ? 256.0 : 1.0;
 
@@ -106,11 +112,13 @@ uvec4 lower_query[KEPT != 0u ? PIECES : 1u];
 // Codes that came ahead, and their scales.
 uvec4 key_codes[KEYS_AHEAD > 0u ? KEYS_AHEAD * FACTORS : 1u];
 uint key_scales[KEYS_AHEAD > 0u ? KEYS_AHEAD * FACTORS : 1u];
-uvec4 value_codes[VALUES_AHEAD > 0u ? VALUES_AHEAD * VALUE_LOADS * 4u : 1u];
-uint value_scales[VALUES_AHEAD > 0u ? VALUES_AHEAD * VALUE_LOADS * 4u : 1u];
+uvec4 value_codes[VALUES_AHEAD > 0u ? VALUES_AHEAD * OWN_LOADS * 4u : 1u];
+uint value_scales[VALUES_AHEAD > 0u ? VALUES_AHEAD * OWN_LOADS * 4u : 1u];
 Sum scores[FACTORS];
 Sum sums[8u * GROUPS];
 uint lane;
+// The workgroup's part of the heads' results.
+uint own_share;
 
 // What this lane's two vectors see: rows r and r + 8 of the left factors.
 uvec2 firsts;
@@ -233,12 +241,13 @@ uint load_key_scale(const uint64_t part, const uint at, const uint load) {
     return scale_bits(part, at, lane % 4u, KEY_LOADS, load);
 }
 
+// `load` counts those of the share.
 uvec4 load_value(const uint64_t part, const uint at, const uint load) {
-    return Quads(part).at[at * (DIM / 16u) + lane / 4u * VALUE_LOADS + load];
+    return Quads(part).at[at * (DIM / 16u) + lane / 4u * VALUE_LOADS + own_share * OWN_LOADS + load];
 }
 
 uint load_value_scale(const uint64_t part, const uint at, const uint load) {
-    return scale_bits(part, at, lane / 4u, VALUE_LOADS, load);
+    return scale_bits(part, at, lane / 4u, VALUE_LOADS, own_share * OWN_LOADS + load);
 }
 
 // Loads the first codes of a block's keys.
@@ -254,9 +263,9 @@ void fetch_keys(const uint64_t part, const uint count) {
 // Loads the codes of the values of a block's first keys.
 void fetch_values(const uint64_t part, const uint count) {
     [[unroll]] for (uint sixteen = 0u; sixteen < VALUES_AHEAD; ++sixteen) {
-        [[unroll]] for (uint load = 0u; load < VALUE_LOADS; ++load) {
+        [[unroll]] for (uint load = 0u; load < OWN_LOADS; ++load) {
             [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-                const uint place = (sixteen * VALUE_LOADS + load) * 4u + i;
+                const uint place = (sixteen * OWN_LOADS + load) * 4u + i;
                 value_codes[place] = load_value(part, value_of(sixteen, i, count), load);
                 value_scales[place] = load_value_scale(part, value_of(sixteen, i, count), load);
             }
@@ -325,7 +334,7 @@ void multiply_value_codes(const uint64_t part, const uint sixteen, const uint co
     uint scales[4];
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         const bool here = sixteen < VALUES_AHEAD;
-        const uint place = here ? (sixteen * VALUE_LOADS + load) * 4u + i : 0u;
+        const uint place = here ? (sixteen * OWN_LOADS + load) * 4u + i : 0u;
         codes[i] = here ? value_codes[place] : load_value(part, value_of(sixteen, i, count), load);
         scales[i] = here ? value_scales[place] : load_value_scale(part, value_of(sixteen, i, count), load);
     }
@@ -350,11 +359,11 @@ void multiply_value_codes(const uint64_t part, const uint sixteen, const uint co
 // Adds the values of 16 keys of a block times weights to the sums.
 void multiply_values(const uint64_t part, const uint sixteen, const uint count, const Left weights) {
     if (CODES) {
-        [[unroll]] for (uint load = 0u; load < VALUE_LOADS; ++load) multiply_value_codes(part, sixteen, count, load, weights);
+        [[unroll]] for (uint load = 0u; load < OWN_LOADS; ++load) multiply_value_codes(part, sixteen, count, load, weights);
         return;
     }
     uint at[4];
-    [[unroll]] for (uint i = 0u; i < 4u; ++i) at[i] = value_of(sixteen, i, count) * (DIM / 8u) + lane / 4u;
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) at[i] = value_of(sixteen, i, count) * (DIM / 8u) + 8u * GROUPS * own_share + lane / 4u;
     [[unroll]] for (uint g = 0u; g < GROUPS; ++g) {
         uvec4 values[4];
         [[unroll]] for (uint i = 0u; i < 4u; ++i) values[i] = Quads(part).at[at[i] + 8u * g];
@@ -439,7 +448,8 @@ void main() {
     const uint begin_row = gl_WorkGroupID.z * ROWS;
     if (begin_row >= tile.y) return;
     const uint rows = min(ROWS, tile.y - begin_row);
-    const uint first_head = gl_WorkGroupID.x * QUERIES;
+    own_share = gl_WorkGroupID.x % SHARES;
+    const uint first_head = gl_WorkGroupID.x / SHARES * QUERIES;
     const uint kv_head = first_head / (HEADS / KV_HEADS);
     const uint first_row = tile.x + begin_row;
     const uvec4 place = kv_row(push.frame, first_row);
@@ -543,9 +553,10 @@ void main() {
                 low[t] = sums[near_sum][2u * lower + (CODES ? g % 2u : 0u)] * unit[lower];
                 far[t] = sums[far_sum][2u * lower + (CODES ? g % 2u : 1u)] * unit[lower];
             }
-            const uint from = CODES ? (lane % 4u * 2u + g % 2u) * (DIM / 8u) + 16u * (g / 2u) : 64u * g + 16u * (lane % 4u);
+            const uint group = own_share * GROUPS + g;
+            const uint from = CODES ? (lane % 4u * 2u + g % 2u) * (DIM / 8u) + 16u * (group / 2u) : 64u * group + 16u * (lane % 4u);
             store(row, heads[lower] * DIM + from, low, far);
         }
-        if (HALVES != 0u && heads[lower] == 0u && lane % 4u == 0u) Floats(push.scales).at[row] = 1.0;
+        if (HALVES != 0u && heads[lower] == 0u && own_share == 0u && lane % 4u == 0u) Floats(push.scales).at[row] = 1.0;
     }
 }

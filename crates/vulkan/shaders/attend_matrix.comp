@@ -7,7 +7,10 @@
 // that are not f16 for each tile of KEYS positions. Weights are counted in units of 2^-14, so that those that matter are normal
 // numbers.
 //
-// Bound: 4 * DIM operations for each vector and key at the rate of the matrix units.
+// Large heads are cut into SHARES of the result, each by workgroups of its own: the sums of all 512 values of a vector would take
+// too many registers. Each share computes the scores again.
+//
+// Bound: DIM * (2 * SHARES + 2) operations for each vector and key at the rate of the matrix units.
 
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_GOOGLE_include_directive : require
@@ -38,6 +41,8 @@ layout(constant_id = 11) const uint SUBGROUP = 32;
 layout(constant_id = 12) const uint KEPT = 1;
 // 1: the result is an operand in halves, 2: in halves in fragment order; HEADS * DIM is then a multiple of 128.
 layout(constant_id = 13) const uint HALVES = 0;
+// Parts of a head's result; N and 8 divide each.
+layout(constant_id = 14) const uint SHARES = 1;
 
 #include "include/kv.glsl"
 #include "include/operand.glsl"
@@ -59,6 +64,8 @@ layout(push_constant, scalar) uniform Push {
 } push;
 
 const uint VECTORS = SUBGROUPS * M;
+// Elements of the share of a value.
+const uint OWN = DIM / SHARES;
 // Rows in shared memory are 16 bytes longer than their content, so that a column lies in different banks.
 const uint WIDTH = DIM / 8u + 1u;
 // Values are transposed: a matrix product then loads them as widely as it loads keys.
@@ -66,18 +73,19 @@ const uint FLIPPED = KEYS / 8u + 1u;
 const uint SCORES = KEYS / 4u + 1u;
 const uint WEIGHTS = KEYS / 4u + 2u;
 // Queries share `pool` with keys and values, or lie after them.
-const uint STAGED = KEYS * WIDTH + DIM * FLIPPED;
+const uint STAGED = KEYS * WIDTH + OWN * FLIPPED;
 const uint QUERIES_AT = KEPT != 0u ? 0u : STAGED;
 const uint POOL = QUERIES_AT + VECTORS * WIDTH > STAGED ? QUERIES_AT + VECTORS * WIDTH : STAGED;
 // Pieces of 8 x 16 bytes that make up a tile's keys, and its values, and how many of both an invocation moves.
 const uint PIECES = KEYS * DIM / 64u;
-const uint MOVED = (2u * PIECES + gl_WorkGroupSize.x - 1u) / gl_WorkGroupSize.x;
+const uint ALL_PIECES = PIECES + KEYS * OWN / 64u;
+const uint MOVED = (ALL_PIECES + gl_WorkGroupSize.x - 1u) / gl_WorkGroupSize.x;
 // Whether the next tile is loaded while this one is multiplied: if that takes few registers.
 const bool AHEAD = KV == KV_F16 && MOVED == 1u;
 // Invocations for each row of a subgroup's scores.
 const uint LANES = SUBGROUP / M;
 const uint STEPS = DIM / K;
-const uint COLUMNS = DIM / N;
+const uint COLUMNS = OWN / N;
 const float LOWEST = -3.0e38;
 
 shared uvec4 pool[POOL];
@@ -90,6 +98,11 @@ uvec4 piece[8];
 coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> query[KEPT != 0u ? STEPS : 1u];
 coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> sum[COLUMNS];
 coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> found[KEYS / N];
+
+// Returns the part of the heads' results that the workgroup computes.
+uint share_of_group() {
+    return gl_WorkGroupID.x % SHARES;
+}
 
 // Returns the exponent whose power of two brings values of at most `high` below 2^14; 0 if `high` is not finite.
 int exponent_of(const float high) {
@@ -187,9 +200,9 @@ void fetch(const uint64_t part, const uint number, const uint base, const uint e
             const uint at = j * PIECES + number;
             piece[j] = eight_halves(part, base, at / (DIM / 8u), end, at % (DIM / 8u), exponents.x);
         }
-    } else if (number < 2u * PIECES) {
+    } else if (number < ALL_PIECES) {
         const uint keys = (number - PIECES) % (KEYS / 8u) * 8u;
-        const uint eight = (number - PIECES) / (KEYS / 8u);
+        const uint eight = share_of_group() * (OWN / 8u) + (number - PIECES) / (KEYS / 8u);
         [[unroll]] for (uint j = 0u; j < 8u; ++j) {
             piece[j] = eight_halves(part + uint64_t(KV_PART_BYTES), base, keys + j, end, eight, exponents.y);
         }
@@ -214,7 +227,7 @@ void put(const uint number) {
             const uint at = j * PIECES + number;
             pool[at / (DIM / 8u) * WIDTH + at % (DIM / 8u)] = piece[j];
         }
-    } else if (number < 2u * PIECES) {
+    } else if (number < ALL_PIECES) {
         const uint keys = (number - PIECES) % (KEYS / 8u);
         const uint eight = (number - PIECES) / (KEYS / 8u);
         [[unroll]] for (uint k = 0u; k < 4u; ++k) {
@@ -287,7 +300,7 @@ void main() {
     const uint begin_row = gl_WorkGroupID.z * rows_of_group;
     if (begin_row >= tile.y) return;
     const uint rows = min(rows_of_group, tile.y - begin_row);
-    const uint first_head = gl_WorkGroupID.x * QUERIES;
+    const uint first_head = gl_WorkGroupID.x / SHARES * QUERIES;
     const uint kv_head = first_head / (HEADS / KV_HEADS);
     const uvec4 place = kv_row(push.frame, tile.x + begin_row);
     // No row sees less far than the one before.
@@ -390,7 +403,7 @@ void main() {
         subgroupBarrier();
         if (vector / QUERIES < rows) {
             const uint output_row = tile.x + begin_row + row;
-            const uint column = head * DIM + n * N;
+            const uint column = head * DIM + share_of_group() * OWN + n * N;
             const uint target = (output_row * (HEADS * DIM) + column) / 4u;
             for (uint i = lane; i < N / 4u; i += LANES) {
                 const vec4 four = scores[vector * SCORES + i];
@@ -406,7 +419,7 @@ void main() {
             }
         }
     }
-    if (HALVES != 0u && vector / QUERIES < rows && head == 0u && lane == 0u) {
+    if (HALVES != 0u && vector / QUERIES < rows && head == 0u && share_of_group() == 0u && lane == 0u) {
         Floats(push.scales).at[tile.x + begin_row + row] = 1.0;
     }
 }

@@ -1,6 +1,7 @@
 #version 460
 // Sorts entries, pairs of a row and the number of one of its experts in the row, by expert, and cuts the entries of each expert
-// into groups: one workgroup. The order of an expert's entries is open: each is multiplied by itself, whatever stands beside it.
+// into groups: one workgroup. Each entry gets a place; those of a group are neighbours. The order of an expert's entries is open:
+// each is multiplied by itself, whatever stands beside it.
 //
 // Bound: latency. It waits three times for a read of all numbers and for the additions of equal experts; 8 bytes for an entry.
 
@@ -15,11 +16,14 @@ layout(constant_id = 2) const uint USED = 1;
 layout(constant_id = 3) const uint COLUMNS = 1;
 // Groups that there is memory for.
 layout(constant_id = 4) const uint GROUPS = 1;
+// 1: each group has COLUMNS places, those without an entry the last, and entries are told theirs.
+layout(constant_id = 5) const uint PADDED = 0;
 
 layout(push_constant, scalar) uniform Args {
     uint64_t chosen;
-    uint64_t groups;  // (expert, first of its entries, number of entries, 0); no entries beyond the last group
-    uint64_t entries;
+    uint64_t groups;  // (expert, first place, number of entries, 0); no entries beyond the last group
+    uint64_t entries; // of each place
+    uint64_t places;  // of each entry, if PADDED
     uint64_t rows;
 } args;
 
@@ -27,7 +31,7 @@ layout(push_constant, scalar) uniform Args {
 shared uint sort_counts[EXPERTS];
 // The place of its next entry.
 shared uint sort_places[EXPERTS];
-// Entries and groups of the experts up to those of each invocation.
+// Places and groups of the experts up to those of each invocation.
 shared uvec2 sort_totals[gl_WorkGroupSize.x];
 
 uint expert_of(const uint entry) {
@@ -48,7 +52,10 @@ void main() {
     const uint first = min(own * per, EXPERTS);
     const uint last = min(first + per, EXPERTS);
     uvec2 count = uvec2(0u);
-    for (uint e = first; e < last; ++e) count += uvec2(sort_counts[e], (sort_counts[e] + COLUMNS - 1u) / COLUMNS);
+    for (uint e = first; e < last; ++e) {
+        const uint groups = (sort_counts[e] + COLUMNS - 1u) / COLUMNS;
+        count += uvec2(PADDED != 0u ? groups * COLUMNS : sort_counts[e], groups);
+    }
     sort_totals[own] = count;
     barrier();
     for (uint step = 1u; step < local; step *= 2u) {
@@ -62,7 +69,7 @@ void main() {
         sort_places[e] = at.x;
         for (uint left = sort_counts[e]; left > 0u; left -= min(left, COLUMNS)) {
             Quads(args.groups).at[at.y] = uvec4(e, at.x, min(left, COLUMNS), 0u);
-            at += uvec2(min(left, COLUMNS), 1u);
+            at += uvec2(PADDED != 0u ? COLUMNS : min(left, COLUMNS), 1u);
         }
     }
     for (uint group = sort_totals[local - 1u].y + own; group < GROUPS; group += local) {
@@ -70,6 +77,8 @@ void main() {
     }
     barrier();
     for (uint i = own; i < entries; i += local) {
-        Words(args.entries).at[atomicAdd(sort_places[expert_of(i)], 1u)] = i;
+        const uint place = atomicAdd(sort_places[expert_of(i)], 1u);
+        Words(args.entries).at[place] = i;
+        if (PADDED != 0u) Words(args.places).at[i] = place;
     }
 }

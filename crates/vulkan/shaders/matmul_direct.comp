@@ -10,6 +10,9 @@
 //
 // If there are too few tiles for the device, several workgroups share the columns of some; the last one to finish adds their
 // parts in order. crates/vulkan/src/kernels/matmul.rs says what bounds it and which shapes are used.
+//
+// With EXPERTS it multiplies entries, sorted by expert, with the matrices of their experts: a row of workgroups takes a group
+// (kernels/matmul/grouped.rs).
 
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_cooperative_matrix : require
@@ -44,7 +47,9 @@ layout(push_constant, scalar) uniform Push {
     MatmulArgs args;
 } push;
 
+#ifndef EXPERTS
 #include "include/sharing.glsl"
+#endif
 
 const uint LANES = 32;
 const uint SUBGROUPS = LOCAL / LANES;
@@ -99,11 +104,17 @@ uint product_of(const uint turn) {
 #endif
 }
 
+#ifdef EXPERTS
+#define OWN_ROW(row) (expert_row + (row))
+#else
+#define OWN_ROW(row) (row)
+#endif
+
 uint row_of(const uint i) {
     const bool is_up = i >= 2 * OUT_LEFTS;
     const uint row = (is_up ? first_up_row : first_row) + i % (2 * OUT_LEFTS) * 8;
-    if (RAGGED == 0) return row;
-    return min(row, (is_up ? first_up_row - first_row : 0) + push.args.features - 1);
+    if (RAGGED == 0) return OWN_ROW(row);
+    return OWN_ROW(min(row, (is_up ? first_up_row - first_row : 0) + push.args.features - 1));
 }
 
 // The registers of these functions are indexed only by constants, whatever the order in which a compiler unrolls and inlines:
@@ -214,6 +225,7 @@ void multiply(const uint group, const uint following) {
     }
 }
 
+#ifndef EXPERTS
 // Stores an output of a gated product as a half, unless it is beyond the edges.
 void store_in_order(const uint feature, const uint token, const float value) {
     if (feature < push.args.features && token < push.args.tokens) {
@@ -224,6 +236,7 @@ void store_in_order(const uint feature, const uint token, const float value) {
         if (feature == 0) MatmulFloats(push.args.out1).at[token] = push.args.unit;
     }
 }
+#endif
 
 // Stores the outputs of eight tokens in this subgroup's features, except beyond the edges.
 void store_outputs(const uint right, const vec4 values[LEFTS]) {
@@ -231,6 +244,7 @@ void store_outputs(const uint right, const vec4 values[LEFTS]) {
     const uint last = push.args.tokens - 1;
     const vec2 both = vec2(MatmulFactors(push.args.operand_scales).at[min(token, last)],
                            MatmulFactors(push.args.operand_scales).at[min(token + 1, last)]);
+    const uvec2 rows = uvec2(matmul_row(push.args, token), matmul_row(push.args, token + 1));
     [[unroll]] for (uint i = 0; i < OUT_LEFTS; i++) {
         const uint feature = first_feature + i * 16 + lane / 4;
         vec4 value = values[i] * both.xyxy;
@@ -238,21 +252,24 @@ void store_outputs(const uint right, const vec4 values[LEFTS]) {
             const vec4 up = values[(i + OUT_LEFTS) % LEFTS] * both.xyxy;
             value = vec4(gelu(value.x), gelu(value.y), gelu(value.z), gelu(value.w)) * up;
         }
+#ifndef EXPERTS
         if (GATED == 2) {
             value *= matmul_inverse_unit(push.args);
             store_in_order(feature, token, value.x);
             store_in_order(feature, token + 1, value.y);
             store_in_order(feature + 8, token, value.z);
             store_in_order(feature + 8, token + 1, value.w);
-        } else {
-            matmul_store(push.args, feature, token, value.x);
-            matmul_store(push.args, feature, token + 1, value.y);
-            matmul_store(push.args, feature + 8, token, value.z);
-            matmul_store(push.args, feature + 8, token + 1, value.w);
+            continue;
         }
+#endif
+        matmul_store(push.args, feature, rows.x, value.x);
+        matmul_store(push.args, feature, rows.y, value.y);
+        matmul_store(push.args, feature + 8, rows.x, value.z);
+        matmul_store(push.args, feature + 8, rows.y, value.w);
     }
 }
 
+#ifndef EXPERTS
 // Returns where a subgroup's sums for eight tokens lie in a part of a shared tile.
 uint part_at(const uint first_part, const uint split, const uint right) {
     return (((first_part + split) * RIGHTS + right) * SUBGROUPS + gl_SubgroupID) * (LEFTS * LANES) + lane;
@@ -278,14 +295,20 @@ void finish_tile(const uint first_part, const uint splits) {
         store_outputs(right, values);
     }
 }
+#endif
 
 void main() {
     lane = gl_SubgroupInvocationID;
     planes = Planes(push.args.codes, push.args.high, push.args.scales, push.args.supers, push.args.groups);
-    uint tile = gl_WorkGroupID.x;
     uint shared_tile = 0;
     uint split = 0;
     uint splits = 1;
+#ifdef EXPERTS
+    if (!find_group(push.args)) return;
+    first_token = expert_first;
+    const uint feature_tile = gl_WorkGroupID.x;
+#else
+    uint tile = gl_WorkGroupID.x;
     if (SPLIT != 0 && tile >= push.args.whole) {
         splits = push.args.splits;
         shared_tile = (tile - push.args.whole) / splits;
@@ -295,7 +318,9 @@ void main() {
     // Tiles of the same weights are neighbours, so that the weights come from memory once.
     const uint token_tiles = (push.args.tokens + TOKENS - 1) / TOKENS;
     first_token = tile % token_tiles * TOKENS;
-    first_feature = tile / token_tiles * TILE_FEATURES + gl_SubgroupID * SUBGROUP_FEATURES;
+    const uint feature_tile = tile / token_tiles;
+#endif
+    first_feature = feature_tile * TILE_FEATURES + gl_SubgroupID * SUBGROUP_FEATURES;
     first_row = first_feature + lane / 4;
     first_up_row = first_row + push.args.split1;
     const uint tile_vectors = planes.groups * (PRODUCTS * 4 * LANES);
@@ -323,12 +348,18 @@ void main() {
             const uint sum = right * LEFTS + i;
             values[i] = vec4(sums[sum][0], sums[sum][1], sums[sum][2], sums[sum][3]);
         }
+#ifdef EXPERTS
+        store_outputs(right, values);
+#else
         if (SPLIT == 0 || splits == 1) {
             store_outputs(right, values);
         } else {
             const uint at = part_at(first_part, split, right);
             [[unroll]] for (uint i = 0; i < LEFTS; i++) parts().at[at + i * LANES] = values[i];
         }
+#endif
     }
+#ifndef EXPERTS
     if (SPLIT != 0 && splits > 1 && is_last(shared_tile, splits)) finish_tile(first_part, splits);
+#endif
 }

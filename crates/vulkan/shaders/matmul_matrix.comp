@@ -7,6 +7,9 @@
 // the tile: each has WM x WN of it, and SK of them share the columns of a step. If there are too few tiles for the device,
 // gl_NumWorkGroups.y workgroups share the columns of the matrix; the last one to finish adds their parts in order.
 // crates/vulkan/src/kernels/matmul.rs says what bounds it and which shapes are used.
+//
+// With EXPERTS it multiplies entries, sorted by expert, with the matrices of their experts: a row of workgroups takes a group
+// (kernels/matmul/grouped.rs).
 
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_cooperative_matrix : require
@@ -105,11 +108,16 @@ uvec2 unit_place(const uint unit) {
 
 // Returns the row of the matrix that is row `row` of the tile.
 uint weight_row(const uint row) {
+#ifdef EXPERTS
+    const uint own = expert_row;
+#else
+    const uint own = 0;
+#endif
     if (GATED != 0) {
         const uint feature = first_feature + row / WM * WIDTH + row % WIDTH;
-        return min(feature, push.args.features - 1) + (row % WM >= WIDTH ? push.args.split1 : 0);
+        return own + min(feature, push.args.features - 1) + (row % WM >= WIDTH ? push.args.split1 : 0);
     }
-    return min(first_feature + row, push.args.features - 1);
+    return own + min(first_feature + row, push.args.features - 1);
 }
 
 // The registers of these functions are indexed only by constants, whatever the order in which a compiler unrolls and inlines:
@@ -169,10 +177,12 @@ vec4 gelu(const vec4 x) {
 
 // Stores the outputs of four features, except beyond the edges.
 void store_outputs(const uint feature, const uint token, const vec4 sum, const vec4 other) {
-    if (token >= push.args.tokens) return;
+    const uint target = matmul_row(push.args, token);
+    if (target >= push.args.tokens) return;
     const float factor = MatmulFactors(push.args.operand_scales).at[token];
     vec4 values = sum * factor;
     if (GATED != 0) values = gelu(values) * (other * factor);
+#ifndef EXPERTS
     if (GATED == 2) {
         const vec4 scaled = values * matmul_inverse_unit(push.args);
         if (feature < push.args.features) {
@@ -180,13 +190,15 @@ void store_outputs(const uint feature, const uint token, const vec4 sum, const v
             OutputPairs(matmul_half(push.args, feature, token)).at[0] = halves;
         }
         if (feature == 0) MatmulFloats(push.args.out1).at[token] = push.args.unit;
-    } else if (push.args.aligned == 0) {
-        matmul_store(push.args, feature, token, values.x);
-        matmul_store(push.args, feature + 1, token, values.y);
-        matmul_store(push.args, feature + 2, token, values.z);
-        matmul_store(push.args, feature + 3, token, values.w);
+    } else
+#endif
+    if (push.args.aligned == 0) {
+        matmul_store(push.args, feature, target, values.x);
+        matmul_store(push.args, feature + 1, target, values.y);
+        matmul_store(push.args, feature + 2, target, values.z);
+        matmul_store(push.args, feature + 3, target, values.w);
     } else if (feature < push.args.features) {
-        MatmulVec4s(matmul_output(push.args, feature, token)).at[0] = values;
+        MatmulVec4s(matmul_output(push.args, feature, target)).at[0] = values;
     }
 }
 
@@ -201,6 +213,7 @@ vec4 load_part(const Parts parts, const uint split, const uint token, const uint
     return parts.at[((split * BN + token) * BM + row) / 4];
 }
 
+#ifndef EXPERTS
 // Returns the sum of all parts of a tile in four rows, in the order of the workgroups.
 vec4 add_parts(const Parts parts, const uint splits, const uint token, const uint row) {
     vec4 sum = vec4(0.0);
@@ -245,6 +258,7 @@ bool is_last(const uint shared_tile, const uint splits) {
                    gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
     return finished == splits;
 }
+#endif
 
 void work() {
     invocation = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
@@ -252,6 +266,10 @@ void work() {
     uint tile = gl_WorkGroupID.x;
     uint split = 0;
     uint splits = 1;
+#ifdef EXPERTS
+    first_token = expert_first;
+    first_feature = tile * TILE_FEATURES;
+#else
     uint64_t parts = push.args.scratch;
     if (SPLIT != 0 && tile >= push.args.whole) {
         const uint shared_tile = (tile - push.args.whole) / push.args.splits;
@@ -264,6 +282,7 @@ void work() {
     const uint token_tiles = (push.args.tokens + BN - 1) / BN;
     first_token = tile % token_tiles * BN;
     first_feature = tile / token_tiles * TILE_FEATURES;
+#endif
     const uint slice = gl_SubgroupID % SK;
     const uint place = gl_SubgroupID / SK;
     const uint row = place / SUBGROUPS_N * WM;
@@ -353,7 +372,9 @@ void work() {
                     store_outputs(first_output + feature, first_token + column + j * TN + token, sum, other);
                 }
             }
-        } else {
+        }
+#ifndef EXPERTS
+        if (SPLIT != 0 && splits > 1) {
             [[unroll]] for (uint n = 0; n < (WM * TN / 4 + SK * SUBGROUP - 1) / (SK * SUBGROUP); n++) {
                 const uint i = n * SK * SUBGROUP + share;
                 const uint token = 4 * i / WM;
@@ -364,11 +385,17 @@ void work() {
                 }
             }
         }
+#endif
     }
+#ifndef EXPERTS
     if (SPLIT != 0 && splits > 1 && is_last(tile - push.args.whole, splits)) finish_tile(parts, splits);
+#endif
 }
 
 void main() {
+#ifdef EXPERTS
+    if (!find_group(push.args)) return;
+#endif
     work();
     if (CHAINED != 0) chain_signal(push.args.chain);
 }

@@ -26,6 +26,8 @@ layout(constant_id = 4) const uint COLUMNS = 32;
 layout(constant_id = 5) const uint PER = 1;
 // Rows here for each row of the step.
 layout(constant_id = 6) const uint PARTS = 1;
+// Places of the operand that a row is copied to, which `places` names; 0: it goes to its own.
+layout(constant_id = 7) const uint COPIES = 0;
 
 layout(push_constant, scalar) uniform Args {
     uint64_t source;
@@ -41,6 +43,7 @@ layout(push_constant, scalar) uniform Args {
     float epsilon;
     // Factor on the sum of an addition.
     float scale;
+    uint64_t places;
 } args;
 
 #include "include/row.glsl"
@@ -114,7 +117,14 @@ void work_on_row(uint row) {
         }
     }
     if (MODE == 6u) rescale();
-    give_row(args.plain, args.codes, args.scales, row, norm_is_result(), 2u);
+    if (COPIES == 0u) {
+        give_row(args.plain, args.codes, args.scales, row, norm_is_result(), 2u);
+    } else {
+        find_highest(2u);
+        for (uint copy = 0u; copy < COPIES; ++copy) {
+            store_halves(args.codes, args.scales, Words(args.places).at[row * COPIES + copy]);
+        }
+    }
 }
 
 void main() {

@@ -10,18 +10,28 @@ struct MatmulArgs {
     uint64_t operand;      // codes of the activations
     uint64_t operand_scales;
     uint64_t out0;         // f32, a row for each token; for a gated product in halves the codes
+#ifdef EXPERTS
+    uint64_t sorted;       // groups of entries (experts_sort.comp)
+    uint64_t entries;      // the entry of each place, whose row of out0 the results of the place are
+#else
     uint64_t out1;         // for a gated product in halves, a factor for each token
     uint64_t out2;
+#endif
     uint64_t scratch;      // counters, all 0, and the parts of tiles that several workgroups share
     uint64_t chain;        // link of the chain, or 0
     uint features;         // outputs of a token
     uint columns;
     uint groups;           // of 128 columns in a row of the matrix
-    uint tokens;           // rows of activations
+    uint tokens;           // rows of activations; of experts places
     uint split1;           // first feature of out1; for a gated product the first row of `up`
     uint split2;           // first feature of out2
+#ifdef EXPERTS
+    uint step;             // rows of the matrix from one expert to the next
+    uint experts;
+#else
     uint whole;            // tiles that one workgroup makes; several share each of the others
     uint splits;           // how many workgroups share such a tile
+#endif
     uint aligned;          // 1: outputs can be stored by fours
     float unit;            // power of two that halves are counted in
 };
@@ -33,6 +43,35 @@ layout(buffer_reference, scalar, buffer_reference_align = 16) nonprivate buffer 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly nonprivate buffer MatmulFactors { float at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly nonprivate buffer MatmulHalves { uvec4 at[]; };
 
+#ifdef EXPERTS
+// A workgroup's group: entries of one expert, at neighbouring places. Its tile of tokens holds them all; what stands at places
+// without an entry is multiplied and not stored.
+uint expert_row;   // the first row of the expert
+uint expert_first; // the first place
+uint expert_end;   // the place after the last one
+
+// Finds the workgroup's group. Returns false if there is none.
+bool find_group(const MatmulArgs args) {
+    const uvec4 group = Quads(args.sorted).at[gl_WorkGroupID.y];
+    expert_row = min(group.x, args.experts - 1) * args.step;
+    expert_first = group.y;
+    expert_end = group.y + group.z;
+    return group.z != 0;
+}
+
+// Returns the row for the results of a place, or one beyond all if it has no entry.
+uint matmul_row(const MatmulArgs args, const uint place) {
+    return place < expert_end ? Words(args.entries).at[place] : 0xFFFFFFFFu;
+}
+
+uint64_t matmul_output(const MatmulArgs args, const uint feature, const uint entry) {
+    return args.out0 + 4 * uint64_t(entry * args.features + feature);
+}
+#else
+uint matmul_row(const MatmulArgs args, const uint token) {
+    return token;
+}
+
 // Returns where the output of a feature and token is: each segment has its own memory, with a row for each token.
 uint64_t matmul_output(const MatmulArgs args, const uint feature, const uint token) {
     const bool second = feature >= args.split1;
@@ -42,6 +81,7 @@ uint64_t matmul_output(const MatmulArgs args, const uint feature, const uint tok
     const uint stride = (third ? args.features : second ? args.split2 : args.split1) - start;
     return base + 4 * uint64_t(token * stride + feature - start);
 }
+#endif
 
 // Stores an output, unless it is beyond the edges.
 void matmul_store(const MatmulArgs args, const uint feature, const uint token, const float value) {

@@ -108,16 +108,19 @@ void store_halves(uint64_t codes, uint64_t scales, uint row) {
     }
 }
 
+// Finds the largest magnitude of the row.
+void find_highest(const uint turn) {
+    float high = 0.0;
+    [[unroll]] for (uint i = 0u; i < PER; ++i) high = max(high, operand_magnitude(v[i]));
+    highest = workgroup_max(high, turn);
+}
+
 // Writes the row in each form that is wanted. `is_known` says that its largest magnitude is known; otherwise it is found.
 void give_row(uint64_t plain, uint64_t codes, uint64_t scales, uint row, const bool is_known, const uint turn) {
     if (PLAIN != 0u) store_row(plain, row);
     if (OPERAND == 1u) store_fixed(codes, scales, row);
     if (OPERAND >= 2u) {
-        if (!is_known) {
-            float high = 0.0;
-            [[unroll]] for (uint i = 0u; i < PER; ++i) high = max(high, operand_magnitude(v[i]));
-            highest = workgroup_max(high, turn);
-        }
+        if (!is_known) find_highest(turn);
         store_halves(codes, scales, row);
     }
 }

@@ -2,13 +2,17 @@
 //!
 //! An entry is a row of activations with one of its experts; entries are numbered row after row.
 //! For more than one row they are sorted by expert and cut into groups, so that a group reads the
-//! matrix of its expert once. [`product`] multiplies groups, whatever the number of rows.
+//! matrix of its expert once. [`product`] multiplies groups, whatever the number of rows: on matrix
+//! units if experts have many entries, for which [`GatherLaunch`] brings the rows into the order of
+//! the groups.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
+use crate::kernels::operand::Operand;
+use crate::kernels::rows::{RowWork, RowsLaunch};
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -133,6 +137,7 @@ struct SortArgs {
     chosen: u64,
     groups: u64,
     entries: u64,
+    places: u64,
     rows: u64,
 }
 
@@ -150,17 +155,19 @@ impl SortLaunch {
         label: &str,
         step: usize,
     ) -> Result<Dispatch, GpuError> {
-        let Grouping { experts, columns, .. } = self.grouping;
+        let Grouping { experts, columns, is_padded, .. } = self.grouping;
         assert!((1..=EXPERTS_MAX).contains(&experts), "{experts} experts");
         assert!(self.sorted.bytes >= self.grouping.bytes() as u64, "memory for sorted entries");
         let groups = self.grouping.groups();
-        let constants = [experts, self.used, columns, groups].map(|number| number as u32);
+        let numbers = [experts, self.used, columns, groups, usize::from(is_padded)];
+        let constants = numbers.map(|number| number as u32);
         let constants = [SORTING].into_iter().chain(constants).collect();
         let key = KernelKey { shader: Shader("experts_sort"), constants, subgroup: None };
         let args = SortArgs {
             chosen: self.chosen.address,
             groups: self.sorted.address,
-            entries: self.sorted.address + 16 * groups as u64,
+            entries: self.sorted.address + self.grouping.entries_at(),
+            places: self.sorted.address + self.grouping.places_at(),
             rows: self.row_count,
         };
         Ok(Dispatch {
@@ -173,6 +180,63 @@ impl SortLaunch {
             writes: vec![self.sorted],
             link: Link::Outside,
         })
+    }
+}
+
+/// Brings rows into an operand of halves in the order of sorted entries: `shaders/rows.comp`.
+#[derive(Debug, Clone, Copy)]
+pub struct GatherLaunch {
+    /// How entries are grouped, with places.
+    pub grouping: Grouping,
+    /// What [`SortLaunch`] has made of them.
+    pub sorted: Span,
+    /// (rows, columns) or (rows x used, columns) f32.
+    pub source: Span,
+    /// Columns of a row.
+    pub columns: usize,
+    /// Entries that share a row of the source: `used`, or 1.
+    pub shared: usize,
+    /// Entries of a row of the step.
+    pub used: usize,
+    /// The operand, with a row for each place.
+    pub operand: Operand,
+    /// Most rows of the step.
+    pub rows: usize,
+    /// Address of the number of rows in the step.
+    pub row_count: u64,
+}
+
+impl GatherLaunch {
+    /// Returns the dispatch of the launch.
+    ///
+    /// # Errors
+    /// If the kernel cannot be compiled.
+    ///
+    /// # Panics
+    /// If entries have no places, or the operand is not in halves.
+    pub fn dispatch(
+        &self,
+        gpu: &dyn Compiler,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
+        assert!(self.grouping.is_padded && self.operand.kind.is_halves(), "an operand of places");
+        let launch = RowsLaunch {
+            work: RowWork::Gather {
+                parts: self.used / self.shared,
+                copies: self.shared,
+                places: self.sorted,
+                at: self.grouping.places_at(),
+            },
+            source: self.source,
+            columns: self.columns,
+            rows: self.rows,
+            row_count: self.row_count,
+            epsilon: 0.0,
+            plain: None,
+            operand: Some(self.operand),
+        };
+        launch.dispatch(gpu, label, step)
     }
 }
 

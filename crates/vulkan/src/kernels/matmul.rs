@@ -73,6 +73,7 @@ use crate::shaders::Shader;
 
 mod direct;
 mod fragment;
+pub(crate) mod grouped;
 mod launch;
 pub(crate) mod probe;
 mod resident;

@@ -24,6 +24,17 @@ pub enum RowWork {
         /// Rows here for each row of the step.
         parts: usize,
     },
+    /// Nothing, but it goes to places of the operand, which is in halves.
+    Gather {
+        /// Rows here for each row of the step.
+        parts: usize,
+        /// Places of a row.
+        copies: usize,
+        /// Memory with the places, u32, those of a row one after another.
+        places: Span,
+        /// Where they begin in it, in bytes.
+        at: u64,
+    },
     /// Its norm.
     Norm {
         /// Factors of the columns, f32.
@@ -86,7 +97,20 @@ impl RowWork {
 
     /// Returns the rows here for each row of the step.
     fn parts(&self) -> usize {
-        if let RowWork::Convert { parts } = *self { parts } else { 1 }
+        match *self {
+            RowWork::Convert { parts } | RowWork::Gather { parts, .. } => parts,
+            _ => 1,
+        }
+    }
+
+    /// Returns the places of a row, and where those of all rows are.
+    fn places(&self) -> (usize, Option<Span>, u64) {
+        match *self {
+            RowWork::Gather { copies, places, at, .. } => {
+                (copies, Some(places), places.address + at)
+            }
+            _ => (0, None, 0),
+        }
     }
 }
 
@@ -125,6 +149,7 @@ struct Args {
     chain: u64,
     epsilon: f32,
     scale: f32,
+    places: u64,
 }
 
 /// Most columns of a row.
@@ -171,11 +196,12 @@ impl RowsLaunch {
     ) -> Result<Dispatch, GpuError> {
         let (local, per) = registers(self.columns);
         let parts = self.work.parts();
-        let mut reads = vec![self.source];
+        let (copies, sorted, places) = self.work.places();
+        let mut reads: Vec<Span> = [self.source].into_iter().chain(sorted).collect();
         let mut writes: Vec<Span> = self.plain.into_iter().collect();
         let none = Span { address: 0, bytes: 0 };
         let (mode, weight, target, next_weight) = match self.work {
-            RowWork::Convert { .. } => (0, 0, none, 0),
+            RowWork::Convert { .. } | RowWork::Gather { .. } => (0, 0, none, 0),
             RowWork::Norm { weight } => (1, weight, none, 0),
             RowWork::NormAdd { weight, target, .. } => (2, weight, target, 0),
             RowWork::NormAddNorm { weight, target, next_weight, .. } => {
@@ -206,6 +232,7 @@ impl RowsLaunch {
             self.columns as u32,
             per as u32,
             parts as u32,
+            copies as u32,
         ];
         let kernel =
             gpu.kernel(&KernelKey { shader: Shader("rows"), constants, subgroup: None })?;
@@ -221,6 +248,7 @@ impl RowsLaunch {
             chain: 0,
             epsilon: number,
             scale: self.work.scale(),
+            places,
         };
         Ok(Dispatch {
             label: label.to_owned(),
@@ -230,10 +258,14 @@ impl RowsLaunch {
             groups: [(self.rows * parts) as u32, 1, 1],
             reads,
             writes,
-            link: Link::Able {
-                offset: std::mem::offset_of!(Args, chain),
-                early: None,
-                fill: Fill::Little,
+            // Places are no activations, which only links read past the caches of single cores.
+            link: match sorted {
+                Some(_) => Link::Outside,
+                None => Link::Able {
+                    offset: std::mem::offset_of!(Args, chain),
+                    early: None,
+                    fill: Fill::Little,
+                },
             },
         })
     }

@@ -3,7 +3,7 @@
 
 use trine_model::WeightId;
 
-use super::values::{Form, Made, Touch, ValueId, read, write};
+use super::values::{Form, Made, OperandValue, Touch, ValueId, read, write};
 use crate::kernels::experts::Grouping;
 use crate::weights::Joint;
 
@@ -53,6 +53,17 @@ pub(super) enum ExpertsWork {
         chosen: ValueId,
         sorted: ValueId,
     },
+    /// Brings rows into the order of sorted entries, for matrix units.
+    Gather {
+        grouping: Grouping,
+        sorted: ValueId,
+        source: ValueId,
+        operand: OperandValue,
+        /// Entries that share a row of the source.
+        shared: usize,
+        /// Entries of a row of the step.
+        used: usize,
+    },
     Product(ExpertsProduct),
     /// `result = sum of shares * parts`, over the experts of a row.
     Sum {
@@ -71,6 +82,10 @@ impl ExpertsWork {
             }
             ExpertsWork::Sort { chosen, sorted, .. } => {
                 [read(*chosen), write(*sorted)].into_iter().for_each(see);
+            }
+            ExpertsWork::Gather { sorted, source, operand, .. } => {
+                let made = Touch::Write(Form::Operand(*operand));
+                [read(*sorted), read(*source), made].into_iter().for_each(see);
             }
             ExpertsWork::Product(product) => {
                 see(Touch::Read(product.input));
@@ -91,6 +106,7 @@ impl ExpertsWork {
         match self {
             ExpertsWork::Choose { .. } => "choose experts",
             ExpertsWork::Sort { .. } => "sort by expert",
+            ExpertsWork::Gather { .. } => "gather by expert",
             ExpertsWork::Product(product) => match product.output {
                 EntryOutput::Rows(_) => "experts",
                 EntryOutput::Gated { .. } => "experts + geglu",
@@ -104,7 +120,9 @@ impl ExpertsWork {
         match self {
             ExpertsWork::Choose { factors, .. } => factors.iter().copied().collect(),
             ExpertsWork::Product(product) => product.joint.weights.clone(),
-            ExpertsWork::Sort { .. } | ExpertsWork::Sum { .. } => Vec::new(),
+            ExpertsWork::Sort { .. } | ExpertsWork::Gather { .. } | ExpertsWork::Sum { .. } => {
+                Vec::new()
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ use super::graph::{
 use super::passes::Attended;
 use super::selection::Selection;
 use super::streams::{First, SumTerm, SumWork};
+use crate::kernels::experts::Grouping;
 use crate::kernels::matvec::CHAINED_ELEMENTS_MAX;
 use crate::kernels::operand::OperandKind;
 
@@ -142,6 +143,8 @@ fn experts_give_operand(graph: &mut Graph, index: usize, _: &Selection) -> bool 
     match &mut graph.nodes[conversion.maker].work {
         Work::Experts(ExpertsWork::Product(ExpertsProduct {
             rows,
+            // Matrix units give only rows.
+            grouping: Grouping { is_padded: false, .. },
             output: EntryOutput::Gated { made: made @ Made::Rows(_), .. },
             ..
         })) if *rows == columns => *made = conversion.made(),

@@ -9,7 +9,9 @@ use super::graph::ProductKernel;
 use super::tuning::Shapes;
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::kernels::attention::{AttendDecodeShape, AttendUnits, Attention, DecodeLaunch};
+use crate::kernels::experts::Grouping;
 use crate::kernels::matmul::MatmulShape;
+use crate::kernels::matmul::grouped::GROUP_PLACES;
 use crate::kernels::matvec::WIDTH_MAX;
 use crate::kernels::operand::{GROUP, OperandKind};
 use crate::kernels::product::ProductLaunch;
@@ -132,6 +134,31 @@ impl Selection {
         } else {
             MatmulShape::operand_for(&self.capabilities, format, rows)
         }
+    }
+
+    /// Returns the operand of matrix units for a format, as products of many rows take it; another
+    /// one if they do not multiply it.
+    pub(super) fn units_operand(&self, format: Format) -> OperandKind {
+        MatmulShape::operand_for(&self.capabilities, format, usize::MAX)
+    }
+
+    /// Returns how the entries of up to `rows` rows are grouped for products with experts.
+    pub(super) fn grouping(
+        &self,
+        format: Format,
+        rows: usize,
+        used: usize,
+        experts: usize,
+    ) -> Grouping {
+        let most = match self.capabilities.kind {
+            // Only small shapes, which are quick to compile.
+            DeviceKind::Processor => GROUP_PLACES[0],
+            _ => GROUP_PLACES[GROUP_PLACES.len() - 1],
+        };
+        let on_units = Grouping::on_units(rows, used, experts, most);
+        on_units
+            .filter(|_| self.units_operand(format).is_halves())
+            .unwrap_or_else(|| Grouping::suited(rows, used, experts))
     }
 
     /// Returns whether a product can norm its input itself.

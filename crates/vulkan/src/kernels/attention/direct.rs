@@ -16,9 +16,14 @@ const SUBGROUPS_MAX: u32 = 8;
 /// Subgroups that a core should have: as many as its registers hold at the same time, by the
 /// reports on the kernel for NVIDIA's.
 const SUBGROUPS_OF_CORE: u32 = 8;
+/// Subgroups that share keys if heads are cut into shares: those of one workgroup whose queries
+/// leave shared memory for two workgroups a core (`docs/benchmarks/gpu-kernels.md`).
+const SLICES_OF_SHARES: u32 = 4;
 /// Largest heads whose queries stay in registers: those of larger ones, with sums of as many
 /// values, take more than the 255 that an invocation can have.
 const KEPT_MAX: usize = 128;
+/// Most values of a head whose sums an invocation's registers hold.
+pub(super) const SUMS_MAX: usize = 256;
 
 /// Shape of the kernel for many rows that keeps scores in registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -36,6 +41,8 @@ pub struct AttendDirectShape {
     /// Of an int8 cache: times 16 keys of a block whose values are loaded before its products of
     /// keys.
     pub values_ahead: u32,
+    /// Parts of a head's result, each by workgroups of its own that compute the scores again.
+    pub shares: u32,
 }
 
 impl AttendDirectShape {
@@ -52,10 +59,14 @@ impl AttendDirectShape {
         let queries = (1_u32 << shared.trailing_zeros()).min(VECTORS);
         // All vectors of a tile of rows.
         let all = TILE_ROWS as u32 * queries / VECTORS;
-        let subgroups = (rows * attention.heads.query).div_ceil(VECTORS as usize) as u32;
-        let wanted = (SUBGROUPS_OF_CORE * capabilities.cores_or_guess()).div_ceil(subgroups.max(1));
-        let slices = wanted.next_power_of_two().min(SUBGROUPS_MAX);
         let one = Self::of_one(attention, kind);
+        let vectors = rows * attention.heads.query;
+        let subgroups = vectors.div_ceil(VECTORS as usize) as u32 * one.shares;
+        let wanted = (SUBGROUPS_OF_CORE * capabilities.cores_or_guess()).div_ceil(subgroups.max(1));
+        let slices = match one.shares {
+            1 => wanted.next_power_of_two().min(SUBGROUPS_MAX),
+            _ => SLICES_OF_SHARES,
+        };
         // As many vectors together as shared memory has room for, so that keys are read for more.
         let most = all.min(SUBGROUPS_MAX / slices);
         let stacked = std::iter::successors(Some(most), |stacked| Some(stacked / 2));
@@ -71,7 +82,9 @@ impl AttendDirectShape {
         // Half of a block's keys and values: more of them spill, and larger heads have no room
         // (`docs/benchmarks/gpu-kernels.md`).
         let ahead = u32::from(kind == KvType::Int8 && kept);
-        Self { queries: 1, stacked: 1, slices: 1, kept, keys_ahead: ahead, values_ahead: ahead }
+        let (keys_ahead, values_ahead) = (ahead, ahead);
+        let shares = attention.heads.dim.div_ceil(SUMS_MAX) as u32;
+        Self { queries: 1, stacked: 1, slices: 1, kept, keys_ahead, values_ahead, shares }
     }
 
     /// Returns the shapes that differ from this one in a single respect and that a device can run.
@@ -99,14 +112,18 @@ impl AttendDirectShape {
         kind: KvType,
     ) -> bool {
         let dim = attention.heads.dim;
-        let Self { queries, stacked, slices, .. } = *self;
+        let Self { queries, stacked, slices, shares, .. } = *self;
+        let part = dim / shares.max(1) as usize;
         capabilities.fragments
             && match kind {
                 KvType::F32 => false,
-                KvType::F16 => dim.is_multiple_of(64),
-                KvType::Int8 => dim.is_multiple_of(128),
+                KvType::F16 => part.is_multiple_of(64),
+                KvType::Int8 => part.is_multiple_of(128),
             }
             && dim <= DIM_MAX
+            && shares >= 1
+            && dim.is_multiple_of(shares as usize)
+            && part <= SUMS_MAX
             && (kind == KvType::Int8 || (self.keys_ahead, self.values_ahead) == (0, 0))
             && self.keys_ahead as usize <= dim / 64
             && self.values_ahead <= 2
@@ -150,6 +167,7 @@ impl AttendDirectShape {
             kv_number(kind),
             self.keys_ahead,
             self.values_ahead,
+            self.shares,
         ]
     }
 }

@@ -3,7 +3,7 @@
 
 use trine_model::KvType;
 
-use super::direct::AttendDirectShape;
+use super::direct::{AttendDirectShape, SUMS_MAX};
 use super::tile::Args;
 use super::{Attention, FrameAddresses, KV_BLOCK, KvCache, TILE_ROWS, kv_number};
 use crate::capabilities::{Capabilities, CooperativeShape, DeviceKind, Element};
@@ -14,8 +14,8 @@ use crate::kernels::operand::{Operand, OperandKind};
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
-/// Largest head dimension: a subgroup holds the sums of all its rows in registers.
-pub const UNITS_DIM_MAX: usize = 256;
+/// Largest head dimension.
+pub const UNITS_DIM_MAX: usize = 512;
 /// Most invocations of a workgroup.
 const LOCAL_MAX: u32 = 256;
 
@@ -38,6 +38,8 @@ pub struct AttendMatrixShape {
     pub keys: u32,
     /// Whether queries stay in registers; otherwise in shared memory.
     pub kept: bool,
+    /// Parts of a head's result, each by workgroups of its own that compute the scores again.
+    pub shares: u32,
 }
 
 impl AttendMatrixShape {
@@ -49,13 +51,15 @@ impl AttendMatrixShape {
     /// Returns what a device can run, the shape that is probably best first.
     pub fn candidates(capabilities: &Capabilities, attention: &Attention) -> Vec<Self> {
         let (subgroup, dim) = (capabilities.subgroup, attention.heads.dim as u32);
+        let shares = attention.heads.dim.div_ceil(SUMS_MAX) as u32;
         // Matrices of AMD's wide subgroups hold each factor twice.
-        let kept = dim <= 128 || subgroup <= 32;
+        let kept = dim <= 128 || subgroup <= 32 && shares == 1;
         let fits = |product: &&CooperativeShape| {
             let CooperativeShape { m, n, k, input, output } = **product;
             let halves = input == Element::F16 && output == Element::F32;
             let whole =
-                [n, k].iter().all(|side| side.is_multiple_of(8) && dim.is_multiple_of(*side));
+                [n, k].iter().all(|side| side.is_multiple_of(8) && dim.is_multiple_of(*side))
+                    && dim.is_multiple_of(shares * n);
             halves && whole && subgroup.is_multiple_of(m) && [n, k].iter().all(|&side| side <= 32)
         };
         let mut products: Vec<_> = capabilities.cooperative.iter().filter(fits).collect();
@@ -75,7 +79,8 @@ impl AttendMatrixShape {
                             continue;
                         }
                         let (product, subgroups) = ((m, n, k), vectors / m);
-                        let shape = Self { product, subgroup, subgroups, queries, keys, kept };
+                        let shape =
+                            Self { product, subgroup, subgroups, queries, keys, kept, shares };
                         if shape.runs(capabilities, dim) {
                             found.push(shape);
                         }
@@ -109,6 +114,9 @@ impl AttendMatrixShape {
         let local = self.subgroup * self.subgroups;
         self.keys.is_multiple_of(n)
             && self.keys.is_multiple_of(k)
+            && dim / self.shares <= SUMS_MAX as u32
+            && dim.is_multiple_of(8 * self.shares)
+            && dim.is_multiple_of(n * self.shares)
             && (1..=LOCAL_MAX.min(capabilities.invocations)).contains(&local)
             && self.shared_bytes(dim) <= capabilities.shared_bytes
     }
@@ -126,7 +134,7 @@ impl AttendMatrixShape {
         output: u32,
     ) -> Vec<u32> {
         let heads = attention.heads;
-        let Self { product: (m, n, k), subgroup, subgroups, queries, keys, kept } = *self;
+        let Self { product: (m, n, k), subgroup, subgroups, queries, keys, kept, shares } = *self;
         let dim = heads.dim as u32;
         assert!(
             heads.dim <= UNITS_DIM_MAX
@@ -152,13 +160,14 @@ impl AttendMatrixShape {
             subgroup,
             u32::from(kept),
             output,
+            shares,
         ]
     }
 
     /// Returns the bytes of shared memory.
     fn shared_bytes(&self, dim: u32) -> u32 {
         let vectors = self.subgroups * self.product.0;
-        let staged = self.keys * (2 * dim + 16) + dim * (2 * self.keys + 16);
+        let staged = self.keys * (2 * dim + 16) + dim / self.shares * (2 * self.keys + 16);
         let queries = vectors * (2 * dim + 16);
         let pool = if self.kept { staged.max(queries) } else { staged + queries };
         pool + vectors * (4 * self.keys + 16)
@@ -179,14 +188,19 @@ pub enum AttendUnits {
 
 impl AttendUnits {
     /// Returns what suits a device for about this many rows, or `None` if it lacks the matrices for
-    /// heads of this size, or if they are larger than [`UNITS_DIM_MAX`].
+    /// heads of this size, or if they are larger than [`UNITS_DIM_MAX`]. Software devices would
+    /// compile the kernel for heads that are cut into shares for minutes.
     pub fn suited(
         capabilities: &Capabilities,
         attention: &Attention,
         kind: KvType,
         rows: usize,
     ) -> Option<Self> {
-        if attention.heads.dim > UNITS_DIM_MAX {
+        let most = match capabilities.kind {
+            DeviceKind::Processor => SUMS_MAX,
+            _ => UNITS_DIM_MAX,
+        };
+        if attention.heads.dim > most {
             return None;
         }
         let direct = AttendDirectShape::suited(capabilities, attention, kind, rows);
@@ -244,16 +258,18 @@ impl MatrixLaunch {
             MatrixOutput::Operand(_) => 1,
         };
         let capabilities = gpu.capabilities();
-        let (shader, constants, subgroup, queries, rows_of_group) = match self.shape {
+        let (shader, constants, subgroup, heads, rows_of_group) = match self.shape {
             AttendUnits::Staged(shape) => {
                 let constants = shape.constants(capabilities, &self.attention, &self.cache, output);
                 let rows = shape.subgroups * shape.product.0 / shape.queries;
-                ("attend_matrix", constants, shape.subgroup, shape.queries, rows)
+                let heads = self.attention.heads.query as u32 / shape.queries * shape.shares;
+                ("attend_matrix", constants, shape.subgroup, heads, rows)
             }
             AttendUnits::Direct(shape) => {
                 assert!(shape.runs(capabilities, &self.attention, self.cache.kind), "{shape:?}");
                 let constants = shape.constants(&self.attention, self.cache.kind, output);
-                ("attend_direct", constants, capabilities.subgroup, shape.queries, shape.rows())
+                let heads = self.attention.heads.query as u32 / shape.queries * shape.shares;
+                ("attend_direct", constants, capabilities.subgroup, heads, shape.rows())
             }
         };
         let (target, scales) = match self.output {
@@ -271,11 +287,7 @@ impl MatrixLaunch {
             step,
             kernel: gpu.kernel(&key)?,
             push: Push::of(&args),
-            groups: [
-                self.attention.heads.query as u32 / queries,
-                self.tiles as u32,
-                (TILE_ROWS as u32).div_ceil(rows_of_group),
-            ],
+            groups: [heads, self.tiles as u32, (TILE_ROWS as u32).div_ceil(rows_of_group)],
             reads: vec![self.query, self.cache.span],
             writes: match self.output {
                 MatrixOutput::Plain(target) => vec![target],

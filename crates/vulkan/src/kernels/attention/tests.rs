@@ -584,6 +584,29 @@ fn matrices_agree_with_the_reference() {
     }
 }
 
+/// Large heads, and smaller ones that are cut into shares all the same.
+#[test]
+fn shares_of_heads_in_matrices_agree_with_the_reference() {
+    let cases = [
+        (heads(2, 1, 64), None, 40, 35),
+        (heads(2, 2, 32), Some(24), 60, 20),
+        (heads(4, 1, 64), None, 20, 33),
+        (heads(2, 1, 512), None, 40, 20),
+    ];
+    for (at, (heads, window, depth, rows)) in cases.into_iter().enumerate() {
+        let mut bed = Bed::new(traffic(heads, KINDS[(at + 1) % 3], window, depth, rows, 95));
+        bed.store_rows();
+        let shares = if heads.dim > 256 { 2 } else { heads.dim as u32 / 16 };
+        for shape in matrix_shapes(&bed, 1) {
+            let AttendUnits::Staged(shape) = shape else { continue };
+            let shape = AttendMatrixShape { shares, ..shape };
+            if shape.runs(bed.gpu.capabilities(), heads.dim as u32) {
+                check_matrices(&bed, AttendUnits::Staged(shape), &format!("{shape:?}"));
+            }
+        }
+    }
+}
+
 #[test]
 fn large_activations_neither_overflow_nor_vanish_in_matrices() {
     // Scores are a few units whatever the sizes; values are beyond the range of f16, or all far
@@ -624,7 +647,8 @@ fn shapes_exist_for_the_heads_of_real_models() {
         capabilities.subgroup = subgroup;
         capabilities.shared_bytes = shared;
         capabilities.cooperative = products;
-        for heads in [heads(32, 16, 128), heads(8, 4, 256), heads(4, 1, 256)] {
+        let sizes = [(32, 16, 128), (8, 4, 256), (4, 1, 256), (32, 4, 512), (8, 2, 512)];
+        for heads in sizes.map(|(query, kv, dim)| heads(query, kv, dim)) {
             let attention = Attention { heads, scale: 1.0, window: None };
             let shape = AttendMatrixShape::suited(&capabilities, &attention);
             assert!(shape.is_some(), "{subgroup} {heads:?}");

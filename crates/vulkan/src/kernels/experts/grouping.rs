@@ -3,6 +3,10 @@
 use crate::kernels::matvec::WIDTH_MAX;
 
 /// How the entries of a step are grouped.
+///
+/// Each entry has a place; the places of a group follow one another. With [`Grouping::is_padded`]
+/// every group has as many places as it may have entries, so that it begins a tile of the operand
+/// of matrix units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grouping {
     /// Most entries.
@@ -11,11 +15,19 @@ pub struct Grouping {
     pub experts: usize,
     /// Most entries of a group.
     pub columns: usize,
+    /// Whether groups have places without an entry.
+    pub is_padded: bool,
 }
 
 impl Grouping {
-    /// Returns how the entries of up to `rows` rows are grouped: about as many together as an
-    /// expert is expected to have. What a group lacks is multiplied all the same.
+    /// Fewest entries that an expert is expected to have for groups on matrix units, and for groups
+    /// of 32 instead of 16. Groups of 64 decode a matrix less often but multiply more places
+    /// without an entry: they were slower for up to 32 entries (`docs/benchmarks/gpu-kernels.md`).
+    const LEAST_ON_UNITS: [usize; 2] = [2, 20];
+
+    /// Returns how the entries of up to `rows` rows are grouped for the kernel of few rows: about
+    /// as many together as an expert is expected to have. What a group lacks is multiplied all the
+    /// same.
     pub fn suited(rows: usize, used: usize, experts: usize) -> Self {
         let entries = rows * used;
         let columns = match rows {
@@ -24,7 +36,20 @@ impl Grouping {
             _ if entries <= 2 * experts => 4,
             _ => WIDTH_MAX,
         };
-        Self { entries, experts, columns }
+        Self { entries, experts, columns, is_padded: false }
+    }
+
+    /// Returns how the entries of up to `rows` rows are grouped for matrix units, in groups of at
+    /// most `most`; `None` if the kernel of few rows suits them better.
+    pub fn on_units(rows: usize, used: usize, experts: usize, most: usize) -> Option<Self> {
+        let entries = rows * used;
+        let [least, many] = Self::LEAST_ON_UNITS;
+        let each = entries / experts.max(1);
+        if rows <= WIDTH_MAX || each < least {
+            return None;
+        }
+        let columns = if each < many { 16 } else { 32 };
+        Some(Self { entries, experts, columns: columns.min(most), is_padded: true })
     }
 
     /// Returns whether entries are sorted; otherwise each is a group, in their order.
@@ -38,8 +63,25 @@ impl Grouping {
         self.entries.min((self.entries + begun) / self.columns)
     }
 
-    /// Returns the bytes of sorted entries: 16 for a group, then 4 for an entry.
+    /// Returns the most places.
+    pub fn places(&self) -> usize {
+        if self.is_padded { self.groups() * self.columns } else { self.entries }
+    }
+
+    /// Returns the bytes of sorted entries: 16 for a group, then the entry of each place, then, if
+    /// there are places without one, the place of each entry.
     pub fn bytes(&self) -> usize {
-        16 * self.groups() + 4 * self.entries
+        let back = if self.is_padded { self.entries } else { 0 };
+        16 * self.groups() + 4 * (self.places() + back)
+    }
+
+    /// Returns where the entries of the places begin, in bytes.
+    pub(crate) fn entries_at(&self) -> u64 {
+        16 * self.groups() as u64
+    }
+
+    /// Returns where the places of the entries begin, in bytes.
+    pub(crate) fn places_at(&self) -> u64 {
+        self.entries_at() + 4 * self.places() as u64
     }
 }

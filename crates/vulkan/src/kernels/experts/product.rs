@@ -1,6 +1,9 @@
 //! Products of rows of activations with the matrices of their experts: `shaders/experts.comp`, the
 //! kernel of [`matvec`](crate::kernels::matvec) for rows and matrices that are found on the device.
 //!
+//! Entries with places (`Grouping::is_padded`) go to the matrix units instead
+//! (`kernels/matmul/grouped.rs`).
+//!
 //! One row reads the matrices of its experts once and is bound by these bytes. A group of w entries
 //! reads its matrix once and takes the instructions of that kernel for w rows. An expert with more
 //! entries than a group has its matrix read again for each group, mostly from a cache, since the
@@ -13,6 +16,8 @@ use crate::capabilities::{Capabilities, DeviceKind};
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
+use crate::kernels::matmul::MatmulShape;
+use crate::kernels::matmul::grouped::GroupedLaunch;
 use crate::kernels::matvec::{MatvecLaunch, MatvecShape};
 use crate::kernels::operand::Operand;
 use crate::kernels::product::{
@@ -51,9 +56,10 @@ pub struct ExpertsLaunch {
     pub grouping: Grouping,
     /// Their experts' numbers, f32, or what [`SortLaunch`](super::SortLaunch) has made of them.
     pub order: Span,
-    /// The activations: f32 for float formats, otherwise fixed point.
+    /// The activations: halves of each place on matrix units; otherwise f32 for float formats and
+    /// fixed point for others.
     pub input: Operand,
-    /// Entries that share a row of the activations.
+    /// Entries that share a row of the activations, if these are not of places.
     pub shared: usize,
     /// Where the products go.
     pub output: ExpertsOutput,
@@ -145,11 +151,60 @@ impl ExpertsLaunch {
         step: usize,
     ) -> Result<Dispatch, GpuError> {
         let capabilities = gpu.capabilities();
+        if self.grouping.is_padded {
+            let shape = *self.shapes_on_units(capabilities).first().ok_or_else(|| {
+                no_room(capabilities, &format!("groups of {}", self.grouping.columns), label)
+            })?;
+            return self.dispatch_on_units(gpu, &shape, label, step);
+        }
         let mut shapes = shapes(capabilities.kind, self.grouping.columns);
         let usual = shapes[0];
         shapes.retain(|shape| self.fits(*shape, capabilities));
         let shape = *shapes.first().ok_or_else(|| no_room(capabilities, &usual, label))?;
         self.dispatch_as(gpu, shape, label, step)
+    }
+
+    /// Returns the shapes in which a device can run it on matrix units, the likeliest first.
+    pub fn shapes_on_units(&self, capabilities: &Capabilities) -> Vec<MatmulShape> {
+        self.grouped(&self.segments()).shapes(capabilities)
+    }
+
+    /// Returns the dispatch of the launch on matrix units in a shape.
+    ///
+    /// # Errors
+    /// If the device cannot run the shape or the kernel cannot be compiled.
+    ///
+    /// # Panics
+    /// If the operand is of the wrong kind.
+    pub fn dispatch_on_units(
+        &self,
+        gpu: &dyn Compiler,
+        shape: &MatmulShape,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
+        self.grouped(&self.segments()).dispatch(gpu, shape, label, step)
+    }
+
+    /// Returns where the results of an entry go, if they are rows.
+    fn segments(&self) -> [Segment; 1] {
+        [Segment { rows: self.rows, target: self.writes()[0] }]
+    }
+
+    fn grouped<'a>(&self, segments: &'a [Segment]) -> GroupedLaunch<'a> {
+        GroupedLaunch {
+            one: self.of_one(segments).0,
+            matrix: self.matrix,
+            split: match self.output {
+                ExpertsOutput::Rows(_) => self.rows,
+                ExpertsOutput::Gated { split, .. } => split,
+            },
+            step: self.step,
+            experts: self.grouping.experts,
+            groups: self.grouping.groups(),
+            sorted: self.order,
+            entries: self.order.address + self.grouping.entries_at(),
+        }
     }
 
     /// Returns whether a device can run it in a shape.
@@ -167,8 +222,7 @@ impl ExpertsLaunch {
     ) -> Result<Dispatch, GpuError> {
         let Self { matrix, grouping, order, .. } = *self;
         let capabilities = gpu.capabilities();
-        let target = self.writes()[0];
-        let segments = [Segment { rows: self.rows, target }];
+        let segments = self.segments();
         let launch = self.of_one(&segments);
         launch.check();
         let all = MatvecLaunch(Product { matrix, ..launch.0 });
@@ -200,7 +254,7 @@ impl ExpertsLaunch {
         Args {
             front: launch.args().front,
             groups: self.order.address,
-            entries: self.order.address + 16 * self.grouping.groups() as u64,
+            entries: self.order.address + self.grouping.entries_at(),
             rows: self.rows as u32,
             columns: self.matrix.columns as u32,
             split: match self.output {

@@ -1,5 +1,7 @@
 use trine_backend::reference::ops;
 
+mod units;
+
 use super::product::{ExpertsLaunch, ExpertsOutput};
 use super::*;
 use crate::kernels::matvec::tests::{columns_of, fixed_values, input, products, random, widened};

@@ -304,6 +304,19 @@ impl MatmulShape {
         }
     }
 
+    /// Returns the specialisation constants of a dispatch outside of chains.
+    pub(super) fn unchained_constants(
+        &self,
+        capabilities: &Capabilities,
+        launch: &MatmulLaunch<'_>,
+    ) -> Vec<u32> {
+        let mut constants = self.constants(capabilities, launch);
+        if let MatmulShape::Matrix(_) = self {
+            constants[MATRIX_CHAINED] = 0;
+        }
+        constants
+    }
+
     /// Returns the specialisation constants, in the order of their numbers in the shader.
     pub(super) fn constants(
         &self,
@@ -343,6 +356,10 @@ impl MatmulShape {
         }
     }
 }
+
+/// The place of whether a dispatch may be part of a chain, among the constants of
+/// [`MatmulShape::Matrix`].
+const MATRIX_CHAINED: usize = 15;
 
 /// Returns the device's products of halves with sums in f32, the best first: as square as possible,
 /// then small.

@@ -7,7 +7,7 @@ use crate::dispatch::Dispatch;
 use crate::error::GpuError;
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::experts::product::{ExpertsLaunch, ExpertsOutput};
-use crate::kernels::experts::{ChoiceLaunch, SortLaunch};
+use crate::kernels::experts::{ChoiceLaunch, GatherLaunch, SortLaunch};
 
 impl Emitter<'_> {
     pub(super) fn experts(&self, node: &Node, work: &ExpertsWork) -> Result<Dispatch, GpuError> {
@@ -32,6 +32,20 @@ impl Emitter<'_> {
                 let (used, sorted) = (columns(chosen), self.span(sorted));
                 let chosen = self.span(chosen);
                 let launch = SortLaunch { grouping, used, chosen, sorted, row_count };
+                launch.dispatch(self.compiler, &node.label, node.step)
+            }
+            ExpertsWork::Gather { grouping, sorted, source, operand, shared, used } => {
+                let launch = GatherLaunch {
+                    grouping,
+                    sorted: self.span(sorted),
+                    source: self.span(source),
+                    columns: columns(operand.id),
+                    shared,
+                    used,
+                    operand: self.operand(operand),
+                    rows,
+                    row_count,
+                };
                 launch.dispatch(self.compiler, &node.label, node.step)
             }
             ExpertsWork::Product(ref product) => self.expert_product(node, product),

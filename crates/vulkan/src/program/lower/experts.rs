@@ -1,26 +1,27 @@
 //! Operations of experts.
 
-use trine_model::{BufferId, ExpertMatrix, Op, WeightId};
+use trine_model::{BufferId, ExpertMatrix, Op, Rows, WeightId};
 
 use super::super::experts::{EntryOutput, ExpertsProduct, ExpertsWork};
-use super::super::graph::{ElementsKind, Form, Home, Made, ValueId, Work};
+use super::super::graph::{ElementsKind, Form, Home, Made, OperandValue, ValueId, Work};
 use super::Lowering;
 use crate::error::GpuError;
 use crate::kernels::experts::Grouping;
 use crate::kernels::operand::OperandKind;
+use crate::pack::Format;
 use crate::weights::Joint;
 
 /// The entries of an operation.
 #[derive(Clone, Copy)]
 struct Entries {
-    /// Experts of a row.
-    used: usize,
     grouping: Grouping,
     order: ValueId,
 }
 
 /// A product of entries.
 struct Multiplied {
+    /// The numbers of the experts of each row.
+    chosen: BufferId,
     /// A row for each row of the step, or one for each of its entries.
     input: BufferId,
     /// Entries that share a row of the input.
@@ -44,19 +45,20 @@ impl Lowering<'_> {
                 Ok(())
             }
             Op::GatedExperts { input, chosen, gate_and_up, output } => {
-                let entries = self.entries(chosen, gate_and_up[0])?;
-                self.gated_experts(op, input, gate_and_up, entries, output)
+                self.gated_experts(op, input, gate_and_up, chosen, output)
             }
             Op::SumExperts { input, chosen, shares, down, output } => {
-                let entries = self.entries(chosen, down)?;
                 let shares = self.rows(shares)?;
+                let used = self.plan.buffer(chosen).columns;
                 let (count, rows) = (self.count(output), self.plan.buffer(output).columns);
-                let parts = self.graph.fresh_rows(count, entries.used * rows, Home::Own);
+                let parts = self.graph.fresh_rows(count, used * rows, Home::Own);
                 let joint = Joint::of(self.plan, down.weight);
                 let made = EntryOutput::Rows(parts);
                 let (matrix, shared) = (down, 1);
-                let product = Multiplied { input, shared, joint, matrix, rows, output: made };
-                self.entry_product(product, entries)?;
+                let output_of = made;
+                let product =
+                    Multiplied { chosen, input, shared, joint, matrix, rows, output: output_of };
+                self.entry_product(product)?;
                 let result = self.fresh(output);
                 let work = ExpertsWork::Sum { parts, shares, result };
                 self.push(self.rows_of(output), Work::Experts(work));
@@ -73,10 +75,10 @@ impl Lowering<'_> {
         op: &Op,
         input: BufferId,
         gate_and_up: [ExpertMatrix; 2],
-        entries: Entries,
+        chosen: BufferId,
         output: BufferId,
     ) -> Result<(), GpuError> {
-        let shared = entries.used;
+        let shared = self.plan.buffer(chosen).columns;
         let rows = self.plan.buffer(output).columns / shared;
         let joints = Joint::all(self.plan, op);
         let [gate, up] = gate_and_up.map(|matrix| self.first_row(&joints[0], matrix));
@@ -87,8 +89,8 @@ impl Lowering<'_> {
             let (joint, matrix) = (joints[0].clone(), gate_and_up[0]);
             let made = Made::Rows(self.fresh(output));
             let made = EntryOutput::Gated { made, split: up - gate };
-            let product = Multiplied { input, shared, joint, matrix, rows, output: made };
-            return self.entry_product(product, entries);
+            let product = Multiplied { chosen, input, shared, joint, matrix, rows, output: made };
+            return self.entry_product(product);
         }
         let parts = [0, 1].map(|_| self.like(output, Home::Own));
         for (matrix, part) in gate_and_up.into_iter().zip(parts) {
@@ -96,8 +98,8 @@ impl Lowering<'_> {
             let joint =
                 joints.iter().find(holds).expect("a matrix is in one of the joints").clone();
             let made = EntryOutput::Rows(part);
-            let product = Multiplied { input, shared, joint, matrix, rows, output: made };
-            self.entry_product(product, entries)?;
+            let product = Multiplied { chosen, input, shared, joint, matrix, rows, output: made };
+            self.entry_product(product)?;
         }
         let ([gate, up], result) = (parts, self.fresh(output));
         self.elements(output, ElementsKind::Geglu { gate, up, first: 0 }, result);
@@ -112,15 +114,21 @@ impl Lowering<'_> {
         Some(joint.weights[..at].iter().map(rows).sum::<usize>() + matrix.first)
     }
 
-    /// Returns the entries with the experts that a buffer holds, sorted if there are several rows.
-    fn entries(&mut self, chosen: BufferId, matrix: ExpertMatrix) -> Result<Entries, GpuError> {
+    /// Returns the entries with the experts that a buffer holds, sorted if there are several rows,
+    /// for a product with matrices of this format.
+    fn entries(
+        &mut self,
+        chosen: BufferId,
+        matrix: ExpertMatrix,
+        format: Format,
+    ) -> Result<Entries, GpuError> {
         let (count, rows) = (self.count(chosen), self.rows_of(chosen));
         let used = self.plan.buffer(chosen).columns;
         let chosen = self.rows(chosen)?;
         let experts = self.plan.weight(matrix.weight).rows / matrix.step;
-        let grouping = Grouping::suited(count, used, experts);
+        let grouping = self.selection.grouping(format, count, used, experts);
         if !grouping.is_sorted() {
-            return Ok(Entries { used, grouping, order: chosen });
+            return Ok(Entries { grouping, order: chosen });
         }
         let known = self.graph.nodes.iter().find_map(|node| match node.work {
             Work::Experts(ExpertsWork::Sort { chosen: of, sorted, grouping: same }) => {
@@ -134,15 +142,18 @@ impl Lowering<'_> {
             self.push(rows, Work::Experts(work));
             sorted
         });
-        Ok(Entries { used, grouping, order })
+        Ok(Entries { grouping, order })
     }
 
     /// A product of entries, after the conversion of its input if it takes an operand.
-    fn entry_product(&mut self, product: Multiplied, entries: Entries) -> Result<(), GpuError> {
-        let Multiplied { input, shared, joint, matrix, rows, output } = product;
-        let Entries { used, grouping, order } = entries;
+    fn entry_product(&mut self, product: Multiplied) -> Result<(), GpuError> {
+        let Multiplied { chosen, input, shared, joint, matrix, rows, output } = product;
+        let used = self.plan.buffer(chosen).columns;
+        let Entries { grouping, order } = self.entries(chosen, matrix, joint.format)?;
         let (source, of) = (self.rows(input)?, self.rows_of(input));
-        let form = if joint.format.is_float() {
+        let form = if grouping.is_padded {
+            Form::Operand(self.gathered(&joint, grouping, order, (source, of), shared, used))
+        } else if joint.format.is_float() {
             Form::Rows(source)
         } else {
             let (count, kind) = (self.count(input) * used / shared, OperandKind::Fixed16);
@@ -156,5 +167,33 @@ impl Lowering<'_> {
             ExpertsProduct { joint, first, step, rows, grouping, order, input, shared, output };
         self.push(of, Work::Experts(ExpertsWork::Product(product)));
         Ok(())
+    }
+
+    /// Returns the operand of matrix units with a row for each place of sorted entries. An entry of
+    /// the same rows may have one already.
+    fn gathered(
+        &mut self,
+        joint: &Joint,
+        grouping: Grouping,
+        sorted: ValueId,
+        (source, of): (ValueId, Rows),
+        shared: usize,
+        used: usize,
+    ) -> OperandValue {
+        let kind = self.selection.units_operand(joint.format);
+        let known = self.graph.nodes.iter().find_map(|node| match node.work {
+            Work::Experts(ExpertsWork::Gather { sorted: by, source: from, operand, .. }) => {
+                ((by, from, operand.kind) == (sorted, source, kind)).then_some(operand)
+            }
+            _ => None,
+        });
+        known.unwrap_or_else(|| {
+            // Fragments lie in whole tiles of 64 rows.
+            let rows = grouping.places().next_multiple_of(64);
+            let operand = self.graph.fresh_operand_of(rows, joint.columns, kind);
+            let work = ExpertsWork::Gather { grouping, sorted, source, operand, shared, used };
+            self.push(of, Work::Experts(work));
+            operand
+        })
     }
 }

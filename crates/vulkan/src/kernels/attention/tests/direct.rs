@@ -18,7 +18,8 @@ fn shapes(bed: &Bed) -> Vec<AttendUnits> {
         let codes = bed.case.kind == KvType::Int8;
         let (keys_ahead, values_ahead) = if codes { ahead[(at + turn) % 5] } else { (0, 0) };
         let kept = bed.case.heads.dim <= 128 && !(at + turn).is_multiple_of(3);
-        AttendDirectShape { queries, stacked, slices, kept, keys_ahead, values_ahead }
+        let shares = bed.case.heads.dim.div_ceil(256) as u32;
+        AttendDirectShape { queries, stacked, slices, kept, keys_ahead, values_ahead, shares }
     };
     let some = (0..spread.len()).filter(|at| (at + turn).is_multiple_of(2)).map(shape);
     some.filter(runs).map(AttendUnits::Direct).collect()
@@ -44,6 +45,8 @@ fn check(kind: KvType) {
         (heads(4, 2, 256), Some(50), 70, 40),
         (heads(2, 2, 256), None, 150, 17),
         (heads(6, 2, 256), None, 70, 21),
+        (heads(8, 2, 512), None, 130, 37),
+        (heads(4, 1, 512), Some(60), 90, 50),
     ];
     for (at, (heads, window, depth, rows)) in cases.into_iter().enumerate() {
         let mut bed = Bed::new(traffic(heads, kind, window, depth, rows, 180 + at as u64));
@@ -85,13 +88,18 @@ fn direct_shapes_suit_real_models() {
         heads(8, 4, 256),
         heads(8, 2, 256),
         heads(4, 1, 256),
+        heads(32, 4, 512),
+        heads(16, 2, 512),
+        heads(8, 2, 512),
     ];
     for (heads, rows) in models.into_iter().flat_map(|heads| sizes.map(|rows| (heads, rows))) {
         let attention = Attention { heads, scale: 1.0, window: None };
         let shape = AttendDirectShape::suited(&capabilities, &attention, KvType::F16, rows);
         let shape = shape.unwrap_or_else(|| panic!("{heads:?}"));
-        let subgroups = (rows * heads.query / 16) as u32 * shape.slices;
-        assert!(shape.slices == 8 || subgroups >= 8 * cores, "{heads:?}: {shape:?}");
+        assert_eq!(shape.shares as usize, heads.dim.div_ceil(256));
+        let subgroups = (rows * heads.query / 16) as u32 * shape.slices * shape.shares;
+        let is_cut = shape.shares > 1 && (shape.stacked, shape.slices) == (1, 4);
+        assert!(is_cut || shape.slices == 8 || subgroups >= 8 * cores, "{heads:?}: {shape:?}");
         let of = |kind| AttendDirectShape::suited(&capabilities, &attention, kind, rows);
         assert_eq!(of(KvType::F32), None);
         let ahead = u32::from(heads.dim == 128);

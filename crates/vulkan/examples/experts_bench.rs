@@ -1,0 +1,359 @@
+//! Times the products with experts of a layer of Gemma 4 26B-A4B in several layouts.
+//!
+//! ```text
+//! experts_bench [--rows 64,128,512] [--format q4_0] [--skew]
+//! ```
+//!
+//! Each row chooses 8 of 128 experts at random; with `--skew` some experts are chosen more often.
+//! The kernel of few rows is compared with matrix units, with groups of each size and in each
+//! shape. Times are medians of [`RUNS`] runs with a barrier between any two launches, and include
+//! sorting and conversions. GB/s counts the matrices of the chosen experts once, TFLOP/s two
+//! operations for each of their weights and each entry. The device is the best one, or the one that
+//! `TRINE_TEST_VULKAN` names.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use trine_vulkan::dispatch::Dispatch;
+use trine_vulkan::kernels::experts::product::{ExpertsLaunch, ExpertsOutput};
+use trine_vulkan::kernels::experts::{GatherLaunch, Grouping, SortLaunch};
+use trine_vulkan::kernels::matmul::MatmulShape;
+use trine_vulkan::kernels::operand::{Operand, OperandKind};
+use trine_vulkan::kernels::rows::{RowWork, RowsLaunch};
+use trine_vulkan::pack::{Format, Matrix};
+use trine_vulkan::raw::memory::{Arena, Buffer, Place};
+use trine_vulkan::raw::transfer::Transfer;
+use trine_vulkan::testing::{gpu, timed, upload};
+use trine_vulkan::{Gpu, GpuError};
+
+const EXPERTS: usize = 128;
+const USED: usize = 8;
+const HIDDEN: usize = 2816;
+const WIDTH: usize = 704;
+const RUNS: usize = 9;
+/// The device lowers its clocks while kernels are compiled; it takes about this long to raise them.
+const WARM_UP: Duration = Duration::from_millis(1500);
+/// How often all layouts are measured in turn.
+const ROUNDS: usize = 2;
+const PIECE: usize = 16 << 20;
+
+struct Options {
+    rows: Vec<usize>,
+    format: Format,
+    skew: bool,
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options { rows: vec![64, 128, 512], format: Format::Q4_0, skew: false };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or(format!("{argument} wants a value"));
+        match argument.as_str() {
+            "--rows" => {
+                let numbers: Result<_, _> = value()?.split(',').map(str::parse).collect();
+                options.rows = numbers.map_err(|error| format!("--rows: {error}"))?;
+            }
+            "--format" => {
+                let name = value()?;
+                let all = [Format::Q4_0, Format::Q8_0, Format::Q4K, Format::Q6K];
+                let found = all.into_iter().find(|format| format.name() == name);
+                options.format = found.ok_or(format!("no format {name}"))?;
+            }
+            "--skew" => options.skew = true,
+            _ => return Err(format!("{argument}: see the head of experts_bench.rs")),
+        }
+    }
+    Ok(options)
+}
+
+/// Pseudo-random numbers below 1.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// Returns the numbers of the experts of each row.
+fn choose(rows: usize, skew: bool) -> Vec<f32> {
+    let mut random = Random(88_172_645_463_325_252);
+    let mut chosen = Vec::new();
+    for _ in 0..rows {
+        let mut own = Vec::new();
+        while own.len() < USED {
+            let share = random.next().powi(if skew { 2 } else { 1 });
+            let expert = (share * EXPERTS as f64) as usize;
+            if !own.contains(&expert) {
+                own.push(expert);
+            }
+        }
+        chosen.extend(own.into_iter().map(|expert| expert as f32));
+    }
+    chosen
+}
+
+/// Memory of a measurement.
+struct Bed {
+    gpu: Arc<Gpu>,
+    rows: usize,
+    gate_up: Matrix,
+    down: Matrix,
+    chosen: Buffer,
+    count: Buffer,
+    input: Buffer,
+    sorted: Buffer,
+    /// Codes and scales of the operands of both products.
+    operands: [[Buffer; 2]; 2],
+    gated: Buffer,
+    parts: Buffer,
+    _weights: Vec<Buffer>,
+}
+
+/// Returns the bytes of a matrix.
+fn bytes_in(format: Format, rows: usize, columns: usize) -> u64 {
+    let layout = format.plane_bytes(rows, columns).and_then(|sizes| sizes.layout());
+    layout.expect("sizes of a matrix").1
+}
+
+/// Returns a matrix with some weights.
+fn matrix(
+    gpu: &Arc<Gpu>,
+    format: Format,
+    rows: usize,
+    columns: usize,
+    all: &mut Vec<Buffer>,
+) -> Result<Matrix, GpuError> {
+    let total = bytes_in(format, rows, columns);
+    let mut arena = Arena::new(gpu, Place::Device, total);
+    let buffer = arena.allocate(total, "a matrix")?;
+    // Scales of 2^-4; codes of any kind.
+    let pattern: Vec<u8> = (0..PIECE).map(|at| [0x00, 0x2C][at % 2]).collect();
+    let transfer = Transfer::new(gpu);
+    for start in (0..total).step_by(PIECE) {
+        let bytes = &pattern[..PIECE.min((total - start) as usize)];
+        transfer.write(&buffer, start, bytes)?;
+    }
+    transfer.finish()?;
+    let (matrix, _) = Matrix::at(buffer.address(), format, rows, columns).expect("a matrix");
+    all.push(buffer);
+    Ok(matrix)
+}
+
+impl Bed {
+    fn new(gpu: &Arc<Gpu>, format: Format, most: usize) -> Result<Self, GpuError> {
+        let mut weights = Vec::new();
+        let gate_up = matrix(gpu, format, EXPERTS * 2 * WIDTH, HIDDEN, &mut weights)?;
+        let down = matrix(gpu, format, EXPERTS * HIDDEN, WIDTH, &mut weights)?;
+        // In large blocks, as the engine's values are.
+        let mut arena = Arena::new(gpu, Place::Device, 1 << 30);
+        let mut device = |bytes: usize| arena.allocate(bytes as u64, "values");
+        let entries = most * USED;
+        let places = (entries + EXPERTS * 63).next_multiple_of(64);
+        let kind = OperandKind::Fixed16;
+        let mut operand = |columns: usize| -> Result<_, GpuError> {
+            let bytes = places * kind.code_bytes(columns);
+            Ok([device(bytes)?, device(places * kind.scale_bytes(columns))?])
+        };
+        let operands = [operand(HIDDEN)?, operand(WIDTH)?];
+        let values: Vec<f32> = (0..most * HIDDEN).map(|at| (at % 13) as f32 - 6.0).collect();
+        Ok(Self {
+            gpu: gpu.clone(),
+            rows: 0,
+            gate_up,
+            down,
+            chosen: upload(gpu, &vec![0.0_f32; entries]),
+            count: upload(gpu, &[0_u32]),
+            input: upload(gpu, &values),
+            sorted: device(64 * places)?,
+            operands,
+            gated: device(4 * entries * WIDTH)?,
+            parts: device(4 * entries * HIDDEN)?,
+            _weights: weights,
+        })
+    }
+
+    fn operand(&self, product: usize, kind: OperandKind) -> Operand {
+        let [codes, scales] = &self.operands[product];
+        Operand { kind, codes: codes.span(), scales: scales.span() }
+    }
+
+    fn sort(&self, grouping: Grouping) -> Result<Dispatch, GpuError> {
+        let launch = SortLaunch {
+            grouping,
+            used: USED,
+            chosen: self.chosen.span(),
+            sorted: self.sorted.span(),
+            row_count: self.count.address(),
+        };
+        launch.dispatch(&self.gpu, "sort", 0)
+    }
+
+    /// Returns the launches of both products.
+    fn products(&self, grouping: Grouping, kind: OperandKind) -> [ExpertsLaunch; 2] {
+        let fixed = kind == OperandKind::Fixed16;
+        let output = ExpertsOutput::Gated {
+            split: WIDTH,
+            plain: (!fixed).then(|| self.gated.span()),
+            operand: fixed.then(|| self.operand(1, kind)),
+        };
+        let gated = ExpertsLaunch {
+            matrix: self.gate_up,
+            rows: WIDTH,
+            step: 2 * WIDTH,
+            grouping,
+            order: self.sorted.span(),
+            input: self.operand(0, kind),
+            shared: USED,
+            output,
+        };
+        let down = ExpertsLaunch {
+            matrix: self.down,
+            rows: HIDDEN,
+            step: HIDDEN,
+            input: self.operand(1, kind),
+            shared: 1,
+            output: ExpertsOutput::Rows(self.parts.span()),
+            ..gated
+        };
+        [gated, down]
+    }
+
+    /// Returns the launches of a layer with the kernel of few rows.
+    fn few(&self) -> Result<Vec<Dispatch>, GpuError> {
+        let grouping = Grouping::suited(self.rows, USED, EXPERTS);
+        let kind = OperandKind::Fixed16;
+        let convert = RowsLaunch {
+            work: RowWork::Convert { parts: 1 },
+            source: self.input.span(),
+            columns: HIDDEN,
+            rows: self.rows,
+            row_count: self.count.address(),
+            epsilon: 0.0,
+            plain: None,
+            operand: Some(self.operand(0, kind)),
+        };
+        let [gated, down] = self.products(grouping, kind);
+        Ok(vec![
+            self.sort(grouping)?,
+            convert.dispatch(&self.gpu, "convert", 0)?,
+            gated.dispatch(&self.gpu, "gated", 0)?,
+            down.dispatch(&self.gpu, "down", 0)?,
+        ])
+    }
+
+    fn gather(&self, grouping: Grouping, product: usize, kind: OperandKind) -> GatherLaunch {
+        GatherLaunch {
+            grouping,
+            sorted: self.sorted.span(),
+            source: [&self.input, &self.gated][product].span(),
+            columns: [HIDDEN, WIDTH][product],
+            shared: [USED, 1][product],
+            used: USED,
+            operand: self.operand(product, kind),
+            rows: self.rows,
+            row_count: self.count.address(),
+        }
+    }
+
+    /// Returns the launches of a layer on matrix units, both products in a shape of their own.
+    fn units(
+        &self,
+        grouping: Grouping,
+        kind: OperandKind,
+        shapes: [&MatmulShape; 2],
+    ) -> Result<Vec<Dispatch>, GpuError> {
+        let [gated, down] = self.products(grouping, kind);
+        Ok(vec![
+            self.sort(grouping)?,
+            self.gather(grouping, 0, kind).dispatch(&self.gpu, "gather", 0)?,
+            gated.dispatch_on_units(&self.gpu, shapes[0], "gated", 0)?,
+            self.gather(grouping, 1, kind).dispatch(&self.gpu, "gather entries", 0)?,
+            down.dispatch_on_units(&self.gpu, shapes[1], "down", 0)?,
+        ])
+    }
+}
+
+/// Prints the times of the launches of a layer.
+fn report(bed: &Bed, name: &str, dispatches: &[Dispatch], facts: (f64, f64)) {
+    let mut all: Vec<Vec<f64>> = (0..RUNS).map(|_| timed(&bed.gpu, dispatches)).collect();
+    let total = |times: &Vec<f64>| times.iter().sum::<f64>();
+    all.sort_by(|a, b| total(a).total_cmp(&total(b)));
+    let times = &all[RUNS / 2];
+    let parts: Vec<String> = dispatches
+        .iter()
+        .zip(times)
+        .map(|(dispatch, seconds)| format!("{} {:.1}", dispatch.label, seconds * 1e6))
+        .collect();
+    let (bytes, operations) = facts;
+    let sum = total(times);
+    println!(
+        "  {:>8.1} us {:>5.0} GB/s {:>6.1} TFLOP/s  {name}: {}",
+        sum * 1e6,
+        bytes / sum * 1e-9,
+        operations / sum * 1e-12,
+        parts.join(", ")
+    );
+}
+
+fn run() -> Result<(), String> {
+    let options = options()?;
+    let gpu = gpu();
+    println!("{}: {}", gpu.capabilities().name, options.format.name());
+    let most = options.rows.iter().copied().max().unwrap_or(1);
+    let text = |error: GpuError| error.to_string();
+    let mut bed = Bed::new(&gpu, options.format, most).map_err(text)?;
+    for &rows in &options.rows {
+        let chosen = choose(rows, options.skew);
+        bed.chosen.write(0, bytes_of(&chosen));
+        bed.count.write(0, &(rows as u32).to_ne_bytes());
+        bed.rows = rows;
+        let busy = chosen.iter().map(|x| x.to_bits()).collect::<HashSet<_>>().len();
+        let bytes = busy as f64 / EXPERTS as f64
+            * [&bed.gate_up, &bed.down]
+                .map(|it| bytes_in(options.format, it.rows, it.columns) as f64)
+                .iter()
+                .sum::<f64>();
+        let operations = 2.0 * (chosen.len() * 3 * HIDDEN * WIDTH) as f64;
+        println!("{rows} rows, {busy} experts");
+        let mut layouts = vec![("few rows".to_owned(), bed.few().map_err(text)?)];
+        let kind = MatmulShape::operand_for(gpu.capabilities(), options.format, usize::MAX);
+        for columns in [16, 32, 64] {
+            let entries = rows * USED;
+            let grouping = Grouping { entries, experts: EXPERTS, columns, is_padded: true };
+            let [gated, down] = bed.products(grouping, kind);
+            let [gated, down] =
+                [gated, down].map(|launch| launch.shapes_on_units(gpu.capabilities()));
+            for (first, second) in gated.iter().zip(&down) {
+                let units = bed.units(grouping, kind, [first, second]).map_err(text)?;
+                layouts.push((format!("groups of {columns}, {first:?}"), units));
+            }
+        }
+        let start = Instant::now();
+        while start.elapsed() < WARM_UP {
+            timed(&gpu, &layouts[0].1);
+        }
+        for _ in 0..ROUNDS {
+            for (name, dispatches) in &layouts {
+                report(&bed, name, dispatches, (bytes, operations));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the bytes of some numbers.
+fn bytes_of(values: &[f32]) -> &[u8] {
+    bytemuck::cast_slice(values)
+}
+
+fn main() {
+    if let Err(error) = run() {
+        eprintln!("error: {error}");
+        std::process::exit(1);
+    }
+}

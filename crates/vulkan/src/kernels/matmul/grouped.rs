@@ -1,0 +1,195 @@
+//! Products of entries, sorted by expert, with the matrices of their experts: the kernels for many
+//! rows of activations, with a row of workgroups for each group of entries of one expert.
+//!
+//! A group has the places of one tile of activations, so a matrix is decoded once for it, and the
+//! matrices of an expert with more entries once for each of its groups, whose reads follow one
+//! another. For `n` entries of `e` experts of m x k weights:
+//!
+//! - bytes: the matrices of the chosen experts, from memory once;
+//! - operations: 2 m k for each place that is multiplied. Those are `n`, and half a tile more for
+//!   each chosen expert: the last group of an expert is seldom full.
+//!
+//! Rows of experts may end within a tile, as the 704 of Gemma 4 26B-A4B do; columns are padded to
+//! whole groups as everywhere.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::direct::DirectShape;
+use super::launch::MatmulLaunch;
+use super::shape::{MatmulShape, MatrixShape};
+use crate::capabilities::Capabilities;
+use crate::compiler::Compiler;
+use crate::dispatch::{Dispatch, Link, Push, Span};
+use crate::error::GpuError;
+use crate::kernels::operand::OperandKind;
+use crate::kernels::product::{Front, Product, ProductOutput, no_room};
+use crate::pack::{Format, Matrix};
+use crate::raw::pipeline::KernelKey;
+use crate::shaders::Shader;
+
+/// Places of groups that there are shapes for.
+pub(crate) const GROUP_PLACES: [usize; 3] = [16, 32, 64];
+
+/// A product of groups of entries.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GroupedLaunch<'a> {
+    /// The product of a full group with one expert: as many rows of activations as a group has
+    /// places, the operand of all places, and results in f32 with a row for each entry.
+    pub(crate) one: Product<'a>,
+    /// The matrices of all experts, from the first one's first row on.
+    pub(crate) matrix: Matrix,
+    /// Rows of the matrix from those of a gate to those of `up`.
+    pub(crate) split: usize,
+    /// Rows of the matrix from one expert to the next.
+    pub(crate) step: usize,
+    /// Experts.
+    pub(crate) experts: usize,
+    /// Most groups.
+    pub(crate) groups: usize,
+    /// The groups, and from the address `entries` on the entry of each place.
+    pub(crate) sorted: Span,
+    /// Address of the entries.
+    pub(crate) entries: u64,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+struct Args {
+    front: Front,
+    scratch: u64,
+    chain: u64,
+    features: u32,
+    columns: u32,
+    groups: u32,
+    places: u32,
+    splits: [u32; 2],
+    step: u32,
+    experts: u32,
+    aligned: u32,
+    unit: f32,
+}
+
+/// Returns the shader of a kernel and a format, or `None` if there is no such kernel.
+fn shader(shape: &MatmulShape, format: Format) -> Option<Shader> {
+    Some(Shader(match (shape, format) {
+        (MatmulShape::Direct(_), Format::Q8_0) => "experts_direct_q8_0",
+        (MatmulShape::Direct(_), Format::Q4_0) => "experts_direct_q4_0",
+        (MatmulShape::Direct(_), Format::Q4K) => "experts_direct_q4_k",
+        (MatmulShape::Direct(_), Format::Q6K) => "experts_direct_q6_k",
+        (MatmulShape::Matrix(_), Format::Q8_0) => "experts_matrix_q8_0",
+        (MatmulShape::Matrix(_), Format::Q4_0) => "experts_matrix_q4_0",
+        (MatmulShape::Matrix(_), Format::Q4K) => "experts_matrix_q4_k",
+        (MatmulShape::Matrix(_), Format::Q6K) => "experts_matrix_q6_k",
+        _ => return None,
+    }))
+}
+
+impl GroupedLaunch<'_> {
+    fn launch(&self) -> MatmulLaunch<'_> {
+        MatmulLaunch { product: self.one, scratch: None }
+    }
+
+    /// Returns the shapes that a device can run, the likeliest first.
+    pub(crate) fn shapes(&self, capabilities: &Capabilities) -> Vec<MatmulShape> {
+        let places = self.one.width as u32;
+        let kind = self.one.input.operand().map(|operand| operand.kind);
+        let mut list: Vec<MatmulShape> = if kind == Some(OperandKind::Fragments) {
+            // Subgroups and left factors.
+            let direct = |[subgroups, lefts]: [u32; 2]| {
+                let rights = places / 8;
+                MatmulShape::Direct(DirectShape { subgroups, lefts, rights, workgroups: 0 })
+            };
+            [[4, 2], [4, 4], [2, 4], [2, 2], [8, 2]].map(direct).to_vec()
+        } else {
+            let whole = |shape| match shape {
+                MatmulShape::Matrix(shape) if shape.tile.1 == places => {
+                    Some(MatmulShape::Matrix(MatrixShape { workgroups: 0, ..shape }))
+                }
+                _ => None,
+            };
+            MatmulShape::candidates(capabilities, &self.launch())
+                .into_iter()
+                .filter_map(whole)
+                .collect()
+        };
+        let mut seen = Vec::new();
+        list.retain(|shape| {
+            let is_new = !seen.contains(shape);
+            seen.push(*shape);
+            is_new && self.fits(shape, capabilities)
+        });
+        list
+    }
+
+    fn fits(&self, shape: &MatmulShape, capabilities: &Capabilities) -> bool {
+        let all = Product { matrix: self.matrix, ..self.one };
+        shader(shape, self.matrix.format).is_some()
+            && shape.tile().1 as usize == self.one.width
+            && shape.fits(capabilities, &self.launch())
+            && MatmulLaunch { product: all, scratch: None }.is_countable()
+            && self.groups <= capabilities.groups[1] as usize
+    }
+
+    /// Returns the dispatch of the launch in a shape.
+    ///
+    /// # Errors
+    /// If the device cannot run the shape or the kernel cannot be compiled.
+    ///
+    /// # Panics
+    /// If the operand is of the wrong kind.
+    pub(crate) fn dispatch(
+        &self,
+        gpu: &dyn Compiler,
+        shape: &MatmulShape,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
+        let capabilities = gpu.capabilities();
+        let Product { input, output, .. } = self.one;
+        let operand = input.operand().filter(|it| it.kind == shape.operand(self.matrix.format));
+        let operand = operand.unwrap_or_else(|| panic!("the operand of {shape:?}"));
+        let target = match output {
+            ProductOutput::Segments([segment]) => segment.target,
+            ProductOutput::Gated { plain: Some(target), operand: None } => target,
+            _ => panic!("products of groups give only f32"),
+        };
+        let shader = shader(shape, self.matrix.format)
+            .filter(|_| self.fits(shape, capabilities))
+            .ok_or_else(|| no_room(capabilities, shape, label))?;
+        let launch = self.launch();
+        let constants = shape.unchained_constants(capabilities, &launch);
+        let key = KernelKey { shader, constants, subgroup: Some(capabilities.subgroup) };
+        let tiles = launch.tiles(shape.tile());
+        Ok(Dispatch {
+            label: label.to_owned(),
+            step,
+            kernel: gpu.kernel(&key)?,
+            push: Push::of(&self.args(target)),
+            groups: [tiles, self.groups as u32, 1],
+            reads: operand.spans().chain([self.sorted]).collect(),
+            writes: vec![target],
+            link: Link::Outside,
+        })
+    }
+
+    fn args(&self, target: Span) -> Args {
+        let outputs = self.one.outputs();
+        let all = Product { matrix: self.matrix, ..self.one };
+        let mut front = all.front();
+        front.outputs = [target.address, self.sorted.address, self.entries];
+        Args {
+            front,
+            scratch: 0,
+            chain: 0,
+            features: outputs as u32,
+            columns: self.matrix.columns as u32,
+            groups: self.one.groups(),
+            places: (self.groups * self.one.width) as u32,
+            splits: [self.split as u32, outputs as u32],
+            step: self.step as u32,
+            experts: self.experts as u32,
+            aligned: u32::from(target.address.is_multiple_of(16) && outputs.is_multiple_of(4)),
+            unit: 0.0,
+        }
+    }
+}
