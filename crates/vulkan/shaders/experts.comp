@@ -61,8 +61,7 @@ uint expert_entry(const uint c) {
 #define MATVEC_ROW(row) (expert_row + (row))
 #define MATVEC_SOURCE(c) expert_sources[c]
 #define MATVEC_TARGET(c) expert_entry(c)
-#define MATVEC_AND_HAS(c) && (c) < expert_count
-#define MATVEC_OR_LACKS(c) || (c) >= expert_count
+#define MATVEC_HAS(c) ((c) < expert_count)
 
 #include "include/chain.glsl"
 #include "include/matvec.glsl"

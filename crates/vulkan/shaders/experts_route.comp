@@ -5,6 +5,7 @@
 // Bound: latency, mostly of the comparisons: EXPERTS^2 of them, one for each invocation in a few cycles.
 
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "include/memory.glsl"
 #include "include/chain.glsl"
 
@@ -24,8 +25,9 @@ layout(push_constant, scalar) uniform Args {
     float scale;
 } args;
 
-// Numbers in the order of the logits.
-shared uint route_keys[EXPERTS];
+// Numbers in the order of the logits, four at a time. Beyond the last they are 0, which no place counts.
+const uint QUADS = (EXPERTS + 3u) / 4u;
+shared uvec4 route_keys[QUADS];
 shared uint route_chosen[USED];
 shared uint route_broken;
 
@@ -37,8 +39,13 @@ float logit_of(const uint key) {
     return uintBitsToFloat((key & 0x80000000u) != 0u ? key & 0x7FFFFFFFu : ~key);
 }
 
+float chosen_logit(const uint place) {
+    const uint expert = route_chosen[place];
+    return logit_of(route_keys[expert / 4u][expert % 4u]);
+}
+
 float scaled(const uint place) {
-    return args.scale * (logit_of(route_keys[route_chosen[place]]) - logit_of(route_keys[route_chosen[0]]));
+    return args.scale * (chosen_logit(place) - chosen_logit(0u));
 }
 
 void work_on_row(const uint row) {
@@ -46,18 +53,24 @@ void work_on_row(const uint row) {
     const uint local = gl_WorkGroupSize.x;
     if (own == 0u) route_broken = 0u;
     barrier();
-    for (uint e = own; e < EXPERTS; e += local) {
+    for (uint e = own; e < 4u * QUADS; e += local) {
+        if (e >= EXPERTS) {
+            route_keys[e / 4u][e % 4u] = 0u;
+            continue;
+        }
         const uint bits = floatBitsToUint(ActiveFloats(args.logits).at[row * EXPERTS + e]);
-        route_keys[e] = key_of(bits);
+        route_keys[e / 4u][e % 4u] = key_of(bits);
         if ((bits & 0x7FFFFFFFu) > 0x7F800000u) atomicOr(route_broken, 1u);
     }
     barrier();
     for (uint e = own; e < EXPERTS; e += local) {
-        const uint key = route_keys[e];
+        const uint key = route_keys[e / 4u][e % 4u];
         uint place = 0u;
-        for (uint other = 0u; other < EXPERTS; ++other) {
-            const uint that = route_keys[other];
-            place += uint(that > key || (that == key && other < e));
+        for (uint quad = 0u; quad < QUADS; ++quad) {
+            const uvec4 those = route_keys[quad];
+            [[unroll]] for (uint k = 0u; k < 4u; ++k) {
+                place += uint(those[k] > key || (those[k] == key && 4u * quad + k < e));
+            }
         }
         if (place < USED) route_chosen[place] = e;
     }
@@ -68,7 +81,7 @@ void work_on_row(const uint row) {
         if (route_broken == 0u) {
             expert = route_chosen[u];
             // Differences from an infinite logit are no numbers.
-            const bool is_finite = (floatBitsToUint(logit_of(route_keys[route_chosen[0]])) & 0x7F800000u) != 0x7F800000u;
+            const bool is_finite = (floatBitsToUint(chosen_logit(0u)) & 0x7F800000u) != 0x7F800000u;
             float total = 0.0;
             for (uint other = 0u; other < USED; ++other) total += exp(scaled(other));
             if (is_finite) share = exp(scaled(u)) / total;

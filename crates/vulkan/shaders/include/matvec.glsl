@@ -18,14 +18,12 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict b
 
 // A shader whose matrix and activations are chosen on the device defines before the include:
 // MATVEC_ROW(row): the row in memory of a row of the matrix; MATVEC_SOURCE(c) and MATVEC_TARGET(c): the rows that the activations
-// numbered `c` are read from and their products go to; MATVEC_AND_HAS(c) and MATVEC_OR_LACKS(c): whether there are such, as the end of
-// a condition.
+// numbered `c` are read from and their products go to; MATVEC_HAS(c): whether there are such, which is the same for a whole workgroup.
 #ifndef MATVEC_ROW
 #define MATVEC_ROW(row) (row)
 #define MATVEC_SOURCE(c) (c)
 #define MATVEC_TARGET(c) (c)
-#define MATVEC_AND_HAS(c)
-#define MATVEC_OR_LACKS(c)
+#define MATVEC_HAS(c) true
 #endif
 
 const uint MATVEC_PLAIN = 0u;
@@ -242,7 +240,7 @@ void matvec_store_fixed(const MatvecArgs args, const uint first, const uint widt
             vec4(matvec_gathered[at], matvec_gathered[at + 1u], matvec_gathered[at + 2u], matvec_gathered[at + 3u]), scale
         );
         const uint column = first + 4u * (i % quads);
-        if (column >= padded MATVEC_OR_LACKS(row)) continue;
+        if (column >= padded || !(MATVEC_HAS(row))) continue;
         const uint block = MATVEC_TARGET(row) * (padded / 32u) + column / 32u;
         const uint word = block / 4u * 64u + column % 32u / 16u * 16u + block % 4u * 4u + column % 16u / 4u;
         Words(args.out1).at[word] = bytes.x;
@@ -310,6 +308,7 @@ void matvec(
                 [[unroll]] for (uint part = 0u; part < UNIT / 4u; ++part) {
                     const uint quad = (here + u * LANES) * (UNIT / 4u) + part;
                     [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) {
+                        if (!(MATVEC_HAS(c))) continue;
                         const vec4 x = matvec_values(args, staged, planes.groups, MATVEC_SOURCE(c), quad);
                         [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
                             sums[r * COLUMNS + c] += dot(unit_values(slots[u * ROWS + r], part), x);
@@ -320,6 +319,7 @@ void matvec(
                 Block blocks[ROWS];
                 [[unroll]] for (uint r = 0u; r < ROWS; ++r) blocks[r] = unit_block(slots[u * ROWS + r]);
                 [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) {
+                    if (!(MATVEC_HAS(c))) continue;
                     const Operand x = matvec_operand(args, staged, planes.groups, MATVEC_SOURCE(c), here + u * LANES);
                     [[unroll]] for (uint r = 0u; r < ROWS; ++r) sums[r * COLUMNS + c] += block_product(blocks[r], x);
                 }
@@ -368,7 +368,7 @@ void matvec(
                 if (lane != v % LANES) continue;
                 const uint column = first + v / COLUMNS;
                 const float value = gelu(sums[v]) * sums[(ROWS - half_rows) * COLUMNS + v];
-                if ((results & MATVEC_FLOATS) != 0u && column < args.rows MATVEC_AND_HAS(v % COLUMNS)) {
+                if ((results & MATVEC_FLOATS) != 0u && column < args.rows && MATVEC_HAS(v % COLUMNS)) {
                     ActiveFloats(args.out0).at[MATVEC_TARGET(v % COLUMNS) * args.rows + column] = value;
                 }
                 if (fixed_output) {
@@ -380,7 +380,7 @@ void matvec(
         } else {
             [[unroll]] for (uint v = 0u; v < MATVEC_VALUES; ++v) {
                 const uint column = first + v / COLUMNS;
-                if (lane == v % LANES && column < args.rows MATVEC_AND_HAS(v % COLUMNS)) {
+                if (lane == v % LANES && column < args.rows && MATVEC_HAS(v % COLUMNS)) {
                     matvec_store(args, MATVEC_TARGET(v % COLUMNS), column, sums[v]);
                 }
             }

@@ -126,6 +126,11 @@ impl Constants {
     }
 }
 
+/// Outputs that a GPU with its own memory spreads over more workgroups than it has processors,
+/// with a few for each: the usual tiles would leave one or two workgroups to read a whole router
+/// (88 us for 128 x 2816 in f32 and 8 rows on an H100).
+const FEW_OUTPUTS: usize = 512;
+
 /// Returns the shader for a format.
 fn shader(format: Format) -> Shader {
     Shader(match format {
@@ -172,6 +177,7 @@ impl MatvecShape {
             workgroups: 0,
         };
         let wide = launch.0.width > 2;
+        let discrete = !matches!(capabilities.kind, DeviceKind::Processor | DeviceKind::Integrated);
         let list: Vec<Self> = match capabilities.kind {
             DeviceKind::Processor => {
                 vec![shape(128, 8, 4, 1), shape(64, 8, 2, 1), shape(256, 8, 2, 1)]
@@ -219,13 +225,15 @@ impl MatvecShape {
                 shape(1024, 32, 2, 2),
             ],
         };
+        let few = launch.0.outputs() <= FEW_OUTPUTS && discrete;
+        let spread = [shape(64, 64, 2, 2), shape(64, 32, 2, 2)].into_iter().filter(|_| few);
+        let list: Vec<Self> = spread.chain(list).collect();
         let counts: &[u32] = match (launch.0.input, capabilities.kind) {
             // Every workgroup repeats the norm, so there are few, which take several tiles.
             (ProductInput::Operand(_), _) | (_, DeviceKind::Processor) => &[0],
             (_, DeviceKind::Integrated) => &[48, 96, 0],
             _ => &[264, 224, 132, 0],
         };
-        let discrete = !matches!(capabilities.kind, DeviceKind::Processor | DeviceKind::Integrated);
         let orders: &[bool] = if discrete { &[false, true] } else { &[false] };
         let mut shapes = Vec::new();
         for (shape, &ahead, &workgroups) in list
