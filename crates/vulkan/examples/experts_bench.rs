@@ -19,6 +19,7 @@ use trine_vulkan::dispatch::Dispatch;
 use trine_vulkan::kernels::experts::product::{ExpertsLaunch, ExpertsOutput};
 use trine_vulkan::kernels::experts::{GatherLaunch, Grouping, SortLaunch};
 use trine_vulkan::kernels::matmul::MatmulShape;
+use trine_vulkan::kernels::matvec::MatvecShape;
 use trine_vulkan::kernels::operand::{Operand, OperandKind};
 use trine_vulkan::kernels::rows::{RowWork, RowsLaunch};
 use trine_vulkan::pack::{Format, Matrix};
@@ -206,7 +207,7 @@ impl Bed {
             rows: WIDTH,
             step: 2 * WIDTH,
             grouping,
-            order: self.sorted.span(),
+            order: if grouping.is_sorted() { self.sorted.span() } else { self.chosen.span() },
             input: self.operand(0, kind),
             shared: USED,
             output,
@@ -223,9 +224,26 @@ impl Bed {
         [gated, down]
     }
 
-    /// Returns the launches of a layer with the kernel of few rows.
-    fn few(&self) -> Result<Vec<Dispatch>, GpuError> {
+    /// Returns the launches of a layer with the kernel of few rows, in each of its shapes.
+    fn few(&self) -> Result<Vec<(String, Vec<Dispatch>)>, GpuError> {
+        let capabilities = self.gpu.capabilities();
         let grouping = Grouping::suited(self.rows, USED, EXPERTS);
+        let products = self.products(grouping, OperandKind::Fixed16);
+        let [gated, down] = products.map(|product| product.shapes_of_few(capabilities));
+        let layout = |index: usize| {
+            let shapes = [gated[index % gated.len()], down[index % down.len()]];
+            let name = format!("few rows, {:?} and {:?}", shapes[0], shapes[1]);
+            Ok((name, self.few_as(grouping, shapes)?))
+        };
+        (0..gated.len().max(down.len())).map(layout).collect()
+    }
+
+    /// Returns the same with both products in a shape of their own.
+    fn few_as(
+        &self,
+        grouping: Grouping,
+        shapes: [MatvecShape; 2],
+    ) -> Result<Vec<Dispatch>, GpuError> {
         let kind = OperandKind::Fixed16;
         let convert = RowsLaunch {
             work: RowWork::Convert { parts: 1 },
@@ -238,12 +256,15 @@ impl Bed {
             operand: Some(self.operand(0, kind)),
         };
         let [gated, down] = self.products(grouping, kind);
-        Ok(vec![
-            self.sort(grouping)?,
+        let mut launches = vec![
             convert.dispatch(&self.gpu, "convert", 0)?,
-            gated.dispatch(&self.gpu, "gated", 0)?,
-            down.dispatch(&self.gpu, "down", 0)?,
-        ])
+            gated.dispatch_as(&self.gpu, shapes[0], "gated", 0)?,
+            down.dispatch_as(&self.gpu, shapes[1], "down", 0)?,
+        ];
+        if grouping.is_sorted() {
+            launches.insert(0, self.sort(grouping)?);
+        }
+        Ok(launches)
     }
 
     fn gather(&self, grouping: Grouping, product: usize, kind: OperandKind) -> GatherLaunch {
@@ -320,7 +341,7 @@ fn run() -> Result<(), String> {
                 .sum::<f64>();
         let operations = 2.0 * (chosen.len() * 3 * HIDDEN * WIDTH) as f64;
         println!("{rows} rows, {busy} experts");
-        let mut layouts = vec![("few rows".to_owned(), bed.few().map_err(text)?)];
+        let mut layouts = bed.few().map_err(text)?;
         let kind = MatmulShape::operand_for(gpu.capabilities(), options.format, usize::MAX);
         for columns in [16, 32, 64] {
             let entries = rows * USED;

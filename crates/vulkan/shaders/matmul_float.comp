@@ -3,7 +3,8 @@
 // as they are, results have to agree with the reference as closely as f32 allows.
 //
 // A workgroup makes a tile of BM rows of weights and BN tokens, in steps of BK columns laid out in shared memory. An invocation
-// has RM x RN outputs; the invocations next to it have the rows and tokens in between.
+// has RM x RN outputs; the invocations next to it have the rows and tokens in between. SLICES invocations share each of these
+// outputs, and take the columns of a step in turn: small tiles of a few outputs then have enough invocations to load and to add.
 
 #extension GL_GOOGLE_include_directive : require
 
@@ -14,7 +15,7 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL = 64;
-// The tile. BM / RM * (BN / RN) is the size of the workgroup.
+// The tile. BM / RM * (BN / RN) * SLICES is the size of the workgroup.
 layout(constant_id = 1) const uint BM = 32;
 layout(constant_id = 2) const uint BN = 32;
 layout(constant_id = 3) const uint RM = 4;
@@ -23,6 +24,7 @@ layout(constant_id = 4) const uint RN = 4;
 layout(constant_id = 5) const uint BK = 16;
 // 1: the upper half of an invocation's rows is of `gate`, the lower of `up`; the result is gelu(gate) * up.
 layout(constant_id = 6) const uint GATED = 0;
+layout(constant_id = 7) const uint SLICES = 1;
 
 layout(push_constant, scalar) uniform Push {
     MatmulArgs args;
@@ -31,6 +33,9 @@ layout(push_constant, scalar) uniform Push {
 // Column by column, one row after another.
 shared float weight_values_of[BK * BM];
 shared float operand_values_of[BK * BN];
+
+// Sums of all slices but the first.
+shared float slice_sums[SLICES > 1 ? (SLICES - 1) * BM * BN : 1];
 
 const uint ACROSS = BM / RM;
 const uint DOWN = BN / RN;
@@ -76,14 +81,15 @@ void main() {
     const uint token_tiles = (push.args.tokens + BN - 1) / BN;
     const uint first_token = gl_WorkGroupID.x % token_tiles * BN;
     const uint first_feature = gl_WorkGroupID.x / token_tiles * TILE_FEATURES;
+    const uint slice = gl_LocalInvocationIndex / (LOCAL / SLICES);
     const uint row = gl_LocalInvocationIndex % ACROSS;
-    const uint column = gl_LocalInvocationIndex / ACROSS;
+    const uint column = gl_LocalInvocationIndex / ACROSS % DOWN;
     float sums[RM * RN];
     [[unroll]] for (uint i = 0; i < RM * RN; i++) sums[i] = 0.0;
     for (uint first_column = 0; first_column < push.args.columns; first_column += BK) {
         load_step(planes, first_feature, first_token, first_column);
         barrier();
-        for (uint k = 0; k < BK; k++) {
+        for (uint k = slice; k < BK; k += SLICES) {
             float weights[RM];
             [[unroll]] for (uint m = 0; m < RM; m++) weights[m] = weight_values_of[k * BM + row + m * ACROSS];
             [[unroll]] for (uint n = 0; n < RN; n++) {
@@ -92,6 +98,18 @@ void main() {
             }
         }
         barrier();
+    }
+    if (SLICES > 1) {
+        [[unroll]] for (uint i = 0; i < RM * RN; i++) {
+            const uint own = gl_LocalInvocationIndex % (LOCAL / SLICES) * (RM * RN) + i;
+            if (slice > 0) slice_sums[(slice - 1) * BM * BN + own] = sums[i];
+        }
+        barrier();
+        if (slice > 0) return;
+        [[unroll]] for (uint i = 0; i < RM * RN; i++) {
+            const uint own = gl_LocalInvocationIndex * (RM * RN) + i;
+            for (uint other = 0; other < SLICES - 1; other++) sums[i] += slice_sums[other * BM * BN + own];
+        }
     }
     const uint outputs = GATED != 0 ? RM / 2 : RM;
     [[unroll]] for (uint n = 0; n < RN; n++) {

@@ -99,7 +99,7 @@ fn shapes(kind: DeviceKind, width: usize) -> Vec<MatvecShape> {
         DeviceKind::Processor => &[[64, 8, 4, 1], [128, 8, 4, 1], [128, 4, 2, 1], [256, 8, 2, 1]],
         DeviceKind::Integrated if width > 2 => &[[128, 8, 4, 1], [256, 16, 4, 1], [256, 8, 2, 1]],
         DeviceKind::Integrated => &[[64, 16, 4, 1], [256, 16, 4, 1], [256, 8, 2, 2]],
-        _ if width > 2 => &[[128, 8, 4, 1], [256, 16, 4, 1], [256, 8, 2, 2]],
+        _ if width > 1 => &[[128, 8, 4, 1], [256, 16, 4, 1], [256, 8, 2, 2]],
         _ => &[[256, 16, 2, 2], [512, 16, 2, 2], [256, 8, 2, 2]],
     };
     let shape = |&[local, lanes, rows, unroll]: &[u32; 4]| MatvecShape {
@@ -157,9 +157,8 @@ impl ExpertsLaunch {
             })?;
             return self.dispatch_on_units(gpu, &shape, label, step);
         }
-        let mut shapes = shapes(capabilities.kind, self.grouping.columns);
-        let usual = shapes[0];
-        shapes.retain(|shape| self.fits(*shape, capabilities));
+        let usual = shapes(capabilities.kind, self.grouping.columns)[0];
+        let shapes = self.shapes_of_few(capabilities);
         let shape = *shapes.first().ok_or_else(|| no_room(capabilities, &usual, label))?;
         self.dispatch_as(gpu, shape, label, step)
     }
@@ -207,13 +206,21 @@ impl ExpertsLaunch {
         }
     }
 
+    /// Returns the shapes that a device can run it in with the kernel of few rows, the likeliest
+    /// first.
+    pub fn shapes_of_few(&self, capabilities: &Capabilities) -> Vec<MatvecShape> {
+        let mut shapes = shapes(capabilities.kind, self.grouping.columns);
+        shapes.retain(|shape| self.fits(*shape, capabilities));
+        shapes
+    }
+
     /// Returns whether a device can run it in a shape.
     fn fits(&self, shape: MatvecShape, capabilities: &Capabilities) -> bool {
         shape.fits(capabilities, &self.of_one(&[]))
     }
 
     /// Returns the dispatch of the launch in a shape that fits.
-    pub(super) fn dispatch_as(
+    pub fn dispatch_as(
         &self,
         gpu: &dyn Compiler,
         shape: MatvecShape,

@@ -51,6 +51,9 @@ pub struct TileShape {
     /// Columns of a step: 32, 64 or 128 with quantised weights; with floats a multiple of 4 that
     /// divides 128.
     pub step: u32,
+    /// Invocations that share each part, and take the columns of a step in turn: 1 with quantised
+    /// weights, otherwise a divisor of the step.
+    pub slices: u32,
 }
 
 /// How the work is laid out on the device.
@@ -123,27 +126,30 @@ impl MatrixShape {
 
 impl TileShape {
     fn local(&self) -> u32 {
-        self.tile.0 / self.part.0 * (self.tile.1 / self.part.1)
+        self.tile.0 / self.part.0 * (self.tile.1 / self.part.1) * self.slices
     }
 
     fn shared_bytes(&self, is_float: bool) -> u32 {
         if is_float {
-            4 * self.step * (self.tile.0 + self.tile.1)
+            let sums = ((self.slices - 1) * self.tile.0 * self.tile.1).max(1);
+            4 * (self.step * (self.tile.0 + self.tile.1) + sums)
         } else {
             self.step / 32 * (40 * self.tile.0 + 72 * self.tile.1)
         }
     }
 
     fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
-        let sizes = [self.tile.0, self.tile.1, self.part.0, self.part.1, self.step];
+        let sizes = [self.tile.0, self.tile.1, self.part.0, self.part.1, self.step, self.slices];
         if sizes.contains(&0) {
             return false;
         }
         let is_float = launch.product.matrix.format.is_float();
         let step = if is_float {
-            self.step.is_multiple_of(4) && 128_u32.is_multiple_of(self.step)
+            self.step.is_multiple_of(4)
+                && 128_u32.is_multiple_of(self.step)
+                && self.step.is_multiple_of(self.slices)
         } else {
-            matches!(self.step, 32 | 64 | 128)
+            matches!(self.step, 32 | 64 | 128) && self.slices == 1
         };
         step && self.tile.0.is_multiple_of(self.part.0)
             && self.tile.1.is_multiple_of(self.part.1)
@@ -195,7 +201,7 @@ impl MatmulShape {
     /// Returns a shape that does well on a device, before anything is measured.
     pub fn default_for(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Self {
         let all = Self::candidates(capabilities, launch);
-        let fallback = Self::Tile(TileShape { tile: (32, 32), part: (4, 4), step: 32 });
+        let fallback = Self::Tile(TileShape { tile: (32, 32), part: (4, 4), step: 32, slices: 1 });
         all.first().copied().unwrap_or(fallback)
     }
 
@@ -298,8 +304,8 @@ impl MatmulShape {
             MatmulShape::Direct(DirectShape { subgroups, lefts, rights, workgroups }) => {
                 vec![4, subgroups, lefts, rights, workgroups]
             }
-            MatmulShape::Tile(TileShape { tile, part, step }) => {
-                vec![1, tile.0, tile.1, part.0, part.1, step]
+            MatmulShape::Tile(TileShape { tile, part, step, slices }) => {
+                vec![1, tile.0, tile.1, part.0, part.1, step, slices]
             }
         }
     }
@@ -351,7 +357,10 @@ impl MatmulShape {
                 let is_float = launch.product.matrix.format.is_float();
                 let step = if is_float { shape.step } else { shape.step / SCALE_BLOCK as u32 };
                 let (rows, columns) = shape.tile;
-                vec![shape.local(), rows, columns, shape.part.0, shape.part.1, step, gated]
+                let (first, second) = shape.part;
+                let mut list = vec![shape.local(), rows, columns, first, second, step, gated];
+                list.extend(is_float.then_some(shape.slices));
+                list
             }
         }
     }
@@ -536,7 +545,9 @@ fn matrix_candidates(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> 
 const FEW_OUTPUTS: usize = 512;
 
 fn tile_candidates(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Vec<MatmulShape> {
-    let shape = |tile, part, step| MatmulShape::Tile(TileShape { tile, part, step });
+    let sliced =
+        |tile, part, step, slices| MatmulShape::Tile(TileShape { tile, part, step, slices });
+    let shape = |tile, part, step| sliced(tile, part, step, 1);
     let small = shape((32, 32), (4, 4), 32);
     let skinny = shape((64, 16), (4, 2), 32);
     let large = [shape((64, 64), (4, 4), 64), shape((64, 64), (4, 4), 32), small];
@@ -544,9 +555,12 @@ fn tile_candidates(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Ve
     match capabilities.kind {
         DeviceKind::Processor => vec![small],
         // Steps wait for memory: tiles are small and steps long, so that many wait at once.
-        DeviceKind::Discrete | DeviceKind::Virtual if few => {
-            vec![shape((8, 16), (2, 1), 128), shape((16, 16), (2, 2), 128), small]
-        }
+        DeviceKind::Discrete | DeviceKind::Virtual if few => vec![
+            sliced((8, 16), (2, 2), 128, 16),
+            sliced((8, 16), (2, 1), 128, 8),
+            sliced((16, 16), (2, 2), 128, 8),
+            small,
+        ],
         _ if launch.product.width <= 16 => vec![skinny, small],
         _ => large.to_vec(),
     }

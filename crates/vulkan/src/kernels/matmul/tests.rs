@@ -407,8 +407,8 @@ fn matrix_units_agree_for_half_floats() {
 #[test]
 fn integer_dot_products_agree() {
     let shapes = [
-        MatmulShape::Tile(TileShape { tile: (32, 32), part: (4, 4), step: 32 }),
-        MatmulShape::Tile(TileShape { tile: (64, 16), part: (4, 2), step: 64 }),
+        MatmulShape::Tile(TileShape { tile: (32, 32), part: (4, 4), step: 32, slices: 1 }),
+        MatmulShape::Tile(TileShape { tile: (64, 16), part: (4, 2), step: 64, slices: 1 }),
     ];
     for format in QUANTISED {
         check_all(format, &shapes, 500);
@@ -418,8 +418,9 @@ fn integer_dot_products_agree() {
 #[test]
 fn plain_products_agree() {
     let shapes = [
-        MatmulShape::Tile(TileShape { tile: (32, 32), part: (4, 4), step: 32 }),
-        MatmulShape::Tile(TileShape { tile: (64, 16), part: (4, 2), step: 16 }),
+        MatmulShape::Tile(TileShape { tile: (32, 32), part: (4, 4), step: 32, slices: 1 }),
+        MatmulShape::Tile(TileShape { tile: (64, 16), part: (4, 2), step: 16, slices: 1 }),
+        MatmulShape::Tile(TileShape { tile: (8, 16), part: (2, 2), step: 128, slices: 16 }),
     ];
     for format in [Format::F32, Format::F16, Format::Bf16] {
         check_all(format, &shapes, 600);
@@ -428,7 +429,7 @@ fn plain_products_agree() {
 
 /// Returns one shape of each kernel that the device has, with its format.
 fn kernels() -> Vec<(Format, MatmulShape)> {
-    let tile = MatmulShape::Tile(TileShape { tile: (32, 32), part: (4, 4), step: 32 });
+    let tile = MatmulShape::Tile(TileShape { tile: (32, 32), part: (4, 4), step: 32, slices: 1 });
     let matrix = matrix_shapes().into_iter().take(2).map(|shape| (Format::Q4_0, shape));
     let fragment =
         fragment::shapes_or_notice().into_iter().take(1).map(|shape| (Format::Q4_0, shape));
