@@ -199,21 +199,36 @@ impl Batch<'_> {
 
     /// Checks the rules of a batch that `more` steps are to follow in a
     /// [series](crate::Program::submit_series), beyond those of [`Batch::check`], which it keeps:
-    /// its goal is 0; the last row of each sequence is an output row and no other one is; context
-    /// and blocks of each sequence are long enough for `more` further positions; a sequence has no
-    /// more rows in all steps together than a step may have, so that the series leaves in rings
-    /// what its first row sees.
+    /// its goal is 0 or the one that drafts; the last row of each sequence is an output row and no
+    /// other one is. For goal 0: context and blocks of each sequence are long enough for `more`
+    /// further positions; a sequence has no more rows in all steps together than a step may have,
+    /// so that the series leaves in rings what its first row sees. For the goal that drafts: each
+    /// sequence has one row.
     ///
     /// # Errors
     /// [`BackendError::BadBatch`] naming the rule.
-    pub fn check_series(&self, options: &ProgramOptions, more: usize) -> Result<(), BackendError> {
+    pub fn check_series(
+        &self,
+        options: &ProgramOptions,
+        plan: &Plan,
+        more: usize,
+    ) -> Result<(), BackendError> {
         let fail = |what: String| Err(BackendError::BadBatch { what });
-        if self.goal != 0 {
+        let drafts = plan.draft_goal() == Some(self.goal);
+        if self.goal != 0 && !drafts {
             return fail(format!("a series with goal {}", self.goal));
         }
         let lasts = self.spans().map(|span| span.row + span.rows - 1);
         if !lasts.eq(self.outputs.iter().map(|&row| row as usize)) {
             return fail("a series has logits of other rows than each sequence's last".to_owned());
+        }
+        if drafts {
+            return match self.spans().find(|span| span.rows > 1) {
+                Some(span) => {
+                    fail(format!("{} rows of a sequence in a series of guesses", span.rows))
+                }
+                None => Ok(()),
+            };
         }
         for Span { sequence, rows, position, .. } in self.spans() {
             let all = rows.saturating_add(more);
@@ -452,7 +467,7 @@ mod tests {
         };
         let found = |batch: Batch<'_>, more: usize| {
             batch.check(&OPTIONS, &plan(&[]), 10).unwrap();
-            let result = batch.check_series(&OPTIONS, more);
+            let result = batch.check_series(&OPTIONS, &plan(&[]), more);
             result.err().map(|error| error.to_string()).unwrap_or_default()
         };
         assert_eq!(found(good, 0), "");
@@ -477,7 +492,7 @@ mod tests {
             assert!(what.contains(mark), "{more} more: {what}");
         }
         let goal = Batch { goal: 1, outputs: &[], ..good };
-        let error = goal.check_series(&OPTIONS, 0).unwrap_err().to_string();
+        let error = goal.check_series(&OPTIONS, &plan(&[]), 0).unwrap_err().to_string();
         assert!(error.contains("goal 1"), "{error}");
     }
 

@@ -52,11 +52,15 @@ pub trait Program: Send {
     /// [output](Results::output) and [top](Results::top) are those of the last step, and
     /// [`Results::chosen`] has the tokens.
     ///
+    /// In a series for the goal that [drafts](Plan::draft_goal) all rows of a sequence have the
+    /// position of the first, and the hidden state of each is that which the row before gave.
+    ///
     /// [`Batch::check_series`] has the rules of the batch. If the series is stopped, what
     /// [`Program::heed`] says holds for the rows of all its steps.
     ///
     /// # Errors
-    /// As [`Program::submit`], and [`BackendError::Unsupported`] if [`Facts::series_max`] is 0.
+    /// As [`Program::submit`], and [`BackendError::Unsupported`] if there are no series for the
+    /// goal ([`Facts::series_for`] is 0).
     fn submit_series(&mut self, batch: &Batch<'_>, more: usize) -> Result<InFlight, BackendError> {
         let _ = (batch, more);
         Err(self.facts().no_series())
@@ -157,9 +161,9 @@ pub trait Results {
     /// steps are in flight even then, and have to be waited for.
     fn output(&mut self, index: usize) -> Result<&[f32], BackendError>;
 
-    /// Returns for each row of the first output its largest logits: all that are not below the
-    /// [`TOP`]-th largest (or all, where the vocabulary is smaller), in no particular order. A
-    /// logit that is not a number is always among them.
+    /// Returns for each row of the goal's first output, which are logits, the largest of them: all
+    /// that are not below the [`TOP`]-th largest (or all, where the vocabulary is smaller), in no
+    /// particular order. A logit that is not a number is always among them.
     ///
     /// # Errors
     /// As [`Results::output`], and [`BackendError::Unsupported`] unless [`Facts::finds_top`].
@@ -200,10 +204,12 @@ pub struct Facts {
     pub is_invariant: bool,
     /// Whether the device finds the largest logits itself, so that [`Results::top`] may be called.
     pub finds_top: bool,
-    /// The most steps that may follow the first one of a [series](Program::submit_series), at most
-    /// [`SERIES_MAX`]; 0 if there are no series. A Program that wraps another hands series on to
-    /// it, or has 0 here.
+    /// The most steps that may follow the first one of a [series](Program::submit_series) for goal
+    /// 0, at most [`SERIES_MAX`]; 0 if there are no series. A Program that wraps another hands
+    /// series on to it, or has 0 here.
     pub series_max: usize,
+    /// The same for the goal that drafts; 0 if there is none.
+    pub draft_series_max: usize,
     /// The most steps that may be in flight.
     pub depth: usize,
     /// What pages of keys and values look like; `None` if they cannot leave the device.
@@ -223,6 +229,7 @@ impl Facts {
             is_invariant: true,
             finds_top: false,
             series_max: 0,
+            draft_series_max: 0,
             depth: 1,
             pages: None,
         }
@@ -239,6 +246,16 @@ impl Facts {
         self.shares.iter().filter(on_gpu).map(|share| share.memory.total()).sum()
     }
 
+    /// Returns the most steps that may follow the first one of a
+    /// [series](Program::submit_series) for a goal; 0 if there are no series for it.
+    pub fn series_for(&self, goal: usize) -> usize {
+        match goal {
+            0 => self.series_max,
+            _ if self.plan.draft_goal() == Some(goal) => self.draft_series_max,
+            _ => 0,
+        }
+    }
+
     /// Checks the batch of a [series](Program::submit_series).
     ///
     /// # Errors
@@ -250,15 +267,19 @@ impl Facts {
         vocabulary: usize,
         more: usize,
     ) -> Result<(), BackendError> {
-        if self.series_max == 0 {
+        if self.series_max.max(self.draft_series_max) == 0 {
             return Err(self.no_series());
         }
-        if more > self.series_max {
-            let what = format!("{more} steps are to follow one, at most {} can", self.series_max);
-            return Err(BackendError::BadBatch { what });
-        }
         batch.check(&self.options, &self.plan, vocabulary)?;
-        batch.check_series(&self.options, more)
+        batch.check_series(&self.options, &self.plan, more)?;
+        match self.series_for(batch.goal) {
+            0 => Err(self.no_series()),
+            most if more > most => {
+                let what = format!("{more} steps are to follow one, at most {most} can");
+                Err(BackendError::BadBatch { what })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn no_series(&self) -> BackendError {

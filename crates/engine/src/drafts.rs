@@ -45,6 +45,8 @@ pub struct Ask<'a> {
 pub struct Target<'a> {
     pub(crate) program: &'a mut dyn Program,
     pub(crate) kv: &'a KvCache,
+    /// Why a step of it failed, after which the contents of its caches are undefined.
+    pub(crate) failure: Option<BackendError>,
 }
 
 /// Guesses tokens with a model, which takes time that guesses have to win back.

@@ -82,14 +82,15 @@ impl Rows {
         self.with_batch(views, goal, inputs, |batch| program.submit(batch))
     }
 
-    /// Submits the rows as the first step of a series that `more` steps follow.
+    /// Submits the rows as the first step of a series for a goal that `more` steps follow.
     pub(crate) fn submit_series<'views>(
         &mut self,
         program: &mut dyn Program,
         views: impl Iterator<Item = SequenceView<'views>>,
-        more: usize,
+        (goal, more): (usize, usize),
+        inputs: &[&[f32]],
     ) -> Result<InFlight, BackendError> {
-        self.with_batch(views, 0, &[], |batch| program.submit_series(batch, more))
+        self.with_batch(views, goal, inputs, |batch| program.submit_series(batch, more))
     }
 
     fn with_batch<'views>(

@@ -3,6 +3,7 @@
 //! scarce memory, guesses of tokens and device failures, with the books checked after each step and
 //! each text compared with its definition.
 
+#[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
 mod fake_store;
 

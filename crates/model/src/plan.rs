@@ -651,6 +651,12 @@ impl Plan {
         serving
     }
 
+    /// Returns whether a step that is run for a goal reads a buffer.
+    pub fn reads_for(&self, goal: usize, buffer: BufferId) -> bool {
+        let mut steps = self.steps.iter().zip(self.serving(goal));
+        steps.any(|(step, serves)| serves && step.op.reads().contains(&buffer))
+    }
+
     /// Returns the bytes of the weights that live at a place.
     pub fn bytes_at(&self, place: WeightPlace) -> u64 {
         self.weights.iter().filter(|weight| weight.place == place).map(Weight::bytes).sum()

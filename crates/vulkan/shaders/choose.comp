@@ -1,6 +1,7 @@
 #version 460
 // Between two steps of a series: chooses the token with each output row's largest logit, from what top.comp found in its chunks,
-// and makes the frame that of a step with these tokens, one row for each sequence at its next position. One workgroup.
+// and makes the frame that of a step with these tokens, one row for each sequence at its next position, or at the same one in a
+// series of guesses. One workgroup.
 //
 // Bound: latency.
 
@@ -18,6 +19,8 @@ layout(constant_id = 2) const uint ROWS = 1;
 layout(constant_id = 3) const uint STEPS = 1;
 // Bits of a slot in a row's record.
 layout(constant_id = 4) const uint SLOT_BITS = 16;
+// Positions from a row to the next one of its sequence.
+layout(constant_id = 5) const uint ADVANCE = 1;
 
 layout(push_constant, scalar) uniform Args {
     // (rows, chunks): the key of the largest logit and its token.
@@ -60,7 +63,7 @@ void main() {
             bool is_finite = most > LEAST && most < MOST;
             Words(args.chosen).at[min(series.x, STEPS - 1u) * ROWS + row] = is_finite ? token : NONE;
             uvec4 record = Quads(args.frame).at[1u + Words(args.outputs).at[row]];
-            next[row] = uvec4(is_finite ? token : 0u, record.y + 1u, record.z & ((1u << SLOT_BITS) - 1u), record.w);
+            next[row] = uvec4(is_finite ? token : 0u, record.y + ADVANCE, record.z & ((1u << SLOT_BITS) - 1u), record.w);
         }
     }
     // All of what is read of the frame was read: rows move to the front.

@@ -43,7 +43,7 @@ use crate::raw::commands::Ended;
 use bound::{Binding, Bound, Pass};
 use loans::least_lent;
 use passes::{least, pass_keys};
-use series::{Series, runs_series};
+use series::{Series, advance, runs_series};
 use top_memory::finds_top;
 
 /// A Plan bound to a GPU.
@@ -117,7 +117,7 @@ impl VulkanProgram {
             top: (0..options.width.outputs.min(TOP_ROWS_MAX)).map(row).collect(),
             chosen: Vec::new(),
         };
-        if program.facts.series_max > 0 {
+        if program.facts.series_max.max(program.facts.draft_series_max) > 0 {
             program.chosen.reserve(program.top.len() * (1 + SERIES_MAX));
         }
         program.bound = Some(program.bind()?);
@@ -203,7 +203,9 @@ impl VulkanProgram {
         bound.background.note_step();
         let first = pass_of(&bound.passes, batch, None);
         let sequences = batch.outputs.len();
-        let series = Series { first, next: pass_of(&bound.passes, batch, Some(sequences)), more };
+        let next = pass_of(&bound.passes, batch, Some(sequences));
+        let (goal, advance) = (batch.goal, advance(plan, batch.goal));
+        let series = Series { goal, advance, first, next, more };
         match &mut self.profile {
             Some(profile) => bound.run_series_timed(&binding, batch, series, profile)?,
             None => bound.begin_series(batch, series, self.stop.as_deref())?,
@@ -212,7 +214,7 @@ impl VulkanProgram {
         Ok(Step {
             pass: series.last(),
             alone: series.last(),
-            goal: 0,
+            goal,
             rows: Width { tokens, outputs: sequences },
             series: Some(series),
             is_timed: self.profile.is_some(),
@@ -265,11 +267,13 @@ fn facts(device: &VulkanDevice, plan: Plan, options: ProgramOptions) -> Facts {
         name.push_str(&format!(", beside {}", partner.name()));
     }
     let layout = pages::layout(name, &plan, &options);
+    let series = |goal| if runs_series(&plan, &options, goal) { SERIES_MAX } else { 0 };
     Facts {
         gpu: Some(device.uuid()),
         is_invariant: device.is_invariant(),
         finds_top: finds_top(&plan, &options),
-        series_max: if runs_series(&plan, &options) { SERIES_MAX } else { 0 },
+        series_max: series(0),
+        draft_series_max: plan.draft_goal().map_or(0, series),
         pages: Some(layout),
         ..Facts::new(trine_backend::Device::name(device), plan, options)
     }
@@ -435,8 +439,9 @@ impl VulkanProgram {
     /// Finds the largest logits on the host, if more are equal than the device has room for.
     fn find_top(&mut self) -> Result<(), BackendError> {
         let mut found = std::mem::take(&mut self.top);
-        let vocabulary = self.facts.plan.output(0).columns;
-        let logits = self.output(0)?;
+        let index = self.facts.plan.outputs_for(self.done.goal).start;
+        let vocabulary = self.facts.plan.output(index).columns;
+        let logits = self.output(index)?;
         for (row, top) in logits.chunks_exact(vocabulary).zip(&mut found) {
             let all = row.iter().zip(0..).map(|(&logit, token)| TopLogit { logit, token });
             top.clear();

@@ -345,7 +345,7 @@ impl ModelDrafter {
     ) -> Result<(), BackendError> {
         self.push_rows(asks, guesses, is_first);
         let views = views(&self.kv, &self.parties);
-        let step = self.rows.submit_series(self.program.as_mut(), views, more)?;
+        let step = self.rows.submit_series(self.program.as_mut(), views, (0, more), &[])?;
         let chosen = self.program.wait(step)?.chosen()?;
         self.found.clear();
         self.found.extend_from_slice(chosen);

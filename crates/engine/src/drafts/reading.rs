@@ -3,6 +3,7 @@
 use trine_backend::{BackendError, Facts, SequenceView};
 
 use super::{Ask, Drafter, Target};
+use crate::kv::KvCache;
 use crate::rows::{Rows, StepLogits};
 use crate::sampling::{Stream, Workspace};
 
@@ -53,13 +54,8 @@ impl ReadingDrafter {
         })
     }
 
-    /// Runs one guess for each party and appends it.
-    fn guess(
-        &mut self,
-        target: &mut Target<'_>,
-        asks: &[Ask<'_>],
-        guesses: &mut [Vec<u32>],
-    ) -> Result<(), BackendError> {
+    /// Collects the row of one guess for each party, and its hidden state.
+    fn push_rows(&mut self, asks: &[Ask<'_>], guesses: &[Vec<u32>]) {
         self.rows.clear();
         self.states.clear();
         for (index, party) in self.parties.iter().enumerate() {
@@ -70,29 +66,121 @@ impl ReadingDrafter {
             self.rows.push(index as u32, [&[*last], &[]], position, 1, false);
             self.states.extend_from_slice(&party.state);
         }
-        let Target { program, kv } = target;
-        let slots = self.parties.iter().map(|party| asks[party.ask].slot);
-        let views = slots.map(|slot| SequenceView { slot: slot as u32, blocks: kv.blocks(slot) });
+    }
+
+    /// Runs one guess for each party and appends it.
+    fn guess(
+        &mut self,
+        target: &mut Target<'_>,
+        asks: &[Ask<'_>],
+        guesses: &mut [Vec<u32>],
+    ) -> Result<(), BackendError> {
+        self.push_rows(asks, guesses);
+        let Target { program, kv, .. } = target;
+        let views = views(kv, &self.parties, asks);
         let step = self.rows.submit_with(&mut **program, views, self.goal, &[&self.states])?;
-        let first = program.facts().plan.outputs_for(self.goal).start;
+        let Facts { plan, finds_top, .. } = program.facts();
+        let (first, finds_top) = (plan.outputs_for(self.goal).start, *finds_top);
         let results = program.wait(step)?;
-        let logits = StepLogits::All(results.output(first)?);
+        let logits = match finds_top {
+            true => StepLogits::Top(results.top()?),
+            false => StepLogits::All(results.output(first)?),
+        };
         let mut found = Vec::with_capacity(self.parties.len());
         for (party, row) in self.parties.iter_mut().zip(logits.rows(self.columns[0])) {
             found.push(party.stream.guess(row, &mut self.workspace).ok());
         }
         let states = results.output(first + 1)?.chunks_exact(self.columns[1]);
-        for ((party, guess), state) in self.parties.iter_mut().zip(found).zip(states) {
+        for ((party, guess), state) in self.parties.iter_mut().zip(&found).zip(states) {
             party.state.copy_from_slice(state);
             guesses[party.ask].extend(guess);
-            if guess.is_none() && !std::mem::replace(&mut self.is_broken, true) {
-                tracing::warn!(
-                    "the draft's logits are not finite, so it guesses nothing; its file may be damaged: fetch it again, or choose another with --draft"
-                );
+        }
+        found.into_iter().for_each(|guess| self.note(guess));
+        Ok(())
+    }
+
+    /// Appends up to `count` guesses for each party, which the device makes in one series. What a
+    /// party asks for less than that costs next to nothing: it is left out.
+    fn guess_series(
+        &mut self,
+        target: &mut Target<'_>,
+        asks: &[Ask<'_>],
+        guesses: &mut [Vec<u32>],
+        count: usize,
+    ) -> Result<(), BackendError> {
+        self.push_rows(asks, guesses);
+        let Target { program, kv, .. } = target;
+        let views = views(kv, &self.parties, asks);
+        let series = (self.goal, count - 1);
+        let step = self.rows.submit_series(&mut **program, views, series, &[&self.states])?;
+        let chosen = program.wait(step)?.chosen()?;
+        for index in 0..self.parties.len() {
+            let ask = self.parties[index].ask;
+            let own = chosen.iter().skip(index).step_by(self.parties.len());
+            for &guess in own.take(asks[ask].most) {
+                self.note(guess);
+                // What the device went on with is no guess.
+                let Some(guess) = guess else { break };
+                guesses[ask].push(guess);
+                if asks[ask].stop_ids.contains(&guess) {
+                    break;
+                }
             }
         }
         Ok(())
     }
+
+    /// Warns of the first guess that was not made because logits were not finite.
+    fn note(&mut self, guess: Option<u32>) {
+        if guess.is_none() && !std::mem::replace(&mut self.is_broken, true) {
+            tracing::warn!(
+                "the draft's logits are not finite, so it guesses nothing; its file may be damaged: fetch it again, or choose another with --draft"
+            );
+        }
+    }
+
+    /// Does the work of [`Drafter::draft`].
+    fn try_draft(
+        &mut self,
+        target: &mut Target<'_>,
+        asks: &[Ask<'_>],
+        guesses: &mut [Vec<u32>],
+    ) -> Result<(), BackendError> {
+        self.parties.clear();
+        for (index, ask) in asks.iter().enumerate().take(self.sequences) {
+            if self.most(ask) > 0 {
+                let (stream, state) = (ask.stream.clone(), ask.state.to_vec());
+                self.parties.push(Party { ask: index, stream, state });
+            }
+        }
+        let deepest = self.parties.iter().map(|party| asks[party.ask].most).max().unwrap_or(0);
+        let most = 1 + target.program.facts().series_for(self.goal);
+        if most > 1 && deepest > 0 && self.parties.iter().all(|p| p.stream.guesses_largest()) {
+            return self.guess_series(target, asks, guesses, deepest.min(most));
+        }
+        for depth in 0..deepest {
+            self.parties.retain(|party| {
+                let (ask, guesses) = (&asks[party.ask], &guesses[party.ask]);
+                let is_end = guesses.last().is_some_and(|guess| ask.stop_ids.contains(guess));
+                ask.most > depth && guesses.len() == depth && !is_end
+            });
+            if self.parties.is_empty() {
+                break;
+            }
+            self.guess(target, asks, guesses)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns where the sequences of a draft keep keys and values.
+fn views<'a>(
+    kv: &'a KvCache,
+    parties: &'a [Party],
+    asks: &'a [Ask<'_>],
+) -> impl Iterator<Item = SequenceView<'a>> {
+    let slots = parties.iter().map(|party| asks[party.ask].slot);
+    slots.map(|slot| SequenceView { slot: slot as u32, blocks: kv.blocks(slot) })
 }
 
 impl Drafter for ReadingDrafter {
@@ -112,25 +200,15 @@ impl Drafter for ReadingDrafter {
         _readable: usize,
         guesses: &mut [Vec<u32>],
     ) -> Result<usize, BackendError> {
-        self.parties.clear();
-        for (index, ask) in asks.iter().enumerate().take(self.sequences) {
-            if self.most(ask) > 0 {
-                let (stream, state) = (ask.stream.clone(), ask.state.to_vec());
-                self.parties.push(Party { ask: index, stream, state });
+        match self.try_draft(target, asks, guesses) {
+            Ok(()) => Ok(0),
+            // Nothing has changed a cache.
+            Err(error @ (BackendError::Stopped | BackendError::BadBatch { .. })) => Err(error),
+            Err(error) => {
+                guesses.iter_mut().for_each(Vec::clear);
+                target.failure = Some(error);
+                Ok(0)
             }
         }
-        let deepest = asks.iter().map(|ask| ask.most).max().unwrap_or(0);
-        for depth in 0..deepest {
-            self.parties.retain(|party| {
-                let (ask, guesses) = (&asks[party.ask], &guesses[party.ask]);
-                let is_end = guesses.last().is_some_and(|guess| ask.stop_ids.contains(guess));
-                ask.most > depth && guesses.len() == depth && !is_end
-            });
-            if self.parties.is_empty() {
-                break;
-            }
-            self.guess(target, asks, guesses)?;
-        }
-        Ok(0)
     }
 }

@@ -4,6 +4,7 @@ use super::Engine;
 use super::drafting::Drafting;
 use super::sequence::Sequence;
 use crate::drafts::{Drafts, Target};
+use crate::error::EngineError;
 
 impl Engine {
     /// Sets what guesses tokens; without any, each step gives a sequence one token. Guesses change
@@ -35,17 +36,23 @@ impl Engine {
     /// Adds guesses to the picks of decoding sequences. Steps with rows of prompts get none, so
     /// that these add what [`Pace`](crate::pace::Pace) expects. Returns the seconds that a drafter
     /// took.
-    pub(super) fn draft(&mut self) -> f64 {
+    ///
+    /// # Errors
+    /// Returns [`EngineError::Backend`] if the Program's device failed in a step of the drafter.
+    pub(super) fn draft(&mut self) -> Result<f64, EngineError> {
         let rows = self.most_rows();
-        let Some(drafting) = &mut self.drafting else { return 0.0 };
+        let Some(drafting) = &mut self.drafting else { return Ok(0.0) };
         if self.picks.iter().any(|pick| pick.prefill) {
-            return 0.0;
+            return Ok(0.0);
         }
         let free = rows.saturating_sub(self.picks.len());
         let (context, clock) = (self.limits.context, self.clock.as_ref());
-        let mut target = Target { program: self.program.as_mut(), kv: &self.kv };
+        let mut target = Target { program: self.program.as_mut(), kv: &self.kv, failure: None };
         let seconds =
             drafting.guess(&mut self.places, &self.picks, free, context, clock, &mut target);
+        if let Some(failure) = target.failure {
+            return Err(failure.into());
+        }
         self.status.draft_seconds += seconds;
         self.status.draft_lost = drafting.has_lost_model();
         for pick in &mut self.picks {
@@ -53,7 +60,7 @@ impl Engine {
             pick.rows += guesses;
             pick.outputs += guesses;
         }
-        seconds
+        Ok(seconds)
     }
 
     /// Returns whether steps give hidden states that a drafter takes: not without one, nor once its

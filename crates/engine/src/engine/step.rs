@@ -29,7 +29,7 @@ impl Engine {
             let prompts = self.scheduler.prompts() + self.queue.len();
             let prompt_rows = if self.is_paced { self.pace.rows(prompts) } else { usize::MAX };
             let goal = self.scheduler.next_step(decodes, prompt_rows, &mut self.picks);
-            let drafting = self.draft();
+            let drafting = self.draft()?;
             if let Some(oldest) = self.flights.front_mut() {
                 oldest.times.overlapped += drafting;
             }

@@ -11,7 +11,7 @@ use trine_backend::{
     Pages, Program, ProgramOptions, Results, SequenceView,
 };
 use trine_engine::Pooling;
-use trine_model::{Buffer, BufferId, Cache, KvType, Plan, Rows, Width};
+use trine_model::{Buffer, BufferId, Cache, Input, KvType, Plan, Rows, Source, Width};
 
 /// Token ids of the fake model.
 pub(crate) const VOCABULARY: usize = 48;
@@ -67,6 +67,8 @@ const CELL_BYTES: usize = 32;
 struct Given {
     goal: usize,
     logits: Vec<f32>,
+    /// What a guess takes; empty without a draft.
+    states: Vec<f32>,
     /// The tokens that it has chosen, if it was a series.
     chosen: Option<Vec<Option<u32>>>,
 }
@@ -178,8 +180,42 @@ impl Fake {
         self
     }
 
+    /// The same, with a goal that guesses, in series of up to `1 + max` steps. A hidden state is
+    /// the history of its row, and guesses are what the model says itself.
+    pub(crate) fn with_draft(mut self, max: usize) -> Self {
+        let plan = &mut self.facts.plan;
+        let buffer = |name: &str, rows, columns| Buffer { name: name.to_owned(), rows, columns };
+        plan.buffers.extend([
+            buffer("state", Rows::Outputs, STATE),
+            buffer("given", Rows::Tokens, STATE),
+            buffer("guesses", Rows::Outputs, VOCABULARY),
+            buffer("next", Rows::Outputs, STATE),
+        ]);
+        plan.outputs = [0, 1, 3, 4].map(BufferId).to_vec();
+        plan.inputs = vec![Input { buffer: BufferId(2), source: Source::State { goal: 1 } }];
+        plan.goal_outputs = vec![2; 2];
+        self.facts.draft_series_max = max;
+        self
+    }
+
+    /// The logits and next states of guesses: each row sees all that its sequence holds.
+    fn guess(&mut self, batch: &Batch<'_>) -> Given {
+        let mut given = Given { goal: batch.goal, ..Given::default() };
+        for (row, state) in batch.inputs[0].chunks_exact(STATE).enumerate() {
+            let view = batch.sequences[batch.sequence_of[row] as usize];
+            self.see(&view, batch.positions[row] as usize, false);
+            let history = follow(history_of(state), batch.tokens[row]);
+            let is_poisoned = self.poison == Some(batch.tokens[row]);
+            let logits = logits_after(history);
+            let logit = |logit| if is_poisoned { f32::NAN } else { logit };
+            given.logits.extend(logits.into_iter().map(logit));
+            given.states.extend(state_of(history));
+        }
+        given
+    }
+
     /// Runs a step, and returns what it gives.
-    fn compute(&mut self, batch: &Batch<'_>) -> Result<Vec<f32>, BackendError> {
+    fn compute(&mut self, batch: &Batch<'_>) -> Result<Given, BackendError> {
         let vocabulary = self.facts.plan.output(0).columns;
         batch.check(&self.facts.options, &self.facts.plan, vocabulary)?;
         self.flights.check_room()?;
@@ -197,6 +233,14 @@ impl Fake {
         while run == self.endless_at && !self.stop.load(Ordering::Relaxed) {
             assert!(begin.elapsed() < Duration::from_secs(60), "nobody has stopped the step");
             std::thread::sleep(Duration::from_millis(1));
+        }
+        let draft_goal = self.facts.plan.draft_goal();
+        if draft_goal == Some(batch.goal) {
+            // It writes no cache.
+            return match self.stop.load(Ordering::Relaxed) {
+                true => Err(BackendError::Stopped),
+                false => Ok(self.guess(batch)),
+            };
         }
         for span in batch.spans() {
             let own = batch.sequences[span.sequence].blocks;
@@ -218,7 +262,7 @@ impl Fake {
         if self.stop.load(Ordering::Relaxed) {
             return Err(BackendError::Stopped);
         }
-        let mut given = Vec::new();
+        let mut given = Given { goal: batch.goal, ..Given::default() };
         for row in 0..batch.tokens.len() {
             let history =
                 self.see(&view(row), batch.positions[row] as usize, row >= batch.bulk_from);
@@ -230,7 +274,9 @@ impl Fake {
                 } else {
                     logits.truncate(vocabulary);
                 }
-                given.extend(logits.iter().map(|&logit| if poisoned { f32::NAN } else { logit }));
+                let logit = |&logit: &f32| if poisoned { f32::NAN } else { logit };
+                given.logits.extend(logits.iter().map(logit));
+                given.states.extend(draft_goal.into_iter().flat_map(|_| state_of(history)));
             }
         }
         Ok(given)
@@ -310,7 +356,7 @@ impl Program for Fake {
 
     fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
         let given = self.compute(batch)?;
-        Ok(self.flights.begin(Given { goal: batch.goal, logits: given, chosen: None }))
+        Ok(self.flights.begin(given))
     }
 
     fn submit_series(&mut self, batch: &Batch<'_>, more: usize) -> Result<InFlight, BackendError> {
@@ -318,7 +364,8 @@ impl Program for Fake {
         self.facts.check_series(batch, vocabulary, more)?;
         self.series.fetch_add(1, Ordering::Relaxed);
         let mut given = self.compute(batch)?;
-        let mut chosen: Vec<Option<u32>> = given.chunks(vocabulary).map(largest).collect();
+        let mut chosen: Vec<Option<u32>> = given.logits.chunks(vocabulary).map(largest).collect();
+        let advance = u32::from(self.facts.plan.stores_for(batch.goal));
         let last = |&row: &u32| (batch.sequence_of[row as usize], batch.positions[row as usize]);
         let (sequence_of, mut positions): (Vec<u32>, Vec<u32>) =
             batch.outputs.iter().map(last).unzip();
@@ -326,7 +373,9 @@ impl Program for Fake {
         for _ in 0..more {
             let before = &chosen[chosen.len() - outputs.len()..];
             let tokens: Vec<u32> = before.iter().map(|token| token.unwrap_or(0)).collect();
-            positions.iter_mut().for_each(|position| *position += 1);
+            positions.iter_mut().for_each(|position| *position += advance);
+            let states = std::mem::take(&mut given.states);
+            let inputs: &[&[f32]] = if advance == 0 { &[&states] } else { &[] };
             given = self.compute(&Batch {
                 tokens: &tokens,
                 positions: &positions,
@@ -334,11 +383,12 @@ impl Program for Fake {
                 outputs: &outputs,
                 bulk_from: tokens.len(),
                 ahead: &[],
+                inputs,
                 ..*batch
             })?;
-            chosen.extend(given.chunks(vocabulary).map(largest));
+            chosen.extend(given.logits.chunks(vocabulary).map(largest));
         }
-        Ok(self.flights.begin(Given { goal: batch.goal, logits: given, chosen: Some(chosen) }))
+        Ok(self.flights.begin(Given { chosen: Some(chosen), ..given }))
     }
 
     fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
@@ -389,7 +439,8 @@ impl Results for Fake {
         if self.unreadable_at.contains(&self.waits) {
             return Err(failed());
         }
-        Ok(&self.given.logits)
+        let is_states = index > self.facts.plan.outputs_for(self.given.goal).start;
+        Ok(if is_states { &self.given.states } else { &self.given.logits })
     }
 
     fn chosen(&mut self) -> Result<&[Option<u32>], BackendError> {
@@ -460,6 +511,17 @@ const START: u64 = 1;
 
 fn follow(history: u64, token: u32) -> u64 {
     mix(history ^ (u64::from(token) + 1))
+}
+
+/// Numbers of a hidden state that a guess takes: 16 bits of a history each.
+const STATE: usize = 4;
+
+fn state_of(history: u64) -> impl Iterator<Item = f32> {
+    (0..STATE).map(move |part| f32::from((history >> (16 * part)) as u16))
+}
+
+fn history_of(state: &[f32]) -> u64 {
+    state.iter().rev().fold(0, |history, &part| history << 16 | part as u64)
 }
 
 /// What the fake model says after `history`: a function of every token and its place.

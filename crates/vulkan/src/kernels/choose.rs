@@ -25,6 +25,8 @@ pub struct ChooseLaunch {
     pub steps: usize,
     /// Bits of a slot in a row's record.
     pub slot_bits: u32,
+    /// Positions from a row to the next one of its sequence.
+    pub advance: u32,
     /// The header of the frame, and after it the records of rows.
     pub frame: Span,
     /// Numbers of the rows whose logits are wanted.
@@ -59,7 +61,8 @@ impl ChooseLaunch {
     pub fn dispatch(&self, gpu: &dyn Compiler) -> Result<Dispatch, GpuError> {
         let Self { maxima, frame, outputs, tiles, series, chosen, .. } = *self;
         let sizes = [chunks_of(self.vocabulary), self.rows, self.steps].map(|size| size as u32);
-        let constants = [LOCAL].into_iter().chain(sizes).chain([self.slot_bits]).collect();
+        let constants =
+            [LOCAL].into_iter().chain(sizes).chain([self.slot_bits, self.advance]).collect();
         let subgroup = Some(gpu.capabilities().subgroup);
         let key = KernelKey { shader: Shader("choose"), constants, subgroup };
         let args = Args {
@@ -131,6 +134,11 @@ mod tests {
 
         /// Chooses from rows of logits.
         fn choose(&self, logits: &[f32], vocabulary: usize) {
+            self.choose_ahead(logits, vocabulary, 1);
+        }
+
+        /// Chooses tokens of rows that are `advance` positions after the ones before.
+        fn choose_ahead(&self, logits: &[f32], vocabulary: usize, advance: u32) {
             let gpu = gpu();
             let maxima = poisoned(&gpu, maxima_bytes(ROWS) as u64);
             let thresholds = poisoned(&gpu, 8 * ROWS as u64);
@@ -151,6 +159,7 @@ mod tests {
                 rows: ROWS,
                 steps: STEPS,
                 slot_bits: SLOT_BITS,
+                advance,
                 frame: self.frame.span(),
                 outputs: self.outputs.span(),
                 tiles: self.tiles.span(),
@@ -214,6 +223,14 @@ mod tests {
             memory.chosen(),
             [&[7, 1499, 0][..], &none, &[1, 2, 3], &none, &[POISON; ROWS]].concat()
         );
+    }
+
+    #[test]
+    fn guesses_stay_at_their_position() {
+        let memory = Memory::new(&[[9, 30, 2, 64], [8, 7, 1, 0]], &[0, 1], [0, 3]);
+        memory.choose_ahead(&[0.0, 1.0, 2.0, 5.0, 4.0, 3.0], 3, 0);
+        let frame: Vec<Record> = download(&gpu(), &memory.frame);
+        assert_eq!(frame[..3], [[2; 4], [2, 30, 2, 64], [0, 7, 1, 0]]);
     }
 
     #[test]

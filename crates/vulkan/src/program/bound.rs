@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use trine_backend::{BLOCK, BackendError, Batch, Lent, Memory, ProgramOptions};
-use trine_model::{BufferId, Heads, Model, Op, Plan, Rows};
+use trine_model::{BufferId, Heads, Input, Model, Op, Plan, Rows, Source};
 
 use super::emit::{Emitted, Emitter};
 use super::forecast::cache_bytes;
@@ -19,7 +19,7 @@ use super::lowered::{Lowered, Plans};
 use super::passes::{PassKey, survey_order};
 use super::ropes::Ropes;
 use super::selection::Selection;
-use super::series::SeriesRuns;
+use super::series::{SeriesRuns, runs_series};
 use super::top_memory::{TopMemory, top_launch};
 use super::tuning::{Background, Survey, Tuner};
 use crate::chain::{self, ChainMemory, Chains};
@@ -68,7 +68,7 @@ pub(super) struct Bound {
     counters: Buffer,
     pub(super) frame: Frame,
     /// Written by the host.
-    inputs: Inputs,
+    pub(super) inputs: Inputs,
     /// The rows of each of the Plan's outputs, for the host.
     outputs: Vec<Buffer>,
     pub(super) top: TopMemory,
@@ -384,6 +384,12 @@ impl Binding<'_> {
                 // The next device or a draft needs them in every step.
                 draft.copies.extend(copy.take());
             }
+            if let Some((value, input)) = value.zip(self.next_input(index)) {
+                // The next guess of a series takes them where the host writes those of the first.
+                let copy = self.output_copy(bound, &emitter, index, value);
+                let to = bound.inputs.buffer(input).part(0, copy.bytes);
+                draft.copies.push(Copy { to, ..copy });
+            }
             draft.fetch.push(copy);
         }
         if let Some(launch) = top_launch(&emitter, bound.top.spans()) {
@@ -392,6 +398,16 @@ impl Binding<'_> {
             draft.copies.extend(bound.top.copies(launch.rows));
         }
         Ok(draft)
+    }
+
+    /// Returns which of the Plan's inputs takes the rows of an output in the next step of a series.
+    fn next_input(&self, index: usize) -> Option<usize> {
+        let goal = self.plan.draft_goal()?;
+        let is_next = self.plan.outputs_for(goal).start + 1 == index;
+        let mut inputs = self.plan.inputs.iter();
+        let is_taken = is_next && runs_series(self.plan, self.options, goal);
+        let is_state = |input: &Input| matches!(input.source, Source::State { .. });
+        inputs.position(is_state).filter(|_| is_taken)
     }
 
     /// Returns the copy of the rows of an output of the Plan, held by this value, to the host.
@@ -494,7 +510,7 @@ impl Bound {
         pass: usize,
         stop: Option<&AtomicBool>,
     ) -> Result<(), GpuError> {
-        self.frame.write(batch, 0, TILE_ROWS);
+        self.frame.write(batch, (0, 0), TILE_ROWS);
         let chains = &self.passes[pass].chains;
         // A run changes its inputs, and one whose chain or partner fails is run again.
         self.inputs.write(batch, chains.is_some() || self.passes[pass].exact.is_some());
@@ -560,7 +576,7 @@ impl Bound {
         pass: usize,
         profile: &mut [f64],
     ) -> Result<(), GpuError> {
-        self.frame.write(batch, 0, TILE_ROWS);
+        self.frame.write(batch, (0, 0), TILE_ROWS);
         self.inputs.write(batch, false);
         self.run_written(binding, pass, profile)
     }

@@ -200,9 +200,12 @@ pub(super) fn catalogue(
         }
     }
     let changing = FrameLayout::new(plans.options).changing(NOWHERE);
-    let choose = choose_launch(plans.plan, plans.options, changing, [places.nothing; 2]);
-    choose.map(|launch| launch.dispatch(&device)).transpose()?;
-    device.take().into_iter().for_each(|key| catalogue.add(key, false, None));
+    for goal in 0..plans.plan.goals() {
+        let spans = [places.nothing; 2];
+        let choose = choose_launch(plans.plan, plans.options, goal, changing, spans);
+        choose.map(|launch| launch.dispatch(&device)).transpose()?;
+        device.take().into_iter().for_each(|key| catalogue.add(key, false, None));
+    }
     Ok(catalogue.kernels)
 }
 

@@ -114,9 +114,14 @@ impl Frame {
         self.layout.changing(self.buffer.address())
     }
 
-    /// Writes a checked batch that `more` steps follow in a series. Tiles hold at most `tile` rows.
-    /// The device must not be running.
-    pub(super) fn write(&mut self, batch: &Batch<'_>, more: usize, tile: usize) {
+    /// Writes a checked batch that `more` steps follow in a series, each `advance` positions after
+    /// the one before. Tiles hold at most `tile` rows. The device must not be running.
+    pub(super) fn write(
+        &mut self,
+        batch: &Batch<'_>,
+        (more, advance): (usize, usize),
+        tile: usize,
+    ) {
         let layout = self.layout;
         let image = &mut self.image;
         let mut tiles = 0;
@@ -124,7 +129,7 @@ impl Frame {
         for span in batch.spans() {
             let view = &batch.sequences[span.sequence];
             // Tables may be longer than what the step can read.
-            let count = (span.position + span.rows + more).div_ceil(BLOCK);
+            let count = (span.position + span.rows + more * advance).div_ceil(BLOCK);
             let table = layout.tables / 4 + entry;
             image[table..table + count].copy_from_slice(&view.blocks[..count]);
             for row in span.row..span.row + span.rows {
@@ -194,7 +199,7 @@ mod tests {
             inputs: &[],
             goal: 0,
         };
-        frame.write(&batch, 30, 2);
+        frame.write(&batch, (30, 1), 2);
         let words: &[u32] = frame.buffer.values(0, layout.bytes / 4);
         let outputs = &words[layout.outputs / 4..][..width.outputs];
         assert_eq!(outputs[0], 2);
@@ -210,6 +215,11 @@ mod tests {
         assert_eq!(blocks[..2], [1, 0], "also the block of what follows");
         assert!(blocks.iter().all(|&block| (block as usize) < options.blocks), "{blocks:?}");
         assert_eq!(words[layout.series / 4..], [0, 30]);
+        // Guesses need no blocks beyond the row's.
+        let words = words.to_vec();
+        frame.write(&Batch { positions: &[29, 30, 31], ..batch }, (40, 0), 2);
+        assert_eq!(frame.buffer.values::<u32>(layout.series / 4, 2), [0, 40]);
+        frame.write(&batch, (30, 1), 2);
         // What the device did with it is undone.
         let before = words.to_vec();
         frame.buffer.write(0, &vec![0; layout.tiles]);

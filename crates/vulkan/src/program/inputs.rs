@@ -22,6 +22,8 @@ struct InputRows {
     buffer: Buffer,
     /// What the rows are gathered from, and the factor on them; `None` if they come with the batch.
     table: Option<(Tensor, f32)>,
+    /// By goal: whether steps read it.
+    is_read: Vec<bool>,
     /// The rows of the step in flight, if they are gathered or may have to be written again.
     kept: Vec<f32>,
 }
@@ -48,7 +50,9 @@ impl Inputs {
                 }
             };
             let buffer = gpu.allocate(4 * values as u64, Place::Upload, what)?;
-            Ok(InputRows { buffer, source: *input, table, kept })
+            let is_read = |goal| plan.reads_for(goal, input.buffer);
+            let is_read = (0..plan.goals()).map(is_read).collect();
+            Ok(InputRows { buffer, source: *input, table, is_read, kept })
         };
         plan.inputs.iter().map(input).collect::<Result<_, _>>().map(Self)
     }
@@ -66,8 +70,9 @@ impl Inputs {
     /// Writes the rows of a checked batch. `keeps` says whether they may have to be written again.
     pub(super) fn write(&mut self, batch: &Batch<'_>, keeps: bool) {
         let mut given = batch.inputs.iter();
-        for InputRows { buffer, source, table, kept } in &mut self.0 {
-            if !source.is_for(batch.goal) {
+        for InputRows { buffer, source, table, is_read, kept } in &mut self.0 {
+            let is_idle = table.is_some() && !is_read[batch.goal];
+            if is_idle || !source.is_for(batch.goal) {
                 kept.clear();
                 continue;
             }

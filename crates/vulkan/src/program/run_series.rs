@@ -22,7 +22,7 @@ impl Bound {
         series: Series,
         stop: Option<&AtomicBool>,
     ) -> Result<(), GpuError> {
-        self.frame.write(batch, series.more, TILE_ROWS);
+        self.write_series(batch, series);
         let chains = |pass: usize| self.passes[pass].chains.as_ref();
         if let Some(chains) = chains(series.last()).or_else(|| chains(series.first))
             && self.gpu.injected_at(gpu::FailurePoint::Chain).is_some()
@@ -32,11 +32,20 @@ impl Bound {
         self.submit_series(series, stop)
     }
 
-    /// Begins to run a series whose frame is written.
+    /// Writes the first step of a series.
+    fn write_series(&mut self, batch: &Batch<'_>, series: Series) {
+        let Series { more, advance, .. } = series;
+        self.frame.write(batch, (more, advance), TILE_ROWS);
+        // Each step writes the hidden states that the next one takes.
+        self.inputs.write(batch, true);
+    }
+
+    /// Begins to run a series whose first step is written.
     fn submit_series(&mut self, series: Series, stop: Option<&AtomicBool>) -> Result<(), GpuError> {
         let Self { gpu, passes, series: runs, .. } = self;
         let runs = runs.as_mut().expect("the Program says that it runs series");
-        runs.begin(gpu, series.passes().map(|pass| passes[pass].predicted()), stop)
+        let passes = series.passes().map(|pass| passes[pass].predicted());
+        runs.begin(gpu, series.goal, passes, stop)
     }
 
     /// Ends the run of a series, and leaves everything ready for the next one.
@@ -69,6 +78,7 @@ impl Bound {
             return Ok(ended);
         }
         self.frame.write_again();
+        self.inputs.write_again();
         self.submit_series(series, stop)?;
         self.end_series(series, stop)
     }
@@ -82,11 +92,11 @@ impl Bound {
         series: Series,
         profile: &mut [f64],
     ) -> Result<(), GpuError> {
-        self.frame.write(batch, series.more, TILE_ROWS);
+        self.write_series(batch, series);
         for pass in series.passes() {
             self.run_written(binding, pass, profile)?;
             if let Some(runs) = &mut self.series {
-                runs.choose()?;
+                runs.choose(series.goal)?;
             }
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use trine_backend::{ProgramOptions, SERIES_MAX};
-use trine_model::Plan;
+use trine_model::{Input, Plan, Source};
 
 use super::frame::{Frame, SLOT_BITS};
 use super::top_memory::{TopMemory, finds_top, top_rows};
@@ -18,8 +18,9 @@ use crate::raw::meeting::Absent;
 
 /// What runs the series of a Program.
 pub(super) struct SeriesRuns {
-    /// Chooses tokens after a step, and makes the frame that of the next one.
-    choose: Recording,
+    /// By goal: chooses tokens after a step, and makes the frame that of the next one; `None` if
+    /// there are no series for the goal.
+    choose: Vec<Option<Recording>>,
     /// Runs the recordings of a series.
     all: Recording,
 }
@@ -27,6 +28,9 @@ pub(super) struct SeriesRuns {
 /// The passes of a series, by their indices.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Series {
+    pub(super) goal: usize,
+    /// Positions from a row to the next one of its sequence.
+    pub(super) advance: usize,
     pub(super) first: usize,
     /// That of all other steps.
     pub(super) next: usize,
@@ -46,27 +50,41 @@ impl Series {
     }
 }
 
-/// Returns whether a Program runs series: the device finds the largest logits, and a step takes
-/// nothing of the host that depends on tokens.
-pub(super) fn runs_series(plan: &Plan, options: &ProgramOptions) -> bool {
-    finds_top(plan, options) && options.width.outputs > 0 && plan.inputs.is_empty()
+/// Returns whether a Program runs series for a goal: the device finds the largest logits, and a
+/// step takes nothing of the host that depends on tokens. The hidden states that a guess takes are
+/// an output of the guess before.
+pub(super) fn runs_series(plan: &Plan, options: &ProgramOptions, goal: usize) -> bool {
+    let is_free = |input: &Input| {
+        matches!(input.source, Source::State { .. }) || !plan.reads_for(goal, input.buffer)
+    };
+    let is_chosen = goal == 0 || plan.draft_goal() == Some(goal);
+    let has_top = finds_top(plan, options) && options.width.outputs > 0;
+    is_chosen && has_top && plan.inputs.iter().all(is_free)
 }
 
-/// Returns the launch that chooses tokens after a step; `None` if a Program runs no series.
-/// `changing` are the parts of its frame, `spans` where maxima and the tokens chosen are.
+/// Returns how many positions after a row the next one of its sequence is, in a series for a goal.
+pub(super) fn advance(plan: &Plan, goal: usize) -> usize {
+    usize::from(plan.stores_for(goal))
+}
+
+/// Returns the launch that chooses tokens after a step for a goal; `None` if a Program runs no
+/// series for it. `changing` are the parts of its frame, `spans` where maxima and the tokens chosen
+/// are.
 pub(super) fn choose_launch(
     plan: &Plan,
     options: &ProgramOptions,
+    goal: usize,
     changing: [Span; 4],
     spans: [Span; 2],
 ) -> Option<ChooseLaunch> {
     let ([frame, outputs, tiles, series], [maxima, chosen]) = (changing, spans);
-    runs_series(plan, options).then(|| ChooseLaunch {
+    runs_series(plan, options, goal).then(|| ChooseLaunch {
         maxima,
-        vocabulary: plan.output(0).columns,
+        vocabulary: plan.output(plan.outputs_for(goal).start).columns,
         rows: top_rows(options.width.outputs),
         steps: 1 + SERIES_MAX,
         slot_bits: SLOT_BITS,
+        advance: advance(plan, goal) as u32,
         frame,
         outputs,
         tiles,
@@ -84,10 +102,17 @@ impl SeriesRuns {
         frame: &Frame,
         top: &TopMemory,
     ) -> Result<Option<Self>, GpuError> {
-        let (maxima, chosen) = (top.maxima.span(), top.chosen.span());
-        let launch = choose_launch(plan, options, frame.changing(), [maxima, chosen]);
-        let Some(launch) = launch else { return Ok(None) };
-        let choose = Recording::record(gpu, &[launch.dispatch(gpu)?], &[], &[])?;
+        let spans = [top.maxima.span(), top.chosen.span()];
+        let choose = |goal: usize| {
+            let launch = choose_launch(plan, options, goal, frame.changing(), spans);
+            let record =
+                |launch: ChooseLaunch| Recording::record(gpu, &[launch.dispatch(gpu)?], &[], &[]);
+            launch.map(record).transpose()
+        };
+        let choose = (0..plan.goals()).map(choose).collect::<Result<Vec<_>, _>>()?;
+        if choose.iter().all(Option::is_none) {
+            return Ok(None);
+        }
         Ok(Some(Self { choose, all: Recording::series(gpu)? }))
     }
 
@@ -96,16 +121,18 @@ impl SeriesRuns {
         self.all.cancel();
     }
 
-    /// Begins to run a series whose frame is written. `passes` are the recordings of its steps,
-    /// each with the seconds that its submissions are predicted to take.
+    /// Begins to run a series for a goal whose frame is written. `passes` are the recordings of its
+    /// steps, each with the seconds that its submissions are predicted to take.
     pub(super) fn begin<'a>(
         &'a mut self,
         gpu: &Gpu,
+        goal: usize,
         passes: impl Iterator<Item = (&'a Recording, &'a [f64])>,
         stop: Option<&AtomicBool>,
     ) -> Result<(), GpuError> {
         let Self { choose, all } = self;
-        let choose = (&*choose, &[0.0][..]);
+        let choose = choose[goal].as_ref().expect("the Program says that it runs series for it");
+        let choose = (choose, &[0.0][..]);
         all.follow(passes.flat_map(|pass| [pass, choose]), gpu.submission_seconds());
         all.begin(stop, "a series of steps")
     }
@@ -115,8 +142,9 @@ impl SeriesRuns {
         self.all.finish(stop, &mut Absent, "a series of steps")
     }
 
-    /// Chooses tokens after a step that was run by itself.
-    pub(super) fn choose(&mut self) -> Result<(), GpuError> {
-        self.choose.run("choosing tokens")
+    /// Chooses tokens after a step for a goal that was run by itself.
+    pub(super) fn choose(&mut self, goal: usize) -> Result<(), GpuError> {
+        let choose = self.choose[goal].as_mut();
+        choose.map_or(Ok(()), |choose| choose.run("choosing tokens"))
     }
 }

@@ -90,9 +90,13 @@ impl TopMemory {
 /// and the pass has logits. `spans` is where maxima, thresholds and the logits found go.
 pub(super) fn top_launch(emitter: &Emitter<'_>, spans: [Span; 3]) -> Option<TopLaunch> {
     let Emitter { plan, options, graph, .. } = *emitter;
-    let logits = graph.outputs.first().copied().flatten();
-    let logits = logits.filter(|_| finds_top(plan, options))?;
-    let (vocabulary, rows) = (plan.output(0).columns, graph.width.outputs);
+    let goals = [Some(0), plan.draft_goal()].into_iter().flatten();
+    let mut logits = goals.map(|goal| plan.outputs_for(goal).start);
+    let (index, logits) = logits.find_map(|index| Some((index, graph.outputs[index]?)))?;
+    if !finds_top(plan, options) {
+        return None;
+    }
+    let (vocabulary, rows) = (plan.output(index).columns, graph.width.outputs);
     let [maxima, thresholds, found] = spans;
     let bytes = 4 * (rows * vocabulary) as u64;
     Some(TopLaunch {
