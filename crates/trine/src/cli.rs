@@ -351,6 +351,20 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "P", value_parser = parse_probability, conflicts_with_all = ["draft", "draft_device"])]
     pub(crate) acceptance: Option<f64>,
 
+    /// Measure a draft that reads the model's caches at a given acceptance: model and draft run
+    /// every row, but whether a guess is right is drawn. P is the share of drafts whose first guess
+    /// is right, the next one that of drafts whose first two are, and so on; there are no more
+    /// guesses than numbers
+    #[arg(
+        long,
+        value_name = "P,...",
+        value_delimiter = ',',
+        value_parser = parse_probability,
+        requires = "draft",
+        conflicts_with_all = ["acceptance", "text"]
+    )]
+    pub(crate) accept: Vec<f64>,
+
     /// Print the results as JSON, with every single measurement
     #[arg(long, conflicts_with = "markdown")]
     pub(crate) json: bool,

@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use trine_backend::Program;
-use trine_engine::{Drafts, Engine};
+use trine_engine::{Drafter, Drafts, Engine};
 use trine_model::{KvType, Workload};
 use trine_vulkan::INVARIANT_ROWS;
 
-use super::bench_drafts::{self, Drafted, Reader, Script, Scripted, Text};
+use super::bench_drafts::{self, Accepting, Drafted, Reader, Script, Scripted, Text};
 use super::bench_energy::{self, Used};
 use super::bench_runs::{Kind, Means, Round, Run, Test, one};
 use super::bench_steps::{self, StepTime};
@@ -146,6 +146,8 @@ struct Guesses {
     drafting: Drafting,
     /// The share of right guesses of a script, if one takes the place of the model's words.
     acceptance: Option<f64>,
+    /// The shares of right guesses of a draft by place, if they are given.
+    accept: Vec<f64>,
     /// The guesses of each sequence in a step; `None` for as many as pay.
     depth: Option<usize>,
     text: Option<Text>,
@@ -160,8 +162,9 @@ impl Guesses {
             None => Drafting::default(),
             Some(_) => Drafting::new(&args.drafting, &args.fetch, true)?,
         };
-        let is_text = !drafting.is_off();
-        if !is_text && args.acceptance.is_none() && args.drafting.drafts.is_some() {
+        check_shares(&args.accept, &drafting)?;
+        let is_text = !drafting.is_off() && args.accept.is_empty();
+        if drafting.is_off() && args.acceptance.is_none() && args.drafting.drafts.is_some() {
             return Err(usage("--drafts needs --draft or --acceptance beside it"));
         }
         if !is_text && args.text.is_some() {
@@ -178,11 +181,15 @@ impl Guesses {
         if script.is_some() && args.batch.iter().any(|&batch| batch > 1) {
             return Err(usage("--recite takes one sequence; leave --batch out"));
         }
-        Ok(Self { drafting, acceptance: args.acceptance, depth, text, script })
+        let (acceptance, accept) = (args.acceptance, args.accept.clone());
+        Ok(Self { drafting, acceptance, accept, depth, text, script })
     }
 
     /// Loads the model, and what guesses for it.
     fn open(&self, source: &Source, settings: &Settings, sizes: Sizes) -> Result<Session> {
+        if !self.accept.is_empty() {
+            return self.open_accepting(source, settings, sizes);
+        }
         let Some(acceptance) = self.acceptance else {
             let script = |program| match &self.script {
                 Some(script) => Box::new(Scripted::new(program, script.clone())),
@@ -200,6 +207,23 @@ impl Guesses {
         Ok(session)
     }
 
+    /// Loads the model with its draft, of which only the comparison of tokens is left out.
+    fn open_accepting(
+        &self,
+        source: &Source,
+        settings: &Settings,
+        sizes: Sizes,
+    ) -> Result<Session> {
+        let script =
+            |program| -> Box<dyn Program> { Box::new(Scripted::new(program, Script::Numbers)) };
+        let mut session = Session::open_with(source, settings, sizes, &self.drafting, script)?;
+        let drafter = Accepting::new(session.engine.program().facts(), &self.accept);
+        let drafter = drafter.context("--accept is for a --draft that reads the model's caches")?;
+        let drafter: Option<Box<dyn Drafter>> = Some(Box::new(drafter));
+        session.engine.set_drafts(Drafts { lookup: false, drafter });
+        Ok(session)
+    }
+
     fn round(&self, number: usize, unique: usize) -> Round<'_> {
         let text = self.text.as_ref();
         Round {
@@ -213,8 +237,25 @@ impl Guesses {
     /// Returns the name of what guesses, if anything does.
     fn guesser_name(&self, session: &Session) -> Option<String> {
         let script = self.acceptance.map(|acceptance| format!("a script with {acceptance}"));
-        let model = session.draft.as_ref().map(|draft| draft.source.name());
+        let model = session.draft.as_ref().map(|draft| match self.accept.as_slice() {
+            [] => draft.source.name(),
+            shares => format!("{}, right by place in {shares:?}", draft.source.name()),
+        });
         script.or(model).or_else(|| self.drafting.lookup_name())
+    }
+}
+
+/// Refuses shares of right guesses that no draft has.
+fn check_shares(shares: &[f64], drafting: &Drafting) -> Result<()> {
+    if !shares.is_empty() && drafting.is_off() {
+        return Err(usage("--accept has no effect with --draft off; leave one of them out"));
+    }
+    match shares.windows(2).find(|pair| pair[1] > pair[0]) {
+        Some(pair) => Err(usage(format!(
+            "--accept {}, {}: a draft that is right up to a guess is right before it too; give numbers that do not rise",
+            pair[0], pair[1]
+        ))),
+        None => Ok(()),
     }
 }
 
@@ -283,9 +324,10 @@ fn tests(args: &BenchArgs) -> Result<Vec<Test>> {
         let kind = Kind::Prompt;
         let is_drafted = false;
         tests.extend(prompts.map(|&tokens| Test { kind, tokens, batch, depth: 0, is_drafted }));
-        let has_text = !matches!(args.drafting.draft, None | Some(DraftChoice::Off));
+        let has_draft = !matches!(args.drafting.draft, None | Some(DraftChoice::Off));
+        let has_text = has_draft && args.accept.is_empty();
         let drafts: &[bool] =
-            if has_text || args.acceptance.is_some() { &[false, true] } else { &[false] };
+            if has_draft || args.acceptance.is_some() { &[false, true] } else { &[false] };
         for &depth in &args.depth {
             // A text goes on only from a beginning.
             let depth = if has_text && depth == 0 { bench_drafts::PROMPT } else { depth };
@@ -581,10 +623,22 @@ mod tests {
         assert_eq!(pairs(&["-p", "0"]), [plain]);
         assert_eq!(pairs(&["-p", "0", "--draft", "off"]), [plain]);
         assert_eq!(pairs(&["-p", "0", "--acceptance", "0.5"]), [plain, (true, 0)]);
+        let accept = ["-p", "0", "--draft", "folder", "--accept", "0.5,0.2"];
+        assert_eq!(pairs(&accept), [plain, (true, 0)]);
         assert_eq!(
             pairs(&["-p", "8", "--draft", "auto", "--depth", "0,9"]),
             [plain, (false, 64), (true, 64), (false, 9), (true, 9)]
         );
+    }
+
+    #[test]
+    fn shares_of_right_guesses_do_not_rise() {
+        assert!(check_shares(&[], &Drafting::default()).is_ok());
+        assert!(check_shares(&[0.5], &Drafting::default()).is_err(), "nothing guesses");
+        let check = |shares: &[f64]| check_shares(shares, &Drafting::lookup());
+        assert!(check(&[1.0, 0.5, 0.5, 0.0]).is_ok());
+        let error = check(&[0.6, 0.4, 0.5]).unwrap_err().to_string();
+        assert!(error.contains("0.4, 0.5"), "{error}");
     }
 
     #[test]

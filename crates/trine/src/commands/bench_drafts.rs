@@ -11,7 +11,7 @@ use serde::Serialize;
 use trine_backend::{
     BackendError, Batch, Facts, InFlight, Memory, Pages, Program, Results, TopLogit,
 };
-use trine_engine::{Ask, Drafter, Target};
+use trine_engine::{Ask, Drafter, ReadingDrafter, Target};
 use trine_text::Specials;
 
 use super::bench_runs::Run;
@@ -130,14 +130,15 @@ impl Script {
     }
 }
 
-/// Runs every batch on its device, and returns logits of a script.
+/// Runs every batch on its device, and returns logits of a script. Guesses of a draft that reads
+/// the Program's caches are those of the device.
 pub(super) struct Scripted {
     program: Box<dyn Program>,
-    /// Those of the Program, but without series: its tokens are not the script's.
+    /// Those of the Program, but without series of the model: its tokens are not the script's.
     facts: Facts,
     script: Script,
-    /// The positions of the output rows of steps in flight, the oldest first.
-    flights: VecDeque<Vec<usize>>,
+    /// The positions of the output rows of steps in flight, the oldest first; `None` for guesses.
+    flights: VecDeque<Option<Vec<usize>>>,
     written: Written,
 }
 
@@ -145,13 +146,21 @@ impl Scripted {
     /// Puts a script over a Program.
     pub(super) fn new(program: Box<dyn Program>, script: Script) -> Self {
         let vocabulary = program.facts().plan.output(0).columns;
-        let written = Written { vocabulary, logits: Vec::new(), top: Vec::new(), set: Vec::new() };
+        let written = Written { vocabulary, ..Written::default() };
         let facts = Facts { series_max: 0, ..program.facts().clone() };
         Self { program, facts, script, flights: VecDeque::new(), written }
     }
 }
 
+impl Scripted {
+    /// Returns whether a batch is one of guesses.
+    fn drafts(&self, batch: &Batch<'_>) -> bool {
+        self.facts.plan.draft_goal() == Some(batch.goal)
+    }
+}
+
 /// The logits of a script.
+#[derive(Default)]
 struct Written {
     vocabulary: usize,
     /// (outputs, vocabulary), 1 for the scripted tokens and 0 for all others.
@@ -159,11 +168,13 @@ struct Written {
     top: Vec<Vec<TopLogit>>,
     /// The places in `logits` that are 1: it is too large to be cleared for each step.
     set: Vec<usize>,
+    /// The hidden states that the device computed, if a draft takes them.
+    states: Vec<f32>,
 }
 
 impl Written {
     fn write(&mut self, script: &Script, positions: &[usize]) {
-        let Self { vocabulary, logits, top, set } = self;
+        let Self { vocabulary, logits, top, set, .. } = self;
         set.drain(..).for_each(|place| logits[place] = 0.0);
         logits.resize(positions.len() * *vocabulary, 0.0);
         top.resize(positions.len(), Vec::new());
@@ -179,8 +190,8 @@ impl Written {
 }
 
 impl Results for Written {
-    fn output(&mut self, _: usize) -> Result<&[f32], BackendError> {
-        Ok(&self.logits)
+    fn output(&mut self, index: usize) -> Result<&[f32], BackendError> {
+        Ok(if index == 0 { &self.logits } else { &self.states })
     }
 
     fn top(&mut self) -> Result<&[Vec<TopLogit>], BackendError> {
@@ -199,16 +210,29 @@ impl Program for Scripted {
 
     fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
         let positions = batch.outputs.iter().map(|&row| batch.positions[row as usize] as usize);
-        let positions = positions.collect();
+        let positions = (!self.drafts(batch)).then(|| positions.collect());
         let step = self.program.submit(batch)?;
         self.flights.push_back(positions);
         Ok(step)
     }
 
+    fn submit_series(&mut self, batch: &Batch<'_>, more: usize) -> Result<InFlight, BackendError> {
+        self.facts.check_series(batch, self.written.vocabulary, more)?;
+        let step = self.program.submit_series(batch, more)?;
+        self.flights.push_back(None);
+        Ok(step)
+    }
+
     fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
-        let positions = self.flights.pop_front().unwrap_or_default();
-        let finds_top = self.program.facts().finds_top;
+        let positions = self.flights.pop_front().flatten();
+        let Facts { plan, finds_top, .. } = self.program.facts();
+        let (has_draft, finds_top) = (plan.draft_goal().is_some(), *finds_top);
         let results = self.program.wait(step)?;
+        let Some(positions) = positions else { return Ok(results) };
+        if has_draft {
+            self.written.states.clear();
+            self.written.states.extend_from_slice(results.output(1)?);
+        }
         // What the device computed is read as the engine would read it.
         if !positions.is_empty() {
             match finds_top {
@@ -237,27 +261,82 @@ impl Program for Scripted {
     }
 }
 
+/// A source of random numbers: SplitMix64 (Steele, Lea and Flood 2014).
+struct Random(u64);
+
+impl Random {
+    /// Returns a number from 0 up to 1.
+    fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        (mixed >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
 /// Knows the script, and is wrong now and then.
 pub(super) struct Reader {
     acceptance: f64,
     vocabulary: usize,
-    random: u64,
+    random: Random,
 }
 
 impl Reader {
     /// Creates one whose guesses are right with probability `acceptance`.
     pub(super) fn new(acceptance: f64, vocabulary: usize) -> Self {
-        Self { acceptance, vocabulary, random: 1 }
+        Self { acceptance, vocabulary, random: Random(1) }
+    }
+}
+
+/// Lets a draft guess, and puts the script's tokens, or others, in the place of its guesses.
+pub(super) struct Accepting {
+    draft: ReadingDrafter,
+    /// By place of a guess: the share of drafts that are right up to there. None is above the one
+    /// before.
+    shares: Vec<f64>,
+    vocabulary: usize,
+    random: Random,
+}
+
+impl Accepting {
+    /// Creates one for a Program with such a draft; `None` for any other.
+    pub(super) fn new(facts: &Facts, shares: &[f64]) -> Option<Self> {
+        let (draft, shares) = (ReadingDrafter::of(facts)?, shares.to_vec());
+        let vocabulary = facts.plan.output(0).columns;
+        Some(Self { draft, shares, vocabulary, random: Random(1) })
+    }
+}
+
+impl Drafter for Accepting {
+    fn sequences(&self) -> usize {
+        self.draft.sequences()
     }
 
-    /// Returns a random number from 0 up to 1 (SplitMix64, Steele, Lea and Flood 2014).
-    fn random(&mut self) -> f64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^= mixed >> 31;
-        (mixed >> 11) as f64 / (1_u64 << 53) as f64
+    fn most(&self, ask: &Ask<'_>) -> usize {
+        self.draft.most(ask).min(self.shares.len())
+    }
+
+    fn draft(
+        &mut self,
+        target: &mut Target<'_>,
+        asks: &[Ask<'_>],
+        readable: usize,
+        guesses: &mut [Vec<u32>],
+    ) -> Result<usize, BackendError> {
+        let read = self.draft.draft(target, asks, readable, guesses)?;
+        for (ask, guesses) in asks.iter().zip(guesses) {
+            // One number for all guesses of a draft, so that those before a right one are right.
+            let drawn = self.random.next();
+            let right = self.shares.iter().take_while(|share| drawn < **share).count();
+            for (at, guess) in guesses.iter_mut().enumerate() {
+                let token = Script::Numbers.after(ask.tokens.len() - 1 + at, self.vocabulary);
+                let wrong = (token + 1) % self.vocabulary as u32;
+                *guess = if at < right { token } else { wrong };
+            }
+        }
+        Ok(read)
     }
 }
 
@@ -273,7 +352,7 @@ impl Drafter for Reader {
             for position in (ask.tokens.len() - 1..).take(ask.most) {
                 let right = Script::Numbers.after(position, self.vocabulary);
                 let wrong = (right + 1) % self.vocabulary as u32;
-                guesses.push(if self.random() < self.acceptance { right } else { wrong });
+                guesses.push(if self.random.next() < self.acceptance { right } else { wrong });
             }
         }
         Ok(0)
@@ -316,6 +395,31 @@ mod tests {
         let drafted = Drafted::of(&[some], (2.0, Some(1.0)));
         assert!((drafted.tokens_per_step - 2.77).abs() < 0.25, "{drafted:?}");
         assert_eq!(drafted.row()[0], "2.00x");
+    }
+
+    /// Rounds run on the device as they would with the model's own words.
+    #[test]
+    fn a_draft_is_right_in_the_shares_that_are_asked_for() {
+        let mut sizes = options(400, 2, 64);
+        sizes.width.outputs = 10;
+        let fake = Fake::new(sizes, &[20]).with_draft(15);
+        let series = Arc::clone(&fake.series);
+        let program = Scripted::new(Box::new(fake), Script::Numbers);
+        let shares = [0.8, 0.5, 0.5];
+        let drafter = Accepting::new(program.facts(), &shares).unwrap();
+        let mut engine = Engine::from_program(Box::new(program));
+        engine.set_pacing(false);
+        engine.set_drafts(Drafts { lookup: false, drafter: Some(Box::new(drafter)) });
+        engine.set_guesses(Some(4));
+        let test = Test { kind: Kind::Generate, tokens: 190, batch: 2, depth: 0, is_drafted: true };
+        let means = Means { watch: &Watch::new(), profile: false, sensors: &Sensors::default() };
+        let run = one(&mut engine, test, Round::default(), means).unwrap();
+        let (drafted, accepted) = run.guesses;
+        let drafts = drafted as f64 / shares.len() as f64;
+        assert!(drafts > 80.0 && series.load(Ordering::Relaxed) > 40, "{run:?}");
+        // The standard deviation of a draft's right guesses is 1.3.
+        let found = accepted as f64 / drafts;
+        assert!((found - 1.8).abs() < 4.0 * 1.3 / drafts.sqrt(), "{found} of a draft");
     }
 
     /// A text that repeats itself after a while.
