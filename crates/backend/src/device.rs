@@ -2,6 +2,7 @@
 
 use trine_model::{Model, Plan, Workload};
 
+use crate::aside::LoadAside;
 use crate::batch::ProgramOptions;
 use crate::device_memory::DeviceMemory;
 use crate::error::BackendError;
@@ -41,6 +42,28 @@ pub trait Device {
         plan: Plan,
         options: &ProgramOptions,
     ) -> Result<Box<dyn Program>, BackendError>;
+
+    /// Returns whether the device can leave experts to another one: [`Device::load_beside`].
+    fn hands_over(&self) -> bool {
+        false
+    }
+
+    /// Does the same as [`Device::load_plan`] for a Plan some of whose experts are
+    /// [aside](mod@trine_model::aside). `aside` loads what computes them.
+    ///
+    /// # Errors
+    /// As [`Device::load_plan`], those of `aside`, and [`BackendError::Unsupported`] unless the
+    /// device [hands over](Device::hands_over).
+    fn load_beside(
+        &self,
+        _model: &Model,
+        _plan: Plan,
+        _options: &ProgramOptions,
+        _aside: LoadAside<'_>,
+    ) -> Result<Box<dyn Program>, BackendError> {
+        let what = "it computes all experts itself".to_owned();
+        Err(BackendError::Unsupported { device: self.name(), what })
+    }
 
     /// Returns a Plan as a Program of this device has it: with what its
     /// [`Partner`](crate::Partner) takes lent, if it has one. A device that runs most steps by the

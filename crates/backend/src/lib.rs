@@ -3,10 +3,12 @@
 //! [`Device`] and [`Program`] are all that the engine knows of hardware. [`mod@reference`] holds
 //! the definition of every operation in scalar code and a device made of these, against which the
 //! others are tested. [`DeviceGroup`] is several devices that share a model, and [`placement`]
-//! decides what each of them runs. A [`Partner`] takes a part of the products of one.
+//! decides what each of them runs. A [`Partner`] takes a part of the products of one, and experts
+//! may be [`Aside`] on another.
 
 #![forbid(unsafe_code)]
 
+mod aside;
 mod batch;
 mod device;
 mod device_memory;
@@ -21,6 +23,7 @@ pub mod placement;
 mod program;
 pub mod reference;
 
+pub use aside::{Aside, Handed, LoadAside};
 pub use batch::{BLOCK, BULK_ROWS, Batch, ProgramOptions, SequenceView, Span};
 pub use device::{Device, LayerChoice, Members};
 pub use device_memory::{DeviceMemory, MemoryKind};

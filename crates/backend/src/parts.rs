@@ -10,7 +10,7 @@ use crate::batch::{Batch, SequenceView};
 use crate::error::BackendError;
 use crate::pages::{KvPage, KvPart, PageLayout, Pages};
 use crate::placement::terms::Placement;
-use crate::program::{Facts, Flights, Idle, InFlight, Memory, Program, Results, Share};
+use crate::program::{Facts, Flights, Idle, InFlight, Memory, Program, Results, Share, describe};
 
 /// Programs that run a Plan, one after another.
 ///
@@ -59,12 +59,18 @@ impl Parts {
         let share = |part: &dyn Program, device_memory| Share {
             device: part.facts().device.clone(),
             layers: part.facts().plan.layers(),
+            experts: 0,
             memory: part.memory(),
             device_memory,
         };
         let known = parts.iter().zip(&placement.parts);
+        // A part whose experts are aside knows its devices.
+        let of_part = |part: &dyn Program, device_memory| match part.facts().shares.as_slice() {
+            [] => vec![share(part, device_memory)],
+            shares => shares.to_vec(),
+        };
         let shares: Vec<Share> =
-            known.map(|(part, placed)| share(part.as_ref(), placed.device_memory)).collect();
+            known.flat_map(|(part, placed)| of_part(part.as_ref(), placed.device_memory)).collect();
         let plan = cut::join(whole, parts.iter().map(|part| &part.facts().plan));
         let routes = routes(&plan, &parts);
         let facts = Facts {
@@ -72,7 +78,7 @@ impl Parts {
             finds_top: parts.last().is_some_and(|last| last.facts().finds_top),
             depth: placement.depth,
             pages: joint_layout(&parts),
-            ..Facts::new(name(&shares), plan, placement.options)
+            ..Facts::new(describe(&shares), plan, placement.options)
         };
         let flights = Flights::new(placement.depth);
         let facts = Facts { shares, ..facts };
@@ -274,18 +280,6 @@ fn joint_layout(parts: &[Box<dyn Program>]) -> Option<PageLayout> {
         joint.local_bytes += local_bytes;
     }
     Some(joint)
-}
-
-/// Returns the names of the devices, the one with the last layers first: it is the one that was
-/// asked for.
-fn name(shares: &[Share]) -> String {
-    let all: usize = shares.iter().map(|share| share.layers).sum();
-    let mut names = Vec::new();
-    for share in shares.iter().rev() {
-        let of_all = if names.is_empty() { format!(" of {all} layers") } else { String::new() };
-        names.push(format!("{}: {}{of_all}", share.device, share.layers));
-    }
-    names.join("; ")
 }
 
 /// A batch that outlives its step's submission.
@@ -513,6 +507,7 @@ mod tests {
             memory: Memory::default(),
             device_memory: DeviceMemory { kind: MemoryKind::Own, free: None, largest_buffer: None },
             most_rows: None,
+            aside: None,
         };
         let placement = Placement {
             parts: parts.iter().map(|part| placed(part.as_ref())).collect(),

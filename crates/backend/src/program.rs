@@ -390,10 +390,27 @@ pub struct Share {
     pub device: String,
     /// Layers that it runs.
     pub layers: usize,
+    /// Layers of another device whose experts it computes.
+    pub experts: usize,
     /// Memory that its part holds.
     pub memory: Memory,
     /// The device's memory before anything was loaded.
     pub device_memory: DeviceMemory,
+}
+
+/// Describes shares in a line, the device with the last layers first: it is the one that was asked
+/// for.
+pub(crate) fn describe(shares: &[Share]) -> String {
+    let all: usize = shares.iter().map(|share| share.layers).sum();
+    let mut names = Vec::new();
+    for share in shares.iter().rev() {
+        let of_all = if names.is_empty() { format!(" of {all} layers") } else { String::new() };
+        names.push(match share.experts {
+            0 => format!("{}: {}{of_all}", share.device, share.layers),
+            experts => format!("{}: experts of {experts}", share.device),
+        });
+    }
+    names.join("; ")
 }
 
 /// A logit and its token.
@@ -501,6 +518,7 @@ mod tests {
     fn bytes_of_gpus_are_those_of_their_parts() {
         let memory = |bytes| Memory { weights: bytes, mapped: 100, caches: 1, scratch: 1 };
         let share = |kind, bytes| Share {
+            experts: 0,
             device: "the same name".to_owned(),
             layers: 1,
             memory: memory(bytes),

@@ -55,6 +55,25 @@ fn a_model_cut_anywhere_is_the_model() {
     }
 }
 
+/// Layers that read the caches of earlier ones stay with these. The error names a number of layers
+/// that can be on the second device.
+#[test]
+fn a_number_of_layers_without_a_border_is_refused_with_one_that_has_one() {
+    let model = Golden::load("gemma3n-a").model;
+    let load = |layers| split(layers).load_plan(&model, model.plan(), &OPTIONS).map(|_| ());
+    let mut refused = 0;
+    for layers in 1..model.plan().layers() {
+        let Err(error) = load(layers) else { continue };
+        let text = error.to_string();
+        let number = text.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(text.contains("cannot be cut off; the nearest"), "{text}");
+        assert_ne!(number, layers, "{text}");
+        load(number).unwrap();
+        refused += 1;
+    }
+    assert!(refused > 0);
+}
+
 #[test]
 fn pages_carry_a_sequence_to_another_program() {
     let folder = tempfile::tempdir().unwrap();

@@ -4,13 +4,15 @@
 //! forward pass as a list of steps over buffers, from which everything else derives: fusion
 //! ([`fusion`]), alternative ends ([`either`](mod@either)), leaving out unwanted rows ([`narrow`]),
 //! rows that the host gathers ([`gather`](mod@gather)), parts for several devices
-//! ([`cut`](mod@cut)), products that a partner takes a part of ([`lend`](mod@lend)), scratch memory
-//! ([`Scratch`]), cost ([`Cost`]), and a Program on each device.
+//! ([`cut`](mod@cut)), products that a partner takes a part of ([`lend`](mod@lend)), experts that
+//! another device computes ([`aside`](mod@aside)), scratch memory ([`Scratch`]), cost ([`Cost`]),
+//! and a Program on each device.
 //!
 //! This crate knows no device, no thread and no clock.
 
 #![forbid(unsafe_code)]
 
+pub mod aside;
 mod assistant;
 mod assistant_config;
 mod builder;

@@ -69,6 +69,9 @@ pub enum WeightPlace {
         /// The first row.
         first: usize,
     },
+    /// With another device, which computes the experts that it is of
+    /// ([`aside`](mod@crate::aside)).
+    Aside,
 }
 
 /// A tensor of the model as the Plan uses it.
@@ -570,7 +573,7 @@ impl Plan {
     pub fn holder(&self, id: WeightId) -> WeightId {
         match self.weight(id).place {
             WeightPlace::Slice { of, .. } => of,
-            WeightPlace::Device | WeightPlace::File => id,
+            WeightPlace::Device | WeightPlace::File | WeightPlace::Aside => id,
         }
     }
 

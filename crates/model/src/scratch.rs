@@ -86,10 +86,16 @@ fn claims(plan: &Plan, width: Width) -> Vec<Claim> {
         let (_, last) = lifetimes[input.buffer.0].unwrap_or((0, 0));
         lifetimes[input.buffer.0] = Some((0, last));
     }
-    // Outputs are read after the last step.
-    for id in &plan.outputs {
-        let (first, _) = lifetimes[id.0].unwrap_or((end, end));
-        lifetimes[id.0] = Some((first, end));
+    // Outputs are read after the last step of those that are run for their goal.
+    for goal in 0..plan.goals() {
+        let last = match plan.goals() {
+            1 => end,
+            _ => plan.serving(goal).iter().rposition(|serves| *serves).unwrap_or(end),
+        };
+        for id in plan.outputs_of(goal) {
+            let (first, own) = lifetimes[id.0].unwrap_or((last, last));
+            lifetimes[id.0] = Some((first, own.max(last)));
+        }
     }
     let claim = |(buffer, lifetime): (usize, &Option<(usize, usize)>)| {
         let (first, last) = (*lifetime)?;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use trine_model::cut::cut;
 use trine_model::{
     Assistant, AttentionKind, Config, ExpertsConfig, Family, Gates, Gemma4Config, KvType,
-    LayerConfig, Model, Op, PerLayerConfig, Plan, Rope, Values, WeightPlace, Workload, base_plan,
-    fusion, gather, names, narrow,
+    LayerConfig, Model, Op, PerLayerConfig, Plan, Rope, Scratch, Values, WeightPlace, Width,
+    Workload, aside, base_plan, fusion, gather, names, narrow,
 };
 use trine_weights::DType;
 
@@ -162,6 +162,66 @@ fn a_token_reads_the_experts_that_it_uses() {
     }
     let operations = plan.cost(Workload::decode(1, 0, KvType::F16)).operations as f64;
     assert!((operations / 2.0 / one - 1.0).abs() < 0.02, "{operations} {one}");
+}
+
+/// The dense part of a layer lies between what hands its experts over and what takes their sums.
+#[test]
+fn experts_set_aside_leave_the_rest_where_it_is() {
+    let plan = A4B.fused();
+    assert_eq!(aside::layers(&plan), 30);
+    assert_eq!(aside::set_aside(&plan, 0), plan);
+    assert!(aside::aside(&plan).is_empty() && aside::others(&plan).is_none());
+    for layers in [1, 7, 30] {
+        let found = aside::set_aside(&plan, layers);
+        assert_eq!(aside::aside_layers(&found), (0..layers).collect::<Vec<_>>());
+        let experts = layers as u64 * 3 * 704 * 2816 * 128 / 32 * 34;
+        assert_eq!(found.bytes_at(WeightPlace::Aside), experts);
+        let all = plan.bytes_at(WeightPlace::Device);
+        assert_eq!(found.bytes_at(WeightPlace::Device), all - experts);
+        for kind in [Workload::decode(3, 50, KvType::F16), Workload::prefill(9, KvType::F16)] {
+            assert_eq!(found.cost(kind), plan.cost(kind));
+        }
+        // The same steps in another order.
+        let sorted = |plan: &Plan| {
+            let mut steps: Vec<String> =
+                plan.steps.iter().map(|step| format!("{step:?}")).collect();
+            steps.sort();
+            steps
+        };
+        assert_eq!(sorted(&found), sorted(&plan));
+        assert_eq!(aside::set_aside(&found, layers), found);
+    }
+    let found = aside::set_aside(&plan, 30);
+    for pair in aside::aside(&found) {
+        let between = found.steps[pair.gated + 1..pair.sum].iter().map(|step| step.op.name());
+        assert_eq!(between.collect::<Vec<_>>(), ["gated_matmul", "matmul", "norm"]);
+    }
+}
+
+/// The Plan of the other device has a goal for each layer, and no more scratch memory for many.
+#[test]
+fn the_experts_aside_are_a_plan() {
+    let plan = A4B.fused();
+    let others = |layers| aside::others(&aside::set_aside(&plan, layers)).unwrap();
+    let (one, all) = (others(1), others(30));
+    assert_eq!((one.goals(), all.goals(), all.layers()), (1, 30, 0));
+    for goal in 0..30 {
+        let serving = all.serving(goal);
+        let own: Vec<usize> = (0..60).filter(|&step| serving[step]).collect();
+        assert_eq!(own, [2 * goal, 2 * goal + 1]);
+        assert!(all.steps[own[0]].label.starts_with(&format!("blk.{goal}.")));
+    }
+    let width = Width { tokens: 512, outputs: 0 };
+    assert_eq!(Scratch::place(&all, width).bytes, Scratch::place(&others(2), width).bytes);
+    let workload = Workload::decode(4, 0, KvType::F16);
+    let cost = aside::cost(&aside::set_aside(&plan, 30), 0, workload);
+    let sum: u64 = (0..30).map(|goal| all.cost_of(goal, workload).weight_bytes).sum();
+    assert_eq!(cost.weight_bytes, sum);
+    // What is cut off has its own.
+    let [first, second] = cut(&aside::set_aside(&plan, 20), 12).unwrap();
+    let layers = [&first, &second].map(aside::aside_layers);
+    assert_eq!(layers, [(0..12).collect::<Vec<_>>(), (0..8).collect()]);
+    assert_eq!(aside::others(&second).unwrap().goals(), 8);
 }
 
 #[test]

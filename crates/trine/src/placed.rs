@@ -8,7 +8,7 @@ use trine_backend::{
     BLOCK, BackendError, Demand, DeviceMemory, LayerChoice, Memory, MemoryKind, Placement,
     ProgramOptions,
 };
-use trine_model::{KvType, Plan, Width};
+use trine_model::{KvType, Plan, Width, aside};
 use trine_vulkan::Outline;
 
 use crate::options::PREFILL;
@@ -42,25 +42,38 @@ impl Needs {
         Memory::of_plan(plan, &self.0)
     }
 
-    /// Returns how many of a Plan's last layers fit into a GPU's memory of `bytes` bytes, where the
-    /// processor runs the others.
+    /// Returns what of a Plan fits into a GPU's memory of `bytes` bytes, where the processor runs
+    /// the rest.
     ///
     /// # Errors
     /// As [`place`].
-    pub(crate) fn layers_in(&self, plan: &Plan, bytes: u64) -> Result<usize, BackendError> {
+    pub(crate) fn fitting(&self, plan: &Plan, bytes: u64) -> Result<Fitting, BackendError> {
         let site = |memory: DeviceMemory| Site {
             name: String::new(),
             memory,
             free: memory.free,
             most_rows: None,
+            hands_over: memory.kind != MemoryKind::Host,
             forecast: Box::new(Memory::of_plan),
         };
         let own = DeviceMemory { kind: MemoryKind::Own, free: Some(bytes), largest_buffer: None };
         let sites = [site(DeviceMemory::host(None)), site(own)];
         let found = place(plan, &sites, LayerChoice::Fitting, &Demand::Exactly(self.0))?;
-        let on_gpu = found.parts.iter().filter(|part| part.site == 1);
-        Ok(on_gpu.map(|part| part.plan.layers()).sum())
+        let on_gpu = || found.parts.iter().filter(|part| part.site == 1);
+        Ok(Fitting {
+            layers: on_gpu().map(|part| part.plan.layers()).sum(),
+            without_experts: on_gpu().map(|part| aside::aside_layers(&part.plan).len()).sum(),
+        })
     }
+}
+
+/// What of a model fits into a GPU's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fitting {
+    /// Layers.
+    pub(crate) layers: usize,
+    /// How many of these leave their experts to the processor.
+    pub(crate) without_experts: usize,
 }
 
 /// Returns the parts of a memory, for programs.
@@ -123,6 +136,7 @@ impl Machine {
             memory: self.processor,
             free: self.processor.free,
             most_rows: None,
+            hands_over: false,
             forecast: Box::new(Memory::of_plan),
         };
         let gpu = Site {
@@ -130,6 +144,7 @@ impl Machine {
             memory: self.gpu,
             free: self.gpu.free,
             most_rows: outline.most_rows(),
+            hands_over: true,
             forecast: Box::new(|plan, options| outline.forecast(plan, options)),
         };
         let placement = place(plan, &[processor, gpu], layers, demand)?;
@@ -196,6 +211,11 @@ impl Placed {
                 let text = part.plan.listing().to_string();
                 all.push(Launches { part: index, step, tokens: None, text });
             }
+            if let Some(aside) = &part.aside {
+                let step = format!("the Plan of the experts that {} computes", aside.device);
+                let text = aside.plan.listing().to_string();
+                all.push(Launches { part: index, step, tokens: None, text });
+            }
             let Some(gpu) = gpu else { continue };
             let Width { tokens, outputs } = part.options.width;
             let sequences = self.placement.running.min(tokens);
@@ -256,10 +276,10 @@ impl Placed {
     /// Returns the bytes that parts take of the processor's memory and the free bytes of it, if
     /// those are fewer. The processor refuses no part for lack of memory.
     fn overdrawn(&self) -> Option<(u64, u64)> {
-        let parts = &self.placement.parts;
-        let host = parts.iter().find(|part| part.device_memory.kind == MemoryKind::Host)?;
+        let parts = || self.placement.all_parts();
+        let host = parts().find(|part| part.device_memory.kind == MemoryKind::Host)?;
         let free = host.device_memory.free?;
-        let sharing = parts.iter().filter(|part| part.device_memory.kind != MemoryKind::Own);
+        let sharing = parts().filter(|part| part.device_memory.kind != MemoryKind::Own);
         let taken = sharing.map(|part| part.memory.total()).sum();
         (taken > free).then_some((taken, free))
     }
@@ -271,8 +291,17 @@ impl Placed {
             let Memory { weights, mapped, caches, scratch } = part.memory;
             let steps = launches.iter().filter(|launches| launches.part == index);
             let step = |launches: &Launches| json!({ "what": launches.step, "tokens": launches.tokens, "text": launches.text });
+            let experts = part.aside.as_ref().map(|aside| {
+                json!({
+                    "device": aside.device,
+                    "layers": aside::aside_layers(&part.plan),
+                    "token_bytes": part.aside_bytes(),
+                    "memory": memory_json(&aside.memory),
+                })
+            });
             json!({
                 "device": part.device,
+                "experts_aside": experts,
                 "layers": part.plan.layers(),
                 "plan_steps": part.plan.steps.len(),
                 "weight_bytes": weights,
@@ -302,7 +331,8 @@ impl Placed {
 mod tests {
     use trine_engine::EngineOptions;
     use trine_model::{
-        AttentionKind, Config, Family, LayerConfig, Rope, Values, base_plan, fusion, narrow,
+        AttentionKind, Config, ExpertsConfig, Family, Gates, Gemma4Config, LayerConfig, Rope,
+        Values, base_plan, fusion, narrow,
     };
     use trine_vulkan::capabilities::{Capabilities, presets};
     use trine_weights::DType;
@@ -344,6 +374,99 @@ mod tests {
         };
         let stored = |name: &str| if name.contains("norm") { DType::F32 } else { dtype };
         fusion::fuse(narrow::narrow(base_plan(&config, true, &stored)))
+    }
+
+    /// Returns Gemma 4 26B-A4B with all matrices in one format.
+    fn plan_with_experts(dtype: DType) -> Plan {
+        let layer = |index: usize| {
+            let is_global = index % 6 == 5;
+            let local = AttentionKind::Local { window: 1024 };
+            LayerConfig {
+                attention: if is_global { AttentionKind::Global } else { local },
+                heads: 16,
+                kv_heads: if is_global { 2 } else { 8 },
+                head_dim: if is_global { 512 } else { 256 },
+                score_scale: 1.0,
+                rope: match is_global {
+                    true => Rope { pairs: Some(64), ..Rope::full(1e6, 1.0) },
+                    false => Rope::full(1e4, 1.0),
+                },
+                feed_forward: 2112,
+                values: if is_global { Values::Keys } else { Values::Normed },
+                experts: Some(ExpertsConfig {
+                    count: 128,
+                    used: 8,
+                    width: 704,
+                    gates: Gates::Joined,
+                    has_factors: true,
+                }),
+                output_scale: 0.5,
+                cutoff: None,
+                kv_owner: index,
+            }
+        };
+        let config = Config {
+            family: Family::Gemma4(Gemma4Config { inputs: None }),
+            hidden: 2816,
+            vocabulary: 262_144,
+            context: 262_144,
+            norm_epsilon: 1e-6,
+            embedding_scale: 2816f32.sqrt(),
+            final_softcap: Some(30.0),
+            layers: (0..30).map(layer).collect(),
+        };
+        let stored = |name: &str| match name {
+            name if name.contains("norm") || name.contains("scale") => DType::F32,
+            _ => dtype,
+        };
+        fusion::fuse(narrow::narrow(base_plan(&config, true, &stored)))
+    }
+
+    /// Experts leave a GPU with little memory before layers do, and layers only where nothing else
+    /// helps.
+    #[test]
+    fn experts_leave_before_layers() {
+        let options = EngineOptions { context: Some(8192), ..EngineOptions::default() };
+        let demand = options.demand(262_144).unwrap();
+        let plan = plan_with_experts(DType::Q4_0);
+        let place = |capabilities: Capabilities, mib: u64, layers| {
+            let machine = Machine::new(Outline::new(capabilities, false), Some(mib << 20));
+            machine.place(&plan, layers, &demand).unwrap()
+        };
+        let found = |placed: &Placed| {
+            let parts = placed.placement().parts.iter();
+            let of_part = |part: &Part| {
+                (part.site, part.plan.layers(), aside::aside_layers(&part.plan).len())
+            };
+            parts.map(of_part).collect::<Vec<_>>()
+        };
+        let gpu = |mib| found(&place(presets::h200(), mib, LayerChoice::Fitting));
+        assert_eq!(gpu(24 << 10), [(1, 30, 0)]);
+        let [(1, 30, twelve)] = gpu(12 << 10)[..] else { panic!("all layers") };
+        let [(1, 30, eight)] = gpu(8 << 10)[..] else { panic!("all layers") };
+        assert!(0 < twelve && twelve < eight && eight < 20, "{twelve}, {eight}");
+        let [(0, first, 0), (1, last, without)] = gpu(1536)[..] else { panic!("{:?}", gpu(1536)) };
+        assert_eq!((first + last, without), (30, last));
+        // A number of layers is one of whole layers.
+        let given = place(presets::h200(), 12 << 10, LayerChoice::Exactly(9));
+        assert_eq!(found(&given), [(0, 21, 0), (1, 9, 0)]);
+        // A GPU that shares the processor's memory may have half of it.
+        let shared = place(presets::radeon_780m(), 16 << 10, LayerChoice::Fitting);
+        let [(1, 30, shared_eight)] = found(&shared)[..] else { panic!("all layers") };
+        assert!(shared_eight.abs_diff(eight) <= 1, "{shared_eight}, {eight}");
+        for (name, placed) in [
+            ("26b-a4b-8-gib", place(presets::h200(), 8 << 10, LayerChoice::Fitting)),
+            ("26b-a4b-16-gib-shared", shared),
+            ("26b-a4b-2-gib", place(presets::h200(), 1536, LayerChoice::Fitting)),
+        ] {
+            insta::assert_snapshot!(name, placed.text(&[]));
+        }
+        // The processor's Plan is shown, and what the GPU hands over.
+        let eight = place(presets::h200(), 8 << 10, LayerChoice::Fitting);
+        let text = eight.text(&eight.launches(1, false, None).unwrap());
+        for part in ["sum_experts experts_gated[n,5632]", "delegate", "collect"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 
     const DEVICES: [(fn() -> Capabilities, u64); 3] =

@@ -312,7 +312,12 @@ fn shares(shares: &[Share]) -> Option<String> {
             .free
             .map_or(String::new(), |free| format!(" of {} free", output::bytes(free)));
         let taken = output::bytes(share.memory.total());
-        format!("{}: {} of {all} layers ({taken}{free})", share.device, share.layers)
+        let what = match share.experts {
+            0 => format!("{} of {all} layers", share.layers),
+            1 => "experts of 1 layer".to_owned(),
+            experts => format!("experts of {experts} layers"),
+        };
+        format!("{}: {what} ({taken}{free})", share.device)
     };
     // The device that runs the last layers is the one that was asked for.
     let parts: Vec<String> = shares.iter().rev().map(describe).collect();

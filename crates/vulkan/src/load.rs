@@ -1,6 +1,8 @@
 //! What the backend asks of a device: its facts, its memory, and loading.
 
-use trine_backend::{BackendError, Device, DeviceMemory, Memory, Program, ProgramOptions};
+use trine_backend::{
+    BackendError, Device, DeviceMemory, LoadAside, Memory, Program, ProgramOptions,
+};
 use trine_model::{Model, Plan, Workload};
 
 use crate::device::VulkanDevice;
@@ -21,6 +23,20 @@ impl Device for VulkanDevice {
         options: &ProgramOptions,
     ) -> Result<Box<dyn Program>, BackendError> {
         Ok(Box::new(VulkanProgram::load(self, model, plan, options)?))
+    }
+
+    fn hands_over(&self) -> bool {
+        true
+    }
+
+    fn load_beside(
+        &self,
+        model: &Model,
+        plan: Plan,
+        options: &ProgramOptions,
+        aside: LoadAside<'_>,
+    ) -> Result<Box<dyn Program>, BackendError> {
+        Ok(Box::new(VulkanProgram::load_beside(self, model, plan, options, aside)?))
     }
 
     fn memory(&self) -> DeviceMemory {

@@ -1,6 +1,7 @@
 //! A Plan bound to a GPU: weights and caches in its memory, and, for each of a ladder of widths,
 //! the commands of a whole pass, recorded once.
 
+mod aside;
 mod bound;
 pub(crate) mod catalogue;
 mod emit;
@@ -31,8 +32,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use trine_backend::{
-    BackendError, Batch, Facts, Flights, Idle, InFlight, KvPage, Lent, Memory, Pages, Program,
-    ProgramOptions, Results, SERIES_MAX, TOP, TOP_ROWS_MAX, TopLogit,
+    Aside, BackendError, Batch, Facts, Flights, Idle, InFlight, KvPage, Lent, LoadAside, Memory,
+    Pages, Program, ProgramOptions, Results, SERIES_MAX, TOP, TOP_ROWS_MAX, TopLogit,
 };
 use trine_model::{Model, Plan, Width, gather};
 
@@ -54,6 +55,8 @@ pub(crate) struct VulkanProgram {
     /// The Plan as it is lent, and the partner that has its matrices. They stay if the device
     /// fails.
     lent: Option<(Plan, Lent)>,
+    /// What computes the experts that are with another device. It stays too.
+    aside: Option<Aside>,
     /// `None` after the device failed: the next step sets it up again.
     bound: Option<Bound>,
     profile: Option<Vec<f64>>,
@@ -101,6 +104,7 @@ impl VulkanProgram {
             model: model.clone(),
             facts: facts(device, plan, *options),
             lent,
+            aside: None,
             bound: None,
             profile: None,
             has_failed_idle: false,
@@ -121,6 +125,22 @@ impl VulkanProgram {
             program.chosen.reserve(program.top.len() * (1 + SERIES_MAX));
         }
         program.bound = Some(program.bind()?);
+        Ok(program)
+    }
+
+    /// Makes a Program of a Plan some of whose experts are with another device.
+    pub(crate) fn load_beside(
+        device: &VulkanDevice,
+        model: &Model,
+        plan: Plan,
+        options: &ProgramOptions,
+        aside: LoadAside<'_>,
+    ) -> Result<Self, BackendError> {
+        let memory = trine_backend::Device::memory(device);
+        let mut program = Self::load(device, model, plan, options)?;
+        let aside = aside()?;
+        program.facts = aside.join(program.facts.clone(), program.memory(), memory);
+        program.aside = Some(aside);
         Ok(program)
     }
 
@@ -177,10 +197,11 @@ impl VulkanProgram {
         bound.background.note_step();
         let alone = pass_of(&bound.passes, batch, None);
         let mut pass = alone;
+        let is_timed = self.profile.is_some() && !bound.hands_over(pass);
         match &mut self.profile {
             // The times are the device's own: nothing is delegated.
-            Some(profile) => bound.run_timed(&binding, batch, pass, profile)?,
-            None => {
+            Some(profile) if is_timed => bound.run_timed(&binding, batch, pass, profile)?,
+            _ => {
                 if lent.is_some_and(|(_, lent)| lent.is_open()) {
                     let keys = bound.passes.iter().map(|pass| Some((pass.key, pass.exact?)));
                     pass = least_lent(keys, batch).unwrap_or(alone);
@@ -189,7 +210,6 @@ impl VulkanProgram {
             }
         }
         let rows = Width { tokens: batch.tokens.len(), outputs: batch.outputs.len() };
-        let is_timed = self.profile.is_some();
         Ok(Step { pass, alone, goal: batch.goal, rows, series: None, is_timed })
     }
 
@@ -222,7 +242,7 @@ impl VulkanProgram {
     }
 
     /// Ends the step in flight, and returns the index of the pass that computed it.
-    fn finish(&mut self, step: Step) -> Result<(Ended, usize), GpuError> {
+    fn finish(&mut self, step: Step) -> Result<(Ended, usize), Failure> {
         let Step { pass, alone, series, is_timed, .. } = step;
         if is_timed {
             return Ok((Ended::Whole, pass));
@@ -236,10 +256,29 @@ impl VulkanProgram {
         if let Some(series) = series {
             return Ok((bound.finish_series(&binding, series, stop)?, pass));
         }
+        if let Some(aside) = self.aside.as_mut().filter(|_| bound.hands_over(pass)) {
+            let profile = self.profile.as_deref_mut();
+            let ended = bound.finish_aside(pass, aside, profile, stop)?;
+            return Ok((ended.map_err(Failure::Aside)?, pass));
+        }
         match lent.filter(|_| pass != alone) {
-            Some((_, lent)) => bound.finish_beside(&binding, [pass, alone], lent, stop),
+            Some((_, lent)) => Ok(bound.finish_beside(&binding, [pass, alone], lent, stop)?),
             None => Ok((bound.finish(&binding, pass, stop)?, pass)),
         }
+    }
+}
+
+/// What a step can end with.
+enum Failure {
+    /// The GPU failed.
+    Gpu(GpuError),
+    /// Another device has not computed experts, or was stopped. The GPU has ended what it had.
+    Aside(BackendError),
+}
+
+impl From<GpuError> for Failure {
+    fn from(error: GpuError) -> Self {
+        Self::Gpu(error)
     }
 }
 
@@ -285,7 +324,8 @@ impl Program for VulkanProgram {
     }
 
     fn memory(&self) -> Memory {
-        self.bound.as_ref().map_or_else(Memory::default, |bound| bound.memory)
+        let aside = self.aside.as_ref().map_or(Memory::default(), Aside::memory);
+        self.bound.as_ref().map_or_else(Memory::default, |bound| bound.memory) + aside
     }
 
     fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
@@ -307,7 +347,10 @@ impl Program for VulkanProgram {
 
     fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
         let step = self.flights.end(step)?;
-        let (ended, pass) = self.finish(step).map_err(|error| self.failed(error))?;
+        let (ended, pass) = self.finish(step).map_err(|failure| match failure {
+            Failure::Gpu(error) => self.failed(error),
+            Failure::Aside(error) => error,
+        })?;
         if ended == Ended::Stopped {
             return Err(BackendError::Stopped);
         }
@@ -332,6 +375,7 @@ impl Program for VulkanProgram {
     }
 
     fn heed(&mut self, stop: Arc<AtomicBool>) {
+        self.aside.iter_mut().for_each(|aside| aside.heed(Arc::clone(&stop)));
         self.stop = Some(stop);
     }
 

@@ -1,9 +1,10 @@
 //! Loads a model as placement decides, and places it again if memory turns out to be short.
 
-use trine_model::{Model, Plan, cut};
+use trine_model::{Model, Plan, aside, cut};
 
 use super::place::place;
 use super::terms::{CONTEXT_LEAST, Demand, Part, Placement, Site};
+use crate::aside::Aside;
 use crate::batch::ProgramOptions;
 use crate::device::{Device, LayerChoice, Members};
 use crate::device_memory::MemoryKind;
@@ -76,7 +77,8 @@ pub fn load(
                 return Ok((program, placement));
             }
             Err((part, error @ BackendError::OutOfMemory { .. })) => {
-                shortages.note(&placement, part, error, &mut sites, &mut demand, choice)?;
+                let context = placement.options.context;
+                shortages.note(part, error, (&mut sites, &mut demand), context, choice)?;
             }
             Err((_, error)) => return Err(error),
         }
@@ -122,23 +124,37 @@ fn site(device: &dyn Device) -> Site<'_> {
         memory,
         free: memory.free,
         most_rows: device.most_rows(),
+        hands_over: device.hands_over(),
         forecast: Box::new(|plan, options| device.forecast(plan, options)),
     }
 }
 
 /// Loads the parts. On a failure, returns which one failed. The last part is loaded first: it is on
 /// the device that may have too little memory, in which case the others' work would be wasted.
-fn load_parts(
+fn load_parts<'p>(
     model: &Model,
     plan: &Plan,
     devices: &[&dyn Device],
-    placement: &Placement,
-) -> Result<Box<dyn Program>, (usize, BackendError)> {
+    placement: &'p Placement,
+) -> Result<Box<dyn Program>, (&'p Part, BackendError)> {
     let mut programs = Vec::new();
-    for (index, part) in placement.parts.iter().enumerate().rev() {
+    for part in placement.parts.iter().rev() {
         let device = devices[part.site];
-        let program = device.load_plan(model, part.plan.clone(), &part.options);
-        programs.push(program.map_err(|error| (index, error))?);
+        let mut failed = part;
+        let program = match &part.aside {
+            None => device.load_plan(model, part.plan.clone(), &part.options),
+            Some(other) => {
+                let load = || {
+                    let host = devices[other.site];
+                    let memory = host.memory();
+                    let loaded = host.load_plan(model, other.plan.clone(), &other.options);
+                    let loaded = loaded.inspect_err(|_| failed = other)?;
+                    Ok(Aside::new(loaded, memory))
+                };
+                device.load_beside(model, part.plan.clone(), &part.options, Box::new(load))
+            }
+        };
+        programs.push(program.map_err(|error| (failed, error))?);
     }
     if programs.len() == 1 {
         return Ok(programs.remove(0));
@@ -164,20 +180,18 @@ impl Shortages {
     /// Assumes less memory for a part that did not fit, for another attempt.
     fn note(
         &mut self,
-        placement: &Placement,
-        part: usize,
+        part: &Part,
         error: BackendError,
-        sites: &mut [Site<'_>],
-        demand: &mut Demand,
+        (sites, demand): (&mut [Site<'_>], &mut Demand),
+        context: usize,
         choice: LayerChoice,
     ) -> Result<(), BackendError> {
-        let part = &placement.parts[part];
         let site = &mut sites[part.site];
         if site.memory.kind == MemoryKind::Host {
             // Layers cannot be taken off the processor, but a shorter context may help.
             let Demand::Within(bounds) = demand else { return Err(error) };
-            let shorter = (placement.options.context / 2).max(CONTEXT_LEAST);
-            if !bounds.is_context_open || shorter >= placement.options.context {
+            let shorter = (context / 2).max(CONTEXT_LEAST);
+            if !bounds.is_context_open || shorter >= context {
                 return Err(error);
             }
             bounds.context = shorter;
@@ -205,8 +219,12 @@ impl Shortages {
     }
 }
 
-/// Returns the memory that the last layers of a part take, `eighths` eighths of all its layers.
+/// Returns the memory that the last layers of a part take, `eighths` eighths of all its layers. Of
+/// a part with experts, these are what leaves first: it is so many eighths of its memory.
 fn fraction(site: &Site<'_>, part: &Part, eighths: usize) -> u64 {
+    if site.hands_over && aside::layers(&part.plan) > 0 {
+        return part.memory.total() / 8 * eighths as u64;
+    }
     let all = part.plan.layers();
     match cut::cut(&part.plan, all - all * eighths / 8) {
         Some([_, last]) => (site.forecast)(&last, &part.options).total(),

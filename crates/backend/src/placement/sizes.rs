@@ -1,8 +1,9 @@
 //! How many sequences, of what length, there is memory for.
 
-use trine_model::{Plan, Rows, Width};
+use trine_model::{Plan, Rows, Width, aside};
 
 use super::terms::{Bounds, CONTEXT_LEAST, Cuts, Demand, Part, Placement, Site, common_bytes};
+use crate::aside::Aside;
 use crate::batch::{BLOCK, ProgramOptions};
 use crate::device_memory::MemoryKind;
 use crate::error::BackendError;
@@ -159,7 +160,9 @@ impl Sizes {
     /// Returns whether parts of these sizes fit, and leave others their share of the host's memory.
     fn fit(&self, parts: &Cut<'_>, options: ProgramOptions) -> bool {
         let memory = parts.memory(options);
-        parts.fit_hard(options, &memory) && parts.fit_soft(&memory) && self.budget_holds(&memory)
+        parts.fit_hard(options, &memory)
+            && parts.fit_soft(options, &memory)
+            && self.budget_holds(&memory)
     }
 
     fn budget_holds(&self, memory: &[Memory]) -> bool {
@@ -255,11 +258,39 @@ impl Cut<'_> {
         })
     }
 
+    /// Returns the memory of the processor's parts that compute the experts of others.
+    fn aside_memory(&self, options: ProgramOptions) -> Memory {
+        let last = self.cuts.len() - 1;
+        let of_part = |(at, (_, plan)): (usize, &(usize, Plan))| {
+            Some(self.aside(plan, &part_of(options, at == last))?.memory)
+        };
+        let all = self.cuts.iter().enumerate().filter_map(of_part);
+        all.fold(Memory::default(), |sum, memory| sum + memory)
+    }
+
+    /// Returns the part that computes the experts aside of a part with these sizes.
+    fn aside(&self, plan: &Plan, options: &ProgramOptions) -> Option<Part> {
+        let plan = aside::others(plan)?;
+        let is_host = |site: &Site<'_>| site.memory.kind == MemoryKind::Host;
+        let index = self.sites.iter().position(is_host)?;
+        let (site, options) = (&self.sites[index], Aside::sizes(options));
+        Some(Part {
+            site: index,
+            device: site.name.clone(),
+            memory: (site.forecast)(&plan, &options),
+            plan,
+            options,
+            device_memory: site.memory,
+            most_rows: site.most_rows,
+            aside: None,
+        })
+    }
+
     /// Returns whether keys and values take at most half of what weights and working memory leave
     /// of the processor's memory. The other half is for other programs and the file cache. What
     /// GPUs take of this memory and what the processor takes are counted together; if it is not
     /// known how much is free for all, each GPU's own limit takes its place.
-    fn fit_soft(&self, memory: &[Memory]) -> bool {
+    fn fit_soft(&self, options: ProgramOptions, memory: &[Memory]) -> bool {
         let leaves_half = |free: u64, memory: Memory| {
             memory.caches <= free.saturating_sub(memory.weights + memory.scratch) / 2
         };
@@ -267,7 +298,8 @@ impl Cut<'_> {
             self.with_sites(memory).filter(|(site, _)| site.memory.kind != MemoryKind::Own);
         match common_bytes(self.sites) {
             Some(free) => {
-                let sum = of_processor.fold(Memory::default(), |sum, (_, memory)| sum + *memory);
+                let aside = self.aside_memory(options);
+                let sum = of_processor.fold(aside, |sum, (_, memory)| sum + *memory);
                 leaves_half(free, sum)
             }
             None => of_processor
@@ -284,18 +316,24 @@ impl Cut<'_> {
     fn placement(self, options: ProgramOptions, running: usize, full_blocks: usize) -> Placement {
         let memory = self.memory(options);
         let last = self.cuts.len() - 1;
-        let is_host = |(site, _): &(usize, Plan)| self.sites[*site].memory.kind == MemoryKind::Host;
-        let depth = if self.cuts.iter().any(is_host) { 1 } else { self.cuts.len() };
-        let part = |(at, ((site, plan), memory))| Part {
-            site,
-            device: self.sites[site].name.clone(),
-            plan,
-            options: part_of(options, at == last),
-            memory,
-            device_memory: self.sites[site].memory,
-            most_rows: self.sites[site].most_rows,
+        let is_host = |site: usize| self.sites[site].memory.kind == MemoryKind::Host;
+        let part = |(at, ((site, plan), memory)): (usize, (&(usize, Plan), Memory))| {
+            let own = &self.sites[*site];
+            let options = part_of(options, at == last);
+            Part {
+                site: *site,
+                device: own.name.clone(),
+                plan: plan.clone(),
+                options,
+                memory,
+                device_memory: own.memory,
+                most_rows: own.most_rows,
+                aside: self.aside(plan, &options).map(Box::new),
+            }
         };
-        let parts = self.cuts.into_iter().zip(memory).enumerate().map(part).collect();
+        let parts: Vec<Part> = self.cuts.iter().zip(memory).enumerate().map(part).collect();
+        let has_host = parts.iter().any(|part| is_host(part.site) || part.aside.is_some());
+        let depth = if has_host { 1 } else { parts.len() };
         Placement { parts, options, running, full_blocks, depth }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use trine_model::{KvType, Plan};
+use trine_model::{KvType, Plan, Workload, aside};
 
 use crate::batch::{BLOCK, ProgramOptions};
 use crate::device_memory::{DeviceMemory, MemoryKind};
@@ -21,6 +21,9 @@ pub struct Site<'a> {
     pub free: Option<u64>,
     /// Most rows in a step that suit it, if that matters.
     pub most_rows: Option<usize>,
+    /// Whether it can leave experts to the processor
+    /// ([`Device::hands_over`](crate::Device::hands_over)).
+    pub hands_over: bool,
     /// Forecasts the memory that a Program of a Plan would hold.
     pub forecast: Forecast<'a>,
 }
@@ -120,12 +123,20 @@ pub struct Part {
     pub device_memory: DeviceMemory,
     /// Most rows in a step that suit the device, if that matters.
     pub most_rows: Option<usize>,
+    /// The part of the processor that computes the experts that are
+    /// [aside](mod@trine_model::aside), if any are.
+    pub aside: Option<Box<Part>>,
 }
 
 impl Placement {
     /// Returns the bytes of keys and values on all devices.
     pub fn cache_bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.memory.caches).sum()
+    }
+
+    /// Returns the parts, those with the experts of others included.
+    pub fn all_parts(&self) -> impl Iterator<Item = &Part> {
+        self.parts.iter().flat_map(|part| std::iter::once(part).chain(part.aside.as_deref()))
     }
 }
 
@@ -146,9 +157,27 @@ impl fmt::Display for Placement {
                 1 => first.to_string(),
                 _ => format!("{first}-{}", first + layers - 1),
             };
-            first += layers;
             let steps = part.plan.steps.len();
             writeln!(f, "{index:<4}  {range:<6}  {steps:>5} {}", part.columns(unit))?;
+            if let Some(aside) = &part.aside {
+                let range = part.aside_range(first);
+                let steps = aside.plan.steps.len();
+                writeln!(f, "{:<4}  {range:<6}  {steps:>5} {}", "exps", aside.columns(unit))?;
+            }
+            first += layers;
+        }
+        first = 0;
+        for (index, part) in self.parts.iter().enumerate() {
+            if let Some(aside) = &part.aside {
+                let range = part.aside_range(first);
+                writeln!(
+                    f,
+                    "part {index} leaves the experts of layers {range} to {}, which reads {:.0} MB of them for a token",
+                    aside.device,
+                    part.aside_bytes() as f64 / 1e6
+                )?;
+            }
+            first += part.plan.layers();
         }
         for (index, part) in self.parts.iter().enumerate() {
             if part.memory.mapped > 0 {
@@ -204,7 +233,7 @@ struct Unit {
 impl Unit {
     /// Returns the unit that suits the largest part.
     fn of(placement: &Placement) -> Self {
-        let most = placement.parts.iter().map(|part| part.memory.total()).max().unwrap_or(0);
+        let most = placement.all_parts().map(|part| part.memory.total()).max().unwrap_or(0);
         match most >= 1_000_000_000 {
             true => Self { name: "GB", bytes: 1e9 },
             false => Self { name: "MB", bytes: 1e6 },
@@ -217,6 +246,21 @@ impl Unit {
 }
 
 impl Part {
+    /// Returns the layers whose experts are aside, as text, where the part begins with layer
+    /// `first`.
+    fn aside_range(&self, first: usize) -> String {
+        match aside::aside_layers(&self.plan)[..] {
+            [] => "-".to_owned(),
+            [only] => (first + only).to_string(),
+            [begin, .., end] => format!("{}-{}", first + begin, first + end),
+        }
+    }
+
+    /// Returns the bytes of the experts aside that a token of one sequence reads.
+    pub fn aside_bytes(&self) -> u64 {
+        aside::cost(&self.plan, 0, Workload::decode(1, 0, self.options.kv)).weight_bytes
+    }
+
     /// Returns the most bytes of a buffer, if they are less than the memory that is free.
     fn limiting_buffer(&self) -> Option<u64> {
         let DeviceMemory { free, largest_buffer, .. } = self.device_memory;

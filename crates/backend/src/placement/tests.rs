@@ -80,6 +80,7 @@ fn site(kind: MemoryKind, free: Option<u64>) -> Site<'static> {
         memory: DeviceMemory { kind, free, largest_buffer: None },
         free,
         most_rows: None,
+        hands_over: false,
         forecast: Box::new(forecast),
     }
 }

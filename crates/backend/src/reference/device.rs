@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use trine_model::aside::{self, Pair};
 use trine_model::{BufferId, ExpertMatrix, Heads, Model, Op, Plan, Rows, Source, Term, WeightId};
 use trine_weights::{Tensor, blocks};
 
 use super::cache::{ReferenceCache, RowPlace};
 use super::ops::{self, Attention, Coefficients};
 use super::products::Products;
+use crate::aside::{Aside, Handed, LoadAside};
 use crate::batch::{Batch, ProgramOptions};
 use crate::device::Device;
 use crate::error::BackendError;
@@ -48,6 +50,24 @@ impl Device for ReferenceDevice {
     ) -> Result<Box<dyn Program>, BackendError> {
         Ok(Box::new(ReferenceProgram::new(model, plan, *options, self.products)?))
     }
+
+    fn hands_over(&self) -> bool {
+        true
+    }
+
+    fn load_beside(
+        &self,
+        model: &Model,
+        plan: Plan,
+        options: &ProgramOptions,
+        aside: LoadAside<'_>,
+    ) -> Result<Box<dyn Program>, BackendError> {
+        let mut program = ReferenceProgram::new(model, plan, *options, self.products)?;
+        let (aside, own) = (aside()?, program.memory());
+        program.facts = aside.join(program.facts, own, self.memory());
+        program.aside = Some(aside);
+        Ok(Box::new(program))
+    }
 }
 
 /// A Plan bound to the scalar reference.
@@ -60,6 +80,8 @@ struct ReferenceProgram {
     /// One for each buffer of the Plan.
     buffers: Vec<Vec<f32>>,
     caches: Vec<ReferenceCache>,
+    /// What computes the experts that are aside; without it they are computed here.
+    aside: Option<Aside>,
     profile: Option<Vec<f64>>,
     stop: Arc<AtomicBool>,
     /// The goal of each step in flight.
@@ -92,6 +114,7 @@ impl ReferenceProgram {
             tensors,
             buffers,
             caches,
+            aside: None,
             profile: None,
             stop: Arc::default(),
             flights: Flights::new(1),
@@ -106,6 +129,7 @@ impl Program for ReferenceProgram {
     }
 
     fn memory(&self) -> Memory {
+        let aside = self.aside.as_ref().map_or(Memory::default(), Aside::memory);
         let Facts { plan, options, .. } = &self.facts;
         let buffer_bytes = |buffer: &trine_model::Buffer| {
             (options.width.of(buffer.rows) * buffer.columns * size_of::<f32>()) as u64
@@ -115,7 +139,7 @@ impl Program for ReferenceProgram {
             mapped: plan.weights.iter().map(trine_model::Weight::bytes).sum(),
             caches: plan.caches.iter().map(|cache| options.cache_bytes(cache)).sum(),
             scratch: plan.buffers.iter().map(buffer_bytes).sum(),
-        }
+        } + aside
     }
 
     fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
@@ -145,7 +169,11 @@ impl Program for ReferenceProgram {
                 return Err(BackendError::Stopped);
             }
             let start = Instant::now();
-            self.execute(&step.op, batch);
+            match self.pair_of(index) {
+                Some(pair) if pair.gated == index => {}
+                Some(pair) => self.sum_aside(pair, batch)?,
+                None => self.execute(&step.op, batch),
+            }
             if let Some(times) = &mut self.profile {
                 times[index] += start.elapsed().as_secs_f64();
             }
@@ -171,6 +199,7 @@ impl Program for ReferenceProgram {
     }
 
     fn heed(&mut self, stop: Arc<AtomicBool>) {
+        self.aside.iter_mut().for_each(|aside| aside.heed(Arc::clone(&stop)));
         self.stop = stop;
     }
 
@@ -214,6 +243,35 @@ impl Pages for ReferenceProgram {
 }
 
 impl ReferenceProgram {
+    /// Returns the experts that a step belongs to, if another device computes them.
+    fn pair_of(&self, step: usize) -> Option<Pair> {
+        self.aside.as_ref()?;
+        let mut pairs = aside::aside(&self.facts.plan).into_iter();
+        pairs.find(|pair| [pair.gated, pair.sum].contains(&step))
+    }
+
+    /// Has another device compute the sums of experts.
+    fn sum_aside(&mut self, pair: Pair, batch: &Batch<'_>) -> Result<(), BackendError> {
+        let Self { facts: Facts { plan, .. }, aside: Some(aside), buffers, .. } = self else {
+            return Ok(());
+        };
+        let steps = [pair.gated, pair.sum].map(|index| &plan.steps[index].op);
+        let [Op::GatedExperts { input, .. }, Op::SumExperts { chosen, shares, output, .. }] = steps
+        else {
+            unreachable!("these are the steps of a pair")
+        };
+        let (kind, rows) = (plan.buffer(*output).rows, batch.rows(plan.buffer(*output).rows));
+        if rows == 0 {
+            return Ok(());
+        }
+        let [input, chosen, shares] = [input, chosen, shares].map(|id| &buffers[id.0][..]);
+        let exact = if kind == Rows::Tokens { batch.bulk_from.min(rows) } else { rows };
+        let handed = Handed { input, chosen, shares, rows, exact };
+        let sums = aside.sum(pair.number, handed)?.to_vec();
+        buffers[output.0] = sums;
+        Ok(())
+    }
+
     /// Takes a buffer out, so that others can be read while it is written.
     fn take(&mut self, id: BufferId) -> Vec<f32> {
         std::mem::take(&mut self.buffers[id.0])

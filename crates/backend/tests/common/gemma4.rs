@@ -99,6 +99,29 @@ pub fn gemma4(random: &mut Random, dtype: DType, has_experts: bool, folder: &Pat
     Draft { metadata, tensors: tensors(random, &sizes, dtype) }.open(folder)
 }
 
+/// A random Gemma 4 of three layers whose dense parts have more than 12 MB each, in floats: a
+/// processor reads more of a layer than of its experts.
+pub fn gemma4_with_large_layers(random: &mut Random, folder: &Path) -> Model {
+    let heads = Heads { kv: 1, dim: 16 };
+    let experts = Experts { count: 4, used: 2, width: 32, are_joined: true, has_factors: true };
+    let sizes = Sizes {
+        hidden: 256,
+        ffn: vec![4096; 3],
+        heads: 2,
+        local: heads,
+        global: Heads { dim: 32, ..heads },
+        values_are_keys: false,
+        vocabulary: 40,
+        per_layer: None,
+        experts: Some(experts),
+        layers: 3,
+        pattern: 2,
+        shared: 0,
+    };
+    let metadata = metadata(random, &sizes);
+    Draft { metadata, tensors: tensors(random, &sizes, DType::F32) }.open(folder)
+}
+
 fn metadata(random: &mut Random, sizes: &Sizes) -> Metadata {
     let count = |value: usize| Value::U32(value as u32);
     let mut metadata = Metadata::new("random model");

@@ -124,7 +124,7 @@ impl Devices {
             Self::Elsewhere(_) => (vec![None, Some([0; 16])], vec![None, Some([0; 16])]),
         };
         let mut taken = vec![0; all.len()];
-        for part in &placement.parts {
+        for part in placement.all_parts() {
             let bytes = part.memory.total();
             let site = own.get(part.site).and_then(|own| all.iter().position(|site| site == own));
             if let Some(site) = site {
@@ -161,7 +161,7 @@ impl PlacedDraft {
         let (own, others) = (self.placed.placement(), model.placement());
         let mut devices: Vec<(&str, u64, Option<u64>)> = Vec::new();
         // What was free before the draft model comes first.
-        for part in own.parts.iter().chain(&others.parts) {
+        for part in own.all_parts().chain(others.all_parts()) {
             let bytes = part.memory.total();
             match devices.iter_mut().find(|(name, ..)| *name == part.device) {
                 Some((_, sum, _)) => *sum += bytes,
@@ -195,7 +195,7 @@ impl PlacedDraft {
             .sum();
         let is_less = model.is_shorter()
             || settings.gpu_layers.is_none()
-                && others.parts.iter().any(|part| !is_on_gpu(part.device_memory.kind));
+                && others.all_parts().any(|part| !is_on_gpu(part.device_memory.kind));
         if is_less && gpu_bytes > 0 {
             text.push_str(&format!(
                 "{}\n",
@@ -207,7 +207,7 @@ impl PlacedDraft {
 
     /// Says what the draft model takes where the model has no room.
     pub(super) fn taking(&self) -> String {
-        let bytes = self.placed.placement().parts.iter().map(|part| part.memory.total()).sum();
+        let bytes = self.placed.placement().all_parts().map(|part| part.memory.total()).sum();
         draft::taking(&self.name, bytes, "the memory")
     }
 

@@ -55,6 +55,9 @@ struct GenerationRow {
     /// processor beside a GPU runs the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     layers_that_fit: Option<usize>,
+    /// How many of these leave their experts to the processor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    experts_aside: Option<usize>,
 }
 
 /// A forecast and what it was computed from.
@@ -319,12 +322,14 @@ fn generation_row(
     // The draft model takes its part first.
     let left = |bytes: u64| bytes.saturating_sub(draft_bytes.unwrap_or(0));
     let least = machine.memory_bytes.map(left).filter(|left| memory_bytes > *left);
+    let fitting = least.map(|bytes| needs.fitting(plan, bytes)).transpose()?;
     Ok(GenerationRow {
         forecast: forecast::generation(passes, (drafts, guesser), batch, context)?,
         memory_bytes,
         draft_bytes,
         fits: machine.memory_bytes.map(|_| least.is_none()),
-        layers_that_fit: least.map(|bytes| needs.layers_in(plan, bytes)).transpose()?,
+        layers_that_fit: fitting.map(|fitting| fitting.layers),
+        experts_aside: fitting.map(|found| found.without_experts).filter(|&layers| layers > 0),
     })
 }
 
@@ -436,9 +441,12 @@ impl Forecast<'_> {
         let misfit = |row: &&GenerationRow| row.layers_that_fit.is_some();
         let Some(row) = self.generation.iter().find(misfit) else { return String::new() };
         let layers = row.layers_that_fit.unwrap_or_default();
+        let experts = row
+            .experts_aside
+            .map_or(String::new(), |experts| format!(" without the experts of {experts}"));
         format!(
-            "!: {} not fit the machine's memory of {}; {layers} of {} layers would with {} of {}. \
-             A CPU beside a GPU runs the others, at a speed of its own.\n",
+            "!: {} not fit the machine's memory of {}; {layers} of {} layers{experts} would with {} of {}. \
+             A CPU beside a GPU runs the rest, at a speed of its own.\n",
             if self.draft.is_some() { "model and draft together do" } else { "does" },
             output::bytes(bytes),
             self.model.config().layers.len(),

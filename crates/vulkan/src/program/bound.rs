@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use trine_backend::{BLOCK, BackendError, Batch, Lent, Memory, ProgramOptions};
+use trine_backend::{Aside, BLOCK, BackendError, Batch, Lent, Memory, ProgramOptions};
 use trine_model::{BufferId, Heads, Input, Model, Op, Plan, Rows, Source};
 
+use super::aside::AsideTable;
 use super::emit::{Emitted, Emitter};
 use super::forecast::cache_bytes;
 use super::frame::{Frame, FrameLayout, SLOT_BITS};
@@ -185,7 +186,8 @@ impl Binding<'_> {
         };
         for lowered in &graphs {
             // Where the host takes part, little follows without a barrier.
-            let chains = chains.as_mut().filter(|_| lowered.exact.is_none());
+            let meets = !loans(self.plans().of(lowered.exact), &lowered.graph).is_empty();
+            let chains = chains.as_mut().filter(|_| !meets);
             let pass = self.record(&bound, lowered, chains)?;
             bound.passes.push(pass);
         }
@@ -214,7 +216,7 @@ impl Binding<'_> {
         let Lowered { key, exact, .. } = *lowered;
         let (cuts, mut seconds) = self.cuts(self.plans().of(exact), key, &draft.dispatches, gpu);
         let (cuts, meetings) = meetings(&draft.own, &cuts);
-        if exact.is_some() {
+        if !meetings.is_empty() {
             seconds.clear();
         }
         let recording = Recording::record(gpu, &draft.dispatches, &draft.copies, &cuts)?;
@@ -225,7 +227,7 @@ impl Binding<'_> {
         let reset = reset.map(copy).transpose()?;
         let fetch = draft.fetch.into_iter().map(|fetch| fetch.map(copy).transpose());
         let fetch = fetch.collect::<Result<_, _>>()?;
-        let loans = loans(&lowered.graph);
+        let loans = loans(self.plans().of(exact), &lowered.graph);
         Ok(Pass { key, exact, loans, recording, seconds, chains, reset, fetch, timed: None })
     }
 
@@ -281,8 +283,9 @@ impl Binding<'_> {
         };
         let outputs = self.plan.outputs.iter().map(output).collect::<Result<Vec<_>, _>>()?;
         let top = TopMemory::new(gpu, width.outputs)?;
-        let loans = self.lent.map(|lent| Loans::new(gpu, LoanBytes::of(lent, width.tokens)));
-        let loans = loans.transpose()?;
+        let lent = self.lent.map(|lent| LoanBytes::of(lent, width.tokens));
+        let loans = lent.or_else(|| LoanBytes::of_aside(self.plan, width));
+        let loans = loans.map(|bytes| Loans::new(gpu, bytes)).transpose()?;
         let scratch = gpu.allocate(scratch_bytes, Place::Device, "working memory")?;
         let split_scratch =
             gpu.allocate(selection.split_bytes(), Place::Device, "working memory")?;
@@ -565,6 +568,27 @@ impl Bound {
         self.inputs.write_again();
         self.passes[alone].begin(stop)?;
         Ok((self.finish(binding, alone, stop)?, alone))
+    }
+
+    /// Returns whether a pass hands experts to another device.
+    pub(super) fn hands_over(&self, pass: usize) -> bool {
+        self.passes[pass].exact.is_none() && !self.passes[pass].loans.is_empty()
+    }
+
+    /// Ends the run of a pass that was begun and hands experts to another device. If that fails,
+    /// the run ends there, and its error is the outcome.
+    pub(super) fn finish_aside(
+        &mut self,
+        pass: usize,
+        aside: &mut Aside,
+        profile: Option<&mut [f64]>,
+        stop: Option<&AtomicBool>,
+    ) -> Result<Result<Ended, BackendError>, GpuError> {
+        let loans = self.loans.as_mut().expect("there is memory for what is handed over");
+        let Pass { recording, loans: of_pass, .. } = &mut self.passes[pass];
+        let mut table = AsideTable { loans, of_pass, aside, profile, failure: None };
+        let ended = recording.finish(stop, &mut table, "a step")?;
+        Ok(table.failure.map_or(Ok(ended), Err))
     }
 
     /// Runs a pass for a checked batch to its end, and adds the seconds of each of the Plan's steps

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use trine_backend::ProgramOptions;
-use trine_model::Plan;
+use trine_model::{Plan, aside};
 
 use super::emit::Emitter;
 use super::forecast::cache_bytes;
@@ -238,7 +238,7 @@ impl<'a> Places<'a> {
             ropes: Ropes::described(plan, NOWHERE),
             caches: plan.caches.iter().map(cache).collect(),
             inputs: plan.inputs.len(),
-            has_loans: lent.is_some(),
+            has_loans: lent.is_some() || !aside::aside(plan).is_empty(),
             nothing: Span { address: NOWHERE, bytes: 0 },
         })
     }

@@ -114,7 +114,9 @@ impl Emitter<'_> {
         let shared = || self.loans.expect("a Plan that is lent has memory for a partner");
         match place {
             Home::Host(input) => return Span { address: self.inputs[input], bytes },
-            Home::Handed => return Span { address: shared()[0], bytes },
+            Home::Handed(offset) => {
+                return Span { address: shared()[0] + offset as u64, bytes };
+            }
             Home::Lent(offset) => return Span { address: shared()[1] + offset as u64, bytes },
             Home::Own | Home::Of(_) => {}
         }
@@ -272,7 +274,9 @@ impl Emitter<'_> {
         let most = self.graph.width.of(node.rows);
         let all = self.row_count(node.rows);
         let (parts, result, rows, row_count) = match work {
-            LentWork::Delegate { source, handed } => (&[*source][..], *handed, most, all),
+            LentWork::Hand { source, handed } | LentWork::Delegate { source, handed } => {
+                (&[*source][..], *handed, most, all)
+            }
             LentWork::Collect { .. } => return Ok(None),
             LentWork::Amend { exact, amended, .. } => {
                 let rows = self.graph.value(*exact).rows;

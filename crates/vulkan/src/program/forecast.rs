@@ -86,7 +86,9 @@ fn scratch(
         true => ChainMemory::most_bytes(launches) * keys.len() as u64,
         false => 0,
     };
-    let loans = lent.map_or([0; 3], |lent| LoanBytes::of(lent, tokens).each());
+    let loans = lent.map(|lent| LoanBytes::of(lent, tokens));
+    let loans = loans.or_else(|| LoanBytes::of_aside(plan, widest));
+    let loans = loans.map_or([0; 3], LoanBytes::each);
     let rows_bytes = |id: trine_model::BufferId| {
         let buffer = plan.buffer(id);
         4 * (allocated(widest.of(buffer.rows)) * buffer.columns) as u64

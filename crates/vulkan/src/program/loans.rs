@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use trine_backend::{BULK_ROWS, Batch, Lent, ProgramOptions};
-use trine_model::{Op, Plan, Width};
+use trine_model::aside::{self, Pair};
+use trine_model::{BufferId, Op, Plan, Rows, Width};
 
 use super::graph::{Graph, Home, ValueId, Work, allocated};
 use super::lent::LentWork;
@@ -59,6 +60,45 @@ pub(super) fn place_after(end: usize, rows: usize, columns: usize) -> (usize, us
     (start, start + 4 * allocated(rows) * columns)
 }
 
+/// Returns the buffers whose rows are handed over: the input, the experts of each row, and their
+/// shares.
+pub(super) fn handed(plan: &Plan, pair: Pair) -> [BufferId; 3] {
+    let steps = [pair.gated, pair.sum].map(|index| &plan.steps[index].op);
+    let [Op::GatedExperts { input, chosen, .. }, Op::SumExperts { shares, .. }] = steps else {
+        unreachable!("these are the steps of a pair")
+    };
+    [*input, *chosen, *shares]
+}
+
+/// Returns where the rows of the three are in the memory that the host reads, in bytes, in a pass
+/// of up to `rows` rows, and where they end.
+pub(super) fn places(columns: [usize; 3], rows: usize) -> ([usize; 3], usize) {
+    let mut end = 0;
+    let places = columns.map(|columns| {
+        let start = end;
+        end += (4 * allocated(rows) * columns).next_multiple_of(ALIGNMENT as usize);
+        start
+    });
+    (places, end)
+}
+
+/// The rows of the step in flight.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct StepRows {
+    pub(super) tokens: usize,
+    pub(super) outputs: usize,
+    /// Tokens before the first bulk row.
+    pub(super) exact: usize,
+}
+
+impl StepRows {
+    /// Returns the rows of a checked batch.
+    pub(super) fn of(batch: &Batch<'_>) -> Self {
+        let tokens = batch.tokens.len();
+        Self { tokens, outputs: batch.outputs.len(), exact: batch.bulk_from.min(tokens) }
+    }
+}
+
 /// Sizes in bytes of the memory between device, host and partner.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct LoanBytes {
@@ -88,35 +128,70 @@ impl LoanBytes {
         most
     }
 
+    /// Returns the sizes for the experts of a Plan that are with another device, in steps of up to
+    /// `width`; `None` if there are none.
+    pub(super) fn of_aside(plan: &Plan, width: Width) -> Option<Self> {
+        let mut most = Self::default();
+        let pairs = aside::aside(plan);
+        for pair in &pairs {
+            let columns = |id: BufferId| plan.buffer(id).columns;
+            let rows = width.of(plan.rows(&plan.steps[pair.sum].op));
+            let (_, end) = places(handed(plan, *pair).map(columns), rows);
+            let sums = columns(plan.steps[pair.sum].op.writes()[0]);
+            most.input = most.input.max(end);
+            most.output = most.output.max(place_after(0, rows, sums).1);
+        }
+        (!pairs.is_empty()).then_some(most)
+    }
+
     /// Returns the sizes one by one.
     pub(super) fn each(self) -> [u64; 3] {
         [self.input, self.output, self.staged].map(|bytes| bytes as u64)
     }
 }
 
-/// A partner's products in a pass.
+/// What another device computes in a pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Loan {
-    /// Index of the Plan's step that collects them.
-    step: usize,
-    /// First value of each in the memory that the host writes, and its columns.
-    products: Vec<(usize, usize)>,
+    /// Index of the Plan's step that collects it.
+    pub(super) step: usize,
+    /// Which rows of the step these are.
+    pub(super) rows: Rows,
+    /// The number of the experts, if it is theirs.
+    pub(super) number: usize,
+    /// First value of each of the rows in the memory that the host reads, and its columns.
+    pub(super) handed: Vec<(usize, usize)>,
+    /// First value of each result in the memory that the host writes, and its columns.
+    pub(super) products: Vec<(usize, usize)>,
 }
 
-/// Returns the loans of a pass, in their order.
-pub(super) fn loans(graph: &Graph) -> Vec<Loan> {
-    let product = |id: &ValueId| {
-        let value = graph.value(*id);
-        let Home::Lent(offset) = value.home else { unreachable!("a partner's product is lent") };
+/// Returns the loans of a pass of a Plan, in their order.
+pub(super) fn loans(plan: &Plan, graph: &Graph) -> Vec<Loan> {
+    let pairs = aside::aside(plan);
+    let number = |step| pairs.iter().find(|pair| pair.sum == step).map_or(0, |pair| pair.number);
+    let place = |id: ValueId| {
+        let value = graph.value(id);
+        let (Home::Lent(offset) | Home::Handed(offset)) = value.home else {
+            unreachable!("the host reads what is handed over, and writes what is lent")
+        };
         (offset / 4, value.columns)
     };
-    let of_node = |node: &super::graph::Node| match &node.work {
-        Work::Lent(LentWork::Collect { results }) => {
-            Some(Loan { step: node.step, products: results.iter().map(product).collect() })
+    let (mut loans, mut so_far) = (Vec::new(), Vec::new());
+    for node in &graph.nodes {
+        match &node.work {
+            Work::Lent(LentWork::Hand { handed, .. } | LentWork::Delegate { handed, .. }) => {
+                so_far.push(place(*handed));
+            }
+            Work::Lent(LentWork::Collect { results }) => {
+                let products = results.iter().map(|&id| place(id)).collect();
+                let handed = std::mem::take(&mut so_far);
+                let (step, rows) = (node.step, node.rows);
+                loans.push(Loan { step, rows, number: number(step), handed, products });
+            }
+            _ => {}
         }
-        _ => None,
-    };
-    graph.nodes.iter().filter_map(of_node).collect()
+    }
+    loans
 }
 
 /// Returns where submissions end for loans, and the meetings with the host. `own` has, for each
@@ -136,16 +211,18 @@ pub(super) fn meetings(own: &[Range<usize>], cuts: &[usize]) -> (Vec<usize>, Vec
     (all, meetings)
 }
 
-/// Memory between device, host and partner.
+/// Memory between device, host and another device.
 pub(super) struct Loans {
-    /// Rows for the partner.
-    input: Buffer,
-    /// The partner's products.
-    output: Buffer,
-    /// The same in memory that is fast to read.
+    /// Rows for the other device.
+    pub(super) input: Buffer,
+    /// What it has computed.
+    pub(super) output: Buffer,
+    /// A partner's products in memory that is fast to read.
     staged: Vec<f32>,
     /// The bulk rows of the step in flight.
     bulk: Range<usize>,
+    /// All rows of the step in flight.
+    pub(super) step_rows: StepRows,
 }
 
 impl Loans {
@@ -156,6 +233,7 @@ impl Loans {
             output: gpu.allocate(output, Place::Upload, "a partner's products")?,
             staged: vec![0.0; bytes.staged / 4],
             bulk: 0..0,
+            step_rows: StepRows::default(),
         })
     }
 
@@ -169,10 +247,11 @@ impl Loans {
         [self.input.address(), self.output.address()]
     }
 
-    /// Notes the bulk rows of a checked batch.
+    /// Notes the rows of a checked batch.
     pub(super) fn expect(&mut self, batch: &Batch<'_>) {
         let rows = batch.tokens.len();
         self.bulk = batch.bulk_from.min(rows)..rows;
+        self.step_rows = StepRows::of(batch);
     }
 }
 

@@ -361,7 +361,7 @@ impl Lowering<'_> {
 
     fn delegate(&mut self, input: BufferId) -> Result<(), GpuError> {
         let source = self.rows(input)?;
-        let handed = self.like(input, Home::Handed);
+        let handed = self.like(input, Home::Handed(0));
         self.push(Rows::Tokens, Work::Lent(LentWork::Delegate { source, handed }));
         Ok(())
     }

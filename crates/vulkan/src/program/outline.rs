@@ -6,7 +6,7 @@ use trine_backend::{
     BULK_ROWS, BackendError, DeviceMemory, Memory, MemoryKind, Partner, ProgramOptions, delegated,
 };
 use trine_model::lend::lend;
-use trine_model::{Plan, Width, Workload, gather};
+use trine_model::{Plan, Width, Workload, aside, gather};
 
 use super::catalogue::{Catalogued, catalogue};
 use super::forecast;
@@ -47,7 +47,10 @@ impl Outline {
     /// Returns a gathered Plan with what a partner takes of it lent; `None` if there is nothing,
     /// or no step of a Program with these options is wide enough.
     pub(crate) fn lend(&self, plan: &Plan, options: &ProgramOptions) -> Option<Plan> {
-        let partner = self.partner.as_ref().filter(|_| options.width.tokens > BULK_ROWS)?;
+        // A pass meets the host for one other device.
+        let is_alone = aside::aside(plan).is_empty();
+        let is_wide = options.width.tokens > BULK_ROWS;
+        let partner = self.partner.as_ref().filter(|_| is_wide && is_alone)?;
         let lent = lend(plan.clone(), &|weight| partner.kept(weight));
         Some(lent).filter(|lent| !delegated(lent).is_empty())
     }

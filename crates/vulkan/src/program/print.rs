@@ -118,7 +118,7 @@ impl<'a> Printed<'a> {
         match self.graph.value(id).home {
             Home::Of(before) => format!(" over {}", self.number(before)),
             Home::Lent(_) => " of the partner".to_owned(),
-            Home::Own | Home::Host(_) | Home::Handed => String::new(),
+            Home::Own | Home::Host(_) | Home::Handed(_) => String::new(),
         }
     }
 

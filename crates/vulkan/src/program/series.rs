@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use trine_backend::{ProgramOptions, SERIES_MAX};
-use trine_model::{Input, Plan, Source};
+use trine_model::{Input, Plan, Source, aside};
 
 use super::frame::{Frame, SLOT_BITS};
 use super::top_memory::{TopMemory, finds_top, top_rows};
@@ -59,7 +59,8 @@ pub(super) fn runs_series(plan: &Plan, options: &ProgramOptions, goal: usize) ->
     };
     let is_chosen = goal == 0 || plan.draft_goal() == Some(goal);
     let has_top = finds_top(plan, options) && options.width.outputs > 0;
-    is_chosen && has_top && plan.inputs.iter().all(is_free)
+    let is_whole = aside::aside(plan).is_empty();
+    is_chosen && has_top && is_whole && plan.inputs.iter().all(is_free)
 }
 
 /// Returns how many positions after a row the next one of its sequence is, in a series for a goal.

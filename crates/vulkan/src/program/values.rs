@@ -79,9 +79,9 @@ pub(super) enum Home {
     Of(ValueId),
     /// In the memory where the host writes the Plan's input of this index.
     Host(usize),
-    /// In the memory where the host reads rows for a partner.
-    Handed,
-    /// In the memory where the host writes a partner's products, from this byte on.
+    /// In the memory where the host reads rows for another device, from this byte on.
+    Handed(usize),
+    /// In the memory where the host writes what another device computed, from this byte on.
     Lent(usize),
 }
 

@@ -4,7 +4,7 @@
 //! are packed, which kernel multiplies them, and which operand it takes. A file may store every
 //! matrix in a different format, so an operation of a Plan can have several joints.
 
-use trine_model::{Op, Plan, WeightId};
+use trine_model::{Op, Plan, WeightId, WeightPlace};
 
 use crate::pack::{Format, format_of};
 
@@ -49,6 +49,9 @@ impl Joint {
             Op::SumExperts { down, .. } => vec![down.weight],
             _ => Vec::new(),
         };
+        if ids.iter().any(|id| plan.weight(*id).place == WeightPlace::Aside) {
+            return Vec::new();
+        }
         if ids.iter().any(|&id| plan.holder(id) != id) {
             return ids.into_iter().map(|id| Self::of(plan, id)).collect();
         }
