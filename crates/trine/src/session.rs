@@ -280,12 +280,13 @@ impl Session {
         outcome.map(|()| guesses)
     }
 
-    /// Returns the bytes that a token costs at batch 1 with `depth` positions before it: what has
-    /// to come from memory.
-    pub(crate) fn bytes_per_token(&self, depth: usize) -> u64 {
+    /// Returns the bytes that a step of one sequence with `rows` rows costs with `depth` positions
+    /// before it: what has to come from memory.
+    pub(crate) fn bytes_per_step(&self, depth: usize, rows: usize) -> u64 {
         let Facts { plan, options, .. } = self.engine.program().facts();
-        let kv = options.kv;
-        plan.cost(Workload::decode(1, depth, kv)).memory_bytes()
+        let (context, kv) = (depth, options.kv);
+        let step = Workload { sequences: 1, tokens: rows, context, outputs: rows, kv };
+        plan.cost(step).memory_bytes()
     }
 }
 

@@ -295,12 +295,18 @@ fn details(session: &Session, statistics: &Statistics) -> String {
 }
 
 /// Returns the bytes per second that the steps after the first token took from memory, computed
-/// from the Plan's cost half-way through them. A step that verifies guesses is taken for one of a
-/// single row: it reads the same weights.
+/// from the Plan's cost half-way through them.
 fn bandwidth(session: &Session, statistics: &Statistics) -> Option<f64> {
     let middle = statistics.prompt_tokens + statistics.generated_tokens / 2;
     let steps = statistics.decode_rate()? / statistics.tokens_per_step()?;
-    Some(session.bytes_per_token(middle) as f64 * steps)
+    Some(session.bytes_per_step(middle, rows_per_step(statistics)) as f64 * steps)
+}
+
+/// Returns the rows of a usual step after the first token: its token, and the guesses that it
+/// verifies. More rows read more experts.
+fn rows_per_step(statistics: &Statistics) -> usize {
+    let guesses = statistics.drafted_tokens as f64 / statistics.decode_steps.max(1) as f64;
+    1 + guesses.round() as usize
 }
 
 #[cfg(test)]
@@ -327,5 +333,13 @@ mod tests {
         statistics.first_token_seconds = Some(0.031);
         assert_eq!(summary(&statistics).unwrap(), "1 token in 31 ms; first after 31 ms");
         assert_eq!(summary(&Statistics::default()), None);
+    }
+
+    #[test]
+    fn a_step_has_rows_for_its_guesses() {
+        let rows = |decode_steps, drafted_tokens| {
+            rows_per_step(&Statistics { decode_steps, drafted_tokens, ..Statistics::default() })
+        };
+        assert_eq!([rows(0, 0), rows(10, 0), rows(10, 26), rows(10, 40)], [1, 1, 4, 5]);
     }
 }
