@@ -57,6 +57,7 @@ fn prepared(source: &str, relaxes: bool) -> Result<(Value, Vec<LeftOut>), Gramma
     check.one_of("#", &mut schema)?;
     close::close(&mut schema);
     check.schema("#", &mut schema)?;
+    check.elsewhere(&mut schema)?;
     check.multiples(&mut schema)?;
     counts::count(&mut check, &mut schema)?;
     Ok((schema, check.finish()))
@@ -84,5 +85,38 @@ fn parsed(source: &str) -> Result<Value, GrammarError> {
         }
         Value::Object(_) => Ok(schema),
         _ => Err(invalid("#", "a schema must be an object or a boolean")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn parts_that_only_references_make_schemas_are_checked() {
+        let deep = format!("{}a{}", "(".repeat(300), ")".repeat(300));
+        for (part, problem) in [
+            (json!({"required": vec!["a"; 6000]}), "the number of required names"),
+            (json!({"enum": vec![1; 20_000]}), "the number of enumerated values"),
+            (json!({"properties": {"v": {"pattern": "["}}}), "#/parts/p/properties/v/pattern"),
+            (json!({"pattern": deep}), "exceed the maximum number of nested"),
+            (json!({"$ref": "#/parts/next"}), "#/parts/next/type"),
+        ] {
+            let parts = json!({"p": part, "next": {"type": "what"}});
+            let schema =
+                json!({"properties": {"a": {"$ref": "#/parts/p"}}, "parts": parts}).to_string();
+            let error = digestible(&schema).unwrap_err().to_string();
+            assert!(error.contains(problem), "{error}");
+        }
+        let schema = json!({
+            "properties": {"a": {"$ref": "#/parts/p"}},
+            "parts": {"p": {"type": "array", "uniqueItems": true}},
+        });
+        let (relaxed, left_out) = relaxed(&schema.to_string()).unwrap();
+        assert_eq!(relaxed["parts"]["p"], json!({"type": "array"}));
+        assert_eq!(left_out.len(), 1);
+        assert_eq!(left_out[0].place, "#/parts/p");
     }
 }

@@ -1,12 +1,14 @@
 //! Checks which parts of a schema a grammar can enforce, and what the schema costs.
 
+use std::collections::HashSet;
+
 use llguidance::derivre::{ExprRef, RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 use serde_json::{Map, Value};
 
 use super::apart::Apart;
 use super::keywords::{KIND, LISTS, LeftOut, MAPS, SCHEMA, add_options, each_below, invalid};
-use super::references::{canonical, resolve};
+use super::references::{canonical, resolve, resolve_mut};
 use crate::grammar::error::GrammarError;
 use crate::grammar::library::{first_line, regex_problem};
 use crate::vocabulary::shortened;
@@ -29,6 +31,9 @@ const MOST_MAX: u64 = 1 << 26;
 
 /// The most enumerated values of a whole schema.
 const MAX_VALUES: usize = 10_000;
+
+/// The most names in all `required` of a whole schema: as many as it may have properties.
+const MAX_REQUIRED: usize = 5000;
 
 /// The most schemas within a schema, itself included. One costs the library up to half a
 /// millisecond.
@@ -74,9 +79,13 @@ pub(super) struct Check<'a> {
     /// The parts that no grammar can enforce, which are left out; without a list they are errors.
     left_out: Option<Vec<LeftOut>>,
     values: usize,
+    required: usize,
     schemas: usize,
     property_pairs: usize,
     patterns: usize,
+    /// References to parts that no keyword makes a schema, and those of them to be checked.
+    elsewhere: HashSet<String>,
+    unchecked: Vec<String>,
     foreign_patterns: usize,
     /// The number of steps that proofs have taken.
     proof_steps: usize,
@@ -93,9 +102,12 @@ impl<'a> Check<'a> {
             root,
             left_out: relaxes.then(Vec::new),
             values: 0,
+            required: 0,
             schemas: 0,
             property_pairs: 0,
             patterns: 0,
+            elsewhere: HashSet::new(),
+            unchecked: Vec::new(),
             foreign_patterns: 0,
             proof_steps: 0,
             multiples: Vec::new(),
@@ -165,6 +177,16 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
+    /// Checks the schemas that only references make schemas, such as `#/components/part`.
+    pub(super) fn elsewhere(&mut self, schema: &mut Value) -> Result<(), GrammarError> {
+        while let Some(reference) = self.unchecked.pop() {
+            if let Some(part) = resolve_mut(schema, &reference) {
+                self.schema(&reference, part)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Checks the schemas below a keyword.
     fn below(&mut self, at: &str, key: &str, value: &mut Value) -> Result<(), GrammarError> {
         if SCHEMA.contains(&key) || (key == "items" && !value.is_array()) {
@@ -195,6 +217,7 @@ impl<'a> Check<'a> {
                 (&mut self.patterns, "the number of patternProperties", MAX_PATTERNS)
             }
             "enum" => (&mut self.values, "the number of enumerated values", MAX_VALUES),
+            "required" => (&mut self.required, "the number of required names", MAX_REQUIRED),
             _ => return Ok(()),
         };
         *total += if key == "properties" { found * found } else { found };
@@ -214,13 +237,12 @@ impl<'a> Check<'a> {
                 Some(values) if !values.is_empty() => self.count(key, values.len())?,
                 _ => return Err(invalid(&at, "it must be a list of at least one value")),
             },
-            "required" => {
-                let names =
-                    value.as_array().is_some_and(|names| names.iter().all(Value::is_string));
-                if !names {
-                    return Err(invalid(&at, "it must be a list of names"));
+            "required" => match value.as_array() {
+                Some(names) if names.iter().all(Value::is_string) => {
+                    self.count(key, names.len())?;
                 }
-            }
+                _ => return Err(invalid(&at, "it must be a list of names")),
+            },
             "minimum" | "maximum" if !value.is_number() => {
                 return Err(invalid(&at, "it must be a number"));
             }
@@ -395,6 +417,11 @@ impl<'a> Check<'a> {
             match resolve(self.root, reference) {
                 Some(Value::Object(_) | Value::Bool(_)) => match canonical(reference) {
                     Some(reference) => {
+                        if !is_within(self.root, &reference)
+                            && self.elsewhere.insert(reference.clone())
+                        {
+                            self.unchecked.push(reference.clone());
+                        }
                         *value = reference.into();
                         return Ok(true);
                     }
@@ -408,6 +435,28 @@ impl<'a> Check<'a> {
         };
         self.stays(place, "$ref", Some(problem))
     }
+}
+
+/// Returns whether a canonical reference leads through keywords only, so that checking the whole
+/// schema checks its target.
+fn is_within(root: &Value, reference: &str) -> bool {
+    let mut names = reference.split('/').skip(1);
+    let mut place = Some(root);
+    while let Some(key) = names.next() {
+        let below = place.and_then(|place| place.get(key));
+        place = match below {
+            Some(Value::Array(items)) if LISTS.contains(&key) || key == "items" => {
+                let index = names.next().and_then(|index| index.parse::<usize>().ok());
+                index.and_then(|index| items.get(index))
+            }
+            Some(Value::Object(named)) if MAPS.contains(&key) => {
+                names.next().and_then(|name| named.get(name))
+            }
+            below if SCHEMA.contains(&key) || key == "items" => below,
+            _ => None,
+        };
+    }
+    place.is_some()
 }
 
 /// Returns whether a grammar can enforce a keyword, as far as its own value shows.

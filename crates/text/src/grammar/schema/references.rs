@@ -23,6 +23,15 @@ pub(crate) fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value>
     Some(place)
 }
 
+/// Returns the value that a reference in the form of [`canonical`] points to.
+pub(super) fn resolve_mut<'a>(root: &'a mut Value, reference: &str) -> Option<&'a mut Value> {
+    reference.split('/').skip(1).try_fold(root, |place, name| match place {
+        Value::Object(map) => map.get_mut(name),
+        Value::Array(items) => items.get_mut(name.parse::<usize>().ok()?),
+        _ => None,
+    })
+}
+
 /// Returns a local reference in the form that the library reads, with names unescaped; `None` if a
 /// name in it contains a `/`.
 pub(super) fn canonical(reference: &str) -> Option<String> {
