@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use jsonschema::{Draft, PatternOptions, Validator};
+use jsonschema::{Draft, FancyRegex, PatternOptions, Validator};
 use serde_json::{Map, Value, json};
 
 use crate::grammar::schema::references::resolve;
@@ -32,6 +32,10 @@ const MAX_BACKTRACKS: usize = 10_000;
 
 /// The most bytes of one compiled expression.
 const MAX_PATTERN_BYTES: usize = 1 << 20;
+
+/// The most bytes of one that texts are searched for without counting the work in advance. A byte
+/// takes time for each of its states at worst.
+const MAX_EXPRESSION_BYTES: usize = 1 << 16;
 
 /// The stack of the thread that validates; the library recurses as deep as [`MAX_DEPTH`] allows.
 const STACK_BYTES: usize = 64 << 20;
@@ -88,11 +92,29 @@ impl Checker {
     }
 }
 
-/// Returns whether a pattern of a schema is found in a text, `None` if the library cannot say.
-pub(crate) fn matches(pattern: &str, text: &str) -> Option<bool> {
-    let schema = serde_json::json!({ "pattern": pattern });
-    let validator = options(Draft::Draft202012).build(&schema).ok()?;
-    Some(validator.is_valid(&Value::from(text)))
+/// A pattern of a schema, compiled.
+pub(crate) struct Expression(Validator);
+
+impl Expression {
+    /// Compiles a pattern; `None` if the library does not take it, or it is too large.
+    pub(crate) fn new(pattern: &str) -> Option<Self> {
+        #[cfg(test)]
+        COMPILED.with(|count| count.set(count.get() + 1));
+        let options = options(Draft::Draft202012)
+            .with_pattern_options(pattern_options().size_limit(MAX_EXPRESSION_BYTES));
+        options.build(&json!({ "pattern": pattern })).ok().map(Self)
+    }
+
+    /// Returns whether the pattern is found in a text.
+    pub(crate) fn is_in(&self, text: &str) -> bool {
+        self.0.is_valid(&Value::from(text))
+    }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The expressions that this thread has compiled.
+    pub(crate) static COMPILED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// Runs work of the library on a thread whose stack fits its recursion.
@@ -150,16 +172,19 @@ fn validator(schema: &Value, declared: &str) -> Result<Validator, String> {
 }
 
 fn options(draft: Draft) -> jsonschema::ValidationOptions<'static> {
-    let patterns = PatternOptions::fancy_regex()
-        .backtrack_limit(MAX_BACKTRACKS)
-        .size_limit(MAX_PATTERN_BYTES)
-        .dfa_size_limit(MAX_PATTERN_BYTES);
     jsonschema::options()
         .with_draft(draft)
         .offline()
         .should_validate_formats(true)
         .should_ignore_unknown_formats(true)
-        .with_pattern_options(patterns)
+        .with_pattern_options(pattern_options())
+}
+
+fn pattern_options() -> PatternOptions<FancyRegex> {
+    PatternOptions::fancy_regex()
+        .backtrack_limit(MAX_BACKTRACKS)
+        .size_limit(MAX_PATTERN_BYTES)
+        .dfa_size_limit(MAX_PATTERN_BYTES)
 }
 
 /// Removes what would make the library look elsewhere, and counts expressions.

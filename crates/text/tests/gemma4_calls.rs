@@ -566,8 +566,16 @@ fn hostile_schemas_are_refused_or_held() {
     let chain =
         json!({"type": "object", "properties": {"v": {"$ref": "#/$defs/d0"}}, "$defs": chain});
     let values: Vec<String> = (0..5000).map(|index| format!("v{index}")).collect();
+    let names: Vec<String> = (0..2000).map(|index| format!("a{index}")).collect();
+    let patterns: serde_json::Map<_, _> =
+        ('a'..='p').map(|sign| (format!("^{sign}"), json!({"type": "integer"}))).collect();
+    let mut chance = Chance(1);
+    let long: String = (0..60_000).map(|_| ['a', 'b'][chance.below(2)]).collect();
     for schema in [
         deep,
+        json!({"type": "object", "required": names, "patternProperties": patterns}),
+        json!({"type": "object", "required": names}),
+        json!({"type": "object", "required": [long], "patternProperties": {"[ab]*a[ab]{400}c": {}}}),
         json!({"type": "object", "properties": wide}),
         crossed,
         chain,

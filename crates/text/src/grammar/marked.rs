@@ -2,6 +2,7 @@
 
 mod lark;
 mod merge;
+mod patterns;
 mod texts;
 
 use llguidance::api::TopLevelGrammar;
@@ -62,5 +63,48 @@ impl<'a> Relaxable<'a> for MarkedCalls<'a> {
         let mut lark = Writer::new(self.shape.marks);
         lark.call(0, name, schema)?;
         Ok(TopLevelGrammar::from_lark(lark.finish("start: call0\n")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, json};
+
+    use super::super::marks::CallMarks;
+    use super::*;
+    use crate::validation::COMPILED;
+
+    /// Returns a schema that requires `names` names beside 16 patterns.
+    fn named(names: usize) -> Value {
+        let pattern =
+            |index: u8| (format!("^{}", char::from(b'a' + index)), json!({"type": "integer"}));
+        let patterns: Map<String, Value> = (0..16).map(pattern).collect();
+        let names: Vec<String> = (0..names).map(|index| format!("a{index}")).collect();
+        json!({"type": "object", "required": names, "patternProperties": patterns})
+    }
+
+    fn written(schema: &Value) -> Result<(), GrammarError> {
+        let (schema, left_out) = schema::relaxed(&schema.to_string())?;
+        assert!(left_out.is_empty(), "{left_out:?}");
+        Writer::new(CallMarks { open: 1, close: 2, quote: 3 }).call(0, "f", &schema)
+    }
+
+    #[test]
+    fn patterns_are_compiled_once_for_all_names_and_alternatives() {
+        let mut either = named(20);
+        either["anyOf"] = json!([{"required": ["b"]}, {"required": ["c"]}]);
+        for schema in [named(500), either] {
+            let before = COMPILED.get();
+            written(&schema).unwrap();
+            assert_eq!(COMPILED.get() - before, 16);
+        }
+    }
+
+    #[test]
+    fn names_and_patterns_are_limited() {
+        let problem = written(&named(5001)).unwrap_err().to_string();
+        assert!(problem.contains("required names exceeds the limit of 5000"), "{problem}");
+        let problem = written(&named(2000)).unwrap_err().to_string();
+        assert!(problem.contains("names and patterns"), "{problem}");
     }
 }

@@ -1,19 +1,19 @@
 //! Writes the grammar of a call's arguments in Lark: bare keys up to a colon, strings between marks
 //! without escapes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 
 use super::merge::{merge, types};
+use super::patterns::{Pattern, Patterns, comparison_work};
 use super::texts::{FORMATS, anchored};
 use crate::grammar::error::GrammarError;
 use crate::grammar::library::lark_string;
 use crate::grammar::marks::CallMarks;
 use crate::grammar::schema::LeftOut;
 use crate::grammar::schema::references::resolve;
-use crate::validation::matches;
 
 /// The most rules of a grammar: schemas that apply together are written out for each alternative.
 const MAX_RULES: usize = 20_000;
@@ -46,6 +46,7 @@ pub(super) struct Writer {
     work: usize,
     /// Rules that are written, by their text.
     known: HashMap<String, String>,
+    patterns: Patterns,
     left_out: Vec<LeftOut>,
     /// The schema that references lead into, and the rules of those in it; `None` for a schema that
     /// no value satisfies.
@@ -72,6 +73,7 @@ impl Writer {
             rules: 0,
             work: 0,
             known: HashMap::new(),
+            patterns: Patterns::default(),
             left_out: Vec::new(),
             root: Value::Null,
             references: HashMap::new(),
@@ -87,6 +89,7 @@ impl Writer {
     ) -> Result<(), GrammarError> {
         self.root = schema.clone();
         self.references.clear();
+        self.patterns = Patterns::default();
         let arguments = self.value("#", schema, 0)?.ok_or_else(|| {
             GrammarError::invalid(
                 "JSON schema",
@@ -112,6 +115,16 @@ impl Writer {
 
     fn leave_out(&mut self, place: &str, keyword: &str) {
         self.left_out.push(LeftOut { place: place.to_owned(), keyword: keyword.to_owned() });
+    }
+
+    /// Counts work, which is limited.
+    fn spend(&mut self, work: usize) -> Result<(), GrammarError> {
+        self.work = self.work.saturating_add(work);
+        if self.work > MAX_WORK {
+            let what = "the work for alternatives that apply together, and for names and patterns,";
+            return Err(GrammarError::too_large("JSON schema", what, MAX_WORK as u64));
+        }
+        Ok(())
     }
 
     /// Returns the name of a rule, or of a terminal, with this text.
@@ -142,11 +155,7 @@ impl Writer {
 
     /// Writes a schema.
     fn value(&mut self, place: &str, schema: &Value, depth: usize) -> Written {
-        self.work += 1;
-        if self.work > MAX_WORK {
-            let what = "the work for alternatives that apply together";
-            return Err(GrammarError::too_large("JSON schema", what, MAX_WORK as u64));
-        }
+        self.spend(1)?;
         let map = match schema {
             Value::Bool(false) => return Ok(None),
             Value::Object(map) => map,
@@ -165,13 +174,13 @@ impl Writer {
             let target = resolve(&self.root, reference).cloned().unwrap_or(Value::Bool(true));
             return match demands(&rest) {
                 false => self.reference(reference, &target),
-                true => self.together(place, rest, &[target], depth),
+                true => self.together(place, rest, &[&target], depth),
             };
         }
         if let Some(Value::Array(parts)) = map.get("allOf") {
             let mut rest = map.clone();
             rest.shift_remove("allOf");
-            return self.together(place, rest, parts, depth);
+            return self.together(place, rest, &Vec::from_iter(parts), depth);
         }
         if let Some(values) = map.get("enum").and_then(Value::as_array) {
             return self.values(values, map.get("type"));
@@ -187,7 +196,7 @@ impl Writer {
             for (index, option) in options.iter().enumerate() {
                 let place = format!("{place}/{key}/{index}");
                 written.extend(if demands(&rest) {
-                    self.together(&place, rest.clone(), std::slice::from_ref(option), depth)?
+                    self.together(&place, rest.clone(), &[option], depth)?
                 } else {
                     self.value(&place, option, depth + 1)?
                 });
@@ -218,12 +227,12 @@ impl Writer {
         &mut self,
         place: &str,
         mut map: Map<String, Value>,
-        parts: &[Value],
+        parts: &[&Value],
         depth: usize,
     ) -> Written {
-        self.work += map.values().map(values_in).sum::<usize>();
-        for part in parts {
-            self.work += values_in(part);
+        self.spend(map.values().map(values_in).sum())?;
+        for &part in parts {
+            self.spend(values_in(part))?;
             match part {
                 Value::Bool(false) => return Ok(None),
                 Value::Object(part) => merge(&mut map, part, place, &mut self.left_out),
@@ -235,6 +244,7 @@ impl Writer {
 
     /// Writes values that are listed.
     fn values(&mut self, values: &[Value], kind: Option<&Value>) -> Written {
+        self.spend(values.len())?;
         let kinds = kind.map(types);
         let fits = |value: &&Value| kinds.as_ref().is_none_or(|kinds| is_of(value, kinds));
         let (mut texts, mut plain, mut options) = (Vec::new(), Vec::new(), Vec::new());
@@ -431,7 +441,7 @@ impl Writer {
     fn object(&mut self, place: &str, map: &Map<String, Value>) -> Written {
         let none = Map::new();
         let declared = map.get("properties").and_then(Value::as_object).unwrap_or(&none);
-        let required: Vec<&str> = map
+        let required: HashSet<&str> = map
             .get("required")
             .and_then(Value::as_array)
             .into_iter()
@@ -444,7 +454,10 @@ impl Writer {
         names.extend(required.iter().filter(|name| !declared.contains_key(**name)));
         // The order in which templates write keys, and models learn them.
         names.sort_unstable_by_key(|name| order(name));
-        names.dedup();
+        self.spend(comparison_work(&names, &patterns))?;
+        if !names.is_empty() && patterns.iter().any(|pattern| !pattern.names.is_comparable()) {
+            self.leave_out(place, "patternProperties");
+        }
         let mut pairs = Vec::with_capacity(names.len());
         for name in &names {
             let is_required = required.contains(name);
@@ -499,26 +512,18 @@ impl Writer {
     }
 }
 
-/// A pattern of names with the schema of their values.
-struct Pattern {
-    /// As the schema has it.
-    source: String,
-    /// A terminal for whole names.
-    terminal: String,
-    schema: Value,
-}
-
 /// Properties that are not, or not only, declared by their names.
 impl Writer {
     /// Reads `patternProperties`; none if one of them cannot be held, which is noted.
-    fn patterns(&mut self, place: &str, map: &Map<String, Value>) -> Vec<Pattern> {
+    fn patterns<'a>(&mut self, place: &str, map: &'a Map<String, Value>) -> Vec<Pattern<'a>> {
         let Some(Value::Object(all)) = map.get("patternProperties") else { return Vec::new() };
-        let read = |(source, schema): (&String, &Value)| {
-            let terminal = format!("/{}/", regex_to_lark(&anchored(source)?, "dw"));
-            Some(Pattern { source: source.clone(), terminal, schema: schema.clone() })
+        let read = |(source, schema): (&String, &'a Value)| {
+            Some(Pattern { names: self.patterns.names(source)?, schema })
         };
-        let read: Option<Vec<Pattern>> = all.iter().map(read).collect();
-        let read = read.filter(|patterns| patterns.len() <= MAX_PATTERNS);
+        let read: Option<Vec<Pattern<'a>>> = match all.len() <= MAX_PATTERNS {
+            true => all.iter().map(read).collect(),
+            false => None,
+        };
         read.unwrap_or_else(|| {
             self.leave_out(place, "patternProperties");
             Vec::new()
@@ -532,17 +537,12 @@ impl Writer {
         place: &str,
         name: &str,
         own: Option<&Value>,
-        patterns: &[Pattern],
+        patterns: &[Pattern<'_>],
         others: &Value,
     ) -> Written {
-        let mut parts: Vec<Value> = own.cloned().into_iter().collect();
-        for pattern in patterns {
-            match matches(&pattern.source, name) {
-                Some(true) => parts.push(pattern.schema.clone()),
-                Some(false) => {}
-                None => self.leave_out(place, "patternProperties"),
-            }
-        }
+        let of_name = patterns.iter().filter(|pattern| pattern.names.contains(name));
+        let parts: Vec<&Value> =
+            own.into_iter().chain(of_name.map(|pattern| pattern.schema)).collect();
         let place = format!("{place}/properties/{name}");
         match &parts[..] {
             [] => self.value(&place, others, 0),
@@ -557,21 +557,23 @@ impl Writer {
         &mut self,
         place: &str,
         names: &[&str],
-        patterns: &[Pattern],
+        patterns: &[Pattern<'_>],
         others: &Value,
     ) -> Written {
         let mut options = Vec::new();
         for (index, pattern) in patterns.iter().enumerate() {
             let place = format!("{place}/patternProperties");
-            let Some(value) = self.value(&place, &pattern.schema, 0)? else { continue };
+            let Some(value) = self.value(&place, pattern.schema, 0)? else { continue };
             let rest = patterns.iter().enumerate().filter(|(other, _)| *other != index);
-            let rest: String = rest.map(|(_, other)| format!(" & ~{}", other.terminal)).collect();
-            let key = self.rule(format!("{} & {}{rest}", key(names), pattern.terminal), true)?;
+            let rest: String =
+                rest.map(|(_, other)| format!(" & ~{}", other.names.terminal)).collect();
+            let key =
+                self.rule(format!("{} & {}{rest}", key(names), pattern.names.terminal), true)?;
             options.push(self.rule(format!("{key} \":\" {value}"), false)?);
         }
         if let Some(value) = self.value(&format!("{place}/additionalProperties"), others, 0)? {
             let rest: String =
-                patterns.iter().map(|pattern| format!(" & ~{}", pattern.terminal)).collect();
+                patterns.iter().map(|pattern| format!(" & ~{}", pattern.names.terminal)).collect();
             let key = match names.is_empty() && patterns.is_empty() {
                 true => "KEY".to_owned(),
                 false => self.rule(format!("{}{rest}", key(names)), true)?,

@@ -151,9 +151,17 @@ pub(super) const FORMATS: [(&str, &str); 10] = [
     ),
 ];
 
+/// The deepest nesting of groups around an anchor: each is read once more than those around it.
+const MAX_NESTING: usize = 32;
+
 /// Returns an expression that matches whole texts, of one that is looked for in them; `None` if it
-/// has an anchor that is not at an end, or asks for the borders of words.
+/// has an anchor that is not at an end or too deep in groups, or asks for the borders of words.
 pub(super) fn anchored(pattern: &str) -> Option<String> {
+    anchored_below(pattern, MAX_NESTING)
+}
+
+/// Does the same for an expression in which groups may be nested so deep.
+fn anchored_below(pattern: &str, nesting: usize) -> Option<String> {
     let mut whole = Vec::new();
     for option in options(pattern)? {
         let (begins, rest) = match option.strip_prefix('^').or(option.strip_prefix(r"\A")) {
@@ -164,7 +172,7 @@ pub(super) fn anchored(pattern: &str) -> Option<String> {
         // An anchor may also stand in a group that is all of the alternative.
         let inner = group(body).filter(|_| !begins && !ends && has_anchor(body));
         if let Some(inner) = inner {
-            whole.push(anchored(inner)?);
+            whole.push(anchored_below(inner, nesting.checked_sub(1)?)?);
             continue;
         }
         if has_anchor(body) {
@@ -283,5 +291,9 @@ mod tests {
         {
             assert_eq!(anchored(pattern), None, "{pattern}");
         }
+        let nested = |depth: usize| format!("{}^a{}", "(".repeat(depth), ")".repeat(depth));
+        assert!(anchored(&nested(MAX_NESTING)).is_some());
+        assert_eq!(anchored(&nested(MAX_NESTING + 1)), None);
+        assert_eq!(anchored(&nested(16_000)), None);
     }
 }
