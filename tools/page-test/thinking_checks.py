@@ -9,6 +9,7 @@ THINKER = r"""
 const real = window.fetch;
 window.sent = [];
 window.steps = [];
+window.shows = [];
 const chunk = (delta, reason, tokens, thoughts) => 'data: ' + JSON.stringify({
   choices: [{ index: 0, delta, finish_reason: reason }],
   usage: { prompt_tokens: 5, completion_tokens: tokens, completion_tokens_details: { reasoning_tokens: thoughts } },
@@ -16,6 +17,7 @@ const chunk = (delta, reason, tokens, thoughts) => 'data: ' + JSON.stringify({
 window.fetch = async (path, options) => {
   if (String(path).endsWith('api/show')) {
     const answer = await (await real(path, options)).json();
+    if (sessionStorage.getItem('slow')) await new Promise((go) => { window.shows.push(go); });
     answer.capabilities = [...(answer.capabilities ?? []), 'thinking'];
     return new Response(JSON.stringify(answer), { status: 200 });
   }
@@ -56,6 +58,7 @@ PRESSED = "const button = document.getElementById('think'); return button.checkV
 def say(page: Page, text: str) -> None:
     """Sends a message without waiting for its answer."""
     page.type("#message", text + ENTER)
+    page.wait("the message is sent", "return document.getElementById('message').value === ''")
 
 
 def finish(page: Page) -> None:
@@ -106,6 +109,17 @@ def check_thinking(page: Page, checks: Checks) -> None:
     page.wait("the conversation is drawn", "return document.querySelectorAll('.answer').length === 3")
     state = page.run(STATE)
     checks.note("thoughts and the switch outlive a reload", "riddle" in state["text"] and page.run(PRESSED) == "true", state)
+
+    page.run("sessionStorage.setItem('slow', 'yes')")
+    page.get_again()
+    page.wait("the page asks whether the model can think", "return document.getElementById('model').value && window.shows.length")
+    say(page, "And at once?")
+    page.run("sessionStorage.removeItem('slow'); for (const go of window.shows.splice(0)) go()")
+    page.wait("the answer is asked for", "for (const go of window.shows.splice(0)) go(); return window.sent.length")
+    finish(page)
+    on = page.run("return window.sent.at(-1).enable_thinking")
+    checks.note("on is said also before the page knows that the model can think", on is True, on)
+    page.wait_idle()
     page.devtools("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
     page.click("#think")
     page.run("document.getElementById('new').click()")

@@ -13,9 +13,9 @@ const ALIVE_PERIOD = 5000;
 export class Answering {
   /**
    * `keep` saves a conversation; `look` draws one, with words about what is waited for; `ended` is told of the end of an
-   * answer: the conversation, the message or null, and the error or null. `asked` gives what is asked of the model:
-   * its name, parameters, and whether it thinks, undefined if it cannot; `contextOf` its context, or null as long as it
-   * is not known.
+   * answer: the conversation, the message or null, and the error or null. `asked` promises what is asked of the
+   * model: its name, parameters, and whether it thinks, undefined if it cannot; `contextOf` gives its context, or null
+   * as long as it is not known.
    */
   constructor({ keep, look, ended, asked, contextOf }) {
     Object.assign(this, { keep, look, ended, asked, contextOf });
@@ -98,7 +98,7 @@ export class Answering {
 
   /** Fills a message with what the server streams. */
   async write(talk, node, turns, signal) {
-    const { model, parameters, thinks } = this.asked(talk);
+    const { model, parameters, thinks } = await this.asked(talk, signal);
     const kept = talk.head.start;
     let isTight = false;
     for (;;) {

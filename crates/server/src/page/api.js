@@ -187,8 +187,8 @@ export async function listModels() {
 }
 
 /** The system prompt that a name brings along, empty for most, and whether its model can think. */
-export async function describe(name) {
-  const { system, capabilities } = await askWith('api/show', { model: name });
+export async function describe(name, signal) {
+  const { system, capabilities } = await askWith('api/show', { model: name }, signal);
   return { system: typeof system === 'string' ? system : '', thinks: capabilities?.includes('thinking') === true };
 }
 

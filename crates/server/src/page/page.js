@@ -430,11 +430,11 @@ const answering = new Answering({
   keep,
   look,
   ended,
-  asked: (one) => ({
-    model: one === talk ? settings.model : one.head.model,
-    parameters: one.head.parameters,
-    thinks: settings.thinksOf(one),
-  }),
+  async asked(one, signal) {
+    const model = one === talk ? settings.model : one.head.model;
+    const { parameters } = one.head;
+    return { model, parameters, thinks: await settings.thinksOf(one, model, signal) };
+  },
   contextOf: (name) => settings.contextOf(name),
 });
 const view = new View(actions, (one) => answering.writing(one));

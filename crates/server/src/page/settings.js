@@ -78,13 +78,20 @@ export class Settings {
 
   /** Whether the model is to think before it answers; undefined if it cannot. */
   get thinks() {
-    return this.thinksOf(this.talk);
+    return this.known.get(this.model)?.thinks ? this.talk.head.thinks === true : undefined;
   }
 
-  /** The same of another conversation. */
-  thinksOf(talk) {
-    const model = talk === this.talk ? this.model : talk.head.model;
-    return this.known.get(model)?.thinks ? talk.head.thinks === true : undefined;
+  /** The same of any conversation and model. Waits for the server to say whether the model can. */
+  async thinksOf(talk, model, signal) {
+    const wanted = talk.head.thinks === true;
+    if (!model) return undefined;
+    try {
+      const { thinks } = this.known.get(model) ?? await describe(model, signal);
+      return thinks ? wanted : undefined;
+    } catch {
+      // The request for the answer fails too, and says why.
+      return undefined;
+    }
   }
 
   contextOf(name) {
