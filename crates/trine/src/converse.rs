@@ -286,16 +286,7 @@ impl<'a> Chat<'a> {
         if let Some(thinking) = thinking {
             self.text.thinking = thinking;
         }
-        output::note(&match self.text.thinking {
-            Thinking { on: Some(true), budget: None } => {
-                "the model thinks before it answers".into()
-            }
-            Thinking { on: Some(true), budget: Some(tokens) } => {
-                let tokens = output::counted(tokens, "token");
-                format!("the model thinks before it answers, for at most {tokens}")
-            }
-            Thinking { .. } => "the model answers at once".into(),
-        });
+        output::note(&thinking_note(self.text.thinking));
         Ok(())
     }
 
@@ -418,6 +409,19 @@ fn explained(error: anyhow::Error, session: &Session) -> anyhow::Error {
     }
 }
 
+/// Returns a note about whether and how long the model thinks.
+fn thinking_note(thinking: Thinking) -> String {
+    match (thinking.on, thinking.budget) {
+        (Some(true), None) => "the model thinks before it answers".to_owned(),
+        (Some(true), Some(tokens)) => {
+            let tokens = output::counted(tokens, "token");
+            format!("the model thinks before it answers, for at most {tokens}")
+        }
+        (Some(false), _) => "the model answers at once".to_owned(),
+        (None, _) => "the chat template decides whether the model thinks".to_owned(),
+    }
+}
+
 fn messages(count: usize) -> String {
     if count == 1 { "1 message".to_owned() } else { format!("{count} messages") }
 }
@@ -443,6 +447,18 @@ pub(crate) fn ending_note(ending: Ending, session: &Session, is_chat: bool) -> O
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn notes_about_thinking() {
+        let note = |on, budget| thinking_note(Thinking { on, budget });
+        assert_eq!(note(Some(true), None), "the model thinks before it answers");
+        assert_eq!(
+            note(Some(true), Some(1)),
+            "the model thinks before it answers, for at most 1 token"
+        );
+        assert_eq!(note(Some(false), None), "the model answers at once");
+        assert_eq!(note(None, None), "the chat template decides whether the model thinks");
+    }
 
     #[test]
     fn commands() {
