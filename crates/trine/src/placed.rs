@@ -294,7 +294,7 @@ impl Placed {
             let experts = part.aside.as_ref().map(|aside| {
                 json!({
                     "device": aside.device,
-                    "layers": aside::aside_layers(&part.plan),
+                    "layers": self.placement.aside_layers(index),
                     "token_bytes": part.aside_bytes(),
                     "memory": memory_json(&aside.memory),
                 })
@@ -461,6 +461,12 @@ mod tests {
         ] {
             insta::assert_snapshot!(name, placed.text(&[]));
         }
+        // Numbers of layers are those of the model, in both forms.
+        let two = place(presets::h200(), 1536, LayerChoice::Fitting);
+        let numbers: Vec<usize> = (first..30).collect();
+        let json = two.json(&[]);
+        assert!(first > 0 && json["parts"][0]["experts_aside"].is_null(), "{json}");
+        assert_eq!(json["parts"][1]["experts_aside"]["layers"], json!(numbers));
         // The processor's Plan is shown, and what the GPU hands over.
         let eight = place(presets::h200(), 8 << 10, LayerChoice::Fitting);
         let text = eight.text(&eight.launches(1, false, None).unwrap());

@@ -138,6 +138,26 @@ impl Placement {
     pub fn all_parts(&self) -> impl Iterator<Item = &Part> {
         self.parts.iter().flat_map(|part| std::iter::once(part).chain(part.aside.as_deref()))
     }
+
+    /// Returns the layers of the model whose experts the part with this index leaves to the
+    /// processor, in ascending order.
+    ///
+    /// # Panics
+    /// Panics if there is no such part.
+    pub fn aside_layers(&self, part: usize) -> Vec<usize> {
+        let first: usize = self.parts[..part].iter().map(|part| part.plan.layers()).sum();
+        let of_part = aside::aside_layers(&self.parts[part].plan);
+        of_part.into_iter().map(|layer| first + layer).collect()
+    }
+
+    /// Returns the same as text.
+    fn aside_range(&self, part: usize) -> String {
+        match self.aside_layers(part)[..] {
+            [] => "-".to_owned(),
+            [only] => only.to_string(),
+            [begin, .., end] => format!("{begin}-{end}"),
+        }
+    }
 }
 
 /// Writes a table of parts, a line each, and lines on the sizes of the whole.
@@ -160,16 +180,15 @@ impl fmt::Display for Placement {
             let steps = part.plan.steps.len();
             writeln!(f, "{index:<4}  {range:<6}  {steps:>5} {}", part.columns(unit))?;
             if let Some(aside) = &part.aside {
-                let range = part.aside_range(first);
+                let range = self.aside_range(index);
                 let steps = aside.plan.steps.len();
                 writeln!(f, "{:<4}  {range:<6}  {steps:>5} {}", "exps", aside.columns(unit))?;
             }
             first += layers;
         }
-        first = 0;
         for (index, part) in self.parts.iter().enumerate() {
             if let Some(aside) = &part.aside {
-                let range = part.aside_range(first);
+                let range = self.aside_range(index);
                 writeln!(
                     f,
                     "part {index} leaves the experts of layers {range} to {}, which reads {:.0} MB of them for a token",
@@ -177,7 +196,6 @@ impl fmt::Display for Placement {
                     part.aside_bytes() as f64 / 1e6
                 )?;
             }
-            first += part.plan.layers();
         }
         for (index, part) in self.parts.iter().enumerate() {
             if part.memory.mapped > 0 {
@@ -246,16 +264,6 @@ impl Unit {
 }
 
 impl Part {
-    /// Returns the layers whose experts are aside, as text, where the part begins with layer
-    /// `first`.
-    fn aside_range(&self, first: usize) -> String {
-        match aside::aside_layers(&self.plan)[..] {
-            [] => "-".to_owned(),
-            [only] => (first + only).to_string(),
-            [begin, .., end] => format!("{}-{}", first + begin, first + end),
-        }
-    }
-
     /// Returns the bytes of the experts aside that a token of one sequence reads.
     pub fn aside_bytes(&self) -> u64 {
         aside::cost(&self.plan, 0, Workload::decode(1, 0, self.options.kv)).weight_bytes
