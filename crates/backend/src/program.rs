@@ -246,6 +246,14 @@ impl Facts {
         self.shares.iter().filter(on_gpu).map(|share| share.memory.total()).sum()
     }
 
+    /// Returns whether GPUs run all layers. The processor may compute experts of them.
+    pub fn has_layers_on_gpus(&self) -> bool {
+        let mut layers = self.shares.iter().filter(|share| share.layers > 0).peekable();
+        let is_shared = layers.peek().is_some();
+        let are_on_gpus = layers.all(|share| share.device_memory.kind != MemoryKind::Host);
+        self.gpu.is_some() || is_shared && are_on_gpus
+    }
+
     /// Returns the most steps that may follow the first one of a
     /// [series](Program::submit_series) for a goal; 0 if there are no series for it.
     pub fn series_for(&self, goal: usize) -> usize {
@@ -533,6 +541,28 @@ mod tests {
         facts.shares =
             kinds.into_iter().zip([10, 20, 30]).map(|(kind, n)| share(kind, n)).collect();
         assert_eq!(facts.gpu_bytes(&memory(60)), 22 + 32);
+    }
+
+    #[test]
+    fn layers_are_on_gpus_where_only_experts_are_not() {
+        let share = |kind, layers| Share {
+            experts: 3,
+            device: "the same name".to_owned(),
+            layers,
+            memory: Memory::default(),
+            device_memory: DeviceMemory { kind, free: None, largest_buffer: None },
+        };
+        let (host, own) = (MemoryKind::Host, MemoryKind::Own);
+        for (gpu, shares, expected) in [
+            (None, vec![], false),
+            (Some([1; 16]), vec![], true),
+            (None, vec![share(host, 0), share(own, 30)], true),
+            (None, vec![share(host, 1), share(own, 29)], false),
+            (None, vec![share(own, 10), share(own, 20)], true),
+        ] {
+            let facts = Facts { gpu, shares, ..facts() };
+            assert_eq!(facts.has_layers_on_gpus(), expected, "{:?}", facts.shares);
+        }
     }
 
     #[test]

@@ -84,9 +84,16 @@ pub(crate) struct DraftFacts {
     pub(crate) gpu_bytes: u64,
     /// Whether nobody named it.
     pub(crate) is_found: bool,
+    /// Whether it is a part of the model's Program, whose memory contains its own.
+    pub(crate) is_part: bool,
 }
 
 impl DraftFacts {
+    /// Returns what it takes beside the model's Program: bytes in all, and those that GPUs hold.
+    pub(crate) fn beside(&self) -> (u64, u64) {
+        if self.is_part { (0, 0) } else { (self.memory.total(), self.gpu_bytes) }
+    }
+
     /// Says what it takes of a memory that the model has too little of, that of GPUs or of the
     /// processor; `None` if it takes nothing of it.
     pub(crate) fn taking(&self, is_on_gpus: bool) -> Option<String> {
@@ -381,8 +388,10 @@ fn facts_of_reading((source, is_found): (Source, bool), facts: &Facts) -> DraftF
     let weights = facts.plan.weights.iter();
     let own = weights.filter(|weight| weight.name.starts_with(names::DRAFT_PREFIX));
     let memory = Memory { weights: own.map(Weight::bytes).sum(), ..Memory::default() };
-    let gpu_bytes = if facts.gpu.is_some() { memory.weights } else { 0 };
-    DraftFacts { source, device: facts.device.clone(), memory, gpu_bytes, is_found }
+    // The processor may only compute experts, of which a draft has none.
+    let gpu_bytes = if facts.has_layers_on_gpus() { memory.weights } else { 0 };
+    let device = facts.device.clone();
+    DraftFacts { source, device, memory, gpu_bytes, is_found, is_part: true }
 }
 
 /// A draft model that has the tokens of a model.
@@ -448,7 +457,8 @@ impl Draft {
         let Facts { device, .. } = program.facts();
         let gpu_bytes = program.facts().gpu_bytes(&memory);
         let (source, device) = (self.source, device.clone());
-        let facts = DraftFacts { source, device, memory, gpu_bytes, is_found: false };
+        let facts =
+            DraftFacts { source, device, memory, gpu_bytes, is_found: false, is_part: false };
         Ok((facts, ModelDrafter::new(program)))
     }
 
@@ -562,6 +572,9 @@ fn check_tokens(draft: (&str, &Tokenizer), model: (&str, &Tokenizer)) -> Result<
 
 #[cfg(test)]
 mod tests {
+    use trine_backend::{DeviceMemory, MemoryKind, ProgramOptions, Share};
+    use trine_model::Width;
+
     use super::*;
 
     #[test]
@@ -583,6 +596,7 @@ mod tests {
                 memory,
                 gpu_bytes,
                 is_found: false,
+                is_part: false,
             };
             facts.taking(is_on_gpus)
         };
@@ -599,6 +613,41 @@ mod tests {
                 assert!(taking.contains(part), "{part}: {taking}");
             }
         }
+    }
+
+    /// A draft that reads the model's caches is in the Program's memory already.
+    #[test]
+    fn a_part_of_the_program_takes_nothing_beside_it() {
+        let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/goldens/gemma4-dense");
+        let source = Source::Path(golden.into());
+        let by = Guesser::Model(Choice::Auto, None);
+        let auto = Drafting { by, ..Drafting::default() };
+        let attached = auto.attach(&source, source.open(None).unwrap()).unwrap();
+        let width = Width { tokens: 1, outputs: 1 };
+        let options =
+            ProgramOptions { width, kv: KvType::F16, context: 1, sequences: 1, blocks: 1 };
+        let plan = attached.model.plan_with_drafts(false);
+        let mut facts = Facts::new("its device".to_owned(), plan, options);
+        let found = |facts: &Facts| {
+            let reading = attached.draft.clone().map(|draft| (draft, true));
+            Guessing { lookup: true, model: None }.split(reading, facts).1.unwrap()
+        };
+        let on_processor = found(&facts);
+        assert_eq!((on_processor.gpu_bytes, on_processor.beside()), (0, (0, 0)));
+        let share = |kind, layers| Share {
+            device: String::new(),
+            layers,
+            experts: 2,
+            memory: Memory::default(),
+            device_memory: DeviceMemory { kind, free: None, largest_buffer: None },
+        };
+        facts.shares = vec![share(MemoryKind::Host, 0), share(MemoryKind::Own, 6)];
+        let beside_experts = found(&facts);
+        assert_eq!(beside_experts.beside(), (0, 0));
+        assert!(beside_experts.gpu_bytes > 10_000, "{beside_experts:?}");
+        assert!(beside_experts.taking(true).is_some() && beside_experts.taking(false).is_none());
+        let apart = DraftFacts { is_part: false, ..beside_experts };
+        assert_eq!(apart.beside(), (apart.memory.total(), apart.gpu_bytes));
     }
 
     #[test]

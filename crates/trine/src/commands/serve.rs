@@ -15,7 +15,7 @@ use trine_server::{
 
 use super::serve_names::{Names, Served, laid, served_name, stamp};
 use crate::cli::{FetchArgs, ServeArgs};
-use crate::draft::Drafting;
+use crate::draft::{DraftFacts, Drafting};
 use crate::embedded::Embedded;
 use crate::failure::{message, usage};
 use crate::interrupt::{self, Watch};
@@ -289,8 +289,7 @@ impl Models {
         let program = session.engine.program();
         let memory = program.memory();
         let draft = session.draft.take();
-        let draft_bytes = draft.as_ref().map_or(0, |draft| draft.memory.total());
-        let draft_gpu_bytes = draft.as_ref().map_or(0, |draft| draft.gpu_bytes);
+        let (draft_bytes, draft_gpu_bytes) = draft.as_ref().map_or((0, 0), DraftFacts::beside);
         let bytes = memory.total() + draft_bytes;
         let reduced = Reduced {
             device: &session.device,
@@ -304,7 +303,9 @@ impl Models {
             kv: self.settings.kv,
             kv_memory: self.settings.kv_memory,
             caches: memory.caches,
-            taking: draft.as_ref().and_then(|draft| draft.taking(session.gpu.is_some())),
+            taking: draft
+                .as_ref()
+                .and_then(|draft| draft.taking(program.facts().has_layers_on_gpus())),
         };
         reduced.lines().iter().for_each(|line| output::note(line));
         if let (Some(npu), Some(asked)) = (&session.npu, &self.settings.npu) {
