@@ -1,8 +1,10 @@
 //! What guesses tokens for a model: the choice, a draft model, and its place on a device
 //! (`docs/decisions/034-drafts.md`).
 
+mod attached;
+
 use anyhow::{Context, Result, anyhow, bail};
-use trine_backend::{Device, Facts, Memory, MemoryKind, Placement, placement};
+use trine_backend::{Device, Facts, Memory, placement};
 use trine_engine::{Drafter, Drafts, EngineOptions, GUESSES_MAX, ModelDrafter, ReadingDrafter};
 use trine_model::{KvType, Model, Weight, Workload, names};
 use trine_text::Tokenizer;
@@ -16,6 +18,10 @@ use crate::model_source::{Source, find};
 use crate::options::Settings;
 use crate::vocabulary::tokenizer;
 use crate::{assistants, output, settings, terminal};
+
+pub(crate) use attached::Attached;
+#[cfg(test)]
+pub(crate) use attached::loses;
 
 /// The most rows for guesses in a step of several sequences. The logits of a row take 1 MB with a
 /// vocabulary of 262,144, and a step of many sequences has little to gain from more rows.
@@ -54,12 +60,6 @@ enum Choice {
     Auto,
     /// This one, whatever the model. `is_strict` makes it an error that it cannot guess for it.
     Named { source: Source, is_strict: bool },
-}
-
-/// A model, and where the draft that reads its caches comes from, if it has one.
-pub(crate) struct Attached {
-    pub(crate) model: Model,
-    pub(crate) draft: Option<Source>,
 }
 
 /// What was loaded to guess tokens.
@@ -243,7 +243,7 @@ impl Drafting {
             Guesser::Model(Choice::Auto, _) => assistants::find(source, &model),
             Guesser::Off | Guesser::Lookup => None,
         };
-        let Some(draft) = draft else { return Ok(Attached { model, draft }) };
+        let Some(draft) = draft else { return Ok(Attached::without_draft(model)) };
         let attach = |model: Model| {
             let Some(assistant) = draft.open_assistant()? else { return Ok(None) };
             if self.device().is_some() {
@@ -266,13 +266,16 @@ impl Drafting {
             }))
         };
         Ok(match self.or_none(attach(model.clone()))? {
-            Some(model) => Attached { model, draft: Some(draft) },
-            None => Attached { model, draft: None },
+            Some(attached) => {
+                let plain = self.is_auto().then_some(model);
+                Attached { model: attached, draft: Some(draft), plain }
+            }
+            None => Attached::without_draft(model),
         })
     }
 
     /// Returns whether nobody chose what guesses.
-    pub(crate) fn is_auto(&self) -> bool {
+    fn is_auto(&self) -> bool {
         matches!(self.by, Guesser::Model(Choice::Auto, _))
     }
 
@@ -470,31 +473,6 @@ impl Draft {
             device.name()
         )
     }
-}
-
-/// Says why a draft that nobody named is left out, if the model would lose by it: a Plan with
-/// drafts is not cut, so that one that is too large for a GPU would be on the processor as a whole.
-/// `with` and `without` are where the model would run.
-pub(crate) fn loses<E: std::fmt::Display>(
-    name: &str,
-    with: Result<&Placement, E>,
-    without: Result<&Placement, E>,
-) -> Option<String> {
-    let without = without.ok()?;
-    let on_host = |placement: &Placement| -> usize {
-        let parts = placement.parts.iter();
-        let host = parts.filter(|part| part.device_memory.kind == MemoryKind::Host);
-        host.map(|part| part.plan.layers()).sum()
-    };
-    let reason = match with {
-        Err(error) => format!("{error}"),
-        Ok(with) if on_host(with) > on_host(without) => {
-            "the model would have to be on one device with it, and that is not the GPU".to_owned()
-        }
-        Ok(_) => return None,
-    };
-    let name = terminal::harmless(name);
-    Some(format!("the draft {name} is left out: {reason}; --draft {name} takes it all the same"))
 }
 
 /// Opens a device for a draft model.

@@ -338,6 +338,7 @@ mod tests {
     use trine_weights::DType;
 
     use super::*;
+    use crate::draft::loses;
 
     /// Returns Gemma 3 27B with all matrices in one format.
     fn plan(dtype: DType) -> Plan {
@@ -473,6 +474,34 @@ mod tests {
         for part in ["sum_experts experts_gated[n,5632]", "delegate", "collect"] {
             assert!(text.contains(part), "{part}: {text}");
         }
+    }
+
+    /// Less memory stands for a draft that takes some of it.
+    #[test]
+    fn a_draft_that_takes_the_room_of_experts_is_left_out() {
+        let options = EngineOptions { context: Some(8192), ..EngineOptions::default() };
+        let demand = options.demand(262_144).unwrap();
+        let plan = plan_with_experts(DType::Q4_0);
+        let [two, eight, twelve, all] = [1536, 8 << 10, 12 << 10, 24 << 10].map(|mib: u64| {
+            let machine = Machine::new(Outline::new(presets::h200(), false), Some(mib << 20));
+            machine.place(&plan, LayerChoice::Fitting, &demand).unwrap()
+        });
+        let reason = |with: &Placed, without: &Placed| {
+            loses::<BackendError>(Ok(with.placement()), Ok(without.placement()))
+        };
+        let of = |placed: &Placed| placed.placement().aside_layers(0).len();
+        let expected = |number: usize, others: &str| {
+            Some(format!(
+                "with it the GPU has no room for the experts of {number} layers, {others} without"
+            ))
+        };
+        let those = format!("those of {}", of(&twelve));
+        assert_eq!(reason(&eight, &twelve), expected(of(&eight), &those));
+        assert_eq!(reason(&twelve, &all), expected(of(&twelve), "none"));
+        let layers = reason(&two, &eight).unwrap();
+        assert!(layers.contains("one device"), "{layers}");
+        assert_eq!(reason(&eight, &eight), None);
+        assert_eq!(reason(&all, &twelve), None);
     }
 
     const DEVICES: [(fn() -> Capabilities, u64); 3] =

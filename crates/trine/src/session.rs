@@ -11,7 +11,7 @@ use trine_vulkan::VulkanDevice;
 use trine_weights::DType;
 
 use crate::device::{DeviceChoice, GpuOptions, Opened};
-use crate::draft::{self, Attached, DraftFacts, Drafting};
+use crate::draft::{Attached, DraftFacts, Drafting};
 use crate::model_source::Source;
 use crate::options::{ContextFrom, PREFILL, Settings};
 use crate::{npu, output, terminal};
@@ -129,26 +129,19 @@ impl Session {
         let gpu = GpuOptions { batch_invariant, ..GpuOptions::tuned(tune.into()) };
         let opened = settings.device.open(threads, gpu_layers, gpu)?;
         let name = source.name();
-        let plain = source.open(settings.quantize)?;
-        let Attached { mut model, draft: mut reading } = drafting.attach(source, plain.clone())?;
+        let mut attached = drafting.attach(source, source.open(settings.quantize)?)?;
+        let model = &attached.model;
         let guessing =
-            drafting.load(source, &model, settings, (sizes.sequences, sizes.prefill), &opened)?;
+            drafting.load(source, model, settings, (sizes.sequences, sizes.prefill), &opened)?;
         // A draft model reads few rows at once, and has no part in the NPU.
-        let opened = npu::join(opened, settings.npu.as_ref(), &model)?;
+        let opened = npu::join(opened, settings.npu.as_ref(), model)?;
         let Opened { device, gpus, threads, npu, .. } = opened;
-        let options = sizes.guessing(drafting).options(&name, &model, settings)?;
-        if reading.is_some() && drafting.is_auto() {
-            let demand = options.demand(model.config().context)?;
-            let [with, without] = [&model, &plain].map(|model| {
-                placement::decide(&options.plan(model), device.as_ref(), &demand, &[])
-            });
-            let name = reading.as_ref().map_or(String::new(), Source::name);
-            if let Some(reason) = draft::loses(&name, with.as_ref(), without.as_ref()) {
-                output::warning(reason);
-                (model, reading) = (plain, None);
-            }
-        }
-        let loaded = Engine::load(&model, device.as_ref(), options);
+        let options = sizes.guessing(drafting).options(&name, model, settings)?;
+        let demand = options.demand(model.config().context)?;
+        let decide =
+            |model: &Model| placement::decide(&options.plan(model), device.as_ref(), &demand, &[]);
+        attached.choose(decide, |placement| placement);
+        let loaded = attached.load(|model| Engine::load(model, device.as_ref(), options));
         if let Some(reason) = loaded.as_ref().err().and_then(|error| unsuited(settings, error)) {
             output::warning(format_args!("{reason}; it runs on the CPU"));
             drop((guessing, device, gpus));
@@ -162,7 +155,9 @@ impl Session {
         let (program, running) = loaded
             .with_context(|| not_loaded(&name, &device.name(), settings.gpu_layers, taking))?;
         let mut engine = Engine::with_running(decorate(program), running);
-        let reading = reading.map(|source| (source, drafting.is_auto()));
+        let is_found = attached.is_found();
+        let Attached { model, draft: reading, .. } = attached;
+        let reading = reading.map(|source| (source, is_found));
         let (drafts, draft) = guessing.split(reading, engine.program().facts());
         engine.set_drafts(drafts);
         engine.set_guesses(drafting.depth());

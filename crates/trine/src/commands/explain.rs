@@ -57,7 +57,7 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
         }
     }
     let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch)?;
-    let Attached { model, draft: reading } = drafting.attach(&source, plain)?;
+    let Attached { model, draft: reading, .. } = drafting.attach(&source, plain)?;
     let draft = drafting.find(&source, &model, &settings)?;
     let options = Sizes::default().options(&source.name(), &model, &settings)?;
     let context = options.demand(most)?.context();
@@ -175,27 +175,21 @@ fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
     let (typed, device) = (args.draft.clone(), args.draft_device.clone());
     let typed = DraftArgs { draft: typed, draft_device: device, drafts: None };
     let drafting = Drafting::new(&typed, &args.fetch, true)?;
-    let plain = source.open(settings.quantize)?;
     let name = source.name();
-    let Attached { mut model, draft: mut reading } = drafting.attach(source, plain.clone())?;
-    let draft = drafting.find(source, &model, &settings)?;
+    let mut attached = drafting.attach(source, source.open(settings.quantize)?)?;
+    let model = &attached.model;
+    let draft = drafting.find(source, model, &settings)?;
     let sizes = args.sequences.map_or_else(Sizes::default, |most| Sizes::serving(most.into()));
-    let options = sizes.guessing(&drafting).options(&name, &model, &settings)?;
+    let options = sizes.guessing(&drafting).options(&name, model, &settings)?;
     let demand = options.demand(model.config().context)?;
     let devices = devices(args, &settings, drafting.device().filter(|_| draft.is_some()))?;
     let sizes = (sizes.sequences, sizes.prefill);
     let draft = draft.map(|draft| devices.place_draft(&draft, &settings, sizes)).transpose()?;
     let place =
         |model: &Model| devices.place(&options.plan(model), &settings, &demand, draft.as_ref());
-    let mut placed = place(&model);
-    if let Some(own) = reading.as_ref().filter(|_| drafting.is_auto()) {
-        let without = place(&plain);
-        let [with, others] = [&placed, &without].map(|found| found.as_ref().map(Placed::placement));
-        if let Some(reason) = draft::loses(&own.name(), with, others) {
-            output::warning(reason);
-            (model, reading, placed) = (plain, None, without);
-        }
-    }
+    let chosen = attached.choose(place, Placed::placement);
+    let placed = chosen.unwrap_or_else(|| place(&attached.model));
+    let Attached { model, draft: reading, .. } = attached;
     let placed = placed.with_context(|| {
         let taking = draft.as_ref().map_or(String::new(), |draft| format!("; {}", draft.taking()));
         format!("{} cannot be placed{taking}", terminal::harmless(&name))

@@ -92,7 +92,7 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
     let settings = Settings::measuring(&typed, KvType::F16);
     let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch)?;
     let plain = source.open(settings.quantize)?;
-    let Attached { model, draft: reading } = drafting.attach(&source, plain)?;
+    let Attached { model, draft: reading, .. } = drafting.attach(&source, plain)?;
     let contexts = contexts(&source.name(), &args.context, model.config().context)?;
     let draft = drafting.find(&source, &model, &settings)?;
     let guessing = Guessing::of(draft.as_ref(), reading.as_ref(), &model);
