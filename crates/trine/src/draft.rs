@@ -247,10 +247,15 @@ impl Drafting {
         let attach = |model: Model| {
             let Some(assistant) = draft.open_assistant()? else { return Ok(None) };
             if self.device().is_some() {
-                return Err(usage(format!(
-                    "--draft-device has no effect with {}, which runs where the model does; leave it out",
+                let problem = format!(
+                    "--draft-device has no effect with {}, which runs where the model does",
                     terminal::harmless(&draft.name())
-                )));
+                );
+                // The option may be for the drafts of other models.
+                match self.is_auto() {
+                    true => output::note(&problem),
+                    false => return Err(usage(format!("{problem}; leave it out"))),
+                }
             }
             let mismatch = assistants::mismatch((&draft, &assistant), source, &model);
             let attached = model.with_assistant(assistant);

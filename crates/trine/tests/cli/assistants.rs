@@ -343,3 +343,19 @@ fn a_found_draft_gives_way_where_it_would_cost_the_model_its_place() {
     let error = explain(&["--draft", &draft]).fails(1);
     assert!(error.contains("cannot be"), "{error}");
 }
+
+/// `--draft-device` may be set for the drafts of other models.
+#[test]
+fn a_device_for_drafts_does_not_make_a_found_one_disappear() {
+    let model = golden("gemma4-dense").display().to_string();
+    let explain = |more: &[&str]| {
+        let base = ["explain", &model, "--device", "cpu", "--draft-device", "cpu"];
+        trine(&[&base[..], more].concat())
+    };
+    let found = explain(&[]).ok();
+    assert!(found.out.contains("as a part of the model"), "{}", found.out);
+    assert!(found.err.contains("--draft-device has no effect with "), "{}", found.err);
+    let draft = golden("gemma4-dense/assistant").display().to_string();
+    let error = explain(&["--draft", &draft]).fails(2);
+    assert!(error.contains("--draft-device has no effect with "), "{error}");
+}
