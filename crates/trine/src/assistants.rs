@@ -6,8 +6,11 @@
 //!
 //! [decision 043]: ../../../docs/decisions/043-drafts-that-read-caches.md
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
 use trine_hub::ModelName;
 use trine_model::{Assistant, Family, Model};
 use trine_weights::{Checkpoint, Metadata};
@@ -20,6 +23,8 @@ const SIZES: [(usize, &str); 5] =
     [(1536, "E2B"), (2560, "E4B"), (3840, "12B"), (2816, "26B-A4B"), (5376, "31B")];
 /// The most entries of a folder that are looked at.
 const ENTRIES_MAX: usize = 4096;
+/// The most bytes of a `config.json` that are read.
+const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// The keys of a GGUF file that name the model.
 const NAME_KEYS: [&str; 5] = [
     "general.name",
@@ -146,8 +151,12 @@ pub(crate) fn find(source: &Source, model: &Model) -> Option<Source> {
             Ok(Some(draft)) if draft.config().backbone == model.config().hidden => draft,
             // It was made for another size, or is a model.
             Ok(_) => continue,
-            Err(error) => {
+            Err(error) if is_said_to_be_draft(&candidate) => {
                 output::warning(format_args!("{error:#}"));
+                continue;
+            }
+            Err(error) => {
+                tracing::debug!("no draft: {error:#}");
                 continue;
             }
         };
@@ -227,9 +236,41 @@ fn beside(path: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// Returns whether a file is named as a draft is. Of several parts, only the first one is.
 fn is_named_as_draft(file: &Path) -> bool {
     let name = file.file_name().map_or(String::new(), |name| name.to_string_lossy().to_lowercase());
-    name.ends_with(".gguf") && (name.starts_with("mtp-") || name.contains("assistant"))
+    let Some(stem) = name.strip_suffix(".gguf") else { return false };
+    (name.starts_with("mtp-") || name.contains("assistant")) && !is_later_part(stem)
+}
+
+/// Returns whether a stem ends as that of a part of a model other than the first one:
+/// `-00002-of-00003`.
+fn is_later_part(stem: &str) -> bool {
+    let number = |text: &str| -> Option<u32> {
+        let is_number = text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| text.parse().ok())?
+    };
+    let part = || {
+        let (before, parts) = stem.rsplit_once("-of-")?;
+        number(parts)?;
+        number(before.rsplit_once('-')?.1)
+    };
+    part().is_some_and(|part| part > 1)
+}
+
+/// Returns whether a place that does not open says that it is a draft. A folder `assistant` may be
+/// anything, so that its `config.json` has to; other places say so by their names.
+fn is_said_to_be_draft(place: &Source) -> bool {
+    let Source::Path(path) = place else { return true };
+    if !path.is_dir() || path.file_name().is_none_or(|name| name != "assistant") {
+        return true;
+    }
+    let mut config = Vec::new();
+    let file = File::open(path.join("config.json"));
+    let read = file.and_then(|file| file.take(CONFIG_BYTES_MAX).read_to_end(&mut config));
+    let config = read.ok().and_then(|_| serde_json::from_slice::<Value>(&config).ok());
+    let kind = config.as_ref().and_then(|config| config.get("model_type")?.as_str());
+    kind.is_some_and(|kind| kind.ends_with("_assistant"))
 }
 
 #[cfg(test)]
@@ -282,6 +323,9 @@ mod tests {
             ("gemma-4-E4B-it-assistant-Q8_0.gguf", true),
             ("gemma-4-E4B-it-Q8_0.gguf", false),
             ("mtp-notes.txt", false),
+            ("mtp-gemma-4-31B-it-00001-of-00002.gguf", true),
+            ("mtp-gemma-4-31B-it-00002-of-00002.gguf", false),
+            ("out-of-assistant-7-of-9.gguf", true),
         ] {
             assert_eq!(is_named_as_draft(Path::new(name)), expected, "{name}");
         }

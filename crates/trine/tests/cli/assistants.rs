@@ -359,3 +359,22 @@ fn a_device_for_drafts_does_not_make_a_found_one_disappear() {
     let error = explain(&["--draft", &draft]).fails(2);
     assert!(error.contains("--draft-device has no effect with "), "{error}");
 }
+
+/// A folder `assistant` may be anything. One that says that it is a draft, and is damaged, is told.
+#[test]
+fn a_folder_that_is_no_draft_is_not_told() {
+    let place = tempfile::tempdir().unwrap();
+    let (model, folder) = (place.path().join("model"), place.path().join("model/assistant"));
+    copy("gemma4-dense", &model, Some(&folder));
+    std::fs::write(folder.join("model.safetensors"), "damaged").unwrap();
+    let (found, told) = shown(&model, &[]);
+    assert!(found.is_null() && told.starts_with("warning: "), "{found}, {told}");
+    for config in [r#"{"model_type": "other"}"#, "no JSON"] {
+        std::fs::write(folder.join("config.json"), config).unwrap();
+        assert_eq!(shown(&model, &[]), (Value::Null, String::new()), "{config}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("notes.txt"), "notes").unwrap();
+    assert_eq!(shown(&model, &[]), (Value::Null, String::new()));
+}
