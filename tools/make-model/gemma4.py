@@ -108,7 +108,8 @@ MODELS |= {
 
 
 def tensors(shape: Shape, kind: str, embedding: str) -> Tensors:
-    """The tensors of a file, with names, shapes and formats of published ones."""
+    """The tensors of a file, with names, shapes and formats of published ones. Assistants of E2B and E4B have no
+    clusters, as in files that llama.cpp's converter writes: all of the output matrix is multiplied."""
     made = Tensors(kind)
     made.matrix("token_embd", shape.hidden, vocabulary.SIZE, embedding)
     made.vector("output_norm", shape.hidden)

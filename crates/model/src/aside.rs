@@ -28,19 +28,16 @@ pub struct Pair {
     pub number: usize,
 }
 
-/// The matrices of experts, and the columns of what goes in and comes out.
-#[derive(PartialEq, Eq)]
-struct Shape {
-    /// Of the input, the chosen experts, the gated product, and the sum.
-    columns: [usize; 4],
-}
+/// The columns of what goes into experts and comes out: of the input, the chosen experts, the gated
+/// product, and the sum.
+type Columns = [usize; 4];
 
 /// Returns the layers whose experts can be set aside: all that have some, or none if they differ in
 /// their columns.
 pub fn layers(plan: &Plan) -> usize {
     let pairs = pairs(plan, &|_| true);
-    let Some(first) = pairs.first().map(|pair| shape(plan, *pair)) else { return 0 };
-    let is_alike = pairs.iter().all(|pair| shape(plan, *pair) == first);
+    let Some(first) = pairs.first().map(|pair| columns_of(plan, *pair)) else { return 0 };
+    let is_alike = pairs.iter().all(|pair| columns_of(plan, *pair) == first);
     if is_alike { count(&pairs) } else { 0 }
 }
 
@@ -91,7 +88,7 @@ pub fn others(plan: &Plan) -> Option<Plan> {
         }
     });
     let first = *pairs.first()?;
-    let [input, used, width, output] = shape(plan, first).columns;
+    let [input, used, width, output] = columns_of(plan, first);
     let buffer =
         |name: &str, columns| Buffer { name: name.to_owned(), rows: Rows::Tokens, columns };
     let mut buffers = vec![
@@ -189,13 +186,13 @@ fn weights(plan: &Plan, pair: Pair) -> Vec<WeightId> {
     [pair.gated, pair.sum].iter().flat_map(|&index| plan.steps[index].op.weights()).collect()
 }
 
-fn shape(plan: &Plan, pair: Pair) -> Shape {
+fn columns_of(plan: &Plan, pair: Pair) -> Columns {
     let columns = |id: BufferId| plan.buffer(id).columns;
     let Op::GatedExperts { input, chosen, output, .. } = plan.steps[pair.gated].op else {
         unreachable!("a pair begins with it")
     };
     let sum = plan.steps[pair.sum].op.writes()[0];
-    Shape { columns: [input, chosen, output, sum].map(columns) }
+    [input, chosen, output, sum].map(columns)
 }
 
 /// Moves steps before the first of a pair behind it that neither it nor what it needs depends on.

@@ -5,9 +5,8 @@
 #[path = "../../backend/tests/common/mod.rs"]
 mod common;
 
-use std::cell::Cell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use common::aside::{Beside, Small};
 use common::gemma4::{gemma4, gemma4_with_large_layers};
@@ -98,22 +97,25 @@ fn goldens_agree_at_every_chunking() {
     }
 }
 
-/// A prompt of more rows than are computed exactly on the processor.
+/// The other device is told which rows of a prompt are bulk rows.
 #[test]
 fn bulk_rows_are_the_processors_too() {
     let (model, device) = (Golden::load("gguf/gemma4-moe").model, device());
     let vocabulary = model.config().vocabulary as u32;
     let ids: Vec<u32> = (0..BULK_ROWS as u32 + 40).map(|id| (7 * id + 1) % vocabulary).collect();
-    let whole = logits(cpu().as_ref(), &model, &ids, ids.len(), KvType::F32);
-    let found = logits(&beside(&device, cpu(), 2), &model, &ids, ids.len(), KvType::F32);
-    let exact = logits(&ReferenceDevice::new(), &model, &ids, ids.len(), KvType::F32);
-    let distance = |found: &[f32]| {
-        let pairs = exact.iter().zip(found);
-        pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let look: Look = {
+        let seen = seen.clone();
+        Arc::new(move |_, batch| {
+            seen.lock().unwrap().push((batch.tokens.len(), batch.bulk_from));
+            Ok(())
+        })
     };
-    // A part of the products has the error of one term, which all have on the processor.
-    let [whole, found] = [&whole, &found].map(|found| distance(found));
-    assert!(found <= whole && found > 0.0, "{found} of {whole}");
+    let device = beside(&device, Box::new(Watched(look)), 2);
+    logits(&device, &model, &ids, ids.len(), KvType::F32);
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen.len(), 2, "once for each layer");
+    assert!(seen.iter().all(|step| *step == (ids.len(), 0)), "{seen:?}");
 }
 
 #[test]
@@ -193,19 +195,21 @@ fn a_stopped_step_leaves_nothing_behind() {
     assert_eq!(submissions, 5);
 }
 
-/// The processor, which fails or stops at one of its steps.
-struct Failing {
+/// What looks at the number of a step and its batch, and may end it.
+type Look = Arc<dyn Fn(usize, &Batch<'_>) -> Result<(), BackendError> + Send + Sync>;
+
+/// The processor with somebody who looks at its steps.
+struct Watched(Look);
+
+struct WatchedProgram {
     program: Box<dyn Program>,
-    calls: Cell<usize>,
-    at: usize,
-    error: fn() -> BackendError,
+    calls: usize,
+    look: Look,
 }
 
-struct FailingDevice(usize, fn() -> BackendError);
-
-impl Device for FailingDevice {
+impl Device for Watched {
     fn name(&self) -> String {
-        "failing".to_owned()
+        "watched".to_owned()
     }
 
     fn load_plan(
@@ -215,11 +219,11 @@ impl Device for FailingDevice {
         options: &ProgramOptions,
     ) -> Result<Box<dyn Program>, BackendError> {
         let program = cpu().load_plan(model, plan, options)?;
-        Ok(Box::new(Failing { program, calls: Cell::new(0), at: self.0, error: self.1 }))
+        Ok(Box::new(WatchedProgram { program, calls: 0, look: self.0.clone() }))
     }
 }
 
-impl Program for Failing {
+impl Program for WatchedProgram {
     fn facts(&self) -> &Facts {
         self.program.facts()
     }
@@ -229,8 +233,9 @@ impl Program for Failing {
     }
 
     fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
-        let call = self.calls.replace(self.calls.get() + 1);
-        if call == self.at { Err((self.error)()) } else { self.program.submit(batch) }
+        self.calls += 1;
+        (self.look)(self.calls - 1, batch)?;
+        self.program.submit(batch)
     }
 
     fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
@@ -255,10 +260,11 @@ fn a_failure_of_the_other_device_ends_the_step() {
         let mut program = device.load_plan(&model, model.plan(), &OPTIONS).unwrap();
         program.run(&BATCH).unwrap().to_vec()
     };
-    let failed = || BackendError::Failed { device: "failing".to_owned(), what: "x".to_owned() };
+    let failed = || BackendError::Failed { device: "watched".to_owned(), what: "x".to_owned() };
     let errors: [fn() -> BackendError; 2] = [failed, || BackendError::Stopped];
     for (at, error) in [(0, errors[0]), (1, errors[0]), (1, errors[1])] {
-        let device = beside(&device, Box::new(FailingDevice(at, error)), 2);
+        let look: Look = Arc::new(move |step, _| if step == at { Err(error()) } else { Ok(()) });
+        let device = beside(&device, Box::new(Watched(look)), 2);
         let mut program = device.load_plan(&model, model.plan(), &OPTIONS).unwrap();
         let memory = program.memory();
         let found = program.run(&BATCH).unwrap_err();

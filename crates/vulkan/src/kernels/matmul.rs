@@ -313,7 +313,7 @@ impl ProductLaunch for MatmulLaunch<'_> {
         let shader = shader(&shape, self.product.matrix.format)
             .filter(|_| shape.fits(capabilities, self))
             .ok_or_else(|| self.misfit(capabilities, &shape, label))?;
-        let constants = shape.constants(capabilities, self);
+        let constants = shape.constants(capabilities, self, shape.is_chained(self));
         let subgroup = (!matches!(shape, MatmulShape::Tile(_))).then_some(capabilities.subgroup);
         let used = self.scratch_bytes(&shape);
         let scratch = self.scratch.filter(|_| used > 0);

@@ -258,7 +258,8 @@ impl RowsLaunch {
             groups: [(self.rows * parts) as u32, 1, 1],
             reads,
             writes,
-            // Places are no activations, which only links read past the caches of single cores.
+            // A link reads activations past the caches of single cores. Places are read through
+            // them, so a launch that has some waits at a barrier.
             link: match sorted {
                 Some(_) => Link::Outside,
                 None => Link::Able {

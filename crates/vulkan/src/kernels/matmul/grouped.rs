@@ -157,7 +157,7 @@ impl GroupedLaunch<'_> {
             .filter(|_| self.fits(shape, capabilities))
             .ok_or_else(|| no_room(capabilities, shape, label))?;
         let launch = self.launch();
-        let constants = shape.unchained_constants(capabilities, &launch);
+        let constants = shape.constants(capabilities, &launch, false);
         let key = KernelKey { shader, constants, subgroup: Some(capabilities.subgroup) };
         let tiles = launch.tiles(shape.tile());
         Ok(Dispatch {

@@ -310,24 +310,13 @@ impl MatmulShape {
         }
     }
 
-    /// Returns the specialisation constants of a dispatch outside of chains.
-    pub(super) fn unchained_constants(
-        &self,
-        capabilities: &Capabilities,
-        launch: &MatmulLaunch<'_>,
-    ) -> Vec<u32> {
-        let mut constants = self.constants(capabilities, launch);
-        if let MatmulShape::Matrix(_) = self {
-            constants[MATRIX_CHAINED] = 0;
-        }
-        constants
-    }
-
-    /// Returns the specialisation constants, in the order of their numbers in the shader.
+    /// Returns the specialisation constants, in the order of their numbers in the shader, of a
+    /// dispatch that may be part of a chain or not.
     pub(super) fn constants(
         &self,
         capabilities: &Capabilities,
         launch: &MatmulLaunch<'_>,
+        is_chained: bool,
     ) -> Vec<u32> {
         let gated = launch.product.output.number();
         match self {
@@ -350,7 +339,7 @@ impl MatmulShape {
                 gated,
                 u32::from(self.rounds(launch).shared > 0),
                 shape.depth,
-                u32::from(self.is_chained(launch)),
+                u32::from(is_chained),
             ],
             MatmulShape::Tile(shape) => {
                 // The quantised kernel counts its steps in blocks.
@@ -365,10 +354,6 @@ impl MatmulShape {
         }
     }
 }
-
-/// The place of whether a dispatch may be part of a chain, among the constants of
-/// [`MatmulShape::Matrix`].
-const MATRIX_CHAINED: usize = 15;
 
 /// Returns the device's products of halves with sums in f32, the best first: as square as possible,
 /// then small.

@@ -68,9 +68,8 @@ impl Lowering<'_> {
                 let joint = Joint::of(self.plan, down.weight);
                 let made = EntryOutput::Rows(parts);
                 let (matrix, shared) = (down, 1);
-                let output_of = made;
                 let product =
-                    Multiplied { chosen, input, shared, joint, matrix, rows, output: output_of };
+                    Multiplied { chosen, input, shared, joint, matrix, rows, output: made };
                 self.entry_product(product)?;
                 let result = self.fresh(output);
                 let work = ExpertsWork::Sum { parts, shares, result };
