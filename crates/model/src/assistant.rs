@@ -62,9 +62,12 @@ impl Assistant {
                 let (config, backbone) = config_gguf::read_assistant(metadata, &finder)?;
                 let is_ordering = |own: &UnreadableTensor| own.name == names::DRAFT_ORDERING;
                 // A file without clusters has the whole matrix all the same.
-                let clusters = finder
-                    .find(names::DRAFT_CENTROIDS)
-                    .filter(|_| checkpoint.unreadable().iter().any(is_ordering));
+                let clusters = finder.find(names::DRAFT_CENTROIDS);
+                if clusters.is_some() && !checkpoint.unreadable().iter().any(is_ordering) {
+                    return Err(ModelError::MissingTensor {
+                        name: names::DRAFT_ORDERING.to_owned(),
+                    });
+                }
                 let centroids = clusters.map(|centroids| {
                     let defaults = [centroids.rows(), CENTROIDS_USED];
                     let [count, used] = config_gguf::read_clusters(metadata, defaults)?;

@@ -159,11 +159,13 @@ impl Thinking {
         }
     }
 
-    /// Returns how a reply's thoughts are held.
+    /// Returns how a reply's thoughts are held. A budget of no tokens is kept: it bars thoughts that
+    /// come unasked.
     pub(crate) fn thoughts(self, format: &dyn ReplyFormat) -> Option<Thoughts> {
         let marks = format.thoughts()?;
         let allowed = self.on == Some(true);
-        Some(Thoughts { marks, allowed, budget: self.budget.filter(|_| allowed) })
+        let budget = self.budget.filter(|tokens| allowed || *tokens == 0);
+        Some(Thoughts { marks, allowed, budget })
     }
 }
 

@@ -107,14 +107,15 @@ fn ollama_describes_models() {
 #[test]
 fn responses_whole_and_streamed() {
     let server = Harness::start();
-    let body = json!({"input": "Hi", "instructions": "Be brief.", "max_output_tokens": 5});
+    let mut body = json!({"input": "Hi", "instructions": "Be brief.", "max_output_tokens": 5});
+    body["reasoning"] = json!({"summary": "auto"});
     let (status, answer) = server.post("/v1/responses", &body);
     assert_eq!(status, 200, "{answer}");
+    assert_eq!(answer["reasoning"], json!({"effort": null, "summary": "auto"}));
     assert_eq!((&answer["object"], &answer["status"]), (&json!("response"), &json!("incomplete")));
     // In OpenAI's document this is a text where it is there.
     assert!(answer.get("user").is_none(), "{answer}");
     let text = answer["output"][0]["content"][0]["text"].clone();
-    let mut body = body;
     body["stream"] = true.into();
     let stream = client::post(server.address, "/v1/responses", &[], body.to_string().as_bytes());
     let events = stream.events();

@@ -353,7 +353,10 @@ fn thoughts_end_when_their_budget_is_spent() {
         let (status, answer) = server.post(path, &body);
         assert!(status == 400 && answer.to_string().contains("thinking_token_budget"), "{answer}");
     }
-    // A budget of nothing is no thinking.
+    // A budget of nothing is no thinking, and bars a thought that comes all the same.
+    let fields = json!({"reasoning_effort": "low", "thinking_token_budget": 0, "max_tokens": 20});
+    let said = whole(CHAT, &post(&server, CHAT, &ask(fields)));
+    assert_eq!(said.thoughts, "");
     write(&server, &tokenizer, "Yes.");
     let fields = json!({"enable_thinking": true, "thinking_token_budget": 0});
     assert_eq!(whole(CHAT, &post(&server, CHAT, &ask(fields))).words, "Yes.");

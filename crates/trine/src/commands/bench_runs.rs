@@ -190,13 +190,14 @@ pub(super) fn one(
 ) -> Result<Run> {
     engine.forget();
     let run = match test.kind {
-        Kind::Prompt => read_prompts(engine, test, round, means),
-        Kind::Generate => write_tokens(engine, test, round, means),
+        Kind::Prompt => read_prompts(engine, test, round, means)?,
+        Kind::Generate => write_tokens(engine, test, round, means)?,
     };
+    // What was cancelled ends; after an error nothing is waited for.
     while !engine.is_idle() {
         engine.step()?;
     }
-    run
+    Ok(run)
 }
 
 fn read_prompts(
