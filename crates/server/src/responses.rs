@@ -140,8 +140,9 @@ fn echoed(fields: Fields<'_>) -> Map<String, Value> {
     if let Some(text) = fields.get("text").filter(|text| text["format"].is_object()) {
         echoed.insert("text".to_owned(), text.clone());
     }
-    if let Some(own) = fields.get("reasoning").filter(|own| own.is_object()) {
-        let reasoning = json!({"effort": own["effort"], "summary": own["summary"]});
+    if let Some(own) = fields.get("reasoning") {
+        let word = |name: &str| own[name].as_str();
+        let reasoning = json!({"effort": word("effort"), "summary": word("summary")});
         echoed.insert("reasoning".to_owned(), reasoning);
     }
     echoed

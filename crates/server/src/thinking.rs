@@ -159,8 +159,8 @@ impl Thinking {
         }
     }
 
-    /// Returns how a reply's thoughts are held. A budget of no tokens is kept: it bars thoughts that
-    /// come unasked.
+    /// Returns how a reply's thoughts are held. A budget of no tokens is kept: it bars thoughts
+    /// that come unasked.
     pub(crate) fn thoughts(self, format: &dyn ReplyFormat) -> Option<Thoughts> {
         let marks = format.thoughts()?;
         let allowed = self.on == Some(true);

@@ -96,8 +96,9 @@ pub(crate) fn error(text: impl Display) {
     complaint("error:", terminal::ERROR, &text.to_string());
 }
 
+/// Names of files and texts from them are in complaints too.
 fn complaint(kind: &str, style: anstyle::Style, text: &str) {
-    let text = filled(text, kind);
+    let text = filled(&terminal::harmless(text), kind);
     remark(format_args!("{}{}", terminal::on_stderr(kind, style), &text[kind.len()..]));
 }
 

@@ -194,7 +194,7 @@ fn embeddings() -> Value {
 
 fn response() -> Value {
     let reason = object([("reason", constant("max_output_tokens"))], []);
-    let effort = object([("effort", null()), ("summary", null())], []);
+    let effort = object([("effort", nullable(text())), ("summary", nullable(text()))], []);
     let error = object([("code", text()), ("message", text())], []);
     let given = "As in the request.";
     object(

@@ -43,8 +43,9 @@ impl Attached {
         Some(without)
     }
 
-    /// Loads the model. Leaves a draft out that nobody named, with a warning, if the device lacks
-    /// something for it that the model does not need.
+    /// Loads the model. Leaves a draft out that nobody named, with a warning, if the model loads
+    /// without it only: a device may lack something that only the draft needs, and the draft's
+    /// weights may be damaged. Memory that is short has remedies of its own.
     ///
     /// # Errors
     /// Returns those of `load`.
@@ -53,16 +54,20 @@ impl Attached {
         load: impl Fn(&Model) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
         let with = load(&self.model);
-        let (Some(plain), Err(EngineError::Backend(BackendError::Unsupported { device, what }))) =
-            (&self.plain, &with)
-        else {
-            return with;
+        let error = match &with {
+            Ok(_) | Err(EngineError::Backend(BackendError::OutOfMemory { .. })) => return with,
+            Err(error) => error,
         };
+        let Some(plain) = &self.plain else { return with };
         let without = load(plain);
-        let is_unsupported =
-            matches!(without, Err(EngineError::Backend(BackendError::Unsupported { .. })));
-        if !is_unsupported {
-            self.leave_out(&format!("{device} cannot run it: {what}"));
+        if without.is_ok() {
+            let reason = match error {
+                EngineError::Backend(BackendError::Unsupported { device, what }) => {
+                    format!("{device} cannot run it: {what}")
+                }
+                other => other.to_string(),
+            };
+            self.leave_out(&reason);
         }
         without
     }
@@ -174,6 +179,31 @@ mod tests {
         let (mut named, _) = attached(false);
         assert!(named.load(load(lacks(with))).is_err());
         assert!(named.draft.is_some());
+    }
+
+    #[test]
+    fn a_found_draft_that_cannot_be_loaded_is_left_out() {
+        let load = |error: fn() -> BackendError, with: usize| {
+            move |model: &Model| match model.config().layers.len() == with {
+                true => Err(EngineError::Backend(error())),
+                false => Ok(()),
+            }
+        };
+        let damaged = || BackendError::Failed {
+            device: "cpu".to_owned(),
+            what: "element 0 is NaN".to_owned(),
+        };
+        let (mut found, [with, _]) = attached(true);
+        assert!(found.load(load(damaged, with)).is_ok());
+        assert!(!found.is_found() && found.draft.is_none());
+        let full = || BackendError::OutOfMemory {
+            what: "weights".to_owned(),
+            needed: 1,
+            device: "gpu".to_owned(),
+        };
+        let (mut found, [with, _]) = attached(true);
+        assert!(found.load(load(full, with)).is_err());
+        assert!(found.is_found(), "what is short has a remedy of its own");
     }
 
     #[test]
