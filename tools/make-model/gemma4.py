@@ -36,7 +36,7 @@ class Shape:
     feed_forward: int
     window: int
     context: int
-    #: One of so many layers is global; so is the last.
+    #: Every layer whose number is a multiple of this is global; so is the last.
     pattern: int = 6
     #: The layers at the end that read the keys and values of others. Their feed-forward may be twice as wide.
     shared: int = 0

@@ -42,8 +42,8 @@ impl Needs {
         Memory::of_plan(plan, &self.0)
     }
 
-    /// Returns what of a Plan fits into a GPU's memory of `bytes` bytes, where the processor runs
-    /// the rest.
+    /// Returns which parts of a Plan fit into a GPU's memory of `bytes` bytes, where the processor
+    /// runs the rest.
     ///
     /// # Errors
     /// As [`place`].
@@ -67,7 +67,7 @@ impl Needs {
     }
 }
 
-/// What of a model fits into a GPU's memory.
+/// The parts of a model that fit into a GPU's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fitting {
     /// Layers.

@@ -220,7 +220,7 @@ impl Shortages {
 }
 
 /// Returns the memory that the last layers of a part take, `eighths` eighths of all its layers. Of
-/// a part with experts, these are what leaves first: it is so many eighths of its memory.
+/// a part with experts, which leave first, that is `eighths` eighths of its memory.
 fn fraction(site: &Site<'_>, part: &Part, eighths: usize) -> u64 {
     if site.hands_over && aside::layers(&part.plan) > 0 {
         return part.memory.total() / 8 * eighths as u64;

@@ -1,11 +1,11 @@
-//! The tensors of a file by their formats.
+//! What `show` says of every file: its size, and its tensors by their formats.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use trine_weights::Tensor;
 
-use crate::output;
+use crate::{output, terminal};
 
 /// The tensors of one element format.
 #[derive(Debug, Default, Serialize)]
@@ -33,4 +33,18 @@ pub(super) fn describe(formats: &BTreeMap<&'static str, Format>) -> Vec<String> 
         format!("format       {name}: {} tensors, {}", format.tensors, output::bytes(format.bytes))
     };
     formats.iter().map(line).collect()
+}
+
+/// Describes what every file has: its name and files with their bytes, its architecture and the
+/// number of its parameters.
+pub(super) fn describe_files(
+    model: &str,
+    (files, bytes): (&str, u64),
+    (architecture, parameters): (&str, u64),
+) -> Vec<String> {
+    vec![
+        format!("model        {}", terminal::harmless(model)),
+        format!("files        {}, {}", terminal::harmless(files), output::bytes(bytes)),
+        format!("architecture {architecture}, {} parameters", output::count(parameters)),
+    ]
 }

@@ -278,18 +278,12 @@ fn describe_memory(footprint: &Footprint) -> String {
 }
 
 fn describe(report: &Report) -> String {
-    let mut lines = vec![
-        format!("model        {}", terminal::harmless(&report.model)),
-        format!(
-            "files        {}, {}",
-            terminal::harmless(&report.files),
-            output::bytes(report.file_bytes)
-        ),
-        format!(
-            "architecture {}, {} parameters",
-            report.architecture,
-            output::count(report.parameters)
-        ),
+    let mut lines = formats::describe_files(
+        &report.model,
+        (&report.files, report.file_bytes),
+        (report.architecture, report.parameters),
+    );
+    lines.extend([
         format!("context      {} positions", report.context),
         format!(
             "layers       {} ({} global{})",
@@ -312,7 +306,7 @@ fn describe(report: &Report) -> String {
             report.vocabulary,
             if report.tied { "tied to the embedding" } else { "of its own" }
         ),
-    ];
+    ]);
     lines.extend(report.experts.map(|experts| format!("experts      {}", experts.text())));
     lines.extend(formats::describe(&report.formats));
     match &report.text {

@@ -12,7 +12,6 @@ use crate::assistants::{Training, size_of};
 use crate::cli::ShowArgs;
 use crate::model_source::Source;
 use crate::output;
-use crate::terminal;
 
 /// The output.
 #[derive(Serialize)]
@@ -104,18 +103,12 @@ fn describe(report: &Report) -> String {
     let clusters = report.clusters.map_or(String::new(), |[count, used]| {
         format!(", in {count} clusters of which it was made to search {used}")
     });
-    let mut lines = vec![
-        format!("model        {}", terminal::harmless(&report.model)),
-        format!(
-            "files        {}, {}",
-            terminal::harmless(&report.files),
-            output::bytes(report.file_bytes)
-        ),
-        format!(
-            "architecture {}, {} parameters",
-            report.architecture,
-            output::count(report.parameters)
-        ),
+    let mut lines = formats::describe_files(
+        &report.model,
+        (&report.files, report.file_bytes),
+        (report.architecture, report.parameters),
+    );
+    lines.extend([
         format!(
             "guesses for  {}; it reads that model's keys, values and hidden states and runs with `--draft`",
             report.guesses_for
@@ -123,7 +116,7 @@ fn describe(report: &Report) -> String {
         format!("layers       {} ({} global{window})", report.layers, report.global_layers),
         format!("sizes        hidden {}, backbone {}", report.hidden, report.backbone),
         format!("vocabulary   {}, output matrix of its own{clusters}", report.vocabulary),
-    ];
+    ]);
     lines.extend(formats::describe(&report.formats));
     lines.join("\n")
 }

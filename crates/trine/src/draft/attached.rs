@@ -111,7 +111,7 @@ pub(crate) fn loses<E: Display>(
     })
 }
 
-/// What of a model the processor computes. What takes more of its time is larger.
+/// The parts of a model that the processor computes. A larger value takes more of its time.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct OffGpu {
     /// Whole layers.

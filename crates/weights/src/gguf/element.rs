@@ -55,7 +55,7 @@ impl Element {
         }
     }
 
-    /// Returns the bytes of a row of so many elements. `None` if they are not whole blocks or the
+    /// Returns the bytes of a row of elements. `None` if they are not whole blocks or the
     /// size overflows.
     pub(crate) fn row_bytes(self, columns: usize) -> Option<usize> {
         let elements = self.block_elements();

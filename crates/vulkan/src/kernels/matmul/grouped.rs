@@ -27,7 +27,7 @@ use crate::pack::{Format, Matrix};
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
-/// Places of groups that there are shapes for.
+/// Numbers of places of a group for which shapes exist.
 pub(crate) const GROUP_PLACES: [usize; 3] = [16, 32, 64];
 
 /// A product of groups of entries.

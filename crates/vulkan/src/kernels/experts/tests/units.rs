@@ -61,8 +61,8 @@ impl Units {
         self.tokens + 2
     }
 
-    /// Returns the results of all entries that there is memory for, and the shape of this number in
-    /// which they were computed; `None` if the device does not have so many.
+    /// Returns the results of all entries that have memory, and the shape that computed them: the
+    /// device's shape of index `number`. Returns `None` if it has fewer shapes.
     fn results(
         &self,
         matrix: Matrix,
