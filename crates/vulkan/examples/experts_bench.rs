@@ -1,7 +1,7 @@
 //! Times the products with experts of a layer of Gemma 4 26B-A4B in several layouts.
 //!
 //! ```text
-//! experts_bench [--rows 64,128,512] [--format q4_0] [--skew]
+//! experts_bench [--rows 64,128,512] [--format q4_0] [--skew] [--sweep]
 //! ```
 //!
 //! Each row chooses 8 of 128 experts at random; with `--skew` some experts are chosen more often.
@@ -10,6 +10,10 @@
 //! sorting and conversions. GB/s counts the matrices of the chosen experts once, TFLOP/s two
 //! operations for each of their weights and each entry. The device is the best one, or the one that
 //! `TRINE_TEST_VULKAN` names.
+//!
+//! With `--sweep` both products run with the kernel of few rows only, in every shape of a grid,
+//! with groups of several sizes; the best of each are printed. A run chooses other experts than the
+//! one before, so that no cache of the device holds their matrices.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -37,16 +41,24 @@ const RUNS: usize = 9;
 const WARM_UP: Duration = Duration::from_millis(1500);
 /// How often all layouts are measured in turn.
 const ROUNDS: usize = 2;
+/// Launches before those that the sweep measures.
+const WARM_LAUNCHES: usize = 2000;
+/// Threads that compile kernels of the sweep.
+const COMPILERS: usize = 12;
+/// Shapes that it prints.
+const BEST: usize = 10;
 const PIECE: usize = 16 << 20;
 
 struct Options {
     rows: Vec<usize>,
     format: Format,
     skew: bool,
+    sweep: bool,
 }
 
 fn options() -> Result<Options, String> {
-    let mut options = Options { rows: vec![64, 128, 512], format: Format::Q4_0, skew: false };
+    let mut options =
+        Options { rows: vec![64, 128, 512], format: Format::Q4_0, skew: false, sweep: false };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} wants a value"));
@@ -62,6 +74,7 @@ fn options() -> Result<Options, String> {
                 options.format = found.ok_or(format!("no format {name}"))?;
             }
             "--skew" => options.skew = true,
+            "--sweep" => options.sweep = true,
             _ => return Err(format!("{argument}: see the head of experts_bench.rs")),
         }
     }
@@ -81,8 +94,8 @@ impl Random {
 }
 
 /// Returns the numbers of the experts of each row.
-fn choose(rows: usize, skew: bool) -> Vec<f32> {
-    let mut random = Random(88_172_645_463_325_252);
+fn choose(rows: usize, skew: bool, seed: u64) -> Vec<f32> {
+    let mut random = Random(88_172_645_463_325_252 ^ (seed << 32));
     let mut chosen = Vec::new();
     for _ in 0..rows {
         let mut own = Vec::new();
@@ -105,6 +118,10 @@ struct Bed {
     gate_up: Matrix,
     down: Matrix,
     chosen: Buffer,
+    /// The number of each expert, f32.
+    every: Buffer,
+    /// A number of rows that no launch has.
+    plenty: Buffer,
     count: Buffer,
     input: Buffer,
     sorted: Buffer,
@@ -168,6 +185,8 @@ impl Bed {
             gate_up,
             down,
             chosen: upload(gpu, &vec![0.0_f32; entries]),
+            every: upload(gpu, &(0..EXPERTS).map(|it| it as f32).collect::<Vec<_>>()),
+            plenty: upload(gpu, &[EXPERTS as u32]),
             count: upload(gpu, &[0_u32]),
             input: upload(gpu, &values),
             sorted: device(64 * places)?,
@@ -210,6 +229,8 @@ impl Bed {
             order: if grouping.is_sorted() { self.sorted.span() } else { self.chosen.span() },
             input: self.operand(0, kind),
             shared: USED,
+            used: USED,
+            row_count: self.count.address(),
             output,
         };
         let down = ExpertsLaunch {
@@ -227,7 +248,7 @@ impl Bed {
     /// Returns the launches of a layer with the kernel of few rows, in each of its shapes.
     fn few(&self) -> Result<Vec<(String, Vec<Dispatch>)>, GpuError> {
         let capabilities = self.gpu.capabilities();
-        let grouping = Grouping::suited(self.rows, USED, EXPERTS);
+        let grouping = Grouping::suited(capabilities.kind, self.rows, USED, EXPERTS);
         let products = self.products(grouping, OperandKind::Fixed16);
         let [gated, down] = products.map(|product| product.shapes_of_few(capabilities));
         let layout = |index: usize| {
@@ -267,6 +288,16 @@ impl Bed {
         Ok(launches)
     }
 
+    /// Returns a launch that reads one product's matrices of all experts.
+    fn flush(&self, product: usize) -> Result<Dispatch, GpuError> {
+        let grouping =
+            Grouping { entries: EXPERTS, experts: EXPERTS, columns: 1, is_padded: false };
+        let mut launch = self.products(grouping, OperandKind::Fixed16)[product];
+        launch.order = self.every.span();
+        launch.row_count = self.plenty.address();
+        launch.dispatch(&self.gpu, "flush", 0)
+    }
+
     fn gather(&self, grouping: Grouping, product: usize, kind: OperandKind) -> GatherLaunch {
         GatherLaunch {
             grouping,
@@ -299,6 +330,113 @@ impl Bed {
     }
 }
 
+/// Returns the shapes of the sweep.
+fn grid() -> Vec<MatvecShape> {
+    let mut shapes = Vec::new();
+    for local in [64, 128, 256, 512] {
+        for lanes in [4, 8, 16, 32] {
+            for (rows, unroll) in [(2, 1), (2, 2), (2, 3), (4, 1), (4, 2), (8, 1)] {
+                for ahead in [false, true] {
+                    shapes.push(MatvecShape { local, lanes, rows, unroll, ahead, workgroups: 0 });
+                }
+            }
+        }
+    }
+    shapes
+}
+
+/// Returns the launches of a product in every shape that fits.
+fn every_shape(
+    gpu: &Arc<Gpu>,
+    launch: &ExpertsLaunch,
+) -> Result<Vec<(String, Dispatch)>, GpuError> {
+    let capabilities = gpu.capabilities();
+    if launch.grouping.is_padded {
+        let shapes = launch.shapes_on_units(capabilities);
+        let one = |shape: &MatmulShape| {
+            let dispatch = launch.dispatch_on_units(gpu, shape, "product", 0)?;
+            Ok((format!("{shape:?}"), dispatch))
+        };
+        return shapes.iter().map(one).collect();
+    }
+    let usual = launch.shapes_of_few(capabilities).first().copied();
+    let shapes: Vec<_> = grid().into_iter().filter(|it| launch.fits(*it, capabilities)).collect();
+    let one = |shape: &MatvecShape| {
+        let note = if usual == Some(*shape) { " (the kernel's first)" } else { "" };
+        let dispatch = launch.dispatch_as(gpu, *shape, "product", 0)?;
+        Ok((format!("{shape:?}{note}"), dispatch))
+    };
+    let made: Result<Vec<Vec<_>>, GpuError> = std::thread::scope(|scope| {
+        let make = |shapes: &[MatvecShape]| shapes.iter().map(one).collect::<Result<Vec<_>, _>>();
+        let parts = shapes.chunks(shapes.len().div_ceil(COMPILERS).max(1));
+        let threads: Vec<_> = parts.map(|shapes| scope.spawn(move || make(shapes))).collect();
+        threads.into_iter().map(|it| it.join().expect("a compiler thread ends")).collect()
+    });
+    Ok(made?.into_iter().flatten().collect())
+}
+
+/// Prints the best shapes of both products for some rows.
+fn sweep(bed: &mut Bed, rows: usize, skew: bool) -> Result<(), GpuError> {
+    bed.rows = rows;
+    bed.count.write(0, &(rows as u32).to_ne_bytes());
+    let widths: &[(usize, bool)] = match rows {
+        1 => &[(1, false)],
+        2..=8 => &[(1, false), (2, false), (4, false)],
+        _ => &[(2, false), (4, false), (8, false), (8, true), (16, true), (32, true)],
+    };
+    for &(columns, is_padded) in widths {
+        let grouping = Grouping { entries: rows * USED, experts: EXPERTS, columns, is_padded };
+        let kind = match is_padded {
+            true => {
+                MatmulShape::operand_for(bed.gpu.capabilities(), bed.gate_up.format, usize::MAX)
+            }
+            false => OperandKind::Fixed16,
+        };
+        for (product, launch) in bed.products(grouping, kind).iter().enumerate() {
+            let made = every_shape(&bed.gpu, launch)?;
+            // The other product's matrices leave none of this one's in a cache. They are also read
+            // for long enough that the device raises its clocks.
+            let flush = bed.flush(1 - product)?;
+            let mut all = vec![flush.clone(); WARM_LAUNCHES];
+            for (_, dispatch) in &made {
+                all.extend([flush.clone(), dispatch.clone()]);
+            }
+            let mut times = vec![Vec::new(); made.len()];
+            let mut busy = 0;
+            for run in 0..RUNS {
+                let chosen = choose(rows, skew, run as u64);
+                busy += chosen.iter().map(|x| x.to_bits()).collect::<HashSet<_>>().len();
+                bed.chosen.write(0, bytes_of(&chosen));
+                if grouping.is_sorted() {
+                    timed(&bed.gpu, &[bed.sort(grouping)?]);
+                }
+                let seconds = timed(&bed.gpu, &all);
+                for (times, pair) in times.iter_mut().zip(seconds[WARM_LAUNCHES..].chunks(2)) {
+                    times.push(pair[1]);
+                }
+            }
+            let matrix = [&bed.gate_up, &bed.down][product];
+            let share = busy as f64 / (RUNS * EXPERTS) as f64;
+            let bytes = share * bytes_in(matrix.format, matrix.rows, matrix.columns) as f64;
+            let on = if is_padded { " on matrix units" } else { "" };
+            println!("{rows} rows, groups of {columns}{on}, {}:", ["gate and up", "down"][product]);
+            let median = |times: &mut Vec<f64>| {
+                times.sort_by(f64::total_cmp);
+                times[RUNS / 2]
+            };
+            let mut order: Vec<_> = times.iter_mut().map(median).zip(&made).collect();
+            order.sort_by(|a, b| a.0.total_cmp(&b.0));
+            for (place, (seconds, (name, _))) in order.iter().enumerate() {
+                if place < BEST || name.ends_with(')') {
+                    let [us, rate] = [seconds * 1e6, bytes / seconds * 1e-9];
+                    println!("  {us:>8.1} us {rate:>5.0} GB/s {name}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Prints the times of the launches of a layer.
 fn report(bed: &Bed, name: &str, dispatches: &[Dispatch], facts: (f64, f64)) {
     let mut all: Vec<Vec<f64>> = (0..RUNS).map(|_| timed(&bed.gpu, dispatches)).collect();
@@ -325,11 +463,14 @@ fn run() -> Result<(), String> {
     let options = options()?;
     let gpu = gpu();
     println!("{}: {}", gpu.capabilities().name, options.format.name());
-    let most = options.rows.iter().copied().max().unwrap_or(1);
+    let most = options.rows.iter().copied().max().unwrap_or(1).max(EXPERTS / USED);
     let text = |error: GpuError| error.to_string();
     let mut bed = Bed::new(&gpu, options.format, most).map_err(text)?;
-    for &rows in &options.rows {
-        let chosen = choose(rows, options.skew);
+    for &rows in options.rows.iter().filter(|_| options.sweep) {
+        sweep(&mut bed, rows, options.skew).map_err(text)?;
+    }
+    for &rows in options.rows.iter().filter(|_| !options.sweep) {
+        let chosen = choose(rows, options.skew, 0);
         bed.chosen.write(0, bytes_of(&chosen));
         bed.count.write(0, &(rows as u32).to_ne_bytes());
         bed.rows = rows;
@@ -343,7 +484,7 @@ fn run() -> Result<(), String> {
         println!("{rows} rows, {busy} experts");
         let mut layouts = bed.few().map_err(text)?;
         let kind = MatmulShape::operand_for(gpu.capabilities(), options.format, usize::MAX);
-        for columns in [16, 32, 64] {
+        for columns in [8, 16, 32, 64] {
             let entries = rows * USED;
             let grouping = Grouping { entries, experts: EXPERTS, columns, is_padded: true };
             let [gated, down] = bed.products(grouping, kind);

@@ -11,8 +11,7 @@
 layout(local_size_x_id = 0) in;
 // 0: output = gelu(first) * second, 1: output += first, 2: output = cap * tanh(output / cap),
 // 3: output = row `picks[row]` of first, 4: output = first * factor of the column,
-// 5: output = the columns of first (`stride` of them) and then those of second,
-// 6: output = sum over the row's `stride` rows of first, with factors from second.
+// 5: output = the columns of first (`stride` of them) and then those of second.
 layout(constant_id = 1) const uint MODE = 0;
 
 layout(push_constant, scalar) uniform Args {
@@ -24,7 +23,7 @@ layout(push_constant, scalar) uniform Args {
     uint64_t picks;
     uint64_t chain;
     uint columns;
-    // Elements from one row of second to the next; for mode 5 of first; for mode 6 the rows of first for each row.
+    // Elements from one row of second to the next; for mode 5 of first.
     uint stride;
     float cap;
 } args;
@@ -40,12 +39,6 @@ void work_on_element(const uint column, const uint row) {
     if (MODE == 5u) {
         if (column < args.stride) value = ActiveFloats(args.first).at[row * args.stride + column];
         else value = ActiveFloats(args.second).at[row * (args.columns - args.stride) + column - args.stride];
-    }
-    if (MODE == 6u) {
-        value = 0.0;
-        for (uint part = row * args.stride; part < (row + 1u) * args.stride; ++part) {
-            value += ActiveFloats(args.second).at[part] * ActiveFloats(args.first).at[part * args.columns + column];
-        }
     }
     ActiveFloats(args.result).at[at] = value;
 }

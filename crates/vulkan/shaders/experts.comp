@@ -39,12 +39,13 @@ layout(push_constant, scalar) uniform Push {
     uint64_t sums;
     uint64_t outputs[3];
     uint64_t groups;  // sorted groups; otherwise the number of each entry's expert, f32
-    uint64_t entries; // of the groups
+    uint64_t entries; // of the groups; otherwise the address of the number of rows in the step
     uint rows;        // outputs of an entry
     uint columns;
     uint split;       // rows from those of the gate to those of `up`
     uint step;        // rows from one expert to the next
     uint experts;
+    uint used;        // entries of a row of the step
 } push;
 
 uint expert_row;      // the first of the expert
@@ -76,10 +77,11 @@ void main() {
         expert_count = group.z;
     } else {
         expert_first = gl_WorkGroupID.y;
+        if (expert_first >= Words(push.entries).at[0] * push.used) return;
         expert_count = 1u;
         expert = uint(Floats(push.groups).at[expert_first]);
     }
-    // Rows that no step has written may hold anything.
+    // A router that gives no numbers may leave anything.
     expert_row = min(expert, push.experts - 1u) * push.step;
     [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) expert_sources[c] = expert_entry(c) / SHARED;
 

@@ -57,6 +57,7 @@ layout(push_constant, scalar) uniform Args {
 } args;
 
 #include "include/row.glsl"
+#include "include/floats.glsl"
 
 const uint SOURCES = CORRECTS != 0u ? 1u : STREAMS;
 // Most coefficients of a row.
@@ -71,20 +72,9 @@ vec4 finish_factors[PER];
 // The router's rows, times the factors of the norm before it.
 vec4 router[4u * PER];
 
-// Returns four elements of a row of a matrix of floats, which is padded to whole groups of 128; those beyond it are 0.
+// Returns four elements of a row of a matrix of floats; those beyond it are 0.
 vec4 matrix_quad(const uint64_t matrix, const uint format, const uint columns, const uint row, const uint c) {
-    const uint quad = row * ((columns + 127u) / 128u) * 32u + c / 4u;
-    vec4 values = vec4(0.0);
-    if (c < columns) {
-        if (format == 0u) {
-            values = Vec4s(matrix).at[quad];
-        } else {
-            const uvec2 two = Pairs(matrix).at[quad];
-            const uvec4 high = uvec4(two.x << 16, two.x & 0xFFFF0000u, two.y << 16, two.y & 0xFFFF0000u);
-            values = format == 1u ? vec4(unpackHalf2x16(two.x), unpackHalf2x16(two.y)) : uintBitsToFloat(high);
-        }
-    }
-    return values;
+    return c < columns ? floats_quad(matrix, format, columns, row, c / 4u) : vec4(0.0);
 }
 
 // Loads what does not depend on the step, and returns the row of the matrix of coefficients that this invocation multiplies.

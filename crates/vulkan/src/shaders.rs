@@ -58,6 +58,7 @@ shaders![
     "experts_q6_k",
     "experts_q8_0",
     "experts_route",
+    "experts_router",
     "experts_sort",
     "fragment_probe",
     "heads",

@@ -58,15 +58,6 @@ pub enum ElementWork {
         /// Columns of `first`.
         split: usize,
     },
-    /// `result[row] = sum over u of shares[row, u] * parts[row, u]`, in the order of u.
-    Shares {
-        /// (rows, `used`, columns) f32.
-        parts: Span,
-        /// (rows, `used`) f32.
-        shares: Span,
-        /// Terms of a sum.
-        used: usize,
-    },
 }
 
 /// A launch over elements.
@@ -155,12 +146,6 @@ impl ElementsLaunch {
                 reads.push(first);
                 reads.extend((split < self.columns).then_some(second));
                 5
-            }
-            ElementWork::Shares { parts, shares, used } => {
-                (args.first, args.second, args.stride) =
-                    (parts.address, shares.address, used as u32);
-                reads.extend([parts, shares]);
-                6
             }
         };
         let constants = vec![LOCAL as u32, mode];
@@ -264,26 +249,6 @@ mod tests {
                     (true, false) => b[row * (16 - split) + column - split],
                 };
                 assert_eq!(found, wanted, "split {split}, row {row}, column {column}");
-            }
-        }
-    }
-
-    #[test]
-    fn parts_are_summed_by_their_shares() {
-        let gpu = gpu();
-        let a: Vec<f32> = (0..96).map(|i| (i as f32 * 37.0) % 11.0 - 5.0).collect();
-        let b: Vec<f32> = (0..12).map(|i| (i as f32 * 5.0) % 7.0 - 2.0).collect();
-        let (parts, shares, count) = (upload(&gpu, &a), upload(&gpu, &b), upload(&gpu, &[3_u32]));
-        for used in [1, 3] {
-            let result = upload(&gpu, &[0.5_f32; 64]);
-            let work = ElementWork::Shares { parts: parts.span(), shares: shares.span(), used };
-            launch(work, result.span(), 8, count.address());
-            for (at, found) in download::<f32>(&gpu, &result).into_iter().enumerate() {
-                let (row, column) = (at / 8, at % 8);
-                let term = |part: usize| f64::from(b[part]) * f64::from(a[part * 8 + column]);
-                let sum = || (row * used..(row + 1) * used).map(term).sum();
-                let wanted: f64 = if row < 3 { sum() } else { 0.5 };
-                assert!((f64::from(found) - wanted).abs() <= 1e-5, "{used} {at}: {found} {wanted}");
             }
         }
     }

@@ -18,6 +18,7 @@ use crate::shaders::Shader;
 
 mod grouping;
 pub mod product;
+pub mod router;
 
 pub use grouping::Grouping;
 
@@ -56,20 +57,38 @@ pub struct ChoiceLaunch {
     pub row_count: u64,
 }
 
+/// ChoiceArgs of the shaders.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
-struct ChoiceArgs {
+struct ChoiceFront {
     logits: u64,
     factors: u64,
     chosen: u64,
     shares: u64,
-    rows: u64,
-    chain: u64,
     scale: f32,
     _padding: u32,
 }
 
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+struct ChoiceArgs {
+    front: ChoiceFront,
+    rows: u64,
+    chain: u64,
+}
+
 impl ChoiceLaunch {
+    fn front(&self) -> ChoiceFront {
+        ChoiceFront {
+            logits: self.logits.address,
+            factors: self.factors.unwrap_or(0),
+            chosen: self.chosen.address,
+            shares: self.shares.address,
+            scale: self.scale,
+            _padding: 0,
+        }
+    }
+
     /// Returns the dispatch of the launch.
     ///
     /// # Errors
@@ -89,16 +108,7 @@ impl ChoiceLaunch {
         let factors = u32::from(self.factors.is_some());
         let constants = vec![local, experts as u32, used as u32, factors];
         let key = KernelKey { shader: Shader("experts_route"), constants, subgroup: None };
-        let args = ChoiceArgs {
-            logits: self.logits.address,
-            factors: self.factors.unwrap_or(0),
-            chosen: self.chosen.address,
-            shares: self.shares.address,
-            rows: self.row_count,
-            chain: 0,
-            scale: self.scale,
-            _padding: 0,
-        };
+        let args = ChoiceArgs { front: self.front(), rows: self.row_count, chain: 0 };
         Ok(Dispatch {
             label: label.to_owned(),
             step,

@@ -98,7 +98,7 @@ struct Args {
 }
 
 /// Returns the shader's number of a format of floats.
-fn number(format: Format) -> u32 {
+pub(super) fn number(format: Format) -> u32 {
     match format {
         Format::F32 => 0,
         Format::F16 => 1,

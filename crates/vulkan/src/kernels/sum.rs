@@ -20,8 +20,11 @@ pub const NORMED_COLUMNS_MAX: usize = 4096;
 /// A term of a sum.
 #[derive(Debug, Clone, Copy)]
 pub struct SumTerm {
-    /// (rows, columns) f32.
+    /// (rows, columns) f32, or (rows, parts, columns) with shares.
     pub values: Span,
+    /// (rows, parts) f32 with which the parts of a row are added in their order, and the number of
+    /// parts. At most one term has them, of fewer than [`TERMS_MAX`].
+    pub shares: Option<(Span, usize)>,
     /// Factor on it.
     pub factor: f32,
     /// Address of the factors of its norm, if it is normed first.
@@ -46,14 +49,26 @@ impl Finish {
     }
 }
 
+/// How the norm of a sum is added to the row that the result replaces.
+#[derive(Debug, Clone, Copy)]
+pub struct SumAdd {
+    /// Address of the factors of the norm, f32.
+    pub norm: u64,
+    /// Factor on the result of the addition.
+    pub scale: f32,
+}
+
 /// A launch of `trine_model::Op::Sum`, with norms.
 #[derive(Debug, Clone)]
 pub struct SumLaunch {
     /// From 1 to [`TERMS_MAX`].
     pub terms: Vec<SumTerm>,
-    /// (rows, columns) f32.
+    /// The norm of the sum is added to what was in the place of the result; otherwise the sum is
+    /// the result.
+    pub added: Option<SumAdd>,
+    /// The result, (rows, columns) f32.
     pub sum: Span,
-    /// The norm of the sum, if it is wanted too.
+    /// The norm of the result, if it is wanted too.
     pub finish: Option<Finish>,
     /// Added to the mean squares of all norms.
     pub epsilon: f32,
@@ -70,6 +85,7 @@ pub struct SumLaunch {
 struct Args {
     terms: [u64; TERMS_MAX],
     weights: [u64; TERMS_MAX],
+    added_weight: u64,
     sum: u64,
     weight: u64,
     plain: u64,
@@ -94,7 +110,9 @@ impl SumLaunch {
         label: &str,
         step: usize,
     ) -> Result<Dispatch, GpuError> {
-        let norms = self.finish.is_some() || self.terms.iter().any(|term| term.norm.is_some());
+        let norms = self.finish.is_some()
+            || self.added.is_some()
+            || self.terms.iter().any(|term| term.norm.is_some() || term.shares.is_some());
         assert!(!norms || self.columns <= NORMED_COLUMNS_MAX, "rows of {}", self.columns);
         let (local, per) = registers(self.columns);
         let finish = self.finish;
@@ -109,9 +127,22 @@ impl SumLaunch {
         }
         let plain = finish.and_then(|finish| finish.plain);
         let values: Vec<Span> = self.terms.iter().map(|term| term.values).collect();
+        let shared = self.terms.iter().filter_map(|term| Some(term.shares?.0));
+        let added = self.added.map(|_| self.sum);
+        let reads = values.iter().copied().chain(shared).chain(added).collect();
+        let parted = self.terms.iter().position(|term| term.shares.is_some());
+        let shares = parted.and_then(|index| self.terms[index].shares);
+        let many = self.terms.iter().filter(|term| term.shares.is_some()).count();
+        assert!(many <= 1, "{many} terms of parts");
+        let mut terms = addresses(&values);
+        if let Some((shares, _)) = shares {
+            assert!(values.len() < TERMS_MAX, "no place for shares");
+            terms[TERMS_MAX - 1] = shares.address;
+        }
         let args = Args {
-            terms: addresses(&values),
+            terms,
             weights,
+            added_weight: self.added.map_or(0, |added| added.norm),
             sum: self.sum.address,
             weight: finish.map_or(0, |finish| finish.weight),
             plain: plain.map_or(0, |plain| plain.address),
@@ -132,6 +163,10 @@ impl SumLaunch {
         ];
         constants.extend(factors.map(f32::to_bits));
         constants.push(self.epsilon.to_bits());
+        constants.push(parted.unwrap_or(TERMS_MAX) as u32);
+        constants.push(shares.map_or(1, |(_, used)| used) as u32);
+        constants.push(u32::from(self.added.is_some()));
+        constants.push(self.added.map_or(1.0, |added| added.scale).to_bits());
         let key = KernelKey { shader: Shader("sum"), constants, subgroup: None };
         let mut writes = vec![self.sum];
         writes.extend(finish.iter().flat_map(Finish::writes));
@@ -141,7 +176,7 @@ impl SumLaunch {
             kernel: gpu.kernel(&key)?,
             push: Push::of(&args),
             groups: [self.rows as u32, 1, 1],
-            reads: values,
+            reads,
             writes,
             link: Link::Able {
                 offset: std::mem::offset_of!(Args, chain),
@@ -162,23 +197,70 @@ mod tests {
     use crate::raw::memory::Buffer;
     use crate::testing::{download, gpu, poisoned, run, upload};
 
-    /// Terms, which of them are normed as bits, whether the sum is, columns, rows.
-    const CASES: [(usize, usize, bool, usize, usize); 7] = [
-        (1, 0, false, 1, 1),
-        (2, 0, false, 9000, 2),
-        (4, 0b1010, true, 320, 3),
-        (4, 0b1111, false, 2048, 1),
-        (3, 0b001, true, 33, 2),
-        (2, 0, true, 2500, 1),
-        (4, 0b0110, true, 128, 4),
-    ];
+    #[derive(Clone, Copy)]
+    struct Case {
+        terms: usize,
+        /// Which terms are normed, as bits.
+        normed: usize,
+        /// Whether the result is normed, too.
+        finishes: bool,
+        /// The term of parts, and how many they are.
+        parted: Option<(usize, usize)>,
+        adds: bool,
+        columns: usize,
+        rows: usize,
+    }
+
+    fn cases() -> Vec<Case> {
+        let case = |terms, normed, finishes, columns, rows| {
+            let (parted, adds) = (None, false);
+            Case { terms, normed, finishes, parted, adds, columns, rows }
+        };
+        let parts = |parted, adds, case| Case { parted: Some(parted), adds, ..case };
+        vec![
+            case(1, 0, false, 1, 1),
+            case(2, 0, false, 9000, 2),
+            case(4, 0b1010, true, 320, 3),
+            case(4, 0b1111, false, 2048, 1),
+            case(3, 0b001, true, 33, 2),
+            case(2, 0, true, 2500, 1),
+            case(4, 0b0110, true, 128, 4),
+            parts((0, 8), false, case(1, 0, false, 33, 3)),
+            parts((1, 9), false, case(2, 0b11, false, 2816, 2)),
+            parts((2, 1), true, case(3, 0b101, true, 130, 2)),
+            parts((1, 8), true, case(2, 0b11, true, 2816, 3)),
+            Case { adds: true, ..case(2, 0b10, true, 65, 3) },
+            Case { adds: true, ..case(1, 0, false, 640, 1) },
+        ]
+    }
+
+    /// Returns the sums of `used` parts of each row, by their shares.
+    fn sums_of_parts(parts: &[f32], shares: &[f32], used: usize, columns: usize) -> Vec<f32> {
+        let sum = |row: usize, column: usize| -> f32 {
+            let part =
+                |u: usize| shares[row * used + u] * parts[(row * used + u) * columns + column];
+            (0..used).map(part).sum()
+        };
+        let rows = shares.len() / used;
+        (0..rows * columns).map(|at| sum(at / columns, at % columns)).collect()
+    }
 
     #[test]
     fn sums_agree_with_the_reference() {
         let gpu = gpu();
-        for (case, (count, normed, finishes, columns, rows)) in CASES.into_iter().enumerate() {
+        for (case, numbers) in cases().into_iter().enumerate() {
+            let Case { terms: count, normed, finishes, parted, adds, columns, rows } = numbers;
             let seed = 30 * case as u64;
-            let values = |at: usize| random(columns * rows, seed + at as u64, 3.0);
+            let used = |at: usize| match parted {
+                Some((term, used)) if term == at => used,
+                _ => 1,
+            };
+            let values = |at: usize| random(used(at) * columns * rows, seed + at as u64, 3.0);
+            let shares = random(parted.map_or(1, |(_, used)| used) * rows, seed + 20, 1.0);
+            let target = random(columns * rows, seed + 21, 2.0);
+            let added_weight = random(columns, seed + 22, 2.0);
+            let [shares_memory, added_memory] =
+                [&shares, &added_weight].map(|values| upload(&gpu, values));
             let weight = |at: usize| random(columns, seed + 10 + at as u64, 2.0);
             let factors = [0.7, -1.0, 0.25, 1.5];
             let terms: Vec<Vec<f32>> = (0..count).map(values).collect();
@@ -186,7 +268,12 @@ mod tests {
             let memory: Vec<Buffer> = terms.iter().map(|values| upload(&gpu, values)).collect();
             let held: Vec<Buffer> = weights.iter().map(|values| upload(&gpu, values)).collect();
             let bytes = 4 * (columns * (rows + 1)) as u64;
-            let (sum, plain) = (poisoned(&gpu, bytes), poisoned(&gpu, bytes));
+            let beyond = vec![f32::NAN; columns];
+            let sum = match adds {
+                true => upload(&gpu, &[&target[..], &beyond[..]].concat()),
+                false => poisoned(&gpu, bytes),
+            };
+            let plain = poisoned(&gpu, bytes);
             let kind =
                 [OperandKind::Fixed16, OperandKind::Halves, OperandKind::Fragments][case % 3];
             let codes =
@@ -202,11 +289,14 @@ mod tests {
             let term = |at: usize| SumTerm {
                 values: memory[at].span(),
                 factor: factors[at],
+                shares: (parted.map(|(term, _)| term) == Some(at))
+                    .then(|| (shares_memory.span(), used(at))),
                 norm: is_normed(at).then(|| held[at].address()),
             };
             let row_count = upload(&gpu, &[rows as u32]);
             let launch = SumLaunch {
                 terms: (0..count).map(term).collect(),
+                added: adds.then(|| SumAdd { norm: added_memory.address(), scale: 0.5 }),
                 sum: sum.span(),
                 finish: finishes.then_some(finish),
                 epsilon: 1e-3,
@@ -217,9 +307,13 @@ mod tests {
             run(&gpu, &[launch.dispatch(&gpu, "sum", 0).unwrap()]);
             let prepared: Vec<Vec<f32>> = (0..count)
                 .map(|at| {
-                    let mut output = terms[at].clone();
+                    let mut whole = terms[at].clone();
+                    if parted.map(|(term, _)| term) == Some(at) {
+                        whole = sums_of_parts(&terms[at], &shares, used(at), columns);
+                    }
+                    let mut output = whole.clone();
                     if is_normed(at) {
-                        ops::norm(&terms[at], &weights[at], 1e-3, &mut output);
+                        ops::norm(&whole, &weights[at], 1e-3, &mut output);
                     }
                     output
                 })
@@ -231,6 +325,12 @@ mod tests {
                 .collect();
             let mut expected = vec![0.0; columns * rows];
             ops::sum(&all, &mut expected);
+            if adds {
+                let mut normed = expected.clone();
+                ops::norm(&expected, &added_weight, 1e-3, &mut normed);
+                let both = target.iter().zip(&normed);
+                expected = both.map(|(target, normed)| 0.5 * (target + normed)).collect();
+            }
             let check = |memory: &Buffer, expected: &[f32]| {
                 let found: Vec<f32> = download(&gpu, memory);
                 for (at, wanted) in expected.iter().enumerate() {

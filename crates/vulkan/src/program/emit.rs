@@ -35,7 +35,7 @@ use crate::kernels::product::{Product, ProductInput, ProductLaunch, ProductOutpu
 use crate::kernels::route::{Added, FirstStream, RouteLaunch, Router};
 use crate::kernels::rows::{RowWork, RowsLaunch};
 use crate::kernels::stream::StreamLaunch;
-use crate::kernels::sum::{Finish, SumLaunch, SumTerm as LaunchTerm};
+use crate::kernels::sum::{Finish, SumAdd, SumLaunch, SumTerm as LaunchTerm};
 use crate::weights::Weights;
 
 mod experts;
@@ -637,19 +637,23 @@ impl Emitter<'_> {
 
     /// A sum of no rows.
     fn sum(&self, work: &SumWork) -> SumLaunch {
-        let norms = work.terms.iter().filter_map(|term| term.norm);
-        let mut norms = norms.chain(work.norm.map(|(norm, _)| norm));
+        let shares = |id| (self.span(id), self.graph.value(id).columns);
         let term = |term: &SumTerm| LaunchTerm {
             values: self.span(term.values),
             factor: term.factor,
+            shares: term.shares.map(shares),
             norm: term.norm.map(|norm| self.weights.vector(norm.weight)),
         };
         SumLaunch {
             terms: work.terms.iter().map(term).collect(),
+            added: work.added.map(|added| SumAdd {
+                norm: self.weights.vector(added.norm.weight),
+                scale: added.scale,
+            }),
             sum: self.span(work.result),
             finish: work.norm.map(|(norm, made)| self.finish(norm.weight, made)),
             // All norms of a launch have the same.
-            epsilon: norms.next().map_or(0.0, |norm| norm.epsilon),
+            epsilon: work.norms().next().map_or(0.0, |norm| norm.epsilon),
             columns: 0,
             rows: 0,
             row_count: 0,

@@ -3,6 +3,7 @@
 
 use trine_model::WeightId;
 
+use super::streams::RowNorm;
 use super::values::{Form, Made, OperandValue, Touch, ValueId, read, write};
 use crate::kernels::experts::Grouping;
 use crate::weights::Joint;
@@ -33,14 +34,27 @@ pub(super) struct ExpertsProduct {
     pub(super) input: Form,
     /// Entries that share a row of the input.
     pub(super) shared: usize,
+    /// Entries of a row of the step.
+    pub(super) used: usize,
     pub(super) output: EntryOutput,
+}
+
+/// A router with the norm before it, and another norm of the same rows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Routed {
+    pub(super) source: ValueId,
+    pub(super) norm: RowNorm,
+    pub(super) router: WeightId,
+    /// Its factors, and what it gives. It has the epsilon of the first norm.
+    pub(super) other: Option<(WeightId, Made)>,
 }
 
 /// Work with experts.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum ExpertsWork {
-    /// The experts of each row, and their shares.
+    /// The experts of each row, and their shares. A choice with a router makes its logits itself.
     Choose {
+        router: Option<Routed>,
         logits: ValueId,
         factors: Option<WeightId>,
         scale: f32,
@@ -65,20 +79,22 @@ pub(super) enum ExpertsWork {
         used: usize,
     },
     Product(ExpertsProduct),
-    /// `result = sum of shares * parts`, over the experts of a row.
-    Sum {
-        parts: ValueId,
-        shares: ValueId,
-        result: ValueId,
-    },
 }
 
 impl ExpertsWork {
     /// Passes each value that the launch reads or writes to `see`, those that it reads first.
     pub(super) fn touches(&self, see: &mut dyn FnMut(Touch)) {
         match self {
-            ExpertsWork::Choose { logits, chosen, shares, .. } => {
-                [read(*logits), write(*chosen), write(*shares)].into_iter().for_each(see);
+            ExpertsWork::Choose { router, logits, chosen, shares, .. } => {
+                match router {
+                    None => see(read(*logits)),
+                    Some(router) => {
+                        see(read(router.source));
+                        see(write(*logits));
+                        router.other.iter().for_each(|(_, made)| made.touches(see));
+                    }
+                }
+                [write(*chosen), write(*shares)].into_iter().for_each(see);
             }
             ExpertsWork::Sort { chosen, sorted, .. } => {
                 [read(*chosen), write(*sorted)].into_iter().for_each(see);
@@ -95,34 +111,38 @@ impl ExpertsWork {
                     EntryOutput::Gated { made, .. } => made.touches(see),
                 }
             }
-            ExpertsWork::Sum { parts, shares, result } => {
-                [read(*parts), read(*shares), write(*result)].into_iter().for_each(see);
-            }
         }
     }
 
     /// Returns what is launched.
     pub(super) fn name(&self) -> &'static str {
         match self {
-            ExpertsWork::Choose { .. } => "choose experts",
+            ExpertsWork::Choose { router: None, .. } => "choose experts",
+            ExpertsWork::Choose { router: Some(Routed { other: None, .. }), .. } => {
+                "norm + router + choose experts"
+            }
+            ExpertsWork::Choose { .. } => "norm + router + choose experts + norm",
             ExpertsWork::Sort { .. } => "sort by expert",
             ExpertsWork::Gather { .. } => "gather by expert",
             ExpertsWork::Product(product) => match product.output {
                 EntryOutput::Rows(_) => "experts",
                 EntryOutput::Gated { .. } => "experts + geglu",
             },
-            ExpertsWork::Sum { .. } => "sum of experts",
         }
     }
 
     /// Returns the weights that it reads.
     pub(super) fn weights(&self) -> Vec<WeightId> {
         match self {
-            ExpertsWork::Choose { factors, .. } => factors.iter().copied().collect(),
-            ExpertsWork::Product(product) => product.joint.weights.clone(),
-            ExpertsWork::Sort { .. } | ExpertsWork::Gather { .. } | ExpertsWork::Sum { .. } => {
-                Vec::new()
+            ExpertsWork::Choose { factors, router, .. } => {
+                let router = router.iter().flat_map(|router| {
+                    let other = router.other.map(|(weight, _)| weight);
+                    [router.norm.weight, router.router].into_iter().chain(other)
+                });
+                router.chain(*factors).collect()
             }
+            ExpertsWork::Product(product) => product.joint.weights.clone(),
+            ExpertsWork::Sort { .. } | ExpertsWork::Gather { .. } => Vec::new(),
         }
     }
 }

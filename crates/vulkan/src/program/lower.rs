@@ -244,12 +244,11 @@ impl Lowering<'_> {
     }
 
     fn sum(&mut self, terms: &[Term], output: BufferId) -> Result<(), GpuError> {
-        let term = |term: &Term| {
-            Ok(SumTerm { values: self.rows(term.buffer)?, factor: term.factor, norm: None })
-        };
+        let term = |term: &Term| Ok(SumTerm::of(self.rows(term.buffer)?, term.factor));
         let terms = terms.iter().map(term).collect::<Result<_, GpuError>>()?;
         let result = self.fresh(output);
-        self.push(self.rows_of(output), Work::Sum(SumWork { terms, result, norm: None }));
+        let work = SumWork { terms, added: None, result, norm: None };
+        self.push(self.rows_of(output), Work::Sum(work));
         Ok(())
     }
 

@@ -158,8 +158,11 @@ impl NormWork {
 impl SumWork {
     fn name(&self) -> String {
         let norms = self.terms.iter().filter(|term| term.norm.is_some()).map(|_| "norm + ");
+        let parts = self.terms.iter().any(|term| term.shares.is_some());
+        let what = if parts { "sum of parts" } else { "sum" };
+        let added = if self.added.is_some() { " + norm_add" } else { "" };
         let after = if self.norm.is_some() { " + norm" } else { "" };
-        format!("{}sum{after}", norms.collect::<String>())
+        format!("{}{what}{added}{after}", norms.collect::<String>())
     }
 }
 

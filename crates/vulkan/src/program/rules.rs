@@ -19,6 +19,7 @@ use crate::kernels::experts::Grouping;
 use crate::kernels::matvec::CHAINED_ELEMENTS_MAX;
 use crate::kernels::operand::OperandKind;
 
+mod experts;
 mod streams;
 
 /// A rule, which returns whether it changed the graph at the launch of an index. A rule that did is
@@ -26,12 +27,13 @@ mod streams;
 type Rule = fn(&mut Graph, usize, &Selection) -> bool;
 
 /// The rules, in the order in which they walk the graph.
-const RULES: [Rule; 20] = [
+const RULES: [Rule; 23] = [
     streams::route,
     streams::route_adds,
     streams::route_finishes,
     streams::sum_norms_term,
     streams::sum_norms_result,
+    streams::sum_takes_sum,
     cutoff_gates,
     convert_once,
     rows_give_operand,
@@ -39,8 +41,10 @@ const RULES: [Rule; 20] = [
     attention_gives_operand,
     gated_gives_operand,
     gated_interleaves,
+    experts::choice_routes,
     product_gates,
     product_norms,
+    streams::sum_adds,
     values_are_normed,
     values_are_keys,
     queries_turn,
@@ -339,10 +343,10 @@ fn values_are_normed(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 fn values_are_keys(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     let Work::Heads(HeadsWork::Prepare(work)) = graph.nodes[index].work else { return false };
     let Some(maker) = graph.maker(index, work.value) else { return false };
-    let Work::Sum(SumWork { terms, norm: None, .. }) = &graph.nodes[maker].work else {
+    let Work::Sum(SumWork { terms, added: None, norm: None, .. }) = &graph.nodes[maker].work else {
         return false;
     };
-    let fits = terms[..] == [SumTerm { values: work.key, factor: 1.0, norm: None }]
+    let fits = terms[..] == [SumTerm::of(work.key, 1.0)]
         && graph.readers(work.value) == 1
         && graph.is_kept(maker + 1..index, work.key);
     if fits {

@@ -11,7 +11,7 @@ use crate::capabilities::{Capabilities, DeviceKind};
 use crate::kernels::attention::{AttendDecodeShape, AttendUnits, Attention, DecodeLaunch};
 use crate::kernels::experts::Grouping;
 use crate::kernels::matmul::MatmulShape;
-use crate::kernels::matmul::grouped::GROUP_PLACES;
+use crate::kernels::matmul::grouped::group_places;
 use crate::kernels::matvec::WIDTH_MAX;
 use crate::kernels::operand::{GROUP, OperandKind};
 use crate::kernels::product::ProductLaunch;
@@ -150,15 +150,16 @@ impl Selection {
         used: usize,
         experts: usize,
     ) -> Grouping {
-        let most = match self.capabilities.kind {
+        let kind = self.units_operand(format);
+        let places = match self.capabilities.kind {
             // Only small shapes, which are quick to compile.
-            DeviceKind::Processor => GROUP_PLACES[0],
-            _ => GROUP_PLACES[GROUP_PLACES.len() - 1],
+            DeviceKind::Processor => &group_places(kind)[..1],
+            _ => group_places(kind),
         };
-        let on_units = Grouping::on_units(rows, used, experts, most);
+        let on_units = Grouping::on_units(rows, used, experts, places);
         on_units
-            .filter(|_| self.units_operand(format).is_halves())
-            .unwrap_or_else(|| Grouping::suited(rows, used, experts))
+            .filter(|_| kind.is_halves())
+            .unwrap_or_else(|| Grouping::suited(self.capabilities.kind, rows, used, experts))
     }
 
     /// Returns whether a product can norm its input itself.

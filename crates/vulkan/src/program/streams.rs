@@ -16,16 +16,36 @@ pub(super) struct RowNorm {
 pub(super) struct SumTerm {
     pub(super) values: ValueId,
     pub(super) factor: f32,
+    /// The shares with which the parts of a row are added: `values` has one for each column of
+    /// these. Otherwise a row is one part.
+    pub(super) shares: Option<ValueId>,
     /// Its norm is added.
     pub(super) norm: Option<RowNorm>,
+}
+
+impl SumTerm {
+    /// A term of whole rows.
+    pub(super) fn of(values: ValueId, factor: f32) -> Self {
+        Self { values, factor, shares: None, norm: None }
+    }
+}
+
+/// What the norm of a sum is added to, before the factor `scale`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct SumAdd {
+    pub(super) norm: RowNorm,
+    pub(super) target: ValueId,
+    pub(super) scale: f32,
 }
 
 /// A weighted sum.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct SumWork {
     pub(super) terms: Vec<SumTerm>,
+    /// If there is one, the result is `(target + norm(sum)) * scale`.
+    pub(super) added: Option<SumAdd>,
     pub(super) result: ValueId,
-    /// The norm of the sum, if the launch gives it too.
+    /// The norm of the result, if the launch gives it too.
     pub(super) norm: Option<(RowNorm, Made)>,
 }
 
@@ -88,15 +108,25 @@ pub(super) struct RouteWork {
 impl SumWork {
     /// Passes each value that the launch reads or writes to `see`, those that it reads first.
     pub(super) fn touches(&self, see: &mut dyn FnMut(Touch)) {
-        self.terms.iter().for_each(|term| see(read(term.values)));
+        for term in &self.terms {
+            see(read(term.values));
+            term.shares.iter().for_each(|shares| see(read(*shares)));
+        }
+        self.added.iter().for_each(|added| see(read(added.target)));
         see(write(self.result));
         self.norm.iter().for_each(|(_, made)| made.touches(see));
     }
 
+    /// Returns its norms.
+    pub(super) fn norms(&self) -> impl Iterator<Item = RowNorm> + '_ {
+        let terms = self.terms.iter().filter_map(|term| term.norm);
+        let added = self.added.map(|added| added.norm);
+        terms.chain(added).chain(self.norm.map(|(norm, _)| norm))
+    }
+
     /// Returns the weights that it reads.
     pub(super) fn weights(&self) -> Vec<WeightId> {
-        let norms = self.terms.iter().filter_map(|term| term.norm);
-        norms.chain(self.norm.map(|(norm, _)| norm)).map(|norm| norm.weight).collect()
+        self.norms().map(|norm| norm.weight).collect()
     }
 }
 

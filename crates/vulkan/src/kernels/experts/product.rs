@@ -61,6 +61,10 @@ pub struct ExpertsLaunch {
     pub input: Operand,
     /// Entries that share a row of the activations, if these are not of places.
     pub shared: usize,
+    /// Entries of a row of the step.
+    pub used: usize,
+    /// Address of the number of rows in the step.
+    pub row_count: u64,
     /// Where the products go.
     pub output: ExpertsOutput,
 }
@@ -76,8 +80,13 @@ struct Args {
     split: u32,
     step: u32,
     experts: u32,
-    _padding: u32,
+    used: u32,
 }
+
+/// Fewest columns of a long row.
+const LONG_ROW: usize = 1024;
+/// Groups whose workgroups fill a discrete GPU, so that each may take longer.
+const MANY_GROUPS: usize = 20;
 
 /// Returns the shader for a format.
 fn shader(format: Format) -> Shader {
@@ -92,22 +101,32 @@ fn shader(format: Format) -> Shader {
     })
 }
 
-/// Returns the shapes for a kind of device, the likeliest first. Gated products that become fixed
-/// point take those with 32 outputs in a tile.
-fn shapes(kind: DeviceKind, width: usize) -> Vec<MatvecShape> {
+/// Returns the shapes for a kind of device and columns of the matrix, the likeliest first.
+/// Gated products that become fixed point take those with 32 outputs in a tile.
+///
+/// A workgroup has only one tile of one expert, so what counts is how many loads its invocations
+/// have in flight: on a discrete GPU each slot is loaded again at once (`ahead`), and rows of few
+/// units have fewer lanes, which all have work.
+fn shapes(kind: DeviceKind, grouping: &Grouping, columns: usize) -> Vec<MatvecShape> {
+    let width = grouping.columns;
+    let is_long = columns >= LONG_ROW;
+    let is_alone = grouping.groups() < MANY_GROUPS;
     let sizes: &[[u32; 4]] = match kind {
         DeviceKind::Processor => &[[64, 8, 4, 1], [128, 8, 4, 1], [128, 4, 2, 1], [256, 8, 2, 1]],
         DeviceKind::Integrated if width > 2 => &[[128, 8, 4, 1], [256, 16, 4, 1], [256, 8, 2, 1]],
         DeviceKind::Integrated => &[[64, 16, 4, 1], [256, 16, 4, 1], [256, 8, 2, 2]],
-        _ if width > 1 => &[[128, 8, 4, 1], [256, 16, 4, 1], [256, 8, 2, 2]],
-        _ => &[[256, 16, 2, 2], [512, 16, 2, 2], [256, 8, 2, 2]],
+        _ if width > 4 => &[[128, 4, 2, 2], [256, 8, 2, 1], [128, 8, 4, 1]],
+        _ if width > 1 && is_long => &[[256, 8, 2, 1], [128, 4, 2, 2], [128, 8, 4, 1]],
+        _ if is_long && is_alone => &[[512, 16, 2, 1], [256, 16, 4, 1], [256, 8, 2, 2]],
+        _ => &[[128, 8, 4, 1], [64, 8, 4, 1], [256, 8, 2, 2]],
     };
+    let ahead = !matches!(kind, DeviceKind::Processor | DeviceKind::Integrated);
     let shape = |&[local, lanes, rows, unroll]: &[u32; 4]| MatvecShape {
         local,
         lanes,
         rows,
         unroll,
-        ahead: false,
+        ahead,
         workgroups: 0,
     };
     sizes.iter().map(shape).collect()
@@ -157,7 +176,7 @@ impl ExpertsLaunch {
             })?;
             return self.dispatch_on_units(gpu, &shape, label, step);
         }
-        let usual = shapes(capabilities.kind, self.grouping.columns)[0];
+        let usual = self.all_shapes(capabilities)[0];
         let shapes = self.shapes_of_few(capabilities);
         let shape = *shapes.first().ok_or_else(|| no_room(capabilities, &usual, label))?;
         self.dispatch_as(gpu, shape, label, step)
@@ -209,13 +228,17 @@ impl ExpertsLaunch {
     /// Returns the shapes that a device can run it in with the kernel of few rows, the likeliest
     /// first.
     pub fn shapes_of_few(&self, capabilities: &Capabilities) -> Vec<MatvecShape> {
-        let mut shapes = shapes(capabilities.kind, self.grouping.columns);
+        let mut shapes = self.all_shapes(capabilities);
         shapes.retain(|shape| self.fits(*shape, capabilities));
         shapes
     }
 
+    fn all_shapes(&self, capabilities: &Capabilities) -> Vec<MatvecShape> {
+        shapes(capabilities.kind, &self.grouping, self.matrix.columns)
+    }
+
     /// Returns whether a device can run it in a shape.
-    fn fits(&self, shape: MatvecShape, capabilities: &Capabilities) -> bool {
+    pub fn fits(&self, shape: MatvecShape, capabilities: &Capabilities) -> bool {
         shape.fits(capabilities, &self.of_one(&[]))
     }
 
@@ -261,7 +284,10 @@ impl ExpertsLaunch {
         Args {
             front: launch.args().front,
             groups: self.order.address,
-            entries: self.order.address + self.grouping.entries_at(),
+            entries: match self.grouping.is_sorted() {
+                true => self.order.address + self.grouping.entries_at(),
+                false => self.row_count,
+            },
             rows: self.rows as u32,
             columns: self.matrix.columns as u32,
             split: match self.output {
@@ -270,7 +296,7 @@ impl ExpertsLaunch {
             },
             step: self.step as u32,
             experts: experts as u32,
-            _padding: 0,
+            used: self.used as u32,
         }
     }
 }
@@ -293,9 +319,8 @@ mod tests {
                     if format.is_float() { OperandKind::Plain } else { OperandKind::Fixed16 };
                 let input = Operand { kind, codes: span, scales: span };
                 let fixed = Operand { kind: OperandKind::Fixed16, ..input };
-                for (tokens, columns) in [(1, 1), (2, 2), (32, 4), (512, 8)] {
-                    let grouping = Grouping::suited(tokens, 8, 128);
-                    assert_eq!(grouping.columns, columns);
+                for tokens in [1, 2, 8, 16, 32, 512] {
+                    let grouping = Grouping::suited(capabilities.kind, tokens, 8, 128);
                     let launch = |rows, columns, output| ExpertsLaunch {
                         matrix: Matrix { format, rows: 128 * rows, columns, planes },
                         rows,
@@ -304,6 +329,8 @@ mod tests {
                         order: span,
                         input,
                         shared: 8,
+                        used: 8,
+                        row_count: 0,
                         output,
                     };
                     let gated =
@@ -313,9 +340,12 @@ mod tests {
                         launch(704, 2816, gated(Some(span), None)),
                         launch(2816, 704, ExpertsOutput::Rows(span)),
                     ] {
-                        let mut shapes = shapes(capabilities.kind, columns).into_iter();
-                        let found = shapes.any(|shape| launch.fits(shape, &capabilities));
-                        assert!(found, "{}, {format:?}, {columns}: {launch:?}", capabilities.name);
+                        let found = launch.shapes_of_few(&capabilities);
+                        assert!(
+                            !found.is_empty(),
+                            "{}, {format:?}, {tokens}: {launch:?}",
+                            capabilities.name
+                        );
                     }
                 }
             }

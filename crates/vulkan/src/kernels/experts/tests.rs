@@ -1,9 +1,11 @@
 use trine_backend::reference::ops;
 
+mod router;
 mod units;
 
 use super::product::{ExpertsLaunch, ExpertsOutput};
 use super::*;
+use crate::capabilities::DeviceKind;
 use crate::kernels::matvec::tests::{columns_of, fixed_values, input, products, random, widened};
 use crate::kernels::operand::{GROUP, Operand, OperandKind};
 use crate::pack::Format;
@@ -105,7 +107,7 @@ fn sorted(
 #[test]
 fn each_entry_is_in_one_group_of_its_expert() {
     for (rows, used, experts) in [(2, 1, 1), (3, 2, 5), (40, 8, 128), (70, 3, 4), (30, 2, 1000)] {
-        let grouping = Grouping::suited(rows + 2, used, experts);
+        let grouping = Grouping::suited(DeviceKind::Integrated, rows + 2, used, experts);
         let numbers = random((rows + 2) * used, rows as u64, experts as f32);
         let mut chosen: Vec<f32> =
             numbers.iter().map(|x| (x + experts as f32 / 2.0).floor().max(0.0)).collect();
@@ -128,7 +130,7 @@ fn each_entry_is_in_one_group_of_its_expert() {
 fn groups_of_any_choice_have_memory() {
     for (rows, used, experts) in [(1, 8, 128), (2, 8, 128), (16, 8, 128), (512, 8, 128), (9, 1, 1)]
     {
-        let grouping = Grouping::suited(rows, used, experts);
+        let grouping = Grouping::suited(DeviceKind::Integrated, rows, used, experts);
         let groups = |count: usize| count.div_ceil(grouping.columns);
         // All of one expert; evenly; one for each expert and the rest of the first.
         let entries = rows * used;
@@ -168,8 +170,13 @@ impl Case {
     fn check(&self, seed: u64) {
         let Self { format, columns, experts, step, rows, split, used, tokens, is_own } = *self;
         let gpu = gpu();
-        let most = if tokens == 1 { 1 } else { tokens + 1 };
-        let grouping = Grouping::suited(most, used, experts);
+        let most = tokens + 1;
+        // The one groups the entries of several rows, the other has each for itself.
+        let device = [DeviceKind::Integrated, DeviceKind::Discrete][seed as usize % 2];
+        let grouping = match tokens {
+            1 => Grouping { entries: most * used, experts, columns: 1, is_padded: false },
+            _ => Grouping::suited(device, most, used, experts),
+        };
         let (entries, all) = (tokens * used, most * used);
         let source = random_rows(format, experts * step, columns, seed);
         let (matrix, _memory) = device_matrix(&gpu, format, columns, &source);
@@ -178,7 +185,7 @@ impl Case {
         let numbers = random(all, seed + 1, experts as f32);
         let mut chosen: Vec<f32> =
             numbers.iter().map(|x| (x + experts as f32 / 2.0).floor().max(0.0)).collect();
-        // Beyond the step's rows anything may stand, which is multiplied only if nothing is sorted.
+        // Beyond the step's rows anything may stand.
         chosen[entries..].fill(f32::NAN);
         let (order, count) = (upload(&gpu, &chosen), upload(&gpu, &[tokens as u32]));
         let sorted = poisoned(&gpu, grouping.bytes() as u64);
@@ -210,6 +217,8 @@ impl Case {
             order: if grouping.is_sorted() { sorted.span() } else { order.span() },
             input: input.operand,
             shared,
+            used,
+            row_count: count.address(),
             output: split.map_or(ExpertsOutput::Rows(plain.span()), gated),
         };
         let mut dispatches = vec![launch.dispatch(&gpu, "experts", 0).unwrap()];

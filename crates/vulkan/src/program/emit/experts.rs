@@ -5,17 +5,18 @@ use super::super::graph::Node;
 use super::Emitter;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
-use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::experts::product::{ExpertsLaunch, ExpertsOutput};
+use crate::kernels::experts::router::{ROUTED_ROWS_MAX, RouterLaunch};
 use crate::kernels::experts::{ChoiceLaunch, GatherLaunch, SortLaunch};
+use crate::kernels::matmul::MatmulLaunch;
 
 impl Emitter<'_> {
     pub(super) fn experts(&self, node: &Node, work: &ExpertsWork) -> Result<Dispatch, GpuError> {
         let (rows, row_count) = (self.graph.width.of(node.rows), self.row_count(node.rows));
         let columns = |id| self.graph.value(id).columns;
         match *work {
-            ExpertsWork::Choose { logits, factors, scale, chosen, shares } => {
-                let launch = ChoiceLaunch {
+            ExpertsWork::Choose { router, logits, factors, scale, chosen, shares } => {
+                let choice = ChoiceLaunch {
                     logits: self.span(logits),
                     factors: factors.map(|id| self.weights.vector(id)),
                     scale,
@@ -25,6 +26,19 @@ impl Emitter<'_> {
                     shares: self.span(shares),
                     rows,
                     row_count,
+                };
+                let Some(router) = router else {
+                    return choice.dispatch(self.compiler, &node.label, node.step);
+                };
+                const { assert!(4 * ROUTED_ROWS_MAX <= MatmulLaunch::COUNTER_BYTES) };
+                let launch = RouterLaunch {
+                    choice,
+                    source: self.span(router.source),
+                    norm: self.weights.vector(router.norm.weight),
+                    epsilon: router.norm.epsilon,
+                    router: self.weights.matrix(self.plan, &[router.router]),
+                    other: router.other.map(|(weight, made)| self.finish(weight, made)),
+                    counters: self.split_scratch,
                 };
                 launch.dispatch(self.compiler, &node.label, node.step)
             }
@@ -49,23 +63,11 @@ impl Emitter<'_> {
                 launch.dispatch(self.compiler, &node.label, node.step)
             }
             ExpertsWork::Product(ref product) => self.expert_product(node, product),
-            ExpertsWork::Sum { parts, shares, result } => {
-                let used = columns(shares);
-                let (parts, shares) = (self.span(parts), self.span(shares));
-                let launch = ElementsLaunch {
-                    work: ElementWork::Shares { parts, shares, used },
-                    columns: columns(result),
-                    result: self.span(result),
-                    rows,
-                    row_count,
-                };
-                launch.dispatch(self.compiler, &node.label, node.step)
-            }
         }
     }
 
     fn expert_product(&self, node: &Node, product: &ExpertsProduct) -> Result<Dispatch, GpuError> {
-        let ExpertsProduct { ref joint, first, step, rows, grouping, shared, .. } = *product;
+        let ExpertsProduct { ref joint, first, step, rows, grouping, shared, used, .. } = *product;
         let all = self.weights.matrix(self.plan, &joint.weights);
         let output = match product.output {
             EntryOutput::Rows(rows) => ExpertsOutput::Rows(self.span(rows)),
@@ -83,6 +85,8 @@ impl Emitter<'_> {
             order: self.span(product.order),
             input: self.form(product.input),
             shared,
+            used,
+            row_count: self.row_count(node.rows),
             output,
         };
         launch.dispatch(self.compiler, &node.label, node.step)

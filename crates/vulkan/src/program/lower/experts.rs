@@ -7,6 +7,7 @@ use super::super::experts::{EntryOutput, ExpertsProduct, ExpertsWork};
 use super::super::graph::{ElementsKind, Form, Home, Made, OperandValue, ValueId, Work};
 use super::super::lent::LentWork;
 use super::super::loans::{handed, places};
+use super::super::streams::{SumTerm, SumWork};
 use super::Lowering;
 use crate::error::GpuError;
 use crate::kernels::experts::Grouping;
@@ -43,7 +44,8 @@ impl Lowering<'_> {
                 let logits = self.rows(logits)?;
                 let rows = self.rows_of(chosen);
                 let (chosen, shares) = (self.fresh(chosen), self.fresh(shares));
-                let work = ExpertsWork::Choose { logits, factors, scale, chosen, shares };
+                let router = None;
+                let work = ExpertsWork::Choose { router, logits, factors, scale, chosen, shares };
                 self.push(rows, Work::Experts(work));
                 Ok(())
             }
@@ -72,8 +74,9 @@ impl Lowering<'_> {
                     Multiplied { chosen, input, shared, joint, matrix, rows, output: made };
                 self.entry_product(product)?;
                 let result = self.fresh(output);
-                let work = ExpertsWork::Sum { parts, shares, result };
-                self.push(self.rows_of(output), Work::Experts(work));
+                let term = SumTerm { shares: Some(shares), ..SumTerm::of(parts, 1.0) };
+                let work = SumWork { terms: vec![term], added: None, result, norm: None };
+                self.push(self.rows_of(output), Work::Sum(work));
                 Ok(())
             }
             _ => unreachable!("only operations of experts come here"),
@@ -199,8 +202,18 @@ impl Lowering<'_> {
         };
         let first = self.first_row(&joint, matrix).expect("a product's joint has its matrix");
         let (step, input) = (matrix.step, form);
-        let product =
-            ExpertsProduct { joint, first, step, rows, grouping, order, input, shared, output };
+        let product = ExpertsProduct {
+            joint,
+            first,
+            step,
+            rows,
+            grouping,
+            order,
+            input,
+            shared,
+            used,
+            output,
+        };
         self.push(of, Work::Experts(ExpertsWork::Product(product)));
         Ok(())
     }

@@ -4,7 +4,7 @@ use half::f16;
 
 use super::*;
 use crate::kernels::matmul::MatmulShape;
-use crate::kernels::matmul::grouped::GROUP_PLACES;
+use crate::kernels::matmul::grouped::group_places;
 use crate::kernels::rows::tests::allocated;
 use crate::pack::Matrix;
 
@@ -111,6 +111,8 @@ impl Units {
             order: sorted.span(),
             input: operand,
             shared: gather.shared,
+            used,
+            row_count: count.address(),
             output: split.map_or(ExpertsOutput::Rows(plain.span()), gated),
         };
         let shape = *launch.shapes_on_units(gpu.capabilities()).get(number)?;
@@ -203,7 +205,7 @@ fn check_units(format: Format) {
     ];
     let mut found = 0;
     for (case, (rows, experts, used, tokens, choice)) in cases.into_iter().enumerate() {
-        for (turn, places) in GROUP_PLACES.into_iter().enumerate() {
+        for (turn, places) in [8, 16, 32, 64].into_iter().enumerate() {
             for is_gated in [false, true] {
                 // Gate and up of an expert together, or those of all experts one after another.
                 let (step, split) = match (is_gated, case % 2) {
@@ -282,8 +284,9 @@ fn experts_of_real_models_have_shapes_for_matrix_units() {
         for format in [Format::Q4_0, Format::Q8_0, Format::Q4K, Format::Q6K] {
             let kind = MatmulShape::operand_for(&capabilities, format, usize::MAX);
             assert!(kind.is_halves());
-            for (tokens, places) in [(32, 16), (256, 16), (512, 32), (2048, 32)] {
-                let grouping = Grouping::on_units(tokens, 8, 128, 64).unwrap();
+            let smallest = group_places(kind)[0];
+            for (tokens, places) in [(32, smallest), (256, 16), (512, 32), (2048, 32)] {
+                let grouping = Grouping::on_units(tokens, 8, 128, group_places(kind)).unwrap();
                 assert_eq!(grouping.columns, places, "{tokens} rows");
                 let (matrix, _) = Matrix::at(4096, format, 128 * 1408, 2816).unwrap();
                 let gated = ExpertsOutput::Gated { split: 704, plain: Some(span), operand: None };
@@ -296,6 +299,8 @@ fn experts_of_real_models_have_shapes_for_matrix_units() {
                         order: span,
                         input: Operand { kind, codes: span, scales: span },
                         shared: 8,
+                        used: 8,
+                        row_count: 0,
                         output,
                     };
                     let shapes = launch.shapes_on_units(&capabilities);
@@ -304,6 +309,6 @@ fn experts_of_real_models_have_shapes_for_matrix_units() {
             }
         }
     }
-    assert_eq!(Grouping::on_units(16, 8, 128, 64), None, "one entry for each expert");
-    assert_eq!(Grouping::on_units(8, 8, 4, 64), None, "few rows");
+    assert_eq!(Grouping::on_units(16, 8, 128, &[16, 32]), None, "one entry for each expert");
+    assert_eq!(Grouping::on_units(8, 8, 4, &[16, 32]), None, "few rows");
 }

@@ -1,0 +1,142 @@
+//! The choice of experts with the router before it: `shaders/experts_router.comp`.
+//!
+//! A norm, a product with few outputs and a choice are three launches that wait for one another,
+//! and the norm of the same row for the experts is a fourth one. Here several workgroups multiply a
+//! share of the router's rows each, and the last of a row chooses.
+//!
+//! Each row reads the whole router, from a cache: 1.4 MB for the 128 experts of Gemma 4 26B-A4B, so
+//! that 64 rows take about as long as a product that reads it once for all of them.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{ChoiceFront, ChoiceLaunch, chooses};
+use crate::capabilities::DeviceKind;
+use crate::compiler::Compiler;
+use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
+use crate::error::GpuError;
+use crate::kernels::route::number;
+use crate::kernels::rows::{operand_args, registers};
+use crate::kernels::sum::Finish;
+use crate::pack::Matrix;
+use crate::raw::pipeline::KernelKey;
+use crate::shaders::Shader;
+
+/// Most rows, and fewest that a product with the whole router suits better.
+pub const ROUTED_ROWS_MAX: usize = 64;
+/// Most columns of a row: it is in shared memory.
+pub const ROUTED_COLUMNS_MAX: usize = 4096;
+/// Most workgroups that share the experts of a row.
+const SLICES_MAX: usize = 16;
+/// Experts of a workgroup for which a GPU has a subgroup each.
+const EXPERTS_AT_ONCE: usize = 16;
+
+/// A launch of a router and the choice from its logits.
+#[derive(Debug, Clone, Copy)]
+pub struct RouterLaunch {
+    /// The choice; its logits are written and read again.
+    pub choice: ChoiceLaunch,
+    /// (rows, columns) f32.
+    pub source: Span,
+    /// Address of the factors of the norm, f32.
+    pub norm: u64,
+    /// Added to the mean squares of both norms.
+    pub epsilon: f32,
+    /// (experts, columns), floats.
+    pub router: Matrix,
+    /// Another norm of the same rows, if it is wanted too.
+    pub other: Option<Finish>,
+    /// Memory with [`ROUTED_ROWS_MAX`] counters, u32. They are 0 before the first launch, and
+    /// after each.
+    pub counters: Span,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+struct Args {
+    choice: ChoiceFront,
+    source: u64,
+    weight: u64,
+    router: u64,
+    counters: u64,
+    other_weight: u64,
+    plain: u64,
+    codes: u64,
+    scales: u64,
+    rows: u64,
+    chain: u64,
+}
+
+impl RouterLaunch {
+    /// Returns the dispatch of the launch.
+    ///
+    /// # Errors
+    /// If the kernel cannot be compiled.
+    ///
+    /// # Panics
+    /// If there are more rows or columns than it takes, if the router does not fit the choice or is
+    /// not of floats, or if there are more experts than it can choose from.
+    pub fn dispatch(
+        &self,
+        gpu: &dyn Compiler,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
+        let ChoiceLaunch { logits, experts, used, rows, row_count, .. } = self.choice;
+        let columns = self.router.columns;
+        assert!(chooses(experts, used), "{used} of {experts} experts");
+        assert!(rows <= ROUTED_ROWS_MAX, "{rows} rows");
+        assert!(columns <= ROUTED_COLUMNS_MAX, "rows of {columns}");
+        assert_eq!(self.router.rows, experts, "a row of the router for each expert");
+        let (local, per) = registers(columns);
+        let slices = match gpu.capabilities().kind {
+            DeviceKind::Processor => 1,
+            _ => experts.div_ceil(EXPERTS_AT_ONCE).min(SLICES_MAX),
+        };
+        let (kind, codes, scales) = operand_args(self.other.and_then(|other| other.operand));
+        let plain = self.other.and_then(|other| other.plain);
+        let constants = vec![
+            local as u32,
+            experts as u32,
+            used as u32,
+            u32::from(self.choice.factors.is_some()),
+            slices as u32,
+            kind,
+            u32::from(plain.is_some()),
+            columns as u32,
+            per as u32,
+            number(self.router.format),
+            self.epsilon.to_bits(),
+        ];
+        let key = KernelKey { shader: Shader("experts_router"), constants, subgroup: None };
+        let args = Args {
+            choice: self.choice.front(),
+            source: self.source.address,
+            weight: self.norm,
+            router: self.router.planes.codes,
+            counters: self.counters.address,
+            other_weight: self.other.map_or(0, |other| other.weight),
+            plain: plain.map_or(0, |plain| plain.address),
+            codes,
+            scales,
+            rows: row_count,
+            chain: 0,
+        };
+        let counters = Span { bytes: 4 * ROUTED_ROWS_MAX as u64, ..self.counters };
+        let mut writes = vec![logits, self.choice.chosen, self.choice.shares, counters];
+        writes.extend(self.other.iter().flat_map(Finish::writes));
+        Ok(Dispatch {
+            label: label.to_owned(),
+            step,
+            kernel: gpu.kernel(&key)?,
+            push: Push::of(&args),
+            groups: [(slices + usize::from(self.other.is_some())) as u32, rows as u32, 1],
+            reads: vec![self.source],
+            writes,
+            link: Link::Able {
+                offset: std::mem::offset_of!(Args, chain),
+                early: None,
+                fill: Fill::Little,
+            },
+        })
+    }
+}

@@ -1,0 +1,71 @@
+//! Rules for experts: the norm before a router, the product with it and the choice from its logits
+//! become one launch, which also gives another norm of the same rows.
+
+use super::super::experts::{ExpertsWork, Routed};
+use super::super::graph::{Graph, Made, NormWork, Work};
+use super::super::selection::Selection;
+use super::super::streams::RowNorm;
+use super::streams::small_product;
+use crate::kernels::experts::router::{ROUTED_COLUMNS_MAX, ROUTED_ROWS_MAX};
+
+/// Lets a choice multiply with the router, after the norm before it. The next norm of the same rows
+/// is given by the same launch.
+pub(super) fn choice_routes(graph: &mut Graph, index: usize, _: &Selection) -> bool {
+    let Some((norm_at, product, routed)) = found_router(graph, index) else { return false };
+    if let Work::Experts(ExpertsWork::Choose { router, .. }) = &mut graph.nodes[index].work {
+        *router = Some(routed);
+    }
+    let other = other_norm(graph, index, &routed);
+    if let Some((at, other)) = other {
+        if let Work::Experts(ExpertsWork::Choose { router: Some(router), .. }) =
+            &mut graph.nodes[index].work
+        {
+            router.other = Some(other);
+        }
+        graph.nodes.remove(at);
+    }
+    graph.nodes.remove(product);
+    graph.nodes.remove(norm_at);
+    true
+}
+
+/// Returns the launches of the norm and of the product before a choice, and the router.
+fn found_router(graph: &Graph, index: usize) -> Option<(usize, usize, Routed)> {
+    let Work::Experts(ExpertsWork::Choose { router: None, logits, .. }) = graph.nodes[index].work
+    else {
+        return None;
+    };
+    let product = graph.maker(index, logits)?;
+    let (normed, router, result) = small_product(graph, product)?;
+    let norm_at = graph.maker(product, normed)?;
+    let Work::Norm { norm: NormWork::Norm { source, weight, epsilon }, made: Made::Rows(row) } =
+        graph.nodes[norm_at].work
+    else {
+        return None;
+    };
+    let fits = (row, result) == (normed, logits)
+        && graph.readers(normed) == 1
+        && graph.readers(logits) == 1
+        && graph.value(source).columns <= ROUTED_COLUMNS_MAX
+        && graph.width.of(graph.nodes[index].rows) <= ROUTED_ROWS_MAX
+        && graph.is_kept(norm_at + 1..index, source);
+    let norm = RowNorm { weight, epsilon };
+    fits.then_some((norm_at, product, Routed { source, norm, router, other: None }))
+}
+
+/// Returns the launch after a choice that norms the routed rows too, if it may be done with it.
+fn other_norm(
+    graph: &Graph,
+    index: usize,
+    routed: &Routed,
+) -> Option<(usize, (trine_model::WeightId, Made))> {
+    let found = |at: &usize| match graph.nodes[*at].work {
+        Work::Norm { norm: NormWork::Norm { source, weight, epsilon }, made } => {
+            let fits = source == routed.source && epsilon == routed.norm.epsilon;
+            fits.then_some((*at, (weight, made)))
+        }
+        _ => None,
+    };
+    let (at, other) = (index + 1..graph.nodes.len()).find_map(|at| found(&at))?;
+    graph.is_kept(index..at, routed.source).then_some((at, other))
+}
