@@ -1,0 +1,75 @@
+//! Pictures in data URLs, as requests of OpenAI's form carry them.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::{Limits, PictureError};
+
+/// Returns the bytes of the file in a data URL such as `data:image/png;base64,iVBORw0...`.
+///
+/// The media type has to begin with `image/`. It is not compared with the content, which
+/// [`Picture::decode`](crate::Picture::decode) recognises. Base64 is that of RFC 4648 with its
+/// padding, in one line.
+///
+/// # Errors
+///
+/// If the text is no such URL, or if it stands for more bytes than `limits` allow, which its
+/// length tells before it is decoded.
+pub fn from_data_url(url: &str, limits: &Limits) -> Result<Vec<u8>, PictureError> {
+    let (head, data) = url.split_once(',').ok_or(PictureError::NoDataUrl)?;
+    let head = head.to_ascii_lowercase();
+    let media = head.strip_prefix("data:").and_then(|rest| rest.strip_suffix(";base64"));
+    if !media.is_some_and(|media| media.starts_with("image/")) {
+        return Err(PictureError::NoDataUrl);
+    }
+    // Four characters stand for three bytes; the last two may be padding.
+    limits.check_bytes((data.len() / 4 * 3).saturating_sub(2))?;
+    let bytes = STANDARD.decode(data).map_err(|_| PictureError::NoBase64)?;
+    limits.check_bytes(bytes.len())?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(url: &str) -> Result<Vec<u8>, PictureError> {
+        from_data_url(url, &Limits { bytes: 6, ..Limits::default() })
+    }
+
+    #[test]
+    fn data_urls_are_read() {
+        assert_eq!(read("data:image/png;base64,AQID").unwrap(), [1, 2, 3]);
+        assert_eq!(read("DATA:Image/JPEG;BASE64,AQIDBA==").unwrap(), [1, 2, 3, 4]);
+        assert_eq!(read("data:image/png;name=a;base64,").unwrap(), []);
+    }
+
+    #[test]
+    fn other_urls_are_refused() {
+        for url in [
+            "",
+            "data:image/png;base64",
+            "data:image/png,AQID",
+            "data:text/plain;base64,AQID",
+            "data:;base64,AQID",
+            "https://example.com/a.png;base64,AQID",
+        ] {
+            assert_eq!(read(url), Err(PictureError::NoDataUrl), "{url}");
+        }
+        for data in ["AQI", "AQID\n", "AQ-_", "AQIDBB==", "%41QID", "AQID===="] {
+            let url = format!("data:image/png;base64,{data}");
+            assert_eq!(read(&url), Err(PictureError::NoBase64), "{data}");
+        }
+    }
+
+    #[test]
+    fn long_ones_are_refused_by_their_length() {
+        let url = format!("data:image/png;base64,{}", "A".repeat(8));
+        assert_eq!(read(&url).unwrap().len(), 6);
+        // What is no base64 is not looked at.
+        let url = format!("data:image/png;base64,{}", "!".repeat(12));
+        assert_eq!(read(&url), Err(PictureError::TooManyBytes { bytes: 7, limit: 6 }));
+        let url = format!("data:image/png;base64,{}", "A".repeat(10) + "A=");
+        assert!(matches!(read(&url), Err(PictureError::TooManyBytes { .. })));
+    }
+}

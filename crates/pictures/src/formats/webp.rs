@@ -1,0 +1,91 @@
+//! WebP.
+
+use std::io::Cursor;
+
+use image_webp::{DecodingError, WebPDecoder};
+
+use crate::decoded::{Decoded, drop_alpha};
+use crate::orientation::Orientation;
+use crate::{Format, Limits, PictureError};
+
+const DAMAGED: PictureError = PictureError::Damaged { format: Format::Webp };
+
+pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureError> {
+    let lossless = check_chunks(bytes.get(12..).unwrap_or_default(), limits)?;
+    if lossless > limits.lossless_webp_bytes {
+        let (bytes, limit) = (lossless as u64, limits.lossless_webp_bytes as u64);
+        return Err(PictureError::TooMuchLossless { bytes, limit });
+    }
+    // This reads headers only.
+    let mut decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(to_error)?;
+    decoder.set_memory_limit(bytes.len());
+    let (width, height) = decoder.dimensions();
+    limits.check(Format::Webp, width.into(), height.into())?;
+    let mut pixels = vec![0; decoder.output_buffer_size().ok_or(DAMAGED)?];
+    decoder.read_image(&mut pixels).map_err(to_error)?;
+    let rgb = if decoder.has_alpha() { drop_alpha(pixels) } else { pixels };
+    let exif = decoder.exif_metadata().ok().flatten();
+    let orientation = exif.as_deref().map_or(Orientation::STORED, Orientation::from_exif);
+    Ok(Decoded { width: width as usize, height: height as usize, rgb, orientation })
+}
+
+/// Checks the size of lossy frames, which the decoder compares with that of the file only after it
+/// has decoded them.
+///
+/// Returns the bytes of lossless data: pixels, alpha, and the same in an animation's first frame.
+fn check_chunks(bytes: &[u8], limits: &Limits) -> Result<usize, PictureError> {
+    let mut lossless = 0_usize;
+    let mut check = |(name, data, length): Chunk<'_>| match &name {
+        b"VP8L" | b"ALPH" => {
+            lossless += length;
+            Ok(())
+        }
+        b"VP8 " => check_lossy(data, limits),
+        _ => Ok(()),
+    };
+    let mut is_animated = false;
+    for chunk in chunks(bytes) {
+        if &chunk.0 == b"ANMF" && !is_animated {
+            is_animated = true;
+            // The decoder looks at two chunks after 16 bytes, wherever they end.
+            let frame = chunk.1.get(16..).unwrap_or_default();
+            chunks(frame).take(2).try_for_each(&mut check)?;
+        }
+        check(chunk)?;
+    }
+    Ok(lossless)
+}
+
+/// A chunk's name, the file from its data on, and how much of that is its data.
+type Chunk<'a> = ([u8; 4], &'a [u8], usize);
+
+/// Walks over chunks: name, length, data, padded to an even length.
+fn chunks(mut rest: &[u8]) -> impl Iterator<Item = Chunk<'_>> {
+    std::iter::from_fn(move || {
+        let (name, after) = rest.split_first_chunk()?;
+        let (length, data) = after.split_first_chunk()?;
+        let length = u32::from_le_bytes(*length) as usize;
+        rest = data.get(length.saturating_add(length % 2)..).unwrap_or_default();
+        Some((*name, data, length.min(data.len())))
+    })
+}
+
+/// Checks the size of a lossy frame: 14 bits each after a tag and a start code of 3 bytes.
+fn check_lossy(data: &[u8], limits: &Limits) -> Result<(), PictureError> {
+    let Some(&[width_low, width_high, height_low, height_high]) =
+        data.get(6..).and_then(<[u8]>::first_chunk)
+    else {
+        return Err(DAMAGED);
+    };
+    let side = |low, high| u64::from(u16::from_le_bytes([low, high]) & 0x3fff);
+    limits.check(Format::Webp, side(width_low, width_high), side(height_low, height_high))
+}
+
+fn to_error(error: DecodingError) -> PictureError {
+    match error {
+        DecodingError::UnsupportedFeature(_)
+        | DecodingError::MemoryLimitExceeded
+        | DecodingError::ImageTooLarge => PictureError::Unsupported { format: Format::Webp },
+        _ => DAMAGED,
+    }
+}

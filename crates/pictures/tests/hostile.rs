@@ -1,0 +1,472 @@
+//! Damaged and malicious files: an error or a picture, in bounded time and memory, and never a
+//! panic.
+
+#![allow(clippy::unwrap_used, reason = "a failure of a test helper is a failure of the test")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use trine_pictures::{Limits, Picture, PictureError, Preparation};
+
+/// Counts live bytes of a thread and their peak.
+struct Counting;
+
+thread_local! {
+    static LIVE: Cell<usize> = const { Cell::new(0) };
+    static PEAK: Cell<usize> = const { Cell::new(0) };
+}
+
+fn grow(bytes: usize) {
+    let live = LIVE.get() + bytes;
+    LIVE.set(live);
+    PEAK.set(PEAK.get().max(live));
+}
+
+// SAFETY: every call is passed to the system's allocator unchanged; in addition only counters of
+// the thread are updated, which allocate nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        grow(layout.size());
+        // SAFETY: the caller's contract is the system allocator's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        grow(layout.size());
+        // SAFETY: the caller's contract is the system allocator's.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.set(LIVE.get().saturating_sub(layout.size()));
+        // SAFETY: the caller's contract is the system allocator's.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // During a move the old and the new place both count.
+        grow(size);
+        LIVE.set(LIVE.get().saturating_sub(layout.size()));
+        // SAFETY: the caller's contract is the system allocator's.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The longest time of one file, on a machine that is busy with other work.
+const TIME_LIMIT: Duration = Duration::from_secs(2);
+/// What [`Limits`] says of memory, and what small decoders' own tables take.
+const BYTES_PER_PIXEL: usize = 16;
+const CONSTANT_BYTES: usize = 1 << 20;
+/// Memory for codes of lossless WebP, for each byte of the file.
+const BYTES_PER_WEBP_BYTE: usize = 600;
+
+/// A partition of lossy WebP, whose length of 24 bits is believed until it is read.
+const PARTITION_BYTES: usize = 1 << 24;
+
+/// Decodes a file; returns the result and the peak of memory.
+fn decode(bytes: &[u8], limits: &Limits) -> (Result<Picture, PictureError>, usize) {
+    let start = Instant::now();
+    let before = LIVE.get();
+    PEAK.set(before);
+    let result = catch_unwind(AssertUnwindSafe(|| Picture::decode(bytes, limits)));
+    let peak = PEAK.get() - before;
+    assert!(start.elapsed() < TIME_LIMIT, "{:?}", start.elapsed());
+    (result.expect("decoding panicked"), peak)
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit.max(1) as u64) as usize
+    }
+}
+
+/// CRC-32 as PNG computes it.
+fn crc(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
+            (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg())
+        })
+    })
+}
+
+/// Makes the checksums of a PNG file right as far as its chunks can be followed.
+fn seal(png: &mut [u8]) {
+    let mut at = 8;
+    while let Some(header) = png.get(at..at + 8) {
+        let length = u32::from_be_bytes(header[..4].try_into().unwrap()) as usize;
+        let Some(end) = at.checked_add(8 + length).filter(|end| end + 4 <= png.len()) else {
+            return;
+        };
+        let sum = crc(&png[at + 4..end]);
+        png[end..end + 4].copy_from_slice(&sum.to_be_bytes());
+        at = end + 4;
+    }
+}
+
+/// Damages a file: flipped bits, foreign bytes, another size in the header, a cut, a part twice.
+fn damage(original: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = original.to_vec();
+    for _ in 0..1 + random.below(3) {
+        let length = bytes.len();
+        // Half of the damage is in the headers.
+        let reach = if random.below(2) == 0 { length } else { length.min(64) };
+        let at = random.below(reach);
+        match random.below(8) {
+            0..=2 => bytes[at] ^= 1 << random.below(8),
+            3 => bytes[at] = random.next() as u8,
+            4 => bytes[at] = [0, 1, 0x7f, 0xff][random.below(4)],
+            5 => {
+                let width = [2, 4][random.below(2)].min(length - at);
+                let value = [0, 1, 500, 0xffff, u32::MAX, 1 << 31][random.below(6)];
+                let value = if random.below(2) == 0 {
+                    value.to_le_bytes()
+                } else {
+                    value.rotate_right(16).to_be_bytes()
+                };
+                bytes[at..at + width].copy_from_slice(&value[..width]);
+            }
+            6 => bytes.truncate(at.max(1)),
+            _ => {
+                let end = (at + 1 + random.below(40)).min(length);
+                let part = bytes[at..end].to_vec();
+                let place = random.below(length);
+                bytes.splice(place..place, part);
+            }
+        }
+    }
+    if bytes.starts_with(b"\x89PNG") && random.below(8) > 0 {
+        seal(&mut bytes);
+    }
+    bytes
+}
+
+fn originals(ending: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/decoded");
+    let mut paths: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let wanted = paths.iter().filter(|path| path.extension().is_some_and(|found| found == ending));
+    wanted.map(|path| std::fs::read(path).unwrap()).collect()
+}
+
+fn survives_damage(ending: &str) {
+    let originals = originals(ending);
+    let limits = Limits { pixels: 1 << 18, ..Limits::default() };
+    let preparation = Preparation::budget(16, 3, 70).unwrap();
+    let mut random = Random(2_000);
+    let (mut pictures, mut refusals) = (0, 0);
+    for round in 0..2_500 {
+        let bytes = damage(&originals[round % originals.len()], &mut random);
+        let (result, peak) = decode(&bytes, &limits);
+        let mut allowed = CONSTANT_BYTES + BYTES_PER_PIXEL * limits.pixels as usize;
+        if bytes.starts_with(b"RIFF") {
+            allowed += BYTES_PER_WEBP_BYTE * bytes.len() + PARTITION_BYTES;
+        }
+        assert!(peak <= allowed, "{ending}, round {round}: {peak} bytes of memory");
+        match result {
+            Ok(picture) => {
+                let pixels = picture.width() as usize * picture.height() as usize;
+                assert_eq!(picture.rgb().len(), pixels * 3);
+                assert!(
+                    peak <= CONSTANT_BYTES
+                        + BYTES_PER_PIXEL * pixels
+                        + BYTES_PER_WEBP_BYTE * bytes.len()
+                );
+                assert!(preparation.prepare(&picture).soft_tokens() <= 70);
+                pictures += 1;
+            }
+            Err(_) => refusals += 1,
+        }
+    }
+    println!("{ending}: {pictures} pictures, {refusals} refusals");
+    assert!(pictures >= 100 && refusals >= 500, "{pictures} pictures, {refusals} refusals");
+}
+
+#[test]
+fn damaged_pngs_are_errors_or_pictures() {
+    survives_damage("png");
+}
+
+#[test]
+fn damaged_jpegs_are_errors_or_pictures() {
+    survives_damage("jpg");
+}
+
+#[test]
+fn damaged_webps_are_errors_or_pictures() {
+    survives_damage("webp");
+}
+
+#[test]
+fn damaged_gifs_are_errors_or_pictures() {
+    survives_damage("gif");
+}
+
+/// Decodes a file that is refused for the size that its header announces, with little memory.
+fn refused(bytes: &[u8]) -> PictureError {
+    let (result, peak) = decode(bytes, &Limits::default());
+    assert!(peak < 1 << 16, "{peak} bytes of memory");
+    result.unwrap_err()
+}
+
+/// Replaces the bytes at a place of the first original.
+fn with_bytes(ending: &str, at: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut file = originals(ending)[0].clone();
+    file[at..at + bytes.len()].copy_from_slice(bytes);
+    file
+}
+
+#[test]
+fn bombs_are_refused_by_their_headers() {
+    let mut png = with_bytes("png", 16, &[0, 0, 0xea, 0x60, 0, 0, 0xea, 0x60]);
+    seal(&mut png);
+    let limit = Limits::default().pixels;
+    let too_many = |side: u64| PictureError::TooManyPixels { width: side, height: side, limit };
+    assert_eq!(refused(&png), too_many(60_000));
+    assert_eq!(
+        refused(&png).to_string(),
+        "a picture of 60,000 x 60,000 pixels has more than 50,331,648 pixels; make it smaller"
+    );
+
+    assert_eq!(refused(&with_bytes("gif", 6, &[0xff; 4])), too_many(65_535));
+    // A frame far larger than its screen: left, top, width and height follow the comma.
+    let gif = originals("gif").remove(2);
+    let comma = 13 + 768;
+    assert_eq!(gif[comma], b',');
+    let mut frame = gif.clone();
+    frame[comma + 1..comma + 9].copy_from_slice(&[0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
+    assert_eq!(refused(&frame), too_many(65_535));
+
+    let mut jpeg = originals("jpg").remove(0);
+    let frame = jpeg.windows(2).position(|pair| pair == [0xff, 0xc0]).unwrap();
+    jpeg[frame + 5..frame + 9].copy_from_slice(&[0xff; 4]);
+    assert_eq!(refused(&jpeg), too_many(65_535));
+
+    let lossy = webp(&[(b"VP8 ", &[0, 0, 0, 0x9d, 1, 0x2a, 0xff, 0x3f, 0xff, 0x3f])]);
+    assert_eq!(refused(&lossy), too_many(16_383));
+    let lossless = webp(&[(b"VP8L", &[0x2f, 0xfe, 0xbf, 0xff, 0x0f])]);
+    assert_eq!(refused(&lossless), too_many(16_383));
+    // The frame is the bomb, not the canvas of 1 x 1 pixels.
+    let frame = [&[0, 0, 0, 0x9d, 1, 0x2a, 0xff, 0x3f, 0xff, 0x3f][..], &[0; 20]].concat();
+    let canvas = [0; 10];
+    assert_eq!(refused(&webp(&[(b"VP8X", &canvas), (b"VP8 ", &frame)])), too_many(16_383));
+    let canvas = [0, 0, 0, 0, 0x2f, 0x75, 0, 0x2f, 0x75, 0];
+    let extended = webp(&[(b"VP8X", &canvas), (b"VP8L", &[0x2f, 0, 0, 0, 0])]);
+    assert_eq!(refused(&extended), too_many(30_000));
+
+    // Few pixels, and long beyond reason.
+    let mut png = with_bytes("png", 16, &[0, 0, 0, 1, 0, 1, 0, 0]);
+    seal(&mut png);
+    assert_eq!(refused(&png), PictureError::TooLong { width: 1, height: 65_536, limit: 65_535 });
+}
+
+/// Makes a WebP file of chunks, all of even length or the last.
+fn webp(chunks: &[(&[u8; 4], &[u8])]) -> Vec<u8> {
+    let mut body = b"WEBP".to_vec();
+    for (name, data) in chunks {
+        body.extend_from_slice(*name);
+        body.extend_from_slice(&(data.len() as u32).to_le_bytes());
+        body.extend_from_slice(data);
+        body.resize(body.len().next_multiple_of(2), 0);
+    }
+    [b"RIFF", &(body.len() as u32).to_le_bytes()[..], &body].concat()
+}
+
+/// Writes bits from the lowest of each byte on, as Deflate and lossless WebP read them.
+#[derive(Default)]
+struct Bits {
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+impl Bits {
+    fn push(&mut self, value: u32, count: usize) {
+        for place in 0..count {
+            if self.count.is_multiple_of(8) {
+                self.bytes.push(0);
+            }
+            self.bytes[self.count / 8] |= ((value >> place & 1) as u8) << (self.count % 8);
+            self.count += 1;
+        }
+    }
+}
+
+/// Returns a chunk of a PNG file without a right checksum.
+fn chunk(name: &[u8; 4], data: &[u8]) -> Vec<u8> {
+    [&(data.len() as u32).to_be_bytes()[..], name, data, &[0; 4]].concat()
+}
+
+#[test]
+fn data_that_unpacks_to_gigabytes_costs_no_time() {
+    // Deflate with its fixed code: a zero, then copies of 258 of them in 13 bits each.
+    let mut bits = Bits::default();
+    bits.push(0x0178, 16);
+    bits.push(0b010, 3);
+    bits.push(0b0000_1100, 8);
+    // Eight of them are 13 bytes. What follows repeats at the same place in a byte.
+    let copies = |bits: &mut Bits| (0..8).for_each(|_| bits.push(0b0_0000_1010_0011, 13));
+    copies(&mut bits);
+    let start = bits.bytes.len();
+    copies(&mut bits);
+    let part = bits.bytes[start - 1..bits.bytes.len() - 1].to_vec();
+    assert_eq!(part.len(), 13);
+    bits.bytes.pop();
+    let bomb = [&bits.bytes[..], &part.repeat(16_000_000 / 13)].concat();
+    for (interlace, extra) in [(0, None), (1, None), (0, Some(b"zTXt")), (0, Some(b"iCCP"))] {
+        let header = [0, 0, 0, 1, 0, 0, 0, 1, 8, 0, 0, 0, interlace];
+        let mut png = [&b"\x89PNG\r\n\x1a\n"[..], &chunk(b"IHDR", &header)].concat();
+        let data = match extra {
+            Some(name) => {
+                png.extend(chunk(name, &[&b"name\0\0"[..], &bomb].concat()));
+                &bits.bytes
+            }
+            None => &bomb,
+        };
+        png.extend(chunk(b"IDAT", data));
+        png.extend(chunk(b"IEND", &[]));
+        seal(&mut png);
+        let (result, peak) = decode(&png, &Limits::default());
+        assert_eq!(result.unwrap().rgb(), [0; 3], "{interlace} {extra:?}");
+        assert!(peak < CONSTANT_BYTES, "{peak} bytes of memory");
+    }
+}
+
+/// Returns a lossless WebP of one pixel with `groups` sets of codes, of which those for green are
+/// as long as a file can make them.
+fn codes(groups: usize) -> Vec<u8> {
+    let mut bits = Bits::default();
+    // Signature, a pixel of width and of height, no alpha, version 0, no transform.
+    bits.push(0x2f, 8);
+    bits.push(0, 32);
+    bits.push(0, 1);
+    // A cache of 2^11 colours, which makes the code for green longer, and several groups.
+    bits.push(1 | 11 << 1, 5);
+    bits.push(1, 1);
+    bits.push(0, 3);
+    // The groups' picture: one value, the number of the last group, in red and green.
+    bits.push(0, 1);
+    let single = |bits: &mut Bits, value: usize| bits.push(0b101 | (value as u32) << 3, 11);
+    for value in [(groups - 1) & 0xff, (groups - 1) >> 8, 0, 0, 0] {
+        single(&mut bits, value);
+    }
+    for _ in 0..groups {
+        // A code of the lengths 11 (1,768 times) and 12 (560 times), in a code for lengths and for
+        // "repeat 3 to 6 times", whose own lengths are 2, 2 and 1.
+        bits.push(0, 1);
+        bits.push(16 - 4, 4);
+        for symbol in [17, 18, 0, 1, 2, 3, 4, 5, 16, 6, 7, 8, 9, 10, 11, 12] {
+            bits.push(
+                match symbol {
+                    16 => 1,
+                    11 | 12 => 2,
+                    _ => 0,
+                },
+                3,
+            );
+        }
+        bits.push(0, 1);
+        for (length, repeats, rest) in [(0b01, 294, 3), (0b11, 93, 1)] {
+            bits.push(length, 2);
+            (0..repeats).for_each(|_| bits.push(0b110, 3));
+            match rest {
+                3 => bits.push(0b000, 3),
+                _ => bits.push(length, 2),
+            }
+        }
+        (0..4).for_each(|_| single(&mut bits, 0));
+    }
+    // One pixel.
+    bits.push(0, 16);
+    webp(&[(b"VP8L", &bits.bytes)])
+}
+
+#[test]
+fn codes_of_lossless_webp_are_bounded() {
+    let file = codes(400);
+    let (result, peak) = decode(&file, &Limits::default());
+    assert_eq!(result.unwrap().width(), 1);
+    let share = peak / file.len();
+    println!("{share} bytes of memory for each of {}", file.len());
+    assert!((100..BYTES_PER_WEBP_BYTE).contains(&share), "{share}");
+
+    let large = codes(16_000);
+    let (result, peak) = decode(&large, &Limits::default());
+    assert!(matches!(result, Err(PictureError::TooMuchLossless { .. })), "{result:?}");
+    assert_eq!(peak, 0);
+
+    // The same, begun in a frame that is shorter than the data it announces.
+    let mut hidden = webp(&[(b"VP8X", &[0; 10]), (b"ANMF", &[0; 24])]);
+    hidden.truncate(hidden.len() - 8);
+    hidden.extend_from_slice(&large[12..]);
+    let (result, _) = decode(&hidden, &Limits::default());
+    assert!(matches!(result, Err(PictureError::TooMuchLossless { .. })), "{result:?}");
+}
+
+#[test]
+fn frames_in_frames_take_no_stack() {
+    let mut file = webp(&[(b"VP8X", &[0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0])]);
+    let frame = [b"ANMF", &u32::MAX.to_le_bytes()[..], &[0; 16]].concat();
+    file.extend(frame.repeat(500_000));
+    let (result, peak) = decode(&file, &Limits::default());
+    assert!(result.is_err());
+    assert!(peak < CONSTANT_BYTES, "{peak} bytes of memory");
+}
+
+#[test]
+fn thousands_of_scans_cost_no_time() {
+    let names = originals("jpg");
+    let original = names.iter().find(|jpeg| jpeg.windows(2).any(|pair| pair == [0xff, 0xc2]));
+    let mut jpeg = original.unwrap().clone();
+    let frame = jpeg.windows(2).position(|pair| pair == [0xff, 0xc2]).unwrap();
+    jpeg[frame + 5..frame + 9].copy_from_slice(&[8, 0, 8, 0]);
+    let scan = jpeg.windows(2).rposition(|pair| pair == [0xff, 0xda]).unwrap();
+    let end = jpeg.len() - 2;
+    let last = jpeg[scan..end].to_vec();
+    jpeg.splice(end..end, last.repeat(20_000));
+    let (result, peak) = decode(&jpeg, &Limits::default());
+    println!("{result:?}");
+    assert!(peak <= CONSTANT_BYTES + BYTES_PER_PIXEL * 2048 * 2048, "{peak} bytes of memory");
+}
+
+#[test]
+fn other_files_are_named() {
+    let error = |bytes: &[u8]| refused(bytes).to_string();
+    assert!(error(b"").starts_with("a picture has no bytes"));
+    assert!(error(b"hello").starts_with("the file is no PNG"));
+    assert!(error(b"\0\0\0\x18ftypheic").starts_with("HEIC is not read; convert"));
+    assert!(error(b"\0\0\0\x18ftypavif").starts_with("AVIF"));
+    assert!(error(b"BM1234").starts_with("BMP"));
+    assert!(error(b"II*\0").starts_with("TIFF"));
+    assert!(error(b"<svg xmlns").starts_with("SVG"));
+    assert!(error(b"%PDF-1.7").starts_with("PDF"));
+    let long = vec![0; 20_000_001];
+    assert!(error(&long).starts_with("a picture of 20,000,001 bytes is larger than 20,000,000"));
+}
+
+#[test]
+fn files_that_are_cut_short_are_errors() {
+    for ending in ["png", "jpg", "webp", "gif"] {
+        for original in originals(ending) {
+            // Before the end of an animation's first frame.
+            let (result, _) = decode(&original[..original.len() / 3], &Limits::default());
+            assert!(result.is_err(), "{ending} of {} bytes", original.len());
+        }
+    }
+}
