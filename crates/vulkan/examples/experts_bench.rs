@@ -382,7 +382,7 @@ fn sweep(bed: &mut Bed, rows: usize, skew: bool) -> Result<(), GpuError> {
     let widths: &[(usize, bool)] = match rows {
         1 => &[(1, false)],
         2..=8 => &[(1, false), (2, false), (4, false)],
-        _ => &[(2, false), (4, false), (8, false), (8, true), (16, true), (32, true)],
+        _ => &[(2, false), (4, false), (8, false), (16, true), (32, true)],
     };
     for &(columns, is_padded) in widths {
         let grouping = Grouping { entries: rows * USED, experts: EXPERTS, columns, is_padded };
@@ -484,7 +484,7 @@ fn run() -> Result<(), String> {
         println!("{rows} rows, {busy} experts");
         let mut layouts = bed.few().map_err(text)?;
         let kind = MatmulShape::operand_for(gpu.capabilities(), options.format, usize::MAX);
-        for columns in [8, 16, 32, 64] {
+        for columns in [16, 32, 64] {
             let entries = rows * USED;
             let grouping = Grouping { entries, experts: EXPERTS, columns, is_padded: true };
             let [gated, down] = bed.products(grouping, kind);

@@ -33,7 +33,7 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL = 128;
 // Left factors of 16 rows of a subgroup; an even number if GATED is not 0.
 layout(constant_id = 1) const uint LEFTS = 4;
-// Right factors of 8 tokens: 2, 4 or 8; of experts also 1.
+// Right factors of 8 tokens: 2, 4 or 8.
 layout(constant_id = 2) const uint RIGHTS = 8;
 // 1: the upper half of each subgroup's rows is of `gate`, the lower of `up`; the result is gelu(gate) * up. 2: as halves in
 // fragment order.
@@ -54,7 +54,7 @@ layout(push_constant, scalar) uniform Push {
 const uint LANES = 32;
 const uint SUBGROUPS = LOCAL / LANES;
 const uint TOKENS = 8 * RIGHTS;
-const uint PAIRS = (RIGHTS + 1) / 2;
+const uint PAIRS = RIGHTS / 2;
 // Left factors of a subgroup that produce outputs, and outputs of a tile along the features.
 const uint OUT_LEFTS = GATED != 0 ? LEFTS / 2 : LEFTS;
 const uint SUBGROUP_FEATURES = 16 * OUT_LEFTS;
@@ -170,11 +170,6 @@ uvec2 decode(const uint i, const uint product) {
 // Loads the activations of a product of a group.
 void load_operands(const uint group, const uint product, out uvec4 loaded[PAIRS]) {
     const uint64_t from = activations + uint64_t(group * PRODUCTS + product) * (4 * LANES * 16);
-    if (RIGHTS == 1) {
-        // Half of a vector, from an address of its own.
-        loaded[0] = uvec4(ReadPairs(from).at[0], 0, 0);
-        return;
-    }
     [[unroll]] for (uint j = 0; j < PAIRS; j++) loaded[j] = ReadQuads(from).at[j * LANES];
 }
 
@@ -330,7 +325,6 @@ void main() {
     first_up_row = first_row + push.args.split1;
     const uint tile_vectors = planes.groups * (PRODUCTS * 4 * LANES);
     activations = push.args.operand + 16 * uint64_t(first_token / 64 * tile_vectors + first_token % 64 / 16 * LANES + lane);
-    if (RIGHTS == 1) activations += 8 * uint64_t(first_token % 16 / 8);
     magic = magic_of(first_row >> 31);
 
     [[unroll]] for (uint i = 0; i < RIGHTS * LEFTS; i++) sums[i] = Sum(0.0);

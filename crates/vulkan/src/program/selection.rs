@@ -11,7 +11,7 @@ use crate::capabilities::{Capabilities, DeviceKind};
 use crate::kernels::attention::{AttendDecodeShape, AttendUnits, Attention, DecodeLaunch};
 use crate::kernels::experts::Grouping;
 use crate::kernels::matmul::MatmulShape;
-use crate::kernels::matmul::grouped::group_places;
+use crate::kernels::matmul::grouped::GROUP_PLACES;
 use crate::kernels::matvec::WIDTH_MAX;
 use crate::kernels::operand::{GROUP, OperandKind};
 use crate::kernels::product::ProductLaunch;
@@ -150,16 +150,16 @@ impl Selection {
         used: usize,
         experts: usize,
     ) -> Grouping {
-        let kind = self.units_operand(format);
-        let places = match self.capabilities.kind {
+        let kind = self.capabilities.kind;
+        let most = match kind {
             // Only small shapes, which are quick to compile.
-            DeviceKind::Processor => &group_places(kind)[..1],
-            _ => group_places(kind),
+            DeviceKind::Processor => GROUP_PLACES[0],
+            _ => GROUP_PLACES[GROUP_PLACES.len() - 1],
         };
-        let on_units = Grouping::on_units(rows, used, experts, places);
+        let on_units = Grouping::on_units(kind, rows, used, experts, most);
         on_units
-            .filter(|_| kind.is_halves())
-            .unwrap_or_else(|| Grouping::suited(self.capabilities.kind, rows, used, experts))
+            .filter(|_| self.units_operand(format).is_halves())
+            .unwrap_or_else(|| Grouping::suited(kind, rows, used, experts))
     }
 
     /// Returns whether a product can norm its input itself.

@@ -21,10 +21,11 @@ pub struct Grouping {
 }
 
 impl Grouping {
-    /// Fewest entries that an expert is expected to have for groups on matrix units, of 8, 16 and
-    /// 32 places. Groups of 64 decode a matrix less often but multiply more places without an
-    /// entry: they were slower for up to 32 entries (`docs/benchmarks/gpu-kernels.md`).
-    const LEAST_ON_UNITS: [(usize, usize); 3] = [(2, 8), (6, 16), (20, 32)];
+    /// Entries that an expert is expected to have from which on groups on matrix units have 32
+    /// places instead of 16. Groups of 64 decode a matrix less often but multiply more places
+    /// without an entry: they were slower for up to 32 entries, and groups of 8 no quicker for two
+    /// (`docs/benchmarks/gpu-kernels.md`).
+    const LARGE_GROUPS: usize = 20;
 
     /// Returns how the entries of up to `rows` rows are grouped for the kernel of few rows: about
     /// as many together as an expert is expected to have. What a group lacks is multiplied all the
@@ -33,30 +34,38 @@ impl Grouping {
     /// Where entries that share an expert are rare, a GPU with memory of its own takes each for
     /// itself. That needs no sorting, and the workgroups of two entries of one expert run at about
     /// the same time, so that a cache has what the second one reads. The caches of other devices
-    /// are too small for that.
+    /// are too small for that, and for groups of two where they have more entries.
     pub fn suited(kind: DeviceKind, rows: usize, used: usize, experts: usize) -> Self {
         let entries = rows * used;
-        let is_discrete = matches!(kind, DeviceKind::Discrete | DeviceKind::Virtual);
+        let discrete = is_discrete(kind);
         let columns = match rows {
             0..=1 => 1,
-            _ if entries <= experts / 2 && is_discrete => 1,
-            _ if entries <= experts / 2 => 2,
+            _ if entries <= experts / 2 => 2 - usize::from(discrete),
+            _ if entries <= 3 * experts && discrete => 2,
             _ if entries <= 2 * experts => 4,
             _ => WIDTH_MAX,
         };
         Self { entries, experts, columns, is_padded: false }
     }
 
-    /// Returns how the entries of up to `rows` rows are grouped for matrix units that take groups
-    /// of these numbers of places, in rising order; `None` if the kernel of few rows suits them
-    /// better.
-    pub fn on_units(rows: usize, used: usize, experts: usize, places: &[usize]) -> Option<Self> {
+    /// Returns how the entries of up to `rows` rows are grouped for matrix units, in groups of at
+    /// most `most`; `None` if the kernel of few rows suits them better.
+    pub fn on_units(
+        kind: DeviceKind,
+        rows: usize,
+        used: usize,
+        experts: usize,
+        most: usize,
+    ) -> Option<Self> {
         let entries = rows * used;
         let each = entries / experts.max(1);
-        let fit = Self::LEAST_ON_UNITS.iter().rev().find(|(least, _)| each >= *least);
-        let (_, columns) = fit.filter(|_| rows > WIDTH_MAX)?;
-        let (least, most) = (*places.first()?, *places.last()?);
-        Some(Self { entries, experts, columns: (*columns).clamp(least, most), is_padded: true })
+        // With fewer the kernel of few rows is as quick, and its rows need not be gathered.
+        let least = if is_discrete(kind) { 3 } else { 2 };
+        if rows <= WIDTH_MAX || each < least {
+            return None;
+        }
+        let columns = if each < Self::LARGE_GROUPS { 16 } else { 32 };
+        Some(Self { entries, experts, columns: columns.min(most), is_padded: true })
     }
 
     /// Returns whether entries are sorted; otherwise each is a group, in their order.
@@ -91,4 +100,8 @@ impl Grouping {
     pub(crate) fn places_at(&self) -> u64 {
         self.entries_at() + 4 * self.places() as u64
     }
+}
+
+fn is_discrete(kind: DeviceKind) -> bool {
+    matches!(kind, DeviceKind::Discrete | DeviceKind::Virtual)
 }

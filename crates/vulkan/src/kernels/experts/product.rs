@@ -116,7 +116,7 @@ fn shapes(kind: DeviceKind, grouping: &Grouping, columns: usize) -> Vec<MatvecSh
         DeviceKind::Integrated if width > 2 => &[[128, 8, 4, 1], [256, 16, 4, 1], [256, 8, 2, 1]],
         DeviceKind::Integrated => &[[64, 16, 4, 1], [256, 16, 4, 1], [256, 8, 2, 2]],
         _ if width > 4 => &[[128, 4, 2, 2], [256, 8, 2, 1], [128, 8, 4, 1]],
-        _ if width > 1 && is_long => &[[256, 8, 2, 1], [128, 4, 2, 2], [128, 8, 4, 1]],
+        _ if width > 1 => &[[64, 4, 4, 2], [256, 8, 2, 1], [128, 8, 4, 1]],
         _ if is_long && is_alone => &[[512, 16, 2, 1], [256, 16, 4, 1], [256, 8, 2, 2]],
         _ => &[[128, 8, 4, 1], [64, 8, 4, 1], [256, 8, 2, 2]],
     };

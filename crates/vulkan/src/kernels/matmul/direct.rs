@@ -20,7 +20,7 @@ pub struct DirectShape {
     /// Left factors of 16 rows of weights in a subgroup; in a gated product half of them from each
     /// matrix.
     pub lefts: u32,
-    /// Right factors of 8 rows of activations: 2, 4 or 8; 1 for entries of experts.
+    /// Right factors of 8 rows of activations: 2, 4 or 8.
     pub rights: u32,
     /// Workgroups that the device runs at the same time, if several are to share each of the tiles
     /// that would not fill it in the last round; otherwise 0.
@@ -51,7 +51,7 @@ impl DirectShape {
             && kind == Some(OperandKind::Fragments)
             && (1..=32).contains(&self.subgroups)
             && (1..=8).contains(&self.lefts)
-            && matches!(self.rights, 1 | 2 | 4 | 8)
+            && matches!(self.rights, 2 | 4 | 8)
             && (!product.is_gated() || self.lefts.is_multiple_of(2))
             && self.local() <= capabilities.invocations
             && self.rounds(launch).shared as usize <= COUNTERS

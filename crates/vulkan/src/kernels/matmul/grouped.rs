@@ -27,13 +27,8 @@ use crate::pack::{Format, Matrix};
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
-/// Returns the numbers of places of a group for which shapes exist, with an operand of this kind.
-pub(crate) fn group_places(kind: OperandKind) -> &'static [usize] {
-    match kind {
-        OperandKind::Fragments => &[8, 16, 32, 64],
-        _ => &[16, 32, 64],
-    }
-}
+/// Numbers of places of a group for which shapes exist.
+pub(crate) const GROUP_PLACES: [usize; 3] = [16, 32, 64];
 
 /// A product of groups of entries.
 #[derive(Debug, Clone, Copy)]

@@ -4,7 +4,7 @@ use half::f16;
 
 use super::*;
 use crate::kernels::matmul::MatmulShape;
-use crate::kernels::matmul::grouped::group_places;
+use crate::kernels::matmul::grouped::GROUP_PLACES;
 use crate::kernels::rows::tests::allocated;
 use crate::pack::Matrix;
 
@@ -205,7 +205,7 @@ fn check_units(format: Format) {
     ];
     let mut found = 0;
     for (case, (rows, experts, used, tokens, choice)) in cases.into_iter().enumerate() {
-        for (turn, places) in [8, 16, 32, 64].into_iter().enumerate() {
+        for (turn, places) in GROUP_PLACES.into_iter().enumerate() {
             for is_gated in [false, true] {
                 // Gate and up of an expert together, or those of all experts one after another.
                 let (step, split) = match (is_gated, case % 2) {
@@ -281,12 +281,12 @@ fn experts_of_real_models_have_shapes_for_matrix_units() {
     use crate::capabilities::presets::{h200, radeon_780m, rtx_4090};
     let span = Span { address: 4096, bytes: 0 };
     for capabilities in [h200(), radeon_780m(), rtx_4090()] {
+        let device = capabilities.kind;
         for format in [Format::Q4_0, Format::Q8_0, Format::Q4K, Format::Q6K] {
             let kind = MatmulShape::operand_for(&capabilities, format, usize::MAX);
             assert!(kind.is_halves());
-            let smallest = group_places(kind)[0];
-            for (tokens, places) in [(32, smallest), (256, 16), (512, 32), (2048, 32)] {
-                let grouping = Grouping::on_units(tokens, 8, 128, group_places(kind)).unwrap();
+            for (tokens, places) in [(48, 16), (256, 16), (512, 32), (2048, 32)] {
+                let grouping = Grouping::on_units(device, tokens, 8, 128, 64).unwrap();
                 assert_eq!(grouping.columns, places, "{tokens} rows");
                 let (matrix, _) = Matrix::at(4096, format, 128 * 1408, 2816).unwrap();
                 let gated = ExpertsOutput::Gated { split: 704, plain: Some(span), operand: None };
@@ -309,6 +309,10 @@ fn experts_of_real_models_have_shapes_for_matrix_units() {
             }
         }
     }
-    assert_eq!(Grouping::on_units(16, 8, 128, &[16, 32]), None, "one entry for each expert");
-    assert_eq!(Grouping::on_units(8, 8, 4, &[16, 32]), None, "few rows");
+    assert_eq!(
+        Grouping::on_units(DeviceKind::Integrated, 16, 8, 128, 64),
+        None,
+        "one entry for each expert"
+    );
+    assert_eq!(Grouping::on_units(DeviceKind::Discrete, 8, 8, 4, 64), None, "few rows");
 }

@@ -138,7 +138,7 @@ fn layers_with_experts_at_several_rows() {
 fn rows_are_sorted_once_for_each_layer() {
     let plan = EXPERTS_26B.plan();
     let cases =
-        [(1, 1, 0), (2, 1, 0), (8, 1, 0), (16, 4, 4), (32, 8, 4), (128, 16, 4), (512, 32, 4)];
+        [(1, 1, 0), (2, 1, 0), (8, 1, 0), (16, 2, 4), (32, 2, 4), (64, 16, 4), (512, 32, 4)];
     for (rows, columns, sorted) in cases {
         let graph = lowered(&plan, KvType::F16, rows, Attended::Rows);
         let mut sorts = 0;
