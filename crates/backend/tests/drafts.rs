@@ -4,8 +4,13 @@
 
 mod common;
 
-use common::drafts::rounds;
+use common::drafts::{broken_clusters_are_seen, rounds};
 use trine_backend::reference::ReferenceDevice;
+
+#[test]
+fn broken_clusters_of_a_draft_are_seen() {
+    broken_clusters_are_seen(&ReferenceDevice::new());
+}
 
 #[test]
 fn guesses_are_those_of_another_implementation() {

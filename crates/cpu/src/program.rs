@@ -368,6 +368,8 @@ fn pack_experts(
     fail: &Failures<'_>,
 ) -> Result<ExpertPart, BackendError> {
     let step = tensor.rows() / count;
+    // The tokens of a cluster are too few to start threads for.
+    let threads = threads.min(1 + rows * tensor.row_bytes() / (64 << 10));
     let pack = |expert: usize| {
         let start = first + expert * step;
         let own =

@@ -5,7 +5,7 @@
 #[path = "../../backend/tests/common/mod.rs"]
 mod common;
 
-use common::drafts::rounds;
+use common::drafts::{broken_clusters_are_seen, clusters_agree, rounds};
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
 
@@ -20,6 +20,19 @@ fn guesses_are_those_of_another_implementation() {
                 println!("{folder}, {isa:?}, in pieces of {chunk}: {worst:?}");
                 assert!(worst.iter().all(|worst| *worst <= 1e-3), "{folder}, {chunk}: {worst:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn clusters_of_any_number_are_searched_as_by_the_reference() {
+    for isa in Isa::available() {
+        for threads in [1, 3] {
+            let device = CpuDevice::new(Some(threads), Some(isa)).unwrap();
+            let worst = clusters_agree(&device);
+            println!("{isa:?}, {threads} threads: {worst}");
+            broken_clusters_are_seen(&device);
+            assert!(worst <= 4e-4, "{isa:?}, {threads} threads: {worst}");
         }
     }
 }

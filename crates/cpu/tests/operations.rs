@@ -67,6 +67,7 @@ fn number(op: &Op) -> usize {
         Op::Route { .. } => 23,
         Op::GatedExperts { .. } => 24,
         Op::SumExperts { .. } => 25,
+        Op::Search { .. } => unreachable!("only drafts search"),
     }
 }
 

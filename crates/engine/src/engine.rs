@@ -12,7 +12,7 @@ mod sequence;
 mod spill;
 mod step;
 
-pub use reading::{Guess, Search};
+pub use reading::Guess;
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;

@@ -43,7 +43,7 @@ mod status;
 mod traffic;
 
 pub use drafts::{Ask, Drafter, Drafts, GUESSES_MAX, ModelDrafter, ReadingDrafter, Target};
-pub use engine::{Each, Engine, Guess, Search};
+pub use engine::{Each, Engine, Guess};
 pub use error::EngineError;
 pub use events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
 pub use options::{CONTEXT_DEFAULT, EngineOptions};

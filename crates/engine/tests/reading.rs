@@ -110,11 +110,9 @@ fn they_are_those_of_another_implementation() {
             let mut engine = engine(&model, false, None);
             let of = |what: &str| format!("window.n{context}.{what}");
             let expected = integers(&drafter, &of("tokens"));
-            let draft = model.assistant().expect("it was given");
-            let search = |scores: &[f32], logits: &mut [f32]| draft.search(scores, logits);
             let (ids, steps) = (&prompt[..context], expected.len());
-            let guesses = engine
-                .logits_and_guesses(ids, 7, steps, &search, &mut |_, _| ControlFlow::Continue(()));
+            let mut all = |_: usize, _: &[f32]| ControlFlow::Continue(());
+            let guesses = engine.logits_and_guesses(ids, 7, steps, &mut all);
             let guesses = guesses.expect("the device works");
             let tokens: Vec<u32> = guesses.iter().map(|guess| guess.token).collect();
             assert_eq!(tokens, expected, "{name} after {context}");
@@ -140,7 +138,7 @@ fn logits_end_where_nobody_wants_more() {
         if seen < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
     let ids: Vec<u32> = (10..40).collect();
-    let guesses = engine.logits_and_guesses(&ids, 2, 4, &|_, _| {}, &mut three);
+    let guesses = engine.logits_and_guesses(&ids, 2, 4, &mut three);
     assert_eq!((guesses.expect("the device works"), seen), (Vec::new(), 3));
     engine.check_integrity().expect("the books agree");
 }

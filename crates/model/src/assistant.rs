@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use trine_weights::{Checkpoint, Metadata, Tensor, UnreadableTensor};
+use trine_weights::{Checkpoint, DType, Metadata, Tensor, UnreadableTensor};
 
 use crate::assistant_config::{AssistantConfig, CentroidsConfig};
 use crate::error::ModelError;
@@ -92,30 +92,6 @@ impl Assistant {
         &self.config
     }
 
-    /// Sets the logits of tokens that are in none of the clusters with the largest scores to the
-    /// smallest logit in these less 1, as the model was made to do. Of equal scores the cluster
-    /// with the smaller number counts as the larger.
-    pub fn search(&self, scores: &[f32], logits: &mut [f32]) {
-        let Some(CentroidsConfig { count, used }) = self.config.centroids else { return };
-        let mut clusters: Vec<usize> = (0..count).collect();
-        clusters.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
-        let tokens = |cluster: &usize| {
-            let size = self.ordering.len() / count;
-            &self.ordering[cluster * size..(cluster + 1) * size]
-        };
-        let mut is_searched = vec![false; logits.len()];
-        for &token in clusters[..used].iter().flat_map(tokens) {
-            is_searched[token as usize] = true;
-        }
-        let found = logits.iter().zip(&is_searched).filter(|(_, searched)| **searched);
-        let smallest = found.map(|(logit, _)| *logit).fold(f32::INFINITY, f32::min);
-        for (logit, searched) in logits.iter_mut().zip(is_searched) {
-            if !searched {
-                *logit = smallest - 1.0;
-            }
-        }
-    }
-
     /// Returns its files.
     pub fn checkpoint(&self) -> &Arc<Checkpoint> {
         &self.checkpoint
@@ -124,6 +100,28 @@ impl Assistant {
     /// Returns the tokens of the clusters, one cluster after the other; empty if there are none.
     pub fn ordering(&self) -> &[u32] {
         &self.ordering
+    }
+
+    /// Returns the output matrix with the rows of each cluster together, as Plans have it; `None`
+    /// for any other weight, or if there are no clusters.
+    ///
+    /// # Errors
+    /// Returns a [`ModelError`] if `tensor` is not the matrix of the weight.
+    pub(crate) fn by_cluster(
+        &self,
+        weight: &Weight,
+        tensor: &Tensor,
+    ) -> Result<Option<Tensor>, ModelError> {
+        let name = weight.name.strip_prefix(names::DRAFT_PREFIX);
+        if name != Some(names::TOKEN_EMBEDDING) || self.ordering.is_empty() {
+            return Ok(None);
+        }
+        let mut bytes = Vec::with_capacity(tensor.bytes().len());
+        for &token in self.ordering.iter() {
+            bytes.extend_from_slice(tensor.row(token as usize));
+        }
+        let copy = Tensor::from_owned(tensor.name(), tensor.dtype(), tensor.shape(), bytes)?;
+        Ok(Some(copy))
     }
 
     /// Returns its own tensors by trine's names, with the shapes that a guess needs: those of a
@@ -135,6 +133,10 @@ impl Assistant {
         let plan = drafts::alone(&self.config)?;
         let own = |mut weight: Weight| {
             let name = weight.name.strip_prefix(names::DRAFT_PREFIX)?.to_owned();
+            // A file has it as integers: `Assistant::ordering`.
+            if name == names::DRAFT_ORDERING {
+                return None;
+            }
             Some(self.tensor(&weight).map(|tensor| {
                 (weight.name, weight.dtype) = (name, tensor.dtype());
                 (weight, tensor)
@@ -143,11 +145,17 @@ impl Assistant {
         plan.weights.into_iter().filter_map(own).collect()
     }
 
-    /// Returns the tensor of a weight, whose name has the draft's prefix.
+    /// Returns the tensor of a weight, whose name has the draft's prefix, as stored; the tokens of
+    /// the clusters as floats, which have whole numbers of any vocabulary.
     ///
     /// # Errors
     /// Returns a [`ModelError`] if there is none, or it has another shape.
     pub(crate) fn tensor(&self, weight: &Weight) -> Result<Tensor, ModelError> {
+        if weight.name.strip_prefix(names::DRAFT_PREFIX) == Some(names::DRAFT_ORDERING) {
+            let bytes = self.ordering.iter().flat_map(|&token| (token as f32).to_le_bytes());
+            let shape = [self.ordering.len()];
+            return Ok(Tensor::from_owned(&weight.name, DType::F32, &shape, bytes.collect())?);
+        }
         Finder::of_draft(&self.checkpoint).require(weight, &self.config.config)
     }
 }

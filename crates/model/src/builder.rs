@@ -329,6 +329,23 @@ impl<'a> Builder<'a> {
         output
     }
 
+    /// Adds the products of each row with the rows of its clusters, at the columns that `tokens`
+    /// says.
+    pub(crate) fn search(
+        &mut self,
+        name: &str,
+        input: BufferId,
+        routes: Routes,
+        clusters: ExpertMatrix,
+        tokens: &str,
+    ) -> BufferId {
+        let columns = self.plan.weight(clusters.weight).rows;
+        let tokens = self.vector(tokens, columns);
+        let output = self.sibling(name, input, columns);
+        self.step(name, Op::Search { input, routes, clusters, tokens, output });
+        output
+    }
+
     /// Selects the rows of `input` whose logits are wanted.
     pub(crate) fn select(&mut self, input: BufferId) -> BufferId {
         let output = self.buffer("selected", Rows::Outputs, self.columns(input));

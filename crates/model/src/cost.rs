@@ -183,6 +183,7 @@ impl Plan {
         let (chosen, matrix) = match op {
             Op::GatedExperts { chosen, gate_and_up: [gate, _], .. } => (chosen, gate),
             Op::SumExperts { chosen, down, .. } => (chosen, down),
+            Op::Search { routes, clusters, .. } => (&routes.chosen, clusters),
             _ => return 1.0,
         };
         let used = self.buffer(*chosen).columns as f64;
@@ -223,6 +224,10 @@ impl Plan {
             }
             Op::SumExperts { input, output, .. } => {
                 2 * (self.buffer(*input).columns * self.buffer(*output).columns) as u64
+            }
+            Op::Search { input, routes, clusters, .. } => {
+                let rows = self.buffer(routes.chosen).columns * clusters.step;
+                2 * (self.buffer(*input).columns * rows) as u64
             }
             other => other.writes().iter().map(|id| 4 * self.buffer(*id).columns as u64).sum(),
         }

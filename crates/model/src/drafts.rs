@@ -3,7 +3,7 @@
 //! ```text
 //! y = P [E[token] * sqrt(backbone); h]
 //! for each layer:  y += norm(attention(norm(y)));  y += norm(ffn(norm(y)));  y *= s
-//! logits = D norm(y);  h' = Q norm(y)
+//! logits = D norm(y), or of some of D's clusters only;  h' = Q norm(y)
 //! ```
 //!
 //! `E` is the embedding of the model that it guesses for, `h` that model's hidden state after the
@@ -12,18 +12,17 @@
 //! the position of the first, where nothing is stored yet. So their rows have the position before
 //! it, up to which they see keys, and their queries are rotated by one position more.
 
-use crate::assistant_config::AssistantConfig;
+use crate::assistant_config::{AssistantConfig, CentroidsConfig};
 use crate::builder::Builder;
 use crate::config::{AttentionKind, Config, LayerConfig};
 use crate::error::ModelError;
 use crate::layer;
 use crate::names::{self, DRAFT_PREFIX as PREFIX};
-use crate::plan::{BufferId, CacheId, Input, Op, Plan, Source, WeightId};
+use crate::plan::{BufferId, CacheId, ExpertMatrix, Input, Op, Plan, Source, WeightId};
 
 /// Adds a goal to a Plan that gives logits: one guess for each row, whose input are the token and
 /// the hidden state before it. Its outputs are the logits of the guess and the next hidden state,
-/// (outputs, vocabulary) and (outputs, hidden), and of an output matrix in clusters their scores,
-/// (outputs, clusters). The hidden states that the logits of the first goal
+/// (outputs, vocabulary) and (outputs, hidden). The hidden states that the logits of the first goal
 /// are made of become its second output.
 ///
 /// # Errors
@@ -105,13 +104,26 @@ pub(crate) fn draft(
     p.scope(PREFIX);
     let selected = p.select(y);
     let normed = p.norm("output_norm", selected, names::OUTPUT_NORM, own.norm_epsilon);
-    let logits = p.matmul("logits", normed, names::TOKEN_EMBEDDING, own.vocabulary);
+    let logits = match assistant.centroids {
+        Some(clusters) => search(&mut p, &own, clusters, normed),
+        None => p.matmul("logits", normed, names::TOKEN_EMBEDDING, own.vocabulary),
+    };
     let next = p.matmul("next_state", normed, names::DRAFT_OUTPUT, backbone);
-    let mut outputs = vec![logits, next];
-    if let Some(own) = assistant.centroids {
-        outputs.push(p.matmul("scores", normed, names::DRAFT_CENTROIDS, own.count));
-    }
-    Ok(p.finish_with(outputs))
+    Ok(p.finish_with(vec![logits, next]))
+}
+
+/// Adds the logits of the clusters whose centroids have the largest products.
+fn search(
+    p: &mut Builder<'_>,
+    config: &Config,
+    CentroidsConfig { count, used }: CentroidsConfig,
+    normed: BufferId,
+) -> BufferId {
+    let scores = p.matmul("scores", normed, names::DRAFT_CENTROIDS, count);
+    let routes = p.route(scores, None, 1.0, used);
+    let weight = p.matrix(names::TOKEN_EMBEDDING, config.vocabulary, config.hidden);
+    let clusters = ExpertMatrix { weight, first: 0, step: config.vocabulary / count };
+    p.search("logits", normed, routes, clusters, names::DRAFT_ORDERING)
 }
 
 /// Returns the cache that a layer of the draft reads: the last of its kind.

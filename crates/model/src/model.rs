@@ -266,9 +266,9 @@ impl Model {
         self
     }
 
-    /// Returns the tensor of a Plan's weight in the Plan's format: the stored tensor, or a
-    /// quantised copy that the caller owns. The pages of a file that were read for the copy are
-    /// given back.
+    /// Returns the tensor of a Plan's weight in the Plan's format and order: the stored tensor, or
+    /// a copy that the caller owns, which is quantised or has the rows of each cluster of a draft's
+    /// output matrix together. The pages of a file that were read for the copy are given back.
     ///
     /// # Errors
     /// Returns [`ModelError::Weights`] if the tensor holds values that cannot be quantised.
@@ -277,12 +277,17 @@ impl Model {
     /// Panics if the weight belongs to another model's Plan.
     pub fn converted(&self, weight: &Weight) -> Result<Tensor, ModelError> {
         let stored = self.tensor(weight);
-        if stored.dtype() == weight.dtype {
-            return Ok(stored.clone());
+        let is_stored = stored.dtype() == weight.dtype;
+        let tensor = match is_stored {
+            true => stored.clone(),
+            false => quantize_tensor(stored, weight.dtype)?,
+        };
+        let ordered = self.assistant.as_ref().map(|own| own.by_cluster(weight, &tensor));
+        let ordered = ordered.transpose()?.flatten();
+        if !is_stored || ordered.is_some() {
+            stored.release_pages(0..stored.bytes().len());
         }
-        let copy = quantize_tensor(stored, weight.dtype)?;
-        stored.release_pages(0..stored.bytes().len());
-        Ok(copy)
+        Ok(ordered.unwrap_or(tensor))
     }
 
     /// Does the same as [`Model::converted`] for any weight of a Plan, slices included.

@@ -133,5 +133,6 @@ fn is_row_wise(op: &Op) -> bool {
             | Op::Route { .. }
             | Op::GatedExperts { .. }
             | Op::SumExperts { .. }
+            | Op::Search { .. }
     )
 }

@@ -39,6 +39,7 @@ impl Op {
             Op::Route { .. } => "route",
             Op::GatedExperts { .. } => "gated_experts",
             Op::SumExperts { .. } => "sum_experts",
+            Op::Search { .. } => "search",
             Op::Softcap { .. } => "softcap",
             Op::GatedMatMul { .. } => "gated_matmul",
             Op::NormAdd { .. } => "norm_add",
@@ -120,7 +121,10 @@ impl Op {
                 see(Read(input));
                 see(Write(output));
             }
-            Op::Route { .. } | Op::GatedExperts { .. } | Op::SumExperts { .. } => {
+            Op::Route { .. }
+            | Op::GatedExperts { .. }
+            | Op::SumExperts { .. }
+            | Op::Search { .. } => {
                 self.expert_operands(see);
             }
             Op::Delegate { .. } | Op::Collect { .. } | Op::Join { .. } => self.lent_operands(see),
@@ -149,6 +153,14 @@ impl Op {
                 see(Read(chosen));
                 see(Read(shares));
                 see(Weight(&mut down.weight));
+                see(Write(output));
+            }
+            Op::Search { input, routes, clusters, tokens, output } => {
+                see(Read(input));
+                see(Read(&mut routes.chosen));
+                see(Read(&mut routes.shares));
+                see(Weight(&mut clusters.weight));
+                see(Weight(tokens));
                 see(Write(output));
             }
             other => unreachable!("{} has no experts", other.name()),

@@ -365,6 +365,21 @@ pub enum Op {
         /// (rows, out-features).
         output: BufferId,
     },
+    /// `output[r, tokens[k]] = clusters[k] . input[r]` for the rows `k` of the clusters that are
+    /// chosen; all other values are the smallest of these less 1, or NaN if one of the row's
+    /// products or shares is.
+    Search {
+        /// (rows, in-features).
+        input: BufferId,
+        /// (rows, used) each: the clusters, as [`Op::Route`] writes them.
+        routes: Routes,
+        /// The rows of each cluster, all of them: (cluster size, in-features).
+        clusters: ExpertMatrix,
+        /// Vector of the rows of all clusters: a column of the output for each, whole numbers.
+        tokens: WeightId,
+        /// (rows, rows of all clusters).
+        output: BufferId,
+    },
     /// Copies the rows whose logits are wanted.
     Select {
         /// (tokens, columns).

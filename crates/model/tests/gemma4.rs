@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use trine_model::cut::cut;
 use trine_model::{
-    Assistant, AttentionKind, Config, ExpertsConfig, Family, Gates, Gemma4Config, KvType,
-    LayerConfig, Model, Op, PerLayerConfig, Plan, Rope, Scratch, Values, WeightPlace, Width,
-    Workload, aside, base_plan, fusion, gather, names, narrow,
+    AttentionKind, Config, ExpertsConfig, Family, Gates, Gemma4Config, KvType, LayerConfig, Model,
+    Op, PerLayerConfig, Plan, Rope, Scratch, Values, WeightPlace, Width, Workload, aside,
+    base_plan, fusion, gather, names, narrow,
 };
 use trine_weights::DType;
 
@@ -348,31 +348,6 @@ fn spoilt_configurations_are_errors() {
             }
         }
     }
-}
-
-#[test]
-fn drafts_belong_to_one_model_on_one_device() {
-    let open = |name: &str| Model::open(&goldens().join(name)).unwrap();
-    let draft = |name: &str| Assistant::open(&goldens().join(name).join("assistant")).unwrap();
-    let model = open("gemma4-dense").with_assistant(draft("gemma4-dense")).unwrap();
-    let plan = model.plan_with_drafts(true);
-    assert_eq!((plan.goals(), plan.draft_goal()), (3, Some(2)));
-    assert_eq!([0, 1, 2].map(|goal| plan.outputs_for(goal)), [0..2, 2..3, 3..5]);
-    let stores = |goal: usize| {
-        let steps = plan.steps.iter().zip(plan.serving(goal));
-        steps.filter(|(step, serves)| *serves && step.op.stores()).count()
-    };
-    assert_eq!([0, 1, 2].map(stores), [9, 9, 0]);
-    for layers in 1..9 {
-        assert!(cut(&model.plan(), layers).is_some(), "{layers}");
-        assert!(cut(&plan, layers).is_none(), "a guess reads caches of both parts");
-    }
-    for (name, other) in [("gemma4-e", "gemma4-dense"), ("gemma4-dense", "gemma4-e")] {
-        let error = open(name).with_assistant(draft(other)).err().unwrap().to_string();
-        assert!(error.contains("the draft has a backbone of"), "{error}");
-    }
-    assert!(Model::open(&goldens().join("gemma4-e/assistant")).is_err(), "it is no model");
-    assert!(Assistant::open(&goldens().join("gemma4-e")).is_err(), "it is no draft");
 }
 
 #[test]

@@ -264,13 +264,9 @@ impl Session {
                 false => ControlFlow::Break(()),
             }
         };
-        let draft = model.assistant().filter(|_| guesses > 0);
-        let guesses = match draft {
-            None => engine.logits(ids, chunk, &mut each).map(|()| Vec::new())?,
-            Some(draft) => {
-                let search = |scores: &[f32], logits: &mut [f32]| draft.search(scores, logits);
-                engine.logits_and_guesses(ids, chunk, guesses, &search, &mut each)?
-            }
+        let guesses = match guesses > 0 && model.assistant().is_some() {
+            false => engine.logits(ids, chunk, &mut each).map(|()| Vec::new())?,
+            true => engine.logits_and_guesses(ids, chunk, guesses, &mut each)?,
         };
         outcome.map(|()| guesses)
     }

@@ -1,7 +1,8 @@
 #version 460
 // The experts of each row, from the logits of its router (choice.glsl), one workgroup for each row.
 //
-// Bound: latency, mostly of the comparisons: EXPERTS^2 of them, one for each invocation in a few cycles.
+// Bound: latency, mostly of the comparisons: EXPERTS^2 of them, one for each invocation in a few cycles; of more than
+// CHOICE_MANY experts that of 32 barriers.
 
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

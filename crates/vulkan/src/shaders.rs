@@ -34,6 +34,7 @@ shaders![
     "attend_tile",
     "chain_probe",
     "choose",
+    "clusters",
     "elements",
     "embed_bf16",
     "embed_f16",

@@ -10,11 +10,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::Golden;
 use common::partner::{Failure, Plain};
 use common::random::{Draft, Random, Sizes};
+use common::{Golden, folder};
 use trine_backend::{BULK_ROWS, Device, ProgramOptions};
-use trine_model::{KvType, Model, Plan, Width};
+use trine_model::{Assistant, KvType, Model, Plan, Width};
 use trine_vulkan::capabilities::presets::radeon_780m;
 use trine_vulkan::{Choice, Tuning, TuningMode, VulkanDevice, testing};
 use trine_weights::DType;
@@ -76,6 +76,10 @@ fn a_description_names_the_kernels_of_a_program() {
         let count = compare(&device(), (&model, model.plan()), &options(tokens, 2, kv), false);
         assert!(count > 20, "{name}: {count}");
     }
+    let draft = Assistant::open(&folder("gemma4-e").join("assistant")).unwrap();
+    let model = Golden::load("gemma4-e").model.with_assistant(draft).unwrap();
+    let plan = model.plan_with_drafts(false);
+    compare(&device(), (&model, plan), &options(9, 3, KvType::F16), false);
 }
 
 /// The kernels for a Radeon 780M, whose report is made from its description: what Programs ask of a

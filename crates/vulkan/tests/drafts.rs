@@ -8,7 +8,7 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::drafts::rounds;
+use common::drafts::{broken_clusters_are_seen, clusters_agree, rounds};
 use common::{Golden, folder};
 use trine_backend::{
     BackendError, Batch, Device, Program, ProgramOptions, Results, SERIES_MAX, SequenceView,
@@ -26,6 +26,16 @@ fn guesses_are_those_of_another_implementation() {
             println!("{folder} in pieces of {chunk}: {worst:?}");
             assert!(worst.iter().all(|worst| *worst <= 1e-3), "{folder}, {chunk}: {worst:?}");
         }
+    }
+}
+
+#[test]
+fn clusters_of_any_number_are_searched_as_by_the_reference() {
+    for device in [device(), device().batch_invariant()] {
+        broken_clusters_are_seen(&device);
+        let worst = clusters_agree(&device);
+        println!("{worst}");
+        assert!(worst <= 1e-3, "{worst}");
     }
 }
 

@@ -69,6 +69,7 @@ fn number(op: &Op) -> usize {
         Op::Route { .. } => 20,
         Op::GatedExperts { .. } => 21,
         Op::SumExperts { .. } => 22,
+        Op::Search { .. } => unreachable!("only drafts search"),
         Op::Delegate { .. } | Op::Collect { .. } | Op::Join { .. } => {
             unreachable!("a GPU has no partner")
         }

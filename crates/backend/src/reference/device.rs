@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use trine_model::aside::{self, Pair};
-use trine_model::{BufferId, ExpertMatrix, Heads, Model, Op, Plan, Rows, Source, Term, WeightId};
+use trine_model::{
+    BufferId, ExpertMatrix, Heads, Model, Op, Plan, Routes, Rows, Source, Term, WeightId,
+};
 use trine_weights::{Tensor, blocks};
 
 use super::cache::{ReferenceCache, RowPlace};
@@ -347,6 +349,9 @@ impl ReferenceProgram {
             Op::Route { .. } | Op::GatedExperts { .. } | Op::SumExperts { .. } => {
                 self.execute_experts(op);
             }
+            Op::Search { input, routes, clusters, tokens, output } => {
+                self.search(*input, *routes, *clusters, *tokens, *output);
+            }
             fused => self.execute_fused(fused, batch),
         }
     }
@@ -453,6 +458,29 @@ impl ReferenceProgram {
             }
             other => unreachable!("{} has no experts", other.name()),
         }
+    }
+
+    fn search(
+        &mut self,
+        input: BufferId,
+        routes: Routes,
+        clusters: ExpertMatrix,
+        tokens: WeightId,
+        output: BufferId,
+    ) {
+        let mut target = self.take(output);
+        let (used, tokens) = (self.columns(routes.chosen), self.vector(tokens));
+        let [chosen, shares] = [routes.chosen, routes.shares].map(|id| &self.buffers[id.0][..]);
+        let rows = self.rounded_rows(input);
+        let mut products = vec![f32::NAN; chosen.len() * clusters.step];
+        let parts = products.chunks_exact_mut(clusters.step);
+        for ((entry, &cluster), part) in chosen.iter().enumerate().zip(parts) {
+            self.expert_product(clusters, cluster as usize, &rows[entry / used], part);
+        }
+        let (products, tokens) = (&products[..], &tokens[..]);
+        let searched = ops::Searched { chosen, shares, products, tokens, used };
+        ops::search(searched, &mut target);
+        self.put(output, target);
     }
 
     /// Returns the rows of a buffer as the products read them.

@@ -105,6 +105,41 @@ pub fn route(logits: &[f32], factors: &[f32], scale: f32, chosen: &mut [f32], sh
     }
 }
 
+/// The clusters of rows and their products, for [`search`].
+#[derive(Debug, Clone, Copy)]
+pub struct Searched<'a> {
+    /// (rows, used): the clusters of each row.
+    pub chosen: &'a [f32],
+    /// (rows, used): NaN makes all of a row NaN but its products.
+    pub shares: &'a [f32],
+    /// (rows, used, cluster size).
+    pub products: &'a [f32],
+    /// The column of each row of all clusters.
+    pub tokens: &'a [f32],
+    /// Clusters of a row.
+    pub used: usize,
+}
+
+/// Puts the products of each row at the columns of its clusters' rows. All other columns are the
+/// smallest of the row's products less 1, or NaN if one of its products or shares is.
+pub fn search(searched: Searched<'_>, output: &mut [f32]) {
+    let Searched { chosen, shares, products, tokens, used } = searched;
+    let size = products.len().checked_div(chosen.len()).unwrap_or(1).max(1);
+    let rows = chosen.chunks_exact(used).zip(shares.chunks_exact(used));
+    let outputs = products.chunks_exact(used * size).zip(output.chunks_exact_mut(tokens.len()));
+    for ((chosen, shares), (products, output)) in rows.zip(outputs) {
+        let is_broken = products.iter().chain(shares).any(|value| value.is_nan());
+        let smallest = products.iter().copied().fold(f32::INFINITY, f32::min);
+        output.fill(if is_broken { f32::NAN } else { smallest - 1.0 });
+        for (cluster, products) in chosen.iter().zip(products.chunks_exact(size)) {
+            let tokens = &tokens[*cluster as usize * size..][..size];
+            for (token, product) in tokens.iter().zip(products) {
+                output[*token as usize] = *product;
+            }
+        }
+    }
+}
+
 /// Computes `target += source`.
 pub fn add(source: &[f32], target: &mut [f32]) {
     target.iter_mut().zip(source).for_each(|(t, s)| *t += s);
@@ -256,6 +291,26 @@ mod tests {
         assert_eq!(found, [4.0, 2.0]);
         sum(&[(-1.0, &[1.0, f32::NAN])], &mut found);
         assert!(found[0] == -1.0 && found[1].is_nan());
+    }
+
+    #[test]
+    fn a_search_has_the_products_of_clusters_and_less_elsewhere() {
+        let tokens = [4.0, 0.0, 2.0, 5.0, 3.0, 1.0];
+        let find = |chosen: &[f32], shares: &[f32], products: &[f32]| {
+            let mut found = [f32::NAN; 12];
+            let searched = Searched { chosen, shares, products, tokens: &tokens, used: 2 };
+            search(searched, &mut found[..3 * chosen.len()]);
+            found
+        };
+        // Clusters 2 and 0 of the first row, 1 and 2 of the second.
+        let (chosen, shares) = ([2.0, 0.0, 1.0, 2.0], [0.5; 4]);
+        let products = [7.0, -2.0, 5.0, 6.0, -1.0, 3.0, -9.0, 1.0];
+        let found = find(&chosen, &shares, &products);
+        assert_eq!(found, [6.0, -2.0, -3.0, 7.0, 5.0, -3.0, -10.0, 1.0, -1.0, -9.0, -10.0, 3.0]);
+        let broken = find(&chosen[..2], &[0.5, f32::NAN], &products[..4]);
+        assert!(broken[2].is_nan() && broken[5].is_nan() && broken[3] == 7.0);
+        let broken = find(&chosen[..2], &shares[..2], &[7.0, f32::NAN, 5.0, 6.0]);
+        assert!(broken[1].is_nan() && broken[2].is_nan() && broken[3] == 7.0);
     }
 
     /// Two rows of two columns; two streams of two sources.

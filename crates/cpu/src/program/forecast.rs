@@ -2,7 +2,7 @@
 //! before anything is reserved.
 
 use trine_backend::{Memory, ProgramOptions};
-use trine_model::{CacheId, KvType, Op, Plan, Scratch, WeightId, WeightPlace};
+use trine_model::{CacheId, KvType, Op, Plan, Routes, Scratch, WeightId, WeightPlace};
 
 use super::experts::GroupShape;
 use super::layers::{cache_positions, kinds, partials, ring_of, rotary_tables};
@@ -78,6 +78,7 @@ pub(super) fn expert_parts(plan: &Plan, id: WeightId) -> Vec<(usize, usize, usiz
             Op::SumExperts { down, output, .. } => {
                 (std::slice::from_ref(down), plan.buffer(*output).columns)
             }
+            Op::Search { clusters, .. } => (std::slice::from_ref(clusters), clusters.step),
             _ => continue,
         };
         for matrix in matrices.iter().filter(|matrix| matrix.weight == id) {
@@ -94,7 +95,8 @@ pub(super) fn expert_parts(plan: &Plan, id: WeightId) -> Vec<(usize, usize, usiz
 pub(super) fn largest_groups(plan: &Plan, options: &ProgramOptions) -> usize {
     let size = |op: &Op| match op {
         Op::GatedExperts { chosen, gate_and_up: [matrix, _], .. }
-        | Op::SumExperts { chosen, down: matrix, .. } => {
+        | Op::SumExperts { chosen, down: matrix, .. }
+        | Op::Search { routes: Routes { chosen, .. }, clusters: matrix, .. } => {
             let chosen = plan.buffer(*chosen);
             let rows = options.width.of(chosen.rows);
             let experts = plan.weight(matrix.weight).rows / matrix.step;
@@ -135,6 +137,10 @@ pub(super) fn largest_up(plan: &Plan, options: &ProgramOptions) -> usize {
             let (chosen, columns) = (plan.buffer(*chosen), plan.buffer(*output).columns);
             options.width.of(chosen.rows) * chosen.columns * columns
         }
+        Op::Search { routes, clusters, .. } => {
+            let chosen = plan.buffer(routes.chosen);
+            options.width.of(chosen.rows) * chosen.columns * clusters.step
+        }
         _ => 0,
     };
     plan.steps.iter().map(|step| size(&step.op)).max().unwrap_or(0)
@@ -148,7 +154,9 @@ pub(super) fn largest_input(plan: &Plan, options: &ProgramOptions) -> usize {
             // Every row may have two terms.
             2 * options.width.of(buffer.rows) * QuantizedRows::blocks_per_row(buffer.columns)
         }
-        Op::GatedExperts { input, chosen, .. } | Op::SumExperts { input, chosen, .. } => {
+        Op::GatedExperts { input, chosen, .. }
+        | Op::SumExperts { input, chosen, .. }
+        | Op::Search { input, routes: Routes { chosen, .. }, .. } => {
             let (input, chosen) = (plan.buffer(*input), plan.buffer(*chosen));
             let columns = match op {
                 Op::SumExperts { .. } => input.columns / chosen.columns,

@@ -115,9 +115,13 @@ impl Work for Frame<'_> {
             (Op::Collect { input, products, .. }, 2) => {
                 self.chunks(self.rows_left(*input), products).count()
             }
-            (Op::Route { .. } | Op::GatedExperts { .. } | Op::SumExperts { .. }, _) => {
-                self.expert_units(op, part)
-            }
+            (
+                Op::Route { .. }
+                | Op::GatedExperts { .. }
+                | Op::SumExperts { .. }
+                | Op::Search { .. },
+                _,
+            ) => self.expert_units(op, part),
             (op, 0) => self.batch.rows(self.fixed.facts.plan.rows(op)),
             _ => 0,
         })
@@ -163,7 +167,10 @@ impl Work for Frame<'_> {
             Op::Attend { query, cache, output, .. } => {
                 self.attend((step, part), (*query, *cache, *output), units, state);
             }
-            op @ (Op::Route { .. } | Op::GatedExperts { .. } | Op::SumExperts { .. }) => {
+            op @ (Op::Route { .. }
+            | Op::GatedExperts { .. }
+            | Op::SumExperts { .. }
+            | Op::Search { .. }) => {
                 units.for_each(|unit| self.expert_unit(op, part, unit, state));
             }
             op if works_on_heads(op) => units.for_each(|row| self.heads_row(step, op, row)),

@@ -19,9 +19,6 @@ pub struct Guess {
     pub state: Vec<f32>,
 }
 
-/// Changes logits by the scores of clusters, which are empty if the draft has none.
-pub type Search<'a> = &'a dyn Fn(&[f32], &mut [f32]);
-
 impl Engine {
     /// Calls `each(position, logits)` for every position of `ids`, as [`Engine::logits`] does, then
     /// makes `count` guesses. The first follows the token with the largest logit at the last
@@ -34,7 +31,6 @@ impl Engine {
         ids: &[u32],
         chunk: usize,
         count: usize,
-        search: Search<'_>,
         each: Each<'_>,
     ) -> Result<Vec<Guess>, EngineError> {
         let Some(goal) = self.program.facts().plan.draft_goal() else {
@@ -43,7 +39,7 @@ impl Engine {
         self.with_lease(ids, chunk, |engine, slot, rows| {
             match engine.run_all(slot, ids, rows, each)? {
                 ControlFlow::Break(()) => Ok(Vec::new()),
-                ControlFlow::Continue(()) => engine.guess_on(slot, (goal, count), ids, search),
+                ControlFlow::Continue(()) => engine.guess_on(slot, (goal, count), ids),
             }
         })
     }
@@ -55,7 +51,6 @@ impl Engine {
         slot: usize,
         (goal, count): (usize, usize),
         ids: &[u32],
-        search: Search<'_>,
     ) -> Result<Vec<Guess>, EngineError> {
         let Some((&last, before)) = ids.split_last() else { return Ok(Vec::new()) };
         let position = before.len();
@@ -67,8 +62,6 @@ impl Engine {
         for _ in 0..count {
             let Some(before) = token else { break };
             let mut outputs = self.run_one(slot, (before, position, false), goal, &[&state])?;
-            let scores = outputs.get(2).cloned().unwrap_or_default();
-            search(&scores, &mut outputs[0]);
             token = largest(&outputs[0]);
             state.clone_from(&outputs[1]);
             let next = outputs.swap_remove(1);

@@ -16,6 +16,7 @@ use crate::kernels::rows::{RowWork, RowsLaunch};
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
+pub mod clusters;
 mod grouping;
 pub mod product;
 pub mod router;
@@ -23,7 +24,7 @@ pub mod router;
 pub use grouping::Grouping;
 
 /// Most experts: the logits of a row are compared in shared memory.
-pub const EXPERTS_MAX: usize = 1024;
+pub const EXPERTS_MAX: usize = 2048;
 /// Most experts of a row.
 pub const USED_MAX: usize = 256;
 /// Invocations of the workgroup that sorts.

@@ -79,6 +79,14 @@ pub(super) enum ExpertsWork {
         used: usize,
     },
     Product(ExpertsProduct),
+    /// The products of a row's clusters at their tokens, in a row of logits of all tokens.
+    Spread {
+        products: ValueId,
+        chosen: ValueId,
+        shares: ValueId,
+        tokens: WeightId,
+        result: ValueId,
+    },
 }
 
 impl ExpertsWork {
@@ -111,6 +119,10 @@ impl ExpertsWork {
                     EntryOutput::Gated { made, .. } => made.touches(see),
                 }
             }
+            ExpertsWork::Spread { products, chosen, shares, result, .. } => {
+                let reads = [products, chosen, shares].map(|id| read(*id));
+                reads.into_iter().chain([write(*result)]).for_each(see);
+            }
         }
     }
 
@@ -128,6 +140,7 @@ impl ExpertsWork {
                 EntryOutput::Rows(_) => "experts",
                 EntryOutput::Gated { .. } => "experts + geglu",
             },
+            ExpertsWork::Spread { .. } => "logits of clusters",
         }
     }
 
@@ -142,6 +155,7 @@ impl ExpertsWork {
                 router.chain(*factors).collect()
             }
             ExpertsWork::Product(product) => product.joint.weights.clone(),
+            ExpertsWork::Spread { tokens, .. } => vec![*tokens],
             ExpertsWork::Sort { .. } | ExpertsWork::Gather { .. } => Vec::new(),
         }
     }

@@ -128,7 +128,10 @@ impl Lowering<'_> {
             _ if lacks_kernel(self.plan, op) => {
                 return Err(GpuError::NoKernel { operation: op.name() });
             }
-            Op::Route { .. } | Op::GatedExperts { .. } | Op::SumExperts { .. } => {
+            Op::Route { .. }
+            | Op::GatedExperts { .. }
+            | Op::SumExperts { .. }
+            | Op::Search { .. } => {
                 self.experts(op)?;
             }
             Op::Delegate { input, .. } => self.delegate(input)?,

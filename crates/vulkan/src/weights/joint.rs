@@ -47,6 +47,7 @@ impl Joint {
                 gate_and_up.iter().map(|matrix| matrix.weight).collect()
             }
             Op::SumExperts { down, .. } => vec![down.weight],
+            Op::Search { clusters, .. } => vec![clusters.weight],
             _ => Vec::new(),
         };
         if ids.iter().any(|id| plan.weight(*id).place == WeightPlace::Aside) {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use trine_model::{BufferId, EXPERTS_USED_MAX, ExpertMatrix, Op};
+use trine_model::{BufferId, EXPERTS_USED_MAX, ExpertMatrix, Op, WeightId};
 
 use super::super::experts::{Group, GroupShape, Groups, route, sort};
 use super::super::fixed::ThreadState;
@@ -60,6 +60,14 @@ impl Frame<'_> {
                 rows: self.columns(*output),
                 columns: self.columns(*input) / self.columns(*chosen),
             },
+            Op::Search { input, routes, clusters, output, .. } => Products {
+                input: *input,
+                chosen: routes.chosen,
+                matrices: std::slice::from_ref(clusters),
+                output: *output,
+                rows: clusters.step,
+                columns: self.columns(*input),
+            },
             other => unreachable!("{} has no experts", other.name()),
         }
     }
@@ -104,7 +112,7 @@ impl Frame<'_> {
                 let groups = self.groups(products);
                 groups.count() * self.expert_chunks(products, groups).of_expert
             }
-            SUM if matches!(op, Op::SumExperts { .. }) => rows,
+            SUM if matches!(op, Op::SumExperts { .. } | Op::Search { .. }) => rows,
             _ => 0,
         }
     }
@@ -122,6 +130,9 @@ impl Frame<'_> {
             (QUANTIZE, _) => self.quantize_entry(products, unit, state),
             (MULTIPLY, _) => self.multiply_experts(op, products, unit, state),
             (_, Op::SumExperts { shares, .. }) => self.sum_experts(products, *shares, unit),
+            (_, Op::Search { routes, tokens, .. }) => {
+                self.spread_clusters(products, routes.shares, *tokens, unit);
+            }
             _ => {}
         }
     }
@@ -249,6 +260,36 @@ impl Frame<'_> {
             unsafe {
                 let panels = panels.clone();
                 matrix.matmul_window(input, panels, &target, stride, 0, &mut state.matmul);
+            }
+        }
+    }
+
+    /// Puts the products of a row's clusters at their tokens: see `Op::Search`.
+    fn spread_clusters(
+        &self,
+        products: Products<'_>,
+        shares: BufferId,
+        tokens: WeightId,
+        row: usize,
+    ) {
+        let (groups, tokens) = (self.groups(products), self.fixed.vector(tokens));
+        let (chosen, shares) = (self.read(products.chosen, row), self.read(shares, row));
+        let part = |slot: usize| {
+            let start = groups.place(row * chosen.len() + slot) * products.rows;
+            // SAFETY: an earlier phase wrote the products.
+            unsafe { self.up.read(start..start + products.rows) }
+        };
+        let (mut smallest, mut is_broken) = (f32::INFINITY, shares.iter().any(|own| own.is_nan()));
+        for &product in (0..chosen.len()).flat_map(part) {
+            is_broken |= product.is_nan();
+            smallest = smallest.min(product);
+        }
+        let target = self.write(products.output, row);
+        target.fill(if is_broken { f32::NAN } else { smallest - 1.0 });
+        for (slot, &cluster) in chosen.iter().enumerate() {
+            let tokens = &tokens[cluster as usize * products.rows..];
+            for (token, product) in tokens.iter().zip(part(slot)) {
+                target[*token as usize] = *product;
             }
         }
     }

@@ -58,9 +58,29 @@ fn check_choice(logits: &[f32], experts: usize, used: usize, has_factors: bool, 
 
 #[test]
 fn choices_agree_with_the_reference() {
-    for (experts, used) in [(1, 1), (7, 3), (128, 8), (300, 300.min(USED_MAX)), (EXPERTS_MAX, 8)] {
+    let many = [(513, 32), (1001, USED_MAX), (EXPERTS_MAX, 32)];
+    for (experts, used) in
+        [(1, 1), (7, 3), (128, 8), (300, USED_MAX), (512, 8)].into_iter().chain(many)
+    {
         let logits = random(4 * experts, experts as u64, 20.0);
         check_choice(&logits, experts, used, used != 3, 0.25);
+    }
+}
+
+/// Of many logits only those are compared that may have a place.
+#[test]
+fn equal_infinite_and_broken_logits_of_many_are_chosen_as_by_the_reference() {
+    let (experts, rows) = (600, 8);
+    let mut logits: Vec<f32> = random(rows * experts, 9, 5.0).iter().map(|x| x.round()).collect();
+    let mut row = logits.chunks_exact_mut(experts);
+    row.next().unwrap().fill(-3.5);
+    row.next().unwrap()[577] = f32::NAN;
+    row.next().unwrap()[44] = -f32::NAN;
+    row.next().unwrap()[599] = f32::INFINITY;
+    row.next().unwrap().fill(f32::NEG_INFINITY);
+    row.next().unwrap()[..300].fill(-0.0);
+    for used in [1, 32, USED_MAX] {
+        check_choice(&logits, experts, used, used == 32, 0.5);
     }
 }
 
@@ -106,7 +126,9 @@ fn sorted(
 
 #[test]
 fn each_entry_is_in_one_group_of_its_expert() {
-    for (rows, used, experts) in [(2, 1, 1), (3, 2, 5), (40, 8, 128), (70, 3, 4), (30, 2, 1000)] {
+    for (rows, used, experts) in
+        [(2, 1, 1), (3, 2, 5), (40, 8, 128), (70, 3, 4), (30, 2, 1000), (5, 32, EXPERTS_MAX)]
+    {
         let grouping = Grouping::suited(DeviceKind::Integrated, rows + 2, used, experts);
         let numbers = random((rows + 2) * used, rows as u64, experts as f32);
         let mut chosen: Vec<f32> =

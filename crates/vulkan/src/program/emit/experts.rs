@@ -5,6 +5,7 @@ use super::super::graph::Node;
 use super::Emitter;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
+use crate::kernels::experts::clusters::ClustersLaunch;
 use crate::kernels::experts::product::{ExpertsLaunch, ExpertsOutput};
 use crate::kernels::experts::router::{ROUTED_ROWS_MAX, RouterLaunch};
 use crate::kernels::experts::{ChoiceLaunch, GatherLaunch, SortLaunch};
@@ -63,6 +64,23 @@ impl Emitter<'_> {
                 launch.dispatch(self.compiler, &node.label, node.step)
             }
             ExpertsWork::Product(ref product) => self.expert_product(node, product),
+            ExpertsWork::Spread { products, chosen, shares, tokens, result } => {
+                let used = columns(chosen);
+                let size = columns(products) / used;
+                let launch = ClustersLaunch {
+                    products: self.span(products),
+                    chosen: self.span(chosen),
+                    shares: self.span(shares),
+                    tokens: self.weights.vector(tokens),
+                    logits: self.span(result),
+                    clusters: columns(result) / size,
+                    size,
+                    used,
+                    rows,
+                    row_count,
+                };
+                launch.dispatch(self.compiler, &node.label, node.step)
+            }
         }
     }
 

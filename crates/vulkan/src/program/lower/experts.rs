@@ -1,7 +1,7 @@
 //! Operations of experts.
 
 use trine_model::aside;
-use trine_model::{BufferId, ExpertMatrix, Op, Rows, WeightId, WeightPlace};
+use trine_model::{BufferId, ExpertMatrix, Op, Routes, Rows, WeightId, WeightPlace};
 
 use super::super::experts::{EntryOutput, ExpertsProduct, ExpertsWork};
 use super::super::graph::{ElementsKind, Form, Home, Made, OperandValue, ValueId, Work};
@@ -79,8 +79,34 @@ impl Lowering<'_> {
                 self.push(self.rows_of(output), Work::Sum(work));
                 Ok(())
             }
+            Op::Search { input, routes, clusters, tokens, output } => {
+                self.search(input, routes, clusters, tokens, output)
+            }
             _ => unreachable!("only operations of experts come here"),
         }
+    }
+
+    /// Adds the products of rows with their clusters, and the rows of logits that these become.
+    fn search(
+        &mut self,
+        input: BufferId,
+        routes: Routes,
+        clusters: ExpertMatrix,
+        tokens: WeightId,
+        output: BufferId,
+    ) -> Result<(), GpuError> {
+        let Routes { chosen, shares } = routes;
+        let [choice, shares] = [self.rows(chosen)?, self.rows(shares)?];
+        let (used, rows) = (self.plan.buffer(chosen).columns, clusters.step);
+        let products = self.graph.fresh_rows(self.count(output), used * rows, Home::Own);
+        let joint = Joint::of(self.plan, clusters.weight);
+        let (matrix, made) = (clusters, EntryOutput::Rows(products));
+        let product = Multiplied { chosen, input, shared: used, joint, matrix, rows, output: made };
+        self.entry_product(product)?;
+        let result = self.fresh(output);
+        let work = ExpertsWork::Spread { products, chosen: choice, shares, tokens, result };
+        self.push(self.rows_of(output), Work::Experts(work));
+        Ok(())
     }
 
     fn is_aside(&self, id: WeightId) -> bool {

@@ -1,6 +1,8 @@
 //! The launches of Gemma 4's layers.
 
-use trine_model::{ExpertsConfig, Gates, Gemma4Config};
+use std::path::Path;
+
+use trine_model::{Assistant, ExpertsConfig, Gates, Gemma4Config, Model};
 
 use super::super::super::experts::ExpertsWork;
 use super::*;
@@ -152,5 +154,33 @@ fn rows_are_sorted_once_for_each_layer() {
             }
         }
         assert_eq!(sorts, sorted, "{rows} rows");
+    }
+}
+
+/// The logits of a guess are four launches, and one that sorts where there are several rows.
+#[test]
+fn launches_that_search_clusters() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/gemma4-e");
+    let draft = Assistant::open(&golden.join("assistant")).unwrap();
+    let model = Model::open(&golden).unwrap().with_assistant(draft).unwrap();
+    let plan = model.plan_with_drafts(false);
+    check(&plan).unwrap();
+    let goal = plan.draft_goal().unwrap();
+    for (rows, sorts) in [(1, &[][..]), (3, &["sort by expert"])] {
+        let width = Width { tokens: rows, outputs: rows };
+        let key = PassKey { width, attended: Attended::Sequences, goal };
+        let graph = lower(&plan, key, &selection(&radeon_780m(), &plan, KvType::F16, rows));
+        let graph = graph.unwrap();
+        let ends = ["scores", "route", "logits"].map(|end| format!("draft.{end}"));
+        let own = graph.nodes.iter().filter(|node| ends.contains(&node.label));
+        let name = |node: &Node| match &node.work {
+            Work::Product(_) => "product",
+            Work::Experts(work) => work.name(),
+            _ => "other",
+        };
+        let names: Vec<&str> = own.map(name).collect();
+        let before = ["product", "choose experts"];
+        let expected = before.iter().chain(sorts).chain(&["experts", "logits of clusters"]);
+        assert_eq!(names, expected.copied().collect::<Vec<_>>(), "{rows}");
     }
 }
