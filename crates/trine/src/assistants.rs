@@ -6,6 +6,7 @@
 //!
 //! [decision 043]: ../../../docs/decisions/043-drafts-that-read-caches.md
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -139,58 +140,132 @@ pub(crate) fn mismatch(
     ))
 }
 
-/// Returns the draft on this machine that was made for a model, if there is one: in or beside the
-/// model's folder, beside its file, or in the store.
-pub(crate) fn find(source: &Source, model: &Model) -> Option<Source> {
-    if !matches!(model.config().family, Family::Gemma4(_)) {
-        return None;
-    }
-    let mut refused = None;
-    for candidate in candidates(source, model) {
-        let draft = match candidate.open_assistant() {
-            Ok(Some(draft)) if draft.config().backbone == model.config().hidden => draft,
-            // It was made for another size, or is a model.
-            Ok(_) => continue,
-            Err(error) if is_said_to_be_draft(&candidate) => {
-                output::warning(format_args!("{error:#}"));
-                continue;
-            }
-            Err(error) => {
-                tracing::debug!("no draft: {error:#}");
-                continue;
-            }
-        };
-        match mismatch((&candidate, &draft), source, model) {
-            None => return Some(candidate),
-            Some(reason) => refused = refused.or(Some((candidate, reason))),
-        }
-    }
-    if let Some((candidate, reason)) = refused {
-        output::note(&format!(
-            "{reason}; it is not used unless --draft names it: {}",
-            terminal::harmless(&candidate.name())
-        ));
-    }
-    None
+/// The drafts on this machine that were made for a model, in the order in which they are tried: in
+/// or beside the model's folder, beside its file, then in the store. Each is opened when its turn
+/// comes.
+pub(crate) struct Search {
+    source: Source,
+    model: Model,
+    places: std::vec::IntoIter<Source>,
+    /// Whether people are told why drafts are passed over.
+    tells: bool,
+    has_found: bool,
+    /// The first one that was made for other weights of the same size, and how it differs.
+    refused: Option<(Source, String)>,
+    /// Folders that were searched in part.
+    cut_short: Vec<PathBuf>,
+}
+
+/// Returns the drafts on this machine that were made for a model. It tells why others are passed
+/// over.
+pub(crate) fn find(source: &Source, model: &Model) -> Search {
+    Search::new(source, model, true)
 }
 
 /// Returns the repository of the draft that was made for a model, if it is not on this machine.
 pub(crate) fn missing(source: &Source, model: &Model) -> Option<String> {
-    if !matches!(model.config().family, Family::Gemma4(_)) || find(source, model).is_some() {
+    if !is_guessed_for(model) || Search::new(source, model, false).next().is_some() {
         return None;
     }
     official(model.config().hidden, Training::of(source, model.checkpoint()))
 }
 
-/// Returns the places where a model's draft may be, as far as something is there.
-fn candidates(source: &Source, model: &Model) -> Vec<Source> {
+/// Returns whether drafts are made for models of a family.
+fn is_guessed_for(model: &Model) -> bool {
+    matches!(model.config().family, Family::Gemma4(_))
+}
+
+impl Search {
+    fn new(source: &Source, model: &Model, tells: bool) -> Self {
+        let Places { found, cut_short } = match is_guessed_for(model) {
+            true => candidates(source, model),
+            false => Places::default(),
+        };
+        let (source, model, places) = (source.clone(), model.clone(), found.into_iter());
+        Self { source, model, places, tells, has_found: false, refused: None, cut_short }
+    }
+
+    /// Opens the draft at a place. Returns `None` if it was not made for the model.
+    fn open(&mut self, place: &Source) -> Option<Assistant> {
+        let draft = match place.open_assistant() {
+            Ok(Some(draft)) if draft.config().backbone == self.model.config().hidden => draft,
+            // It was made for another size, or is a model.
+            Ok(_) => return None,
+            Err(error) => {
+                if self.tells && is_said_to_be_draft(place) {
+                    output::warning(format_args!("{error:#}"));
+                } else {
+                    tracing::debug!("no draft: {error:#}");
+                }
+                return None;
+            }
+        };
+        let Some(reason) = mismatch((place, &draft), &self.source, &self.model) else {
+            return Some(draft);
+        };
+        self.refused.get_or_insert_with(|| (place.clone(), reason));
+        None
+    }
+
+    /// Says what may be why nothing was found.
+    fn tell(&mut self) {
+        if let Some((place, reason)) = self.refused.take() {
+            output::note(&format!(
+                "{reason}; it is not used unless --draft names it: {}",
+                terminal::harmless(&place.name())
+            ));
+        }
+        for folder in self.cut_short.drain(..) {
+            output::note(&format!(
+                "{} has more than {ENTRIES_MAX} entries, of which {ENTRIES_MAX} were searched for a draft; --draft names \
+                 one that is among the others",
+                terminal::harmless(&folder.display().to_string())
+            ));
+        }
+    }
+}
+
+impl Iterator for Search {
+    type Item = (Source, Assistant);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while let Some(place) = self.places.next() {
+            if let Some(draft) = self.open(&place) {
+                self.has_found = true;
+                return Some((place, draft));
+            }
+        }
+        if self.tells && !self.has_found {
+            self.tell();
+        }
+        None
+    }
+}
+
+/// Places where a model's draft may be.
+#[derive(Debug)]
+struct Places<P = Source> {
+    found: Vec<P>,
+    /// Folders with more entries than are looked at.
+    cut_short: Vec<PathBuf>,
+}
+
+impl<P> Default for Places<P> {
+    fn default() -> Self {
+        Self { found: Vec::new(), cut_short: Vec::new() }
+    }
+}
+
+/// Returns the places where a model's draft may be, as far as something is there, each once.
+fn candidates(source: &Source, model: &Model) -> Places {
     let path = match source {
-        Source::Embedded(_) => return Vec::new(),
+        Source::Embedded(_) => return Places::default(),
         Source::Path(path) => path,
         Source::Local(model) => &model.path,
     };
-    let mut found: Vec<Source> = beside(path).into_iter().map(Source::Path).collect();
-    let Ok(hub) = hub() else { return found };
+    let Places { found, cut_short } = beside(path);
+    let mut found: Vec<Source> = found.into_iter().map(Source::Path).collect();
+    let Ok(hub) = hub() else { return Places { found, cut_short } };
     let training = Training::of(source, model.checkpoint());
     let mut names: Vec<String> = official(model.config().hidden, training).into_iter().collect();
     if let Source::Local(model) = source {
@@ -198,42 +273,60 @@ fn candidates(source: &Source, model: &Model) -> Vec<Source> {
         let stem = repo.len().checked_sub(5).and_then(|end| repo.split_at_checked(end));
         let stem = stem.filter(|(_, end)| end.eq_ignore_ascii_case("-gguf"));
         let stem = stem.map_or(repo, |(stem, _)| stem);
-        names.extend(
-            [model.name.owner(), "google"].map(|owner| format!("{owner}/{stem}-assistant")),
-        );
+        for owner in [model.name.owner(), "google"] {
+            let name = format!("{owner}/{stem}-assistant");
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
     }
     let stored = names.iter().filter_map(|name| {
         let model = hub.resolve(&ModelName::parse(name).ok()?).ok()??;
         Some(Source::Local(Box::new(model)))
     });
     found.extend(stored);
-    found
+    Places { found, cut_short }
 }
 
-/// Returns the files and folders beside a model that are named as drafts are.
-fn beside(path: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut named = last_part(path);
-    named.push_str("-assistant");
+/// Returns the files and folders beside a model that are named as drafts are: beside the path as it
+/// is given, and beside what it leads to, which differ if it is `.` or a link.
+fn beside(path: &Path) -> Places<PathBuf> {
+    let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let mut places = Places::default();
     if path.is_dir() {
-        found.extend([path.join("assistant"), path.with_file_name(named)]);
+        places.found.push(path.join("assistant"));
+        let folders = [path, &whole].into_iter().filter(|folder| folder.file_name().is_some());
+        for folder in folders.clone() {
+            for named in folders.clone().rev() {
+                let name = named.file_name().unwrap_or_default().to_string_lossy();
+                places.found.push(folder.with_file_name(format!("{name}-assistant")));
+            }
+        }
     } else {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
-        found.push(folder.join("assistant"));
-        for folder in [folder.to_owned(), folder.join("MTP")] {
-            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-            let mut files: Vec<PathBuf> = entries
-                .take(ENTRIES_MAX)
-                .map(|entry| entry.path())
-                .filter(|file| file != path && is_named_as_draft(file))
-                .collect();
-            files.sort_unstable();
-            found.append(&mut files);
+        let others = whole.parent().filter(|own| folder.canonicalize().is_ok_and(|it| it != **own));
+        for folder in std::iter::once(folder).chain(others) {
+            places.found.push(folder.join("assistant"));
+            add_files(folder.to_owned(), &mut places);
+            add_files(folder.join("MTP"), &mut places);
         }
     }
-    found.retain(|place| place.exists());
-    found
+    let mut seen = HashSet::from([whole]);
+    places.found.retain(|place| place.canonicalize().is_ok_and(|whole| seen.insert(whole)));
+    places
+}
+
+/// Adds the files of a folder that are named as drafts are.
+fn add_files(folder: PathBuf, places: &mut Places<PathBuf>) {
+    let mut entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    let first = entries.by_ref().take(ENTRIES_MAX).map(|entry| entry.path());
+    let mut files: Vec<PathBuf> = first.filter(|file| is_named_as_draft(file)).collect();
+    files.sort_unstable();
+    places.found.append(&mut files);
+    if entries.next().is_some() {
+        places.cut_short.push(folder);
+    }
 }
 
 /// Returns whether a file is named as a draft is. Of several parts, only the first one is.

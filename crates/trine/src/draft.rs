@@ -8,7 +8,6 @@ use trine_backend::{Device, Facts, Memory, placement};
 use trine_engine::{Drafter, Drafts, EngineOptions, GUESSES_MAX, ModelDrafter, ReadingDrafter};
 use trine_model::{KvType, Model, Weight, Workload, names};
 use trine_text::Tokenizer;
-use trine_weights::DType;
 
 use crate::cli::{DraftArgs, DraftChoice, FetchArgs};
 use crate::device::{DeviceChoice, GpuOptions, Opened};
@@ -17,7 +16,7 @@ use crate::failure::{Interrupted, usage};
 use crate::model_source::{Source, find};
 use crate::options::Settings;
 use crate::vocabulary::tokenizer;
-use crate::{assistants, output, settings, terminal};
+use crate::{output, settings, terminal};
 
 pub(crate) use attached::Attached;
 #[cfg(test)]
@@ -26,10 +25,6 @@ pub(crate) use attached::loses;
 /// The most rows for guesses in a step of several sequences. The logits of a row take 1 MB with a
 /// vocabulary of 262,144, and a step of many sequences has little to gain from more rows.
 const ROWS_MAX: usize = 32;
-
-/// The format of a draft that reads the model's caches, if its files have floats: most of its bytes
-/// are those of its output matrix.
-const DRAFT_FORMAT: DType = DType::Q8_0;
 
 /// What guesses tokens for a model that is to be loaded, and how many.
 #[derive(Debug, Clone, Default)]
@@ -230,58 +225,6 @@ impl Drafting {
     /// one sequence may have, and a number that several share.
     pub(crate) fn rows(&self, sequences: usize) -> usize {
         if self.is_off() { 0 } else { (sequences * GUESSES_MAX).min(ROWS_MAX) }
-    }
-
-    /// Gives a model the draft that reads its caches, if that is the one that is chosen or, with
-    /// nothing chosen, one is found. `source` is where the model comes from.
-    ///
-    /// # Errors
-    /// Returns an error if one that has to fit the model does not, or cannot be opened.
-    pub(crate) fn attach(&self, source: &Source, model: Model) -> Result<Attached> {
-        let draft = match &self.by {
-            Guesser::Model(Choice::Named { source, .. }, _) => Some(source.clone()),
-            Guesser::Model(Choice::Auto, _) => assistants::find(source, &model),
-            Guesser::Off | Guesser::Lookup => None,
-        };
-        let Some(draft) = draft else { return Ok(Attached::without_draft(model)) };
-        let attach = |model: Model| {
-            let Some(assistant) = draft.open_assistant()? else { return Ok(None) };
-            if self.device().is_some() {
-                let problem = format!(
-                    "--draft-device has no effect with {}, which runs where the model does",
-                    terminal::harmless(&draft.name())
-                );
-                // The option may be for the drafts of other models.
-                match self.is_auto() {
-                    true => output::note(&problem),
-                    false => return Err(usage(format!("{problem}; leave it out"))),
-                }
-            }
-            let mismatch = assistants::mismatch((&draft, &assistant), source, &model);
-            let attached = model.with_assistant(assistant);
-            let attached = attached.with_context(|| {
-                format!("{} does not guess for {}", draft.name(), source.name())
-            })?;
-            if let Some(reason) = mismatch {
-                output::warning(reason);
-            }
-            Ok(Some(match self.is_exact {
-                true => attached,
-                false => attached.quantized_draft(DRAFT_FORMAT),
-            }))
-        };
-        Ok(match self.or_none(attach(model.clone()))? {
-            Some(attached) => {
-                let plain = self.is_auto().then_some(model);
-                Attached { model: attached, draft: Some(draft), plain }
-            }
-            None => Attached::without_draft(model),
-        })
-    }
-
-    /// Returns whether nobody chose what guesses.
-    fn is_auto(&self) -> bool {
-        matches!(self.by, Guesser::Model(Choice::Auto, _))
     }
 
     /// Loads what guesses for a model. It comes before the model, so that the model's placement

@@ -130,6 +130,7 @@ impl Session {
         let opened = settings.device.open(threads, gpu_layers, gpu)?;
         let name = source.name();
         let mut attached = drafting.attach(source, source.open(settings.quantize)?)?;
+        attached.check_layers(gpu_layers)?;
         let model = &attached.model;
         let guessing =
             drafting.load(source, model, settings, (sizes.sequences, sizes.prefill), &opened)?;

@@ -177,6 +177,7 @@ fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
     let drafting = Drafting::new(&typed, &args.fetch, true)?;
     let name = source.name();
     let mut attached = drafting.attach(source, source.open(settings.quantize)?)?;
+    attached.check_layers(settings.gpu_layers)?;
     let model = &attached.model;
     let draft = drafting.find(source, model, &settings)?;
     let sizes = args.sequences.map_or_else(Sizes::default, |most| Sizes::serving(most.into()));

@@ -222,6 +222,82 @@ fn drafts_are_found_beside_files_and_in_the_store() {
     assert_eq!(report["draft"]["model"], "me/tiny-it-assistant", "{out}");
 }
 
+/// Runs `show` in a folder; returns the name of the draft and what is said on standard error.
+fn shown_in(folder: &Path, model: &str) -> (Value, String) {
+    let mut command = crate::common::command(&["show", model, "--json"]);
+    let output = command.current_dir(folder).output().unwrap();
+    let [out, err] = [output.stdout, output.stderr].map(|b| String::from_utf8(b).unwrap());
+    assert!(output.status.success(), "{err}");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    (report["draft"]["model"].clone(), err)
+}
+
+#[cfg(unix)]
+#[test]
+fn drafts_are_found_beside_what_a_path_leads_to() {
+    use std::os::unix::fs::symlink;
+
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().canonicalize().unwrap();
+    let at = |name: &str| root.join(name);
+    copy("gemma4-dense", &at("real/tiny-it"), Some(&at("real/tiny-it-assistant")));
+    let draft = at("real/tiny-it-assistant").display().to_string();
+    assert_eq!(shown_in(&at("real/tiny-it"), "."), (Value::from(&*draft), String::new()));
+    assert_eq!(shown_in(&at("real"), "tiny-it").0, "tiny-it-assistant", "as it is typed");
+    std::fs::create_dir(at("links")).unwrap();
+    symlink(at("real/tiny-it"), at("links/model")).unwrap();
+    assert_eq!(shown(&at("links/model"), &[]), (Value::from(&*draft), String::new()));
+    // A draft beside the link comes first.
+    symlink(&draft, at("links/model-assistant")).unwrap();
+    let beside = at("links/model-assistant").display().to_string();
+    assert_eq!(shown(&at("links/model"), &[]).0, beside);
+
+    let quantize = |from: &str, to: &str| {
+        let [from, to] = [from, to].map(|name| at(name).display().to_string());
+        trine(&["quantize", &from, &to, "--type", "Q8_0"]).ok();
+    };
+    std::fs::create_dir(at("files")).unwrap();
+    quantize("real/tiny-it", "files/tiny-it.gguf");
+    quantize("real/tiny-it-assistant", "files/mtp-tiny-it.gguf");
+    symlink(at("files/tiny-it.gguf"), at("links/tiny.gguf")).unwrap();
+    let file = at("files/mtp-tiny-it.gguf").display().to_string();
+    assert_eq!(shown(&at("links/tiny.gguf"), &[]), (Value::from(file), String::new()));
+}
+
+#[test]
+fn a_folder_that_is_searched_in_part_is_told() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name).display().to_string();
+    let model = at("tiny-it.gguf");
+    trine(&["quantize", &golden("gemma4-dense").display().to_string(), &model, "--type", "Q8_0"])
+        .ok();
+    assert_eq!(shown(Path::new(&model), &[]), (Value::Null, String::new()));
+    for number in 0..4096 {
+        std::fs::write(at(&format!("{number}.txt")), "").unwrap();
+    }
+    let (found, told) = shown(Path::new(&model), &[]);
+    assert!(found.is_null());
+    assert!(told.contains("has more than 4096 entries") && told.contains("--draft"), "{told}");
+    assert_eq!(shown(Path::new(&model), &["--draft", "ngram"]).1, "");
+}
+
+/// A draft that does not go with the model, as its tensors show, leaves its place to the next one.
+#[test]
+fn a_found_draft_that_does_not_fit_leaves_its_place_to_another() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    copy("gemma4-dense", &at("tiny-it"), Some(&at("tiny-it/assistant")));
+    copy("gemma4-dense", &at("x"), Some(&at("tiny-it-assistant")));
+    let config = at("tiny-it/assistant/config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let mut value: Value = serde_json::from_str(&text).unwrap();
+    value["text_config"]["sliding_window"] = Value::from(99);
+    std::fs::write(&config, value.to_string()).unwrap();
+    let (found, told) = shown(&at("tiny-it"), &[]);
+    assert_eq!(found, at("tiny-it-assistant").display().to_string());
+    assert!(told.starts_with("warning: ") && told.contains("does not guess for"), "{told}");
+}
+
 #[test]
 fn drafts_for_weights_that_were_trained_otherwise_are_told_apart() {
     let place = tempfile::tempdir().unwrap();
@@ -337,11 +413,24 @@ fn a_found_draft_gives_way_where_it_would_cost_the_model_its_place() {
         trine(&[&base[..], more].concat())
     };
     let found = explain(&[]).ok();
-    assert!(found.err.contains("is left out: ") && found.err.contains("--draft "), "{}", found.err);
+    for part in ["is left out: ", "without --gpu-layers the draft is used"] {
+        assert!(found.err.contains(part), "{part}: {}", found.err);
+    }
     assert!(!found.out.contains("as a part of the model"), "{}", found.out);
     let draft = golden("gemma4-dense/assistant").display().to_string();
     let error = explain(&["--draft", &draft]).fails(1);
-    assert!(error.contains("cannot be"), "{error}");
+    for part in ["cannot be used", "--gpu-layers 3 puts", "leave --gpu-layers out", "--draft ngram"]
+    {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    for remedy in [&["--draft", "ngram"][..], &["--draft", &draft, "--gpu-layers", "99"]] {
+        let mut command = vec!["explain", &model, "--device", "h200"];
+        if !remedy.contains(&"--gpu-layers") {
+            command.extend(["--gpu-layers", "3"]);
+        }
+        trine(&[&command[..], remedy].concat()).ok();
+    }
+    trine(&["explain", &model, "--device", "h200", "--draft", &draft]).ok();
 }
 
 /// `--draft-device` may be set for the drafts of other models.
