@@ -21,7 +21,6 @@ use crate::prompts::Prompt;
 use crate::service_routes::{json_response, loaded};
 use crate::stream::{Writer, push_event};
 use crate::thinking;
-use crate::unsupported::refuse;
 use crate::warnings::Warnings;
 
 /// What a request asks for.
@@ -42,7 +41,7 @@ pub(crate) async fn completion(
 fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     let streams = fields.boolean("stream")?.unwrap_or(false);
     calling::refuse(fields)?;
-    refuse(fields, &thinking::UNSUPPORTED)?;
+    thinking::TEXTS.refuse(fields)?;
     let parameters = ParameterFields::read(fields, Penalties::OfWindow)?;
     if parameters.prompt_logprobs.is_some() {
         return Err(ApiError::unsupported("prompt_logprobs", "use /v1/completions"));

@@ -30,7 +30,7 @@ use crate::prompts::{check_engine, encode};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_line};
 use crate::structure::Structure;
-use crate::thinking::Thinking;
+use crate::thinking::{self, Thinking};
 use crate::unsupported::{Harmless, Unsupported, refuse};
 use crate::warnings::Warnings;
 
@@ -317,6 +317,7 @@ fn read_options(options: Fields<'_>, parameters: &mut ParameterFields) -> Result
     let most = options.integer("num_predict", -2..=TOKENS_MAX as i64)?;
     parameters.max_tokens = most.map(|most| usize::try_from(most).unwrap_or(UNLIMITED));
     parameters.stops = read_stops(options, "stop")?;
+    thinking::OPTIONS.refuse(options)?;
     refuse(options, &UNSUPPORTED_OPTIONS)
 }
 

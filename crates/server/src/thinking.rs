@@ -6,7 +6,7 @@ use trine_text::{ReplyFormat, Thoughts};
 use crate::error::ApiError;
 use crate::json::Fields;
 use crate::parameters::TOKENS_MAX;
-use crate::unsupported::{Harmless, Unsupported};
+use crate::unsupported::{Harmless, Unsupported, refuse};
 
 /// The variable of templates that turns thinking on.
 const VARIABLE: &str = "enable_thinking";
@@ -18,12 +18,96 @@ pub(crate) const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high
 /// Every dialect takes them.
 pub(crate) const BUDGETS: [&str; 2] = ["thinking_token_budget", "thinking_budget_tokens"];
 
-/// Why a text without a conversation has no budget.
+/// Why a text without a conversation has no thoughts that are told apart.
 const RAW: &str = "the prompt decides whether the model thinks; use /v1/chat/completions";
 
-/// The same fields where there is no conversation.
-pub(crate) const UNSUPPORTED: [Unsupported; 2] =
-    [(BUDGETS[0], Harmless::UpTo(0.0), RAW), (BUDGETS[1], Harmless::UpTo(0.0), RAW)];
+/// The fields by which requests of all dialects say whether a model is to think.
+const SPELLINGS: [&str; 6] = [
+    "reasoning_effort",
+    "enable_thinking",
+    "chat_template_kwargs",
+    "thinking",
+    "reasoning",
+    "think",
+];
+
+/// The fields of thinking that a dialect reads, and what to do instead of using another one's.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spelling {
+    own: &'static [&'static str],
+    pub(crate) remedy: &'static str,
+}
+
+/// OpenAI's chats, with vLLM's and llama.cpp's fields.
+pub(crate) const CHATS: Spelling = Spelling {
+    own: &["reasoning_effort", "enable_thinking", "chat_template_kwargs"],
+    remedy: "use reasoning_effort",
+};
+/// Anthropic's messages.
+pub(crate) const MESSAGES: Spelling = Spelling { own: &["thinking"], remedy: "use thinking" };
+/// The Responses API.
+pub(crate) const RESPONSES: Spelling =
+    Spelling { own: &["reasoning"], remedy: "use reasoning.effort" };
+/// Ollama's requests.
+pub(crate) const OLLAMA: Spelling = Spelling { own: &["think"], remedy: "use think" };
+/// `options` of Ollama's requests.
+pub(crate) const OPTIONS: Spelling =
+    Spelling { own: &[], remedy: "set think or thinking_token_budget beside options" };
+/// Texts without a conversation.
+pub(crate) const TEXTS: Spelling = Spelling { own: &[], remedy: RAW };
+
+impl Spelling {
+    /// Returns the fields of other dialects.
+    pub(crate) fn others(self) -> impl Iterator<Item = &'static str> {
+        SPELLINGS.into_iter().filter(move |name| !self.own.contains(name))
+    }
+
+    /// Refuses fields of other dialects that ask for thoughts, and those that say no where `on`.
+    fn check(self, fields: Fields<'_>, on: bool) -> Result<(), ApiError> {
+        for name in self.others() {
+            let said = fields.get(name).and_then(said);
+            if said == Some(true) || (said == Some(false) && on) {
+                return Err(ApiError::unsupported(fields.path(name), self.remedy));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the budgets where they are refused.
+    pub(crate) fn budgets(self) -> [Unsupported; 2] {
+        BUDGETS.map(|name| (name, Harmless::UpTo(0.0), self.remedy))
+    }
+
+    /// Refuses every field that asks for thoughts.
+    ///
+    /// # Errors
+    /// 400 naming the first one.
+    pub(crate) fn refuse(self, fields: Fields<'_>) -> Result<(), ApiError> {
+        refuse(fields, &self.budgets())?;
+        self.check(fields, false)
+    }
+}
+
+/// Returns whether a value of any of the fields asks for thoughts or says that there are to be none;
+/// `None` if it says neither.
+fn said(value: &Value) -> Option<bool> {
+    match value {
+        Value::Null => None,
+        Value::Bool(on) => Some(*on),
+        Value::Number(tokens) => Some(tokens.as_f64().is_none_or(|tokens| tokens > 0.0)),
+        Value::String(effort) => (!effort.is_empty()).then(|| is_effort(effort)),
+        Value::Array(items) => (!items.is_empty()).then_some(true),
+        Value::Object(map) => {
+            let of_field = |(name, value): (&String, &Value)| match name.as_str() {
+                "type" => Some(value != "disabled"),
+                "effort" | "reasoning_effort" | "enabled" | "max_tokens" | "budget_tokens"
+                | VARIABLE => said(value),
+                _ => None,
+            };
+            map.iter().filter_map(of_field).reduce(|one, other| one || other)
+        }
+    }
+}
 
 /// What a request says about thinking.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -51,7 +135,7 @@ impl Thinking {
             }
         };
         let on = fields.boolean(VARIABLE)?.or(of_variable).or(of_effort);
-        Self { on, budget: None, demand: None }.within_budget(fields)
+        Self { on, budget: None, demand: None }.within_budget(fields, CHATS)
     }
 
     /// Reads `thinking` of Anthropic's messages, and checks the effort of `output_config`, which
@@ -64,7 +148,7 @@ impl Thinking {
             effort(Fields::within(config, "output_config."), "effort")?;
         }
         let Some(thinking) = fields.object("thinking")? else {
-            return Self::default().within_budget(fields);
+            return Self::default().within_budget(fields, MESSAGES);
         };
         let thinking = Fields::within(thinking, "thinking.");
         let on = match thinking.text("type")? {
@@ -73,7 +157,7 @@ impl Thinking {
             _ => return Err(thinking.wrong("type", "adaptive, enabled or disabled")),
         };
         let budget = thinking.count("budget_tokens", 0, TOKENS_MAX)?;
-        Self { on: Some(on), budget, demand: None }.within_budget(fields)
+        Self { on: Some(on), budget, demand: None }.within_budget(fields, MESSAGES)
     }
 
     /// Reads `think` of Ollama's requests.
@@ -91,7 +175,7 @@ impl Thinking {
             }
         };
         let demand = (on == Some(true)).then_some("think");
-        Self { on, budget: None, demand }.within_budget(fields)
+        Self { on, budget: None, demand }.within_budget(fields, OLLAMA)
     }
 
     /// Reads `reasoning` of the Responses API.
@@ -103,12 +187,13 @@ impl Thinking {
             None => None,
             Some(reasoning) => effort(Fields::within(reasoning, "reasoning."), "effort")?,
         };
-        Self { on, ..Self::default() }.within_budget(fields)
+        Self { on, ..Self::default() }.within_budget(fields, RESPONSES)
     }
 
     /// Reads the budget that every dialect takes, unless there is one of the dialect's own. By
-    /// itself it turns thinking on; a budget of no tokens turns it off.
-    fn within_budget(mut self, fields: Fields<'_>) -> Result<Self, ApiError> {
+    /// itself it turns thinking on; a budget of no tokens turns it off. Refuses what another dialect
+    /// calls the same.
+    fn within_budget(mut self, fields: Fields<'_>, dialect: Spelling) -> Result<Self, ApiError> {
         for name in BUDGETS {
             let Some(tokens) = fields.integer(name, -1..=TOKENS_MAX as i64)? else { continue };
             let Ok(tokens) = usize::try_from(tokens) else { continue };
@@ -123,6 +208,7 @@ impl Thinking {
             Some(0) => self.on = Some(false),
             Some(_) => self.on = self.on.or(Some(true)),
         }
+        dialect.check(fields, self.on == Some(true))?;
         Ok(self)
     }
 
@@ -270,6 +356,67 @@ mod tests {
                 assert!(error.message.contains("minimal"), "{}", error.message);
             }
         }
+    }
+
+    #[test]
+    fn spellings_of_other_dialects_are_refused_by_name() {
+        let own = [CHATS, MESSAGES, OLLAMA, RESPONSES];
+        let asking = [
+            json!({"reasoning_effort": "low"}),
+            json!({"enable_thinking": true}),
+            json!({"chat_template_kwargs": {"enable_thinking": true, "a": 1}}),
+            json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}),
+            json!({"thinking": {"type": "adaptive"}}),
+            json!({"reasoning": {"effort": "high"}}),
+            json!({"reasoning": {"max_tokens": 100}}),
+            json!({"reasoning": {"enabled": true}}),
+            json!({"think": true}),
+            json!({"think": "low"}),
+        ];
+        let not_asking = [
+            json!({"reasoning_effort": "none"}),
+            json!({"enable_thinking": false}),
+            json!({"chat_template_kwargs": {"enable_thinking": false, "a": 1}}),
+            json!({"chat_template_kwargs": {"a": 1}}),
+            json!({"thinking": {"type": "disabled"}}),
+            json!({"reasoning": {"effort": "none"}}),
+            json!({"reasoning": {"summary": "auto"}}),
+            json!({"think": false}),
+        ];
+        let name_of = |fields: &Value| fields.as_object().unwrap().keys().next().unwrap().clone();
+        for (reader, dialect) in DIALECTS.into_iter().zip(own) {
+            for fields in &asking {
+                let name = name_of(fields);
+                let thinking = read(reader, fields);
+                if dialect.own.contains(&&*name) {
+                    let is_read = name == "reasoning" && fields["reasoning"]["effort"].is_null();
+                    assert!(thinking.is_ok_and(|it| it.on == Some(true)) || is_read, "{fields}");
+                    continue;
+                }
+                let error = thinking.expect_err(&name);
+                assert_eq!(error.param.as_deref(), Some(&*name));
+                assert!(error.message.contains(dialect.remedy), "{}", error.message);
+            }
+            for fields in &not_asking {
+                assert_ne!(read(reader, fields).unwrap().on, Some(true), "{fields}");
+            }
+        }
+        for fields in &asking {
+            for dialect in [TEXTS, OPTIONS] {
+                let error = dialect.refuse(Fields::new(fields.as_object().unwrap())).unwrap_err();
+                assert_eq!(error.param, Some(name_of(fields)));
+            }
+        }
+        for fields in &not_asking {
+            TEXTS.refuse(Fields::new(fields.as_object().unwrap())).unwrap();
+        }
+        for name in BUDGETS {
+            let fields = json!({ name: 5 });
+            let error = OPTIONS.refuse(Fields::new(fields.as_object().unwrap())).unwrap_err();
+            assert!(error.message.contains("beside options"), "{}", error.message);
+        }
+        let both = json!({"reasoning_effort": "high", "think": false});
+        assert_eq!(read(Thinking::read, &both).unwrap_err().param.as_deref(), Some("think"));
     }
 
     #[test]

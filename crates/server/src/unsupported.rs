@@ -25,7 +25,7 @@ pub(crate) enum Harmless {
 }
 
 /// Those of OpenAI's, vLLM's, SGLang's and llama.cpp's fields that no dialect supports.
-pub(crate) const EVERYWHERE: [Unsupported; 34] = [
+pub(crate) const EVERYWHERE: [Unsupported; 36] = [
     (
         "suffix",
         Harmless::Off,
@@ -68,6 +68,8 @@ pub(crate) const EVERYWHERE: [Unsupported; 34] = [
     ("n_discard", Harmless::At(&[0.0]), "prompts and answers are never cut; leave it out"),
     ("n_keep", Harmless::At(&[0.0, -1.0]), "prompts and answers are never cut; leave it out"),
     ("id_slot", Harmless::UpTo(-1.0), "the engine chooses; leave it out"),
+    ("reasoning_budget", Harmless::UpTo(0.0), "use thinking_token_budget"),
+    ("thinking_budget", Harmless::UpTo(0.0), "use thinking_token_budget"),
 ];
 
 /// Looks for the fields of a list.

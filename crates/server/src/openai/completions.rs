@@ -24,7 +24,6 @@ use crate::parameters::{ParameterFields, Penalties};
 use crate::prompts::{Prompt, check_engine, encode, read_prompts};
 use crate::stream::{Writer, push_event};
 use crate::thinking;
-use crate::unsupported::refuse;
 use crate::warnings::Warnings;
 
 /// Tokens written if the request does not say, as in OpenAI's API.
@@ -59,7 +58,7 @@ pub(crate) async fn handle(
 fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     let streaming = Streaming::read(fields)?;
     calling::refuse(fields)?;
-    refuse(fields, &thinking::UNSUPPORTED)?;
+    thinking::TEXTS.refuse(fields)?;
     let mut parameters = ParameterFields::read(fields, Penalties::OfAnswer)?;
     parameters.default_tokens = Some(TOKENS_DEFAULT);
     let echo = fields.boolean("echo")?.unwrap_or(false);

@@ -11,7 +11,7 @@ use super::schema::{
 };
 use crate::conversation::MESSAGES_MAX;
 use crate::parameters::{CHOICES_MAX, STOP_BYTES_MAX, STOPS_MAX, TOKENS_MAX};
-use crate::thinking::{BUDGETS, EFFORTS};
+use crate::thinking::{BUDGETS, CHATS, EFFORTS, Spelling};
 use crate::unsupported::{EVERYWHERE, Harmless, Unsupported};
 
 pub(super) fn model() -> Field {
@@ -345,7 +345,21 @@ pub(super) fn rendering() -> Vec<Field> {
     ]
     .into_iter()
     .chain(budgets())
+    .chain(others_thinking(CHATS))
     .collect()
+}
+
+/// Returns the fields by which other dialects say whether a model is to think.
+pub(super) fn others_thinking(dialect: Spelling) -> impl Iterator<Item = Field> {
+    let words =
+        format!("Not supported: {}. Accepted where it asks for no thoughts.", dialect.remedy);
+    dialect.others().map(move |name| (name, about(any(), &*words)))
+}
+
+/// Returns the fields of `thinking::Spelling::refuse`.
+pub(super) fn no_thinking(dialect: Spelling) -> impl Iterator<Item = Field> {
+    let budgets: Vec<Field> = refused_fields(&dialect.budgets()).collect();
+    budgets.into_iter().chain(others_thinking(dialect))
 }
 
 /// Returns the fields with the most tokens of thoughts that every dialect takes.

@@ -4,9 +4,10 @@ use serde_json::{Value, json};
 use trine_engine::LOGPROBS_MAX;
 
 use super::fields::{
-    budgets, calling, everywhere, function, ids, message, messages, model, most_tokens, parallel,
-    parameters, priority, refused_fields, rendering, response_format, sampling, stops, stream,
-    streaming, structure_of_others, texts_or_ids, thoughts, tool, tool_choice,
+    budgets, calling, everywhere, function, ids, message, messages, model, most_tokens,
+    no_thinking, others_thinking, parallel, parameters, priority, refused_fields, rendering,
+    response_format, sampling, stops, stream, streaming, structure_of_others, texts_or_ids,
+    thoughts, tool, tool_choice,
 };
 use super::schema::{
     Field, about, any, asked, boolean, choice, constant, default, free_object, integer, list,
@@ -84,7 +85,7 @@ fn completion() -> Value {
         ("tools", none()),
         ("tool_choice", none()),
     ]);
-    fields.extend(refused_fields(&thinking::UNSUPPORTED));
+    fields.extend(no_thinking(thinking::TEXTS));
     let words = "A text, a list of texts, a list of token ids, or a list of such lists. All prompts together have at most \
                  256 texts.";
     asked([("prompt", about(texts_or_ids(completions::PROMPTS_MAX), words))], fields)
@@ -95,7 +96,7 @@ fn llama_text() -> Value {
     fields.extend(parameters(None));
     let none = || refused("use /v1/chat/completions", json!([null, "none", "auto", []]));
     fields.extend([("tools", none()), ("tool_choice", none())]);
-    fields.extend(refused_fields(&thinking::UNSUPPORTED));
+    fields.extend(no_thinking(thinking::TEXTS));
     let words = "A text, a list of texts, a list of token ids, or a list of such lists. All prompts together have at most \
                  256 texts.";
     asked([("prompt", about(texts_or_ids(completions::PROMPTS_MAX), words))], fields)
@@ -118,6 +119,7 @@ fn response_conversation() -> Vec<Field> {
     ]
     .into_iter()
     .chain(budgets())
+    .chain(others_thinking(thinking::RESPONSES))
     .collect()
 }
 
@@ -244,6 +246,7 @@ fn anthropic() -> Value {
         ("thinking", about(thinking, "Whether the model thinks before it answers, if it can.")),
     ]);
     fields.extend(budgets());
+    fields.extend(others_thinking(thinking::MESSAGES));
     fields.extend(structure_of_others());
     fields.extend(refused_fields(&anthropic_dialect::UNSUPPORTED));
     fields.extend(everywhere());
@@ -332,6 +335,7 @@ fn ollama() -> Vec<Field> {
         ("format", about(format, "What the text looks like: JSON, or what a JSON schema says.")),
     ]);
     fields.extend(budgets());
+    fields.extend(others_thinking(thinking::OLLAMA));
     fields.extend(structure_of_others());
     fields.extend(refused_fields(&ollama_dialect::UNSUPPORTED));
     fields.extend(everywhere());
@@ -370,6 +374,7 @@ fn ollama_options() -> Value {
         "Most tokens that are written. Absent, -1 and -2: until the context is full.",
     );
     fields.extend([("num_predict", most), ("stop", stops())]);
+    fields.extend(no_thinking(thinking::OPTIONS));
     fields.extend(refused_fields(&ollama_dialect::UNSUPPORTED_OPTIONS));
     about(asked([], fields), "Further options are ignored.")
 }
