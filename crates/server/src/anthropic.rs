@@ -161,13 +161,21 @@ impl Unfolded {
 /// Puts a message's blocks of calls and results into OpenAI's form: calls into a field of their
 /// message, each result into a message before the rest of it. A model's thoughts become a field of
 /// their message. What tools that run on another server have done is left out.
-fn unfold(index: usize, message: &Value, unfolded: &mut Unfolded, warnings: &mut Warnings) {
+///
+/// # Errors
+/// 400 naming a block of thoughts without a text, or a result that names no call.
+fn unfold(
+    index: usize,
+    message: &Value,
+    unfolded: &mut Unfolded,
+    warnings: &mut Warnings,
+) -> Result<(), ApiError> {
     let place = format!("messages[{index}]");
     let is_of = |block: &Value, kind: &str| block.get("type").is_some_and(|name| name == kind);
     let blocks = message.get("content").and_then(Value::as_array);
     let Some(blocks) = blocks.filter(|blocks| !blocks.is_empty()) else {
         unfolded.push(message.clone(), place);
-        return;
+        return Ok(());
     };
     let (mut rest, mut calls, mut thoughts) = (Vec::new(), Vec::new(), Vec::new());
     // Each part with its field.
@@ -175,9 +183,20 @@ fn unfold(index: usize, message: &Value, unfolded: &mut Unfolded, warnings: &mut
     for (index, block) in blocks.iter().enumerate() {
         let place = format!("{place}.content[{index}]");
         let kind = block.get("type").and_then(Value::as_str).unwrap_or_default();
-        if matches!(kind, "thinking" | "redacted_thinking") {
-            thoughts.extend(block.get("thinking").and_then(Value::as_str));
-            continue;
+        let text_of = |field: &str| {
+            block.get(field).and_then(Value::as_str).ok_or_else(|| {
+                let path = format!("{place}.{field}");
+                ApiError::field(&path, format!("{path} must be a text"))
+            })
+        };
+        match kind {
+            "thinking" => {
+                thoughts.push(text_of("thinking")?);
+                continue;
+            }
+            // Nobody but its maker can read it.
+            "redacted_thinking" => continue,
+            _ => {}
         }
         if is_hosted(kind) {
             let kind = shown(kind);
@@ -188,15 +207,16 @@ fn unfold(index: usize, message: &Value, unfolded: &mut Unfolded, warnings: &mut
                 None | Some(Value::Null) => json!(""),
                 Some(content) => content.clone(),
             };
-            let result =
-                json!({"role": "tool", "tool_call_id": block["tool_use_id"], "content": content});
+            let id = text_of("tool_use_id")?;
+            let result = json!({"role": "tool", "tool_call_id": id, "content": content});
             let id = format!("{place}.tool_use_id");
             let field = unfolded.push(result, place);
             unfolded.places.add(format!("{field}.tool_call_id"), id);
         } else if is_of(block, "tool_use") {
-            let field = format!(".tool_calls[{}].function", calls.len());
-            fields.push((format!("{field}.arguments"), format!("{place}.input")));
-            fields.push((field, place));
+            let call = format!(".tool_calls[{}]", calls.len());
+            fields.push((format!("{call}.function.arguments"), format!("{place}.input")));
+            fields.push((format!("{call}.function"), place.clone()));
+            fields.push((call, place));
             let function = json!({"name": block["name"], "arguments": block["input"]});
             calls.push(json!({"id": block["id"], "type": "function", "function": function}));
         } else {
@@ -205,7 +225,7 @@ fn unfold(index: usize, message: &Value, unfolded: &mut Unfolded, warnings: &mut
         }
     }
     if rest.is_empty() && calls.is_empty() {
-        return;
+        return Ok(());
     }
     let mut message = message.clone();
     message["content"] = if rest.is_empty() { Value::Null } else { rest.into() };
@@ -219,6 +239,7 @@ fn unfold(index: usize, message: &Value, unfolded: &mut Unfolded, warnings: &mut
     for (field, place) in fields {
         unfolded.places.add(format!("{message}{field}"), place);
     }
+    Ok(())
 }
 
 /// Returns whether blocks of a type report what a tool that runs on the server has done.
@@ -249,7 +270,7 @@ fn conversation(
     let calling = calling(fields, warnings)?;
     let mut unfolded = Unfolded::default();
     for (index, message) in fields.list("messages")?.unwrap_or_default().iter().enumerate() {
-        unfold(index, message, &mut unfolded, warnings);
+        unfold(index, message, &mut unfolded, warnings)?;
     }
     let Unfolded { messages, places } = unfolded;
     let map = Map::from_iter([("messages".to_owned(), messages.into())]);

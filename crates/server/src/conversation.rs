@@ -189,6 +189,13 @@ pub(crate) fn check_count(messages: &[Value]) -> Result<(), ApiError> {
     Err(ApiError::field("messages", message))
 }
 
+/// The fields of a message with what the model thought before it, in several dialects.
+const THOUGHTS: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
+
+fn is_text_or_absent(value: Option<&Value>) -> bool {
+    value.is_none_or(|value| value.is_null() || value.is_string())
+}
+
 fn read_message(index: usize, item: &Value) -> Result<Message, ApiError> {
     let prefix = format!("messages[{index}].");
     let Value::Object(map) = item else {
@@ -207,6 +214,10 @@ fn read_message(index: usize, item: &Value) -> Result<Message, ApiError> {
         None if map.get("tool_calls").is_some_and(|calls| !calls.is_null()) => Content::Absent(()),
         _ => return Err(fields.wrong("content", "a text, or a list of parts")),
     };
+    if let Some(name) = THOUGHTS.iter().find(|name| !is_text_or_absent(map.get(**name))) {
+        let path = fields.path(name);
+        return Err(ApiError::field(&path, format!("{path} must be a text")));
+    }
     let is_read = |key: &str| matches!(key, "role" | "content");
     let extra = map.iter().filter(|(key, value)| !is_read(key) && !value.is_null());
     let extra = extra.map(|(key, value)| (key.clone(), value.clone())).collect();

@@ -88,8 +88,8 @@ impl Spelling {
     }
 }
 
-/// Returns whether a value of any of the fields asks for thoughts or says that there are to be none;
-/// `None` if it says neither.
+/// Returns whether a value of any of the fields asks for thoughts, or says that there are to be
+/// none; `None` if it says neither.
 fn said(value: &Value) -> Option<bool> {
     match value {
         Value::Null => None,
@@ -191,8 +191,8 @@ impl Thinking {
     }
 
     /// Reads the budget that every dialect takes, unless there is one of the dialect's own. By
-    /// itself it turns thinking on; a budget of no tokens turns it off. Refuses what another dialect
-    /// calls the same.
+    /// itself it turns thinking on; a budget of no tokens turns it off. Refuses the fields of other
+    /// dialects.
     fn within_budget(mut self, fields: Fields<'_>, dialect: Spelling) -> Result<Self, ApiError> {
         for name in BUDGETS {
             let Some(tokens) = fields.integer(name, -1..=TOKENS_MAX as i64)? else { continue };

@@ -388,7 +388,7 @@ pub(super) fn message(images: Option<Value>) -> Value {
     let arguments = about(one_of(vec![text(), free_object()]), "An object, or JSON that is one.");
     let call = asked(
         [("function", asked([("name", text())], [("arguments", arguments)]))],
-        [("id", about(any(), "A text by which the result names the call."))],
+        [("id", about(text(), "A text by which the result names the call."))],
     );
     let content = one_of(vec![text(), list(part)]);
     let content = about(content, "A text, or parts of text. May be absent beside calls.");
@@ -398,6 +398,9 @@ pub(super) fn message(images: Option<Value>) -> Value {
         [
             ("content", content.clone()),
             ("tool_calls", about(list(call), "Calls that the assistant made.")),
+            ("reasoning_content", about(text(), "What it thought before.")),
+            ("reasoning", about(text(), "The same, as vLLM calls it.")),
+            ("thinking", about(text(), "The same, as Ollama calls it.")),
         ]
         .into_iter()
         .chain(images.clone()),
@@ -406,9 +409,9 @@ pub(super) fn message(images: Option<Value>) -> Value {
         [("role", constant("tool"))],
         [
             ("content", content),
-            ("tool_call_id", about(any(), "The `id` of a call before it.")),
-            ("name", about(any(), "Without it: the function's name.")),
-            ("tool_name", about(any(), "The same, as Ollama calls it.")),
+            ("tool_call_id", about(text(), "The `id` of a call before it.")),
+            ("name", about(text(), "Without it: the function's name.")),
+            ("tool_name", about(text(), "The same, as Ollama calls it.")),
         ]
         .into_iter()
         .chain(images),

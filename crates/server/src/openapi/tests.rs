@@ -124,12 +124,14 @@ fn references(value: &Value, found: &mut BTreeSet<String>) {
 
 /// Fields within fields that no handler reads by name: beginnings of their paths, and what reads
 /// them.
-const ELSEWHERE: [(&str, &str); 11] = [
+const ELSEWHERE: [(&str, &str); 13] = [
     ("tools[].", "trine_text::Tools; Anthropic's are put into its form before"),
     ("tool_choice.", "trine_text::Tools"),
     ("messages[].tool_call", "trine_text::Tools::conversation"),
     ("messages[].name", "trine_text::Tools::conversation"),
     ("messages[].tool_name", "trine_text::Tools::conversation"),
+    ("messages[].reasoning", "conversation::read_message"),
+    ("messages[].thinking", "conversation::read_message"),
     ("messages[].content[].", "conversation::read_parts, anthropic::unfold"),
     ("messages[].images", "ollama::refuse_images"),
     ("input[].", "responses::input::unfold"),

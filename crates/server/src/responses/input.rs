@@ -141,8 +141,12 @@ enum Item {
     LeftOut,
 }
 
-fn unfold(item: &Value, warnings: &mut Warnings) -> Result<Item, ApiError> {
-    let wrong = |what: &str| Err(ApiError::field("input", what));
+/// Returns an error about a field that has to be a text.
+fn no_text(path: &str) -> ApiError {
+    ApiError::field(path, format!("{path} must be a text"))
+}
+
+fn unfold(place: &str, item: &Value, warnings: &mut Warnings) -> Result<Item, ApiError> {
     let call = |arguments: Value| {
         let function = json!({"name": name_of(item), "arguments": arguments});
         let call = json!({"id": item["call_id"], "type": "function", "function": function});
@@ -152,9 +156,9 @@ fn unfold(item: &Value, warnings: &mut Warnings) -> Result<Item, ApiError> {
         Some("function_call") => Ok(call(item["arguments"].clone())),
         // A call from another server: its input is a text, not JSON.
         Some("custom_tool_call") => Ok(call(json!({"input": item["input"]}))),
-        Some(kind @ ("function_call_output" | "custom_tool_call_output")) => {
+        Some("function_call_output" | "custom_tool_call_output") => {
             if !item["call_id"].is_string() {
-                return wrong(&format!("an item of type {kind} has no call_id"));
+                return Err(no_text(&format!("{place}.call_id")));
             }
             Ok(Item::Message(json!({
                 "role": "tool", "tool_call_id": item["call_id"], "content": item["output"],
@@ -167,7 +171,7 @@ fn unfold(item: &Value, warnings: &mut Warnings) -> Result<Item, ApiError> {
             }
             Ok(Item::Message(item))
         }
-        Some("reasoning") => Ok(Item::Thought(thought(item))),
+        Some("reasoning") => Ok(Item::Thought(thought(place, item)?)),
         // Work that another server has done by itself; the answer that it gave after that is an
         // item of its own.
         Some(kind) if is_hosted(kind) => {
@@ -184,13 +188,24 @@ fn unfold(item: &Value, warnings: &mut Warnings) -> Result<Item, ApiError> {
 }
 
 /// Returns what an item of thoughts says: its content, or else its summary.
-fn thought(item: &Value) -> String {
-    let texts = |field: &str| -> Vec<&str> {
-        let parts = item.get(field).and_then(Value::as_array).into_iter().flatten();
-        parts.filter_map(|part| part.get("text").and_then(Value::as_str)).collect()
+fn thought(place: &str, item: &Value) -> Result<String, ApiError> {
+    let texts = |field: &str| -> Result<Vec<&str>, ApiError> {
+        let path = format!("{place}.{field}");
+        let parts = match item.get(field) {
+            None | Some(Value::Null) => return Ok(Vec::new()),
+            Some(Value::Array(parts)) => parts,
+            Some(_) => {
+                return Err(ApiError::field(&path, format!("{path} must be a list of texts")));
+            }
+        };
+        let texts = parts.iter().enumerate().map(|(index, part)| {
+            let text = part.get("text").and_then(Value::as_str);
+            text.ok_or_else(|| no_text(&format!("{path}[{index}].text")))
+        });
+        texts.collect()
     };
-    let content = texts("content");
-    if content.is_empty() { texts("summary").join("\n") } else { content.join("\n") }
+    let (content, summary) = (texts("content")?, texts("summary")?);
+    Ok(if content.is_empty() { summary.join("\n") } else { content.join("\n") })
 }
 
 /// Returns whether items of a type report what a tool that runs on the server has done.
@@ -219,7 +234,8 @@ fn unfolded(items: &[Value], warnings: &mut Warnings) -> Result<(Vec<Value>, Pla
     let mut places = Places::default();
     let mut thoughts = Vec::new();
     for (index, item) in items.iter().enumerate() {
-        let mut message = match unfold(item, warnings)? {
+        let place = format!("input[{index}]");
+        let mut message = match unfold(&place, item, warnings)? {
             Item::Message(message) => message,
             Item::Thought(text) => {
                 thoughts.push(text);
@@ -231,7 +247,6 @@ fn unfolded(items: &[Value], warnings: &mut Warnings) -> Result<(Vec<Value>, Pla
         if message["role"] == "assistant" && !thoughts.is_empty() {
             message["reasoning_content"] = thoughts.join("\n").into();
         }
-        let place = format!("input[{index}]");
         let calls = message.get_mut("tool_calls").map(Value::take);
         match (calls, messages.last_mut()) {
             (Some(Value::Array(calls)), Some(last)) if last["role"] == "assistant" => {
@@ -244,6 +259,7 @@ fn unfolded(items: &[Value], warnings: &mut Warnings) -> Result<(Vec<Value>, Pla
                     None => last["tool_calls"] = calls.into(),
                 }
                 let field = format!("messages[{}].tool_calls[{before}]", messages.len() - 1);
+                places.add(format!("{field}.id"), format!("{place}.call_id"));
                 places.add(format!("{field}.function"), place.as_str());
                 places.add(field, place);
             }
@@ -251,7 +267,10 @@ fn unfolded(items: &[Value], warnings: &mut Warnings) -> Result<(Vec<Value>, Pla
                 let field = format!("messages[{}]", messages.len());
                 if let Some(calls) = calls {
                     message["tool_calls"] = calls;
-                    places.add(format!("{field}.tool_calls[0].function"), place.as_str());
+                    let call = format!("{field}.tool_calls[0]");
+                    places.add(format!("{call}.id"), format!("{place}.call_id"));
+                    places.add(format!("{call}.function"), place.as_str());
+                    places.add(call, place.as_str());
                 }
                 if message.get("tool_call_id").is_some() {
                     places.add(format!("{field}.tool_call_id"), format!("{place}.call_id"));

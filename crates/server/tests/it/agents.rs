@@ -382,7 +382,10 @@ fn namespaces_and_items_of_wrong_shapes_are_named() {
     for (fields, param) in [
         (json!({"tools": [{"type": "namespace", "tools": []}]}), "tools[0].name"),
         (json!({"tools": [{"type": "namespace", "name": "a", "tools": {}}]}), "tools[0].tools"),
-        (json!({"input": [{"type": "custom_tool_call_output", "output": "a"}]}), "input"),
+        (
+            json!({"input": [{"type": "custom_tool_call_output", "output": "a"}]}),
+            "input[0].call_id",
+        ),
         (json!({"input": [{"type": "item_reference", "id": "msg_1"}]}), "input"),
         (
             json!({"tools": [{"type": "web_search"}], "tool_choice": {"type": "shell"}}),
@@ -447,7 +450,7 @@ fn errors_name_the_fields_of_messages() {
         ),
         (
             json!({"messages": [{"role": "assistant", "content": [
-                {"type": "thinking"}, {"type": "tool_use", "id": "c", "name": "Run", "input": "{"},
+                {"type": "thinking", "thinking": "a"}, {"type": "tool_use", "id": "c", "name": "Run", "input": "{"},
             ]}]}),
             "messages[0].content[1].input",
         ),

@@ -126,6 +126,73 @@ fn conversations_and_prompts_that_are_none() {
     is_well(&server);
 }
 
+/// Fields of earlier turns that have another type than they should, with their paths.
+#[test]
+fn earlier_turns_of_wrong_types() {
+    let server = Harness::start();
+    let user = json!({"role": "user", "content": "Hi"});
+    let refused = |path: &str, body: Value, param: &str| {
+        let (status, error) = server.post(path, &body);
+        let told = error["error"].as_str().unwrap_or_default().to_owned();
+        let named = error["error"]["param"].as_str().unwrap_or_default();
+        let told = told + error["error"]["message"].as_str().unwrap_or_default();
+        assert!(status == 400 && told.contains(param), "{path} {body}: {status} {error}");
+        assert!(named.is_empty() || named == param, "{error}");
+    };
+    let call = |id: Value| json!([{"id": id, "function": {"name": "f", "arguments": "{}"}}]);
+    for (field, value, place) in [
+        ("reasoning_content", json!(5), "messages[1].reasoning_content"),
+        ("reasoning", json!({"a": 1}), "messages[1].reasoning"),
+        ("thinking", json!(["a"]), "messages[1].thinking"),
+        ("tool_calls", json!({"a": 1}), "messages[1].tool_calls"),
+        ("tool_calls", json!("a"), "messages[1].tool_calls"),
+    ] {
+        for role in ["assistant", "tool"] {
+            let turn = json!({"role": role, "content": "a", field: value});
+            for path in [CHAT, "/tokenize", "/apply-template", "/api/chat", "/v1/messages"] {
+                let body = json!({"messages": [user, turn, user], "max_tokens": 1});
+                refused(path, body, place);
+            }
+        }
+    }
+    let turn = json!({"role": "assistant", "content": "a", "tool_calls": call(json!(5))});
+    let body = json!({"messages": [user, turn, user]});
+    refused(CHAT, body, "messages[1].tool_calls[0].id");
+    for name in ["tool_call_id", "name", "tool_name"] {
+        let turn = json!({"role": "tool", "content": "a", name: 5});
+        refused(CHAT, json!({"messages": [user, turn]}), &format!("messages[1].{name}"));
+    }
+    let said = |block: Value| {
+        let turn = json!({"role": "assistant", "content": [{"type": "text", "text": "a"}, block]});
+        json!({"messages": [user, turn, user], "max_tokens": 1})
+    };
+    for (block, field) in [
+        (json!({"type": "thinking"}), "thinking"),
+        (json!({"type": "thinking", "thinking": 5}), "thinking"),
+        (json!({"type": "thinking", "text": "a"}), "thinking"),
+        (json!({"type": "tool_use", "id": 5, "name": "f", "input": {}}), "id"),
+        (json!({"type": "tool_use", "id": "a", "name": 5, "input": {}}), "name"),
+        (json!({"type": "tool_use", "id": "a", "name": "f", "input": 5}), "input"),
+        (json!({"type": "tool_result", "content": "a"}), "tool_use_id"),
+    ] {
+        let place = format!("messages[1].content[1].{field}");
+        refused("/v1/messages", said(block.clone()), &place);
+        refused("/v1/messages/count_tokens", said(block), &place);
+    }
+    for (item, field) in [
+        (json!({"type": "reasoning", "content": 5}), "content"),
+        (json!({"type": "reasoning", "content": [{"type": "text"}]}), "content[0].text"),
+        (json!({"type": "reasoning", "summary": ["a"]}), "summary[0].text"),
+        (json!({"type": "function_call", "call_id": 5, "name": "f"}), "call_id"),
+        (json!({"type": "function_call", "call_id": "a", "name": 5}), "name"),
+        (json!({"type": "function_call_output", "output": "a"}), "call_id"),
+    ] {
+        let body = json!({"input": [user, item, user]});
+        refused("/v1/responses", body, &format!("input[1].{field}"));
+    }
+    is_well(&server);
+}
+
 /// Row 55.
 #[test]
 fn sampling_numbers_out_of_range() {

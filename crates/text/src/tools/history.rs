@@ -32,7 +32,9 @@ pub(crate) fn calls_of(place: &str, message: &Message) -> Result<Vec<Made>, Tool
         }
     };
     let read = |(index, call): (usize, &Value)| {
-        let place = format!("{place}.tool_calls[{index}].function");
+        let place = format!("{place}.tool_calls[{index}]");
+        let id = text_of(&place, call.get("id"), "id")?.map(str::to_owned);
+        let place = format!("{place}.function");
         let function = call.get("function").and_then(Value::as_object);
         let function = function.ok_or_else(|| ToolError::new(&place, "it is missing"))?;
         let Some(name) = function.get("name").and_then(Value::as_str) else {
@@ -54,26 +56,38 @@ pub(crate) fn calls_of(place: &str, message: &Message) -> Result<Vec<Made>, Tool
                 ));
             }
         };
-        let id = call.get("id").and_then(Value::as_str).map(str::to_owned);
         Ok(Made { id, name: name.to_owned(), arguments })
     };
     calls.iter().enumerate().map(read).collect()
+}
+
+/// Returns a field that has to be text, if it is there.
+fn text_of<'a>(
+    place: &str,
+    value: Option<&'a Value>,
+    name: &str,
+) -> Result<Option<&'a str>, ToolError> {
+    match value {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(ToolError::new(format!("{place}.{name}"), "it must be text")),
+    }
 }
 
 /// Returns the name of the tool whose result the message at `place` is, if it says so. `names` are
 /// those of the calls before it, by id.
 ///
 /// # Errors
-/// Returns a [`ToolError`] for the result of a call that was not made.
+/// Returns a [`ToolError`] for the result of a call that was not made, and for names and ids that
+/// are not text.
 pub(crate) fn result_name(
     place: &str,
     message: &Message,
     names: &HashMap<String, String>,
 ) -> Result<Option<String>, ToolError> {
-    let field = |key: &str| message.extra.get(key).and_then(Value::as_str);
-    let Some(id) = field("tool_call_id") else {
-        return Ok(field("name").or_else(|| field("tool_name")).map(str::to_owned));
-    };
+    let field = |key: &str| text_of(place, message.extra.get(key), key);
+    let (id, name, tool) = (field("tool_call_id")?, field("name")?, field("tool_name")?);
+    let Some(id) = id else { return Ok(name.or(tool).map(str::to_owned)) };
     names.get(id).cloned().map(Some).ok_or_else(|| {
         let problem = format!("no call before it has the id `{}`", shortened(id));
         ToolError::new(format!("{place}.tool_call_id"), problem)
@@ -94,10 +108,10 @@ pub(super) fn check(messages: &[Message]) -> Result<(), ToolError> {
     let mut names: HashMap<String, String> = HashMap::new();
     for (index, message) in messages.iter().enumerate() {
         let place = format!("messages[{index}]");
+        let calls = calls_of(&place, message)?.into_iter();
         if is_result(message) {
             result_name(&place, message, &names)?;
         } else {
-            let calls = calls_of(&place, message)?.into_iter();
             names.extend(calls.filter_map(|call| Some((call.id?, call.name))));
         }
     }
