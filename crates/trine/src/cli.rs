@@ -348,7 +348,7 @@ pub(crate) struct BenchArgs {
 
     /// Measure what verifying costs: the device runs every row, but the text and its guesses are
     /// a script's, each guess right with probability P
-    #[arg(long, value_name = "P", value_parser = parse_probability, conflicts_with_all = ["draft", "draft_device"])]
+    #[arg(long, value_name = "P", value_parser = parse_probability, conflicts_with_all = ["draft", "draft_device", "text", "recite"])]
     pub(crate) acceptance: Option<f64>,
 
     /// Measure a draft that reads the model's caches at a given acceptance: model and draft run
@@ -361,7 +361,7 @@ pub(crate) struct BenchArgs {
         value_delimiter = ',',
         value_parser = parse_probability,
         requires = "draft",
-        conflicts_with_all = ["acceptance", "text"]
+        conflicts_with_all = ["acceptance", "text", "recite"]
     )]
     pub(crate) accept: Vec<f64>,
 

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use trine_backend::Program;
-use trine_engine::{Drafter, Drafts, Engine};
+use trine_engine::{Drafter, Drafts, Engine, GUESSES_MAX};
 use trine_model::{KvType, Workload};
 use trine_vulkan::INVARIANT_ROWS;
 
@@ -250,6 +250,12 @@ fn check_shares(shares: &[f64], drafting: &Drafting) -> Result<()> {
     if !shares.is_empty() && drafting.is_off() {
         return Err(usage("--accept has no effect with --draft off; leave one of them out"));
     }
+    if shares.len() > GUESSES_MAX {
+        return Err(usage(format!(
+            "--accept has {} numbers, and a step has at most {GUESSES_MAX} guesses of a sequence; leave the last ones out",
+            shares.len()
+        )));
+    }
     match shares.windows(2).find(|pair| pair[1] > pair[0]) {
         Some(pair) => Err(usage(format!(
             "--accept {}, {}: a draft that is right up to a guess is right before it too; give numbers that do not rise",
@@ -318,16 +324,16 @@ fn tests(args: &BenchArgs) -> Result<Vec<Test>> {
             )));
         }
     }
+    let has_draft = !matches!(args.drafting.draft, None | Some(DraftChoice::Off));
+    let guesses = has_draft || args.acceptance.is_some();
     let mut tests = Vec::new();
     for &batch in &args.batch {
         let prompts = args.prompt.iter().filter(|&&tokens| tokens > 0);
         let kind = Kind::Prompt;
         let is_drafted = false;
         tests.extend(prompts.map(|&tokens| Test { kind, tokens, batch, depth: 0, is_drafted }));
-        let has_draft = !matches!(args.drafting.draft, None | Some(DraftChoice::Off));
         let has_text = has_draft && args.accept.is_empty();
-        let drafts: &[bool] =
-            if has_draft || args.acceptance.is_some() { &[false, true] } else { &[false] };
+        let drafts: &[bool] = if guesses { &[false, true] } else { &[false] };
         for &depth in &args.depth {
             // A text goes on only from a beginning.
             let depth = if has_text && depth == 0 { bench_drafts::PROMPT } else { depth };
@@ -345,6 +351,12 @@ fn tests(args: &BenchArgs) -> Result<Vec<Test>> {
     }
     if tests.is_empty() {
         return Err(usage("there is nothing to measure; give -p or -n a number above 0"));
+    }
+    let option = if args.acceptance.is_some() { "--acceptance" } else { "--draft" };
+    if guesses && !tests.iter().any(|test| test.is_drafted) {
+        return Err(usage(format!(
+            "{option} has no effect with -n 0: only tokens that are generated are guessed; leave one of them out"
+        )));
     }
     Ok(tests)
 }

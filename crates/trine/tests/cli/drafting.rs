@@ -206,6 +206,34 @@ fn options_of_a_draft_that_is_off_are_refused() {
     }
 }
 
+/// Of options of `bench` that exclude one another none is ignored.
+#[test]
+fn measurements_of_guesses_that_cannot_be_taken_are_refused() {
+    let dense = crate::common::golden("gemma4-dense");
+    let [model, draft] =
+        [dense.clone(), dense.join("assistant")].map(|path| path.display().to_string());
+    let bench = |more: &[&str]| trine(&[&["bench", &model, "-r", "1"][..], more].concat()).fails(2);
+    let draft = ["--draft", &draft];
+    for (more, parts) in [
+        (&["--accept", "0.5", "--recite"][..], &["--accept", "--recite"][..]),
+        (&["--accept", "0.5", "-n", "0"], &["--draft", "-n 0"]),
+        (&["-n", "0"], &["--draft", "-n 0"]),
+        (&["-n", "0", "--drafts", "3"], &["--draft", "-n 0"]),
+        (&["--accept", &["0.5"; 16].join(",")], &["--accept has 16", "at most 15"]),
+    ] {
+        let error = bench(&[&draft[..], more].concat());
+        for part in parts {
+            assert!(error.contains(part), "{more:?}: {part}: {error}");
+        }
+    }
+    for more in [&["-n", "0"][..], &["--text", "/dev/null"], &["--text", "/dev/null", "--recite"]] {
+        let error = bench(&[&["--acceptance", "0.5"][..], more].concat());
+        assert!(error.contains("--acceptance") && error.contains(more[0]), "{more:?}: {error}");
+    }
+    let off = ["bench", "demo", "-n", "0", "-p", "1", "-r", "1", "--draft", "off", "--json"];
+    trine(&off).ok();
+}
+
 #[test]
 fn one_text_is_the_same_with_any_draft() {
     let text = |draft: &[&str]| {
