@@ -572,11 +572,11 @@ pub(crate) struct LogitsArgs {
     pub(crate) chunk: Option<usize>,
 
     /// A draft that reads the model's caches, to write its guesses too
-    #[arg(long, value_name = "MODEL")]
-    pub(crate) draft: Option<String>,
+    #[arg(long, value_name = "MODEL", value_parser = DraftChoice::parse)]
+    pub(crate) draft: Option<DraftChoice>,
 
-    /// The guesses to write, with --draft
-    #[arg(long, value_name = "N", value_parser = parse_positive, default_value = "4", requires = "draft")]
+    /// The guesses to write, with --draft: at most 64
+    #[arg(long, value_name = "N", value_parser = whole(1usize..=64), default_value = "4", requires = "draft")]
     pub(crate) steps: usize,
 
     #[command(flatten)]

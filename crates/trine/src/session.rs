@@ -248,7 +248,7 @@ impl Session {
     ///
     /// # Errors
     /// Returns the errors of [`Engine::logits`], the first one of `each`, and an error for logits
-    /// that are infinite or not numbers.
+    /// and hidden states that are infinite or not numbers.
     pub(crate) fn logits_and_guesses(
         &mut self,
         ids: &[u32],
@@ -265,11 +265,13 @@ impl Session {
                 false => ControlFlow::Break(()),
             }
         };
-        let guesses = match guesses > 0 && model.assistant().is_some() {
+        let made = match guesses > 0 && model.assistant().is_some() {
             false => engine.logits(ids, chunk, &mut each).map(|()| Vec::new())?,
             true => engine.logits_and_guesses(ids, chunk, guesses, &mut each)?,
         };
-        outcome.map(|()| guesses)
+        outcome?;
+        check_guesses(name, guesses, &made)?;
+        Ok(made)
     }
 
     /// Returns the bytes that a step of one sequence with `rows` rows costs with `depth` positions
@@ -293,6 +295,21 @@ fn check_finite(name: &str, position: usize, row: &[f32]) -> Result<()> {
             row[id]
         ),
     }
+}
+
+/// Returns an error for guesses whose logits or hidden states are not finite, or that are fewer than
+/// `count` because logits are not numbers.
+fn check_guesses(name: &str, count: usize, guesses: &[Guess]) -> Result<()> {
+    let is_finite = |values: &[f32]| values.iter().all(|value| value.is_finite());
+    let is_sound = |guess: &Guess| is_finite(&guess.logits) && is_finite(&guess.state);
+    let sound = guesses.iter().take_while(|guess| is_sound(guess)).count();
+    if sound == count {
+        return Ok(());
+    }
+    bail!(
+        "guess {sound} after the ids of {name} is not finite; the draft's file is damaged or its values overflow: fetch it \
+         again, or try --device reference to rule the device out"
+    )
 }
 
 /// Describes the parts of a model that several devices run. Returns `None` if one device runs it
@@ -428,6 +445,26 @@ mod tests {
             assert!(unsuited(&settings(device, layers), &unsupported()).is_none(), "{device}");
         }
         assert!(unsuited(&settings("auto", None), &short).is_none(), "fewer layers are tried");
+    }
+
+    #[test]
+    fn guesses_that_are_not_finite_are_errors() {
+        let guess = |logit: f32, state: f32| Guess {
+            token: 0,
+            logits: vec![logit, 1.0],
+            state: vec![state, 0.0],
+        };
+        let sound = guess(1.0, 2.0);
+        check_guesses("m", 0, &[]).unwrap();
+        check_guesses("m", 2, &[sound.clone(), sound.clone()]).unwrap();
+        for (guesses, first) in [
+            (vec![sound.clone(), guess(f32::NAN, 0.0)], "guess 1 "),
+            (vec![guess(1.0, f32::INFINITY), sound.clone()], "guess 0 "),
+            (vec![sound.clone()], "guess 1 "),
+        ] {
+            let error = check_guesses("m", 2, &guesses).unwrap_err().to_string();
+            assert!(error.contains(first) && error.contains("damaged"), "{error}");
+        }
     }
 
     #[test]

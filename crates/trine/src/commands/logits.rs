@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use trine_engine::Guess;
 use trine_model::KvType;
 
-use crate::cli::LogitsArgs;
+use crate::cli::{DraftChoice, FetchArgs, LogitsArgs};
 use crate::destination;
 use crate::draft::Drafting;
 use crate::failure::{output_error, usage};
@@ -22,9 +22,6 @@ use crate::terminal;
 
 /// The largest list of ids that is read, in bytes of JSON.
 const IDS_BYTES_MAX: u64 = 1 << 26;
-
-/// The most guesses that are written.
-const STEPS_MAX: usize = 64;
 
 /// Writes the logits of every position.
 ///
@@ -49,10 +46,7 @@ pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
     let sizes = Sizes { prefill: chunk, outputs: chunk, ..Sizes::default() };
     let drafting = match &args.draft {
         None => Drafting::default(),
-        Some(draft) => {
-            check_steps(args.steps)?;
-            Drafting::reading(draft, &args.fetch)?
-        }
+        Some(draft) => named_draft(draft, &args.fetch)?,
     };
     let mut session = Session::open_with(&source, &settings, sizes, &drafting, |program| program)?;
     session.tell(verbose);
@@ -90,12 +84,18 @@ pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
     Ok(())
 }
 
-/// Checks how many guesses are asked for before anything is loaded.
-fn check_steps(steps: usize) -> Result<()> {
-    if steps > STEPS_MAX {
-        return Err(usage(format!("--steps {steps} is more than {STEPS_MAX} guesses")));
-    }
-    Ok(())
+/// Returns the draft whose guesses are written. It has to be named, for what is found differs from
+/// machine to machine.
+fn named_draft(draft: &DraftChoice, fetch: &FetchArgs) -> Result<Drafting> {
+    let word = match draft {
+        DraftChoice::Model(name) => return Drafting::reading(name, fetch),
+        DraftChoice::Auto => "auto",
+        DraftChoice::Off => "off",
+        DraftChoice::Ngram => "ngram",
+    };
+    Err(usage(format!(
+        "--draft {word} is not a draft whose guesses can be written; name one that reads the model's caches, or leave it out"
+    )))
 }
 
 /// Returns the file to write; `None` for standard output.

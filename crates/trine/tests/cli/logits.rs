@@ -140,6 +140,19 @@ fn drafts_that_do_not_belong_are_refused() {
     assert!(error.contains("--draft"), "{error}");
     let error = fails("gemma4-dense", &["--draft", &dense, "--steps", "65"], 2);
     assert!(error.contains("64"), "{error}");
+    for (steps, draft, part) in [
+        ("0", &*dense, "--steps"),
+        ("4294967297", &dense, "64"),
+        ("4", "off", "--draft off"),
+        ("4", "auto", "--draft auto"),
+        ("4", "ngram", "--draft ngram"),
+        ("4", "None", "off"),
+        ("4", "", "--draft"),
+    ] {
+        let error = fails("gemma4-dense", &["--draft", draft, "--steps", steps], 2);
+        assert!(error.contains(part), "{draft} {steps}: {error}");
+    }
+    assert!(!std::path::Path::new(&out).exists());
 }
 
 fn refused(ids: &str, expected: &str) {
