@@ -97,8 +97,8 @@ pub enum EngineError {
         /// Its logit.
         found: f32,
     },
-    /// A constraint leaves no token.
-    #[error("the grammar allows no token here; simplify it")]
+    /// A constraint leaves no token that may be generated.
+    #[error("the grammar allows no token here that the model may generate; simplify it")]
     NothingAllowed,
     /// The pool of KV blocks is used up.
     #[error(

@@ -114,7 +114,8 @@ pub enum Finish {
     Cancelled,
     /// The request's deadline has passed.
     Deadline,
-    /// The constraint could not determine which tokens may come, or allowed none.
+    /// The constraint could not determine which tokens may come, or allowed none that may be
+    /// generated.
     ConstraintFailed,
     /// The model returned logits for this sequence that are infinite or not numbers; other
     /// sequences go on.
@@ -132,7 +133,8 @@ impl fmt::Display for Finish {
             Finish::Cancelled => "cancelled",
             Finish::Deadline => "the time allowed for it has passed",
             Finish::ConstraintFailed => {
-                "the grammar could not go on; simplify the schema or grammar"
+                "the grammar could not go on, or allows only tokens that the model's files suppress; simplify the schema or \
+                 grammar"
             }
             Finish::NonFiniteLogits => {
                 "the model gave logits that are not finite; its file is damaged or its values overflow, \

@@ -258,7 +258,8 @@ impl Tokenizer {
     /// Adds ids that the model must never generate. Ignores ids outside the vocabulary.
     ///
     /// # Errors
-    /// Returns [`TextError::InvalidTokenizer`] for more than [`MAX_SUPPRESSED`], in `place`.
+    /// Returns [`TextError::InvalidTokenizer`] for more than [`MAX_SUPPRESSED`], and if they leave
+    /// no token that is text, in `place`.
     pub(crate) fn suppress(&mut self, ids: &[u32], place: &str) -> Result<(), TextError> {
         self.suppressed.extend(ids.iter().filter(|&&id| (id as usize) < self.table.len()));
         self.suppressed.sort_unstable();
@@ -268,6 +269,14 @@ impl Tokenizer {
                 "{} suppressed tokens, at most {MAX_SUPPRESSED} are expected",
                 self.suppressed.len()
             );
+            return Err(TextError::invalid(place, problem));
+        }
+        let is_text = |kind: &Kind| !matches!(kind, Kind::Absent | Kind::Special);
+        let is_left = |id: usize| self.suppressed.binary_search(&(id as u32)).is_err();
+        let mut texts = (0..).zip(&self.kinds).filter(|(_, kind)| is_text(kind)).peekable();
+        if !ids.is_empty() && texts.peek().is_some() && !texts.any(|(id, _)| is_left(id)) {
+            let problem =
+                "the suppressed tokens are all that are text, so that nothing can be written";
             return Err(TextError::invalid(place, problem));
         }
         Ok(())

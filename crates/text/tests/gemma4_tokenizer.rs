@@ -155,6 +155,21 @@ fn suppressed_tokens_are_ids_of_the_vocabulary() {
     assert!(with(vec![1 << 20]).unwrap_err().to_string().contains("suppressed token"));
 }
 
+#[test]
+fn suppressed_tokens_leave_some_text() {
+    let tokenizer = from_gguf();
+    let all = 0..tokenizer.vocabulary_size() as u32;
+    let texts: Vec<u32> = all.clone().filter(|&id| !tokenizer.is_special(id)).collect();
+    let with = |suppressed: Vec<u32>| {
+        Tokenizer::from_gguf(GgufVocabulary { suppressed, ..gemma4::vocabulary(3) })
+    };
+    with(texts[1..].to_vec()).unwrap();
+    for every in [texts, all.collect()] {
+        let error = with(every).unwrap_err().to_string();
+        assert!(error.contains("the suppressed tokens are all that are text"), "{error}");
+    }
+}
+
 /// A model that is loaded can be asked.
 #[test]
 fn more_suppressed_tokens_than_a_request_may_have_are_refused() {

@@ -394,13 +394,17 @@ impl Sequence {
             tracing::warn!(sequence = %self.id, error, "sequence ended");
             return Err(Finish::ConstraintFailed);
         }
-        if forbids_stop {
-            forbid(allowed, &self.stop_ids);
+        // Bits beyond the vocabulary allow no token.
+        if let Some(last) = allowed.last_mut().filter(|_| !vocabulary.is_multiple_of(32)) {
+            *last &= (1 << (vocabulary % 32)) - 1;
         }
         for &id in self.stream.suppressed() {
             if let Some(word) = allowed.get_mut(id as usize / 32) {
                 *word &= !(1 << (id % 32));
             }
+        }
+        if forbids_stop {
+            forbid(allowed, &self.stop_ids);
         }
         Ok(true)
     }
@@ -414,8 +418,8 @@ impl Sequence {
     }
 }
 
-/// Clears the bits of stop ids, unless nothing else is allowed: if a grammar allows only the end,
-/// the text ends.
+/// Clears the bits of stop ids, unless nothing else is allowed: if a grammar, or what the model's
+/// files suppress, allows only the end, the text ends.
 fn forbid(allowed: &mut [u32], stop_ids: &[u32]) {
     let bit = |id: u32| (id as usize / 32, 1_u32 << (id % 32));
     let are_set = |&&id: &&u32| {

@@ -115,6 +115,14 @@ impl SamplingParams {
             let expected = format!("at most {SUPPRESSED_MAX} ids in ascending order");
             return Err(bad("suppressed", format!("{} ids", self.suppressed.len()), expected));
         }
+        if self.suppressed.len() >= vocabulary {
+            let mut distinct = self.suppressed.to_vec();
+            distinct.dedup();
+            if distinct.iter().take_while(|&&id| (id as usize) < vocabulary).count() >= vocabulary {
+                let expected = "a list without at least one of the model's tokens".to_owned();
+                return Err(bad("suppressed", "every token", expected));
+            }
+        }
         let biases = self.logit_bias.len();
         if biases > BIASES_MAX {
             return Err(bad(
