@@ -316,7 +316,8 @@ fn stop(reason: &Reason) -> (&'static str, Option<&str>) {
     }
 }
 
-/// Returns the blocks of an answer, at least one.
+/// Returns the blocks of an answer: none if it has no words, as after a call that was cut off.
+/// Anthropic's servers refuse a conversation with an empty text.
 fn blocks(parts: &[ReplyPart]) -> Value {
     let block = |part: &ReplyPart| match part {
         ReplyPart::Text(text) => json!({"type": "text", "text": text}),
@@ -325,10 +326,8 @@ fn blocks(parts: &[ReplyPart]) -> Value {
         }
         ReplyPart::Call(call) => tool_use(call, arguments(call)),
     };
-    match parts {
-        [] => json!([{"type": "text", "text": ""}]),
-        parts => parts.iter().map(block).collect(),
-    }
+    let is_empty = |part: &&ReplyPart| matches!(part, ReplyPart::Text(text) if text.is_empty());
+    parts.iter().filter(|part| !is_empty(part)).map(block).collect()
 }
 
 fn tool_use(call: &ToolCall, input: Value) -> Value {
@@ -447,6 +446,7 @@ impl Writer for Events {
 
     fn piece(&mut self, _index: usize, piece: Piece, out: &mut Vec<u8>) {
         match piece {
+            Piece::Text { text, .. } if text.is_empty() => {}
             Piece::Text { text, .. } => {
                 self.open(Block::Text, out);
                 self.push_delta(out, json!({"type": "text_delta", "text": text}));
@@ -463,9 +463,6 @@ impl Writer for Events {
                 self.push_stop(out);
             }
             Piece::End(ended) => {
-                if self.blocks == 0 && self.opened.is_none() {
-                    self.open(Block::Text, out);
-                }
                 self.close(out);
                 let (reason, sequence) = stop(&ended.reason);
                 let data = json!({
