@@ -1,9 +1,9 @@
-//! Settings of Gemma 4 that say another thing than the tensors do.
+//! Settings that say another thing than the tensors do: of the output matrix, and of Gemma 4.
 //!
 //! A part of the model that is turned off leaves its tensors unread, and the model writes other
 //! text without a word of it. So each setting is compared with the tensors that go with it.
 
-use trine_weights::{Checkpoint, Metadata};
+use trine_weights::{Checkpoint, Metadata, UnreadableTensor};
 
 use crate::config::{AttentionKind, Config, Family, Values};
 use crate::error::ModelError;
@@ -27,6 +27,9 @@ const OF_INPUTS: [&str; 3] = ["inp_gate", "proj", "post_norm"];
 /// What the inputs of all layers are made of.
 const OF_ALL_INPUTS: [&str; 3] =
     [names::PER_LAYER_EMBEDDING, names::PER_LAYER_PROJECTION, names::PER_LAYER_NORM];
+
+/// Whether the embedding table is the output matrix too, in a `config.json`.
+const TIED: &str = "tie_word_embeddings";
 
 /// A key as a file format spells it, and its value for people.
 struct Setting {
@@ -52,12 +55,14 @@ impl Setting {
 /// Compares settings with tensors.
 ///
 /// # Errors
-/// Returns [`ModelError::Contradiction`] with the first setting and tensor that do not go together.
+/// Returns [`ModelError::Contradiction`] with the first setting and tensor that do not go together,
+/// and an error for an output matrix that cannot be read.
 pub(crate) fn check(
     checkpoint: &Checkpoint,
     finder: &Finder<'_>,
     config: &Config,
 ) -> Result<(), ModelError> {
+    check_output(checkpoint, finder)?;
     let Family::Gemma4(own) = config.family else { return Ok(()) };
     let setting = |hf: &str, gguf: &str| setting(checkpoint, hf, gguf);
     let experts = setting("enable_moe_block", "expert_count");
@@ -87,6 +92,31 @@ pub(crate) fn check(
         }
     }
     Ok(())
+}
+
+/// Checks that the embedding table takes the place of the output matrix only where the files do not
+/// mean another one.
+fn check_output(checkpoint: &Checkpoint, finder: &Finder<'_>) -> Result<(), ModelError> {
+    if finder.find(names::OUTPUT).is_some() {
+        return Ok(());
+    }
+    let (spellings, root) = match checkpoint.metadata() {
+        Metadata::Gguf(_) => (&[names::OUTPUT][..], None),
+        Metadata::HuggingFace(files) => (&names::HF_OUTPUT[..], Some(&files.config)),
+    };
+    let is_output = |tensor: &&UnreadableTensor| spellings.contains(&&*tensor.name);
+    if let Some(tensor) = checkpoint.unreadable().iter().find(is_output) {
+        let (name, format) = (tensor.name.clone(), tensor.format.clone());
+        return Err(ModelError::UnreadableTensor { name, format });
+    }
+    // Of two values that differ, which one counts depends on the version of transformers.
+    let text = root.and_then(|root| Fields(root).given("text_config"));
+    let places = [root, text].into_iter().flatten();
+    let values: Vec<bool> = places.filter_map(|config| config.get(TIED)?.as_bool()).collect();
+    match !values.is_empty() && values.iter().all(|is_tied| !is_tied) {
+        true => Err(ModelError::contradiction(TIED, "false", spellings[0], false)),
+        false => Ok(()),
+    }
 }
 
 /// Checks that all of the tensors are there, or none.

@@ -531,6 +531,30 @@ fn settings_that_contradict_tensors_are_refused() {
     }
 }
 
+/// The embedding table takes the place of the output matrix only where the files say so.
+#[test]
+fn an_output_matrix_that_is_missing_is_refused() {
+    use serde_json::{Value, json};
+    let dense = || Folder::of("gemma4-dense").set("tie_word_embeddings", json!(false));
+    let error = dense().open().err().expect("it is refused");
+    for part in ["config.json: tie_word_embeddings is false", "lm_head.weight is missing"] {
+        assert!(error.contains(part), "{error} has no {part:?}");
+    }
+    let embedding = "model.embed_tokens.weight";
+    assert!(!dense().with(embedding, "lm_head.weight").open().unwrap().is_tied());
+    for value in [Value::Null, json!(true)] {
+        let tied = Folder::of("gemma4-dense").set("tie_word_embeddings", value);
+        assert!(tied.open().unwrap().is_tied());
+    }
+    // One in a format that cannot be read is there all the same.
+    let mut folder = Folder::of("gemma4-dense").with(embedding, "lm_head.weight");
+    let (_, dtype, shape, bytes) = folder.tensors.last_mut().unwrap();
+    *dtype = "F8_E4M3".to_owned();
+    bytes.truncate(shape.iter().product());
+    let error = folder.open().err().expect("it is refused");
+    assert!(error.contains("lm_head.weight") && error.contains("F8_E4M3"), "{error}");
+}
+
 /// The same for the keys of GGUF files.
 #[test]
 fn keys_that_contradict_tensors_are_refused() {
