@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 
-use super::merge::{merge, types};
+use super::merge::{distinct, merge, types};
 use super::patterns::{Pattern, Patterns, comparison_work};
 use super::texts::{FORMATS, anchored};
 use crate::grammar::error::GrammarError;
@@ -312,7 +312,7 @@ impl Writer {
     fn typed(&mut self, place: &str, map: &Map<String, Value>) -> Written {
         let kinds: Vec<String> = match map.get("type") {
             Some(Value::Array(kinds)) => {
-                kinds.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+                distinct(kinds).into_iter().filter_map(Value::as_str).map(str::to_owned).collect()
             }
             Some(Value::String(kind)) => vec![kind.clone()],
             _ => match implied(map) {

@@ -1,6 +1,7 @@
 //! Proofs that no value satisfies two of several schemas.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
@@ -9,6 +10,9 @@ use super::references::resolve;
 /// The steps of all proofs for a schema: enough for the alternatives of a large `oneOf` with a
 /// property that distinguishes them.
 const MAX_STEPS: usize = 1 << 18;
+
+/// The values of lists that are looked at in the time of a step.
+const VALUES_A_STEP: usize = 32;
 
 /// The depth of values up to which a proof looks.
 const MAX_DEPTH: usize = 8;
@@ -53,16 +57,23 @@ impl<'a> Apart<'a> {
             return true;
         }
         let values = (literals(&left), literals(&right));
-        if let (Some(left), Some(right)) = &values
-            && !left.iter().any(|value| right.contains(value))
-        {
-            return true;
+        if let (Some(left), Some(right)) = &values {
+            self.work(left.len() + right.len());
+            let known: HashSet<&Value> = right.iter().copied().collect();
+            if !left.iter().any(|value| known.contains(value)) {
+                return true;
+            }
         }
         let (kinds, others) = (self.kinds(&left), self.kinds(&right));
         kinds & others == 0
             || self.options_apart(&left, second, depth)
             || self.options_apart(&right, first, depth)
             || (kinds & others == OBJECT && self.objects_apart(&left, &right, depth))
+    }
+
+    /// Counts values that are looked at. A reference may lead to the same list again and again.
+    fn work(&self, values: usize) {
+        self.steps.set(self.steps.get() + values / VALUES_A_STEP);
     }
 
     /// Collects the demands of a schema, without its alternatives. Returns true if nothing
@@ -97,6 +108,7 @@ impl<'a> Apart<'a> {
     /// one of them.
     fn objects_apart(&self, left: &Facts<'a>, right: &Facts<'a>, depth: usize) -> bool {
         required(left).chain(required(right)).any(|name| {
+            self.work(left.len() + right.len());
             is_forbidden(left, name)
                 || is_forbidden(right, name)
                 || properties(left, name).any(|first| {
@@ -174,4 +186,28 @@ fn is_forbidden(facts: &Facts<'_>, name: &str) -> bool {
             && !map.contains_key("patternProperties")
             && map.get("properties").and_then(|named| named.get(name)).is_none()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// References make a short schema compare long lists very often.
+    #[test]
+    fn comparisons_of_long_lists_are_limited() {
+        let names = |word: &str| -> Vec<String> {
+            (0..5000).map(|index| format!("{word} {index}")).collect()
+        };
+        let root = json!({"$defs": {"a": {"enum": names("a")}, "b": {"enum": names("b")}}});
+        let [a, b] = ["a", "b"].map(|name| json!({"$ref": format!("#/$defs/{name}")}));
+        let schemas = |count: usize| [json!({"anyOf": vec![a.clone(); count]}), b.clone()];
+        let few = schemas(10);
+        assert!(Apart::new(&root, 0).all(&few));
+        let many = schemas(5000);
+        let apart = Apart::new(&root, 0);
+        assert!(!apart.all(&many), "it is given up");
+        assert!(apart.steps() < 2 * MAX_STEPS);
+    }
 }
