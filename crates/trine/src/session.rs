@@ -297,8 +297,8 @@ fn check_finite(name: &str, position: usize, row: &[f32]) -> Result<()> {
     }
 }
 
-/// Returns an error for guesses whose logits or hidden states are not finite, or that are fewer than
-/// `count` because logits are not numbers.
+/// Returns an error for guesses whose logits or hidden states are not finite, or that are fewer
+/// than `count` because logits are not numbers.
 fn check_guesses(name: &str, count: usize, guesses: &[Guess]) -> Result<()> {
     let is_finite = |values: &[f32]| values.iter().all(|value| value.is_finite());
     let is_sound = |guess: &Guess| is_finite(&guess.logits) && is_finite(&guess.state);
