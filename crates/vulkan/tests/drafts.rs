@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::drafts::{broken_clusters_are_seen, clusters_agree, rounds};
-use common::{Golden, folder};
+use common::{Golden, bits, folder, largest};
 use trine_backend::{
     BackendError, Batch, Device, Program, ProgramOptions, Results, SERIES_MAX, SequenceView,
 };
@@ -86,16 +86,6 @@ impl std::fmt::Debug for Outcome {
         let Self { chosen, logits, states } = self;
         write!(formatter, "{chosen:?}, {:?}..., {:?}...", &logits[..2], &states[..2])
     }
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
-}
-
-/// The lowest id among the largest logits.
-fn largest(logits: &[f32]) -> Option<u32> {
-    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    logits.iter().position(|&logit| logit == most).map(|token| token as u32)
 }
 
 /// A Program with a draft, whose slots hold texts.

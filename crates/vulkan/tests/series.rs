@@ -8,7 +8,7 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{Golden, folder};
+use common::{Golden, bits, folder, largest};
 use trine_backend::{
     BackendError, Batch, Device, Program, ProgramOptions, SERIES_MAX, SequenceView,
 };
@@ -108,16 +108,6 @@ impl std::fmt::Debug for Outcome {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{:?}, logits {:?}...", self.chosen, &self.logits[..2])
     }
-}
-
-fn bits(logits: &[f32]) -> Vec<u32> {
-    logits.iter().map(|logit| logit.to_bits()).collect()
-}
-
-/// The lowest id among the largest logits.
-fn largest(logits: &[f32]) -> Option<u32> {
-    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    logits.iter().position(|&logit| logit == most).map(|token| token as u32)
 }
 
 /// A Program, and the vocabulary of its model.

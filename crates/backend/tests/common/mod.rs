@@ -24,6 +24,17 @@ pub mod pages;
 pub mod partner;
 pub mod random;
 
+/// Returns the bits of floats: two lists are the same to the last one.
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Returns the lowest id among the largest logits.
+pub fn largest(logits: &[f32]) -> Option<u32> {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    logits.iter().position(|&logit| logit == most).map(|token| token as u32)
+}
+
 /// A step of three tokens in one block.
 pub const BATCH: Batch<'static> = Batch {
     tokens: &[5, 6, 7],
