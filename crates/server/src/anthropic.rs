@@ -58,7 +58,8 @@ pub(crate) async fn count_tokens(
     let read = |fields: Fields<'_>| {
         let mut warnings = Warnings::default();
         // A conversation that ends with the assistant's words is counted like any other.
-        let rendering = Rendering::default();
+        let rendering =
+            Rendering { thinking: Thinking::of_message(fields)?, ..Rendering::default() };
         Ok((conversation(fields, rendering, &mut warnings)?, warnings))
     };
     let count = |(conversation, warnings): (Conversation, Warnings), lease: &Arc<Lease>| {

@@ -234,19 +234,13 @@ fn dimensions() -> Field {
 fn anthropic() -> Value {
     let mut fields = vec![model(), stream(false)];
     fields.extend(sampling());
-    let effort = about(choice(EFFORTS), "Checked, and changes nothing.");
-    let output = asked([], [("format", schema("ResponseFormat")), ("effort", effort)]);
-    let budget = about(thoughts(), "Most tokens of thoughts.");
-    let thinking =
-        asked([("type", choice(["adaptive", "enabled", "disabled"]))], [("budget_tokens", budget)]);
+    let output = asked([], [("format", schema("ResponseFormat")), ("effort", effort())]);
     fields.extend([
         ("stop_sequences", stops()),
         ("output_config", about(output, "What the text looks like.")),
         ("output_format", about(schema("ResponseFormat"), "The same, as it was called in a beta.")),
-        ("thinking", about(thinking, "Whether the model thinks before it answers, if it can.")),
     ]);
-    fields.extend(budgets());
-    fields.extend(others_thinking(thinking::MESSAGES));
+    fields.extend(anthropic_thinking());
     fields.extend(structure_of_others());
     fields.extend(refused_fields(&anthropic_dialect::UNSUPPORTED));
     fields.extend(everywhere());
@@ -255,8 +249,23 @@ fn anthropic() -> Value {
     asked([("max_tokens", most), anthropic_messages()], fields)
 }
 
+fn effort() -> Value {
+    about(choice(EFFORTS), "Checked, and changes nothing.")
+}
+
+/// Returns the fields of `Thinking::of_message`, without the effort.
+fn anthropic_thinking() -> Vec<Field> {
+    let budget = about(thoughts(), "Most tokens of thoughts.");
+    let thinking =
+        asked([("type", choice(["adaptive", "enabled", "disabled"]))], [("budget_tokens", budget)]);
+    let words = "Whether the model thinks before it answers, if it can.";
+    let own = [("thinking", about(thinking, words))].into_iter();
+    own.chain(budgets()).chain(others_thinking(thinking::MESSAGES)).collect()
+}
+
 fn anthropic_count() -> Value {
-    let mut fields = vec![model()];
+    let mut fields = vec![model(), ("output_config", asked([], [("effort", effort())]))];
+    fields.extend(anthropic_thinking());
     fields.extend(anthropic_conversation());
     asked([anthropic_messages()], fields)
 }

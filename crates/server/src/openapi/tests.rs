@@ -315,7 +315,8 @@ fn specimens(path: &str) -> Vec<Value> {
             ),
         ],
         "/messages/count_tokens" => vec![
-            json!({"messages": messages}),
+            json!({"messages": messages, "output_config": {"effort": "low"}}),
+            json!({"messages": messages, "thinking": {"type": "enabled", "budget_tokens": 8}}),
             json!({
                 "messages": messages,
                 "tools": [{"name": "a"}], "tool_choice": {"type": "tool", "name": "a"},

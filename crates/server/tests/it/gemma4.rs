@@ -301,6 +301,17 @@ fn thoughts_stand_apart_from_words() {
             prompt_tokens(path, &answer) + count("<|channel>thought\n<channel|>"),
             "{path}"
         );
+        let counting = match path {
+            MESSAGES => "/count_tokens",
+            _ => "/input_tokens",
+        };
+        for (fields, answer) in [(thinking(path), &answer), (at_once(path), &off)] {
+            if path == OLLAMA {
+                continue;
+            }
+            let counted = post(&server, &format!("{path}{counting}"), &body(path, fields));
+            assert_eq!(counted["input_tokens"], prompt_tokens(path, answer), "{path}");
+        }
         // The channel's name counts as the budget counts it.
         let thoughts = count("thought\nIt is\n<b>warm</b>.\n");
         for usage in usages(path, &answer, &stream(&server, path, &with(on.clone(), usage(path)))) {
