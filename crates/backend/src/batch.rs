@@ -1,6 +1,6 @@
 //! The rows of a step, and the sizes that they must not exceed.
 
-use trine_model::{Buffer, Cache, KvType, Plan, Rows, Width};
+use trine_model::{Buffer, Cache, Input, KvType, Plan, Rows, Source, Width};
 
 use crate::error::BackendError;
 
@@ -9,6 +9,10 @@ pub const BLOCK: usize = 32;
 
 /// Prompts of more rows than this are run as bulk rows ([`Batch::bulk_from`]).
 pub const BULK_ROWS: usize = 64;
+
+/// The token of a row that comes from an input of the Plan instead of a table: a soft token
+/// ([`Rows::Soft`]).
+pub const SOFT: u32 = u32::MAX;
 
 /// Sizes that are fixed when a Program is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,13 +64,16 @@ impl ProgramOptions {
 /// Rules, checked by [`Batch::check`]: all three have one entry for each row, and at least one row;
 /// the rows of a sequence are adjacent and at consecutive positions; a sequence's blocks cover its
 /// positions; no two sequences share a slot; rows see ahead only within their sequence's rows, and
-/// no less far than the row before; outputs ascend; the inputs have the number and sizes of the
+/// no less far than the row before; outputs ascend, and each is followed by the rows of the mean
+/// that begins with it, where the Plan has means of rows; there are [`SOFT`] tokens only where the
+/// Plan has an input for them; the inputs have the number and sizes of the
 /// Plan's; the goal is one of the Plan's, and a goal with a row for each token has no outputs. Not
 /// checked: no block that a row reads is written in the same step by a row of another sequence, so
 /// sequences share only full blocks.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
-    /// Token ids.
+    /// Token ids, or [`SOFT`]. In a Plan for pictures the numbers of patches in their grid, row by
+    /// row.
     pub tokens: &'a [u32],
     /// Positions in their sequences, from 0.
     pub positions: &'a [u32],
@@ -136,9 +143,16 @@ impl Batch<'_> {
         self.ahead.get(row).map_or(0, |&ahead| ahead as usize)
     }
 
+    /// Returns the rows of soft tokens, in order.
+    pub fn soft_rows(&self) -> impl Iterator<Item = usize> + '_ {
+        let soft = self.tokens.iter().enumerate().filter(|(_, token)| **token == SOFT);
+        soft.map(|(row, _)| row)
+    }
+
     /// Returns the number of rows of a kind.
     pub fn rows(&self, rows: Rows) -> usize {
         match rows {
+            Rows::Soft => self.soft_rows().count(),
             Rows::Tokens => self.tokens.len(),
             Rows::Outputs => self.outputs.len(),
         }
@@ -165,10 +179,16 @@ impl Batch<'_> {
         if !self.ahead.is_empty() && self.ahead.len() != rows {
             return fail(format!("{} of {rows} rows say what they see ahead", self.ahead.len()));
         }
-        if let Some(token) = self.tokens.iter().find(|&&token| token as usize >= vocabulary) {
+        // A later part of a model is given what the first one made of soft rows.
+        let is_soft = |input: &Input| {
+            input.source == Source::Part || plan.buffer(input.buffer).rows == Rows::Soft
+        };
+        let takes_soft = plan.inputs.iter().any(is_soft);
+        let is_known = |token: u32| (token as usize) < vocabulary || takes_soft && token == SOFT;
+        if let Some(token) = self.tokens.iter().find(|&&token| !is_known(token)) {
             return fail(format!("token id {token} is outside the vocabulary of {vocabulary}"));
         }
-        self.check_outputs(options)?;
+        self.check_outputs(options, plan)?;
         self.check_goal(plan)?;
         self.check_inputs(plan)?;
         for (index, span) in self.spans().enumerate() {
@@ -341,7 +361,14 @@ impl Batch<'_> {
         Ok(())
     }
 
-    fn check_outputs(&self, options: &ProgramOptions) -> Result<(), BackendError> {
+    fn check_outputs(&self, options: &ProgramOptions, plan: &Plan) -> Result<(), BackendError> {
+        let (rows, pooled) = (self.tokens.len(), plan.largest_pool());
+        if let Some(last) = self.outputs.last()
+            && pooled > rows.saturating_sub(*last as usize)
+        {
+            let what = format!("a mean of {pooled} rows begins with row {last} of {rows}");
+            return Err(BackendError::BadBatch { what });
+        }
         let ascend = self.outputs.windows(2).all(|pair| pair[0] < pair[1]);
         let inside = self.outputs.last().is_none_or(|&last| (last as usize) < self.tokens.len());
         if self.outputs.len() <= options.width.outputs && ascend && inside {
@@ -358,7 +385,7 @@ impl Batch<'_> {
 
 #[cfg(test)]
 mod tests {
-    use trine_model::{BufferId, Input, Source, WeightId};
+    use trine_model::{BufferId, Op, Step, WeightId};
 
     use super::*;
 
@@ -447,6 +474,63 @@ mod tests {
         let what = found(&[&values[..6], &values[..6]], &both);
         assert!(what.contains("6 values of input 3, 1 rows have 3 each"), "{what}");
         assert!(!found(&[&values[..3], &values[..6]], &both).is_empty());
+    }
+
+    #[test]
+    fn soft_tokens_are_for_plans_that_take_their_rows() {
+        let sequences = [SequenceView { slot: 0, blocks: &[0] }];
+        let found = |tokens: &[u32], inputs: &[&[f32]], plan: &Plan| {
+            let batch = Batch {
+                tokens,
+                positions: &[0, 1, 2],
+                sequence_of: &[0, 0, 0],
+                sequences: &sequences,
+                outputs: &[1],
+                ahead: &[],
+                bulk_from: 3,
+                inputs,
+                goal: 0,
+            };
+            let result = batch.check(&OPTIONS, plan, 10);
+            result.err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        let tokens = [SOFT, 1, SOFT];
+        let outside = format!("token id {SOFT} is outside");
+        assert!(found(&tokens, &[], &plan(&[])).contains(&outside));
+        let soft = plan(&[Rows::Soft]);
+        let values = [0.0; 9];
+        assert_eq!(found(&tokens, &[&values[..6]], &soft), "");
+        assert_eq!(found(&[1, 2, 3], &[&[]], &soft), "");
+        assert!(found(&tokens, &[&values], &soft).contains("9 values of input 1, 2 rows have 3"));
+        assert!(found(&[1, 10, SOFT], &[&values[..3]], &soft).contains("token id 10"));
+        assert_eq!(found(&tokens, &[&values], &plan(&[Rows::Tokens])), "", "rows of a part");
+    }
+
+    #[test]
+    fn means_of_rows_end_within_the_step() {
+        let sequences = [SequenceView { slot: 0, blocks: &[0] }];
+        let mut plan = plan(&[]);
+        let pool = |count| Op::Pool { input: BufferId(0), count, output: BufferId(0) };
+        plan.steps = [2, 3].map(|count| Step { label: String::new(), op: pool(count) }).to_vec();
+        let found = |outputs: &[u32]| {
+            let batch = Batch {
+                tokens: &[0; 4],
+                positions: &[0, 1, 2, 3],
+                sequence_of: &[0; 4],
+                sequences: &sequences,
+                outputs,
+                ahead: &[],
+                bulk_from: 4,
+                inputs: &[],
+                goal: 0,
+            };
+            let result = batch.check(&OPTIONS, &plan, 10);
+            result.err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        assert_eq!(found(&[0, 1]), "");
+        assert_eq!(found(&[]), "");
+        assert!(found(&[2]).contains("a mean of 3 rows begins with row 2 of 4"));
+        assert!(found(&[0, u32::MAX]).contains("a mean"));
     }
 
     #[test]

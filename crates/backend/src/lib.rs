@@ -22,9 +22,10 @@ mod parts;
 pub mod placement;
 mod program;
 pub mod reference;
+mod tower;
 
 pub use aside::{Aside, Handed, LoadAside};
-pub use batch::{BLOCK, BULK_ROWS, Batch, ProgramOptions, SequenceView, Span};
+pub use batch::{BLOCK, BULK_ROWS, Batch, ProgramOptions, SOFT, SequenceView, Span};
 pub use device::{Device, LayerChoice, Members};
 pub use device_memory::{DeviceMemory, MemoryKind};
 pub use error::BackendError;
@@ -37,3 +38,4 @@ pub use program::{
     Facts, Flights, Idle, InFlight, Memory, Program, Results, SERIES_MAX, Share, TOP, TOP_ROWS_MAX,
     TopLogit,
 };
+pub use tower::{SoftRows, TowerProgram};

@@ -46,6 +46,8 @@ const ROWS_PER_PANEL_MAX: usize = 16;
 /// A Plan bound to the processor.
 pub(crate) struct CpuProgram {
     model: Model,
+    /// The number of token ids.
+    ids: usize,
     pool: Pool,
     fixed: Fixed,
     attention: Vec<AttentionKind>,
@@ -140,9 +142,11 @@ impl CpuProgram {
         };
         let list = |_: &AttentionKind| Vec::with_capacity(options.sequences);
         let rows = attention.iter().map(list).collect();
+        let ids = model.ids(&fixed.facts.plan);
         let model = model.clone();
         Ok(Self {
             model,
+            ids,
             pool,
             fixed,
             attention,
@@ -248,14 +252,14 @@ impl Program for CpuProgram {
 
     fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
         let Facts { plan, options, .. } = &self.fixed.facts;
-        batch.check(options, plan, self.model.config().vocabulary)?;
+        batch.check(options, plan, self.ids)?;
         self.flights.check_room()?;
         self.fill_inputs(batch);
         let mut rows = recycle(std::mem::take(&mut self.rows));
         let result = self.prepare_and_dispatch(batch, &mut rows);
         self.rows = recycle(rows);
         result?;
-        self.model.checkpoint().check_intact()?;
+        self.model.check_intact()?;
         let rows = Width { tokens: batch.tokens.len(), outputs: batch.outputs.len() };
         Ok(self.flights.begin(Ran { rows, goal: batch.goal }))
     }

@@ -23,6 +23,7 @@ pub use rope::RopeTable;
 dispatch_table! {
     rows;
     fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]);
+    fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], epsilon: f32, out: &mut [f32]);
     fn rms_norm_plain(x: &mut [f32], epsilon: f32);
     fn rms_norm_add(
         delta: &[f32], weight: &[f32], epsilon: f32, factor: f32, target: &mut [f32],
@@ -86,6 +87,19 @@ impl VectorKernels {
     /// `out = x / sqrt(mean(x^2) + epsilon) * weight`.
     pub fn rms_norm(&self, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
         call!(self.rms_norm(x, weight, epsilon, out))
+    }
+
+    /// `out = (x - mean) / sqrt(variance + epsilon) * weight + bias`, with the variance of the
+    /// whole row.
+    pub fn layer_norm(
+        &self,
+        x: &[f32],
+        weight: &[f32],
+        bias: &[f32],
+        epsilon: f32,
+        out: &mut [f32],
+    ) {
+        call!(self.layer_norm(x, weight, bias, epsilon, out))
     }
 
     /// `x = x / sqrt(mean(x^2) + epsilon)`: the norm without a weight (Gemma 3n's values).

@@ -53,6 +53,13 @@ impl<'a> Builder<'a> {
         self.plan.caches.extend_from_slice(caches);
     }
 
+    /// Adds rows that come with each batch: (tokens, columns).
+    pub(crate) fn given(&mut self, name: &str, columns: usize) -> BufferId {
+        let buffer = self.buffer(name, Rows::Tokens, columns);
+        self.plan.inputs.push(Input { buffer, source: Source::Plan });
+        buffer
+    }
+
     /// Adds rows that steps of a goal are given: (tokens, columns).
     pub(crate) fn state(&mut self, name: &str, columns: usize, goal: usize) -> BufferId {
         let buffer = self.buffer(name, Rows::Tokens, columns);
@@ -149,6 +156,41 @@ impl<'a> Builder<'a> {
         output
     }
 
+    /// Adds a copy of `input` with mean 0 and variance 1, times a weight, plus a bias: the vectors
+    /// `name.weight` and `name.bias`.
+    pub(crate) fn layer_norm(
+        &mut self,
+        label: &str,
+        input: BufferId,
+        name: &str,
+        epsilon: f32,
+    ) -> BufferId {
+        let columns = self.columns(input);
+        let weight = self.vector(&format!("{name}.weight"), columns);
+        let bias = self.vector(&format!("{name}.bias"), columns);
+        let output = self.sibling(label, input, columns);
+        self.step(label, Op::LayerNorm { input, weight, bias, epsilon, output });
+        output
+    }
+
+    /// Adds a vector to each row of `buffer`, in place.
+    pub(crate) fn bias(&mut self, buffer: BufferId, weight: &str) {
+        let weight = self.vector(weight, self.columns(buffer));
+        self.step("bias", Op::Bias { buffer, weight });
+    }
+
+    /// Applies gelu to `buffer`, in place.
+    pub(crate) fn gelu(&mut self, buffer: BufferId) {
+        self.step("gelu", Op::Gelu { buffer });
+    }
+
+    /// Adds the means of `count` rows each, which begin with the wanted rows.
+    pub(crate) fn pool(&mut self, name: &str, input: BufferId, count: usize) -> BufferId {
+        let output = self.buffer(name, Rows::Outputs, self.columns(input));
+        self.step(name, Op::Pool { input, count, output });
+        output
+    }
+
     /// Normalises each head of `buffer` in place, with factors of 1 if there is no weight.
     pub(crate) fn head_norm(
         &mut self,
@@ -183,12 +225,17 @@ impl<'a> Builder<'a> {
 
     /// Adds a KV cache for a layer.
     pub(crate) fn cache(&mut self, layer: usize, config: &LayerConfig) -> CacheId {
-        self.plan.caches.push(Cache {
+        self.cache_of(Cache {
             layer,
             kv_heads: config.kv_heads,
             head_dim: config.head_dim,
             window: config.attention.window(),
-        });
+        })
+    }
+
+    /// Adds a KV cache.
+    pub(crate) fn cache_of(&mut self, cache: Cache) -> CacheId {
+        self.plan.caches.push(cache);
         CacheId(self.plan.caches.len() - 1)
     }
 
@@ -204,9 +251,21 @@ impl<'a> Builder<'a> {
         cache: CacheId,
         config: &LayerConfig,
     ) -> BufferId {
-        let output = self.sibling("attended", query, self.columns(query));
         let heads = Heads { query: config.heads, kv: config.kv_heads, dim: config.head_dim };
         let (scale, window) = (config.score_scale, config.attention.window());
+        self.attend_with(query, cache, heads, scale, window)
+    }
+
+    /// Adds attention of `query` over a cache, with `scale` as the factor on scores.
+    pub(crate) fn attend_with(
+        &mut self,
+        query: BufferId,
+        cache: CacheId,
+        heads: Heads,
+        scale: f32,
+        window: Option<usize>,
+    ) -> BufferId {
+        let output = self.sibling("attended", query, self.columns(query));
         self.step("attend", Op::Attend { query, cache, heads, scale, window, output });
         output
     }

@@ -81,6 +81,7 @@ impl Workload {
         Self { sequences: 1, tokens, context: 0, outputs: 1, kv }
     }
 
+    /// Returns the rows; without pictures, of which a workload has none.
     fn width(self) -> Width {
         Width { tokens: self.sequences * self.tokens, outputs: self.outputs }
     }
@@ -248,7 +249,9 @@ fn attend_operations(heads: Heads, window: Option<usize>, rows: Rows, workload: 
         window.map_or(seen, |window| seen.min(window)) as u64
     };
     let positions = match rows {
-        Rows::Tokens => workload.sequences as u64 * (0..workload.tokens).map(visible).sum::<u64>(),
+        Rows::Tokens | Rows::Soft => {
+            workload.sequences as u64 * (0..workload.tokens).map(visible).sum::<u64>()
+        }
         Rows::Outputs => {
             workload.outputs as u64 * workload.tokens.checked_sub(1).map_or(0, visible)
         }

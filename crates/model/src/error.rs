@@ -76,6 +76,25 @@ pub enum ModelError {
         /// That of the model.
         expected: String,
     },
+    /// The files have no vision tower.
+    #[error(
+        "there is no vision tower in it; give the folder of a model that reads pictures, or the mmproj file that belongs to it"
+    )]
+    NoTower,
+    /// A vision tower was made for another model.
+    #[error(
+        "the vision tower of {tower} makes rows of {found} numbers, {model} takes {expected}: take the mmproj file that was made for this model"
+    )]
+    OtherTower {
+        /// The tower's files.
+        tower: String,
+        /// Columns of its rows.
+        found: usize,
+        /// The model's files.
+        model: String,
+        /// Its hidden size.
+        expected: usize,
+    },
     /// A tensor that the architecture needs is not in the files.
     #[error("tensor {name} is missing; the checkpoint is incomplete, fetch or convert it again")]
     MissingTensor {
@@ -170,6 +189,7 @@ impl ModelError {
         match self {
             named @ (ModelError::Weights(_)
             | ModelError::InFile { .. }
+            | ModelError::OtherTower { .. }
             | ModelError::OtherDraft { .. }) => named,
             error => {
                 ModelError::InFile { file: path.display().to_string(), error: Box::new(error) }

@@ -34,6 +34,7 @@ pub mod gather;
 pub mod gemma3;
 pub mod gemma3n;
 pub mod gemma4;
+mod goals;
 mod judge;
 mod layer;
 pub mod lend;
@@ -46,6 +47,11 @@ mod per_layer;
 mod plan;
 mod print;
 mod scratch;
+mod siglip;
+pub mod soft;
+mod tower;
+mod tower_config;
+mod tower_names;
 
 pub use assistant::Assistant;
 pub use assistant_config::{AssistantConfig, CentroidsConfig};
@@ -63,3 +69,5 @@ pub use plan::{
     Source, Step, Stream, TERMS_MAX, Term, Weight, WeightId, WeightKind, WeightPlace,
 };
 pub use scratch::{ALIGNMENT, Claim, Scratch, Width};
+pub use tower::Tower;
+pub use tower_config::TowerConfig;

@@ -13,8 +13,10 @@ use crate::either::either;
 use crate::error::ModelError;
 use crate::finder::Finder;
 use crate::plan::{Plan, Weight, WeightId, WeightKind, WeightPlace};
+use crate::tower::Tower;
 use crate::{
     config_gguf, config_hf, contradictions, drafts, fusion, gemma3, gemma3n, gemma4, names, narrow,
+    soft, tower_names,
 };
 
 /// A model: configuration and named tensors.
@@ -27,6 +29,8 @@ pub struct Model {
     tensors: HashMap<String, Tensor>,
     /// The model that guesses for it, if any.
     assistant: Option<Assistant>,
+    /// What makes rows of pictures for it, if anything.
+    tower: Option<Tower>,
     /// The format in which float matrices of the assistant are returned; `None` for that of the
     /// model's.
     quantize_draft: Option<DType>,
@@ -104,6 +108,7 @@ impl Model {
             defaults,
             tensors,
             assistant: None,
+            tower: None,
             quantize_draft: None,
             quantize: None,
             norm_offset,
@@ -120,6 +125,15 @@ impl Model {
         &self.defaults
     }
 
+    /// Checks that no file was cut while it was open.
+    ///
+    /// # Errors
+    /// Returns [`ModelError::Weights`] with the file that was.
+    pub fn check_intact(&self) -> Result<(), ModelError> {
+        self.checkpoint.check_intact()?;
+        Ok(self.tower.as_ref().map_or(Ok(()), |tower| tower.checkpoint().check_intact())?)
+    }
+
     /// Returns the model's files.
     pub fn checkpoint(&self) -> &Checkpoint {
         &self.checkpoint
@@ -127,7 +141,8 @@ impl Model {
 
     /// Returns the forward pass as its family's builder writes it, before any rewriting.
     pub fn base_plan(&self) -> Plan {
-        self.stored(base_plan(&self.config, self.is_tied(), &|name| self.dtype(name)))
+        let plan = base_plan(&self.config, self.is_tied(), &|name| self.dtype(name));
+        self.stored(self.with_soft_rows(plan))
     }
 
     /// Returns the forward pass that devices run: narrowed to the wanted rows, then fused.
@@ -139,11 +154,12 @@ impl Model {
     /// states after the final norm, (tokens, hidden), and has no output matrix.
     pub fn hidden_states_plan(&self) -> Plan {
         let dtype_of = |name: &str| self.dtype(name);
-        fusion::fuse(self.stored(match self.config.family {
+        let plan = match self.config.family {
             Family::Gemma3 => gemma3::hidden_states(&self.config, &dtype_of),
             Family::Gemma3n(own) => gemma3n::hidden_states(&self.config, own, &dtype_of),
             Family::Gemma4(own) => gemma4::hidden_states(&self.config, own, &dtype_of),
-        }))
+        };
+        fusion::fuse(self.stored(self.with_soft_rows(plan)))
     }
 
     /// Returns the forward pass of devices that generate and embed: [`Model::plan`] and
@@ -205,6 +221,51 @@ impl Model {
         self.stored(plan.expect("both were compared when the draft was given"))
     }
 
+    /// Returns the same model with a tower that makes rows of pictures for it.
+    ///
+    /// # Errors
+    /// Returns a [`ModelError`] if the two do not belong together.
+    pub fn with_tower(mut self, tower: Tower) -> Result<Self, ModelError> {
+        if self.config.family != Family::Gemma3 {
+            let found = self.config.family.name();
+            return Err(ModelError::bad("the family of a model with this tower", found, "gemma3"));
+        }
+        let (found, expected) = (tower.config().output, self.config.hidden);
+        if found != expected {
+            let name = |checkpoint: &Checkpoint| checkpoint.source().display().to_string();
+            let (tower, model) = (name(tower.checkpoint()), name(&self.checkpoint));
+            return Err(ModelError::OtherTower { tower, found, model, expected });
+        }
+        let of_tower = tower.tensors().iter();
+        self.tensors.extend(of_tower.map(|(name, tensor)| (name.clone(), tensor.clone())));
+        self.tower = Some(tower);
+        Ok(self)
+    }
+
+    /// Returns the tower that makes rows of pictures for it.
+    pub fn tower(&self) -> Option<&Tower> {
+        self.tower.as_ref()
+    }
+
+    /// Returns the forward pass of its tower: from (patches, values of a patch) to soft tokens,
+    /// (soft tokens, hidden), and with `states` also the rows before the projector, (patches,
+    /// hidden of the tower).
+    ///
+    /// # Panics
+    /// Panics if it has no tower.
+    pub fn tower_plan(&self, states: bool) -> Plan {
+        let tower = self.tower.as_ref().expect("the model was given a tower");
+        fusion::fuse(tower.plan(states))
+    }
+
+    /// Returns the number of token ids that a Plan of this model takes: its vocabulary, or the
+    /// places of patches in a tower's Plan.
+    pub fn ids(&self, plan: &Plan) -> usize {
+        let is_place = |weight: &Weight| weight.name == tower_names::PLACES;
+        let places = plan.weights.iter().find(|weight| is_place(weight));
+        places.map_or(self.config.vocabulary, |places| places.rows)
+    }
+
     /// Returns whether the embedding table is also the output matrix.
     pub fn is_tied(&self) -> bool {
         !self.tensors.contains_key(names::OUTPUT)
@@ -229,7 +290,11 @@ impl Model {
         let mut values = vec![0.0; weight.columns];
         blocks::decode(weight.dtype, self.tensor(weight).bytes(), &mut values)
             .expect("shape and format were checked when the model was opened");
-        values.iter_mut().for_each(|value| *value += self.norm_offset);
+        let offset = match &self.tower {
+            Some(tower) if tower.tensors().contains_key(&weight.name) => tower.offset(&weight.name),
+            _ => self.norm_offset,
+        };
+        values.iter_mut().for_each(|value| *value += offset);
         values
     }
 
@@ -306,6 +371,11 @@ impl Model {
                 Ok(whole.slice_rows(&weight.name, first..first + weight.rows)?)
             }
         }
+    }
+
+    /// Returns a Plan with an input for the rows of pictures if the model has a tower.
+    fn with_soft_rows(&self, plan: Plan) -> Plan {
+        if self.tower.is_some() { soft::with_soft_rows(plan) } else { plan }
     }
 
     fn dtype(&self, name: &str) -> DType {

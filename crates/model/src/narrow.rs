@@ -118,6 +118,9 @@ fn is_row_wise(op: &Op) -> bool {
     matches!(
         op,
         Op::Norm { .. }
+            | Op::LayerNorm { .. }
+            | Op::Gelu { .. }
+            | Op::Bias { .. }
             | Op::HeadNorm { .. }
             | Op::Rotate { .. }
             | Op::MatMul { .. }

@@ -23,18 +23,23 @@ impl Op {
         match self {
             Op::Embed { .. } => "embed",
             Op::Norm { .. } => "norm",
+            Op::LayerNorm { .. } => "layer_norm",
             Op::HeadNorm { .. } => "head_norm",
             Op::Rotate { .. } => "rotate",
             Op::MatMul { .. } => "matmul",
             Op::StoreKv { .. } => "store_kv",
             Op::Attend { .. } => "attend",
             Op::Geglu { .. } => "geglu",
+            Op::Gelu { .. } => "gelu",
+            Op::Bias { .. } => "bias",
             Op::Add { .. } => "add",
             Op::Sum { .. } => "sum",
             Op::Mix { .. } => "mix",
             Op::Rescale { .. } => "rescale",
             Op::Scale { .. } => "scale",
             Op::Cutoff { .. } => "cutoff",
+            Op::Pool { .. } => "pool",
+            Op::Insert { .. } => "insert",
             Op::Select { .. } => "select",
             Op::Route { .. } => "route",
             Op::GatedExperts { .. } => "gated_experts",
@@ -65,6 +70,11 @@ impl Op {
                 see(Weight(weight));
                 see(Write(output));
             }
+            Op::LayerNorm { .. }
+            | Op::Gelu { .. }
+            | Op::Bias { .. }
+            | Op::Pool { .. }
+            | Op::Insert { .. } => self.picture_operands(see),
             Op::HeadNorm { buffer, weight, .. } => {
                 see(Change(buffer));
                 weight.iter_mut().for_each(|weight| see(Weight(weight)));
@@ -129,6 +139,33 @@ impl Op {
             }
             Op::Delegate { .. } | Op::Collect { .. } | Op::Join { .. } => self.lent_operands(see),
             fused => fused.fused_operands(see),
+        }
+    }
+
+    /// Does the same as [`Op::operands`] for an operation that pictures need.
+    fn picture_operands(&mut self, see: &mut dyn FnMut(Operand<'_>)) {
+        use Operand::{Change, Read, Weight, Write};
+        match self {
+            Op::LayerNorm { input, weight, bias, output, .. } => {
+                see(Read(input));
+                see(Weight(weight));
+                see(Weight(bias));
+                see(Write(output));
+            }
+            Op::Gelu { buffer } => see(Change(buffer)),
+            Op::Bias { buffer, weight } => {
+                see(Change(buffer));
+                see(Weight(weight));
+            }
+            Op::Pool { input, output, .. } => {
+                see(Read(input));
+                see(Write(output));
+            }
+            Op::Insert { source, target } => {
+                see(Read(source));
+                see(Change(target));
+            }
+            other => unreachable!("{} is not for pictures", other.name()),
         }
     }
 

@@ -2,11 +2,8 @@
 //!
 //! A Plan is a list of steps over named buffers. It knows no device, no width and no memory: those
 //! are chosen when a device turns it into a Program. A buffer holds one row of `columns` f32 values
-//! for each token of the step ([`Rows::Tokens`]) or for each token whose logits are wanted
-//! ([`Rows::Outputs`]).
-
-use std::collections::BTreeSet;
-use std::ops::Range;
+//! for each token of the step ([`Rows::Tokens`]), for each token whose logits are wanted
+//! ([`Rows::Outputs`]), or for each soft token ([`Rows::Soft`]).
 
 use trine_weights::DType;
 
@@ -31,6 +28,9 @@ pub enum Rows {
     Tokens,
     /// One for each token whose logits are wanted.
     Outputs,
+    /// One for each soft token of the step: a row that another Plan made, in the place of a
+    /// token's.
+    Soft,
 }
 
 /// Activations: (rows, columns) f32, row-major.
@@ -204,6 +204,20 @@ pub enum Op {
         /// (rows, columns).
         output: BufferId,
     },
+    /// `output = (input - mean) / sqrt(variance + epsilon) * weight + bias`, by rows, the variance
+    /// that of the whole population.
+    LayerNorm {
+        /// (rows, columns).
+        input: BufferId,
+        /// Vector of the columns.
+        weight: WeightId,
+        /// Vector of the columns.
+        bias: WeightId,
+        /// Added to the variance.
+        epsilon: f32,
+        /// (rows, columns).
+        output: BufferId,
+    },
     /// [`Op::Norm`] over each head of a row separately, in place, with one weight vector for all
     /// heads.
     HeadNorm {
@@ -267,6 +281,18 @@ pub enum Op {
         first: usize,
         /// (rows, columns).
         output: BufferId,
+    },
+    /// `x = gelu(x)` in its tanh form, in place.
+    Gelu {
+        /// (rows, columns).
+        buffer: BufferId,
+    },
+    /// `buffer += weight`, by columns, in place.
+    Bias {
+        /// (rows, columns).
+        buffer: BufferId,
+        /// Vector of the columns.
+        weight: WeightId,
     },
     /// `target += source`.
     Add {
@@ -379,6 +405,22 @@ pub enum Op {
         tokens: WeightId,
         /// (rows, rows of all clusters).
         output: BufferId,
+    },
+    /// The mean of `count` neighbouring rows, which begin with an output row each.
+    Pool {
+        /// (tokens, columns).
+        input: BufferId,
+        /// Rows of a mean.
+        count: usize,
+        /// (outputs, columns).
+        output: BufferId,
+    },
+    /// Copies the rows of soft tokens to their places among those of all tokens.
+    Insert {
+        /// (soft, columns).
+        source: BufferId,
+        /// (tokens, columns); other rows stay as they are.
+        target: BufferId,
     },
     /// Copies the rows whose logits are wanted.
     Select {
@@ -613,68 +655,6 @@ impl Plan {
         self.buffer(self.outputs[index])
     }
 
-    /// Returns the number of goals that a step may have.
-    pub fn goals(&self) -> usize {
-        self.goal_outputs.len().max(1)
-    }
-
-    /// Returns which outputs a step with this goal computes.
-    pub fn outputs_for(&self, goal: usize) -> Range<usize> {
-        let Some(&count) = self.goal_outputs.get(goal) else { return 0..self.outputs.len() };
-        let first: usize = self.goal_outputs[..goal].iter().sum();
-        first..first + count
-    }
-
-    /// Returns the outputs that a step with this goal computes.
-    pub fn outputs_of(&self, goal: usize) -> &[BufferId] {
-        &self.outputs[self.outputs_for(goal)]
-    }
-
-    /// Returns whether a step with this goal computes the output of an index.
-    pub fn gives(&self, goal: usize, output: usize) -> bool {
-        self.outputs_for(goal).contains(&output)
-    }
-
-    /// Returns the goal that drafts, if there is one.
-    pub fn draft_goal(&self) -> Option<usize> {
-        self.inputs.iter().find_map(|input| match input.source {
-            Source::State { goal } => Some(goal),
-            _ => None,
-        })
-    }
-
-    /// Returns whether steps with a goal write caches, as all do but those that begin with the
-    /// states of another step ([`Source::State`]).
-    pub fn stores_for(&self, goal: usize) -> bool {
-        self.draft_goal() != Some(goal)
-    }
-
-    /// Returns for each step whether it is run for a goal: whether it changes a cache, if the goal
-    /// writes caches, or a value that is read for one of the goal's outputs.
-    pub fn serving(&self, goal: usize) -> Vec<bool> {
-        if self.goals() == 1 {
-            return vec![true; self.steps.len()];
-        }
-        let mut live: BTreeSet<BufferId> = self.outputs_of(goal).iter().copied().collect();
-        let mut serving = vec![false; self.steps.len()];
-        let stores = self.stores_for(goal);
-        for (serves, Step { op, .. }) in serving.iter_mut().zip(&self.steps).rev() {
-            let (reads, writes) = (op.reads(), op.writes());
-            *serves = op.stores() && stores || writes.iter().any(|id| live.contains(id));
-            if *serves {
-                live.retain(|id| !writes.contains(id));
-                live.extend(reads);
-            }
-        }
-        serving
-    }
-
-    /// Returns whether a step that is run for a goal reads a buffer.
-    pub fn reads_for(&self, goal: usize, buffer: BufferId) -> bool {
-        let mut steps = self.steps.iter().zip(self.serving(goal));
-        steps.any(|(step, serves)| serves && step.op.reads().contains(&buffer))
-    }
-
     /// Returns the bytes of the weights that live at a place.
     pub fn bytes_at(&self, place: WeightPlace) -> u64 {
         self.weights.iter().filter(|weight| weight.place == place).map(Weight::bytes).sum()
@@ -687,10 +667,20 @@ impl Plan {
         self.steps.iter().zip(self.serving(0)).filter(attends).count()
     }
 
+    /// Returns the most rows of a mean ([`Op::Pool`]); 0 if there are none.
+    pub fn largest_pool(&self) -> usize {
+        let count = |step: &Step| match step.op {
+            Op::Pool { count, .. } => count,
+            _ => 0,
+        };
+        self.steps.iter().map(count).max().unwrap_or(0)
+    }
+
     /// Returns what a row of the step stands for.
     pub fn rows(&self, op: &Op) -> Rows {
         match op {
             Op::Select { output, .. } => self.buffer(*output).rows,
+            Op::Insert { source, .. } => self.buffer(*source).rows,
             _ => op.writes().first().map_or(Rows::Tokens, |id| self.buffer(*id).rows),
         }
     }

@@ -76,6 +76,9 @@ impl Plan {
             Op::Mix { bias, scale, .. } => {
                 line.push_str(&format!(" (bias {bias}, scale {scale})"));
             }
+            Op::Pool { count, .. } => {
+                line.push_str(&format!(" (means of {count})"));
+            }
             Op::Cutoff { deviations, .. } => {
                 line.push_str(&format!(" ({deviations} deviations)"));
             }
@@ -89,6 +92,7 @@ impl Plan {
         let rows = match buffer.rows {
             Rows::Tokens => "n",
             Rows::Outputs => "m",
+            Rows::Soft => "s",
         };
         format!("{}[{rows},{}]", buffer.name, buffer.columns)
     }

@@ -22,7 +22,8 @@ impl Width {
     /// Returns the rows of a kind.
     pub fn of(self, rows: Rows) -> usize {
         match rows {
-            Rows::Tokens => self.tokens,
+            // All tokens of a step may be soft.
+            Rows::Tokens | Rows::Soft => self.tokens,
             Rows::Outputs => self.outputs,
         }
     }

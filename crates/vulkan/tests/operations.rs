@@ -13,6 +13,7 @@ use common::ends::{differences, with_more, with_states};
 use common::gemma3n::gemma3n;
 use common::gemma4::gemma4;
 use common::pages::sequences_move_between_programs;
+use common::pictures::with_tower;
 use common::random::{
     Draft, FORMATS, Mixture, Random, Sizes, forms, model, relative_difference, sized, traffic,
     traffic_of,
@@ -73,6 +74,13 @@ fn number(op: &Op) -> usize {
         Op::Delegate { .. } | Op::Collect { .. } | Op::Join { .. } => {
             unreachable!("a GPU has no partner")
         }
+        Op::LayerNorm { .. }
+        | Op::Gelu { .. }
+        | Op::Bias { .. }
+        | Op::Pool { .. }
+        | Op::Insert { .. } => {
+            unreachable!("they have no kernels")
+        }
     }
 }
 
@@ -121,6 +129,26 @@ fn every_form_of_the_plan_agrees_with_the_reference() {
         }
     }
     assert_eq!(seen.len(), OPERATIONS, "only {seen:?} were run");
+}
+
+/// Neither a tower nor a model that takes its rows has kernels yet, and loading says so.
+#[test]
+fn pictures_are_refused_by_the_name_of_the_operation() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut random = Random(0);
+    let text = model(&mut random, DType::F32, folder.path());
+    let model = with_tower(&mut random, text, DType::F32, folder.path());
+    let options = ProgramOptions {
+        width: Width { tokens: 100, outputs: 100 },
+        kv: KvType::F16,
+        context: 128,
+        sequences: 1,
+        blocks: 4,
+    };
+    for (plan, name) in [(model.tower_plan(false), "bias"), (model.plan(), "insert")] {
+        let refused = device().load_plan(&model, plan, &options).err().unwrap().to_string();
+        assert!(refused.contains(name), "{refused}");
+    }
 }
 
 /// Files may store each matrix in a different format. Formats that the device has no kernels for

@@ -158,6 +158,16 @@ impl Tensor {
         Self { name: name.into(), ..self.clone() }
     }
 
+    /// Returns the same bytes in another shape.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `shape` has another number of elements, or rows that are no whole
+    /// blocks.
+    pub fn reshaped(&self, shape: &[usize]) -> Result<Self, WeightsError> {
+        Self::build(&self.name, self.dtype, shape, self.data.clone())
+    }
+
     /// Returns some of the rows as a matrix of their own, such as a part of a fused matrix. The
     /// bytes are not copied if they are a file's.
     ///

@@ -75,6 +75,8 @@ impl Device for ReferenceDevice {
 /// A Plan bound to the scalar reference.
 struct ReferenceProgram {
     model: Model,
+    /// The number of token ids.
+    ids: usize,
     facts: Facts,
     products: Products,
     /// One for each weight of the Plan, in its format.
@@ -111,6 +113,7 @@ impl ReferenceProgram {
         let facts = Facts { pages: Some(layout), ..Facts::new(device, plan, options) };
         Ok(Self {
             model: model.clone(),
+            ids: model.ids(&facts.plan),
             facts,
             products,
             tensors,
@@ -146,7 +149,7 @@ impl Program for ReferenceProgram {
 
     fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
         let Facts { plan, options, .. } = &self.facts;
-        batch.check(options, plan, self.model.config().vocabulary)?;
+        batch.check(options, plan, self.ids)?;
         self.flights.check_room()?;
         for (memory, buffer) in self.buffers.iter_mut().zip(&plan.buffers) {
             memory.clear();
@@ -180,7 +183,7 @@ impl Program for ReferenceProgram {
                 times[index] += start.elapsed().as_secs_f64();
             }
         }
-        self.model.checkpoint().check_intact()?;
+        self.model.check_intact()?;
         Ok(self.flights.begin(batch.goal))
     }
 
@@ -297,6 +300,7 @@ impl ReferenceProgram {
         (0..batch.rows(rows)).map(move |row| match rows {
             Rows::Tokens => row,
             Rows::Outputs => batch.outputs[row] as usize,
+            Rows::Soft => batch.soft_rows().nth(row).expect("there are as many as rows"),
         })
     }
 
@@ -314,6 +318,11 @@ impl ReferenceProgram {
             Op::Norm { input, weight, epsilon, output } => {
                 self.norm(*input, *weight, *epsilon, *output)
             }
+            Op::LayerNorm { .. }
+            | Op::Gelu { .. }
+            | Op::Bias { .. }
+            | Op::Pool { .. }
+            | Op::Insert { .. } => self.execute_pictures(op, batch),
             Op::HeadNorm { buffer, weight, heads, epsilon } => {
                 let head_dim = self.columns(*buffer) / heads;
                 let weight = weight.map_or_else(|| vec![1.0; head_dim], |id| self.vector(id));
@@ -404,6 +413,38 @@ impl ReferenceProgram {
             }
             Op::Softcap { buffer, cap } => ops::softcap(&mut self.buffers[buffer.0], *cap),
             other => unreachable!("{} needs more than its buffers", other.name()),
+        }
+    }
+
+    /// Runs an operation that pictures need.
+    fn execute_pictures(&mut self, op: &Op, batch: &Batch<'_>) {
+        match op {
+            Op::LayerNorm { input, weight, bias, epsilon, output } => {
+                let (weight, bias) = (self.vector(*weight), self.vector(*bias));
+                let mut target = self.take(*output);
+                ops::layer_norm(&self.buffers[input.0], &weight, &bias, *epsilon, &mut target);
+                self.put(*output, target);
+            }
+            Op::Gelu { buffer } => ops::gelu_all(&mut self.buffers[buffer.0]),
+            Op::Bias { buffer, weight } => {
+                let weight = self.vector(*weight);
+                ops::bias(&mut self.buffers[buffer.0], &weight);
+            }
+            Op::Pool { input, count, output } => {
+                let (mut target, columns) = (self.take(*output), self.columns(*input));
+                let input = &self.buffers[input.0];
+                ops::pool(input, batch.outputs, *count, columns, &mut target);
+                self.put(*output, target);
+            }
+            Op::Insert { source, target } => {
+                let (mut all, columns) = (self.take(*target), self.columns(*source));
+                let rows = self.buffers[source.0].chunks_exact(columns);
+                for (row, values) in batch.soft_rows().zip(rows) {
+                    all[row * columns..(row + 1) * columns].copy_from_slice(values);
+                }
+                self.put(*target, all);
+            }
+            other => unreachable!("{} is not for pictures", other.name()),
         }
     }
 
@@ -593,7 +634,7 @@ impl ReferenceProgram {
         let mut row = vec![f32::NAN; weight.columns];
         let products = match self.facts.plan.buffer(output).rows {
             Rows::Tokens => self.products,
-            Rows::Outputs => Products::Exact,
+            Rows::Outputs | Rows::Soft => Products::Exact,
         };
         let mut rounded = Vec::new();
         let mut source = &self.buffers[input.0];

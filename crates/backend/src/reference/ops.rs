@@ -17,6 +17,37 @@ pub fn norm(input: &[f32], weight: &[f32], epsilon: f32, output: &mut [f32]) {
     }
 }
 
+/// Computes `(x - mean) / sqrt(variance + epsilon) * weight + bias` over rows of `weight.len()`
+/// elements, with the variance of the whole population.
+pub fn layer_norm(input: &[f32], weight: &[f32], bias: &[f32], epsilon: f32, output: &mut [f32]) {
+    let width = weight.len();
+    for (x, y) in input.chunks_exact(width).zip(output.chunks_exact_mut(width)) {
+        let mean = x.iter().map(|&v| f64::from(v)).sum::<f64>() / width as f64;
+        let squares: f64 = x.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum();
+        let factor = 1.0 / (squares / width as f64 + f64::from(epsilon)).sqrt();
+        for (((y, &x), &w), &b) in y.iter_mut().zip(x).zip(weight).zip(bias) {
+            *y = ((f64::from(x) - mean) * factor * f64::from(w) + f64::from(b)) as f32;
+        }
+    }
+}
+
+/// Computes `buffer += weight` over rows of `weight.len()` elements.
+pub fn bias(buffer: &mut [f32], weight: &[f32]) {
+    for row in buffer.chunks_exact_mut(weight.len()) {
+        add(weight, row);
+    }
+}
+
+/// Computes the means of `count` rows of `columns` values, which begin with the rows `firsts`.
+pub fn pool(input: &[f32], firsts: &[u32], count: usize, columns: usize, output: &mut [f32]) {
+    for (&first, out) in firsts.iter().zip(output.chunks_exact_mut(columns)) {
+        for (column, y) in out.iter_mut().enumerate() {
+            let value = |row| f64::from(input[(first as usize + row) * columns + column]);
+            *y = ((0..count).map(value).sum::<f64>() / count as f64) as f32;
+        }
+    }
+}
+
 /// Applies half-split rotary embedding in place: elements `j` and `j + d/2` of a head rotate
 /// together by `position * theta^(-2j/d) / divisor`. `buffer` is (rows, heads x head_dim),
 /// `positions` has one entry for each row.
@@ -56,6 +87,11 @@ pub fn matmul_column(
 pub fn gelu(x: f64) -> f64 {
     let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
     0.5 * x * (1.0 + inner.tanh())
+}
+
+/// Computes `x = gelu(x)`.
+pub fn gelu_all(buffer: &mut [f32]) {
+    buffer.iter_mut().for_each(|x| *x = gelu(f64::from(*x)) as f32);
 }
 
 /// Computes `output = gelu(gate) * up`.

@@ -22,6 +22,7 @@ pub mod gemma3n;
 pub mod gemma4;
 pub mod pages;
 pub mod partner;
+pub mod pictures;
 pub mod random;
 
 /// Returns the bits of floats: two lists are the same to the last one.

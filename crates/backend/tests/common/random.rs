@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use trine_backend::{BLOCK, Batch, Device, ProgramOptions, SequenceView};
-use trine_model::{Buffer, KvType, Model, Op, Plan, Step, Width, fusion, names, narrow};
+use trine_backend::{BLOCK, Batch, Device, ProgramOptions, SOFT, SequenceView};
+use trine_model::{Buffer, KvType, Model, Op, Plan, Rows, Step, Width, fusion, names, narrow};
 use trine_weights::gguf::{Metadata, Value, Writer};
 use trine_weights::{DType, Tensor, blocks, quantize_tensor};
 
@@ -312,11 +312,16 @@ pub fn traffic_of(
     outputs_of(device, model, plan, kv, seed, width).swap_remove(0)
 }
 
-/// Random rows for the inputs of a Plan that come with a batch of `rows` rows. Those of one that is
+/// Random rows for the inputs of a Plan that come with a batch of tokens. Those of one that is
 /// called `unused` are not numbers.
-fn input_rows(random: &mut Random, plan: &Plan, rows: usize) -> Vec<Vec<f32>> {
-    let mut values = |buffer: &Buffer| match buffer.name.as_str() {
-        "unused" => vec![f32::NAN; rows * buffer.columns],
+fn input_rows(random: &mut Random, plan: &Plan, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let rows = tokens.len();
+    let mut values = |buffer: &Buffer| match (buffer.name.as_str(), buffer.rows) {
+        ("unused", _) => vec![f32::NAN; rows * buffer.columns],
+        (_, Rows::Soft) => {
+            let soft = tokens.iter().filter(|token| **token == SOFT).count();
+            (0..soft * buffer.columns).map(|_| random.unit()).collect()
+        }
         _ => (0..rows * buffer.columns).map(|_| random.unit()).collect(),
     };
     plan.given().map(|id| values(plan.buffer(id))).collect()
@@ -374,6 +379,7 @@ pub fn outputs_of(
         .zip(slots)
         .map(|(blocks, slot)| SequenceView { slot, blocks: blocks.as_slice() })
         .collect();
+    let takes_soft = plan.given().any(|id| plan.buffer(id).rows == Rows::Soft);
     let mut lengths = [0usize; SEQUENCES];
     for step in 0..10 {
         if step == 5 {
@@ -390,7 +396,10 @@ pub fn outputs_of(
                 _ => usize::from(sequence == 1),
             };
             for _ in 0..rows {
-                tokens.push(random.below(model.config().vocabulary) as u32);
+                // Only Plans with an input for them draw soft tokens.
+                let is_soft = takes_soft && random.below(3) == 0;
+                let token = random.below(model.config().vocabulary) as u32;
+                tokens.push(if is_soft { SOFT } else { token });
                 positions.push(*length as u32);
                 sequence_of.push(sequence as u32);
                 *length += 1;
@@ -403,7 +412,7 @@ pub fn outputs_of(
         let outputs: Vec<u32> =
             (0..tokens.len() as u32).filter(|_| wanted(&mut random, step)).take(12).collect();
         let ahead = pictures(&mut Random(seed ^ (step as u64 + 1) << 32), &sequence_of);
-        let inputs = input_rows(&mut random, &plan, tokens.len());
+        let inputs = input_rows(&mut random, &plan, &tokens);
         let inputs: Vec<&[f32]> = inputs.iter().map(Vec::as_slice).collect();
         let batch = Batch {
             tokens: &tokens,

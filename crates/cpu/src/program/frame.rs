@@ -337,8 +337,41 @@ impl Frame<'_> {
                 let source = self.batch.outputs[row] as usize;
                 self.write(*output, row).copy_from_slice(self.read(*input, source));
             }
+            other => self.picture_row(other, row),
+        }
+    }
+
+    /// Runs an operation that pictures need on a row.
+    fn picture_row(&self, op: &Op, row: usize) {
+        let kernels = &self.fixed.kernels;
+        match op {
+            Op::LayerNorm { input, weight, bias, epsilon, output } => {
+                let (weight, bias) = (self.fixed.vector(*weight), self.fixed.vector(*bias));
+                let (input, output) = (self.read(*input, row), self.write(*output, row));
+                kernels.layer_norm(input, weight, bias, *epsilon, output);
+            }
+            Op::Gelu { buffer } => kernels.gelu(self.write(*buffer, row)),
+            Op::Bias { buffer, weight } => {
+                kernels.add(self.write(*buffer, row), self.fixed.vector(*weight));
+            }
+            Op::Pool { input, count, output } => self.pool(*input, *count, *output, row),
+            Op::Insert { source, target } => {
+                let place = self.batch.soft_rows().nth(row).expect("there are as many as rows");
+                self.write(*target, place).copy_from_slice(self.read(*source, row));
+            }
             other => unreachable!("{} is not a row-wise operation", other.name()),
         }
+    }
+
+    /// Computes the mean of `count` rows that begin with an output row.
+    fn pool(&self, input: BufferId, count: usize, output: BufferId, row: usize) {
+        let first = self.batch.outputs[row] as usize;
+        let output = self.write(output, row);
+        output.copy_from_slice(self.read(input, first));
+        for other in first + 1..first + count {
+            self.fixed.kernels.add(output, self.read(input, other));
+        }
+        self.fixed.kernels.scale(output, 1.0 / count as f32);
     }
 
     /// Mixes the sources of one row into its streams.
@@ -379,7 +412,7 @@ impl Frame<'_> {
             }
             Op::Rotate { buffer, heads, .. } => {
                 let place = match self.fixed.facts.plan.buffer(*buffer).rows {
-                    Rows::Tokens => row,
+                    Rows::Tokens | Rows::Soft => row,
                     Rows::Outputs => self.batch.outputs[row] as usize,
                 };
                 let (cosines, sines) = self.row_angles(index, place);

@@ -53,6 +53,7 @@ impl AttentionKind {
         rows.clear();
         match self.attending {
             Rows::Tokens => rows.extend(batch.spans().map(|span| self.run(batch, span, span.row))),
+            Rows::Soft => unreachable!("no row of a soft token attends before it is inserted"),
             Rows::Outputs => {
                 let runs = output_runs(batch).map(|(first, span)| self.run(batch, span, first));
                 rows.extend(runs);
@@ -81,7 +82,7 @@ pub(super) type Addressing = (Option<usize>, Rows);
 /// Returns the most runs of neighbouring rows of one sequence that attend in a step.
 fn most_runs(attending: Rows, options: &ProgramOptions) -> usize {
     match attending {
-        Rows::Tokens => options.sequences,
+        Rows::Tokens | Rows::Soft => options.sequences,
         // Every other row may be wanted.
         Rows::Outputs => options.width.outputs,
     }

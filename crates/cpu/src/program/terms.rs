@@ -34,7 +34,7 @@ impl InputRows {
         let rows = batch.rows(kind);
         let fine = match kind {
             Rows::Tokens => batch.bulk_from.min(rows),
-            Rows::Outputs => rows,
+            Rows::Outputs | Rows::Soft => rows,
         };
         Self { rows, fine }
     }

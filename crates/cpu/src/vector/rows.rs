@@ -79,6 +79,19 @@ fn mean_square<S: Lanes>(s: S, x: &[f32]) -> f64 {
     sum_over(s, x, 0.0, |sum, x| s.fma(x, x, sum)) / x.len().max(1) as f64
 }
 
+/// The mean, and the mean squared distance from it; 0 of none.
+#[inline(always)]
+fn moments<S: Lanes>(s: S, x: &[f32]) -> (f64, f64) {
+    let count = x.len().max(1) as f64;
+    let mean = sum_over(s, x, 0.0, |sum, x| s.add(sum, x)) / count;
+    let center = s.splat(mean as f32);
+    let squares = sum_over(s, x, mean as f32, |sum, x| {
+        let distance = s.sub(x, center);
+        s.fma(distance, distance, sum)
+    });
+    (mean, squares / count)
+}
+
 /// 1 / sqrt(mean of squares + epsilon).
 #[inline(always)]
 fn inverse_rms<S: Lanes>(s: S, x: &[f32], epsilon: f32) -> f32 {
@@ -89,6 +102,23 @@ fn inverse_rms<S: Lanes>(s: S, x: &[f32], epsilon: f32) -> f32 {
 pub(super) fn rms_norm<S: Lanes>(s: S, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
     let scale = s.splat(inverse_rms(s, x, epsilon));
     elementwise!(s, out, [value = x, weight = weight] => s.mul(s.mul(value, scale), weight));
+}
+
+/// Three passes over the row; in one pass the variance would be a difference of large numbers.
+#[inline(always)]
+pub(super) fn layer_norm<S: Lanes>(
+    s: S,
+    x: &[f32],
+    weight: &[f32],
+    bias: &[f32],
+    epsilon: f32,
+    out: &mut [f32],
+) {
+    let (mean, variance) = moments(s, x);
+    let factor = 1.0 / (variance + f64::from(epsilon)).sqrt();
+    let (center, scale) = (s.splat(mean as f32), s.splat(factor as f32));
+    elementwise!(s, out, [value = x, weight = weight, bias = bias] =>
+        s.fma(s.mul(s.sub(value, center), scale), weight, bias));
 }
 
 #[inline(always)]
@@ -254,14 +284,8 @@ pub(super) fn rescale<S: Lanes>(s: S, x: &mut [f32], like: &[f32], floor: f32) {
 /// Three passes over the row; in one pass the variance would be a difference of large numbers.
 #[inline(always)]
 pub(super) fn cutoff<S: Lanes>(s: S, x: &mut [f32], deviations: f32) {
-    let count = x.len().max(1) as f64;
-    let mean = sum_over(s, x, 0.0, |sum, x| s.add(sum, x)) / count;
-    let center = s.splat(mean as f32);
-    let squares = sum_over(s, x, mean as f32, |sum, x| {
-        let distance = s.sub(x, center);
-        s.fma(distance, distance, sum)
-    });
-    let limit = s.splat((mean + f64::from(deviations) * (squares / count).sqrt()) as f32);
+    let (mean, variance) = moments(s, x);
+    let limit = s.splat((mean + f64::from(deviations) * variance.sqrt()) as f32);
     let zero = s.splat(0.0);
     elementwise!(s, x, [value = x] => {
         let above = s.sub(value, limit);

@@ -52,6 +52,23 @@ proptest! {
     }
 
     #[test]
+    fn layer_norms_match_f64(length in 1_usize..1500, seed: u64, offset in -20_f32..20.0) {
+        let x: Vec<f32> = random(seed, length, 2.0).iter().map(|x| x + offset).collect();
+        let (weight, bias) = (random(seed ^ 1, length, 2.0), random(seed ^ 2, length, 2.0));
+        let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / length as f64;
+        let squares = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>();
+        let factor = 1.0 / (squares / length as f64 + f64::from(1e-2_f32)).sqrt();
+        let normed =
+            |i: usize| (f64::from(x[i]) - mean) * factor * f64::from(weight[i]) + f64::from(bias[i]);
+        for kernels in all() {
+            let mut found = vec![f32::NAN; length];
+            kernels.layer_norm(&x, &weight, &bias, 1e-2, &mut found);
+            // The mean is as large as the elements, and rounds as they do.
+            close(&found, (0..length).map(normed), 3e-5);
+        }
+    }
+
+    #[test]
     fn combinations_match_f64(
         length in 0_usize..300, count in 1_usize..6, seed: u64, exponent in -6_i32..6,
     ) {

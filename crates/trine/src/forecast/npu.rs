@@ -282,7 +282,7 @@ impl Product {
             let weights = || weights.iter().map(|id| plan.weight(*id));
             Self {
                 rows: match plan.rows(&step.op) {
-                    Rows::Tokens => workload.sequences * workload.tokens,
+                    Rows::Tokens | Rows::Soft => workload.sequences * workload.tokens,
                     Rows::Outputs => workload.outputs,
                 },
                 depth: weights().map(|weight| weight.columns).max().unwrap_or(0),

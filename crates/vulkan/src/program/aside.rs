@@ -27,7 +27,7 @@ impl AsideTable<'_> {
         let Loan { rows, number, handed: of_step, products, .. } = &self.of_pass[meeting];
         let StepRows { tokens, outputs, exact } = self.loans.step_rows;
         let (rows, exact) = match rows {
-            Rows::Tokens => (tokens, exact),
+            Rows::Tokens | Rows::Soft => (tokens, exact),
             Rows::Outputs => (outputs, outputs),
         };
         if rows == 0 {

@@ -159,6 +159,7 @@ impl Emitter<'_> {
     fn row_count(&self, rows: Rows) -> u64 {
         match rows {
             Rows::Tokens => self.frame.rows,
+            Rows::Soft => unreachable!("their operations have no kernels"),
             Rows::Outputs => self.frame.output_count,
         }
     }
@@ -428,7 +429,7 @@ impl Emitter<'_> {
     fn attention_frame(&self, rows: Rows) -> FrameAddresses {
         let StepAddresses { frame, tables, tiles, outputs, .. } = self.frame;
         let picks = match rows {
-            Rows::Tokens => 0,
+            Rows::Tokens | Rows::Soft => 0,
             Rows::Outputs => ((outputs - frame) / 4) as u32,
         };
         FrameAddresses { frame, tables, tiles, picks }

@@ -48,6 +48,11 @@ fn lacks_kernel(plan: &Plan, op: &Op) -> bool {
             let [experts, used] = [logits, chosen].map(|id| plan.buffer(*id).columns);
             !chooses(experts, used)
         }
+        Op::LayerNorm { .. }
+        | Op::Gelu { .. }
+        | Op::Bias { .. }
+        | Op::Pool { .. }
+        | Op::Insert { .. } => true,
         _ => false,
     }
 }
@@ -128,6 +133,11 @@ impl Lowering<'_> {
             _ if lacks_kernel(self.plan, op) => {
                 return Err(GpuError::NoKernel { operation: op.name() });
             }
+            Op::LayerNorm { .. }
+            | Op::Gelu { .. }
+            | Op::Bias { .. }
+            | Op::Pool { .. }
+            | Op::Insert { .. } => unreachable!("they have no kernels yet"),
             Op::Route { .. }
             | Op::GatedExperts { .. }
             | Op::SumExperts { .. }
@@ -475,7 +485,8 @@ impl Lowering<'_> {
         let (kind, count) = (self.rows_of(output), self.count(output));
         match (self.graph.attended, kind) {
             // Tiles are of the step's rows.
-            (Attended::Sequences | Attended::Rows, _) | (Attended::Tiles, Rows::Outputs) => {
+            (Attended::Sequences | Attended::Rows, _)
+            | (Attended::Tiles, Rows::Outputs | Rows::Soft) => {
                 let bytes = self.selection.partial_bytes(attention, count);
                 let partials = (bytes > 0).then(|| self.graph.fresh_bytes(bytes));
                 AttendKernel::Rows { prepare: None, made: Made::Rows(rows), partials }

@@ -1,0 +1,49 @@
+//! A vision tower, and a model that takes its rows, on the scalar reference against what another
+//! implementation computes.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+mod common;
+
+use common::pictures::{PROMPTS, TWINS, golden_logits, golden_rows, open_golden};
+use trine_backend::reference::ReferenceDevice;
+use trine_backend::{Device, DeviceGroup, LayerChoice};
+use trine_model::KvType;
+
+/// Largest difference of a value. In float32 and float64 the other implementation's logits differ
+/// by at most 3e-5; the rest is room for another order of summation.
+const TOLERANCE: f32 = 5e-4;
+
+/// Parts of a model hand rows on, and only the first one takes soft rows.
+#[test]
+fn a_model_on_two_devices_takes_soft_rows() {
+    let model = open_golden(TWINS[0]);
+    let (_, _, rows) = golden_rows(&ReferenceDevice::new(), &model, KvType::F32);
+    for layers in [2, 4] {
+        let devices: Vec<Box<dyn Device>> =
+            (0..2).map(|_| Box::new(ReferenceDevice::new()) as Box<dyn Device>).collect();
+        let both = DeviceGroup::new(devices, LayerChoice::Exactly(layers));
+        for prompt in PROMPTS {
+            let worst = golden_logits(&both, &model, &rows, prompt, 5);
+            assert!(worst <= TOLERANCE, "{layers} layers, {prompt:?}: {worst}");
+        }
+    }
+}
+
+#[test]
+fn pictures_give_the_golden_rows_and_logits_at_every_split() {
+    for twin in TWINS {
+        let model = open_golden(twin);
+        let device = ReferenceDevice::new();
+        let (states, soft, rows) = golden_rows(&device, &model, KvType::F32);
+        println!("{twin:?}: states are off by {states}, soft rows by {soft}");
+        assert!(states.max(soft) <= TOLERANCE, "{twin:?}: {states}, {soft}");
+        for prompt in PROMPTS {
+            for chunk in [64, 1, 5, 16] {
+                let worst = golden_logits(&device, &model, &rows, prompt, chunk);
+                println!("{twin:?}, {}, pieces of {chunk}: {worst}", prompt.0);
+                assert!(worst <= TOLERANCE, "{twin:?}, {prompt:?} in pieces of {chunk}: {worst}");
+            }
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Vision towers in files of every form, and files with towers that cannot be.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value as Json, json};
+use trine_model::{Model, Op, Rows, Tower};
+use trine_weights::gguf::{Array, Metadata as GgufMetadata, Value, Writer};
+use trine_weights::{Checkpoint, DType, Metadata, Tensor};
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens").join(name)
+}
+
+const FOLDER: &str = "gemma3-vision";
+const HALVES: &str = "gguf/gemma3-vision/mmproj-f16.gguf";
+const EXCHANGED: &str = "gguf/gemma3-vision/mmproj-f32-swapped.gguf";
+const TEXT: &str = "gguf/gemma3-vision/model-f32.gguf";
+
+fn model(text: &str, tower: &str) -> Model {
+    let tower = Tower::open(&golden(tower)).unwrap();
+    Model::open(&golden(text)).unwrap().with_tower(tower).unwrap()
+}
+
+#[test]
+fn every_form_of_a_tower_is_the_same() {
+    let models = [(FOLDER, FOLDER), (TEXT, HALVES), (TEXT, EXCHANGED)].map(|(a, b)| model(a, b));
+    let first = &models[0];
+    for other in &models[1..] {
+        assert_eq!(other.tower().unwrap().config(), first.tower().unwrap().config());
+        for weight in other.tower_plan(false).weights {
+            let stored = first.tower_plan(false).weights;
+            let twin = stored.iter().find(|twin| twin.name == weight.name).unwrap();
+            let (found, expected) = match weight.is_matrix() {
+                true => {
+                    (other.tensor(&weight).to_f32().unwrap(), first.tensor(twin).to_f32().unwrap())
+                }
+                false => (other.vector(&weight), first.vector(twin)),
+            };
+            let difference = |(a, b): (&f32, &f32)| (a - b).abs();
+            let worst = found.iter().zip(&expected).map(difference).fold(0.0, f32::max);
+            assert!(found.len() == expected.len() && worst < 1e-6, "{}: {worst}", weight.name);
+        }
+    }
+}
+
+#[test]
+fn the_numbers_of_a_tower_follow_from_its_files() {
+    let tower = Tower::open(&golden(HALVES)).unwrap();
+    let config = tower.config();
+    assert_eq!((config.grid(), config.patches(), config.patch_values()), (4, 16, 588));
+    assert_eq!((config.pooled(), config.soft_tokens(), config.output), (4, 4, 40));
+    // Squares of 2 x 2 of a grid of 4 x 4.
+    assert_eq!(config.order(), [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]);
+}
+
+#[test]
+fn the_plan_of_a_tower_is_fused() {
+    let plan = model(FOLDER, FOLDER).tower_plan(true);
+    insta::assert_snapshot!(plan.to_string());
+    let is_attend = |op: &Op| matches!(op, Op::Attend { .. });
+    assert_eq!(plan.steps.iter().filter(|step| is_attend(&step.op)).count(), 3);
+    assert_eq!((plan.caches.len(), plan.outputs.len()), (1, 2));
+}
+
+#[test]
+fn only_a_model_with_a_tower_takes_soft_rows() {
+    let plain = Model::open(&golden(FOLDER)).unwrap();
+    let insert = |op: &Op| matches!(op, Op::Insert { .. });
+    for plan in [plain.plan(), plain.hidden_states_plan()] {
+        assert!(plan.inputs.is_empty() && !plan.steps.iter().any(|step| insert(&step.op)));
+    }
+    let model = model(FOLDER, FOLDER);
+    for plan in [model.plan(), model.hidden_states_plan(), model.plan_with_states()] {
+        let [input] = plan.inputs[..] else { panic!("{plan}") };
+        assert_eq!(plan.buffer(input.buffer).rows, Rows::Soft);
+        assert_eq!(plan.steps.iter().position(|step| insert(&step.op)), Some(1), "{plan}");
+    }
+}
+
+#[test]
+fn a_tower_of_another_model_is_refused_with_both_files() {
+    let tower = Tower::open(&golden(HALVES)).unwrap();
+    let other = Model::open(&golden("gemma3-a")).unwrap();
+    let error = other.with_tower(tower.clone()).err().unwrap().to_string();
+    for part in ["gemma3-a", "mmproj-f16.gguf", "40", "mmproj file"] {
+        assert!(error.contains(part), "{error}");
+    }
+    let other = Model::open(&golden("gemma4-dense")).unwrap();
+    let error = other.with_tower(tower).err().unwrap().to_string();
+    assert!(error.contains("gemma3"), "{error}");
+    for text in ["gemma3-a", "gguf/gemma3-f32/model.gguf"] {
+        let checkpoint = Checkpoint::open(golden(text)).unwrap();
+        assert!(!Tower::is_in(&checkpoint));
+        let error = Tower::open(&golden(text)).err().unwrap().to_string();
+        assert!(error.contains("no vision tower") && error.contains(text), "{error}");
+    }
+    assert!(Tower::is_in(&Checkpoint::open(golden(FOLDER)).unwrap()));
+    assert!(Tower::is_in(&Checkpoint::open(golden(EXCHANGED)).unwrap()));
+}
+
+/// The parts of a GGUF file.
+fn parts(path: &Path) -> (GgufMetadata, Vec<Tensor>) {
+    let checkpoint = Checkpoint::open(path).unwrap();
+    let Metadata::Gguf(stored) = checkpoint.metadata() else { panic!("{}", path.display()) };
+    let mut metadata = GgufMetadata::new("tower");
+    stored.iter().for_each(|(key, value)| metadata.insert(key, value.clone()));
+    (metadata, checkpoint.tensors().cloned().collect())
+}
+
+fn write(folder: &Path, metadata: &GgufMetadata, tensors: &[Tensor]) -> PathBuf {
+    let path = folder.join("mmproj.gguf");
+    let mut writer = Writer::new(&path, metadata.clone()).unwrap();
+    for tensor in tensors {
+        writer.declare(tensor.name(), tensor.dtype(), tensor.shape()).unwrap();
+    }
+    let mut data = writer.start().unwrap();
+    tensors.iter().for_each(|tensor| data.tensor(tensor).unwrap());
+    data.finish().unwrap();
+    path
+}
+
+#[test]
+fn impossible_numbers_of_a_tower_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (metadata, tensors) = parts(&golden(HALVES));
+    let text = |value: &str| Value::String(value.into());
+    let floats = |values: &[f32]| Value::Array(Array::F32(values.to_vec()));
+    let count = Value::U32;
+    for (key, value, mark) in [
+        ("general.architecture", text("gemma3"), "no vision tower"),
+        ("clip.has_vision_encoder", Value::Bool(false), "no vision tower"),
+        ("clip.projector_type", text("gemma4v"), "clip.projector_type"),
+        ("clip.vision.projector_type", text("ldp"), "clip.projector_type"),
+        ("clip.use_gelu", Value::Bool(false), "clip.use_gelu"),
+        ("clip.vision.image_mean", floats(&[0.5, 0.5]), "image_mean"),
+        ("clip.vision.image_std", floats(&[0.5, f32::NAN, 0.5]), "image_std"),
+        ("clip.vision.image_size", count(0), "side of a picture"),
+        ("clip.vision.image_size", count(57), "a multiple of 14"),
+        ("clip.vision.image_size", count(14 << 20), "side of a picture"),
+        ("clip.vision.image_size", count(112), "position_embd"),
+        ("clip.vision.patch_size", count(0), "side of a patch"),
+        ("clip.vision.patch_size", count(u32::MAX), "side of a patch"),
+        ("clip.vision.patch_size", count(7), "v.patch_embd.weight"),
+        ("clip.vision.embedding_length", count(0), "hidden size"),
+        ("clip.vision.embedding_length", count(u32::MAX), "hidden size"),
+        ("clip.vision.embedding_length", count(64), "has shape"),
+        ("clip.vision.feed_forward_length", count(0), "feed-forward size"),
+        ("clip.vision.feed_forward_length", count(49), "v.blk.0.ffn_up"),
+        ("clip.vision.block_count", count(0), "layer count"),
+        ("clip.vision.block_count", count(4), "v.blk.3."),
+        ("clip.vision.block_count", count(u32::MAX), "layer count"),
+        ("clip.vision.attention.head_count", count(0), "head count"),
+        ("clip.vision.attention.head_count", count(3), "a multiple of 3"),
+        ("clip.vision.attention.layer_norm_epsilon", Value::F32(f32::NAN), "epsilon"),
+        ("clip.vision.attention.layer_norm_epsilon", Value::F32(0.0), "epsilon"),
+        ("clip.vision.projection_dim", count(0), "projection"),
+        ("clip.vision.projection_dim", count(41), "mm.input_projection.weight"),
+        ("clip.vision.projector.scale_factor", count(0), "pooling"),
+        ("clip.vision.projector.scale_factor", count(3), "a multiple of 3"),
+    ] {
+        let mut spoilt = metadata.clone();
+        spoilt.insert(key, value.clone());
+        let error = Tower::open(&write(folder.path(), &spoilt, &tensors)).err();
+        let error = error.unwrap_or_else(|| panic!("{key} = {value:?} was accepted")).to_string();
+        assert!(error.contains(mark) && error.contains("mmproj.gguf"), "{key}: {error}");
+    }
+    for name in ["v.patch_embd.bias", "v.post_ln.weight", "mm.soft_emb_norm.weight"] {
+        let others: Vec<Tensor> =
+            tensors.iter().filter(|tensor| tensor.name() != name).cloned().collect();
+        let error = Tower::open(&write(folder.path(), &metadata, &others)).err().unwrap();
+        assert!(error.to_string().contains(name), "{error}");
+    }
+}
+
+/// Files have the projection with its rows as columns; one of the usual orientation is taken too.
+#[test]
+fn a_projection_may_have_either_orientation() {
+    let folder = tempfile::tempdir().unwrap();
+    let (metadata, mut tensors) = parts(&golden(EXCHANGED));
+    let own = tensors.iter_mut().find(|own| own.name() == "mm.input_projection.weight").unwrap();
+    let values = own.to_f32().unwrap();
+    let (rows, columns) = (own.rows(), own.columns());
+    let flipped = (0..columns).flat_map(|c| (0..rows).map(move |r| (r, c)));
+    let bytes = flipped.flat_map(|(r, c)| values[r * columns + c].to_le_bytes()).collect();
+    *own = Tensor::from_owned(own.name(), DType::F32, &[columns, rows], bytes).unwrap();
+    let tower = Tower::open(&write(folder.path(), &metadata, &tensors)).unwrap();
+    let found = Model::open(&golden(TEXT)).unwrap().with_tower(tower).unwrap();
+    let expected = model(TEXT, EXCHANGED);
+    let [found, expected] = [found, expected].map(|model| {
+        let weights = model.tower_plan(false).weights;
+        let weight = weights.iter().find(|own| own.name == "mm.input_projection.weight").unwrap();
+        assert_eq!((weight.rows, weight.columns), (40, 32));
+        model.tensor(weight).to_f32().unwrap()
+    });
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn impossible_numbers_in_a_configuration_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(golden(FOLDER).join("model.safetensors"), folder.path().join("model.safetensors"))
+        .unwrap();
+    let config: Json =
+        serde_json::from_slice(&fs::read(golden(FOLDER).join("config.json")).unwrap()).unwrap();
+    let open = |config: &Json| {
+        fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        Tower::open(folder.path()).map_err(|error| error.to_string())
+    };
+    assert!(open(&config).is_ok());
+    for (key, value, mark) in [
+        ("model_type", json!("other"), "vision_config.model_type"),
+        ("model_type", json!(null), "vision_config.model_type"),
+        ("hidden_act", json!("relu"), "vision_config.hidden_act"),
+        ("num_channels", json!(1), "vision_config.num_channels"),
+        ("image_size", json!(-56), "image_size"),
+        ("image_size", json!(1e14), "side of a picture"),
+        ("patch_size", json!(1.5), "patch_size"),
+        ("hidden_size", json!(0), "hidden size"),
+        ("num_hidden_layers", json!(4), "encoder.layers.3"),
+        ("num_attention_heads", json!(5), "a multiple of 5"),
+        ("layer_norm_eps", json!("x"), "layer_norm_eps"),
+        ("intermediate_size", json!(47), "mlp.fc1"),
+    ] {
+        let mut spoilt = config.clone();
+        spoilt["vision_config"][key] = value.clone();
+        let error = open(&spoilt).err().unwrap_or_else(|| panic!("{key} = {value} was accepted"));
+        assert!(error.contains(mark), "{key} = {value}: {error}");
+    }
+    for soft in [0, 3, 9, 25, 1_u64 << 40] {
+        let mut spoilt = config.clone();
+        spoilt["mm_tokens_per_image"] = json!(soft);
+        let error = open(&spoilt).err().unwrap_or_else(|| panic!("{soft} was accepted"));
+        assert!(error.contains("mm_tokens_per_image"), "{soft}: {error}");
+    }
+    let mut spoilt = config;
+    spoilt["vision_config"] = json!([]);
+    assert!(open(&spoilt).err().unwrap().contains("no vision tower"));
+}
+
+/// A small deterministic generator (xorshift).
+fn next(state: &mut u64) -> usize {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state as usize
+}
+
+/// Bytes of headers are changed, and ends cut off. What opens has a Plan whose tensors are there.
+#[test]
+fn damaged_files_give_an_error_or_a_tower() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(golden(FOLDER).join("model.safetensors"), folder.path().join("model.safetensors"))
+        .unwrap();
+    let mut state = 0x9E37_79B9_7F4A_7C15;
+    let mut refused = 0;
+    let text = Model::open(&golden(TEXT)).unwrap();
+    let halves = fs::read(golden(HALVES)).unwrap();
+    let exchanged = fs::read(golden(EXCHANGED)).unwrap();
+    let json = fs::read(golden(FOLDER).join("config.json")).unwrap();
+    for case in 0..750 {
+        let (source, name, header) = match case % 3 {
+            0 => (&halves, "mmproj.gguf", 4400),
+            1 => (&exchanged, "mmproj.gguf", 4400),
+            _ => (&json, "config.json", json.len()),
+        };
+        let mut bytes = source.clone();
+        for _ in 0..1 + next(&mut state) % 3 {
+            let at = next(&mut state) % header;
+            bytes[at] = match next(&mut state) % 3 {
+                0 => next(&mut state) as u8,
+                1 => bytes[at] ^ 1 << (next(&mut state) % 8),
+                _ => b'0' + (next(&mut state) % 10) as u8,
+            };
+        }
+        if next(&mut state).is_multiple_of(8) {
+            bytes.truncate(next(&mut state) % bytes.len());
+        }
+        let path = folder.path().join(name);
+        fs::write(&path, &bytes).unwrap();
+        let path = if name == "config.json" { folder.path().to_owned() } else { path };
+        let opened = catch_unwind(AssertUnwindSafe(|| Tower::open(&path)));
+        let Ok(tower) = opened.unwrap_or_else(|_| panic!("case {case} panicked")) else {
+            refused += 1;
+            continue;
+        };
+        let order = tower.config().order();
+        assert!(order.iter().all(|&patch| patch < tower.config().patches()), "case {case}");
+        let Ok(model) = text.clone().with_tower(tower) else { continue };
+        for weight in &model.tower_plan(true).weights {
+            assert_eq!(model.tensor(weight).elements(), weight.rows * weight.columns);
+        }
+    }
+    println!("{refused} of 750 were refused");
+    assert!((200..750).contains(&refused), "{refused}");
+}
