@@ -22,7 +22,13 @@ pub struct Tower {
     /// Added to the weights of the norm of soft tokens: Hugging Face files store `w` where the
     /// factor is `1 + w`.
     norm_offset: f32,
+    /// The id of soft tokens in prompts.
+    soft_token: u32,
 }
+
+/// The id of soft tokens if the files do not say: that of every published Gemma 3. It lies beyond
+/// the embedding table of some files.
+const SOFT_TOKEN: u32 = 262_144;
 
 impl Tower {
     /// Opens the tower of a Hugging Face folder or an `mmproj` GGUF file.
@@ -53,15 +59,19 @@ impl Tower {
 
     fn read(checkpoint: Checkpoint) -> Result<Self, ModelError> {
         let files = Files(&checkpoint);
-        let (config, norm_offset) = match checkpoint.metadata() {
-            Metadata::Gguf(metadata) => (tower_config::from_gguf(metadata)?, 0.0),
+        let (config, norm_offset, soft_token) = match checkpoint.metadata() {
+            Metadata::Gguf(metadata) => (tower_config::from_gguf(metadata)?, 0.0, SOFT_TOKEN),
             Metadata::HuggingFace(own) => {
                 if !tower_config::is_in_json(&own.config) {
                     return Err(ModelError::NoTower);
                 }
+                let in_file = |error: ModelError| error.in_file(&own.directory.join(CONFIG));
+                let config = tower_config::from_json(&own.config).map_err(in_file)?;
+                // A tower of another kind has other tensors, so it comes after the numbers.
                 let output = files.require(names::PROJECTION)?.columns();
-                let config = tower_config::from_json(&own.config, output);
-                (config.map_err(|error| error.in_file(&own.directory.join(CONFIG)))?, 1.0)
+                let config = TowerConfig { output, ..config }.check()?;
+                let soft = tower_config::soft_token(&own.config, SOFT_TOKEN).map_err(in_file)?;
+                (config, 1.0, soft)
             }
         };
         let plan = siglip::plan(&config, false, &|_| DType::F32);
@@ -69,12 +79,18 @@ impl Tower {
         for weight in &plan.weights {
             tensors.insert(weight.name.clone(), files.tensor(weight, &config)?);
         }
-        Ok(Self { checkpoint: Arc::new(checkpoint), config, tensors, norm_offset })
+        Ok(Self { checkpoint: Arc::new(checkpoint), config, tensors, norm_offset, soft_token })
     }
 
     /// Returns its numbers.
     pub fn config(&self) -> &TowerConfig {
         &self.config
+    }
+
+    /// Returns the id that stands in prompts for each soft token of a picture. It is looked up
+    /// nowhere.
+    pub fn soft_token(&self) -> u32 {
+        self.soft_token
     }
 
     /// Returns its files.

@@ -88,7 +88,7 @@ impl TowerConfig {
     }
 
     /// Checks that a tower can have these numbers.
-    fn check(self) -> Result<Self, ModelError> {
+    pub(crate) fn check(self) -> Result<Self, ModelError> {
         let at_most = |what, found: usize, most: usize| match found {
             found if (1..=most).contains(&found) => Ok(()),
             found => Err(ModelError::bad(what, found, format!("a number from 1 to {most}"))),
@@ -128,11 +128,12 @@ pub(crate) fn is_in_gguf(metadata: &Metadata) -> bool {
     metadata.optional_str("general.architecture").ok().flatten() == Some(ARCHITECTURE)
 }
 
-/// Reads the numbers from a `config.json`. `output` is the number of columns of the projection.
+/// Reads the numbers from a `config.json`, which does not say how many columns a soft token has:
+/// [`TowerConfig::output`] is 1.
 ///
 /// # Errors
 /// Returns a [`ModelError`] with the key that is wrong.
-pub(crate) fn from_json(root: &Value, output: usize) -> Result<TowerConfig, ModelError> {
+pub(crate) fn from_json(root: &Value) -> Result<TowerConfig, ModelError> {
     let vision = Fields(root).object("vision_config")?.ok_or(ModelError::NoTower)?;
     match vision.given("model_type") {
         Some(Value::String(kind)) if kind == MODEL_TYPE => {}
@@ -163,7 +164,7 @@ pub(crate) fn from_json(root: &Value, output: usize) -> Result<TowerConfig, Mode
         heads: vision.count("num_attention_heads", 12)?,
         epsilon: vision.number("layer_norm_eps", 1e-6)? as f32,
         pool: 1,
-        output,
+        output: 1,
     };
     config = config.check()?;
     let key = "mm_tokens_per_image";
@@ -175,6 +176,18 @@ pub(crate) fn from_json(root: &Value, output: usize) -> Result<TowerConfig, Mode
     }
     config.pool = config.grid() / side;
     config.check()
+}
+
+/// Reads the id of soft tokens from a `config.json`.
+///
+/// # Errors
+/// Returns a [`ModelError`] with the key that is wrong.
+pub(crate) fn soft_token(root: &Value, default: u32) -> Result<u32, ModelError> {
+    let key = "image_token_index";
+    let id = Fields(root).count(key, default as usize)?;
+    // The largest number stands for soft tokens in batches.
+    let id = u32::try_from(id).ok().filter(|id| *id < u32::MAX);
+    id.ok_or_else(|| ModelError::bad(key, Fields(root).0[key].clone(), "a token id"))
 }
 
 /// Reads the numbers from GGUF metadata.

@@ -52,6 +52,8 @@ fn the_numbers_of_a_tower_follow_from_its_files() {
     let tower = Tower::open(&golden(HALVES)).unwrap();
     let config = tower.config();
     assert_eq!((config.grid(), config.patches(), config.patch_values()), (4, 16, 588));
+    assert_eq!(tower.soft_token(), 262_144);
+    assert_eq!(Tower::open(&golden(FOLDER)).unwrap().soft_token(), 512);
     assert_eq!((config.pooled(), config.soft_tokens(), config.output), (4, 4, 40));
     // Squares of 2 x 2 of a grid of 4 x 4.
     assert_eq!(config.order(), [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]);
@@ -92,6 +94,14 @@ fn a_tower_of_another_model_is_refused_with_both_files() {
     let other = Model::open(&golden("gemma4-dense")).unwrap();
     let error = other.with_tower(tower).err().unwrap().to_string();
     assert!(error.contains("gemma3"), "{error}");
+    // Of another kind, and so without Gemma 3's projection.
+    let folder = tempfile::tempdir().unwrap();
+    let copy = |name: &str| fs::copy(golden("gemma3-a").join(name), folder.path().join(name));
+    copy("model.safetensors").unwrap();
+    let config = json!({"model_type": "gemma4", "vision_config": {"model_type": "gemma4_vision"}});
+    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let error = Tower::open(folder.path()).err().unwrap().to_string();
+    assert!(error.contains("vision_config.model_type is \"gemma4_vision\""), "{error}");
     for text in ["gemma3-a", "gguf/gemma3-f32/model.gguf"] {
         let checkpoint = Checkpoint::open(golden(text)).unwrap();
         assert!(!Tower::is_in(&checkpoint));
@@ -237,6 +247,8 @@ fn impossible_numbers_in_a_configuration_are_named() {
         assert!(error.contains("mm_tokens_per_image"), "{soft}: {error}");
     }
     let mut spoilt = config;
+    spoilt["image_token_index"] = json!(u32::MAX);
+    assert!(open(&spoilt).err().unwrap().contains("image_token_index"));
     spoilt["vision_config"] = json!([]);
     assert!(open(&spoilt).err().unwrap().contains("no vision tower"));
 }

@@ -117,7 +117,8 @@ fn run(mut cli: Cli) -> Result<()> {
         Command::Show(args) => commands::show::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Npu(args) => commands::npu::run(args),
-        Command::Logits(args) => commands::logits::run(args, verbose),
+        Command::Logits(args) if args.image.is_empty() => commands::logits::run(args, verbose),
+        Command::Logits(args) => commands::logits_pictures::run(&args, verbose),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args),
     }

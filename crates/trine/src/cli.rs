@@ -553,7 +553,13 @@ follows id i. Keys and values are kept as f32 unless --kv says otherwise.
 
 --draft adds what a draft that reads the model's caches guesses after the ids: `draft_tokens` [N], \
 int64, `draft_logits` [N, vocabulary] and `draft_hidden` [N, hidden], float32. The first guess follows \
-the token with the largest logit at the last id, which is not among them.")]
+the token with the largest logit at the last id, which is not among them.
+
+--image gives a picture to a model with a vision tower: one in its folder, or the first mmproj file beside \
+it that fits. The ids have the model's soft token for each row of a picture (262144, 256 times, in \
+Gemma 3). The output also holds `pixels` [pictures, 3, rows, columns], `tower` [pictures, patches, \
+hidden of the tower] and `projector` [pictures, soft tokens, hidden], float32. Pictures are read on \
+the processor.")]
 pub(crate) struct LogitsArgs {
     /// The model
     #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
@@ -574,6 +580,10 @@ pub(crate) struct LogitsArgs {
     /// A draft that reads the model's caches, to write its guesses too
     #[arg(long, value_name = "MODEL", value_parser = DraftChoice::parse)]
     pub(crate) draft: Option<DraftChoice>,
+
+    /// A picture; again for each further one, in the order of their places among the ids
+    #[arg(long, value_name = "FILE", conflicts_with = "draft")]
+    pub(crate) image: Vec<PathBuf>,
 
     /// The guesses to write, with --draft: at most 64
     #[arg(long, value_name = "N", value_parser = whole(1usize..=64), default_value = "4", requires = "draft")]

@@ -16,6 +16,7 @@ mod explain_drafts;
 mod finding;
 mod formats;
 pub(crate) mod logits;
+pub(crate) mod logits_pictures;
 pub(crate) mod man;
 pub(crate) mod npu;
 mod npu_doctor;

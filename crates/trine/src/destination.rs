@@ -90,7 +90,10 @@ pub(crate) fn check_logits(path: &Path, source: &Source) -> Result<()> {
     check(path, source)?;
     let is_logits = || {
         let file = SafetensorsFile::open(path).ok()?;
-        let is_known = |name: &str| name == "logits" || name.starts_with("draft_");
+        let of_pictures = ["pixels", "tower", "projector"];
+        let is_known = |name: &str| {
+            name == "logits" || name.starts_with("draft_") || of_pictures.contains(&name)
+        };
         let all = file.entries().iter().all(|entry| is_known(&entry.name));
         Some(all && file.entry("logits").is_some())
     };

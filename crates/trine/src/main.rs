@@ -55,6 +55,7 @@ mod settings;
 mod signals;
 mod statistics;
 mod terminal;
+mod tower;
 mod traces;
 mod vocabulary;
 mod wrap;

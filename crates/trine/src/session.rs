@@ -286,7 +286,7 @@ impl Session {
 
 /// Returns an error for logits that are not finite: statistics over them look like results but are
 /// not.
-fn check_finite(name: &str, position: usize, row: &[f32]) -> Result<()> {
+pub(crate) fn check_finite(name: &str, position: usize, row: &[f32]) -> Result<()> {
     match row.iter().position(|logit| !logit.is_finite()) {
         None => Ok(()),
         Some(id) => bail!(

@@ -99,7 +99,7 @@ fn named_draft(draft: &DraftChoice, fetch: &FetchArgs) -> Result<Drafting> {
 }
 
 /// Returns the file to write; `None` for standard output.
-fn destination_of(path: &Path, source: &Source) -> Result<Option<PathBuf>> {
+pub(super) fn destination_of(path: &Path, source: &Source) -> Result<Option<PathBuf>> {
     if path == Path::new("-") {
         if terminal::stdout_is_terminal() {
             return Err(usage(
@@ -115,7 +115,7 @@ fn destination_of(path: &Path, source: &Source) -> Result<Option<PathBuf>> {
 
 /// Checks the number of ids against the model's context, which is known from its files before
 /// anything is loaded.
-fn check_length(source: &Source, ids: &[u32], path: &Path) -> Result<()> {
+pub(super) fn check_length(source: &Source, ids: &[u32], path: &Path) -> Result<()> {
     let most = source.open(None)?.config().context;
     if ids.len() > most {
         bail!(
@@ -128,7 +128,8 @@ fn check_length(source: &Source, ids: &[u32], path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn read_ids(path: &Path) -> Result<Vec<u32>> {
+/// Reads a list of token ids.
+pub(super) fn read_ids(path: &Path) -> Result<Vec<u32>> {
     let name = path.display();
     let fail = || format!("cannot read {name}; check the path and its permissions");
     let file = File::open(path).with_context(fail)?;
@@ -173,7 +174,8 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-fn check_ids(ids: &[u32], vocabulary: usize, path: &Path) -> Result<()> {
+/// Checks ids, which a file has, against the number of the model's tokens.
+pub(super) fn check_ids(ids: &[u32], vocabulary: usize, path: &Path) -> Result<()> {
     match ids.iter().position(|&id| id as usize >= vocabulary) {
         None => Ok(()),
         Some(index) => Err(anyhow!(
@@ -190,7 +192,7 @@ fn check_ids(ids: &[u32], vocabulary: usize, path: &Path) -> Result<()> {
 ///
 /// Layout (<https://github.com/huggingface/safetensors>): u64 length of the JSON header, the
 /// header, the data.
-struct LogitsFile {
+pub(super) struct LogitsFile {
     /// The path that is written and the final name; `None` for standard output.
     names: Option<[PathBuf; 2]>,
     writer: Option<BufWriter<Box<dyn Write>>>,
@@ -199,7 +201,7 @@ struct LogitsFile {
 
 impl LogitsFile {
     /// Begins a file with tensors of a name, a format and a shape.
-    fn create(
+    pub(super) fn create(
         path: Option<&Path>,
         tensors: &[(&str, &str, Vec<usize>)],
         facts: &Value,
@@ -236,7 +238,7 @@ impl LogitsFile {
         Ok(created)
     }
 
-    fn row(&mut self, row: &[f32]) -> Result<()> {
+    pub(super) fn row(&mut self, row: &[f32]) -> Result<()> {
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.clear();
         bytes.extend(row.iter().flat_map(|value| value.to_le_bytes()));
@@ -267,7 +269,7 @@ impl LogitsFile {
         }
     }
 
-    fn finish(mut self) -> Result<()> {
+    pub(super) fn finish(mut self) -> Result<()> {
         let mut writer = self.writer.take().expect("it is open until it is finished");
         let flushed = writer.flush();
         drop(writer);

@@ -167,10 +167,15 @@ pub(crate) fn floats(path: &Path, name: &str) -> (Vec<usize>, Vec<f32>) {
 
 /// The token ids of a golden, as JSON.
 pub(crate) fn ids_json(golden_folder: &str) -> String {
+    named_ids_json(golden_folder, "input_ids")
+}
+
+/// The token ids of one of a golden's tensors, as JSON.
+pub(crate) fn named_ids_json(golden_folder: &str, name: &str) -> String {
     let bytes = std::fs::read(golden(golden_folder).join("goldens.safetensors"))
         .expect("the golden is there");
     let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("the golden is sound");
-    let tensor = tensors.tensor("input_ids").expect("ids are there");
+    let tensor = tensors.tensor(name).expect("ids are there");
     let ids: Vec<i64> = tensor
         .data()
         .chunks_exact(8)

@@ -13,6 +13,7 @@ mod explaining;
 #[cfg(target_os = "linux")]
 mod inherited;
 mod logits;
+mod logits_pictures;
 mod mistakes;
 mod names;
 mod npu;

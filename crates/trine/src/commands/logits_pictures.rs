@@ -1,0 +1,255 @@
+//! `trine logits --image`
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde_json::json;
+use trine_backend::{
+    BLOCK, BULK_ROWS, Batch, Device, Program, ProgramOptions, SOFT, SequenceView, SoftRows,
+    TowerProgram,
+};
+use trine_cpu::CpuDevice;
+use trine_model::{KvType, Model, TowerConfig, Width};
+use trine_pictures::{Limits, Picture, Preparation, Prepared};
+
+use super::logits::{LogitsFile, check_ids, check_length, destination_of, read_ids};
+use crate::cli::LogitsArgs;
+use crate::device::{DeviceChoice, GpuOptions};
+use crate::failure::usage;
+use crate::interrupt::Watch;
+use crate::model_source::find;
+use crate::options::{PREFILL, Settings};
+use crate::output;
+use crate::session::check_finite;
+use crate::tower;
+
+/// What pictures are normalised by: the mean and the deviation of each colour.
+const NORMAL: [f32; 3] = [0.5; 3];
+
+/// Writes the logits of every position, and what became of each picture.
+///
+/// # Errors
+/// As [`super::logits::run`], and if the model reads no pictures, one cannot be read, or the ids do
+/// not have places for exactly these.
+pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
+    let ids = read_ids(&args.ids)?;
+    let source = find(Some(&args.model), &args.fetch)?.source;
+    let settings = Settings::measuring(&args.placement, KvType::F32);
+    let out = destination_of(&args.out, &source)?;
+    check_length(&source, &ids, &args.ids)?;
+    let model = tower::attach(&source, source.open(settings.quantize)?)?;
+    let config = *model.tower().expect("it was attached").config();
+    let rows = Rows::new(&model, &ids, args)?;
+    let pictures =
+        args.image.iter().map(|path| prepare(path, &config)).collect::<Result<Vec<_>>>()?;
+    let watch = Watch::new();
+    let device = device(&settings)?;
+    let made = run_tower(&model, device.as_ref(), &settings, &pictures, &watch)?;
+    let chunk = args.chunk.unwrap_or(PREFILL);
+    let mut sequence = Sequence::load(&model, device.as_ref(), &settings, &rows, chunk)?;
+    let (count, vocabulary) = (pictures.len(), model.config().vocabulary);
+    let facts = json!({
+        "producer": concat!("trine ", env!("CARGO_PKG_VERSION")),
+        "device": device.name(),
+        "kv": settings.kv.name(),
+        "chunk": chunk.to_string(),
+    });
+    let side = config.picture;
+    let tensors = [
+        ("logits", "F32", vec![ids.len(), vocabulary]),
+        ("pixels", "F32", vec![count, 3, side, side]),
+        ("tower", "F32", vec![count, config.patches(), config.hidden]),
+        ("projector", "F32", vec![count, config.soft_tokens(), config.output]),
+    ];
+    let mut file = LogitsFile::create(out.as_deref(), &tensors, &facts)?;
+    let soft = made.iter().flat_map(|made| made.rows.iter().copied()).collect::<Vec<f32>>();
+    let name = source.name();
+    sequence.run(&rows, &soft, |position, row| {
+        check_finite(&name, position, row)?;
+        file.row(row)?;
+        Ok(watch.check()?)
+    })?;
+    pictures.iter().try_for_each(|picture| file.row(&picture.planes()))?;
+    made.iter().try_for_each(|made| file.row(&made.states))?;
+    made.iter().try_for_each(|made| file.row(&made.rows))?;
+    file.finish()?;
+    if verbose {
+        let out = args.out.display();
+        output::note(&format!("{} positions, {count} pictures in {out}", ids.len()));
+    }
+    Ok(())
+}
+
+/// Opens the device that runs both models. A GPU that nobody named gives way to the processor,
+/// which has the operations of pictures.
+fn device(settings: &Settings) -> Result<Box<dyn Device>> {
+    if settings.device == DeviceChoice::Auto && settings.gpu_layers.is_none() {
+        return Ok(Box::new(CpuDevice::new(settings.threads, None)?));
+    }
+    let gpu = GpuOptions::tuned(settings.tune.into());
+    Ok(settings.device.open(settings.threads, settings.gpu_layers, gpu)?.device)
+}
+
+/// Reads a picture as the tower wants it.
+fn prepare(path: &Path, config: &TowerConfig) -> Result<Prepared> {
+    let name = path.display();
+    let limits = Limits::default();
+    let fail = || format!("cannot read {name}; check the path and its permissions");
+    let file = File::open(path).with_context(fail)?;
+    let mut bytes = Vec::new();
+    file.take(limits.bytes as u64 + 1).read_to_end(&mut bytes).with_context(fail)?;
+    let picture = Picture::decode(&bytes, &limits).with_context(|| format!("{name}"))?;
+    let [side, patch, pool] = [config.picture, config.patch, config.pool].map(|size| size as u32);
+    let preparation = Preparation::square(side, patch, pool, NORMAL, NORMAL)?;
+    Ok(preparation.prepare(&picture))
+}
+
+/// Makes rows of pictures.
+fn run_tower(
+    model: &Model,
+    device: &dyn Device,
+    settings: &Settings,
+    pictures: &[Prepared],
+    watch: &Watch,
+) -> Result<Vec<SoftRows>> {
+    let refused = || format!("the vision tower cannot be loaded on {}", device.name());
+    let tower = TowerProgram::load(device, model, settings.kv, true);
+    let mut tower = tower.with_context(refused)?;
+    let made = pictures.iter().map(|picture| {
+        watch.check()?;
+        Ok(tower.run(&picture.rows())?)
+    });
+    made.collect()
+}
+
+/// The rows of a prompt with pictures.
+struct Rows {
+    /// [`SOFT`] in the places of pictures.
+    tokens: Vec<u32>,
+    /// What each row sees ahead.
+    ahead: Vec<u32>,
+}
+
+impl Rows {
+    /// Finds the places of pictures among ids. Soft tokens without another id between them see one
+    /// another, as in the model's own implementation.
+    fn new(model: &Model, ids: &[u32], args: &LogitsArgs) -> Result<Self> {
+        let tower = model.tower().expect("it was attached");
+        let (soft, each) = (tower.soft_token(), tower.config().soft_tokens());
+        let others: Vec<u32> = ids.iter().map(|&id| if id == soft { 0 } else { id }).collect();
+        check_ids(&others, model.config().vocabulary, &args.ids)?;
+        let file = args.ids.display();
+        let mut ahead = Vec::with_capacity(ids.len());
+        for run in ids.chunk_by(|a, b| (*a == soft) == (*b == soft)) {
+            if run[0] != soft {
+                ahead.resize(ahead.len() + run.len(), 0);
+                continue;
+            }
+            if !run.len().is_multiple_of(each) {
+                bail!(
+                    "{file} has {} soft tokens ({soft}) from entry {} on, a picture has {each}; write {each} for each picture",
+                    run.len(),
+                    ahead.len()
+                );
+            }
+            ahead.extend((0..run.len() as u32).rev());
+        }
+        let places = ids.iter().filter(|&&id| id == soft).count() / each;
+        let count = args.image.len();
+        if places != count {
+            return Err(anyhow!(
+                "{file} has places for {places} pictures, {count} are given; write the soft token ({soft}) {each} times for each"
+            ));
+        }
+        let tokens = ids.iter().map(|&id| if id == soft { SOFT } else { id }).collect();
+        Ok(Self { tokens, ahead })
+    }
+
+    /// Returns where a step of at most `chunk` rows from `start` on ends: later where a picture
+    /// would be cut.
+    fn end(&self, start: usize, chunk: usize) -> usize {
+        let end = (start + chunk).min(self.tokens.len());
+        end + self.ahead[end - 1] as usize
+    }
+
+    /// Returns where each step of at most `chunk` rows begins and ends.
+    fn pieces(&self, chunk: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let mut start = 0;
+        std::iter::from_fn(move || {
+            let piece = (start < self.tokens.len()).then(|| (start, self.end(start, chunk)))?;
+            start = piece.1;
+            Some(piece)
+        })
+    }
+}
+
+/// A sequence of a model that takes pictures.
+struct Sequence {
+    program: Box<dyn Program>,
+    blocks: Vec<u32>,
+    hidden: usize,
+    chunk: usize,
+}
+
+impl Sequence {
+    fn load(
+        model: &Model,
+        device: &dyn Device,
+        settings: &Settings,
+        rows: &Rows,
+        chunk: usize,
+    ) -> Result<Self> {
+        let context = rows.tokens.len();
+        if let Some(asked) = settings.context.filter(|&asked| asked < context) {
+            return Err(usage(format!(
+                "{context} ids are more than --context {asked}; leave --context out or raise it"
+            )));
+        }
+        let widest = rows.pieces(chunk).map(|(start, end)| end - start).max().unwrap_or(1);
+        let blocks = context.div_ceil(BLOCK);
+        let width = Width { tokens: widest, outputs: widest };
+        let options = ProgramOptions { width, kv: settings.kv, context, sequences: 1, blocks };
+        let program = device.load_plan(model, model.plan(), &options);
+        let program = program.with_context(|| {
+            format!("a model that takes pictures cannot be loaded on {}", device.name())
+        })?;
+        let (blocks, hidden) = ((0..blocks as u32).collect(), model.config().hidden);
+        Ok(Self { program, blocks, hidden, chunk })
+    }
+
+    /// Calls `each(position, logits)` for every position, in order. `soft` are the rows of
+    /// pictures.
+    fn run(
+        &mut self,
+        rows: &Rows,
+        mut soft: &[f32],
+        mut each: impl FnMut(usize, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let vocabulary = self.program.facts().plan.output(0).columns;
+        for (start, end) in rows.pieces(self.chunk) {
+            let tokens = &rows.tokens[start..end];
+            let count = tokens.iter().filter(|token| **token == SOFT).count();
+            let (own, rest) = soft.split_at(count * self.hidden);
+            soft = rest;
+            let positions: Vec<u32> = (start as u32..end as u32).collect();
+            let outputs: Vec<u32> = (0..tokens.len() as u32).collect();
+            let logits = self.program.run(&Batch {
+                tokens,
+                positions: &positions,
+                sequence_of: &vec![0; tokens.len()],
+                ahead: &rows.ahead[start..end],
+                sequences: &[SequenceView { slot: 0, blocks: &self.blocks }],
+                outputs: &outputs,
+                bulk_from: if self.chunk > BULK_ROWS { 0 } else { tokens.len() },
+                inputs: &[own],
+                goal: 0,
+            })?;
+            for (row, logits) in logits.chunks_exact(vocabulary).enumerate() {
+                each(start + row, logits)?;
+            }
+        }
+        Ok(())
+    }
+}

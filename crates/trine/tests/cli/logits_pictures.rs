@@ -1,0 +1,107 @@
+//! `trine logits --image` against what another implementation computes, and against prompts and
+//! pictures that do not fit.
+
+use std::path::Path;
+
+use crate::common::{floats, golden, named_ids_json, trine};
+
+const FOLDER: &str = "gemma3-vision";
+/// Largest difference allowed; the weights are floats.
+const TOLERANCE: f32 = 5e-4;
+
+fn picture(letter: &str) -> String {
+    golden(FOLDER).join(format!("{letter}.png")).display().to_string()
+}
+
+fn difference(out: &Path, name: &str, expected: &str) -> f32 {
+    let (shape, found) = floats(out, name);
+    let (own, expected) = floats(&golden(FOLDER).join("goldens.safetensors"), expected);
+    assert_eq!(shape, own, "{name}");
+    found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn pictures_give_the_golden_pixels_rows_and_logits() {
+    let place = tempfile::tempdir().unwrap();
+    let (ids, out) = (place.path().join("ids.json"), place.path().join("out.safetensors"));
+    let folder = golden(FOLDER).display().to_string();
+    let gguf = golden("gguf/gemma3-vision").join("model-f32.gguf").display().to_string();
+    let cases = [
+        (&folder, "two", ["a", "b"], vec!["--device", "reference"]),
+        (&folder, "two", ["a", "b"], vec!["--chunk", "3", "--threads", "2"]),
+        (&folder, "back_to_back", ["b", "a"], vec!["--device", "cpu", "--chunk", "1"]),
+        // No key of these files says which token stands for rows of pictures.
+        (&gguf, "two", ["a", "b"], vec!["--chunk", "7"]),
+    ];
+    for (model, prompt, letters, more) in cases {
+        let text = named_ids_json(FOLDER, &format!("{prompt}.input_ids"));
+        let text = if model == &gguf { text.replace("512", "262144") } else { text };
+        std::fs::write(&ids, text).unwrap();
+        let [first, second] = letters.map(picture);
+        let base = ["logits", model, "--ids", ids.to_str().unwrap(), "--out"];
+        let images = [out.to_str().unwrap(), "--image", &first, "--image", &second];
+        trine(&[&base[..], &images[..], &more].concat()).ok();
+        let worst = difference(&out, "logits", &format!("{prompt}.logits"));
+        assert!(worst <= TOLERANCE, "{model} {prompt} {more:?}: {worst}");
+        if prompt == "two" {
+            for (name, expected) in
+                [("pixels", "pixel_values"), ("tower", "tower"), ("projector", "projector")]
+            {
+                let worst = difference(&out, name, expected);
+                assert!(worst <= TOLERANCE, "{model} {more:?}, {name}: {worst}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pictures_and_places_have_to_agree() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name).display().to_string();
+    let (ids, out, picture) = (at("ids.json"), at("out.safetensors"), picture("a"));
+    let model = |folder: &str| golden(folder).display().to_string();
+    let fails = |model: &str, text: &str, more: &[&str], code: i32| {
+        std::fs::write(&ids, text).unwrap();
+        let base = ["logits", model, "--ids", &ids, "--out", &out, "--device", "cpu"];
+        let error = trine(&[&base[..], more].concat()).fails(code);
+        assert!(!Path::new(&out).exists(), "{error}");
+        error
+    };
+    let folder = model(FOLDER);
+    let one = ["--image", &picture];
+    let error = fails(&folder, "[2, 512, 512, 512, 3]", &one, 1);
+    assert!(error.contains("3 soft tokens (512) from entry 1 on"), "{error}");
+    let error = fails(&folder, "[2, 3]", &one, 1);
+    assert!(error.contains("places for 0 pictures, 1 are given"), "{error}");
+    let error = fails(&folder, "[512, 512, 512, 512, 520]", &one, 1);
+    assert!(error.contains("entry 4 is 520"), "{error}");
+    let error = fails(&model("gemma3-a"), "[2]", &one, 1);
+    assert!(error.contains("reads no pictures") && error.contains("mmproj"), "{error}");
+    let text = "[512, 512, 512, 512]";
+    let error = fails(&folder, text, &["--image", &at("no.png")], 1);
+    assert!(error.contains("no.png"), "{error}");
+    let error = fails(&folder, text, &["--image", &ids], 1);
+    assert!(error.contains("ids.json"), "{error}");
+    let error = fails(&folder, text, &[&one[..], &["--context", "3"]].concat(), 2);
+    assert!(error.contains("--context 3"), "{error}");
+    let error = fails(&folder, text, &[&one[..], &["--draft", "x"]].concat(), 2);
+    assert!(error.contains("--draft"), "{error}");
+}
+
+/// The files beside a model are tried by name, and the last one says what is wrong.
+#[test]
+fn a_tower_beside_its_model_is_found_if_it_fits() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name).display().to_string();
+    let source = golden("gguf/gemma3-vision");
+    std::fs::copy(source.join("model-f32.gguf"), at("model.gguf")).unwrap();
+    std::fs::write(at("ids.json"), "[262144, 262144, 262144, 262144, 5]").unwrap();
+    let (model, ids, out, picture) =
+        (at("model.gguf"), at("ids.json"), at("out.safetensors"), picture("b"));
+    let arguments = ["logits", &model, "--ids", &ids, "--out", &out, "--image", &picture];
+    std::fs::write(at("mmproj-damaged.gguf"), "GGUF").unwrap();
+    let error = trine(&arguments).fails(1);
+    assert!(error.contains("mmproj-damaged.gguf"), "{error}");
+    std::fs::copy(source.join("mmproj-f16.gguf"), at("model-MMPROJ.GGUF")).unwrap();
+    trine(&arguments).ok();
+}
