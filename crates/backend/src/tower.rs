@@ -83,6 +83,11 @@ impl TowerProgram {
         self.program.as_ref()
     }
 
+    /// Measures operations, as [`Program::profile`] does.
+    pub fn profile(&mut self, on: bool) -> Vec<f64> {
+        self.program.profile(on)
+    }
+
     /// Makes rows of a picture's patches: (patches, values of a patch), row by row of the picture.
     ///
     /// # Errors

@@ -1,0 +1,168 @@
+//! Time of Gemma 3's vision tower on a picture, by operation, with random weights in F16.
+//!
+//! `cargo run --release -p trine-cpu --example tower_bench -- [LAYERS] [PICTURES] [KV]`
+//!
+//! The tower has the true shape but for the number of layers, 2 unless given; the published one
+//! has 27. A busy neighbour halves anything: run it on an idle machine.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark stops at the first surprise")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+
+use trine_backend::{Device, TowerProgram};
+use trine_cpu::CpuDevice;
+use trine_model::{KvType, Model, Tower};
+use trine_weights::gguf::{Metadata, Value, Writer};
+use trine_weights::{DType, Tensor, quantize_tensor};
+
+const HIDDEN: usize = 1152;
+const FEED_FORWARD: usize = 4304;
+const PATCH: usize = 14;
+const PATCHES: usize = 4096;
+/// Hidden size of the text model of 4B.
+const OUTPUT: usize = 2560;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let count = |index: usize, default: usize| {
+        arguments.get(index).map_or(default, |text| text.parse().unwrap())
+    };
+    let (layers, pictures) = (count(0, 2), count(1, 3));
+    let kv = arguments.get(2).map_or(KvType::F32, |text| KvType::parse(text).unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let tower = Tower::open(&write_tower(folder.path(), layers)).unwrap();
+    let model = Model::open(&write_text(folder.path())).unwrap().with_tower(tower).unwrap();
+    let device = CpuDevice::new(Some(2), None).unwrap();
+    let mut tower = TowerProgram::load(&device, &model, kv, false).unwrap();
+    println!("{}, {layers} layers, keys and values in {}", device.name(), kv.name());
+    println!("{:?}", tower.program().memory());
+    let patches: Vec<f32> = values(PATCHES * 3 * PATCH * PATCH, 1.0).collect();
+    for picture in 0..pictures {
+        tower.profile(true);
+        let began = Instant::now();
+        tower.run(&patches).unwrap();
+        let seconds = began.elapsed().as_secs_f64();
+        let times = tower.profile(false);
+        let mut by_name: BTreeMap<String, f64> = BTreeMap::new();
+        for (step, time) in tower.program().facts().plan.steps.iter().zip(times) {
+            let label = step.label.rsplit('.').next().unwrap_or_default().to_owned();
+            *by_name.entry(label).or_default() += time;
+        }
+        println!("picture {picture}: {seconds:.3} s");
+        for (name, time) in by_name {
+            println!("  {name:<12} {time:.3} s, {:.1} %", 100.0 * time / seconds);
+        }
+    }
+}
+
+/// Numbers between `-scale` and `scale`.
+fn values(count: usize, scale: f32) -> impl Iterator<Item = f32> {
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    (0..count).map(move |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        scale * ((state >> 40) as f32 / (1 << 23) as f32 - 1.0)
+    })
+}
+
+fn tensor(name: &str, shape: &[usize], dtype: DType) -> Tensor {
+    let columns = shape.last().copied().unwrap_or(1);
+    let scale = if shape.len() == 1 { 1.0 } else { 1.0 / (columns as f32).sqrt() };
+    let bytes = values(shape.iter().product(), scale).flat_map(f32::to_le_bytes).collect();
+    quantize_tensor(&Tensor::from_owned(name, DType::F32, shape, bytes).unwrap(), dtype).unwrap()
+}
+
+fn write(path: &Path, metadata: Metadata, tensors: &[Tensor]) {
+    let mut writer = Writer::new(path, metadata).unwrap();
+    for tensor in tensors {
+        writer.declare(tensor.name(), tensor.dtype(), tensor.shape()).unwrap();
+    }
+    let mut data = writer.start().unwrap();
+    tensors.iter().for_each(|tensor| data.tensor(tensor).unwrap());
+    data.finish().unwrap();
+}
+
+fn write_tower(folder: &Path, layers: usize) -> std::path::PathBuf {
+    let mut metadata = Metadata::new("tower");
+    metadata.insert("general.architecture", Value::String("clip".into()));
+    metadata.insert("clip.projector_type", Value::String("gemma3".into()));
+    metadata.insert("clip.vision.attention.layer_norm_epsilon", Value::F32(1e-6));
+    for (key, value) in [
+        ("image_size", 896),
+        ("patch_size", PATCH),
+        ("embedding_length", HIDDEN),
+        ("feed_forward_length", FEED_FORWARD),
+        ("block_count", layers),
+        ("projection_dim", OUTPUT),
+        ("attention.head_count", 16),
+    ] {
+        metadata.insert(&format!("clip.vision.{key}"), Value::U32(value as u32));
+    }
+    let mut tensors = vec![
+        tensor("v.position_embd.weight", &[PATCHES, HIDDEN], DType::F32),
+        tensor("mm.input_projection.weight", &[HIDDEN, OUTPUT], DType::F16),
+        tensor("mm.soft_emb_norm.weight", &[HIDDEN], DType::F32),
+        tensor("v.post_ln.weight", &[HIDDEN], DType::F32),
+        tensor("v.post_ln.bias", &[HIDDEN], DType::F32),
+    ];
+    let mut product = |name: &str, rows: usize, columns: usize| {
+        tensors.push(tensor(&format!("{name}.weight"), &[rows, columns], DType::F16));
+        tensors.push(tensor(&format!("{name}.bias"), &[rows], DType::F32));
+    };
+    product("v.patch_embd", HIDDEN, 3 * PATCH * PATCH);
+    for layer in 0..layers {
+        let name = |part| format!("v.blk.{layer}.{part}");
+        for part in ["attn_q", "attn_k", "attn_v", "attn_out"] {
+            product(&name(part), HIDDEN, HIDDEN);
+        }
+        product(&name("ffn_up"), FEED_FORWARD, HIDDEN);
+        product(&name("ffn_down"), HIDDEN, FEED_FORWARD);
+    }
+    for layer in 0..layers {
+        for part in ["ln1.weight", "ln1.bias", "ln2.weight", "ln2.bias"] {
+            tensors.push(tensor(&format!("v.blk.{layer}.{part}"), &[HIDDEN], DType::F32));
+        }
+    }
+    let path = folder.join("mmproj.gguf");
+    write(&path, metadata, &tensors);
+    path
+}
+
+/// A text model as small as its hidden size allows.
+fn write_text(folder: &Path) -> std::path::PathBuf {
+    let mut metadata = Metadata::new("text");
+    metadata.insert("general.architecture", Value::String("gemma3".into()));
+    for (key, value) in [
+        ("context_length", 512),
+        ("embedding_length", OUTPUT),
+        ("block_count", 1),
+        ("feed_forward_length", 8),
+        ("attention.head_count", 1),
+        ("attention.head_count_kv", 1),
+        ("attention.key_length", 8),
+        ("attention.sliding_window", 8),
+    ] {
+        metadata.insert(&format!("gemma3.{key}"), Value::U32(value as u32));
+    }
+    let float = |name: &str, shape: &[usize]| tensor(name, shape, DType::F32);
+    let mut tensors =
+        vec![float("token_embd.weight", &[8, OUTPUT]), float("output_norm.weight", &[OUTPUT])];
+    for part in ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"] {
+        tensors.push(float(&format!("blk.0.{part}.weight"), &[OUTPUT]));
+    }
+    for part in ["attn_q_norm", "attn_k_norm"] {
+        tensors.push(float(&format!("blk.0.{part}.weight"), &[8]));
+    }
+    for part in ["attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"] {
+        tensors.push(float(&format!("blk.0.{part}.weight"), &[8, OUTPUT]));
+    }
+    for part in ["attn_output", "ffn_down"] {
+        tensors.push(float(&format!("blk.0.{part}.weight"), &[OUTPUT, 8]));
+    }
+    let path = folder.join("text.gguf");
+    write(&path, metadata, &tensors);
+    path
+}
