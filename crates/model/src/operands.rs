@@ -112,16 +112,7 @@ impl Op {
                 terms.iter_mut().for_each(|term| see(Read(&mut term.buffer)));
                 see(Write(output));
             }
-            Op::Mix { streams, sources, coefficients, .. } => {
-                streams.iter_mut().for_each(|stream| see(Read(&mut stream.input)));
-                sources.iter_mut().for_each(|source| see(Read(source)));
-                see(Read(coefficients));
-                streams.iter_mut().for_each(|stream| see(Write(&mut stream.output)));
-            }
-            Op::Rescale { buffer, like, .. } => {
-                see(Change(buffer));
-                see(Read(like));
-            }
+            Op::Mix { .. } | Op::Rescale { .. } => self.stream_operands(see),
             Op::Scale { input, weight, output } => {
                 see(Read(input));
                 see(Weight(weight));
@@ -139,6 +130,24 @@ impl Op {
             }
             Op::Delegate { .. } | Op::Collect { .. } | Op::Join { .. } => self.lent_operands(see),
             fused => fused.fused_operands(see),
+        }
+    }
+
+    /// Does the same as [`Op::operands`] for an operation of models with several streams.
+    fn stream_operands(&mut self, see: &mut dyn FnMut(Operand<'_>)) {
+        use Operand::{Change, Read, Write};
+        match self {
+            Op::Mix { streams, sources, coefficients, .. } => {
+                streams.iter_mut().for_each(|stream| see(Read(&mut stream.input)));
+                sources.iter_mut().for_each(|source| see(Read(source)));
+                see(Read(coefficients));
+                streams.iter_mut().for_each(|stream| see(Write(&mut stream.output)));
+            }
+            Op::Rescale { buffer, like, .. } => {
+                see(Change(buffer));
+                see(Read(like));
+            }
+            _ => unreachable!("an operation of several streams"),
         }
     }
 

@@ -162,16 +162,13 @@ impl Lowering<'_> {
                 let query = self.rows(query)?;
                 let attention = Attention { heads, scale, window };
                 let kernel = self.attend(&attention, output);
-                self.push(
-                    self.rows_of(output),
-                    Work::Attend(AttendWork { query, cache, attention, kernel }),
-                );
+                let work = AttendWork { query, cache, attention, kernel };
+                self.push(self.rows_of(output), Work::Attend(work));
             }
             Op::Geglu { gate, up, first, output } => {
                 let (gate, up) = (self.rows(gate)?, self.rows(up)?);
-                let kind = ElementsKind::Geglu { gate, up, first };
                 let result = self.fresh(output);
-                self.elements(output, kind, result);
+                self.elements(output, ElementsKind::Geglu { gate, up, first }, result);
             }
             Op::Add { source, target } => {
                 let source = self.rows(source)?;
