@@ -81,7 +81,7 @@ void main() {
         expert_count = 1u;
         expert = uint(Floats(push.groups).at[expert_first]);
     }
-    // A router that gives no numbers may leave anything.
+    // Whatever the router left, the matrix of an expert is read.
     expert_row = min(expert, push.experts - 1u) * push.step;
     [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) expert_sources[c] = expert_entry(c) / SHARED;
 

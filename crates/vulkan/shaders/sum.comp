@@ -17,7 +17,7 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint TERMS = 1;
 // Which terms are normed, as bits.
 layout(constant_id = 2) const uint NORMED = 0;
-// Whether the norm of the sum is given, too.
+// Whether the norm of the result is given, too.
 layout(constant_id = 3) const uint FINISH = 0;
 layout(constant_id = 4) const uint OPERAND = 0;
 layout(constant_id = 5) const uint PLAIN = 0;

@@ -31,6 +31,12 @@ impl DeviceKind {
         }
     }
 
+    /// Returns whether the processor and the device share one memory. Others have caches and a
+    /// memory of their own, as far as is known.
+    pub fn is_unified(self) -> bool {
+        matches!(self, DeviceKind::Integrated | DeviceKind::Processor)
+    }
+
     /// A name for people to read.
     pub fn name(self) -> &'static str {
         match self {
@@ -172,7 +178,7 @@ impl Capabilities {
 
     /// Returns whether the processor and the device share one memory.
     pub fn is_unified(&self) -> bool {
-        matches!(self.kind, DeviceKind::Integrated | DeviceKind::Processor)
+        self.kind.is_unified()
     }
 
     /// Returns the speed that the device reaches at least, for predictions that must not be too

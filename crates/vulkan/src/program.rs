@@ -95,7 +95,8 @@ impl VulkanProgram {
         plan: Plan,
         options: &ProgramOptions,
     ) -> Result<Self, BackendError> {
-        lower::check(&plan).map_err(|error| error.on(&trine_backend::Device::name(device)))?;
+        lower::check(&plan, device.gpu().capabilities())
+            .map_err(|error| error.on(&trine_backend::Device::name(device)))?;
         let plan = gather::gather(plan);
         let lent = lend(device, model, &plan, options)?;
         let row = |_| Vec::with_capacity(ROOM);

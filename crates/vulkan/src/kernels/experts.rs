@@ -8,6 +8,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::capabilities::Capabilities;
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
@@ -30,9 +31,20 @@ pub const USED_MAX: usize = 256;
 /// Invocations of the workgroup that sorts.
 const SORTING: u32 = 256;
 
-/// Returns whether a row can choose `used` of this number of experts.
-pub fn chooses(experts: usize, used: usize) -> bool {
-    (1..=EXPERTS_MAX).contains(&experts) && (1..=experts.min(USED_MAX)).contains(&used)
+/// Logits up to which a choice compares all with one another: CHOICE_MANY of the shader.
+const COMPARED_MAX: usize = 512;
+
+/// Returns whether a row can choose `used` of this number of experts on a device.
+pub fn chooses(capabilities: &Capabilities, experts: usize, used: usize) -> bool {
+    (1..=EXPERTS_MAX).contains(&experts)
+        && (1..=experts.min(USED_MAX)).contains(&used)
+        && choice_bytes(experts, used) <= capabilities.shared_bytes as usize
+}
+
+/// Returns the shared memory of a choice in bytes: `shaders/include/choice.glsl`.
+fn choice_bytes(experts: usize, used: usize) -> usize {
+    let kept = if experts > COMPARED_MAX { experts } else { 1 };
+    4 * (experts.next_multiple_of(4) + used + kept + 32 + 2)
 }
 
 /// The experts of each row, from the logits of its router: `shaders/experts_route.comp`.
@@ -96,7 +108,7 @@ impl ChoiceLaunch {
     /// If the kernel cannot be compiled.
     ///
     /// # Panics
-    /// If there are more experts than it can choose from, or fewer than a row has.
+    /// If the device cannot choose from the experts ([`chooses`]).
     pub fn dispatch(
         &self,
         gpu: &dyn Compiler,
@@ -104,7 +116,7 @@ impl ChoiceLaunch {
         step: usize,
     ) -> Result<Dispatch, GpuError> {
         let Self { experts, used, .. } = *self;
-        assert!(chooses(experts, used), "{used} of {experts} experts");
+        assert!(chooses(gpu.capabilities(), experts, used), "{used} of {experts} experts");
         let local = experts.next_power_of_two().clamp(32, 256) as u32;
         let factors = u32::from(self.factors.is_some());
         let constants = vec![local, experts as u32, used as u32, factors];

@@ -177,7 +177,7 @@ impl MatvecShape {
             workgroups: 0,
         };
         let wide = launch.0.width > 2;
-        let discrete = !matches!(capabilities.kind, DeviceKind::Processor | DeviceKind::Integrated);
+        let discrete = !capabilities.is_unified();
         let list: Vec<Self> = match capabilities.kind {
             DeviceKind::Processor => {
                 vec![shape(128, 8, 4, 1), shape(64, 8, 2, 1), shape(256, 8, 2, 1)]

@@ -112,7 +112,7 @@ impl SumLaunch {
     ) -> Result<Dispatch, GpuError> {
         let norms = self.finish.is_some()
             || self.added.is_some()
-            || self.terms.iter().any(|term| term.norm.is_some() || term.shares.is_some());
+            || self.terms.iter().any(|term| term.norm.is_some());
         assert!(!norms || self.columns <= NORMED_COLUMNS_MAX, "rows of {}", self.columns);
         let (local, per) = registers(self.columns);
         let finish = self.finish;
@@ -226,6 +226,7 @@ mod tests {
             case(2, 0, true, 2500, 1),
             case(4, 0b0110, true, 128, 4),
             parts((0, 8), false, case(1, 0, false, 33, 3)),
+            parts((0, 3), false, case(1, 0, false, 5000, 2)),
             parts((1, 9), false, case(2, 0b11, false, 2816, 2)),
             parts((2, 1), true, case(3, 0b101, true, 130, 2)),
             parts((1, 8), true, case(2, 0b11, true, 2816, 3)),

@@ -16,6 +16,7 @@ use super::passes::{Attended, PassKey};
 use super::rules;
 use super::selection::Selection;
 use super::streams::{MixWork, StreamValues, SumTerm, SumWork};
+use crate::capabilities::Capabilities;
 use crate::error::GpuError;
 use crate::kernels::attention::Attention;
 use crate::kernels::experts::chooses;
@@ -29,16 +30,16 @@ mod experts;
 ///
 /// # Errors
 /// [`GpuError::NoKernel`] with the first operation that has none.
-pub(super) fn check(plan: &Plan) -> Result<(), GpuError> {
-    match plan.steps.iter().find(|step| lacks_kernel(plan, &step.op)) {
+pub(super) fn check(plan: &Plan, capabilities: &Capabilities) -> Result<(), GpuError> {
+    match plan.steps.iter().find(|step| lacks_kernel(plan, &step.op, capabilities)) {
         Some(step) => Err(GpuError::NoKernel { operation: step.op.name() }),
         None => Ok(()),
     }
 }
 
 /// Heads are worked on in pairs of elements, by a limited number of invocations; experts are chosen
-/// by one workgroup.
-fn lacks_kernel(plan: &Plan, op: &Op) -> bool {
+/// by one workgroup, in its shared memory.
+fn lacks_kernel(plan: &Plan, op: &Op, capabilities: &Capabilities) -> bool {
     match op {
         Op::HeadNorm { buffer, heads, .. } | Op::Rotate { buffer, heads, .. } => {
             let dim = plan.buffer(*buffer).columns / heads;
@@ -46,7 +47,7 @@ fn lacks_kernel(plan: &Plan, op: &Op) -> bool {
         }
         Op::Route { logits, chosen, .. } => {
             let [experts, used] = [logits, chosen].map(|id| plan.buffer(*id).columns);
-            !chooses(experts, used)
+            !chooses(capabilities, experts, used)
         }
         Op::LayerNorm { .. }
         | Op::Gelu { .. }
@@ -130,7 +131,7 @@ struct Lowering<'a> {
 impl Lowering<'_> {
     fn op(&mut self, op: &Op) -> Result<(), GpuError> {
         match *op {
-            _ if lacks_kernel(self.plan, op) => {
+            _ if lacks_kernel(self.plan, op, self.selection.capabilities()) => {
                 return Err(GpuError::NoKernel { operation: op.name() });
             }
             Op::LayerNorm { .. }

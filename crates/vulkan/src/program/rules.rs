@@ -1,6 +1,7 @@
 //! Rules that let a launch take over work of its neighbours: norms, attention and gated products
 //! hand their rows on as the operand that the next product takes, a product norms its own row,
-//! attention prepares its own heads. Those of models with several streams are in [`streams`].
+//! attention prepares its own heads. Those of models with several streams are in [`streams`], of
+//! sums in [`sums`], of experts in [`experts`].
 //!
 //! A rule looks at one launch and changes the graph if it applies there. Each rule walks the whole
 //! graph before the next one does: products take over norms only after these have taken over
@@ -21,6 +22,7 @@ use crate::kernels::operand::OperandKind;
 
 mod experts;
 mod streams;
+mod sums;
 
 /// A rule, which returns whether it changed the graph at the launch of an index. A rule that did is
 /// tried there again.
@@ -31,9 +33,9 @@ const RULES: [Rule; 23] = [
     streams::route,
     streams::route_adds,
     streams::route_finishes,
-    streams::sum_norms_term,
-    streams::sum_norms_result,
-    streams::sum_takes_sum,
+    sums::sum_norms_term,
+    sums::sum_norms_result,
+    sums::sum_takes_sum,
     cutoff_gates,
     convert_once,
     rows_give_operand,
@@ -44,7 +46,7 @@ const RULES: [Rule; 23] = [
     experts::choice_routes,
     product_gates,
     product_norms,
-    streams::sum_adds,
+    sums::sum_adds,
     values_are_normed,
     values_are_keys,
     queries_turn,

@@ -53,6 +53,10 @@ impl Selection {
         }
     }
 
+    pub(super) fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
     /// Chooses the shapes of products by measurements. Which kernel does what, and how much memory
     /// it takes, does not depend on them.
     pub(super) fn tune(&mut self, shapes: Shapes) {

@@ -56,7 +56,7 @@ impl AttendDecodeShape {
         rows: usize,
     ) -> Self {
         let software = capabilities.kind == DeviceKind::Processor;
-        let large = !matches!(capabilities.kind, DeviceKind::Processor | DeviceKind::Integrated);
+        let large = !capabilities.is_unified();
         let heads = attention.heads;
         // Heads of one workgroup share its reads. With few workgroups, a second read from a cache
         // costs less than the longer work of more heads.

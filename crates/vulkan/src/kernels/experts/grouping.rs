@@ -33,15 +33,15 @@ impl Grouping {
     ///
     /// Where entries that share an expert are rare, a GPU with memory of its own takes each for
     /// itself. That needs no sorting, and the workgroups of two entries of one expert run at about
-    /// the same time, so that a cache has what the second one reads. The caches of other devices
-    /// are too small for that, and for groups of two where they have more entries.
+    /// the same time, so that a cache has what the second one reads. Up to three entries for each
+    /// expert it takes groups of two. This was measured on an H200 only; integrated GPUs, whose
+    /// caches are small, have larger groups, which read less.
     pub fn suited(kind: DeviceKind, rows: usize, used: usize, experts: usize) -> Self {
         let entries = rows * used;
-        let discrete = is_discrete(kind);
         let columns = match rows {
             0..=1 => 1,
-            _ if entries <= experts / 2 => 2 - usize::from(discrete),
-            _ if entries <= 3 * experts && discrete => 2,
+            _ if entries <= experts / 2 => 1 + usize::from(kind.is_unified()),
+            _ if entries <= 3 * experts && !kind.is_unified() => 2,
             _ if entries <= 2 * experts => 4,
             _ => WIDTH_MAX,
         };
@@ -59,8 +59,8 @@ impl Grouping {
     ) -> Option<Self> {
         let entries = rows * used;
         let each = entries / experts.max(1);
-        // With fewer the kernel of few rows is as quick, and its rows need not be gathered.
-        let least = if is_discrete(kind) { 3 } else { 2 };
+        // With fewer the kernel of few rows was quicker on an H200, with the launches that gather.
+        let least = if kind.is_unified() { 2 } else { 3 };
         if rows <= WIDTH_MAX || each < least {
             return None;
         }
@@ -100,8 +100,4 @@ impl Grouping {
     pub(crate) fn places_at(&self) -> u64 {
         self.entries_at() + 4 * self.places() as u64
     }
-}
-
-fn is_discrete(kind: DeviceKind) -> bool {
-    matches!(kind, DeviceKind::Discrete | DeviceKind::Virtual)
 }

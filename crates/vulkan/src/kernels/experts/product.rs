@@ -120,7 +120,7 @@ fn shapes(kind: DeviceKind, grouping: &Grouping, columns: usize) -> Vec<MatvecSh
         _ if is_long && is_alone => &[[512, 16, 2, 1], [256, 16, 4, 1], [256, 8, 2, 2]],
         _ => &[[128, 8, 4, 1], [64, 8, 4, 1], [256, 8, 2, 2]],
     };
-    let ahead = !matches!(kind, DeviceKind::Processor | DeviceKind::Integrated);
+    let ahead = !kind.is_unified();
     let shape = |&[local, lanes, rows, unroll]: &[u32; 4]| MatvecShape {
         local,
         lanes,

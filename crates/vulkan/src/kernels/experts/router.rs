@@ -4,13 +4,13 @@
 //! and the norm of the same row for the experts is a fourth one. Here several workgroups multiply a
 //! share of the router's rows each, and the last of a row chooses.
 //!
-//! Each row reads the whole router, from a cache: 1.4 MB for the 128 experts of Gemma 4 26B-A4B, so
-//! that 64 rows take about as long as a product that reads it once for all of them.
+//! Each row reads the whole router from a cache, 1.4 MB for the 128 experts of Gemma 4 26B-A4B, where
+//! a product reads it once for all rows.
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{ChoiceFront, ChoiceLaunch, chooses};
-use crate::capabilities::DeviceKind;
+use super::{ChoiceFront, ChoiceLaunch, choice_bytes, chooses};
+use crate::capabilities::{Capabilities, DeviceKind};
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
@@ -21,14 +21,36 @@ use crate::pack::Matrix;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
-/// Most rows, and fewest that a product with the whole router suits better.
+/// Most rows: a whole pass of 64 rows was measured on an H200.
 pub const ROUTED_ROWS_MAX: usize = 64;
+/// Most rows of a device that shares its memory with the processor: its caches are slower, and were
+/// not measured.
+const ROUTED_ROWS_UNIFIED: usize = 8;
 /// Most columns of a row: it is in shared memory.
 pub const ROUTED_COLUMNS_MAX: usize = 4096;
 /// Most workgroups that share the experts of a row.
 const SLICES_MAX: usize = 16;
-/// Experts of a workgroup for which a GPU has a subgroup each.
+/// Experts of a workgroup: a subgroup of 32 for each, if the workgroup has 512 invocations.
 const EXPERTS_AT_ONCE: usize = 16;
+/// Shared memory of reductions, in bytes: REDUCE_PARTS of `shaders/include/reduce.glsl`.
+const REDUCTION_BYTES: usize = 3 * 256 * 4;
+
+/// Returns whether a device runs the kernel, and not the launches that it replaces, for this number
+/// of rows and columns.
+pub fn routes(
+    capabilities: &Capabilities,
+    (experts, used): (usize, usize),
+    columns: usize,
+    rows: usize,
+) -> bool {
+    let most = if capabilities.is_unified() { ROUTED_ROWS_UNIFIED } else { ROUTED_ROWS_MAX };
+    let row = 16 * columns.div_ceil(4);
+    let bytes = choice_bytes(experts, used) + row + REDUCTION_BYTES + 4;
+    chooses(capabilities, experts, used)
+        && rows <= most
+        && columns <= ROUTED_COLUMNS_MAX
+        && bytes <= capabilities.shared_bytes as usize
+}
 
 /// A launch of a router and the choice from its logits.
 #[derive(Debug, Clone, Copy)]
@@ -73,25 +95,35 @@ impl RouterLaunch {
     /// If the kernel cannot be compiled.
     ///
     /// # Panics
-    /// If there are more rows or columns than it takes, if the router does not fit the choice or is
-    /// not of floats, or if there are more experts than it can choose from.
+    /// If the device does not take it ([`routes`]; rows up to [`ROUTED_ROWS_MAX`]), or if the
+    /// router does not fit the choice or is not of floats.
     pub fn dispatch(
         &self,
         gpu: &dyn Compiler,
         label: &str,
         step: usize,
     ) -> Result<Dispatch, GpuError> {
-        let ChoiceLaunch { logits, experts, used, rows, row_count, .. } = self.choice;
-        let columns = self.router.columns;
-        assert!(chooses(experts, used), "{used} of {experts} experts");
-        assert!(rows <= ROUTED_ROWS_MAX, "{rows} rows");
-        assert!(columns <= ROUTED_COLUMNS_MAX, "rows of {columns}");
-        assert_eq!(self.router.rows, experts, "a row of the router for each expert");
-        let (local, per) = registers(columns);
         let slices = match gpu.capabilities().kind {
             DeviceKind::Processor => 1,
-            _ => experts.div_ceil(EXPERTS_AT_ONCE).min(SLICES_MAX),
+            _ => self.choice.experts.div_ceil(EXPERTS_AT_ONCE).min(SLICES_MAX),
         };
+        self.dispatch_sliced(gpu, slices, label, step)
+    }
+
+    /// Returns the dispatch with this number of workgroups that share the experts of a row.
+    pub(super) fn dispatch_sliced(
+        &self,
+        gpu: &dyn Compiler,
+        slices: usize,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
+        let ChoiceLaunch { logits, experts, used, rows, row_count, .. } = self.choice;
+        let columns = self.router.columns;
+        let takes = routes(gpu.capabilities(), (experts, used), columns, 1);
+        assert!(takes && rows <= ROUTED_ROWS_MAX, "{rows} rows of {columns}, {used} of {experts}");
+        assert_eq!(self.router.rows, experts, "a row of the router for each expert");
+        let (local, per) = registers(columns);
         let (kind, codes, scales) = operand_args(self.other.and_then(|other| other.operand));
         let plain = self.other.and_then(|other| other.plain);
         let constants = vec![

@@ -317,9 +317,9 @@ fn a_layer_of_several_streams_is_thirteen_launches() {
 /// Heads are worked on in pairs of elements, by one subgroup each.
 #[test]
 fn heads_that_no_kernel_takes_are_refused() {
-    assert!(check(&streams(256)).is_ok());
+    assert!(check(&streams(256), &h200()).is_ok());
     for width in [255, 514] {
-        let error = check(&streams(width)).unwrap_err();
+        let error = check(&streams(width), &h200()).unwrap_err();
         assert!(matches!(error, GpuError::NoKernel { operation: "head_norm" }), "{error}");
         assert!(error.to_string().contains("--device cpu"), "{error}");
     }

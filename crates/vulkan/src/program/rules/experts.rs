@@ -6,12 +6,14 @@ use super::super::graph::{Graph, Made, NormWork, Work};
 use super::super::selection::Selection;
 use super::super::streams::RowNorm;
 use super::streams::small_product;
-use crate::kernels::experts::router::{ROUTED_COLUMNS_MAX, ROUTED_ROWS_MAX};
+use crate::capabilities::Capabilities;
+use crate::kernels::experts::router::routes;
 
 /// Lets a choice multiply with the router, after the norm before it. The next norm of the same rows
 /// is given by the same launch.
-pub(super) fn choice_routes(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Some((norm_at, product, routed)) = found_router(graph, index) else { return false };
+pub(super) fn choice_routes(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
+    let found = found_router(graph, index, selection.capabilities());
+    let Some((norm_at, product, routed)) = found else { return false };
     if let Work::Experts(ExpertsWork::Choose { router, .. }) = &mut graph.nodes[index].work {
         *router = Some(routed);
     }
@@ -30,8 +32,13 @@ pub(super) fn choice_routes(graph: &mut Graph, index: usize, _: &Selection) -> b
 }
 
 /// Returns the launches of the norm and of the product before a choice, and the router.
-fn found_router(graph: &Graph, index: usize) -> Option<(usize, usize, Routed)> {
-    let Work::Experts(ExpertsWork::Choose { router: None, logits, .. }) = graph.nodes[index].work
+fn found_router(
+    graph: &Graph,
+    index: usize,
+    capabilities: &Capabilities,
+) -> Option<(usize, usize, Routed)> {
+    let Work::Experts(ExpertsWork::Choose { router: None, logits, chosen, .. }) =
+        graph.nodes[index].work
     else {
         return None;
     };
@@ -43,11 +50,11 @@ fn found_router(graph: &Graph, index: usize) -> Option<(usize, usize, Routed)> {
     else {
         return None;
     };
+    let (columns, rows) = (|id| graph.value(id).columns, graph.width.of(graph.nodes[index].rows));
     let fits = (row, result) == (normed, logits)
         && graph.readers(normed) == 1
         && graph.readers(logits) == 1
-        && graph.value(source).columns <= ROUTED_COLUMNS_MAX
-        && graph.width.of(graph.nodes[index].rows) <= ROUTED_ROWS_MAX
+        && routes(capabilities, (columns(logits), columns(chosen)), columns(source), rows)
         && graph.is_kept(norm_at + 1..index, source);
     let norm = RowNorm { weight, epsilon };
     fits.then_some((norm_at, product, Routed { source, norm, router, other: None }))

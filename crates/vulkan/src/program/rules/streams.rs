@@ -1,20 +1,19 @@
 //! Rules for models of several streams. A norm, a router, the product with its coefficients and the
 //! mix become one launch, to which the additions before it and the work on the first stream after
-//! it are added. A sum takes over the norms of its terms, and that of its result.
+//! it are added.
 //!
 //! They come before the other rules: what they look for are plain products and norms.
 
-use trine_model::{TERMS_MAX, WeightId};
+use trine_model::WeightId;
 
 use super::super::graph::{
     ElementsKind, Form, Graph, Home, Input, Made, NormWork, Output, ProductWork, ValueId, Work,
 };
 use super::super::selection::Selection;
 use super::super::streams::{
-    First, MixWork, RouteWork, RouterWork, RowNorm, StreamValues, SumAdd, SumTerm, SumWork,
+    First, MixWork, RouteWork, RouterWork, RowNorm, StreamValues, SumTerm, SumWork,
 };
 use crate::kernels::route::ROUTED_COLUMNS_MAX;
-use crate::kernels::sum::NORMED_COLUMNS_MAX;
 
 /// A product of f32 rows with one matrix of floats: what it multiplies, the matrix, the result.
 pub(super) fn small_product(graph: &Graph, index: usize) -> Option<(ValueId, WeightId, ValueId)> {
@@ -199,118 +198,6 @@ pub(super) fn route_finishes(graph: &mut Graph, index: usize, _: &Selection) -> 
     }
     graph.nodes.remove(index + 1);
     true
-}
-
-/// Returns whether the norms of a sum have no other epsilon.
-fn agrees(sum: &SumWork, epsilon: f32) -> bool {
-    sum.norms().all(|norm| norm.epsilon == epsilon)
-}
-
-/// Lets a sum norm a term, if nothing else reads the norm.
-pub(super) fn sum_norms_term(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Norm { norm: NormWork::Norm { source, weight, epsilon }, made: Made::Rows(normed) } =
-        graph.nodes[index].work
-    else {
-        return false;
-    };
-    let Some(reader) = graph.nodes.iter().position(|node| node.work.reads(normed)) else {
-        return false;
-    };
-    let Work::Sum(sum) = &graph.nodes[reader].work else { return false };
-    let mut terms = (0..sum.terms.len()).filter(|&at| sum.terms[at].values == normed);
-    let (Some(term), None) = (terms.next(), terms.next()) else { return false };
-    let fits = graph.readers(normed) == 1
-        && graph.value(normed).columns <= NORMED_COLUMNS_MAX
-        && agrees(sum, epsilon)
-        && graph.is_kept(index + 1..reader, source);
-    if fits && let Work::Sum(sum) = &mut graph.nodes[reader].work {
-        let norm = Some(RowNorm { weight, epsilon });
-        sum.terms[term] = SumTerm { values: source, norm, ..sum.terms[term] };
-        graph.nodes.remove(index);
-    }
-    fits
-}
-
-/// Lets a sum give its norm, too.
-pub(super) fn sum_norms_result(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Sum(sum) = &graph.nodes[index].work else { return false };
-    let Some(next) = graph.nodes.get(index + 1) else { return false };
-    let Work::Norm { norm: NormWork::Norm { source, weight, epsilon }, made } = next.work else {
-        return false;
-    };
-    let fits = source == sum.result
-        && sum.norm.is_none()
-        && sum.added.is_none()
-        && agrees(sum, epsilon)
-        && graph.value(source).columns <= NORMED_COLUMNS_MAX;
-    if fits && let Work::Sum(sum) = &mut graph.nodes[index].work {
-        sum.norm = Some((RowNorm { weight, epsilon }, made));
-        graph.nodes.remove(index + 1);
-    }
-    fits
-}
-
-/// Lets a sum add the parts of a term itself, if it alone reads what another one makes of them.
-pub(super) fn sum_takes_sum(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Sum(SumWork { terms, added: None, result, norm: None }) = &graph.nodes[index].work
-    else {
-        return false;
-    };
-    let ([own @ SumTerm { factor: 1.0, norm: None, shares: Some(shares), .. }], result) =
-        (&terms[..], *result)
-    else {
-        return false;
-    };
-    let (own, shares) = (*own, *shares);
-    let Some(reader) = graph.nodes.iter().position(|node| node.work.reads(result)) else {
-        return false;
-    };
-    let Work::Sum(sum) = &graph.nodes[reader].work else { return false };
-    let mut terms = (0..sum.terms.len()).filter(|&at| sum.terms[at].values == result);
-    let (Some(term), None) = (terms.next(), terms.next()) else { return false };
-    let fits = graph.readers(result) == 1
-        && graph.value(result).columns <= NORMED_COLUMNS_MAX
-        // A launch has the shares of one term, in the place of another one.
-        && sum.terms.len() < TERMS_MAX
-        && sum.terms.iter().all(|term| term.shares.is_none())
-        && [own.values, shares].iter().all(|&id| graph.is_kept(index + 1..reader, id));
-    if fits && let Work::Sum(sum) = &mut graph.nodes[reader].work {
-        let SumTerm { values, shares, .. } = own;
-        sum.terms[term] = SumTerm { values, shares, ..sum.terms[term] };
-        graph.nodes.remove(index);
-    }
-    fits
-}
-
-/// Lets a sum do the addition of its norm that follows, with the norm after that, if nothing else
-/// reads the sum.
-pub(super) fn sum_adds(graph: &mut Graph, index: usize, _: &Selection) -> bool {
-    let Work::Sum(SumWork { added: None, norm: None, result, .. }) = graph.nodes[index].work else {
-        return false;
-    };
-    let Some(next) = graph.nodes.get(index + 1) else { return false };
-    let Work::Norm {
-        norm: NormWork::NormAddNorm { source, weight, target, scale, updated, next_weight, epsilon },
-        made,
-    } = next.work
-    else {
-        return false;
-    };
-    let Work::Sum(sum) = &graph.nodes[index].work else { return false };
-    let fits = source == result
-        && agrees(sum, epsilon)
-        && graph.readers(result) == 1
-        // The result replaces the target.
-        && graph.home(updated).0 == graph.home(target).0
-        && graph.value(source).columns <= NORMED_COLUMNS_MAX;
-    if fits && let Work::Sum(sum) = &mut graph.nodes[index].work {
-        let norm = RowNorm { weight, epsilon };
-        sum.added = Some(SumAdd { norm, target, scale });
-        sum.result = updated;
-        sum.norm = Some((RowNorm { weight: next_weight, epsilon }, made));
-        graph.nodes.remove(index + 1);
-    }
-    fits
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 
 use trine_backend::reference::ops;
 
-use super::super::router::{ROUTED_ROWS_MAX, RouterLaunch};
+use super::super::router::{ROUTED_ROWS_MAX, RouterLaunch, routes};
 use super::*;
 use crate::kernels::rows::tests::{allocated, check_operand};
 use crate::kernels::sum::Finish;
+use crate::raw::transfer::Transfer;
 
 struct Case {
     experts: usize,
@@ -15,11 +16,13 @@ struct Case {
     format: Format,
     /// What the other norm gives, if it is wanted.
     other: Option<OperandKind>,
+    /// Workgroups that share the experts of a row.
+    slices: usize,
 }
 
 fn check(case: &Case) {
     let gpu = gpu();
-    let Case { experts, used, columns, rows, format, other } = *case;
+    let Case { experts, used, columns, rows, format, other, slices } = *case;
     let (all, epsilon, scale) = (rows + 1, 1e-4, 0.5);
     let seed = (experts + columns) as u64;
     let source = random(all * columns, seed, 4.0);
@@ -61,10 +64,18 @@ fn check(case: &Case) {
         }),
         counters: counters.span(),
     };
-    // Twice: the counters have to be 0 again.
-    let dispatch = || launch.dispatch(&gpu, "router", 0).unwrap();
+    // Twice: a choice that the counters keep from being made again leaves the second one's memory
+    // as it is.
+    let dispatch = || launch.dispatch_sliced(&gpu, slices, "router", 0).unwrap();
     run(&gpu, &[dispatch()]);
+    let poison = vec![0xFF_u8; 4 * all * used];
+    let transfer = Transfer::new(&gpu);
+    for buffer in [&chosen, &shares] {
+        transfer.write(buffer, 0, &poison).unwrap();
+    }
+    transfer.finish().unwrap();
     run(&gpu, &[dispatch()]);
+    assert_eq!(download::<u32>(&gpu, &counters), [0; ROUTED_ROWS_MAX], "counters");
 
     let normed = |weight: &[f32]| {
         let mut output = vec![0.0; rows * columns];
@@ -111,22 +122,35 @@ fn check(case: &Case) {
 
 #[test]
 fn routers_agree_with_the_reference() {
-    let case = |experts, used, columns, rows, format, other| Case {
-        experts,
-        used,
-        columns,
-        rows,
-        format,
-        other,
+    let case = |(experts, used), columns, rows, format, other, slices| {
+        check(&Case { experts, used, columns, rows, format, other, slices });
     };
-    for case in [
-        case(128, 8, 2816, 3, Format::F32, Some(OperandKind::Fixed16)),
-        case(128, 8, 640, 1, Format::F32, None),
-        case(1, 1, 3, 2, Format::F32, Some(OperandKind::Halves)),
-        case(7, 3, 129, 5, Format::F16, Some(OperandKind::Fragments)),
-        case(300, 20, 34, 4, Format::Bf16, Some(OperandKind::Fixed16)),
-        case(33, 2, 4096, ROUTED_ROWS_MAX - 1, Format::F32, Some(OperandKind::Halves)),
-    ] {
-        check(&case);
+    let [fixed, halves, fragments] =
+        [OperandKind::Fixed16, OperandKind::Halves, OperandKind::Fragments].map(Some);
+    case((128, 8), 2816, 3, Format::F32, fixed, 8);
+    case((128, 8), 640, 1, Format::F32, None, 1);
+    case((1, 1), 3, 2, Format::F32, halves, 1);
+    // Slices of different sizes, and some without experts.
+    case((7, 3), 129, 5, Format::F16, fragments, 2);
+    case((7, 3), 40, 2, Format::F32, None, 16);
+    case((300, 20), 34, 4, Format::Bf16, fixed, 16);
+    case((33, 2), 4096, ROUTED_ROWS_MAX - 1, Format::F32, halves, 2);
+}
+
+/// Needs no device: a choice that has no room in shared memory is not launched.
+#[test]
+fn choices_need_shared_memory() {
+    use crate::capabilities::presets::{h200, radeon_780m};
+    let sizes = (128, 8);
+    for (capabilities, most) in [(h200(), ROUTED_ROWS_MAX), (radeon_780m(), 8)] {
+        assert!(routes(&capabilities, sizes, 2816, most));
+        assert!(!routes(&capabilities, sizes, 2816, most + 1), "too many rows");
+        assert!(!routes(&capabilities, sizes, 4097, 1), "too many columns");
+        assert!(!routes(&capabilities, (EXPERTS_MAX + 1, 8), 64, 1), "too many experts");
+        assert!(chooses(&capabilities, EXPERTS_MAX, USED_MAX));
+        let small = Capabilities { shared_bytes: 16 << 10, ..capabilities };
+        assert!(routes(&small, sizes, 2816, 1), "15 KB");
+        assert!(!routes(&small, sizes, 4096, 1), "20 KB");
+        assert!(!chooses(&small, EXPERTS_MAX, 32), "16.6 KB");
     }
 }

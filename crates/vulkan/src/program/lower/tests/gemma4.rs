@@ -108,7 +108,7 @@ fn layers_of_gemma_4_at_one_row() {
     for capabilities in [h200(), radeon_780m()] {
         for (name, sizes) in [("e2b", E2B), ("31b", DENSE_31B), ("26b", EXPERTS_26B)] {
             let plan = sizes.plan();
-            check(&plan).unwrap();
+            check(&plan, &capabilities).unwrap();
             let graph =
                 lower(&plan, key, &selection(&capabilities, &plan, KvType::F16, 1)).unwrap();
             let counts: Vec<usize> = (0..4).map(|layer| of_layer(&graph, layer)).collect();
@@ -164,7 +164,7 @@ fn launches_that_search_clusters() {
     let draft = Assistant::open(&golden.join("assistant")).unwrap();
     let model = Model::open(&golden).unwrap().with_assistant(draft).unwrap();
     let plan = model.plan_with_drafts(false);
-    check(&plan).unwrap();
+    check(&plan, &h200()).unwrap();
     let goal = plan.draft_goal().unwrap();
     for (rows, sorts) in [(1, &[][..]), (3, &["sort by expert"])] {
         let width = Width { tokens: rows, outputs: rows };
