@@ -18,7 +18,7 @@ fn guesses_are_those_of_another_implementation() {
         let whole = if folder == "gemma4-e" { 46 } else { 52 };
         let contexts = [window - 3, window + 1, 2 * window + 3, whole];
         for chunk in [whole, 7, 1] {
-            let worst = rounds(&ReferenceDevice::new(), folder, contexts, chunk);
+            let worst = rounds(&ReferenceDevice::new(), false, folder, contexts, chunk);
             println!("{folder} in pieces of {chunk}: {worst:?}");
             assert!(worst.iter().all(|worst| *worst <= 5e-4), "{folder}, {chunk}: {worst:?}");
         }

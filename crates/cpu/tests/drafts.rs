@@ -16,7 +16,7 @@ fn guesses_are_those_of_another_implementation() {
         for isa in Isa::available() {
             let device = CpuDevice::new(Some(2), Some(isa)).unwrap();
             for chunk in [whole, 7, 1] {
-                let worst = rounds(&device, folder, contexts, chunk);
+                let worst = rounds(&device, false, folder, contexts, chunk);
                 println!("{folder}, {isa:?}, in pieces of {chunk}: {worst:?}");
                 assert!(worst.iter().all(|worst| *worst <= 1e-3), "{folder}, {chunk}: {worst:?}");
             }

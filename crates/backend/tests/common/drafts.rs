@@ -37,8 +37,14 @@ impl Results {
 
 /// Drafts all rounds of a golden on a device: the largest difference of the target's hidden state,
 /// of a logit and of a hidden state that is handed on. The contexts are read in pieces of `chunk`
-/// rows.
-pub fn rounds(device: &dyn Device, name: &str, contexts: [usize; 4], chunk: usize) -> [f32; 3] {
+/// rows. A device that `has_series` has to make the same guesses in one series.
+pub fn rounds(
+    device: &dyn Device,
+    has_series: bool,
+    name: &str,
+    contexts: [usize; 4],
+    chunk: usize,
+) -> [f32; 3] {
     let golden = Golden::load(name);
     let assistant = Assistant::open(&folder(name).join("assistant")).unwrap();
     let model = golden.model.with_assistant(assistant).unwrap();
@@ -66,7 +72,9 @@ pub fn rounds(device: &dyn Device, name: &str, contexts: [usize; 4], chunk: usiz
         let (logits, states) = (results.floats(&own("logits")), results.floats(&own("hidden_out")));
         let tokens = results.integers(&own("tokens"));
         let vocabulary = logits.len() / tokens.len();
-        if let Some(chosen) = sequence.series(bonus, &state, tokens.len()) {
+        assert_eq!(sequence.program.facts().series_for(1) > 0, has_series, "{name}");
+        if has_series {
+            let chosen = sequence.series(bonus, &state, tokens.len());
             assert_eq!(chosen, tokens, "{context}, in one series");
         }
         let mut token = bonus;
@@ -81,9 +89,9 @@ pub fn rounds(device: &dyn Device, name: &str, contexts: [usize; 4], chunk: usiz
     worst
 }
 
-/// A draft for `gemma4-e` in random numbers, with another hidden size, and of so many clusters,
-/// each with a size and a number of them that are searched. Every other cluster has the same
-/// centroid as the one before it. Each row of the `broken` tensor begins with NaN.
+/// A draft for `gemma4-e` in random numbers, with a hidden size, a number of clusters and a number
+/// of them that are searched. Every other cluster has the same centroid as the one before it. Each
+/// row of the `broken` tensor begins with NaN.
 fn clustered(
     seed: u64,
     [hidden, clusters, used]: [usize; 3],
@@ -193,8 +201,8 @@ pub fn clusters_agree(device: &dyn Device) -> f32 {
     worst
 }
 
-/// Checks that centroids that are no numbers leave no logits but those of the first clusters, and
-/// that an output matrix that is none leaves none.
+/// Checks that only the tokens of the first clusters have logits other than NaN if centroids are
+/// NaN, and that no token has if the output matrix is NaN.
 pub fn broken_clusters_are_seen(device: &dyn Device) {
     broken_tensor_is_seen(device, "centroids.weight", 5);
     broken_tensor_is_seen(device, "embed_tokens.weight", 0);
@@ -255,11 +263,8 @@ impl Sequence {
         (outputs.remove(0), outputs.remove(0))
     }
 
-    /// The tokens of so many guesses in one series, if the device makes them.
-    fn series(&mut self, token: u32, state: &[f32], count: usize) -> Option<Vec<i64>> {
-        if self.program.facts().series_for(1) + 1 < count {
-            return None;
-        }
+    /// The tokens of `count` guesses in one series.
+    fn series(&mut self, token: u32, state: &[f32], count: usize) -> Vec<i64> {
         let batch = Batch {
             tokens: &[token],
             positions: &[self.length as u32 - 1],
@@ -273,7 +278,7 @@ impl Sequence {
         };
         let step = self.program.submit_series(&batch, count - 1).unwrap();
         let chosen = self.program.wait(step).unwrap().chosen().unwrap();
-        Some(chosen.iter().map(|token| i64::from(token.unwrap())).collect())
+        chosen.iter().map(|token| i64::from(token.unwrap())).collect()
     }
 
     /// Guesses from several rows at once; their logits.
