@@ -49,12 +49,7 @@ fn lacks_kernel(plan: &Plan, op: &Op, capabilities: &Capabilities) -> bool {
             let [experts, used] = [logits, chosen].map(|id| plan.buffer(*id).columns);
             !chooses(capabilities, experts, used)
         }
-        Op::LayerNorm { .. }
-        | Op::Gelu { .. }
-        | Op::Bias { .. }
-        | Op::Pool { .. }
-        | Op::Insert { .. } => true,
-        _ => false,
+        _ => op.is_for_pictures(),
     }
 }
 
