@@ -48,7 +48,7 @@ mod plan;
 mod print;
 mod scratch;
 mod siglip;
-pub mod soft;
+mod soft;
 mod tower;
 mod tower_config;
 mod tower_names;

@@ -4,12 +4,12 @@ use crate::names;
 use crate::plan::{Buffer, BufferId, Input, Op, Plan, Rows, Source, Step};
 
 /// Name of the input with the rows of soft tokens.
-pub const SOFT_ROWS: &str = "soft";
+pub(crate) const SOFT_ROWS: &str = "soft";
 
 /// Adds an input for the rows of soft tokens, (soft, hidden), which take their places in the
 /// residual stream after tokens were looked up. They are not scaled. A Plan that looks up no tokens
 /// stays as it is.
-pub fn with_soft_rows(mut plan: Plan) -> Plan {
+pub(crate) fn with_soft_rows(mut plan: Plan) -> Plan {
     let stream = |step: &Step| match step.op {
         Op::Embed { table, output, .. } => {
             (plan.weight(table).name == names::TOKEN_EMBEDDING).then_some(output)
