@@ -66,7 +66,7 @@ mod tests {
     fn long_ones_are_refused_by_their_length() {
         let url = format!("data:image/png;base64,{}", "A".repeat(8));
         assert_eq!(read(&url).unwrap().len(), 6);
-        // What is no base64 is not looked at.
+        // The length is checked before the characters are.
         let url = format!("data:image/png;base64,{}", "!".repeat(12));
         assert_eq!(read(&url), Err(PictureError::TooManyBytes { bytes: 7, limit: 6 }));
         let url = format!("data:image/png;base64,{}", "A".repeat(10) + "A=");

@@ -127,7 +127,8 @@ mod tests {
         assert_eq!(types(&json!(["number", "null", "number"])), ["number", "null", "integer"]);
     }
 
-    /// Comparing each value with each other one would take minutes.
+    /// Comparing each value with every other one takes time that grows with the square of the
+    /// length.
     #[test]
     fn long_lists_are_merged_in_time_that_grows_with_their_length() {
         let names = |first: u32| -> Vec<Value> {
