@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use trine_weights::{Checkpoint, DType, Metadata, Tensor};
+use trine_weights::{Checkpoint, DType, Metadata, PREPROCESSOR_CONFIG, Tensor};
 
 use crate::error::ModelError;
 use crate::names::CONFIG;
@@ -69,7 +69,10 @@ impl Tower {
                 let config = tower_config::from_json(&own.config).map_err(in_file)?;
                 // A tower of another kind has other tensors, so it comes after the numbers.
                 let output = files.require(names::PROJECTION)?.columns();
-                let config = TowerConfig { output, ..config }.check()?;
+                let preprocessor = own.preprocessor_config()?.unwrap_or_default();
+                let [mean, deviation] = tower_config::colours_from_json(&preprocessor)
+                    .map_err(|error| error.in_file(&own.directory.join(PREPROCESSOR_CONFIG)))?;
+                let config = TowerConfig { output, mean, deviation, ..config }.check()?;
                 let soft = tower_config::soft_token(&own.config, SOFT_TOKEN).map_err(in_file)?;
                 (config, 1.0, soft)
             }

@@ -19,8 +19,10 @@ const POOL: usize = 4;
 const SOFT_TOKENS: usize = 256;
 /// The colours of a pixel.
 const COLOURS: usize = 3;
-/// What a picture's colours, from 0 to 1, are normalised by: their mean and deviation.
-const NORMAL: f64 = 0.5;
+/// The mean and the deviation of each colour, if the files do not say.
+const NORMAL: [f32; COLOURS] = [0.5; COLOURS];
+/// The smallest deviation that is accepted: colours are divided by it.
+const DEVIATION_MIN: f32 = 0.001;
 /// Largest sizes that are accepted. Published ones are 64 patches on a side, of 14 pixels.
 const GRID_MAX: usize = 128;
 const PATCH_MAX: usize = 64;
@@ -48,6 +50,11 @@ pub struct TowerConfig {
     pub pool: usize,
     /// Columns of a soft token: the hidden size of the text model.
     pub output: usize,
+    /// The mean of each colour of a pixel, red, green and blue, where colours are from 0 to 1. The
+    /// tower reads (colour - mean) / deviation.
+    pub mean: [f32; COLOURS],
+    /// The deviation of each colour of a pixel, from 0.001 to 1.
+    pub deviation: [f32; COLOURS],
 }
 
 impl TowerConfig {
@@ -128,8 +135,8 @@ pub(crate) fn is_in_gguf(metadata: &Metadata) -> bool {
     metadata.optional_str("general.architecture").ok().flatten() == Some(ARCHITECTURE)
 }
 
-/// Reads the numbers from a `config.json`, which does not say how many columns a soft token has:
-/// [`TowerConfig::output`] is 1.
+/// Reads the numbers from a `config.json`, which does not say how many columns a soft token has,
+/// nor what colours are normalised by: [`TowerConfig::output`] is 1, the others are defaults.
 ///
 /// # Errors
 /// Returns a [`ModelError`] with the key that is wrong.
@@ -165,6 +172,8 @@ pub(crate) fn from_json(root: &Value) -> Result<TowerConfig, ModelError> {
         epsilon: vision.number("layer_norm_eps", 1e-6)? as f32,
         pool: 1,
         output: 1,
+        mean: NORMAL,
+        deviation: NORMAL,
     };
     config = config.check()?;
     let key = "mm_tokens_per_image";
@@ -176,6 +185,47 @@ pub(crate) fn from_json(root: &Value) -> Result<TowerConfig, ModelError> {
     }
     config.pool = config.grid() / side;
     config.check()
+}
+
+/// Reads the mean and the deviation of each colour from a `preprocessor_config.json`.
+///
+/// # Errors
+/// Returns a [`ModelError`] with the key that is wrong.
+pub(crate) fn colours_from_json(root: &Value) -> Result<[[f32; COLOURS]; 2], ModelError> {
+    let fields = Fields(root);
+    for key in ["do_rescale", "do_normalize"] {
+        if let Some(other) = fields.given(key).filter(|value| **value != Value::Bool(true)) {
+            return Err(ModelError::bad(key, other, true));
+        }
+    }
+    let read = |(key, least)| {
+        let Some(value) = fields.given(key) else { return Ok(NORMAL) };
+        let number = |value: &Value| value.as_f64().map(|number| number as f32);
+        let values = value.as_array().and_then(|values| values.iter().map(number).collect());
+        let colours = values.and_then(|values: Vec<f32>| as_colours(&values, least));
+        let expected = || format!("{COLOURS} numbers from {least} to 1");
+        colours.ok_or_else(|| ModelError::bad(key, value, expected()))
+    };
+    Ok([read(("image_mean", 0.0))?, read(("image_std", DEVIATION_MIN))?])
+}
+
+/// Reads the mean and the deviation of each colour from GGUF metadata.
+fn colours_from_gguf(metadata: &Metadata) -> Result<[[f32; COLOURS]; 2], ModelError> {
+    let read = |(key, least)| {
+        let Some(values) = metadata.optional_f32s(key)? else { return Ok(NORMAL) };
+        as_colours(&values, least).ok_or_else(|| {
+            let found = format!("{:?}", &values[..values.len().min(2 * COLOURS)]);
+            ModelError::bad(key, found, format!("{COLOURS} numbers from {least} to 1"))
+        })
+    };
+    Ok([read(("clip.vision.image_mean", 0.0))?, read(("clip.vision.image_std", DEVIATION_MIN))?])
+}
+
+/// Returns a number for each colour; `None` if there are more or fewer, or one is not from `least`
+/// to 1.
+fn as_colours(values: &[f32], least: f32) -> Option<[f32; COLOURS]> {
+    let values = <[f32; COLOURS]>::try_from(values).ok()?;
+    values.iter().all(|value| (least..=1.0).contains(value)).then_some(values)
 }
 
 /// Reads the id of soft tokens from a `config.json`.
@@ -208,16 +258,7 @@ pub(crate) fn from_gguf(metadata: &Metadata) -> Result<TowerConfig, ModelError> 
     if metadata.optional_bool("clip.use_gelu")? == Some(false) {
         return Err(ModelError::bad("clip.use_gelu", false, true));
     }
-    for key in ["clip.vision.image_mean", "clip.vision.image_std"] {
-        let given = metadata.optional_f32s(key)?;
-        let is_normal = |values: &&[f32]| {
-            values.len() == COLOURS && values.iter().all(|&value| f64::from(value) == NORMAL)
-        };
-        if let Some(values) = given.as_deref().filter(|values| !is_normal(values)) {
-            let found = format!("{:?}", &values[..values.len().min(2 * COLOURS)]);
-            return Err(ModelError::bad(key, found, format!("{COLOURS} times {NORMAL}")));
-        }
-    }
+    let [mean, deviation] = colours_from_gguf(metadata)?;
     let optional = |key: &str| -> Result<Option<usize>, ModelError> {
         let Some(found) = metadata.optional_u64(key)? else { return Ok(None) };
         let count = usize::try_from(found);
@@ -239,6 +280,8 @@ pub(crate) fn from_gguf(metadata: &Metadata) -> Result<TowerConfig, ModelError> 
         epsilon: epsilon.ok_or(ModelError::MissingKey { key: key.to_owned() })? as f32,
         pool: optional("clip.vision.projector.scale_factor")?.unwrap_or(POOL),
         output: count("projection_dim")?,
+        mean,
+        deviation,
     }
     .check()
 }

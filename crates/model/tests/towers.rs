@@ -147,7 +147,10 @@ fn impossible_numbers_of_a_tower_are_named() {
         ("clip.vision.projector_type", text("ldp"), "clip.projector_type"),
         ("clip.use_gelu", Value::Bool(false), "clip.use_gelu"),
         ("clip.vision.image_mean", floats(&[0.5, 0.5]), "image_mean"),
+        ("clip.vision.image_mean", floats(&[0.5, 1.1, 0.5]), "image_mean"),
         ("clip.vision.image_std", floats(&[0.5, f32::NAN, 0.5]), "image_std"),
+        ("clip.vision.image_std", floats(&[0.5, 0.5, 0.0]), "image_std"),
+        ("clip.vision.image_std", text("0.5"), "image_std"),
         ("clip.vision.image_size", count(0), "side of a picture"),
         ("clip.vision.image_size", count(57), "a multiple of 14"),
         ("clip.vision.image_size", count(14 << 20), "side of a picture"),
@@ -184,6 +187,56 @@ fn impossible_numbers_of_a_tower_are_named() {
         let error = Tower::open(&write(folder.path(), &metadata, &others)).err().unwrap();
         assert!(error.to_string().contains(name), "{error}");
     }
+}
+
+#[test]
+fn what_colours_are_normalised_by_comes_from_the_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mean, deviation) = ([0.48, 0.25, 0.0], [0.27, 0.001, 1.0]);
+    let (mut metadata, tensors) = parts(&golden(HALVES));
+    let floats = |values: &[f32]| Value::Array(Array::F32(values.to_vec()));
+    metadata.insert("clip.vision.image_mean", floats(&mean));
+    metadata.insert("clip.vision.image_std", floats(&deviation));
+    let tower = Tower::open(&write(folder.path(), &metadata, &tensors)).unwrap();
+    assert_eq!((tower.config().mean, tower.config().deviation), (mean, deviation));
+
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(golden(FOLDER).join(name), folder.path().join(name)).unwrap();
+    }
+    let file = folder.path().join("preprocessor_config.json");
+    let open = |text: &str| {
+        fs::write(&file, text).unwrap();
+        let tower = Tower::open(folder.path()).map_err(|error| error.to_string())?;
+        Ok::<_, String>((tower.config().mean, tower.config().deviation))
+    };
+    let given = json!({"image_mean": [0.48, 0.25, 0], "image_std": [0.27, 0.001, 1]});
+    assert_eq!(open(&given.to_string()), Ok((mean, deviation)));
+    assert_eq!(open(r#"{"image_mean": null}"#), Ok(([0.5; 3], [0.5; 3])));
+    for (key, value) in [
+        ("image_mean", json!([0.5, 0.5])),
+        ("image_mean", json!([0.5, 0.5, 0.5, 0.5])),
+        ("image_mean", json!([0.5, "0.5", 0.5])),
+        ("image_mean", json!([0.5, -0.1, 0.5])),
+        ("image_mean", json!([0.5, 1e300, 0.5])),
+        ("image_mean", json!(0.5)),
+        ("image_std", json!([0.5, 0.0, 0.5])),
+        ("image_std", json!([0.5, 0.5, 1e-40])),
+        ("image_std", json!({})),
+        ("do_normalize", json!(false)),
+        ("do_rescale", json!(0)),
+    ] {
+        let error = open(&json!({ key: value }).to_string()).unwrap_err();
+        for part in ["preprocessor_config.json", key] {
+            assert!(error.contains(part), "{key} = {value}: {error}");
+        }
+    }
+    for damaged in ["[]", "{", ""] {
+        let error = open(damaged).unwrap_err();
+        assert!(error.contains("preprocessor_config.json"), "{damaged}: {error}");
+    }
+    fs::remove_file(&file).unwrap();
+    let tower = Tower::open(folder.path()).unwrap();
+    assert_eq!((tower.config().mean, tower.config().deviation), ([0.5; 3], [0.5; 3]));
 }
 
 /// Files have the projection with its rows as columns; one of the usual orientation is taken too.

@@ -21,6 +21,8 @@ const LARGE_JSON_BYTES_MAX: u64 = 1 << 24;
 /// The most shards of one model.
 const SHARDS_MAX: usize = 512;
 
+/// Name of the file that says how pictures are prepared.
+pub const PREPROCESSOR_CONFIG: &str = "preprocessor_config.json";
 const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
 
@@ -35,6 +37,22 @@ pub struct HuggingFaceMetadata {
     pub tokenizer_config: Option<Value>,
     /// The folder, for the tokenizer's own files.
     pub directory: PathBuf,
+}
+
+impl HuggingFaceMetadata {
+    /// Reads [`PREPROCESSOR_CONFIG`], an object, if there is one. Only models that are given
+    /// pictures need it, so that it is not read with the other files.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read or is not a JSON object.
+    pub fn preprocessor_config(&self) -> Result<Option<Value>, WeightsError> {
+        let path = self.directory.join(PREPROCESSOR_CONFIG);
+        let config = read_json::<Value>(&path, CONFIG_BYTES_MAX)?;
+        if config.as_ref().is_some_and(|config| !config.is_object()) {
+            return Err(not_an_object(&path));
+        }
+        Ok(config)
+    }
 }
 
 /// An opened folder before its tensors are indexed.
@@ -115,8 +133,7 @@ fn read_metadata(directory: &Path) -> Result<HuggingFaceMetadata, WeightsError> 
         return Err(no_config(directory));
     };
     if !config.is_object() {
-        let file = config_path.display().to_string();
-        return Err(WeightsError::malformed(&file, 0, "expected a JSON object".to_owned()));
+        return Err(not_an_object(&config_path));
     }
     Ok(HuggingFaceMetadata {
         config,
@@ -127,6 +144,11 @@ fn read_metadata(directory: &Path) -> Result<HuggingFaceMetadata, WeightsError> 
         )?,
         directory: directory.to_owned(),
     })
+}
+
+fn not_an_object(path: &Path) -> WeightsError {
+    let file = path.display().to_string();
+    WeightsError::malformed(&file, 0, "expected a JSON object".to_owned())
 }
 
 fn no_config(directory: &Path) -> WeightsError {

@@ -25,9 +25,6 @@ use crate::output;
 use crate::session::check_finite;
 use crate::tower;
 
-/// What pictures are normalised by: the mean and the deviation of each colour.
-const NORMAL: [f32; 3] = [0.5; 3];
-
 /// Writes the logits of every position, and what became of each picture.
 ///
 /// # Errors
@@ -102,7 +99,7 @@ fn prepare(path: &Path, config: &TowerConfig) -> Result<Prepared> {
     file.take(limits.bytes as u64 + 1).read_to_end(&mut bytes).with_context(fail)?;
     let picture = Picture::decode(&bytes, &limits).with_context(|| format!("{name}"))?;
     let [side, patch, pool] = [config.picture, config.patch, config.pool].map(|size| size as u32);
-    let preparation = Preparation::square(side, patch, pool, NORMAL, NORMAL)?;
+    let preparation = Preparation::square(side, patch, pool, config.mean, config.deviation)?;
     Ok(preparation.prepare(&picture))
 }
 

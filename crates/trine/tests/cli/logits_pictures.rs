@@ -55,6 +55,30 @@ fn pictures_give_the_golden_pixels_rows_and_logits() {
 }
 
 #[test]
+fn colours_are_normalised_as_the_files_say() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name).display().to_string();
+    std::fs::create_dir(at("model")).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(golden(FOLDER).join(name), at("model/") + name).unwrap();
+    }
+    let normal = r#"{"image_mean": [0.25, 0.5, 0], "image_std": [0.5, 0.25, 1]}"#;
+    std::fs::write(at("model/preprocessor_config.json"), normal).unwrap();
+    std::fs::write(at("ids.json"), "[512, 512, 512, 512, 5]").unwrap();
+    let (model, ids, out) = (at("model"), at("ids.json"), at("out.safetensors"));
+    trine(&["logits", &model, "--ids", &ids, "--out", &out, "--image", &picture("a")]).ok();
+    let (_, found) = floats(Path::new(&out), "pixels");
+    let (_, golden) = floats(&golden(FOLDER).join("goldens.safetensors"), "pixel_values");
+    let colours = found.len() / 3;
+    for (at, (found, golden)) in found.iter().zip(&golden).enumerate() {
+        // Those of the golden have a mean and a deviation of 0.5.
+        let value = (golden + 1.0) / 2.0;
+        let [mean, deviation] = [[0.25, 0.5], [0.5, 0.25], [0.0, 1.0]][at / colours];
+        assert!((found - (value - mean) / deviation).abs() <= TOLERANCE, "{at}: {found}, {value}");
+    }
+}
+
+#[test]
 fn pictures_and_places_have_to_agree() {
     let place = tempfile::tempdir().unwrap();
     let at = |name: &str| place.path().join(name).display().to_string();
