@@ -24,6 +24,8 @@ const SIZES: [(usize, &str); 5] =
     [(1536, "E2B"), (2560, "E4B"), (3840, "12B"), (2816, "26B-A4B"), (5376, "31B")];
 /// The most entries of a folder that are looked at.
 const ENTRIES_MAX: usize = 4096;
+/// The most places of a search that are opened.
+const OPENED_MAX: usize = 64;
 /// The most bytes of a `config.json` that are read.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// The keys of a GGUF file that name the model.
@@ -147,6 +149,8 @@ pub(crate) struct Search {
     source: Source,
     model: Model,
     places: std::vec::IntoIter<Source>,
+    /// How many places were opened.
+    opened: usize,
     /// Whether people are told why drafts are passed over.
     tells: bool,
     has_found: bool,
@@ -182,7 +186,7 @@ impl Search {
             false => Places::default(),
         };
         let (source, model, places) = (source.clone(), model.clone(), found.into_iter());
-        Self { source, model, places, tells, has_found: false, refused: None, cut_short }
+        Self { source, model, places, opened: 0, tells, has_found: false, refused: None, cut_short }
     }
 
     /// Opens the draft at a place. Returns `None` if it was not made for the model.
@@ -215,6 +219,15 @@ impl Search {
                 terminal::harmless(&place.name())
             ));
         }
+        let left = std::mem::take(&mut self.places).len();
+        if left > 0 {
+            output::note(&format!(
+                "{} of {} files and folders that are named as drafts were opened; --draft names one that is among the \
+                 others",
+                self.opened,
+                self.opened + left
+            ));
+        }
         for folder in self.cut_short.drain(..) {
             output::note(&format!(
                 "{} has more than {ENTRIES_MAX} entries, of which {ENTRIES_MAX} were searched for a draft; --draft names \
@@ -229,7 +242,9 @@ impl Iterator for Search {
     type Item = (Source, Assistant);
 
     fn next(&mut self) -> Option<Self::Item> {
-        while let Some(place) = self.places.next() {
+        while self.opened < OPENED_MAX {
+            let Some(place) = self.places.next() else { break };
+            self.opened += 1;
             if let Some(draft) = self.open(&place) {
                 self.has_found = true;
                 return Some((place, draft));

@@ -16,8 +16,8 @@ use crate::{assistants, output, terminal};
 /// The format of a draft that reads the model's caches, if its files have floats: most of its bytes
 /// are those of its output matrix.
 const DRAFT_FORMAT: DType = DType::Q8_0;
-/// The most drafts that are tried for a model: one that cannot be loaded may have taken as long as
-/// the model.
+/// The most drafts for models of its size that are tried for a model: one that cannot be loaded may
+/// have taken as long as the model.
 const TRIED_MAX: usize = 4;
 
 /// A model, and where the draft that reads its caches comes from, if it has one.
@@ -59,7 +59,9 @@ impl Drafting {
     fn attach_found(&self, source: &Source, model: Model) -> Attached {
         let (name, is_exact) = (source.name(), self.is_exact);
         let plain = model.clone();
-        let others = assistants::find(source, &model).filter_map(move |(draft, assistant)| {
+        // Those that turn out not to fit count too.
+        let found = assistants::find(source, &model).take(TRIED_MAX);
+        let mut others = found.filter_map(move |(draft, assistant)| {
             match joined(model.clone(), assistant, is_exact) {
                 Ok(model) => Some((model, draft)),
                 Err(error) => {
@@ -70,7 +72,6 @@ impl Drafting {
                 }
             }
         });
-        let mut others = others.take(TRIED_MAX);
         let Some((model, draft)) = others.next() else { return Attached::without_draft(plain) };
         if self.device().is_some() {
             // The option may be for the drafts of other models.

@@ -299,6 +299,44 @@ fn a_found_draft_that_does_not_fit_leaves_its_place_to_another() {
 }
 
 #[test]
+fn few_found_drafts_are_tried_and_opened() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    let quantize = |from: &Path, to: &Path| {
+        let [from, to] = [from, to].map(|path| path.display().to_string());
+        trine(&["quantize", &from, &to, "--type", "Q8_0"]).ok();
+    };
+    let model = at("tiny-it.gguf");
+    quantize(&golden("gemma4-dense"), &model);
+    copy("gemma4-dense", &at("x"), Some(&at("spoilt")));
+    quantize(&at("spoilt"), &at("mtp-z.gguf"));
+    let config = at("spoilt/config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let mut value: Value = serde_json::from_str(&text).unwrap();
+    value["text_config"]["sliding_window"] = Value::from(99);
+    std::fs::write(&config, value.to_string()).unwrap();
+    quantize(&at("spoilt"), &at("mtp-0.gguf"));
+    let misfits = |told: &str| told.matches("does not guess for").count();
+    for more in 1..3 {
+        std::fs::copy(at("mtp-0.gguf"), at(&format!("mtp-{more}.gguf"))).unwrap();
+    }
+    let (found, told) = shown(&model, &[]);
+    assert_eq!((found, misfits(&told)), (at("mtp-z.gguf").display().to_string().into(), 3));
+    for more in 3..6 {
+        std::fs::copy(at("mtp-0.gguf"), at(&format!("mtp-{more}.gguf"))).unwrap();
+    }
+    let (found, told) = shown(&model, &[]);
+    assert_eq!((found, misfits(&told)), (Value::Null, 4), "{told}");
+    // Those that cannot be opened are counted too.
+    for number in 0..64 {
+        std::fs::write(at(&format!("mtp--{number}.gguf")), "").unwrap();
+    }
+    let (found, told) = shown(&model, &[]);
+    assert_eq!((found, misfits(&told)), (Value::Null, 0), "{told}");
+    assert!(told.contains("64 of 71 files") && told.contains("--draft names one"), "{told}");
+}
+
+#[test]
 fn drafts_for_weights_that_were_trained_otherwise_are_told_apart() {
     let place = tempfile::tempdir().unwrap();
     let at = |name: &str| place.path().join(name);
