@@ -88,6 +88,9 @@ impl Spelling {
     }
 }
 
+/// Words that say no in the place of an effort or a type.
+const NO: [&str; 3] = ["none", "disabled", "off"];
+
 /// Returns whether a value of any of the fields asks for thoughts, or says that there are to be
 /// none; `None` if it says neither.
 fn said(value: &Value) -> Option<bool> {
@@ -95,16 +98,20 @@ fn said(value: &Value) -> Option<bool> {
         Value::Null => None,
         Value::Bool(on) => Some(*on),
         Value::Number(tokens) => Some(tokens.as_f64().is_none_or(|tokens| tokens > 0.0)),
-        Value::String(effort) => (!effort.is_empty()).then(|| is_effort(effort)),
+        Value::String(word) => (!word.is_empty()).then(|| !NO.contains(&word.as_str())),
         Value::Array(items) => (!items.is_empty()).then_some(true),
         Value::Object(map) => {
             let of_field = |(name, value): (&String, &Value)| match name.as_str() {
-                "type" => Some(value != "disabled"),
-                "effort" | "reasoning_effort" | "enabled" | "max_tokens" | "budget_tokens"
-                | VARIABLE => said(value),
+                "type" | "enabled" | VARIABLE => said(value).map(|on| (on, true)),
+                "effort" | "reasoning_effort" | "max_tokens" | "budget_tokens" => {
+                    said(value).map(|on| (on, false))
+                }
                 _ => None,
             };
-            map.iter().filter_map(of_field).reduce(|one, other| one || other)
+            // A switch that is off counts more than how much there would be.
+            let all: Vec<(bool, bool)> = map.iter().filter_map(of_field).collect();
+            let is_off = all.contains(&(false, true));
+            (!all.is_empty()).then(|| !is_off && all.iter().any(|(on, _)| *on))
         }
     }
 }
@@ -274,6 +281,26 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_no_is_read_in_every_spelling() {
+        for (value, expected) in [
+            (json!(null), None),
+            (json!({"type": null}), None),
+            (json!({}), None),
+            (json!("disabled"), Some(false)),
+            (json!("off"), Some(false)),
+            (json!("low"), Some(true)),
+            (json!({"type": "disabled", "budget_tokens": 1024}), Some(false)),
+            (json!({"enabled": false, "effort": "high"}), Some(false)),
+            (json!({"effort": "none"}), Some(false)),
+            (json!({"type": "enabled", "budget_tokens": 1024}), Some(true)),
+            (json!({"effort": "high"}), Some(true)),
+            (json!({"enable_thinking": false}), Some(false)),
+        ] {
+            assert_eq!(said(&value), expected, "{value}");
+        }
+    }
 
     #[test]
     fn dialects_say_it_in_their_own_fields() {

@@ -1,6 +1,7 @@
 //! The vision tower that goes with a model.
 
-use std::path::PathBuf;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use trine_model::{Model, Tower};
@@ -32,17 +33,33 @@ pub(crate) fn attach(source: &Source, model: Model) -> Result<Model> {
     found.map_or_else(|| open(last), Ok)
 }
 
-/// Returns the mmproj files in the folder of a model, by name.
+/// Returns the mmproj files in the folder of a model, by name, and then those beside what it is a
+/// link to.
 fn beside(model: &Model) -> Vec<PathBuf> {
     let source = model.checkpoint().source();
-    let folder = if source.is_dir() { Some(source) } else { source.parent() };
-    let entries = folder.and_then(|folder| std::fs::read_dir(folder).ok());
-    let paths = entries.into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut folders = vec![folder_of(source)];
+    folders.extend(source.canonicalize().ok().map(|whole| folder_of(&whole)));
     let is_tower = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
         name.contains("mmproj") && name.ends_with(".gguf")
     };
-    let mut files: Vec<PathBuf> = paths.filter(is_tower).collect();
-    files.sort();
-    files
+    let mut seen = HashSet::new();
+    let mut all = Vec::new();
+    for folder in folders {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_tower).collect();
+        files.sort();
+        files.retain(|file| seen.insert(file.canonicalize().unwrap_or_else(|_| file.clone())));
+        all.extend(files);
+    }
+    all
+}
+
+/// Returns the folder that a model is, or is in.
+fn folder_of(source: &Path) -> PathBuf {
+    match source.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        _ if source.is_dir() => source.to_owned(),
+        Some(parent) => parent.to_owned(),
+        None => PathBuf::from("."),
+    }
 }
