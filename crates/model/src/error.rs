@@ -81,6 +81,18 @@ pub enum ModelError {
         "there is no vision tower in it; give the folder of a model that reads pictures, or the mmproj file that belongs to it"
     )]
     NoTower,
+    /// A vision tower, or the model that it is for, is of a kind that is not run yet.
+    #[error(
+        "{key} is {found}: pictures are read by Gemma 3's vision tower only, which is \"{expected}\"; leave the pictures out, or take a Gemma 3 model"
+    )]
+    UnsupportedTower {
+        /// The key in the tower's files, or what of the model.
+        key: String,
+        /// Its value.
+        found: String,
+        /// The only value that is run.
+        expected: &'static str,
+    },
     /// A vision tower was made for another model.
     #[error(
         "the vision tower of {tower} makes rows of {found} numbers, {model} takes {expected}: take the mmproj file that was made for this model"
@@ -158,6 +170,12 @@ impl ModelError {
             found: found.to_string(),
             expected: expected.to_string(),
         }
+    }
+
+    /// Makes a [`ModelError::UnsupportedTower`] from anything printable.
+    pub(crate) fn tower(key: &str, found: impl ToString, expected: &'static str) -> Self {
+        let found = cut(&found.to_string());
+        ModelError::UnsupportedTower { key: key.to_owned(), found, expected }
     }
 
     /// Makes a [`ModelError::BadValue`] from anything printable.

@@ -228,7 +228,7 @@ impl Model {
     pub fn with_tower(mut self, tower: Tower) -> Result<Self, ModelError> {
         if self.config.family != Family::Gemma3 {
             let found = self.config.family.name();
-            return Err(ModelError::bad("the family of a model with this tower", found, "gemma3"));
+            return Err(ModelError::tower("the model's family", found, "gemma3"));
         }
         let (found, expected) = (tower.config().output, self.config.hidden);
         if found != expected {

@@ -146,7 +146,7 @@ pub(crate) fn from_json(root: &Value) -> Result<TowerConfig, ModelError> {
         Some(Value::String(kind)) if kind == MODEL_TYPE => {}
         other => {
             let found = other.map_or("none".to_owned(), Value::to_string);
-            return Err(ModelError::bad("vision_config.model_type", found, MODEL_TYPE));
+            return Err(ModelError::tower("vision_config.model_type", found, MODEL_TYPE));
         }
     }
     // As for the text model, mirrors that say "gelu" also mean the tanh form.
@@ -253,7 +253,7 @@ pub(crate) fn from_gguf(metadata: &Metadata) -> Result<TowerConfig, ModelError> 
         None => metadata.optional_str("clip.projector_type")?,
     };
     if kind != Some(PROJECTORS) {
-        return Err(ModelError::bad("clip.projector_type", kind.unwrap_or("none"), PROJECTORS));
+        return Err(ModelError::tower("clip.projector_type", kind.unwrap_or("none"), PROJECTORS));
     }
     if metadata.optional_bool("clip.use_gelu")? == Some(false) {
         return Err(ModelError::bad("clip.use_gelu", false, true));

@@ -11,8 +11,8 @@
 //! operations for each of their weights and each entry. The device is the best one, or the one that
 //! `TRINE_TEST_VULKAN` names.
 //!
-//! With `--sweep` both products run with the kernel of few rows only, in every shape of a grid,
-//! with groups of several sizes; the best of each are printed. A run chooses other experts than the
+//! With `--sweep` each product runs in every shape of a grid, with groups of several sizes, from 9
+//! rows on also on matrix units; the best of each are printed. A run chooses other experts than the
 //! one before, so that no cache of the device holds their matrices.
 
 use std::collections::HashSet;

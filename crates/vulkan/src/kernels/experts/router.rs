@@ -4,8 +4,8 @@
 //! and the norm of the same row for the experts is a fourth one. Here several workgroups multiply a
 //! share of the router's rows each, and the last of a row chooses.
 //!
-//! Each row reads the whole router from a cache, 1.4 MB for the 128 experts of Gemma 4 26B-A4B, where
-//! a product reads it once for all rows.
+//! Each row reads the whole router from a cache, 1.4 MB for the 128 experts of Gemma 4 26B-A4B,
+//! where a product reads it once for all rows.
 
 use bytemuck::{Pod, Zeroable};
 

@@ -1,5 +1,5 @@
-//! Rules for sums: a sum takes over the norms of its terms, the parts of one of them, the norm of its
-//! result, and the addition of that norm to a row.
+//! Rules for sums: a sum takes over the norms of its terms, the parts of one of them, the norm of
+//! its result, and the addition of that norm to a row.
 
 use trine_model::TERMS_MAX;
 
