@@ -86,7 +86,7 @@ pub enum ModelError {
         "{key} is {found}: pictures are read by Gemma 3's vision tower only, which is \"{expected}\"; leave the pictures out, or take a Gemma 3 model"
     )]
     UnsupportedTower {
-        /// The key in the tower's files, or what of the model.
+        /// The key in the tower's files, or the property of the model.
         key: String,
         /// Its value.
         found: String,

@@ -125,7 +125,7 @@ impl TowerConfig {
     }
 }
 
-/// Returns whether a `config.json` says that there is a tower.
+/// Returns whether a `config.json` describes a tower.
 pub(crate) fn is_in_json(root: &Value) -> bool {
     root.get("vision_config").is_some_and(Value::is_object)
 }

@@ -91,8 +91,8 @@ impl Spelling {
 /// Words that say no in the place of an effort or a type.
 const NO: [&str; 3] = ["none", "disabled", "off"];
 
-/// Returns whether a value of any of the fields asks for thoughts, or says that there are to be
-/// none; `None` if it says neither.
+/// Returns whether a value of any of the fields asks for thoughts (true) or forbids them (false);
+/// `None` if it does neither.
 fn said(value: &Value) -> Option<bool> {
     match value {
         Value::Null => None,

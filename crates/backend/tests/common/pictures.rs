@@ -1,16 +1,15 @@
 //! Golden pictures, and random towers.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use safetensors::SafeTensors;
 use trine_backend::{BLOCK, Batch, Device, ProgramOptions, SOFT, SequenceView, TowerProgram};
 use trine_model::{KvType, Model, Tower, TowerConfig, Width};
-use trine_weights::gguf::{Metadata, Value, Writer};
+use trine_weights::gguf::{Metadata, Value};
 use trine_weights::{DType, Tensor};
 
 use super::folder;
-use super::random::{Random, matrix, vector};
+use super::random::{Random, matrix, vector, written};
 
 /// Where the golden model is: text, tower.
 pub const TWINS: [(&str, &str); 3] = [
@@ -258,17 +257,7 @@ impl TowerDraft {
     }
 
     pub fn open(&self, folder: &Path) -> Tower {
-        static FILES: AtomicUsize = AtomicUsize::new(0);
-        let number = FILES.fetch_add(1, Ordering::Relaxed);
-        let path = folder.join(format!("tower-{number}.gguf"));
-        let mut writer = Writer::new(&path, self.metadata.clone()).unwrap();
-        for tensor in &self.tensors {
-            writer.declare(tensor.name(), tensor.dtype(), tensor.shape()).unwrap();
-        }
-        let mut data = writer.start().unwrap();
-        self.tensors.iter().for_each(|tensor| data.tensor(tensor).unwrap());
-        data.finish().unwrap();
-        Tower::open(&path).unwrap()
+        Tower::open(&written(folder, &self.metadata, &self.tensors)).unwrap()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Random models of every shape, and traffic over them.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use trine_backend::{BLOCK, Batch, Device, ProgramOptions, SOFT, SequenceView};
@@ -160,18 +160,23 @@ impl Draft {
 
     /// The model of the draft, in a file of its own.
     pub fn open(&self, folder: &Path) -> Model {
-        static FILES: AtomicUsize = AtomicUsize::new(0);
-        let number = FILES.fetch_add(1, Ordering::Relaxed);
-        let path = folder.join(format!("random-{number}.gguf"));
-        let mut writer = Writer::new(&path, self.metadata.clone()).unwrap();
-        for tensor in &self.tensors {
-            writer.declare(tensor.name(), tensor.dtype(), tensor.shape()).unwrap();
-        }
-        let mut data = writer.start().unwrap();
-        self.tensors.iter().for_each(|tensor| data.tensor(tensor).unwrap());
-        data.finish().unwrap();
-        Model::open(&path).unwrap()
+        Model::open(&written(folder, &self.metadata, &self.tensors)).unwrap()
     }
+}
+
+/// Writes a file of its own, and returns its path.
+pub fn written(folder: &Path, metadata: &Metadata, tensors: &[Tensor]) -> PathBuf {
+    static FILES: AtomicUsize = AtomicUsize::new(0);
+    let number = FILES.fetch_add(1, Ordering::Relaxed);
+    let path = folder.join(format!("random-{number}.gguf"));
+    let mut writer = Writer::new(&path, metadata.clone()).unwrap();
+    for tensor in tensors {
+        writer.declare(tensor.name(), tensor.dtype(), tensor.shape()).unwrap();
+    }
+    let mut data = writer.start().unwrap();
+    tensors.iter().for_each(|tensor| data.tensor(tensor).unwrap());
+    data.finish().unwrap();
+    path
 }
 
 /// What kinds of formats meet in the operations of some models: the formats of all matrices, and

@@ -1,6 +1,8 @@
 //! Rules for experts: the norm before a router, the product with it and the choice from its logits
 //! become one launch, which also gives another norm of the same rows.
 
+use trine_model::WeightId;
+
 use super::super::experts::{ExpertsWork, Routed};
 use super::super::graph::{Graph, Made, NormWork, Work};
 use super::super::selection::Selection;
@@ -14,16 +16,12 @@ use crate::kernels::experts::router::routes;
 pub(super) fn choice_routes(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
     let found = found_router(graph, index, selection.capabilities());
     let Some((norm_at, product, routed)) = found else { return false };
+    let next = next_norm(graph, index, &routed);
+    let other = next.map(|(_, other)| other);
     if let Work::Experts(ExpertsWork::Choose { router, .. }) = &mut graph.nodes[index].work {
-        *router = Some(routed);
+        *router = Some(Routed { other, ..routed });
     }
-    let other = other_norm(graph, index, &routed);
-    if let Some((at, other)) = other {
-        if let Work::Experts(ExpertsWork::Choose { router: Some(router), .. }) =
-            &mut graph.nodes[index].work
-        {
-            router.other = Some(other);
-        }
+    if let Some((at, _)) = next {
         graph.nodes.remove(at);
     }
     graph.nodes.remove(product);
@@ -61,11 +59,7 @@ fn found_router(
 }
 
 /// Returns the launch after a choice that norms the routed rows too, if it may be done with it.
-fn other_norm(
-    graph: &Graph,
-    index: usize,
-    routed: &Routed,
-) -> Option<(usize, (trine_model::WeightId, Made))> {
+fn next_norm(graph: &Graph, index: usize, routed: &Routed) -> Option<(usize, (WeightId, Made))> {
     let found = |at: &usize| match graph.nodes[*at].work {
         Work::Norm { norm: NormWork::Norm { source, weight, epsilon }, made } => {
             let fits = source == routed.source && epsilon == routed.norm.epsilon;

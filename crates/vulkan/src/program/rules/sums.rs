@@ -3,7 +3,7 @@
 
 use trine_model::TERMS_MAX;
 
-use super::super::graph::{Graph, Made, NormWork, Work};
+use super::super::graph::{Graph, Made, NormWork, ValueId, Work};
 use super::super::selection::Selection;
 use super::super::streams::{RowNorm, SumAdd, SumTerm, SumWork};
 use crate::kernels::sum::NORMED_COLUMNS_MAX;
@@ -13,6 +13,17 @@ fn agrees(sum: &SumWork, epsilon: f32) -> bool {
     sum.norms().all(|norm| norm.epsilon == epsilon)
 }
 
+/// Returns the sum that has a value as one term, with the number of its launch and of the term, if
+/// nothing else reads the value and the sum may norm such rows.
+fn only_term(graph: &Graph, value: ValueId) -> Option<(usize, &SumWork, usize)> {
+    let reader = graph.nodes.iter().position(|node| node.work.reads(value))?;
+    let Work::Sum(sum) = &graph.nodes[reader].work else { return None };
+    let mut terms = (0..sum.terms.len()).filter(|&at| sum.terms[at].values == value);
+    let (Some(term), None) = (terms.next(), terms.next()) else { return None };
+    let fits = graph.readers(value) == 1 && graph.value(value).columns <= NORMED_COLUMNS_MAX;
+    fits.then_some((reader, sum, term))
+}
+
 /// Lets a sum norm a term, if nothing else reads the norm.
 pub(super) fn sum_norms_term(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     let Work::Norm { norm: NormWork::Norm { source, weight, epsilon }, made: Made::Rows(normed) } =
@@ -20,16 +31,8 @@ pub(super) fn sum_norms_term(graph: &mut Graph, index: usize, _: &Selection) -> 
     else {
         return false;
     };
-    let Some(reader) = graph.nodes.iter().position(|node| node.work.reads(normed)) else {
-        return false;
-    };
-    let Work::Sum(sum) = &graph.nodes[reader].work else { return false };
-    let mut terms = (0..sum.terms.len()).filter(|&at| sum.terms[at].values == normed);
-    let (Some(term), None) = (terms.next(), terms.next()) else { return false };
-    let fits = graph.readers(normed) == 1
-        && graph.value(normed).columns <= NORMED_COLUMNS_MAX
-        && agrees(sum, epsilon)
-        && graph.is_kept(index + 1..reader, source);
+    let Some((reader, sum, term)) = only_term(graph, normed) else { return false };
+    let fits = agrees(sum, epsilon) && graph.is_kept(index + 1..reader, source);
     if fits && let Work::Sum(sum) = &mut graph.nodes[reader].work {
         let norm = Some(RowNorm { weight, epsilon });
         sum.terms[term] = SumTerm { values: source, norm, ..sum.terms[term] };
@@ -69,16 +72,9 @@ pub(super) fn sum_takes_sum(graph: &mut Graph, index: usize, _: &Selection) -> b
         return false;
     };
     let (own, shares) = (*own, *shares);
-    let Some(reader) = graph.nodes.iter().position(|node| node.work.reads(result)) else {
-        return false;
-    };
-    let Work::Sum(sum) = &graph.nodes[reader].work else { return false };
-    let mut terms = (0..sum.terms.len()).filter(|&at| sum.terms[at].values == result);
-    let (Some(term), None) = (terms.next(), terms.next()) else { return false };
-    let fits = graph.readers(result) == 1
-        && graph.value(result).columns <= NORMED_COLUMNS_MAX
-        // A launch has the shares of one term, in the place of another one.
-        && sum.terms.len() < TERMS_MAX
+    let Some((reader, sum, term)) = only_term(graph, result) else { return false };
+    // A launch has the shares of one term, in the place of another one.
+    let fits = sum.terms.len() < TERMS_MAX
         && sum.terms.iter().all(|term| term.shares.is_none())
         && [own.values, shares].iter().all(|&id| graph.is_kept(index + 1..reader, id));
     if fits && let Work::Sum(sum) = &mut graph.nodes[reader].work {

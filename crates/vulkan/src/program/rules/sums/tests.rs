@@ -7,7 +7,7 @@ use trine_model::{
 };
 use trine_weights::DType;
 
-use super::super::super::graph::{Home, Node, ValueId};
+use super::super::super::graph::{Home, Node};
 use super::super::super::lower::translate;
 use super::super::super::passes::{Attended, PassKey};
 use super::super::{Rule, walk};
