@@ -1,5 +1,8 @@
 //! Runs a vision tower: the rows of a picture, as a Program of its Plan is told of them.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use trine_model::{KvType, Model, TowerConfig, Width};
 
 use crate::batch::{BLOCK, BULK_ROWS, Batch, ProgramOptions, SequenceView};
@@ -86,6 +89,11 @@ impl TowerProgram {
     /// Measures operations, as [`Program::profile`] does.
     pub fn profile(&mut self, on: bool) -> Vec<f64> {
         self.program.profile(on)
+    }
+
+    /// Sets a flag that stops runs on the way, as [`Program::heed`] does.
+    pub fn heed(&mut self, stop: Arc<AtomicBool>) {
+        self.program.heed(stop);
     }
 
     /// Makes rows of a picture's patches: (patches, values of a patch), row by row of the picture.

@@ -34,7 +34,7 @@ use crate::pace::Pace;
 use crate::pooling::Pool;
 use crate::queue::{Queue, Rank};
 use crate::request::{Job, Limits, Request};
-use crate::rows::{self, RowLogits, Rows};
+use crate::rows::{self, RowLogits, Rows, takes_soft};
 use crate::sampling::Workspace;
 use crate::scheduler::{Pick, Scheduler};
 use crate::sharing::Sharing;
@@ -192,6 +192,7 @@ impl Engine {
             queue: QUEUE,
             queue_tokens: context.saturating_mul(QUEUE_CONTEXTS),
             dimensions: states_of(plan),
+            picture: takes_soft(plan, 0).then_some(width.tokens),
         };
         let status = Status {
             sequences,

@@ -86,6 +86,33 @@ pub enum EngineError {
     /// An embedding was requested of an engine that was not made for them.
     #[error("the model is loaded only to generate text")]
     NoEmbeddings,
+    /// A request has pictures, and the engine's model no vision tower.
+    #[error("the model is loaded without a vision tower and takes no pictures")]
+    NoPictures,
+    /// The pictures of a request and the places of soft tokens in its prompt disagree.
+    #[error(
+        "picture {index} of the prompt has {soft_tokens} soft tokens from index {at} on; these are not \
+         the prompt's next places for pictures"
+    )]
+    PicturePlaces {
+        /// The index of the picture; the number of pictures if places are left.
+        index: usize,
+        /// The index of its first soft token in the prompt.
+        at: usize,
+        /// Its soft tokens.
+        soft_tokens: usize,
+    },
+    /// Pictures that no step has room for.
+    #[error(
+        "a picture, or several without text between them, has {soft_tokens} soft tokens, and a step takes {most}; \
+         put text between the pictures, or give fewer or smaller ones"
+    )]
+    PictureTooWide {
+        /// Soft tokens without another token between them.
+        soft_tokens: usize,
+        /// The most rows in a step.
+        most: usize,
+    },
     /// The model returned logits that are infinite or not numbers.
     #[error(
         "the logits are not finite (token id {id} has {found}); the model file is damaged or its values overflow: \

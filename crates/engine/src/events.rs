@@ -120,6 +120,8 @@ pub enum Finish {
     /// The model returned logits for this sequence that are infinite or not numbers; other
     /// sequences go on.
     NonFiniteLogits,
+    /// The vision tower made no rows of a picture of the prompt; other sequences go on.
+    PictureFailed,
     /// The device failed in a step; every sequence ended with it.
     DeviceFailed,
 }
@@ -139,6 +141,9 @@ impl fmt::Display for Finish {
             Finish::NonFiniteLogits => {
                 "the model gave logits that are not finite; its file is damaged or its values overflow, \
                  fetch it again or try --device reference"
+            }
+            Finish::PictureFailed => {
+                "the vision tower failed on a picture of the prompt; leave the picture out or try another --device"
             }
             Finish::DeviceFailed => "the device failed; start again or use another --device",
         })

@@ -13,9 +13,11 @@
 //! | [`scheduler`] | which rows the next step runs; pure, sees counts only |
 //! | [`disk`] | beginnings of sequences in files: names, checks, limit, threads |
 //! | [`sampling`] | from logits to a token; pure but for the seeded random numbers |
+//! | `pictures` | pictures of prompts, and the thread of the tower that makes their rows |
 //! | `pooling` | from hidden states to the embedding of a text; pure |
 //! | [`Engine`] | the loop that binds them to a device |
 //! | [`Service`] | an engine on a thread of its own, for many clients |
+//! | [`Tower`] | a vision tower on a thread of its own |
 //!
 //! Only the engine's loop knows a clock. The rest can be driven by a seeded simulator, and its
 //! books are checked by `check_integrity`.
@@ -30,6 +32,8 @@ mod events;
 pub mod kv;
 mod options;
 pub mod pace;
+#[allow(dead_code, reason = "the engine's loop does not run pictures yet")]
+mod pictures;
 mod pooling;
 pub mod queue;
 mod request;
@@ -47,12 +51,13 @@ pub use engine::{Each, Engine, Guess};
 pub use error::EngineError;
 pub use events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
 pub use options::{CONTEXT_DEFAULT, EngineOptions};
+pub use pictures::{RunsTower, Sight, SightError, Tower, TowerCounts, TowerInput};
 pub use pooling::Pooling;
-pub use request::{Constraint, Job, LOGPROBS_MAX, Limits, Request};
+pub use request::{Constraint, Job, LOGPROBS_MAX, Limits, PromptPicture, Request};
 pub use sampling::logprobs::log_sum_exp;
 pub use sampling::{Sampler, SamplingChanges, SamplingParams};
 pub use scope::Scope;
 pub use service::{Generation, Leisure, Service};
 pub use sharing::{PartnerCounts, SharedStep};
 pub use status::Status;
-pub use trine_backend::{Idle, Work};
+pub use trine_backend::{Idle, SOFT, Work};

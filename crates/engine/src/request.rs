@@ -2,7 +2,10 @@
 
 use std::time::Instant;
 
+use trine_backend::SOFT;
+
 use crate::error::EngineError;
+use crate::pictures::Sight;
 use crate::pooling::Pooling;
 use crate::sampling::SamplingParams;
 use crate::scope::Scope;
@@ -16,8 +19,11 @@ const STOPS_MAX: usize = 1024;
 /// [`Request::embedding`] set the defaults.
 #[derive(Debug)]
 pub struct Request {
-    /// All token ids, including `<bos>` and earlier turns.
+    /// All token ids, including `<bos>` and earlier turns, with [`SOFT`] in the place of each soft
+    /// token of a picture.
     pub prompt: Vec<u32>,
+    /// The pictures in the prompt, in order. They stand in all places of [`SOFT`] and in no other.
+    pub pictures: Vec<PromptPicture>,
     /// How the next token is chosen.
     pub sampling: SamplingParams,
     /// The most tokens to generate; 0 only fills the cache with the prompt.
@@ -45,6 +51,22 @@ pub struct Request {
     pub constraint: Option<Box<dyn Constraint>>,
     /// What is wanted.
     pub job: Job,
+}
+
+/// A picture in a prompt.
+#[derive(Debug, Clone)]
+pub struct PromptPicture {
+    /// The index of its first soft token in the prompt.
+    pub at: usize,
+    /// The picture.
+    pub sight: Sight,
+}
+
+impl PromptPicture {
+    /// Returns the index after its last soft token.
+    pub(crate) fn end(&self) -> usize {
+        self.at.saturating_add(self.sight.soft_tokens())
+    }
 }
 
 /// The kind of result that a request wants for its prompt.
@@ -100,6 +122,7 @@ impl Request {
     pub fn new(prompt: Vec<u32>, max_tokens: usize) -> Self {
         Self {
             prompt,
+            pictures: Vec::new(),
             sampling: SamplingParams::greedy(),
             max_tokens,
             stop_ids: Vec::new(),
@@ -137,6 +160,9 @@ pub struct Limits {
     /// The number of elements of an embedding, which is the model's hidden size. `None` if the
     /// engine only generates.
     pub dimensions: Option<usize>,
+    /// The most soft tokens without another token between them, of one picture or of several: a
+    /// step runs them together. `None` if the engine takes no pictures.
+    pub picture: Option<usize>,
 }
 
 impl Limits {
@@ -145,14 +171,20 @@ impl Limits {
     /// # Errors
     /// Returns [`EngineError::EmptyPrompt`], [`EngineError::PromptTooLong`],
     /// [`EngineError::UnknownToken`], [`EngineError::BadSampling`], [`EngineError::BadOption`] for
-    /// too many stop ids or alternatives, or for an embedding with tokens or log-probabilities, and
-    /// [`EngineError::NoEmbeddings`].
+    /// too many stop ids or alternatives, or for an embedding with tokens, log-probabilities or
+    /// pictures, [`EngineError::NoEmbeddings`], and the errors of [`Limits::check_pictures`].
     pub fn check(&self, request: &Request) -> Result<(), EngineError> {
         let is_embedding = request.job != Job::Generate;
         if is_embedding && self.dimensions.is_none() {
             return Err(EngineError::NoEmbeddings);
         }
-        self.check_prompt(&request.prompt)?;
+        if request.pictures.is_empty() {
+            self.check_prompt(&request.prompt)?;
+        } else {
+            self.check_length(&request.prompt)?;
+            self.check_ids(&request.prompt, true)?;
+            self.check_pictures(&request.prompt, &request.pictures)?;
+        }
         request.sampling.check(self.vocabulary)?;
         let most = |option: &'static str, found: usize, most: usize| {
             if found <= most {
@@ -164,6 +196,7 @@ impl Limits {
             most("max_tokens", request.max_tokens, 0)?;
             let known = [request.logprobs, request.prompt_logprobs];
             most("logprobs", known.iter().flatten().count(), 0)?;
+            most("pictures", request.pictures.len(), 0)?;
         }
         most("stop_ids", request.stop_ids.len(), STOPS_MAX)?;
         most("logprobs", request.logprobs.unwrap_or(0), LOGPROBS_MAX)?;
@@ -206,15 +239,63 @@ impl Limits {
     /// Returns [`EngineError::EmptyPrompt`], [`EngineError::PromptTooLong`] or
     /// [`EngineError::UnknownToken`].
     pub fn check_prompt(&self, prompt: &[u32]) -> Result<(), EngineError> {
-        let Limits { context, vocabulary, .. } = *self;
+        self.check_length(prompt)?;
+        self.check_ids(prompt, false)
+    }
+
+    fn check_length(&self, prompt: &[u32]) -> Result<(), EngineError> {
+        let context = self.context;
         if prompt.is_empty() {
             return Err(EngineError::EmptyPrompt);
         }
         if prompt.len() > context {
             return Err(EngineError::PromptTooLong { prompt: prompt.len(), context });
         }
-        match prompt.iter().position(|&id| id as usize >= vocabulary) {
+        Ok(())
+    }
+
+    fn check_ids(&self, prompt: &[u32], has_pictures: bool) -> Result<(), EngineError> {
+        let vocabulary = self.vocabulary;
+        let is_known = |id: u32| (id as usize) < vocabulary || has_pictures && id == SOFT;
+        match prompt.iter().position(|&id| !is_known(id)) {
             Some(index) => Err(EngineError::UnknownToken { id: prompt[index], index, vocabulary }),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that pictures stand in order in all places of [`SOFT`] of a prompt and in no other,
+    /// and that a step can run them.
+    ///
+    /// # Errors
+    /// Returns [`EngineError::NoPictures`], [`EngineError::PicturePlaces`] or
+    /// [`EngineError::PictureTooWide`].
+    pub fn check_pictures(
+        &self,
+        prompt: &[u32],
+        pictures: &[PromptPicture],
+    ) -> Result<(), EngineError> {
+        let most = self.picture.ok_or(EngineError::NoPictures)?;
+        let (mut end, mut wide) = (0, 0);
+        for (index, picture) in pictures.iter().enumerate() {
+            let soft_tokens = picture.sight.soft_tokens();
+            let range = picture.at..picture.end();
+            let fits = range.start >= end && !range.is_empty();
+            let own = prompt.get(range).filter(|own| fits && own.iter().all(|&id| id == SOFT));
+            let between = prompt.get(end..picture.at).unwrap_or_default();
+            if own.is_none() || between.contains(&SOFT) {
+                return Err(EngineError::PicturePlaces { index, at: picture.at, soft_tokens });
+            }
+            wide = if picture.at == end { wide + soft_tokens } else { soft_tokens };
+            if wide > most {
+                return Err(EngineError::PictureTooWide { soft_tokens: wide, most });
+            }
+            end = picture.end();
+        }
+        match prompt[end..].iter().position(|&id| id == SOFT) {
+            Some(place) => {
+                let (index, at) = (pictures.len(), end + place);
+                Err(EngineError::PicturePlaces { index, at, soft_tokens: 0 })
+            }
             None => Ok(()),
         }
     }

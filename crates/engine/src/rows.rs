@@ -1,6 +1,7 @@
 //! The rows of a step, in the form that the device takes.
 
 use trine_backend::{BackendError, Batch, InFlight, Program, SequenceView, TopLogit};
+use trine_model::Plan;
 
 /// The buffers of a step's [`Batch`].
 #[derive(Default)]
@@ -117,6 +118,11 @@ impl Rows {
         self.views = recycle(sequences);
         step
     }
+}
+
+/// Returns whether steps for a goal are given rows of soft tokens.
+pub(crate) fn takes_soft(plan: &Plan, goal: usize) -> bool {
+    plan.given_for(goal).any(|id| plan.buffer(id).rows == trine_model::Rows::Soft)
 }
 
 /// Waits for a step. With `takes_top` the device may find the largest logits itself. `states` gets

@@ -372,7 +372,9 @@ pub(crate) fn failure(finish: Finish) -> Option<ApiError> {
         Finish::DeviceFailed => StatusCode::SERVICE_UNAVAILABLE,
         Finish::Cancelled => return Some(ApiError::draining()),
         Finish::Deadline => StatusCode::REQUEST_TIMEOUT,
-        Finish::ConstraintFailed | Finish::NonFiniteLogits => StatusCode::INTERNAL_SERVER_ERROR,
+        Finish::ConstraintFailed | Finish::NonFiniteLogits | Finish::PictureFailed => {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
     };
     let code = match finish {
         Finish::DeviceFailed => Code::DeviceFailed,

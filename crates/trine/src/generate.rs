@@ -185,6 +185,7 @@ fn ending(finish: Finish) -> Result<Ending> {
         Finish::Deadline
         | Finish::ConstraintFailed
         | Finish::NonFiniteLogits
+        | Finish::PictureFailed
         | Finish::DeviceFailed => bail!("{finish}"),
     }
 }

@@ -1,0 +1,61 @@
+//! A picture with its name, whose rows are made when they are wanted.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::desk::{Desk, Made, Name, Picture, Waker};
+
+/// A picture in a prompt: its name, the number of its soft tokens, and its rows once the engine
+/// wants them. Clones are the same picture.
+///
+/// It holds the patches until its rows are made, then the rows.
+#[derive(Clone)]
+pub struct Sight {
+    picture: Arc<Picture>,
+    desk: Arc<Desk>,
+}
+
+impl Sight {
+    pub(super) fn new(picture: Arc<Picture>, desk: Arc<Desk>) -> Self {
+        Self { picture, desk }
+    }
+
+    /// Returns the digest of the pixels, of how they were prepared, and of the tower. Sights with
+    /// equal ones have equal rows.
+    pub fn digest(&self) -> [u8; 32] {
+        self.picture.name
+    }
+
+    /// Returns the number of its rows, which are places in the prompt.
+    pub fn soft_tokens(&self) -> usize {
+        self.picture.soft_tokens
+    }
+
+    /// Asks for the rows. `waker` is called from another thread when [`Sight::rows`] changes.
+    pub(crate) fn want(&self, waker: &Waker) {
+        self.desk.want(&self.picture, waker);
+    }
+
+    /// Returns the rows, (soft tokens, hidden size of the text model), or why there are none;
+    /// `None` if they are not made yet.
+    pub(crate) fn rows(&self) -> Option<Made> {
+        self.picture.made()
+    }
+
+    /// Returns the seconds in which its rows were made; 0 if they were kept.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.picture.seconds()
+    }
+
+    /// Returns its name, by which sequences are compared.
+    pub(crate) fn name(&self) -> Name {
+        self.picture.name
+    }
+}
+
+impl fmt::Debug for Sight {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, ..] = self.picture.name;
+        write!(formatter, "Sight({a:02x}{b:02x}{c:02x}{d:02x}.., {})", self.soft_tokens())
+    }
+}

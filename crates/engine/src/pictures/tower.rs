@@ -1,0 +1,142 @@
+//! A vision tower on a thread of its own.
+
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use sha2::{Digest, Sha256};
+use trine_backend::BackendError;
+
+use super::desk::{Desk, Made, Name, TowerCounts};
+use super::input::{RunsTower, SightError, TowerInput};
+use super::sight::Sight;
+
+/// A handle to a vision tower on a thread of its own, which makes rows of one picture after the
+/// other, in the order in which they are wanted. Clones are cheap.
+///
+/// When the last handle is dropped the tower ends: pictures that wait get no rows, and a run is
+/// stopped on the way where its device can do that.
+#[derive(Clone)]
+pub struct Tower {
+    handle: Arc<Handle>,
+}
+
+struct Handle {
+    desk: Arc<Desk>,
+    identity: Name,
+    /// Stops the run on the way.
+    stop: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Tower {
+    /// Starts a thread for a tower. `identity` tells towers apart that make other rows of the same
+    /// patches: the fingerprint of its weights. Rows of up to `budget` bytes are kept, the ones
+    /// that were used last.
+    ///
+    /// # Errors
+    /// Returns an error if the system provides no thread.
+    pub fn start(
+        mut program: impl RunsTower + 'static,
+        identity: [u8; 32],
+        budget: usize,
+    ) -> std::io::Result<Tower> {
+        let desk = Arc::new(Desk::new(budget));
+        let stop = Arc::new(AtomicBool::new(false));
+        program.heed(Arc::clone(&stop));
+        let own = Arc::clone(&desk);
+        let body = move || work(&own, &mut program);
+        let thread = std::thread::Builder::new().name("tower".to_owned()).spawn(body)?;
+        let thread = Mutex::new(Some(thread));
+        Ok(Tower { handle: Arc::new(Handle { desk, identity, stop, thread }) })
+    }
+
+    /// Names a picture. Nothing is computed before an engine wants its rows.
+    pub fn sight(&self, input: TowerInput) -> Sight {
+        let Handle { desk, identity, .. } = &*self.handle;
+        let mut name = Sha256::new_with_prefix("trine sight\n");
+        name.update(identity);
+        name.update(input.digest);
+        for count in [input.grid.0, input.grid.1, input.soft_tokens] {
+            name.update((count as u64).to_le_bytes());
+        }
+        Sight::new(desk.picture(name.finalize().into(), input), Arc::clone(desk))
+    }
+
+    /// Returns what the tower has done.
+    pub fn counts(&self) -> TowerCounts {
+        self.handle.desk.counts()
+    }
+
+    /// Ends the tower and waits for its thread, which frees the device. Pictures that wait get no
+    /// rows.
+    pub fn stop(&self) {
+        self.handle.end();
+        let thread = self.handle.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the tower's thread had ended with a panic");
+        }
+    }
+}
+
+impl fmt::Debug for Tower {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Tower").field("counts", &self.counts()).finish_non_exhaustive()
+    }
+}
+
+impl Handle {
+    fn end(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.desk.close();
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Makes rows until the tower is closed.
+fn work(desk: &Desk, program: &mut dyn RunsTower) {
+    while let Some((picture, input)) = desk.next() {
+        let begin = Instant::now();
+        let made = rows(program, &input);
+        let seconds = begin.elapsed().as_secs_f64();
+        if let Err(error) = &made {
+            tracing::warn!(%error, "a picture has no rows");
+        }
+        desk.finish(&picture, made, seconds);
+    }
+}
+
+/// Makes and checks rows of a picture. A panic, which is a defect, ends only this run.
+fn rows(program: &mut dyn RunsTower, input: &TowerInput) -> Made {
+    let made = catch_unwind(AssertUnwindSafe(|| program.rows(input)));
+    let rows = match made {
+        Ok(Ok(rows)) => rows,
+        Ok(Err(BackendError::Stopped)) => return Err(SightError::Stopped),
+        Ok(Err(error)) => return Err(SightError::Failed { what: error.to_string() }),
+        Err(panic) => return Err(SightError::Failed { what: message(&*panic) }),
+    };
+    let (found, soft_tokens) = (rows.len(), input.soft_tokens);
+    if found == 0 || soft_tokens == 0 || !found.is_multiple_of(soft_tokens) {
+        return Err(SightError::OtherRows { found, soft_tokens });
+    }
+    if rows.iter().any(|value| !value.is_finite()) {
+        return Err(SightError::NotFinite);
+    }
+    Ok(rows.into())
+}
+
+/// Returns what a panic says.
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "a defect in trine".to_owned())
+}
