@@ -76,6 +76,18 @@ pub enum TextError {
         /// The bound of the resource.
         limit: u64,
     },
+    /// The chat template does not write one mark for each picture.
+    #[error(
+        "the model's chat template shows {shown} of {pictures} pictures; leave pictures out, or use a template that writes {mark} for each part of the type image"
+    )]
+    Pictures {
+        /// The number of marks in the rendered text.
+        shown: usize,
+        /// The number of pictures in the conversation.
+        pictures: usize,
+        /// The mark of the model's family.
+        mark: &'static str,
+    },
     /// An argument for rendering is not acceptable.
     #[error("chat template argument `{name}`: {problem}")]
     TemplateArgument {

@@ -24,6 +24,7 @@ mod gguf;
 mod grammar;
 mod json;
 mod kind;
+mod pictures;
 mod pieces;
 mod reply;
 mod splitter;
@@ -44,6 +45,7 @@ pub use grammar::{
     GrammarSource, LeftOut, MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES,
     MarkedShape, Matcher, Otherwise, Relaxed, ThoughtMarks, Thoughts,
 };
+pub use pictures::{PictureForm, PicturePrompt};
 pub use reply::{ReplyDecoder, ReplyOptions};
 pub use splitter::{ReplySplitter, ReplyStep};
 pub use stop::{StopMatcher, StopStep};

@@ -160,6 +160,11 @@ impl Tokenizer {
         if text.contains(GUARD) { Cow::Owned(text.replace(GUARD, "")) } else { Cow::Borrowed(text) }
     }
 
+    /// Returns whether the character before `text` was marked by [`Tokenizer::guard`].
+    pub(crate) fn begins_guarded(text: &str) -> bool {
+        text.starts_with(GUARD)
+    }
+
     /// Returns the text of `ids`. Bytes that are not UTF-8 become U+FFFD. Ids outside the
     /// vocabulary add nothing, and neither do control tokens with `skip_special`.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
@@ -322,7 +327,7 @@ impl Tokenizer {
         let (mut done, mut from) = (0, 0);
         while let Some(found) = self.special.find(text.as_bytes(), from) {
             from = found.end;
-            if text[found.end..].starts_with(GUARD) {
+            if Self::begins_guarded(&text[found.end..]) {
                 continue;
             }
             self.cut(&Self::unguard(&text[done..found.start]), false, encoding);

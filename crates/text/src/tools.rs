@@ -26,6 +26,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 
+pub(crate) use conversation::with_pictures;
 pub use error::ToolError;
 pub(crate) use history::{Made, calls_of, is_result, result_name};
 pub use parser::CallParser;

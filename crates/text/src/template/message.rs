@@ -60,6 +60,12 @@ impl Content {
             Self::Absent(()) => 0,
         }
     }
+
+    /// Returns the parts of it that are pictures.
+    pub fn pictures(&self) -> impl Iterator<Item = &Part> {
+        let parts: &[Part] = if let Self::Parts(parts) = self { parts } else { &[] };
+        parts.iter().filter(|part| part.is_picture())
+    }
 }
 
 impl From<&str> for Content {
@@ -74,6 +80,9 @@ impl From<String> for Content {
     }
 }
 
+/// The type of a part that stands for a picture, as templates know it.
+const PICTURE: &str = "image";
+
 /// One part of a multimodal content.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Part {
@@ -86,6 +95,23 @@ pub struct Part {
     /// Further fields of the part.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
+}
+
+impl Part {
+    /// Makes a part of text.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { kind: "text".to_owned(), text: Some(text.into()), extra: Map::new() }
+    }
+
+    /// Makes the part that stands for a picture.
+    pub fn picture() -> Self {
+        Self { kind: PICTURE.to_owned(), text: None, extra: Map::new() }
+    }
+
+    /// Returns whether the part stands for a picture.
+    pub fn is_picture(&self) -> bool {
+        self.kind == PICTURE
+    }
 }
 
 impl Message {

@@ -208,7 +208,7 @@ fn parts_of(content: Content) -> Vec<Part> {
     match content {
         Content::Parts(parts) => parts,
         Content::Text(text) => {
-            vec![Part { kind: "text".to_owned(), text: Some(text), ..Part::default() }]
+            vec![Part::text(text)]
         }
         Content::Absent(()) => Vec::new(),
     }

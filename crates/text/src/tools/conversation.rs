@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::history::{Made, calls_of, is_result, result_name};
 use super::tool::declaration;
 use super::{ToolChoice, ToolError, Tools};
-use crate::template::{Content, Message};
+use crate::template::{Content, Message, Part};
 
 impl Tools {
     /// Returns the conversation for a template without support for tools: [`Tools::write_calls`],
@@ -105,8 +105,17 @@ fn call_message(
     Ok(message)
 }
 
-/// Returns a result as a user's message. JSON keeps it in one line, so that no result can close its
-/// block.
+/// Returns a text, and after it the pictures of a content.
+pub(crate) fn with_pictures(text: String, content: &Content) -> Content {
+    if content.pictures().next().is_none() {
+        return Content::Text(text);
+    }
+    let pictures = content.pictures().cloned();
+    Content::Parts([Part::text(text)].into_iter().chain(pictures).collect())
+}
+
+/// Returns a result as a user's message, with its pictures after the block. JSON keeps it in one
+/// line, so that no result can close its block.
 fn result_message(
     place: &str,
     message: &Message,
@@ -119,5 +128,6 @@ fn result_message(
         _ => Value::String(said),
     };
     let name = name.map(|name| format!("\"name\": {}, ", Value::from(name))).unwrap_or_default();
-    Ok(Message::new("user", format!("```tool_output\n{{{name}\"content\": {content}}}\n```")))
+    let block = format!("```tool_output\n{{{name}\"content\": {content}}}\n```");
+    Ok(Message::new("user", with_pictures(block, &message.content)))
 }

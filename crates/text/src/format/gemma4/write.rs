@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::format::seam::{Offer, Written};
 use crate::template::{Content, Message};
-use crate::tools::{ToolError, calls_of, is_result, result_name};
+use crate::tools::{ToolError, calls_of, is_result, result_name, with_pictures};
 
 /// The names of properties that the family's templates take for keywords, and do not show.
 const HIDDEN: [&str; 5] = ["description", "type", "properties", "required", "nullable"];
@@ -45,7 +45,7 @@ pub(super) fn write(
             }
             None => {
                 message.role = "tool".to_owned();
-                message.content = Content::Text(text);
+                message.content = with_pictures(text, &message.content);
                 message.extra.insert("name".to_owned(), name.into());
                 written.messages.push(message);
             }
