@@ -12,6 +12,24 @@ use crate::decoded::Decoded;
 use crate::format::Format;
 use crate::limits::Limits;
 
+/// A decoder after the headers, and the width and height that they announce.
+type Opened<D> = Result<(D, (usize, usize)), PictureError>;
+
+/// Returns the width and height that a file of a format announces, as they are stored. Nothing but
+/// headers is read.
+pub(crate) fn measure(
+    format: Format,
+    bytes: &[u8],
+    limits: &Limits,
+) -> Result<(usize, usize), PictureError> {
+    match format {
+        Format::Png => png::measure(bytes, limits),
+        Format::Jpeg => jpeg::measure(bytes, limits),
+        Format::Webp => webp::measure(bytes, limits),
+        Format::Gif => gif::measure(bytes, limits),
+    }
+}
+
 /// Decodes a file of a format. The limits on its pixels are checked before that.
 pub(crate) fn decode(
     format: Format,

@@ -35,6 +35,20 @@ impl Picture {
         Picture::from_rgb(width as u32, height as u32, rgb).ok_or(PictureError::Damaged { format })
     }
 
+    /// Returns the width and height in pixels that a file announces, before anything is decoded.
+    /// They are those of the stored pixels: EXIF's orientation may exchange them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Picture::decode`], as far as headers tell.
+    pub fn measure(bytes: &[u8], limits: &Limits) -> Result<(u32, u32), PictureError> {
+        limits.check_bytes(bytes.len())?;
+        let format = Format::recognise(bytes)?;
+        let (width, height) = formats::measure(format, bytes, limits)?;
+        // The limits keep both sides far below 2^32.
+        Ok((width as u32, height as u32))
+    }
+
     /// Makes a picture of interleaved RGB pixels, (height, width, 3).
     ///
     /// Returns `None` if a side is zero or the number of bytes is not that of the pixels.

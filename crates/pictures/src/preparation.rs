@@ -83,6 +83,23 @@ impl Preparation {
         }
     }
 
+    /// Returns the number of soft tokens that stand for a picture of `width` x `height` pixels. It
+    /// does not change if the two are exchanged.
+    #[must_use]
+    pub fn soft_tokens(&self, width: u32, height: u32) -> u32 {
+        let (width, height) = self.size(width, height);
+        let unit = self.patch * self.pooling;
+        (width / unit) * (height / unit)
+    }
+
+    /// Returns the bytes that the numbers of a picture of `width` x `height` pixels take, once it
+    /// is prepared.
+    #[must_use]
+    pub fn bytes(&self, width: u32, height: u32) -> usize {
+        let (width, height) = self.size(width, height);
+        width as usize * height as usize * 3 * size_of::<f32>()
+    }
+
     /// Prepares a picture.
     #[must_use]
     pub fn prepare(&self, picture: &Picture) -> Prepared {
@@ -174,6 +191,19 @@ mod tests {
                 let (wide, high) = preparation.size(width, height);
                 assert!(wide % 48 == 0 && high % 48 == 0);
                 assert!((1..=tokens).contains(&(wide / 48 * (high / 48))), "{width} x {height}");
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_are_known_before_a_picture_is_prepared() {
+        let square = Preparation::square(56, 14, 2, [0.5; 3], [0.5; 3]).unwrap();
+        for preparation in [square, Preparation::budget(4, 3, 7).unwrap()] {
+            for (width, height) in [(1, 1), (30, 20), (200, 1), (1, 200), (64, 64)] {
+                let prepared = preparation.prepare(&picture(width, height));
+                assert_eq!(preparation.soft_tokens(width, height), prepared.soft_tokens());
+                assert_eq!(preparation.soft_tokens(height, width), prepared.soft_tokens());
+                assert_eq!(preparation.bytes(width, height), prepared.rows().len() * 4);
             }
         }
     }

@@ -77,7 +77,27 @@ fn decode(bytes: &[u8], limits: &Limits) -> (Result<Picture, PictureError>, usiz
     let result = catch_unwind(AssertUnwindSafe(|| Picture::decode(bytes, limits)));
     let peak = PEAK.get() - before;
     assert!(start.elapsed() < TIME_LIMIT, "{:?}", start.elapsed());
-    (result.expect("decoding panicked"), peak)
+    let result = result.expect("decoding panicked");
+    measure(bytes, limits, &result);
+    (result, peak)
+}
+
+/// Headers say what decoding finds, at little cost.
+fn measure(bytes: &[u8], limits: &Limits, decoded: &Result<Picture, PictureError>) {
+    let before = LIVE.get();
+    PEAK.set(before);
+    let measured = catch_unwind(AssertUnwindSafe(|| Picture::measure(bytes, limits)));
+    let peak = PEAK.get() - before;
+    assert!(peak <= 2 * bytes.len() + (256 << 10), "{peak} bytes for {}", bytes.len());
+    match (measured.expect("measuring panicked"), decoded) {
+        (Ok((width, height)), Ok(picture)) => {
+            let (found, expected) = ((width, height), (picture.width(), picture.height()));
+            assert!(found == expected || found == (expected.1, expected.0), "{found:?}");
+        }
+        // Only decoding finds what is wrong after the headers.
+        (Ok(_), Err(_)) => {}
+        (Err(error), decoded) => assert_eq!(decoded.as_ref().err(), Some(&error)),
+    }
 }
 
 /// SplitMix64.

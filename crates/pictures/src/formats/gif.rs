@@ -1,6 +1,6 @@
 //! GIF.
 
-use gif::{ColorOutput, DecodeOptions, MemoryLimit};
+use gif::{ColorOutput, DecodeOptions, Decoder, MemoryLimit};
 
 use crate::decoded::Decoded;
 use crate::orientation::Orientation;
@@ -8,9 +8,30 @@ use crate::{Format, Limits, PictureError};
 
 const DAMAGED: PictureError = PictureError::Damaged { format: Format::Gif };
 
-/// Decodes the first frame on its screen. As in Pillow, a frame that reaches over the screen
-/// enlarges it, and what it leaves has the transparent colour, or else the first of the palette.
-pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureError> {
+pub(super) fn measure(bytes: &[u8], limits: &Limits) -> Result<(usize, usize), PictureError> {
+    let (_, opening) = open(bytes, limits)?;
+    Ok((opening.width, opening.height))
+}
+
+/// What the headers say.
+struct Opening {
+    /// The size of the picture: the screen, enlarged by a frame that reaches over it.
+    width: usize,
+    height: usize,
+    /// Where the first frame begins.
+    left: usize,
+    top: usize,
+    frame_width: usize,
+    frame_height: usize,
+    /// The index of the colour beside the frame.
+    background: u8,
+}
+
+/// Reads everything before the pixels of the first frame.
+fn open<'a>(
+    bytes: &'a [u8],
+    limits: &Limits,
+) -> Result<(Decoder<&'a [u8]>, Opening), PictureError> {
     let mut options = DecodeOptions::new();
     options.set_color_output(ColorOutput::Indexed);
     // The only memory that depends on sizes is asked for below.
@@ -27,6 +48,15 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureEr
     if frame_width == 0 || frame_height == 0 {
         return Err(DAMAGED);
     }
+    let opening = Opening { width, height, left, top, frame_width, frame_height, background };
+    Ok((decoder, opening))
+}
+
+/// Decodes the first frame on its screen. As in Pillow, a frame that reaches over the screen
+/// enlarges it, and what it leaves has the transparent colour, or else the first of the palette.
+pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureError> {
+    let (mut decoder, opening) = open(bytes, limits)?;
+    let Opening { width, height, left, top, frame_width, frame_height, background } = opening;
     let mut indices = vec![0; frame_width * frame_height];
     decoder.read_into_buffer(&mut indices).map_err(|_| DAMAGED)?;
     let palette = decoder.palette().map_err(|_| DAMAGED)?;

@@ -6,6 +6,7 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
+use super::Opened;
 use crate::decoded::{Decoded, append_rgb};
 use crate::orientation::Orientation;
 use crate::{Format, Limits, PictureError};
@@ -14,10 +15,12 @@ use crate::{Format, Limits, PictureError};
 const SCANS_MAX: usize = 64;
 const DAMAGED: PictureError = PictureError::Damaged { format: Format::Jpeg };
 
-pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureError> {
-    if !is_whole(bytes) {
-        return Err(DAMAGED);
-    }
+pub(super) fn measure(bytes: &[u8], limits: &Limits) -> Result<(usize, usize), PictureError> {
+    Ok(open(bytes, limits)?.1)
+}
+
+/// Reads the headers. Returns a decoder and the size of the picture.
+fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Opened<JpegDecoder<ZCursor<&'a [u8]>>> {
     let options = DecoderOptions::default()
         .set_max_width(usize::from(u16::MAX))
         .set_max_height(usize::from(u16::MAX))
@@ -26,6 +29,14 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureEr
     decoder.decode_headers().map_err(to_error)?;
     let (width, height) = decoder.dimensions().ok_or(DAMAGED)?;
     limits.check(Format::Jpeg, width as u64, height as u64)?;
+    Ok((decoder, (width, height)))
+}
+
+pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureError> {
+    if !is_whole(bytes) {
+        return Err(DAMAGED);
+    }
+    let (mut decoder, (width, height)) = open(bytes, limits)?;
     let is_gray = decoder.input_colorspace() == Some(ColorSpace::Luma);
     let (colours, channels) = if is_gray { (ColorSpace::Luma, 1) } else { (ColorSpace::RGB, 3) };
     // The decoder takes CMYK for stored inverted, as Adobe's programs do. So does Pillow.

@@ -4,6 +4,7 @@ use std::io::Cursor;
 
 use png::{ColorType, DecodingError, Transformations};
 
+use super::Opened;
 use crate::decoded::{Decoded, append_rgb};
 use crate::orientation::Orientation;
 use crate::{Format, Limits, PictureError};
@@ -12,7 +13,12 @@ use crate::{Format, Limits, PictureError};
 const EXTRA_BYTES: usize = 1 << 20;
 const DAMAGED: PictureError = PictureError::Damaged { format: Format::Png };
 
-pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureError> {
+pub(super) fn measure(bytes: &[u8], limits: &Limits) -> Result<(usize, usize), PictureError> {
+    Ok(open(bytes, limits)?.1)
+}
+
+/// Reads the first header. Returns a decoder and the size of the picture.
+fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Opened<png::Decoder<Cursor<&'a [u8]>>> {
     let mut decoder = png::Decoder::new(Cursor::new(bytes));
     // Texts and profiles can be compressed bombs, and nothing needs them.
     decoder.set_ignore_text_chunk(true);
@@ -21,7 +27,11 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureEr
     let info = decoder.read_header_info().map_err(to_error)?;
     let (width, height) = info.size();
     limits.check(Format::Png, width.into(), height.into())?;
-    let (width, height) = (width as usize, height as usize);
+    Ok((decoder, (width as usize, height as usize)))
+}
+
+pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureError> {
+    let (mut decoder, (width, height)) = open(bytes, limits)?;
     // The EXIF block is copied once, rows have up to 8 bytes a pixel.
     decoder.set_limits(png::Limits { bytes: EXTRA_BYTES + 2 * bytes.len() + 32 * width });
     let mut reader = decoder.read_info().map_err(to_error)?;

@@ -4,13 +4,19 @@ use std::io::Cursor;
 
 use image_webp::{DecodingError, WebPDecoder};
 
+use super::Opened;
 use crate::decoded::{Decoded, drop_alpha};
 use crate::orientation::Orientation;
 use crate::{Format, Limits, PictureError};
 
 const DAMAGED: PictureError = PictureError::Damaged { format: Format::Webp };
 
-pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureError> {
+pub(super) fn measure(bytes: &[u8], limits: &Limits) -> Result<(usize, usize), PictureError> {
+    Ok(open(bytes, limits)?.1)
+}
+
+/// Reads the headers. Returns a decoder and the size of the picture.
+fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Opened<WebPDecoder<Cursor<&'a [u8]>>> {
     let lossless = check_chunks(bytes.get(12..).unwrap_or_default(), limits)?;
     if lossless > limits.lossless_webp_bytes {
         let (bytes, limit) = (lossless as u64, limits.lossless_webp_bytes as u64);
@@ -21,12 +27,17 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureEr
     decoder.set_memory_limit(bytes.len());
     let (width, height) = decoder.dimensions();
     limits.check(Format::Webp, width.into(), height.into())?;
+    Ok((decoder, (width as usize, height as usize)))
+}
+
+pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureError> {
+    let (mut decoder, (width, height)) = open(bytes, limits)?;
     let mut pixels = vec![0; decoder.output_buffer_size().ok_or(DAMAGED)?];
     decoder.read_image(&mut pixels).map_err(to_error)?;
     let rgb = if decoder.has_alpha() { drop_alpha(pixels) } else { pixels };
     let exif = decoder.exif_metadata().ok().flatten();
     let orientation = exif.as_deref().map_or(Orientation::STORED, Orientation::from_exif);
-    Ok(Decoded { width: width as usize, height: height as usize, rgb, orientation })
+    Ok(Decoded { width, height, rgb, orientation })
 }
 
 /// Checks the size of lossy frames, which the decoder compares with that of the file only after it
