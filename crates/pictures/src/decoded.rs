@@ -1,6 +1,10 @@
 //! What decoders give.
 
+use crate::PictureError;
 use crate::orientation::Orientation;
+
+/// A decoder after the headers, and the width and height that they announce.
+pub(crate) type Opened<D> = Result<(D, (usize, usize)), PictureError>;
 
 /// Pixels as a decoder gives them.
 pub(crate) struct Decoded {

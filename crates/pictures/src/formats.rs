@@ -12,9 +12,6 @@ use crate::decoded::Decoded;
 use crate::format::Format;
 use crate::limits::Limits;
 
-/// A decoder after the headers, and the width and height that they announce.
-type Opened<D> = Result<(D, (usize, usize)), PictureError>;
-
 /// Returns the width and height that a file of a format announces, as they are stored. Nothing but
 /// headers is read.
 pub(crate) fn measure(

@@ -6,8 +6,7 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-use super::Opened;
-use crate::decoded::{Decoded, append_rgb};
+use crate::decoded::{Decoded, Opened, append_rgb};
 use crate::orientation::Orientation;
 use crate::{Format, Limits, PictureError};
 

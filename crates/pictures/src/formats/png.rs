@@ -4,8 +4,7 @@ use std::io::Cursor;
 
 use png::{ColorType, DecodingError, Transformations};
 
-use super::Opened;
-use crate::decoded::{Decoded, append_rgb};
+use crate::decoded::{Decoded, Opened, append_rgb};
 use crate::orientation::Orientation;
 use crate::{Format, Limits, PictureError};
 

@@ -4,8 +4,7 @@ use std::io::Cursor;
 
 use image_webp::{DecodingError, WebPDecoder};
 
-use super::Opened;
-use crate::decoded::{Decoded, drop_alpha};
+use crate::decoded::{Decoded, Opened, drop_alpha};
 use crate::orientation::Orientation;
 use crate::{Format, Limits, PictureError};
 
