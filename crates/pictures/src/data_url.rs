@@ -1,4 +1,4 @@
-//! Pictures in data URLs, as requests of OpenAI's form carry them.
+//! Pictures in data URLs and in base64, as requests carry them.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -22,6 +22,17 @@ pub fn from_data_url(url: &str, limits: &Limits) -> Result<Vec<u8>, PictureError
     if !media.is_some_and(|media| media.starts_with("image/")) {
         return Err(PictureError::NoDataUrl);
     }
+    from_base64(data, limits)
+}
+
+/// Returns the bytes of a file that is written in base64, that of RFC 4648 with its padding, in one
+/// line.
+///
+/// # Errors
+///
+/// If the text is no base64, or if it stands for more bytes than `limits` allow, which its length
+/// tells before it is decoded.
+pub fn from_base64(data: &str, limits: &Limits) -> Result<Vec<u8>, PictureError> {
     // Four characters stand for three bytes; the last two may be padding.
     limits.check_bytes((data.len() / 4 * 3).saturating_sub(2))?;
     let bytes = STANDARD.decode(data).map_err(|_| PictureError::NoBase64)?;

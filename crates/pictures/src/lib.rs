@@ -23,7 +23,7 @@ mod preparation;
 mod prepared;
 mod resample;
 
-pub use data_url::from_data_url;
+pub use data_url::{from_base64, from_data_url};
 pub use digest::Digest;
 pub use error::{PictureError, PreparationError};
 pub use format::Format;

@@ -49,6 +49,18 @@ impl Picture {
         Ok((width as u32, height as u32))
     }
 
+    /// Returns about the most bytes of memory that decoding a file takes whose header announces
+    /// `width` x `height` pixels.
+    #[must_use]
+    pub fn decoding_bytes(bytes: &[u8], (width, height): (u32, u32)) -> usize {
+        // Lossless WebP has tables whose size depends on the bytes of the file only.
+        let tables = match Format::recognise(bytes) {
+            Ok(Format::Webp) => bytes.len().saturating_mul(500),
+            _ => bytes.len(),
+        };
+        (width as usize).saturating_mul(height as usize).saturating_mul(16).saturating_add(tables)
+    }
+
     /// Makes a picture of interleaved RGB pixels, (height, width, 3).
     ///
     /// Returns `None` if a side is zero or the number of bytes is not that of the pixels.

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, Request, Response};
 use serde_json::{Map, Value, json};
-use trine_text::{Message, ReplyPart, ToolCall};
+use trine_text::{Content, Message, Part, ReplyPart, ToolCall};
 
 use crate::app::App;
 use crate::calling::{Calling, LeftOut, arguments};
@@ -19,6 +19,7 @@ use crate::json::Fields;
 use crate::models::Lease;
 use crate::open::open;
 use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX, read_stops};
+use crate::pictures::{Pictured, Sent};
 use crate::places::Places;
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event};
@@ -40,6 +41,12 @@ struct Asked {
     conversation: Conversation,
     streams: bool,
     warnings: Warnings,
+}
+
+impl Pictured for Asked {
+    fn pictures(&mut self) -> Option<&mut Sent> {
+        self.conversation.pictures()
+    }
 }
 
 /// Answers a conversation.
@@ -228,7 +235,10 @@ fn unfold(
     if rest.is_empty() && calls.is_empty() {
         return Ok(());
     }
-    let mut message = message.clone();
+    // Contents can be large.
+    let others = message.as_object().into_iter().flatten().filter(|(key, _)| *key != "content");
+    let others = others.map(|(key, value)| (key.clone(), value.clone()));
+    let mut message = Value::Object(others.collect());
     message["content"] = if rest.is_empty() { Value::Null } else { rest.into() };
     if !thoughts.is_empty() {
         message["reasoning_content"] = thoughts.join("\n").into();
@@ -275,14 +285,13 @@ fn conversation(
     }
     let Unfolded { messages, places } = unfolded;
     let map = Map::from_iter([("messages".to_owned(), messages.into())]);
-    let messages = read_messages(Fields::new(&map)).map(|mut messages| {
-        messages.iter_mut().for_each(flatten);
-        messages
+    let talk = read_messages(Fields::new(&map)).map(|mut talk| {
+        talk.messages.iter_mut().for_each(flatten);
+        talk
     });
-    let conversation =
-        messages.and_then(|messages| Conversation::new(calling, messages, rendering));
+    let conversation = talk.and_then(|talk| Conversation::new(calling, talk, rendering));
     let conversation = conversation.map_err(|error| error.placed(&places))?;
-    Ok(conversation.after(system(fields)?.as_deref()))
+    Ok(conversation.placed(&places).after(system(fields)?.as_deref()))
 }
 
 /// Reads the system's instructions.
@@ -299,13 +308,25 @@ fn system(fields: Fields<'_>) -> Result<Option<String>, ApiError> {
     }))
 }
 
-/// Joins a message's parts of text into one text: the text to be continued must be found in the
-/// prompt.
+/// Joins a message's parts of text that follow one another: the text to be continued must be found
+/// in the prompt, and templates write nothing between parts.
 fn flatten(message: &mut Message) {
-    if let trine_text::Content::Parts(parts) = &message.content {
-        let texts = parts.iter().filter_map(|part| part.text.as_deref());
-        message.content = texts.collect::<Vec<_>>().join("\n").into();
+    let Content::Parts(parts) = &mut message.content else { return };
+    let mut joined: Vec<Part> = Vec::new();
+    for part in std::mem::take(parts) {
+        match (joined.last_mut().and_then(|last| last.text.as_mut()), &part.text) {
+            (Some(last), Some(text)) => {
+                last.push('\n');
+                last.push_str(text);
+            }
+            _ => joined.push(part),
+        }
     }
+    message.content = match &mut joined[..] {
+        [] => Content::Text(String::new()),
+        [Part { text: Some(text), .. }] => Content::Text(std::mem::take(text)),
+        _ => Content::Parts(joined),
+    };
 }
 
 fn stop(reason: &Reason) -> (&'static str, Option<&str>) {

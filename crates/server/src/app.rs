@@ -8,18 +8,44 @@ use tokio::sync::Semaphore;
 use crate::clock::unix_seconds;
 use crate::error::ApiError;
 use crate::guard::Guard;
+use crate::image_urls::ImageUrls;
 use crate::lanes::Bulk;
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::looks::Looks;
 use crate::metrics::Metrics;
 use crate::models::Models;
 use crate::ollama::pulls::Pulls;
-use crate::options::{Limits, TraceParent};
+use crate::options::{Limits, PictureLimits, TraceParent};
 use crate::warnings::{Noted, Told};
 use crate::workers::{Weight, Workers};
 
 /// Bytes of a body that one permit of the budget stands for.
 pub(crate) const BODY_PERMIT_BYTES: usize = 1 << 16;
+
+/// Pictures that are fetched at once.
+const FETCHES_MAX: usize = 16;
+
+/// Room for pictures of requests.
+#[derive(Debug)]
+pub(crate) struct PictureRooms {
+    /// For the numbers of prepared ones, in permits of [`BODY_PERMIT_BYTES`].
+    pub(crate) prepared: Arc<Semaphore>,
+    /// For decoding, in permits of the same size.
+    pub(crate) decoding: Arc<Semaphore>,
+    /// Threads that wait for other servers.
+    pub(crate) fetching: Arc<Semaphore>,
+}
+
+impl PictureRooms {
+    fn new(limits: &PictureLimits) -> Self {
+        let room = |bytes: usize| Arc::new(Semaphore::new(bytes / BODY_PERMIT_BYTES));
+        Self {
+            prepared: room(limits.prepared_bytes),
+            decoding: room(limits.decoding_bytes),
+            fetching: Arc::new(Semaphore::new(FETCHES_MAX)),
+        }
+    }
+}
 
 /// What handlers share.
 #[derive(Debug)]
@@ -41,6 +67,9 @@ pub(crate) struct App {
     /// As much room again for the embeddings of answers, in permits of the same size: a client that
     /// reads slowly keeps no body out.
     pub(crate) answers: Arc<Semaphore>,
+    /// Where pictures of requests may be fetched.
+    pub(crate) image_urls: Option<ImageUrls>,
+    pub(crate) rooms: PictureRooms,
     workers: Workers,
     /// Where large bodies are read, and where the work that they make is done.
     pub(crate) bulk: Bulk,
@@ -54,6 +83,7 @@ impl App {
         guard: Guard,
         limits: Limits,
         trace_parent: Option<TraceParent>,
+        image_urls: Option<ImageUrls>,
         bulk: Bulk,
     ) -> Self {
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
@@ -69,6 +99,8 @@ impl App {
             pulls: Pulls::default(),
             bodies: Arc::new(Semaphore::new(permits)),
             answers: Arc::new(Semaphore::new(permits)),
+            image_urls,
+            rooms: PictureRooms::new(&limits.pictures),
             workers: Workers::new(threads),
             bulk,
             started: unix_seconds(),
@@ -95,7 +127,9 @@ impl App {
         };
         let task = match weight {
             Weight::Light | Weight::Grammar => tokio::task::spawn_blocking(work),
-            Weight::Medium | Weight::Heavy => self.bulk.handle().spawn_blocking(work),
+            Weight::Medium | Weight::Heavy | Weight::Pictures => {
+                self.bulk.handle().spawn_blocking(work)
+            }
         };
         task.await.unwrap_or_else(|_| {
             self.metrics.panics.inc();
@@ -118,7 +152,7 @@ pub(crate) mod testing {
         let models = Models::new(Arc::new(Demo), KeepAlive::Forever, None, 1);
         let guard = Guard::new(&ServerOptions::default(), IpAddr::from([127, 0, 0, 1]));
         let bulk = Bulk::start().expect("there are threads");
-        Arc::new(App::new(models, guard, Limits::default(), None, bulk))
+        Arc::new(App::new(models, guard, Limits::default(), None, None, bulk))
     }
 }
 
@@ -136,6 +170,7 @@ mod tests {
             (Weight::Grammar, false),
             (Weight::Medium, true),
             (Weight::Heavy, true),
+            (Weight::Pictures, true),
         ] {
             let name = || Ok(std::thread::current().name().map(str::to_owned));
             let name = app.work(weight, name).await.unwrap();

@@ -21,6 +21,7 @@ use crate::app::{App, BODY_PERMIT_BYTES};
 use crate::error::{ApiError, Code, Dialect};
 use crate::json::{Fields, VALUE_BYTES, parse_object};
 use crate::lanes::{LIGHT_BYTES, Switch};
+use crate::pictures::Pictured;
 use crate::workers::Weight;
 
 /// The JSON object of a request, and the room that it takes.
@@ -102,16 +103,20 @@ pub(crate) async fn read_object(
 ///
 /// # Errors
 /// As [`read_object`], and the errors of `read`.
-pub(crate) async fn receive<T: Send + 'static>(
+pub(crate) async fn receive<T: Pictured + Send + 'static>(
     app: &Arc<App>,
     request: Request<Body>,
     read: impl FnOnce(Fields<'_>) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<Received<T>, ApiError> {
     let dialect = Dialect::of(request.uri().path());
+    let (limits, urls) = (app.limits.pictures.clone(), app.image_urls.clone());
     let receive = move |object: Object| {
         let fields = Fields::new(&object);
         let model = fields.text("model")?.map(str::to_owned);
-        let asked = read(fields)?;
+        let mut asked = read(fields)?;
+        if let Some(pictures) = asked.pictures() {
+            pictures.check(&limits, urls.as_ref())?;
+        }
         let (weight, scope) = (object.weight(), object.scope);
         Ok(Received { asked, model, dialect, weight, scope, room: object.room })
     };

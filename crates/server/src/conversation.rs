@@ -2,17 +2,18 @@
 
 use serde_json::{Map, Value};
 use trine_text::{
-    Content, MAX_PROMPT_BYTES, Message, Part, RenderOptions, ReplyFormat, Specials, Tokenizer,
-    Tools,
+    Content, MAX_PROMPT_BYTES, Message, Part, RenderOptions, ReplyFormat, Tokenizer, Tools,
 };
 
 use crate::calling::{self, Calling};
-use crate::error::{ApiError, Code};
+use crate::error::{ApiError, Code, shown};
 use crate::generate::check_queue;
 use crate::json::Fields;
 use crate::models::{Lease, LoadedModel, Preset};
 use crate::parameters::Parameters;
-use crate::prompts::{check_engine, check_messages, encode};
+use crate::pictures::{Pictured, Sent};
+use crate::places::Places;
+use crate::prompts::{check_engine, check_messages, cut, encode_conversation};
 use crate::thinking::Thinking;
 use crate::warnings::note;
 
@@ -73,7 +74,28 @@ pub(crate) struct Conversation {
     calling: Calling,
     /// The messages, with calls and results in OpenAI's form.
     messages: Vec<Message>,
+    /// The pictures of their parts.
+    pictures: Sent,
     rendering: Rendering,
+}
+
+/// Messages and the pictures of their parts, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Talk {
+    pub(crate) messages: Vec<Message>,
+    pub(crate) pictures: Sent,
+}
+
+impl From<Vec<Message>> for Talk {
+    fn from(messages: Vec<Message>) -> Self {
+        Self { messages, pictures: Sent::default() }
+    }
+}
+
+impl Pictured for Conversation {
+    fn pictures(&mut self) -> Option<&mut Sent> {
+        Some(&mut self.pictures)
+    }
 }
 
 impl Conversation {
@@ -83,11 +105,12 @@ impl Conversation {
     /// 400 naming the message with a call or result of a wrong shape.
     pub(crate) fn new(
         calling: Calling,
-        messages: Vec<Message>,
+        talk: impl Into<Talk>,
         rendering: Rendering,
     ) -> Result<Self, ApiError> {
+        let Talk { messages, pictures } = talk.into();
         Tools::check_calls(&messages).map_err(calling::refused)?;
-        Ok(Self { calling, messages, rendering })
+        Ok(Self { calling, messages, pictures, rendering })
     }
 
     /// Puts the system's instructions, if there are any, before the conversation.
@@ -95,6 +118,12 @@ impl Conversation {
         if let Some(instructions) = instructions {
             self.messages.insert(0, Message::new("system", instructions));
         }
+        self
+    }
+
+    /// Names fields by their places in the request.
+    pub(crate) fn placed(mut self, places: &Places) -> Self {
+        self.pictures.place(|field| places.of(field));
         self
     }
 
@@ -106,7 +135,8 @@ impl Conversation {
         Self::new(Calling::read(fields)?, read_messages(fields)?, Rendering::read(fields)?)
     }
 
-    /// Returns its text in the model's format, with the marks of [`Tokenizer::guard`].
+    /// Returns its text in the model's format, with the marks of [`Tokenizer::guard`], and one mark
+    /// for each picture.
     ///
     /// # Errors
     /// 400 if the model has no template, or if the template refuses the conversation.
@@ -131,21 +161,34 @@ impl Conversation {
         Ok((written.messages, rendering))
     }
 
-    /// Returns its token ids, to be counted or looked at.
+    /// Returns the number of soft tokens of each picture.
     ///
     /// # Errors
-    /// As [`Conversation::text`].
-    pub(crate) fn token_ids(self, lease: &Lease) -> Result<Vec<u32>, ApiError> {
-        let text = self.text(lease)?;
-        Ok(lease.tokenizer.encode_prompt(&text, Specials::ParseGuarded)?)
+    /// 400 naming a picture that the model does not take.
+    fn soft_tokens(&self, lease: &Lease) -> Result<Vec<usize>, ApiError> {
+        match self.pictures.param() {
+            Some(param) => self.pictures.soft_tokens(lease.sees(param)?, &lease.limits()),
+            None => Ok(Vec::new()),
+        }
     }
 
-    /// Returns its token ids as the prompt of texts, and writes the form that the texts must have,
-    /// with calls of the tools, into their parameters.
+    /// Returns its token ids, to be counted or looked at, with [`SOFT`](trine_engine::SOFT) for
+    /// each soft token of a picture.
     ///
     /// # Errors
-    /// As [`Conversation::text`], if the prompt is longer than the context or finds no place, and
-    /// for grammars and schemas that cannot be used.
+    /// As [`Conversation::text`], and 400 for pictures that the model does not take.
+    pub(crate) fn token_ids(self, lease: &Lease) -> Result<Vec<u32>, ApiError> {
+        let soft_tokens = self.soft_tokens(lease)?;
+        let text = self.text(lease)?;
+        Ok(cut(lease, &text, &soft_tokens)?.ids)
+    }
+
+    /// Returns its token ids as the prompt of texts, and writes its pictures and the form that the
+    /// texts must have, with calls of the tools, into their parameters.
+    ///
+    /// # Errors
+    /// As [`Conversation::token_ids`], if the prompt is longer than the context or finds no place,
+    /// for grammars and schemas that cannot be used, and for pictures that cannot be decoded.
     pub(crate) fn prompt(
         mut self,
         parameters: &mut Parameters,
@@ -153,15 +196,20 @@ impl Conversation {
     ) -> Result<Vec<u32>, ApiError> {
         check_engine(lease)?;
         let format = lease.format();
+        let soft_tokens = self.soft_tokens(lease)?;
         let (messages, rendering) = self.written(&*format, lease)?;
-        check_messages(lease, &messages)?;
+        check_messages(lease, &messages, soft_tokens.iter().sum())?;
         let text = render(lease, messages, &rendering)?;
-        let ids = encode(lease, &text, Specials::ParseGuarded)?;
+        let prompt = encode_conversation(lease, &text, &soft_tokens)?;
         let texts = parameters.fields.n;
-        check_queue(texts, texts * ids.len(), &lease.limits())?;
+        check_queue(texts, texts * prompt.ids.len(), &lease.limits())?;
         self.calling.apply(parameters, &*format, lease)?;
         parameters.thoughts = self.rendering.thinking.thoughts(&*format);
-        Ok(ids)
+        if let Some(param) = self.pictures.param() {
+            let pictures = lease.sees(param)?;
+            parameters.pictures = self.pictures.sights(pictures, &prompt.starts)?;
+        }
+        Ok(prompt.ids)
     }
 }
 
@@ -169,12 +217,15 @@ impl Conversation {
 ///
 /// # Errors
 /// 400 naming the invalid message.
-pub(crate) fn read_messages(fields: Fields<'_>) -> Result<Vec<Message>, ApiError> {
+pub(crate) fn read_messages(fields: Fields<'_>) -> Result<Talk, ApiError> {
     let items = fields.list("messages")?.ok_or_else(|| {
         ApiError::field("messages", "messages is missing; use a list of messages")
     })?;
     check_count(items)?;
-    items.iter().enumerate().map(|(index, item)| read_message(index, item)).collect()
+    let mut pictures = Sent::default();
+    let read = |(index, item): (usize, &Value)| read_message(index, item, &mut pictures);
+    let messages = items.iter().enumerate().map(read).collect::<Result<Vec<Message>, _>>()?;
+    Ok(Talk { messages, pictures })
 }
 
 /// Refuses a list of messages by its length.
@@ -196,7 +247,7 @@ fn is_text_or_absent(value: Option<&Value>) -> bool {
     value.is_none_or(|value| value.is_null() || value.is_string())
 }
 
-fn read_message(index: usize, item: &Value) -> Result<Message, ApiError> {
+fn read_message(index: usize, item: &Value, pictures: &mut Sent) -> Result<Message, ApiError> {
     let prefix = format!("messages[{index}].");
     let Value::Object(map) = item else {
         let path = format!("messages[{index}]");
@@ -210,7 +261,7 @@ fn read_message(index: usize, item: &Value) -> Result<Message, ApiError> {
     };
     let content = match fields.get("content") {
         Some(Value::String(text)) => Content::Text(text.clone()),
-        Some(Value::Array(parts)) => Content::Parts(read_parts(fields, parts)?),
+        Some(Value::Array(parts)) => Content::Parts(read_parts(fields, role, parts, pictures)?),
         None if map.get("tool_calls").is_some_and(|calls| !calls.is_null()) => Content::Absent(()),
         _ => return Err(fields.wrong("content", "a text, or a list of parts")),
     };
@@ -224,9 +275,15 @@ fn read_message(index: usize, item: &Value) -> Result<Message, ApiError> {
     Ok(Message { role: role.to_owned(), content, extra })
 }
 
-fn read_parts(fields: Fields<'_>, parts: &[Value]) -> Result<Vec<Part>, ApiError> {
+/// Reads the parts of a message; `pictures` takes the pictures among them.
+fn read_parts(
+    fields: Fields<'_>,
+    role: &str,
+    parts: &[Value],
+    pictures: &mut Sent,
+) -> Result<Vec<Part>, ApiError> {
     let path = fields.path("content");
-    let read = |(index, part): (usize, &Value)| {
+    let mut read = |(index, part): (usize, &Value)| {
         let wrong = |what: &str| {
             let path = format!("{path}[{index}]");
             ApiError::field(&path, format!("{path} {what}"))
@@ -236,16 +293,24 @@ fn read_parts(fields: Fields<'_>, parts: &[Value]) -> Result<Vec<Part>, ApiError
             Some("text" | "input_text" | "output_text") => {
                 let text = part.get("text").and_then(Value::as_str);
                 let text = text.ok_or_else(|| wrong("has no text"))?;
-                let text = Some(text.to_owned());
-                Ok(Part { kind: "text".to_owned(), text, extra: Map::new() })
+                Ok(Part::text(text))
             }
-            Some("image_url" | "input_image" | "image" | "input_audio" | "video_url" | "file") => {
-                Err(wrong("is not text; this server takes text only"))
+            Some("input_audio" | "video_url" | "file" | "input_file" | "document") => {
+                Err(wrong("is neither text nor a picture; this server takes nothing else"))
             }
-            _ => Err(wrong("must be an object with the type text")),
+            // Templates read other messages as one text.
+            Some("image_url" | "input_image" | "image") if !matches!(role, "user" | "tool") => {
+                let role = shown(role);
+                Err(wrong(&format!(
+                    "is a picture in a message of the role {role}; put it into one of the user"
+                )))
+            }
+            _ => pictures
+                .read(part, &format!("{path}[{index}]"))?
+                .ok_or_else(|| wrong("must be an object of the type text or image_url")),
         }
     };
-    parts.iter().enumerate().map(read).collect()
+    parts.iter().enumerate().map(&mut read).collect()
 }
 
 /// Puts the turns of a preset before those of a conversation, and its system prompt if the

@@ -32,6 +32,7 @@ use crate::json::Fields;
 use crate::lifecycle::Phase;
 use crate::metrics::ModelMetrics;
 use crate::models::{Lease, LoadedModel};
+use crate::pictures::Pictured;
 use crate::prompts::Prompt;
 
 /// Most texts in a request, and most tokens in all of them, as in OpenAI's API.
@@ -55,6 +56,8 @@ const PLACE_TRIES: usize = 6000;
 fn dimensions(model: &LoadedModel) -> Result<usize, ApiError> {
     Ok(model.service.limits().dimensions.ok_or(EngineError::NoEmbeddings)?)
 }
+
+impl Pictured for Inputs {}
 
 /// Texts to be embedded.
 struct Inputs {

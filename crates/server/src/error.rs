@@ -329,6 +329,9 @@ impl From<EngineError> for ApiError {
             EngineError::EmptyPrompt | EngineError::UnknownToken { .. } => {
                 Self::bad_request(message)
             }
+            EngineError::NoPictures
+            | EngineError::PicturePlaces { .. }
+            | EngineError::PictureTooWide { .. } => Self::bad_request(message),
             EngineError::BadSampling { field, .. } => Self::field(field, message),
             EngineError::BadOption { option, .. } => Self::field(option, message),
             EngineError::QueueFull { .. } => {
@@ -356,7 +359,8 @@ impl From<TextError> for ApiError {
             TextError::TemplateArgument { .. } => Self::field("chat_template_kwargs", message),
             TextError::TemplateRefused { .. }
             | TextError::Template { .. }
-            | TextError::TemplateLimit { .. } => {
+            | TextError::TemplateLimit { .. }
+            | TextError::Pictures { .. } => {
                 Self { code: Code::TemplateError, ..Self::field("messages", message) }
             }
             _ => Self::internal(message),

@@ -13,12 +13,13 @@ use crate::generate::{Ask, Choices, collect};
 use crate::json::Fields;
 use crate::models::{KeepAlive, Lease, Named};
 use crate::open::open_named;
+use crate::pictures::Pictured;
 use crate::service_routes::json_response;
 use crate::stream::{Writer, respond};
 use crate::warnings::Warnings;
 
 /// A request for texts, read from its fields.
-pub(crate) trait Asked: Send + 'static {
+pub(crate) trait Asked: Pictured + Send + 'static {
     /// The format of its answer.
     type Writer: Writer;
 

@@ -18,6 +18,7 @@
 //! | `models` | several models by name, loaded when they are asked for and unloaded when their time is over |
 //! | `flow`, `open` | the way of a request for texts, and its part before any text, which other requests share |
 //! | `body`, `json`, `parameters`, `unsupported`, `conversation`, `calling`, `places`, `structure` | what the dialects have in common on the way in |
+//! | `pictures`, `image_urls` | pictures of requests, and where the server may fetch some |
 //! | `generate`, `guide`, `stream`, `error`, `warnings` | what they have in common on the way out |
 //! | `embeddings` | embeddings of texts, in OpenAI's and Ollama's dialects |
 //! | `openai`, `anthropic`, `llama`, `ollama`, `responses`, `text_routes`, `routers` | the dialects |
@@ -42,6 +43,7 @@ mod flow;
 mod generate;
 mod guard;
 mod guide;
+mod image_urls;
 mod json;
 mod keys;
 mod lanes;
@@ -58,6 +60,7 @@ mod openapi;
 mod options;
 mod page;
 mod parameters;
+mod pictures;
 mod places;
 mod prompts;
 mod responses;
@@ -76,12 +79,13 @@ mod workers;
 
 pub use generate::{END_FIELD, START_FIELD};
 pub use guide::Guide;
+pub use image_urls::{Fetch, Fetched, Fetcher, ImageUrls};
 pub use keys::Keys;
 pub use models::{
     Description, Found, KeepAlive, Library, LibraryError, Listed, LoadedModel, Loader, Outline,
-    Preset, PullProgress, Recipe, Refusal,
+    Pictures, Preset, PullProgress, Recipe, Refusal,
 };
-pub use options::{Limits, ServerOptions, TraceParent};
+pub use options::{Limits, PictureLimits, ServerOptions, TraceParent};
 pub use structure::grammar_cache;
 pub use transport::{Handle, ServeError, Server};
 pub use trine_engine::SamplingChanges;

@@ -55,5 +55,6 @@ fn described(app: &App, entry: &Entry) -> Value {
         "prompt_tokens_per_second": rates.map(|rates| rates.prompt),
         "busy_share": rates.map(|rates| rates.busy),
         "status": status,
+        "tower": model.pictures.as_ref().map(|pictures| pictures.tower.counts()),
     })
 }

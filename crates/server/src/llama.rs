@@ -17,6 +17,7 @@ use crate::json::Fields;
 use crate::models::Lease;
 use crate::openai::completions::{encode_all, read_texts};
 use crate::parameters::{ParameterFields, Penalties};
+use crate::pictures::Pictured;
 use crate::prompts::Prompt;
 use crate::service_routes::{json_response, loaded};
 use crate::stream::{Writer, push_event};
@@ -29,6 +30,8 @@ struct Asked {
     prompts: Vec<Prompt>,
     streams: bool,
 }
+
+impl Pictured for Asked {}
 
 /// Continues texts.
 pub(crate) async fn completion(

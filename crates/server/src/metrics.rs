@@ -3,6 +3,8 @@
 //!
 //! Each model has exactly one series of each gauge: routers take one and do not add several up.
 
+mod towers;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,9 +15,10 @@ use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-use trine_engine::{PartnerCounts, Status};
+use trine_engine::{PartnerCounts, Status, TowerCounts};
 
 use crate::sensors::{Reading, Sensors};
+use towers::TowerFamilies;
 
 /// Media type of [`Metrics::text`].
 pub(crate) const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -144,6 +147,7 @@ struct Families {
     guesses: GuessFamilies,
     store: StoreFamilies,
     partner: PartnerFamilies,
+    towers: TowerFamilies,
 }
 
 /// Families about guesses of tokens.
@@ -287,6 +291,7 @@ impl Families {
             guesses: GuessFamilies::new(r),
             store: StoreFamilies::new(r),
             partner: PartnerFamilies::new(r),
+            towers: TowerFamilies::new(r),
         }
     }
 }
@@ -508,22 +513,25 @@ impl Metrics {
     }
 
     /// Returns all metrics in the OpenMetrics text format; `statuses` are the counts of the models'
-    /// engines. Reads the machine's sensors, some of which take milliseconds.
-    pub(crate) fn text(&self, statuses: &[(String, Status)]) -> String {
+    /// engines and towers. Reads the machine's sensors, some of which take milliseconds.
+    pub(crate) fn text(&self, statuses: &[(String, Status, Option<TowerCounts>)]) -> String {
         let mut sensors = self.sensors.lock().unwrap_or_else(PoisonError::into_inner);
-        let labels = |reading: &Reading| vec![("sensor", reading.sensor.clone())];
+        let sensor = |reading: &Reading| vec![("sensor", reading.sensor.clone())];
         for reading in sensors.energies() {
-            let joules = self.energy.get_or_create(&labels(&reading));
+            let joules = self.energy.get_or_create(&sensor(&reading));
             joules.inner().store(reading.value.to_bits(), Ordering::Relaxed);
         }
         self.power.clear();
         for reading in sensors.powers() {
-            self.power.get_or_create(&labels(&reading)).set(reading.value);
+            self.power.get_or_create(&sensor(&reading)).set(reading.value);
         }
         // Its sizes are labels: a cache of other sizes would stand beside the one before.
         self.families.cache_config.clear();
-        for (model, status) in statuses {
+        for (model, status, tower) in statuses {
             self.note_status(model, status);
+            if let Some(counts) = tower {
+                self.families.towers.note(&labels(model), counts);
+            }
         }
         let mut text = String::new();
         if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &self.registry) {
@@ -594,7 +602,7 @@ mod tests {
             draft_seconds: 0.5,
             ..Status::default()
         };
-        let text = Metrics::new().text(&[("main".to_owned(), status)]);
+        let text = Metrics::new().text(&[("main".to_owned(), status, None)]);
         for (name, value) in [
             ("vllm:spec_decode_num_drafts_total", "4"),
             ("vllm:spec_decode_num_draft_tokens_total", "12"),
@@ -618,15 +626,15 @@ mod tests {
                 waited_seconds: 0.25,
                 is_lost: products > 8,
             };
-            (name.to_owned(), Status { partner: Some(partner), ..Status::default() })
+            (name.to_owned(), Status { partner: Some(partner), ..Status::default() }, None)
         };
         let metrics = Metrics::new();
-        let lines = |statuses: &[(String, Status)]| -> Vec<String> {
+        let lines = |statuses: &[(String, Status, Option<TowerCounts>)]| -> Vec<String> {
             let text = metrics.text(statuses);
             let lines = text.lines().filter(|line| line.starts_with("trine_npu_"));
             lines.map(str::to_owned).collect()
         };
-        assert!(lines(&[("main".to_owned(), Status::default())]).is_empty(), "there is none");
+        assert!(lines(&[("main".to_owned(), Status::default(), None)]).is_empty(), "there is none");
         let expected = [
             "trine_npu_products_total{} 9",
             "trine_npu_rows_total{} 576",
@@ -646,7 +654,7 @@ mod tests {
         let metrics = Metrics::new();
         let sizes = |blocks: usize| {
             let status = Status { blocks, block_positions: 32, ..Status::default() };
-            let text = metrics.text(&[("main".to_owned(), status)]);
+            let text = metrics.text(&[("main".to_owned(), status, None)]);
             let lines = text.lines().filter(|line| line.starts_with("vllm:cache_config_info{"));
             lines.map(str::to_owned).collect::<Vec<_>>()
         };

@@ -36,8 +36,8 @@ use crate::error::{ApiError, Code, shown};
 pub use keep::KeepAlive;
 pub(crate) use lease::Lease;
 pub use loader::{
-    Description, Found, Library, LibraryError, Listed, LoadedModel, Loader, Outline, PullProgress,
-    Refusal,
+    Description, Found, Library, LibraryError, Listed, LoadedModel, Loader, Outline, Pictures,
+    PullProgress, Refusal,
 };
 use loading::Look;
 pub use preset::{Preset, Recipe};

@@ -19,13 +19,15 @@ use crate::app::App;
 use crate::body::receive;
 use crate::calling::{Calling, arguments};
 use crate::clock::unix_seconds;
-use crate::conversation::{Conversation, Rendering, check_count, read_messages};
+use crate::conversation::{Conversation, Rendering, Talk, check_count, read_messages};
 use crate::error::{ApiError, Dialect};
 use crate::flow::{self, Prepared};
 use crate::generate::{Ask, Ended, Piece, Reason, Whole};
 use crate::json::Fields;
 use crate::models::{KeepAlive, Lease, Unloaded};
 use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX, UNLIMITED, read_stops};
+use crate::pictures::{Pictured, Sent};
+use crate::places::Places;
 use crate::prompts::{check_engine, encode};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_line};
@@ -41,8 +43,7 @@ pub(crate) const UNSUPPORTED_OPTIONS: [Unsupported; 3] = [
     ("typical_p", Harmless::From(1.0), "leave it out"),
 ];
 /// Fields of the API that this server does not support.
-pub(crate) const UNSUPPORTED: [Unsupported; 4] = [
-    ("images", Harmless::Off, "this server takes text only"),
+pub(crate) const UNSUPPORTED: [Unsupported; 3] = [
     ("template", Harmless::Off, "templates of requests are not run; the model's own is used"),
     ("context", Harmless::Off, "send the conversation to /api/chat"),
     ("logprobs", Harmless::Off, "use /v1/chat/completions"),
@@ -118,6 +119,7 @@ enum Turn {
     Generate {
         system: Option<String>,
         prompt: String,
+        pictures: Sent,
         /// Whether the text is used without the model's format around it.
         is_raw: bool,
         rendering: Rendering,
@@ -146,10 +148,15 @@ fn read_chat(fields: Fields<'_>) -> Result<Option<Turn>, ApiError> {
         return Ok(None);
     };
     check_count(messages)?;
-    refuse_images(messages)?;
-    let map = Map::from_iter([("messages".to_owned(), with_ids(messages).into())]);
-    let messages = read_messages(Fields::new(&map))?;
-    Ok(Some(Turn::Chat(Conversation::new(calling, messages, rendering(fields)?)?)))
+    let mut messages = with_ids(messages);
+    let mut places = Places::default();
+    for (index, message) in messages.iter_mut().enumerate() {
+        unfold_images(index, message, &mut places)?;
+    }
+    let map = Map::from_iter([("messages".to_owned(), messages.into())]);
+    let talk = read_messages(Fields::new(&map)).map_err(|error| error.placed(&places))?;
+    let conversation = Conversation::new(calling, talk, rendering(fields)?)?;
+    Ok(Some(Turn::Chat(conversation.placed(&places))))
 }
 
 /// Reads how the prompt is made.
@@ -160,11 +167,28 @@ fn rendering(fields: Fields<'_>) -> Result<Rendering, ApiError> {
 fn read_prompt(fields: Fields<'_>) -> Result<Option<Turn>, ApiError> {
     let is_raw = fields.boolean("raw")?.unwrap_or(false);
     let system = fields.text("system")?.filter(|system| !system.is_empty());
-    let Some(prompt) = fields.text("prompt")?.filter(|prompt| !prompt.is_empty()) else {
+    let mut pictures = Sent::default();
+    for (index, image) in fields.list("images")?.unwrap_or_default().iter().enumerate() {
+        pictures.read_base64(image, format!("images[{index}]"))?;
+    }
+    if is_raw && !pictures.is_empty() {
+        return Err(ApiError::unsupported("images", "leave out raw, or use /api/chat"));
+    }
+    let prompt = fields.text("prompt")?.unwrap_or_default();
+    if prompt.is_empty() && pictures.is_empty() {
         return Ok(None);
-    };
+    }
     let (system, prompt) = (system.map(str::to_owned), prompt.to_owned());
-    Ok(Some(Turn::Generate { system, prompt, is_raw, rendering: rendering(fields)? }))
+    Ok(Some(Turn::Generate { system, prompt, pictures, is_raw, rendering: rendering(fields)? }))
+}
+
+impl Pictured for Asked {
+    fn pictures(&mut self) -> Option<&mut Sent> {
+        match self.turn.as_mut()? {
+            Turn::Chat(conversation) => conversation.pictures(),
+            Turn::Generate { pictures, .. } => Some(pictures),
+        }
+    }
 }
 
 impl flow::Asked for Asked {
@@ -189,8 +213,8 @@ impl Asked {
         let conversation = match self.turn {
             None => return Ok(None),
             Some(Turn::Chat(conversation)) => conversation,
-            Some(Turn::Generate { prompt, is_raw, rendering, .. })
-                if is_raw || lease.template.is_none() =>
+            Some(Turn::Generate { prompt, pictures, is_raw, rendering, .. })
+                if is_raw || (lease.template.is_none() && pictures.is_empty()) =>
             {
                 rendering.thinking.check_raw()?;
                 check_engine(lease)?;
@@ -198,10 +222,11 @@ impl Asked {
                 parameters.compile(lease)?;
                 return Ok(Some(parameters.ask(ids, None, lease)));
             }
-            Some(Turn::Generate { system, prompt, rendering, .. }) => {
+            Some(Turn::Generate { system, prompt, pictures, rendering, .. }) => {
                 let system = system.map(|system| Message::new("system", system));
-                let messages = system.into_iter().chain([Message::new("user", prompt)]).collect();
-                Conversation::new(Calling::default(), messages, rendering)?
+                let asked = Message::new("user", pictures.before(prompt));
+                let messages = system.into_iter().chain([asked]).collect();
+                Conversation::new(Calling::default(), Talk { messages, pictures }, rendering)?
             }
         };
         let ids = conversation.prompt(&mut parameters, lease)?;
@@ -209,19 +234,45 @@ impl Asked {
     }
 }
 
-/// Refuses images, which stand beside a message's text in this dialect.
-fn refuse_images(messages: &[Value]) -> Result<(), ApiError> {
-    let has_images = |message: &Value| match message.get("images") {
-        None | Some(Value::Null) => false,
-        Some(images) => images.as_array().is_none_or(|images| !images.is_empty()),
-    };
-    match messages.iter().position(has_images) {
-        Some(index) => {
-            let param = format!("messages[{index}].images");
-            Err(ApiError::unsupported(param, "this server takes text only"))
+/// Puts the images of a message, which stand beside its text in this dialect, into parts before
+/// the text.
+///
+/// # Errors
+/// 400 for images that are not a list.
+fn unfold_images(index: usize, message: &mut Value, places: &mut Places) -> Result<(), ApiError> {
+    let Some(message) = message.as_object_mut() else { return Ok(()) };
+    let path = format!("messages[{index}]");
+    let images = match message.shift_remove("images") {
+        None | Some(Value::Null) => return Ok(()),
+        Some(Value::Array(images)) if images.is_empty() => return Ok(()),
+        Some(Value::Array(images)) => images,
+        Some(_) => {
+            let path = format!("{path}.images");
+            return Err(ApiError::field(&path, format!("{path} must be a list of pictures")));
         }
-        None => Ok(()),
+    };
+    let count = images.len();
+    for index in 0..count {
+        let part = format!("{path}.content[{index}]");
+        let place = format!("{path}.images[{index}]");
+        places.add(format!("{part}.source.data"), place.as_str());
+        places.add(part, place);
     }
+    let part = |data: Value| json!({"type": "image", "source": {"type": "base64", "data": data}});
+    let mut parts: Vec<Value> = images.into_iter().map(part).collect();
+    match message.shift_remove("content") {
+        None | Some(Value::Null) => {}
+        Some(Value::Array(others)) => {
+            for index in 0..others.len() {
+                let part = format!("{path}.content[{}]", count + index);
+                places.add(part, format!("{path}.content[{index}]"));
+            }
+            parts.extend(others);
+        }
+        Some(text) => parts.push(json!({"type": "text", "text": text})),
+    }
+    message.insert("content".to_owned(), parts.into());
+    Ok(())
 }
 
 /// Returns the messages with an id for each call, and for each result the id of its call.

@@ -13,13 +13,15 @@ use crate::body::{Received, receive};
 use crate::error::{ApiError, Code};
 use crate::json::Fields;
 use crate::models::{KeepAlive, Lease, Named};
+use crate::pictures::{Pictured, admit, fetch};
+use crate::workers::Weight;
 
 /// Reads a request, opens the model that it names, and does the work for it that comes before the
 /// model's own.
 ///
 /// # Errors
 /// As [`receive`] and [`open_named`], and 404 if there is no such model.
-pub(crate) async fn open<D: Send + 'static, T: Send + 'static>(
+pub(crate) async fn open<D: Pictured + Send + 'static, T: Send + 'static>(
     app: &Arc<App>,
     request: Request<Body>,
     read: impl FnOnce(Fields<'_>) -> Result<D, ApiError> + Send + 'static,
@@ -34,17 +36,28 @@ pub(crate) async fn open<D: Send + 'static, T: Send + 'static>(
 /// loaded as long as `keep` says.
 ///
 /// # Errors
-/// 408 and 503 if the model is not loaded, and the errors of `work`.
-pub(crate) async fn open_named<D: Send + 'static, T: Send + 'static>(
+/// 408 and 503 if the model is not loaded, 400 for pictures of a request that it does not take,
+/// the errors of [`fetch`] and [`admit`], and those of `work`.
+pub(crate) async fn open_named<D: Pictured + Send + 'static, T: Send + 'static>(
     app: &App,
     received: Received<D>,
     named: &Named,
     keep: Option<KeepAlive>,
     work: impl FnOnce(D, &Arc<Lease>) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<(T, Arc<Lease>), ApiError> {
-    let Received { asked, weight, scope, room, .. } = received;
+    let Received { mut asked, mut weight, scope, mut room, .. } = received;
     let mut lease = lease(app, named, keep).await?;
     lease.scope = scope;
+    if let Some(sent) = asked.pictures()
+        && let Some(param) = sent.param()
+    {
+        let pictures = lease.sees(param)?.clone();
+        room.extend(fetch(app, sent).await?);
+        let (prepared, decoding) = admit(app, sent, &pictures).await?;
+        lease.room = Some(prepared);
+        room.push(decoding);
+        weight = Weight::Pictures;
+    }
     let lease = Arc::new(lease);
     let reading = Arc::clone(&lease);
     let work = move || {

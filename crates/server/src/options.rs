@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 
+use crate::image_urls::ImageUrls;
 use crate::keys::Keys;
 use crate::models::KeepAlive;
 
@@ -34,6 +35,9 @@ pub struct ServerOptions {
     pub keep_alive: KeepAlive,
     /// Bytes that loaded models may take in all.
     pub memory_budget: Option<u64>,
+    /// The hosts of pictures that requests may name by URL, and what fetches them; `None` fetches
+    /// none.
+    pub image_urls: Option<ImageUrls>,
     /// Finds a request's place in the trace of its sender; `None` gives every request a trace of
     /// its own.
     pub trace_parent: Option<TraceParent>,
@@ -53,6 +57,8 @@ pub struct Limits {
     /// Most bytes of all bodies that are being read, beyond the first 64 KiB of each; as many again
     /// for answers with embeddings.
     pub bodies_bytes: usize,
+    /// Bounds on pictures.
+    pub pictures: PictureLimits,
     /// Most open connections.
     pub connections: usize,
     /// Further connections that may only ask whether the server is well.
@@ -78,6 +84,29 @@ pub struct Limits {
     pub drain: Duration,
 }
 
+/// Bounds on pictures.
+#[derive(Debug, Clone)]
+pub struct PictureLimits {
+    /// Bounds on each file, by its length and what its header announces.
+    pub each: trine_pictures::Limits,
+    /// Most pixels of a request's pictures together, which bounds the time of decoding.
+    pub pixels: u64,
+    /// Most bytes of prepared pictures of all requests: they are kept until their requests end.
+    pub prepared_bytes: usize,
+    /// About the most bytes that decoding takes at once.
+    pub decoding_bytes: usize,
+}
+
+impl Default for PictureLimits {
+    /// Four pictures of the largest size in a request, and 1 GiB each for prepared pictures and for
+    /// decoding, which is room for one of the largest size.
+    fn default() -> Self {
+        let each = trine_pictures::Limits::default();
+        let pixels = 4 * each.pixels;
+        Self { each, pixels, prepared_bytes: 1 << 30, decoding_bytes: 1 << 30 }
+    }
+}
+
 impl Default for ServerOptions {
     fn default() -> Self {
         Self {
@@ -91,6 +120,7 @@ impl Default for ServerOptions {
             host_names: Vec::new(),
             keep_alive: KeepAlive::Forever,
             memory_budget: None,
+            image_urls: None,
             trace_parent: None,
             limits: Limits::default(),
         }
@@ -102,6 +132,7 @@ impl Default for Limits {
         Self {
             body_bytes: 32 << 20,
             bodies_bytes: 256 << 20,
+            pictures: PictureLimits::default(),
             connections: 1024,
             reserve: 16,
             waiters: 256,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rand::RngExt;
 use serde_json::Value;
 use trine_engine::sampling::{BIAS_MAX, BIASES_MAX, PENALTY, TEMPERATURE_MAX, TOP_K_MAX};
-use trine_engine::{LOGPROBS_MAX, Request, SamplingChanges, SamplingParams, Scope};
+use trine_engine::{LOGPROBS_MAX, PromptPicture, Request, SamplingChanges, SamplingParams, Scope};
 use trine_text::{Grammar, ReplyReader, Thoughts};
 
 use crate::error::ApiError;
@@ -139,6 +139,7 @@ impl ParameterFields {
             grammar: None,
             reader: None,
             thoughts: None,
+            pictures: Vec::new(),
             fields: self,
         })
     }
@@ -224,6 +225,8 @@ pub(crate) struct Parameters {
     pub(crate) reader: Option<Box<dyn ReplyReader>>,
     /// How the model may think before it answers, if it can.
     pub(crate) thoughts: Option<Thoughts>,
+    /// The pictures in the prompt of the texts.
+    pub(crate) pictures: Vec<PromptPicture>,
 }
 
 impl Parameters {
@@ -267,6 +270,7 @@ impl Parameters {
         request.scope = self.scope;
         request.logprobs = logprobs;
         request.prompt_logprobs = fields.prompt_logprobs;
+        request.pictures = self.pictures.clone();
         Ask {
             request,
             stops: self.stops.clone(),

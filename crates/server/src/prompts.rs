@@ -2,7 +2,8 @@
 //! place, is refused before any work is done for it.
 
 use serde_json::Value;
-use trine_text::{Content, Message, Part, Specials};
+use trine_engine::SOFT;
+use trine_text::{Content, Message, Part, PictureForm, PicturePrompt, Specials};
 
 use crate::error::ApiError;
 use crate::json::{Fields, token_id};
@@ -100,13 +101,64 @@ pub(crate) fn encode(lease: &Lease, text: &str, specials: Specials) -> Result<Ve
     Ok(ids)
 }
 
-/// Refuses a conversation whose words are too long in any case, before a template is run on them.
+/// Returns the token ids of a rendered conversation, with [`SOFT`] for each soft token of its
+/// pictures.
+///
+/// # Errors
+/// 400 if the text does not have a mark for each picture.
+pub(crate) fn cut(
+    lease: &Lease,
+    text: &str,
+    soft_tokens: &[usize],
+) -> Result<PicturePrompt, ApiError> {
+    let (tokenizer, specials) = (&lease.tokenizer, Specials::ParseGuarded);
+    if soft_tokens.is_empty() {
+        let ids = tokenizer.encode_prompt(text, specials)?;
+        return Ok(PicturePrompt { ids, starts: Vec::new() });
+    }
+    let form = PictureForm::of(tokenizer).ok_or_else(|| {
+        let remedy =
+            "the model's vocabulary has no tokens for pictures; use another copy of the model";
+        ApiError::unsupported("messages", remedy)
+    })?;
+    Ok(form.encode_prompt(tokenizer, text, specials, soft_tokens, SOFT)?)
+}
+
+/// Does the same for a prompt that the model is to run.
+///
+/// # Errors
+/// 400 too if it is longer than the context.
+pub(crate) fn encode_conversation(
+    lease: &Lease,
+    text: &str,
+    soft_tokens: &[usize],
+) -> Result<PicturePrompt, ApiError> {
+    let least = lease.tokenizer.tokens_least(text, Specials::ParseGuarded);
+    // A mark may be counted in the text, and is not in the prompt.
+    lease
+        .check_least(least.saturating_sub(soft_tokens.len()) + soft_tokens.iter().sum::<usize>())?;
+    let prompt = cut(lease, text, soft_tokens)?;
+    if soft_tokens.is_empty() {
+        lease.check_prompt(&prompt.ids)?;
+    } else {
+        let words = |id: &u32| if *id == SOFT { 0 } else { *id };
+        lease.check_prompt(&prompt.ids.iter().map(words).collect::<Vec<u32>>())?;
+    }
+    Ok(prompt)
+}
+
+/// Refuses a conversation whose words and soft tokens are too many in any case, before a template
+/// is run on them.
 /// The words of assistants and tools do not count: templates leave some of them out, and the space
 /// around the rest.
 ///
 /// # Errors
 /// 400 as for a prompt whose tokens were counted.
-pub(crate) fn check_messages(lease: &Lease, messages: &[Message]) -> Result<(), ApiError> {
+pub(crate) fn check_messages(
+    lease: &Lease,
+    messages: &[Message],
+    soft_tokens: usize,
+) -> Result<(), ApiError> {
     let is_kept = |message: &&Message| matches!(&*message.role, "system" | "user");
     // A token may reach from one text into the next one: each may have one token less than its own
     // count.
@@ -118,5 +170,6 @@ pub(crate) fn check_messages(lease: &Lease, messages: &[Message]) -> Result<(), 
         Content::Parts(parts) => parts.iter().map(of_part).sum(),
         Content::Absent(()) => 0,
     };
-    lease.check_least(messages.iter().filter(is_kept).map(of_content).sum())
+    let words: usize = messages.iter().filter(is_kept).map(of_content).sum();
+    lease.check_least(words + soft_tokens)
 }

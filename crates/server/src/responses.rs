@@ -22,6 +22,7 @@ use crate::models::Lease;
 use crate::open::open;
 use crate::openai;
 use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX};
+use crate::pictures::{Pictured, Sent};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event};
 use crate::structure::Structure;
@@ -57,6 +58,12 @@ struct Asked {
     /// Fields that the answer repeats.
     echoed: Map<String, Value>,
     warnings: Warnings,
+}
+
+impl Pictured for Asked {
+    fn pictures(&mut self) -> Option<&mut Sent> {
+        self.conversation.pictures()
+    }
 }
 
 /// Answers a conversation.

@@ -7,6 +7,7 @@ use axum::extract::{Query, State};
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, Response};
 use serde_json::{Value, json};
+use trine_engine::Status;
 
 use crate::app::App;
 use crate::error::{ApiError, Code, shown};
@@ -56,8 +57,9 @@ pub(crate) async fn metrics(
     };
     let is_plain = accepted("text/plain") && !accepted("application/openmetrics-text");
     let status = |entry: Entry| {
-        let status = entry.model.map(|model| model.service.status()).unwrap_or_default();
-        (entry.name, status)
+        let Some(model) = entry.model else { return (entry.name, Status::default(), None) };
+        let tower = model.pictures.as_ref().map(|pictures| pictures.tower.counts());
+        (entry.name, model.service.status(), tower)
     };
     let statuses: Vec<_> = app.models.engines().into_iter().map(status).collect();
     let text = tokio::task::spawn_blocking(move || app.metrics.text(&statuses)).await;
@@ -117,7 +119,7 @@ pub(crate) async fn props(
         "chat_template": model.template.as_ref().map_or("", |template| template.source()),
         "bos_token": model.tokenizer.bos_text(),
         "eos_token": model.tokenizer.eos_text(),
-        "modalities": {"vision": false, "audio": false},
+        "modalities": {"vision": model.pictures.is_some(), "audio": false},
         "build_info": format!("trine {VERSION}"),
         "device": model.description.device,
         "is_sleeping": false,

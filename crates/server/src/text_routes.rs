@@ -6,7 +6,8 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
 use serde_json::{Value, json};
-use trine_text::{Specials, Tokenizer};
+use trine_engine::SOFT;
+use trine_text::{PictureForm, Specials, Tokenizer};
 
 use crate::app::App;
 use crate::conversation::Conversation;
@@ -14,6 +15,7 @@ use crate::error::ApiError;
 use crate::json::Fields;
 use crate::models::Lease;
 use crate::open::open;
+use crate::pictures::{Pictured, Sent};
 use crate::service_routes::json_response;
 
 /// Longest answer of `/detokenize`, in token ids.
@@ -21,8 +23,17 @@ pub(crate) const IDS_MAX: usize = 1 << 20;
 
 /// The input of `/tokenize`.
 enum Given {
-    Conversation(Conversation),
+    Conversation(Box<Conversation>),
     Text { text: String, adds_bos: bool, specials: Specials },
+}
+
+impl Pictured for Given {
+    fn pictures(&mut self) -> Option<&mut Sent> {
+        match self {
+            Self::Conversation(conversation) => conversation.pictures(),
+            Self::Text { .. } => None,
+        }
+    }
 }
 
 /// How `/tokenize` answers.
@@ -53,7 +64,7 @@ fn read_tokenize(fields: Fields<'_>) -> Result<(Given, Form), ApiError> {
     let with_pieces = fields.boolean("with_pieces")?.unwrap_or(false);
     let is_vllm = fields.get("messages").is_some() || fields.get("prompt").is_some();
     let given = if fields.get("messages").is_some() {
-        Given::Conversation(Conversation::read(fields)?)
+        Given::Conversation(Box::new(Conversation::read(fields)?))
     } else if let Some(prompt) = fields.text("prompt")? {
         let adds = fields.boolean("add_special_tokens")?.unwrap_or(true);
         text(prompt, Some(adds), true)
@@ -70,8 +81,13 @@ fn read_tokenize(fields: Fields<'_>) -> Result<(Given, Form), ApiError> {
 
 fn tokenized((given, form): (Given, Form), lease: &Arc<Lease>) -> Result<Value, ApiError> {
     let tokenizer = &*lease.tokenizer;
+    let soft = PictureForm::of(tokenizer).and_then(|form| form.soft_id(tokenizer));
+    let soft = soft.unwrap_or(tokenizer.vocabulary_size() as u32);
     let ids = match given {
-        Given::Conversation(conversation) => conversation.token_ids(lease)?,
+        Given::Conversation(conversation) => {
+            let ids = conversation.token_ids(lease)?.into_iter();
+            ids.map(|id| if id == SOFT { soft } else { id }).collect()
+        }
         Given::Text { text, adds_bos: true, specials } => {
             tokenizer.encode_prompt(&text, specials)?
         }
@@ -93,6 +109,11 @@ fn tokenized((given, form): (Given, Form), lease: &Arc<Lease>) -> Result<Value, 
     Ok(answer)
 }
 
+/// The input of `/detokenize`.
+struct Ids(Vec<u32>);
+
+impl Pictured for Ids {}
+
 /// `POST /detokenize`
 pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
@@ -105,9 +126,9 @@ pub(crate) async fn detokenize(
         if ids.len() > IDS_MAX {
             return Err(ApiError::field("tokens", format!("use at most {IDS_MAX} token ids")));
         }
-        Ok(ids)
+        Ok(Ids(ids))
     };
-    let decode = |ids: Vec<u32>, lease: &Arc<Lease>| {
+    let decode = |Ids(ids): Ids, lease: &Arc<Lease>| {
         let vocabulary = lease.limits().vocabulary;
         if ids.iter().any(|&id| id as usize >= vocabulary) {
             return Err(ApiError::field("tokens", format!("use token ids below {vocabulary}")));

@@ -106,7 +106,8 @@ impl Server {
         let models = Models::new(loader, options.keep_alive, options.memory_budget, limits.waiters);
         let guard = Guard::new(&options, address.ip());
         let bulk = Bulk::start().map_err(ServeError::Threads)?;
-        let app = Arc::new(App::new(models, guard, limits, options.trace_parent, bulk));
+        let (parent, urls) = (options.trace_parent, options.image_urls);
+        let app = Arc::new(App::new(models, guard, limits, parent, urls, bulk));
         Ok(Self { router: router(&app), app, listener, address, tls })
     }
 

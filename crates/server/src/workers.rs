@@ -17,6 +17,8 @@ pub(crate) enum Weight {
     Medium,
     /// Whole books.
     Heavy,
+    /// Conversations with pictures, which are decoded.
+    Pictures,
 }
 
 /// Most bytes of a body that makes medium work.
@@ -36,13 +38,14 @@ impl Weight {
 }
 
 /// Places for work that takes processor time. Each weight has its own: light work never waits for
-/// heavier work, and only heavy work waits for heavy work.
+/// heavier work, only heavy work waits for heavy work, and only pictures wait for pictures.
 #[derive(Debug)]
 pub(crate) struct Workers {
     light: Arc<Semaphore>,
     grammar: Arc<Semaphore>,
     medium: Arc<Semaphore>,
     heavy: Arc<Semaphore>,
+    pictures: Arc<Semaphore>,
 }
 
 impl Workers {
@@ -55,6 +58,7 @@ impl Workers {
             grammar: places(threads),
             medium: places(threads),
             heavy: places(threads / 2),
+            pictures: places(threads),
         }
     }
 
@@ -64,6 +68,7 @@ impl Workers {
             Weight::Grammar => &self.grammar,
             Weight::Medium => &self.medium,
             Weight::Heavy => &self.heavy,
+            Weight::Pictures => &self.pictures,
         }
     }
 }
@@ -77,12 +82,12 @@ mod tests {
         let workers = Workers::new(2);
         let take = |weight| Arc::clone(workers.of(weight)).try_acquire_owned();
         let mut taken = Vec::new();
-        for weight in [Weight::Heavy, Weight::Medium, Weight::Grammar] {
+        for weight in [Weight::Heavy, Weight::Medium, Weight::Grammar, Weight::Pictures] {
             while let Ok(permit) = take(weight) {
                 taken.push(permit);
             }
         }
-        assert_eq!(taken.len(), 5, "one heavy, two of the others");
+        assert_eq!(taken.len(), 7, "one heavy, two of the others");
         assert!(take(Weight::Light).is_ok());
     }
 }

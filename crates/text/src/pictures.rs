@@ -44,6 +44,9 @@ const FORMS: [(&str, &str, [&str; 2]); 2] = [
     ),
 ];
 
+/// The spellings of soft tokens, where a vocabulary has them.
+const SOFT_TOKENS: [&str; 2] = ["<|image|>", "<image_soft_token>"];
+
 impl PictureForm {
     /// Returns the form that a vocabulary has the control tokens of, or `None` if it has none.
     pub fn of(tokenizer: &Tokenizer) -> Option<Self> {
@@ -58,6 +61,11 @@ impl PictureForm {
     /// Returns the mark that a template writes in the place of a picture.
     pub fn mark(&self) -> &'static str {
         self.mark
+    }
+
+    /// Returns the id that the family gives soft tokens, if the vocabulary has it.
+    pub fn soft_id(&self, tokenizer: &Tokenizer) -> Option<u32> {
+        SOFT_TOKENS.iter().find_map(|spelled| tokenizer.token_to_id(spelled))
     }
 
     /// Returns the token ids of a rendered conversation with pictures: those of

@@ -15,6 +15,7 @@ use crate::error::ApiError;
 use crate::json::Fields;
 use crate::models::Lease;
 use crate::open::open;
+use crate::pictures::Pictured;
 use crate::prompts::read_prompts;
 
 /// Fields of other servers that would change the vector.
@@ -59,6 +60,8 @@ pub(crate) async fn handle(
         format!("{{\"object\":\"embedding\",\"index\":{index},\"embedding\":{embedding}}}")
     }))
 }
+
+impl Pictured for Asked {}
 
 fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     for name in UNSUPPORTED {

@@ -4,9 +4,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
+use tokio::sync::OwnedSemaphorePermit;
 use trine_engine::{EngineError, Limits, Scope};
 
-use super::loader::LoadedModel;
+use super::loader::{LoadedModel, Pictures};
 use super::preset::Preset;
 use super::shared::{Named, Shared, bounded};
 use super::table::{FAILED_STEPS, Problem, Ready};
@@ -27,6 +28,8 @@ pub(crate) struct Lease {
     pub(crate) scope: Scope,
     /// When the model was asked for, which may be long before it was loaded.
     pub(crate) asked: Instant,
+    /// Room that the request's pictures take.
+    pub(crate) room: Option<OwnedSemaphorePermit>,
     shared: Arc<Shared>,
 }
 
@@ -48,7 +51,7 @@ impl Lease {
     ) -> Self {
         let Named { name, base, preset } = named.clone();
         let (model, scope, shared) = (Arc::clone(model), Scope::default(), Arc::clone(shared));
-        Self { name, base, preset, model, scope, asked, shared }
+        Self { name, base, preset, model, scope, asked, room: None, shared }
     }
 
     /// Returns the limits that requests are checked against: the engine's, and the context that the
@@ -56,6 +59,22 @@ impl Lease {
     pub(crate) fn limits(&self) -> Limits {
         let context = bounded(self.preset.context, &self.model);
         Limits { context, ..self.service.limits() }
+    }
+
+    /// Returns what the model does with pictures, of which `param` is one.
+    ///
+    /// # Errors
+    /// 400 if it takes none.
+    pub(crate) fn sees(&self, param: &str) -> Result<&Pictures, ApiError> {
+        self.pictures.as_ref().ok_or_else(|| {
+            let remedy = format!(
+                "the model {} is loaded without a vision tower; leave the picture out, use a model with one, or fetch it \
+                 with the model: trine pull {}",
+                shown(&self.name),
+                self.base
+            );
+            ApiError::unsupported(param, &remedy)
+        })
     }
 
     /// Refuses token ids that cannot be a prompt for the model under this name.

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use trine_engine::{Pooling, SamplingParams, Service};
+use trine_engine::{Pooling, SamplingParams, Service, Tower};
+use trine_pictures::Preparation;
 use trine_text::{ChatTemplate, GrammarCache, ReplyFormat, Tokenizer, reply_format};
 
 use super::preset::{Preset, Recipe};
@@ -114,12 +115,23 @@ pub struct LoadedModel {
     pub grammars: GrammarCache,
     /// How it embeds texts.
     pub pooling: Pooling,
+    /// What it does with pictures; `None` if it takes none.
+    pub pictures: Option<Pictures>,
     /// The engine that runs it.
     pub service: Service,
     /// Facts for people.
     pub description: Description,
     /// Bytes that it takes.
     pub bytes: u64,
+}
+
+/// What a model does with pictures.
+#[derive(Debug, Clone)]
+pub struct Pictures {
+    /// What its tower wants of them.
+    pub preparation: Preparation,
+    /// What makes rows of them.
+    pub tower: Tower,
 }
 
 impl LoadedModel {
@@ -154,6 +166,8 @@ pub struct Description {
     pub draft: Option<String>,
     /// Bytes of it in the memory of a GPU.
     pub gpu_bytes: u64,
+    /// Whether it has a vision tower.
+    pub sees: bool,
 }
 
 /// The facts about a model that are known without loading it.

@@ -61,6 +61,9 @@ pub(crate) async fn show(
     if outline.template.as_deref().is_some_and(template_thinks) {
         capabilities.push("thinking");
     }
+    if description.sees {
+        capabilities.push("vision");
+    }
     let is_other = *named.name != *named.base;
     let parent = if is_other { &*named.base } else { "" };
     Ok(json_response(&json!({

@@ -20,6 +20,7 @@ use crate::json::Fields;
 use crate::models::Lease;
 use crate::open::open;
 use crate::parameters::{ParameterFields, Penalties, read_chat_logprobs};
+use crate::pictures::{Pictured, Sent};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event};
 use crate::warnings::Warnings;
@@ -30,6 +31,12 @@ struct Asked {
     conversation: Conversation,
     logprobs: Option<usize>,
     streaming: Streaming,
+}
+
+impl Pictured for Asked {
+    fn pictures(&mut self) -> Option<&mut Sent> {
+        self.conversation.pictures()
+    }
 }
 
 /// Answers a conversation.

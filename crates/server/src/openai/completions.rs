@@ -21,6 +21,7 @@ use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
 use crate::parameters::{ParameterFields, Penalties};
+use crate::pictures::Pictured;
 use crate::prompts::{Prompt, check_engine, encode, read_prompts};
 use crate::stream::{Writer, push_event};
 use crate::thinking;
@@ -87,6 +88,8 @@ pub(crate) fn read_texts(fields: Fields<'_>, n: usize) -> Result<Vec<Prompt>, Ap
     }
     Ok(prompts)
 }
+
+impl Pictured for Asked {}
 
 impl flow::Asked for Asked {
     type Writer = Chunks;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use trine_engine::disk::StoreCounts;
-use trine_engine::{PartnerCounts, SamplingParams, Status};
+use trine_engine::{PartnerCounts, SamplingParams, Status, TowerCounts};
 
 use super::schema::{
     Field, about, boolean, choice, constant, count, free_object, list, nullable, number, object,
@@ -33,6 +33,7 @@ pub(super) fn schemas() -> Vec<Field> {
         ("EngineStatus", counted(&Status::default(), nullable_part)),
         ("StoreCounts", counted(&StoreCounts::default(), |_| None)),
         ("PartnerCounts", counted(&PartnerCounts::default(), |_| None)),
+        ("TowerCounts", counted(&TowerCounts::default(), |_| None)),
         ("ModelInfo", model_info()),
         ("ServerInfo", server_info()),
         ("Load", load()),
@@ -123,7 +124,10 @@ fn ollama_show() -> Value {
             ("system", text()),
             ("details", schema("OllamaDetails")),
             ("model_info", free_object()),
-            ("capabilities", list(choice(["completion", "tools", "thinking", "embedding"]))),
+            (
+                "capabilities",
+                list(choice(["completion", "tools", "thinking", "vision", "embedding"])),
+            ),
             ("modified_at", time()),
         ],
         [],
@@ -144,7 +148,7 @@ fn health() -> Value {
 
 fn props() -> Value {
     let defaults = object([("n_ctx", count()), ("params", schema("SamplingDefaults"))], []);
-    let modalities = object([("vision", constant(false)), ("audio", constant(false))], []);
+    let modalities = object([("vision", boolean()), ("audio", constant(false))], []);
     object(
         [
             ("default_generation_settings", defaults),
@@ -257,6 +261,10 @@ fn status() -> Value {
             ("prompt_tokens_per_second", rate("Prompt tokens of started requests.")),
             ("busy_share", rate("Share of the time spent in steps, 0 to 1.")),
             ("status", schema("EngineStatus")),
+            (
+                "tower",
+                about(nullable(schema("TowerCounts")), "Null for a model without a vision tower."),
+            ),
         ],
     );
     object(

@@ -390,8 +390,10 @@ pub(super) fn message(images: Option<Value>) -> Value {
         [("function", asked([("name", text())], [("arguments", arguments)]))],
         [("id", about(text(), "A text by which the result names the call."))],
     );
+    let part = one_of(vec![part, schema("PicturePart"), schema("PictureBlock")]);
     let content = one_of(vec![text(), list(part)]);
-    let content = about(content, "A text, or parts of text. May be absent beside calls.");
+    let words = "A text, or parts. May be absent beside calls. Pictures stand in messages of the user and in results.";
+    let content = about(content, words);
     let images = images.map(|images| ("images", images));
     let said = asked(
         [("role", choice(["system", "developer", "user", "assistant", "model"]))],
@@ -417,6 +419,30 @@ pub(super) fn message(images: Option<Value>) -> Value {
         .chain(images),
     );
     about(one_of(vec![said, result]), "Further fields are handed to the model's template.")
+}
+
+/// Returns the schema of `pictures::Sent::read` in the form of OpenAI's APIs.
+pub(super) fn picture_part() -> Value {
+    let words =
+        "`data:image/...;base64,...`, or a URL of a host that the server's owner has named.";
+    let url = about(text(), words);
+    let detail = || about(text(), "Changes nothing.");
+    let object = asked([("url", url.clone())], [("detail", detail())]);
+    asked(
+        [("type", choice(["image_url", "input_image"])), ("image_url", one_of(vec![url, object]))],
+        [("detail", detail())],
+    )
+}
+
+/// Returns the schema of the same in the form of Anthropic's API.
+pub(super) fn picture_block() -> Value {
+    let words = "Not compared with the picture, which tells its format.";
+    let data = asked(
+        [("type", constant("base64")), ("data", text())],
+        [("media_type", about(text(), words))],
+    );
+    let url = asked([("type", constant("url")), ("url", text())], []);
+    asked([("type", constant("image")), ("source", one_of(vec![data, url]))], [])
 }
 
 /// Returns the fields of `openai::Streaming::read`.

@@ -5,9 +5,9 @@ use trine_engine::LOGPROBS_MAX;
 
 use super::fields::{
     budgets, calling, everywhere, function, ids, message, messages, model, most_tokens,
-    no_thinking, others_thinking, parallel, parameters, priority, refused_fields, rendering,
-    response_format, sampling, stops, stream, streaming, structure_of_others, texts_or_ids,
-    thoughts, tool, tool_choice,
+    no_thinking, others_thinking, parallel, parameters, picture_block, picture_part, priority,
+    refused_fields, rendering, response_format, sampling, stops, stream, streaming,
+    structure_of_others, texts_or_ids, thoughts, tool, tool_choice,
 };
 use super::schema::{
     Field, about, any, asked, boolean, choice, constant, default, free_object, integer, list,
@@ -42,6 +42,8 @@ pub(super) fn schemas() -> Vec<Field> {
         ("DetokenizeRequest", detokenize()),
         ("TemplateRequest", template()),
         ("Message", message(None)),
+        ("PicturePart", picture_part()),
+        ("PictureBlock", picture_block()),
         ("Tool", tool()),
         ("ToolChoice", tool_choice()),
         ("ResponseFormat", response_format()),
@@ -183,7 +185,7 @@ fn response_item() -> Value {
     let message = asked(
         [
             ("role", choice(["system", "developer", "user", "assistant", "tool", "model"])),
-            ("content", one_of(vec![text(), list(part)])),
+            ("content", one_of(vec![text(), list(one_of(vec![part, schema("PicturePart")]))])),
         ],
         [("type", constant("message"))],
     );
@@ -286,6 +288,7 @@ fn anthropic_conversation() -> Vec<Field> {
 
 fn anthropic_message() -> Value {
     let said = asked([("type", constant("text")), ("text", text())], []);
+    let picture = schema("PictureBlock");
     let call = asked(
         [
             ("type", constant("tool_use")),
@@ -297,11 +300,11 @@ fn anthropic_message() -> Value {
     );
     let result = asked(
         [("type", constant("tool_result")), ("tool_use_id", text())],
-        [("content", one_of(vec![text(), list(said.clone())]))],
+        [("content", one_of(vec![text(), list(one_of(vec![said.clone(), picture.clone()]))]))],
     );
     let words = "What tools of another server have done: left out. Thoughts (`thinking`) belong to the calls of their message.";
     let other = about(asked([("type", text())], []), words);
-    let blocks = list(one_of(vec![said, call, result, other]));
+    let blocks = list(one_of(vec![said, picture, call, result, other]));
     let role = choice(["user", "assistant", "system", "developer", "tool", "model"]);
     asked([("role", role), ("content", one_of(vec![text(), blocks]))], [])
 }
@@ -353,17 +356,21 @@ fn ollama() -> Vec<Field> {
 
 fn ollama_chat() -> Value {
     let mut fields = ollama();
-    let images = refused("this server takes text only", json!([null, []]));
     let words = "Absent or empty: the model is only loaded.";
-    fields.push(("messages", about(list(message(Some(images))), words)));
+    fields.push(("messages", about(list(message(Some(images()))), words)));
     fields.extend(calling());
     asked([], fields)
+}
+
+fn images() -> Value {
+    about(list(text()), "Pictures in base64, which stand before the text.")
 }
 
 fn ollama_generate() -> Value {
     let mut fields = ollama();
     fields.extend([
-        ("prompt", about(text(), "Absent or empty: the model is only loaded.")),
+        ("prompt", about(text(), "Absent or empty, without `images`: the model is only loaded.")),
+        ("images", images()),
         ("system", about(text(), "What stands before the prompt, unless it is raw.")),
         (
             "raw",

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use trine_text::Message;
 
 use crate::calling::{Calling, LeftOut};
-use crate::conversation::{Conversation, Rendering, read_messages};
+use crate::conversation::{Conversation, Rendering, Talk, read_messages};
 use crate::error::{ApiError, shown};
 use crate::json::Fields;
 use crate::places::Places;
@@ -291,9 +291,9 @@ pub(super) fn conversation(
     calling: Calling,
     warnings: &mut Warnings,
 ) -> Result<Conversation, ApiError> {
-    let (messages, places) = match fields.get("input") {
+    let (talk, places) = match fields.get("input") {
         Some(Value::String(text)) => {
-            (Ok(vec![Message::new("user", text.as_str())]), Places::default())
+            (Ok(Talk::from(vec![Message::new("user", text.as_str())])), Places::default())
         }
         Some(Value::Array(items)) => {
             let (messages, places) = unfolded(items, warnings)?;
@@ -303,8 +303,7 @@ pub(super) fn conversation(
         _ => return Err(fields.wrong("input", "a text or a list of messages")),
     };
     let rendering = Rendering { thinking: Thinking::of_response(fields)?, ..Rendering::default() };
-    let conversation =
-        messages.and_then(|messages| Conversation::new(calling, messages, rendering));
+    let conversation = talk.and_then(|talk| Conversation::new(calling, talk, rendering));
     let conversation = conversation.map_err(|error| error.placed(&places))?;
-    Ok(conversation.after(fields.text("instructions")?))
+    Ok(conversation.placed(&places).after(fields.text("instructions")?))
 }

@@ -446,7 +446,7 @@ fn errors_name_the_fields_of_messages() {
         ),
         (
             json!({"messages": [called, user(&[result("c", json!("")), json!({"type": "image"})])]}),
-            "messages[1].content[1] ",
+            "messages[1].content[1].source: ",
         ),
         (
             json!({"messages": [{"role": "assistant", "content": [

@@ -355,16 +355,25 @@ fn control_tokens_in_messages_are_text() {
 #[test]
 fn images_and_sounds_are_refused_without_being_fetched() {
     let server = Harness::start();
-    for part in [
-        json!({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}),
-        json!({"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}),
-        json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,@@"}}),
-        json!({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}),
+    for (part, field) in [
+        (
+            json!({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}),
+            ".image_url.url",
+        ),
+        (
+            json!({"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}),
+            ".image_url.url",
+        ),
+        (
+            json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,@@"}}),
+            ".image_url.url",
+        ),
+        (json!({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}), ""),
     ] {
         let (status, error) =
             server.post(CHAT, &json!({"messages": [{"role": "user", "content": [part]}]}));
         assert_eq!(status, 400);
-        assert_eq!(error["error"]["param"], "messages[0].content[0]");
+        assert_eq!(error["error"]["param"], format!("messages[0].content[0]{field}"));
     }
     // Ollama's stand beside the text.
     for (images, expected) in [(json!(["AAAA"]), 400), (json!("AAAA"), 400), (json!([]), 200)] {

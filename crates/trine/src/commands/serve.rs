@@ -329,6 +329,7 @@ impl Models {
             tokenizer: text.tokenizer,
             template: text.template,
             pooling: self.pooling,
+            pictures: None,
             service,
             description,
             bytes,

@@ -1,0 +1,397 @@
+//! Which pictures the server may fetch: those of hosts that its owner has named, at addresses that
+//! anybody could reach.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::Uri;
+
+/// Most redirects from one picture.
+pub(crate) const REDIRECTS_MAX: usize = 3;
+
+/// Longest URL of a picture in bytes.
+const URL_BYTES_MAX: usize = 8192;
+
+/// The hosts of pictures that requests may name by URL, and what fetches them.
+#[derive(Debug, Clone)]
+pub struct ImageUrls {
+    /// Names of hosts, such as `example.com`. With a port, such as `example.com:8443`, that port is
+    /// allowed too, else only those of the schemes. `*.example.com` stands for every host below
+    /// `example.com`.
+    pub hosts: Vec<String>,
+    /// What speaks HTTP.
+    pub fetcher: Arc<dyn Fetcher>,
+}
+
+/// Speaks HTTP for the server, which has checked where to.
+pub trait Fetcher: fmt::Debug + Send + Sync + 'static {
+    /// Sends one GET request and returns the answer, without following a redirect. Called on a
+    /// thread that may wait.
+    ///
+    /// It connects to one of the addresses of the request whatever the URL's host is resolved to,
+    /// through no proxy, and sends neither cookies nor credentials.
+    ///
+    /// # Errors
+    /// Why there is no answer, for the client.
+    fn get(&self, request: &Fetch) -> Result<Fetched, String>;
+}
+
+/// A request for a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetch {
+    /// The URL, of the scheme `http` or `https`.
+    pub url: String,
+    /// The addresses of its host, which were checked; not empty.
+    pub addresses: Vec<SocketAddr>,
+    /// Most bytes of the answer's body.
+    pub bytes: usize,
+    /// Time for the whole answer.
+    pub time: Duration,
+}
+
+/// The answer to a [`Fetch`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fetched {
+    /// The body of an answer of the status 200, without a content encoding.
+    Body(Vec<u8>),
+    /// The `Location` of a redirect.
+    Redirect(String),
+}
+
+/// Why a URL is not fetched.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum UrlError {
+    #[error(
+        "pictures are not fetched from other servers here; send it as data:image/png;base64,..., or start the server \
+         with --allow-image-urls HOST"
+    )]
+    Off,
+    #[error(
+        "pictures of this host and port are not fetched; send it as data:image/png;base64,..., or name the host with \
+         --allow-image-urls"
+    )]
+    OtherHost,
+    #[error("the URL is not one of a picture: use http or https, a host, and no name or password")]
+    Malformed,
+    #[error("the URL is longer than {URL_BYTES_MAX} bytes")]
+    TooLong,
+    #[error("the host of the URL is not at a public address")]
+    NotPublic,
+    #[error("the host of the URL is not found")]
+    NotFound,
+    #[error("the URL leads on from one place to the next more than {REDIRECTS_MAX} times")]
+    TooManyRedirects,
+    #[error("the picture is not there: {0}")]
+    Failed(String),
+}
+
+/// A URL whose host is allowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) url: Uri,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl Place {
+    /// Returns the URL to fetch, if its host is among those that are allowed.
+    ///
+    /// # Errors
+    /// Why it is not fetched.
+    pub(crate) fn of(url: &Uri, allowed: Option<&ImageUrls>) -> Result<Self, UrlError> {
+        let allowed = allowed.ok_or(UrlError::Off)?;
+        if url.to_string().len() > URL_BYTES_MAX {
+            return Err(UrlError::TooLong);
+        }
+        let usual = match url.scheme_str() {
+            Some("http") => 80,
+            Some("https") => 443,
+            _ => return Err(UrlError::Malformed),
+        };
+        let authority = url.authority().ok_or(UrlError::Malformed)?;
+        if authority.as_str().contains('@') {
+            return Err(UrlError::Malformed);
+        }
+        let host = authority.host().to_ascii_lowercase();
+        if host.is_empty() {
+            return Err(UrlError::Malformed);
+        }
+        let port = match authority.port() {
+            Some(port) => port.as_u16(),
+            // `host:` and ports beyond 65535 are no ports.
+            None if authority.as_str().len() > host.len() => return Err(UrlError::Malformed),
+            None => usual,
+        };
+        if !allowed.hosts.iter().any(|entry| is_named(entry, &host, port, usual)) {
+            return Err(UrlError::OtherHost);
+        }
+        Ok(Self { url: url.clone(), host, port })
+    }
+
+    /// Returns the place that a redirect leads to.
+    ///
+    /// # Errors
+    /// If it is not fetched: as for [`Place::of`], and if it gives up encryption.
+    pub(crate) fn redirected(
+        &self,
+        location: &str,
+        allowed: Option<&ImageUrls>,
+    ) -> Result<Self, UrlError> {
+        let next = if location.starts_with('/') && !location.starts_with("//") {
+            let mut parts = self.url.clone().into_parts();
+            parts.path_and_query = Some(location.parse().map_err(|_| UrlError::Malformed)?);
+            Uri::from_parts(parts).map_err(|_| UrlError::Malformed)?
+        } else {
+            location.parse().map_err(|_| UrlError::Malformed)?
+        };
+        let next = Self::of(&next, allowed)?;
+        if self.url.scheme_str() == Some("https") && next.url.scheme_str() != Some("https") {
+            return Err(UrlError::Malformed);
+        }
+        Ok(next)
+    }
+
+    /// Checks what the host was resolved to.
+    ///
+    /// # Errors
+    /// If there are no addresses, or if some are not public: then the name may be somebody's who
+    /// wants to reach this network.
+    pub(crate) fn check(&self, addresses: &[SocketAddr]) -> Result<(), UrlError> {
+        if addresses.is_empty() {
+            return Err(UrlError::NotFound);
+        }
+        if addresses.iter().all(|address| is_public(address.ip())) {
+            Ok(())
+        } else {
+            Err(UrlError::NotPublic)
+        }
+    }
+}
+
+/// Returns whether an entry of the list names a host and port.
+fn is_named(entry: &str, host: &str, port: u16, usual: u16) -> bool {
+    // An address of IPv6 has colons of its own, in brackets.
+    let (name, own_port) = match entry.rsplit_once(':') {
+        Some((name, digits)) if !digits.ends_with(']') => match digits.parse() {
+            Ok(port) => (name, Some(port)),
+            Err(_) => return false,
+        },
+        _ => (entry, None),
+    };
+    let name = name.to_ascii_lowercase();
+    let is_host = match name.strip_prefix("*.") {
+        Some(domain) => {
+            let below = host.strip_suffix(domain).and_then(|below| below.strip_suffix('.'));
+            below.is_some_and(|below| !below.is_empty())
+        }
+        None => name == host,
+    };
+    is_host && (own_port == Some(port) || port == usual)
+}
+
+/// Returns whether an address is one of the internet that is reached from everywhere, by the
+/// registries of special addresses
+/// (<https://www.iana.org/assignments/iana-ipv4-special-registry/>,
+/// <https://www.iana.org/assignments/iana-ipv6-special-registry/>).
+pub(crate) fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => is_public_v4(address),
+        IpAddr::V6(address) => is_public_v6(address),
+    }
+}
+
+fn is_public_v4(address: Ipv4Addr) -> bool {
+    let is_special = match address.octets() {
+        [0 | 10 | 127, ..] => true,
+        [100, second, ..] => second & 0xc0 == 64,
+        [169, 254, ..] => true,
+        [172, second, ..] => second & 0xf0 == 16,
+        [192, 0, 0 | 2, _] | [192, 88, 99, _] | [192, 168, ..] => true,
+        [198, 18 | 19, ..] | [198, 51, 100, _] | [203, 0, 113, _] => true,
+        // Multicast, reserved, broadcast.
+        [first, ..] => first >= 224,
+    };
+    !is_special
+}
+
+/// Of IPv6 only global unicast is public, without what holds or leads to an address of IPv4.
+fn is_public_v6(address: Ipv6Addr) -> bool {
+    if let Some(inner) = address.to_ipv4_mapped() {
+        return is_public_v4(inner);
+    }
+    let [first, second, ..] = address.segments();
+    let is_special = match first {
+        // Teredo, benchmarking, ORCHID and other protocols; documentation.
+        0x2001 => second < 0x0200 || second == 0x0db8,
+        // 6to4.
+        0x2002 => true,
+        0x3fff => second < 0x1000,
+        _ => first & 0xe000 != 0x2000,
+    };
+    !is_special
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Answers as a table of URLs says.
+    #[derive(Debug, Default)]
+    pub(crate) struct Table(pub(crate) Vec<(&'static str, Fetched)>);
+
+    impl Fetcher for Table {
+        fn get(&self, request: &Fetch) -> Result<Fetched, String> {
+            assert!(request.addresses.iter().all(|address| is_public(address.ip())));
+            let found = self.0.iter().find(|(url, _)| *url == request.url);
+            found.map(|(_, answer)| answer.clone()).ok_or_else(|| "status 404".to_owned())
+        }
+    }
+
+    pub(crate) fn allowed(hosts: &[&str], table: Table) -> ImageUrls {
+        let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
+        ImageUrls { hosts, fetcher: Arc::new(table) }
+    }
+
+    fn place(url: &str, hosts: &[&str]) -> Result<(String, u16), UrlError> {
+        let url = url.parse().map_err(|_| UrlError::Malformed)?;
+        let place = Place::of(&url, Some(&allowed(hosts, Table::default())))?;
+        Ok((place.host, place.port))
+    }
+
+    #[test]
+    fn only_named_hosts_are_allowed() {
+        let hosts = ["example.com", "*.pictures.org", "ports.net:8443", "[2606:4700::1]"];
+        for (url, host, port) in [
+            ("https://example.com/a.png", "example.com", 443),
+            ("http://EXAMPLE.com", "example.com", 80),
+            ("http://example.com:80/a?b=c", "example.com", 80),
+            ("https://a.b.pictures.org/", "a.b.pictures.org", 443),
+            ("https://ports.net:8443/", "ports.net", 8443),
+            ("https://ports.net/", "ports.net", 443),
+            ("https://[2606:4700::1]/", "[2606:4700::1]", 443),
+        ] {
+            assert_eq!(place(url, &hosts), Ok((host.to_owned(), port)), "{url}");
+        }
+        for url in [
+            "https://example.org/",
+            "https://example.com.evil.org/",
+            "https://evil-example.com/",
+            "https://sub.example.com/",
+            "https://example.com./",
+            "https://pictures.org/",
+            "https://evilpictures.org/",
+            "https://example.com:8443/",
+            "http://ports.net:443/",
+            "http://127.0.0.1/",
+            "http://2130706433/",
+            "http://0x7f.1/",
+        ] {
+            assert_eq!(place(url, &hosts), Err(UrlError::OtherHost), "{url}");
+        }
+        for url in [
+            "ftp://example.com/",
+            "file:///etc/passwd",
+            "/a.png",
+            "https://me@example.com/",
+            "https://example.com@evil.org/",
+            "https://example.com:99999/",
+            "https://example.com:/",
+            "https:///a",
+        ] {
+            assert_eq!(place(url, &hosts), Err(UrlError::Malformed), "{url}");
+        }
+        let long = format!("https://example.com/{}", "a".repeat(URL_BYTES_MAX));
+        assert_eq!(place(&long, &hosts), Err(UrlError::TooLong));
+        let url = "https://example.com/".parse().unwrap();
+        assert_eq!(Place::of(&url, None), Err(UrlError::Off));
+    }
+
+    #[test]
+    fn redirects_stay_within_the_list() {
+        let allowed = allowed(&["example.com", "cdn.example.com"], Table::default());
+        let next = |from: &str, location: &str| {
+            let place = Place::of(&from.parse().unwrap(), Some(&allowed)).unwrap();
+            place.redirected(location, Some(&allowed)).map(|place| place.url.to_string())
+        };
+        let from = "https://example.com/a?b=1";
+        assert_eq!(next(from, "/c?d=2").unwrap(), "https://example.com/c?d=2");
+        assert_eq!(next(from, "https://cdn.example.com/c").unwrap(), "https://cdn.example.com/c");
+        assert_eq!(next("http://example.com/", from).unwrap(), from);
+        assert_eq!(next(from, "http://example.com/c"), Err(UrlError::Malformed));
+        assert_eq!(next(from, "https://evil.org/"), Err(UrlError::OtherHost));
+        assert_eq!(next(from, "http://169.254.169.254/"), Err(UrlError::OtherHost));
+        for location in ["//evil.org/", "c.png", "", "file:///etc/passwd", "\u{0}"] {
+            assert_eq!(next(from, location), Err(UrlError::Malformed), "{location:?}");
+        }
+    }
+
+    #[test]
+    fn special_addresses_are_not_public() {
+        for address in [
+            "0.0.0.0",
+            "10.1.2.3",
+            "100.64.0.1",
+            "100.127.255.255",
+            "127.0.0.1",
+            "127.9.9.9",
+            "169.254.169.254",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.0.0.8",
+            "192.0.2.1",
+            "192.168.1.1",
+            "198.18.0.1",
+            "198.51.100.7",
+            "203.0.113.9",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "::127.0.0.1",
+            "64:ff9b::7f00:1",
+            "100::1",
+            "2001::1",
+            "2001:db8::1",
+            "2002:7f00:1::",
+            "3fff::1",
+            "fc00::1",
+            "fd12::1",
+            "fe80::1",
+            "fec0::1",
+            "ff02::1",
+        ] {
+            assert!(!is_public(address.parse().unwrap()), "{address}");
+        }
+        for address in [
+            "1.1.1.1",
+            "100.63.0.1",
+            "100.128.0.1",
+            "172.15.0.1",
+            "172.32.0.1",
+            "192.0.1.1",
+            "223.255.255.255",
+            "2606:4700::1111",
+            "2001:4860:4860::8888",
+            "::ffff:1.1.1.1",
+        ] {
+            assert!(is_public(address.parse().unwrap()), "{address}");
+        }
+    }
+
+    #[test]
+    fn one_private_address_among_public_ones_is_refused() {
+        let allowed = allowed(&["example.com"], Table::default());
+        let place = Place::of(&"https://example.com/".parse().unwrap(), Some(&allowed)).unwrap();
+        let addresses = |all: &[&str]| -> Vec<SocketAddr> {
+            all.iter().map(|address| SocketAddr::new(address.parse().unwrap(), 443)).collect()
+        };
+        assert_eq!(place.check(&addresses(&["1.1.1.1", "2606:4700::1"])), Ok(()));
+        assert_eq!(place.check(&addresses(&["1.1.1.1", "10.0.0.1"])), Err(UrlError::NotPublic));
+        assert_eq!(place.check(&[]), Err(UrlError::NotFound));
+    }
+}

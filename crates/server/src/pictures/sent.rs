@@ -1,0 +1,351 @@
+//! Pictures as requests have them.
+
+use std::fmt;
+
+use axum::http::Uri;
+use serde_json::Value;
+use trine_engine::{EngineError, PromptPicture, TowerInput};
+use trine_pictures::{Limits, Picture, Preparation, from_base64, from_data_url};
+use trine_text::{Content, Part};
+
+use crate::error::ApiError;
+use crate::image_urls::{ImageUrls, Place};
+use crate::models::Pictures;
+use crate::options::PictureLimits;
+
+/// Most pictures of a request.
+const MOST: usize = 64;
+
+/// The pictures of a request, in the order of their parts in its messages.
+#[derive(Debug, Default)]
+pub(crate) struct Sent(Vec<SentPicture>);
+
+/// A request that may have pictures.
+pub(crate) trait Pictured {
+    /// Returns its pictures; `None` if its kind has none.
+    fn pictures(&mut self) -> Option<&mut Sent> {
+        None
+    }
+}
+
+impl<A: Pictured, B> Pictured for (A, B) {
+    fn pictures(&mut self) -> Option<&mut Sent> {
+        self.0.pictures()
+    }
+}
+
+impl<A: Pictured, B, C> Pictured for (A, B, C) {
+    fn pictures(&mut self) -> Option<&mut Sent> {
+        self.0.pictures()
+    }
+}
+
+/// A picture of a request.
+struct SentPicture {
+    /// Its field in the request.
+    param: String,
+    source: Source,
+}
+
+enum Source {
+    File(Vec<u8>),
+    /// A file whose header was read: the limits that it keeps, its width and height in pixels.
+    Measured(Vec<u8>, Limits, (u32, u32)),
+    Url(Uri),
+}
+
+impl fmt::Debug for SentPicture {
+    /// Does not print the file, which is large and belongs to somebody.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "SentPicture({})", self.param)
+    }
+}
+
+impl Sent {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the field of the first picture.
+    pub(crate) fn param(&self) -> Option<&str> {
+        self.0.first().map(|picture| picture.param.as_str())
+    }
+
+    /// Replaces the fields of pictures by their places in the request.
+    pub(crate) fn place(&mut self, place: impl Fn(&str) -> Option<String>) {
+        for picture in &mut self.0 {
+            if let Some(place) = place(&picture.param) {
+                picture.param = place;
+            }
+        }
+    }
+
+    /// Adds the picture of a part at `path` of a message, if the part is one, and returns the part
+    /// that stands for it in the conversation.
+    ///
+    /// | type | picture |
+    /// |---|---|
+    /// | `image_url`, `input_image` | `image_url`, a URL or an object with it |
+    /// | `image` | `source`, an object with base64 or a URL, or with a URL in `image_url` |
+    ///
+    /// # Errors
+    /// 400 naming the field for a picture that is not there, in no form that is read, or one too
+    /// many.
+    pub(crate) fn read(&mut self, part: &Value, path: &str) -> Result<Option<Part>, ApiError> {
+        let kind = part.get("type").and_then(Value::as_str);
+        let (param, source) = match kind {
+            Some("image_url" | "input_image") => read_url_part(part, path)?,
+            Some("image") => read_source_part(part, path)?,
+            _ => return Ok(None),
+        };
+        self.add(param, source)?;
+        Ok(Some(Part::picture()))
+    }
+
+    /// Adds a picture of a list of files in base64.
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub(crate) fn read_base64(&mut self, data: &Value, path: String) -> Result<(), ApiError> {
+        let Some(data) = data.as_str() else {
+            return Err(ApiError::field(&path, format!("{path} must be a picture in base64")));
+        };
+        let source = read_data(data, &path)?;
+        self.add(path, source)
+    }
+
+    /// Returns the content of a message that shows all of them before a text.
+    pub(crate) fn before(&self, text: String) -> Content {
+        if self.is_empty() {
+            return Content::Text(text);
+        }
+        let pictures = self.0.iter().map(|_| Part::picture());
+        Content::Parts(pictures.chain([Part::text(text)]).collect())
+    }
+
+    fn add(&mut self, param: String, source: Source) -> Result<(), ApiError> {
+        if self.0.len() == MOST {
+            let message = format!("the request has more than {MOST} pictures; send fewer");
+            return Err(ApiError::field(param, message));
+        }
+        self.0.push(SentPicture { param, source });
+        Ok(())
+    }
+
+    /// Checks what needs no model: hosts of pictures that are named, and what files announce.
+    ///
+    /// # Errors
+    /// 400 naming the picture.
+    pub(crate) fn check(
+        &mut self,
+        limits: &PictureLimits,
+        urls: Option<&ImageUrls>,
+    ) -> Result<(), ApiError> {
+        let mut pixels = 0_u64;
+        for picture in &mut self.0 {
+            if let Source::Url(url) = &picture.source {
+                Place::of(url, urls).map_err(|what| of(&picture.param, what))?;
+            }
+            picture.measure(limits)?;
+            if let Source::Measured(_, _, (width, height)) = picture.source {
+                pixels = pixels.saturating_add(u64::from(width) * u64::from(height));
+            }
+            if pixels > limits.pixels {
+                let message = format!(
+                    "the pictures of the request have more than {} pixels together; make them smaller, or send fewer",
+                    limits.pixels
+                );
+                return Err(ApiError::field(&picture.param, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the URLs of the pictures that are only named, with their indices.
+    pub(super) fn urls(&self) -> Vec<(usize, Uri)> {
+        let url = |(index, picture): (usize, &SentPicture)| match &picture.source {
+            Source::Url(url) => Some((index, url.clone())),
+            Source::File(_) | Source::Measured(..) => None,
+        };
+        self.0.iter().enumerate().filter_map(url).collect()
+    }
+
+    /// Returns an error about a picture.
+    pub(super) fn wrong(&self, index: usize, what: impl fmt::Display) -> ApiError {
+        of(self.0.get(index).map_or("messages", |picture| &picture.param), what)
+    }
+
+    /// Puts a file in the place of a URL.
+    pub(super) fn put(&mut self, index: usize, file: Vec<u8>) {
+        if let Some(picture) = self.0.get_mut(index) {
+            picture.source = Source::File(file);
+        }
+    }
+
+    /// Returns the width and height of each picture, which must have been checked.
+    fn sizes(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.0.iter().map(|picture| match picture.source {
+            Source::Measured(_, _, size) => size,
+            Source::File(_) | Source::Url(_) => (0, 0),
+        })
+    }
+
+    /// Returns the bytes that all pictures take when they are prepared.
+    pub(super) fn prepared_bytes(&self, preparation: &Preparation) -> usize {
+        self.sizes().map(|(width, height)| preparation.bytes(width, height)).sum()
+    }
+
+    /// Returns about the most bytes that decoding takes: one picture is decoded after the other.
+    pub(super) fn decoding_bytes(&self) -> usize {
+        let of = |picture: &SentPicture| match &picture.source {
+            Source::Measured(file, _, size) => Picture::decoding_bytes(file, *size),
+            Source::File(_) | Source::Url(_) => 0,
+        };
+        self.0.iter().map(of).max().unwrap_or(0)
+    }
+
+    /// Returns the number of soft tokens of each picture.
+    ///
+    /// # Errors
+    /// 400 naming a picture that is wider than a step of the model.
+    pub(crate) fn soft_tokens(
+        &self,
+        pictures: &Pictures,
+        limits: &trine_engine::Limits,
+    ) -> Result<Vec<usize>, ApiError> {
+        let most = limits.picture.ok_or(EngineError::NoPictures)?;
+        let of = |(index, (width, height))| {
+            let soft_tokens = pictures.preparation.soft_tokens(width, height) as usize;
+            if soft_tokens > most {
+                return Err(self.wrong(index, EngineError::PictureTooWide { soft_tokens, most }));
+            }
+            Ok(soft_tokens)
+        };
+        self.sizes().enumerate().map(of).collect()
+    }
+
+    /// Decodes and prepares the pictures, whose first soft tokens are at `starts` of a prompt.
+    ///
+    /// # Errors
+    /// 400 naming a picture that is damaged.
+    pub(crate) fn sights(
+        self,
+        pictures: &Pictures,
+        starts: &[usize],
+    ) -> Result<Vec<PromptPicture>, ApiError> {
+        let of_picture = |(picture, &at): (SentPicture, &usize)| {
+            let SentPicture { param, source } = picture;
+            let Source::Measured(file, limits, _) = source else {
+                return Err(ApiError::internal("a picture was not measured"));
+            };
+            let decoded = Picture::decode(&file, &limits).map_err(|error| of(&param, error))?;
+            drop(file);
+            let prepared = pictures.preparation.prepare(&decoded);
+            drop(decoded);
+            let (columns, rows) = prepared.patches();
+            let sight = pictures.tower.sight(TowerInput {
+                digest: *prepared.digest().bytes(),
+                patches: prepared.rows(),
+                grid: (columns as usize, rows as usize),
+                soft_tokens: prepared.soft_tokens() as usize,
+            });
+            Ok(PromptPicture { at, sight })
+        };
+        self.0.into_iter().zip(starts).map(of_picture).collect()
+    }
+}
+
+impl SentPicture {
+    /// Reads the header of a file.
+    fn measure(&mut self, limits: &PictureLimits) -> Result<(), ApiError> {
+        if let Source::File(file) = &mut self.source {
+            let size = Picture::measure(file, &limits.each);
+            let size = size.map_err(|error| of(&self.param, error))?;
+            self.source = Source::Measured(std::mem::take(file), limits.each.clone(), size);
+        }
+        Ok(())
+    }
+}
+
+/// Files are compared with the limits when they are measured; a body bounds them before that.
+fn unlimited() -> Limits {
+    Limits { bytes: usize::MAX, ..Limits::default() }
+}
+
+/// Returns an error about a field.
+fn of(param: &str, what: impl fmt::Display) -> ApiError {
+    ApiError::field(param, format!("{param}: {what}"))
+}
+
+fn begins_with(text: &str, scheme: &str) -> bool {
+    text.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme))
+}
+
+/// Reads a picture that a URL names or holds.
+fn read_url(url: &str, param: &str) -> Result<Source, ApiError> {
+    if begins_with(url, "data:") {
+        let file = from_data_url(url, &unlimited()).map_err(|error| of(param, error))?;
+        return Ok(Source::File(file));
+    }
+    if begins_with(url, "http://") || begins_with(url, "https://") {
+        let wrong = |_| of(param, "it is not a valid URL");
+        return Ok(Source::Url(url.parse().map_err(wrong)?));
+    }
+    Err(of(param, "use a URL that begins like data:image/png;base64,; nothing else is read"))
+}
+
+/// Reads a picture in base64. Some clients write a data URL there.
+fn read_data(data: &str, param: &str) -> Result<Source, ApiError> {
+    let file = match begins_with(data, "data:") {
+        true => from_data_url(data, &unlimited()),
+        false => from_base64(data, &unlimited()),
+    };
+    file.map(Source::File).map_err(|error| of(param, error))
+}
+
+/// Reads a part with `image_url`, in the form of chats or in that of the Responses API.
+fn read_url_part(part: &Value, path: &str) -> Result<(String, Source), ApiError> {
+    let (param, url) = match part.get("image_url") {
+        Some(Value::Object(object)) => (format!("{path}.image_url.url"), object.get("url")),
+        Some(url) if !url.is_null() => (format!("{path}.image_url"), Some(url)),
+        _ if part.get("file_id").is_some_and(|id| !id.is_null()) => {
+            let remedy = "files are not kept here; send the picture in image_url";
+            return Err(ApiError::unsupported(format!("{path}.file_id"), remedy));
+        }
+        _ => (format!("{path}.image_url"), None),
+    };
+    let url = url.and_then(Value::as_str);
+    let url = url.ok_or_else(|| of(&param, "it must be a URL like data:image/png;base64,..."))?;
+    let source = read_url(url, &param)?;
+    Ok((param, source))
+}
+
+/// Reads a part with `source`, in the form of Anthropic's messages.
+fn read_source_part(part: &Value, path: &str) -> Result<(String, Source), ApiError> {
+    let path = format!("{path}.source");
+    let source = part.get("source").unwrap_or(&Value::Null);
+    let text = |field: &str, what: &str| {
+        let param = format!("{path}.{field}");
+        match source.get(field).and_then(Value::as_str) {
+            Some(text) => Ok((param, text)),
+            None => Err(of(&param, format_args!("it must be {what}"))),
+        }
+    };
+    match source.get("type").and_then(Value::as_str) {
+        Some("base64") => {
+            let (param, data) = text("data", "a picture in base64")?;
+            let source = read_data(data, &param)?;
+            Ok((param, source))
+        }
+        Some("url") => {
+            let (param, url) = text("url", "a URL like data:image/png;base64,...")?;
+            let source = read_url(url, &param)?;
+            Ok((param, source))
+        }
+        Some("file") => {
+            let remedy = "files are not kept here; send the picture as base64";
+            Err(ApiError::unsupported(format!("{path}.file_id"), remedy))
+        }
+        _ => Err(of(&path, "it must be an object of the type base64 or url")),
+    }
+}
