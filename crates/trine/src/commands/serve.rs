@@ -219,6 +219,7 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
         host_names: args.host_name.clone(),
         keep_alive: args.keep_alive.unwrap_or_default(),
         memory_budget: args.memory,
+        image_urls: None,
         trace_parent: Some(traces::follow),
         limits,
     })
