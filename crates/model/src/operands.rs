@@ -18,19 +18,6 @@ pub(crate) enum Operand<'a> {
 }
 
 impl Op {
-    /// Returns whether only pictures need the operation: vision towers, and rows in the place of
-    /// tokens'.
-    pub fn is_for_pictures(&self) -> bool {
-        matches!(
-            self,
-            Op::LayerNorm { .. }
-                | Op::Gelu { .. }
-                | Op::Bias { .. }
-                | Op::Pool { .. }
-                | Op::Insert { .. }
-        )
-    }
-
     /// Returns the name of the operation, for people.
     pub fn name(&self) -> &'static str {
         match self {

@@ -6,24 +6,28 @@
 #extension GL_GOOGLE_include_directive : require
 #include "include/memory.glsl"
 #include "include/activation.glsl"
+#include "include/token.glsl"
 #include "include/chain.glsl"
 
 layout(local_size_x_id = 0) in;
 // 0: output = gelu(first) * second, 1: output += first, 2: output = cap * tanh(output / cap),
 // 3: output = row `picks[row]` of first, 4: output = first * factor of the column,
-// 5: output = the columns of first (`stride` of them) and then those of second.
+// 5: output = the columns of first (`stride` of them) and then those of second, 6: output += bias of the column,
+// 7: output = gelu(output), 8: output = mean of the `stride` rows of first from row `picks[row]` on, 9: output = the row of first
+// that the row's token names, if it is a soft one.
 layout(constant_id = 1) const uint MODE = 0;
 
 layout(push_constant, scalar) uniform Args {
     uint64_t first;
-    // With an address that may be in the middle of a row; for mode 4 the factors.
+    // With an address that may be in the middle of a row; for mode 4 the factors, for mode 6 the biases.
     uint64_t second;
     uint64_t result;
     uint64_t rows;
+    // For mode 9 the step's frame.
     uint64_t picks;
     uint64_t chain;
     uint columns;
-    // Elements from one row of second to the next; for mode 5 of first.
+    // Elements from one row of second to the next; for mode 5 of first. For mode 8 the rows of a mean.
     uint stride;
     float cap;
 } args;
@@ -39,6 +43,19 @@ void work_on_element(const uint column, const uint row) {
     if (MODE == 5u) {
         if (column < args.stride) value = ActiveFloats(args.first).at[row * args.stride + column];
         else value = ActiveFloats(args.second).at[row * (args.columns - args.stride) + column - args.stride];
+    }
+    if (MODE == 6u) value = ActiveFloats(args.result).at[at] + Floats(args.second).at[column];
+    if (MODE == 7u) value = gelu(ActiveFloats(args.result).at[at]);
+    if (MODE == 8u) {
+        const uint from = Words(args.picks).at[row];
+        value = 0.0;
+        for (uint i = 0u; i < args.stride; ++i) value += ActiveFloats(args.first).at[(from + i) * args.columns + column];
+        value /= float(args.stride);
+    }
+    if (MODE == 9u) {
+        const uint token = frame_token(args.picks, row);
+        if (!token_is_soft(token)) return;
+        value = ActiveFloats(args.first).at[soft_row(token) * args.columns + column];
     }
     ActiveFloats(args.result).at[at] = value;
 }

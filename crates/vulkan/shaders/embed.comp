@@ -1,11 +1,13 @@
 #version 460
-// Rows of the embedding table: values of the step's tokens times a factor. Four elements for each invocation.
+// Rows of the embedding table: values of the step's tokens times a factor; those of soft tokens are rows that are there. Four
+// elements for each invocation.
 //
 // Bound: the bytes of the table's row read and of the f32 row written once; latency at small widths.
 
 #extension GL_GOOGLE_include_directive : require
 #include "include/memory.glsl"
 #include "include/formats.glsl"
+#include "include/token.glsl"
 
 layout(local_size_x_id = 0) in;
 
@@ -16,6 +18,8 @@ layout(push_constant, scalar) uniform Push {
     uint64_t supers;
     uint64_t frame;
     uint64_t target;
+    // (soft tokens, columns) f32, or 0 if there are none.
+    uint64_t soft;
     uint columns;
     uint vocabulary;
     float factor;
@@ -24,11 +28,17 @@ layout(push_constant, scalar) uniform Push {
 void main() {
     const uint row = gl_WorkGroupID.y;
     const uint first = 4u * gl_GlobalInvocationID.x;
-    ReadWords frame = ReadWords(push.frame);
-    if (row >= frame.at[0] || first >= push.columns) return;
-    const uint token = min(frame.at[4u + 4u * row], push.vocabulary - 1u);
+    if (row >= Words(push.frame).at[0] || first >= push.columns) return;
+    const uint token = frame_token(push.frame, row);
+    const bool is_soft = push.soft != 0ul && token_is_soft(token);
     const Planes planes = Planes(push.codes, push.high, push.scales, push.supers, (push.columns + 127u) / 128u);
-    const vec4 values = weight_values(planes, token, first) * push.factor;
+    vec4 values;
+    if (is_soft) {
+        const uint from = soft_row(token) * push.columns + first;
+        for (uint k = 0u; k < 4u; ++k) values[k] = first + k < push.columns ? Floats(push.soft).at[from + k] : 0.0;
+    } else {
+        values = weight_values(planes, min(token, push.vocabulary - 1u), first) * push.factor;
+    }
     if ((push.columns & 3u) == 0u) {
         Vec4s(push.target).at[(row * push.columns + first) / 4u] = values;
         return;

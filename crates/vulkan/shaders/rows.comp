@@ -1,5 +1,5 @@
 #version 460
-// Work on whole rows, one workgroup each: norms, additions of norms to the residual stream, cutoffs, magnitudes, and the
+// Work on whole rows, one workgroup each: norms, additions to the residual stream, cutoffs, magnitudes, activations, and the
 // conversion to the operand of a product. A row is held in registers between its one read and its one write.
 //
 // Bound: the bytes of the row, read and written once; one row is too short to be bound by anything but latency.
@@ -15,7 +15,8 @@
 
 layout(local_size_x_id = 0) in;
 // 0: the row itself, 1: norm(row), 2: target = (target + norm(row)) * scale, 3: the same, then norm(target), 4: cutoff(row),
-// 5: gelu(cutoff(row)) * target, 6: the row with the magnitude of the target.
+// 5: gelu(cutoff(row)) * target, 6: the row with the magnitude of the target, 7: layer_norm(row), 8: target = target + row, then
+// layer_norm(target), 9: gelu(row).
 layout(constant_id = 1) const uint MODE = 0;
 // 0: none, 1: fixed point, 2: halves, 3: halves in fragment order.
 layout(constant_id = 2) const uint OPERAND = 0;
@@ -28,11 +29,14 @@ layout(constant_id = 5) const uint PER = 1;
 layout(constant_id = 6) const uint PARTS = 1;
 // Places of the operand that a row is copied to, which `places` names; 0: it goes to its own.
 layout(constant_id = 7) const uint COPIES = 0;
+// Whether a bias is added to the row first: of modes 8 and 9.
+layout(constant_id = 8) const uint BIASED = 0;
 
 layout(push_constant, scalar) uniform Args {
     uint64_t source;
     uint64_t weight;
     uint64_t target;
+    // Factors of the second norm; the bias of a layer norm.
     uint64_t next_weight;
     uint64_t plain;
     uint64_t codes;
@@ -44,13 +48,15 @@ layout(push_constant, scalar) uniform Args {
     // Factor on the sum of an addition.
     float scale;
     uint64_t places;
+    uint64_t bias;
 } args;
 
 #include "include/row.glsl"
 
 const bool NORMS = MODE >= 1u && MODE <= 3u;
 const bool ADDS = MODE == 2u || MODE == 3u;
-const bool HAS_TARGET = ADDS || MODE >= 5u;
+const bool LAYER_NORMS = MODE == 7u || MODE == 8u;
+const bool HAS_TARGET = ADDS || MODE == 5u || MODE == 6u || MODE == 8u;
 
 // Returns whether a norm produces the row that becomes an operand of halves.
 bool norm_is_result() {
@@ -60,23 +66,43 @@ bool norm_is_result() {
 vec4 factors[PER];
 vec4 next_factors[PER];
 vec4 old[PER];
+vec4 biases[BIASED != 0u ? PER : 1u];
 
 // Returns whether a column holds a value of the row.
 bvec4 has_columns(const uint i) {
     return lessThan(uvec4(column(i)) + uvec4(0u, 1u, 2u, 3u), uvec4(COLUMNS));
 }
 
-// x = max(x - (mean + deviations * std), 0). A NaN in the row makes the limit one.
-void cut_off() {
+// Returns the mean of the row.
+float row_mean(const uint turn) {
     float total = 0.0;
     [[unroll]] for (uint i = 0u; i < PER; ++i) total += v[i].x + v[i].y + v[i].z + v[i].w;
-    const float mean = workgroup_sum(total, 0u) / float(COLUMNS);
+    return workgroup_sum(total, turn) / float(COLUMNS);
+}
+
+// Returns the mean square of what the row has beyond `mean`.
+float row_variance(const float mean, const uint turn) {
     float squares = 0.0;
     [[unroll]] for (uint i = 0u; i < PER; ++i) {
         const vec4 off = mix(vec4(0.0), v[i] - mean, has_columns(i));
         squares += dot(off, off);
     }
-    const float limit = mean + args.epsilon * sqrt(workgroup_sum(squares, 1u) / float(COLUMNS));
+    return workgroup_sum(squares, turn) / float(COLUMNS);
+}
+
+// x = (x - mean) / sqrt(variance + epsilon) * factor + bias.
+void layer_norm() {
+    const float mean = row_mean(0u);
+    const float factor = inversesqrt(row_variance(mean, 1u) + args.epsilon);
+    [[unroll]] for (uint i = 0u; i < PER; ++i) {
+        v[i] = mix(vec4(0.0), (v[i] - mean) * factor * factors[i] + next_factors[i], has_columns(i));
+    }
+}
+
+// x = max(x - (mean + deviations * std), 0). A NaN in the row makes the limit one.
+void cut_off() {
+    const float mean = row_mean(0u);
+    const float limit = mean + args.epsilon * sqrt(row_variance(mean, 1u));
     [[unroll]] for (uint i = 0u; i < PER; ++i) {
         const vec4 above = isnan(limit) ? vec4(limit) : max(v[i] - limit, 0.0);
         v[i] = mix(vec4(0.0), above, has_columns(i));
@@ -102,6 +128,9 @@ void work_on_row(uint row) {
     if (HAS_TARGET) {
         [[unroll]] for (uint i = 0u; i < PER; ++i) old[i] = load(args.target, row, column(i));
     }
+    if (BIASED != 0u) {
+        [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] += biases[i];
+    }
     if (NORMS) norm(factors, args.epsilon, norm_is_result() && MODE == 1u, 0u, 2u);
     if (ADDS) {
         [[unroll]] for (uint i = 0u; i < PER; ++i) {
@@ -117,6 +146,16 @@ void work_on_row(uint row) {
         }
     }
     if (MODE == 6u) rescale();
+    if (MODE == 8u) {
+        [[unroll]] for (uint i = 0u; i < PER; ++i) {
+            v[i] += old[i];
+            store(args.target, row, column(i), v[i]);
+        }
+    }
+    if (LAYER_NORMS) layer_norm();
+    if (MODE == 9u) {
+        [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] = vec4(gelu(v[i].x), gelu(v[i].y), gelu(v[i].z), gelu(v[i].w));
+    }
     if (COPIES == 0u) {
         give_row(args.plain, args.codes, args.scales, row, norm_is_result(), 2u);
     } else {
@@ -130,8 +169,9 @@ void work_on_row(uint row) {
 void main() {
     uint row = gl_WorkGroupID.x;
     [[unroll]] for (uint i = 0u; i < PER; ++i) {
-        if (NORMS) factors[i] = load(args.weight, 0u, column(i));
-        if (MODE == 3u) next_factors[i] = load(args.next_weight, 0u, column(i));
+        if (NORMS || LAYER_NORMS) factors[i] = load(args.weight, 0u, column(i));
+        if (BIASED != 0u) biases[i] = load(args.bias, 0u, column(i));
+        if (MODE == 3u || LAYER_NORMS) next_factors[i] = load(args.next_weight, 0u, column(i));
     }
     // What the host wrote for the step: rows beyond its own are left out.
     const bool exists = row < Words(args.rows).at[0] * PARTS;

@@ -51,6 +51,8 @@ use top_memory::finds_top;
 pub(crate) struct VulkanProgram {
     device: VulkanDevice,
     model: Model,
+    /// The number of token ids.
+    ids: usize,
     facts: Facts,
     /// The Plan as it is lent, and the partner that has its matrices. They stay if the device
     /// fails.
@@ -103,6 +105,7 @@ impl VulkanProgram {
         let mut program = Self {
             device: device.clone(),
             model: model.clone(),
+            ids: model.ids(&plan),
             facts: facts(device, plan, *options),
             lent,
             aside: None,
@@ -331,7 +334,7 @@ impl Program for VulkanProgram {
 
     fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
         let Facts { plan, options, .. } = &self.facts;
-        batch.check(options, plan, self.model.config().vocabulary)?;
+        batch.check(options, plan, self.ids)?;
         self.flights.check_room()?;
         self.set_up()?;
         let step = self.begin(batch).map_err(|error| self.failed(error))?;
@@ -339,7 +342,7 @@ impl Program for VulkanProgram {
     }
 
     fn submit_series(&mut self, batch: &Batch<'_>, more: usize) -> Result<InFlight, BackendError> {
-        self.facts.check_series(batch, self.model.config().vocabulary, more)?;
+        self.facts.check_series(batch, self.ids, more)?;
         self.flights.check_room()?;
         self.set_up()?;
         let step = self.begin_series(batch, more).map_err(|error| self.failed(error))?;

@@ -10,13 +10,12 @@ use trine_backend::{
     BLOCK, BULK_ROWS, Batch, Device, Program, ProgramOptions, SOFT, SequenceView, SoftRows,
     TowerProgram,
 };
-use trine_cpu::CpuDevice;
 use trine_model::{KvType, Model, TowerConfig, Width};
 use trine_pictures::{Limits, Picture, Preparation, Prepared};
 
 use super::logits::{LogitsFile, check_ids, check_length, destination_of, read_ids};
 use crate::cli::LogitsArgs;
-use crate::device::{DeviceChoice, GpuOptions};
+use crate::device::GpuOptions;
 use crate::failure::usage;
 use crate::interrupt::Watch;
 use crate::model_source::find;
@@ -42,7 +41,8 @@ pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
     let pictures =
         args.image.iter().map(|path| prepare(path, &config)).collect::<Result<Vec<_>>>()?;
     let watch = Watch::new();
-    let device = device(&settings)?;
+    let gpu = GpuOptions::tuned(settings.tune.into());
+    let device = settings.device.open(settings.threads, settings.gpu_layers, gpu)?.device;
     let made = run_tower(&model, device.as_ref(), &settings, &pictures, &watch)?;
     let chunk = args.chunk.unwrap_or(PREFILL);
     let mut sequence = Sequence::load(&model, device.as_ref(), &settings, &rows, chunk)?;
@@ -77,16 +77,6 @@ pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
         output::note(&format!("{} positions, {count} pictures in {out}", ids.len()));
     }
     Ok(())
-}
-
-/// Opens the device that runs both models. A GPU that nobody named gives way to the processor,
-/// which has the operations of pictures.
-fn device(settings: &Settings) -> Result<Box<dyn Device>> {
-    if settings.device == DeviceChoice::Auto && settings.gpu_layers.is_none() {
-        return Ok(Box::new(CpuDevice::new(settings.threads, None)?));
-    }
-    let gpu = GpuOptions::tuned(settings.tune.into());
-    Ok(settings.device.open(settings.threads, settings.gpu_layers, gpu)?.device)
 }
 
 /// Reads a picture as the tower wants it.

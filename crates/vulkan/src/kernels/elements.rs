@@ -49,6 +49,29 @@ pub enum ElementWork {
         /// Factors of the columns, f32.
         weight: u64,
     },
+    /// `result += bias`.
+    Bias {
+        /// Values of the columns, f32.
+        bias: u64,
+    },
+    /// `result = gelu(result)`.
+    Gelu,
+    /// `result[row]` = the mean of `count` rows from `source[picks[row]]` on.
+    Pool {
+        /// (tokens, columns) f32.
+        source: Span,
+        /// Address of the row numbers, u32.
+        picks: u64,
+        /// Rows of a mean.
+        count: usize,
+    },
+    /// `result[row] = source[i]` where the token of the row is the `i`-th soft one.
+    Insert {
+        /// (soft tokens, columns) f32.
+        source: Span,
+        /// Address of the step's frame ([`EmbedLaunch::frame`](super::embed::EmbedLaunch::frame)).
+        frame: u64,
+    },
     /// `result = first, second`: the columns of the one and then those of the other.
     Join {
         /// (rows, `split`) f32.
@@ -58,6 +81,24 @@ pub enum ElementWork {
         /// Columns of `first`.
         split: usize,
     },
+}
+
+impl ElementWork {
+    /// Returns its number in the shader.
+    fn mode(&self) -> u32 {
+        match self {
+            ElementWork::Geglu { .. } => 0,
+            ElementWork::Add { .. } => 1,
+            ElementWork::Softcap { .. } => 2,
+            ElementWork::Select { .. } => 3,
+            ElementWork::Scale { .. } => 4,
+            ElementWork::Join { .. } => 5,
+            ElementWork::Bias { .. } => 6,
+            ElementWork::Gelu => 7,
+            ElementWork::Pool { .. } => 8,
+            ElementWork::Insert { .. } => 9,
+        }
+    }
 }
 
 /// A launch over elements.
@@ -114,41 +155,51 @@ impl ElementsLaunch {
             _padding: 0,
         };
         let mut reads = Vec::new();
-        let mode = match self.work {
+        match self.work {
             ElementWork::Geglu { gate, up, stride } => {
                 (args.first, args.second, args.stride) = (gate.address, up.address, stride as u32);
                 reads.extend([gate, up]);
-                0
             }
             ElementWork::Add { source } => {
                 args.first = source.address;
                 reads.extend([source, self.result]);
-                1
             }
             ElementWork::Softcap { cap } => {
                 args.cap = cap;
                 reads.push(self.result);
-                2
             }
             ElementWork::Select { source, picks } => {
                 (args.first, args.picks) = (source.address, picks);
                 reads.push(source);
-                3
             }
             ElementWork::Scale { source, weight } => {
                 (args.first, args.second) = (source.address, weight);
                 reads.push(source);
-                4
             }
             ElementWork::Join { first, second, split } => {
                 (args.first, args.second) = (first.address, second.address);
                 args.stride = split as u32;
                 reads.push(first);
                 reads.extend((split < self.columns).then_some(second));
-                5
             }
-        };
-        let constants = vec![LOCAL as u32, mode];
+            ElementWork::Bias { bias } => {
+                args.second = bias;
+                reads.push(self.result);
+            }
+            ElementWork::Gelu => {
+                reads.push(self.result);
+            }
+            ElementWork::Pool { source, picks, count } => {
+                (args.first, args.picks, args.stride) = (source.address, picks, count as u32);
+                reads.push(source);
+            }
+            ElementWork::Insert { source, frame } => {
+                (args.first, args.picks) = (source.address, frame);
+                // Other rows stay.
+                reads.extend([source, self.result]);
+            }
+        }
+        let constants = vec![LOCAL as u32, self.work.mode()];
         let key = KernelKey { shader: Shader("elements"), constants, subgroup: None };
         Ok(Dispatch {
             label: label.to_owned(),
@@ -173,6 +224,8 @@ impl ElementsLaunch {
 
 #[cfg(test)]
 mod tests {
+    use trine_backend::reference::ops;
+
     use super::*;
     use crate::testing::{download, gpu, poisoned, run, upload};
 
@@ -251,6 +304,60 @@ mod tests {
                 assert_eq!(found, wanted, "split {split}, row {row}, column {column}");
             }
         }
+    }
+
+    #[test]
+    fn biases_and_activations_change_rows_of_the_step() {
+        let gpu = gpu();
+        let values: Vec<f32> = (0..64).map(|i| (i as f32 - 31.5) * 0.2).collect();
+        let bias: Vec<f32> = (0..16).map(|i| (i as f32 * 37.0) % 11.0 - 5.0).collect();
+        let (biases, count) = (upload(&gpu, &bias), upload(&gpu, &[3_u32]));
+        let mut expected = [values.clone(), values.clone()];
+        ops::bias(&mut expected[0][..48], &bias);
+        ops::gelu_all(&mut expected[1][..48]);
+        let works = [ElementWork::Bias { bias: biases.address() }, ElementWork::Gelu];
+        for (work, expected) in works.into_iter().zip(expected) {
+            let result = upload(&gpu, &values);
+            launch(work, result.span(), 16, count.address());
+            for (found, wanted) in download::<f32>(&gpu, &result).into_iter().zip(expected) {
+                assert!((found - wanted).abs() <= 2e-6, "{work:?}: {found} {wanted}");
+            }
+        }
+    }
+
+    #[test]
+    fn means_begin_with_the_picked_rows() {
+        let gpu = gpu();
+        let (columns, count) = (16, 3);
+        let values: Vec<f32> = (0..9 * columns).map(|i| (i * i % 23) as f32 - 11.0).collect();
+        let firsts = [6_u32, 0, 5, 0];
+        let (source, picks) = (upload(&gpu, &values), upload(&gpu, &firsts));
+        let rows = upload(&gpu, &[3_u32]);
+        let result = poisoned(&gpu, (4 * 4 * columns) as u64);
+        let work = ElementWork::Pool { source: source.span(), picks: picks.address(), count };
+        launch(work, result.span(), columns, rows.address());
+        let mut expected = vec![0.0; 3 * columns];
+        ops::pool(&values, &firsts[..3], count, columns, &mut expected);
+        let found = download::<f32>(&gpu, &result);
+        for (found, wanted) in found.iter().zip(expected) {
+            assert!((found - wanted).abs() <= 2e-6, "{found} {wanted}");
+        }
+        assert!(found[3 * columns..].iter().all(|x| x.is_nan()));
+    }
+
+    #[test]
+    fn rows_of_soft_tokens_take_their_places() {
+        let gpu = gpu();
+        // The last row is none of the step.
+        let tokens = [7, 1 << 31, 9, (1 << 31) + 1, 1 << 31];
+        let mut frame = vec![4_u32, 0, 0, 0];
+        tokens.iter().for_each(|&token| frame.extend([token, 1 << 31, 0, 0]));
+        let (frame, soft) = (upload(&gpu, &frame), upload(&gpu, &[3.0_f32, 4.0, 5.0, 6.0]));
+        let result = upload(&gpu, &[0.5_f32; 10]);
+        let work = ElementWork::Insert { source: soft.span(), frame: frame.address() };
+        launch(work, Span { bytes: 40, ..result.span() }, 2, frame.address());
+        let found = download::<f32>(&gpu, &result);
+        assert_eq!(found[..10], [0.5, 0.5, 3.0, 4.0, 0.5, 0.5, 5.0, 6.0, 0.5, 0.5]);
     }
 
     #[test]

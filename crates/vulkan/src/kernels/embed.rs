@@ -18,7 +18,8 @@ pub struct EmbedLaunch {
     /// The table, with a row for each token. Tokens beyond it take its last row.
     pub table: Matrix,
     /// Address of the step's frame. Its first word is the number of rows. From its fifth word on
-    /// each row has four words, the first of which is the token.
+    /// each row has four words, the first of which is the token, or 2^31 + `i` for the `i`-th soft
+    /// one.
     pub frame: u64,
     /// (rows, columns) f32. Rows beyond the step's are not written.
     pub target: Span,
@@ -26,6 +27,8 @@ pub struct EmbedLaunch {
     pub rows: usize,
     /// Factor of the values.
     pub factor: f32,
+    /// (soft tokens, columns) f32: the rows of tokens from 2^31 on, as they are.
+    pub soft: Option<Span>,
 }
 
 #[repr(C)]
@@ -37,6 +40,7 @@ struct Args {
     supers: u64,
     frame: u64,
     target: u64,
+    soft: u64,
     columns: u32,
     vocabulary: u32,
     factor: f32,
@@ -78,6 +82,7 @@ impl EmbedLaunch {
             supers: planes.supers,
             frame: self.frame,
             target: self.target.address,
+            soft: self.soft.map_or(0, |soft| soft.address),
             columns: self.table.columns as u32,
             vocabulary: self.table.rows as u32,
             factor: self.factor,
@@ -89,7 +94,7 @@ impl EmbedLaunch {
             kernel: gpu.kernel(&key)?,
             push: Push::of(&args),
             groups: [quads.div_ceil(local), self.rows as u32, 1],
-            reads: Vec::new(),
+            reads: self.soft.into_iter().collect(),
             writes: vec![self.target],
             link: Link::Outside,
         })
@@ -101,6 +106,39 @@ mod tests {
     use super::*;
     use crate::pack::tests::{decoded, device_matrix, random_rows};
     use crate::testing::{download, gpu, poisoned, run, upload};
+
+    #[test]
+    fn soft_tokens_get_rows_that_are_there() {
+        let gpu = gpu();
+        let tokens = [3_u32, (1 << 31) + 1, 1 << 31, 5];
+        let mut frame = vec![tokens.len() as u32, 0, 0, 0];
+        tokens.iter().for_each(|&token| frame.extend([token, 7, 0, 0]));
+        let frame = upload(&gpu, &frame);
+        for columns in [131, 256] {
+            let source = random_rows(Format::F16, 6, columns, 3);
+            let (table, _memory) = device_matrix(&gpu, Format::F16, columns, &source);
+            let values = decoded(Format::F16, &source, 6 * columns);
+            let soft: Vec<f32> = (0..2 * columns).map(|i| i as f32 - 70.0).collect();
+            let (rows, target) = (upload(&gpu, &soft), poisoned(&gpu, (16 * columns) as u64));
+            let launch = EmbedLaunch {
+                table,
+                frame: frame.address(),
+                target: target.span(),
+                rows: tokens.len(),
+                factor: 2.0,
+                soft: Some(rows.span()),
+            };
+            run(&gpu, &[launch.dispatch(&gpu, "embed", 0).unwrap()]);
+            let found = download::<f32>(&gpu, &target);
+            for (row, at) in [(0, 3), (3, 5)] {
+                for c in 0..columns {
+                    assert_eq!(found[row * columns + c], 2.0 * values[at * columns + c]);
+                }
+            }
+            assert_eq!(found[columns..2 * columns], soft[columns..]);
+            assert_eq!(found[2 * columns..3 * columns], soft[..columns]);
+        }
+    }
 
     #[test]
     fn tokens_get_their_rows_and_rows_beyond_the_step_are_left_alone() {
@@ -126,6 +164,7 @@ mod tests {
                     target: target.span(),
                     rows,
                     factor: 33.94,
+                    soft: None,
                 };
                 run(&gpu, &[launch.dispatch(&gpu, "embed", 0).unwrap()]);
                 let found = download::<f32>(&gpu, &target);

@@ -1,4 +1,4 @@
-//! Norms, additions of norms, cutoffs, magnitudes, and conversions to operands:
+//! Norms, additions, cutoffs, magnitudes, activations, and conversions to operands:
 //! `shaders/rows.comp`.
 
 use bytemuck::{Pod, Zeroable};
@@ -79,12 +79,46 @@ pub enum RowWork {
         /// The least mean square that is divided by.
         floor: f32,
     },
+    /// Its layer norm.
+    LayerNorm(LayerNorm),
+    /// The row and its bias are added to the target, whose layer norm is the result.
+    AddLayerNorm {
+        /// Values of the columns, f32; `None` for 0.
+        bias: Option<u64>,
+        /// (rows, columns) f32.
+        target: Span,
+        /// The norm.
+        norm: LayerNorm,
+    },
+    /// `gelu` of the row and its bias.
+    Gelu {
+        /// Values of the columns, f32; `None` for 0.
+        bias: Option<u64>,
+    },
+}
+
+/// Addresses of a layer norm's weights.
+#[derive(Debug, Clone, Copy)]
+pub struct LayerNorm {
+    /// Factors of the columns, f32.
+    pub weight: u64,
+    /// What is added to the columns, f32.
+    pub bias: u64,
 }
 
 impl RowWork {
     /// Returns whether the result goes to the target, too.
     fn updates(&self) -> bool {
-        matches!(self, RowWork::NormAdd { .. } | RowWork::NormAddNorm { .. })
+        let adds = matches!(self, RowWork::NormAdd { .. } | RowWork::NormAddNorm { .. });
+        adds || matches!(self, RowWork::AddLayerNorm { .. })
+    }
+
+    /// Returns the address of what is added to the row first.
+    fn bias(&self) -> Option<u64> {
+        match *self {
+            RowWork::AddLayerNorm { bias, .. } | RowWork::Gelu { bias } => bias,
+            _ => None,
+        }
     }
 
     /// Returns the factor on a sum.
@@ -127,7 +161,7 @@ pub struct RowsLaunch {
     pub rows: usize,
     /// Address of the number of rows in the step.
     pub row_count: u64,
-    /// Added to the mean square of the norms.
+    /// Added to the mean square of the norms, or to the variance.
     pub epsilon: f32,
     /// Where the result goes as f32.
     pub plain: Option<Span>,
@@ -150,6 +184,7 @@ struct Args {
     epsilon: f32,
     scale: f32,
     places: u64,
+    bias: u64,
 }
 
 /// Most columns of a row.
@@ -181,6 +216,15 @@ pub(super) fn operand_args(operand: Option<Operand>) -> (u32, u64, u64) {
 }
 
 impl RowsLaunch {
+    /// Returns the number that the work depends on.
+    fn number(&self) -> f32 {
+        match self.work {
+            RowWork::Cutoff { deviations } | RowWork::GatedCutoff { deviations, .. } => deviations,
+            RowWork::Rescale { floor, .. } => floor,
+            _ => self.epsilon,
+        }
+    }
+
     /// Returns the dispatch of the launch.
     ///
     /// # Errors
@@ -210,11 +254,9 @@ impl RowsLaunch {
             RowWork::Cutoff { .. } => (4, 0, none, 0),
             RowWork::GatedCutoff { up, .. } => (5, 0, up, 0),
             RowWork::Rescale { like, .. } => (6, 0, like, 0),
-        };
-        let number = match self.work {
-            RowWork::Cutoff { deviations } | RowWork::GatedCutoff { deviations, .. } => deviations,
-            RowWork::Rescale { floor, .. } => floor,
-            _ => self.epsilon,
+            RowWork::LayerNorm(norm) => (7, norm.weight, none, norm.bias),
+            RowWork::AddLayerNorm { target, norm, .. } => (8, norm.weight, target, norm.bias),
+            RowWork::Gelu { .. } => (9, 0, none, 0),
         };
         if target.bytes > 0 {
             reads.push(target);
@@ -233,6 +275,7 @@ impl RowsLaunch {
             per as u32,
             parts as u32,
             copies as u32,
+            u32::from(self.work.bias().is_some()),
         ];
         let kernel =
             gpu.kernel(&KernelKey { shader: Shader("rows"), constants, subgroup: None })?;
@@ -246,9 +289,10 @@ impl RowsLaunch {
             scales,
             rows: self.row_count,
             chain: 0,
-            epsilon: number,
+            epsilon: self.number(),
             scale: self.work.scale(),
             places,
+            bias: self.work.bias().unwrap_or(0),
         };
         Ok(Dispatch {
             label: label.to_owned(),

@@ -143,6 +143,12 @@ impl Binding<'_> {
                 cache.head_dim
             ));
         }
+        if let Some(cache) = self.plan.caches.iter().find(|cache| cache.head_dim % 2 > 0) {
+            return refuse(format!(
+                "its heads have {} elements, the kernels take even numbers; use --device cpu",
+                cache.head_dim
+            ));
+        }
         let ProgramOptions { sequences, width, .. } = *self.options;
         if sequences.max(width.tokens) > 1 << SLOT_BITS {
             return refuse(format!(
@@ -383,8 +389,9 @@ impl Binding<'_> {
             let mut copy = value.map(|value| self.output_copy(bound, &emitter, index, value));
             let is_state =
                 (0..self.plan.goals()).all(|goal| self.plan.outputs_for(goal).start != index);
-            if is_state || self.plan.output(index).rows == Rows::Tokens {
-                // The next device or a draft needs them in every step.
+            let is_picture = self.plan.largest_pool() > 0;
+            if is_state || is_picture || self.plan.output(index).rows == Rows::Tokens {
+                // The next device, a draft or a model needs them in every step.
                 draft.copies.extend(copy.take());
             }
             if let Some((value, input)) = value.zip(self.next_input(index)) {

@@ -8,9 +8,8 @@ use trine_model::{CacheId, Plan, Rows, Scratch, WeightId};
 
 use super::frame::StepAddresses;
 use super::graph::{
-    AttendKernel, AttendWork, Before, ElementsKind, Form, Graph, HeadsWork, Home, Input, Made,
-    Node, NormWork, OperandValue, Output, Prepare, ProductKernel, ProductWork, Turn, ValueId, Work,
-    allocated,
+    AttendKernel, AttendWork, Before, Form, Graph, HeadsWork, Home, Input, Made, Node, NormWork,
+    OperandValue, Output, Prepare, ProductKernel, ProductWork, Turn, ValueId, Work, allocated,
 };
 use super::lent::LentWork;
 use super::ropes::Ropes;
@@ -39,6 +38,7 @@ use crate::kernels::sum::{Finish, SumAdd, SumLaunch, SumTerm as LaunchTerm};
 use crate::weights::Weights;
 
 mod experts;
+mod rows;
 
 /// The span of something absent.
 const NOWHERE: Span = Span { address: 0, bytes: 0 };
@@ -159,7 +159,7 @@ impl Emitter<'_> {
     fn row_count(&self, rows: Rows) -> u64 {
         match rows {
             Rows::Tokens => self.frame.rows,
-            Rows::Soft => unreachable!("their operations have no kernels"),
+            Rows::Soft => unreachable!("no launch is over rows of soft tokens"),
             Rows::Outputs => self.frame.output_count,
         }
     }
@@ -169,51 +169,25 @@ impl Emitter<'_> {
         let vector = |id| self.weights.vector(id);
         let rows = self.graph.width.of(node.rows);
         match node.work {
-            Work::Embed { table, scale, output } => {
+            Work::Embed { table, scale, soft, output } => {
                 let launch = EmbedLaunch {
                     table: self.weights.matrix(self.plan, &[table]),
                     frame: self.frame.frame,
                     target: self.span(output),
                     rows,
                     factor: scale,
+                    soft: soft.map(|id| self.span(id)),
                 };
                 out.push(launch.dispatch(self.compiler, &node.label, node.step)?);
             }
             Work::Convert { source, operand } => out.push(self.convert(node, source, operand)?),
-            Work::Norm { norm: NormWork::Norm { source, weight, epsilon }, made } => {
-                let work = RowWork::Norm { weight: vector(weight) };
-                out.push(self.rows(node, work, source, epsilon, Some(made))?);
-            }
-            Work::Norm {
-                norm:
-                    NormWork::NormAddNorm {
-                        source, weight, target, scale, next_weight, epsilon, ..
-                    },
-                made,
-            } => {
-                let work = RowWork::NormAddNorm {
-                    weight: vector(weight),
-                    target: self.span(target),
-                    scale,
-                    next_weight: vector(next_weight),
-                };
-                out.push(self.rows(node, work, source, epsilon, Some(made))?);
-            }
+            Work::Norm { norm, made } => out.push(self.norm(node, norm, made)?),
             Work::NormAdd { source, weight, target, scale, epsilon, .. } => {
                 let (weight, target) = (vector(weight), self.span(target));
                 let work = RowWork::NormAdd { weight, target, scale };
                 out.push(self.rows(node, work, source, epsilon, None)?);
             }
-            Work::Elements { kind, result } => {
-                let launch = ElementsLaunch {
-                    work: self.element_work(kind),
-                    result: self.span(result),
-                    columns: self.graph.value(result).columns,
-                    rows,
-                    row_count: self.row_count(node.rows),
-                };
-                out.push(launch.dispatch(self.compiler, &node.label, node.step)?);
-            }
+            Work::Elements { kind, result } => out.push(self.elements(node, kind, result)?),
             Work::Cutoff { .. }
             | Work::Rescale { .. }
             | Work::Sum(_)
@@ -293,25 +267,6 @@ impl Emitter<'_> {
         let columns = self.graph.value(result).columns;
         let launch = ElementsLaunch { work, result: self.span(result), columns, rows, row_count };
         launch.dispatch(self.compiler, &node.label, node.step).map(Some)
-    }
-
-    fn element_work(&self, kind: ElementsKind) -> ElementWork {
-        match kind {
-            ElementsKind::Geglu { gate, up, first } => ElementWork::Geglu {
-                gate: self.span(gate),
-                up: self.span_after(up, first),
-                stride: self.graph.value(up).columns,
-            },
-            ElementsKind::Scale { source, weight } => ElementWork::Scale {
-                source: self.span(source),
-                weight: self.weights.vector(weight),
-            },
-            ElementsKind::Add { source, .. } => ElementWork::Add { source: self.span(source) },
-            ElementsKind::Softcap { cap, .. } => ElementWork::Softcap { cap },
-            ElementsKind::Select { source } => {
-                ElementWork::Select { source: self.span(source), picks: self.frame.outputs }
-            }
-        }
     }
 
     fn product(
@@ -421,6 +376,7 @@ impl Emitter<'_> {
                 epsilon,
                 x_out: self.span(updated),
             },
+            Input::Norm(NormWork::Layer { .. }) => unreachable!("no product norms by layers"),
         }
     }
 }

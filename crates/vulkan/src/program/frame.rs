@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! header   rows, outputs, tiles, rows before the bulk rows      4 x u32
-//! rows     token, position, slot + 2^16 x rows seen ahead,
+//! rows     token, or 2^31 + i for the i-th soft one; position, slot + 2^16 x rows seen ahead,
 //!          first entry in the tables                            4 x u32 each
 //! outputs  numbers of the rows whose logits are wanted          u32 each
 //! tiles    first row, rows (consecutive rows of one sequence)   4 x u32 each, the last two 0
@@ -17,7 +17,7 @@
 
 use std::ops::Range;
 
-use trine_backend::{BLOCK, Batch, ProgramOptions};
+use trine_backend::{BLOCK, Batch, ProgramOptions, SOFT};
 
 use crate::dispatch::Span;
 use crate::raw::memory::Buffer;
@@ -27,6 +27,9 @@ const RECORD: usize = 16;
 
 /// Bits of a slot, and of the number of rows that a row sees ahead.
 pub(super) const SLOT_BITS: u32 = 16;
+
+/// Added to the number of a soft token among those of the step (`shaders/include/token.glsl`).
+const SOFT_TOKENS: u32 = 1 << 31;
 
 /// Where the parts of a frame are, as byte offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,6 +129,7 @@ impl Frame {
         let image = &mut self.image;
         let mut tiles = 0;
         let mut entry = 0;
+        let mut soft = SOFT_TOKENS..;
         for span in batch.spans() {
             let view = &batch.sequences[span.sequence];
             // Tables may be longer than what the step can read.
@@ -135,7 +139,11 @@ impl Frame {
             for row in span.row..span.row + span.rows {
                 let at = (RECORD + RECORD * row) / 4;
                 let slot = view.slot | (batch.ahead(row) as u32) << SLOT_BITS;
-                let record = [batch.tokens[row], batch.positions[row], slot, entry as u32];
+                let token = match batch.tokens[row] {
+                    SOFT => soft.next().expect("a step has fewer rows than there are numbers"),
+                    token => token,
+                };
+                let record = [token, batch.positions[row], slot, entry as u32];
                 image[at..at + 4].copy_from_slice(&record);
             }
             for first in (0..span.rows).step_by(tile) {

@@ -47,6 +47,8 @@ pub(super) struct Value {
 pub(super) enum NormWork {
     /// `norm(source)`.
     Norm { source: ValueId, weight: WeightId, epsilon: f32 },
+    /// `layer_norm(source)`.
+    Layer { source: ValueId, layer: LayerWeights },
     /// `updated = (target + norm(source)) * scale`, and the result is `norm(updated)`.
     NormAddNorm {
         source: ValueId,
@@ -57,6 +59,14 @@ pub(super) enum NormWork {
         next_weight: WeightId,
         epsilon: f32,
     },
+}
+
+/// The weights of a layer norm.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct LayerWeights {
+    pub(super) weight: WeightId,
+    pub(super) bias: WeightId,
+    pub(super) epsilon: f32,
 }
 
 /// What a product multiplies.
@@ -207,14 +217,33 @@ pub(super) enum ElementsKind {
         source: ValueId,
         weight: WeightId,
     },
+    Bias {
+        weight: WeightId,
+        target: ValueId,
+    },
+    Gelu {
+        target: ValueId,
+    },
+    /// Means of `count` rows.
+    Pool {
+        source: ValueId,
+        count: usize,
+    },
+    /// The rows of soft tokens replace those of the target.
+    Insert {
+        source: ValueId,
+        target: ValueId,
+    },
 }
 
 /// One launch.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Work {
+    /// With rows for soft tokens, if it has some.
     Embed {
         table: WeightId,
         scale: f32,
+        soft: Option<ValueId>,
         output: ValueId,
     },
     Convert {
@@ -264,7 +293,7 @@ pub(super) enum Work {
 impl NormWork {
     fn touches(self, see: &mut dyn FnMut(Touch)) {
         match self {
-            NormWork::Norm { source, .. } => see(read(source)),
+            NormWork::Norm { source, .. } | NormWork::Layer { source, .. } => see(read(source)),
             NormWork::NormAddNorm { source, target, updated, .. } => {
                 [read(source), read(target), write(updated)].into_iter().for_each(see);
             }
@@ -326,7 +355,10 @@ impl Work {
     /// Passes each value that the launch reads or writes to `see`, those that it reads first.
     pub(super) fn touches(&self, see: &mut dyn FnMut(Touch)) {
         match self {
-            Work::Embed { output, .. } => see(write(*output)),
+            Work::Embed { soft, output, .. } => {
+                soft.iter().for_each(|&id| see(read(id)));
+                see(write(*output));
+            }
             Work::Convert { source, operand } => {
                 see(read(*source));
                 see(Touch::Write(Form::Operand(*operand)));
@@ -343,11 +375,15 @@ impl Work {
                     ElementsKind::Geglu { gate, up, .. } => {
                         [gate, up].map(read).into_iter().for_each(&mut *see);
                     }
-                    ElementsKind::Add { source, target } => {
+                    ElementsKind::Add { source, target }
+                    | ElementsKind::Insert { source, target } => {
                         [source, target].map(read).into_iter().for_each(&mut *see);
                     }
                     ElementsKind::Softcap { target: source, .. }
+                    | ElementsKind::Bias { target: source, .. }
+                    | ElementsKind::Gelu { target: source }
                     | ElementsKind::Select { source }
+                    | ElementsKind::Pool { source, .. }
                     | ElementsKind::Scale { source, .. } => see(read(source)),
                 }
                 see(write(*result));

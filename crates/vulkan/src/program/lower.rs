@@ -7,8 +7,8 @@
 use trine_model::{BufferId, Op, Plan, Product, Rows, Stream, Term, WeightId, Width};
 
 use super::graph::{
-    AttendKernel, AttendWork, ElementsKind, Form, Graph, HeadsWork, Home, Input, Made, Node,
-    NormWork, Output, Prepare, ProductWork, ValueId, Work,
+    AttendKernel, AttendWork, ElementsKind, Form, Graph, HeadsWork, Home, Input, LayerWeights,
+    Made, Node, NormWork, Output, Prepare, ProductWork, ValueId, Work,
 };
 use super::lent::LentWork;
 use super::loans::place_after;
@@ -49,7 +49,7 @@ fn lacks_kernel(plan: &Plan, op: &Op, capabilities: &Capabilities) -> bool {
             let [experts, used] = [logits, chosen].map(|id| plan.buffer(*id).columns);
             !chooses(capabilities, experts, used)
         }
-        _ => op.is_for_pictures(),
+        _ => false,
     }
 }
 
@@ -129,11 +129,6 @@ impl Lowering<'_> {
             _ if lacks_kernel(self.plan, op, self.selection.capabilities()) => {
                 return Err(GpuError::NoKernel { operation: op.name() });
             }
-            Op::LayerNorm { .. }
-            | Op::Gelu { .. }
-            | Op::Bias { .. }
-            | Op::Pool { .. }
-            | Op::Insert { .. } => unreachable!("they have no kernels yet"),
             Op::Route { .. }
             | Op::GatedExperts { .. }
             | Op::SumExperts { .. }
@@ -145,11 +140,14 @@ impl Lowering<'_> {
             Op::Join { ref parts, output } => self.join(parts, output)?,
             Op::Embed { table, scale, output } => {
                 let output = self.fresh(output);
-                self.push(Rows::Tokens, Work::Embed { table, scale, output });
+                self.push(Rows::Tokens, Work::Embed { table, scale, soft: None, output });
             }
             Op::MatMul { input, ref products } => self.matmul(op, input, products)?,
             Op::GatedMatMul { input, output, .. } => self.gated(op, input, output)?,
-            Op::Norm { .. } | Op::NormAdd { .. } | Op::NormAddNorm { .. } => self.norm(op)?,
+            Op::Norm { .. }
+            | Op::LayerNorm { .. }
+            | Op::NormAdd { .. }
+            | Op::NormAddNorm { .. } => self.norm(op)?,
             Op::HeadNorm { .. }
             | Op::Rotate { .. }
             | Op::StoreKv { .. }
@@ -161,26 +159,15 @@ impl Lowering<'_> {
                 let work = AttendWork { query, cache, attention, kernel };
                 self.push(self.rows_of(output), Work::Attend(work));
             }
-            Op::Geglu { gate, up, first, output } => {
-                let (gate, up) = (self.rows(gate)?, self.rows(up)?);
-                let result = self.fresh(output);
-                self.elements(output, ElementsKind::Geglu { gate, up, first }, result);
-            }
-            Op::Add { source, target } => {
-                let source = self.rows(source)?;
-                let (old, result) = self.changed(target)?;
-                self.elements(target, ElementsKind::Add { source, target: old }, result);
-            }
-            Op::Softcap { buffer, cap } => {
-                let (target, result) = self.changed(buffer)?;
-                self.elements(buffer, ElementsKind::Softcap { cap, target }, result);
-            }
+            Op::Geglu { .. }
+            | Op::Add { .. }
+            | Op::Softcap { .. }
+            | Op::Bias { .. }
+            | Op::Gelu { .. }
+            | Op::Pool { .. }
+            | Op::Insert { .. }
+            | Op::Scale { .. } => self.element_op(op)?,
             Op::Select { input, output } => self.select(input, output)?,
-            Op::Scale { input, weight, output } => {
-                let source = self.rows(input)?;
-                let result = self.fresh(output);
-                self.elements(output, ElementsKind::Scale { source, weight }, result);
-            }
             Op::Cutoff { buffer, deviations } => {
                 let (source, result) = self.changed(buffer)?;
                 let made = Made::Rows(result);
@@ -245,6 +232,51 @@ impl Lowering<'_> {
         Ok((before, after))
     }
 
+    /// An operation on elements.
+    fn element_op(&mut self, op: &Op) -> Result<(), GpuError> {
+        match *op {
+            Op::Geglu { gate, up, first, output } => {
+                let (gate, up) = (self.rows(gate)?, self.rows(up)?);
+                let result = self.fresh(output);
+                self.elements(output, ElementsKind::Geglu { gate, up, first }, result);
+            }
+            Op::Add { source, target } => {
+                let source = self.rows(source)?;
+                let (old, result) = self.changed(target)?;
+                self.elements(target, ElementsKind::Add { source, target: old }, result);
+            }
+            Op::Softcap { buffer, cap } => {
+                let (target, result) = self.changed(buffer)?;
+                self.elements(buffer, ElementsKind::Softcap { cap, target }, result);
+            }
+            Op::Bias { buffer, weight } => {
+                let (target, result) = self.changed(buffer)?;
+                self.elements(buffer, ElementsKind::Bias { weight, target }, result);
+            }
+            Op::Gelu { buffer } => {
+                let (target, result) = self.changed(buffer)?;
+                self.elements(buffer, ElementsKind::Gelu { target }, result);
+            }
+            Op::Pool { input, count, output } => {
+                let source = self.rows(input)?;
+                let result = self.fresh(output);
+                self.elements(output, ElementsKind::Pool { source, count }, result);
+            }
+            Op::Insert { source, target } => {
+                let source = self.rows(source)?;
+                let (old, result) = self.changed(target)?;
+                self.elements(target, ElementsKind::Insert { source, target: old }, result);
+            }
+            Op::Scale { input, weight, output } => {
+                let source = self.rows(input)?;
+                let result = self.fresh(output);
+                self.elements(output, ElementsKind::Scale { source, weight }, result);
+            }
+            _ => unreachable!("only work on elements comes here"),
+        }
+        Ok(())
+    }
+
     fn elements(&mut self, id: BufferId, kind: ElementsKind, result: ValueId) {
         self.push(self.rows_of(id), Work::Elements { kind, result });
     }
@@ -289,6 +321,11 @@ impl Lowering<'_> {
         let (input, work) = match *op {
             Op::Norm { input, weight, epsilon, output } => {
                 let norm = NormWork::Norm { source: self.rows(input)?, weight, epsilon };
+                (input, Work::Norm { norm, made: Made::Rows(self.fresh(output)) })
+            }
+            Op::LayerNorm { input, weight, bias, epsilon, output } => {
+                let layer = LayerWeights { weight, bias, epsilon };
+                let norm = NormWork::Layer { source: self.rows(input)?, layer };
                 (input, Work::Norm { norm, made: Made::Rows(self.fresh(output)) })
             }
             Op::NormAdd { input, weight, epsilon, target, scale } => {

@@ -47,7 +47,15 @@ pub(crate) enum Attended {
 /// A Program that has to be invariant has only one rung: each kernel treats all rows of its launch
 /// alike, but kernels for other widths add in another order. For the same reason rows are attended
 /// to one by one, not together with their neighbours.
+///
+/// A Plan for pictures has one pass: each step is a picture.
 pub(crate) fn pass_keys(plan: &Plan, options: &ProgramOptions, is_invariant: bool) -> Vec<PassKey> {
+    if plan.largest_pool() > 0 {
+        let lone = options.width.tokens == 1;
+        let attended =
+            if lone { Attended::Sequences } else { Attended::of_mixed(options.width.tokens) };
+        return vec![PassKey { width: options.width, attended, goal: 0 }];
+    }
     let keys = |goal: usize| {
         // A goal with a row for each token has no outputs.
         let has_outputs = plan.output(plan.outputs_for(goal).start).rows == Rows::Outputs;
@@ -152,7 +160,7 @@ pub(super) fn survey_order(
 
 #[cfg(test)]
 mod tests {
-    use trine_model::KvType;
+    use trine_model::{Buffer, BufferId, KvType, Op, Plan, Step};
 
     use super::*;
 
@@ -171,6 +179,37 @@ mod tests {
                     let expected = if outputs == 0 { 0 } else { width.outputs };
                     assert_eq!(keys[found].width.outputs, expected);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_picture_has_one_pass() {
+        for (tokens, attended) in
+            [(1, Attended::Sequences), (4, Attended::Rows), (4096, Attended::Tiles)]
+        {
+            let width = Width { tokens, outputs: tokens.div_ceil(16) };
+            let options = ProgramOptions {
+                width,
+                kv: KvType::F16,
+                context: tokens,
+                sequences: 1,
+                blocks: tokens.div_ceil(32),
+            };
+            let rows = |rows, columns| Buffer { name: "rows".to_owned(), rows, columns };
+            let op = Op::Pool { input: BufferId(0), count: 16, output: BufferId(1) };
+            let plan = Plan {
+                buffers: vec![rows(Rows::Tokens, 8), rows(Rows::Outputs, 8)],
+                weights: Vec::new(),
+                caches: Vec::new(),
+                steps: vec![Step { label: "pool".to_owned(), op }],
+                inputs: Vec::new(),
+                outputs: vec![BufferId(1)],
+                goal_outputs: Vec::new(),
+            };
+            for is_invariant in [false, true] {
+                let keys = pass_keys(&plan, &options, is_invariant);
+                assert_eq!(keys, [PassKey { width, attended, goal: 0 }]);
             }
         }
     }

@@ -143,6 +143,7 @@ impl NormWork {
     fn name(self) -> &'static str {
         match self {
             NormWork::Norm { .. } => "norm",
+            NormWork::Layer { .. } => "layer_norm",
             NormWork::NormAddNorm { .. } => "norm_add_norm",
         }
     }
@@ -150,6 +151,7 @@ impl NormWork {
     fn weights(self) -> Vec<WeightId> {
         match self {
             NormWork::Norm { weight, .. } => vec![weight],
+            NormWork::Layer { layer, .. } => vec![layer.weight, layer.bias],
             NormWork::NormAddNorm { weight, next_weight, .. } => vec![weight, next_weight],
         }
     }
@@ -206,7 +208,8 @@ impl Work {
     /// Returns what is launched.
     fn name(&self) -> String {
         let name = match self {
-            Work::Embed { .. } => "embed",
+            Work::Embed { soft: None, .. } => "embed",
+            Work::Embed { soft: Some(_), .. } => "embed + insert",
             Work::Convert { .. } => "convert",
             Work::Norm { norm, .. } => norm.name(),
             Work::NormAdd { .. } => "norm_add",
@@ -215,6 +218,10 @@ impl Work {
             Work::Elements { kind: ElementsKind::Softcap { .. }, .. } => "softcap",
             Work::Elements { kind: ElementsKind::Select { .. }, .. } => "select",
             Work::Elements { kind: ElementsKind::Scale { .. }, .. } => "scale",
+            Work::Elements { kind: ElementsKind::Bias { .. }, .. } => "bias",
+            Work::Elements { kind: ElementsKind::Gelu { .. }, .. } => "gelu",
+            Work::Elements { kind: ElementsKind::Pool { .. }, .. } => "pool",
+            Work::Elements { kind: ElementsKind::Insert { .. }, .. } => "insert",
             Work::Cutoff { up: None, .. } => "cutoff",
             Work::Cutoff { up: Some(_), .. } => "cutoff + geglu",
             Work::Rescale { .. } => "rescale",
@@ -247,7 +254,10 @@ impl Work {
     /// Returns the weights that it reads.
     fn weights(&self) -> Vec<WeightId> {
         match self {
-            Work::Elements { kind: ElementsKind::Scale { weight, .. }, .. } => vec![*weight],
+            Work::Elements {
+                kind: ElementsKind::Scale { weight, .. } | ElementsKind::Bias { weight, .. },
+                ..
+            } => vec![*weight],
             Work::Convert { .. }
             | Work::Elements { .. }
             | Work::Cutoff { .. }

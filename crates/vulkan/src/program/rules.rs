@@ -1,7 +1,7 @@
 //! Rules that let a launch take over work of its neighbours: norms, attention and gated products
 //! hand their rows on as the operand that the next product takes, a product norms its own row,
 //! attention prepares its own heads. Those of models with several streams are in [`streams`], of
-//! sums in [`sums`], of experts in [`experts`].
+//! sums in [`sums`], of experts in [`experts`], of pictures in [`pictures`].
 //!
 //! A rule looks at one launch and changes the graph if it applies there. Each rule walks the whole
 //! graph before the next one does: products take over norms only after these have taken over
@@ -21,6 +21,7 @@ use crate::kernels::matvec::CHAINED_ELEMENTS_MAX;
 use crate::kernels::operand::OperandKind;
 
 mod experts;
+mod pictures;
 mod streams;
 mod sums;
 
@@ -29,7 +30,8 @@ mod sums;
 type Rule = fn(&mut Graph, usize, &Selection) -> bool;
 
 /// The rules, in the order in which they walk the graph.
-const RULES: [Rule; 23] = [
+const RULES: [Rule; 24] = [
+    pictures::embed_inserts,
     streams::route,
     streams::route_adds,
     streams::route_finishes,
@@ -300,6 +302,9 @@ fn product_gates(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 /// normed row.
 fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
     let Work::Norm { norm, made } = graph.nodes[index].work else { return false };
+    if matches!(norm, NormWork::Layer { .. }) {
+        return false;
+    }
     let Some(form) = made.only().filter(|form| graph.readers(form.id()) == 1) else {
         return false;
     };

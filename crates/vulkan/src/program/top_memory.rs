@@ -110,7 +110,10 @@ pub(super) fn top_launch(emitter: &Emitter<'_>, spans: [Span; 3]) -> Option<TopL
     })
 }
 
-/// Returns whether every step of a Program finds the largest logits of its output rows.
+/// Returns whether every step of a Program finds the largest logits of its output rows. Those of a
+/// Plan for pictures are none.
 pub(super) fn finds_top(plan: &Plan, options: &ProgramOptions) -> bool {
-    options.width.outputs <= TOP_ROWS_MAX && plan.output(0).rows == Rows::Outputs
+    options.width.outputs <= TOP_ROWS_MAX
+        && plan.output(0).rows == Rows::Outputs
+        && plan.largest_pool() == 0
 }

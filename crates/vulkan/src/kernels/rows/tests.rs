@@ -136,7 +136,21 @@ fn launch(
         },
         4 => RowWork::Cutoff { deviations: DEVIATIONS },
         5 => RowWork::GatedCutoff { deviations: DEVIATIONS, up: target.span() },
-        _ => RowWork::Rescale { like: target.span(), floor: FLOOR },
+        6 => RowWork::Rescale { like: target.span(), floor: FLOOR },
+        7 => RowWork::LayerNorm(LayerNorm { weight: weight.address(), bias: next.address() }),
+        // The weights of the norm are the bias as well.
+        8 => RowWork::AddLayerNorm {
+            bias: Some(weight.address()),
+            target: target.span(),
+            norm: LayerNorm { weight: weight.address(), bias: next.address() },
+        },
+        9 => RowWork::AddLayerNorm {
+            bias: None,
+            target: target.span(),
+            norm: LayerNorm { weight: weight.address(), bias: next.address() },
+        },
+        10 => RowWork::Gelu { bias: Some(weight.address()) },
+        _ => RowWork::Gelu { bias: None },
     };
     let launch = RowsLaunch {
         work,
@@ -335,6 +349,50 @@ fn cutoffs_and_magnitudes_agree_with_the_reference() {
             if mode == 6 {
                 check_operand(kind, &found.codes, &found.scales, &expected, columns);
             }
+        }
+    }
+}
+
+#[test]
+fn layer_norms_and_activations_agree_with_the_reference() {
+    let cases = [(1, 1), (31, 2), (320, 3), (1152, 2), (4304, 1)];
+    for (case, (columns, rows)) in cases.into_iter().enumerate() {
+        let seed = 700 + 10 * case as u64;
+        let mut source = random(columns * rows, seed, 3.0);
+        // The mean is no small part of the values.
+        source.iter_mut().for_each(|x| *x += 2.0);
+        let target = random(columns * rows, seed + 1, 5.0);
+        let [weight, bias] = [2, 3].map(|add| random(columns, seed + add, 2.0));
+        for mode in 7..12 {
+            let kind = KINDS[(mode as usize + case) % KINDS.len()];
+            let found =
+                launch(kind, mode, &source, columns, rows as u32, [&weight, &target, &bias]);
+            let mut row = source.clone();
+            if mode == 8 || mode == 10 {
+                ops::bias(&mut row, &weight);
+            }
+            let mut added = target.clone();
+            if mode == 8 || mode == 9 {
+                ops::add(&row, &mut added);
+            }
+            let mut expected = vec![0.0; columns * rows];
+            match mode {
+                7 => ops::layer_norm(&row, &weight, &bias, 1e-6, &mut expected),
+                8 | 9 => ops::layer_norm(&added, &weight, &bias, 1e-6, &mut expected),
+                _ => {
+                    expected.copy_from_slice(&row);
+                    ops::gelu_all(&mut expected);
+                }
+            }
+            for (found, wanted) in found.target.iter().zip(&added) {
+                assert!((found - wanted).abs() <= 1e-5, "{mode} {columns}: {found} {wanted}");
+            }
+            let high = expected.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
+            for (found, wanted) in found.plain.iter().zip(&expected) {
+                let fits = (found - wanted).abs() <= 1e-5 * (1.0 + high);
+                assert!(fits, "{mode} {columns}: {found} {wanted}");
+            }
+            check_operand(kind, &found.codes, &found.scales, &expected, columns);
         }
     }
 }

@@ -1,0 +1,96 @@
+//! Vision towers, and models that take their rows, on the GPU.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+#[path = "../../backend/tests/common/mod.rs"]
+mod common;
+
+use std::path::Path;
+
+use common::pictures::{
+    PROMPTS, TWINS, golden_logits, golden_rows, open_golden, random_rows, with_tower,
+};
+use common::random::{Random, model, relative_difference};
+use trine_backend::reference::ReferenceDevice;
+use trine_backend::{Device, DeviceGroup, LayerChoice, TowerProgram};
+use trine_cpu::CpuDevice;
+use trine_model::{KvType, Model};
+use trine_vulkan::testing::{device, takes};
+use trine_weights::DType;
+
+/// The largest difference of a value from the goldens, whose weights are floats.
+const TOLERANCE: f32 = 5e-4;
+
+#[test]
+fn pictures_give_the_golden_rows_and_logits_at_every_split() {
+    for (number, twin) in TWINS.into_iter().enumerate() {
+        let model = open_golden(twin);
+        let (states, soft, rows) = golden_rows(&device(), &model, KvType::F32);
+        println!("{twin:?}: states are off by {states}, soft rows by {soft}");
+        assert!(states.max(soft) <= TOLERANCE, "{twin:?}: {states}, {soft}");
+        let cases = PROMPTS.into_iter().flat_map(|prompt| [64, 1, 5, 16].map(|it| (prompt, it)));
+        for (_, (prompt, chunk)) in cases.enumerate().filter(|(at, _)| takes(at + number, 5)) {
+            let worst = golden_logits(&device(), &model, &rows, prompt, chunk);
+            assert!(worst <= TOLERANCE, "{twin:?}, {prompt:?} in pieces of {chunk}: {worst}");
+        }
+    }
+}
+
+#[test]
+fn halves_for_keys_and_values_stay_close() {
+    let (states, soft, _) = golden_rows(&device(), &open_golden(TWINS[0]), KvType::F16);
+    println!("states are off by {states}, soft rows by {soft}");
+    // Values up to 8 are rounded to 11 bits.
+    assert!(states.max(soft) <= 2e-2, "{states}, {soft}");
+}
+
+/// Only the first part of a model takes soft rows.
+#[test]
+fn a_model_on_two_devices_takes_soft_rows() {
+    let model = open_golden(TWINS[0]);
+    let (_, _, rows) = golden_rows(&device(), &model, KvType::F32);
+    let cpu = || -> Box<dyn Device> { Box::new(CpuDevice::new(Some(2), None).unwrap()) };
+    for devices in [vec![cpu(), Box::new(device())], vec![Box::new(device()), cpu()]] {
+        let both = DeviceGroup::new(devices, LayerChoice::Exactly(2));
+        let worst = golden_logits(&both, &model, &rows, PROMPTS[1], 5);
+        assert!(worst <= TOLERANCE, "{}: {worst}", both.name());
+    }
+}
+
+/// Returns a model with a random tower whose heads have an even number of elements, or an odd one.
+fn towered(seed: u64, dtype: DType, is_even: bool, folder: &Path) -> Model {
+    let model = |seed| {
+        let mut random = Random(seed);
+        let text = model(&mut random, DType::F32, folder);
+        with_tower(&mut random, text, dtype, folder)
+    };
+    let fits = |model: &Model| {
+        let plan = model.tower_plan(false);
+        plan.caches.iter().all(|cache| cache.head_dim.is_multiple_of(2) == is_even)
+    };
+    (seed..).step_by(100).map(model).take(50).find(fits).unwrap()
+}
+
+#[test]
+fn random_towers_agree_with_the_reference() {
+    let folder = tempfile::tempdir().unwrap();
+    let formats = [DType::F32, DType::F16, DType::BF16, DType::Q8_0];
+    for seed in (0..24).filter(|&seed| takes(seed as usize, 3)) {
+        let dtype = formats[seed as usize % formats.len()];
+        let model = towered(seed, dtype, true, folder.path());
+        let expected = random_rows(&ReferenceDevice::new(), &model, seed);
+        let found = random_rows(&device(), &model, seed);
+        let worst = relative_difference(&expected, &found);
+        println!("seed {seed}, {dtype:?}: {worst}");
+        let tolerance = if dtype.is_quantized() { 2e-2 } else { 2e-4 };
+        assert!(worst <= tolerance, "seed {seed}, {dtype:?}: {worst}");
+    }
+}
+
+#[test]
+fn towers_with_heads_of_an_odd_number_of_elements_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = towered(0, DType::F32, false, folder.path());
+    let refused = TowerProgram::load(&device(), &model, KvType::F32, true).err().unwrap();
+    assert!(refused.to_string().contains("the kernels take even numbers"), "{refused}");
+}
