@@ -4,6 +4,8 @@ mod admission;
 mod drafting;
 mod flight;
 mod guesses;
+mod look;
+mod looking;
 mod place;
 mod precision;
 mod prefixes;
@@ -34,7 +36,7 @@ use crate::pace::Pace;
 use crate::pooling::Pool;
 use crate::queue::{Queue, Rank};
 use crate::request::{Job, Limits, Request};
-use crate::rows::{self, RowLogits, Rows, takes_soft};
+use crate::rows::{self, RowLogits, Rows, soft_columns};
 use crate::sampling::Workspace;
 use crate::scheduler::{Pick, Scheduler};
 use crate::sharing::Sharing;
@@ -42,6 +44,7 @@ use crate::status::Status;
 use crate::traffic::Traffic;
 use drafting::Drafting;
 use flight::{Flight, Landed};
+use look::Looking;
 use place::{Kept, Place};
 use precision::Precision;
 use prefixes::Prefixes;
@@ -102,6 +105,7 @@ pub struct Engine {
     state_columns: usize,
     /// Those of the last step that they were taken of.
     states: Vec<f32>,
+    looking: Looking,
 }
 
 fn system_clock() -> Box<dyn Fn() -> Duration + Send> {
@@ -117,6 +121,9 @@ fn load(
     plan: &Plan,
 ) -> Result<(Box<dyn Program>, Placement), EngineError> {
     let model_context = model.config().context;
+    // A picture runs in one step.
+    let soft_tokens = model.tower().map_or(0, |tower| tower.config().soft_tokens());
+    let options = EngineOptions { prefill: options.prefill.max(soft_tokens), ..options };
     let demand = options.demand(model_context)?;
     let (program, placement) = placement::load(model, plan, device, &demand)?;
     if options.context.is_none() {
@@ -182,6 +189,7 @@ impl Engine {
         let depth = *depth;
         let ProgramOptions { width, sequences: slots, context, .. } = *options;
         let vocabulary = plan.output(0).columns;
+        let soft_columns = soft_columns(plan);
         let state_columns = plan.draft_goal().map_or(0, |_| plan.output(1).columns);
         let kv = KvCache::new(KvShape::of(options, &plan.caches));
         let sequences = running.clamp(1, slots);
@@ -192,7 +200,7 @@ impl Engine {
             queue: QUEUE,
             queue_tokens: context.saturating_mul(QUEUE_CONTEXTS),
             dimensions: states_of(plan),
-            picture: takes_soft(plan, 0).then_some(width.tokens),
+            picture: soft_columns.map(|_| width.tokens),
         };
         let status = Status {
             sequences,
@@ -228,6 +236,7 @@ impl Engine {
             sharing: None,
             state_columns,
             states: Vec::new(),
+            looking: Looking::new(soft_columns.unwrap_or(0)),
             program,
         }
     }
@@ -323,6 +332,7 @@ impl Engine {
         self.limits.check(&request)?;
         let (waiting, tokens) = (self.queue.len(), self.queue.tokens());
         self.limits.check_queue(waiting, tokens, request.prompt.len())?;
+        self.looking.is_stalled = false;
         let rank = Rank { priority: request.priority, arrival: self.status.requests };
         self.status.requests += 1;
         let id = SequenceId(self.status.requests);
@@ -337,7 +347,8 @@ impl Engine {
     }
 
     /// Makes one pass: admits, schedules, runs and samples. Returns no events if there is nothing
-    /// to do.
+    /// to do. If nothing can be done until a picture's rows are made, it waits for them, but no
+    /// longer than [50 ms](Engine::set_waker).
     ///
     /// # Errors
     /// Same as [`Engine::step_into`].
@@ -375,9 +386,14 @@ impl Engine {
     }
 
     fn try_step(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+        self.looking.begin();
         self.expire(events);
+        self.end_blind(events);
         self.admit(events)?;
         self.launch(events)?;
+        if self.flights.is_empty() {
+            self.look_out(events.is_empty());
+        }
         self.land(events)
     }
 
@@ -385,6 +401,7 @@ impl Engine {
     /// is needed, and the next step reports [`Finish::Cancelled`]. Returns what the request cost;
     /// `None` if it has already ended.
     pub fn cancel(&mut self, id: SequenceId) -> Option<Statistics> {
+        self.looking.is_stalled = false;
         let slot = (0..self.places.len())
             .find(|&slot| self.places[slot].running().is_some_and(|sequence| sequence.has_id(id)));
         let ended = match slot {

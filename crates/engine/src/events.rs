@@ -173,6 +173,10 @@ pub struct Statistics {
     pub prefill_seconds: f64,
     /// Seconds of the steps that ran a generated token.
     pub decode_seconds: f64,
+    /// Pictures of the prompt that were run, because the cache did not have them.
+    pub pictures: usize,
+    /// Seconds that the tower took for them; 0 for those whose rows it had kept.
+    pub tower_seconds: f64,
     /// Seconds from the submission to the place in the cache.
     pub queue_seconds: f64,
     /// Times it gave its blocks to another sequence and was run again from its tokens.

@@ -36,6 +36,15 @@ fn whole(positions: usize) -> usize {
     positions / BLOCK * BLOCK
 }
 
+/// Rounds down to positions that fill whole blocks and where a sequence can go on, as `cut` says.
+fn whole_cut(positions: usize, cut: impl Fn(usize) -> usize) -> usize {
+    let mut found = whole(positions);
+    while cut(found) < found {
+        found = whole(cut(found));
+    }
+    found
+}
+
 /// Blocks with a count of their owners. A block is free if it has no owner.
 #[derive(Debug, Clone)]
 pub struct BlockPool {
@@ -285,7 +294,18 @@ impl KvCache {
     /// Order of preference: most reusable blocks; least loss to others; most reusable positions; a
     /// slot that holds nothing; the one that ended first.
     pub fn lease(&mut self, prompt: usize, common: impl Fn(usize) -> usize) -> Option<Lease> {
-        let (best, branch) = self.best(prompt, common);
+        self.lease_cut(prompt, common, |position| position)
+    }
+
+    /// Does the same for a prompt that cannot go on everywhere: `cut` returns the last position up
+    /// to one where it can.
+    pub fn lease_cut(
+        &mut self,
+        prompt: usize,
+        common: impl Fn(usize) -> usize,
+        cut: impl Fn(usize) -> usize,
+    ) -> Option<Lease> {
+        let (best, branch) = self.best(prompt, common, cut);
         let Way { slot, reused, copied_from, .. } = best?;
         match copied_from {
             None => {
@@ -305,24 +325,40 @@ impl KvCache {
 
     /// Returns the number of positions that a [`KvCache::lease`] would reuse.
     pub fn reusable(&self, prompt: usize, common: impl Fn(usize) -> usize) -> usize {
-        self.best(prompt, common).0.map_or(0, |way| way.reused)
+        self.reusable_cut(prompt, common, |position| position)
+    }
+
+    /// Returns the number of positions that a [`KvCache::lease_cut`] would reuse.
+    pub fn reusable_cut(
+        &self,
+        prompt: usize,
+        common: impl Fn(usize) -> usize,
+        cut: impl Fn(usize) -> usize,
+    ) -> usize {
+        self.best(prompt, common, cut).0.map_or(0, |way| way.reused)
     }
 
     /// Returns the best way to get a slot, and the most positions in full blocks that the prompt
     /// shares with any slot, whether its rings still hold them or not.
-    fn best(&self, prompt: usize, common: impl Fn(usize) -> usize) -> (Option<Way>, usize) {
+    fn best(
+        &self,
+        prompt: usize,
+        common: impl Fn(usize) -> usize,
+        cut: impl Fn(usize) -> usize,
+    ) -> (Option<Way>, usize) {
         let most = prompt.saturating_sub(1);
+        let whole = |positions: usize| whole_cut(positions, &cut);
         let mut best = self.destination(None).map(|slot| self.afresh(slot));
         let mut branch = 0;
         for slot in 0..self.slots.len() {
             let shared = match self.slots[slot].holder {
                 Holder::Nobody => continue,
-                _ => common(slot).min(self.slots[slot].length).min(most),
+                _ => cut(common(slot).min(self.slots[slot].length).min(most)),
             };
             branch = branch.max(whole(shared));
-            for way in
-                [self.taken_over(slot, shared), self.forked(slot, shared)].into_iter().flatten()
-            {
+            let ways =
+                [self.taken_over(slot, shared, whole(shared)), self.forked(slot, whole(shared))];
+            for way in ways.into_iter().flatten() {
                 if best.is_none_or(|best| way.rank() > best.rank()) {
                     best = Some(way);
                 }
@@ -563,15 +599,16 @@ impl KvCache {
         Way { slot, reused: 0, copied_from: None, mildness: 1, tick: self.tick_of(slot) }
     }
 
-    /// Returns the way that takes over an ended sequence's slot, cut to the shared positions.
-    fn taken_over(&self, slot: usize, shared: usize) -> Option<Way> {
+    /// Returns the way that takes over an ended sequence's slot, cut to the shared positions or to
+    /// those of them that fill whole blocks.
+    fn taken_over(&self, slot: usize, shared: usize, whole: usize) -> Option<Way> {
         let Slot { holder: Holder::Ended(tick), length, is_branch, .. } = self.slots[slot] else {
             return None;
         };
         // A block that is kept in part will be written, so it must have no other owner.
         let last = self.slots[slot].blocks.get(shared / BLOCK);
         let is_alone = last.is_none_or(|&block| self.pool.owners(block) == 1);
-        let reused = if is_alone { shared } else { whole(shared) };
+        let reused = if is_alone { shared } else { whole };
         if reused < WORTHWHILE || !self.can_cut(slot, reused) {
             return None;
         }
@@ -579,9 +616,9 @@ impl KvCache {
         Some(Way { slot, reused, copied_from: None, mildness, tick })
     }
 
-    /// Returns the way that uses another slot, which shares full blocks with this one.
-    fn forked(&self, from: usize, shared: usize) -> Option<Way> {
-        let reused = whole(shared);
+    /// Returns the way that uses another slot, which shares these positions in full blocks with
+    /// this one.
+    fn forked(&self, from: usize, reused: usize) -> Option<Way> {
         if reused == 0 || !self.can_cut(from, reused) {
             return None;
         }

@@ -32,7 +32,6 @@ mod events;
 pub mod kv;
 mod options;
 pub mod pace;
-#[allow(dead_code, reason = "the engine's loop does not run pictures yet")]
 mod pictures;
 mod pooling;
 pub mod queue;

@@ -26,7 +26,8 @@ pub struct EngineOptions {
     /// Slots besides those: for sequences that ended and for beginnings that others share. Each
     /// takes the memory of the local layers' rings.
     pub kept: usize,
-    /// Most rows in a step.
+    /// Most rows in a step; never fewer than the soft tokens of a picture, if the model has a
+    /// vision tower.
     pub prefill: usize,
     /// Most rows with logits in a step; never fewer than `sequences`.
     pub outputs: usize,

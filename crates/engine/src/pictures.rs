@@ -6,12 +6,17 @@
 //! Engine: Sight::want -> Desk -> thread of the Tower: RunsTower::rows -> Sight::rows
 //! ```
 
+mod album;
+mod bell;
 mod desk;
 mod input;
 mod sight;
 mod tower;
 
+pub(crate) use album::{Album, Shown};
+pub(crate) use bell::Bell;
 pub use desk::TowerCounts;
+pub(crate) use desk::Waker;
 pub use input::{RunsTower, SightError, TowerInput};
 pub use sight::Sight;
 pub use tower::Tower;

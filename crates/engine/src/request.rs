@@ -5,7 +5,7 @@ use std::time::Instant;
 use trine_backend::SOFT;
 
 use crate::error::EngineError;
-use crate::pictures::Sight;
+use crate::pictures::{Shown, Sight};
 use crate::pooling::Pooling;
 use crate::sampling::SamplingParams;
 use crate::scope::Scope;
@@ -63,6 +63,11 @@ pub struct PromptPicture {
 }
 
 impl PromptPicture {
+    /// Returns where it stands, and its name.
+    pub(crate) fn shown(&self) -> Shown {
+        Shown { at: self.at, end: self.end(), name: self.sight.digest() }
+    }
+
     /// Returns the index after its last soft token.
     pub(crate) fn end(&self) -> usize {
         self.at.saturating_add(self.sight.soft_tokens())

@@ -1,5 +1,7 @@
 //! The rows of a step, in the form that the device takes.
 
+use std::ops::Range;
+
 use trine_backend::{BackendError, Batch, InFlight, Program, SequenceView, TopLogit};
 use trine_model::Plan;
 
@@ -10,6 +12,10 @@ pub(crate) struct Rows {
     positions: Vec<u32>,
     sequence_of: Vec<u32>,
     outputs: Vec<u32>,
+    /// What rows see ahead; shorter than the rows if the last ones see nothing there.
+    ahead: Vec<u32>,
+    /// Rows of soft tokens, in the order of their places: (soft rows, hidden).
+    soft: Vec<f32>,
     /// The first of the bulk rows.
     bulk_from: usize,
     /// Empty between steps; kept for its memory.
@@ -25,6 +31,8 @@ impl Rows {
             positions: Vec::with_capacity(tokens),
             sequence_of: Vec::with_capacity(tokens),
             outputs: Vec::with_capacity(outputs),
+            ahead: Vec::new(),
+            soft: Vec::new(),
             bulk_from: 0,
             views: Vec::with_capacity(sequences),
         }
@@ -35,6 +43,8 @@ impl Rows {
         self.positions.clear();
         self.sequence_of.clear();
         self.outputs.clear();
+        self.ahead.clear();
+        self.soft.clear();
         self.bulk_from = 0;
     }
 
@@ -61,6 +71,23 @@ impl Rows {
         }
     }
 
+    /// Returns the number of rows.
+    pub(crate) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Lets rows that were added see one another.
+    pub(crate) fn see_ahead(&mut self, rows: Range<usize>) {
+        debug_assert!(self.ahead.len() <= rows.start, "pictures come in the order of their rows");
+        self.ahead.resize(rows.start, 0);
+        self.ahead.extend((0..rows.len() as u32).rev());
+    }
+
+    /// Adds rows of soft tokens, (soft rows, hidden), for the next of their places.
+    pub(crate) fn push_soft(&mut self, rows: &[f32]) {
+        self.soft.extend_from_slice(rows);
+    }
+
     /// Submits the rows. `views` says where their sequences keep keys and values, `goal` which
     /// output of the Plan is computed.
     pub(crate) fn submit<'views>(
@@ -72,7 +99,7 @@ impl Rows {
         self.submit_with(program, views, goal, &[])
     }
 
-    /// Does the same with rows of the Plan's inputs for the goal.
+    /// Does the same with rows of the Plan's inputs for the goal, except for those of soft tokens.
     pub(crate) fn submit_with<'views>(
         &mut self,
         program: &mut dyn Program,
@@ -80,7 +107,8 @@ impl Rows {
         goal: usize,
         inputs: &[&[f32]],
     ) -> Result<InFlight, BackendError> {
-        self.with_batch(views, goal, inputs, |batch| program.submit(batch))
+        let places = soft_places(program, goal);
+        self.with_batch(views, (goal, places), inputs, |batch| program.submit(batch))
     }
 
     /// Submits the rows as the first step of a series for a goal that `more` steps follow.
@@ -91,27 +119,44 @@ impl Rows {
         (goal, more): (usize, usize),
         inputs: &[&[f32]],
     ) -> Result<InFlight, BackendError> {
-        self.with_batch(views, goal, inputs, |batch| program.submit_series(batch, more))
+        let places = soft_places(program, goal);
+        self.with_batch(views, (goal, places), inputs, |batch| program.submit_series(batch, more))
     }
 
     fn with_batch<'views>(
         &mut self,
         views: impl Iterator<Item = SequenceView<'views>>,
-        goal: usize,
+        (goal, soft_places): (usize, u32),
         inputs: &[&[f32]],
         submit: impl FnOnce(&Batch<'_>) -> Result<InFlight, BackendError>,
     ) -> Result<InFlight, BackendError> {
         let mut sequences = recycle(std::mem::take(&mut self.views));
         sequences.extend(views);
+        if !self.ahead.is_empty() {
+            self.ahead.resize(self.tokens.len(), 0);
+        }
+        let mut all = [&[][..]; INPUTS_MAX];
+        let mut others = inputs.iter();
+        let mut count = 0;
+        for (place, input) in all.iter_mut().enumerate() {
+            let own = if soft_places >> place & 1 == 1 {
+                Some(&self.soft[..])
+            } else {
+                others.next().copied()
+            };
+            let Some(own) = own else { break };
+            *input = own;
+            count += 1;
+        }
         let batch = Batch {
             tokens: &self.tokens,
             positions: &self.positions,
             sequence_of: &self.sequence_of,
             sequences: &sequences,
             outputs: &self.outputs,
-            ahead: &[],
+            ahead: &self.ahead,
             bulk_from: self.bulk_from,
-            inputs,
+            inputs: &all[..count],
             goal,
         };
         let step = submit(&batch);
@@ -120,9 +165,23 @@ impl Rows {
     }
 }
 
-/// Returns whether steps for a goal are given rows of soft tokens.
-pub(crate) fn takes_soft(plan: &Plan, goal: usize) -> bool {
-    plan.given_for(goal).any(|id| plan.buffer(id).rows == trine_model::Rows::Soft)
+/// The most inputs that come with a step.
+const INPUTS_MAX: usize = 4;
+
+/// Returns the columns of the rows of soft tokens that steps for the first goal are given; `None`
+/// if they are given none.
+pub(crate) fn soft_columns(plan: &Plan) -> Option<usize> {
+    let soft = plan.given_for(0).map(|id| plan.buffer(id));
+    soft.filter(|buffer| buffer.rows == trine_model::Rows::Soft).map(|buffer| buffer.columns).next()
+}
+
+/// Returns which of the inputs that come with a step for a goal are rows of soft tokens: bit `i`
+/// for input `i`.
+fn soft_places(program: &dyn Program, goal: usize) -> u32 {
+    let plan = &program.facts().plan;
+    let is_soft = |id| plan.buffer(id).rows == trine_model::Rows::Soft;
+    let places = plan.given_for(goal).take(INPUTS_MAX).enumerate();
+    places.filter(|(_, id)| is_soft(*id)).map(|(place, _)| 1 << place).sum()
 }
 
 /// Waits for a step. With `takes_top` the device may find the largest logits itself. `states` gets

@@ -5,6 +5,9 @@
 //! their arrival. So a running stream never waits for more than one step's share of a prompt. If
 //! the width or the number of rows with logits is too small for all, decoding sequences take turns,
 //! and a prompt that was left out comes first in the next step.
+//!
+//! The rows of a picture run in one step ([`Cuts`]). They may exceed a step's share of prompts. If
+//! the step has no room for them, they come first in the next one, before decoding sequences.
 
 use trine_model::Width;
 
@@ -30,6 +33,42 @@ pub enum Wanted {
     Last,
     /// All rows.
     All,
+}
+
+/// Says where the rows of prompts may be cut into steps.
+pub trait Cuts {
+    /// Returns how many of the next rows of a slot's prompt, at most `rows`, a step may run: fewer
+    /// where the last ones would be a part of a picture, or would wait for one.
+    fn most(&self, slot: usize, rows: usize) -> usize;
+
+    /// Returns how many of them a step must run if it runs any: those of the picture that comes
+    /// next, or one. 0 if they have to wait.
+    fn least(&self, slot: usize) -> usize;
+}
+
+/// Prompts without pictures.
+#[derive(Debug, Clone, Copy)]
+pub struct Anywhere;
+
+impl Cuts for Anywhere {
+    fn most(&self, _slot: usize, rows: usize) -> usize {
+        rows
+    }
+
+    fn least(&self, _slot: usize) -> usize {
+        1
+    }
+}
+
+/// What is left of a step.
+#[derive(Debug, Clone, Copy)]
+struct Budget {
+    /// Rows that prompts may have beside decoding sequences.
+    share: usize,
+    /// Rows, `share` among them.
+    rows: usize,
+    /// Rows with logits.
+    outputs: usize,
 }
 
 /// The state of a sequence between steps.
@@ -69,6 +108,8 @@ pub struct Scheduler {
     turn: usize,
     /// Whether prompts waited in the last step and got no row.
     starved: bool,
+    /// The slot of a prompt whose picture the last step had no room for.
+    due: Option<usize>,
 }
 
 impl Scheduler {
@@ -84,6 +125,7 @@ impl Scheduler {
             queue: Vec::with_capacity(slots),
             turn: 0,
             starved: false,
+            due: None,
         }
     }
 
@@ -114,23 +156,25 @@ impl Scheduler {
     /// Picks the rows of the next step and counts them as run. `picks` is empty if there is nothing
     /// to do. Picks at most `decodes` decoding sequences, and next to any at most `prompt_rows`
     /// rows of prompts (both at least one). Passes over a sequence with rows in another step that
-    /// has not [landed](Scheduler::land). Returns the goal of the step; if sequences of several
-    /// goals wait, the goals take turns.
+    /// has not [landed](Scheduler::land), and over a prompt that `cuts` makes wait. Returns the
+    /// goal of the step; if sequences of several goals wait, the goals take turns.
     pub fn next_step(
         &mut self,
         decodes: usize,
         prompt_rows: usize,
+        cuts: &dyn Cuts,
         picks: &mut Vec<Pick>,
     ) -> usize {
         picks.clear();
-        let goal = self.next_goal();
+        let goal = self.next_goal(cuts);
         if goal == 0 {
-            self.pick_texts(decodes, prompt_rows, picks);
+            self.pick_texts(decodes, prompt_rows, cuts, picks);
         } else {
             // Running texts wait for this step as they do for a prompt's piece.
             let most = if self.has_decode() { prompt_rows.max(1) } else { usize::MAX };
-            let mut budget = Width { tokens: self.width.tokens.min(most), ..self.width };
-            self.pick_prompts(goal, &mut budget, picks);
+            let Width { tokens: rows, outputs } = self.width;
+            let mut budget = Budget { share: rows.min(most), rows, outputs };
+            self.pick_prompts(goal, &mut budget, cuts, picks);
         }
         picks.iter().for_each(|pick| self.flying[pick.slot] = true);
         goal
@@ -138,92 +182,152 @@ impl Scheduler {
 
     /// Returns the goal of the next step: that of sequences that were passed over in the last one,
     /// or of the first prompt.
-    fn next_goal(&mut self) -> usize {
+    fn next_goal(&mut self, cuts: &dyn Cuts) -> usize {
         let first = |but: Option<usize>| {
-            let prompts = self.queue.iter().filter(|&&slot| !self.flying[slot]);
+            let prompts = self.queue.iter().filter(|&&slot| self.can_run(slot, cuts));
             let mut goals = prompts.map(|&slot| self.goals[slot]);
             let decode = self.has_decode().then_some(0);
             goals.find(|goal| Some(*goal) != but).or(decode.filter(|goal| Some(*goal) != but))
         };
-        let due = self.passed_over.filter(|due| self.has_rows(*due));
+        let due = self.passed_over.filter(|due| self.has_rows(*due, cuts));
         let goal = due.or_else(|| first(None)).unwrap_or(0);
         self.passed_over = first(Some(goal));
         goal
     }
 
-    fn has_rows(&self, goal: usize) -> bool {
-        (goal == 0 && self.has_decode()) || self.has_prompt_to_run(goal)
+    fn has_rows(&self, goal: usize, cuts: &dyn Cuts) -> bool {
+        (goal == 0 && self.has_decode()) || self.has_prompt_to_run(goal, cuts)
+    }
+
+    /// Returns whether rows of a slot's prompt may be picked.
+    fn can_run(&self, slot: usize, cuts: &dyn Cuts) -> bool {
+        !self.flying[slot] && cuts.least(slot) > 0
     }
 
     fn has_decode(&self) -> bool {
         self.phases.contains(&Phase::Decode)
     }
 
-    fn pick_texts(&mut self, decodes: usize, prompt_rows: usize, picks: &mut Vec<Pick>) {
-        let held = usize::from(self.starved && self.has_prompt_to_run(0));
-        let mut budget =
-            Width { tokens: self.width.tokens - held, outputs: self.width.outputs - held };
-        self.pick_decodes(decodes.max(1), &mut budget, picks);
-        budget.tokens += held;
-        budget.outputs += held;
-        let decodes = picks.len();
-        if decodes > 0 {
-            budget.tokens = budget.tokens.min(prompt_rows.max(1));
+    fn pick_texts(
+        &mut self,
+        decodes: usize,
+        prompt_rows: usize,
+        cuts: &dyn Cuts,
+        picks: &mut Vec<Pick>,
+    ) {
+        let Width { tokens: rows, outputs } = self.width;
+        let mut budget = Budget { share: rows, rows, outputs };
+        let is_due = |&slot: &usize| {
+            self.is_prefilling(slot) && self.goals[slot] == 0 && self.can_run(slot, cuts)
+        };
+        let due = self.due.filter(is_due).filter(|_| self.has_decode());
+        self.due = None;
+        if let Some(slot) = due {
+            budget.share = cuts.least(slot);
+            self.pick_prompt(slot, &mut budget, cuts, picks);
+            self.leave_queue();
         }
-        self.pick_prompts(0, &mut budget, picks);
-        self.starved = picks.len() == decodes && self.has_prompt_to_run(0);
+        let first = picks.len();
+        let starves = first == 0 && self.starved && self.has_prompt_to_run(0, cuts);
+        let held = usize::from(starves);
+        budget.rows -= held;
+        budget.outputs -= held;
+        self.pick_decodes(decodes.max(1), &mut budget, picks);
+        budget.rows += held;
+        budget.outputs += held;
+        let decodes = picks.len() - first;
+        let share = if decodes == 0 { usize::MAX } else { prompt_rows.max(1) };
+        budget.share = budget.rows.min(share);
+        if first == 0 {
+            self.pick_prompts(0, &mut budget, cuts, picks);
+        }
+        self.starved = picks.len() == decodes && self.has_prompt_to_run(0, cuts);
     }
 
-    fn has_prompt_to_run(&self, goal: usize) -> bool {
-        self.queue.iter().any(|&slot| !self.flying[slot] && self.goals[slot] == goal)
+    fn has_prompt_to_run(&self, goal: usize, cuts: &dyn Cuts) -> bool {
+        self.queue.iter().any(|&slot| self.goals[slot] == goal && self.can_run(slot, cuts))
     }
 
-    fn pick_decodes(&mut self, most: usize, budget: &mut Width, picks: &mut Vec<Pick>) {
-        let slots = self.phases.len();
+    fn pick_decodes(&mut self, most: usize, budget: &mut Budget, picks: &mut Vec<Pick>) {
+        let (slots, before) = (self.phases.len(), picks.len());
         let first = self.turn;
         for slot in (0..slots).map(|offset| (first + offset) % slots) {
-            if budget.tokens == 0 || budget.outputs == 0 || picks.len() == most {
+            if budget.rows == 0 || budget.outputs == 0 || picks.len() - before == most {
                 break;
             }
             if self.phases[slot] == Phase::Decode {
                 self.phases[slot] = Phase::Waiting;
                 picks.push(Pick { slot, rows: 1, outputs: 1, prefill: false });
-                budget.tokens -= 1;
+                budget.rows -= 1;
                 budget.outputs -= 1;
                 self.turn = (slot + 1) % slots;
             }
         }
     }
 
-    fn pick_prompts(&mut self, goal: usize, budget: &mut Width, picks: &mut Vec<Pick>) {
-        for &slot in &self.queue {
-            let Phase::Prefill { left, wanted } = self.phases[slot] else { continue };
-            if self.flying[slot] || self.goals[slot] != goal {
+    fn pick_prompts(
+        &mut self,
+        goal: usize,
+        budget: &mut Budget,
+        cuts: &dyn Cuts,
+        picks: &mut Vec<Pick>,
+    ) {
+        let mut is_first = true;
+        for at in 0..self.queue.len() {
+            let slot = self.queue[at];
+            if self.goals[slot] != goal || !self.can_run(slot, cuts) {
                 continue;
             }
-            let mut rows = left.min(budget.tokens);
-            // Rows wait for a step that has room for their logits.
-            match wanted {
-                Wanted::Nothing => {}
-                Wanted::Last if rows == left && budget.outputs == 0 => rows -= 1,
-                Wanted::Last => {}
-                Wanted::All => rows = rows.min(budget.outputs),
+            let least = cuts.least(slot);
+            if is_first && least <= budget.rows {
+                // A share may never have room for the picture.
+                budget.share = budget.share.max(least);
             }
-            if rows == 0 {
-                continue;
+            if !self.pick_prompt(slot, budget, cuts, picks) && is_first && least > 1 {
+                self.due = Some(slot);
             }
-            let ends = rows == left;
-            self.phases[slot] =
-                if ends { Phase::Waiting } else { Phase::Prefill { left: left - rows, wanted } };
-            let outputs = match wanted {
-                Wanted::Nothing => 0,
-                Wanted::Last => usize::from(ends),
-                Wanted::All => rows,
-            };
-            budget.tokens -= rows;
-            budget.outputs -= outputs;
-            picks.push(Pick { slot, rows, outputs, prefill: true });
+            is_first = false;
         }
+        self.leave_queue();
+    }
+
+    /// Picks rows of a prompt. Returns whether there was room for any.
+    fn pick_prompt(
+        &mut self,
+        slot: usize,
+        budget: &mut Budget,
+        cuts: &dyn Cuts,
+        picks: &mut Vec<Pick>,
+    ) -> bool {
+        let Phase::Prefill { left, wanted } = self.phases[slot] else { return false };
+        let room = left.min(budget.share).min(budget.rows);
+        let most = |rows: usize| cuts.most(slot, rows);
+        // Rows wait for a step that has room for their logits.
+        let rows = match (wanted, most(room)) {
+            (Wanted::Last, rows) if rows == left && budget.outputs == 0 => most(left - 1),
+            (Wanted::Nothing | Wanted::Last, rows) => rows,
+            (Wanted::All, rows) => most(rows.min(budget.outputs)),
+        };
+        if rows == 0 {
+            return false;
+        }
+        let ends = rows == left;
+        self.phases[slot] =
+            if ends { Phase::Waiting } else { Phase::Prefill { left: left - rows, wanted } };
+        let outputs = match wanted {
+            Wanted::Nothing => 0,
+            Wanted::Last => usize::from(ends),
+            Wanted::All => rows,
+        };
+        budget.share -= rows;
+        budget.rows -= rows;
+        budget.outputs -= outputs;
+        picks.push(Pick { slot, rows, outputs, prefill: true });
+        true
+    }
+
+    /// Takes the prompts out of the queue of which no rows are left.
+    fn leave_queue(&mut self) {
         let phases = &self.phases;
         self.queue.retain(|&slot| matches!(phases[slot], Phase::Prefill { .. }));
     }
@@ -314,7 +418,7 @@ mod tests {
 
     /// Picks a step, which lands at once.
     fn next(scheduler: &mut Scheduler, prompt_rows: usize, picks: &mut Vec<Pick>) {
-        scheduler.next_step(usize::MAX, prompt_rows, picks);
+        scheduler.next_step(usize::MAX, prompt_rows, &Anywhere, picks);
         picks.iter().for_each(|pick| scheduler.land(pick.slot));
     }
 
@@ -418,7 +522,7 @@ mod tests {
         scheduler.admit(3, 12, Wanted::Last, 0);
         let next = |scheduler: &mut Scheduler| {
             let mut picks = Vec::new();
-            scheduler.next_step(2, 5, &mut picks);
+            scheduler.next_step(2, 5, &Anywhere, &mut picks);
             scheduler.check_integrity().unwrap();
             picks
         };
@@ -434,6 +538,86 @@ mod tests {
         assert!(!scheduler.is_flying(1));
     }
 
+    /// A prompt in slot 1 of which `done` rows have run, with a picture in some of them.
+    struct WithPicture {
+        done: usize,
+        picture: std::ops::Range<usize>,
+        is_ready: bool,
+    }
+
+    impl Cuts for WithPicture {
+        fn most(&self, slot: usize, rows: usize) -> usize {
+            let Self { done, ref picture, is_ready } = *self;
+            let end = done + rows;
+            let is_cut =
+                if is_ready { picture.contains(&(end - 1)) && end < picture.end } else { true };
+            let after = end > picture.start && done < picture.end;
+            if slot == 1 && after && is_cut { picture.start - done } else { rows }
+        }
+
+        fn least(&self, slot: usize) -> usize {
+            match slot == 1 && self.done == self.picture.start {
+                true if self.is_ready => self.picture.len(),
+                true => 0,
+                false => 1,
+            }
+        }
+    }
+
+    #[test]
+    fn a_picture_is_not_cut_and_exceeds_the_share_of_prompts() {
+        let mut scheduler = Scheduler::new(2, Width { tokens: 8, outputs: 2 });
+        scheduler.admit(0, 1, Wanted::Last, 0);
+        step(&mut scheduler);
+        scheduler.admit(1, 15, Wanted::Last, 0);
+        let mut cuts = WithPicture { done: 0, picture: 3..10, is_ready: true };
+        let mut picks = Vec::new();
+        let mut next = |scheduler: &mut Scheduler, cuts: &mut WithPicture| {
+            scheduler.next_step(usize::MAX, 4, cuts, &mut picks);
+            for pick in &picks {
+                scheduler.land(pick.slot);
+                cuts.done += if pick.slot == 1 { pick.rows } else { 0 };
+                if pick.outputs > 0 {
+                    scheduler.resume(pick.slot);
+                }
+            }
+            scheduler.check_integrity().unwrap();
+            picks.clone()
+        };
+        assert_eq!(next(&mut scheduler, &mut cuts), [decode(0), prompt(1, 3, false)]);
+        cuts.is_ready = false;
+        assert_eq!(next(&mut scheduler, &mut cuts), [decode(0)]);
+        assert_eq!(next(&mut scheduler, &mut cuts), [decode(0)], "nothing is held for it");
+        cuts.is_ready = true;
+        assert_eq!(next(&mut scheduler, &mut cuts), [decode(0), prompt(1, 7, false)]);
+        assert_eq!(next(&mut scheduler, &mut cuts), [decode(0), prompt(1, 4, false)]);
+        assert_eq!(next(&mut scheduler, &mut cuts), [decode(0), prompt(1, 1, true)]);
+    }
+
+    #[test]
+    fn a_picture_without_room_is_first_in_the_next_step() {
+        let mut scheduler = Scheduler::new(3, Width { tokens: 8, outputs: 8 });
+        scheduler.admit(0, 1, Wanted::Last, 0);
+        step(&mut scheduler);
+        scheduler.admit(1, 8, Wanted::Last, 0);
+        scheduler.admit(2, 6, Wanted::Last, 0);
+        let cuts = WithPicture { done: 0, picture: 0..8, is_ready: true };
+        let mut picks = Vec::new();
+        scheduler.next_step(usize::MAX, 4, &cuts, &mut picks);
+        assert_eq!(picks, [decode(0), prompt(2, 4, false)], "others have its share");
+        scheduler.land(0);
+        scheduler.land(2);
+        scheduler.resume(0);
+        scheduler.next_step(usize::MAX, 4, &cuts, &mut picks);
+        assert_eq!(picks, [prompt(1, 8, true)]);
+        scheduler.land(1);
+        scheduler.resume(1);
+        let cuts = WithPicture { done: 8, ..cuts };
+        scheduler.next_step(usize::MAX, 4, &cuts, &mut picks);
+        assert_eq!(picks, [decode(1), decode(0), prompt(2, 2, true)]);
+        scheduler.check_integrity().unwrap();
+    }
+
     /// Texts that run and prompts to be embedded: each step is for one of the two, in turn.
     #[test]
     fn goals_take_turns() {
@@ -445,7 +629,7 @@ mod tests {
         scheduler.admit(3, 6, Wanted::Last, 0);
         let next = |scheduler: &mut Scheduler| {
             let mut picks = Vec::new();
-            let goal = scheduler.next_step(usize::MAX, 5, &mut picks);
+            let goal = scheduler.next_step(usize::MAX, 5, &Anywhere, &mut picks);
             for pick in &picks {
                 scheduler.land(pick.slot);
                 if pick.outputs > 0 {

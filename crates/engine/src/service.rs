@@ -34,6 +34,9 @@ const AFTER_FAILURE: Duration = Duration::from_millis(100);
 /// has answered.
 const STORE_INTERVAL: Duration = Duration::from_millis(1);
 
+/// The interval at which it looks after deadlines while it waits for rows of a picture.
+const PICTURE_INTERVAL: Duration = Duration::from_millis(50);
+
 /// When an engine without requests lets its device do work of its own ([`Engine::idle`]).
 #[derive(Debug, Clone, Copy)]
 pub struct Leisure {
@@ -90,8 +93,16 @@ struct Board {
 
 #[derive(Debug)]
 enum Command {
-    Submit { ticket: u64, request: Box<Request>, updates: UnboundedSender<Update> },
-    Cancel { ticket: u64 },
+    Submit {
+        ticket: u64,
+        request: Box<Request>,
+        updates: UnboundedSender<Update>,
+    },
+    Cancel {
+        ticket: u64,
+    },
+    /// Rows of a picture are made.
+    Wake,
     Stop,
 }
 
@@ -122,9 +133,21 @@ impl Service {
         });
         let stop = Arc::new(AtomicBool::new(false));
         engine.heed(Arc::clone(&stop));
+        let tickets = AtomicU64::new(0);
+        let thread = Mutex::new(None);
+        let own = Arc::clone(&board);
+        let link = Arc::new(Link { commands, tickets, limits, board: own, stop, thread });
+        // A tower must not keep the thread alive.
+        let weak = Arc::downgrade(&link);
+        engine.set_waker(move || {
+            if let Some(link) = weak.upgrade() {
+                // If the thread has ended, nobody waits.
+                let _ = link.commands.send(Command::Wake);
+            }
+        });
         let worker = Worker {
             engine,
-            board: Arc::clone(&board),
+            board,
             clients: HashMap::new(),
             sequences: HashMap::new(),
             events: Vec::new(),
@@ -134,9 +157,8 @@ impl Service {
         };
         let body = move || worker.run(&inbox);
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(body)?;
-        let tickets = AtomicU64::new(0);
-        let thread = Mutex::new(Some(thread));
-        Ok(Service { link: Arc::new(Link { commands, tickets, limits, board, stop, thread }) })
+        *link.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(Service { link })
     }
 
     /// Queues a request. Never blocks.
@@ -300,8 +322,8 @@ impl Worker {
         loop {
             let command = if self.engine.is_idle() {
                 self.receive_idle(inbox)
-            } else if self.engine.waits_for_store() {
-                inbox.recv_timeout(STORE_INTERVAL).map_err(|error| match error {
+            } else if let Some(pause) = self.pause() {
+                inbox.recv_timeout(pause).map_err(|error| match error {
                     RecvTimeoutError::Timeout => TryRecvError::Empty,
                     RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
                 })
@@ -340,6 +362,14 @@ impl Worker {
                 drop(updates);
             }
         }
+    }
+
+    /// Returns how long the thread may wait for a command while nothing can be done.
+    fn pause(&self) -> Option<Duration> {
+        if self.engine.waits_for_store() {
+            return Some(STORE_INTERVAL);
+        }
+        self.engine.waits_for_picture().then_some(PICTURE_INTERVAL)
     }
 
     /// Lets the device be for a while after the start or a step.
@@ -401,6 +431,7 @@ impl Worker {
                     self.engine.cancel(sequence);
                 }
             }
+            Command::Wake => {}
             Command::Stop => unreachable!("the loop ends with it"),
         }
     }

@@ -6,6 +6,8 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
 mod fake_store;
+#[allow(dead_code, reason = "other tests use the rest")]
+mod looks;
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,18 +17,20 @@ use std::time::{Duration, Instant};
 
 use fake::{Fake, VOCABULARY, next_logits, options, vector_of};
 use fake_store::{Faults, Shelf};
+use looks::{BAD, Gated};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use trine_backend::{BLOCK, BackendError, SERIES_MAX};
 use trine_engine::disk::Origin;
 use trine_engine::{
-    Ask, Drafter, Drafts, Engine, Event, Finish, Logprobs, ModelDrafter, Pooling, Request, Sampler,
-    SamplingParams, Scope, SequenceId, Statistics, Target, Update,
+    Ask, Drafter, Drafts, Engine, EngineError, Event, Finish, Logprobs, ModelDrafter, Pooling,
+    Request, Sampler, SamplingParams, Scope, SequenceId, Statistics, Target, Update,
 };
 
 const STEPS: usize = 1_000_000;
 const STEPS_WITH_STORE: usize = 300_000;
 const STEPS_IN_FLIGHT: usize = 200_000;
+const STEPS_WITH_PICTURES: usize = 200_000;
 const WINDOWS: [usize; 2] = [4, 20];
 const RUNNING: usize = 4;
 const SLOTS: usize = 7;
@@ -52,7 +56,10 @@ const LARGER: Sizes = Sizes { context: 192, width: 45, blocks: 14 };
 /// A request and what came of it.
 struct Job {
     scope: Scope,
+    /// With what is seen of pictures in their places.
     prompt: Vec<u32>,
+    /// The same in codes.
+    codes: Vec<u32>,
     max_tokens: usize,
     stop: u32,
     seed: Option<u64>,
@@ -75,6 +82,15 @@ impl Job {
         let logprob = f64::from(logits[known.token as usize]) - sum.ln();
         assert!((f64::from(known.logprob) - logprob).abs() < 1e-4, "position {next}");
         *next += 1;
+        self.skip_pictures();
+    }
+
+    /// Soft tokens have no log-probability.
+    fn skip_pictures(&mut self) {
+        if let Some(next) = &mut self.next_logprob {
+            let rest = self.prompt[*next..].iter();
+            *next += rest.take_while(|&&token| token as usize >= VOCABULARY).count();
+        }
     }
 }
 
@@ -83,7 +99,7 @@ struct Simulation {
     context: usize,
     random: ChaCha8Rng,
     jobs: HashMap<SequenceId, Job>,
-    /// Whole texts that later prompts begin like.
+    /// Whole texts that later prompts begin like, in codes.
     texts: Vec<Vec<u32>>,
     /// Hashes of the beginnings of sequences that ran in each scope.
     seen: HashSet<(Scope, u64)>,
@@ -93,6 +109,10 @@ struct Simulation {
     failures: usize,
     drafted: usize,
     accepted: usize,
+    /// What makes rows of pictures, if prompts have any.
+    looks: Option<Gated>,
+    /// Pictures in the prompts that ended well, and those of them that were run.
+    pictures: [usize; 2],
     /// Steps that began while another was in flight.
     overlapped: Arc<AtomicUsize>,
     /// Steps that began.
@@ -179,7 +199,7 @@ impl Simulation {
         options.blocks = blocks;
         options.width.outputs = 6;
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let mut fake = Fake::new(options, &WINDOWS).with_states().with_depth(depth);
+        let mut fake = Fake::new(options, &WINDOWS).with_states().with_pictures().with_depth(depth);
         let (overlapped, runs) = (Arc::clone(&fake.overlapped), Arc::clone(&fake.runs));
         let mut next = 0;
         fake.fails_at = std::iter::repeat_with(|| {
@@ -201,9 +221,25 @@ impl Simulation {
             failures: 0,
             drafted: 0,
             accepted: 0,
+            looks: None,
+            pictures: [0; 2],
             overlapped,
             runs,
         }
+    }
+
+    /// The same, with pictures in prompts, of which a tower keeps the rows of some.
+    fn with_pictures(mut self) -> Self {
+        self.looks = Some(Gated::new(20 * 4 * 3));
+        // No step waits for them.
+        self.engine.set_waker(|| {});
+        self
+    }
+
+    /// Picks a picture, sometimes one that the tower fails on.
+    fn picture(&mut self) -> Vec<u32> {
+        let number = if self.below(40) == 0 { BAD[self.below(3)] } else { self.below(12) as u32 };
+        looks::picture(number)
     }
 
     /// The same, with guesses. Steps take a millisecond and guesses no time, so that these pay.
@@ -233,8 +269,22 @@ impl Simulation {
             _ => BLOCK * (1 + index % 2),
         });
         let more = 1 + self.below(30);
-        prompt.extend(self.tokens(more));
+        if self.looks.is_none() {
+            prompt.extend(self.tokens(more));
+        }
+        let end = prompt.len() + more;
+        while self.looks.is_some() && prompt.len() < end.min(self.context) {
+            let some = self.below(more);
+            let tokens = if self.below(2) == 0 { self.picture() } else { self.tokens(some) };
+            prompt = looks::whole(prompt);
+            prompt.extend(tokens);
+        }
         prompt.truncate(self.context);
+        let codes = looks::whole(prompt);
+        if codes.is_empty() {
+            return;
+        }
+        let prompt = looks::seen(&codes);
         let seed = (self.below(2) == 0).then(|| self.random.next_u64());
         let (max_tokens, stop) = (self.below(40), self.below(VOCABULARY) as u32);
         // Texts are everybody's, what is computed of them is not.
@@ -242,9 +292,13 @@ impl Simulation {
             0 => Scope::default().within(b"own"),
             _ => Scope::default(),
         };
-        if self.below(8) == 0 {
+        if self.below(8) == 0 && prompt == codes {
             return self.embed(prompt, scope);
         }
+        let request = match &self.looks {
+            Some(looks) => looks::request(&looks.tower, &codes, max_tokens),
+            None => Request::new(codes.clone(), max_tokens),
+        };
         let request = Request {
             sampling: sampling(seed),
             stop_ids: vec![stop],
@@ -253,17 +307,21 @@ impl Simulation {
             deadline: (self.below(200) == 0).then(Instant::now),
             prompt_logprobs: (self.below(20) == 0).then_some(1),
             logprobs: (self.below(20) == 0).then_some(2),
-            ..Request::new(prompt.clone(), max_tokens)
+            ..request
         };
         // The first token has none.
         let next_logprob = request.prompt_logprobs.map(|_| 1);
-        let id = self.engine.submit(request).expect("the request is sound");
+        let id = match self.engine.submit(request) {
+            Err(EngineError::PictureTooWide { .. }) => return,
+            submitted => submitted.expect("the request is sound"),
+        };
         let answer = Vec::new();
         let is_cancelled = false;
         let embedding = None;
-        let job = Job {
+        let mut job = Job {
             scope,
             prompt,
+            codes,
             max_tokens,
             stop,
             seed,
@@ -272,7 +330,16 @@ impl Simulation {
             is_cancelled,
             embedding,
         };
+        job.skip_pictures();
         self.jobs.insert(id, job);
+        self.settle();
+    }
+
+    /// Lets the tower begin with what is wanted.
+    fn settle(&self) {
+        if let Some(looks) = &self.looks {
+            looks.settle();
+        }
     }
 
     fn embed(&mut self, prompt: Vec<u32>, scope: Scope) {
@@ -285,6 +352,7 @@ impl Simulation {
         let id = self.engine.submit(request).expect("the request is sound");
         let job = Job {
             scope,
+            codes: prompt.clone(),
             prompt,
             max_tokens: 0,
             stop: 0,
@@ -307,6 +375,7 @@ impl Simulation {
             self.jobs.get_mut(id).expect("it is known").is_cancelled |= is_cancelled;
             assert!(self.engine.cancel(*id).is_none(), "{id} has ended");
         }
+        self.settle();
     }
 
     fn step(&mut self) {
@@ -315,6 +384,7 @@ impl Simulation {
             Err(_) => self.failures += 1,
         }
         self.engine.check_integrity().expect("the books agree");
+        self.settle();
     }
 
     fn note(&mut self, Event { sequence, update }: Event) {
@@ -386,10 +456,18 @@ impl Simulation {
             Finish::Context => assert!(!is_stop && tokens.len() == self.context + 1),
             _ => {}
         }
+        let is_bad = looks::numbers(&job.codes).any(|number| BAD.contains(&number));
+        if is_bad || finish == Finish::PictureFailed {
+            assert!(is_bad && job.answer.is_empty());
+        } else {
+            self.pictures[0] += looks::numbers(&job.codes).count();
+            self.pictures[1] += statistics.pictures;
+        }
         tokens.truncate(self.context);
         self.seen.extend(beginnings(&tokens).map(|hash| (job.scope, hash)));
         let index = self.below(self.texts.len());
-        self.texts[index] = tokens;
+        self.texts[index] = [&job.codes[..], &job.answer].concat();
+        self.texts[index].truncate(self.context);
     }
 }
 
@@ -400,6 +478,7 @@ impl Simulation {
             0..12 if self.jobs.len() < 12 => self.submit(),
             12..14 => self.cancel(),
             14 if self.below(50) == 0 => self.engine.forget(),
+            15..35 => self.looks.iter().for_each(Gated::paint),
             _ => {}
         }
     }
@@ -407,6 +486,7 @@ impl Simulation {
     /// Lets everything come to its end.
     fn finish(&mut self) {
         while !self.engine.is_idle() {
+            self.looks.iter().for_each(Gated::paint);
             self.step();
         }
         assert!(self.jobs.is_empty(), "every request has ended");
@@ -438,6 +518,28 @@ fn random_traffic_keeps_the_books_and_the_texts() {
     );
 }
 
+/// Of pictures some are made at once and some late, some twice in a prompt, some touch, some fail.
+#[test]
+fn random_traffic_with_pictures_keeps_the_books_and_the_texts() {
+    for (depth, sizes) in [(1, SMALL), (2, ROOMY)] {
+        let mut simulation = Simulation::new(44, sizes, depth).with_drafts().with_pictures();
+        for _ in 0..STEPS_WITH_PICTURES {
+            simulation.act();
+            simulation.step();
+        }
+        simulation.finish();
+        let Simulation { reasons, reused, failures, accepted, pictures, looks, .. } = simulation;
+        assert!(reasons.len() == 7 && reasons.values().all(|&count| count > 10), "{reasons:?}");
+        assert!(reused > 10_000 && failures > 50, "{reused} positions, {failures} failures");
+        assert!(accepted > 500, "{accepted} guesses accepted");
+        let [shown, run] = pictures;
+        let counts = looks.expect("there are pictures").tower.counts();
+        println!("{shown} pictures, {run} of them run; {counts:?}; {accepted} guesses accepted");
+        assert!(run > 1000 && shown - run > 1000, "{shown} pictures, {run} of them run");
+        assert!(counts.hits > 100 && counts.pictures < run as u64, "{counts:?}");
+    }
+}
+
 /// With as many steps in flight as there are parts of a model on several devices.
 #[test]
 fn random_traffic_keeps_the_texts_with_steps_in_flight() {
@@ -463,18 +565,25 @@ fn random_traffic_keeps_the_texts_with_steps_in_flight() {
 /// nothing of that reaches a text, whose every row the device checks.
 #[test]
 fn random_traffic_with_a_store_of_prefixes_keeps_the_texts() {
-    with_a_store(1);
+    with_a_store(1, false);
 }
 
 /// Pages are read while no step is in flight.
 #[test]
 fn random_traffic_with_a_store_and_steps_in_flight_keeps_the_texts() {
-    let overlapped = with_a_store(2);
+    let overlapped = with_a_store(2, false);
     assert!(overlapped > STEPS_WITH_STORE / 20, "{overlapped} steps");
 }
 
+/// Prefixes end before a picture or after it, and the same places with another picture are another
+/// prefix.
+#[test]
+fn random_traffic_with_a_store_and_pictures_keeps_the_texts() {
+    with_a_store(1, true);
+}
+
 /// Returns the number of steps that began while another was in flight.
-fn with_a_store(depth: usize) -> usize {
+fn with_a_store(depth: usize, has_pictures: bool) -> usize {
     let faults = Faults {
         full: 100,
         lost: 20,
@@ -487,6 +596,9 @@ fn with_a_store(depth: usize) -> usize {
     };
     let shelf = Shelf::default();
     let mut simulation = Simulation::new(43, LARGER, depth).with_drafts();
+    if has_pictures {
+        simulation = simulation.with_pictures();
+    }
     let origin = Origin::new([0; 32], simulation.engine.program().facts()).expect("it gives pages");
     simulation.engine.set_page_store(Box::new(shelf.store(7, faults)), origin);
     let time = Arc::new(AtomicU64::new(0));
@@ -506,6 +618,7 @@ fn with_a_store(depth: usize) -> usize {
     }
     while !simulation.engine.is_idle() {
         time.fetch_add(1, Ordering::Relaxed);
+        simulation.looks.iter().for_each(Gated::paint);
         simulation.step();
     }
     simulation.finish();
@@ -516,6 +629,8 @@ fn with_a_store(depth: usize) -> usize {
     assert!(counts.failures > shelf.counts().failures, "some answers came too late");
     assert!(shelf.counts().failures > 100, "some files were damaged: {counts:?}");
     assert!(simulation.preemptions > 100 && simulation.failures > 50);
-    assert!(simulation.accepted > 3_000, "{} guesses accepted", simulation.accepted);
+    // A model that guesses sees no pictures.
+    let least = if has_pictures { 2_000 } else { 3_000 };
+    assert!(simulation.accepted > least, "{} guesses accepted", simulation.accepted);
     simulation.overlapped.load(Ordering::Relaxed)
 }

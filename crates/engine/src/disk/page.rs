@@ -15,11 +15,13 @@
 //! Numbers are little-endian. The chain of a sequence begins with the hash of everything that
 //! determines its keys and values except the tokens ([`Origin`]) and of who may use them
 //! ([`Scope`]). Each block adds the hash of the chain before it and its tokens, so a page's name
-//! identifies the whole beginning of the sequence.
+//! identifies the whole beginning of the sequence. A block with soft tokens adds the places and
+//! names of the pictures that they belong to, whose names include the tower.
 
 use sha2::{Digest, Sha256};
 use trine_backend::{BLOCK, Facts, KvPart};
 
+use crate::pictures::Album;
 use crate::scope::Scope;
 
 const MAGIC: &[u8; 8] = b"trineKV1";
@@ -115,6 +117,19 @@ impl Origin {
         scope: Scope,
         tokens: &[u32],
     ) -> impl Iterator<Item = PageKey> {
+        static NONE: Album = Album::none();
+        self.pages_with(is_bulk, scope, tokens, &NONE)
+    }
+
+    /// Does the same for a sequence with pictures. The name of a page has the names of all pictures
+    /// that a row of its block sees.
+    pub(crate) fn pages_with(
+        self,
+        is_bulk: bool,
+        scope: Scope,
+        tokens: &[u32],
+        album: &Album,
+    ) -> impl Iterator<Item = PageKey> {
         let start: Hash = Sha256::new()
             .chain_update(self.hash)
             .chain_update([u8::from(is_bulk)])
@@ -124,6 +139,11 @@ impl Origin {
         let link = move |before: &mut Hash, (index, tokens): (usize, &[u32; BLOCK])| {
             let mut hash = Sha256::new_with_prefix(*before);
             tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
+            for picture in album.within(index * BLOCK..(index + 1) * BLOCK) {
+                hash.update((picture.at as u64).to_le_bytes());
+                hash.update((picture.end as u64).to_le_bytes());
+                hash.update(picture.name);
+            }
             let chain = hash.finalize().into();
             let before = std::mem::replace(before, chain);
             let (part, bytes) = (KvPart::Global, self.page_bytes(KvPart::Global));

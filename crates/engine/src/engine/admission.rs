@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use trine_backend::BLOCK;
 
 use super::Engine;
-use super::place::{Kept, Place};
+use super::place::Place;
 use super::sequence::{Sequence, Turn};
 use crate::error::EngineError;
 use crate::events::{Event, Finish};
@@ -30,12 +30,14 @@ impl Engine {
         while self.scheduler.sequences() < self.limits.sequences {
             let mut common = std::mem::take(&mut self.common);
             let next = self.queue.iter().find(|(_, sequence)| {
-                !self.waits_for_pages(sequence, now) && !self.waits(sequence, &mut common)
+                !self.waits_for_pages(sequence, now)
+                    && !self.waits_for_pictures(sequence)
+                    && !self.waits(sequence, &mut common)
             });
             let next = next.filter(|(_, sequence)| self.has_room(sequence)).map(|(rank, _)| rank);
             self.common = common;
             let Some(rank) = next else { return Ok(()) };
-            if self.ask_for_pages(rank, now) {
+            if self.ask_for_pages(rank, now) || self.ask_for_pictures(rank) {
                 // Others may go ahead of this one.
                 continue;
             }
@@ -63,7 +65,14 @@ impl Engine {
         let shared = (0..self.places.len()).filter(is_prefilling).map(|slot| common[slot]);
         let most = shared.max().unwrap_or(0);
         most >= WORTH_WAITING
-            && most >= self.kv.reusable(sequence.tokens.len(), |slot| common[slot]) + WORTH_WAITING
+            && most >= self.reusable(sequence, |slot| common[slot]) + WORTH_WAITING
+    }
+
+    /// Returns the number of positions that a request could reuse. `common` returns how many are
+    /// the same in a slot.
+    pub(super) fn reusable(&self, sequence: &Sequence, common: impl Fn(usize) -> usize) -> usize {
+        let cut = |position: usize| sequence.album.cut(position);
+        self.kv.reusable_cut(sequence.tokens.len(), common, cut)
     }
 
     /// Returns whether there is memory for all tokens of a request and one more block without
@@ -88,7 +97,8 @@ impl Engine {
         let common = |slot: usize| {
             if sequence.runs_all() { 0 } else { places[slot].common(&sequence) }
         };
-        let Some(lease) = self.kv.lease(sequence.tokens.len(), common) else {
+        let cut = |position: usize| sequence.album.cut(position);
+        let Some(lease) = self.kv.lease_cut(sequence.tokens.len(), common, cut) else {
             // There are at least as many slots as sequences that may run.
             debug_assert!(false, "no slot is free, though not all sequences run");
             self.queue.push(rank, sequence.prompt, sequence);
@@ -106,6 +116,7 @@ impl Engine {
             self.status.prompt_tokens += sequence.prompt as u64;
             self.status.reused_tokens += lease.reused as u64;
         }
+        sequence.want_pictures(lease.reused, &self.looking.waker);
         let (rows, wanted) = sequence.next_rows(lease.reused);
         self.scheduler.admit(lease.slot, rows, wanted, sequence.job.goal());
         self.places[lease.slot] = Place::Running(rank, sequence);
@@ -123,11 +134,13 @@ impl Engine {
     fn has_kept(&self, lease: Lease) -> bool {
         let place = &self.places[lease.slot];
         let (tokens, scope) = (&place.tokens()[..lease.reused], place.scope());
+        let album = place.album().before(lease.reused);
         (0..self.places.len()).any(|slot| {
             !self.kv.is_running(slot)
                 && self.kv.length(slot) == lease.reused
                 && self.places[slot].scope() == scope
                 && self.places[slot].tokens().starts_with(tokens)
+                && self.places[slot].album().before(lease.reused) == album
         })
     }
 
@@ -138,10 +151,7 @@ impl Engine {
     pub(super) fn keep_branch(&mut self, slot: usize) -> Result<(), EngineError> {
         let Some(kept) = self.kv.snapshot(slot) else { return Ok(()) };
         self.spill_lost()?;
-        let tokens = self.places[slot].tokens()[..self.kv.length(slot)].to_vec();
-        let computed = self.places[slot].computed();
-        let scope = self.places[slot].scope();
-        self.places[kept] = Place::Kept(Kept { tokens, computed, scope });
+        self.places[kept] = self.places[slot].kept(self.kv.length(slot));
         Ok(self.program.copy_slot(slot as u32, kept as u32, self.kv.written(slot))?)
     }
 
@@ -231,6 +241,7 @@ impl Engine {
         let mut sequence = self.end(slot, true);
         sequence.statistics.preemptions += 1;
         sequence.turn = Turn::Open;
+        sequence.looks_from = None;
         self.status.preemptions += 1;
         tracing::debug!(sequence = %sequence.id, "its memory goes to others; it is queued again");
         self.queue.push(rank, sequence.prompt, sequence);
@@ -250,10 +261,7 @@ impl Engine {
         self.scheduler.remove(slot);
         self.kv.release(slot, keep);
         self.stop_guessing(slot);
-        let tokens = self.places[slot].tokens()[..self.kv.length(slot)].to_vec();
-        let computed = self.places[slot].computed();
-        let scope = self.places[slot].scope();
-        let kept = Place::Kept(Kept { tokens, computed, scope });
+        let kept = self.places[slot].kept(self.kv.length(slot));
         match std::mem::replace(&mut self.places[slot], kept) {
             Place::Running(_, sequence) => sequence,
             Place::Kept(_) => unreachable!("only running sequences end"),
@@ -288,6 +296,7 @@ impl Engine {
             } else if sequence.is_silent() && sequence.try_again() {
                 // Memory is empty now, but the store may have its beginning.
                 sequence.turn = Turn::Open;
+                sequence.looks_from = None;
                 self.queue.push(rank, sequence.prompt, sequence);
             } else {
                 self.ended.push(sequence.finished(Finish::DeviceFailed));

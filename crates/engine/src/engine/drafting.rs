@@ -148,6 +148,10 @@ impl Drafting {
             let before_stop = sequence.before_stop(&guesses.tokens);
             let is_cut = before_stop < guesses.tokens.len();
             guesses.tokens.truncate(before_stop);
+            // A soft token is no guess.
+            let known = guesses.tokens.iter().take_while(|&&id| (id as usize) < self.vocabulary);
+            let known = known.count();
+            guesses.tokens.truncate(known);
             let kind = found.map_or(MODEL, Found::kind);
             guesses.origin = Origin { kind, is_cut, ..Origin::default() };
             let rate = |kind| sequence.acceptances.rate(kind, &self.averages);
@@ -157,7 +161,7 @@ impl Drafting {
             let drafted = drafted.map_or(0, |model| model.most(&ask, left));
             seats = seats.saturating_sub(usize::from(drafted > 0));
             self.chances.push(Chance {
-                found: Supply { most: before_stop, rate: rate(kind) },
+                found: Supply { most: known, rate: rate(kind) },
                 drafted: Supply { most: drafted, rate: rate(MODEL) },
             });
         }

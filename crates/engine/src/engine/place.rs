@@ -2,6 +2,7 @@
 
 use super::precision::Computed;
 use super::sequence::Sequence;
+use crate::pictures::Album;
 use crate::queue::Rank;
 use crate::scope::Scope;
 
@@ -19,6 +20,8 @@ pub(super) struct Kept {
     /// The tokens. The first [`KvCache::length`](crate::kv::KvCache::length) of
     /// them are in the cache.
     pub(super) tokens: Vec<u32>,
+    /// The pictures among them.
+    pub(super) album: Album,
     /// How its positions were computed.
     pub(super) computed: Computed,
     /// The requests that may use it.
@@ -31,6 +34,23 @@ impl Place {
             Place::Running(_, sequence) => &sequence.tokens,
             Place::Kept(kept) => &kept.tokens,
         }
+    }
+
+    pub(super) fn album(&self) -> &Album {
+        match self {
+            Place::Running(_, sequence) => &sequence.album,
+            Place::Kept(kept) => &kept.album,
+        }
+    }
+
+    /// Returns what is kept of its first positions, which end between pictures.
+    pub(super) fn kept(&self, length: usize) -> Place {
+        Place::Kept(Kept {
+            tokens: self.tokens()[..length].to_vec(),
+            album: self.album().before(length),
+            computed: self.computed(),
+            scope: self.scope(),
+        })
     }
 
     pub(super) fn scope(&self) -> Scope {
@@ -48,12 +68,14 @@ impl Place {
     }
 
     /// Returns the number of leading tokens that it shares with a sequence and whose positions the
-    /// sequence may use ([`Computed::serves`]). Sequences of different scopes share nothing.
+    /// sequence may use ([`Computed::serves`]). Sequences of different scopes share nothing, and
+    /// pictures only whole.
     pub(super) fn common(&self, sequence: &Sequence) -> usize {
         if self.scope() != sequence.scope {
             return 0;
         }
         let common = common_length(self.tokens(), &sequence.tokens);
+        let common = self.album().common(&sequence.album, common);
         self.computed().serves(sequence.computed(), common)
     }
 

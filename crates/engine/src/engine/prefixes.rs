@@ -10,7 +10,6 @@ use super::precision::{Computed, Precision};
 use super::sequence::Sequence;
 use crate::disk::{Origin, PageKey, PageStore, StoreCounts};
 use crate::queue::Rank;
-use crate::scope::Scope;
 
 /// The least number of positions that a prefix must save to be worth its files and reading them.
 pub(super) const WORTH_KEEPING: usize = 2 * BLOCK;
@@ -119,7 +118,7 @@ impl Prefixes {
         let asking = sequence.computed();
         let find = |precision| {
             let most = Computed::restored(precision, tokens.len()).serves(asking, tokens.len());
-            let prefix = self.find_kind(precision, sequence.scope, &tokens[..most], least)?;
+            let prefix = self.find_kind(precision, sequence, &tokens[..most], least)?;
             let usable = prefix.computed().serves(asking, prefix.length);
             (usable == prefix.length).then_some(prefix)
         };
@@ -130,13 +129,14 @@ impl Prefixes {
     fn find_kind(
         &self,
         precision: Precision,
-        scope: Scope,
+        sequence: &Sequence,
         tokens: &[u32],
         least: usize,
     ) -> Option<Prefix> {
         // Without global layers, the local pages of every block are looked up.
         let is_there = |key: &PageKey| !self.has_global || self.store.has(&key.name());
-        let pages = self.origin.pages(precision.is_bulk(), scope, tokens);
+        let Sequence { scope, album, .. } = sequence;
+        let pages = self.origin.pages_with(precision.is_bulk(), *scope, tokens, album);
         let keys: Vec<PageKey> = pages.take_while(is_there).collect();
         let most = keys.len();
         // For each number of blocks, how many of the last ones have their local pages without a
@@ -147,7 +147,10 @@ impl Prefixes {
             runs[index + 1] = if self.store.has(&name) { runs[index] + 1 } else { 0 };
         }
         let can_go_on = |&blocks: &usize| {
-            self.window.is_none() || runs[blocks] >= blocks - self.first_local(blocks * BLOCK)
+            let length = blocks * BLOCK;
+            let has_local =
+                self.window.is_none() || runs[blocks] >= blocks - self.first_local(length);
+            has_local && album.cut(length) == length
         };
         let blocks = (1..=most).rev().find(can_go_on)?;
         let length = blocks * BLOCK;

@@ -1,13 +1,17 @@
 //! What the engine knows about one request.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
+
+use trine_backend::SOFT;
 
 use super::precision::{Computed, Precision};
 use crate::drafts::Ask;
 use crate::drafts::kinds::{Acceptances, Origin};
 use crate::events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
+use crate::pictures::{Album, Waker};
 use crate::pooling::Pool;
-use crate::request::{Constraint, Job, Limits, Request};
+use crate::request::{Constraint, Job, Limits, PromptPicture, Request};
 use crate::rows::RowLogits;
 use crate::sampling::{Choice, Stream, Workspace, logprobs};
 use crate::scheduler::Wanted;
@@ -40,6 +44,13 @@ pub(super) struct Sequence {
     pub(super) turn: Turn,
     /// The position at which to keep a fork for others; 0 for none.
     pub(super) branch: usize,
+    /// The pictures of its prompt, in order.
+    pictures: Vec<PromptPicture>,
+    /// Where they are.
+    pub(super) album: Album,
+    /// The position from which on its pictures are wanted, as what is before is in the cache;
+    /// `None` until that is known.
+    pub(super) looks_from: Option<usize>,
     pub(super) job: Job,
     /// Pools its hidden states if its embedding is wanted.
     pub(super) pool: Option<Pool>,
@@ -85,7 +96,7 @@ impl Sequence {
         }
         let prompt = tokens.len();
         tokens.reserve_exact(max_tokens.min(most));
-        Self {
+        let mut sequence = Self {
             id,
             tokens,
             prompt,
@@ -94,6 +105,9 @@ impl Sequence {
             statistics: Statistics { prompt_tokens: prompt, ..Statistics::default() },
             turn: Turn::Open,
             branch: 0,
+            album: Album::new(request.pictures.iter().map(PromptPicture::shown)),
+            pictures: request.pictures,
+            looks_from: None,
             job: request.job,
             pool: None,
             max_tokens,
@@ -114,7 +128,9 @@ impl Sequence {
             guesses: Vec::new(),
             guess_origin: Origin::default(),
             acceptances: Acceptances::default(),
-        }
+        };
+        sequence.skip_soft();
+        sequence
     }
 
     /// Returns whether all tokens of its prompt must be run, whatever the cache holds.
@@ -162,13 +178,38 @@ impl Sequence {
             }
         }
         let wanted = if self.wants_prompt_logprobs() && done < self.prompt {
-            Wanted::All
+            // Of a picture only the last row is followed by a token that has a log-probability.
+            match self.album.units(done..end).next() {
+                Some(unit) if unit.start == done => {
+                    end = unit.end;
+                    Wanted::Last
+                }
+                Some(unit) => {
+                    end = unit.start;
+                    Wanted::All
+                }
+                None => Wanted::All,
+            }
         } else if end == all && self.max_tokens > 0 {
             Wanted::Last
         } else {
             Wanted::Nothing
         };
         (end - done, wanted)
+    }
+
+    /// Returns its pictures that have a position in a range.
+    pub(super) fn pictures_in(&self, range: Range<usize>) -> &[PromptPicture] {
+        let first = self.pictures.partition_point(|picture| picture.end() <= range.start);
+        let last = self.pictures.partition_point(|picture| picture.at < range.end);
+        self.pictures.get(first..last).unwrap_or_default()
+    }
+
+    /// Asks for the rows of all pictures from a position on.
+    pub(super) fn want_pictures(&mut self, from: usize, waker: &Waker) {
+        self.looks_from = Some(from);
+        let wanted = self.pictures_in(from..self.prompt);
+        wanted.iter().for_each(|picture| picture.sight.want(waker));
     }
 
     /// Reports that the request has left the queue, unless it was reported before. Returns whether
@@ -236,13 +277,23 @@ impl Sequence {
     pub(super) fn prompt_logprobs(&self, position: usize, logits: &[f32]) -> Option<Logprobs> {
         let top = self.prompt_logprobs?;
         let is_due = (self.next_logprob..self.prompt).contains(&position);
+        let is_due = is_due && self.tokens[position] != SOFT;
         is_due.then(|| logprobs::of(logits, self.tokens[position], top))
     }
 
+    /// Passes over soft tokens to the next token of the prompt with a log-probability.
+    fn skip_soft(&mut self) {
+        let next = self.tokens.get(self.next_logprob..self.prompt).unwrap_or_default();
+        self.next_logprob += next.iter().take_while(|&&id| id == SOFT).count();
+    }
+
     /// Returns an event with log-probabilities of the prompt's tokens that follow those reported
-    /// before.
+    /// before. Soft tokens have none.
     pub(super) fn report_logprobs(&mut self, tokens: Vec<Logprobs>) -> Event {
-        self.next_logprob += tokens.len();
+        for _ in 0..tokens.len() {
+            self.next_logprob += 1;
+            self.skip_soft();
+        }
         self.event(Update::PromptLogprobs(tokens))
     }
 

@@ -32,7 +32,8 @@ impl Engine {
         let is_reading = |prefixes: &Prefixes| {
             matches!(prefixes.reading, Reading::Asked { .. } | Reading::Abandoned)
         };
-        let is_waiting = !self.queue.is_empty() && self.scheduler.is_idle();
+        let runs = !self.scheduler.is_idle() && !self.looking.is_stalled;
+        let is_waiting = !self.queue.is_empty() && !runs;
         is_waiting && self.prefixes.as_ref().is_some_and(is_reading)
     }
 
@@ -78,7 +79,8 @@ impl Engine {
         else {
             return Ok(());
         };
-        let length = lost.length / BLOCK * BLOCK;
+        // No sequence could go on inside a picture.
+        let length = kept.album.cut_to_blocks(lost.length);
         let first_held = lost.rings_from.div_ceil(BLOCK);
         // If the rings have lost too much, no sequence could go on from its end.
         if length < WORTH_KEEPING || first_held > prefixes.first_local(length) {
@@ -86,7 +88,8 @@ impl Engine {
         }
         let is_bulk = kept.computed.of_prompt().is_bulk();
         let tokens = &kept.tokens[..length];
-        let keys: Vec<PageKey> = prefixes.origin.pages(is_bulk, kept.scope, tokens).collect();
+        let keys: Vec<PageKey> =
+            prefixes.origin.pages_with(is_bulk, kept.scope, tokens, &kept.album).collect();
         // All that the rings still hold is written, not only the window, so that prompts that
         // branch off a little before the end can go on there, as in memory.
         let all = prefixes.pages_of(&keys, first_held);
@@ -171,7 +174,8 @@ impl Engine {
         } else {
             let places = &self.places;
             let common = |slot: usize| places[slot].common(sequence);
-            let in_memory = self.kv.reusable(sequence.tokens.len(), common);
+            let cut = |position: usize| sequence.album.cut(position);
+            let in_memory = self.kv.reusable_cut(sequence.tokens.len(), common, cut);
             let found = prefixes.find(sequence, in_memory + WORTH_KEEPING);
             let mut patience =
                 |prefix: &Prefix| prefixes.patience(prefix, prefix.length - in_memory);
@@ -219,7 +223,8 @@ impl Engine {
         self.spill_lost()?;
         let computed = prefix.computed();
         let tokens = sequence.tokens[..prefix.length].to_vec();
-        self.places[slot] = Place::Kept(Kept { tokens, computed, scope: sequence.scope });
+        let album = sequence.album.before(prefix.length);
+        self.places[slot] = Place::Kept(Kept { tokens, album, computed, scope: sequence.scope });
         let view = SequenceView { slot: slot as u32, blocks: self.kv.blocks(slot) };
         let access = self.program.pages();
         let written = access.map(|access| access.write(&places_of(&prefix.pages, view), &bytes));

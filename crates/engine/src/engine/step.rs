@@ -6,6 +6,7 @@ use trine_backend::{BLOCK, BackendError, InFlight, SequenceView};
 
 use super::Engine;
 use super::flight::{Flight, Landed, Outcome, Times};
+use super::look::Borders;
 use super::sequence::Sequence;
 use crate::error::EngineError;
 use crate::events::{Event, Finish, Update};
@@ -28,7 +29,9 @@ impl Engine {
         while self.flights.is_empty() || (overlaps && self.flights.len() < depth) {
             let prompts = self.scheduler.prompts() + self.queue.len();
             let prompt_rows = if self.is_paced { self.pace.rows(prompts) } else { usize::MAX };
-            let goal = self.scheduler.next_step(decodes, prompt_rows, &mut self.picks);
+            let cuts =
+                Borders { places: &self.places, kv: &self.kv, columns: self.looking.columns };
+            let goal = self.scheduler.next_step(decodes, prompt_rows, &cuts, &mut self.picks);
             let drafting = self.draft()?;
             if let Some(oldest) = self.flights.front_mut() {
                 oldest.times.overlapped += drafting;
@@ -171,7 +174,17 @@ impl Engine {
             let guesses = place.running().map_or(&[][..], Sequence::guesses);
             let known = &place.tokens()[first..first + pick.rows - guesses.len()];
             let is_bulk = precision(pick).is_bulk();
+            let row = self.rows.len();
             self.rows.push(index as u32, [known, guesses], first, pick.outputs, is_bulk);
+            let Some(sequence) = place.running() else { continue };
+            let range = first..first + pick.rows;
+            for unit in sequence.album.units(range.clone()) {
+                self.rows.see_ahead(row + unit.start - first..row + unit.end - first);
+            }
+            for picture in sequence.pictures_in(range) {
+                let rows = picture.sight.rows().and_then(Result::ok);
+                self.rows.push_soft(&rows.expect("rows of a picture that was picked are made"));
+            }
         }
         let mut giving = self.picks.iter().filter(|pick| pick.outputs > 0);
         giving.all(|pick| places[pick.slot].running().is_some_and(Sequence::takes_top))
@@ -319,6 +332,14 @@ impl Engine {
             bytes += self.traffic.cache(pick.rows, landed.context);
             let sequence =
                 self.places[pick.slot].running_mut().expect("a picked slot has a sequence");
+            if pick.prefill {
+                let range = landed.context..landed.context + pick.rows;
+                let pictures = sequence.pictures_in(range);
+                let seconds: f64 = pictures.iter().map(|own| own.sight.seconds()).sum();
+                let count = pictures.len();
+                sequence.statistics.pictures += count;
+                sequence.statistics.tower_seconds += seconds;
+            }
             let statistics = &mut sequence.statistics;
             if pick.prefill {
                 prompt_rows += pick.rows;

@@ -30,7 +30,7 @@ pub struct TowerCounts {
     pub seconds: f64,
     /// Bytes of the rows that are kept.
     pub kept_bytes: usize,
-    /// Pictures that wait for their run.
+    /// Pictures that wait for their run or are in it.
     pub waiting: usize,
 }
 
@@ -101,6 +101,7 @@ struct Books {
     /// Most bytes of them.
     budget: usize,
     counts: TowerCounts,
+    is_busy: bool,
     is_closed: bool,
 }
 
@@ -137,6 +138,7 @@ impl Desk {
             kept: VecDeque::new(),
             budget,
             counts: TowerCounts::default(),
+            is_busy: false,
             is_closed: false,
         };
         Self { books: Mutex::new(books), work: Condvar::new() }
@@ -220,6 +222,7 @@ impl Desk {
                 _ => None,
             };
             if let Some(input) = input {
+                books.is_busy = true;
                 return Some((picture, input));
             }
         }
@@ -235,7 +238,8 @@ impl Desk {
             Ok(rows) => books.keep(picture.name, Arc::clone(rows)),
             Err(_) => books.counts.failures += 1,
         }
-        drop(books);
+        books.is_busy = false;
+        // Before anybody can count it.
         picture.finish(made, seconds);
     }
 
@@ -254,6 +258,6 @@ impl Desk {
     pub(super) fn counts(&self) -> TowerCounts {
         let books = self.books();
         let waiting = books.queue.iter().filter(|picture| picture.strong_count() > 0).count();
-        TowerCounts { waiting, ..books.counts }
+        TowerCounts { waiting: waiting + usize::from(books.is_busy), ..books.counts }
     }
 }

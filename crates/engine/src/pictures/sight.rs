@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::desk::{Desk, Made, Name, Picture, Waker};
+use super::desk::{Desk, Made, Picture, Waker};
 
 /// A picture in a prompt: its name, the number of its soft tokens, and its rows once the engine
 /// wants them. Clones are the same picture.
@@ -45,11 +45,6 @@ impl Sight {
     /// Returns the seconds in which its rows were made; 0 if they were kept.
     pub(crate) fn seconds(&self) -> f64 {
         self.picture.seconds()
-    }
-
-    /// Returns its name, by which sequences are compared.
-    pub(crate) fn name(&self) -> Name {
-        self.picture.name
     }
 }
 

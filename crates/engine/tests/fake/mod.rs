@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use trine_backend::{
     BLOCK, BackendError, Batch, Facts, Flights, Idle, InFlight, KvPage, KvPart, Memory, PageLayout,
-    Pages, Program, ProgramOptions, Results, SequenceView,
+    Pages, Program, ProgramOptions, Results, SOFT, SequenceView,
 };
 use trine_engine::Pooling;
 use trine_model::{Buffer, BufferId, Cache, Input, KvType, Plan, Rows, Source, Width};
@@ -37,6 +37,30 @@ pub(crate) fn vector_of(prompt: &[u32], pooling: Pooling) -> Vec<f32> {
         (0..rows[0].len()).map(|at| rows.iter().map(|row| f64::from(row[at])).sum()).collect();
     let length = sum.iter().map(|value| value * value).sum::<f64>().sqrt();
     sum.iter().map(|value| (value / length) as f32).collect()
+}
+
+/// Columns of a soft token's row.
+const SOFT_COLUMNS: usize = 3;
+
+/// The row of a picture's soft token.
+pub(crate) fn look(number: u32, index: usize, count: usize) -> [f32; SOFT_COLUMNS] {
+    [number as f32, index as f32, count as f32]
+}
+
+/// The tokens in whose place soft tokens count. `rows` are those of pictures that see one another:
+/// whole ones, one after the other.
+pub(crate) fn unit_tokens(rows: &[f32]) -> Vec<u32> {
+    let mut next = (0, 0);
+    for row in rows.chunks_exact(SOFT_COLUMNS) {
+        let (index, count) = (row[1] as usize, row[2] as usize);
+        let expected = if next.0 == next.1 { 0 } else { next.0 };
+        assert_eq!(index, expected, "a picture is cut");
+        next = (index + 1, count);
+    }
+    assert_eq!(next.0, next.1, "a picture is cut");
+    let unit = rows.iter().fold(START, |hash, value| mix(hash ^ u64::from(value.to_bits())));
+    let token = |index: usize| 1 << 31 | mix(unit ^ index as u64) as u32;
+    (0..rows.len() / SOFT_COLUMNS).map(token).collect()
 }
 
 /// What a position of a cache holds.
@@ -107,6 +131,7 @@ pub(crate) struct Fake {
     /// What it does when no step is wanted.
     pub(crate) idle: Box<dyn FnMut() -> Result<Idle, BackendError> + Send>,
     stop: Arc<AtomicBool>,
+    is_seeing: bool,
 }
 
 impl Fake {
@@ -154,6 +179,7 @@ impl Fake {
             pause: Duration::ZERO,
             idle: Box::new(|| Ok(Idle::Done)),
             stop: Arc::default(),
+            is_seeing: false,
         }
     }
 
@@ -172,6 +198,46 @@ impl Fake {
         plan.outputs.push(BufferId(1));
         plan.goal_outputs = vec![1; 2];
         self
+    }
+
+    /// The same, for prompts with pictures.
+    pub(crate) fn with_pictures(mut self) -> Self {
+        let plan = &mut self.facts.plan;
+        let buffer = BufferId(plan.buffers.len());
+        let name = "soft".to_owned();
+        plan.buffers.push(Buffer { name, rows: Rows::Soft, columns: SOFT_COLUMNS });
+        plan.inputs.push(Input { buffer, source: Source::Plan });
+        self.is_seeing = true;
+        self
+    }
+
+    /// The tokens of a batch, those of pictures by what their rows are. What sees ahead must be
+    /// whole pictures.
+    fn seen(&self, batch: &Batch<'_>) -> Vec<u32> {
+        let mut tokens = batch.tokens.to_vec();
+        let mut rest =
+            if self.is_seeing { *batch.inputs.last().expect("it was checked") } else { &[] };
+        for span in batch.spans() {
+            let mut row = span.row;
+            while row < span.row + span.rows {
+                let end = row + batch.ahead(row) + 1;
+                if tokens[row] == SOFT {
+                    let (own, others) = rest.split_at((end - row) * SOFT_COLUMNS);
+                    rest = others;
+                    assert!(batch.tokens[row..end].iter().all(|&token| token == SOFT));
+                    let is_last = |at: usize| batch.ahead(at) == end - 1 - at;
+                    assert!((row..end).all(is_last), "rows of a picture see all of it");
+                    let follows = end < span.row + span.rows && batch.tokens[end] == SOFT;
+                    assert!(!follows, "pictures that touch see one another");
+                    tokens[row..end].copy_from_slice(&unit_tokens(own));
+                } else {
+                    assert_eq!(end, row + 1, "only pictures see ahead");
+                }
+                row = end;
+            }
+        }
+        assert!(rest.is_empty(), "there are no more rows of pictures than places");
+        tokens
     }
 
     /// The same, with series of up to `1 + max` steps.
@@ -253,10 +319,11 @@ impl Fake {
                 );
             }
         }
+        let tokens = self.seen(batch);
         let view = |row: usize| batch.sequences[batch.sequence_of[row] as usize];
-        for row in 0..batch.tokens.len() {
+        for (row, &token) in tokens.iter().enumerate() {
             let is_bulk = row >= batch.bulk_from;
-            self.put(&view(row), batch.positions[row] as usize, batch.tokens[row], is_bulk);
+            self.put(&view(row), batch.positions[row] as usize, token, is_bulk);
         }
         // As late as a step can be stopped: when all is overwritten.
         if self.stop.load(Ordering::Relaxed) {

@@ -1,0 +1,94 @@
+//! The state of pictures whose rows are wanted, and where it lets prompts be cut.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::place::Place;
+use super::sequence::Sequence;
+use crate::kv::KvCache;
+use crate::pictures::{Bell, SightError, Waker};
+use crate::request::PromptPicture;
+use crate::scheduler::Cuts;
+
+/// What an engine knows about the pictures that it waits for.
+pub(super) struct Looking {
+    pub(super) bell: Arc<Bell>,
+    /// Rings it.
+    pub(super) waker: Waker,
+    /// Columns of the rows of pictures.
+    pub(super) columns: usize,
+    /// Whether the last step could do nothing until rows of a picture are made.
+    pub(super) is_stalled: bool,
+}
+
+/// The state of a picture that is wanted.
+pub(super) enum Look {
+    Waits,
+    Ready,
+    Failed(SightError),
+}
+
+impl Looking {
+    pub(super) fn new(columns: usize) -> Self {
+        let bell = Arc::new(Bell::default());
+        let own = Arc::clone(&bell);
+        Self { bell, waker: Arc::new(move || own.ring()), columns, is_stalled: false }
+    }
+
+    /// Begins a step, which sees all that was made before.
+    pub(super) fn begin(&mut self) {
+        self.bell.rest();
+        self.is_stalled = false;
+    }
+}
+
+/// Returns the state of a picture that is wanted.
+pub(super) fn look(picture: &PromptPicture, columns: usize) -> Look {
+    let soft_tokens = picture.sight.soft_tokens();
+    match picture.sight.rows() {
+        None => Look::Waits,
+        Some(Ok(rows)) if rows.len() == soft_tokens * columns => Look::Ready,
+        Some(Ok(rows)) => Look::Failed(SightError::OtherRows { found: rows.len(), soft_tokens }),
+        Some(Err(error)) => Look::Failed(error),
+    }
+}
+
+/// Where the prompts of running sequences may be cut.
+pub(super) struct Borders<'a> {
+    pub(super) places: &'a [Place],
+    pub(super) kv: &'a KvCache,
+    /// Columns of the rows of pictures.
+    pub(super) columns: usize,
+}
+
+impl Borders<'_> {
+    fn is_ready(&self, sequence: &Sequence, unit: Range<usize>) -> bool {
+        let pictures = sequence.pictures_in(unit);
+        pictures.iter().all(|picture| matches!(look(picture, self.columns), Look::Ready))
+    }
+
+    /// Returns the sequence of a slot and its length in the cache, if it has pictures.
+    fn with_pictures(&self, slot: usize) -> Option<(&Sequence, usize)> {
+        let sequence = self.places[slot].running().filter(|own| !own.album.is_empty())?;
+        Some((sequence, self.kv.length(slot)))
+    }
+}
+
+impl Cuts for Borders<'_> {
+    fn most(&self, slot: usize, rows: usize) -> usize {
+        let Some((sequence, done)) = self.with_pictures(slot) else { return rows };
+        let end = sequence.album.cut(done + rows);
+        let mut units = sequence.album.units(done..end);
+        let waiting = units.find(|unit| !self.is_ready(sequence, unit.clone()));
+        waiting.map_or(end, |unit| unit.start) - done
+    }
+
+    fn least(&self, slot: usize) -> usize {
+        let Some((sequence, done)) = self.with_pictures(slot) else { return 1 };
+        match sequence.album.units(done..done + 1).next() {
+            Some(unit) if self.is_ready(sequence, unit.clone()) => unit.len(),
+            Some(_) => 0,
+            None => 1,
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Waits for rows of pictures, and says which requests have to.
+
+use std::time::Duration;
+
+use trine_backend::BLOCK;
+
+use super::Engine;
+use super::look::{Look, look};
+use super::place::Place;
+use super::prefixes::{Prefixes, Reading};
+use super::sequence::Sequence;
+use crate::events::{Event, Finish};
+use crate::pictures::SightError;
+use crate::queue::Rank;
+use crate::request::PromptPicture;
+
+/// The least number of rows before a picture for which a request takes a slot while the picture's
+/// rows are made. With fewer it waits in the queue, and others go ahead.
+const WORTH_STARTING: usize = BLOCK;
+/// The longest time that a step waits for rows of pictures, so that whoever calls it can look after
+/// other things.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+impl Engine {
+    /// Sets what is called, from another thread, when rows of a picture are made that a request
+    /// waits for. Steps then wait for none: whoever calls them waits as long as
+    /// [`Engine::waits_for_picture`] says so.
+    pub fn set_waker(&mut self, waker: impl Fn() + Send + Sync + 'static) {
+        self.looking.bell.set_outer(Box::new(waker));
+    }
+
+    /// Returns whether nothing can be done until rows of a picture are made, a request comes or
+    /// goes, or a deadline passes.
+    pub fn waits_for_picture(&self) -> bool {
+        self.looking.is_stalled && !self.looking.bell.is_rung()
+    }
+
+    /// Returns whether a waiting request has to wait for a picture with little to run before it.
+    pub(super) fn waits_for_pictures(&self, sequence: &Sequence) -> bool {
+        let Some(from) = sequence.looks_from else { return false };
+        let unit = sequence.album.units(from..sequence.prompt).next();
+        let next = unit.filter(|unit| unit.start - from < WORTH_STARTING);
+        next.is_some_and(|unit| {
+            let pictures = sequence.pictures_in(unit);
+            pictures.iter().any(|own| matches!(look(own, self.looking.columns), Look::Waits))
+        })
+    }
+
+    /// Asks for the pictures of a waiting request that could start, except for those that it can
+    /// reuse. Returns whether it waits for one.
+    pub(super) fn ask_for_pictures(&mut self, rank: Rank) -> bool {
+        let Some(sequence) = self.queue.get(rank).filter(|own| !own.album.is_empty()) else {
+            return false;
+        };
+        let common = |slot: usize| self.places[slot].common(sequence);
+        let reused = if sequence.runs_all() { 0 } else { self.reusable(sequence, common) };
+        let arrived = self.prefixes.as_ref().map_or(0, |all| all.arrived(rank));
+        let from = reused.max(arrived);
+        if let Some(sequence) = self.queue.get_mut(rank) {
+            sequence.want_pictures(from, &self.looking.waker);
+        }
+        self.queue.get(rank).is_some_and(|sequence| self.waits_for_pictures(sequence))
+    }
+
+    /// Ends the requests of which a picture that they need has no rows.
+    pub(super) fn end_blind(&mut self, events: &mut Vec<Event>) {
+        let columns = self.looking.columns;
+        let failure = |sequence: &Sequence, from: usize| {
+            let wanted = sequence.pictures_in(from..sequence.prompt);
+            wanted.iter().find_map(|picture| match look(picture, columns) {
+                Look::Failed(error) => Some(error),
+                Look::Waits | Look::Ready => None,
+            })
+        };
+        let note = |sequence: &Sequence, error: SightError| {
+            tracing::warn!(sequence = %sequence.id, %error, "sequence ended");
+        };
+        loop {
+            let blind = self.queue.iter().find_map(|(rank, sequence)| {
+                Some((rank, failure(sequence, sequence.looks_from?)?))
+            });
+            let Some((rank, error)) = blind else { break };
+            let Some(sequence) = self.queue.remove(rank) else { break };
+            note(&sequence, error);
+            events.push(sequence.finished(Finish::PictureFailed));
+        }
+        for slot in 0..self.places.len() {
+            let sequence = self.places[slot].running();
+            let Some(sequence) = sequence.filter(|_| !self.scheduler.is_flying(slot)) else {
+                continue;
+            };
+            if let Some(error) = failure(sequence, self.kv.length(slot)) {
+                let sequence = self.end(slot, true);
+                note(&sequence, error);
+                events.push(sequence.finished(Finish::PictureFailed));
+            }
+        }
+    }
+
+    /// Notes that a step had nothing to run. If that is so because of pictures, it waits for their
+    /// rows, provided that it `may_wait` and nobody else is woken.
+    pub(super) fn look_out(&mut self, may_wait: bool) {
+        let columns = self.looking.columns;
+        let looks = |sequence: &Sequence| {
+            let wanted =
+                sequence.looks_from.map(|from| sequence.pictures_in(from..sequence.prompt));
+            let waits = |own: &PromptPicture| matches!(look(own, columns), Look::Waits);
+            wanted.is_some_and(|wanted| wanted.iter().any(waits))
+        };
+        let mut waiting = self.queue.iter().map(|(_, sequence)| &**sequence);
+        let mut running = self.places.iter().filter_map(Place::running);
+        self.looking.is_stalled = waiting.any(looks) || running.any(looks);
+        let is_alone = !self.looking.bell.has_outer() && !self.waits_for_store();
+        if self.looking.is_stalled && may_wait && is_alone {
+            self.looking.bell.wait(PATIENCE);
+        }
+    }
+}
+
+impl Prefixes {
+    /// Returns the positions of the prefix that was read for a waiting request.
+    fn arrived(&self, rank: Rank) -> usize {
+        match &self.reading {
+            Reading::Arrived { rank: other, prefix, .. } if *other == rank => prefix.length,
+            _ => 0,
+        }
+    }
+}
