@@ -8,6 +8,10 @@
 // Values: it loads eight elements from 64 g + 8 r on of keys 2 c, 2 c + 1, 2 c + 8 and 2 c + 9, which are its share of eight
 // right factors: column n of factor t is element 64 g + 8 n + t.
 //
+// Heads of an f16 cache may end with a part of a piece and a part of a group, as 72 do. Of such keys a lane loads four elements
+// for each product of 16, or none; of such values one after another, those from the end of the groups plus r times the number
+// of factors on.
+//
 // A load of codes has 16 elements: lane 4 r + c has those from DIM / 4 * c + 16 p on of key r, and from DIM / 8 * r + 16 g on of
 // the values, so that its neighbouring loads share a scale. Codes times scales become halves in units of 2^8, which hold them for
 // every scale.
@@ -36,7 +40,7 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL = 128;
-// A multiple of 64.
+// A multiple of 64; of 8 if KV is KV_F16 and KEPT is 1.
 layout(constant_id = 1) const uint DIM = 64;
 layout(constant_id = 2) const uint HEADS = 1;
 layout(constant_id = 3) const uint KV_HEADS = 1;
@@ -86,6 +90,10 @@ const uint PIECES = DIM / 32u;
 const uint GROUPS = DIM / SHARES / 64u;
 // Keys of a block, as right factors of 8 keys.
 const uint FACTORS = KV_BLOCK / 8u;
+// What heads end with: products of 16 elements of a key, and factors of 8 elements of a value.
+const uint TAIL_PRODUCTS = (DIM % 32u + 15u) / 16u;
+const uint TAIL_FACTORS = DIM % 64u / 8u;
+const uint TAIL_VALUES = 64u * GROUPS;
 const float LOWEST = -3.0e38;
 const bool CODES = KV == KV_INT8;
 // Loads of 16 codes: of a lane's share of a key, and of its share of a value.
@@ -109,13 +117,15 @@ shared vec4 parts[SLICES > 1u ? SUBGROUPS * 4u * LANES : 1u];
 
 uvec4 upper_query[KEPT != 0u ? PIECES : 1u];
 uvec4 lower_query[KEPT != 0u ? PIECES : 1u];
+uvec2 upper_tail[TAIL_PRODUCTS > 0u ? TAIL_PRODUCTS : 1u];
+uvec2 lower_tail[TAIL_PRODUCTS > 0u ? TAIL_PRODUCTS : 1u];
 // Codes that came ahead, and their scales.
 uvec4 key_codes[KEYS_AHEAD > 0u ? KEYS_AHEAD * FACTORS : 1u];
 uint key_scales[KEYS_AHEAD > 0u ? KEYS_AHEAD * FACTORS : 1u];
 uvec4 value_codes[VALUES_AHEAD > 0u ? VALUES_AHEAD * OWN_LOADS * 4u : 1u];
 uint value_scales[VALUES_AHEAD > 0u ? VALUES_AHEAD * OWN_LOADS * 4u : 1u];
 Sum scores[FACTORS];
-Sum sums[8u * GROUPS];
+Sum sums[8u * GROUPS + TAIL_FACTORS];
 uint lane;
 // The workgroup's part of the heads' results.
 uint own_share;
@@ -140,15 +150,31 @@ uvec4 eight_of(const uint from, const float factor) {
     return uvec4(halves(a.x, a.y), halves(a.z, a.w), halves(b.x, b.y), halves(b.z, b.w));
 }
 
+// Returns the lane's element of a product of what heads end with, and whether it is one of theirs.
+uint tail_element(const uint product) {
+    return 32u * PIECES + 16u * product + 4u * (lane % 4u);
+}
+
+bool has_tail(const uint product) {
+    return 16u * product + 4u * (lane % 4u) < DIM % 32u;
+}
+
+// Loads four elements of what a query ends with; 0 if the lane has none.
+vec4 query_tail(const uint head_from, const uint product) {
+    return has_tail(product) ? Vec4s(push.query).at[head_from + tail_element(product) / 4u] : vec4(0.0);
+}
+
 // Loads the query of one of the lane's vectors. Returns its factor.
 float load_query(const uint vector_row, const uint head, const bool is_lower) {
-    const uint from = (vector_row * HEADS + head) * (DIM / 4u) + lane % 4u * (CODES ? DIM / 16u : 2u);
+    const uint head_from = (vector_row * HEADS + head) * (DIM / 4u);
+    const uint from = head_from + lane % 4u * (CODES ? DIM / 16u : 2u);
     const uint apart = CODES ? 2u : 8u;
     float high = 0.0;
     [[unroll]] for (uint p = 0u; p < PIECES; ++p) {
         high = max(high, operand_magnitude(Vec4s(push.query).at[from + apart * p]));
         high = max(high, operand_magnitude(Vec4s(push.query).at[from + apart * p + 1u]));
     }
+    [[unroll]] for (uint i = 0u; i < TAIL_PRODUCTS; ++i) high = max(high, operand_magnitude(query_tail(head_from, i)));
     high = max(high, subgroupShuffleXor(high, 1u));
     high = max(high, subgroupShuffleXor(high, 2u));
     const int exponent = high < OPERAND_INFINITE ? operand_exponent(high) : 0;
@@ -161,6 +187,15 @@ float load_query(const uint vector_row, const uint head, const bool is_lower) {
             lower_query[p] = eight;
         } else {
             upper_query[p] = eight;
+        }
+    }
+    [[unroll]] for (uint i = 0u; i < TAIL_PRODUCTS; ++i) {
+        const vec4 four = query_tail(head_from, i) * inverse;
+        const uvec2 both = uvec2(halves(four.x, four.y), halves(four.z, four.w));
+        if (is_lower) {
+            lower_tail[i] = both;
+        } else {
+            upper_tail[i] = both;
         }
     }
     return operand_power(exponent) * push.scale * UNIT * 1.4426950408889634;
@@ -319,6 +354,17 @@ void multiply_keys(const uint64_t part, const uint count) {
             scores[j] = coopMatMulAdd(second, right_of(keys[j].z, keys[j].w), scores[j]);
         }
     }
+    [[unroll]] for (uint i = 0u; i < TAIL_PRODUCTS; ++i) {
+        uvec2 keys[FACTORS];
+        [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
+            const uint from = key_of(j, count) * (DIM / 4u) + tail_element(i) / 4u;
+            keys[j] = has_tail(i) ? Pairs(part).at[from] : uvec2(0u);
+        }
+        const Left left = left_of(upper_tail[i], lower_tail[i]);
+        [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
+            scores[j] = coopMatMulAdd(left, right_of(keys[j].x, keys[j].y), scores[j]);
+        }
+    }
 }
 
 // Returns half `t` of two vectors of eight halves, those of `a` first.
@@ -372,11 +418,20 @@ void multiply_values(const uint64_t part, const uint sixteen, const uint count, 
             sums[8u * g + t] = coopMatMulAdd(weights, right, sums[8u * g + t]);
         }
     }
+    [[unroll]] for (uint t = 0u; t < TAIL_FACTORS; ++t) {
+        uint values[4];
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+            const uint from = value_of(sixteen, i, count) * DIM + TAIL_VALUES + lane / 4u * TAIL_FACTORS + t;
+            values[i] = uint(KvShorts(part).at[from]);
+        }
+        const Right right = right_of(values[0] | values[1] << 16, values[2] | values[3] << 16);
+        sums[8u * GROUPS + t] = coopMatMulAdd(weights, right, sums[8u * GROUPS + t]);
+    }
 }
 
 // Multiplies the sums by factors of rows r and r + 8.
 void scale_sums(const vec2 factors) {
-    [[unroll]] for (uint i = 0u; i < 8u * GROUPS; ++i) {
+    [[unroll]] for (uint i = 0u; i < 8u * GROUPS + TAIL_FACTORS; ++i) {
         sums[i][0] *= factors.x;
         sums[i][1] *= factors.x;
         sums[i][2] *= factors.y;
@@ -413,18 +468,32 @@ void store(const uint row, const uint column, const float low[8], const float hi
     }
 }
 
+// Stores one element of a vector.
+void store_one(const uint row, const uint column, const float value) {
+    if (HALVES == 0u) {
+        Floats(push.target).at[row * (HEADS * DIM) + column] = value;
+        return;
+    }
+    // Fragments have each four in the order 0, 2, 1, 3.
+    const uint place = column % 2u * 2u + column % 4u / 2u;
+    const uint at = HALVES == 1u ? row * (HEADS * DIM) + column : 4u * operand_fragment(row, column & ~3u, HEADS * DIM / 128u) + place;
+    KvShorts(push.target).at[at] = uint16_t(packHalf2x16(vec2(value, 0.0)));
+}
+
 // Adds the sums of the slices to those of the first, whose factors for rows r and r + 8 are `kept`.
 void join(const vec2 kept) {
     scale_sums(kept);
-    [[unroll]] for (uint first = 0u; first < 8u * GROUPS; first += 4u) {
+    [[unroll]] for (uint first = 0u; first < 8u * GROUPS + TAIL_FACTORS; first += 4u) {
         barrier();
         [[unroll]] for (uint t = 0u; t < 4u; ++t) {
             const uint i = first + t;
+            if (i >= 8u * GROUPS + TAIL_FACTORS) continue;
             parts[(gl_SubgroupID * 4u + t) * LANES + lane] = vec4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
         }
         barrier();
         if (gl_SubgroupID % SLICES == 0u) {
             [[unroll]] for (uint t = 0u; t < 4u; ++t) {
+                if (first + t >= 8u * GROUPS + TAIL_FACTORS) continue;
                 vec4 total = vec4(0.0);
                 for (uint slice = 0u; slice < SLICES; ++slice) {
                     total += parts[((gl_SubgroupID + slice) * 4u + t) * LANES + lane];
@@ -469,7 +538,7 @@ void main() {
     const uint all_end = subgroupMin(min(lasts.x, lasts.y)) + 1u;
     if (KEPT == 0u) barrier();
 
-    [[unroll]] for (uint i = 0u; i < 8u * GROUPS; ++i) sums[i] = Sum(0.0);
+    [[unroll]] for (uint i = 0u; i < 8u * GROUPS + TAIL_FACTORS; ++i) sums[i] = Sum(0.0);
     vec2 high = vec2(LOWEST);
     vec2 total = vec2(0.0);
     const uint begin = from / KV_BLOCK * KV_BLOCK + slice * KV_BLOCK;
@@ -556,6 +625,12 @@ void main() {
             const uint group = own_share * GROUPS + g;
             const uint from = CODES ? (lane % 4u * 2u + g % 2u) * (DIM / 8u) + 16u * (group / 2u) : 64u * group + 16u * (lane % 4u);
             store(row, heads[lower] * DIM + from, low, far);
+        }
+        [[unroll]] for (uint t = 0u; t < TAIL_FACTORS; ++t) {
+            [[unroll]] for (uint both = 0u; both < 2u; ++both) {
+                const uint from = TAIL_VALUES + (lane % 4u * 2u + both) * TAIL_FACTORS + t;
+                store_one(row, heads[lower] * DIM + from, sums[8u * GROUPS + t][2u * lower + both] * unit[lower]);
+            }
         }
         if (HALVES != 0u && heads[lower] == 0u && own_share == 0u && lane % 4u == 0u) Floats(push.scales).at[row] = 1.0;
     }

@@ -10,6 +10,8 @@
 // Large heads are cut into SHARES of the result, each by workgroups of its own: the sums of all 512 values of a vector would take
 // too many registers. Each share computes the scores again.
 //
+// Heads that are no whole factors, as those of 72, are filled up with zeros in shared memory.
+//
 // Bound: DIM * (2 * SHARES + 2) operations for each vector and key at the rate of the matrix units.
 
 #extension GL_KHR_shader_subgroup_arithmetic : require
@@ -23,12 +25,13 @@
 #include "include/memory.glsl"
 
 layout(local_size_x_id = 0) in;
+// A multiple of 8.
 layout(constant_id = 1) const uint DIM = 64;
 layout(constant_id = 2) const uint HEADS = 1;
 layout(constant_id = 3) const uint KV_HEADS = 1;
 layout(constant_id = 4) const uint KV = 1;
 layout(constant_id = 5) const uint QUERIES = 1;
-// Shape of a matrix product; N and K divide DIM and KEYS and are multiples of 8.
+// Shape of a matrix product; N and K divide KEYS, are multiples of 8, and divide DIM if SHARES is not 1.
 layout(constant_id = 6) const uint M = 16;
 layout(constant_id = 7) const uint N = 16;
 layout(constant_id = 8) const uint K = 16;
@@ -66,14 +69,18 @@ layout(push_constant, scalar) uniform Push {
 const uint VECTORS = SUBGROUPS * M;
 // Elements of the share of a value.
 const uint OWN = DIM / SHARES;
+// The same of queries and keys, and of the share, as whole factors.
+const uint FILL = N > K ? N : K;
+const uint PADDED = (DIM + FILL - 1u) / FILL * FILL;
+const uint OWN_PADDED = PADDED / SHARES;
 // Rows in shared memory are 16 bytes longer than their content, so that a column lies in different banks.
-const uint WIDTH = DIM / 8u + 1u;
+const uint WIDTH = PADDED / 8u + 1u;
 // Values are transposed: a matrix product then loads them as widely as it loads keys.
 const uint FLIPPED = KEYS / 8u + 1u;
 const uint SCORES = KEYS / 4u + 1u;
 const uint WEIGHTS = KEYS / 4u + 2u;
 // Queries share `pool` with keys and values, or lie after them.
-const uint STAGED = KEYS * WIDTH + OWN * FLIPPED;
+const uint STAGED = KEYS * WIDTH + OWN_PADDED * FLIPPED;
 const uint QUERIES_AT = KEPT != 0u ? 0u : STAGED;
 const uint POOL = QUERIES_AT + VECTORS * WIDTH > STAGED ? QUERIES_AT + VECTORS * WIDTH : STAGED;
 // Pieces of 8 x 16 bytes that make up a tile's keys, and its values, and how many of both an invocation moves.
@@ -84,8 +91,8 @@ const uint MOVED = (ALL_PIECES + gl_WorkGroupSize.x - 1u) / gl_WorkGroupSize.x;
 const bool AHEAD = KV == KV_F16 && MOVED == 1u;
 // Invocations for each row of a subgroup's scores.
 const uint LANES = SUBGROUP / M;
-const uint STEPS = DIM / K;
-const uint COLUMNS = OWN / N;
+const uint STEPS = PADDED / K;
+const uint COLUMNS = OWN_PADDED / N;
 const float LOWEST = -3.0e38;
 
 shared uvec4 pool[POOL];
@@ -127,7 +134,19 @@ float stage_query(const uint vector, const uint row, const uint head, const uint
             packFloat2x16(f16vec2(b.zw))
         );
     }
+    for (uint i = DIM / 8u + lane; i < PADDED / 8u; i += LANES) pool[QUERIES_AT + vector * WIDTH + i] = uvec4(0u);
     return operand_power(exponent) * push.scale * 1.4426950408889634;
+}
+
+// Fills up keys and values with zeros, which no piece replaces.
+void fill_up() {
+    const uint more = (PADDED - DIM) / 8u;
+    for (uint i = gl_LocalInvocationIndex; i < KEYS * more; i += gl_WorkGroupSize.x) {
+        pool[i / more * WIDTH + DIM / 8u + i % more] = uvec4(0u);
+    }
+    for (uint i = gl_LocalInvocationIndex; i < (OWN_PADDED - OWN) * FLIPPED; i += gl_WorkGroupSize.x) {
+        pool[KEYS * WIDTH + OWN * FLIPPED + i] = uvec4(0u);
+    }
 }
 
 // Reads eight elements of a key or value as floats, from element 8 * `eight` on.
@@ -339,6 +358,7 @@ void main() {
         }
         value_exponent = exponents.y;
         barrier();
+        if (PADDED > DIM && base == begin) fill_up();
         if (AHEAD) {
             put(gl_LocalInvocationIndex);
         } else {
@@ -406,6 +426,7 @@ void main() {
             const uint column = head * DIM + share_of_group() * OWN + n * N;
             const uint target = (output_row * (HEADS * DIM) + column) / 4u;
             for (uint i = lane; i < N / 4u; i += LANES) {
+                if (PADDED > DIM && n * N + 4u * i >= OWN) continue;
                 const vec4 four = scores[vector * SCORES + i];
                 if (HALVES == 0u) {
                     Vec4s(push.target).at[target + i] = four;

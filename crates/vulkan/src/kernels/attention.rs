@@ -36,7 +36,8 @@ pub struct FrameAddresses {
     pub frame: u64,
     /// Block tables of the sequences, u32.
     pub tables: u64,
-    /// For each tile u32 { first row, rows, 0, 0 }: rows of one sequence, at most [`TILE_ROWS`].
+    /// For each tile u32 { first row, rows, 0, 0 }: rows of one sequence, at most
+    /// [`Attention::tile_rows`].
     pub tiles: u64,
     /// For rows whose logits are wanted: the word of the frame from which on their numbers stand,
     /// u32. 0 for the rows of the step.
@@ -52,6 +53,8 @@ pub struct Attention {
     pub scale: f32,
     /// Positions seen, the row's own included; `None` for all.
     pub window: Option<usize>,
+    /// Most rows of a tile, if rows are attended to in tiles: [`TILE_ROWS`] or a multiple.
+    pub tile_rows: usize,
 }
 
 impl Attention {
@@ -65,7 +68,7 @@ impl Attention {
     /// exactness, and the values of an int8 cache are of any size.
     pub fn gives_halves(&self, kind: KvType) -> bool {
         let Heads { query, dim, .. } = self.heads;
-        kind == KvType::F16 && dim.is_multiple_of(16) && (query * dim).is_multiple_of(GROUP)
+        kind == KvType::F16 && dim.is_multiple_of(8) && (query * dim).is_multiple_of(GROUP)
     }
 
     /// Returns whether the kernel for a few rows can write its result in fixed point: heads have to

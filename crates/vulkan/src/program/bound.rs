@@ -12,7 +12,7 @@ use trine_model::{BufferId, Heads, Input, Model, Op, Plan, Rows, Source};
 use super::aside::AsideTable;
 use super::emit::{Emitted, Emitter};
 use super::forecast::cache_bytes;
-use super::frame::{Frame, FrameLayout, SLOT_BITS};
+use super::frame::{Frame, FrameLayout, SLOT_BITS, tile_rows};
 use super::graph::{Home, ValueId};
 use super::inputs::Inputs;
 use super::loans::{Loan, LoanBytes, Loans, Table, loans, meetings};
@@ -26,7 +26,6 @@ use super::tuning::{Background, Survey, Tuner};
 use crate::chain::{self, ChainMemory, Chains};
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
-use crate::kernels::attention::TILE_ROWS;
 use crate::kernels::heads::DIM_MAX;
 use crate::kernels::matmul::MatmulLaunch;
 use crate::kernels::rows::COLUMNS_MAX;
@@ -313,7 +312,7 @@ impl Binding<'_> {
                 .chain(loans.iter().map(Loans::bytes))
                 .sum(),
         };
-        let frame = Frame::new(layout, frame);
+        let frame = Frame::new(layout, frame, tile_rows(self.plan));
         Ok(Bound {
             gpu: gpu.clone(),
             ropes: Ropes::load(gpu, self.plan)?,
@@ -520,7 +519,7 @@ impl Bound {
         pass: usize,
         stop: Option<&AtomicBool>,
     ) -> Result<(), GpuError> {
-        self.frame.write(batch, (0, 0), TILE_ROWS);
+        self.frame.write(batch, (0, 0));
         let chains = &self.passes[pass].chains;
         // A run changes its inputs, and one whose chain or partner fails is run again.
         self.inputs.write(batch, chains.is_some() || self.passes[pass].exact.is_some());
@@ -607,7 +606,7 @@ impl Bound {
         pass: usize,
         profile: &mut [f64],
     ) -> Result<(), GpuError> {
-        self.frame.write(batch, (0, 0), TILE_ROWS);
+        self.frame.write(batch, (0, 0));
         self.inputs.write(batch, false);
         self.run_written(binding, pass, profile)
     }

@@ -21,7 +21,7 @@ use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
 use crate::kernels::attention::{
     AttendTileShape, DecodeLaunch, FrameAddresses, Fused, KvCache, MatrixLaunch, MatrixOutput,
-    OwnRows, TILE_ROWS, TileLaunch,
+    OwnRows, TileLaunch,
 };
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::embed::EmbedLaunch;
@@ -469,7 +469,7 @@ impl Emitter<'_> {
             (self.attention_frame(node.rows), self.cache(work.cache), self.span(work.query));
         let rows = self.graph.width.of(node.rows);
         // The last tile of each sequence may not be full.
-        let tiles = rows.min(rows.div_ceil(TILE_ROWS) + self.options.sequences);
+        let tiles = rows.min(rows.div_ceil(attention.tile_rows) + self.options.sequences);
         match &work.kernel {
             AttendKernel::Rows { prepare, made, partials } => DecodeLaunch {
                 attention,

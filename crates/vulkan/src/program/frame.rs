@@ -18,8 +18,10 @@
 use std::ops::Range;
 
 use trine_backend::{BLOCK, Batch, ProgramOptions, SOFT};
+use trine_model::{Op, Plan};
 
 use crate::dispatch::Span;
+use crate::kernels::attention::TILE_ROWS;
 use crate::raw::memory::Buffer;
 
 /// Bytes of the header, of a row and of a tile.
@@ -27,6 +29,17 @@ const RECORD: usize = 16;
 
 /// Bits of a slot, and of the number of rows that a row sees ahead.
 pub(super) const SLOT_BITS: u32 = 16;
+
+/// Most rows of a tile where no query heads share keys.
+const TILE_ROWS_UNSHARED: usize = 4 * TILE_ROWS;
+
+/// Returns the most rows of a tile of a Plan's steps. Keys are read once for each tile and the query
+/// heads that share them: there are more rows where no heads do, as in towers.
+pub(super) fn tile_rows(plan: &Plan) -> usize {
+    let shares = |op: &Op| matches!(op, Op::Attend { heads, .. } if heads.query > heads.kv);
+    let is_shared = plan.steps.iter().any(|step| shares(&step.op));
+    if is_shared { TILE_ROWS } else { TILE_ROWS_UNSHARED }
+}
 
 /// Added to the number of a soft token among those of the step (`shaders/include/token.glsl`).
 const SOFT_TOKENS: u32 = 1 << 31;
@@ -97,15 +110,18 @@ pub(super) struct Frame {
     layout: FrameLayout,
     buffer: Buffer,
     image: Vec<u32>,
+    /// Most rows of a tile.
+    tile: usize,
     /// The parts of the image that the step in flight needs, as bytes.
     parts: [Range<usize>; 5],
 }
 
 impl Frame {
-    pub(super) fn new(layout: FrameLayout, buffer: Buffer) -> Self {
+    /// A frame whose tiles hold at most `tile` rows.
+    pub(super) fn new(layout: FrameLayout, buffer: Buffer, tile: usize) -> Self {
         let image = vec![0; layout.bytes / 4];
         buffer.write(0, bytemuck::cast_slice(&image));
-        Self { layout, buffer, image, parts: Default::default() }
+        Self { layout, buffer, image, tile, parts: Default::default() }
     }
 
     pub(super) fn addresses(&self) -> StepAddresses {
@@ -118,14 +134,9 @@ impl Frame {
     }
 
     /// Writes a checked batch that `more` steps follow in a series, each `advance` positions after
-    /// the one before. Tiles hold at most `tile` rows. The device must not be running.
-    pub(super) fn write(
-        &mut self,
-        batch: &Batch<'_>,
-        (more, advance): (usize, usize),
-        tile: usize,
-    ) {
-        let layout = self.layout;
+    /// the one before. The device must not be running.
+    pub(super) fn write(&mut self, batch: &Batch<'_>, (more, advance): (usize, usize)) {
+        let Self { layout, tile, .. } = *self;
         let image = &mut self.image;
         let mut tiles = 0;
         let mut entry = 0;
@@ -195,7 +206,7 @@ mod tests {
         let options =
             ProgramOptions { width, kv: KvType::F16, context: 64, sequences: 1, blocks: 2 };
         let layout = FrameLayout::new(&options);
-        let mut frame = Frame::new(layout, poisoned(&gpu(), layout.bytes as u64));
+        let mut frame = Frame::new(layout, poisoned(&gpu(), layout.bytes as u64), 2);
         let batch = Batch {
             tokens: &[7, 8, 9],
             positions: &[0, 1, 2],
@@ -207,7 +218,7 @@ mod tests {
             inputs: &[],
             goal: 0,
         };
-        frame.write(&batch, (30, 1), 2);
+        frame.write(&batch, (30, 1));
         let words: &[u32] = frame.buffer.values(0, layout.bytes / 4);
         let outputs = &words[layout.outputs / 4..][..width.outputs];
         assert_eq!(outputs[0], 2);
@@ -225,9 +236,9 @@ mod tests {
         assert_eq!(words[layout.series / 4..], [0, 30]);
         // Guesses need no blocks beyond the row's.
         let words = words.to_vec();
-        frame.write(&Batch { positions: &[29, 30, 31], ..batch }, (40, 0), 2);
+        frame.write(&Batch { positions: &[29, 30, 31], ..batch }, (40, 0));
         assert_eq!(frame.buffer.values::<u32>(layout.series / 4, 2), [0, 40]);
-        frame.write(&batch, (30, 1), 2);
+        frame.write(&batch, (30, 1));
         // What the device did with it is undone.
         let before = words.to_vec();
         frame.buffer.write(0, &vec![0; layout.tiles]);

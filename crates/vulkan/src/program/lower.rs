@@ -6,6 +6,7 @@
 
 use trine_model::{BufferId, Op, Plan, Product, Rows, Stream, Term, WeightId, Width};
 
+use super::frame::tile_rows;
 use super::graph::{
     AttendKernel, AttendWork, ElementsKind, Form, Graph, HeadsWork, Home, Input, LayerWeights,
     Made, Node, NormWork, Output, Prepare, ProductWork, ValueId, Work,
@@ -89,7 +90,17 @@ pub(super) fn translate(
     let graph = Graph::new(width, attended);
     let current = vec![None; plan.buffers.len()];
     let serving = plan.serving(goal);
-    let mut lowering = Lowering { plan, goal, exact, serving, selection, graph, current, step: 0 };
+    let mut lowering = Lowering {
+        plan,
+        goal,
+        exact,
+        serving,
+        selection,
+        graph,
+        current,
+        tile_rows: tile_rows(plan),
+        step: 0,
+    };
     for (index, input) in plan.inputs.iter().enumerate() {
         let value = lowering.like(input.buffer, Home::Host(index));
         lowering.current[input.buffer.0] = Some(value);
@@ -120,6 +131,8 @@ struct Lowering<'a> {
     graph: Graph,
     /// The value that each buffer holds at this step; `None` before the first one.
     current: Vec<Option<ValueId>>,
+    /// Most rows of a tile of the frame.
+    tile_rows: usize,
     step: usize,
 }
 
@@ -154,7 +167,7 @@ impl Lowering<'_> {
             | Op::PrepareQkv { .. } => self.heads(op)?,
             Op::Attend { query, cache, heads, scale, window, output } => {
                 let query = self.rows(query)?;
-                let attention = Attention { heads, scale, window };
+                let attention = Attention { heads, scale, window, tile_rows: self.tile_rows };
                 let kernel = self.attend(&attention, output);
                 let work = AttendWork { query, cache, attention, kernel };
                 self.push(self.rows_of(output), Work::Attend(work));

@@ -9,7 +9,6 @@ use super::series::Series;
 use super::top_memory::TopMemory;
 use crate::chain::Chains;
 use crate::error::GpuError;
-use crate::kernels::attention::TILE_ROWS;
 use crate::kernels::choose::NONE;
 use crate::raw::commands::Ended;
 use crate::raw::gpu;
@@ -35,7 +34,7 @@ impl Bound {
     /// Writes the first step of a series.
     fn write_series(&mut self, batch: &Batch<'_>, series: Series) {
         let Series { more, advance, .. } = series;
-        self.frame.write(batch, (more, advance), TILE_ROWS);
+        self.frame.write(batch, (more, advance));
         // Each step writes the hidden states that the next one takes.
         self.inputs.write(batch, true);
     }

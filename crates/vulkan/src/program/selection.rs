@@ -33,6 +33,8 @@ pub(super) struct Selection {
     context: usize,
     /// How caches are stored.
     kv: KvType,
+    /// Whether the Plan is for pictures, whose weights in f16 matrix units multiply.
+    is_picture: bool,
     /// Gates of gated products after a norm, which bounds how large their results can be.
     bounded: BTreeSet<WeightId>,
 }
@@ -47,6 +49,7 @@ impl Selection {
         Self {
             bounded: gates.filter(|&gate| norm_before(plan, gate).is_some()).collect(),
             capabilities: capabilities.clone(),
+            is_picture: plan.largest_pool() > 0,
             shapes: Shapes::default(),
             context: options.context,
             kv: options.kv,
@@ -131,7 +134,9 @@ impl Selection {
     /// Returns the operand of a product of `rows` rows.
     pub(super) fn operand(&self, joint: &Joint, rows: usize) -> OperandKind {
         let format = joint.format;
-        if format.is_float() || self.streams(joint, rows, false) {
+        if self.is_picture && format == Format::F16 && !self.is_narrow(format, rows) {
+            MatmulShape::f16_operand(&self.capabilities)
+        } else if format.is_float() || self.streams(joint, rows, false) {
             OperandKind::Plain
         } else if self.is_narrow(format, rows) {
             OperandKind::Fixed16

@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use trine_backend::ProgramOptions;
 use trine_model::{Heads, KvType, Width};
 
-use super::{Attention, FrameAddresses, KV_BLOCK, KvCache, TILE_ROWS};
+use super::{Attention, FrameAddresses, KV_BLOCK, KvCache};
 use crate::kernels::heads::{HeadsLaunch, Stored};
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::Buffer;
@@ -33,6 +33,8 @@ pub(crate) struct Case {
     pub(crate) sequences: Vec<Sequence>,
     /// Neighbouring rows of a sequence that see one another; 1 if none does.
     pub(crate) run: usize,
+    /// Most rows of a tile.
+    pub(crate) tile_rows: usize,
     /// Rows that the step has room for beyond its own.
     pub(crate) spare: usize,
     /// Magnitudes of queries, keys and values.
@@ -168,6 +170,7 @@ impl Bed {
                 heads: case.heads,
                 scale: 1.0 / (dim as f32).sqrt(),
                 window: case.window,
+                tile_rows: case.tile_rows,
             },
             expected_cache: ExpectedCache::default(),
             frame: Frame {
@@ -201,7 +204,7 @@ impl Bed {
         for (row, &(sequence, _)) in rows.iter().enumerate() {
             let follows = row > 0 && rows[row - 1].0 == sequence;
             match tiles.last_mut() {
-                Some(tile) if follows && tile[1] < TILE_ROWS as u32 => tile[1] += 1,
+                Some(tile) if follows && tile[1] < self.case.tile_rows as u32 => tile[1] += 1,
                 _ => tiles.push([row as u32, 1, 0, 0]),
             }
         }

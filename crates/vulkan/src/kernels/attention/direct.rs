@@ -3,7 +3,7 @@
 
 use trine_model::KvType;
 
-use super::{Attention, TILE_ROWS, kv_number};
+use super::{Attention, kv_number};
 use crate::capabilities::Capabilities;
 use crate::kernels::heads::DIM_MAX;
 
@@ -47,8 +47,8 @@ pub struct AttendDirectShape {
 
 impl AttendDirectShape {
     /// Returns what suits a device for about this many rows, or `None` if the kernel cannot do it:
-    /// it takes a cache in f16 with heads of whole groups of 64 elements, or one in int8 with heads
-    /// of whole groups of 128.
+    /// it takes a cache in f16 with heads of whole groups of 64 elements, or of whole eights from 64
+    /// to 128, or one in int8 with heads of whole groups of 128.
     pub fn suited(
         capabilities: &Capabilities,
         attention: &Attention,
@@ -58,7 +58,7 @@ impl AttendDirectShape {
         let shared = attention.shared() as u32;
         let queries = (1_u32 << shared.trailing_zeros()).min(VECTORS);
         // All vectors of a tile of rows.
-        let all = TILE_ROWS as u32 * queries / VECTORS;
+        let all = attention.tile_rows as u32 * queries / VECTORS;
         let one = Self::of_one(attention, kind);
         let vectors = rows * attention.heads.query;
         let subgroups = vectors.div_ceil(VECTORS as usize) as u32 * one.shares;
@@ -117,7 +117,7 @@ impl AttendDirectShape {
         capabilities.fragments
             && match kind {
                 KvType::F32 => false,
-                KvType::F16 => part.is_multiple_of(64),
+                KvType::F16 => part.is_multiple_of(64) || self.takes_tail(dim),
                 KvType::Int8 => part.is_multiple_of(128),
             }
             && dim <= DIM_MAX
@@ -135,6 +135,11 @@ impl AttendDirectShape {
             && (VECTORS * stacked).is_multiple_of(queries)
             && stacked * slices * LANES <= capabilities.invocations
             && self.shared_bytes(dim) <= capabilities.shared_bytes
+    }
+
+    /// Returns whether heads may end with a part of a group: the queries' end stays in registers.
+    fn takes_tail(&self, dim: usize) -> bool {
+        self.kept && self.shares == 1 && dim.is_multiple_of(8) && (64..=KEPT_MAX).contains(&dim)
     }
 
     /// Returns the rows of a workgroup.

@@ -5,7 +5,7 @@ use trine_model::KvType;
 
 use super::direct::{AttendDirectShape, SUMS_MAX};
 use super::tile::Args;
-use super::{Attention, FrameAddresses, KV_BLOCK, KvCache, TILE_ROWS, kv_number};
+use super::{Attention, FrameAddresses, KV_BLOCK, KvCache, kv_number};
 use crate::capabilities::{Capabilities, CooperativeShape, DeviceKind, Element};
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Link, Push, Span};
@@ -22,6 +22,13 @@ const LOCAL_MAX: u32 = 256;
 /// Subgroups that shared memory should have room for on an integrated GPU: two for each of the four
 /// vector units of a workgroup processor.
 const RESIDENT: u32 = 8;
+
+/// Returns whether heads that are cut into shares consist of whole factors of `n` and `k` elements;
+/// those that are not cut are filled up.
+fn divides(dim: u32, shares: u32, n: u32, k: u32) -> bool {
+    shares == 1 && dim.is_multiple_of(8)
+        || dim.is_multiple_of(shares * n) && dim.is_multiple_of(n) && dim.is_multiple_of(k)
+}
 
 /// How the work is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -58,8 +65,7 @@ impl AttendMatrixShape {
             let CooperativeShape { m, n, k, input, output } = **product;
             let halves = input == Element::F16 && output == Element::F32;
             let whole =
-                [n, k].iter().all(|side| side.is_multiple_of(8) && dim.is_multiple_of(*side))
-                    && dim.is_multiple_of(shares * n);
+                [n, k].iter().all(|side| side.is_multiple_of(8)) && divides(dim, shares, n, k);
             halves && whole && subgroup.is_multiple_of(m) && [n, k].iter().all(|&side| side <= 32)
         };
         let mut products: Vec<_> = capabilities.cooperative.iter().filter(fits).collect();
@@ -74,7 +80,7 @@ impl AttendMatrixShape {
                     }
                     // All rows of a tile, or a whole fraction of them.
                     for parts in [1, 2, 4, 8] {
-                        let vectors = TILE_ROWS as u32 * queries / parts;
+                        let vectors = attention.tile_rows as u32 * queries / parts;
                         if !vectors.is_multiple_of(m) || !vectors.is_multiple_of(queries) {
                             continue;
                         }
@@ -116,7 +122,7 @@ impl AttendMatrixShape {
             && self.keys.is_multiple_of(k)
             && dim / self.shares <= SUMS_MAX as u32
             && dim.is_multiple_of(8 * self.shares)
-            && dim.is_multiple_of(n * self.shares)
+            && divides(dim, self.shares, n, k)
             && (1..=LOCAL_MAX.min(capabilities.invocations)).contains(&local)
             && self.shared_bytes(dim) <= capabilities.shared_bytes
     }
@@ -139,8 +145,6 @@ impl AttendMatrixShape {
         assert!(
             heads.dim <= UNITS_DIM_MAX
                 && self.runs(capabilities, dim)
-                && dim.is_multiple_of(n)
-                && dim.is_multiple_of(k)
                 && (KV_BLOCK as u32).is_multiple_of(keys)
                 && (attention.shared() as u32).is_multiple_of(queries),
             "{self:?} for heads of {dim}"
@@ -167,8 +171,10 @@ impl AttendMatrixShape {
     /// Returns the bytes of shared memory.
     fn shared_bytes(&self, dim: u32) -> u32 {
         let vectors = self.subgroups * self.product.0;
-        let staged = self.keys * (2 * dim + 16) + dim / self.shares * (2 * self.keys + 16);
-        let queries = vectors * (2 * dim + 16);
+        let (_, n, k) = self.product;
+        let padded = dim.next_multiple_of(n.max(k));
+        let staged = self.keys * (2 * padded + 16) + padded / self.shares * (2 * self.keys + 16);
+        let queries = vectors * (2 * padded + 16);
         let pool = if self.kept { staged.max(queries) } else { staged + queries };
         pool + vectors * (4 * self.keys + 16)
             + vectors * (2 * self.keys + 16)
@@ -287,7 +293,11 @@ impl MatrixLaunch {
             step,
             kernel: gpu.kernel(&key)?,
             push: Push::of(&args),
-            groups: [heads, self.tiles as u32, (TILE_ROWS as u32).div_ceil(rows_of_group)],
+            groups: [
+                heads,
+                self.tiles as u32,
+                (self.attention.tile_rows as u32).div_ceil(rows_of_group),
+            ],
             reads: vec![self.query, self.cache.span],
             writes: match self.output {
                 MatrixOutput::Plain(target) => vec![target],
@@ -302,6 +312,7 @@ impl MatrixLaunch {
 mod tests {
     use trine_model::Heads;
 
+    use super::super::TILE_ROWS;
     use super::*;
     use crate::capabilities::presets::radeon_780m;
 
@@ -312,7 +323,7 @@ mod tests {
         for (query, kv, dim) in [(32, 16, 128), (16, 8, 256), (8, 4, 256), (8, 2, 256), (4, 1, 256)]
         {
             let heads = Heads { query, kv, dim };
-            let attention = Attention { heads, scale: 1.0, window: None };
+            let attention = Attention { heads, scale: 1.0, window: None, tile_rows: TILE_ROWS };
             let shape = AttendMatrixShape::suited(&capabilities, &attention).unwrap();
             let workgroups = (128 << 10) / shape.shared_bytes(dim as u32);
             assert!(workgroups * shape.subgroups >= 8, "{heads:?}: {shape:?}");

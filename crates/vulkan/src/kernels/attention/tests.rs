@@ -39,7 +39,8 @@ fn traffic(
     }
     sequences[0].depth = depth;
     let run = [1, 5, 40][seed as usize % 3];
-    Case { heads, kind, window, sequences, run, spare: 1, sizes: [2.0, 2.0, 3.0], seed }
+    let tile_rows = TILE_ROWS * [1, 4][seed as usize % 2];
+    Case { heads, kind, window, sequences, run, tile_rows, spare: 1, sizes: [2.0, 2.0, 3.0], seed }
 }
 
 /// Memory of a decode launch.
@@ -573,6 +574,9 @@ fn matrices_agree_with_the_reference() {
         (heads(4, 2, 32), Some(24), 90, 45),
         (heads(1, 1, 96), None, 40, 33),
         (heads(4, 1, 64), Some(50), 70, 40),
+        (heads(2, 2, 72), None, 20, 37),
+        (heads(4, 2, 40), Some(24), 30, 40),
+        (heads(3, 3, 72), None, 40, 90),
     ];
     for (at, (heads, window, depth, rows)) in cases.into_iter().enumerate() {
         let kind = KINDS[(at + 1) % 3];
@@ -649,13 +653,14 @@ fn shapes_exist_for_the_heads_of_real_models() {
         capabilities.cooperative = products;
         let sizes = [(32, 16, 128), (8, 4, 256), (4, 1, 256), (32, 4, 512), (8, 2, 512)];
         for heads in sizes.map(|(query, kv, dim)| heads(query, kv, dim)) {
-            let attention = Attention { heads, scale: 1.0, window: None };
+            let attention = Attention { heads, scale: 1.0, window: None, tile_rows: TILE_ROWS };
             let shape = AttendMatrixShape::suited(&capabilities, &attention);
             assert!(shape.is_some(), "{subgroup} {heads:?}");
         }
     }
     capabilities.cooperative.clear();
-    let attention = Attention { heads: heads(2, 1, 64), scale: 1.0, window: None };
+    let attention =
+        Attention { heads: heads(2, 1, 64), scale: 1.0, window: None, tile_rows: TILE_ROWS };
     assert_eq!(AttendMatrixShape::suited(&capabilities, &attention), None);
 }
 
@@ -665,7 +670,7 @@ fn shapes_exist_for_the_heads_of_real_models() {
 fn few_rows_get_few_large_workgroups() {
     let capabilities = crate::capabilities::presets::h200();
     let heads = Heads { query: 32, kv: 16, dim: 128 };
-    let attention = Attention { heads, scale: 1.0, window: None };
+    let attention = Attention { heads, scale: 1.0, window: None, tile_rows: TILE_ROWS };
     for (rows, splits, local) in [(1, 8, 512), (2, 4, 512), (4, 2, 512), (8, 1, 512), (16, 1, 256)]
     {
         for kind in [KvType::F16, KvType::Int8] {

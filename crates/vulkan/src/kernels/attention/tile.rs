@@ -11,7 +11,8 @@ use crate::kernels::heads::DIM_MAX;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
-/// Most rows of a tile.
+/// Most rows of a tile where query heads share keys, each of which is then used for all of these
+/// rows and heads.
 pub const TILE_ROWS: usize = 32;
 /// Bytes of shared memory for keys and values.
 const STAGED_BYTES: usize = 28 << 10;
@@ -146,7 +147,7 @@ impl TileLaunch {
             groups: [
                 heads.query as u32,
                 self.tiles as u32,
-                TILE_ROWS.div_ceil(rows_of_group) as u32,
+                self.attention.tile_rows.div_ceil(rows_of_group) as u32,
             ],
             reads: vec![self.query, self.cache.span],
             writes: vec![self.target],

@@ -3,7 +3,7 @@ use trine_model::{Heads, KvType, Rope};
 
 use super::*;
 use crate::kernels::attention::bed::{Bed, Case, Sequence};
-use crate::kernels::attention::{KV_BLOCK, KvCache};
+use crate::kernels::attention::{KV_BLOCK, KvCache, TILE_ROWS};
 use crate::testing::{download, run, upload};
 use half::f16;
 
@@ -14,6 +14,7 @@ fn case(heads: (usize, usize, usize), kind: KvType, window: Option<usize>, seed:
         window,
         sequences: vec![Sequence { depth: 37, rows: 2 }, Sequence { depth: 0, rows: 1 }],
         run: 1,
+        tile_rows: TILE_ROWS,
         spare: 2,
         sizes: [2.0, 3.0, 5.0],
         seed,

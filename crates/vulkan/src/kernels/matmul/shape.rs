@@ -198,6 +198,15 @@ impl MatmulShape {
         }
     }
 
+    /// Returns the operand of the kernel that a device uses for weights in f16 that are not kept
+    /// for their exactness.
+    pub fn f16_operand(capabilities: &Capabilities) -> OperandKind {
+        match instructions(capabilities)[..] {
+            [] => OperandKind::Plain,
+            [..] => OperandKind::Halves,
+        }
+    }
+
     /// Returns a shape that does well on a device, before anything is measured.
     pub fn default_for(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Self {
         let all = Self::candidates(capabilities, launch);

@@ -46,6 +46,11 @@ fn check(kind: KvType) {
         (heads(2, 2, 256), None, 150, 17),
         (heads(6, 2, 256), None, 70, 21),
         (heads(8, 2, 512), None, 130, 37),
+        (heads(2, 2, 72), None, 70, 75),
+        (heads(4, 2, 72), Some(50), 90, 40),
+        (heads(3, 1, 88), None, 20, 33),
+        (heads(16, 16, 120), None, 40, 20),
+        (heads(2, 2, 72), None, 0, 150),
         (heads(4, 1, 512), Some(60), 90, 50),
     ];
     for (at, (heads, window, depth, rows)) in cases.into_iter().enumerate() {
@@ -93,7 +98,7 @@ fn direct_shapes_suit_real_models() {
         heads(8, 2, 512),
     ];
     for (heads, rows) in models.into_iter().flat_map(|heads| sizes.map(|rows| (heads, rows))) {
-        let attention = Attention { heads, scale: 1.0, window: None };
+        let attention = Attention { heads, scale: 1.0, window: None, tile_rows: TILE_ROWS };
         let shape = AttendDirectShape::suited(&capabilities, &attention, KvType::F16, rows);
         let shape = shape.unwrap_or_else(|| panic!("{heads:?}"));
         assert_eq!(shape.shares as usize, heads.dim.div_ceil(256));

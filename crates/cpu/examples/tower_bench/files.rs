@@ -1,60 +1,28 @@
-//! Time of Gemma 3's vision tower on a picture, by operation, with random weights in F16.
-//!
-//! `cargo run --release -p trine-cpu --example tower_bench -- [LAYERS] [PICTURES] [KV]`
-//!
-//! The tower has the true shape but for the number of layers, 2 unless given; the published one
-//! has 27. A busy neighbour halves anything: run it on an idle machine.
+//! A vision tower of Gemma 3's true shape with random weights, and the least text model for it.
 
-#![allow(clippy::unwrap_used, reason = "a benchmark stops at the first surprise")]
-
-use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Instant;
 
-use trine_backend::{Device, TowerProgram};
-use trine_cpu::CpuDevice;
-use trine_model::{KvType, Model, Tower};
+use trine_model::{Model, Tower};
 use trine_weights::gguf::{Metadata, Value, Writer};
 use trine_weights::{DType, Tensor, quantize_tensor};
 
 const HIDDEN: usize = 1152;
 const FEED_FORWARD: usize = 4304;
 const PATCH: usize = 14;
-const PATCHES: usize = 4096;
+/// Patches of a picture.
+pub(crate) const PATCHES: usize = 4096;
 /// Hidden size of the text model of 4B.
 const OUTPUT: usize = 2560;
 
-fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let count = |index: usize, default: usize| {
-        arguments.get(index).map_or(default, |text| text.parse().unwrap())
-    };
-    let (layers, pictures) = (count(0, 2), count(1, 3));
-    let kv = arguments.get(2).map_or(KvType::F32, |text| KvType::parse(text).unwrap());
-    let folder = tempfile::tempdir().unwrap();
-    let tower = Tower::open(&write_tower(folder.path(), layers)).unwrap();
-    let model = Model::open(&write_text(folder.path())).unwrap().with_tower(tower).unwrap();
-    let device = CpuDevice::new(Some(2), None).unwrap();
-    let mut tower = TowerProgram::load(&device, &model, kv, false).unwrap();
-    println!("{}, {layers} layers, keys and values in {}", device.name(), kv.name());
-    println!("{:?}", tower.program().memory());
-    let patches: Vec<f32> = values(PATCHES * 3 * PATCH * PATCH, 1.0).collect();
-    for picture in 0..pictures {
-        tower.profile(true);
-        let began = Instant::now();
-        tower.run(&patches).unwrap();
-        let seconds = began.elapsed().as_secs_f64();
-        let times = tower.profile(false);
-        let mut by_name: BTreeMap<String, f64> = BTreeMap::new();
-        for (step, time) in tower.program().facts().plan.steps.iter().zip(times) {
-            let label = step.label.rsplit('.').next().unwrap_or_default().to_owned();
-            *by_name.entry(label).or_default() += time;
-        }
-        println!("picture {picture}: {seconds:.3} s");
-        for (name, time) in by_name {
-            println!("  {name:<12} {time:.3} s, {:.1} %", 100.0 * time / seconds);
-        }
-    }
+/// Returns a model with a tower of this many layers, whose matrices are stored as `dtype`.
+pub(crate) fn model(folder: &Path, layers: usize, dtype: DType) -> Model {
+    let tower = Tower::open(&write_tower(folder, layers, dtype)).unwrap();
+    Model::open(&write_text(folder)).unwrap().with_tower(tower).unwrap()
+}
+
+/// Returns the patches of a random picture.
+pub(crate) fn picture() -> Vec<f32> {
+    values(PATCHES * 3 * PATCH * PATCH, 1.0).collect()
 }
 
 /// Numbers between `-scale` and `scale`.
@@ -85,7 +53,7 @@ fn write(path: &Path, metadata: Metadata, tensors: &[Tensor]) {
     data.finish().unwrap();
 }
 
-fn write_tower(folder: &Path, layers: usize) -> std::path::PathBuf {
+fn write_tower(folder: &Path, layers: usize, dtype: DType) -> std::path::PathBuf {
     let mut metadata = Metadata::new("tower");
     metadata.insert("general.architecture", Value::String("clip".into()));
     metadata.insert("clip.projector_type", Value::String("gemma3".into()));
@@ -109,7 +77,7 @@ fn write_tower(folder: &Path, layers: usize) -> std::path::PathBuf {
         tensor("v.post_ln.bias", &[HIDDEN], DType::F32),
     ];
     let mut product = |name: &str, rows: usize, columns: usize| {
-        tensors.push(tensor(&format!("{name}.weight"), &[rows, columns], DType::F16));
+        tensors.push(tensor(&format!("{name}.weight"), &[rows, columns], dtype));
         tensors.push(tensor(&format!("{name}.bias"), &[rows], DType::F32));
     };
     product("v.patch_embd", HIDDEN, 3 * PATCH * PATCH);

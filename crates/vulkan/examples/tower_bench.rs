@@ -1,0 +1,135 @@
+//! Time of Gemma 3's vision tower on a picture, with random weights of the true shape.
+//!
+//! ```text
+//! tower_bench [--layers 27] [--pictures 8] [--rounds 3] [--kv f16] [--format f16] [--tune]
+//!             [--device NAME] [--profile]
+//! ```
+//!
+//! Prints the time of each picture, the rate of several in a row, and the products and sums of a
+//! picture that this is. `--tune` measures shapes of kernels first. `--profile` prints how a picture
+//! is divided among the operations of the Plan, with a pause after each.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark stops at the first surprise")]
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use trine_backend::{Device, TowerProgram};
+use trine_model::{KvType, Op, Plan};
+use trine_vulkan::{Choice, Tuning, TuningMode, VulkanDevice};
+use trine_weights::DType;
+
+#[path = "../../cpu/examples/tower_bench/files.rs"]
+mod files;
+
+/// The longest time in which kernels are measured.
+const TUNING: Duration = Duration::from_secs(60);
+
+/// Returns the operations of the products and of attention of a picture, in 10^12.
+fn operations(plan: &Plan) -> [f64; 2] {
+    let mut found = [0.0; 2];
+    for step in &plan.steps {
+        match &step.op {
+            Op::MatMul { products, .. } => {
+                for product in products {
+                    let weight = plan.weight(product.weight);
+                    let rows = match plan.buffer(product.output).rows {
+                        trine_model::Rows::Outputs => files::PATCHES / 16,
+                        _ => files::PATCHES,
+                    };
+                    found[0] += 2.0 * (weight.rows * weight.columns * rows) as f64;
+                }
+            }
+            Op::Attend { heads, .. } => {
+                let scores = (files::PATCHES * files::PATCHES) as f64;
+                found[1] += 4.0 * scores * (heads.query * heads.dim) as f64;
+            }
+            _ => {}
+        }
+    }
+    found.map(|operations| operations / 1e12)
+}
+
+fn main() {
+    let (mut layers, mut pictures, mut rounds) = (27, 8, 3);
+    let (mut kv, mut format, mut device) = (KvType::F16, DType::F16, Choice::Any);
+    let (mut tunes, mut profiles) = (false, false);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().unwrap();
+        match argument.as_str() {
+            "--layers" => layers = value().parse().unwrap(),
+            "--pictures" => pictures = value().parse().unwrap(),
+            "--rounds" => rounds = value().parse().unwrap(),
+            "--kv" => kv = KvType::parse(&value()).unwrap(),
+            "--format" => {
+                format = match value().as_str() {
+                    "f16" => DType::F16,
+                    "bf16" => DType::BF16,
+                    "q8_0" => DType::Q8_0,
+                    other => panic!("--format is f16, bf16 or q8_0, not {other}"),
+                }
+            }
+            "--device" => device = Choice::Named(value()),
+            "--tune" => tunes = true,
+            "--profile" => profiles = true,
+            other => panic!("what is {other}?"),
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let model = files::model(folder.path(), layers, format);
+    let mode = if tunes { TuningMode::Again } else { TuningMode::Off };
+    let tuning = Tuning { mode, budget: TUNING, ..Tuning::default() };
+    let device = VulkanDevice::open(device, None, None).unwrap().tuned(tuning);
+    let began = Instant::now();
+    let mut tower = TowerProgram::load(&device, &model, kv, false).unwrap();
+    let loaded = began.elapsed().as_secs_f64();
+    println!("{}, {layers} layers, keys and values in {}", device.name(), kv.name());
+    println!("{:?}, loaded in {loaded:.1} s", tower.program().memory());
+    let [products, attention] = operations(&tower.program().facts().plan);
+    println!("{products:.3} 10^12 operations in products, {attention:.3} in attention");
+    let patches = files::picture();
+    tower.run(&patches).unwrap();
+    for round in 0..rounds {
+        let began = Instant::now();
+        let mut times = Vec::new();
+        for _ in 0..pictures {
+            let began = Instant::now();
+            tower.run(&patches).unwrap();
+            times.push(1e3 * began.elapsed().as_secs_f64());
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        times.sort_by(f64::total_cmp);
+        let median = times[times.len() / 2];
+        let rate = pictures as f64 / seconds;
+        let tera = (products + attention) / (median / 1e3);
+        println!(
+            "round {round}: {median:.2} ms ({:.2} to {:.2}), {rate:.1} pictures/s, {tera:.0} 10^12/s",
+            times[0],
+            times[times.len() - 1]
+        );
+    }
+    if profiles {
+        profile(&mut tower, &patches, layers);
+    }
+}
+
+/// Prints the time of each operation, of all layers together.
+fn profile(tower: &mut TowerProgram, patches: &[f32], layers: usize) {
+    tower.profile(true);
+    tower.run(patches).unwrap();
+    let times = tower.profile(false);
+    let mut groups: BTreeMap<String, (f64, usize)> = BTreeMap::new();
+    for (step, time) in tower.program().facts().plan.steps.iter().zip(times) {
+        let layer = step.label.strip_prefix("v.blk.").and_then(|rest| rest.split_once('.'));
+        let label = layer.map_or(step.label.as_str(), |(_, rest)| rest);
+        let (sum, count) = groups.entry(label.to_owned()).or_default();
+        *sum += time;
+        *count += 1;
+    }
+    let total: f64 = groups.values().map(|(sum, _)| sum).sum();
+    println!("{:.2} ms by operation, {layers} layers", 1e3 * total);
+    for (label, (sum, count)) in groups {
+        println!("  {label:<14} {:8.3} ms, {:7.1} us each", 1e3 * sum, 1e6 * sum / count as f64);
+    }
+}
