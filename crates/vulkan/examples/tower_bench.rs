@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Prints the time of each picture, the rate of several in a row, and the products and sums of a
-//! picture that this is. `--tune` measures shapes of kernels first. `--profile` prints how a picture
-//! is divided among the operations of the Plan, with a pause after each.
+//! picture that this is. `--tune` measures shapes of kernels first. `--profile` prints how a
+//! picture is divided among the operations of the Plan, with a pause after each.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark stops at the first surprise")]
 

@@ -20,6 +20,9 @@ use trine_weights::DType;
 
 /// The largest difference of a value from the goldens, whose weights are floats.
 const TOLERANCE: f32 = 5e-4;
+/// The same where the tower's weights are in f16: matrix units take its activations, values up to
+/// 8, with 11 bits.
+const HALVES: f32 = 2e-2;
 
 #[test]
 fn pictures_give_the_golden_rows_and_logits_at_every_split() {
@@ -27,11 +30,12 @@ fn pictures_give_the_golden_rows_and_logits_at_every_split() {
         let model = open_golden(twin);
         let (states, soft, rows) = golden_rows(&device(), &model, KvType::F32);
         println!("{twin:?}: states are off by {states}, soft rows by {soft}");
-        assert!(states.max(soft) <= TOLERANCE, "{twin:?}: {states}, {soft}");
+        let most = if twin.1.contains("f16") { HALVES } else { TOLERANCE };
+        assert!(states.max(soft) <= most, "{twin:?}: {states}, {soft}");
         let cases = PROMPTS.into_iter().flat_map(|prompt| [64, 1, 5, 16].map(|it| (prompt, it)));
         for (_, (prompt, chunk)) in cases.enumerate().filter(|(at, _)| takes(at + number, 5)) {
             let worst = golden_logits(&device(), &model, &rows, prompt, chunk);
-            assert!(worst <= TOLERANCE, "{twin:?}, {prompt:?} in pieces of {chunk}: {worst}");
+            assert!(worst <= most, "{twin:?}, {prompt:?} in pieces of {chunk}: {worst}");
         }
     }
 }
@@ -41,7 +45,7 @@ fn halves_for_keys_and_values_stay_close() {
     let (states, soft, _) = golden_rows(&device(), &open_golden(TWINS[0]), KvType::F16);
     println!("states are off by {states}, soft rows by {soft}");
     // Values up to 8 are rounded to 11 bits.
-    assert!(states.max(soft) <= 2e-2, "{states}, {soft}");
+    assert!(states.max(soft) <= HALVES, "{states}, {soft}");
 }
 
 /// Only the first part of a model takes soft rows.
@@ -82,7 +86,12 @@ fn random_towers_agree_with_the_reference() {
         let found = random_rows(&device(), &model, seed);
         let worst = relative_difference(&expected, &found);
         println!("seed {seed}, {dtype:?}: {worst}");
-        let tolerance = if dtype.is_quantized() { 2e-2 } else { 2e-4 };
+        let tolerance = match dtype {
+            DType::F32 | DType::BF16 => 2e-4,
+            // Matrix units take activations of 11 bits.
+            DType::F16 => 4e-3,
+            _ => 2e-2,
+        };
         assert!(worst <= tolerance, "seed {seed}, {dtype:?}: {worst}");
     }
 }

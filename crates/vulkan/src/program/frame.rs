@@ -33,8 +33,8 @@ pub(super) const SLOT_BITS: u32 = 16;
 /// Most rows of a tile where no query heads share keys.
 const TILE_ROWS_UNSHARED: usize = 4 * TILE_ROWS;
 
-/// Returns the most rows of a tile of a Plan's steps. Keys are read once for each tile and the query
-/// heads that share them: there are more rows where no heads do, as in towers.
+/// Returns the most rows of a tile of a Plan's steps. Keys are read once for each tile and the
+/// query heads that share them: there are more rows where no heads do, as in towers.
 pub(super) fn tile_rows(plan: &Plan) -> usize {
     let shares = |op: &Op| matches!(op, Op::Attend { heads, .. } if heads.query > heads.kv);
     let is_shared = plan.steps.iter().any(|step| shares(&step.op));

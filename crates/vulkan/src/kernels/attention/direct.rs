@@ -47,8 +47,8 @@ pub struct AttendDirectShape {
 
 impl AttendDirectShape {
     /// Returns what suits a device for about this many rows, or `None` if the kernel cannot do it:
-    /// it takes a cache in f16 with heads of whole groups of 64 elements, or of whole eights from 64
-    /// to 128, or one in int8 with heads of whole groups of 128.
+    /// it takes a cache in f16 with heads of whole groups of 64 elements, or of whole eights from
+    /// 64 to 128, or one in int8 with heads of whole groups of 128.
     pub fn suited(
         capabilities: &Capabilities,
         attention: &Attention,
