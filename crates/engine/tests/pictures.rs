@@ -18,12 +18,13 @@ use fake_store::{Faults, Shelf};
 use greedy::greedy;
 use looks::{BAD, Gated, picture, quick, request, seen, size};
 use texts::{Text, prompt, run};
-use trine_backend::BLOCK;
+use trine_backend::{BLOCK, ProgramOptions};
 use trine_engine::disk::Origin;
 use trine_engine::{
-    Engine, EngineError, Event, Finish, Pooling, PromptPicture, Request, SOFT, Service, Tower,
-    Update,
+    Drafts, Engine, EngineError, Event, Finish, Pooling, PromptPicture, ReadingDrafter, Request,
+    SOFT, SamplingParams, Service, Tower, Update,
 };
+use trine_model::Width;
 
 const BUDGET: usize = 1 << 20;
 
@@ -384,6 +385,42 @@ fn a_service_is_woken_and_ends_while_it_waits() {
     let sight = request(&gated.tower, &joined(&[&[1], &picture(45), &[3]]), 5);
     drop(service.submit(sight).expect("it is sound"));
     drop(service);
+}
+
+/// Sizes with room for the logits of guesses.
+fn guessing() -> ProgramOptions {
+    let sizes = options(256, 1, 16);
+    ProgramOptions { width: Width { outputs: 16, ..sizes.width }, ..sizes }
+}
+
+/// A draft that reads the caches of the model it guesses for needs no rows of pictures.
+#[test]
+fn guesses_come_after_pictures() {
+    let tower = quick(BUDGET);
+    let fake = Fake::new(guessing(), &[20]).with_draft(0).with_pictures();
+    let mut engine = Engine::from_program(Box::new(fake));
+    let drafter = ReadingDrafter::of(engine.program().facts()).expect("it has a draft");
+    engine.set_drafts(Drafts { lookup: true, drafter: Some(Box::new(drafter)) });
+    engine.set_guesses(Some(3));
+    let codes = joined(&[&prompt(1, 9), &picture(5), &prompt(2, 9)]);
+    let found = text(&mut engine, &tower, &codes, 40);
+    assert!(found.statistics.accepted_tokens > 20, "{:?}", found.statistics);
+}
+
+/// What followed the last tokens before was a picture.
+#[test]
+fn no_soft_token_is_guessed() {
+    let tower = quick(BUDGET);
+    let fake = Fake::new(guessing(), &[20]).with_pictures();
+    let mut engine = Engine::from_program(Box::new(fake));
+    engine.set_drafts(Drafts { lookup: true, drafter: None });
+    engine.set_guesses(Some(3));
+    let codes = joined(&[&[7, 7], &picture(5), &[1, 2, 3]]);
+    let sampling = SamplingParams { logit_bias: vec![(7, 100.0)], ..SamplingParams::greedy() };
+    let request = Request { sampling, ..request(&tower, &codes, 20) };
+    let found = run(&mut engine, vec![request]).remove(0);
+    assert_eq!(found.tokens, [7; 20]);
+    assert!(found.statistics.accepted_tokens > 10, "it repeats itself");
 }
 
 #[test]

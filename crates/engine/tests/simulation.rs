@@ -381,7 +381,10 @@ impl Simulation {
     fn step(&mut self) {
         match self.engine.step() {
             Ok(events) => events.into_iter().for_each(|event| self.note(event)),
-            Err(_) => self.failures += 1,
+            Err(error) => {
+                assert!(error.to_string().contains("as asked"), "{error}");
+                self.failures += 1;
+            }
         }
         self.engine.check_integrity().expect("the books agree");
         self.settle();

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 
 impl Engine {
     /// Sets what is called, from another thread, when rows of a picture are made that a request
-    /// waits for. Steps then wait for none: whoever calls them waits as long as
+    /// waits for. It must not call a [`Tower`](crate::Tower). Steps then wait for none: whoever calls them waits as long as
     /// [`Engine::waits_for_picture`] says so.
     pub fn set_waker(&mut self, waker: impl Fn() + Send + Sync + 'static) {
         self.looking.bell.set_outer(Box::new(waker));
