@@ -21,8 +21,8 @@ use texts::{Text, prompt, run};
 use trine_backend::{BLOCK, ProgramOptions};
 use trine_engine::disk::Origin;
 use trine_engine::{
-    Drafts, Engine, EngineError, Event, Finish, Pooling, PromptPicture, ReadingDrafter, Request,
-    SOFT, SamplingParams, Service, Tower, Update,
+    Drafts, Engine, EngineError, Event, Finish, Generation, Pooling, PromptPicture, ReadingDrafter,
+    Request, SOFT, SamplingParams, Service, Tower, Update,
 };
 use trine_model::Width;
 
@@ -45,6 +45,17 @@ fn text(engine: &mut Engine, tower: &Tower, codes: &[u32], count: usize) -> Text
     let text = texts.remove(0);
     assert_eq!(text.tokens, greedy(&seen(codes), count));
     text
+}
+
+/// Reads a text to its end.
+fn read(generation: &mut Generation) -> Vec<u32> {
+    let mut tokens = Vec::new();
+    while let Some(update) = generation.blocking_next() {
+        if let Update::Token { token, .. } = update {
+            tokens.push(token);
+        }
+    }
+    tokens
 }
 
 /// Waits until something is so.
@@ -352,15 +363,6 @@ fn a_service_is_woken_and_ends_while_it_waits() {
     // Others are served meanwhile.
     let plain = prompt(1, 20);
     let mut other = service.submit(Request::new(plain.clone(), 5)).expect("it is sound");
-    let read = |generation: &mut trine_engine::Generation| {
-        let mut tokens = Vec::new();
-        while let Some(update) = generation.blocking_next() {
-            if let Update::Token { token, .. } = update {
-                tokens.push(token);
-            }
-        }
-        tokens
-    };
     assert_eq!(read(&mut other), greedy(&plain, 5));
     gated.paint();
     assert_eq!(read(&mut generation), greedy(&seen(&codes), 5));
@@ -421,6 +423,34 @@ fn no_soft_token_is_guessed() {
     let found = run(&mut engine, vec![request]).remove(0);
     assert_eq!(found.tokens, [7; 20]);
     assert!(found.statistics.accepted_tokens > 10, "it repeats itself");
+}
+
+#[test]
+fn many_clients_get_their_own_texts() {
+    let tower = quick(200);
+    let service = Service::start(engine(80, 3, 5)).expect("there is a thread");
+    std::thread::scope(|scope| {
+        for client in 0..6 {
+            let (tower, service) = (tower.clone(), service.clone());
+            scope.spawn(move || {
+                for round in 0..40 {
+                    let numbers = [(client + round) % 7, round % 5, 40 + round % 3];
+                    let [a, b, c] = numbers.map(picture);
+                    let codes = joined(&[&[client], &a, &b, &prompt(u64::from(client), 9), &c]);
+                    let asked = request(&tower, &codes, 6);
+                    let mut generation = service.submit(asked).expect("there is room");
+                    if (client + round) % 5 == 0 {
+                        // It goes away.
+                        continue;
+                    }
+                    assert_eq!(read(&mut generation), greedy(&seen(&codes), 6));
+                }
+            });
+        }
+    });
+    service.stop();
+    let counts = tower.counts();
+    assert_eq!((counts.failures, counts.waiting), (0, 0));
 }
 
 #[test]

@@ -29,9 +29,9 @@ impl Engine {
         let now = if self.prefixes.is_some() { (self.clock)() } else { Duration::ZERO };
         while self.scheduler.sequences() < self.limits.sequences {
             let mut common = std::mem::take(&mut self.common);
-            let next = self.queue.iter().find(|(_, sequence)| {
+            let next = self.queue.iter().find(|(rank, sequence)| {
                 !self.waits_for_pages(sequence, now)
-                    && !self.waits_for_pictures(sequence)
+                    && !self.waits_for_pictures(*rank, sequence)
                     && !self.waits(sequence, &mut common)
             });
             let next = next.filter(|(_, sequence)| self.has_room(sequence)).map(|(rank, _)| rank);

@@ -7,7 +7,7 @@ use trine_backend::BLOCK;
 use super::Engine;
 use super::look::{Look, look};
 use super::place::Place;
-use super::prefixes::{Prefixes, Reading};
+use super::prefixes::Reading;
 use super::sequence::Sequence;
 use crate::events::{Event, Finish};
 use crate::pictures::SightError;
@@ -23,8 +23,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 
 impl Engine {
     /// Sets what is called, from another thread, when rows of a picture are made that a request
-    /// waits for. It must not call a [`Tower`](crate::Tower). Steps then wait for none: whoever calls them waits as long as
-    /// [`Engine::waits_for_picture`] says so.
+    /// waits for. It must not call a [`Tower`](crate::Tower). Steps then wait for no picture:
+    /// whoever calls them waits as long as [`Engine::waits_for_picture`] says so.
     pub fn set_waker(&mut self, waker: impl Fn() + Send + Sync + 'static) {
         self.looking.bell.set_outer(Box::new(waker));
     }
@@ -36,8 +36,11 @@ impl Engine {
     }
 
     /// Returns whether a waiting request has to wait for a picture with little to run before it.
-    pub(super) fn waits_for_pictures(&self, sequence: &Sequence) -> bool {
-        let Some(from) = sequence.looks_from else { return false };
+    /// One whose pages were read does not: others wait for their turn to read.
+    pub(super) fn waits_for_pictures(&self, rank: Rank, sequence: &Sequence) -> bool {
+        let Some(from) = sequence.looks_from.filter(|_| self.arrived(rank) == 0) else {
+            return false;
+        };
         let unit = sequence.album.units(from..sequence.prompt).next();
         let next = unit.filter(|unit| unit.start - from < WORTH_STARTING);
         next.is_some_and(|unit| {
@@ -54,12 +57,19 @@ impl Engine {
         };
         let common = |slot: usize| self.places[slot].common(sequence);
         let reused = if sequence.runs_all() { 0 } else { self.reusable(sequence, common) };
-        let arrived = self.prefixes.as_ref().map_or(0, |all| all.arrived(rank));
-        let from = reused.max(arrived);
+        let from = reused.max(self.arrived(rank));
         if let Some(sequence) = self.queue.get_mut(rank) {
             sequence.want_pictures(from, &self.looking.waker);
         }
-        self.queue.get(rank).is_some_and(|sequence| self.waits_for_pictures(sequence))
+        self.queue.get(rank).is_some_and(|sequence| self.waits_for_pictures(rank, sequence))
+    }
+
+    /// Returns the positions of the prefix that was read for a waiting request.
+    fn arrived(&self, rank: Rank) -> usize {
+        match self.prefixes.as_ref().map(|prefixes| &prefixes.reading) {
+            Some(Reading::Arrived { rank: other, prefix, .. }) if *other == rank => prefix.length,
+            _ => 0,
+        }
     }
 
     /// Ends the requests of which a picture that they need has no rows.
@@ -113,16 +123,6 @@ impl Engine {
         let is_alone = !self.looking.bell.has_outer() && !self.waits_for_store();
         if self.looking.is_stalled && may_wait && is_alone {
             self.looking.bell.wait(PATIENCE);
-        }
-    }
-}
-
-impl Prefixes {
-    /// Returns the positions of the prefix that was read for a waiting request.
-    fn arrived(&self, rank: Rank) -> usize {
-        match &self.reading {
-            Reading::Arrived { rank: other, prefix, .. } if *other == rank => prefix.length,
-            _ => 0,
         }
     }
 }
