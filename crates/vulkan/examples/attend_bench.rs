@@ -497,6 +497,7 @@ fn bench_heads(bed: &Bed) -> Result<f64, String> {
                 key: bed.key.span(),
                 value: bed.key.span(),
                 cache,
+                biases: None,
                 key_norm: Some(bed.weights.address()),
                 value_norm: false,
             }),

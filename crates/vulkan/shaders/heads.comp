@@ -20,6 +20,8 @@ layout(constant_id = 5) const uint SUBGROUP = 32;
 layout(constant_id = 6) const uint NORMED = 0;
 // Where the numbers of the rows stand in the frame, see kv_row.
 layout(constant_id = 7) const uint PICKS = 0;
+// Whether biases are added to keys and values; there are no queries and norms then.
+layout(constant_id = 8) const uint BIASED = 0;
 const uint UNITS = gl_WorkGroupSize.x / SUBGROUP;
 const uint HEAD_PLACES = UNITS;
 
@@ -33,7 +35,7 @@ layout(push_constant, scalar) uniform Push {
     uint64_t query;
     uint64_t key;
     uint64_t value;
-    // Norm weights, 0 for factors of 1.
+    // Norm weights, 0 for factors of 1; the biases of values and of keys.
     uint64_t query_norm;
     uint64_t key_norm;
     // Table of turns, 0 for none.
@@ -53,7 +55,8 @@ void work_on_heads() {
     const bool exists = unit < HEADS + 2u * KV_HEADS;
     // The index among the key heads, or among the value heads.
     const uint kv_head = unit - HEADS - (is_value ? KV_HEADS : 0u);
-    const uint64_t weight = is_query ? push.query_norm : (is_key ? push.key_norm : 0ul);
+    uint64_t weight = is_query ? push.query_norm : (is_key ? push.key_norm : 0ul);
+    if (BIASED != 0u) weight = (is_value ? push.query_norm : push.key_norm) + 4ul * uint64_t(kv_head * DIM);
     const bool norms = (NORMED & (is_query ? 1u : (is_key ? 2u : 4u))) != 0u;
     const uint64_t rope = is_value ? 0ul : push.rope;
     uint64_t source = is_query ? push.query : (is_key ? push.key : push.value);
@@ -76,6 +79,7 @@ void work_on_heads() {
         part = kv_part(push.cache, block, kv_head) + (is_value ? uint64_t(KV_PART_BYTES) : 0ul);
     }
     if (exists) {
+        if (BIASED != 0u) head_add_weights();
         if (rope != 0ul) head_turn(position);
         head_prepare(norms, rope != 0ul, push.epsilon, 1.0);
         if (is_query) {

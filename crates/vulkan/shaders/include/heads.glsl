@@ -87,6 +87,14 @@ void head_ask(const uint64_t source) {
     }
 }
 
+// Adds the weights to the head instead of multiplying with them.
+void head_add_weights() {
+    [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
+        head_pairs[i] += head_has(i) ? head_weights[i] : vec2(0.0);
+        head_weights[i] = vec2(1.0);
+    }
+}
+
 // Applies norm, rotation and the factor `scale` to the head.
 void head_prepare(const bool norms, const bool rotates, const float epsilon, const float scale) {
     float squares = 0.0;

@@ -27,6 +27,9 @@ pub struct Stored {
     pub value: Span,
     /// Where they go.
     pub cache: KvCache,
+    /// Addresses of what is added to the columns of keys and of values, f32. Neither is normed
+    /// then, and there are no queries.
+    pub biases: Option<[u64; 2]>,
     /// Address of the norm's weights (dim f32), if keys are normed.
     pub key_norm: Option<u64>,
     /// Whether values are normed, with factors of 1.
@@ -99,6 +102,8 @@ impl HeadsLaunch {
         let heads = self.query.map_or(0, |query| query.heads);
         let kv_heads = self.stored.map_or(0, |stored| stored.cache.heads);
         let kind = self.stored.map_or(0, |stored| kv_number(stored.cache.kind));
+        let biases = self.stored.and_then(|stored| stored.biases);
+        assert!(biases.is_none() || heads == 0, "biases are of keys and values");
         let subgroup = gpu.capabilities().subgroup.clamp(1, LOCAL);
         let all = heads + 2 * kv_heads;
         // A subgroup for each head, all of which are in shared memory.
@@ -119,6 +124,7 @@ impl HeadsLaunch {
             subgroup,
             normed,
             self.frame.picks,
+            u32::from(biases.is_some()),
         ];
         let key = KernelKey { shader: Shader("heads"), constants, subgroup: Some(subgroup) };
         let args = Args {
@@ -127,8 +133,14 @@ impl HeadsLaunch {
             query: self.query.map_or(0, |query| query.query.address),
             key: self.stored.map_or(0, |stored| stored.key.address),
             value: self.stored.map_or(0, |stored| stored.value.address),
-            query_norm: self.query.and_then(|query| query.query_norm).unwrap_or(0),
-            key_norm: self.stored.and_then(|stored| stored.key_norm).unwrap_or(0),
+            query_norm: match biases {
+                Some([_, value]) => value,
+                None => self.query.and_then(|query| query.query_norm).unwrap_or(0),
+            },
+            key_norm: match biases {
+                Some([key, _]) => key,
+                None => self.stored.and_then(|stored| stored.key_norm).unwrap_or(0),
+            },
             rope: self.rope.unwrap_or(0),
             cache: self.stored.map_or(0, |stored| stored.cache.span.address),
             ring: self.stored.map_or(0, |stored| stored.cache.ring_blocks),

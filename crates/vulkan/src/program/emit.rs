@@ -188,6 +188,9 @@ impl Emitter<'_> {
                 out.push(self.rows(node, work, source, epsilon, None)?);
             }
             Work::Elements { kind, result } => out.push(self.elements(node, kind, result)?),
+            Work::Activate { source, bias, made } => {
+                out.push(self.activate(node, source, bias, made)?);
+            }
             Work::Cutoff { .. }
             | Work::Rescale { .. }
             | Work::Sum(_)
@@ -376,7 +379,9 @@ impl Emitter<'_> {
                 epsilon,
                 x_out: self.span(updated),
             },
-            Input::Norm(NormWork::Layer { .. }) => unreachable!("no product norms by layers"),
+            Input::Norm(NormWork::Layer { .. } | NormWork::AddLayer { .. }) => {
+                unreachable!("no product norms by layers")
+            }
         }
     }
 }
@@ -411,7 +416,8 @@ impl Emitter<'_> {
         };
         let stored = |key, value, cache, key_norm, value_norm| {
             let [key, value] = [key, value].map(|id| self.span(id));
-            Some(Stored { key, value, cache: self.cache(cache), key_norm, value_norm })
+            let (cache, biases) = (self.cache(cache), None);
+            Some(Stored { key, value, cache, biases, key_norm, value_norm })
         };
         let blank = HeadsLaunch {
             frame: self.attention_frame(node.rows),
@@ -441,9 +447,12 @@ impl Emitter<'_> {
                 let rope = Some(self.ropes.address(dim, rope));
                 HeadsLaunch { dim, query, epsilon, rope, ..blank }
             }
-            HeadsWork::Store { key, value, cache } => {
+            HeadsWork::Store { key, value, biases, cache } => {
                 let dim = self.plan.cache(cache).head_dim;
-                HeadsLaunch { dim, stored: stored(key, value, cache, None, false), ..blank }
+                let biases = biases.map(|ids| ids.map(vector));
+                let stored = stored(key, value, cache, None, false);
+                let stored = stored.map(|stored| Stored { biases, ..stored });
+                HeadsLaunch { dim, stored, ..blank }
             }
             HeadsWork::Prepare(work) => {
                 let Prepare { heads, epsilon, value_norm, .. } = work;

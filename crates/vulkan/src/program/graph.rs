@@ -49,6 +49,14 @@ pub(super) enum NormWork {
     Norm { source: ValueId, weight: WeightId, epsilon: f32 },
     /// `layer_norm(source)`.
     Layer { source: ValueId, layer: LayerWeights },
+    /// `updated = target + source + bias`, and the result is `layer_norm(updated)`.
+    AddLayer {
+        source: ValueId,
+        bias: Option<WeightId>,
+        target: ValueId,
+        updated: ValueId,
+        layer: LayerWeights,
+    },
     /// `updated = (target + norm(source)) * scale`, and the result is `norm(updated)`.
     NormAddNorm {
         source: ValueId,
@@ -153,8 +161,8 @@ pub(super) enum HeadsWork {
     Rotate { rows: ValueId, result: ValueId, heads: usize, rope: Rope },
     /// Both.
     Turn(Turn),
-    /// Keys and values go to the cache.
-    Store { key: ValueId, value: ValueId, cache: CacheId },
+    /// Keys and values go to the cache, with what is added to their columns.
+    Store { key: ValueId, value: ValueId, biases: Option<[WeightId; 2]>, cache: CacheId },
     /// All of it.
     Prepare(Prepare),
 }
@@ -267,6 +275,12 @@ pub(super) enum Work {
         kind: ElementsKind,
         result: ValueId,
     },
+    /// `gelu(source + bias)`.
+    Activate {
+        source: ValueId,
+        bias: Option<WeightId>,
+        made: Made,
+    },
     /// A cutoff; with `up` its gelu times that.
     Cutoff {
         source: ValueId,
@@ -294,7 +308,8 @@ impl NormWork {
     fn touches(self, see: &mut dyn FnMut(Touch)) {
         match self {
             NormWork::Norm { source, .. } | NormWork::Layer { source, .. } => see(read(source)),
-            NormWork::NormAddNorm { source, target, updated, .. } => {
+            NormWork::AddLayer { source, target, updated, .. }
+            | NormWork::NormAddNorm { source, target, updated, .. } => {
                 [read(source), read(target), write(updated)].into_iter().for_each(see);
             }
         }
@@ -387,6 +402,10 @@ impl Work {
                     | ElementsKind::Scale { source, .. } => see(read(source)),
                 }
                 see(write(*result));
+            }
+            Work::Activate { source, made, .. } => {
+                see(read(*source));
+                made.touches(see);
             }
             Work::Cutoff { source, up, made, .. } => {
                 [Some(*source), *up].into_iter().flatten().map(read).for_each(&mut *see);

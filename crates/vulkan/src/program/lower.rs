@@ -488,7 +488,8 @@ impl Lowering<'_> {
                 HeadsWork::Rotate { rows, result, heads, rope }
             }
             Op::StoreKv { key, value, cache } => {
-                HeadsWork::Store { key: self.rows(key)?, value: self.rows(value)?, cache }
+                let (key, value) = (self.rows(key)?, self.rows(value)?);
+                HeadsWork::Store { key, value, biases: None, cache }
             }
             Op::PrepareQkv {
                 query,

@@ -144,6 +144,8 @@ impl NormWork {
         match self {
             NormWork::Norm { .. } => "norm",
             NormWork::Layer { .. } => "layer_norm",
+            NormWork::AddLayer { bias: None, .. } => "add_layer_norm",
+            NormWork::AddLayer { bias: Some(_), .. } => "bias + add_layer_norm",
             NormWork::NormAddNorm { .. } => "norm_add_norm",
         }
     }
@@ -152,6 +154,9 @@ impl NormWork {
         match self {
             NormWork::Norm { weight, .. } => vec![weight],
             NormWork::Layer { layer, .. } => vec![layer.weight, layer.bias],
+            NormWork::AddLayer { bias, layer, .. } => {
+                bias.into_iter().chain([layer.weight, layer.bias]).collect()
+            }
             NormWork::NormAddNorm { weight, next_weight, .. } => vec![weight, next_weight],
         }
     }
@@ -222,6 +227,8 @@ impl Work {
             Work::Elements { kind: ElementsKind::Gelu { .. }, .. } => "gelu",
             Work::Elements { kind: ElementsKind::Pool { .. }, .. } => "pool",
             Work::Elements { kind: ElementsKind::Insert { .. }, .. } => "insert",
+            Work::Activate { bias: None, .. } => "gelu",
+            Work::Activate { bias: Some(_), .. } => "bias + gelu",
             Work::Cutoff { up: None, .. } => "cutoff",
             Work::Cutoff { up: Some(_), .. } => "cutoff + geglu",
             Work::Rescale { .. } => "rescale",
@@ -231,7 +238,8 @@ impl Work {
             Work::Heads(HeadsWork::Norm { .. }) => "head_norm",
             Work::Heads(HeadsWork::Rotate { .. }) => "rotate",
             Work::Heads(HeadsWork::Turn(_)) => "head_norm + rotate",
-            Work::Heads(HeadsWork::Store { .. }) => "store_kv",
+            Work::Heads(HeadsWork::Store { biases: None, .. }) => "store_kv",
+            Work::Heads(HeadsWork::Store { biases: Some(_), .. }) => "bias + store_kv",
             Work::Heads(HeadsWork::Prepare(_)) => "prepare_qkv",
             Work::Attend(work) => match work.kernel {
                 AttendKernel::Rows { prepare: Some(Before::All(_)), .. } => {
@@ -271,7 +279,11 @@ impl Work {
             Work::Route(work) => work.weights(),
             Work::Norm { norm, .. } => norm.weights(),
             Work::Heads(HeadsWork::Prepare(work)) => vec![work.query_norm, work.key_norm],
-            Work::Heads(HeadsWork::Rotate { .. } | HeadsWork::Store { .. }) => Vec::new(),
+            Work::Heads(HeadsWork::Store { biases, .. }) => {
+                biases.iter().flatten().copied().collect()
+            }
+            Work::Heads(HeadsWork::Rotate { .. }) => Vec::new(),
+            Work::Activate { bias, .. } => bias.iter().copied().collect(),
             Work::Attend(work) => match &work.kernel {
                 AttendKernel::Rows { prepare: Some(Before::All(work)), .. } => {
                     vec![work.query_norm, work.key_norm]

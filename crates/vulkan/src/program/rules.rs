@@ -30,8 +30,11 @@ mod sums;
 type Rule = fn(&mut Graph, usize, &Selection) -> bool;
 
 /// The rules, in the order in which they walk the graph.
-const RULES: [Rule; 24] = [
+const RULES: [Rule; 27] = [
     pictures::embed_inserts,
+    pictures::layer_norms_add,
+    pictures::activations_add,
+    pictures::stores_add,
     streams::route,
     streams::route_adds,
     streams::route_finishes,
@@ -131,7 +134,9 @@ fn convert_once(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 fn rows_give_operand(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     let Some(conversion) = conversion(graph, index) else { return false };
     let made = match &mut graph.nodes[conversion.maker].work {
-        Work::Norm { made, .. } | Work::Cutoff { made, .. } => Some(made),
+        Work::Norm { made, .. } | Work::Cutoff { made, .. } | Work::Activate { made, .. } => {
+            Some(made)
+        }
         Work::Sum(sum) => sum.norm.as_mut().map(|(_, made)| made),
         Work::Route(work) => work.first.as_mut().map(First::made),
         _ => None,
@@ -302,7 +307,7 @@ fn product_gates(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 /// normed row.
 fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
     let Work::Norm { norm, made } = graph.nodes[index].work else { return false };
-    if matches!(norm, NormWork::Layer { .. }) {
+    if matches!(norm, NormWork::Layer { .. } | NormWork::AddLayer { .. }) {
         return false;
     }
     let Some(form) = made.only().filter(|form| graph.readers(form.id()) == 1) else {

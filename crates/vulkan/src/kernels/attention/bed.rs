@@ -292,6 +292,7 @@ impl Bed {
                 key: key.span(),
                 value: value.span(),
                 cache: self.cache,
+                biases: None,
                 key_norm: None,
                 value_norm: false,
             }),

@@ -446,6 +446,7 @@ fn apart_launches(bed: &Bed, shape: AttendDecodeShape) -> Launches {
             key: key.span(),
             value: value.span(),
             cache: bed.cache,
+            biases: None,
             key_norm: Some(parameters.weights[1].address()),
             value_norm: false,
         }),

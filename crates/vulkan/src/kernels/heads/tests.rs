@@ -124,6 +124,7 @@ fn prepare(
             key: key.span(),
             value: value.span(),
             cache: bed.cache,
+            biases: None,
             key_norm: weights.as_ref().map(|weights| weights[1].address()),
             value_norm: false,
         }),
@@ -260,7 +261,8 @@ fn norms_without_factors_and_picked_rows() {
 
     let [key, value] = [&bed.key, &bed.value].map(|values| bed.rows_of(values));
     let (key, value) = (key.span(), value.span());
-    let stored_rows = Stored { key, value, cache: bed.cache, key_norm: None, value_norm: true };
+    let stored_rows =
+        Stored { key, value, cache: bed.cache, biases: None, key_norm: None, value_norm: true };
     let launch = HeadsLaunch {
         frame: bed.frame.addresses,
         rows: bed.width,
@@ -278,4 +280,45 @@ fn norms_without_factors_and_picked_rows() {
         assert!((found - wanted).abs() <= 1e-5, "{found} {wanted}");
     }
     assert_eq!(stored(&bed)[0], keys);
+}
+
+#[test]
+fn biases_are_added_to_keys_and_values_that_are_stored() {
+    for (at, (heads, kind)) in
+        [((2, 2, 20), KvType::F32), ((3, 1, 72), KvType::F16), ((4, 2, 64), KvType::F16)]
+            .into_iter()
+            .enumerate()
+    {
+        let mut bed = Bed::new(case(heads, kind, None, 30 + at as u64));
+        let [key, value] = [&bed.key, &bed.value].map(|values| bed.rows_of(values));
+        let columns = heads.1 * heads.2;
+        let biases = [&bed.key, &bed.value].map(|values| values[..columns].to_vec());
+        let memory = biases.each_ref().map(|bias| upload(&bed.gpu, bias));
+        let launch = HeadsLaunch {
+            frame: bed.frame.addresses,
+            rows: bed.width,
+            dim: heads.2,
+            query: None,
+            stored: Some(Stored {
+                key: key.span(),
+                value: value.span(),
+                cache: bed.cache,
+                biases: Some(memory.each_ref().map(crate::raw::memory::Buffer::address)),
+                key_norm: None,
+                value_norm: false,
+            }),
+            rope: None,
+            epsilon: 0.0,
+        };
+        run(&bed.gpu, &[launch.dispatch(&bed.gpu, "store", 0).unwrap()]);
+        let mut expected = [bed.key.clone(), bed.value.clone()];
+        expected.iter_mut().zip(&biases).for_each(|(rows, bias)| ops::bias(rows, bias));
+        bed.expect(&expected[0], &expected[1]);
+        let part = if kind == KvType::F32 { 1e-6 } else { 1e-3 };
+        for (found, wanted) in stored(&bed).iter().zip(&expected) {
+            for (found, wanted) in found.iter().zip(wanted) {
+                assert!((found - wanted).abs() <= part * 8.0, "{heads:?}: {found} {wanted}");
+            }
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! Launches over rows and over elements.
 
+use trine_model::WeightId;
+
 use super::super::graph::{ElementsKind, LayerWeights, Made, Node, NormWork, ValueId};
 use super::Emitter;
 use crate::dispatch::Dispatch;
@@ -22,6 +24,11 @@ impl Emitter<'_> {
             NormWork::Layer { source, layer } => {
                 (RowWork::LayerNorm(self.layer_norm(layer)), source, layer.epsilon)
             }
+            NormWork::AddLayer { source, bias, target, layer, .. } => {
+                let (bias, target) = (bias.map(vector), self.span(target));
+                let norm = self.layer_norm(layer);
+                (RowWork::AddLayerNorm { bias, target, norm }, source, layer.epsilon)
+            }
             NormWork::NormAddNorm {
                 source, weight, target, scale, next_weight, epsilon, ..
             } => {
@@ -31,6 +38,17 @@ impl Emitter<'_> {
             }
         };
         self.rows(node, work, source, epsilon, Some(made))
+    }
+
+    pub(super) fn activate(
+        &self,
+        node: &Node,
+        source: ValueId,
+        bias: Option<WeightId>,
+        made: Made,
+    ) -> Result<Dispatch, GpuError> {
+        let bias = bias.map(|id| self.weights.vector(id));
+        self.rows(node, RowWork::Gelu { bias }, source, 0.0, Some(made))
     }
 
     fn layer_norm(&self, layer: LayerWeights) -> LayerNorm {

@@ -61,7 +61,7 @@ fn routed(graph: &Graph, index: usize) -> Option<Routed> {
             let norm = RowNorm { weight: next_weight, epsilon };
             is_only.then_some(Routed { row: target, added, norm, result })
         }
-        NormWork::Layer { .. } | NormWork::NormAddNorm { .. } => None,
+        NormWork::Layer { .. } | NormWork::AddLayer { .. } | NormWork::NormAddNorm { .. } => None,
     }
 }
 

@@ -1,9 +1,9 @@
 //! What launches for pictures take over, and what they must not.
 
 use trine_backend::ProgramOptions;
-use trine_model::{KvType, Plan, Rows, WeightId, Width};
+use trine_model::{CacheId, KvType, Plan, Rows, WeightId, Width};
 
-use super::super::super::graph::{Node, ValueId};
+use super::super::super::graph::{LayerWeights, Node};
 use super::super::super::passes::Attended;
 use super::super::walk;
 use super::*;
@@ -59,5 +59,113 @@ fn tokens_are_looked_up_with_the_rows_of_soft_ones() {
         let is_joined = graph.nodes.len() == 1 && graph.nodes[0].work == joined;
         assert_eq!(is_joined, !is_read && !is_apart, "{:?}", graph.nodes);
         assert_eq!(graph.value(result).home == Home::Own, is_joined);
+    }
+}
+
+/// Returns a graph without launches and eight values in it, of which the second of each two
+/// replaces the first.
+fn room() -> (Graph, [ValueId; 8]) {
+    let mut graph = Graph::new(Width { tokens: 3, outputs: 3 }, Attended::Rows);
+    let values = [0, 1, 2, 3].map(|_| {
+        let before = graph.fresh_rows(3, 64, Home::Own);
+        [before, graph.fresh_rows(3, 64, Home::Of(before))]
+    });
+    let [[a, b], [c, d], [e, f], [g, h]] = values;
+    (graph, [a, b, c, d, e, f, g, h])
+}
+
+fn bias(weight: usize, target: ValueId, result: ValueId) -> Work {
+    Work::Elements { kind: ElementsKind::Bias { weight: WeightId(weight), target }, result }
+}
+
+fn add(source: ValueId, target: ValueId, result: ValueId) -> Work {
+    Work::Elements { kind: ElementsKind::Add { source, target }, result }
+}
+
+const LAYER: LayerWeights = LayerWeights { weight: WeightId(1), bias: WeightId(2), epsilon: 1e-6 };
+
+fn works(graph: &Graph) -> Vec<Work> {
+    graph.nodes.iter().map(|node| node.work.clone()).collect()
+}
+
+#[test]
+fn layer_norms_take_over_additions_and_their_biases() {
+    // Whether there is a bias, and something else that reads the rows with it.
+    for (is_biased, is_read) in [(true, false), (false, false), (true, true)] {
+        let (mut graph, [delta, biased, x, sum, normed, ..]) = room();
+        let source = if is_biased { biased } else { delta };
+        if is_biased {
+            push(&mut graph, bias(5, delta, biased));
+        }
+        push(&mut graph, add(source, x, sum));
+        let made = Made::Rows(normed);
+        let norm = NormWork::Layer { source: sum, layer: LAYER };
+        push(&mut graph, Work::Norm { norm, made });
+        if is_read {
+            graph.outputs.push(Some(biased));
+        }
+        walk(&mut graph, layer_norms_add, &selection());
+        let joins = is_biased && !is_read;
+        let norm = NormWork::AddLayer {
+            source: if joins { delta } else { source },
+            bias: joins.then_some(WeightId(5)),
+            target: x,
+            updated: sum,
+            layer: LAYER,
+        };
+        let mut expected = vec![Work::Norm { norm, made }];
+        if is_read {
+            expected.insert(0, bias(5, delta, biased));
+        }
+        assert_eq!(works(&graph), expected);
+    }
+    // Of other rows than the sum.
+    let (mut graph, [delta, _, x, sum, other, normed, ..]) = room();
+    push(&mut graph, add(delta, x, sum));
+    let norm = NormWork::Layer { source: other, layer: LAYER };
+    push(&mut graph, Work::Norm { norm, made: Made::Rows(normed) });
+    let before = works(&graph);
+    walk(&mut graph, layer_norms_add, &selection());
+    assert_eq!(works(&graph), before);
+}
+
+#[test]
+fn activations_take_over_biases() {
+    for is_read in [false, true] {
+        let (mut graph, [up, biased, ..]) = room();
+        let active = graph.fresh_rows(3, 64, Home::Of(biased));
+        push(&mut graph, bias(5, up, biased));
+        let kind = ElementsKind::Gelu { target: biased };
+        push(&mut graph, Work::Elements { kind, result: active });
+        if is_read {
+            graph.outputs.push(Some(biased));
+        }
+        let before = works(&graph);
+        walk(&mut graph, activations_add, &selection());
+        let (bias, made) = (Some(WeightId(5)), Made::Rows(active));
+        let joined = vec![Work::Activate { source: up, bias, made }];
+        assert_eq!(works(&graph), if is_read { before } else { joined });
+    }
+}
+
+#[test]
+fn the_launch_that_stores_takes_over_both_biases() {
+    for has_both in [true, false] {
+        let (mut graph, [query, turned, key, biased_key, value, biased_value, ..]) = room();
+        push(&mut graph, bias(3, query, turned));
+        push(&mut graph, bias(4, key, biased_key));
+        if has_both {
+            push(&mut graph, bias(5, value, biased_value));
+        }
+        let stored = if has_both { biased_value } else { value };
+        let store = |key, value, biases| {
+            Work::Heads(HeadsWork::Store { key, value, biases, cache: CacheId(0) })
+        };
+        push(&mut graph, store(biased_key, stored, None));
+        let before = works(&graph);
+        walk(&mut graph, stores_add, &selection());
+        let biases = Some([WeightId(4), WeightId(5)]);
+        let joined = vec![bias(3, query, turned), store(key, value, biases)];
+        assert_eq!(works(&graph), if has_both { joined } else { before });
     }
 }
