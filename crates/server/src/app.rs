@@ -34,15 +34,18 @@ pub(crate) struct PictureRooms {
     pub(crate) decoding: Arc<Semaphore>,
     /// Threads that wait for other servers.
     pub(crate) fetching: Arc<Semaphore>,
+    /// For files that are fetched, in permits of the same size, as much as for bodies.
+    pub(crate) fetched: Arc<Semaphore>,
 }
 
 impl PictureRooms {
-    fn new(limits: &PictureLimits) -> Self {
+    fn new(limits: &PictureLimits, bodies_bytes: usize) -> Self {
         let room = |bytes: usize| Arc::new(Semaphore::new(bytes / BODY_PERMIT_BYTES));
         Self {
             prepared: room(limits.prepared_bytes),
             decoding: room(limits.decoding_bytes),
             fetching: Arc::new(Semaphore::new(FETCHES_MAX)),
+            fetched: room(bodies_bytes),
         }
     }
 }
@@ -100,7 +103,7 @@ impl App {
             bodies: Arc::new(Semaphore::new(permits)),
             answers: Arc::new(Semaphore::new(permits)),
             image_urls,
-            rooms: PictureRooms::new(&limits.pictures),
+            rooms: PictureRooms::new(&limits.pictures, limits.bodies_bytes),
             workers: Workers::new(threads),
             bulk,
             started: unix_seconds(),

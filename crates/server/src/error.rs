@@ -84,6 +84,8 @@ pub(crate) enum Code {
     InternalError,
     /// The model computes a value that is not a number.
     NonFiniteLogits,
+    /// The vision tower failed on a picture.
+    PictureFailed,
     /// A grammar could not be followed to its end.
     ConstraintFailed,
     /// Models could not be looked up, fetched or changed.
@@ -384,6 +386,7 @@ pub(crate) fn failure(finish: Finish) -> Option<ApiError> {
         Finish::DeviceFailed => Code::DeviceFailed,
         Finish::Deadline => Code::DeadlineExceeded,
         Finish::ConstraintFailed => Code::ConstraintFailed,
+        Finish::PictureFailed => Code::PictureFailed,
         _ => Code::NonFiniteLogits,
     };
     Some(ApiError::new(status, code, finish.to_string()))

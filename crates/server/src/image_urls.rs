@@ -17,12 +17,36 @@ const URL_BYTES_MAX: usize = 8192;
 /// The hosts of pictures that requests may name by URL, and what fetches them.
 #[derive(Debug, Clone)]
 pub struct ImageUrls {
-    /// Names of hosts, such as `example.com`. With a port, such as `example.com:8443`, that port is
-    /// allowed too, else only those of the schemes. `*.example.com` stands for every host below
-    /// `example.com`.
+    /// Hosts as [`ImageUrls::read_host`] reads them: names such as `example.com`. With a port, such
+    /// as `example.com:8443`, that port is allowed too, else only those of the schemes.
+    /// `*.example.com` stands for every host below `example.com`.
     pub hosts: Vec<String>,
     /// What speaks HTTP.
     pub fetcher: Arc<dyn Fetcher>,
+}
+
+impl ImageUrls {
+    /// Reads an entry of the list of hosts.
+    ///
+    /// # Errors
+    /// What an entry looks like.
+    pub fn read_host(text: &str) -> Result<String, String> {
+        let (name, port) = port_of(text);
+        let name = name.strip_prefix("*.").unwrap_or(name);
+        let is_name = !name.is_empty()
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+        let is_port = port.is_none_or(|port| port.parse::<u16>().is_ok());
+        if is_name && is_port {
+            return Ok(text.to_ascii_lowercase());
+        }
+        Err("use the name of a host such as example.com, *.example.com or example.com:8443"
+            .to_owned())
+    }
+}
+
+/// Returns the name and the port of an entry.
+fn port_of(entry: &str) -> (&str, Option<&str>) {
+    entry.rsplit_once(':').map_or((entry, None), |(name, port)| (name, Some(port)))
 }
 
 /// Speaks HTTP for the server, which has checked where to.
@@ -172,14 +196,8 @@ impl Place {
 
 /// Returns whether an entry of the list names a host and port.
 fn is_named(entry: &str, host: &str, port: u16, usual: u16) -> bool {
-    // An address of IPv6 has colons of its own, in brackets.
-    let (name, own_port) = match entry.rsplit_once(':') {
-        Some((name, digits)) if !digits.ends_with(']') => match digits.parse() {
-            Ok(port) => (name, Some(port)),
-            Err(_) => return false,
-        },
-        _ => (entry, None),
-    };
+    let (name, own_port) = port_of(entry);
+    let own_port = own_port.and_then(|digits| digits.parse().ok());
     let name = name.to_ascii_lowercase();
     let is_host = match name.strip_prefix("*.") {
         Some(domain) => {
@@ -262,7 +280,7 @@ pub(crate) mod tests {
 
     #[test]
     fn only_named_hosts_are_allowed() {
-        let hosts = ["example.com", "*.pictures.org", "ports.net:8443", "[2606:4700::1]"];
+        let hosts = ["example.com", "*.pictures.org", "ports.net:8443", "1.1.1.1"];
         for (url, host, port) in [
             ("https://example.com/a.png", "example.com", 443),
             ("http://EXAMPLE.com", "example.com", 80),
@@ -270,7 +288,7 @@ pub(crate) mod tests {
             ("https://a.b.pictures.org/", "a.b.pictures.org", 443),
             ("https://ports.net:8443/", "ports.net", 8443),
             ("https://ports.net/", "ports.net", 443),
-            ("https://[2606:4700::1]/", "[2606:4700::1]", 443),
+            ("https://1.1.1.1/", "1.1.1.1", 443),
         ] {
             assert_eq!(place(url, &hosts), Ok((host.to_owned(), port)), "{url}");
         }
@@ -287,6 +305,8 @@ pub(crate) mod tests {
             "http://127.0.0.1/",
             "http://2130706433/",
             "http://0x7f.1/",
+            "http://[::1]/",
+            "http://[::ffff:127.0.0.1]/",
         ] {
             assert_eq!(place(url, &hosts), Err(UrlError::OtherHost), "{url}");
         }
@@ -306,6 +326,28 @@ pub(crate) mod tests {
         assert_eq!(place(&long, &hosts), Err(UrlError::TooLong));
         let url = "https://example.com/".parse().unwrap();
         assert_eq!(Place::of(&url, None), Err(UrlError::Off));
+    }
+
+    #[test]
+    fn entries_are_names_of_hosts() {
+        for text in ["example.com", "*.Example.com", "example.com:8443", "1.1.1.1", "a_b-c.d"] {
+            assert_eq!(ImageUrls::read_host(text), Ok(text.to_ascii_lowercase()));
+        }
+        for text in [
+            "",
+            "*",
+            "*.",
+            "https://example.com",
+            "example.com/",
+            "example.com:",
+            "example.com:99999",
+            "a b",
+            "[::1]",
+            "me@example.com",
+            "exa*mple.com",
+        ] {
+            assert!(ImageUrls::read_host(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(crate) enum Harmless {
 }
 
 /// Those of OpenAI's, vLLM's, SGLang's and llama.cpp's fields that no dialect supports.
-pub(crate) const EVERYWHERE: [Unsupported; 36] = [
+pub(crate) const EVERYWHERE: [Unsupported; 38] = [
     (
         "suffix",
         Harmless::Off,
@@ -61,6 +61,8 @@ pub(crate) const EVERYWHERE: [Unsupported; 36] = [
     ("chat_template", Harmless::Off, "templates of requests are not run; the model's own is used"),
     ("documents", Harmless::Off, "put documents into messages"),
     ("lora", Harmless::Off, "leave it out"),
+    ("image_data", Harmless::Off, "send pictures to /v1/chat/completions"),
+    ("multimodal_data", Harmless::Off, "send pictures to /v1/chat/completions"),
     ("web_search_options", Harmless::Off, "leave it out"),
     ("audio", Harmless::Off, "answers are text"),
     ("functions", Harmless::Off, "use tools"),

@@ -68,10 +68,9 @@ impl Lease {
     pub(crate) fn sees(&self, param: &str) -> Result<&Pictures, ApiError> {
         self.pictures.as_ref().ok_or_else(|| {
             let remedy = format!(
-                "the model {} is loaded without a vision tower; leave the picture out, use a model with one, or fetch it \
-                 with the model: trine pull {}",
-                shown(&self.name),
-                self.base
+                "the model {} is loaded without a vision tower; leave the picture out, or use a model with one, whose \
+                 mmproj file `trine pull` fetches with it",
+                shown(&self.name)
             );
             ApiError::unsupported(param, &remedy)
         })

@@ -143,7 +143,7 @@ impl LoadedModel {
     /// Returns the outline that [`Loader::outline`] returns before the model is loaded.
     pub(crate) fn outline(&self) -> Outline {
         Outline {
-            description: self.description.clone(),
+            description: Description { sees: self.pictures.is_some(), ..self.description.clone() },
             template: self.template.as_ref().map(|template| template.source().to_owned()),
         }
     }

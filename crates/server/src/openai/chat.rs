@@ -82,8 +82,8 @@ impl flow::Asked for Asked {
             lease: Arc::clone(lease),
             streaming: self.streaming,
             logprobs: self.logprobs.is_some(),
-            prompt_logprobs: parameters.fields.prompt_logprobs.is_some(),
             tally: Tally::new(ids.len(), asks.len()),
+            prompt: parameters.fields.prompt_logprobs.map(|_| ids),
         };
         let (streams, warnings) = (self.streaming.streams, Warnings::default());
         Ok(Prepared { asks, streams, writer, warnings })
@@ -97,7 +97,8 @@ struct Chunks {
     lease: Arc<Lease>,
     streaming: Streaming,
     logprobs: bool,
-    prompt_logprobs: bool,
+    /// The prompt's token ids, if their log-probabilities are wanted.
+    prompt: Option<Vec<u32>>,
     tally: Tally,
 }
 
@@ -178,9 +179,9 @@ impl Writer for Chunks {
             "usage": self.tally.counts_of(texts).json(),
             "system_fingerprint": FINGERPRINT,
         });
-        if self.prompt_logprobs {
-            let known = &texts[0].prompt;
-            answer["prompt_logprobs"] = logprobs::vllm_prompt(&self.lease.model.tokenizer, known);
+        if let Some(ids) = &self.prompt {
+            let (tokenizer, known) = (&self.lease.model.tokenizer, &texts[0].prompt);
+            answer["prompt_logprobs"] = logprobs::vllm_prompt(tokenizer, ids, known);
         }
         answer
     }

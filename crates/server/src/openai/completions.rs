@@ -199,7 +199,7 @@ impl Chunks {
             "stop_reason": stop_reason(reason),
         });
         if self.prompt_logprobs {
-            choice["prompt_logprobs"] = vllm_prompt(tokenizer, &whole.prompt);
+            choice["prompt_logprobs"] = vllm_prompt(tokenizer, &prompt.ids, &whole.prompt);
         }
         choice
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use trine_engine::Logprobs;
+use trine_engine::{Logprobs, SOFT};
 use trine_text::{StreamDecoder, Tokenizer};
 
 use crate::generate::TokenText;
@@ -106,9 +106,10 @@ impl Legacy {
     }
 }
 
-/// Returns vLLM's `prompt_logprobs`: for each prompt token except the first, its own
-/// log-probability and the most likely ones, by id.
-pub(crate) fn vllm_prompt(tokenizer: &Tokenizer, logprobs: &[Logprobs]) -> Value {
+/// Returns vLLM's `prompt_logprobs`: for each token of a prompt except the first, its own
+/// log-probability and the most likely ones, by id. Soft tokens of pictures have none, in
+/// `logprobs` too.
+pub(crate) fn vllm_prompt(tokenizer: &Tokenizer, prompt: &[u32], logprobs: &[Logprobs]) -> Value {
     let entry = |id: u32, logprob: f32, rank: usize| {
         (
             id.to_string(),
@@ -121,5 +122,10 @@ pub(crate) fn vllm_prompt(tokenizer: &Tokenizer, logprobs: &[Logprobs]) -> Value
         let top = top.map(|(index, &(id, logprob))| entry(id, logprob, index + 1));
         Value::Object(top.chain([own]).collect())
     };
-    std::iter::once(Value::Null).chain(logprobs.iter().map(position)).collect()
+    let mut known = logprobs.iter();
+    let later = prompt.iter().skip(1).map(|&id| match id {
+        SOFT => Value::Null,
+        _ => known.next().map_or(Value::Null, position),
+    });
+    std::iter::once(Value::Null).chain(later).collect()
 }

@@ -157,8 +157,7 @@ fn prompt_logprobs() -> Value {
         [("logprob", number()), ("rank", integer(1, u32::MAX)), ("decoded_token", text())],
         [],
     );
-    let words =
-        "For each token of the prompt itself and the most likely ones, by id; null for the first.";
+    let words = "For each token of the prompt itself and the most likely ones, by id; null for the first and for those of pictures.";
     about(list(nullable(map(known))), words)
 }
 

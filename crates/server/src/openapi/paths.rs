@@ -59,7 +59,7 @@ const GENERATED: [u16; 1] = [501];
 const MANAGED: [u16; 2] = [409, 502];
 
 /// The values of `code`.
-const CODES: [&str; 30] = [
+const CODES: [&str; 31] = [
     "body_timeout",
     "body_too_large",
     "constraint_failed",
@@ -85,6 +85,7 @@ const CODES: [&str; 30] = [
     "not_supported",
     "origin_not_allowed",
     "overloaded",
+    "picture_failed",
     "queue_full",
     "template_error",
     "too_many_wrong_keys",

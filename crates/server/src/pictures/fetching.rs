@@ -36,7 +36,7 @@ pub(crate) async fn fetch(
     let most = app.limits.pictures.each.bytes;
     for (index, url) in urls {
         let permits = most.div_ceil(BODY_PERMIT_BYTES) as u32;
-        let permit = Arc::clone(&app.bodies).try_acquire_many_owned(permits);
+        let permit = Arc::clone(&app.rooms.fetched).try_acquire_many_owned(permits);
         let mut permit = permit.map_err(|_| {
             ApiError::overloaded("other requests take all the room for pictures; try again later")
         })?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use trine_backend::{
     BLOCK, BackendError, Batch, Facts, Flights, InFlight, Memory, Program, ProgramOptions, Results,
 };
-use trine_model::{Buffer, BufferId, Cache, KvType, Plan, Rows, Width};
+use trine_model::{Buffer, BufferId, Cache, Input, KvType, Plan, Rows, Source, Width};
 
 /// Tokens that end answers in the vocabularies of these tests.
 const ENDS: [u32; 3] = [1, 50, 106];
@@ -96,6 +96,15 @@ impl Script {
         });
         plan.outputs.push(BufferId(1));
         plan.goal_outputs = vec![1; 2];
+        self
+    }
+
+    /// The same, whose prompts may have pictures with rows of `columns` numbers.
+    pub(crate) fn with_soft_rows(mut self, columns: usize) -> Self {
+        let plan = &mut self.facts.plan;
+        let buffer = BufferId(plan.buffers.len());
+        plan.buffers.push(Buffer { name: "soft".to_owned(), rows: Rows::Soft, columns });
+        plan.inputs.push(Input { buffer, source: Source::Plan });
         self
     }
 

@@ -12,14 +12,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use trine_backend::BackendError;
 use trine_backend::reference::ReferenceDevice;
-use trine_engine::{Engine, EngineOptions, Service, Status};
+use trine_engine::{Engine, EngineOptions, RunsTower, Service, Status, Tower, TowerInput};
 use trine_model::{KvType, Model};
+use trine_pictures::Preparation;
 use trine_server::{
     Description, Found, Handle, Library, LibraryError, Listed, LoadedModel, Loader, Outline,
-    Preset, PullProgress, Recipe, Refusal, Server, ServerOptions, grammar_cache,
+    Pictures, Preset, PullProgress, Recipe, Refusal, Server, ServerOptions, grammar_cache,
 };
-use trine_text::{ChatTemplate, Specials, Tokenizer};
+use trine_text::{ChatTemplate, GgufVocabulary, Specials, Tokenizer};
+use trine_weights::{Checkpoint, Metadata};
 
 use crate::client;
 use crate::fake::{Controls, Script};
@@ -35,6 +38,10 @@ pub(crate) const LONG_CONTEXT: usize = 2048;
 /// character.
 pub(crate) const GEMMA4: &str = "gemma4";
 pub(crate) const GEMMA4_CONTEXT: usize = 1 << 14;
+/// A model that takes pictures, of 4 soft tokens each.
+pub(crate) const SEEING: &str = "seeing";
+/// Numbers of a row of a picture.
+const SOFT_COLUMNS: usize = 3;
 /// Most requests that wait for a place.
 pub(crate) const QUEUE: usize = 40;
 /// Sequences at once.
@@ -99,6 +106,31 @@ pub(crate) struct Scripted {
     /// The last engine made, to look at.
     pub(crate) service: Mutex<Option<Service>>,
     tokenizer: Mutex<Option<Arc<Tokenizer>>>,
+    /// What the tower of the next model sees.
+    pub(crate) eye: Eye,
+}
+
+/// A tower that remembers what it was given.
+#[derive(Clone, Default)]
+pub(crate) struct Eye {
+    /// The numbers of its pictures, of each the first value and the count.
+    pub(crate) seen: Arc<Mutex<Vec<(f32, usize)>>>,
+    /// Whether it fails.
+    pub(crate) is_blind: Arc<AtomicBool>,
+}
+
+impl RunsTower for Eye {
+    fn rows(&mut self, picture: &TowerInput) -> Result<Vec<f32>, BackendError> {
+        if self.is_blind.load(Ordering::SeqCst) {
+            return Err(BackendError::Failed {
+                device: "eye".to_owned(),
+                what: "as asked".to_owned(),
+            });
+        }
+        assert_eq!((picture.grid, picture.soft_tokens), ((4, 4), 4));
+        self.seen.lock().unwrap().push((picture.patches[0], picture.patches.len()));
+        Ok(vec![picture.patches[0]; picture.soft_tokens * SOFT_COLUMNS])
+    }
 }
 
 impl Scripted {
@@ -117,6 +149,7 @@ impl Scripted {
             size: AtomicU64::new(100),
             service: Mutex::default(),
             tokenizer: Mutex::default(),
+            eye: Eye::default(),
         }
     }
 }
@@ -147,7 +180,9 @@ impl Loader for Scripted {
     }
 
     fn outline(&self, model: &str) -> Result<Outline, String> {
-        let description = Description { family: "gemma3".to_owned(), ..Description::default() };
+        let sees = model == SEEING;
+        let description =
+            Description { family: "gemma3".to_owned(), sees, ..Description::default() };
         let template = (model == GEMMA4).then(|| ChatTemplate::gemma4(true).source().to_owned());
         Ok(Outline { description, template })
     }
@@ -160,8 +195,10 @@ impl Loader for Scripted {
         while self.is_held.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(2));
         }
-        if name == GEMMA4 {
-            return Ok(self.gemma4());
+        match name {
+            GEMMA4 => return Ok(self.gemma4()),
+            SEEING => return Ok(self.seeing()),
+            _ => {}
         }
         match name {
             "broken" if self.loads.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) => {
@@ -211,6 +248,35 @@ impl Scripted {
         let loaded = demo::loaded(engine, tokenizer, self.size.load(Ordering::SeqCst));
         *self.service.lock().unwrap() = Some(loaded.service.clone());
         LoadedModel { template: Some(ChatTemplate::gemma4(true)), ..loaded }
+    }
+
+    /// A scripted model with Gemma 3's tokens for pictures, whose tower is `eye`.
+    fn seeing(&self) -> LoadedModel {
+        let checkpoint = Checkpoint::open(demo::path()).expect("the embedded model opens");
+        let Metadata::Gguf(metadata) = checkpoint.metadata() else { panic!("it is a GGUF file") };
+        let vocabulary = GgufVocabulary::from_metadata(metadata);
+        let mut vocabulary = vocabulary.expect("it has a vocabulary");
+        for name in ["<start_of_image>", "<end_of_image>"] {
+            vocabulary.tokens.push(name.as_bytes().to_vec());
+            vocabulary.token_types.iter_mut().for_each(|types| types.push(3));
+            vocabulary.scores.iter_mut().for_each(|scores| scores.push(0.0));
+        }
+        let tokenizer = Tokenizer::from_gguf(vocabulary).expect("the vocabulary is well formed");
+        let tokenizer = Arc::new(tokenizer);
+        let script = tokenizer.encode(TEXT, Specials::AsText).expect("the text is short");
+        let (vocabulary, controls) = (tokenizer.vocabulary_size(), Arc::clone(&self.controls));
+        let program = Script::new(vocabulary, script, CONTEXT, SEQUENCES, controls);
+        let program = program.with_soft_rows(SOFT_COLUMNS);
+        let mut engine = Engine::from_program(Box::new(program));
+        engine.set_queue(QUEUE, 1 << 20);
+        *self.tokenizer.lock().unwrap() = Some(Arc::clone(&tokenizer));
+        let loaded = demo::loaded(engine, tokenizer, self.size.load(Ordering::SeqCst));
+        *self.service.lock().unwrap() = Some(loaded.service.clone());
+        let preparation = Preparation::square(56, 14, 2, [0.5; 3], [0.5; 3]);
+        let preparation = preparation.expect("the sizes fit one another");
+        let tower = Tower::start(self.eye.clone(), [1; 32], 1 << 20);
+        let pictures = Pictures { preparation, tower: tower.expect("there are threads") };
+        LoadedModel { pictures: Some(pictures), ..loaded }
     }
 
     fn add(&self, name: &str, found: Found) {
