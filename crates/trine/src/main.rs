@@ -30,7 +30,6 @@ mod failure;
 mod fetch;
 mod forecast;
 mod generate;
-mod image_urls;
 mod interrupt;
 mod line_source;
 mod log;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use trine_engine::Pooling;
-use trine_server::{ImageUrls, KeepAlive};
+use trine_server::KeepAlive;
 
 use crate::address::Address;
 
@@ -146,11 +146,6 @@ pub(crate) struct ServeArgs {
     /// A further Host under which a server for this machine only may be asked; can be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) host_name: Vec<String>,
-
-    /// Fetch pictures that requests name by URL from this host, such as example.com,
-    /// *.example.com or example.com:8443, if it has a public address; can be repeated
-    #[arg(long, value_name = "HOST", value_delimiter = ',', value_parser = ImageUrls::read_host)]
-    pub(crate) allow_image_urls: Vec<String>,
 
     /// Send traces of requests to the OpenTelemetry collector at this address, such as
     /// http://127.0.0.1:4318

@@ -9,8 +9,8 @@ use trine_engine::disk::{DiskStore, Folder, Origin};
 use trine_engine::{CONTEXT_DEFAULT, Pooling, SamplingParams, Service};
 use trine_model::{KvType, Model};
 use trine_server::{
-    Description, Found, ImageUrls, Keys, Library, Limits, Listed, LoadedModel, Loader, Outline,
-    ServeError, Server, ServerOptions,
+    Description, Found, Keys, Library, Limits, Listed, LoadedModel, Loader, Outline, ServeError,
+    Server, ServerOptions,
 };
 
 use super::serve_names::{Names, Served, laid, served_name, stamp};
@@ -18,7 +18,6 @@ use crate::cli::{FetchArgs, ServeArgs};
 use crate::draft::{DraftFacts, Drafting};
 use crate::embedded::Embedded;
 use crate::failure::{message, usage};
-use crate::image_urls::Direct;
 use crate::interrupt::{self, Watch};
 use crate::model_source::{Source, find, hub};
 use crate::options::Settings;
@@ -220,8 +219,7 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
         host_names: args.host_name.clone(),
         keep_alive: args.keep_alive.unwrap_or_default(),
         memory_budget: args.memory,
-        image_urls: (!args.allow_image_urls.is_empty())
-            .then(|| ImageUrls { hosts: args.allow_image_urls.clone(), fetcher: Arc::new(Direct) }),
+        image_urls: None,
         trace_parent: Some(traces::follow),
         limits,
     })
