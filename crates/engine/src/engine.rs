@@ -347,8 +347,8 @@ impl Engine {
     }
 
     /// Makes one pass: admits, schedules, runs and samples. Returns no events if there is nothing
-    /// to do. If nothing can be done until a picture's rows are made, it waits for them, but no
-    /// longer than [50 ms](Engine::set_waker).
+    /// to do. If nothing can be done until a picture's rows are made, it waits for them, for 50
+    /// ms at most, unless another one is [woken](Engine::set_waker).
     ///
     /// # Errors
     /// Same as [`Engine::step_into`].

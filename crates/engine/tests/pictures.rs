@@ -165,6 +165,44 @@ fn texts_go_on_while_a_tower_works() {
     assert_eq!(tokens[1], greedy(&plain, tokens[1].len()));
 }
 
+/// A prompt that has run up to its picture leaves its place to others.
+#[test]
+fn a_prompt_that_waits_is_set_aside() {
+    let gated = Gated::new(BUDGET);
+    let mut engine = engine(80, 1, 3);
+    engine.set_waker(|| {});
+    let codes = joined(&[&prompt(2, 70), &picture(42), &[3]]);
+    let first = engine.submit(request(&gated.tower, &codes, 5)).expect("it is sound");
+    engine.step().expect("the device works");
+    engine.step().expect("the device works");
+    let plain = prompt(1, 20);
+    let second = engine.submit(Request::new(plain.clone(), 30)).expect("it is sound");
+    let mut tokens = [Vec::new(), Vec::new()];
+    let (mut costs, mut started) = (Vec::new(), 0);
+    for step in 0..60 {
+        if step == 40 {
+            gated.paint();
+        }
+        for Event { sequence, update } in engine.step().expect("the device works") {
+            match update {
+                Update::Token { token, .. } => {
+                    tokens[usize::from(sequence == second)].push(token);
+                }
+                Update::Started { .. } => started += 1,
+                Update::Finished { statistics, .. } => {
+                    costs.push((sequence, statistics.prefill_steps, statistics.preemptions));
+                }
+                _ => {}
+            }
+        }
+        engine.check_integrity().expect("the books agree");
+        assert!(step != 39 || tokens[1] == greedy(&plain, 30), "it has ended before");
+    }
+    assert_eq!(tokens[0], greedy(&seen(&codes), 5));
+    // It went on where it was: one step before its picture, one with it.
+    assert_eq!((costs, started), (vec![(second, 1, 0), (first, 2, 0)], 1));
+}
+
 /// The place of a request whose prompt begins with a picture goes to others meanwhile.
 #[test]
 fn a_request_waits_for_a_picture_in_the_queue() {

@@ -27,7 +27,11 @@ impl Engine {
     pub(super) fn admit(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         self.collect_pages();
         let now = if self.prefixes.is_some() { (self.clock)() } else { Duration::ZERO };
-        while self.scheduler.sequences() < self.limits.sequences {
+        loop {
+            let is_full = self.scheduler.sequences() >= self.limits.sequences;
+            if is_full && self.last_in_wait().is_none() {
+                return Ok(());
+            }
             let mut common = std::mem::take(&mut self.common);
             let next = self.queue.iter().find(|(rank, sequence)| {
                 !self.waits_for_pages(sequence, now)
@@ -47,10 +51,12 @@ impl Engine {
                 self.land_all(events)?;
                 continue;
             }
+            if is_full {
+                self.set_aside();
+            }
             let Some(sequence) = self.queue.remove(rank) else { return Ok(()) };
             self.start(rank, sequence, events)?;
         }
-        Ok(())
     }
 
     /// Returns whether a request should wait until a running prompt that begins like it is in the

@@ -5,7 +5,7 @@ use std::time::Duration;
 use trine_backend::BLOCK;
 
 use super::Engine;
-use super::look::{Look, look};
+use super::look::{Borders, Look, look};
 use super::place::Place;
 use super::prefixes::Reading;
 use super::sequence::Sequence;
@@ -13,6 +13,7 @@ use crate::events::{Event, Finish};
 use crate::pictures::SightError;
 use crate::queue::Rank;
 use crate::request::PromptPicture;
+use crate::scheduler::Cuts;
 
 /// The least number of rows before a picture for which a request takes a slot while the picture's
 /// rows are made. With fewer it waits in the queue, and others go ahead.
@@ -47,6 +48,36 @@ impl Engine {
             let pictures = sequence.pictures_in(unit);
             pictures.iter().any(|own| matches!(look(own, self.looking.columns), Look::Waits))
         })
+    }
+
+    /// Returns the running sequence that waits for a picture, if there are slots that could keep
+    /// what it has in the cache: of several the last in rank.
+    pub(super) fn last_in_wait(&self) -> Option<usize> {
+        if self.places.len() <= self.limits.sequences {
+            return None;
+        }
+        let cuts = Borders { places: &self.places, kv: &self.kv, columns: self.looking.columns };
+        let waits = |&slot: &usize| {
+            let is_free = self.scheduler.is_prefilling(slot) && !self.scheduler.is_flying(slot);
+            is_free && cuts.least(slot) == 0
+        };
+        let rank = |slot: usize| match &self.places[slot] {
+            Place::Running(rank, _) => Some((*rank, slot)),
+            Place::Kept(_) => None,
+        };
+        let waiting = (0..self.places.len()).filter(waits).filter_map(rank);
+        waiting.max().map(|(_, slot)| slot)
+    }
+
+    /// Queues a running sequence again that waits for a picture, so that another can have its
+    /// place. What it has in the cache is kept.
+    pub(super) fn set_aside(&mut self) {
+        let Some(slot) = self.last_in_wait() else { return };
+        let Place::Running(rank, _) = self.places[slot] else { return };
+        let length = self.kv.length(slot);
+        let mut sequence = self.end(slot, true);
+        sequence.looks_from = Some(length);
+        self.queue.push(rank, sequence.prompt, sequence);
     }
 
     /// Asks for the pictures of a waiting request that could start, except for those that it can
