@@ -59,7 +59,7 @@ test_here() {
 failed=0
 for part in "${parts[@]}"; do
     case $part in
-        clients) test_here clients test_openai_chat.py test_openai_others.py test_anthropic.py test_ollama.py test_ollama_models.py ;;
+        clients) test_here clients test_openai_chat.py test_openai_others.py test_anthropic.py test_ollama.py test_ollama_models.py test_pictures.py ;;
         document) test_here document test_document.py --cases "$cases" -rP ;;
         openapi)
             [ -n "$openapi" ] || openapi=$("$here/fetch_openapi.sh" "$scratch/openapi")
