@@ -3,13 +3,13 @@
 //!
 //! ```text
 //! matmul_bench [--quick] [--all] [--format q4_0] [--widths 16,512]
-//!              [--fragment 8,2,1,2,2,264] [--direct 4,4,8,264] [--device NAME] [--report]
+//!              [--fragment 12,2,1,3,132] [--direct 4,4,8,264] [--device NAME] [--report]
 //! ```
 //!
 //! With `--quick` only the default shapes are measured, with `--all` every candidate instead of the
 //! three best. Each `--fragment` adds a shape of the fragment kernel (subgroups, left factors,
-//! groups, slices, depth, workgroups), each `--direct` one of the direct kernel (subgroups, left
-//! factors, right factors, workgroups). Times are medians of ten launches over ten different
+//! groups, slices, workgroups), each `--direct` one of the direct kernel (subgroups, left factors,
+//! right factors, workgroups). Times are medians of ten launches over ten different
 //! matrices, so that no cache keeps weights from one launch to the next; each includes a barrier.
 //! Gate and up write halves if they do so in a model. With `--report` the driver's report on the
 //! kernels follows.
@@ -57,9 +57,9 @@ struct Options {
     report: bool,
     format: Format,
     widths: Vec<usize>,
-    /// Subgroups, lefts, groups, slices, depth and workgroups of fragment shapes to measure in
-    /// addition to the candidates.
-    fragments: Vec<[u32; 6]>,
+    /// Subgroups, lefts, groups, slices and workgroups of fragment shapes to measure in addition to
+    /// the candidates.
+    fragments: Vec<[u32; 5]>,
     /// Subgroups, lefts, rights and workgroups of direct shapes to measure as well.
     directs: Vec<[u32; 4]>,
     device: Choice,
@@ -218,13 +218,12 @@ fn describe(shape: &MatmulShape) -> String {
             shape.instruction.n
         ),
         MatmulShape::Fragment(shape) => format!(
-            "fragment subgroups {} lefts {} rights {} groups {} slices {} depth {} workgroups {}",
+            "fragment subgroups {} lefts {} rights {} groups {} slices {} workgroups {}",
             shape.subgroups,
             shape.lefts,
             shape.rights,
             shape.groups,
             shape.slices,
-            shape.depth,
             shape.workgroups
         ),
         MatmulShape::Direct(shape) => format!(
@@ -281,9 +280,9 @@ fn prepare<'a>(
     let first = launch(matrices[0].0);
     let mut shapes = MatmulShape::candidates(gpu.capabilities(), &first);
     shapes.truncate(if options.quick { 1 } else { usize::MAX });
-    let rights = (width as u32).div_ceil(8);
-    let fragment = |&[subgroups, lefts, groups, slices, depth, workgroups]: &[u32; 6]| {
-        let shape = FragmentShape { subgroups, lefts, rights, groups, slices, depth, workgroups };
+    let rights = (width as u32).div_ceil(16) * 2;
+    let fragment = |&[subgroups, lefts, groups, slices, workgroups]: &[u32; 5]| {
+        let shape = FragmentShape { subgroups, lefts, rights, groups, slices, workgroups };
         MatmulShape::Fragment(shape)
     };
     let direct = |&[subgroups, lefts, rights, workgroups]: &[u32; 4]| {

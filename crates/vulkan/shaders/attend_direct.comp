@@ -62,6 +62,8 @@ layout(constant_id = 11) const uint SHARES = 1;
 
 #include "include/kv.glsl"
 #include "include/operand.glsl"
+#include "include/halves.glsl"
+#include "include/factors.glsl"
 
 layout(push_constant, scalar) uniform Push {
     uint64_t frame;
@@ -103,10 +105,6 @@ const uint OWN_LOADS = CODES ? VALUE_LOADS / SHARES : 1u;
 // What the unit of keys and values in registers is worth.
 const float UNIT = CODES ? 256.0 : 1.0;
 
-#define Left coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
-#define Right coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
-#define Sum coopmat<float, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
-
 // Queries, if they do not stay in registers: for each piece of the vectors of a subgroup those of rows r, then those of rows
 // r + 8. Slices have the same and write the same.
 shared uvec4 staged[KEPT != 0u ? 1u : STACKED * PIECES * 2u * LANES];
@@ -133,10 +131,6 @@ uint own_share;
 // What this lane's two vectors see: rows r and r + 8 of the left factors.
 uvec2 firsts;
 uvec2 lasts;
-
-f16vec2 halves_of(const uint bits) {
-    return unpackFloat2x16(bits);
-}
 
 uint halves(const float a, const float b) {
     return packFloat2x16(f16vec2(a, b));
@@ -199,35 +193,6 @@ float load_query(const uint vector_row, const uint head, const bool is_lower) {
         }
     }
     return operand_power(exponent) * push.scale * UNIT * 1.4426950408889634;
-}
-
-// Returns a left factor of what the lane holds of rows r and r + 8: four elements of each.
-Left left_of(const uvec2 upper, const uvec2 lower) {
-    Left left;
-    const f16vec2 a = halves_of(upper.x);
-    const f16vec2 b = halves_of(upper.y);
-    const f16vec2 c = halves_of(lower.x);
-    const f16vec2 d = halves_of(lower.y);
-    left[0] = a.x;
-    left[1] = a.y;
-    left[2] = b.x;
-    left[3] = b.y;
-    left[4] = c.x;
-    left[5] = c.y;
-    left[6] = d.x;
-    left[7] = d.y;
-    return left;
-}
-
-Right right_of(const uint first, const uint second) {
-    Right right;
-    const f16vec2 a = halves_of(first);
-    const f16vec2 b = halves_of(second);
-    right[0] = a.x;
-    right[1] = a.y;
-    right[2] = b.x;
-    right[3] = b.y;
-    return right;
 }
 
 // Returns what the lane holds of piece `p` of the queries of rows r and r + 8.

@@ -24,8 +24,10 @@
 #include "include/memory.glsl"
 #include "include/activation.glsl"
 #include "include/formats.glsl"
+#include "include/halves.glsl"
 #include "include/dequantize.glsl"
 #include "include/fragment.glsl"
+#include "include/factors.glsl"
 #include "include/operand.glsl"
 #include "include/matmul.glsl"
 
@@ -64,10 +66,6 @@ const uint ROWS = 2 * LEFTS;
 const uint PRODUCTS = 8;
 // Parts of a tile that are loaded together when they are added.
 const uint PARTS_TOGETHER = 4;
-
-#define Left coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
-#define Right coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
-#define Sum coopmat<float, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
 
 // Codes of a unit of each row; of Q8_0 those of one half of it.
 uvec4 codes[ROWS];
@@ -184,29 +182,11 @@ void multiply(const uint group, const uint following) {
         if (turn == PRODUCTS / 2) load_scales(following);
         Right rights[RIGHTS];
         [[unroll]] for (uint j = 0; j < RIGHTS; j++) {
-            const f16vec2 a = halves_of(j % 2 == 0 ? operands[j / 2].x : operands[j / 2].z);
-            const f16vec2 b = halves_of(j % 2 == 0 ? operands[j / 2].y : operands[j / 2].w);
-            rights[j][0] = a.x;
-            rights[j][1] = a.y;
-            rights[j][2] = b.x;
-            rights[j][3] = b.y;
+            rights[j] = j % 2 == 0 ? right_of(operands[j / 2].x, operands[j / 2].y)
+                                  : right_of(operands[j / 2].z, operands[j / 2].w);
         }
         [[unroll]] for (uint i = 0; i < LEFTS; i++) {
-            const uvec2 upper = decode(2 * i, product);
-            const uvec2 lower = decode(2 * i + 1, product);
-            Left left;
-            const f16vec2 a = halves_of(upper.x);
-            const f16vec2 b = halves_of(upper.y);
-            const f16vec2 c = halves_of(lower.x);
-            const f16vec2 d = halves_of(lower.y);
-            left[0] = a.x;
-            left[1] = a.y;
-            left[2] = b.x;
-            left[3] = b.y;
-            left[4] = c.x;
-            left[5] = c.y;
-            left[6] = d.x;
-            left[7] = d.y;
+            const Left left = left_of(decode(2 * i, product), decode(2 * i + 1, product));
             if (is_last) {
                 load_codes(2 * i, following, 0);
                 load_codes(2 * i + 1, following, 0);
@@ -225,49 +205,7 @@ void multiply(const uint group, const uint following) {
     }
 }
 
-#ifndef EXPERTS
-// Stores an output of a gated product as a half, unless it is beyond the edges.
-void store_in_order(const uint feature, const uint token, const float value) {
-    if (feature < push.args.features && token < push.args.tokens) {
-        const uint at = operand_fragment(token, feature & ~3u, push.args.features / 128);
-        // Each four lie in the order 0, 2, 1, 3.
-        const uint place = (feature & 1) * 2 + (feature >> 1 & 1);
-        OutputHalves(push.args.out0).at[4 * at + place] = float16_t(value);
-        if (feature == 0) MatmulFloats(push.args.out1).at[token] = push.args.unit;
-    }
-}
-#endif
-
-// Stores the outputs of eight tokens in this subgroup's features, except beyond the edges.
-void store_outputs(const uint right, const vec4 values[LEFTS]) {
-    const uint token = first_token + right * 8 + lane % 4 * 2;
-    const uint last = push.args.tokens - 1;
-    const vec2 both = vec2(MatmulFactors(push.args.operand_scales).at[min(token, last)],
-                           MatmulFactors(push.args.operand_scales).at[min(token + 1, last)]);
-    const uvec2 rows = uvec2(matmul_row(push.args, token), matmul_row(push.args, token + 1));
-    [[unroll]] for (uint i = 0; i < OUT_LEFTS; i++) {
-        const uint feature = first_feature + i * 16 + lane / 4;
-        vec4 value = values[i] * both.xyxy;
-        if (GATED != 0) {
-            const vec4 up = values[(i + OUT_LEFTS) % LEFTS] * both.xyxy;
-            value = vec4(gelu(value.x), gelu(value.y), gelu(value.z), gelu(value.w)) * up;
-        }
-#ifndef EXPERTS
-        if (GATED == 2) {
-            value *= matmul_inverse_unit(push.args);
-            store_in_order(feature, token, value.x);
-            store_in_order(feature, token + 1, value.y);
-            store_in_order(feature + 8, token, value.z);
-            store_in_order(feature + 8, token + 1, value.w);
-            continue;
-        }
-#endif
-        matmul_store(push.args, feature, rows.x, value.x);
-        matmul_store(push.args, feature, rows.y, value.y);
-        matmul_store(push.args, feature + 8, rows.x, value.z);
-        matmul_store(push.args, feature + 8, rows.y, value.w);
-    }
-}
+#include "include/outputs.glsl"
 
 #ifndef EXPERTS
 // Returns where a subgroup's sums for eight tokens lie in a part of a shared tile.
@@ -292,7 +230,7 @@ void finish_tile(const uint first_part, const uint splits) {
                 }
             }
         }
-        store_outputs(right, values);
+        store_outputs(first_feature, first_token + 8 * right, values);
     }
 }
 #endif
@@ -345,19 +283,16 @@ void main() {
     [[unroll]] for (uint right = 0; right < RIGHTS; right++) {
         vec4 values[LEFTS];
         [[unroll]] for (uint i = 0; i < LEFTS; i++) {
-            const uint sum = right * LEFTS + i;
-            values[i] = vec4(sums[sum][0], sums[sum][1], sums[sum][2], sums[sum][3]);
+            values[i] = values_of(sums[right * LEFTS + i]);
         }
-#ifdef EXPERTS
-        store_outputs(right, values);
-#else
-        if (SPLIT == 0 || splits == 1) {
-            store_outputs(right, values);
-        } else {
+#ifndef EXPERTS
+        if (SPLIT != 0 && splits > 1) {
             const uint at = part_at(first_part, split, right);
             [[unroll]] for (uint i = 0; i < LEFTS; i++) parts().at[at + i * LANES] = values[i];
+            continue;
         }
 #endif
+        store_outputs(first_feature, first_token + 8 * right, values);
     }
 #ifndef EXPERTS
     if (SPLIT != 0 && splits > 1 && is_last(shared_tile, splits)) finish_tile(first_part, splits);

@@ -1,15 +1,16 @@
 #version 460
-// The product of a matrix of weights with few rows of activations, on matrix units with the layout that
+// The product of a matrix of weights with 9 to 64 rows of activations, on matrix units with the layout that
 // crates/vulkan/src/kernels/matmul/probe.rs describes: C[token][feature] = sum over k of W[feature][k] * X[token][k], X in
-// halves with a factor for each row, sums in f32.
+// halves in fragment order (operand.glsl) with a factor for each row, sums in f32.
 //
-// Weights go from memory into the registers of the left factor. Lane 4 r + c of a subgroup loads a unit of 32 columns, the c-th
-// of a group of 128, of rows r and r + 8: its share of eight products of 16 columns. The sum of a product does not depend on
-// the order of the columns, so the activations get the same order when they go to shared memory, where every subgroup of the
-// workgroup reads them; there a lane's share of two products is one vector.
+// Both factors go from memory into the registers of the matrix units, without shared memory and without barriers. Lane 4 r + c
+// of a subgroup loads a unit of 32 columns, the c-th of a group of 128, of rows r and r + 8: its share of eight products of 16
+// columns. Weights come one step ahead, activations one product ahead. A workgroup takes as much of a core as one may: its
+// subgroups have the same activations, which the core's cache then holds, and those that share the columns of a step read the
+// weights of more columns of a row at about the same time, which memory serves better.
 //
-// The units of steps along the columns of all tiles, one tile after another, are distributed over the workgroups in equal
-// shares. A workgroup that makes a part of a tile leaves it in scratch memory; the last one to finish adds the parts in order.
+// The steps along the columns of all tiles, one tile after another, are distributed over the workgroups in equal shares. A
+// workgroup that makes a part of a tile leaves it in scratch memory; the last one to finish adds the parts in order.
 // crates/vulkan/src/kernels/matmul.rs says what bounds it and which shapes are used.
 
 #extension GL_GOOGLE_include_directive : require
@@ -22,28 +23,32 @@
 #include "include/memory.glsl"
 #include "include/activation.glsl"
 #include "include/formats.glsl"
+#include "include/halves.glsl"
 #include "include/dequantize.glsl"
 #include "include/fragment.glsl"
+#include "include/factors.glsl"
+#include "include/operand.glsl"
 #include "include/matmul.glsl"
 #define CHAIN_MEMORY_MODEL
 #include "include/chain.glsl"
 
 layout(local_size_x_id = 0) in;
-layout(constant_id = 0) const uint LOCAL = 128;
+layout(constant_id = 0) const uint LOCAL = 384;
 // Left factors of 16 rows of a subgroup; an even number if GATED is not 0.
 layout(constant_id = 1) const uint LEFTS = 2;
-// Right factors of 8 tokens.
+// Right factors of 8 tokens: an even number. One tile has all tokens.
 layout(constant_id = 2) const uint RIGHTS = 4;
 // Groups of 128 columns of a subgroup in a step.
 layout(constant_id = 3) const uint GROUPS = 1;
 // Subgroups that share the columns of a step.
-layout(constant_id = 4) const uint SLICES = 1;
-// Steps of a unit of work: the weights of this many steps are in flight.
-layout(constant_id = 5) const uint DEPTH = 2;
-// 1: the upper half of each subgroup's rows is of `gate`, the lower of `up`; the result is gelu(gate) * up. 2: as halves.
-layout(constant_id = 6) const uint GATED = 0;
-// 1: the last unit of a row has groups beyond its end.
-layout(constant_id = 7) const uint RAGGED = 0;
+layout(constant_id = 4) const uint SLICES = 3;
+// 1: the upper half of each subgroup's rows is of `gate`, the lower of `up`; the result is gelu(gate) * up. 2: as halves in
+// fragment order.
+layout(constant_id = 5) const uint GATED = 0;
+// 1: the last tile has rows beyond the matrix.
+layout(constant_id = 6) const uint RAGGED_ROWS = 0;
+// 1: the last step has groups beyond the end of a row.
+layout(constant_id = 7) const uint RAGGED_COLUMNS = 0;
 
 layout(push_constant, scalar) uniform Push {
     MatmulArgs args;
@@ -54,231 +59,129 @@ layout(push_constant, scalar) uniform Push {
 const uint LANES = 32;
 const uint SUBGROUPS = LOCAL / LANES;
 const uint STACKED = SUBGROUPS / SLICES;
-const uint STEP_GROUPS = SLICES * GROUPS;
-const uint TOKENS = 8 * RIGHTS;
+const uint PAIRS = RIGHTS / 2;
 // Left factors of a subgroup that produce outputs, and outputs of a tile along the features.
 const uint OUT_LEFTS = GATED != 0 ? LEFTS / 2 : LEFTS;
 const uint SUBGROUP_FEATURES = 16 * OUT_LEFTS;
 const uint TILE_FEATURES = STACKED * SUBGROUP_FEATURES;
 const uint ROWS = 2 * LEFTS;
-const uint SHARES_OF_STEP = GROUPS * ROWS;
-// Activations of a step, in pairs of vectors of 8 halves.
-const uint PAIRS_OF_STEP = STEP_GROUPS * RIGHTS * 64;
-const uint PAIRS = (PAIRS_OF_STEP + LOCAL - 1) / LOCAL;
-const uint STAGE = 2 * PAIRS_OF_STEP;
-const uint STRIPS = SLICES > 1 ? SUBGROUPS * LEFTS * LANES : 1;
-
+// Products of 16 columns in a group of 128.
+const uint PRODUCTS = 8;
 // Parts of a tile that are loaded together when they are added.
-const uint PARTS_TOGETHER = 8;
+const uint PARTS_TOGETHER = 4;
+const uint STRIPS = SLICES > 1 ? SUBGROUPS * LEFTS * LANES : 1;
+const uint STEP_GROUPS = SLICES * GROUPS;
 
-shared uvec4 staged[2 * STAGE];
 shared vec4 strips[STRIPS];
-shared float token_scales[TOKENS];
 
-#define Left coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
-#define Right coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
-#define Sum coopmat<float, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
-
-Share weights[DEPTH * SHARES_OF_STEP];
-uvec4 operands[2 * PAIRS];
+// Weights of a step, and of the next one.
+Share weights[GROUPS * ROWS];
+Share next[GROUPS * ROWS];
+UnitScale scales[ROWS];
+// Activations of a product: a vector for two right factors.
+uvec4 operands[PAIRS];
 Sum sums[RIGHTS * LEFTS];
 Planes planes;
 Magic magic;
 uint lane;
 uint slice;
 uint stacked;
-// Units of a tile.
+// Steps of a tile.
 uint units;
-uint token_tiles;
+// This lane's share of the activations.
+uint64_t activations;
 
-// The position of the loads of weights: a unit of a tile, and the rows of the tile that this lane loads.
+// The position of the loads of weights: a step of a tile, its first group, and the first rows of the tile that this lane loads.
 uint ahead_unit;
 uint ahead_tile;
-uint ahead_rows[ROWS];
-// The position of the loads of activations: a step of a tile, the first token of the tile, and this invocation's vectors of the
-// tile's first step.
-uint operand_step;
-uint operand_token;
-uint operand_vectors[PAIRS];
-// The factor of the activations of one token of the tile, this invocation's; there are at least as many invocations as tokens.
-float scale_ahead;
+uint ahead_group;
+uint ahead_row;
+uint ahead_up_row;
 
 // Returns the first feature of this subgroup's part of a tile.
 uint subgroup_feature(const uint tile) {
-    return tile / token_tiles * TILE_FEATURES + stacked * SUBGROUP_FEATURES;
+    return tile * TILE_FEATURES + stacked * SUBGROUP_FEATURES;
 }
 
-// Returns the first token of a tile.
-uint first_token(const uint tile) {
-    return tile % token_tiles * TOKENS;
+void find_group() {
+    ahead_group = (ahead_unit * SLICES + slice) * GROUPS;
 }
 
 void find_rows() {
-    const uint first = subgroup_feature(ahead_tile) + lane / 4;
-    [[unroll]] for (uint i = 0; i < ROWS; i++) {
-        const uint feature = min(first + i % (2 * OUT_LEFTS) * 8, push.args.features - 1);
-        ahead_rows[i] = feature + (i >= 2 * OUT_LEFTS ? push.args.split1 : 0);
-    }
+    ahead_row = subgroup_feature(ahead_tile) + lane / 4;
+    ahead_up_row = ahead_row + push.args.split1;
 }
 
-// The registers of these functions are indexed only by constants, whatever the order in which a compiler unrolls and inlines:
-// otherwise they would become memory.
-
-// Loads the weights of one of the subgroup's groups of a step.
-void load_group(const uint step, const uint group) {
-    uint at = (ahead_unit * DEPTH + step) * STEP_GROUPS + slice * GROUPS + group;
-    if (RAGGED != 0) at = min(at, planes.groups - 1);
-    [[unroll]] for (uint i = 0; i < ROWS; i++) {
-        weights[step * SHARES_OF_STEP + group * ROWS + i] = load_share(planes, ahead_rows[i], at * 4 + lane % 4);
-    }
-}
-
-void advance_weights() {
+void advance() {
     ahead_unit++;
     if (ahead_unit == units) {
         ahead_unit = 0;
         ahead_tile++;
         find_rows();
     }
+    find_group();
 }
 
-// Finds an invocation's pairs of vectors of activations: elements 8 p..8 p + 7 and 16 + 8 p.. of block c of a token's group.
-void find_operands() {
-    [[unroll]] for (uint i = 0; i < PAIRS; i++) {
-        const uint index = i * LOCAL + gl_SubgroupID * LANES + lane;
-        const uint token = min(operand_token + (index >> 6) % RIGHTS * 8 + ((index >> 3) & 7), push.args.tokens - 1);
-        operand_vectors[i] = token * planes.groups * 16 + ((index >> 1) & 3) * 4 + (index & 1);
+uint row_of(const uint i) {
+    const bool is_up = i >= 2 * OUT_LEFTS;
+    const uint row = (is_up ? ahead_up_row : ahead_row) + i % (2 * OUT_LEFTS) * 8;
+    if (RAGGED_ROWS == 0) return row;
+    return min(row, (is_up ? push.args.split1 : 0) + push.args.features - 1);
+}
+
+// Returns a group, or the last one instead of one beyond the end of a row.
+uint group_within(const uint group) {
+    return RAGGED_COLUMNS != 0 ? min(group, planes.groups - 1) : group;
+}
+
+// The registers of these functions are indexed only by constants, whatever the order in which a compiler unrolls and inlines:
+// otherwise they would become memory.
+
+void load_weights() {
+    [[unroll]] for (uint i = 0; i < GROUPS * ROWS; i++) {
+        next[i] = load_share(planes, row_of(i % ROWS), group_within(ahead_group + i / ROWS) * 4 + lane % 4);
     }
 }
 
-// Loads the activations of a step. After the last tile this starts again with the tokens, which nobody reads.
-void load_operands() {
-    [[unroll]] for (uint i = 0; i < PAIRS; i++) {
-        const uint index = i * LOCAL + gl_SubgroupID * LANES + lane;
-        uint group = operand_step * STEP_GROUPS + (index >> 6) / RIGHTS;
-        if (RAGGED != 0) group = min(group, planes.groups - 1);
-        const uint vector = operand_vectors[i] + group * 16;
-        if (PAIRS_OF_STEP % LOCAL == 0 || index < PAIRS_OF_STEP) {
-            operands[2 * i] = MatmulHalves(push.args.operand).at[vector];
-            operands[2 * i + 1] = MatmulHalves(push.args.operand).at[vector + 2];
-        }
-    }
-    operand_step++;
-    if (operand_step == units * DEPTH) {
-        operand_step = 0;
-        operand_token += TOKENS;
-        if (operand_token >= push.args.tokens) operand_token = 0;
-        find_operands();
-    }
+// Loads the activations of a product of a group.
+void load_operands(const uint group, const uint product, out uvec4 loaded[PAIRS]) {
+    const uint64_t from = activations + uint64_t(group * PRODUCTS + product) * (4 * LANES * 16);
+    [[unroll]] for (uint j = 0; j < PAIRS; j++) loaded[j] = MatmulHalves(from).at[j * LANES];
 }
 
-// Loads the factors of a tile's activations, long before they are used.
-void load_scales(const uint tile) {
-    const uint token = min(first_token(tile) + gl_LocalInvocationIndex, push.args.tokens - 1);
-    scale_ahead = MatmulFactors(push.args.operand_scales).at[token];
-}
-
-// Returns the vector of shared memory for a lane's share of the products of a word. The lanes that write together, of two
-// words, write different banks.
-uint staged_at(const uint group, const uint right, const uint word, const uint holder) {
-    return ((group * RIGHTS + right) * 4 + word) * LANES + (holder ^ ((word >> 1) << 2));
-}
-
-void store_operands(const uint stage) {
-    [[unroll]] for (uint i = 0; i < PAIRS; i++) {
-        const uint index = i * LOCAL + gl_SubgroupID * LANES + lane;
-        const uint right = (index >> 6) % RIGHTS;
-        const uint holder = ((index >> 3) & 7) * 4 + ((index >> 1) & 3);
-        const uint word = 2 * (index & 1);
-        if (PAIRS_OF_STEP % LOCAL == 0 || index < PAIRS_OF_STEP) {
-            const uvec4 low = permute_halves(operands[2 * i]);
-            const uvec4 high = permute_halves(operands[2 * i + 1]);
-            const uint at = stage * STAGE + staged_at((index >> 6) / RIGHTS, right, word, holder);
-            staged[at] = uvec4(low.xy, high.xy);
-            staged[at + LANES] = uvec4(low.zw, high.zw);
-        }
-    }
-}
-
-// Computes the products of one of the subgroup's groups of a step.
-void multiply(const uint stage, const uint step, const uint group) {
-    UnitScale scales[ROWS];
+// Computes the products of a group, the n-th of the subgroup's in a step.
+void multiply(const uint n, const uint group) {
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
-        scales[i] = unit_scale(weights[step * SHARES_OF_STEP + group * ROWS + i], (lane & 1) != 0);
+        scales[i] = unit_scale(weights[n * ROWS + i], (lane & 1) != 0);
+        if (RAGGED_COLUMNS != 0 && group >= planes.groups) scales[i] = UnitScale(0.0);
     }
-    [[unroll]] for (uint word = 0; word < 4; word++) {
-        Right first[RIGHTS];
-        Right second[RIGHTS];
+    [[unroll]] for (uint product = 0; product < PRODUCTS; product++) {
+        // After a group comes the next one of the step, or the first one of the next step.
+        const bool is_last = product == PRODUCTS - 1;
+        const uint following = is_last ? (n == GROUPS - 1 ? ahead_group : group + 1) : group;
+        uvec4 ahead[PAIRS];
+        load_operands(group_within(following), (product + 1) % PRODUCTS, ahead);
+        Right rights[RIGHTS];
         [[unroll]] for (uint j = 0; j < RIGHTS; j++) {
-            const uvec4 words = staged[stage * STAGE + staged_at(slice * GROUPS + group, j, word, lane)];
-            const f16vec2 a = halves_of(words.x);
-            const f16vec2 b = halves_of(words.y);
-            const f16vec2 c = halves_of(words.z);
-            const f16vec2 d = halves_of(words.w);
-            first[j][0] = a.x;
-            first[j][1] = a.y;
-            first[j][2] = b.x;
-            first[j][3] = b.y;
-            second[j][0] = c.x;
-            second[j][1] = c.y;
-            second[j][2] = d.x;
-            second[j][3] = d.y;
+            rights[j] = j % 2 == 0 ? right_of(operands[j / 2].x, operands[j / 2].y)
+                                  : right_of(operands[j / 2].z, operands[j / 2].w);
         }
         [[unroll]] for (uint i = 0; i < LEFTS; i++) {
-            const uint share = step * SHARES_OF_STEP + group * ROWS + 2 * i;
-            const uvec4 upper = decode_word(weights[share], magic, scales[2 * i], word);
-            const uvec4 lower = decode_word(weights[share + 1], magic, scales[2 * i + 1], word);
-            Left left;
-            [[unroll]] for (uint second_half = 0; second_half < 2; second_half++) {
-                const f16vec2 a = halves_of(second_half == 0 ? upper.x : upper.z);
-                const f16vec2 b = halves_of(second_half == 0 ? upper.y : upper.w);
-                const f16vec2 c = halves_of(second_half == 0 ? lower.x : lower.z);
-                const f16vec2 d = halves_of(second_half == 0 ? lower.y : lower.w);
-                left[0] = a.x;
-                left[1] = a.y;
-                left[2] = b.x;
-                left[3] = b.y;
-                left[4] = c.x;
-                left[5] = c.y;
-                left[6] = d.x;
-                left[7] = d.y;
-                [[unroll]] for (uint j = 0; j < RIGHTS; j++) {
-                    const uint sum = j * LEFTS + i;
-                    sums[sum] = coopMatMulAdd(left, second_half == 0 ? first[j] : second[j], sums[sum]);
-                }
+            const uint at = n * ROWS + 2 * i;
+            const uvec4 upper = decode_word(weights[at], magic, scales[2 * i], product / 2);
+            const uvec4 lower = decode_word(weights[at + 1], magic, scales[2 * i + 1], product / 2);
+            const Left left = product % 2 == 0 ? left_of(upper.xy, lower.xy) : left_of(upper.zw, lower.zw);
+            [[unroll]] for (uint j = 0; j < RIGHTS; j++) {
+                sums[j * LEFTS + i] = coopMatMulAdd(left, rights[j], sums[j * LEFTS + i]);
             }
         }
+        [[unroll]] for (uint j = 0; j < PAIRS; j++) operands[j] = ahead[j];
     }
 }
 
-// Stores the outputs of eight tokens in this subgroup's features, except beyond the edges.
-void store_outputs(const uint tile, const uint right, const vec4 values[LEFTS]) {
-    const uint within = right * 8 + lane % 4 * 2;
-    const uint token = first_token(tile) + within;
-    const vec2 both = vec2(token_scales[within], token_scales[within + 1]);
-    [[unroll]] for (uint i = 0; i < OUT_LEFTS; i++) {
-        const uint feature = subgroup_feature(tile) + i * 16 + lane / 4;
-        vec4 value = values[i] * both.xyxy;
-        if (GATED != 0) {
-            const vec4 up = values[(i + OUT_LEFTS) % LEFTS] * both.xyxy;
-            value = vec4(gelu(value.x), gelu(value.y), gelu(value.z), gelu(value.w)) * up;
-        }
-        if (GATED == 2) {
-            value *= matmul_inverse_unit(push.args);
-            store_half(feature, token, value.x);
-            store_half(feature, token + 1, value.y);
-            store_half(feature + 8, token, value.z);
-            store_half(feature + 8, token + 1, value.w);
-        } else {
-            matmul_store(push.args, feature, token, value.x);
-            matmul_store(push.args, feature, token + 1, value.y);
-            matmul_store(push.args, feature + 8, token, value.z);
-            matmul_store(push.args, feature + 8, token + 1, value.w);
-        }
-    }
-}
+#include "include/outputs.glsl"
 
-// Units of all tiles, one tile after another: the workgroup that has a unit, and where a workgroup's units begin.
+// Steps of all tiles, one tile after another: the workgroup that has a step, and where a workgroup's steps begin.
 uint owner_of(const uint unit) {
     return ((unit + 1) * gl_NumWorkGroups.x - 1) / (push.args.whole * units);
 }
@@ -311,23 +214,18 @@ void finish_tile(const uint tile, const uint first, const uint last) {
                 }
             }
         }
-        store_outputs(tile, right, values);
+        store_outputs(subgroup_feature(tile), 8 * right, values);
     }
 }
 
 // Handles the sums of a tile, all of it or a part.
 void finish_sums(const uint tile, const bool begins, const bool ends) {
     const bool is_whole = begins && ends;
-    if (gl_LocalInvocationIndex < TOKENS) token_scales[gl_LocalInvocationIndex] = scale_ahead;
-    barrier();
     [[dont_unroll]] for (uint right = 0; right < RIGHTS; right++) {
         vec4 values[LEFTS];
         [[unroll]] for (uint constant = 0; constant < RIGHTS; constant++) {
             if (constant == right) {
-                [[unroll]] for (uint i = 0; i < LEFTS; i++) {
-                    const uint sum = constant * LEFTS + i;
-                    values[i] = vec4(sums[sum][0], sums[sum][1], sums[sum][2], sums[sum][3]);
-                }
+                [[unroll]] for (uint i = 0; i < LEFTS; i++) values[i] = values_of(sums[constant * LEFTS + i]);
             }
         }
         if (SLICES > 1) {
@@ -342,7 +240,7 @@ void finish_sums(const uint tile, const bool begins, const bool ends) {
             }
         }
         if (is_whole) {
-            store_outputs(tile, right, values);
+            store_outputs(subgroup_feature(tile), 8 * right, values);
         } else {
             const uint at = part_at(gl_WorkGroupID.x, begins, right);
             [[unroll]] for (uint i = 0; i < LEFTS; i++) parts().at[at + i * LANES] = values[i];
@@ -360,48 +258,33 @@ void work() {
     slice = gl_SubgroupID % SLICES;
     stacked = gl_SubgroupID / SLICES;
     planes = Planes(push.args.codes, push.args.high, push.args.scales, push.args.supers, push.args.groups);
-    units = (planes.groups + DEPTH * STEP_GROUPS - 1) / (DEPTH * STEP_GROUPS);
-    token_tiles = (push.args.tokens + TOKENS - 1) / TOKENS;
+    units = (planes.groups + STEP_GROUPS - 1) / STEP_GROUPS;
+    activations = push.args.operand + 16 * uint64_t(lane);
     uint unit = first_unit(gl_WorkGroupID.x);
     const uint end = first_unit(gl_WorkGroupID.x + 1);
     uint tile = unit / units;
     ahead_tile = tile;
     ahead_unit = unit % units;
-    operand_token = first_token(tile);
-    operand_step = ahead_unit * DEPTH;
     find_rows();
-    find_operands();
-    magic = magic_of(ahead_rows[0] >> 31);
-    [[unroll]] for (uint step = 0; step < DEPTH; step++) {
-        [[unroll]] for (uint group = 0; group < GROUPS; group++) load_group(step, group);
-    }
+    find_group();
+    magic = magic_of(ahead_row >> 31);
+    load_weights();
     // The matrix depends on nothing: its first units are loaded during this wait.
     chain_wait(push.args.chain);
-    load_operands();
-    uint stage = 0;
+    load_operands(group_within(ahead_group), 0, operands);
     [[dont_unroll]] while (unit < end) {
         const uint first = unit;
         const uint stop = min(end, (tile + 1) * units);
-        load_scales(tile);
         [[unroll]] for (uint i = 0; i < RIGHTS * LEFTS; i++) sums[i] = Sum(0.0);
-        // Every iteration of this loop loads, the last one what it already has: with a branch around the loads the compiler
-        // would copy their results, and wait for them.
+        // Every turn of this loop loads, the last one what it already has: with a branch around the loads the compiler would
+        // copy their results, and wait for them.
         [[dont_unroll]] do {
-            const uint first_group = (unit - tile * units) * (DEPTH * STEP_GROUPS) + slice * GROUPS;
+            [[unroll]] for (uint i = 0; i < GROUPS * ROWS; i++) weights[i] = next[i];
+            const uint group = ahead_group;
             unit++;
-            if (unit < end) advance_weights();
-            [[unroll]] for (uint step = 0; step < DEPTH; step++) {
-                // A subgroup stores a stage when all have read it: they are past the barrier of the step between.
-                store_operands(stage);
-                load_operands();
-                barrier();
-                [[unroll]] for (uint group = 0; group < GROUPS; group++) {
-                    const uint at = first_group + step * STEP_GROUPS + group;
-                    if (RAGGED == 0 || at < planes.groups) multiply(stage, step, group);
-                    load_group(step, group);
-                }
-                stage ^= 1;
-            }
+            if (unit < end) advance();
+            load_weights();
+            [[unroll]] for (uint n = 0; n < GROUPS; n++) multiply(n, group + n);
         } while (unit < stop);
         finish_sums(tile, first == tile * units, unit == (tile + 1) * units);
         tile++;

@@ -19,6 +19,7 @@
 #include "include/memory.glsl"
 #include "include/activation.glsl"
 #include "include/formats.glsl"
+#include "include/halves.glsl"
 #include "include/dequantize.glsl"
 #include "include/matmul.glsl"
 #define CHAIN_MEMORY_MODEL

@@ -22,6 +22,7 @@
 #include "include/memory.glsl"
 #include "include/activation.glsl"
 #include "include/formats.glsl"
+#include "include/halves.glsl"
 #include "include/dequantize.glsl"
 #include "include/fragment.glsl"
 #include "include/matmul.glsl"

@@ -13,10 +13,6 @@
 // Vectors of eight halves that a unit becomes.
 const uint UNIT_VECTORS = UNIT / 8u;
 
-f16vec2 halves_of(const uint bits) {
-    return unpackFloat2x16(bits);
-}
-
 #if FORMAT == FORMAT_Q4_0
 // Returns elements 0..3 of the low nibbles of four bytes; nibbles are two's complement, and 1024 + 8 + code has the bits below.
 uvec2 low_nibbles(const uint word, const f16vec2 scale) {

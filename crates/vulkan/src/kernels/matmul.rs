@@ -7,9 +7,9 @@
 //! | kernel | where | operand | bound |
 //! |---|---|---|---|
 //! | matrix | cooperative matrices f16 -> f32 | [`super::operand::OperandKind::Halves`] | small n: bytes of the matrix; large n: 2mnk over the matrix units' rate |
-//! | fragment | up to 64 rows of large quantised matrices, cooperative matrices of a known layout (`probe.rs`) | the same | bytes of the matrix; decoding |
-//! | resident | up to 8 rows of quantised matrices, on the same units | the same | bytes of the matrix |
-//! | direct | more than 64 rows of quantised matrices, on the same units | [`super::operand::OperandKind::Fragments`] | 2mnk over the matrix units' rate |
+//! | resident | up to 8 rows of quantised matrices, cooperative matrices of a known layout (`probe.rs`) | the same | bytes of the matrix |
+//! | fragment | 9 to 64 rows of quantised matrices, on the same units | [`super::operand::OperandKind::Fragments`] | bytes of the matrix; 2mnk over the matrix units' rate |
+//! | direct | more rows, on the same units | the same | 2mnk over the matrix units' rate |
 //! | dot | quantised weights, other devices | [`super::operand::OperandKind::Fixed16`] | 2mnk / 4 integer dot products (high and low bytes) |
 //! | float | float weights kept as they are | [`super::operand::OperandKind::Plain`] | 2mnk over the rate of plain f32 |
 //!
@@ -22,24 +22,23 @@
 //! (`examples/matmul_bench.rs`): they wait for decoding, barriers and shared memory, not for the
 //! bytes or the matrix units.
 //!
-//! The fragment kernel decodes weights in the registers that the matrix units read, and divides all
-//! tiles into equal parts. For a weight in Q4_0 it reads 0.56 bytes (4.7 TB/s on an H200: 0.12 ps),
-//! spends 3 instructions in each lane, which 528 units issue at one per cycle (0.1 ps), and, for N
-//! rows of activations, reads 2 N / 32 bytes of shared memory, or 2 N / 64 with 64 rows of weights
-//! in a subgroup (0.03 and 0.015 ps for 16 rows). The four products of a layer of Gemma 3 27B take
-//! an H200 106 us at 8 rows (151 without this kernel), 164 at 32 (222) and 243 at 64 (315). About
-//! 10 us of each launch are its beginning and its end; at 8 rows the rest is 1.25 times the time of
-//! the bytes. With 32 rows, gate and up take 78 us: the loads without decoding and with a quarter
-//! of the products 62, the products without loads and decoding 48, decoding without loads and with
-//! a quarter of the products 44. None of them is the bound by itself; with two subgroups for each
-//! unit that issues, they overlap in part.
+//! The fragment kernel loads both factors into the registers that the matrix units read, and
+//! divides all tiles into equal parts. For a weight in Q4_0 it reads 0.56 bytes (3.35 TB/s on an
+//! H100: 0.17 ps), spends about 13 instructions in each lane on 256 weights, which 528 units issue
+//! at one per cycle (0.05 ps), and the matrix units take 5.9 clocks for these weights and 8 rows
+//! of activations (0.1 ps for 32 rows, 0.2 for 64). So bytes bound the four products of a layer of
+//! Gemma 3 27B at 69 us up to 48 rows, and the matrix units at 82 us at 64. They take 140 us at 16
+//! rows, 166 at 32 and 236 at 64 (`docs/benchmarks/gpu-kernels.md`): 0.49, 0.42 and 0.35 of the
+//! bound. About 10 us of each launch by itself are its beginning and its end. At 16 rows it
+//! matters most how much of a row of weights is read at about the same time: gate and up take 63
+//! to 76 us where it is 128 bytes or more, and 83 to 91 where it is 64, whatever else is changed.
 //!
 //! The resident kernel keeps the activations of its columns in registers and streams rows of
 //! weights past them. For a weight in Q4_0 it reads the same 0.56 bytes (0.12 ps on an H200),
 //! spends about 14 instructions in each lane on a product of 16 x 16 weights, which 528 units
 //! issue at one per cycle (0.06 ps), and nothing on shared memory but one sum of each subgroup for
 //! 16 rows. The four products of a layer of Gemma 3 27B take an H200 96 us at 8 rows, by
-//! themselves and with a barrier each, where those of the fragment kernel take 106 and the bytes
+//! themselves and with a barrier each, where activations in shared memory take 106 and the bytes
 //! 50. Gate and up are 44 of that; without decoding and products they are 33, without the sums of
 //! the subgroups 43, without loads of scales 42: decoding holds up the next loads, which wait for
 //! its registers. What gains most is that its workgroups need not be spread over the cores: chains

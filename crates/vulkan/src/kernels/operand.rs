@@ -29,6 +29,8 @@ use crate::dispatch::Span;
 
 /// Elements that rows of operands and weights are padded to.
 pub const GROUP: usize = 128;
+/// Rows of a tile of an operand in fragment order.
+pub const FRAGMENT_ROWS: usize = 64;
 /// Elements that share a scale.
 pub const SCALE_BLOCK: usize = 32;
 

@@ -13,7 +13,7 @@ use super::streams::{MixWork, RouteWork, SumWork};
 pub(super) use super::values::{Form, Home, Made, OperandValue, Touch, ValueId};
 use super::values::{read, write};
 use crate::kernels::attention::{AttendUnits, Attention};
-use crate::kernels::operand::OperandKind;
+use crate::kernels::operand::{FRAGMENT_ROWS, OperandKind};
 use crate::weights::Joint;
 
 /// Alignment of a value in scratch memory, in bytes.
@@ -496,8 +496,11 @@ impl Graph {
         columns: usize,
         kind: OperandKind,
     ) -> OperandValue {
-        let bytes = [kind.code_bytes(columns), kind.scale_bytes(columns)];
-        let bytes = bytes.map(|row| allocated(rows) * row);
+        let held = match kind {
+            OperandKind::Fragments => allocated(rows).next_multiple_of(FRAGMENT_ROWS),
+            _ => allocated(rows),
+        };
+        let bytes = [kind.code_bytes(columns), kind.scale_bytes(columns)].map(|row| held * row);
         OperandValue { kind, id: self.add(Value { rows, columns, bytes, home: Home::Own }) }
     }
 

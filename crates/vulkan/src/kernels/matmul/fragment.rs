@@ -1,8 +1,10 @@
-//! How the fragment kernel is laid out on a device.
+//! How the kernel for 9 to 64 rows of activations that loads both factors into the registers of
+//! matrix units is laid out on a device.
 
 use super::launch::{COUNTERS, MatmulLaunch};
 use super::probe::LANES;
 use crate::capabilities::Capabilities;
+use crate::kernels::operand::{FRAGMENT_ROWS, OperandKind};
 use crate::kernels::product::Product;
 use crate::pack::Format;
 
@@ -11,7 +13,7 @@ const LEFT_ROWS: u32 = 16;
 /// Rows of activations of a right factor.
 const RIGHT_TOKENS: u32 = 8;
 
-/// Shape of the kernel that decodes weights into the registers of matrix units.
+/// Shape of the kernel that loads both factors straight into the registers of matrix units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FragmentShape {
     /// Subgroups of a workgroup.
@@ -19,16 +21,14 @@ pub struct FragmentShape {
     /// Left factors of 16 rows of weights in a subgroup; in a gated product half of them from each
     /// matrix.
     pub lefts: u32,
-    /// Right factors of 8 rows of activations.
+    /// Right factors of 8 rows of activations: an even number that has all rows.
     pub rights: u32,
     /// Groups of 128 columns of a subgroup in a step.
     pub groups: u32,
     /// Subgroups that share the columns of a step; the others have rows of their own.
     pub slices: u32,
-    /// Steps of a unit of work, whose weights are in flight together: 1 to 4.
-    pub depth: u32,
     /// Workgroups that share the work, if there is enough: as many as the device runs at the same
-    /// time. 0: each tile has a workgroup of its own.
+    /// time.
     pub workgroups: u32,
 }
 
@@ -38,21 +38,19 @@ impl FragmentShape {
         (self.subgroups / self.slices.max(1) * self.lefts * LEFT_ROWS, self.rights * RIGHT_TOKENS)
     }
 
-    /// Returns the groups of 128 columns of a unit of work.
-    fn unit_groups(&self) -> u32 {
-        self.groups * self.slices * self.depth
+    /// Returns the groups of 128 columns of a step.
+    fn step_groups(&self) -> u32 {
+        self.groups * self.slices
     }
 
-    /// Returns the units of work of a tile.
-    fn units(&self, launch: &MatmulLaunch<'_>) -> u32 {
-        launch.product.groups().div_ceil(self.unit_groups())
+    /// Returns the steps of a tile.
+    fn steps(&self, launch: &MatmulLaunch<'_>) -> u32 {
+        launch.product.groups().div_ceil(self.step_groups())
     }
 
     /// Returns the workgroups of a launch.
     pub(super) fn workgroups(&self, launch: &MatmulLaunch<'_>) -> u32 {
-        let tiles = launch.tiles(self.tile());
-        let most = tiles.saturating_mul(self.units(launch));
-        if self.workgroups == 0 { tiles } else { self.workgroups.min(most) }
+        self.workgroups.min(launch.tiles(self.tile()).saturating_mul(self.steps(launch)))
     }
 
     /// Returns the bytes of scratch memory: room for two parts of tiles of each workgroup, if any
@@ -71,144 +69,96 @@ impl FragmentShape {
         self.subgroups * LANES
     }
 
-    /// Returns the bytes of shared memory: two stages of activations, the sums of subgroups that
-    /// share columns, the factors of the activations, and the number of finished workgroups.
+    /// Returns the bytes of shared memory: the sums of subgroups that share columns, and the number
+    /// of finished workgroups.
     fn shared_bytes(&self) -> u32 {
-        let stage = self.slices * self.groups * self.rights * RIGHT_TOKENS * 256;
         let strips = if self.slices > 1 { self.subgroups * self.lefts * LANES * 16 } else { 16 };
-        2 * stage + strips + 4 * self.rights * RIGHT_TOKENS + 16
+        strips + 16
     }
 
     pub(super) fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
-        let sizes = [self.subgroups, self.lefts, self.rights, self.groups, self.slices, self.depth];
+        let product = &launch.product;
+        let sizes = [self.subgroups, self.lefts, self.rights, self.groups, self.slices];
         let small = sizes.iter().all(|size| (1..=32).contains(size));
-        if !small || !capabilities.fragments || launch.product.matrix.format.is_float() {
+        let kind = product.input.operand().map(|operand| operand.kind);
+        if !small
+            || !capabilities.fragments
+            || product.matrix.format.is_float()
+            || kind != Some(OperandKind::Fragments)
+        {
             return false;
         }
-        let workgroups = self.workgroups(launch);
-        let units = u64::from(launch.tiles(self.tile())) * u64::from(self.units(launch));
+        let (workgroups, tokens) = (self.workgroups(launch), self.tile().1);
+        let steps = u64::from(launch.tiles(self.tile())) * u64::from(self.steps(launch));
         self.subgroups.is_multiple_of(self.slices)
-            && (!launch.product.is_gated() || self.lefts.is_multiple_of(2))
-            && self.depth <= 4
-            && (self.workgroups == 0 || workgroups as usize <= COUNTERS)
-            && (units + 1) * u64::from(workgroups) < 1 << 32
-            && self.rights * RIGHT_TOKENS <= self.local()
+            && (!product.is_gated() || self.lefts.is_multiple_of(2))
+            && self.rights.is_multiple_of(2)
+            && tokens as usize <= FRAGMENT_ROWS
+            && product.width <= tokens as usize
+            && (1..=COUNTERS).contains(&(workgroups as usize))
+            && (steps + 1) * u64::from(workgroups) < 1 << 32
             && self.local() <= capabilities.invocations
             && self.shared_bytes() <= capabilities.shared_bytes
     }
 
     /// Returns the specialisation constants, in the order of their numbers in the shader.
     pub(super) fn constants(&self, launch: &MatmulLaunch<'_>) -> Vec<u32> {
-        let ragged = !launch.product.groups().is_multiple_of(self.unit_groups());
+        let (rows, _) = self.tile();
+        let rows = if launch.product.is_gated() { rows / 2 } else { rows };
+        let ragged_rows = !(launch.product.outputs() as u32).is_multiple_of(rows);
+        let ragged_columns = !launch.product.groups().is_multiple_of(self.step_groups());
         vec![
             self.local(),
             self.lefts,
             self.rights,
             self.groups,
             self.slices,
-            self.depth,
             launch.product.output.number(),
-            u32::from(ragged),
+            u32::from(ragged_rows),
+            u32::from(ragged_columns),
         ]
     }
 }
 
-/// Subgroups, left factors, groups, slices, depth, and workgroups for each of the device's cores
-/// (0: one for each tile).
-type Layout = [u32; 6];
+/// Subgroups, groups and slices. A subgroup has two left factors, and a core one workgroup: 12
+/// subgroups have 168 registers in each invocation, 8 have 255.
+type Layout = [u32; 3];
 
-/// Layouts by the most rows of activations that they are for: first for matrices of at least
-/// [`LARGE`] weights, then for smaller ones. They let at most four workgroups run on a core, as
-/// registers allow. The larger the matrix, the more of its rows share the activations. Small
-/// matrices with few rows of activations take less time in tiles that are not shared (no
-/// workgroups): 5376 x 4096 weights in Q4_0 at 8 rows take 9.9 instead of 13.7 us in a chain of
-/// such products.
-type Layouts = &'static [(usize, &'static [Layout], &'static [Layout])];
-
-const Q4_0: Layouts = &[
-    (
-        8,
-        &[[4, 2, 2, 1, 1, 3], [8, 2, 1, 2, 1, 2]],
-        &[[8, 1, 1, 4, 4, 0], [8, 2, 1, 4, 2, 0], [4, 2, 2, 1, 1, 3]],
-    ),
-    (16, &[[6, 2, 2, 1, 1, 2], [4, 4, 1, 2, 1, 2]], &[[4, 4, 1, 2, 1, 2], [4, 2, 1, 1, 1, 2]]),
-    (32, &[[4, 4, 1, 2, 1, 2], [8, 2, 1, 2, 2, 1]], &[[8, 2, 1, 2, 1, 1], [6, 2, 1, 1, 1, 2]]),
-    (64, &[[8, 2, 1, 1, 2, 1], [4, 2, 1, 1, 2, 2]], &[[8, 2, 1, 1, 1, 1], [8, 2, 1, 1, 2, 1]]),
-];
-
-/// For formats with as many bytes or more, and scales of smaller blocks.
-const Q8_0_AND_Q4_K: Layouts = &[
-    (8, &[[4, 4, 1, 2, 1, 2], [4, 2, 2, 1, 1, 3]], &[[4, 4, 1, 2, 1, 2], [4, 2, 1, 1, 1, 2]]),
-    (16, &[[4, 4, 1, 2, 1, 2], [4, 2, 1, 1, 1, 2]], &[[4, 4, 1, 2, 1, 2], [4, 2, 1, 1, 1, 2]]),
-    (32, &[[4, 4, 1, 2, 1, 2], [4, 2, 1, 1, 1, 2]], &[[4, 2, 1, 1, 1, 2], [4, 4, 1, 2, 1, 2]]),
-    (64, &[[4, 2, 1, 1, 1, 2], [8, 2, 1, 1, 2, 1]], &[[4, 2, 1, 1, 1, 2], [8, 2, 1, 1, 2, 1]]),
-];
-
-const Q6_K: Layouts = &[
-    (32, &[[4, 2, 2, 1, 1, 4], [4, 4, 1, 2, 1, 2]], &[[4, 2, 2, 1, 1, 4], [4, 4, 1, 2, 1, 2]]),
-    (64, &[[4, 2, 1, 1, 1, 4], [8, 2, 1, 1, 1, 1]], &[[4, 2, 1, 1, 1, 4], [8, 2, 1, 1, 1, 1]]),
-];
+/// Layouts for some right factors, in the order of their speed with the products of a layer of
+/// Gemma 3 27B on an H100 (`docs/benchmarks/gpu-kernels.md`). With more than 32 rows of activations
+/// the registers hold no two steps of a format with larger units than those of Q4_0.
+fn layouts(format: Format, rights: u32, is_large: bool) -> &'static [Layout] {
+    match (format, rights, is_large) {
+        (Format::Q4_0, ..=4, true) => &[[12, 2, 3], [12, 1, 6], [12, 1, 3]],
+        (Format::Q4_0, ..=4, false) => &[[12, 1, 6], [12, 1, 3], [12, 2, 3], [8, 2, 2]],
+        (Format::Q4_0, ..=8, true) => &[[8, 1, 2], [8, 1, 4]],
+        (Format::Q4_0, ..=8, false) => &[[8, 1, 4], [8, 1, 2]],
+        (Format::Q8_0 | Format::Q4K | Format::Q6K, ..=4, _) => &[[12, 1, 3], [8, 1, 2]],
+        _ => &[],
+    }
+}
 
 /// Least weights of a large matrix: `gate` and `up` of Gemma 3 27B have 231 million together,
 /// `down` 116, query, key and value 44; `gate` and `up` of 4B have 52.
 const LARGE: usize = 1 << 26;
-/// Least weights of a matrix that is not small: `output` of Gemma 3 27B has 22 million.
-const MEDIUM: usize = 1 << 24;
 
-/// Returns the layouts for a format that the kernel decodes.
-fn layouts(format: Format) -> Option<Layouts> {
-    match format {
-        Format::Q4_0 => Some(Q4_0),
-        Format::Q8_0 | Format::Q4K => Some(Q8_0_AND_Q4_K),
-        Format::Q6K => Some(Q6_K),
-        Format::F32 | Format::F16 | Format::Bf16 => None,
-    }
-}
-
-/// Returns the shapes that are worth measuring, the likeliest first.
+/// Returns the shapes that are worth measuring, the likeliest first; none if a product should go to
+/// the kernel for more rows.
 pub(super) fn candidates(
     capabilities: &Capabilities,
     launch: &MatmulLaunch<'_>,
 ) -> Vec<FragmentShape> {
     let Product { matrix, width, .. } = launch.product;
-    let table = layouts(matrix.format).filter(|_| capabilities.fragments);
-    let found = table.and_then(|table| table.iter().find(|(most, _, _)| width <= *most));
-    let Some((_, large, small)) = found else {
-        return Vec::new();
-    };
+    // 16, 32, 48 or 64 rows of activations.
+    let rights = (width as u32).div_ceil(2 * RIGHT_TOKENS) * 2;
     let is_large = matrix.rows * matrix.columns >= LARGE;
-    let rights = (width as u32).div_ceil(RIGHT_TOKENS);
-    // Passes have 24, 32, 48 and 64 rows; an odd number above that is the last rung of a ladder of
-    // its own.
-    let rights = if rights > 4 { rights.next_multiple_of(2) } else { rights };
-    let cores = capabilities.cores_or_guess();
-    let shape = |&[subgroups, lefts, groups, slices, depth, share]: &Layout| FragmentShape {
+    let shape = |&[subgroups, groups, slices]: &Layout| FragmentShape {
         subgroups,
-        lefts,
+        lefts: 2,
         rights,
         groups,
         slices,
-        depth,
-        workgroups: share * cores,
+        workgroups: capabilities.cores_or_guess(),
     };
-    if is_large { large } else { small }.iter().map(shape).collect()
-}
-
-/// Returns whether these shapes come before those of the kernel with weights in shared memory. They
-/// do where an H200 was quicker with them, for the sizes that were measured. For 5376 x 4096
-/// weights in Q4_0 it took 13.7 instead of 15.3 us at 8 rows, 16.1 instead of 17.0 at 16, and 27.0
-/// instead of 32.0 at 64; for 8192 x 5376, 37.5 instead of 40.9 at 64. The four products of a layer
-/// of Gemma 3 27B in Q4_K took 148 instead of 216 us at 8 rows and 201 instead of 280 at 32, in
-/// Q8_0 155 instead of 183 and 206 instead of 279; its head of 262144 x 5376 in Q6_K took 440
-/// instead of 576 us at 8 rows, 490 instead of 729 at 16, 577 instead of 902 at 32, 860 instead of
-/// 1044 at 64.
-pub(super) fn comes_first(launch: &MatmulLaunch<'_>) -> bool {
-    let Product { matrix, width, .. } = launch.product;
-    let least = match (matrix.format, width) {
-        (Format::Q4_0, 17..=32) => 0,
-        (Format::Q4_0, _) | (Format::Q8_0 | Format::Q4K, ..=32) => MEDIUM,
-        (Format::Q6K, _) => LARGE,
-        _ => usize::MAX,
-    };
-    matrix.rows * matrix.columns >= least
+    layouts(matrix.format, rights, is_large).iter().map(shape).collect()
 }

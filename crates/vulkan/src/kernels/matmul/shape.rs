@@ -13,9 +13,9 @@ use crate::pack::Format;
 /// Most rows of activations of a dispatch that may be part of a chain.
 const CHAINED_ROWS: usize = 64;
 
-/// Fewest rows of activations for the kernel that loads them straight into registers. At 64 rows it
-/// would be 8 % quicker than the one before it, but it cannot be part of a chain.
-pub(super) const DIRECT_ROWS: usize = CHAINED_ROWS + 1;
+/// Fewest rows of activations for the kernels that load them straight into registers: more than the
+/// one that keeps them there takes.
+pub(super) const FRAGMENTS_ROWS: usize = 9;
 
 /// Shape of the kernel for matrix units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -61,11 +61,12 @@ pub struct TileShape {
 pub enum MatmulShape {
     /// On matrix units.
     Matrix(MatrixShape),
-    /// On matrix units whose layout is known, without shared memory for weights.
+    /// On matrix units whose layout is known, for up to 64 rows of activations, which several
+    /// subgroups read from a cache.
     Fragment(FragmentShape),
     /// On the same units, for up to eight rows of activations, which stay in registers.
     Resident(ResidentShape),
-    /// On the same units, for many rows of activations, without shared memory.
+    /// On the same units, for many rows of activations.
     Direct(DirectShape),
     /// Integer dot products for quantised weights, plain f32 for others.
     Tile(TileShape),
@@ -174,10 +175,8 @@ impl MatmulShape {
     /// Returns the operand that the kernel takes.
     pub fn operand(&self, format: Format) -> OperandKind {
         match self {
-            MatmulShape::Matrix(_) | MatmulShape::Fragment(_) | MatmulShape::Resident(_) => {
-                OperandKind::Halves
-            }
-            MatmulShape::Direct(_) => OperandKind::Fragments,
+            MatmulShape::Matrix(_) | MatmulShape::Resident(_) => OperandKind::Halves,
+            MatmulShape::Fragment(_) | MatmulShape::Direct(_) => OperandKind::Fragments,
             MatmulShape::Tile(_) if format.is_float() => OperandKind::Plain,
             MatmulShape::Tile(_) => OperandKind::Fixed16,
         }
@@ -191,7 +190,7 @@ impl MatmulShape {
             OperandKind::Plain
         } else if instructions(capabilities).is_empty() {
             OperandKind::Fixed16
-        } else if capabilities.fragments && rows >= DIRECT_ROWS {
+        } else if capabilities.fragments && rows >= FRAGMENTS_ROWS {
             OperandKind::Fragments
         } else {
             OperandKind::Halves
@@ -219,16 +218,18 @@ impl MatmulShape {
     pub fn candidates(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Vec<Self> {
         let list = match launch.product.input.operand().map(|operand| operand.kind) {
             Some(OperandKind::Halves) => {
-                let fragments = fragment::candidates(capabilities, launch);
-                let mut list: Vec<Self> = fragments.into_iter().map(Self::Fragment).collect();
-                let at = if fragment::comes_first(launch) { list.len() } else { 0 };
-                list.splice(at..at, matrix_candidates(capabilities, launch));
                 let resident = resident::candidates(capabilities, launch);
-                list.splice(0..0, resident.into_iter().map(Self::Resident));
+                let mut list: Vec<Self> = resident.into_iter().map(Self::Resident).collect();
+                list.extend(matrix_candidates(capabilities, launch));
                 list
             }
             Some(OperandKind::Fragments) => {
-                direct::candidates(capabilities, launch).into_iter().map(Self::Direct).collect()
+                let fragments = fragment::candidates(capabilities, launch);
+                if fragments.is_empty() {
+                    direct::candidates(capabilities, launch).into_iter().map(Self::Direct).collect()
+                } else {
+                    fragments.into_iter().map(Self::Fragment).collect()
+                }
             }
             _ => tile_candidates(capabilities, launch),
         };
@@ -302,9 +303,8 @@ impl MatmulShape {
                 [&tiles[..], &[slices, stages, depth, workgroups, m, n, k]].concat()
             }
             MatmulShape::Fragment(shape) => {
-                let FragmentShape { subgroups, lefts, rights, groups, slices, depth, workgroups } =
-                    shape;
-                vec![2, subgroups, lefts, rights, groups, slices, depth, workgroups]
+                let FragmentShape { subgroups, lefts, rights, groups, slices, workgroups } = shape;
+                vec![5, subgroups, lefts, rights, groups, slices, workgroups]
             }
             MatmulShape::Resident(shape) => {
                 let ResidentShape { subgroups, groups, parts, workgroups } = shape;

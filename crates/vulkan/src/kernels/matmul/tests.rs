@@ -357,6 +357,14 @@ fn columns(format: Format) -> [usize; 3] {
     }
 }
 
+/// Returns so many rows of activations, or as many as a shape takes.
+fn width_within(shape: &MatmulShape, width: usize) -> usize {
+    match shape {
+        MatmulShape::Fragment(_) | MatmulShape::Resident(_) => width.min(shape.tile().1 as usize),
+        MatmulShape::Matrix(_) | MatmulShape::Direct(_) | MatmulShape::Tile(_) => width,
+    }
+}
+
 fn check_all(format: Format, shapes: &[MatmulShape], seed: u64) {
     for (index, &shape) in shapes.iter().enumerate() {
         let cases: [(usize, usize, Vec<usize>, bool); 7] = [
@@ -373,6 +381,7 @@ fn check_all(format: Format, shapes: &[MatmulShape], seed: u64) {
             let turn = 10 * index + number + format as usize;
             if takes(turn, 3) {
                 let columns = columns(format)[columns_at];
+                let width = width_within(&shape, width);
                 let case = Case { format, shape, width, columns, rows, gated };
                 case.check(seed + (10 * index + number) as u64);
             }
@@ -451,12 +460,7 @@ fn matrices_treat_all_rows_alike() {
     let is_tile = |(_, shape): &(Format, MatmulShape)| matches!(shape, MatmulShape::Tile(_));
     let tiles = kernels().into_iter().filter(is_tile);
     for (format, shape) in units.map(|shape| (Format::Q4_0, shape)).chain(tiles) {
-        let (width, columns) = (53, 512);
-        let width = if matches!(shape, MatmulShape::Fragment(_) | MatmulShape::Resident(_)) {
-            width.min(shape.tile().1 as usize)
-        } else {
-            width
-        };
+        let (width, columns) = (width_within(&shape, 53), 512);
         let case = Case { format, shape, width, columns, rows: vec![130, 67], gated: false };
         let mut random = ChaCha8Rng::seed_from_u64(9);
         let weights = weights(&mut random, format, case.total(), columns);

@@ -117,11 +117,17 @@ fn halves_are_handed_on() {
             let graph = lowered(&plan, kv, rows, attended);
             let kinds = operands(&graph);
             // The logits of a prompt are those of few rows.
-            let wanted = if rows > 64 { OperandKind::Fragments } else { OperandKind::Halves };
+            let wanted = if rows > 8 { OperandKind::Fragments } else { OperandKind::Halves };
             let is_wanted = |&kind: &OperandKind| kind == wanted || kind == OperandKind::Halves;
             assert!(kinds.iter().all(is_wanted), "{rows}: {kinds:?}");
             assert!(kinds.contains(&wanted), "{rows}: {kinds:?}");
             assert_eq!(conversions(&graph), converted * LAYERS, "{rows} {attended:?} {kv:?}");
+            for value in &graph.values {
+                // Fragments are whole tiles: the only values of two pieces of more than 8 rows.
+                let [codes, scales] = value.bytes;
+                let least = if rows > 8 && value.rows > 8 { 2 * 64 * value.columns } else { 0 };
+                assert!(scales == 0 || codes >= least, "{rows}: {value:?}");
+            }
         }
     }
 }
@@ -195,8 +201,8 @@ fn two_rows_take_matrix_units_of_a_known_layout() {
             assert!(kinds.iter().all(|&kind| kind == wanted), "{rows} rows: {kinds:?}");
         };
         takes(&h200(), 2, OperandKind::Halves);
-        takes(&h200(), 64, OperandKind::Halves);
-        takes(&h200(), 65, OperandKind::Fragments);
+        takes(&h200(), 8, OperandKind::Halves);
+        takes(&h200(), 9, OperandKind::Fragments);
         takes(&unknown, 65, OperandKind::Halves);
         takes(&unknown, 2, OperandKind::Fixed16);
         takes(&unknown, 3, OperandKind::Halves);

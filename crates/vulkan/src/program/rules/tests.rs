@@ -207,13 +207,13 @@ fn attention_gives_halves_where_its_cache_holds_them() {
     let tiles = Case { rows: 16, attended: Attended::Tiles, ..eight() };
     let found = rows.walked(&attended, &rules)[1].clone();
     assert_eq!(found.len(), 2, "{found:?}");
-    assert!(found[0].ends_with("bytes -> %1 halves[16,256]"), "{found:?}");
+    assert!(found[0].ends_with("bytes -> %1 fragments[16,256]"), "{found:?}");
     tiles.expect(
         &attended,
         &rules,
         &[
-            "attend by tiles on matrix units %0 f32[16,256] -> %1 halves[16,256]",
-            "matmul %1 halves[16,256] x v:q4_0 -> %2 f32[16,256]",
+            "attend by tiles on matrix units %0 f32[16,256] -> %1 fragments[16,256]",
+            "matmul %1 fragments[16,256] x v:q4_0 -> %2 f32[16,256]",
         ],
     );
     // An int8 cache holds values of any size.

@@ -54,8 +54,7 @@ fn direct_products_agree_over_many_steps() {
     }
 }
 
-/// Needs no device: with the known layout, every width beyond that of chains has shapes, and no
-/// other takes the operand.
+/// Needs no device: with the known layout, every width beyond that of chains has shapes.
 #[test]
 fn known_layouts_have_direct_shapes() {
     let capabilities = crate::capabilities::presets::h200();
@@ -84,9 +83,9 @@ fn known_layouts_have_direct_shapes() {
                     assert!(launch.scratch_bytes(&shape) <= 64 << 20, "{shape:?} {width}");
                 }
             }
-            for width in [1, 8, 64] {
+            for (width, wanted) in [(8, OperandKind::Halves), (9, OperandKind::Fragments)] {
                 let kind = MatmulShape::operand_for(&capabilities, format, width);
-                assert_eq!(kind, OperandKind::Halves);
+                assert_eq!(kind, wanted);
             }
         }
     }

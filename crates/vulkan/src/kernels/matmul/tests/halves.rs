@@ -24,6 +24,7 @@ struct Gated {
 impl Gated {
     fn new(format: Format, shape: MatmulShape, case: (usize, usize, usize), seed: u64) -> Self {
         let (width, columns, rows) = case;
+        let width = width_within(&shape, width);
         let case = Case { format, shape, width, columns, rows: vec![rows], gated: true };
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let weights = weights(&mut random, format, 2 * rows, columns);
