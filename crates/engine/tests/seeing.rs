@@ -1,10 +1,11 @@
 //! Prompts with pictures on the scalar reference: a whole model with its tower answers as another
 //! implementation does, in steps of every width and from prefixes.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use trine_backend::TowerProgram;
 use trine_backend::reference::ReferenceDevice;
+use trine_backend::{Device, DeviceGroup, LayerChoice, TowerProgram};
 use trine_engine::{
     Engine, EngineOptions, Logprobs, PromptPicture, Request, SOFT, Statistics, Tower, TowerInput,
     Update, log_sum_exp,
@@ -90,6 +91,16 @@ impl Golden {
     }
 
     fn engine(&self, prefill: usize, outputs: usize, embeds: bool) -> Engine {
+        self.engine_on(&ReferenceDevice::new(), prefill, outputs, embeds)
+    }
+
+    fn engine_on(
+        &self,
+        device: &dyn Device,
+        prefill: usize,
+        outputs: usize,
+        embeds: bool,
+    ) -> Engine {
         let options = EngineOptions {
             context: Some(160),
             kv: KvType::F32,
@@ -100,7 +111,7 @@ impl Golden {
             kv_memory: None,
             embeds,
         };
-        Engine::new(&self.model, &ReferenceDevice::new(), options).expect("the model loads")
+        Engine::new(&self.model, device, options).expect("the model loads")
     }
 }
 
@@ -171,6 +182,34 @@ fn prompts_with_pictures_give_the_golden_texts() {
     // The rows of both were kept.
     let counts = golden.tower.counts();
     assert_eq!((counts.pictures, counts.failures), (2, 0));
+}
+
+/// Only the first part of a model takes rows of pictures, and steps of several sequences are in
+/// flight.
+#[test]
+fn parts_of_a_model_give_the_golden_texts() {
+    let golden = Golden::open();
+    let devices: Vec<Box<dyn Device>> =
+        (0..2).map(|_| Box::new(ReferenceDevice::new()) as Box<dyn Device>).collect();
+    let both = DeviceGroup::new(devices, LayerChoice::Exactly(2));
+    let mut engine = golden.engine_on(&both, 24, 0, false);
+    let mut expected = HashMap::new();
+    for (name, pictures) in PROMPTS {
+        let ids = golden.ids(&format!("{name}.input_ids"));
+        let greedy = golden.ids(&format!("{name}.greedy_ids"));
+        let id = engine.submit(golden.request(&ids, pictures, greedy.len()));
+        expected.insert(id.expect("it is sound"), greedy);
+    }
+    let mut found: HashMap<_, Vec<u32>> = HashMap::new();
+    while !engine.is_idle() {
+        for event in engine.step().expect("the devices work") {
+            if let Update::Token { token, .. } = event.update {
+                found.entry(event.sequence).or_default().push(token);
+            }
+        }
+        engine.check_integrity().expect("the books agree");
+    }
+    assert_eq!(found, expected);
 }
 
 /// The other picture has as many soft tokens.
