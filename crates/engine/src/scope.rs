@@ -20,6 +20,12 @@ impl Scope {
         Self(hash.finalize().into())
     }
 
+    /// Returns the digest under which this scope knows what has a digest: another one in each
+    /// scope, and the same in the default one. What is kept by it serves one scope only.
+    pub fn digest(self, digest: [u8; 32]) -> [u8; 32] {
+        if self == Self::default() { digest } else { self.within(&digest).0 }
+    }
+
     pub(crate) fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -50,6 +56,12 @@ mod tests {
             assert_eq!(scopes.iter().position(|other| other == scope), Some(index));
         }
         assert_eq!(all.within(b"a"), all.within(b"a"));
+        let digests = scopes.map(|scope| scope.digest([7; 32]));
+        assert_eq!(digests[0], [7; 32]);
+        for (index, digest) in digests.iter().enumerate() {
+            assert_eq!(digests.iter().position(|other| other == digest), Some(index));
+        }
+        assert_ne!(scopes[1].digest([8; 32]), digests[1]);
         assert_eq!(format!("{:?}", all.within(b"secret")), "Scope(..)");
     }
 }

@@ -207,7 +207,8 @@ impl Conversation {
         parameters.thoughts = self.rendering.thinking.thoughts(&*format);
         if let Some(param) = self.pictures.param() {
             let pictures = lease.sees(param)?;
-            parameters.pictures = self.pictures.sights(pictures, &prompt.starts)?;
+            parameters.pictures =
+                self.pictures.sights(pictures, &prompt.starts, parameters.scope)?;
         }
         Ok(prompt.ids)
     }

@@ -52,8 +52,12 @@ pub(crate) async fn open_named<D: Pictured + Send + 'static, T: Send + 'static>(
         && let Some(param) = sent.param()
     {
         let pictures = lease.sees(param)?.clone();
-        room.extend(fetch(app, sent).await?);
-        let (prepared, decoding) = admit(app, sent, &pictures).await?;
+        let admitted = async {
+            room.extend(fetch(app, sent).await?);
+            admit(app, sent, &pictures).await
+        };
+        let late = "the pictures were not read in the time that a request may take";
+        let (prepared, decoding) = in_time(app, lease.asked, admitted, late).await?;
         lease.room = Some(prepared);
         room.push(decoding);
         weight = Weight::Pictures;
@@ -75,11 +79,21 @@ pub(crate) async fn open_named<D: Pictured + Send + 'static, T: Send + 'static>(
 /// Leases a model, waiting no longer than a request may take.
 async fn lease(app: &App, named: &Named, keep: Option<KeepAlive>) -> Result<Lease, ApiError> {
     let acquired = app.models.acquire(named, keep);
-    match app.lifecycle.deadline(Instant::now()) {
-        None => acquired.await,
-        Some(deadline) => timeout_at(deadline.into(), acquired).await.unwrap_or_else(|_| {
-            let message = "the model was not loaded in the time that a request may take";
-            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, Code::DeadlineExceeded, message))
+    let late = "the model was not loaded in the time that a request may take";
+    in_time(app, Instant::now(), acquired, late).await
+}
+
+/// Waits no longer than a request may take that came at `came`.
+async fn in_time<T>(
+    app: &App,
+    came: Instant,
+    work: impl Future<Output = Result<T, ApiError>>,
+    late: &str,
+) -> Result<T, ApiError> {
+    match app.lifecycle.deadline(came) {
+        None => work.await,
+        Some(deadline) => timeout_at(deadline.into(), work).await.unwrap_or_else(|_| {
+            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, Code::DeadlineExceeded, late))
         }),
     }
 }

@@ -218,7 +218,7 @@ pub(crate) struct Parameters {
     pub(crate) max_tokens: usize,
     stops: Vec<String>,
     /// The scope of the prefixes that the texts' prompts may use.
-    scope: Scope,
+    pub(crate) scope: Scope,
     /// The grammar of the form that the texts must have, once it is compiled.
     pub(crate) grammar: Option<Arc<Grammar>>,
     /// What finds thoughts and calls of tools in the texts.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use axum::http::Uri;
 use serde_json::Value;
-use trine_engine::{EngineError, PromptPicture, TowerInput};
+use trine_engine::{EngineError, PromptPicture, Scope, TowerInput};
 use trine_pictures::{Limits, Picture, Preparation, from_base64, from_data_url};
 use trine_text::{Content, Part};
 
@@ -86,7 +86,7 @@ impl Sent {
     /// | type | picture |
     /// |---|---|
     /// | `image_url`, `input_image` | `image_url`, a URL or an object with it |
-    /// | `image` | `source`, an object with base64 or a URL, or with a URL in `image_url` |
+    /// | `image` | `source`, an object with base64 or a URL |
     ///
     /// # Errors
     /// 400 naming the field for a picture that is not there, in no form that is read, or one too
@@ -225,6 +225,7 @@ impl Sent {
     }
 
     /// Decodes and prepares the pictures, whose first soft tokens are at `starts` of a prompt.
+    /// Their rows are kept for requests of one scope.
     ///
     /// # Errors
     /// 400 naming a picture that is damaged.
@@ -232,6 +233,7 @@ impl Sent {
         self,
         pictures: &Pictures,
         starts: &[usize],
+        scope: Scope,
     ) -> Result<Vec<PromptPicture>, ApiError> {
         let of_picture = |(picture, &at): (SentPicture, &usize)| {
             let SentPicture { param, source } = picture;
@@ -244,7 +246,8 @@ impl Sent {
             drop(decoded);
             let (columns, rows) = prepared.patches();
             let sight = pictures.tower.sight(TowerInput {
-                digest: *prepared.digest().bytes(),
+                // Otherwise the time of a request would tell who else has sent the picture.
+                digest: scope.digest(*prepared.digest().bytes()),
                 patches: prepared.rows(),
                 grid: (columns as usize, rows as usize),
                 soft_tokens: prepared.soft_tokens() as usize,

@@ -196,6 +196,20 @@ fn a_chat_over_one_picture_runs_its_tower_once() {
     assert_eq!(seen[0].1, 56 * 56 * 3);
 }
 
+/// The time of an answer does not tell whether somebody else has sent a picture.
+#[test]
+fn rows_of_pictures_serve_one_scope() {
+    let server = server();
+    for (salt, runs) in
+        [(Value::Null, 1), (json!("a"), 2), (json!("b"), 3), (json!("a"), 3), (Value::Null, 3)]
+    {
+        let body = json!({"messages": [user(&[image(&url("a.png"))])], "max_tokens": 1, "cache_salt": salt});
+        let (status, answer) = server.post(CHAT, &body);
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!(server.loader.eye.seen.lock().unwrap().len(), runs, "{salt}");
+    }
+}
+
 #[test]
 fn answers_go_on_after_pictures() {
     let server = server();
