@@ -4,7 +4,7 @@
 //! The names are those of Ollama's library. The files are the text models that ggml-org publishes
 //! without asking for a licence to be accepted first, and for Gemma 3n in 4 bits, which it has not,
 //! those of unsloth. Those of Gemma 4 are Google's own, trained for their 4 bits. The sizes are
-//! those of these files, rounded: they are shown as "about".
+//! those of these files with their vision towers, rounded: they are shown as "about".
 
 use crate::name::ModelName;
 use crate::spelling::closest;
@@ -20,7 +20,8 @@ pub struct CatalogModel {
     repository: &'static str,
     /// The quantisation, as the file's name spells it.
     quant: &'static str,
-    /// The approximate size of the file in bytes, if it is known without asking the server.
+    /// The approximate size in bytes of the file, and of the vision tower that is pulled with it,
+    /// if it is known without asking the server.
     pub bytes: Option<u64>,
 }
 
@@ -42,6 +43,9 @@ pub enum Known {
     Refused(&'static RefusedFamily),
 }
 
+/// The size of Gemma 3's vision tower in F16: 416 million weights of two bytes, and a table of
+/// places in F32.
+const TOWER_MEGABYTES: u64 = 850;
 /// The tag of a name without one.
 const LATEST: &str = "latest";
 
@@ -52,6 +56,16 @@ const fn gemma3(
     megabytes: u64,
 ) -> CatalogModel {
     CatalogModel { family: "gemma3", tags, repository, quant, bytes: Some(megabytes * 1_000_000) }
+}
+
+/// A model of Gemma 3 that reads pictures.
+const fn seeing(
+    tags: &'static [&'static str],
+    repository: &'static str,
+    quant: &'static str,
+    megabytes: u64,
+) -> CatalogModel {
+    gemma3(tags, repository, quant, megabytes + TOWER_MEGABYTES)
 }
 
 const fn gemma3n(
@@ -78,18 +92,18 @@ const MODELS: [CatalogModel; 27] = [
     gemma3(&["1b-it-qat"], "ggml-org/gemma-3-1b-it-qat-GGUF", "Q4_0", 720),
     gemma3(&["1b-it-q8_0"], "ggml-org/gemma-3-1b-it-GGUF", "Q8_0", 1_070),
     gemma3(&["1b-it-fp16", "1b-it-f16"], "ggml-org/gemma-3-1b-it-GGUF", "f16", 2_010),
-    gemma3(&["4b", LATEST, "4b-it-q4_K_M"], "ggml-org/gemma-3-4b-it-GGUF", "Q4_K_M", 2_490),
-    gemma3(&["4b-it-qat"], "ggml-org/gemma-3-4b-it-qat-GGUF", "Q4_0", 2_530),
-    gemma3(&["4b-it-q8_0"], "ggml-org/gemma-3-4b-it-GGUF", "Q8_0", 4_130),
-    gemma3(&["4b-it-fp16", "4b-it-f16"], "ggml-org/gemma-3-4b-it-GGUF", "f16", 7_770),
-    gemma3(&["12b", "12b-it-q4_K_M"], "ggml-org/gemma-3-12b-it-GGUF", "Q4_K_M", 7_300),
-    gemma3(&["12b-it-qat"], "ggml-org/gemma-3-12b-it-qat-GGUF", "Q4_0", 7_130),
-    gemma3(&["12b-it-q8_0"], "ggml-org/gemma-3-12b-it-GGUF", "Q8_0", 12_510),
-    gemma3(&["12b-it-fp16", "12b-it-f16"], "ggml-org/gemma-3-12b-it-GGUF", "f16", 23_540),
-    gemma3(&["27b", "27b-it-q4_K_M"], "ggml-org/gemma-3-27b-it-GGUF", "Q4_K_M", 16_550),
-    gemma3(&["27b-it-qat"], "ggml-org/gemma-3-27b-it-qat-GGUF", "Q4_0", 15_910),
-    gemma3(&["27b-it-q8_0"], "ggml-org/gemma-3-27b-it-GGUF", "Q8_0", 28_710),
-    gemma3(&["27b-it-fp16", "27b-it-f16"], "ggml-org/gemma-3-27b-it-GGUF", "f16", 54_030),
+    seeing(&["4b", LATEST, "4b-it-q4_K_M"], "ggml-org/gemma-3-4b-it-GGUF", "Q4_K_M", 2_490),
+    seeing(&["4b-it-qat"], "ggml-org/gemma-3-4b-it-qat-GGUF", "Q4_0", 2_530),
+    seeing(&["4b-it-q8_0"], "ggml-org/gemma-3-4b-it-GGUF", "Q8_0", 4_130),
+    seeing(&["4b-it-fp16", "4b-it-f16"], "ggml-org/gemma-3-4b-it-GGUF", "f16", 7_770),
+    seeing(&["12b", "12b-it-q4_K_M"], "ggml-org/gemma-3-12b-it-GGUF", "Q4_K_M", 7_300),
+    seeing(&["12b-it-qat"], "ggml-org/gemma-3-12b-it-qat-GGUF", "Q4_0", 7_130),
+    seeing(&["12b-it-q8_0"], "ggml-org/gemma-3-12b-it-GGUF", "Q8_0", 12_510),
+    seeing(&["12b-it-fp16", "12b-it-f16"], "ggml-org/gemma-3-12b-it-GGUF", "f16", 23_540),
+    seeing(&["27b", "27b-it-q4_K_M"], "ggml-org/gemma-3-27b-it-GGUF", "Q4_K_M", 16_550),
+    seeing(&["27b-it-qat"], "ggml-org/gemma-3-27b-it-qat-GGUF", "Q4_0", 15_910),
+    seeing(&["27b-it-q8_0"], "ggml-org/gemma-3-27b-it-GGUF", "Q8_0", 28_710),
+    seeing(&["27b-it-fp16", "27b-it-f16"], "ggml-org/gemma-3-27b-it-GGUF", "f16", 54_030),
     gemma3n(&["e2b", "e2b-it-q4_K_M"], "unsloth/gemma-3n-E2B-it-GGUF", "Q4_K_M", 3_030),
     gemma3n(&["e2b-it-q8_0"], "ggml-org/gemma-3n-E2B-it-GGUF", "Q8_0", 4_790),
     gemma3n(&["e4b", LATEST, "e4b-it-q4_K_M"], "unsloth/gemma-3n-E4B-it-GGUF", "Q4_K_M", 4_540),
@@ -379,7 +393,9 @@ mod tests {
                 "Q4_K_M" => 4.8..=6.6,
                 other => panic!("{other}"),
             };
-            let found = bytes as f64 * 8.0 / parameters;
+            let has_tower = ["4b", "12b", "27b"].iter().any(|size| model.tags[0].starts_with(size));
+            let own = bytes - u64::from(has_tower) * TOWER_MEGABYTES * 1_000_000;
+            let found = own as f64 * 8.0 / parameters;
             assert!(bits.contains(&found), "{}: {found:.2} bits", model.name());
         }
     }

@@ -83,6 +83,8 @@ pub struct HubConfig {
     pub longest_pause: Duration,
     /// Judges a model before it is downloaded. Without a judge every model is downloaded.
     pub judge: Option<Judge>,
+    /// Whether a GGUF model is pulled with the file of its vision tower.
+    pub mmproj: bool,
     /// The proxy from the environment.
     proxy: Option<ureq::Proxy>,
 }
@@ -102,6 +104,7 @@ impl HubConfig {
             backoff: Duration::from_millis(500),
             longest_pause: Duration::from_secs(60),
             judge: None,
+            mmproj: true,
             proxy: None,
         }
     }

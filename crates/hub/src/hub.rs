@@ -41,8 +41,9 @@ impl Hub {
     /// # Errors
     /// [`HubError::Ambiguous`] if several local models match.
     pub fn resolve(&self, name: &ModelName) -> Result<Option<LocalModel>, HubError> {
-        for shelf in self.shelves_of(name) {
-            if let Some(model) = shelf.resolve(name)? {
+        let shelves = self.shelves_of(name);
+        for shelf in &shelves {
+            if let Some(model) = shelf.resolve(name, &shelves)? {
                 return Ok(Some(model));
             }
         }
@@ -88,7 +89,8 @@ impl Hub {
     }
 
     /// Deletes a model, complete or not, from the store. A name without a quantisation must match
-    /// only one model. Other models of the same repository stay.
+    /// only one model. Other models of the same repository stay, and a vision tower that goes with
+    /// one of them.
     ///
     /// # Errors
     /// [`HubError::NotLocal`], [`HubError::Ambiguous`], or [`HubError::Refused`] if the model lies
@@ -113,7 +115,12 @@ impl Hub {
             Err(error @ HubError::Ambiguous { .. }) => return Err(error),
             Err(_) => return Err(self.elsewhere(name)),
         };
-        let files = pick.files().to_vec();
+        let is_shared = |file: &String| {
+            let others = models.iter().filter(|(_, other)| *other != pick);
+            pick.mmproj() == Some(file)
+                && others.clone().any(|(_, other)| other.mmproj() == Some(file))
+        };
+        let files: Vec<String> = pick.files().filter(|file| !is_shared(file)).cloned().collect();
         self.store.inside(&shelf.folder)?;
         let mut manifest = Manifest::read(&shelf.folder, &name.repository());
         let mut bytes = 0u64;
@@ -143,7 +150,7 @@ impl Hub {
         names
     }
 
-    fn shelves_of(&self, name: &ModelName) -> Vec<Shelf> {
+    pub(crate) fn shelves_of(&self, name: &ModelName) -> Vec<Shelf> {
         let cache = self.client.config().hugging_face_cache.as_deref();
         let cached = cache.and_then(|cache| cache::shelf(cache, name));
         self.store.shelf(name).into_iter().chain(cached).collect()

@@ -8,6 +8,7 @@ use crate::error::HubError;
 use crate::hub::Hub;
 use crate::name::{ModelName, has_extension};
 use crate::part::part_path;
+use crate::select::is_auxiliary;
 
 /// The most bytes of a file that are judged: the first metadata of a GGUF file, and all of any
 /// `config.json`.
@@ -23,15 +24,17 @@ impl Hub {
     /// # Errors
     /// [`HubError::Unusable`] with the judge's reason. A server that does not answer is not an
     /// error here: the download will meet the same failure.
-    pub(crate) fn judge<'a>(
+    pub(crate) fn judge(
         &self,
         name: &ModelName,
         remote: &Repository,
-        files: impl Iterator<Item = &'a RemoteFile>,
+        files: &[&RemoteFile],
     ) -> Result<(), HubError> {
         let Some(judge) = self.client.config().judge else { return Ok(()) };
+        let is_model = |name: &str| has_extension(name, ".gguf") && !is_auxiliary(name);
         let telling = files
-            .filter(|file| file.name == CONFIG || has_extension(&file.name, ".gguf"))
+            .iter()
+            .filter(|file| file.name == CONFIG || is_model(&file.name))
             .min_by_key(|file| (file.name != CONFIG, &file.name));
         let Some(file) = telling else { return Ok(()) };
         let path = self.store.folder(name).join(&file.name);

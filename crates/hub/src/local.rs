@@ -26,6 +26,9 @@ pub struct LocalModel {
     pub path: PathBuf,
     /// All its files.
     pub files: Vec<ModelFile>,
+    /// The path of the vision tower's GGUF file that goes with it, one of `files`.
+    #[serde(serialize_with = "some_as_text", skip_serializing_if = "Option::is_none")]
+    pub mmproj: Option<PathBuf>,
     /// Size of all files in bytes.
     pub bytes: u64,
     /// Its place.
@@ -62,7 +65,7 @@ pub struct StoreEntry {
     pub bytes: u64,
     /// The bytes of the whole model, if known.
     pub total: Option<u64>,
-    /// Whether it can be run.
+    /// Whether it can be run; it can without the file of its vision tower, which takes texts only.
     pub state: EntryState,
     /// The share that is on disk in percent: 100 if complete, at most 99 before.
     pub percent: Option<u8>,
@@ -106,6 +109,14 @@ pub struct RemovedModel {
     pub files: Vec<String>,
     /// Bytes freed.
     pub bytes: u64,
+}
+
+/// Serialises a path that may be missing.
+fn some_as_text<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+    match path {
+        Some(path) => as_text(path, serializer),
+        None => serializer.serialize_none(),
+    }
 }
 
 /// Serialises a path as text; parts that are not text are replaced.

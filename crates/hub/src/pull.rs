@@ -27,6 +27,10 @@ impl Hub {
     /// model that the Hugging Face cache holds at the current revision is used from there. If the
     /// server cannot be reached, a complete local model is returned as it is.
     ///
+    /// A GGUF model comes with the file of the vision tower that goes with it, if the repository
+    /// has one and [`HubConfig::mmproj`](crate::HubConfig::mmproj) is set: of several types one
+    /// that is here, else F16, BF16, F32, Q8_0, in this order.
+    ///
     /// # Errors
     /// Any [`HubError`]. Downloaded bytes stay, and the next call continues from there, except for
     /// a file whose hash was wrong.
@@ -45,20 +49,27 @@ impl Hub {
             }
             Err(error) => return Err(error),
         };
-        let names: Vec<String> = remote.files.iter().map(|file| file.name.clone()).collect();
-        let pick = select::choose(name, &names)?;
-        if let Some(model) = self.cached(name, &remote, &pick) {
-            return Ok(model);
+        let pick = self.choose(name, &remote)?;
+        let cached = self.cached(name, &remote, &pick);
+        let mut files = wanted(&remote, &pick);
+        if let Some(shelf) = &cached {
+            files.retain(|file| !is_in(shelf, file));
+            if files.is_empty() {
+                return Ok(shelf.local(name, &pick, &[]));
+            }
         }
-        self.judge(name, &remote, wanted(&remote, &pick))?;
+        self.judge(name, &remote, &files)?;
         let _lock = self.store.lock(name, progress)?;
-        self.fetch_missing(name, &remote, &pick, progress)?;
+        self.fetch_missing(name, &remote, &files, progress)?;
         let missing = || HubError::Unusable {
             repository: name.repository(),
             reason: "its files disappeared while they were pulled; pull again".to_owned(),
         };
         let shelf = self.store.shelf(name).ok_or_else(missing)?;
-        Ok(shelf.local(name, &pick))
+        Ok(match cached {
+            Some(cached) => cached.local(name, &pick, &[shelf]),
+            None => shelf.local(name, &pick, &[]),
+        })
     }
 
     /// Returns the bytes of a model on the server, or `None` if the server does not say.
@@ -75,10 +86,21 @@ impl Hub {
             Err(HubError::Connection { reason, .. }) => return Err(self.offline(reason)),
             other => other?,
         };
+        let files = wanted(&remote, &self.choose(name, &remote)?);
+        self.judge(name, &remote, &files)?;
+        Ok(files.iter().try_fold(0u64, |sum, file| sum.checked_add(file.size?)))
+    }
+
+    /// Picks the model of a repository, with the vision tower that goes with it if it is wanted.
+    fn choose(&self, name: &ModelName, remote: &Repository) -> Result<Pick, HubError> {
         let names: Vec<String> = remote.files.iter().map(|file| file.name.clone()).collect();
         let pick = select::choose(name, &names)?;
-        self.judge(name, &remote, wanted(&remote, &pick))?;
-        Ok(wanted(&remote, &pick).try_fold(0u64, |sum, file| sum.checked_add(file.size?)))
+        if !self.client.config().mmproj {
+            return Ok(pick.without_mmproj());
+        }
+        let shelves = self.shelves_of(name);
+        let here: Vec<String> = shelves.iter().flat_map(Shelf::whole_names).collect();
+        Ok(pick.with_mmproj(&names, &here))
     }
 
     /// Returns the local model if the server cannot be reached, or an error that lists the local
@@ -96,22 +118,13 @@ impl Hub {
         HubError::Offline { endpoint, reason, local: self.local_names() }
     }
 
-    /// Returns the model from the Hugging Face cache if it has all files of exactly this revision.
-    fn cached(&self, name: &ModelName, remote: &Repository, pick: &Pick) -> Option<LocalModel> {
+    /// Returns the snapshot of the Hugging Face cache that has the model of exactly this revision,
+    /// perhaps without its vision tower.
+    fn cached(&self, name: &ModelName, remote: &Repository, pick: &Pick) -> Option<Shelf> {
         let cache = self.client.config().hugging_face_cache.as_deref()?;
         let shelf: Shelf = cache::snapshot(cache, name, &remote.revision)?;
-        let all = wanted(remote, pick).all(|file| {
-            shelf.files.iter().any(|here| {
-                let same_hash = match (&here.sha256, &file.sha256) {
-                    (Some(here), Some(there)) => here == there,
-                    _ => true,
-                };
-                here.name == file.name
-                    && same_hash
-                    && file.size.is_none_or(|size| size == here.here)
-            })
-        });
-        all.then(|| shelf.local(name, pick))
+        let own = wanted(remote, &pick.clone().without_mmproj());
+        own.iter().all(|file| is_in(&shelf, file)).then_some(shelf)
     }
 
     /// Downloads the files of a model that are not here yet, then moves all of them to their names.
@@ -119,14 +132,14 @@ impl Hub {
         &self,
         name: &ModelName,
         remote: &Repository,
-        pick: &Pick,
+        files: &[&RemoteFile],
         progress: &mut dyn Progress,
     ) -> Result<(), HubError> {
         let repository = name.repository();
         let folder = self.store.prepare(name)?;
         let mut manifest = Manifest::read(&folder, &repository);
         let mut missing = Vec::new();
-        for file in wanted(remote, pick) {
+        for &file in files {
             if is_here(&folder, &mut manifest, remote, file, progress)? {
                 // An interrupted change to another revision may have left its part.
                 discard(&part_path(&folder.join(&file.name)))?;
@@ -196,8 +209,20 @@ impl Hub {
     }
 }
 
-fn wanted<'a>(remote: &'a Repository, pick: &'a Pick) -> impl Iterator<Item = &'a RemoteFile> {
-    remote.files.iter().filter(|file| pick.files().contains(&file.name))
+fn wanted<'a>(remote: &'a Repository, pick: &Pick) -> Vec<&'a RemoteFile> {
+    let names: Vec<&String> = pick.files().collect();
+    remote.files.iter().filter(|file| names.contains(&&file.name)).collect()
+}
+
+/// Returns whether a shelf has exactly this file, as far as sizes and hashes are known.
+fn is_in(shelf: &Shelf, file: &RemoteFile) -> bool {
+    shelf.files.iter().any(|here| {
+        let same_hash = match (&here.sha256, &file.sha256) {
+            (Some(here), Some(there)) => here == there,
+            _ => true,
+        };
+        here.name == file.name && same_hash && file.size.is_none_or(|size| size == here.here)
+    })
 }
 
 fn record(file: &RemoteFile, remote: &Repository, state: RecordState) -> Record {

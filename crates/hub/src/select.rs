@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::HubError;
+use crate::mmproj::{self, is_mmproj};
 use crate::name::{ModelName, Selection, has_extension};
 use crate::spelling::closest;
+use crate::stems::{quant_of, split_suffix};
 
 /// The quantisations in the order in which they are tried if none is named.
 const PREFERRED: [&str; 3] = ["Q4_K_M", "Q4_0", "Q8_0"];
@@ -32,6 +34,8 @@ pub(crate) struct GgufSet {
     /// Paths, in order.
     pub(crate) files: Vec<String>,
     present: BTreeSet<u32>,
+    /// Path of the vision tower's file that goes with it.
+    mmproj: Option<String>,
 }
 
 impl GgufSet {
@@ -53,11 +57,43 @@ pub(crate) enum Pick {
 }
 
 impl Pick {
-    pub(crate) fn files(&self) -> &[String] {
+    /// Returns the paths of all its files.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &String> {
+        self.own_files().iter().chain(self.mmproj())
+    }
+
+    /// Returns the paths of its files without that of a vision tower of its own: a model is whole
+    /// without it.
+    pub(crate) fn own_files(&self) -> &[String] {
         match self {
             Pick::Gguf(set) => &set.files,
             Pick::Folder(files) => files,
         }
+    }
+
+    /// Returns the path of the vision tower's file that goes with it, if it has one.
+    pub(crate) fn mmproj(&self) -> Option<&String> {
+        match self {
+            Pick::Gguf(set) => set.mmproj.as_ref(),
+            Pick::Folder(_) => None,
+        }
+    }
+
+    /// Returns the same with a vision tower among `files`, if one fits; those that are `here` come
+    /// first.
+    pub(crate) fn with_mmproj(mut self, files: &[String], here: &[String]) -> Self {
+        if let Pick::Gguf(set) = &mut self {
+            set.mmproj = mmproj_of(set, &gguf_sets(files), files, here);
+        }
+        self
+    }
+
+    /// Returns the same without a vision tower of its own.
+    pub(crate) fn without_mmproj(mut self) -> Self {
+        if let Pick::Gguf(set) = &mut self {
+            set.mmproj = None;
+        }
+        self
     }
 }
 
@@ -90,7 +126,7 @@ pub(crate) fn pick(name: &ModelName, files: &[String]) -> Result<Pick, HubError>
     let available = || names_of(name, &sets, files);
     let one_of = |mut matches: Vec<&GgufSet>| match matches.len() {
         0 => None,
-        1 => Some(Ok(Pick::Gguf(matches.remove(0).clone()))),
+        1 => Some(Ok(whole(matches.remove(0), &sets, files))),
         _ => Some(Err(HubError::Ambiguous {
             name: name.to_string(),
             available: matches.iter().map(|set| name_of(name, set, &sets).to_string()).collect(),
@@ -140,7 +176,7 @@ pub(crate) fn pick(name: &ModelName, files: &[String]) -> Result<Pick, HubError>
 pub(crate) fn models(name: &ModelName, files: &[String]) -> Vec<(ModelName, Pick)> {
     let sets = gguf_sets(files);
     let mut models: Vec<(ModelName, Pick)> =
-        sets.iter().map(|set| (name_of(name, set, &sets), Pick::Gguf(set.clone()))).collect();
+        sets.iter().map(|set| (name_of(name, set, &sets), whole(set, &sets, files))).collect();
     let folder = folder_files(files);
     if folder.iter().any(|file| has_extension(file, ".safetensors")) {
         models.push((name.with_selection(Selection::Default), Pick::Folder(folder)));
@@ -172,13 +208,27 @@ fn pick_file(file: &str, sets: &[GgufSet], files: &[String]) -> Option<Pick> {
     let holds = |set: &&GgufSet| set.files.iter().any(|name| name == file);
     let holds_lower = |set: &&GgufSet| set.files.iter().any(|name| name.eq_ignore_ascii_case(file));
     if let Some(set) = sets.iter().find(holds).or_else(|| sets.iter().find(holds_lower)) {
-        return Some(Pick::Gguf(set.clone()));
+        return Some(whole(set, sets, files));
     }
-    // A file that is not a model of its own, such as a projector, can be requested by name.
+    // A file that is not a model of its own, such as a vision tower, can be requested by name.
     let name = files.iter().find(|name| name.as_str() == file)?;
     let stem = name[..name.len() - ".gguf".len()].to_owned();
-    let files = vec![name.clone()];
-    Some(Pick::Gguf(GgufSet { stem, quant: None, parts: None, files, present: BTreeSet::new() }))
+    let (files, present) = (vec![name.clone()], BTreeSet::new());
+    Some(Pick::Gguf(GgufSet { stem, quant: None, parts: None, files, present, mmproj: None }))
+}
+
+/// Returns a set with the vision tower that goes with it.
+fn whole(set: &GgufSet, sets: &[GgufSet], files: &[String]) -> Pick {
+    Pick::Gguf(GgufSet { mmproj: mmproj_of(set, sets, files, &[]), ..set.clone() })
+}
+
+/// Returns the file of the vision tower that goes with a set, if it is a model.
+fn mmproj_of(set: &GgufSet, sets: &[GgufSet], files: &[String], here: &[String]) -> Option<String> {
+    if set.files.iter().any(|file| is_draft(file) || is_auxiliary(file)) {
+        return None;
+    }
+    let stems: Vec<&str> = sets.iter().map(|set| set.stem.as_str()).collect();
+    mmproj::of_model(&set.stem, &stems, files, here)
 }
 
 /// Returns whether a set matches a quantisation at a rank. Rank 0: the quantisation itself. Rank 1:
@@ -239,6 +289,7 @@ fn gguf_sets(files: &[String]) -> Vec<GgufSet> {
             parts,
             files: Vec::new(),
             present: BTreeSet::new(),
+            mmproj: None,
         });
         set.files.push(file.clone());
         set.present.extend(part);
@@ -250,11 +301,11 @@ fn gguf_sets(files: &[String]) -> Vec<GgufSet> {
     sets
 }
 
-/// Returns whether a file is a projector of a vision model or an importance matrix: a GGUF file,
-/// but not a language model.
-fn is_auxiliary(file: &str) -> bool {
+/// Returns whether a file is a vision tower or an importance matrix: a GGUF file, but not a
+/// language model.
+pub(crate) fn is_auxiliary(file: &str) -> bool {
     let name = file.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
-    name.contains("mmproj") || name.starts_with("imatrix")
+    is_mmproj(&name) || name.starts_with("imatrix")
 }
 
 /// Returns whether a file beside a model is named as the one that guesses for it is:
@@ -265,72 +316,12 @@ fn is_draft(file: &str) -> bool {
     name.starts_with("mtp-") || parts.any(|folder| folder.eq_ignore_ascii_case("mtp"))
 }
 
-/// Splits `stem-00002-of-00005` into stem, 2 and 5 (the naming of split GGUF and sharded
-/// safetensors files).
-fn split_suffix(stem: &str) -> Option<(&str, u32, u32)> {
-    const LENGTH: usize = "-00001-of-00001".len();
-    let start = stem.len().checked_sub(LENGTH)?;
-    let suffix = stem.get(start..)?;
-    let (part, parts) = suffix.strip_prefix('-')?.split_once("-of-")?;
-    let number = |text: &str| {
-        let digits = text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
-        digits.then(|| text.parse::<u32>().ok()).flatten()
-    };
-    let (part, parts) = (number(part)?, number(parts)?);
-    (part >= 1 && part <= parts && start > 0).then(|| (&stem[..start], part, parts))
-}
-
 fn folder_files(files: &[String]) -> Vec<String> {
     let wanted = |file: &&String| {
         FOLDER_FILES.contains(&file.as_str())
             || (has_extension(file, ".safetensors") && !file.contains('/'))
     };
     files.iter().filter(wanted).cloned().collect()
-}
-
-/// Returns the quantisation in a file's name, e.g. `Q4_K_M` in `gemma-3-4b-it-Q4_K_M` or
-/// `UD-Q4_K_XL`.
-fn quant_of(stem: &str) -> Option<String> {
-    let mut end = stem.len();
-    // The segments between '-' and '.', last one first.
-    loop {
-        let start = stem[..end].rfind(['-', '.']).map_or(0, |at| at + 1);
-        let segment = &stem[start..end];
-        if is_quant(segment) {
-            let dynamic = stem[..start].len() >= 3
-                && stem.get(start - 3..start).is_some_and(|p| p.eq_ignore_ascii_case("UD-"))
-                && !stem[..start - 3].ends_with(|c: char| c.is_ascii_alphanumeric());
-            let start = if dynamic { start - 3 } else { start };
-            return Some(stem[start..end].to_owned());
-        }
-        // "model_Q4_0": the quantisation follows an underscore.
-        let inner = segment.match_indices('_').map(|(at, _)| &segment[at + 1..]);
-        if let Some(quant) = inner.into_iter().find(|rest| is_quant(rest)) {
-            return Some(quant.to_owned());
-        }
-        if start == 0 {
-            return None;
-        }
-        end = start - 1;
-    }
-}
-
-/// Returns whether a text is a quantisation's name: a known type, perhaps with suffixes such as
-/// `_K_M`.
-fn is_quant(text: &str) -> bool {
-    let upper = text.to_ascii_uppercase();
-    let mut pieces = upper.split('_');
-    let first = pieces.next().unwrap_or_default();
-    let digits = |prefix: &str| {
-        first
-            .strip_prefix(prefix)
-            .is_some_and(|rest| rest.len() == 1 && rest.bytes().all(|b| b.is_ascii_digit()))
-    };
-    let plain = matches!(first, "F16" | "F32" | "BF16" | "FP16" | "FP32" | "MXFP4" | "NVFP4");
-    let suffix = |piece: &str| {
-        !piece.is_empty() && piece.len() <= 4 && piece.bytes().all(|b| b.is_ascii_alphanumeric())
-    };
-    (plain || digits("Q") || digits("IQ") || digits("TQ")) && pieces.all(suffix)
 }
 
 #[cfg(test)]
@@ -343,31 +334,7 @@ mod tests {
 
     fn chosen(name: &str, files: &[&str]) -> Result<Vec<String>, HubError> {
         let name = ModelName::parse(name).unwrap();
-        choose(&name, &list(files)).map(|pick| pick.files().to_vec())
-    }
-
-    #[test]
-    fn quantisations_in_names_people_use() {
-        for (stem, quant) in [
-            ("gemma-3-4b-it-q4_0", Some("q4_0")),
-            ("gemma-3-4b-it-Q4_K_M", Some("Q4_K_M")),
-            ("gemma-3-12b-it-qat-UD-Q4_K_XL", Some("UD-Q4_K_XL")),
-            ("google_gemma-3-4b-it-Q6_K_L", Some("Q6_K_L")),
-            ("gemma-3-27b-it.Q4_K_M", Some("Q4_K_M")),
-            ("gemma-3-27b-it.i1-IQ3_XXS", Some("IQ3_XXS")),
-            ("gemma-3-4b-it-q4_0_s", Some("q4_0_s")),
-            ("gemma-3-1b-it-BF16", Some("BF16")),
-            ("gemma-3-4b-it-f16", Some("f16")),
-            ("model_Q8_0", Some("Q8_0")),
-            ("gemma-3-4b-it-Q4_0-imat", Some("Q4_0")),
-            ("Q4_0", Some("Q4_0")),
-            ("gemma-3-4b-it", None),
-            ("gemma", None),
-            ("", None),
-            ("ü-ä", None),
-        ] {
-            assert_eq!(quant_of(stem).as_deref(), quant, "{stem}");
-        }
+        choose(&name, &list(files)).map(|pick| pick.files().cloned().collect())
     }
 
     const UNSLOTH: [&str; 9] = [
@@ -385,17 +352,22 @@ mod tests {
     #[test]
     fn the_named_quantisation_or_the_preferred_one() {
         let one = |name: &str| chosen(name, &UNSLOTH).unwrap();
-        assert_eq!(one("a/b"), ["gemma-3-4b-it-Q4_K_M.gguf"]);
-        assert_eq!(one("a/b:q8_0"), ["gemma-3-4b-it-Q8_0.gguf"]);
-        assert_eq!(one("a/b:bf16"), ["gemma-3-4b-it-BF16.gguf"]);
-        assert_eq!(one("a/b:Q4_K_XL"), ["gemma-3-4b-it-UD-Q4_K_XL.gguf"]);
-        assert_eq!(one("a/b:ud-q4_k_xl"), ["gemma-3-4b-it-UD-Q4_K_XL.gguf"]);
-        assert_eq!(one("a/b:it-Q4_0"), ["gemma-3-4b-it-Q4_0.gguf"]);
-        assert_eq!(one("a/b/gemma-3-4b-it-q8_0.gguf"), ["gemma-3-4b-it-Q8_0.gguf"]);
+        for (name, file) in [
+            ("a/b", "gemma-3-4b-it-Q4_K_M.gguf"),
+            ("a/b:q8_0", "gemma-3-4b-it-Q8_0.gguf"),
+            ("a/b:bf16", "gemma-3-4b-it-BF16.gguf"),
+            ("a/b:Q4_K_XL", "gemma-3-4b-it-UD-Q4_K_XL.gguf"),
+            ("a/b:ud-q4_k_xl", "gemma-3-4b-it-UD-Q4_K_XL.gguf"),
+            ("a/b:it-Q4_0", "gemma-3-4b-it-Q4_0.gguf"),
+            ("a/b/gemma-3-4b-it-q8_0.gguf", "gemma-3-4b-it-Q8_0.gguf"),
+        ] {
+            assert_eq!(one(name), [file, "mmproj-BF16.gguf"], "{name}");
+        }
         assert_eq!(one("a/b/mmproj-BF16.gguf"), ["mmproj-BF16.gguf"]);
         assert_eq!(chosen("a/b", &["x-Q4_0.gguf", "x-Q8_0.gguf"]).unwrap(), ["x-Q4_0.gguf"]);
         assert_eq!(chosen("a/b", &["x-Q8_0.gguf", "x-F16.gguf"]).unwrap(), ["x-Q8_0.gguf"]);
-        assert_eq!(chosen("a/b", &["x-F16.gguf", "mmproj.gguf"]).unwrap(), ["x-F16.gguf"]);
+        let both = ["x-F16.gguf", "mmproj.gguf"];
+        assert_eq!(chosen("a/b", &both).unwrap(), both);
     }
 
     #[test]
@@ -424,6 +396,8 @@ mod tests {
             assert_eq!(chosen(&format!("a/b/{draft}"), &files).unwrap(), [*draft]);
         }
         assert_eq!(chosen("a/b", &files[1..2]).unwrap(), ["mtp-g-26B-Q8_0.gguf"]);
+        let with_tower = [files[1], "mmproj-F16.gguf"];
+        assert_eq!(chosen("a/b", &with_tower).unwrap(), files[1..2]);
     }
 
     #[test]

@@ -51,32 +51,56 @@ impl Shelf {
         self.files.iter().map(|file| file.name.clone()).collect()
     }
 
-    /// Returns the complete model that `name` picks; ambiguity is an error.
-    pub(crate) fn resolve(&self, name: &ModelName) -> Result<Option<LocalModel>, HubError> {
-        let names = self.complete_names();
+    /// Returns the names of all whole files.
+    pub(crate) fn whole_names(&self) -> impl Iterator<Item = String> {
+        self.files.iter().filter(|file| file.complete).map(|file| file.name.clone())
+    }
+
+    /// Returns the complete model that `name` picks; ambiguity is an error. A vision tower that is
+    /// not here may be on one of the `others`, which are of the same repository.
+    pub(crate) fn resolve(
+        &self,
+        name: &ModelName,
+        others: &[Shelf],
+    ) -> Result<Option<LocalModel>, HubError> {
+        let mut names = self.complete_names();
         match select::choose(name, &names) {
-            Ok(pick) => Ok(Some(self.local(name, &pick))),
+            Ok(pick) if pick.mmproj().is_some() => Ok(Some(self.local(name, &pick, others))),
+            Ok(pick) => {
+                names.extend(others.iter().flat_map(Shelf::whole_names));
+                Ok(Some(self.local(name, &pick.with_mmproj(&names, &[]), others)))
+            }
             Err(error @ HubError::Ambiguous { .. }) => Err(error),
             Err(_) => Ok(None),
         }
     }
 
-    /// Returns a picked model with the path to open.
-    pub(crate) fn local(&self, name: &ModelName, pick: &Pick) -> LocalModel {
-        let files: Vec<ModelFile> = self
-            .picked(pick)
-            .map(|file| ModelFile {
-                name: file.name.clone(),
-                path: self.folder.join(&file.name),
-                bytes: file.here,
-                sha256: file.sha256.clone(),
+    /// Returns a picked model with the path to open. Its vision tower is here or on one of the
+    /// `others`.
+    pub(crate) fn local(&self, name: &ModelName, pick: &Pick, others: &[Shelf]) -> LocalModel {
+        let of = |shelf: &Shelf, file: &ShelfFile| ModelFile {
+            name: file.name.clone(),
+            path: shelf.folder.join(&file.name),
+            bytes: file.here,
+            sha256: file.sha256.clone(),
+        };
+        let own = self.files_of(pick.own_files().iter());
+        let mut files: Vec<ModelFile> = own.map(|file| of(self, file)).collect();
+        let shelves = || std::iter::once(self).chain(others);
+        let mmproj = pick.mmproj().and_then(|name| {
+            shelves().find_map(|shelf| {
+                let found = shelf.files.iter().find(|file| file.name == *name && file.complete)?;
+                Some(of(shelf, found))
             })
-            .collect();
+        });
+        let mmproj_path = mmproj.as_ref().map(|file| file.path.clone());
+        files.extend(mmproj);
         LocalModel {
             name: name.clone(),
             path: self.path(pick),
             bytes: files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes)),
             files,
+            mmproj: mmproj_path,
             origin: self.origin,
             revision: self.revision.clone(),
         }
@@ -113,12 +137,14 @@ impl Shelf {
         }
     }
 
+    /// Returns whether a model can be run. The file of its vision tower may be missing: it then
+    /// takes texts only.
     fn is_complete(&self, pick: &Pick) -> bool {
         let whole = match pick {
             Pick::Gguf(set) => set.missing_part().is_none(),
             Pick::Folder(files) => select::folder_gap(files).is_none(),
         };
-        whole && self.picked(pick).all(|file| file.complete)
+        whole && self.files_of(pick.own_files().iter()).all(|file| file.complete)
     }
 
     /// Returns the names of the files that belong to complete models.
@@ -127,11 +153,12 @@ impl Shelf {
         let mut names: Vec<String> = models
             .iter()
             .filter(|(_, pick)| self.is_complete(pick))
-            .flat_map(|(_, pick)| pick.files().to_vec())
+            .flat_map(|(_, pick)| pick.own_files().to_vec())
             .collect();
         // Files that are not models of their own can still be requested by name.
         let others = self.files.iter().filter(|file| file.complete && is_gguf(&file.name));
-        let in_models: Vec<&String> = models.iter().flat_map(|(_, pick)| pick.files()).collect();
+        let in_models: Vec<&String> =
+            models.iter().flat_map(|(_, pick)| pick.own_files()).collect();
         names.extend(others.map(|f| &f.name).filter(|name| !in_models.contains(name)).cloned());
         names
     }
@@ -147,7 +174,14 @@ impl Shelf {
     }
 
     fn picked<'a>(&'a self, pick: &'a Pick) -> impl Iterator<Item = &'a ShelfFile> {
-        pick.files().iter().filter_map(|name| self.files.iter().find(|file| file.name == *name))
+        self.files_of(pick.files())
+    }
+
+    fn files_of<'a>(
+        &'a self,
+        names: impl Iterator<Item = &'a String>,
+    ) -> impl Iterator<Item = &'a ShelfFile> {
+        names.filter_map(|name| self.files.iter().find(|file| file.name == *name))
     }
 }
 

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod failures;
+mod mmproj;
 mod names;
 mod pull;
 mod server;

@@ -103,8 +103,9 @@ fn folders_and_split_sets_come_whole() {
     let server = Server::repository(Repository::new("c/d", &files), |_| None);
     let split = hub(&server, folder.path()).pull(&name("c/d:f16"), &mut Silent).unwrap();
     assert_eq!(split.path, folder.path().join("c/d/F16/g-F16-00001-of-00002.gguf"));
-    assert_eq!((split.files.len(), split.bytes), (2, 5000));
+    assert_eq!((split.files.len(), split.bytes), (3, 5004));
     assert_eq!(std::fs::read(&split.files[1].path).unwrap(), two);
+    assert_eq!(split.mmproj, Some(folder.path().join("c/d/mmproj-F16.gguf")));
 }
 
 #[test]
