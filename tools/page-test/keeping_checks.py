@@ -215,7 +215,7 @@ def check_files(page: Page, checks: Checks) -> None:
         told = page.run("return document.getElementById('banner-text').textContent")
         chips = page.run("return [...document.querySelectorAll('#files .chip')].map(chip => chip.textContent)")
         checks.note("a text file is attached with its size", len(chips) == 1 and chips[0].startswith("notes.txt 31 bytes"), chips)
-        checks.note("others are refused with a reason", "picture.png" in told and "not text" in told and "large.log" in told, told)
+        checks.note("others are refused with a reason", "picture.png" in told and "text only" in told and "large.log" in told, told)
         page.click("#banner-close")
         page.run("""const data = new DataTransfer();
             data.items.add(new File(['dropped words'], 'dropped.md'));

@@ -16,6 +16,7 @@ import sys
 import access_checks
 import chat_checks
 import failure_checks
+import image_checks
 import keeping_checks
 import models_checks
 import thinking_checks
@@ -53,6 +54,7 @@ def main() -> None:
         access_checks.check_looks(page, checks)
         access_checks.check_logs(page, server, checks)
         thinking_checks.check_thinking(page, checks)
+        image_checks.check_images(page, checks)
         models_checks.check_models(page, options.trine, checks)
         failure_checks.check_key(page, options.trine, checks)
         failure_checks.check_death(page, options.trine, checks)

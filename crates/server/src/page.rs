@@ -50,7 +50,7 @@ macro_rules! file {
     };
 }
 
-static FILES: [File; 23] = [
+static FILES: [File; 24] = [
     file!("/", HTML, "index.html"),
     file!("/page/page.css", CSS, "page.css"),
     file!("/page/icon.svg", IMAGE, "icon.svg"),
@@ -65,6 +65,7 @@ static FILES: [File; 23] = [
     file!("/page/fit.js", SCRIPT, "fit.js"),
     file!("/page/frame.js", SCRIPT, "frame.js"),
     file!("/page/icons.js", SCRIPT, "icons.js"),
+    file!("/page/image.js", SCRIPT, "image.js"),
     file!("/page/markdown.js", SCRIPT, "markdown.js"),
     file!("/page/notice.js", SCRIPT, "notice.js"),
     file!("/page/picture.js", SCRIPT, "picture.js"),

@@ -186,10 +186,11 @@ export async function listModels() {
   }));
 }
 
-/** The system prompt that a name brings along, empty for most, and whether its model can think. */
+/** The system prompt that a name brings along, empty for most, and whether its model can think and takes pictures. */
 export async function describe(name, signal) {
   const { system, capabilities } = await askWith('api/show', { model: name }, signal);
-  return { system: typeof system === 'string' ? system : '', thinks: capabilities?.includes('thinking') === true };
+  const can = (what) => capabilities?.includes(what) === true;
+  return { system: typeof system === 'string' ? system : '', thinks: can('thinking'), sees: can('vision') };
 }
 
 /** What a loaded model samples with if nothing is said: numbers by name. */

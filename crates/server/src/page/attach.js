@@ -61,9 +61,9 @@ export async function readFile(file) {
   try {
     text = new TextDecoder('utf-8', { fatal: true }).decode(bytes);
   } catch {
-    throw fail('it is not text in UTF-8; this server takes text only');
+    throw fail('it is neither text in UTF-8 nor a picture');
   }
-  if (text.includes('\0')) throw fail('it is not text; this server takes text only');
+  if (text.includes('\0')) throw fail('it is neither text nor a picture');
   if (text.trim() === '') throw fail('it is empty');
   return { name, text: text.replace(/\r\n/g, '\n').replace(/\n+$/, ''), bytes: file.size };
 }

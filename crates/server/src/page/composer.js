@@ -2,6 +2,7 @@
 
 import { FILES_MAX, bytesOf, joinFiles, readFile, sizeText } from './attach.js';
 import { iconButton } from './icons.js';
+import { IMAGE_TOKENS, imageElement, isImage, readImage } from './image.js';
 import { element } from './markdown.js';
 import { grow } from './turn.js';
 
@@ -9,6 +10,8 @@ import { grow } from './turn.js';
 const DRAFT_MAX = 200000;
 /** Bytes of a token, about, in most texts. */
 const TOKEN_BYTES = 4;
+/** The longer side of a picture beside the message, in pixels. */
+const SIDE = 64;
 
 const $ = (id) => document.getElementById(id);
 
@@ -35,10 +38,11 @@ function keptDraft(name) {
 export class Composer {
   /**
    * `send` is called when the person wants to send, `complain` with what is wrong with a file, `changed` with each change,
-   * `back` for the arrow key that goes to the last message.
+   * `back` for the arrow key that goes to the last message. `sees` tells whether the model takes pictures; undefined if that
+   * is not known.
    */
-  constructor({ send, complain, changed, back }) {
-    Object.assign(this, { complain, changed });
+  constructor({ send, complain, changed, back, sees }) {
+    Object.assign(this, { complain, changed, sees });
     this.name = '';
     this.drafts = new Map();
     this.files = [];
@@ -63,7 +67,9 @@ export class Composer {
     });
     this.area.addEventListener('paste', (event) => {
       const files = [...event.clipboardData.files];
-      if (files.length === 0) return;
+      // Cells of a table come as text and as a picture of it.
+      const isText = event.clipboardData.types.includes('text/plain') && files.every(isImage);
+      if (files.length === 0 || isText) return;
       event.preventDefault();
       this.attach(files);
     });
@@ -99,7 +105,10 @@ export class Composer {
         break;
       }
       try {
-        this.files.push(await readFile(file));
+        if (isImage(file) && this.sees() === false) {
+          throw new Error(`“${file.name}” was not attached: the model takes text only. Choose another model at the top.`);
+        }
+        this.files.push(await (isImage(file) ? readImage(file) : readFile(file)));
       } catch (error) {
         wrong.push(error.message);
       }
@@ -113,6 +122,7 @@ export class Composer {
     $('files').replaceChildren(...this.files.map((file) => {
       const size = element('span', 'quiet', sizeText(file.bytes));
       const chip = element('li', 'chip', element('span', 'file-name', file.name), ' ', size);
+      if (file.url) chip.prepend(imageElement(file, SIDE));
       chip.append(iconButton('close', `Leave out ${file.name}`, () => {
         this.files.splice(this.files.indexOf(file), 1);
         this.drawFiles();
@@ -125,7 +135,12 @@ export class Composer {
 
   /** The message as it would be sent. */
   content() {
-    return joinFiles(this.files, this.area.value);
+    return joinFiles(this.files.filter((file) => !file.url), this.area.value);
+  }
+
+  /** The pictures that go with it. */
+  images() {
+    return this.files.filter((file) => file.url).map(({ name, url }) => ({ name, url }));
   }
 
   get isEmpty() {
@@ -134,7 +149,8 @@ export class Composer {
 
   /** Tokens that the message has, about. */
   tokens() {
-    return this.files.reduce((sum, file) => sum + Math.ceil(file.bytes / TOKEN_BYTES), aboutTokens(this.area.value));
+    const of = (file) => (file.url ? IMAGE_TOKENS : Math.ceil(file.bytes / TOKEN_BYTES));
+    return this.files.reduce((sum, file) => sum + of(file), aboutTokens(this.area.value));
   }
 
   clear() {

@@ -82,9 +82,10 @@ export class Talk {
     this.head.changed = Date.now();
   }
 
-  /** Adds a message after another one, null for the first, and shows it. */
-  add(role, content, parent) {
+  /** Adds a message after another one, null for the first, and shows it. `images` are its pictures: {name, url}. */
+  add(role, content, parent, images = []) {
     const node = { id: newId(), parent, role, content, at: Date.now() };
+    if (images.length > 0) node.images = images;
     this.nodes.set(node.id, node);
     this.touch(node);
     this.choose(node);
@@ -192,10 +193,11 @@ export class Talk {
     this.head.chosen = { ...this.head.chosen, ...before };
   }
 
-  /** Forgets the texts of removed messages for good. Whether there were any. */
+  /** Forgets the texts and pictures of removed messages for good. Whether there were any. */
   purge() {
-    return this.tidy((node) => node.isRemoved && (node.content !== '' || node.thoughts), (node) => {
+    return this.tidy((node) => node.isRemoved && (node.content !== '' || node.thoughts || node.images), (node) => {
       node.content = '';
+      delete node.images;
       delete node.thoughts;
       delete node.error;
     });

@@ -11,18 +11,19 @@ const VERSIONS_MAX = 1000;
 
 /**
  * A conversation as an object of the format. Other versions of a message go with it as `earlier`, questions before it that
- * were not answered as `unanswered`: in the format questions and answers alternate.
+ * were not answered as `unanswered`: in the format questions and answers alternate. Of pictures it has the names only.
  */
 export function written(talk) {
   const messages = [];
   let unanswered = [];
-  const entries = talk.shown().filter(({ node }) => node.content !== '');
+  const entries = talk.shown().filter(({ node }) => node.content !== '' || node.images);
   entries.forEach(({ node, versions }, index) => {
     if (node.role === 'user' && entries[index + 1]?.node.role === 'user') {
       unanswered.push(node.content);
       return;
     }
     const message = { role: node.role, content: node.content, thoughts: node.thoughts };
+    if (node.images) message.pictures = node.images.map(({ name }) => ({ name }));
     const earlier = versions.filter((one) => one !== node && one.role === node.role && one.content !== '');
     if (earlier.length > 0) message.earlier = earlier.map((one) => one.content);
     if (unanswered.length > 0) message.unanswered = unanswered;

@@ -3,6 +3,7 @@
 
 import { countTokens } from './api.js';
 import { bytesOf } from './attach.js';
+import { IMAGE_TOKENS } from './image.js';
 
 /** Bytes of a token, at the least, in most texts: what fits by this count is not counted exactly. */
 const TOKEN_BYTES = 2;
@@ -14,16 +15,26 @@ const ANSWER_TOKENS = 1024;
 /** What is kept when turns have to go: less than fits, so that the following turns find the prompt's beginning in the cache. */
 const KEPT_SHARE = 0.5;
 
+/** What a message says: its text, after its pictures if it has some. */
+function contentOf({ content, images }) {
+  if (!images?.length) return content;
+  const parts = images.map(({ url }) => ({ type: 'image_url', image_url: { url } }));
+  return content === '' ? parts : [...parts, { type: 'text', text: content }];
+}
+
 /** The messages of a request. */
 export function messagesOf(system, turns) {
-  const messages = turns.map(({ role, content }) => ({ role, content }));
+  const messages = turns.map((turn) => ({ role: turn.role, content: contentOf(turn) }));
   if (system.trim() !== '') messages.unshift({ role: 'system', content: system });
   return messages;
 }
 
 /** Tokens that messages have at most, by their bytes. */
 function mostTokens(messages) {
-  return messages.reduce((sum, { content }) => sum + bytesOf(content) / TOKEN_BYTES + TURN_TOKENS, 0);
+  const ofText = (text) => bytesOf(text) / TOKEN_BYTES;
+  const ofPart = ({ text }) => (text === undefined ? IMAGE_TOKENS : ofText(text));
+  const of = (content) => (typeof content === 'string' ? ofText(content) : content.reduce((sum, part) => sum + ofPart(part), 0));
+  return messages.reduce((sum, { content }) => sum + of(content) + TURN_TOKENS, 0);
 }
 
 /**

@@ -5,6 +5,7 @@ import { Composer, aboutTokens } from './composer.js';
 import { Talk, sendable, titleFrom } from './conversation.js';
 import { splitFiles } from './attach.js';
 import { drawIcons } from './icons.js';
+import { IMAGE_TOKENS } from './image.js';
 import { Access } from './access.js';
 import { Frame } from './frame.js';
 import { announce, closeToast, complain, toast, uncomplain, wireNotices } from './notice.js';
@@ -221,7 +222,7 @@ async function send() {
     // Another tab may have gone on with the conversation.
     if (!talk.isEmpty && await store.renew(talk).catch(() => 'same') === 'news') view.refresh();
     if (composer.content() !== content || !canAsk()) return;
-    const question = talk.add('user', content, talk.last()?.id ?? null);
+    const question = talk.add('user', content, talk.last()?.id ?? null, composer.images());
     composer.clear();
     begin(question);
     ask(question);
@@ -232,7 +233,8 @@ async function send() {
 
 /** Gives a conversation its name and its address with its first message. */
 function begin(question) {
-  if (!talk.head.title) talk.set('title', titleFrom(splitFiles(question.content).title));
+  const name = splitFiles(question.content).title || question.images?.[0].name || '';
+  if (!talk.head.title) talk.set('title', titleFrom(name));
   // What was chosen for new chats may not be here any more.
   if (settings.model && talk.head.model !== settings.model) talk.set('model', settings.model);
   document.title = `${talk.title} – trine`;
@@ -254,9 +256,9 @@ function ask(question) {
 
 const actions = {
   /** Sends a changed message as a new version. Whether it was sent. */
-  change(node, content) {
+  change(node, content, images) {
     if (!canAsk()) return false;
-    const question = talk.add('user', content, talk.parentOf(node));
+    const question = talk.add('user', content, talk.parentOf(node), images);
     ask(question);
     $('message').focus();
     return true;
@@ -345,7 +347,8 @@ function follow() {
   const figures = path[counted]?.figures;
   const said = figures ? figures.prompt + (figures.tokens ?? 0) : 0;
   const draft = composer.tokens();
-  const used = said + draft + path.slice(counted + 1).reduce((sum, node) => sum + aboutTokens(node.content), 0);
+  const ofNode = ({ content, images = [] }) => aboutTokens(content) + images.length * IMAGE_TOKENS;
+  const used = said + draft + path.slice(counted + 1).reduce((sum, node) => sum + ofNode(node), 0);
   const context = settings.contextOf(settings.model);
   view.context = context;
   watchOthers(shown);
@@ -457,6 +460,7 @@ const composer = new Composer({
   send,
   complain,
   changed: follow,
+  sees: () => settings.sees,
   back(event) {
     const last = talk.shown().findLast(({ node }) => node.role === 'user');
     if (!last || answering.writing(talk)) return;

@@ -35,7 +35,7 @@ export class Settings {
     Object.assign(this, { changed, failed });
     this.models = new Map();
     this.defaults = new Map();
-    /** System prompts that names bring along, and whether they can think. */
+    /** System prompts that names bring along, and whether they can think and take pictures. */
     this.known = new Map();
     /** The engines at the last look. */
     this.engines = '';
@@ -94,6 +94,11 @@ export class Settings {
     }
   }
 
+  /** Whether the model takes pictures; undefined if that is not known yet. */
+  get sees() {
+    return this.known.get(this.model)?.sees;
+  }
+
   contextOf(name) {
     return this.models.get(name)?.context ?? null;
   }
@@ -123,10 +128,14 @@ export class Settings {
     this.showDefaults();
   }
 
-  /** Shows the switch for thinking where it changes anything. */
+  /** Shows the switch for thinking where it changes anything, and what can be attached. */
   showThinking() {
     $('think').hidden = this.thinks === undefined;
     $('think').setAttribute('aria-pressed', String(this.thinks === true));
+    const kinds = this.sees ? 'pictures and text files' : 'text files';
+    $('attach').title = `Attach ${kinds}`;
+    $('attach').setAttribute('aria-label', $('attach').title);
+    $('drop').firstElementChild.textContent = `Drop ${kinds} to attach them`;
   }
 
   showSystem() {
@@ -189,7 +198,7 @@ export class Settings {
     $('reset').disabled = PARAMETERS.every((name) => $(name).value === '' && $(name).validity.valid);
   }
 
-  /** Shows the system prompt that the model's name brings along, and whether it can think. */
+  /** Shows the system prompt that the model's name brings along, and what it can do. */
   async showPrompt() {
     const name = this.model;
     if (!this.models.has(name) || this.known.has(name)) return;

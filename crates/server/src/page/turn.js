@@ -2,12 +2,16 @@
 
 import { bytesOf, joinFiles, sizeText, splitFiles } from './attach.js';
 import { iconButton, textButton } from './icons.js';
+import { imageElement } from './image.js';
 import { copyText, element, render } from './markdown.js';
 import { short } from './picture.js';
 
 /** A question longer than this is folded. */
 const LONG_TEXT = 1500;
 const LONG_LINES = 24;
+/** The longer side of a picture, in pixels. */
+const SIDE = 320;
+const SIDE_EDITED = 64;
 
 function figuresText(node, context) {
   const { tokens, thoughts, speed, first, prompt, reason } = node.figures ?? {};
@@ -110,7 +114,8 @@ export class Turn {
       return;
     }
     const { files, text } = splitFiles(node.content);
-    const parts = files.map(fileElement);
+    const parts = (node.images ?? []).map((image) => imageElement(image, SIDE));
+    parts.push(...files.map(fileElement));
     if (text !== '') parts.push(element('p', 'words', text));
     const isLong = text.length > LONG_TEXT || text.split('\n').length > LONG_LINES;
     this.said.replaceChildren(...parts);
@@ -194,14 +199,19 @@ export class Turn {
     area.value = text;
     area.setAttribute('aria-label', 'Change your message');
     const list = element('div', 'files');
-    for (const file of files) {
-      const chip = element('span', 'chip', file.name, ' ', element('span', 'quiet', sizeText(bytesOf(file.text))));
+    const images = [...this.node.images ?? []];
+    const show = (chip, from, file) => {
       chip.append(iconButton('close', `Leave out ${file.name}`, () => {
-        files.splice(files.indexOf(file), 1);
+        from.splice(from.indexOf(file), 1);
         chip.remove();
         area.focus();
       }));
       list.append(chip);
+    };
+    for (const image of images) show(element('span', 'chip', imageElement(image, SIDE_EDITED), image.name), images, image);
+    for (const file of files) {
+      const size = element('span', 'quiet', sizeText(bytesOf(file.text)));
+      show(element('span', 'chip', file.name, ' ', size), files, file);
     }
     const end = () => {
       this.isEditing = false;
@@ -213,7 +223,8 @@ export class Turn {
     };
     const send = () => {
       const content = joinFiles(files, area.value);
-      if (content !== '' && this.actions.change(this.node, content)) this.isEditing = false;
+      const isSomething = content !== '' || images.length > 0;
+      if (isSomething && this.actions.change(this.node, content, images)) this.isEditing = false;
     };
     area.addEventListener('keydown', (event) => {
       if (event.isComposing) return;
