@@ -35,6 +35,20 @@ impl Model {
         }
         hash.finalize().into()
     }
+
+    /// Returns what tells the vision tower apart from others, in the same way; `None` if the model
+    /// has none.
+    pub fn tower_fingerprint(&self) -> Option<[u8; 32]> {
+        let tower = self.tower()?;
+        let mut hash = Sha256::new_with_prefix("tower\n");
+        hash.update(format!("{:?}\n", tower.config()));
+        for weight in self.tower_plan(false).weights {
+            let tensor = self.tensor(&weight);
+            hash.update(format!("{weight:?}, {:?}\n", tensor.shape()));
+            sample(tensor, &mut hash);
+        }
+        Some(hash.finalize().into())
+    }
 }
 
 fn sample(tensor: &Tensor, hash: &mut Sha256) {

@@ -16,8 +16,12 @@ pub enum Format {
 }
 
 impl Format {
-    /// Returns the format that a file's first bytes announce.
-    pub(crate) fn recognise(bytes: &[u8]) -> Result<Format, PictureError> {
+    /// Returns the format that a file's first bytes announce; 64 are enough.
+    ///
+    /// # Errors
+    ///
+    /// If they are those of no format that is read.
+    pub fn recognise(bytes: &[u8]) -> Result<Format, PictureError> {
         if bytes.is_empty() {
             return Err(PictureError::Empty);
         }

@@ -461,7 +461,7 @@ impl Models {
         let models: Vec<Arc<LoadedModel>> = models.collect();
         // None of them goes on while others end.
         models.iter().for_each(|model| model.service.end());
-        models.iter().for_each(|model| model.service.stop());
+        models.iter().for_each(|model| model.stop());
     }
 }
 

@@ -3,8 +3,11 @@
 use anyhow::{Result, anyhow};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
-use trine_text::{Message, RenderOptions, Specials};
+use trine_backend::SOFT;
+use trine_engine::{PromptPicture, Sight};
+use trine_text::{Content, Message, Part, PictureForm, RenderOptions, Specials};
 
+use crate::attachments::TurnPicture;
 use crate::parameters::Parameters;
 use crate::vocabulary::TextSide;
 
@@ -37,6 +40,9 @@ pub(crate) struct Turn {
     pub(crate) role: Role,
     /// The text of the message.
     pub(crate) content: String,
+    /// Its pictures, which come before the text.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "or_default")]
+    pub(crate) pictures: Vec<TurnPicture>,
     /// Earlier answers in place of this one.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "or_default")]
     pub(crate) earlier: Vec<String>,
@@ -48,7 +54,29 @@ pub(crate) struct Turn {
 impl Turn {
     /// Creates a message.
     pub(crate) fn new(role: Role, content: impl Into<String>) -> Self {
-        Self { role, content: content.into(), earlier: Vec::new(), others: Map::new() }
+        let (pictures, earlier, others) = (Vec::new(), Vec::new(), Map::new());
+        Self { role, content: content.into(), pictures, earlier, others }
+    }
+
+    /// Returns the pictures that the model sees, in order.
+    fn sights(&self) -> impl Iterator<Item = &Sight> {
+        self.pictures.iter().filter_map(|picture| picture.sight.as_ref())
+    }
+
+    /// Returns it as a template takes it.
+    fn message(&self) -> Message {
+        let role = match self.role {
+            Role::User => "user",
+            Role::Assistant => "assistant",
+        };
+        let mut parts: Vec<Part> = self.sights().map(|_| Part::picture()).collect();
+        if parts.is_empty() {
+            return Message::new(role, self.content.as_str());
+        }
+        if !self.content.is_empty() {
+            parts.push(Part::text(self.content.as_str()));
+        }
+        Message::new(role, Content::Parts(parts))
     }
 }
 
@@ -76,11 +104,20 @@ pub(crate) struct Conversation {
     pub(crate) left_out: usize,
 }
 
+/// What a model reads: tokens and pictures.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    /// The tokens, with [`SOFT`] for each row of a picture.
+    pub(crate) tokens: Vec<u32>,
+    /// The pictures, in order.
+    pub(crate) pictures: Vec<PromptPicture>,
+}
+
 /// A prompt for the next answer.
 #[derive(Debug)]
 pub(crate) struct Prompt {
-    /// The tokens of the prompt.
-    pub(crate) tokens: Vec<u32>,
+    /// What the model reads.
+    pub(crate) rows: Rows,
     /// The number of messages that this prompt leaves out and the one before it did not.
     pub(crate) newly_left_out: usize,
 }
@@ -119,9 +156,9 @@ pub(crate) fn check_bytes(text: &str, context: usize) -> Result<(), TooLong> {
 }
 
 impl Conversation {
-    /// Returns the conversation with a question appended.
-    pub(crate) fn asking(mut self, content: String) -> Self {
-        self.turns.push(Turn::new(Role::User, content));
+    /// Returns the conversation with a question about pictures appended.
+    pub(crate) fn asking(mut self, content: String, pictures: Vec<TurnPicture>) -> Self {
+        self.turns.push(Turn { pictures, ..Turn::new(Role::User, content) });
         self
     }
 
@@ -157,42 +194,38 @@ impl Conversation {
             first += 2;
         }
         let spare = answer.min(context / ANSWER_PART);
-        let mut tokens = self.prompt_from(first, text)?;
-        if tokens.len() + spare > context && first < last {
+        let mut rows = self.prompt_from(first, text)?;
+        if rows.tokens.len() + spare > context && first < last {
             // Finds the fewest turns whose omission leaves half of the context free. It bisects,
             // because every count runs the tokenizer.
             let (mut least, mut most) = (first / 2 + 1, last / 2);
             while least < most {
                 let middle = least.midpoint(most);
-                let length = self.prompt_from(2 * middle, text)?.len();
+                let length = self.prompt_from(2 * middle, text)?.tokens.len();
                 if length <= context / KEPT_PART { most = middle } else { least = middle + 1 }
             }
             first = 2 * most;
-            tokens = self.prompt_from(first, text)?;
+            rows = self.prompt_from(first, text)?;
         }
-        if tokens.len() > context {
+        if rows.tokens.len() > context {
             let has_system = self.system.is_some();
-            return Err(TooLong { tokens: tokens.len(), at_least: false, has_system }.into());
+            return Err(TooLong { tokens: rows.tokens.len(), at_least: false, has_system }.into());
         }
         self.left_out = first;
-        Ok(Prompt { tokens, newly_left_out: first - before })
+        Ok(Prompt { rows, newly_left_out: first - before })
     }
 
     /// Returns the prompt of the turns from index `first` on.
-    fn prompt_from(&self, first: usize, text: &TextSide) -> Result<Vec<u32>> {
+    fn prompt_from(&self, first: usize, text: &TextSide) -> Result<Rows> {
         let template = text
             .template
             .as_ref()
             .ok_or_else(|| anyhow!("the model has no chat template; use --raw"))?;
         let tokenizer = &text.tokenizer;
         // What people and the model said is guarded, so that its words never become control tokens.
-        let system = self.system.iter().map(|content| ("system", content));
-        let turns = self.turns[first..].iter().map(|turn| match turn.role {
-            Role::User => ("user", &turn.content),
-            Role::Assistant => ("assistant", &turn.content),
-        });
-        let messages =
-            system.chain(turns).map(|(role, content)| Message::new(role, content.as_str()));
+        let system = self.system.iter().map(|text| Message::new("system", text.as_str()));
+        let turns = &self.turns[first..];
+        let messages = system.chain(turns.iter().map(Turn::message));
         let written = text.written(messages.collect())?;
         let messages = template.arranged(written.messages).into_iter();
         let messages: Vec<Message> = messages.map(|message| message.guarded(tokenizer)).collect();
@@ -203,7 +236,19 @@ impl Conversation {
             ..RenderOptions::default()
         };
         let rendered = template.render(&messages, &options)?;
-        Ok(tokenizer.encode_prompt(&rendered, Specials::ParseGuarded)?)
+        let sights: Vec<&Sight> = turns.iter().flat_map(Turn::sights).collect();
+        if sights.is_empty() {
+            let tokens = tokenizer.encode_prompt(&rendered, Specials::ParseGuarded)?;
+            return Ok(Rows { tokens, pictures: Vec::new() });
+        }
+        let form = PictureForm::of(tokenizer)
+            .ok_or_else(|| anyhow!("the model's vocabulary has no marks of pictures"))?;
+        let lengths: Vec<usize> = sights.iter().map(|sight| sight.soft_tokens()).collect();
+        let (specials, soft) = (Specials::ParseGuarded, SOFT);
+        let prompt = form.encode_prompt(tokenizer, &rendered, specials, &lengths, soft)?;
+        let pictures = prompt.starts.into_iter().zip(sights);
+        let pictures = pictures.map(|(at, sight)| PromptPicture { at, sight: sight.clone() });
+        Ok(Rows { tokens: prompt.ids, pictures: pictures.collect() })
     }
 }
 
@@ -237,7 +282,7 @@ mod tests {
         ] {
             let text = text(on);
             let prompt = ask(&mut Conversation::default(), 1, &text).unwrap();
-            let prompt = text.tokenizer.decode(&prompt.tokens, false);
+            let prompt = text.tokenizer.decode(&prompt.rows.tokens, false);
             assert!(prompt.starts_with(opening) && prompt.ends_with(ending), "{on:?}: {prompt}");
         }
     }
@@ -251,16 +296,16 @@ mod tests {
         for _ in 0..40 {
             let before = conversation.left_out;
             let prompt = ask(&mut conversation, 10, &text).unwrap();
-            assert!(prompt.tokens.len() + CONTEXT / ANSWER_PART <= CONTEXT);
+            assert!(prompt.rows.tokens.len() + CONTEXT / ANSWER_PART <= CONTEXT);
             assert_eq!(conversation.left_out, before + prompt.newly_left_out);
             assert!(conversation.left_out.is_multiple_of(2));
             if prompt.newly_left_out > 0 {
-                assert!(prompt.tokens.len() <= CONTEXT / KEPT_PART);
+                assert!(prompt.rows.tokens.len() <= CONTEXT / KEPT_PART);
                 times += 1;
                 messages += prompt.newly_left_out;
             }
             // The system text and the newest message stay.
-            let rendered = text.tokenizer.decode(&prompt.tokens, false);
+            let rendered = text.tokenizer.decode(&prompt.rows.tokens, false);
             assert!(rendered.contains("Be brief.") && rendered.contains("word word"));
             conversation.turns.push(Turn::new(Role::Assistant, "answer ".repeat(10)));
         }

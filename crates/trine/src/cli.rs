@@ -11,6 +11,7 @@ mod draft;
 mod explain;
 mod models;
 mod npu;
+mod pictures;
 mod placement;
 mod serve;
 mod servers;
@@ -28,6 +29,7 @@ pub(crate) use models::{
 pub(crate) use npu::{
     NpuArgs, NpuCommand, NpuDoctorArgs, NpuInspectArgs, NpuPackArgs, NpuSelftestArgs, NpuVerifyArgs,
 };
+pub(crate) use pictures::{BenchPicture, PictureArgs, TowerArgs};
 use placement::MODEL_HELP;
 pub(crate) use placement::Placement;
 pub(crate) use serve::ServeArgs;
@@ -233,6 +235,9 @@ pub(crate) struct RunArgs {
     pub(crate) drafting: DraftArgs,
 
     #[command(flatten)]
+    pub(crate) pictures: PictureArgs,
+
+    #[command(flatten)]
     pub(crate) placement: Placement,
 }
 
@@ -365,6 +370,18 @@ pub(crate) struct BenchArgs {
     )]
     pub(crate) accept: Vec<f64>,
 
+    /// Measure the vision tower in place of texts, with a picture: a file, or random pixels of
+    /// these sides [default: 1024x768]
+    #[arg(
+        long,
+        value_name = "FILE|WxH",
+        num_args = 0..=1,
+        default_missing_value = "",
+        value_parser = BenchPicture::parse,
+        conflicts_with_all = ["draft", "drafts", "draft_device", "acceptance", "text", "steps", "no_mmproj"]
+    )]
+    pub(crate) image: Option<BenchPicture>,
+
     /// Print the results as JSON, with every single measurement
     #[arg(long, conflicts_with = "markdown")]
     pub(crate) json: bool,
@@ -378,6 +395,9 @@ pub(crate) struct BenchArgs {
 
     #[command(flatten)]
     pub(crate) drafting: DraftArgs,
+
+    #[command(flatten)]
+    pub(crate) tower: TowerArgs,
 
     #[command(flatten)]
     pub(crate) placement: Placement,
@@ -555,11 +575,9 @@ follows id i. Keys and values are kept as f32 unless --kv says otherwise.
 int64, `draft_logits` [N, vocabulary] and `draft_hidden` [N, hidden], float32. The first guess follows \
 the token with the largest logit at the last id, which is not among them.
 
---image gives a picture to a model with a vision tower: one in its folder, or the first mmproj file beside \
-it that fits. The ids have the model's soft token for each row of a picture (262144, 256 times, in \
-Gemma 3). The output also holds `pixels` [pictures, 3, rows, columns], `tower` [pictures, patches, \
-hidden of the tower] and `projector` [pictures, soft tokens, hidden], float32. Pictures are read on \
-the processor.")]
+--image gives a picture to a model with a vision tower. The ids have the model's soft token for each \
+row of a picture (262144, 256 times, in Gemma 3). The output also holds `pixels` [pictures, 3, rows, columns], `tower` [pictures, patches, \
+hidden of the tower] and `projector` [pictures, soft tokens, hidden], float32.")]
 pub(crate) struct LogitsArgs {
     /// The model
     #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
@@ -591,6 +609,9 @@ pub(crate) struct LogitsArgs {
 
     #[command(flatten)]
     pub(crate) fetch: FetchArgs,
+
+    #[command(flatten)]
+    pub(crate) tower: TowerArgs,
 
     #[command(flatten)]
     pub(crate) placement: Placement,

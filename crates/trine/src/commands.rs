@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 mod bench_drafts;
 mod bench_energy;
+mod bench_pictures;
 mod bench_runs;
 mod bench_steps;
 pub(crate) mod completions;
@@ -25,6 +26,7 @@ mod npu_selftest;
 pub(crate) mod plan;
 mod plan_drafts;
 mod plan_npu;
+mod plan_pictures;
 pub(crate) mod quantize;
 pub(crate) mod quantize_metadata;
 mod quantize_subject;

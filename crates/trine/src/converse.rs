@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use trine_text::Specials;
 
-use crate::chat::{Conversation, Prompt, Role, TooLong, Turn, check_bytes};
+use crate::attachments::{TurnPicture, dragged, typed};
+use crate::chat::{Conversation, Prompt, Role, Rows, TooLong, Turn, check_bytes};
 use crate::cli::SamplingArgs;
 use crate::failure::OutputClosed;
 use crate::generate::{Answer, Ending};
@@ -23,6 +24,8 @@ const HELP: &str = "\
 /system TEXT   set the instructions that stand before the conversation; without TEXT remove them
 /think WHAT    whether the model thinks before it answers: on, off, or the most tokens of thoughts;
                without WHAT tell which holds
+/image FILE    give a picture to the next message; so does dragging its file here. Without FILE list
+               those that wait; - takes them back
 /save FILE     keep the conversation in a file
 /load FILE     go on with a conversation from a file
 /exit          leave (also Ctrl-D, or Ctrl-C twice; three times if the conversation is not saved)
@@ -32,8 +35,8 @@ A text that begins with a slash is sent with a space before it.
 Ctrl-C while the model writes stops it.";
 
 /// The names of the commands.
-const COMMANDS: [&str; 9] =
-    ["/help", "/reset", "/system", "/think", "/save", "/load", "/exit", "/bye", "/quit"];
+const COMMANDS: [&str; 10] =
+    ["/help", "/reset", "/system", "/think", "/image", "/save", "/load", "/exit", "/bye", "/quit"];
 
 /// A command of the chat.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,6 +45,7 @@ enum Slash<'a> {
     Reset,
     System(&'a str),
     Think(Option<Thinking>),
+    Image(&'a str),
     Save(&'a Path),
     Load(&'a Path),
     Exit,
@@ -63,6 +67,7 @@ fn parse(input: &str) -> Result<Option<Slash<'_>>> {
         "/reset" | "/clear" => Slash::Reset,
         "/system" => Slash::System(rest),
         "/think" => Slash::Think(thinking(rest)?),
+        "/image" => Slash::Image(rest),
         "/save" => Slash::Save(file()?),
         "/load" => Slash::Load(file()?),
         "/exit" | "/bye" | "/quit" => Slash::Exit,
@@ -90,7 +95,7 @@ fn thinking(text: &str) -> Result<Option<Thinking>> {
 
 /// Runs a prompt and shows the answer and the remarks about it.
 pub(crate) type Show<'a> =
-    dyn FnMut(&mut Session, &TextSide, Vec<u32>, &Writing, &Watch) -> Result<Answer> + 'a;
+    dyn FnMut(&mut Session, &TextSide, Rows, &Writing, &Watch) -> Result<Answer> + 'a;
 
 /// A chat with a model.
 pub(crate) struct Chat<'a> {
@@ -108,6 +113,8 @@ pub(crate) struct Chat<'a> {
     raw: bool,
     /// The messages so far.
     conversation: Conversation,
+    /// Pictures for the next message, each with a line about it.
+    waiting: Vec<(TurnPicture, String)>,
     /// Whether a file holds the conversation in its current state.
     is_saved: bool,
     /// The file that the conversation was loaded from or saved to, with all links resolved.
@@ -121,13 +128,15 @@ pub(crate) struct Chat<'a> {
 
 impl<'a> Chat<'a> {
     /// Creates a chat that continues a conversation. The sampling options are given twice: as they
-    /// were typed, and with the values of a preset added.
+    /// were typed, and with the values of a preset added. `waiting` are pictures for the first
+    /// message.
     pub(crate) fn new(
         session: &'a mut Session,
         text: &'a mut TextSide,
         [typed, preset]: [&'a SamplingArgs; 2],
         raw: bool,
         mut conversation: Conversation,
+        waiting: Vec<(TurnPicture, String)>,
     ) -> Self {
         let writing = Writing::new(preset, session.model.defaults());
         conversation.parameters = Parameters::of(preset);
@@ -139,6 +148,7 @@ impl<'a> Chat<'a> {
             writing,
             raw,
             conversation,
+            waiting,
             is_saved: true,
             file: None,
             refused: None,
@@ -171,6 +181,12 @@ impl<'a> Chat<'a> {
             };
             prompt.answered();
             let refused = self.refused.take();
+            let pictures = if self.raw { Vec::new() } else { dragged(&input) };
+            if !pictures.is_empty() {
+                let attached = pictures.iter().try_for_each(|path| self.attach(path));
+                self.tell(attached);
+                continue;
+            }
             match parse(&input) {
                 Ok(Some(Slash::Exit)) => return Ok(!self.has_failed),
                 Ok(Some(command)) => {
@@ -239,6 +255,7 @@ impl<'a> Chat<'a> {
             Slash::Help => output::help(HELP),
             Slash::Reset => {
                 self.conversation.turns.clear();
+                self.waiting.clear();
                 self.file = None;
                 self.conversation.left_out = 0;
                 output::note("the conversation is forgotten");
@@ -262,6 +279,10 @@ impl<'a> Chat<'a> {
                 bail!("this chat continues texts as they are: the texts say whether to think")
             }
             Slash::Think(thinking) => self.think(thinking)?,
+            Slash::Image(_) if self.raw => {
+                bail!("this chat continues texts as they are; pictures need a chat template")
+            }
+            Slash::Image(rest) => self.image(rest)?,
             Slash::Save(path) => {
                 self.conversation.save(path, &self.session.name)?;
                 self.is_saved = true;
@@ -290,10 +311,45 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
+    /// Lists the pictures that wait for the next message, takes them back, or adds those of a file.
+    fn image(&mut self, rest: &str) -> Result<()> {
+        match rest {
+            "" if self.waiting.is_empty() => {
+                output::note("no picture waits; /image FILE gives one to the next message");
+            }
+            "" => {
+                self.waiting.iter().for_each(|(_, line)| output::note(line));
+                output::note("they go with the next message; /image - takes them back");
+            }
+            "-" => {
+                self.waiting.clear();
+                output::note("no picture waits");
+            }
+            // Quoted and escaped as terminals write it, or just a path.
+            path => match &dragged(path)[..] {
+                [] => self.attach(&typed(path))?,
+                paths => paths.iter().try_for_each(|path| self.attach(path))?,
+            },
+        }
+        Ok(())
+    }
+
+    /// Adds a picture to the next message.
+    fn attach(&mut self, path: &Path) -> Result<()> {
+        let Session { vision, name, .. } = &*self.session;
+        let (picture, line) = TurnPicture::read(path, vision.as_ref(), name)?;
+        output::note(&line);
+        self.waiting.push((picture, line));
+        Ok(())
+    }
+
     /// Continues the conversation of a file with its parameters, except those that were typed on
     /// the command line.
     fn load(&mut self, path: &Path) -> Result<()> {
         let mut conversation = Conversation::load(path)?;
+        let pictures = conversation.turns.iter_mut().flat_map(|turn| &mut turn.pictures);
+        let vision = self.session.vision.as_ref();
+        let lost = pictures.filter_map(|one| (!one.find(vision)).then_some(())).count();
         let parameters = conversation.parameters.beneath(self.typed);
         let writing = Writing::new(&parameters.over(self.preset), self.session.model.defaults());
         writing
@@ -308,6 +364,12 @@ impl<'a> Chat<'a> {
         if system.is_some() {
             output::note("it has a system text; /system sets another");
         }
+        if lost > 0 {
+            output::note(&format!(
+                "{} left out of what the model sees: the files are gone or changed, or it reads none",
+                if lost == 1 { "1 picture is".to_owned() } else { format!("{lost} pictures are") }
+            ));
+        }
         if let Some(chosen) = parameters.shown() {
             output::note(&format!("answers are written with {chosen}"));
         }
@@ -315,12 +377,13 @@ impl<'a> Chat<'a> {
     }
 
     /// Answers an input. If the answer fails, or is stopped before its first text, the input does
-    /// not become part of the conversation.
+    /// not become part of the conversation, and its pictures wait for the next one.
     fn say(&mut self, input: String, show: &mut Show<'_>) -> Result<()> {
         let watch = Watch::new();
         if self.raw {
             let prompt = raw_prompt(self.session, self.text, &input)?;
-            show(self.session, self.text, prompt, &self.writing, &watch)?;
+            let rows = Rows { tokens: prompt, ..Rows::default() };
+            show(self.session, self.text, rows, &self.writing, &watch)?;
             return Ok(());
         }
         let content =
@@ -329,7 +392,8 @@ impl<'a> Chat<'a> {
         if self.conversation.turns.last().is_some_and(|turn| turn.role == Role::User) {
             self.conversation.turns.pop();
         }
-        self.conversation.turns.push(Turn::new(Role::User, content));
+        let pictures = self.waiting.iter().map(|(picture, _)| picture.clone()).collect();
+        self.conversation.turns.push(Turn { pictures, ..Turn::new(Role::User, content) });
         interrupt::set_unsaved(true);
         match self.answer(&watch, show) {
             Ok(answer) if answer.ending == Ending::Interrupted && answer.text.is_empty() => {
@@ -339,6 +403,7 @@ impl<'a> Chat<'a> {
             }
             Ok(answer) => {
                 self.conversation.turns.push(Turn::new(Role::Assistant, answer.text));
+                self.waiting.clear();
                 self.is_saved = false;
                 Ok(())
             }
@@ -359,7 +424,7 @@ impl<'a> Chat<'a> {
                 if self.conversation.system.is_some() { ", but still the system text" } else { "" },
             ));
         }
-        show(self.session, self.text, prompt.tokens, &self.writing, watch)
+        show(self.session, self.text, prompt.rows, &self.writing, watch)
     }
 }
 
@@ -479,6 +544,7 @@ mod tests {
         assert_eq!(parse("/think 0").unwrap(), think(false, None));
         assert_eq!(parse("/think").unwrap(), Some(Slash::Think(None)));
         assert!(parse("/think hard").unwrap_err().to_string().contains("on, off, or"));
+        assert_eq!(parse("/image my cat.png").unwrap(), Some(Slash::Image("my cat.png")));
         assert!(parse("/save").unwrap_err().to_string().contains("/save FILE"));
         assert!(parse("/hlep").unwrap_err().to_string().contains("Did you mean /help?"));
     }

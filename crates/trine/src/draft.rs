@@ -19,7 +19,6 @@ use crate::vocabulary::tokenizer;
 use crate::{output, settings, terminal};
 
 pub(crate) use attached::Attached;
-#[cfg(test)]
 pub(crate) use attached::loses;
 
 /// The most rows for guesses in a step of several sequences. The logits of a row take 1 MB with a

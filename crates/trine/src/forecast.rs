@@ -176,7 +176,8 @@ impl Seconds {
         self.memory + self.arithmetic + self.gaps
     }
 
-    fn bound(self) -> Bound {
+    /// Returns what most of it is spent on.
+    pub(crate) fn bound(self) -> Bound {
         if self.gaps > self.memory.max(self.arithmetic) {
             Bound::Gaps
         } else if self.arithmetic > self.memory {

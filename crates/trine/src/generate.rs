@@ -10,6 +10,7 @@ use trine_engine::{
 use trine_server::Guide;
 use trine_text::{ReplyDecoder, ReplyOptions, ReplyPart, ReplySplitter};
 
+use crate::chat::Rows;
 use crate::interrupt::Watch;
 use crate::options::Writing;
 use crate::vocabulary::TextSide;
@@ -113,7 +114,7 @@ impl Written {
 pub(crate) fn answer(
     engine: &mut Engine,
     text: &TextSide,
-    prompt: Vec<u32>,
+    prompt: Rows,
     writing: &Writing,
     watch: &Watch,
     listener: &mut dyn Listener,
@@ -125,7 +126,8 @@ pub(crate) fn answer(
         sampling: SamplingParams { suppressed, ..writing.sampling.clone() },
         stop_ids: text.tokenizer.eos_ids().to_vec(),
         constraint: guide.map(|guide| Box::new(guide) as Box<dyn Constraint>),
-        ..Request::new(prompt, max_tokens)
+        pictures: prompt.pictures,
+        ..Request::new(prompt.tokens, max_tokens)
     };
     listener.prefill(0, request.prompt.len());
     let id = engine.submit(request)?;

@@ -11,6 +11,7 @@ use crate::cli::{Placement, SamplingArgs, Seed};
 use crate::device::{DeviceChoice, Tune};
 use crate::npu_options::NpuOptions;
 use crate::settings;
+use crate::tower::Wish;
 
 /// The source of the number of positions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -52,6 +53,8 @@ pub(crate) struct Settings {
     pub(crate) context_from: ContextFrom,
     /// Quantisation while loading, if asked for.
     pub(crate) quantize: Option<DType>,
+    /// What reads pictures.
+    pub(crate) vision: Wish,
 }
 
 impl Settings {
@@ -89,6 +92,7 @@ impl Settings {
             kv_memory: placement.kv_memory,
             context_from: ContextFrom::Option,
             quantize: placement.quantize,
+            vision: Wish::None,
         }
     }
 }

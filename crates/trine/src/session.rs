@@ -14,6 +14,8 @@ use crate::device::{DeviceChoice, GpuOptions, Opened};
 use crate::draft::{Attached, DraftFacts, Drafting};
 use crate::model_source::Source;
 use crate::options::{ContextFrom, PREFILL, Settings};
+use crate::tower::Wish;
+use crate::vision::{Seat, Vision};
 use crate::{npu, output, terminal};
 
 /// Most slots of a server that are kept because later prompts may begin like their sequences.
@@ -100,6 +102,8 @@ pub(crate) struct Session {
     pub(crate) draft: Option<DraftFacts>,
     /// What computes a part of prompts beside the processor or the GPU.
     pub(crate) npu: Option<Arc<dyn Partner>>,
+    /// What reads pictures, if anything does.
+    pub(crate) vision: Option<Vision>,
     /// Whether a GPU was to run the whole model, but has too little memory for that.
     reduced: bool,
 }
@@ -129,24 +133,32 @@ impl Session {
         let gpu = GpuOptions { batch_invariant, ..GpuOptions::tuned(tune.into()) };
         let opened = settings.device.open(threads, gpu_layers, gpu)?;
         let name = source.name();
-        let mut attached = drafting.attach(source, source.open(settings.quantize)?)?;
+        let seeing = settings.vision.fulfil(source, source.open(settings.quantize)?)?;
+        let mut attached = drafting.attach(source, seeing)?;
         attached.check_layers(gpu_layers)?;
         let model = &attached.model;
         let guessing =
             drafting.load(source, model, settings, (sizes.sequences, sizes.prefill), &opened)?;
-        // A draft model reads few rows at once, and has no part in the NPU.
-        let opened = npu::join(opened, settings.npu.as_ref(), model)?;
-        let Opened { device, gpus, threads, npu, .. } = opened;
         let options = sizes.guessing(drafting).options(&name, model, settings)?;
         let demand = options.demand(model.config().context)?;
+        let place = |taken: &[u64]| {
+            placement::decide(&options.plan(model), opened.device.as_ref(), &demand, taken)
+        };
+        let seat = Seat::choose(model, &opened, place)?;
+        // A draft model reads few rows at once, and has no part in the NPU; nor has a tower.
+        let mut opened = npu::join(opened, settings.npu.as_ref(), model)?;
+        if let Some(seat) = &seat {
+            opened = opened.reserving(seat.taken())?;
+        }
+        let Opened { device, gpus, threads, npu, .. } = opened;
         let decide =
             |model: &Model| placement::decide(&options.plan(model), device.as_ref(), &demand, &[]);
         attached.choose(decide, |placement| placement);
         let loaded = attached.load(|model| Engine::load(model, device.as_ref(), options));
-        if let Some(reason) = loaded.as_ref().err().and_then(|error| unsuited(settings, error)) {
-            output::warning(format_args!("{reason}; it runs on the CPU"));
+        if let Some(reason) = loaded.as_ref().err().and_then(unsupported)
+            && let Some(settings) = settings.instead(seat.is_some(), &reason)
+        {
             drop((guessing, device, gpus));
-            let settings = Settings { device: DeviceChoice::Cpu, ..settings.clone() };
             return Self::open_with(source, &settings, sizes, drafting, decorate);
         }
         let is_short =
@@ -172,7 +184,11 @@ impl Session {
         // Its name may be that of another one too.
         let gpu = gpus.into_iter().find(|gpu| Some(gpu.uuid()) == runs_on_gpu);
         let threads = if gpu.is_some() { 1 } else { threads };
-        Ok(Self { name, model, engine, device: runs_on, gpu, threads, draft, npu, reduced })
+        let rows = engine.limits().picture.unwrap_or(0);
+        let seat = settings.seat_for(seat, &model, rows)?;
+        let vision = seat.map(|seat| Vision::start(seat, &model)).transpose()?;
+        let device = runs_on;
+        Ok(Self { name, model, engine, device, gpu, threads, draft, npu, vision, reduced })
     }
 
     /// Prints one line for each decision, on standard error: on a terminal, or if asked for. That a
@@ -208,6 +224,13 @@ impl Session {
             options.kv.name(),
             output::bytes(memory.caches),
         ));
+        if let Some(vision) = &self.vision {
+            output::note(&format!(
+                "pictures: {}, {} once the first one comes",
+                terminal::harmless(&vision.device),
+                output::bytes(vision.memory.total()),
+            ));
+        }
         if let Some(draft) = &self.draft {
             output::note(&format!(
                 "draft: {}, {}, {}{}",
@@ -334,15 +357,56 @@ fn shares(shares: &[Share]) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// Returns why a GPU that nobody named cannot run the model, whatever its memory. The processor
-/// can.
-fn unsuited(settings: &Settings, error: &EngineError) -> Option<String> {
-    let is_free = settings.device == DeviceChoice::Auto && settings.gpu_layers.is_none();
+/// Returns why a device cannot run the model, whatever its memory.
+fn unsupported(error: &EngineError) -> Option<String> {
     match error {
-        EngineError::Backend(error @ BackendError::Unsupported { .. }) if is_free => {
-            Some(error.to_string())
-        }
+        EngineError::Backend(error @ BackendError::Unsupported { .. }) => Some(error.to_string()),
         _ => None,
+    }
+}
+
+impl Settings {
+    /// Returns a tower's place if the model runs steps that are wide enough for its pictures. If
+    /// they are not, and no picture was given, a note says so.
+    ///
+    /// # Errors
+    /// Returns an error with a remedy if there are pictures.
+    fn seat_for(&self, seat: Option<Seat>, model: &Model, rows: usize) -> Result<Option<Seat>> {
+        let wanted = model.tower().map_or(0, |tower| tower.config().soft_tokens());
+        if wanted <= rows {
+            return Ok(seat);
+        }
+        let remedy = match self.context.filter(|&context| context < wanted) {
+            _ if self.batch_invariant => "leave out --batch-invariant, or take --device cpu",
+            Some(_) => "raise --context",
+            None => "take --device cpu",
+        };
+        let what = format!(
+            "a picture has {wanted} rows, which one step runs, and a step has {rows} here: {remedy}"
+        );
+        if matches!(self.vision, Wish::Needed(_)) {
+            bail!(what);
+        }
+        output::note(&format!("no pictures are taken: {what}"));
+        Ok(None)
+    }
+
+    /// Returns the settings to try after a device could not run the model, if there are others, and
+    /// says so: texts only for a model with a tower that no picture was given to; the processor in
+    /// the place of a GPU that nobody named.
+    fn instead(&self, has_tower: bool, reason: &str) -> Option<Self> {
+        let is_free = self.device == DeviceChoice::Auto && self.gpu_layers.is_none();
+        let mut settings = self.clone();
+        if has_tower && matches!(self.vision, Wish::IfAny(_)) {
+            output::note(&format!("it takes texts only: {reason}; --device cpu reads pictures"));
+            settings.vision = Wish::None;
+        } else if is_free {
+            output::warning(format_args!("{reason}; it runs on the CPU"));
+            settings.device = DeviceChoice::Cpu;
+        } else {
+            return None;
+        }
+        Some(settings)
     }
 }
 
@@ -408,6 +472,7 @@ mod tests {
 
     use super::*;
     use crate::cli::Placement;
+    use crate::tower;
 
     /// Every step of a Program with more output rows brings all logits to the host.
     #[test]
@@ -420,7 +485,7 @@ mod tests {
 
     #[test]
     fn a_gpu_that_nobody_named_gives_way_to_the_processor() {
-        let unsupported = || {
+        let refused = || {
             let what = "its heads have 1024 elements".to_owned();
             EngineError::Backend(BackendError::Unsupported { device: "gpu".to_owned(), what })
         };
@@ -437,14 +502,28 @@ mod tests {
             };
             Settings::new(&placement, KvType::F16)
         };
-        let reason = unsuited(&settings("auto", None), &unsupported()).unwrap();
+        let reason = unsupported(&refused()).unwrap();
         assert!(reason.contains("gpu cannot run this model: its heads have"), "{reason}");
+        let other = settings("auto", None).instead(false, &reason).unwrap();
+        assert_eq!(other.device, DeviceChoice::Cpu);
         for (device, layers) in
             [("vulkan", None), ("vulkan:0", None), ("cpu", None), ("auto", Some(3))]
         {
-            assert!(unsuited(&settings(device, layers), &unsupported()).is_none(), "{device}");
+            assert!(settings(device, layers).instead(false, &reason).is_none(), "{device}");
         }
-        assert!(unsuited(&settings("auto", None), &short).is_none(), "fewer layers are tried");
+        assert!(unsupported(&short).is_none(), "fewer layers are tried");
+        // Texts stay on a GPU that takes no pictures, unless there are some.
+        let choice = tower::Choice::Found;
+        for (wish, device, expected) in [
+            (Wish::IfAny(choice.clone()), "auto", Some((DeviceChoice::Auto, Wish::None))),
+            (Wish::IfAny(choice.clone()), "reference", Some((DeviceChoice::Reference, Wish::None))),
+            (Wish::Needed(choice.clone()), "auto", Some((DeviceChoice::Cpu, Wish::Needed(choice)))),
+            (Wish::Needed(tower::Choice::Found), "vulkan", None),
+        ] {
+            let asked = Settings { vision: wish, ..settings(device, None) };
+            let other = asked.instead(true, &reason).map(|other| (other.device, other.vision));
+            assert_eq!(other, expected);
+        }
     }
 
     #[test]

@@ -1,36 +1,154 @@
-//! The vision tower that goes with a model.
+//! The vision tower that goes with a model, and pictures as it reads them.
 
 use std::collections::HashSet;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use trine_model::{Model, Tower};
+use serde::Serialize;
+use trine_model::{Model, ModelError, Tower, TowerConfig};
+use trine_pictures::{Limits, Picture, PictureError, Preparation, Prepared};
 
+use crate::cli::TowerArgs;
 use crate::model_source::Source;
+use crate::{output, terminal};
 
-/// Returns the model with its vision tower: the one in its own files, or in the first mmproj file
-/// beside it, by name, that fits.
+/// Which vision tower a model is given.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) enum Choice {
+    /// The one in its own files, or in an mmproj file that goes with them.
+    #[default]
+    Found,
+    /// The one in this file.
+    File(PathBuf),
+    /// None.
+    Off,
+}
+
+impl Choice {
+    /// Returns what was typed.
+    pub(crate) fn typed(args: &TowerArgs) -> Self {
+        match &args.mmproj {
+            Some(file) => Self::File(file.clone()),
+            None if args.no_mmproj => Self::Off,
+            None => Self::Found,
+        }
+    }
+}
+
+/// Returns the model with its vision tower.
 ///
 /// # Errors
-/// Returns an error if there is none, or none that can be used.
-pub(crate) fn attach(source: &Source, model: Model) -> Result<Model> {
-    let name = source.name();
+/// Returns an error if it has none, or none that can be used; the message says what to do.
+pub(crate) fn attach(source: &Source, model: Model, choice: &Choice) -> Result<Model> {
+    let found = find(source, &model, choice)?;
+    found.map_or_else(|| bail!(none(source, choice)), |tower| Ok(model.with_tower(tower)?))
+}
+
+/// Returns the model with its vision tower if it has one. A tower that cannot be used costs the
+/// model its pictures only, with a warning, unless its file was typed.
+///
+/// # Errors
+/// Returns an error if the typed file cannot be used.
+pub(crate) fn attach_if_any(source: &Source, model: Model, choice: &Choice) -> Result<Model> {
+    match find(source, &model, choice) {
+        Ok(Some(tower)) => Ok(model.with_tower(tower)?),
+        Ok(None) => Ok(model),
+        Err(error) if !matches!(choice, Choice::File(_)) => {
+            let is_other = |error: &ModelError| {
+                let inner = match error {
+                    ModelError::InFile { error, .. } => error,
+                    error => error,
+                };
+                matches!(inner, ModelError::UnsupportedTower { .. })
+            };
+            let name = terminal::harmless(&source.name()).into_owned();
+            if error.chain().filter_map(|cause| cause.downcast_ref()).any(is_other) {
+                tracing::info!("{name} reads no pictures: {error:#}");
+            } else {
+                output::warning(format_args!("{name} reads no pictures: {error:#}"));
+            }
+            Ok(model)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns why a model has no vision tower, and what to do.
+fn none(source: &Source, choice: &Choice) -> String {
+    let name = terminal::harmless(&source.name()).into_owned();
+    if *choice == Choice::Off {
+        return format!("{name} reads no pictures with --no-mmproj; leave it out");
+    }
+    let facts = format!(
+        "{name} reads no pictures: there is no vision tower in its files and no mmproj file beside it"
+    );
+    match source {
+        Source::Local(_) => format!(
+            "{facts}; `trine pull {name}` fetches it if its repository has one, --mmproj names another file"
+        ),
+        Source::Embedded(_) => format!(
+            "{name} reads no pictures; take a model that does, such as gemma3:4b: trine pull gemma3:4b"
+        ),
+        Source::Path(_) => format!(
+            "{facts}; give a model that does, put its mmproj file into the folder of the model, or name it with --mmproj"
+        ),
+    }
+}
+
+/// Returns the vision tower of a model: the one in its own files, or in the first mmproj file that
+/// fits, first the one that it was fetched with, then those beside it, by name.
+///
+/// # Errors
+/// Returns an error if there are some and none can be used: what is wrong with the last one.
+fn find(source: &Source, model: &Model, choice: &Choice) -> Result<Option<Tower>> {
+    let name = || terminal::harmless(&source.name()).into_owned();
+    match choice {
+        Choice::Off => return Ok(None),
+        Choice::File(path) => {
+            return open(path, model)
+                .map(Some)
+                .with_context(|| format!("--mmproj {}", path.display()));
+        }
+        Choice::Found => {}
+    }
     if Tower::is_in(model.checkpoint()) {
         let tower = Tower::from_checkpoint(source.open_checkpoint()?);
-        let tower = tower.with_context(|| format!("the vision tower of {name} cannot be used"))?;
-        return Ok(model.with_tower(tower)?);
+        let tower = tower.map_err(anyhow::Error::from).and_then(|tower| fitting(tower, model));
+        let fail = || format!("the vision tower of {} cannot be used", name());
+        return tower.map(Some).with_context(fail);
     }
-    let files = beside(&model);
-    let Some((last, others)) = files.split_last() else {
-        bail!(
-            "{name} reads no pictures: there is no vision tower in its files and no mmproj file beside it; \
-             give a model that does, or put its mmproj file into the folder of the model"
-        );
+    let mut last = Ok(None);
+    for path in files(source, model) {
+        match open(&path, model) {
+            Ok(tower) => return Ok(Some(tower)),
+            Err(error) => last = Err(error),
+        }
+    }
+    last
+}
+
+/// Opens the tower in a file and makes sure that it was made for a model.
+fn open(path: &Path, model: &Model) -> Result<Tower> {
+    fitting(Tower::open(path)?, model)
+}
+
+fn fitting(tower: Tower, model: &Model) -> Result<Tower> {
+    model.clone().with_tower(tower.clone())?;
+    Ok(tower)
+}
+
+/// Returns the mmproj files that may go with a model, each once.
+fn files(source: &Source, model: &Model) -> Vec<PathBuf> {
+    let own = match source {
+        Source::Local(local) => local.mmproj.clone(),
+        Source::Embedded(_) | Source::Path(_) => None,
     };
-    let open =
-        |path: &PathBuf| -> Result<Model> { Ok(model.clone().with_tower(Tower::open(path)?)?) };
-    let found = others.iter().find_map(|path| open(path).ok());
-    found.map_or_else(|| open(last), Ok)
+    let mut seen = HashSet::new();
+    let mut files: Vec<PathBuf> = own.into_iter().chain(beside(model)).collect();
+    files.retain(|file| seen.insert(file.canonicalize().unwrap_or_else(|_| file.clone())));
+    files
 }
 
 /// Returns the mmproj files in the folder of a model, by name, and then those beside what it is a
@@ -43,13 +161,11 @@ fn beside(model: &Model) -> Vec<PathBuf> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
         name.contains("mmproj") && name.ends_with(".gguf")
     };
-    let mut seen = HashSet::new();
     let mut all = Vec::new();
     for folder in folders {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_tower).collect();
         files.sort();
-        files.retain(|file| seen.insert(file.canonicalize().unwrap_or_else(|_| file.clone())));
         all.extend(files);
     }
     all
@@ -61,5 +177,200 @@ fn folder_of(source: &Path) -> PathBuf {
         _ if source.is_dir() => source.to_owned(),
         Some(parent) => parent.to_owned(),
         None => PathBuf::from("."),
+    }
+}
+
+/// Returns how pictures are prepared for a tower.
+///
+/// # Errors
+/// Returns an error if its numbers contradict one another.
+pub(crate) fn preparation(config: &TowerConfig) -> Result<Preparation> {
+    let [side, patch, pool] = [config.picture, config.patch, config.pool].map(|size| size as u32);
+    Ok(Preparation::square(side, patch, pool, config.mean, config.deviation)?)
+}
+
+/// What people are told of a vision tower.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    /// Its kind.
+    kind: &'static str,
+    /// Its files.
+    files: String,
+    /// The bytes of its own file; `None` if it is in the model's files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file_bytes: Option<u64>,
+    parameters: u64,
+    /// Pixels on a side of a picture.
+    picture: usize,
+    layers: usize,
+    hidden: usize,
+    /// Rows of the text model that a picture takes.
+    soft_tokens: usize,
+}
+
+impl Report {
+    /// Describes the tower of a model, if it has one.
+    pub(crate) fn of(model: &Model) -> Option<Self> {
+        let tower = model.tower()?;
+        let config = tower.config();
+        let (own, others) = (tower.checkpoint(), model.checkpoint());
+        let weights = model.tower_plan(false).weights;
+        Some(Self {
+            kind: "SigLIP",
+            files: own.source().display().to_string(),
+            file_bytes: (own.source() != others.source()).then(|| own.file_bytes()),
+            parameters: weights.iter().map(|weight| (weight.rows * weight.columns) as u64).sum(),
+            picture: config.picture,
+            layers: config.layers,
+            hidden: config.hidden,
+            soft_tokens: config.soft_tokens(),
+        })
+    }
+
+    /// Returns this in one line.
+    pub(crate) fn short(&self) -> String {
+        let Self { kind, parameters, layers, picture, .. } = self;
+        let parameters = output::count(*parameters);
+        format!("{kind}, {parameters} parameters, {layers} layers, {picture} x {picture} pixels")
+    }
+
+    /// Returns this in two lines.
+    pub(crate) fn lines(&self) -> [String; 2] {
+        let place = match self.file_bytes {
+            Some(bytes) => format!("{}, {}", terminal::harmless(&self.files), output::bytes(bytes)),
+            None => "in the model's files".to_owned(),
+        };
+        [
+            format!(
+                "vision       {}, {} parameters, {place}",
+                self.kind,
+                output::count(self.parameters)
+            ),
+            format!(
+                "  pictures   {0} x {0} pixels, {1} soft tokens each; {2} layers, hidden {3}",
+                self.picture, self.soft_tokens, self.layers, self.hidden
+            ),
+        ]
+    }
+}
+
+/// A picture's file as a tower reads it.
+#[derive(Debug)]
+pub(crate) struct PictureFile {
+    /// Pixels from left to right and from top to bottom, upright, as they are in the file.
+    pub(crate) size: (u32, u32),
+    /// The picture as patches.
+    pub(crate) prepared: Prepared,
+}
+
+impl PictureFile {
+    /// Reads a picture's file and prepares it for a tower.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read, is no plain file, is no picture, or is larger
+    /// than [`Limits`]; the message names it.
+    pub(crate) fn read(path: &Path, preparation: &Preparation) -> Result<Self> {
+        let name = || terminal::harmless(&path.display().to_string()).into_owned();
+        let limits = Limits::default();
+        let bytes = read(path, &limits).with_context(name)?;
+        let picture = Picture::decode(&bytes, &limits).with_context(name)?;
+        let size = (picture.width(), picture.height());
+        Ok(Self { size, prepared: preparation.prepare(&picture) })
+    }
+}
+
+/// Reads a picture's file and prepares it for a tower.
+///
+/// # Errors
+/// As [`PictureFile::read`].
+pub(crate) fn prepare(path: &Path, preparation: &Preparation) -> Result<Prepared> {
+    Ok(PictureFile::read(path, preparation)?.prepared)
+}
+
+/// Whether a model is given a tower, and which.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) enum Wish {
+    /// It takes texts only.
+    #[default]
+    None,
+    /// The tower that was chosen, if the model has it.
+    IfAny(Choice),
+    /// The tower that was chosen; there are pictures already.
+    Needed(Choice),
+}
+
+impl Wish {
+    /// Returns the model with what is wished for.
+    ///
+    /// # Errors
+    /// As [`attach`] if it is needed, else as [`attach_if_any`].
+    pub(crate) fn fulfil(&self, source: &Source, model: Model) -> Result<Model> {
+        match self {
+            Self::None => Ok(model),
+            Self::IfAny(choice) => attach_if_any(source, model, choice),
+            Self::Needed(choice) => attach(source, model, choice),
+        }
+    }
+}
+
+/// Reads the bytes of a picture's file. Nothing else is opened: a pipe would wait for its other
+/// end.
+fn read(path: &Path, limits: &Limits) -> Result<Vec<u8>> {
+    let fail = "it cannot be read; check the path and its permissions";
+    let facts = std::fs::metadata(path).context(fail)?;
+    if facts.is_dir() {
+        bail!("it is a folder; name the picture's file");
+    }
+    if !facts.is_file() {
+        bail!("it is not a plain file; save the picture and name its file");
+    }
+    let check = |bytes: u64| match bytes > limits.bytes as u64 {
+        true => Err(PictureError::TooManyBytes { bytes, limit: limits.bytes as u64 }),
+        false => Ok(()),
+    };
+    check(facts.len())?;
+    let mut bytes = Vec::new();
+    let file = File::open(path).context(fail)?;
+    // It may grow meanwhile.
+    file.take(limits.bytes as u64 + 1).read_to_end(&mut bytes).context(fail)?;
+    check(bytes.len() as u64)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(path: &Path) -> String {
+        let preparation = Preparation::square(56, 14, 2, [0.5; 3], [0.5; 3]).unwrap();
+        format!("{:#}", prepare(path, &preparation).unwrap_err())
+    }
+
+    #[test]
+    fn what_is_no_file_of_a_picture_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        assert!(error(folder.path()).contains("is a folder"));
+        assert!(error(&at("nothing.png")).contains("nothing.png: it cannot be read"));
+        std::fs::write(at("empty.png"), "").unwrap();
+        assert!(error(&at("empty.png")).contains("has no bytes"));
+        std::fs::write(at("notes.png"), "my notes about a picture").unwrap();
+        assert!(error(&at("notes.png")).contains("no PNG, JPEG, WebP or GIF"));
+        // A file of any size is known by its length.
+        let huge = File::create(at("huge.png")).unwrap();
+        huge.set_len(1 << 40).unwrap();
+        assert!(error(&at("huge.png")).contains("1,099,511,627,776 bytes"));
+    }
+
+    /// It would wait for somebody who writes.
+    #[cfg(unix)]
+    #[test]
+    fn pipes_and_devices_are_not_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe.png");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        assert!(error(&pipe).contains("not a plain file"));
+        assert!(error(Path::new("/dev/zero")).contains("not a plain file"));
     }
 }

@@ -135,6 +135,14 @@ pub struct Pictures {
 }
 
 impl LoadedModel {
+    /// Ends its threads, and by that frees its devices.
+    pub(crate) fn stop(&self) {
+        self.service.stop();
+        if let Some(pictures) = &self.pictures {
+            pictures.tower.stop();
+        }
+    }
+
     /// Returns how the model writes conversations and replies.
     pub(crate) fn format(&self) -> Arc<dyn ReplyFormat> {
         reply_format(&self.tokenizer, self.template.as_ref())

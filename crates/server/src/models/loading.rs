@@ -191,7 +191,7 @@ impl Shared {
         };
         if !matches!(placed, Ok(Some(_))) {
             // Its memory is free again before anything else is loaded.
-            let stopped = tokio::task::spawn_blocking(move || model.service.stop()).await;
+            let stopped = tokio::task::spawn_blocking(move || model.stop()).await;
             if stopped.is_err() {
                 tracing::error!(model = %shown(name), "its engine could not be stopped");
             }
@@ -271,7 +271,7 @@ impl Shared {
     pub(super) async fn finish_to_stop(self: &Arc<Self>, name: String, model: Arc<LoadedModel>) {
         let shared = Arc::clone(self);
         let task = tokio::spawn(async move {
-            let stopped = tokio::task::spawn_blocking(move || model.service.stop()).await;
+            let stopped = tokio::task::spawn_blocking(move || model.stop()).await;
             if stopped.is_err() {
                 tracing::error!(model = %shown(&name), "its engine could not be stopped");
             }

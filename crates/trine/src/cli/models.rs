@@ -20,12 +20,17 @@ pub(crate) struct FetchArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 HF_TOKEN is sent to repositories that need it, HF_ENDPOINT names another server, TRINE_HOME another \
-folder for models. An interrupted download continues where it stopped.")]
+folder for models. An interrupted download continues where it stopped. A GGUF model comes with the mmproj file that \
+goes with it, if its repository has one: in F16, else BF16, F32 or Q8_0. Another pull adds it to a model without.")]
 pub(crate) struct PullArgs {
     /// gemma3:4b (`trine search` lists such names), owner/repo, owner/repo:Q4_K_M or
     /// owner/repo/file.gguf
     #[arg(value_name = "MODEL")]
     pub(crate) model: String,
+
+    /// Leave out the vision tower of a GGUF model, its mmproj file: texts only
+    #[arg(long)]
+    pub(crate) no_mmproj: bool,
 
     /// Print the files as JSON when done
     #[arg(long)]

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use trine_engine::Pooling;
-use trine_server::KeepAlive;
+use trine_server::{ImageUrls, KeepAlive};
 
 use crate::address::Address;
 
 use super::draft::DraftArgs;
 use super::models::FetchArgs;
+use super::pictures::TowerArgs;
 use super::placement::{MODEL_HELP, Placement};
 use super::values::{parse_alias, parse_bytes, parse_pooling, parse_positive, whole};
 
@@ -161,6 +162,14 @@ pub(crate) struct ServeArgs {
 
     #[command(flatten)]
     pub(crate) drafting: DraftArgs,
+
+    /// Fetch pictures that requests name by URL from this host, such as example.com,
+    /// *.example.com or example.com:8443, if it has a public address; can be repeated
+    #[arg(long, value_name = "HOST", value_delimiter = ',', value_parser = ImageUrls::read_host)]
+    pub(crate) allow_image_urls: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) tower: TowerArgs,
 
     #[command(flatten)]
     pub(crate) placement: Placement,

@@ -160,6 +160,7 @@ mod tests {
     use clap::error::ErrorKind;
 
     use super::*;
+
     use crate::cli::Cli;
 
     #[test]

@@ -13,6 +13,7 @@ use trine_vulkan::INVARIANT_ROWS;
 
 use super::bench_drafts::{self, Accepting, Drafted, Reader, Script, Scripted, Text};
 use super::bench_energy::{self, Used};
+use super::bench_pictures;
 use super::bench_runs::{Kind, Means, Round, Run, Test, one};
 use super::bench_steps::{self, StepTime};
 use crate::bandwidth::Yardstick;
@@ -91,6 +92,9 @@ struct Report {
 /// Returns an error if there is nothing to measure, the tests do not fit into the model's context,
 /// or the device fails.
 pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
+    if let Some(picture) = &args.image {
+        return bench_pictures::run(&args, picture, verbose);
+    }
     let tests = tests(&args)?;
     let source = find(args.model.as_deref(), &args.fetch)?.source;
     let mut settings = Settings::measuring(&args.placement, KvType::F16);

@@ -1,8 +1,6 @@
 //! `trine logits --image`
 
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::json;
@@ -10,8 +8,8 @@ use trine_backend::{
     BLOCK, BULK_ROWS, Batch, Device, Program, ProgramOptions, SOFT, SequenceView, SoftRows,
     TowerProgram,
 };
-use trine_model::{KvType, Model, TowerConfig, Width};
-use trine_pictures::{Limits, Picture, Preparation, Prepared};
+use trine_model::{KvType, Model, Width};
+use trine_pictures::Prepared;
 
 use super::logits::{LogitsFile, check_ids, check_length, destination_of, read_ids};
 use crate::cli::LogitsArgs;
@@ -22,7 +20,7 @@ use crate::model_source::find;
 use crate::options::{PREFILL, Settings};
 use crate::output;
 use crate::session::check_finite;
-use crate::tower;
+use crate::tower::{self, Choice};
 
 /// Writes the logits of every position, and what became of each picture.
 ///
@@ -35,11 +33,13 @@ pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
     let settings = Settings::measuring(&args.placement, KvType::F32);
     let out = destination_of(&args.out, &source)?;
     check_length(&source, &ids, &args.ids)?;
-    let model = tower::attach(&source, source.open(settings.quantize)?)?;
+    let choice = Choice::typed(&args.tower);
+    let model = tower::attach(&source, source.open(settings.quantize)?, &choice)?;
     let config = *model.tower().expect("it was attached").config();
     let rows = Rows::new(&model, &ids, args)?;
-    let pictures =
-        args.image.iter().map(|path| prepare(path, &config)).collect::<Result<Vec<_>>>()?;
+    let preparation = tower::preparation(&config)?;
+    let read = |path: &PathBuf| tower::prepare(path, &preparation);
+    let pictures = args.image.iter().map(read).collect::<Result<Vec<Prepared>>>()?;
     let watch = Watch::new();
     let gpu = GpuOptions::tuned(settings.tune.into());
     let device = settings.device.open(settings.threads, settings.gpu_layers, gpu)?.device;
@@ -77,20 +77,6 @@ pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
         output::note(&format!("{} positions, {count} pictures in {out}", ids.len()));
     }
     Ok(())
-}
-
-/// Reads a picture as the tower wants it.
-fn prepare(path: &Path, config: &TowerConfig) -> Result<Prepared> {
-    let name = path.display();
-    let limits = Limits::default();
-    let fail = || format!("cannot read {name}; check the path and its permissions");
-    let file = File::open(path).with_context(fail)?;
-    let mut bytes = Vec::new();
-    file.take(limits.bytes as u64 + 1).read_to_end(&mut bytes).with_context(fail)?;
-    let picture = Picture::decode(&bytes, &limits).with_context(|| format!("{name}"))?;
-    let [side, patch, pool] = [config.picture, config.patch, config.pool].map(|size| size as u32);
-    let preparation = Preparation::square(side, patch, pool, config.mean, config.deviation)?;
-    Ok(preparation.prepare(&picture))
 }
 
 /// Makes rows of pictures.

@@ -12,6 +12,7 @@ use trine_vulkan::{Outline, TuningMode};
 
 use super::plan_drafts::{DraftModel, Guessing};
 use super::plan_npu::{self, NpuForecast};
+use super::plan_pictures::{self, PictureForecast};
 use crate::cli::{Placement, PlanArgs};
 use crate::device::{DeviceChoice, GpuOptions};
 use crate::draft::{Attached, Drafting};
@@ -28,6 +29,7 @@ use crate::output;
 use crate::placed::Needs;
 use crate::session::formats;
 use crate::terminal;
+use crate::tower;
 
 /// The contexts that are forecast by default.
 const CONTEXTS: [usize; 2] = [512, 8192];
@@ -75,6 +77,8 @@ struct Forecast<'a> {
     token: Work,
     generation: Vec<GenerationRow>,
     prompts: Vec<Prompt>,
+    /// A picture, if the model reads some.
+    picture: Option<PictureForecast>,
     /// What an NPU would add, if the machine has one.
     npu: Option<NpuForecast>,
 }
@@ -92,6 +96,7 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
     let settings = Settings::measuring(&typed, KvType::F16);
     let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch)?;
     let plain = source.open(settings.quantize)?;
+    let seeing = tower::attach_if_any(&source, plain.clone(), &tower::Choice::Found)?;
     let Attached { model, draft: reading, .. } = drafting.attach(&source, plain)?;
     let contexts = contexts(&source.name(), &args.context, model.config().context)?;
     let draft = drafting.find(&source, &model, &settings)?;
@@ -126,6 +131,7 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
             .iter()
             .map(|&at| forecast::prompt(passes, at))
             .collect::<Result<_, _>>()?,
+        picture: PictureForecast::new(&seeing, &machine, &launches),
         npu: NpuForecast::new(passes, &contexts)?,
     };
     match args.json {
@@ -350,6 +356,7 @@ impl Forecast<'_> {
             },
             "generation": self.generation,
             "prompt": self.prompts,
+            "picture": self.picture,
             "npu": self.npu.as_ref().map(NpuForecast::json),
         })
     }
@@ -378,6 +385,15 @@ impl Forecast<'_> {
         text.push_str(&self.generation_table(markdown));
         text.push_str("\n\n");
         text.push_str(&self.prompt_table(markdown));
+        if let Some(picture) = &self.picture {
+            text.push_str("\n\n");
+            text.push_str(&table(
+                markdown,
+                &plan_pictures::HEADER,
+                vec![picture.row()],
+                &[1, 2, 4],
+            ));
+        }
         if let Some(npu) = self.npu.as_ref().filter(|npu| npu.gains()) {
             text.push_str("\n\n");
             text.push_str(&table(markdown, &plan_npu::HEADER, npu.rows(), &[2, 3, 4]));
@@ -387,6 +403,7 @@ impl Forecast<'_> {
             self.kv.name(),
             self.about_drafts(),
         ));
+        text.push_str(&self.picture.as_ref().map_or(String::new(), PictureForecast::about));
         text.push_str(&self.misfits());
         text.push_str(&self.npu.as_ref().map_or(String::new(), NpuForecast::about));
         let acceptance = (self.drafts.tokens > 0).then_some(&self.acceptance);

@@ -8,7 +8,8 @@ use serde::Serialize;
 use trine_engine::Statistics;
 use trine_model::KvType;
 
-use crate::chat::{Conversation, Turn};
+use crate::attachments::TurnPicture;
+use crate::chat::{Conversation, Rows, Turn};
 use crate::cli::{RunArgs, SamplingArgs};
 use crate::converse::{Chat, chat_prompt, ending_note, raw_prompt};
 use crate::draft::Drafting;
@@ -26,6 +27,7 @@ use crate::prompt::Words;
 use crate::session::{Session, Sizes};
 use crate::settings;
 use crate::terminal;
+use crate::tower::{self, Wish};
 use crate::vocabulary::{TextSide, Thinking};
 
 /// Answers once, or chats.
@@ -51,9 +53,27 @@ pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
     if typed_context.is_none() && args.placement.context.is_some() {
         settings.context_from = ContextFrom::Preset;
     }
+    settings.vision = wish(&args);
     let drafting = Drafting::new(&args.drafting, &args.fetch, true)?.check(&args.drafting)?;
     let mut session =
         Session::open_with(&source, &settings, Sizes::default(), &drafting, |program| program)?;
+    let outcome = write(&mut session, (typed, turns), prompt, args, verbose);
+    // Its thread may still hold a device.
+    if let Some(vision) = &session.vision {
+        vision.tower.stop();
+    }
+    outcome
+}
+
+/// Answers the prompt, or chats. The conversation begins with `turns`; `typed` are the sampling
+/// options of the command line.
+fn write(
+    session: &mut Session,
+    (typed, turns): (SamplingArgs, Vec<Turn>),
+    prompt: Option<String>,
+    args: RunArgs,
+    verbose: bool,
+) -> Result<()> {
     session.engine.heed(interrupt::flag());
     let defaults = session.model.defaults().clone();
     let mut text = TextSide::read(session.model.checkpoint(), &defaults.stop_ids, !args.raw)?;
@@ -75,18 +95,48 @@ pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
                 session.name
             )));
         }
+        if !args.pictures.image.is_empty() {
+            return Err(usage(format!(
+                "{} has no chat template, so --image cannot be used; take a model for chats",
+                session.name
+            )));
+        }
         output::note("the model has no chat template: texts are continued as they are");
     }
+    let pictures = pictures(session, &args.pictures.image)?;
     match prompt {
         Some(prompt) => {
-            answer_once(&mut session, &text, &writing, (turns, prompt), raw, &args, verbose)
+            let begun = Conversation { system: args.system.clone(), turns, ..Default::default() };
+            let pictures = pictures.into_iter().map(|(picture, _)| picture).collect();
+            let asked = begun.asking(prompt, pictures);
+            answer_once(session, &text, &writing, asked, raw, &args, verbose)
         }
         None => {
-            let conversation =
-                Conversation { system: args.system, turns, ..Conversation::default() };
-            chat(&mut session, &mut text, [&typed, &args.sampling], raw, conversation, verbose)
+            let conversation = Conversation { system: args.system, turns, ..Default::default() };
+            let begun = (conversation, pictures);
+            chat(session, &mut text, [&typed, &args.sampling], raw, begun, verbose)
         }
     }
+}
+
+/// Returns what is to read pictures.
+fn wish(args: &RunArgs) -> Wish {
+    let choice = tower::Choice::typed(&args.pictures.tower);
+    match args.pictures.image.is_empty() {
+        _ if args.raw => Wish::None,
+        true => Wish::IfAny(choice),
+        false => Wish::Needed(choice),
+    }
+}
+
+/// Reads pictures' files, and says what they are.
+fn pictures(session: &Session, files: &[PathBuf]) -> Result<Vec<(TurnPicture, String)>> {
+    let read = |path: &PathBuf| {
+        let (picture, line) = TurnPicture::read(path, session.vision.as_ref(), &session.name)?;
+        output::note(&line);
+        Ok((picture, line))
+    };
+    files.iter().map(read).collect()
 }
 
 /// Returns the model, and the prompt unless a chat was asked for.
@@ -151,22 +201,21 @@ fn answer_once(
     session: &mut Session,
     text: &TextSide,
     writing: &Writing,
-    (turns, prompt): (Vec<Turn>, String),
+    mut asked: Conversation,
     raw: bool,
     args: &RunArgs,
     verbose: bool,
 ) -> Result<()> {
-    let tokens = match raw {
-        true => raw_prompt(session, text, &prompt)?,
-        false => {
-            let begun =
-                Conversation { system: args.system.clone(), turns, ..Conversation::default() };
-            chat_prompt(session, text, writing, &mut begun.asking(prompt))?.tokens
+    let rows = match raw {
+        true => {
+            let prompt = asked.turns.last().map_or("", |turn| &turn.content);
+            Rows { tokens: raw_prompt(session, text, prompt)?, ..Rows::default() }
         }
+        false => chat_prompt(session, text, writing, &mut asked)?.rows,
     };
     let watch = Watch::new();
     let mut printer = Printer::new(args.json);
-    let outcome = answer(&mut session.engine, text, tokens, writing, &watch, &mut printer);
+    let outcome = answer(&mut session.engine, text, rows, writing, &watch, &mut printer);
     printer.finish()?;
     let answer = outcome?;
     if args.json {
@@ -201,7 +250,7 @@ fn chat(
     text: &mut TextSide,
     sampling: [&SamplingArgs; 2],
     raw: bool,
-    conversation: Conversation,
+    (conversation, waiting): (Conversation, Vec<(TurnPicture, String)>),
     verbose: bool,
 ) -> Result<()> {
     let is_typed = terminal::stdin_is_terminal();
@@ -220,7 +269,7 @@ fn chat(
             tell_end(session, &answer, verbose, true);
             Ok(answer)
         };
-    let chat = Chat::new(session, text, sampling, raw, conversation);
+    let chat = Chat::new(session, text, sampling, raw, conversation, waiting);
     let went_well = chat.talk(lines.as_mut(), &mut show)?;
     // A person has read what went wrong; a script needs the exit code.
     if went_well || is_typed { Ok(()) } else { Err(Negative.into()) }
@@ -285,8 +334,16 @@ fn details(session: &Session, statistics: &Statistics) -> String {
             output::rate(statistics.tokens_per_step().unwrap_or(1.0)),
         ),
     };
+    let pictures = match statistics.pictures {
+        0 => String::new(),
+        count => format!(
+            " ({} read in {})",
+            output::counted(count, "picture"),
+            output::seconds(statistics.tower_seconds)
+        ),
+    };
     format!(
-        "prompt: {}{reused}{} | generated: {}{}{moved}{guesses} | first token after {first}",
+        "prompt: {}{pictures}{reused}{} | generated: {}{}{moved}{guesses} | first token after {first}",
         output::counted(statistics.prompt_tokens, "token"),
         per_second(statistics.prefill_rate()),
         output::counted(statistics.generated_tokens, "token"),

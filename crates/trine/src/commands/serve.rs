@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use trine_engine::disk::{DiskStore, Folder, Origin};
 use trine_engine::{CONTEXT_DEFAULT, Pooling, SamplingParams, Service};
+use trine_hub::{Pinned, get_pinned};
 use trine_model::{KvType, Model};
 use trine_server::{
-    Description, Found, Keys, Library, Limits, Listed, LoadedModel, Loader, Outline, ServeError,
-    Server, ServerOptions,
+    Description, Fetch, Fetched, Fetcher, Found, ImageUrls, Keys, Library, Limits, Listed,
+    LoadedModel, Loader, Outline, Pictures, ServeError, Server, ServerOptions,
 };
 
 use super::serve_names::{Names, Served, laid, served_name, stamp};
@@ -22,6 +23,7 @@ use crate::interrupt::{self, Watch};
 use crate::model_source::{Source, find, hub};
 use crate::options::Settings;
 use crate::session::{Session, Sizes, formats};
+use crate::tower::{self, Wish};
 use crate::vocabulary::{TextSide, template};
 use crate::{open_files, output, settings, signals, terminal, traces};
 
@@ -49,7 +51,8 @@ pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
     let names = names(&args)?;
     let options = options(&args)?;
     let sequences = usize::from(args.sequences);
-    let settings = Settings::new(&args.placement, KvType::F16);
+    let mut settings = Settings::new(&args.placement, KvType::F16);
+    settings.vision = Wish::IfAny(tower::Choice::typed(&args.tower));
     let queue = args.queue as usize;
     let pooling = args.pooling.unwrap_or_default();
     let limit = args.prefix_cache_size.unwrap_or(PREFIXES_BYTES);
@@ -219,7 +222,10 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
         host_names: args.host_name.clone(),
         keep_alive: args.keep_alive.unwrap_or_default(),
         memory_budget: args.memory,
-        image_urls: None,
+        image_urls: (!args.allow_image_urls.is_empty()).then(|| ImageUrls {
+            hosts: args.allow_image_urls.clone(),
+            fetcher: Arc::new(Fetching),
+        }),
         trace_parent: Some(traces::follow),
         limits,
     })
@@ -236,6 +242,20 @@ fn read_keys(path: &Path) -> Result<Keys> {
     }
     let text = std::fs::read_to_string(path).with_context(fail)?;
     Keys::parse(&text).map_err(|problem| anyhow!("{}: {problem}", path.display()))
+}
+
+/// Fetches pictures for the server.
+#[derive(Debug)]
+struct Fetching;
+
+impl Fetcher for Fetching {
+    fn get(&self, request: &Fetch) -> Result<Fetched, String> {
+        let Fetch { url, addresses, bytes, time } = request;
+        Ok(match get_pinned(url, addresses, *bytes, *time)? {
+            Pinned::Body(body) => Fetched::Body(body),
+            Pinned::Redirect(place) => Fetched::Redirect(place),
+        })
+    }
 }
 
 /// Opens models for the server.
@@ -291,7 +311,10 @@ impl Models {
         let memory = program.memory();
         let draft = session.draft.take();
         let (draft_bytes, draft_gpu_bytes) = draft.as_ref().map_or((0, 0), DraftFacts::beside);
-        let bytes = memory.total() + draft_bytes;
+        let vision = session.vision.as_ref();
+        // It is set aside for the tower from the start.
+        let vision_bytes = vision.map_or(0, |vision| vision.memory.total());
+        let bytes = memory.total() + draft_bytes + vision_bytes;
         let reduced = Reduced {
             device: &session.device,
             sequences: (self.sequences, session.engine.limits().sequences),
@@ -314,10 +337,13 @@ impl Models {
         }
         let description = Description {
             device: session.device.clone(),
-            gpu_bytes: program.facts().gpu_bytes(&memory) + draft_gpu_bytes,
+            gpu_bytes: program.facts().gpu_bytes(&memory)
+                + draft_gpu_bytes
+                + vision.filter(|vision| vision.is_on_gpu).map_or(0, |_| vision_bytes),
             draft: draft
                 .map(|draft| served_name(&draft.source))
                 .or_else(|| self.drafting.lookup_name()),
+            sees: vision.is_some(),
             ..described(&session.model)
         };
         let service = Service::start(session.engine).context("the system gives no thread")?;
@@ -330,7 +356,9 @@ impl Models {
             tokenizer: text.tokenizer,
             template: text.template,
             pooling: self.pooling,
-            pictures: None,
+            pictures: session
+                .vision
+                .map(|vision| Pictures { preparation: vision.preparation, tower: vision.tower }),
             service,
             description,
             bytes,
@@ -400,6 +428,7 @@ fn described(model: &Model) -> Description {
         formats: formats(model),
         parameters: weights.iter().map(|weight| (weight.rows * weight.columns) as u64).sum(),
         context: model.config().context,
+        sees: model.tower().is_some(),
         ..Description::default()
     }
 }
@@ -423,7 +452,9 @@ impl Loader for Models {
 
     fn outline(&self, model: &str) -> Result<Outline, String> {
         let outline = || -> Result<Outline> {
-            let opened = self.source(model)?.open(self.settings.quantize)?;
+            let source = self.source(model)?;
+            let opened = source.open(self.settings.quantize)?;
+            let opened = self.settings.vision.fulfil(&source, opened)?;
             let template = template(opened.checkpoint())?;
             Ok(Outline {
                 description: described(&opened),

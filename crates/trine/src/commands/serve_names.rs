@@ -213,10 +213,11 @@ fn place(source: &Source) -> PathBuf {
 
 fn listed(name: &str, model: &str, source: &Source) -> Listed {
     let digest = match source {
-        Source::Local(model) => match model.files.as_slice() {
-            [file] => file.sha256.clone(),
-            _ => None,
-        },
+        Source::Local(model) => {
+            let is_own = |path: &Path| model.mmproj.as_deref() != Some(path);
+            let mut own = model.files.iter().filter(|file| is_own(&file.path));
+            own.next().filter(|_| own.next().is_none()).and_then(|file| file.sha256.clone())
+        }
         Source::Embedded(_) | Source::Path(_) => None,
     };
     let modified = match source {

@@ -23,6 +23,7 @@ use crate::output;
 use crate::placed::{Needs, memory_json};
 use crate::preset;
 use crate::terminal;
+use crate::tower;
 use crate::vocabulary;
 
 /// Facts about the tokenizer and the chat template.
@@ -60,6 +61,9 @@ struct Report {
     /// The experts of its layers, if it has any.
     #[serde(skip_serializing_if = "Option::is_none")]
     experts: Option<Experts>,
+    /// What reads pictures for it, if anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vision: Option<tower::Report>,
     memory: Footprint,
     /// The model that guesses tokens for it, if one does.
     draft: Option<DraftReport>,
@@ -105,7 +109,8 @@ pub(crate) fn run(args: ShowArgs) -> Result<()> {
         Some(draft) => Some(draft_report(&draft)?),
         None => reading_report(reading.as_ref(), &model)?,
     };
-    let report = report(&source, &model, draft)?;
+    let seeing = tower::attach_if_any(&source, model.clone(), &tower::Choice::Found)?;
+    let report = Report { vision: tower::Report::of(&seeing), ..report(&source, &model, draft)? };
     if args.json {
         let mut value = serde_json::to_value(&report)?;
         if let Some(preset) = &preset {
@@ -234,6 +239,7 @@ fn report(source: &Source, model: &Model, draft: Option<DraftReport>) -> Result<
         text_problem,
         defaults: model.defaults().clone(),
         experts: Experts::of(model),
+        vision: None,
         memory: footprint(model)?,
         draft,
     })
@@ -309,6 +315,7 @@ fn describe(report: &Report) -> String {
     ]);
     lines.extend(report.experts.map(|experts| format!("experts      {}", experts.text())));
     lines.extend(formats::describe(&report.formats));
+    lines.extend(report.vision.iter().flat_map(tower::Report::lines));
     match &report.text {
         Some(text) => lines.push(format!(
             "text         {} tokens, begins with {}, ends with {:?}, {}",

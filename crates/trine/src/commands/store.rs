@@ -3,13 +3,13 @@
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use trine_hub::catalog;
-use trine_hub::{EntryState, Hub, ModelName, Origin, Preset, StoreEntry};
+use trine_hub::{EntryState, Hub, LocalModel, ModelName, Origin, Preset, StoreEntry};
 
 use crate::assistants;
 use crate::cli::{ListArgs, PullArgs, RemoveArgs};
 use crate::embedded::Embedded;
 use crate::fetch::fetch;
-use crate::model_source::{Source, hub, repository};
+use crate::model_source::{Source, hub, hub_config, repository};
 
 use crate::output;
 use crate::terminal;
@@ -20,7 +20,9 @@ use crate::terminal;
 /// Returns an error if the download fails. The part that was fetched stays and is continued next
 /// time.
 pub(crate) fn pull(args: PullArgs) -> Result<()> {
-    let hub = hub()?;
+    let mut config = hub_config()?;
+    config.mmproj = !args.no_mmproj;
+    let hub = Hub::new(config)?;
     let typed = match hub.whole_preset(&args.model)? {
         Some(preset) => preset.from,
         None => args.model.clone(),
@@ -35,6 +37,13 @@ pub(crate) fn pull(args: PullArgs) -> Result<()> {
         output::bytes(model.bytes),
         model.path.display()
     ));
+    if let Some((file, bytes)) = mmproj(&model) {
+        output::remark(format_args!(
+            "its vision tower is {}, {}, which --no-mmproj leaves out; pictures are given with --image FILE",
+            terminal::harmless(&file),
+            output::bytes(bytes)
+        ));
+    }
     let source = Source::Local(Box::new(model));
     if let Some(draft) = source.open_assistant()? {
         let whose = assistants::size_of(draft.config().backbone)
@@ -49,6 +58,13 @@ pub(crate) fn pull(args: PullArgs) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Returns the name and the size in bytes of the vision tower that was fetched with a model.
+fn mmproj(model: &LocalModel) -> Option<(String, u64)> {
+    let path = model.mmproj.as_ref()?;
+    let file = model.files.iter().find(|file| file.path == *path)?;
+    Some((file.name.clone(), file.bytes))
 }
 
 /// Lists the local models and presets.
@@ -91,6 +107,10 @@ fn row(entry: &StoreEntry) -> Vec<String> {
     let known = catalog::models().iter().find(|known| is_same(&known.model(), &entry.name));
     if let Some(known) = known {
         state.push_str(&format!("; also {}", known.name()));
+    }
+    let is_cut = entry.files.iter().any(|file| !file.complete);
+    if entry.state == EntryState::Complete && is_cut {
+        state.push_str("; its mmproj file is partial: `trine pull` continues");
     }
     vec![
         terminal::harmless(&entry.name.to_string()).into_owned(),

@@ -87,7 +87,7 @@ const fn key(name: &'static str, kind: Kind, place: Place, default: &'static str
 }
 
 /// All settings, in the order in which `trine config` prints them.
-pub(crate) const KEYS: [Key; 43] = {
+pub(crate) const KEYS: [Key; 44] = {
     use Kind::{Number, Path, Size, Switch, Text, Texts};
     use Place::{Client, Program, Run, Serve};
     [
@@ -132,6 +132,7 @@ pub(crate) const KEYS: [Key; 43] = {
         key("server.origin", Texts, Serve, "pages of this machine"),
         key("server.host-name", Texts, Serve, "none"),
         key("server.body-limit", Number, Serve, "32"),
+        key("server.allow-image-urls", Texts, Serve, "none"),
         key("server.url", Text, Client, "where server.host and server.port are"),
         key("server.tls-ca", Path, Client, "public authorities"),
     ]

@@ -17,6 +17,7 @@ mod logits_pictures;
 mod mistakes;
 mod names;
 mod npu;
+mod pictures;
 mod planning;
 #[cfg(target_os = "linux")]
 mod pty;
@@ -25,6 +26,7 @@ mod running;
 #[path = "../../src/screen.rs"]
 #[allow(dead_code, reason = "the program uses the rest")]
 mod screen;
+mod seeing;
 mod serving;
 mod serving_models;
 mod settings;

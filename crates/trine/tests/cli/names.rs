@@ -110,7 +110,7 @@ fn a_name_of_the_catalogue_is_no_prompt_for_the_demo() {
     for arguments in [&["run", "gemma3:4b"][..], &["run", "gemma3:4b", "Hello"]] {
         let error = store.trine(arguments).fails(1);
         for said in
-            ["trine pull gemma3:4b", "--yes", "about 2.5 GB", "ggml-org/gemma-3-4b-it-GGUF:Q4_K_M"]
+            ["trine pull gemma3:4b", "--yes", "about 3.3 GB", "ggml-org/gemma-3-4b-it-GGUF:Q4_K_M"]
         {
             assert!(error.contains(said), "{said}: {error}");
         }
@@ -289,7 +289,7 @@ fn a_terminal_is_asked_before_a_download() {
         terminal.close();
         (status.code(), written)
     };
-    let question = "gemma3:4b (ggml-org/gemma-3-4b-it-GGUF:Q4_K_M) is not on this machine. Fetch it, about 2.5 GB? [Y/n]";
+    let question = "gemma3:4b (ggml-org/gemma-3-4b-it-GGUF:Q4_K_M) is not on this machine. Fetch it, about 3.3 GB? [Y/n]";
     let (code, written) = ask("gemma3:4b", question, "n\n", "was not fetched");
     assert_eq!(code, Some(1), "{written}");
     assert!(hub.asked.lock().unwrap().is_empty(), "nothing is asked of a server before the answer");

@@ -167,7 +167,7 @@ fn body(
     if room.0.height > 5 {
         frame.render_widget(Paragraph::new(&*model.device), room.take(1));
     }
-    let facts = facts(engine, view.rates(model));
+    let facts = facts(engine, model.tower.as_ref(), view.rates(model));
     let text = grid(&facts, room.0.width, palette);
     let style = if view.problem.is_some() { palette.faint } else { Style::new() };
     let area = room.take(text.lines.len());

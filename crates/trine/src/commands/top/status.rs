@@ -44,6 +44,22 @@ pub(super) struct Model {
     /// The counters of its engine, if it is loaded.
     #[serde(rename = "status")]
     pub(super) engine: Option<Engine>,
+    /// The counters of its vision tower, if it has one and is loaded.
+    #[serde(default)]
+    pub(super) tower: Option<Tower>,
+}
+
+/// The counters of a vision tower: the part of `trine_engine::TowerCounts` that is shown.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub(super) struct Tower {
+    /// The pictures that it was run for.
+    pub(super) pictures: u64,
+    /// The pictures whose rows were there.
+    pub(super) hits: u64,
+    /// Seconds of all runs.
+    pub(super) seconds: f64,
+    /// The pictures that wait for their run.
+    pub(super) waiting: u64,
 }
 
 /// The counters of an engine: the part of `trine_engine::Status` that is shown.
@@ -196,6 +212,9 @@ pub(super) mod tests {
         let status = trine_engine::Status { blocks_shared: 7, ..Default::default() };
         let engine: Engine = serde_json::from_value(serde_json::to_value(status).unwrap()).unwrap();
         assert_eq!(engine.blocks_shared, 7);
+        let counts = trine_engine::TowerCounts { hits: 3, ..Default::default() };
+        let tower: Tower = serde_json::from_value(serde_json::to_value(counts).unwrap()).unwrap();
+        assert_eq!(tower.hits, 3);
     }
 
     #[test]

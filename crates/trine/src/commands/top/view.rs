@@ -7,7 +7,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::fetch::Problem;
 use super::history::{History, Rates};
-use super::status::{Engine, Model, Snapshot};
+use super::status::{Engine, Model, Snapshot, Tower};
 use crate::address::Address;
 use crate::output;
 
@@ -143,7 +143,7 @@ pub(super) fn title(model: &Model, index: usize, models: usize) -> String {
 }
 
 /// Returns the numbers of an engine, the most important ones first in case there is little room.
-pub(super) fn facts(engine: &Engine, rates: Option<Rates>) -> Vec<Fact> {
+pub(super) fn facts(engine: &Engine, tower: Option<&Tower>, rates: Option<Rates>) -> Vec<Fact> {
     let rate = |read: fn(Rates) -> f64, unit: &str| match rates {
         Some(rates) => format!("{} {unit}", number(read(rates))),
         None => "-".to_owned(),
@@ -172,7 +172,7 @@ pub(super) fn facts(engine: &Engine, rates: Option<Rates>) -> Vec<Fact> {
         }
     };
     let fact = |label, value| Fact { label, value };
-    vec![
+    let mut facts = vec![
         fact("generated", rate(|rates| rates.generated, "tok/s")),
         fact("prompts", rate(|rates| rates.prompt, "tok/s")),
         fact("running", format!("{} of {}", engine.running, engine.sequences)),
@@ -194,11 +194,25 @@ pub(super) fn facts(engine: &Engine, rates: Option<Rates>) -> Vec<Fact> {
         fact("requests", output::count(engine.requests)),
         fact("preempted", output::count(engine.preemptions)),
         fact("failures", output::count(engine.device_failures)),
-    ]
+    ];
+    if let Some(tower) = tower {
+        let waiting = match tower.waiting {
+            0 => String::new(),
+            waiting => format!(", {} wait", output::count(waiting)),
+        };
+        let each = match tower.pictures {
+            0 => "-".to_owned(),
+            pictures => format!("{} ms", number(1e3 * tower.seconds / pictures as f64)),
+        };
+        facts.push(fact("pictures", format!("{}{waiting}", output::count(tower.pictures))));
+        facts.push(fact("each", each));
+        facts.push(fact("known", output::count(tower.hits)));
+    }
+    facts
 }
 
 /// The explanations of the labels of [`facts`].
-pub(super) const EXPLANATIONS: [(&str, &str); 13] = [
+pub(super) const EXPLANATIONS: [(&str, &str); 14] = [
     ("generated", "tokens generated per second"),
     ("prompts", "prompt tokens of requests that started, per second"),
     ("running, queue", "requests that run, of those that may; that wait, and their prompt tokens"),
@@ -212,6 +226,7 @@ pub(super) const EXPLANATIONS: [(&str, &str); 13] = [
     ("with guesses", "tokens that a step with guesses gives a sequence"),
     ("preempted", "times that a request gave its blocks to another and waits again"),
     ("failures", "steps in which the device failed"),
+    ("pictures", "read by the tower, the time of each; known from before"),
 ];
 
 /// Formats a count with its unit: `1 row`, `12.3 k tokens`.
@@ -241,7 +256,7 @@ pub(super) fn text(view: &View) -> String {
         line("model", &title(model, index, view.models().len()));
         let Some(engine) = &model.engine else { continue };
         line("device", &model.device);
-        for fact in facts(engine, view.rates(model)) {
+        for fact in facts(engine, model.tower.as_ref(), view.rates(model)) {
             line(fact.label, &fact.value);
         }
     }

@@ -1,0 +1,229 @@
+//! Pictures of a chat's messages: read from files, kept with the messages, and recognised where a
+//! file is dragged into the terminal.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use trine_engine::Sight;
+
+use crate::output;
+use crate::terminal;
+use crate::vision::Vision;
+
+/// A picture of a message. A file of a conversation has where it was and its digest.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct TurnPicture {
+    /// The path of its file, whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    /// The digest of the prepared picture, in hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    /// The picture itself; `None` if the model does not see it.
+    #[serde(skip)]
+    pub(crate) sight: Option<Sight>,
+    /// Fields of other programs, which are kept for them.
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+impl PartialEq for TurnPicture {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.path, &self.digest, &self.others) == (&other.path, &other.digest, &other.others)
+    }
+}
+
+impl TurnPicture {
+    /// Reads a picture's file. Returns it with a line about it for people.
+    ///
+    /// # Errors
+    /// Returns an error if it is no picture, or the model takes none.
+    pub(crate) fn read(
+        path: &Path,
+        vision: Option<&Vision>,
+        model: &str,
+    ) -> Result<(Self, String)> {
+        let vision = vision.ok_or_else(|| {
+            let model = terminal::harmless(model);
+            anyhow!(
+                "{model} reads no pictures here; `trine run {model} --image {}` says why",
+                terminal::harmless(&path.display().to_string())
+            )
+        })?;
+        let looked = vision.look(path)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let (width, height) = looked.size;
+        let line = format!(
+            "{}: {width} x {height} pixels, {}",
+            terminal::harmless(&name),
+            output::counted(looked.sight.soft_tokens(), "soft token"),
+        );
+        let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let picture = Self {
+            path: Some(whole.display().to_string()),
+            digest: Some(looked.digest),
+            sight: Some(looked.sight),
+            others: Map::new(),
+        };
+        Ok((picture, line))
+    }
+
+    /// Reads the file of a picture of a loaded conversation again. Returns whether the model sees
+    /// the same picture as before.
+    pub(crate) fn find(&mut self, vision: Option<&Vision>) -> bool {
+        let found = self.path.as_ref().zip(vision).and_then(|(path, vision)| {
+            let looked = vision.look(Path::new(path)).ok()?;
+            (Some(&looked.digest) == self.digest.as_ref()).then_some(looked.sight)
+        });
+        self.sight = found;
+        self.sight.is_some()
+    }
+}
+
+/// The most bytes of a file that show whether it is a picture.
+const BEGINNING: u64 = 64;
+/// The longest line that may be a list of dragged files.
+const LINE_MAX: usize = 1 << 14;
+
+/// Returns the pictures that a line names and nothing else: what terminals write for files that are
+/// dragged into them.
+pub(crate) fn dragged(line: &str) -> Vec<PathBuf> {
+    let line = line.trim();
+    if line.is_empty() || line.len() > LINE_MAX || line.contains('\n') {
+        return Vec::new();
+    }
+    // Some terminals write blanks as they are.
+    let whole = path_of(line);
+    if is_picture(&whole) {
+        return vec![whole];
+    }
+    let Some(words) = words(line) else { return Vec::new() };
+    let paths: Vec<PathBuf> = words.iter().map(|word| path_of(word)).collect();
+    let is_list = !paths.is_empty() && paths.iter().all(|path| is_picture(path));
+    if is_list { paths } else { Vec::new() }
+}
+
+/// Returns the path that a person typed, in which `~` may stand for the home folder, as no shell
+/// has read it.
+pub(crate) fn typed(path: &str) -> PathBuf {
+    let home = path.strip_prefix("~/").and_then(|rest| Some(etcetera::home_dir().ok()?.join(rest)));
+    home.unwrap_or_else(|| PathBuf::from(path))
+}
+
+/// Returns the path of a word: `file://` addresses are paths with escaped bytes.
+fn path_of(word: &str) -> PathBuf {
+    let Some(rest) = word.strip_prefix("file://") else { return PathBuf::from(word) };
+    // A host may stand before the path.
+    let path = rest.find('/').map_or(rest, |at| &rest[at..]);
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let Some((&first, others)) = rest.split_first() {
+        let escaped = others
+            .get(..2)
+            .filter(|_| first == b'%')
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
+        bytes.push(escaped.unwrap_or(first));
+        rest = if escaped.is_some() { &others[2..] } else { others };
+    }
+    PathBuf::from(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Cuts a line into words as shells do: quotes of both kinds, and a backslash before a character.
+/// Returns `None` if a quotation does not end.
+fn words(line: &str) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut chars = line.chars();
+    while let Some(next) = chars.next() {
+        match (quote, next) {
+            (Some(open), close) if open == close => quote = None,
+            (Some('\''), other) => word.get_or_insert_default().push(other),
+            (None, '\'' | '"') => {
+                quote = Some(next);
+                word.get_or_insert_default();
+            }
+            // Folders of Windows end in backslashes.
+            (_, '\\') if !cfg!(windows) => word.get_or_insert_default().push(chars.next()?),
+            (None, blank) if blank.is_whitespace() => words.extend(word.take()),
+            (_, other) => word.get_or_insert_default().push(other),
+        }
+    }
+    words.extend(word);
+    quote.is_none().then_some(words)
+}
+
+/// Returns whether a path is a file that begins as a picture does.
+fn is_picture(path: &Path) -> bool {
+    // Nothing else is opened: a pipe would wait for its other end.
+    if !std::fs::metadata(path).is_ok_and(|facts| facts.is_file()) {
+        return false;
+    }
+    let mut beginning = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(BEGINNING).read_to_end(&mut beginning));
+    read.is_ok() && trine_pictures::Format::recognise(&beginning).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_are_dragged_are_pictures() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR";
+        for name in ["cat.png", "my cat.png", "it's.png"] {
+            std::fs::write(at(name), png).unwrap();
+        }
+        std::fs::write(at("notes.txt"), "cat.png").unwrap();
+        let (place, plain) = (folder.path().display(), at("cat.png"));
+        let spaced = at("my cat.png");
+        for (line, expected) in [
+            (format!("{place}/cat.png "), vec![&plain]),
+            (format!("'{place}/my cat.png'"), vec![&spaced]),
+            (format!("\"{place}/my cat.png\""), vec![&spaced]),
+            (format!("{place}/my cat.png"), vec![&spaced]),
+            (format!("{place}/my\\ cat.png"), vec![&spaced]),
+            (format!("file://{place}/my%20cat.png"), vec![&spaced]),
+            (format!("file://host{place}/cat.png"), vec![&plain]),
+            (format!("'{place}/it'\\''s.png'"), vec![&at("it's.png")]),
+            (format!("'{place}/cat.png' {place}/my\\ cat.png"), vec![&plain, &spaced]),
+            (format!("{place}/notes.txt"), vec![]),
+            (format!("{place}/cat.png {place}/notes.txt"), vec![]),
+            (format!("What is in {place}/cat.png?"), vec![]),
+            (format!("{place}"), vec![]),
+            (format!("'{place}/cat.png"), vec![]),
+            ("\\".to_owned(), vec![]),
+            ("%".to_owned(), vec![]),
+            ("file://%".to_owned(), vec![]),
+            (String::new(), vec![]),
+        ] {
+            assert_eq!(dragged(&line).iter().collect::<Vec<_>>(), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_tilde_is_the_home_folder() {
+        let home = etcetera::home_dir().unwrap();
+        assert_eq!(typed("~/a b.png"), home.join("a b.png"));
+        assert_eq!(typed("a~/b.png"), PathBuf::from("a~/b.png"));
+    }
+
+    #[test]
+    fn files_keep_where_a_picture_was() {
+        let text = r#"{"path":"/a/cat.png","digest":"ab","name":"cat.png"}"#;
+        let picture: TurnPicture = serde_json::from_str(text).unwrap();
+        assert!(picture.sight.is_none());
+        assert_eq!(serde_json::to_string(&picture).unwrap(), text);
+        // The page has names only.
+        let text = r#"{"name":"cat.png"}"#;
+        let mut picture: TurnPicture = serde_json::from_str(text).unwrap();
+        assert!(!picture.find(None));
+        assert_eq!(serde_json::to_string(&picture).unwrap(), text);
+    }
+}

@@ -1,0 +1,204 @@
+//! `trine bench --image`
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use trine_engine::RunsTower;
+use trine_model::KvType;
+use trine_pictures::{Picture, Preparation};
+
+use crate::cli::{BenchArgs, BenchPicture};
+use crate::device::GpuOptions;
+use crate::interrupt::Watch;
+use crate::measured;
+use crate::model_source::find;
+use crate::options::Settings;
+use crate::output;
+use crate::statistics::Summary;
+use crate::terminal;
+use crate::tower::{self, Choice, PictureFile};
+use crate::vision::{self, Seat};
+
+/// The sides of the random picture.
+const SIDES: (u32, u32) = (1024, 768);
+
+/// What was measured.
+#[derive(Debug, Serialize)]
+struct Report {
+    model: String,
+    vision: Option<tower::Report>,
+    device: String,
+    version: &'static str,
+    repeats: usize,
+    /// Pixels from left to right and from top to bottom.
+    picture: (u32, u32),
+    /// Rows of the text model that it takes.
+    soft_tokens: u32,
+    /// Seconds that making patches of a decoded picture takes.
+    preparation_seconds: f64,
+    /// Seconds of each run of the tower.
+    seconds: Vec<f64>,
+    summary: Option<Summary>,
+    /// Operations of a run.
+    operations: u64,
+    operations_per_second: f64,
+    /// The rate of the device's products in prompts, with a matrix of the model.
+    products_per_second: Option<f64>,
+}
+
+/// Measures how fast a model's vision tower reads a picture.
+///
+/// # Errors
+/// Returns an error if the model reads no pictures, the picture cannot be read, or the device
+/// fails.
+pub(super) fn run(args: &BenchArgs, picture: &BenchPicture, verbose: bool) -> Result<()> {
+    let source = find(args.model.as_deref(), &args.fetch)?.source;
+    let mut settings = Settings::measuring(&args.placement, KvType::F16);
+    settings.tune = settings.tune.at_load();
+    let plain = source.open(settings.quantize)?;
+    let model = tower::attach(&source, plain.clone(), &Choice::typed(&args.tower))?;
+    let config = *model.tower().context("it was attached")?.config();
+    let preparation = tower::preparation(&config)?;
+    let Input { size, soft_tokens, grid, patches, preparation_seconds } =
+        Input::new(picture, &preparation)?;
+    let gpu = GpuOptions::tuned(settings.tune.into());
+    let opened = settings.device.open(settings.threads, settings.gpu_layers, gpu)?;
+    let seat = Seat::fastest(&model, &opened)?;
+    let mut program = seat.load(&model).with_context(|| {
+        format!("the vision tower cannot be loaded on {}", terminal::harmless(&seat.name()))
+    })?;
+    let input = trine_engine::TowerInput { digest: [0; 32], patches, grid, soft_tokens };
+    let watch = Watch::new();
+    let mut seconds = Vec::new();
+    // The first run is not counted.
+    for run in 0..=usize::from(args.repeats) {
+        watch.check()?;
+        let begin = Instant::now();
+        program.rows(&input)?;
+        if run > 0 {
+            seconds.push(begin.elapsed().as_secs_f64());
+        }
+    }
+    drop(program);
+    let work = vision::work(&model.tower_plan(false), &config, 0);
+    let operations = work.product_operations + work.attention_operations;
+    let summary = Summary::of(&seconds);
+    let median = summary.as_ref().map_or(f64::NAN, |summary| summary.median);
+    let products = measured::prompt_rate(seat.device(), &plain);
+    if let (Err(error), true) = (&products, verbose) {
+        output::note(&format!("the rate of products is left out: {error:#}"));
+    }
+    let report = Report {
+        model: source.name(),
+        vision: tower::Report::of(&model),
+        device: seat.name(),
+        version: env!("CARGO_PKG_VERSION"),
+        repeats: seconds.len(),
+        picture: size,
+        soft_tokens: soft_tokens as u32,
+        preparation_seconds,
+        seconds,
+        summary,
+        operations,
+        operations_per_second: operations as f64 / median,
+        products_per_second: products.ok(),
+    };
+    match args.json {
+        true => output::json(&report),
+        false => output::line(report.text(args.markdown)),
+    }
+}
+
+/// A picture as the tower reads it.
+struct Input {
+    size: (u32, u32),
+    soft_tokens: usize,
+    grid: (usize, usize),
+    patches: Vec<f32>,
+    preparation_seconds: f64,
+}
+
+impl Input {
+    fn new(picture: &BenchPicture, preparation: &Preparation) -> Result<Self> {
+        let (size, prepared, preparation_seconds) = match picture {
+            BenchPicture::File(path) => {
+                let begin = Instant::now();
+                let PictureFile { size, prepared } = PictureFile::read(path, preparation)?;
+                (size, prepared, begin.elapsed().as_secs_f64())
+            }
+            BenchPicture::Random(sides) => {
+                let size = sides.unwrap_or(SIDES);
+                let picture = random(size).context("a picture has pixels")?;
+                let begin = Instant::now();
+                let prepared = preparation.prepare(&picture);
+                (size, prepared, begin.elapsed().as_secs_f64())
+            }
+        };
+        let (columns, rows) = prepared.patches();
+        Ok(Self {
+            size,
+            soft_tokens: prepared.soft_tokens() as usize,
+            grid: (columns as usize, rows as usize),
+            patches: prepared.rows(),
+            preparation_seconds,
+        })
+    }
+}
+
+/// Makes a picture of random pixels, the same each time.
+fn random((width, height): (u32, u32)) -> Option<Picture> {
+    let mut state = 1_u32;
+    let bytes = width as usize * height as usize * 3;
+    let next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    Picture::from_rgb(width, height, std::iter::repeat_with(next).take(bytes).collect())
+}
+
+impl Report {
+    fn text(&self, markdown: bool) -> String {
+        let header = [
+            "picture",
+            "soft tokens",
+            "ms",
+            "quartiles",
+            "min..max",
+            "pictures/s",
+            "Top/s",
+            "of products",
+        ];
+        let (width, height) = self.picture;
+        let ms = |seconds: f64| output::rate(seconds * 1e3);
+        let Some(summary) = &self.summary else { return String::new() };
+        let share = self.products_per_second.map_or("-".to_owned(), |products| {
+            format!("{:.0} %", 100.0 * self.operations_per_second / products)
+        });
+        let row = vec![
+            format!("{width} x {height}"),
+            self.soft_tokens.to_string(),
+            ms(summary.median),
+            format!("{}..{}", ms(summary.lower_quartile), ms(summary.upper_quartile)),
+            format!("{}..{}", ms(summary.minimum), ms(summary.maximum)),
+            output::rate(1.0 / summary.median),
+            output::rate(self.operations_per_second / 1e12),
+            share,
+        ];
+        let right = [1, 2, 5, 6, 7];
+        let table = match markdown {
+            true => output::markdown(&header, vec![row], &right),
+            false => output::table(&header, vec![row], &right),
+        };
+        let vision =
+            self.vision.as_ref().map_or(String::new(), |vision| format!("{}\n", vision.short()));
+        format!(
+            "{table}\n\n{vision}{}; {}; preparing takes {} more; trine {}; {}",
+            terminal::harmless(&self.model),
+            terminal::harmless(&self.device),
+            output::seconds(self.preparation_seconds),
+            self.version,
+            output::counted(self.repeats, "repeat"),
+        )
+    }
+}

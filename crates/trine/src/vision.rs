@@ -1,0 +1,268 @@
+//! The vision tower of a loaded model: where it runs, and pictures for prompts
+//! ([decision 050](../../../docs/decisions/050-pictures-in-prompts.md)).
+//!
+//! A tower is loaded by its own thread when the first picture comes: texts do not wait for it. Its
+//! memory is set aside when the model is placed.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result};
+use trine_backend::placement::Placement;
+use trine_backend::reference::ReferenceDevice;
+use trine_backend::{BLOCK, BackendError, Device, Memory, ProgramOptions, TowerProgram};
+use trine_cpu::CpuDevice;
+use trine_engine::{RunsTower, Sight, Tower, TowerInput};
+use trine_model::{KvType, Model, Plan, TowerConfig, Width, Workload};
+use trine_pictures::{Preparation, Prepared};
+
+use crate::device::Opened;
+use crate::draft::loses;
+use crate::forecast::Work;
+use crate::{output, tower};
+
+/// The most bytes of rows of pictures that are kept: those of some dozen pictures.
+const KEPT_BYTES: usize = 128 << 20;
+/// How a tower keeps keys and values.
+const KV: KvType = KvType::F16;
+
+/// Where a tower will run, and what it will take there.
+pub(crate) struct Seat {
+    device: Box<dyn Device + Send>,
+    /// Threads of the processor, for a tower that a GPU turns out not to run.
+    threads: usize,
+    memory: Memory,
+    is_on_gpu: bool,
+}
+
+/// Returns the sizes of a tower's Program.
+pub(crate) fn options(config: &TowerConfig) -> ProgramOptions {
+    let count = config.patches();
+    let width = Width { tokens: count, outputs: config.soft_tokens() };
+    ProgramOptions { width, kv: KV, context: count, sequences: 1, blocks: count.div_ceil(BLOCK) }
+}
+
+/// Returns the rows of the largest picture.
+pub(crate) fn workload(config: &TowerConfig) -> Workload {
+    let Width { tokens, outputs } = options(config).width;
+    Workload { sequences: 1, tokens, context: 0, outputs, kv: KV }
+}
+
+/// Returns the work of a tower's Plan for the largest picture.
+pub(crate) fn work(plan: &Plan, config: &TowerConfig, launches: usize) -> Work {
+    let workload = workload(config);
+    // Each row sees all others. A row of a text sees those before it: on average as many as this
+    // many positions before the first one make it.
+    let context = (workload.tokens - 1) / 2;
+    Work::of(plan, Workload { context, ..workload }, launches)
+}
+
+impl Seat {
+    /// Chooses the device of a model's tower: the model's first GPU, if the model loses nothing by
+    /// it and the GPU can run it, else the processor. `place` says where the model would run with
+    /// these bytes taken of the members of its device. Returns `None` for a model without a tower.
+    ///
+    /// # Errors
+    /// Returns an error if the processor cannot be used.
+    pub(crate) fn choose(
+        model: &Model,
+        opened: &Opened,
+        place: impl Fn(&[u64]) -> Result<Placement, BackendError>,
+    ) -> Result<Option<Self>> {
+        let Some(tower) = model.tower() else { return Ok(None) };
+        let config = tower.config();
+        match Self::on_gpu(model, config, opened) {
+            Some(Ok(seat)) => {
+                let [with, without] = [place(&seat.taken()), place(&[])];
+                match loses(with.as_ref(), without.as_ref()) {
+                    None => return Ok(Some(seat)),
+                    Some(lost) => tracing::info!("pictures are read on the CPU: {lost}"),
+                }
+            }
+            Some(Err(error)) => tracing::info!("pictures are read on the CPU: {error}"),
+            None => {}
+        }
+        Self::on_processor(model, config, opened).map(Some)
+    }
+
+    /// Chooses the device of a tower that has the machine for itself.
+    ///
+    /// # Errors
+    /// Returns an error if the processor cannot be used.
+    ///
+    /// # Panics
+    /// If the model has no tower.
+    pub(crate) fn fastest(model: &Model, opened: &Opened) -> Result<Self> {
+        let config = model.tower().expect("the model has a tower").config();
+        match Self::on_gpu(model, config, opened) {
+            Some(Ok(seat)) => Ok(seat),
+            refused => {
+                if let Some(Err(error)) = refused {
+                    output::note(&format!("the picture is read on the CPU: {error}"));
+                }
+                Self::on_processor(model, config, opened)
+            }
+        }
+    }
+
+    /// Returns a place on the first GPU, if there is one, or why it cannot run the tower.
+    fn on_gpu(
+        model: &Model,
+        config: &TowerConfig,
+        opened: &Opened,
+    ) -> Option<Result<Self, BackendError>> {
+        let gpu = opened.gpus.first()?;
+        let (plan, options) = (model.tower_plan(false), options(config));
+        let seat = || Self {
+            device: Box::new(gpu.clone()),
+            threads: opened.threads,
+            memory: gpu.forecast(&plan, &options),
+            is_on_gpu: true,
+        };
+        Some(gpu.launches(&plan, &options, workload(config)).map(|_| seat()))
+    }
+
+    /// Returns a place on the processor, or on the device that is neither that nor a GPU.
+    fn on_processor(model: &Model, config: &TowerConfig, opened: &Opened) -> Result<Self> {
+        let (plan, options, threads) = (model.tower_plan(false), options(config), opened.threads);
+        let device: Box<dyn Device + Send> = match &opened.processor {
+            Some(processor) => Box::new(processor.clone()),
+            None if opened.gpus.is_empty() => Box::new(ReferenceDevice::new()),
+            None => Box::new(CpuDevice::new(Some(threads), None)?),
+        };
+        let memory = device.forecast(&plan, &options);
+        Ok(Self { device, threads, memory, is_on_gpu: false })
+    }
+
+    /// Returns the device's name.
+    pub(crate) fn name(&self) -> String {
+        self.device.name()
+    }
+
+    /// Returns the device.
+    pub(crate) fn device(&self) -> &dyn Device {
+        self.device.as_ref()
+    }
+
+    /// Loads a model's tower: on the processor if the GPU turns out not to run it.
+    ///
+    /// # Errors
+    /// As [`TowerProgram::load`].
+    pub(crate) fn load(&self, model: &Model) -> Result<TowerProgram, BackendError> {
+        let load = |device: &dyn Device| TowerProgram::load(device, model, KV, false);
+        load(self.device()).or_else(|error| {
+            if !self.is_on_gpu {
+                return Err(error);
+            }
+            tracing::warn!("pictures are read on the CPU: {error}");
+            load(&CpuDevice::new(Some(self.threads), None)?)
+        })
+    }
+
+    /// Returns the bytes that the tower will take of the members of the model's device.
+    pub(crate) fn taken(&self) -> [u64; 2] {
+        let bytes = self.memory.total();
+        if self.is_on_gpu { [0, bytes] } else { [bytes, 0] }
+    }
+}
+
+/// A tower that is loaded when it is first run.
+struct Lazy {
+    seat: Seat,
+    model: Model,
+    program: Option<TowerProgram>,
+    stop: Option<Arc<AtomicBool>>,
+}
+
+impl Lazy {
+    fn load(&self) -> Result<TowerProgram, BackendError> {
+        let mut program = self.seat.load(&self.model)?;
+        if let Some(stop) = &self.stop {
+            RunsTower::heed(&mut program, Arc::clone(stop));
+        }
+        Ok(program)
+    }
+}
+
+impl RunsTower for Lazy {
+    fn rows(&mut self, picture: &TowerInput) -> Result<Vec<f32>, BackendError> {
+        if self.program.is_none() {
+            self.program = Some(self.load()?);
+        }
+        match &mut self.program {
+            Some(program) => program.rows(picture),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn heed(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = Some(stop);
+    }
+}
+
+/// What reads pictures for a loaded model.
+pub(crate) struct Vision {
+    /// Makes rows of pictures.
+    pub(crate) tower: Tower,
+    /// How pictures are prepared for it.
+    pub(crate) preparation: Preparation,
+    /// The device that runs it, for people.
+    pub(crate) device: String,
+    /// The memory that it takes once a picture has come.
+    pub(crate) memory: Memory,
+    /// Whether that is a GPU's.
+    pub(crate) is_on_gpu: bool,
+}
+
+impl Vision {
+    /// Starts the tower of a model.
+    ///
+    /// # Errors
+    /// Returns an error if the system gives no thread, or the tower's numbers contradict one
+    /// another.
+    ///
+    /// # Panics
+    /// If the model has no tower.
+    pub(crate) fn start(seat: Seat, model: &Model) -> Result<Self> {
+        let own = model.tower().expect("a tower was given its place");
+        let identity = model.tower_fingerprint().expect("a tower was given its place");
+        let preparation = tower::preparation(own.config())?;
+        let (device, memory, is_on_gpu) = (seat.name(), seat.memory, seat.is_on_gpu);
+        let lazy = Lazy { seat, model: model.clone(), program: None, stop: None };
+        let tower = Tower::start(lazy, identity, KEPT_BYTES);
+        let tower = tower.context("the system gives no thread for the vision tower")?;
+        Ok(Self { tower, preparation, device, memory, is_on_gpu })
+    }
+
+    /// Reads a picture's file.
+    ///
+    /// # Errors
+    /// As [`tower::PictureFile::read`].
+    pub(crate) fn look(&self, path: &Path) -> Result<Looked> {
+        let tower::PictureFile { size, prepared } =
+            tower::PictureFile::read(path, &self.preparation)?;
+        Ok(Looked { size, digest: prepared.digest().to_string(), sight: self.sight(&prepared) })
+    }
+
+    fn sight(&self, prepared: &Prepared) -> Sight {
+        let (columns, rows) = prepared.patches();
+        self.tower.sight(TowerInput {
+            digest: *prepared.digest().bytes(),
+            patches: prepared.rows(),
+            grid: (columns as usize, rows as usize),
+            soft_tokens: prepared.soft_tokens() as usize,
+        })
+    }
+}
+
+/// A picture that was read from a file.
+#[derive(Debug, Clone)]
+pub(crate) struct Looked {
+    /// Pixels from left to right and from top to bottom, as they are in the file.
+    pub(crate) size: (u32, u32),
+    /// The digest of the prepared picture, in hexadecimal digits.
+    pub(crate) digest: String,
+    /// The picture for a prompt.
+    pub(crate) sight: Sight,
+}
