@@ -426,7 +426,7 @@ pub(super) fn picture_part() -> Value {
     let words =
         "`data:image/...;base64,...`, or a URL of a host that the server's owner has named.";
     let url = about(text(), words);
-    let detail = || about(text(), "Changes nothing.");
+    let detail = || about(any(), "Changes nothing.");
     let object = asked([("url", url.clone())], [("detail", detail())]);
     asked(
         [("type", choice(["image_url", "input_image"])), ("image_url", one_of(vec![url, object]))],
@@ -439,7 +439,7 @@ pub(super) fn picture_block() -> Value {
     let words = "Not compared with the picture, which tells its format.";
     let data = asked(
         [("type", constant("base64")), ("data", text())],
-        [("media_type", about(text(), words))],
+        [("media_type", about(any(), words))],
     );
     let url = asked([("type", constant("url")), ("url", text())], []);
     asked([("type", constant("image")), ("source", one_of(vec![data, url]))], [])

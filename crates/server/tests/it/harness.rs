@@ -40,6 +40,8 @@ pub(crate) const GEMMA4: &str = "gemma4";
 pub(crate) const GEMMA4_CONTEXT: usize = 1 << 14;
 /// A model that takes pictures, of 4 soft tokens each.
 pub(crate) const SEEING: &str = "seeing";
+/// The same with a template that knows no pictures.
+pub(crate) const UNSHOWN: &str = "unshown";
 /// Numbers of a row of a picture.
 const SOFT_COLUMNS: usize = 3;
 /// Most requests that wait for a place.
@@ -198,6 +200,12 @@ impl Loader for Scripted {
         match name {
             GEMMA4 => return Ok(self.gemma4()),
             SEEING => return Ok(self.seeing()),
+            UNSHOWN => {
+                let source =
+                    "{{ bos_token }}{% for turn in messages %}{{ turn.content }}{% endfor %}";
+                let template = ChatTemplate::new(source).expect("it is a template");
+                return Ok(LoadedModel { template: Some(template), ..self.seeing() });
+            }
             _ => {}
         }
         match name {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use trine_server::{Fetch, Fetched, Fetcher, Found, ImageUrls, ServerOptions};
 
 use crate::client;
-use crate::harness::{CONTEXT, Harness, SEEING, Scripted};
+use crate::harness::{CONTEXT, Harness, SEEING, Scripted, UNSHOWN};
 
 const CHAT: &str = "/v1/chat/completions";
 const RESPONSES: &str = "/v1/responses";
@@ -19,7 +19,8 @@ const PICTURE: u64 = 7;
 
 fn server_with(change: impl FnOnce(&mut ServerOptions)) -> Harness {
     let loader = Scripted::new(Arc::default());
-    loader.names.lock().unwrap().insert(0, (SEEING.to_owned(), Found::plain(SEEING)));
+    let names = [SEEING, UNSHOWN].map(|name| (name.to_owned(), Found::plain(name)));
+    loader.names.lock().unwrap().splice(0..0, names);
     Harness::of(loader, change)
 }
 
@@ -262,6 +263,17 @@ fn models_say_whether_they_see() {
         assert!(words.contains(param) && words.contains("vision tower"), "{path}: {error}");
         assert!(words.contains("trine pull"), "{path}: {error}");
     }
+}
+
+#[test]
+fn a_template_without_pictures_is_named() {
+    let server = server();
+    let body =
+        |parts: &[Value]| json!({"model": UNSHOWN, "messages": [user(parts)], "max_tokens": 1});
+    let (status, error) = server.post(CHAT, &body(&[text("a"), image(&url("a.png"))]));
+    assert_eq!((status, &error["error"]["code"]), (400, &json!("template_error")), "{error}");
+    assert!(message(&error).contains("shows 0 of 1 pictures"), "{error}");
+    assert_eq!(server.post(CHAT, &body(&[text("a")])).0, 200);
 }
 
 /// Words that spell control tokens for pictures are words, wherever they stand.
