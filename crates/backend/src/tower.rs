@@ -3,31 +3,56 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use trine_model::{KvType, Model, TowerConfig, Width};
+use trine_model::{KvType, Model, Rows, TowerConfig, Width};
 
 use crate::batch::{BLOCK, BULK_ROWS, Batch, ProgramOptions, SequenceView};
 use crate::device::Device;
 use crate::error::BackendError;
 use crate::program::Program;
 
-/// The tower of a model as a Program for one picture at a time.
+/// The tower of a model as a Program for one picture at a time, of any shape that the tower takes.
 ///
 /// A picture is a sequence. Its rows are its patches, in the order of [`TowerConfig::order`], and
-/// see one another ([`Batch::ahead`]). Their tokens are the numbers of the patches; the first row
-/// of each soft token is an output row.
+/// see one another ([`Batch::ahead`]). Their tokens are the places of the patches in the largest
+/// grid ([`TowerConfig::places`]); the first row of each soft token is an output row.
 pub struct TowerProgram {
     program: Box<dyn Program>,
     config: TowerConfig,
     has_states: bool,
+    rows: PictureRows,
+    blocks: Vec<u32>,
+    /// Patches in the order of the rows.
+    input: Vec<f32>,
+}
+
+/// The rows of a picture.
+#[derive(Default)]
+struct PictureRows {
+    /// The patches by their numbers in the picture's grid, row by row.
     order: Vec<usize>,
     tokens: Vec<u32>,
     positions: Vec<u32>,
     sequence_of: Vec<u32>,
     ahead: Vec<u32>,
     outputs: Vec<u32>,
-    blocks: Vec<u32>,
-    /// Patches in the order of the rows.
-    input: Vec<f32>,
+}
+
+impl PictureRows {
+    /// Returns those of a picture of `columns` x `rows` patches.
+    fn new(config: &TowerConfig, columns: usize, rows: usize) -> Self {
+        let order = config.order(columns, rows);
+        let side = config.side();
+        let place = |patch: &usize| (patch / columns * side + patch % columns) as u32;
+        let numbers = 0..order.len() as u32;
+        Self {
+            tokens: order.iter().map(place).collect(),
+            positions: numbers.clone().collect(),
+            sequence_of: vec![0; order.len()],
+            ahead: numbers.clone().rev().collect(),
+            outputs: numbers.step_by(config.pooled()).collect(),
+            order,
+        }
+    }
 }
 
 /// What a tower made of a picture.
@@ -35,7 +60,8 @@ pub struct TowerProgram {
 pub struct SoftRows {
     /// (soft tokens, hidden size of the text model), row by row of the picture.
     pub rows: Vec<f32>,
-    /// (patches, hidden), row by row of the picture; empty unless they were asked for.
+    /// The rows before the projector, row by row of the picture: (patches, hidden) of Gemma 3's
+    /// tower, (soft tokens, hidden) of Gemma 4's. Empty unless they were asked for.
     pub states: Vec<f32>,
 }
 
@@ -64,18 +90,11 @@ impl TowerProgram {
             sequences: 1,
             blocks,
         };
-        let order = config.order();
-        let rows = 0..count as u32;
         Ok(Self {
             program: device.load_plan(model, model.tower_plan(states), &options)?,
             config,
             has_states: states,
-            tokens: order.iter().map(|&patch| patch as u32).collect(),
-            order,
-            positions: rows.clone().collect(),
-            sequence_of: vec![0; count],
-            ahead: rows.clone().rev().collect(),
-            outputs: rows.step_by(config.pooled()).collect(),
+            rows: PictureRows::default(),
             blocks: (0..blocks as u32).collect(),
             input: Vec::new(),
         })
@@ -97,41 +116,53 @@ impl TowerProgram {
     }
 
     /// Makes rows of a picture's patches: (patches, values of a patch), row by row of the picture.
+    /// `grid` has its columns and rows of patches.
     ///
     /// # Errors
-    /// [`BackendError::BadBatch`] if these are not the values of one picture; else as
-    /// [`Program::run`].
-    pub fn run(&mut self, patches: &[f32]) -> Result<SoftRows, BackendError> {
-        let (count, values) = (self.config.patches(), self.config.patch_values());
-        if patches.len() != count * values {
-            let found = patches.len();
-            let what = format!("{found} values of a picture, {count} patches have {values} each");
+    /// [`BackendError::BadBatch`] if these are not the values of a picture that the tower takes;
+    /// else as [`Program::run`].
+    pub fn run(&mut self, patches: &[f32], grid: (usize, usize)) -> Result<SoftRows, BackendError> {
+        let (config, values) = (&self.config, self.config.patch_values());
+        let (columns, rows) = grid;
+        let count = columns.saturating_mul(rows);
+        if !config.takes(columns, rows) || patches.len() != count * values {
+            let (found, most) = (patches.len(), config.patches());
+            let what = format!(
+                "{found} values of {columns} x {rows} patches; the tower takes up to {most} with {values} each"
+            );
             return Err(BackendError::BadBatch { what });
         }
+        self.rows = PictureRows::new(config, columns, rows);
+        let PictureRows { order, tokens, positions, sequence_of, ahead, outputs } = &self.rows;
         self.input.clear();
-        for &patch in &self.order {
-            self.input.extend_from_slice(&patches[patch * values..(patch + 1) * values]);
+        for &patch in order {
+            let own = &patches[patch * values..(patch + 1) * values];
+            self.input.extend(own.iter().map(|&value| config.read(value)));
         }
         let batch = Batch {
-            tokens: &self.tokens,
-            positions: &self.positions,
-            sequence_of: &self.sequence_of,
-            ahead: &self.ahead,
+            tokens,
+            positions,
+            sequence_of,
+            ahead,
             sequences: &[SequenceView { slot: 0, blocks: &self.blocks }],
-            outputs: &self.outputs,
+            outputs,
             bulk_from: if count > BULK_ROWS { 0 } else { count },
             inputs: &[&self.input],
             goal: 0,
         };
         let step = self.program.submit(&batch)?;
+        let kind = |index| self.program.facts().plan.output(index).rows;
+        let is_by_patch = self.has_states && kind(1) == Rows::Tokens;
         let results = self.program.wait(step)?;
         let rows = results.output(0)?.to_vec();
         let mut states = Vec::new();
         if self.has_states {
-            let hidden = self.config.hidden;
-            states.resize(count * hidden, 0.0);
-            let found = results.output(1)?.chunks_exact(hidden);
-            for (row, &patch) in found.zip(&self.order) {
+            states.extend_from_slice(results.output(1)?);
+        }
+        if is_by_patch {
+            let hidden = config.hidden;
+            let found = std::mem::replace(&mut states, vec![0.0; count * hidden]);
+            for (row, &patch) in found.chunks_exact(hidden).zip(order) {
                 states[patch * hidden..(patch + 1) * hidden].copy_from_slice(row);
             }
         }

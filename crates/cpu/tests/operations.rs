@@ -36,7 +36,7 @@ const DTYPES: [DType; 7] =
     [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
 
 /// The number of operations.
-const OPERATIONS: usize = 31;
+const OPERATIONS: usize = 34;
 
 /// Numbers the operations, so that an operation that is added does not compile here until it is
 /// counted.
@@ -74,6 +74,9 @@ fn number(op: &Op) -> usize {
         Op::Bias { .. } => 28,
         Op::Pool { .. } => 29,
         Op::Insert { .. } => 30,
+        Op::Places { .. } => 31,
+        Op::RotatePlaces { .. } => 32,
+        Op::Clamp { .. } => 33,
     }
 }
 
@@ -112,7 +115,14 @@ fn every_form_of_the_plan_agrees_with_the_reference() {
                 with_tower(&mut random, text, DType::F32, folder.path())
             }
             28..42 => gemma3n(&mut random, dtype, folder.path()),
-            _ => gemma4(&mut random, dtype, seed % 2 == 0, folder.path()),
+            _ => {
+                let text = gemma4(&mut random, dtype, seed % 2 == 0, folder.path());
+                // Half of them take pictures.
+                match seed % 4 {
+                    0 | 1 => with_tower(&mut random, text, DType::F32, folder.path()),
+                    _ => text,
+                }
+            }
         };
         if model.tower().is_some() {
             seen.extend(model.tower_plan(false).steps.iter().map(|step| number(&step.op)));

@@ -60,8 +60,8 @@ impl Golden {
     /// A picture as the tower reads it.
     fn input(&self, picture: usize) -> TowerInput {
         let pixels = self.floats("pixel_values");
-        let TowerConfig { picture: side, patch, .. } = *self.config();
-        let grid = side / patch;
+        let (patch, grid) = (self.config().patch, self.config().side());
+        let side = grid * patch;
         let own = &pixels[picture * 3 * side * side..];
         let mut patches = Vec::new();
         for number in 0..grid * grid {

@@ -179,6 +179,39 @@ impl<'a> Builder<'a> {
         self.step("bias", Op::Bias { buffer, weight });
     }
 
+    /// Adds the entries of places in a grid of `side` x `side`, by token: those of columns and
+    /// those of rows of a table (2 x side, columns).
+    pub(crate) fn places(
+        &mut self,
+        name: &str,
+        table: &str,
+        side: usize,
+        columns: usize,
+    ) -> BufferId {
+        let table = self.matrix(table, 2 * side, columns);
+        let output = self.buffer(name, Rows::Tokens, columns);
+        self.step("places", Op::Places { table, side, output });
+        output
+    }
+
+    /// Rotates each head of `buffer` by places in a grid of `side` x `side`, in place.
+    pub(crate) fn rotate_places(
+        &mut self,
+        buffer: BufferId,
+        heads: usize,
+        theta: f32,
+        side: usize,
+    ) {
+        self.step("rotate_places", Op::RotatePlaces { buffer, heads, theta, side });
+    }
+
+    /// Adds a copy of `input` with values from `low` to `high`.
+    pub(crate) fn clamp(&mut self, name: &str, input: BufferId, [low, high]: [f32; 2]) -> BufferId {
+        let output = self.sibling(name, input, self.columns(input));
+        self.step("clamp", Op::Clamp { input, low, high, output });
+        output
+    }
+
     /// Applies gelu to `buffer`, in place.
     pub(crate) fn gelu(&mut self, buffer: BufferId) {
         self.step("gelu", Op::Gelu { buffer });
@@ -244,29 +277,33 @@ impl<'a> Builder<'a> {
         self.step("store_kv", Op::StoreKv { key, value, cache });
     }
 
-    /// Adds attention of `query` over a cache.
+    /// Adds attention of `query` over a cache. `sees_ahead` says whether rows see those of a
+    /// picture after them.
     pub(crate) fn attend(
         &mut self,
         query: BufferId,
         cache: CacheId,
         config: &LayerConfig,
+        sees_ahead: bool,
     ) -> BufferId {
         let heads = Heads { query: config.heads, kv: config.kv_heads, dim: config.head_dim };
         let (scale, window) = (config.score_scale, config.attention.window());
-        self.attend_with(query, cache, heads, scale, window)
+        let output = self.sibling("attended", query, self.columns(query));
+        self.step("attend", Op::Attend { query, cache, heads, scale, window, sees_ahead, output });
+        output
     }
 
-    /// Adds attention of `query` over a cache, with `scale` as the factor on scores.
-    pub(crate) fn attend_with(
+    /// Adds attention of `query` over a cache of rows that all see one another.
+    pub(crate) fn attend_all(
         &mut self,
         query: BufferId,
         cache: CacheId,
         heads: Heads,
         scale: f32,
-        window: Option<usize>,
     ) -> BufferId {
         let output = self.sibling("attended", query, self.columns(query));
-        self.step("attend", Op::Attend { query, cache, heads, scale, window, output });
+        let (window, sees_ahead) = (None, true);
+        self.step("attend", Op::Attend { query, cache, heads, scale, window, sees_ahead, output });
         output
     }
 

@@ -121,6 +121,9 @@ impl PerLayerConfig {
 pub struct Gemma4Config {
     /// The inputs that each layer has of its own for a token, in E2B and E4B.
     pub inputs: Option<PerLayerConfig>,
+    /// Whether rows of a picture see, in local layers, those of it that come after them: in 12B,
+    /// 26B-A4B and 31B.
+    pub sees_ahead: bool,
 }
 
 /// The experts of a layer: small feed-forward parts, of which a token uses a few.
@@ -274,6 +277,16 @@ impl LayerConfig {
 }
 
 impl Config {
+    /// Returns whether rows of a picture see those of it that come after them in a layer.
+    pub(crate) fn sees_ahead(&self, layer: usize) -> bool {
+        match self.family {
+            Family::Gemma3 | Family::Gemma3n(_) => true,
+            Family::Gemma4(own) => {
+                own.sees_ahead && self.layers[layer].attention.window().is_some()
+            }
+        }
+    }
+
     /// Checks every number against the limits of any model, so that later arithmetic cannot
     /// overflow.
     ///

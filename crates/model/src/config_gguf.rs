@@ -175,7 +175,7 @@ pub(crate) fn read_assistant(
     let keys = Keys { metadata, architecture };
     let hidden = keys.count("embedding_length")?;
     let config = Config {
-        family: Family::Gemma4(Gemma4Config { inputs: None }),
+        family: Family::Gemma4(Gemma4Config { inputs: None, sees_ahead: false }),
         hidden,
         vocabulary: tensors.rows(names::TOKEN_EMBEDDING)?,
         context: keys.count("context_length")?,

@@ -91,6 +91,7 @@ mod tests {
             heads: HEADS,
             scale: 1.0,
             window,
+            sees_ahead: true,
             output: ATTENDED,
         }
     }

@@ -83,14 +83,14 @@ pub enum ModelError {
     NoTower,
     /// A vision tower, or the model that it is for, is of a kind that is not run yet.
     #[error(
-        "{key} is {found}: pictures are read by Gemma 3's vision tower only, which is \"{expected}\"; leave the pictures out, or take a Gemma 3 model"
+        "{key} is {found}, expected {expected}: pictures are read by the towers of Gemma 3 and Gemma 4, each for models of its family; leave the pictures out, or take the tower that was made for this model"
     )]
     UnsupportedTower {
         /// The key in the tower's files, or the property of the model.
         key: String,
         /// Its value.
         found: String,
-        /// The only value that is run.
+        /// What would be run.
         expected: &'static str,
     },
     /// A vision tower was made for another model.

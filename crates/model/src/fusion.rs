@@ -385,7 +385,15 @@ mod tests {
             heads,
             epsilon: 1e-6,
         };
-        let attend = Op::Attend { query: A, cache, heads, scale: 0.5, window: None, output: D };
+        let attend = Op::Attend {
+            query: A,
+            cache,
+            heads,
+            scale: 0.5,
+            window: None,
+            sees_ahead: true,
+            output: D,
+        };
         let steps = vec![
             head_norm(A, W, 2),
             head_norm(B, V, 1),
@@ -408,8 +416,15 @@ mod tests {
         assert_eq!(fused(steps.clone(), D), [one.clone(), attend.clone()]);
         // Only some of the rows attend.
         let select = |input| Op::Select { input, output: BufferId(4) };
-        let narrow =
-            Op::Attend { query: BufferId(4), cache, heads, scale: 0.5, window: None, output: D };
+        let narrow = Op::Attend {
+            query: BufferId(4),
+            cache,
+            heads,
+            scale: 0.5,
+            window: None,
+            sees_ahead: true,
+            output: D,
+        };
         let with_end = |end: [Op; 2]| [&steps[..5], &end].concat();
         let end = [select(A), narrow.clone()];
         assert_eq!(fused(with_end(end.clone()), D)[..], [&[one.clone()][..], &end].concat()[..]);

@@ -34,6 +34,8 @@ pub mod gather;
 pub mod gemma3;
 pub mod gemma3n;
 pub mod gemma4;
+mod gemma4_unified;
+mod gemma4_vision;
 mod goals;
 mod judge;
 mod layer;
@@ -51,7 +53,9 @@ mod siglip;
 mod soft;
 mod tower;
 mod tower_config;
+mod tower_files;
 mod tower_names;
+mod values;
 
 pub use assistant::Assistant;
 pub use assistant_config::{AssistantConfig, CentroidsConfig};
@@ -70,4 +74,4 @@ pub use plan::{
 };
 pub use scratch::{ALIGNMENT, Claim, Scratch, Width};
 pub use tower::Tower;
-pub use tower_config::TowerConfig;
+pub use tower_config::{Pixels, TowerConfig, TowerKind, TowerLayers};

@@ -226,9 +226,9 @@ impl Model {
     /// # Errors
     /// Returns a [`ModelError`] if the two do not belong together.
     pub fn with_tower(mut self, tower: Tower) -> Result<Self, ModelError> {
-        if self.config.family != Family::Gemma3 {
-            let found = self.config.family.name();
-            return Err(ModelError::tower("the model's family", found, "gemma3"));
+        let (found, expected) = (self.config.family.name(), tower.config().kind.family());
+        if found != expected {
+            return Err(ModelError::tower("the model's family", found, expected));
         }
         let (found, expected) = (tower.config().output, self.config.hidden);
         if found != expected {
@@ -261,9 +261,9 @@ impl Model {
     /// Returns the number of token ids that a Plan of this model takes: its vocabulary, or the
     /// places of patches in a tower's Plan.
     pub fn ids(&self, plan: &Plan) -> usize {
-        let is_place = |weight: &Weight| weight.name == tower_names::PLACES;
-        let places = plan.weights.iter().find(|weight| is_place(weight));
-        places.map_or(self.config.vocabulary, |places| places.rows)
+        let is_of_tower = plan.weights.iter().any(|weight| weight.name == tower_names::PLACES);
+        let tower = self.tower.as_ref().filter(|_| is_of_tower);
+        tower.map_or(self.config.vocabulary, |tower| tower.config().places())
     }
 
     /// Returns whether the embedding table is also the output matrix.

@@ -194,7 +194,7 @@ mod tests {
         for other in [TOKEN_EMBEDDING, PER_LAYER_EMBEDDING, "blk.3.inp_gate.weight"] {
             assert!(!keeps_format(Family::Gemma3, other), "{other}");
         }
-        let gemma4 = Family::Gemma4(Gemma4Config { inputs: None });
+        let gemma4 = Family::Gemma4(Gemma4Config { inputs: None, sees_ahead: true });
         assert!(keeps_format(gemma4, "blk.3.inp_gate.weight"));
     }
 

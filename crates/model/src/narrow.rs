@@ -121,6 +121,7 @@ fn is_row_wise(op: &Op) -> bool {
             | Op::LayerNorm { .. }
             | Op::Gelu { .. }
             | Op::Bias { .. }
+            | Op::Clamp { .. }
             | Op::HeadNorm { .. }
             | Op::Rotate { .. }
             | Op::MatMul { .. }

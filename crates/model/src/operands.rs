@@ -32,6 +32,9 @@ impl Op {
             Op::Geglu { .. } => "geglu",
             Op::Gelu { .. } => "gelu",
             Op::Bias { .. } => "bias",
+            Op::Places { .. } => "places",
+            Op::RotatePlaces { .. } => "rotate_places",
+            Op::Clamp { .. } => "clamp",
             Op::Add { .. } => "add",
             Op::Sum { .. } => "sum",
             Op::Mix { .. } => "mix",
@@ -73,6 +76,9 @@ impl Op {
             Op::LayerNorm { .. }
             | Op::Gelu { .. }
             | Op::Bias { .. }
+            | Op::Places { .. }
+            | Op::RotatePlaces { .. }
+            | Op::Clamp { .. }
             | Op::Pool { .. }
             | Op::Insert { .. } => self.picture_operands(see),
             Op::HeadNorm { buffer, weight, .. } => {
@@ -161,12 +167,16 @@ impl Op {
                 see(Weight(bias));
                 see(Write(output));
             }
-            Op::Gelu { buffer } => see(Change(buffer)),
+            Op::Gelu { buffer } | Op::RotatePlaces { buffer, .. } => see(Change(buffer)),
+            Op::Places { table, output, .. } => {
+                see(Weight(table));
+                see(Write(output));
+            }
             Op::Bias { buffer, weight } => {
                 see(Change(buffer));
                 see(Weight(weight));
             }
-            Op::Pool { input, output, .. } => {
+            Op::Clamp { input, output, .. } | Op::Pool { input, output, .. } => {
                 see(Read(input));
                 see(Write(output));
             }

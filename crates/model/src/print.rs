@@ -76,6 +76,12 @@ impl Plan {
             Op::Mix { bias, scale, .. } => {
                 line.push_str(&format!(" (bias {bias}, scale {scale})"));
             }
+            Op::Places { side, .. } | Op::RotatePlaces { side, .. } => {
+                line.push_str(&format!(" (side {side})"));
+            }
+            Op::Clamp { low, high, .. } => {
+                line.push_str(&format!(" (from {low} to {high})"));
+            }
             Op::Pool { count, .. } => {
                 line.push_str(&format!(" (means of {count})"));
             }

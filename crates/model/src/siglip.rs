@@ -17,27 +17,32 @@
 use trine_weights::DType;
 
 use crate::builder::Builder;
-use crate::plan::{Cache, Heads, Plan};
-use crate::tower_config::TowerConfig;
+use crate::plan::{Cache, Plan};
+use crate::tower_config::{TowerConfig, TowerLayers};
 use crate::tower_names as names;
 
 /// Builds the Plan. `dtype_of` returns how the tensor of a name is stored.
 ///
 /// Its input is (patches, colours x rows x columns). Its outputs are (soft tokens, hidden size of
 /// the text model), and with `states` the rows before the projector, (patches, hidden).
-pub(crate) fn plan(config: &TowerConfig, states: bool, dtype_of: &dyn Fn(&str) -> DType) -> Plan {
-    let TowerConfig { hidden, heads, epsilon, .. } = *config;
+pub(crate) fn plan(
+    config: &TowerConfig,
+    layers: TowerLayers,
+    states: bool,
+    dtype_of: &dyn Fn(&str) -> DType,
+) -> Plan {
+    let TowerConfig { hidden, epsilon, .. } = *config;
+    let TowerLayers { count, heads, feed_forward } = layers;
     let mut p = Builder::new(dtype_of);
     let values = p.given("patches", config.patch_values());
     let x = p.matmul("residual", values, names::PATCHES, hidden);
     p.bias(x, names::PATCHES_BIAS);
-    let places = p.embed("places", names::PLACES, config.patches(), hidden, 1.0);
+    let places = p.embed("places", names::PLACES, config.places(), hidden, 1.0);
     p.add(places, x);
-    let heads = Heads { query: heads, kv: heads, dim: hidden / heads };
     // Keys and values are read in their layer only, so all layers share one cache.
     let cache = Cache { layer: 0, kv_heads: heads.kv, head_dim: heads.dim, window: None };
     let cache = p.cache_of(cache);
-    for index in 0..config.layers {
+    for index in 0..count {
         p.scope(format!("v.blk.{index}."));
         let name = |part| names::layer(index, part);
         let weight = |part| format!("{}.weight", name(part));
@@ -51,12 +56,12 @@ pub(crate) fn plan(config: &TowerConfig, states: bool, dtype_of: &dyn Fn(&str) -
         let [query, key, value] = rows;
         p.store_kv(key, value, cache);
         let scale = (heads.dim as f32).powf(-0.5);
-        let attended = p.attend_with(query, cache, heads, scale, None);
+        let attended = p.attend_all(query, cache, heads, scale);
         let delta = p.matmul("attn_delta", attended, &weight("attn_out"), hidden);
         p.bias(delta, &bias("attn_out"));
         p.add(delta, x);
         let n = p.layer_norm("ln2", x, &name("ln2"), epsilon);
-        let up = p.matmul("up", n, &weight("ffn_up"), config.feed_forward);
+        let up = p.matmul("up", n, &weight("ffn_up"), feed_forward);
         p.bias(up, &bias("ffn_up"));
         p.gelu(up);
         let delta = p.matmul("ffn_delta", up, &weight("ffn_down"), hidden);

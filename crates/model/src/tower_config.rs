@@ -1,71 +1,152 @@
 //! The numbers of a vision tower, from a `config.json` or GGUF metadata.
 
-use serde_json::Value;
-use trine_weights::gguf::Metadata;
-
 use crate::config::LAYERS_MAX;
 use crate::error::ModelError;
-use crate::fields::Fields;
+use crate::plan::Heads;
 
-/// The architecture of GGUF files with towers.
-const ARCHITECTURE: &str = "clip";
-/// The kinds of projector that trine runs, as GGUF files name them.
-const PROJECTORS: &str = "gemma3";
-/// The `model_type` of the towers that trine runs.
-const MODEL_TYPE: &str = "siglip_vision_model";
-/// Patches on a side of the square that becomes a soft token, if a GGUF file does not say.
-const POOL: usize = 4;
-/// Soft tokens of a picture, if a `config.json` does not say.
-const SOFT_TOKENS: usize = 256;
+mod gguf;
+mod json;
+
+pub(crate) use gguf::{TowerTensors, from_gguf, is_in_gguf};
+pub(crate) use json::{from_json, is_in_json, soft_token, usual_soft_token, with_preprocessor};
+
 /// The colours of a pixel.
 const COLOURS: usize = 3;
 /// The mean and the deviation of each colour, if the files do not say.
 const NORMAL: [f32; COLOURS] = [0.5; COLOURS];
 /// The smallest deviation that is accepted: colours are divided by it.
 const DEVIATION_MIN: f32 = 0.001;
-/// Largest sizes that are accepted. Published ones are 64 patches on a side, of 14 pixels.
+/// Largest sizes that are accepted. Published ones are 64 patches on a side, of 14 pixels, and
+/// 48 pixels for the patches of Gemma 4's 12B.
 const GRID_MAX: usize = 128;
 const PATCH_MAX: usize = 64;
+/// The most soft tokens of a picture of any shape: the largest budget of Gemma 4.
+const SOFT_TOKENS_MAX: usize = 1120;
+/// The most places on a side. Published tables have 10240; the number of a place has 32 bits.
+const PLACES_MAX: usize = 1 << 15;
 /// The largest number of columns, before shapes of tensors are computed from it.
 const COLUMNS_MAX: usize = 1 << 20;
 
-/// The numbers of a vision tower with a fixed size of pictures: SigLIP, as Gemma 3 has it.
+/// The numbers of a vision tower.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TowerConfig {
-    /// Side of a picture, in pixels.
-    pub picture: usize,
-    /// Side of a patch, in pixels; divides `picture`.
+    /// Its forward pass, with the numbers that only this one has.
+    pub kind: TowerKind,
+    /// What it reads of a picture.
+    pub pixels: Pixels,
+    /// Side of a patch, in pixels.
     pub patch: usize,
+    /// Patches on a side of the square whose mean becomes a soft token.
+    pub pool: usize,
     /// Columns of the residual stream.
     pub hidden: usize,
-    /// Columns between the two products of a feed-forward part.
-    pub feed_forward: usize,
-    /// Layers.
-    pub layers: usize,
-    /// Heads of queries, keys and values; divides `hidden`.
-    pub heads: usize,
     /// Added to variances and mean squares.
     pub epsilon: f32,
-    /// Patches on a side of the square whose mean becomes a soft token; divides the grid.
-    pub pool: usize,
     /// Columns of a soft token: the hidden size of the text model.
     pub output: usize,
-    /// The mean of each colour of a pixel, red, green and blue, where colours are from 0 to 1. The
-    /// tower reads (colour - mean) / deviation.
-    pub mean: [f32; COLOURS],
-    /// The deviation of each colour of a pixel, from 0.001 to 1.
-    pub deviation: [f32; COLOURS],
+}
+
+/// The forward pass of a tower.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum TowerKind {
+    /// Gemma 3: SigLIP.
+    Siglip(TowerLayers),
+    /// E2B, E4B, 26B-A4B and 31B of Gemma 4.
+    Gemma4 {
+        /// Its layers.
+        layers: TowerLayers,
+        /// Base of the frequencies by which places rotate.
+        theta: f32,
+        /// Whether products have limits on what they read and write.
+        clips: bool,
+        /// Whether the means of patches are moved and scaled by vectors.
+        standardizes: bool,
+    },
+    /// 12B of Gemma 4, which has no layers: patches become soft tokens by products and norms.
+    Unified,
+}
+
+impl TowerKind {
+    /// Returns its name, as GGUF files have it in `clip.vision.projector_type`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            TowerKind::Siglip(_) => "gemma3",
+            TowerKind::Gemma4 { .. } => "gemma4v",
+            TowerKind::Unified => "gemma4uv",
+        }
+    }
+
+    /// Returns the family of text models that it is for, as [`Family::name`](crate::Family::name).
+    pub fn family(&self) -> &'static str {
+        match self {
+            TowerKind::Siglip(_) => "gemma3",
+            TowerKind::Gemma4 { .. } | TowerKind::Unified => "gemma4",
+        }
+    }
+
+    /// Returns its layers, if it has any.
+    pub fn layers(&self) -> Option<TowerLayers> {
+        match *self {
+            TowerKind::Siglip(layers) | TowerKind::Gemma4 { layers, .. } => Some(layers),
+            TowerKind::Unified => None,
+        }
+    }
+}
+
+/// The layers of a tower, all of which have the same numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TowerLayers {
+    /// The number of layers.
+    pub count: usize,
+    /// Heads of queries, keys and values.
+    pub heads: Heads,
+    /// Columns between the two products of a feed-forward part.
+    pub feed_forward: usize,
+}
+
+/// What a tower reads of a picture.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Pixels {
+    /// A square of a fixed size. The values of a patch are in the order colour, row, column.
+    Square {
+        /// Side of the square in pixels, a multiple of the patch.
+        side: usize,
+        /// The mean of each colour, red, green and blue, where colours are from 0 to 1. The tower
+        /// reads (colour - mean) / deviation.
+        mean: [f32; COLOURS],
+        /// The deviation of each colour, from 0.001 to 1.
+        deviation: [f32; COLOURS],
+    },
+    /// As much of the picture's own shape as a number of soft tokens allows. The values of a patch
+    /// are colours from 0 to 1 in the order row, column, colour.
+    Budget {
+        /// The most soft tokens of a picture.
+        soft_tokens: usize,
+        /// The most patches on a side.
+        side: usize,
+    },
 }
 
 impl TowerConfig {
-    /// Returns the number of patches on a side of a picture.
-    pub fn grid(&self) -> usize {
-        self.picture / self.patch
+    /// Returns the most patches on a side of a picture.
+    pub fn side(&self) -> usize {
+        match self.pixels {
+            Pixels::Square { side, .. } => side / self.patch,
+            Pixels::Budget { side, .. } => side,
+        }
     }
 
-    /// Returns the number of a picture's patches.
+    /// Returns the number of places that a patch may have: place `row * side + column`.
+    pub fn places(&self) -> usize {
+        self.side() * self.side()
+    }
+
+    /// Returns the most patches of a picture.
     pub fn patches(&self) -> usize {
-        self.grid() * self.grid()
+        match self.pixels {
+            Pixels::Square { .. } => self.places(),
+            Pixels::Budget { soft_tokens, .. } => soft_tokens * self.pooled(),
+        }
     }
 
     /// Returns the values of a patch: colours, rows and columns.
@@ -78,43 +159,74 @@ impl TowerConfig {
         self.pool * self.pool
     }
 
-    /// Returns the number of a picture's soft tokens.
+    /// Returns the most soft tokens of a picture.
     pub fn soft_tokens(&self) -> usize {
         self.patches() / self.pooled()
     }
 
-    /// Returns the patches in the order of the tower's rows, by their numbers in the grid, row by
-    /// row: those of a soft token are neighbours.
-    pub fn order(&self) -> Vec<usize> {
-        let (grid, pool) = (self.grid(), self.pool);
+    /// Returns whether it reads pictures of so many columns and rows of patches.
+    pub fn takes(&self, columns: usize, rows: usize) -> bool {
+        let side = self.side();
+        let fits = |count: usize| count <= side && count.is_multiple_of(self.pool);
+        let is_whole = [columns, rows].iter().all(|&count| count > 0 && fits(count));
+        match self.pixels {
+            Pixels::Square { .. } => (columns, rows) == (side, side),
+            Pixels::Budget { .. } => is_whole && columns * rows <= self.patches(),
+        }
+    }
+
+    /// Returns the patches of a picture in the order of the tower's rows, by their numbers in its
+    /// grid, row by row: those of a soft token are neighbours. Columns and rows of patches are
+    /// such that the tower [takes](TowerConfig::takes) them.
+    pub fn order(&self, columns: usize, rows: usize) -> Vec<usize> {
+        let pool = self.pool;
+        let wide = columns / pool;
         let of_soft = |soft: usize| {
-            let (row, column) = (soft / (grid / pool) * pool, soft % (grid / pool) * pool);
-            (0..pool * pool).map(move |at| (row + at / pool) * grid + column + at % pool)
+            let (row, column) = (soft / wide * pool, soft % wide * pool);
+            (0..pool * pool).map(move |at| (row + at / pool) * columns + column + at % pool)
         };
-        (0..self.soft_tokens()).flat_map(of_soft).collect()
+        (0..wide * (rows / pool)).flat_map(of_soft).collect()
+    }
+
+    /// Returns what the tower's Plan reads in the place of a value of a patch.
+    pub fn read(&self, value: f32) -> f32 {
+        match self.kind {
+            TowerKind::Siglip(_) | TowerKind::Unified => value,
+            TowerKind::Gemma4 { .. } => 2.0 * (value - 0.5),
+        }
     }
 
     /// Checks that a tower can have these numbers.
     pub(crate) fn check(self) -> Result<Self, ModelError> {
-        let at_most = |what, found: usize, most: usize| match found {
-            found if (1..=most).contains(&found) => Ok(()),
-            found => Err(ModelError::bad(what, found, format!("a number from 1 to {most}"))),
-        };
-        at_most("the side of a patch of the vision tower", self.patch, PATCH_MAX)?;
-        at_most("the side of a picture of the vision tower", self.picture, GRID_MAX * self.patch)?;
-        at_most("the layer count of the vision tower", self.layers, LAYERS_MAX)?;
-        at_most("the hidden size of the vision tower", self.hidden, COLUMNS_MAX)?;
-        at_most("the feed-forward size of the vision tower", self.feed_forward, COLUMNS_MAX)?;
-        at_most("the projection of the vision tower", self.output, COLUMNS_MAX)?;
-        at_most("the head count of the vision tower", self.heads, self.hidden)?;
-        at_most("the pooling of the vision tower", self.pool, GRID_MAX)?;
-        for (what, whole, part) in [
-            ("the side of a picture of the vision tower", self.picture, self.patch),
-            ("the hidden size of the vision tower", self.hidden, self.heads),
-            ("the number of patches on a side of a picture", self.grid(), self.pool),
-        ] {
-            if whole == 0 || !whole.is_multiple_of(part) {
-                return Err(ModelError::bad(what, whole, format!("a multiple of {part}")));
+        at_most("the side of a patch", self.patch, PATCH_MAX)?;
+        at_most("the hidden size", self.hidden, COLUMNS_MAX)?;
+        at_most("the projection", self.output, COLUMNS_MAX)?;
+        at_most("the pooling", self.pool, GRID_MAX)?;
+        if let Some(layers) = self.kind.layers() {
+            layers.check()?;
+        }
+        match self.pixels {
+            Pixels::Square { side, .. } => {
+                at_most("the side of a picture", side, GRID_MAX * self.patch)?;
+                multiple("the side of a picture of the vision tower", side, self.patch)?;
+                multiple("the number of patches on a side of a picture", self.side(), self.pool)?;
+            }
+            Pixels::Budget { soft_tokens, side } => {
+                at_most("the number of soft tokens", soft_tokens, SOFT_TOKENS_MAX)?;
+                at_most("the number of places on a side", side, PLACES_MAX)?;
+                // A picture may be one soft token high and as wide as all of them.
+                if side < soft_tokens * self.pool {
+                    let what = "the number of places on a side of the vision tower";
+                    let expected = format!("at least {}", soft_tokens * self.pool);
+                    return Err(ModelError::bad(what, side, expected));
+                }
+            }
+        }
+        if let TowerKind::Gemma4 { layers, theta, .. } = self.kind {
+            multiple("the head dimension of the vision tower", layers.heads.dim, 4)?;
+            if !(1.0..=1e12).contains(&theta) {
+                let what = "the rope theta of the vision tower";
+                return Err(ModelError::bad(what, theta, "a number from 1 to 1e12"));
             }
         }
         if !(self.epsilon > 0.0 && self.epsilon < 1.0) {
@@ -125,100 +237,39 @@ impl TowerConfig {
     }
 }
 
-/// Returns whether a `config.json` describes a tower.
-pub(crate) fn is_in_json(root: &Value) -> bool {
-    root.get("vision_config").is_some_and(Value::is_object)
+impl TowerLayers {
+    fn check(&self) -> Result<(), ModelError> {
+        let Heads { query, kv, dim } = self.heads;
+        at_most("the layer count", self.count, LAYERS_MAX)?;
+        at_most("the feed-forward size", self.feed_forward, COLUMNS_MAX)?;
+        at_most("the head count", query, COLUMNS_MAX)?;
+        at_most("the KV head count", kv, query)?;
+        at_most("the head dimension", dim, COLUMNS_MAX / query)?;
+        multiple("the head count of the vision tower", query, kv)
+    }
 }
 
-/// Returns whether the metadata is that of a file with a tower.
-pub(crate) fn is_in_gguf(metadata: &Metadata) -> bool {
-    metadata.optional_str("general.architecture").ok().flatten() == Some(ARCHITECTURE)
+/// Returns heads that share a hidden size among themselves.
+fn heads_of(hidden: usize, count: usize) -> Result<Heads, ModelError> {
+    at_most("the hidden size", hidden, COLUMNS_MAX)?;
+    at_most("the head count", count, hidden)?;
+    multiple("the hidden size of the vision tower", hidden, count)?;
+    Ok(Heads { query: count, kv: count, dim: hidden / count })
 }
 
-/// Reads the numbers from a `config.json`, which does not say how many columns a soft token has,
-/// nor what colours are normalised by: [`TowerConfig::output`] is 1, the others are defaults.
-///
-/// # Errors
-/// Returns a [`ModelError`] with the key that is wrong.
-pub(crate) fn from_json(root: &Value) -> Result<TowerConfig, ModelError> {
-    let vision = Fields(root).object("vision_config")?.ok_or(ModelError::NoTower)?;
-    match vision.given("model_type") {
-        Some(Value::String(kind)) if kind == MODEL_TYPE => {}
-        other => {
-            let found = other.map_or("none".to_owned(), Value::to_string);
-            return Err(ModelError::tower("vision_config.model_type", found, MODEL_TYPE));
-        }
+fn at_most(what: &str, found: usize, most: usize) -> Result<(), ModelError> {
+    if (1..=most).contains(&found) {
+        return Ok(());
     }
-    // As for the text model, mirrors that say "gelu" also mean the tanh form.
-    match vision.given("hidden_act") {
-        None => {}
-        Some(Value::String(name)) if name == "gelu_pytorch_tanh" || name == "gelu" => {}
-        Some(other) => {
-            return Err(ModelError::bad("vision_config.hidden_act", other, "gelu_pytorch_tanh"));
-        }
-    }
-    let colours = vision.count("num_channels", COLOURS)?;
-    if colours != COLOURS {
-        return Err(ModelError::bad("vision_config.num_channels", colours, COLOURS));
-    }
-    // The defaults are those of transformers' `SiglipVisionConfig`.
-    let mut config = TowerConfig {
-        picture: vision.count("image_size", 224)?,
-        patch: vision.count("patch_size", 16)?,
-        hidden: vision.count("hidden_size", 768)?,
-        feed_forward: vision.count("intermediate_size", 3072)?,
-        layers: vision.count("num_hidden_layers", 12)?,
-        heads: vision.count("num_attention_heads", 12)?,
-        epsilon: vision.number("layer_norm_eps", 1e-6)? as f32,
-        pool: 1,
-        output: 1,
-        mean: NORMAL,
-        deviation: NORMAL,
-    };
-    config = config.check()?;
-    let key = "mm_tokens_per_image";
-    let soft = Fields(root).count(key, SOFT_TOKENS)?;
-    let side = soft.isqrt();
-    if side == 0 || side * side != soft || !config.grid().is_multiple_of(side) {
-        let expected = format!("the square of a divisor of {}", config.grid());
-        return Err(ModelError::bad(key, soft, expected));
-    }
-    config.pool = config.grid() / side;
-    config.check()
+    let what = format!("{what} of the vision tower");
+    Err(ModelError::bad(&what, found, format!("a number from 1 to {most}")))
 }
 
-/// Reads the mean and the deviation of each colour from a `preprocessor_config.json`.
-///
-/// # Errors
-/// Returns a [`ModelError`] with the key that is wrong.
-pub(crate) fn colours_from_json(root: &Value) -> Result<[[f32; COLOURS]; 2], ModelError> {
-    let fields = Fields(root);
-    for key in ["do_rescale", "do_normalize"] {
-        if let Some(other) = fields.given(key).filter(|value| **value != Value::Bool(true)) {
-            return Err(ModelError::bad(key, other, true));
-        }
+fn multiple(what: &str, whole: usize, part: usize) -> Result<(), ModelError> {
+    if whole > 0 && whole.is_multiple_of(part) {
+        return Ok(());
     }
-    let read = |(key, least)| {
-        let Some(value) = fields.given(key) else { return Ok(NORMAL) };
-        let number = |value: &Value| value.as_f64().map(|number| number as f32);
-        let values = value.as_array().and_then(|values| values.iter().map(number).collect());
-        let colours = values.and_then(|values: Vec<f32>| as_colours(&values, least));
-        let expected = || format!("{COLOURS} numbers from {least} to 1");
-        colours.ok_or_else(|| ModelError::bad(key, value, expected()))
-    };
-    Ok([read(("image_mean", 0.0))?, read(("image_std", DEVIATION_MIN))?])
-}
-
-/// Reads the mean and the deviation of each colour from GGUF metadata.
-fn colours_from_gguf(metadata: &Metadata) -> Result<[[f32; COLOURS]; 2], ModelError> {
-    let read = |(key, least)| {
-        let Some(values) = metadata.optional_f32s(key)? else { return Ok(NORMAL) };
-        as_colours(&values, least).ok_or_else(|| {
-            let found = format!("{:?}", &values[..values.len().min(2 * COLOURS)]);
-            ModelError::bad(key, found, format!("{COLOURS} numbers from {least} to 1"))
-        })
-    };
-    Ok([read(("clip.vision.image_mean", 0.0))?, read(("clip.vision.image_std", DEVIATION_MIN))?])
+    Err(ModelError::bad(what, whole, format!("a multiple of {part}")))
 }
 
 /// Returns a number for each colour; `None` if there are more or fewer, or one is not from `least`
@@ -226,62 +277,4 @@ fn colours_from_gguf(metadata: &Metadata) -> Result<[[f32; COLOURS]; 2], ModelEr
 fn as_colours(values: &[f32], least: f32) -> Option<[f32; COLOURS]> {
     let values = <[f32; COLOURS]>::try_from(values).ok()?;
     values.iter().all(|value| (least..=1.0).contains(value)).then_some(values)
-}
-
-/// Reads the id of soft tokens from a `config.json`.
-///
-/// # Errors
-/// Returns a [`ModelError`] with the key that is wrong.
-pub(crate) fn soft_token(root: &Value, default: u32) -> Result<u32, ModelError> {
-    let key = "image_token_index";
-    let id = Fields(root).count(key, default as usize)?;
-    // The largest number stands for soft tokens in batches.
-    let id = u32::try_from(id).ok().filter(|id| *id < u32::MAX);
-    id.ok_or_else(|| ModelError::bad(key, Fields(root).0[key].clone(), "a token id"))
-}
-
-/// Reads the numbers from GGUF metadata.
-///
-/// # Errors
-/// Returns a [`ModelError`] with the key that is wrong.
-pub(crate) fn from_gguf(metadata: &Metadata) -> Result<TowerConfig, ModelError> {
-    if !is_in_gguf(metadata) || metadata.optional_bool("clip.has_vision_encoder")? == Some(false) {
-        return Err(ModelError::NoTower);
-    }
-    let kind = match metadata.optional_str("clip.vision.projector_type")? {
-        Some(kind) => Some(kind),
-        None => metadata.optional_str("clip.projector_type")?,
-    };
-    if kind != Some(PROJECTORS) {
-        return Err(ModelError::tower("clip.projector_type", kind.unwrap_or("none"), PROJECTORS));
-    }
-    if metadata.optional_bool("clip.use_gelu")? == Some(false) {
-        return Err(ModelError::bad("clip.use_gelu", false, true));
-    }
-    let [mean, deviation] = colours_from_gguf(metadata)?;
-    let optional = |key: &str| -> Result<Option<usize>, ModelError> {
-        let Some(found) = metadata.optional_u64(key)? else { return Ok(None) };
-        let count = usize::try_from(found);
-        count.map(Some).map_err(|_| ModelError::bad(key, found, "a count"))
-    };
-    let count = |part: &str| {
-        let key = format!("clip.vision.{part}");
-        optional(&key)?.ok_or(ModelError::MissingKey { key })
-    };
-    let key = "clip.vision.attention.layer_norm_epsilon";
-    let epsilon = metadata.optional_f64(key)?;
-    TowerConfig {
-        picture: count("image_size")?,
-        patch: count("patch_size")?,
-        hidden: count("embedding_length")?,
-        feed_forward: count("feed_forward_length")?,
-        layers: count("block_count")?,
-        heads: count("attention.head_count")?,
-        epsilon: epsilon.ok_or(ModelError::MissingKey { key: key.to_owned() })? as f32,
-        pool: optional("clip.vision.projector.scale_factor")?.unwrap_or(POOL),
-        output: count("projection_dim")?,
-        mean,
-        deviation,
-    }
-    .check()
 }

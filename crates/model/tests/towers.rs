@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
-use trine_model::{Model, Op, Rows, Tower};
+use trine_model::{Model, Op, Pixels, Rows, Tower};
 use trine_weights::gguf::{Array, Metadata as GgufMetadata, Value, Writer};
 use trine_weights::{Checkpoint, DType, Metadata, Tensor};
 
@@ -51,12 +51,12 @@ fn every_form_of_a_tower_is_the_same() {
 fn the_numbers_of_a_tower_follow_from_its_files() {
     let tower = Tower::open(&golden(HALVES)).unwrap();
     let config = tower.config();
-    assert_eq!((config.grid(), config.patches(), config.patch_values()), (4, 16, 588));
+    assert_eq!((config.side(), config.patches(), config.patch_values()), (4, 16, 588));
     assert_eq!(tower.soft_token(), 262_144);
     assert_eq!(Tower::open(&golden(FOLDER)).unwrap().soft_token(), 512);
     assert_eq!((config.pooled(), config.soft_tokens(), config.output), (4, 4, 40));
     // Squares of 2 x 2 of a grid of 4 x 4.
-    assert_eq!(config.order(), [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]);
+    assert_eq!(config.order(4, 4), [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]);
 }
 
 #[test]
@@ -98,10 +98,11 @@ fn a_tower_of_another_model_is_refused_with_both_files() {
     let folder = tempfile::tempdir().unwrap();
     let copy = |name: &str| fs::copy(golden("gemma3-a").join(name), folder.path().join(name));
     copy("model.safetensors").unwrap();
-    let config = json!({"model_type": "gemma4", "vision_config": {"model_type": "gemma4_vision"}});
+    let config =
+        json!({"model_type": "gemma3n", "vision_config": {"model_type": "gemma3n_vision"}});
     fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     let error = Tower::open(folder.path()).err().unwrap().to_string();
-    assert!(error.contains("vision_config.model_type is \"gemma4_vision\""), "{error}");
+    assert!(error.contains("vision_config.model_type is \"gemma3n_vision\""), "{error}");
     for text in ["gemma3-a", "gguf/gemma3-f32/model.gguf"] {
         let checkpoint = Checkpoint::open(golden(text)).unwrap();
         assert!(!Tower::is_in(&checkpoint));
@@ -143,7 +144,8 @@ fn impossible_numbers_of_a_tower_are_named() {
     for (key, value, mark) in [
         ("general.architecture", text("gemma3"), "no vision tower"),
         ("clip.has_vision_encoder", Value::Bool(false), "no vision tower"),
-        ("clip.projector_type", text("gemma4v"), "clip.projector_type"),
+        ("clip.projector_type", text("gemma3nv"), "clip.projector_type"),
+        ("clip.projector_type", text("gemma4v"), "number of places on a side"),
         ("clip.vision.projector_type", text("ldp"), "clip.projector_type"),
         ("clip.use_gelu", Value::Bool(false), "clip.use_gelu"),
         ("clip.vision.image_mean", floats(&[0.5, 0.5]), "image_mean"),
@@ -189,6 +191,14 @@ fn impossible_numbers_of_a_tower_are_named() {
     }
 }
 
+/// The mean and the deviation of colours.
+fn colours(tower: &Tower) -> ([f32; 3], [f32; 3]) {
+    let Pixels::Square { mean, deviation, .. } = tower.config().pixels else {
+        panic!("{:?}", tower.config())
+    };
+    (mean, deviation)
+}
+
 #[test]
 fn what_colours_are_normalised_by_comes_from_the_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -198,7 +208,7 @@ fn what_colours_are_normalised_by_comes_from_the_files() {
     metadata.insert("clip.vision.image_mean", floats(&mean));
     metadata.insert("clip.vision.image_std", floats(&deviation));
     let tower = Tower::open(&write(folder.path(), &metadata, &tensors)).unwrap();
-    assert_eq!((tower.config().mean, tower.config().deviation), (mean, deviation));
+    assert_eq!(colours(&tower), (mean, deviation));
 
     for name in ["config.json", "model.safetensors"] {
         fs::copy(golden(FOLDER).join(name), folder.path().join(name)).unwrap();
@@ -207,7 +217,7 @@ fn what_colours_are_normalised_by_comes_from_the_files() {
     let open = |text: &str| {
         fs::write(&file, text).unwrap();
         let tower = Tower::open(folder.path()).map_err(|error| error.to_string())?;
-        Ok::<_, String>((tower.config().mean, tower.config().deviation))
+        Ok::<_, String>(colours(&tower))
     };
     let given = json!({"image_mean": [0.48, 0.25, 0], "image_std": [0.27, 0.001, 1]});
     assert_eq!(open(&given.to_string()), Ok((mean, deviation)));
@@ -236,7 +246,7 @@ fn what_colours_are_normalised_by_comes_from_the_files() {
     }
     fs::remove_file(&file).unwrap();
     let tower = Tower::open(folder.path()).unwrap();
-    assert_eq!((tower.config().mean, tower.config().deviation), ([0.5; 3], [0.5; 3]));
+    assert_eq!(colours(&tower), ([0.5; 3], [0.5; 3]));
 }
 
 /// Files have the projection with its rows as columns; one of the usual orientation is taken too.
@@ -352,8 +362,9 @@ fn damaged_files_give_an_error_or_a_tower() {
             refused += 1;
             continue;
         };
-        let order = tower.config().order();
-        assert!(order.iter().all(|&patch| patch < tower.config().patches()), "case {case}");
+        let config = tower.config();
+        let order = config.order(config.side(), config.side());
+        assert!(order.iter().all(|&patch| patch < config.patches()), "case {case}");
         let Ok(model) = text.clone().with_tower(tower) else { continue };
         for weight in &model.tower_plan(true).weights {
             assert_eq!(model.tensor(weight).elements(), weight.rows * weight.columns);

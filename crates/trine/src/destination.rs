@@ -92,7 +92,10 @@ pub(crate) fn check_logits(path: &Path, source: &Source) -> Result<()> {
         let file = SafetensorsFile::open(path).ok()?;
         let of_pictures = ["pixels", "tower", "projector"];
         let is_known = |name: &str| {
-            name == "logits" || name.starts_with("draft_") || of_pictures.contains(&name)
+            // Pictures of different shapes have a tensor each.
+            let (what, number) = name.split_once('.').unwrap_or((name, "0"));
+            let is_of_picture = of_pictures.contains(&what) && number.parse::<usize>().is_ok();
+            name == "logits" || name.starts_with("draft_") || is_of_picture
         };
         let all = file.entries().iter().all(|entry| is_known(&entry.name));
         Some(all && file.entry("logits").is_some())

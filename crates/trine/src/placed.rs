@@ -407,7 +407,7 @@ mod tests {
             }
         };
         let config = Config {
-            family: Family::Gemma4(Gemma4Config { inputs: None }),
+            family: Family::Gemma4(Gemma4Config { inputs: None, sees_ahead: true }),
             hidden: 2816,
             vocabulary: 262_144,
             context: 262_144,

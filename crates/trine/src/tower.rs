@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
-use trine_model::{Model, ModelError, Tower, TowerConfig};
+use trine_model::{Model, ModelError, Pixels, Tower, TowerConfig, TowerKind};
 use trine_pictures::{Limits, Picture, PictureError, Preparation, Prepared};
 
 use crate::cli::TowerArgs;
@@ -185,8 +185,13 @@ fn folder_of(source: &Path) -> PathBuf {
 /// # Errors
 /// Returns an error if its numbers contradict one another.
 pub(crate) fn preparation(config: &TowerConfig) -> Result<Preparation> {
-    let [side, patch, pool] = [config.picture, config.patch, config.pool].map(|size| size as u32);
-    Ok(Preparation::square(side, patch, pool, config.mean, config.deviation)?)
+    let [patch, pool] = [config.patch, config.pool].map(|size| size as u32);
+    Ok(match config.pixels {
+        Pixels::Square { side, mean, deviation } => {
+            Preparation::square(side as u32, patch, pool, mean, deviation)?
+        }
+        Pixels::Budget { soft_tokens, .. } => Preparation::budget(patch, pool, soft_tokens as u32)?,
+    })
 }
 
 /// What people are told of a vision tower.
@@ -200,11 +205,12 @@ pub(crate) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     file_bytes: Option<u64>,
     parameters: u64,
-    /// Pixels on a side of a picture.
-    picture: usize,
+    /// Pixels on a side of a picture; `None` if pictures may have any shape.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    picture: Option<usize>,
     layers: usize,
     hidden: usize,
-    /// Rows of the text model that a picture takes.
+    /// The most rows of the text model that a picture takes.
     soft_tokens: usize,
 }
 
@@ -216,12 +222,19 @@ impl Report {
         let (own, others) = (tower.checkpoint(), model.checkpoint());
         let weights = model.tower_plan(false).weights;
         Some(Self {
-            kind: "SigLIP",
+            kind: match config.kind {
+                TowerKind::Siglip(_) => "SigLIP",
+                TowerKind::Gemma4 { .. } => "Gemma 4's",
+                TowerKind::Unified => "Gemma 4's, without layers",
+            },
             files: own.source().display().to_string(),
             file_bytes: (own.source() != others.source()).then(|| own.file_bytes()),
             parameters: weights.iter().map(|weight| (weight.rows * weight.columns) as u64).sum(),
-            picture: config.picture,
-            layers: config.layers,
+            picture: match config.pixels {
+                Pixels::Square { side, .. } => Some(side),
+                Pixels::Budget { .. } => None,
+            },
+            layers: config.kind.layers().map_or(0, |layers| layers.count),
             hidden: config.hidden,
             soft_tokens: config.soft_tokens(),
         })
@@ -229,9 +242,17 @@ impl Report {
 
     /// Returns this in one line.
     pub(crate) fn short(&self) -> String {
-        let Self { kind, parameters, layers, picture, .. } = self;
-        let parameters = output::count(*parameters);
-        format!("{kind}, {parameters} parameters, {layers} layers, {picture} x {picture} pixels")
+        let Self { kind, parameters, layers, .. } = self;
+        let (parameters, pictures) = (output::count(*parameters), self.pictures());
+        format!("{kind}, {parameters} parameters, {layers} layers, {pictures}")
+    }
+
+    /// Returns which pictures it reads.
+    fn pictures(&self) -> String {
+        match self.picture {
+            Some(side) => format!("{side} x {side} pixels"),
+            None => "any shape".to_owned(),
+        }
     }
 
     /// Returns this in two lines.
@@ -247,8 +268,12 @@ impl Report {
                 output::count(self.parameters)
             ),
             format!(
-                "  pictures   {0} x {0} pixels, {1} soft tokens each; {2} layers, hidden {3}",
-                self.picture, self.soft_tokens, self.layers, self.hidden
+                "  pictures   {}, {}{} soft tokens each; {} layers, hidden {}",
+                self.pictures(),
+                if self.picture.is_some() { "" } else { "up to " },
+                self.soft_tokens,
+                self.layers,
+                self.hidden
             ),
         ]
     }

@@ -89,13 +89,13 @@ fn main() {
     let [products, attention] = operations(&tower.program().facts().plan);
     println!("{products:.3} 10^12 operations in products, {attention:.3} in attention");
     let patches = files::picture();
-    tower.run(&patches).unwrap();
+    tower.run(&patches, (64, 64)).unwrap();
     for round in 0..rounds {
         let began = Instant::now();
         let mut times = Vec::new();
         for _ in 0..pictures {
             let began = Instant::now();
-            tower.run(&patches).unwrap();
+            tower.run(&patches, (64, 64)).unwrap();
             times.push(1e3 * began.elapsed().as_secs_f64());
         }
         let seconds = began.elapsed().as_secs_f64();
@@ -117,7 +117,7 @@ fn main() {
 /// Prints the time of each operation, of all layers together.
 fn profile(tower: &mut TowerProgram, patches: &[f32], layers: usize) {
     tower.profile(true);
-    tower.run(patches).unwrap();
+    tower.run(patches, (64, 64)).unwrap();
     let times = tower.profile(false);
     let mut groups: BTreeMap<String, (f64, usize)> = BTreeMap::new();
     for (step, time) in tower.program().facts().plan.steps.iter().zip(times) {

@@ -35,6 +35,7 @@ fn plan(layers: usize) -> Plan {
             heads,
             scale: 1.0,
             window: window(layer),
+            sees_ahead: true,
             output: attended,
         });
         step(Op::Add { source: attended, target: stream });

@@ -9,7 +9,7 @@ use trine_model::{BufferId, Heads, Model, Op, Plan, Rows, Source, Term, WeightId
 use trine_weights::{Tensor, blocks};
 
 use super::cache::{ReferenceCache, RowPlace};
-use super::ops::{self, Attention, Coefficients};
+use super::ops::{self, Attention, Coefficients, PlaceRotation};
 use super::products::Products;
 use crate::aside::{Aside, Handed, LoadAside};
 use crate::batch::{Batch, ProgramOptions};
@@ -321,6 +321,9 @@ impl ReferenceProgram {
             Op::LayerNorm { .. }
             | Op::Gelu { .. }
             | Op::Bias { .. }
+            | Op::Places { .. }
+            | Op::RotatePlaces { .. }
+            | Op::Clamp { .. }
             | Op::Pool { .. }
             | Op::Insert { .. } => self.execute_pictures(op, batch),
             Op::HeadNorm { buffer, weight, heads, epsilon } => {
@@ -339,9 +342,10 @@ impl ReferenceProgram {
                 }
             }
             Op::StoreKv { key, value, cache } => self.store_kv(*key, *value, cache.0, batch),
-            Op::Attend { query, cache, heads, scale, window, output } => {
+            Op::Attend { query, cache, heads, scale, window, sees_ahead, output } => {
                 let attention = Attention { heads: *heads, scale: *scale, window: *window };
-                self.attend(*query, cache.0, attention, *output, batch);
+                let seen = if *sees_ahead { *batch } else { Batch { ahead: &[], ..*batch } };
+                self.attend(*query, cache.0, attention, *output, &seen);
             }
             Op::Geglu { gate, up, first, output } => self.geglu(*gate, *up, *first, *output),
             Op::Select { input, output } => self.select(*input, *output, batch),
@@ -429,6 +433,29 @@ impl ReferenceProgram {
             Op::Bias { buffer, weight } => {
                 let weight = self.vector(*weight);
                 ops::bias(&mut self.buffers[buffer.0], &weight);
+            }
+            Op::Places { table, side, output } => {
+                let mut target = self.take(*output);
+                let tensor = &self.tensors[table.0];
+                let row = |entry, row: &mut [f32]| decode(tensor.dtype(), tensor.row(entry), row);
+                ops::places(row, batch.tokens, *side, tensor.columns(), &mut target);
+                self.put(*output, target);
+            }
+            Op::RotatePlaces { buffer, heads, theta, side } => {
+                let dim = self.columns(*buffer) / heads;
+                let rotation = PlaceRotation { theta: *theta, side: *side };
+                ops::rotate_places(
+                    &mut self.buffers[buffer.0],
+                    batch.tokens,
+                    *heads,
+                    dim,
+                    rotation,
+                );
+            }
+            Op::Clamp { input, low, high, output } => {
+                let mut target = self.take(*output);
+                ops::clamp(&self.buffers[input.0], [*low, *high], &mut target);
+                self.put(*output, target);
             }
             Op::Pool { input, count, output } => {
                 let (mut target, columns) = (self.take(*output), self.columns(*input));

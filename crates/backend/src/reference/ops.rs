@@ -38,6 +38,57 @@ pub fn bias(buffer: &mut [f32], weight: &[f32]) {
     }
 }
 
+/// Computes the sums of a table's entries for the column and the row of each token's place, in a
+/// grid of `side` x `side`: those of columns come first. `entry` writes an entry of the table.
+pub fn places(
+    entry: impl Fn(usize, &mut [f32]),
+    tokens: &[u32],
+    side: usize,
+    columns: usize,
+    output: &mut [f32],
+) {
+    let mut of_row = vec![f32::NAN; columns];
+    for (&token, out) in tokens.iter().zip(output.chunks_exact_mut(columns)) {
+        let place = token as usize;
+        entry(place % side, out);
+        entry(side + place / side, &mut of_row);
+        add(&of_row, out);
+    }
+}
+
+/// A rotation by places in a grid.
+#[derive(Debug, Clone, Copy)]
+pub struct PlaceRotation {
+    /// Base of the frequencies.
+    pub theta: f32,
+    /// Places on a side of the grid.
+    pub side: usize,
+}
+
+/// Applies [`rotate`] to the halves of each head in place: to the first by the column of the row's
+/// place, to the second by its row.
+pub fn rotate_places(
+    buffer: &mut [f32],
+    tokens: &[u32],
+    heads: usize,
+    head_dim: usize,
+    rotation: PlaceRotation,
+) {
+    let (half, rope) = (head_dim / 2, Rope::full(rotation.theta, 1.0));
+    let side = rotation.side as u32;
+    for (row, &place) in buffer.chunks_exact_mut(heads * head_dim).zip(tokens) {
+        for (index, part) in row.chunks_exact_mut(half).enumerate() {
+            let at = if index % 2 == 0 { place % side } else { place / side };
+            rotate(part, &[at], 1, half, rope);
+        }
+    }
+}
+
+/// Computes `output = min(max(input, low), high)`. NaN stays NaN.
+pub fn clamp(input: &[f32], [low, high]: [f32; 2], output: &mut [f32]) {
+    output.iter_mut().zip(input).for_each(|(y, x)| *y = x.clamp(low, high));
+}
+
 /// Computes the means of `count` rows of `columns` values, which begin with the rows `firsts`.
 pub fn pool(input: &[f32], firsts: &[u32], count: usize, columns: usize, output: &mut [f32]) {
     for (&first, out) in firsts.iter().zip(output.chunks_exact_mut(columns)) {

@@ -24,6 +24,7 @@ pub mod pages;
 pub mod partner;
 pub mod pictures;
 pub mod random;
+pub mod towers;
 
 /// Returns the bits of floats: two lists are the same to the last one.
 pub fn bits(values: &[f32]) -> Vec<u32> {

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use safetensors::SafeTensors;
 use trine_backend::{BLOCK, Batch, Device, ProgramOptions, SOFT, SequenceView, TowerProgram};
-use trine_model::{KvType, Model, Tower, TowerConfig, Width};
-use trine_weights::gguf::{Metadata, Value};
-use trine_weights::{DType, Tensor};
+use trine_model::{Family, KvType, Model, Pixels, Tower, TowerConfig, Width};
+use trine_weights::DType;
 
 use super::folder;
-use super::random::{Random, matrix, vector, written};
+use super::random::Random;
+use super::towers::{TowerDraft, gemma4_vision, unified};
 
 /// Where the golden model is: text, tower.
 pub const TWINS: [(&str, &str); 3] = [
@@ -22,18 +22,39 @@ pub const TWINS: [(&str, &str); 3] = [
 pub const PROMPTS: [(&str, &[usize]); 3] =
     [("one", &[0]), ("two", &[0, 1]), ("back_to_back", &[1, 0])];
 
-/// The id of a soft token in the golden prompts.
-const SOFT_ID: u32 = 512;
+/// The golden models of Gemma 4: the clipped tower of E sizes, the standardised one of larger ones,
+/// and 12B's. Each has its tower in its folder and in a file.
+pub const GEMMA4: [&str; 3] = ["gemma4-vision-e", "gemma4-vision-dense", "gemma4-vision-unified"];
 
 /// What another implementation computed.
 pub struct GoldenPictures {
     bytes: Vec<u8>,
+    /// The id of a soft token in the prompts.
+    soft_id: u32,
 }
 
 impl GoldenPictures {
     pub fn load() -> Self {
-        let path = folder("gemma3-vision").join("goldens.safetensors");
-        Self { bytes: std::fs::read(path).unwrap() }
+        Self::of("gemma3-vision", 512)
+    }
+
+    /// Loads those of a model of Gemma 4.
+    pub fn load_gemma4(name: &str) -> Self {
+        Self::of(name, 300)
+    }
+
+    fn of(name: &str, soft_id: u32) -> Self {
+        let path = folder(name).join("goldens.safetensors");
+        Self { bytes: std::fs::read(path).unwrap(), soft_id }
+    }
+
+    /// The patches of a picture of Gemma 4, row by row, and their columns and rows.
+    pub fn patches_and_grid(&self, picture: usize) -> (Vec<f32>, (usize, usize)) {
+        let file = SafeTensors::deserialize(&self.bytes).unwrap();
+        let levels = file.tensor(&format!("levels.{picture}")).unwrap();
+        let grid = self.ids(&format!("grid.{picture}"));
+        let values = levels.data().iter().map(|&level| f32::from(level) / 255.0).collect();
+        (values, (grid[0] as usize, grid[1] as usize))
     }
 
     pub fn floats(&self, name: &str) -> Vec<f32> {
@@ -51,7 +72,8 @@ impl GoldenPictures {
     /// The patches of a picture, row by row.
     pub fn patches(&self, picture: usize, config: &TowerConfig) -> Vec<f32> {
         let pixels = self.floats("pixel_values");
-        let (side, patch, grid) = (config.picture, config.patch, config.grid());
+        let Pixels::Square { side, .. } = config.pixels else { panic!("{config:?}") };
+        let (patch, grid) = (config.patch, config.side());
         let own = &pixels[picture * 3 * side * side..];
         let value = |(number, at): (usize, usize)| {
             let (colour, y, x) = (at / (patch * patch), at / patch % patch, at % patch);
@@ -81,7 +103,9 @@ pub fn golden_rows(device: &dyn Device, model: &Model, kv: KvType) -> (f32, f32,
     let golden = GoldenPictures::load();
     let mut tower = TowerProgram::load(device, model, kv, true).unwrap();
     let config = *model.tower().unwrap().config();
-    let found = [0, 1].map(|picture| tower.run(&golden.patches(picture, &config)).unwrap());
+    let found = [0, 1].map(|picture| {
+        tower.run(&golden.patches(picture, &config), (config.side(), config.side())).unwrap()
+    });
     let (states, rows) = (golden.floats("tower"), golden.floats("projector"));
     let [first, second] = &found;
     let worst = [
@@ -91,6 +115,30 @@ pub fn golden_rows(device: &dyn Device, model: &Model, kv: KvType) -> (f32, f32,
     (worst[0], worst[1], found.map(|found| found.rows))
 }
 
+/// Runs both golden pictures through a tower of Gemma 4: the largest differences before and after
+/// the projector, and the soft rows of each picture.
+pub fn golden_rows_of_gemma4(
+    device: &dyn Device,
+    model: &Model,
+    name: &str,
+) -> (f32, f32, [Vec<f32>; 2]) {
+    let golden = GoldenPictures::load_gemma4(name);
+    let mut tower = TowerProgram::load(device, model, KvType::F32, true).unwrap();
+    let mut worst = [0.0_f32; 2];
+    let rows = [0, 1].map(|picture| {
+        let (patches, grid) = golden.patches_and_grid(picture);
+        let made = tower.run(&patches, grid).unwrap();
+        let expected =
+            ["tower", "projector"].map(|what| golden.floats(&format!("{what}.{picture}")));
+        for (worst, pair) in worst.iter_mut().zip([&made.states, &made.rows].iter().zip(&expected))
+        {
+            *worst = worst.max(difference(pair.1, pair.0));
+        }
+        made.rows
+    });
+    (worst[0], worst[1], rows)
+}
+
 /// A sequence of a model that takes pictures.
 pub struct PictureSequence<'a> {
     program: Box<dyn trine_backend::Program>,
@@ -98,6 +146,8 @@ pub struct PictureSequence<'a> {
     length: usize,
     /// Rows of the pictures that are still to come, in order.
     soft: &'a [f32],
+    /// The id of a soft token.
+    soft_id: u32,
     hidden: usize,
 }
 
@@ -107,20 +157,20 @@ impl<'a> PictureSequence<'a> {
         model: &Model,
         (context, width): (usize, usize),
         kv: KvType,
-        soft: &'a [f32],
+        (soft_id, soft): (u32, &'a [f32]),
     ) -> Self {
         let blocks = context.div_ceil(BLOCK);
         let width = Width { tokens: width, outputs: width };
         let options = ProgramOptions { width, kv, context, sequences: 1, blocks };
         let program = device.load_plan(model, model.plan(), &options).unwrap();
         let blocks = (0..blocks as u32).rev().collect();
-        Self { program, blocks, length: 0, soft, hidden: model.config().hidden }
+        Self { program, blocks, length: 0, soft, soft_id, hidden: model.config().hidden }
     }
 
     /// Appends tokens, of which runs of soft ones see one another; the logits of all.
     pub fn extend(&mut self, ids: &[u32]) -> Vec<f32> {
         let tokens: Vec<u32> =
-            ids.iter().map(|&id| if id == SOFT_ID { SOFT } else { id }).collect();
+            ids.iter().map(|&id| if id == self.soft_id { SOFT } else { id }).collect();
         let run = |run: &[u32]| -> Vec<u32> {
             if run[0] == SOFT { (0..run.len() as u32).rev().collect() } else { vec![0; run.len()] }
         };
@@ -147,12 +197,12 @@ impl<'a> PictureSequence<'a> {
 }
 
 /// Cuts ids into pieces of at most `chunk`, or longer ones where a picture would be cut.
-fn pieces(ids: &[u32], chunk: usize) -> Vec<&[u32]> {
+fn pieces(ids: &[u32], chunk: usize, soft_id: u32) -> Vec<&[u32]> {
     let mut pieces = Vec::new();
     let mut rest = ids;
     while !rest.is_empty() {
         let mut end = chunk.min(rest.len());
-        let is_inside = |end: usize| end < rest.len() && rest[end - 1..=end] == [SOFT_ID; 2];
+        let is_inside = |end: usize| end < rest.len() && rest[end - 1..=end] == [soft_id; 2];
         while is_inside(end) {
             end += 1;
         }
@@ -168,22 +218,38 @@ pub fn golden_logits(
     device: &dyn Device,
     model: &Model,
     rows: &[Vec<f32>; 2],
+    prompt: (&str, &[usize]),
+    chunk: usize,
+) -> f32 {
+    golden_logits_of(&GoldenPictures::load(), device, model, rows, prompt, chunk)
+}
+
+/// The same for any golden model.
+pub fn golden_logits_of(
+    golden: &GoldenPictures,
+    device: &dyn Device,
+    model: &Model,
+    rows: &[Vec<f32>; 2],
     (prompt, pictures): (&str, &[usize]),
     chunk: usize,
 ) -> f32 {
-    let golden = GoldenPictures::load();
     let soft: Vec<f32> = pictures.iter().flat_map(|&picture| rows[picture].clone()).collect();
     let ids = golden.ids(&format!("{prompt}.input_ids"));
     let (expected, greedy) =
         (golden.floats(&format!("{prompt}.logits")), golden.ids(&format!("{prompt}.greedy_ids")));
     let sizes = (ids.len() + greedy.len(), ids.len());
-    let mut sequence = PictureSequence::new(device, model, sizes, KvType::F32, &soft);
-    let pieces = pieces(&ids, chunk);
+    let mut sequence =
+        PictureSequence::new(device, model, sizes, KvType::F32, (golden.soft_id, &soft));
+    let pieces = pieces(&ids, chunk, golden.soft_id);
     let found: Vec<f32> = pieces.into_iter().flat_map(|piece| sequence.extend(piece)).collect();
     assert!(sequence.soft.is_empty(), "{prompt} has a place for each soft row");
     let width = model.config().vocabulary;
     let mut last = found[found.len() - width..].to_vec();
     for id in greedy {
+        // The token of a picture is never generated.
+        if let Some(soft) = last.get_mut(golden.soft_id as usize) {
+            *soft = f32::NEG_INFINITY;
+        }
         let best = (0..width).reduce(|best, at| if last[at] > last[best] { at } else { best });
         assert_eq!(best, Some(id as usize), "{prompt}: greedy continuation");
         last = sequence.extend(&[id]);
@@ -191,80 +257,25 @@ pub fn golden_logits(
     difference(&expected, &found)
 }
 
-/// The tensors and numbers of a random tower.
-pub struct TowerDraft {
-    pub metadata: Metadata,
-    pub tensors: Vec<Tensor>,
-}
-
-impl TowerDraft {
-    /// A tower with rows of `output` values, whose matrices are stored as `dtype`, or as F32 where
-    /// rows are no whole blocks.
-    pub fn new(random: &mut Random, dtype: DType, output: usize) -> Self {
-        let block = dtype.block_elements();
-        let (patch, pool) = (1 + random.below(4), 1 + random.below(3));
-        let grid = pool * (1 + random.below(3));
-        let heads = 1 + random.below(3);
-        let dim = if block == 1 { 1 + random.below(40) } else { block };
-        let hidden = heads * dim;
-        let ffn = 1 + random.below(4 * hidden);
-        let layers = 1 + random.below(3);
-        let mut metadata = Metadata::new("random tower");
-        metadata.insert("general.architecture", Value::String("clip".into()));
-        metadata.insert("clip.projector_type", Value::String("gemma3".into()));
-        metadata.insert("clip.vision.attention.layer_norm_epsilon", Value::F32(1e-4));
-        for (key, value) in [
-            ("image_size", grid * patch),
-            ("patch_size", patch),
-            ("embedding_length", hidden),
-            ("feed_forward_length", ffn),
-            ("block_count", layers),
-            ("projection_dim", output),
-            ("attention.head_count", heads),
-            ("projector.scale_factor", pool),
-        ] {
-            metadata.insert(&format!("clip.vision.{key}"), Value::U32(value as u32));
-        }
-        let mut tensors = Vec::new();
-        let mut push = |name: &str, rows: usize, columns: usize| {
-            let fits = columns.is_multiple_of(block);
-            let formats = [if fits { dtype } else { DType::F32 }];
-            tensors.push(matrix(random, &format!("{name}.weight"), rows, columns, &formats));
-            tensors.push(vector(random, &format!("{name}.bias"), rows));
-        };
-        push("v.patch_embd", hidden, 3 * patch * patch);
-        for layer in 0..layers {
-            let name = |part| format!("v.blk.{layer}.{part}");
-            for part in ["attn_q", "attn_k", "attn_v", "attn_out"] {
-                push(&name(part), hidden, hidden);
-            }
-            push(&name("ffn_up"), ffn, hidden);
-            push(&name("ffn_down"), hidden, ffn);
-        }
-        for norm in (0..layers)
-            .flat_map(|layer| ["ln1", "ln2"].map(|part| format!("v.blk.{layer}.{part}")))
-            .chain(["v.post_ln".to_owned()])
-        {
-            tensors.push(vector(random, &format!("{norm}.weight"), hidden));
-            tensors.push(vector(random, &format!("{norm}.bias"), hidden));
-        }
-        tensors.push(vector(random, "mm.soft_emb_norm.weight", hidden));
-        let places = matrix(random, "v.position_embd.weight", grid * grid, hidden, &[dtype]);
-        tensors.push(places);
-        let float = [DType::F32];
-        tensors.push(matrix(random, "mm.input_projection.weight", hidden, output, &float));
-        Self { metadata, tensors }
-    }
-
-    pub fn open(&self, folder: &Path) -> Tower {
-        Tower::open(&written(folder, &self.metadata, &self.tensors)).unwrap()
-    }
-}
-
-/// Gives a model a random tower.
+/// Gives a model a random tower of its family.
 pub fn with_tower(random: &mut Random, model: Model, dtype: DType, folder: &Path) -> Model {
-    let tower = TowerDraft::new(random, dtype, model.config().hidden).open(folder);
-    model.with_tower(tower).unwrap()
+    let output = model.config().hidden;
+    let draft = match model.config().family {
+        Family::Gemma4(_) if random.below(3) == 0 => unified(random, dtype, output),
+        Family::Gemma4(_) => gemma4_vision(random, dtype, output),
+        _ => TowerDraft::new(random, dtype, output),
+    };
+    model.with_tower(draft.open(folder)).unwrap()
+}
+
+/// Columns and rows of patches of a picture that a tower takes: up to four soft tokens high and
+/// wide where it takes more than one shape.
+fn random_grid(random: &mut Random, config: &TowerConfig) -> (usize, usize) {
+    let mut side = || config.pool * (1 + random.below(4));
+    match config.pixels {
+        Pixels::Square { .. } => (config.side(), config.side()),
+        Pixels::Budget { .. } => (side(), side()),
+    }
 }
 
 /// Runs two random pictures through a tower, one after the other: rows and states of both.
@@ -274,11 +285,14 @@ pub fn random_rows(device: &dyn Device, model: &Model, seed: u64) -> Vec<Vec<f32
     let config = *model.tower().unwrap().config();
     let mut found = Vec::new();
     for _ in 0..2 {
-        let count = config.patches() * config.patch_values();
+        let (columns, rows) = random_grid(&mut random, &config);
+        let count = columns * rows * config.patch_values();
         let patches: Vec<f32> = (0..count).map(|_| random.unit()).collect();
-        let made = tower.run(&patches).unwrap();
+        let made = tower.run(&patches, (columns, rows)).unwrap();
         found.extend([made.rows, made.states]);
     }
-    assert!(tower.run(&[0.0]).is_err());
+    for grid in [(0, 1), (1, 1), (usize::MAX, 2), (config.side() + 1, config.side())] {
+        assert!(tower.run(&[0.0], grid).is_err());
+    }
     found
 }

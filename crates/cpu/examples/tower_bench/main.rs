@@ -34,7 +34,7 @@ fn main() {
     for picture in 0..pictures {
         tower.profile(true);
         let began = Instant::now();
-        tower.run(&patches).unwrap();
+        tower.run(&patches, (64, 64)).unwrap();
         let seconds = began.elapsed().as_secs_f64();
         let times = tower.profile(false);
         let mut by_name: BTreeMap<String, f64> = BTreeMap::new();

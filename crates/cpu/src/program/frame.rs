@@ -28,6 +28,9 @@ const PHASES: usize = 4;
 /// The most panels in a chunk, so that a chunk's outputs stay in the second-level cache.
 pub(super) const PANELS_MAX: usize = 64;
 
+/// Values that are decoded at once where they are added: whole blocks of every format.
+const PIECE: usize = 256;
+
 /// The state that the threads of one step share.
 pub(super) struct Frame<'a> {
     pub(super) fixed: &'a Fixed,
@@ -183,7 +186,11 @@ impl Work for Frame<'_> {
 fn works_on_heads(op: &Op) -> bool {
     matches!(
         op,
-        Op::PrepareQkv { .. } | Op::HeadNorm { .. } | Op::Rotate { .. } | Op::StoreKv { .. }
+        Op::PrepareQkv { .. }
+            | Op::HeadNorm { .. }
+            | Op::Rotate { .. }
+            | Op::RotatePlaces { .. }
+            | Op::StoreKv { .. }
     )
 }
 
@@ -209,7 +216,7 @@ impl Frame<'_> {
         for table in self.tables {
             // SAFETY: the angles of a row are written by the thread that took it.
             let angles = unsafe { self.angles.write(table.range(row)) };
-            table.fill(self.batch.positions[row], angles);
+            table.fill(self.batch, row, angles);
         }
     }
 
@@ -260,6 +267,26 @@ impl Frame<'_> {
             }
         }
         self.fixed.kernels.scale(target, scale);
+    }
+
+    /// Adds the entries of the column and the row of a row's place.
+    fn places(&self, table: WeightId, side: usize, output: BufferId, row: usize) {
+        let (place, table) = (self.batch.tokens[row] as usize, self.fixed.table(table));
+        let dtype = table.dtype();
+        let decode = |bytes: &[u8], target: &mut [f32]| {
+            trine_weights::blocks::decode(dtype, bytes, target)
+                .expect("row lengths were checked when the model was opened");
+        };
+        let target = self.write(output, row);
+        decode(table.row(place % side), target);
+        let mut piece = [0.0; PIECE];
+        let bytes = PIECE / dtype.block_elements() * dtype.block_bytes();
+        let of_row = table.row(side + place / side).chunks(bytes);
+        for (bytes, target) in of_row.zip(target.chunks_mut(PIECE)) {
+            let piece = &mut piece[..target.len()];
+            decode(bytes, piece);
+            self.fixed.kernels.add(target, piece);
+        }
     }
 
     /// Runs an operation that maps rows to rows.
@@ -354,6 +381,11 @@ impl Frame<'_> {
             Op::Bias { buffer, weight } => {
                 kernels.add(self.write(*buffer, row), self.fixed.vector(*weight));
             }
+            Op::Places { table, side, output } => self.places(*table, *side, *output, row),
+            Op::Clamp { input, low, high, output } => {
+                let values = self.write(*output, row).iter_mut().zip(self.read(*input, row));
+                values.for_each(|(y, x)| *y = x.clamp(*low, *high));
+            }
             Op::Pool { input, count, output } => self.pool(*input, *count, *output, row),
             Op::Insert { source, target } => {
                 let place = self.batch.soft_rows().nth(row).expect("there are as many as rows");
@@ -419,6 +451,15 @@ impl Frame<'_> {
                 for head in self.write(*buffer, row).chunks_exact_mut(self.columns(*buffer) / heads)
                 {
                     rotate(head, cosines, sines);
+                }
+            }
+            Op::RotatePlaces { buffer, heads, .. } => {
+                let (cosines, sines) = self.row_angles(index, row);
+                let dim = self.columns(*buffer) / heads;
+                let angles = cosines.chunks_exact(dim / 4).zip(sines.chunks_exact(dim / 4));
+                let parts = self.write(*buffer, row).chunks_exact_mut(dim / 2);
+                for (part, (cosines, sines)) in parts.zip(angles.cycle()) {
+                    rotate(part, cosines, sines);
                 }
             }
             other => unreachable!("{} is not an operation on heads", other.name()),

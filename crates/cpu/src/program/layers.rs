@@ -17,6 +17,8 @@ pub(super) struct AttentionKind {
     ring: Option<usize>,
     /// The rows that attend.
     attending: Rows,
+    /// Whether they see rows ahead.
+    sees_ahead: bool,
     /// Positions in each cache.
     pub(super) positions: usize,
     pub(super) plan: AttentionPlan,
@@ -26,18 +28,20 @@ pub(super) struct AttentionKind {
 impl AttentionKind {
     fn new(
         shape: AttentionShape,
-        (ring, attending): Addressing,
+        addressing: Addressing,
         options: &ProgramOptions,
     ) -> Result<Self, AttentionError> {
+        let Addressing { ring, attending, sees_ahead } = addressing;
         let (rows, context) = (options.width.of(attending), options.context);
         let runs = most_runs(attending, options);
         let most = MostRuns { all: runs, split: runs.min(options.sequences) };
         let items = AttentionPlan::items_needed(&shape, rows, most, context);
-        let partials = partials(&shape, (ring, attending), options);
+        let partials = partials(&shape, addressing, options);
         Ok(Self {
             shape,
             ring,
             attending,
+            sees_ahead,
             positions: cache_positions(ring, options),
             plan: AttentionPlan::with_capacity(items, partials),
             partials: Partials::new(partials, &shape)?,
@@ -70,14 +74,22 @@ impl AttentionKind {
             None => CacheView::Paged { table: sequence.blocks },
         };
         let Span { row, rows, position, .. } = span;
-        let ahead = batch.ahead.get(row..row + rows).unwrap_or_default();
+        let ahead = batch.ahead.get(row..row + rows).filter(|_| self.sees_ahead);
+        let ahead = ahead.unwrap_or_default();
         SequenceRows { view, first_row, rows, position, ahead }
     }
 }
 
-/// How a step of attention finds its rows: the ring length of its cache, `None` for blocks, and the
-/// rows that attend.
-pub(super) type Addressing = (Option<usize>, Rows);
+/// How a step of attention finds its rows and what these see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Addressing {
+    /// Ring length of the cache; `None` for blocks.
+    ring: Option<usize>,
+    /// The rows that attend.
+    attending: Rows,
+    /// Whether they see rows ahead.
+    sees_ahead: bool,
+}
 
 /// Returns the most runs of neighbouring rows of one sequence that attend in a step.
 fn most_runs(attending: Rows, options: &ProgramOptions) -> usize {
@@ -137,7 +149,7 @@ pub(super) fn kinds(
     let mut shapes = Vec::new();
     let mut of_step = Vec::with_capacity(plan.steps.len());
     for step in &plan.steps {
-        let Op::Attend { cache, heads, scale, window, .. } = &step.op else {
+        let Op::Attend { cache, heads, scale, window, sees_ahead, .. } = &step.op else {
             of_step.push(0);
             continue;
         };
@@ -149,7 +161,9 @@ pub(super) fn kinds(
             window: *window,
             scale: *scale,
         };
-        let kind = (shape, (ring_of(plan, *cache, options), plan.rows(&step.op)));
+        let ring = ring_of(plan, *cache, options);
+        let (attending, sees_ahead) = (plan.rows(&step.op), *sees_ahead);
+        let kind = (shape, Addressing { ring, attending, sees_ahead });
         let known = kinds.iter().position(|known| *known == kind);
         shapes.push((*cache, shape));
         if known.is_none() {
@@ -158,8 +172,12 @@ pub(super) fn kinds(
         of_step.push(known.unwrap_or(kinds.len() - 1));
     }
     for (cache, shape) in shapes {
-        let writing = (ring_of(plan, cache, options), Rows::Tokens);
-        if !kinds.iter().any(|(_, addressing)| *addressing == writing) {
+        let ring = ring_of(plan, cache, options);
+        let writes = |(_, own): &(AttentionShape, Addressing)| {
+            own.ring == ring && own.attending == Rows::Tokens
+        };
+        if !kinds.iter().any(writes) {
+            let writing = Addressing { ring, attending: Rows::Tokens, sees_ahead: false };
             kinds.push((shape, writing));
         }
     }
@@ -169,10 +187,10 @@ pub(super) fn kinds(
 /// Returns the number of query vectors whose results a kind of attention keeps for a moment.
 pub(super) fn partials(
     shape: &AttentionShape,
-    (_, kind): Addressing,
+    addressing: Addressing,
     options: &ProgramOptions,
 ) -> usize {
-    let split = most_runs(kind, options).min(options.sequences);
+    let split = most_runs(addressing.attending, options).min(options.sequences);
     AttentionPlan::partials_needed(shape, split, options.context)
 }
 
@@ -200,10 +218,19 @@ pub(super) fn cache_positions(ring: Option<usize>, options: &ProgramOptions) -> 
     ring.map_or(options.blocks * BLOCK, |ring| options.sequences * ring)
 }
 
+/// What a kind of rotary embedding rotates by.
+#[derive(Clone, Copy, PartialEq)]
+enum Rotation {
+    /// Positions in the sequence, by whole heads.
+    Positions(Rope),
+    /// Places in a grid: the first half of each head by the column, the second by the row.
+    Places { theta: f32, side: usize },
+}
+
 /// One kind of rotary embedding, and where the cosines and sines of a step's rows are.
 pub(super) struct RotaryTable {
     head_dim: usize,
-    rope: Rope,
+    rotation: Rotation,
     table: RopeTable,
     /// The index of its first element in the memory of all angles.
     start: usize,
@@ -221,10 +248,23 @@ impl RotaryTable {
         start..start + self.head_dim
     }
 
-    /// Computes the angles of a position into the range of its row.
-    pub(super) fn fill(&self, position: u32, angles: &mut [f32]) {
+    /// Computes the angles of a row into its range.
+    pub(super) fn fill(&self, batch: &Batch<'_>, row: usize, angles: &mut [f32]) {
         let (cosines, sines) = angles.split_at_mut(self.head_dim / 2);
-        self.table.fill(position as usize + self.rope.shift as usize, cosines, sines);
+        match self.rotation {
+            Rotation::Positions(rope) => {
+                let position = batch.positions[row] as usize + rope.shift as usize;
+                self.table.fill(position, cosines, sines);
+            }
+            Rotation::Places { side, .. } => {
+                let place = batch.tokens[row] as usize;
+                let parts = self.head_dim / 4;
+                let parts = cosines.chunks_exact_mut(parts).zip(sines.chunks_exact_mut(parts));
+                for (at, (cosines, sines)) in [place % side, place / side].into_iter().zip(parts) {
+                    self.table.fill(at, cosines, sines);
+                }
+            }
+        }
     }
 }
 
@@ -234,20 +274,32 @@ pub(super) fn rotary_tables(plan: &Plan, rows: usize) -> (Vec<RotaryTable>, Vec<
     let mut tables: Vec<RotaryTable> = Vec::new();
     let mut of_step = Vec::with_capacity(plan.steps.len());
     for step in &plan.steps {
-        let (head_dim, rope) = match &step.op {
-            Op::PrepareQkv { heads, rope, .. } => (heads.dim, *rope),
-            Op::Rotate { buffer, heads, rope } => (plan.buffer(*buffer).columns / heads, *rope),
+        let (head_dim, rotation) = match &step.op {
+            Op::PrepareQkv { heads, rope, .. } => (heads.dim, Rotation::Positions(*rope)),
+            Op::Rotate { buffer, heads, rope } => {
+                (plan.buffer(*buffer).columns / heads, Rotation::Positions(*rope))
+            }
+            Op::RotatePlaces { buffer, heads, theta, side } => {
+                let (theta, side) = (*theta, *side);
+                (plan.buffer(*buffer).columns / heads, Rotation::Places { theta, side })
+            }
             _ => {
                 of_step.push(0);
                 continue;
             }
         };
-        let known =
-            tables.iter().position(|table| table.head_dim == head_dim && table.rope == rope);
+        let known = tables
+            .iter()
+            .position(|table| table.head_dim == head_dim && table.rotation == rotation);
         if known.is_none() {
             let start = tables.iter().map(|table| table.elements(rows)).sum();
-            let table = RopeTable::new(head_dim, rope);
-            tables.push(RotaryTable { head_dim, rope, table, start });
+            let table = match rotation {
+                Rotation::Positions(rope) => RopeTable::new(head_dim, rope),
+                Rotation::Places { theta, .. } => {
+                    RopeTable::new(head_dim / 2, Rope::full(theta, 1.0))
+                }
+            };
+            tables.push(RotaryTable { head_dim, rotation, table, start });
         }
         of_step.push(known.unwrap_or(tables.len() - 1));
     }

@@ -44,7 +44,7 @@ pub trait RunsTower: Send {
 
 impl RunsTower for TowerProgram {
     fn rows(&mut self, picture: &TowerInput) -> Result<Vec<f32>, BackendError> {
-        Ok(self.run(&picture.patches)?.rows)
+        Ok(self.run(&picture.patches, picture.grid)?.rows)
     }
 
     fn heed(&mut self, stop: Arc<AtomicBool>) {

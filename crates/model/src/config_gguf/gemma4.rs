@@ -42,7 +42,8 @@ pub(super) fn family(keys: &Keys, tensors: &dyn Tensors) -> Result<Gemma4Config,
             Some(PerLayerConfig { width, vocabulary })
         }
     };
-    Ok(Gemma4Config { inputs })
+    // Files do not say it. Models with inputs of layers (E2B, E4B) are causal, the others are not.
+    Ok(Gemma4Config { inputs, sees_ahead: inputs.is_none() })
 }
 
 /// Reads the layers, of which the last `shared` read caches of earlier ones. Their output scales

@@ -53,7 +53,7 @@ pub(super) fn family(text: Fields, kind: &str) -> Result<Family, ModelError> {
     let width = text.count("hidden_size_per_layer_input", default)?;
     let vocabulary = text.count("vocab_size_per_layer_input", PER_LAYER_VOCABULARY)?;
     let inputs = (width > 0).then_some(PerLayerConfig { width, vocabulary });
-    Ok(Family::Gemma4(Gemma4Config { inputs }))
+    Ok(Family::Gemma4(Gemma4Config { inputs, sees_ahead: sees_ahead(text, kind) }))
 }
 
 /// Reads the layers. Their output scales are tensors, and 1 here.
@@ -186,9 +186,21 @@ fn is_set(text: Fields, key: &str) -> Result<bool, ModelError> {
     }
 }
 
+/// In which direction rows see each other.
+const DIRECTION: &str = "use_bidirectional_attention";
+
+/// Returns whether rows of a picture see those after them. Only 12B's do if the configuration does
+/// not say so.
+fn sees_ahead(text: Fields, kind: &str) -> bool {
+    match text.0.get(DIRECTION) {
+        None => is_unified(kind),
+        Some(of) => of == "vision",
+    }
+}
+
 /// Checks the direction in which rows see each other: `"vision"` is about pictures only.
 pub(super) fn check_direction(text: Fields) -> Result<(), ModelError> {
-    let key = "use_bidirectional_attention";
+    let key = DIRECTION;
     match text.given(key) {
         None | Some(Value::Bool(false)) => Ok(()),
         Some(Value::String(of)) if of == "vision" => Ok(()),
@@ -220,14 +232,14 @@ mod tests {
         let config = read_with("gemma4", json!({})).unwrap();
         assert_eq!((config.layers.len(), config.hidden, config.final_softcap), (30, 2304, None));
         let inputs = Some(PerLayerConfig { width: 256, vocabulary: 262_144 });
-        assert_eq!(config.family, Family::Gemma4(Gemma4Config { inputs }));
+        assert_eq!(config.family, Family::Gemma4(Gemma4Config { inputs, sees_ahead: false }));
         let (local, global) = (&config.layers[4], &config.layers[5]);
         assert_eq!((local.kv_heads, local.head_dim, local.rope), (4, 256, Rope::full(1e4, 1.0)));
         let rope = Rope { pairs: Some(64), ..Rope::full(1e6, 1.0) };
         assert_eq!((global.kv_heads, global.head_dim, global.rope), (4, 512, rope));
         assert_eq!((local.values, global.values), (Values::Normed, Values::Normed));
         let unified = read_with("gemma4_unified", json!({"attention_k_eq_v": true})).unwrap();
-        assert_eq!(unified.family, Family::Gemma4(Gemma4Config { inputs: None }));
+        assert_eq!(unified.family, Family::Gemma4(Gemma4Config { inputs: None, sees_ahead: true }));
         assert_eq!((unified.context, unified.layers[5].values), (262_144, Values::Keys));
     }
 

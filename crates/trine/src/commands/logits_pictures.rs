@@ -8,7 +8,7 @@ use trine_backend::{
     BLOCK, BULK_ROWS, Batch, Device, Program, ProgramOptions, SOFT, SequenceView, SoftRows,
     TowerProgram,
 };
-use trine_model::{KvType, Model, Width};
+use trine_model::{KvType, Model, Pixels, TowerConfig, Width};
 use trine_pictures::Prepared;
 
 use super::logits::{LogitsFile, check_ids, check_length, destination_of, read_ids};
@@ -36,10 +36,10 @@ pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
     let choice = Choice::typed(&args.tower);
     let model = tower::attach(&source, source.open(settings.quantize)?, &choice)?;
     let config = *model.tower().expect("it was attached").config();
-    let rows = Rows::new(&model, &ids, args)?;
     let preparation = tower::preparation(&config)?;
     let read = |path: &PathBuf| tower::prepare(path, &preparation);
     let pictures = args.image.iter().map(read).collect::<Result<Vec<Prepared>>>()?;
+    let rows = Rows::new(&model, &ids, &pictures, args)?;
     let watch = Watch::new();
     let gpu = GpuOptions::tuned(settings.tune.into());
     let device = settings.device.open(settings.threads, settings.gpu_layers, gpu)?.device;
@@ -53,13 +53,9 @@ pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
         "kv": settings.kv.name(),
         "chunk": chunk.to_string(),
     });
-    let side = config.picture;
-    let tensors = [
-        ("logits", "F32", vec![ids.len(), vocabulary]),
-        ("pixels", "F32", vec![count, 3, side, side]),
-        ("tower", "F32", vec![count, config.patches(), config.hidden]),
-        ("projector", "F32", vec![count, config.soft_tokens(), config.output]),
-    ];
+    let tensors = tensors(&config, &pictures, [ids.len(), vocabulary]);
+    let tensors: Vec<_> =
+        tensors.iter().map(|(name, shape)| (name.as_str(), "F32", shape.clone())).collect();
     let mut file = LogitsFile::create(out.as_deref(), &tensors, &facts)?;
     let soft = made.iter().flat_map(|made| made.rows.iter().copied()).collect::<Vec<f32>>();
     let name = source.name();
@@ -68,7 +64,7 @@ pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
         file.row(row)?;
         Ok(watch.check()?)
     })?;
-    pictures.iter().try_for_each(|picture| file.row(&picture.planes()))?;
+    pictures.iter().try_for_each(|picture| file.row(&pixels(&config, picture)))?;
     made.iter().try_for_each(|made| file.row(&made.states))?;
     made.iter().try_for_each(|made| file.row(&made.rows))?;
     file.finish()?;
@@ -77,6 +73,44 @@ pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
         output::note(&format!("{} positions, {count} pictures in {out}", ids.len()));
     }
     Ok(())
+}
+
+/// Returns the tensors of the file: logits, and what became of each picture, by their names. Of
+/// pictures that all have one size these are (pictures, ...), of others a tensor for each.
+fn tensors(
+    config: &TowerConfig,
+    pictures: &[Prepared],
+    logits: [usize; 2],
+) -> Vec<(String, Vec<usize>)> {
+    let mut tensors = vec![("logits".to_owned(), logits.to_vec())];
+    let count = pictures.len();
+    match config.pixels {
+        Pixels::Square { side, .. } => tensors.extend([
+            ("pixels".to_owned(), vec![count, 3, side, side]),
+            ("tower".to_owned(), vec![count, config.patches(), config.hidden]),
+            ("projector".to_owned(), vec![count, config.soft_tokens(), config.output]),
+        ]),
+        Pixels::Budget { .. } => {
+            let patches = |picture: &Prepared| picture.rows().len() / config.patch_values();
+            let soft = |picture: &Prepared| picture.soft_tokens() as usize;
+            let numbered = |name: &str, shape: &dyn Fn(&Prepared) -> Vec<usize>| {
+                let one = |(number, picture)| (format!("{name}.{number}"), shape(picture));
+                pictures.iter().enumerate().map(one).collect::<Vec<_>>()
+            };
+            tensors.extend(numbered("pixels", &|own| vec![patches(own), config.patch_values()]));
+            tensors.extend(numbered("tower", &|own| vec![soft(own), config.hidden]));
+            tensors.extend(numbered("projector", &|own| vec![soft(own), config.output]));
+        }
+    }
+    tensors
+}
+
+/// Returns the numbers of a picture that the tower is given: planes of colours, or patches.
+fn pixels(config: &TowerConfig, picture: &Prepared) -> Vec<f32> {
+    match config.pixels {
+        Pixels::Square { .. } => picture.planes(),
+        Pixels::Budget { .. } => picture.rows(),
+    }
 }
 
 /// Makes rows of pictures.
@@ -92,7 +126,8 @@ fn run_tower(
     let mut tower = tower.with_context(refused)?;
     let made = pictures.iter().map(|picture| {
         watch.check()?;
-        Ok(tower.run(&picture.rows())?)
+        let (columns, rows) = picture.patches();
+        Ok(tower.run(&picture.rows(), (columns as usize, rows as usize))?)
     });
     made.collect()
 }
@@ -108,32 +143,36 @@ struct Rows {
 impl Rows {
     /// Finds the places of pictures among ids. Soft tokens without another id between them see one
     /// another, as in the model's own implementation.
-    fn new(model: &Model, ids: &[u32], args: &LogitsArgs) -> Result<Self> {
-        let tower = model.tower().expect("it was attached");
-        let (soft, each) = (tower.soft_token(), tower.config().soft_tokens());
+    fn new(model: &Model, ids: &[u32], pictures: &[Prepared], args: &LogitsArgs) -> Result<Self> {
+        let soft = model.tower().expect("it was attached").soft_token();
         let others: Vec<u32> = ids.iter().map(|&id| if id == soft { 0 } else { id }).collect();
         check_ids(&others, model.config().vocabulary, &args.ids)?;
         let file = args.ids.display();
+        let counts: Vec<usize> = pictures.iter().map(|own| own.soft_tokens() as usize).collect();
+        let mut left = counts.as_slice();
         let mut ahead = Vec::with_capacity(ids.len());
         for run in ids.chunk_by(|a, b| (*a == soft) == (*b == soft)) {
             if run[0] != soft {
                 ahead.resize(ahead.len() + run.len(), 0);
                 continue;
             }
-            if !run.len().is_multiple_of(each) {
+            let Some(taken) = pictures_of(run.len(), left) else {
                 bail!(
-                    "{file} has {} soft tokens ({soft}) from entry {} on, a picture has {each}; write {each} for each picture",
+                    "{file} has {} soft tokens ({soft}) from entry {} on, the next pictures have {}; write as many for each picture",
                     run.len(),
-                    ahead.len()
+                    ahead.len(),
+                    listed(left),
                 );
-            }
+            };
+            left = &left[taken..];
             ahead.extend((0..run.len() as u32).rev());
         }
-        let places = ids.iter().filter(|&&id| id == soft).count() / each;
-        let count = args.image.len();
-        if places != count {
+        if !left.is_empty() {
             return Err(anyhow!(
-                "{file} has places for {places} pictures, {count} are given; write the soft token ({soft}) {each} times for each"
+                "{file} has places for {} pictures, {} are given; write the soft token ({soft}) as often as each has soft tokens: {}",
+                counts.len() - left.len(),
+                counts.len(),
+                listed(&counts),
             ));
         }
         let tokens = ids.iter().map(|&id| if id == soft { SOFT } else { id }).collect();
@@ -156,6 +195,24 @@ impl Rows {
             Some(piece)
         })
     }
+}
+
+/// Returns how many of the pictures with these soft tokens stand in `count` neighbouring ones.
+fn pictures_of(count: usize, pictures: &[usize]) -> Option<usize> {
+    let mut sum = 0;
+    let ends = pictures.iter().map(|own| {
+        sum += own;
+        sum
+    });
+    ends.take_while(|&end| end <= count)
+        .enumerate()
+        .find_map(|(index, end)| (end == count).then_some(index + 1))
+}
+
+/// Writes the soft tokens of pictures.
+fn listed(counts: &[usize]) -> String {
+    let counts: Vec<String> = counts.iter().take(8).map(usize::to_string).collect();
+    if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
 }
 
 /// A sequence of a model that takes pictures.

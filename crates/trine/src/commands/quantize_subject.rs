@@ -169,13 +169,17 @@ fn are_same(new: &Config, old: &Config) -> bool {
         && own_numbers(new) == own_numbers(old)
 }
 
-/// Returns what is no number of a layer, except the rows of a table of per-layer inputs.
+/// Returns what is no number of a layer, except the rows of a table of per-layer inputs, and what
+/// rows of pictures see, which no GGUF file says.
 fn own_numbers(config: &Config) -> Family {
     let mut family = config.family;
     let inputs = match &mut family {
         Family::Gemma3 => None,
         Family::Gemma3n(own) => Some(&mut own.inputs),
-        Family::Gemma4(own) => own.inputs.as_mut(),
+        Family::Gemma4(own) => {
+            own.sees_ahead = false;
+            own.inputs.as_mut()
+        }
     };
     if let Some(PerLayerConfig { vocabulary, .. }) = inputs {
         *vocabulary = 0;

@@ -50,8 +50,16 @@ fn lacks_kernel(plan: &Plan, op: &Op, capabilities: &Capabilities) -> bool {
             let [experts, used] = [logits, chosen].map(|id| plan.buffer(*id).columns);
             !chooses(capabilities, experts, used)
         }
+        // Its kernels let each row see what the batch says.
+        Op::Attend { sees_ahead, .. } => !sees_ahead && takes_soft_rows(plan),
+        Op::Places { .. } | Op::RotatePlaces { .. } | Op::Clamp { .. } => true,
         _ => false,
     }
+}
+
+/// Returns whether rows of a Plan may be those of pictures.
+fn takes_soft_rows(plan: &Plan) -> bool {
+    plan.inputs.iter().any(|input| plan.buffer(input.buffer).rows == Rows::Soft)
 }
 
 /// Returns the launches of a Plan for a pass.
@@ -142,6 +150,9 @@ impl Lowering<'_> {
             _ if lacks_kernel(self.plan, op, self.selection.capabilities()) => {
                 return Err(GpuError::NoKernel { operation: op.name() });
             }
+            Op::Places { .. } | Op::RotatePlaces { .. } | Op::Clamp { .. } => {
+                unreachable!("they have no kernels yet")
+            }
             Op::Route { .. }
             | Op::GatedExperts { .. }
             | Op::SumExperts { .. }
@@ -165,7 +176,7 @@ impl Lowering<'_> {
             | Op::Rotate { .. }
             | Op::StoreKv { .. }
             | Op::PrepareQkv { .. } => self.heads(op)?,
-            Op::Attend { query, cache, heads, scale, window, output } => {
+            Op::Attend { query, cache, heads, scale, window, output, .. } => {
                 let query = self.rows(query)?;
                 let attention = Attention { heads, scale, window, tile_rows: self.tile_rows };
                 let kernel = self.attend(&attention, output);

@@ -139,7 +139,15 @@ fn gated(input: BufferId, output: BufferId) -> Op {
 }
 
 fn attend(query: BufferId, output: BufferId) -> Op {
-    Op::Attend { query, cache: CacheId(0), heads: HEADS, scale: 0.5, window: None, output }
+    Op::Attend {
+        query,
+        cache: CacheId(0),
+        heads: HEADS,
+        scale: 0.5,
+        window: None,
+        sees_ahead: true,
+        output,
+    }
 }
 
 fn prepare(query: BufferId) -> Op {

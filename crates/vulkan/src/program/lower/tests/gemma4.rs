@@ -78,7 +78,10 @@ impl Sizes {
         };
         let inputs = PerLayerConfig { width: 256, vocabulary: 262_144 };
         let config = Config {
-            family: Family::Gemma4(Gemma4Config { inputs: self.inputs.then_some(inputs) }),
+            family: Family::Gemma4(Gemma4Config {
+                inputs: self.inputs.then_some(inputs),
+                sees_ahead: !self.inputs,
+            }),
             hidden: self.hidden,
             vocabulary: 262_144,
             context: 8192,

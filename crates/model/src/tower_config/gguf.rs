@@ -1,0 +1,158 @@
+//! A tower's numbers from the metadata of an `mmproj` file.
+
+use trine_weights::gguf::Metadata;
+
+use super::json::{BUDGET, THETA};
+use super::{
+    COLOURS, DEVIATION_MIN, NORMAL, Pixels, TowerConfig, TowerKind, TowerLayers, as_colours,
+    heads_of,
+};
+use crate::error::ModelError;
+use crate::tower_names as names;
+
+/// The architecture of GGUF files with towers.
+const ARCHITECTURE: &str = "clip";
+/// The kinds of projector that trine runs, as GGUF files name them.
+const KINDS: &str = "gemma3, gemma4v or gemma4uv";
+
+/// What the tensors of a file say of a tower.
+pub(crate) trait TowerTensors {
+    /// Returns whether there is a tensor of a name.
+    fn has(&self, name: &str) -> bool;
+
+    /// Returns the rows of a tensor, its last dimension being the columns.
+    ///
+    /// # Errors
+    /// Returns a [`ModelError`] if it is missing.
+    fn rows(&self, name: &str) -> Result<usize, ModelError>;
+}
+
+/// Returns whether the metadata is that of a file with a tower.
+pub(crate) fn is_in_gguf(metadata: &Metadata) -> bool {
+    metadata.optional_str("general.architecture").ok().flatten() == Some(ARCHITECTURE)
+}
+
+/// Reads the numbers from GGUF metadata, and from tensors what these alone say.
+///
+/// # Errors
+/// Returns a [`ModelError`] with the key that is wrong.
+pub(crate) fn from_gguf(
+    metadata: &Metadata,
+    tensors: &dyn TowerTensors,
+) -> Result<TowerConfig, ModelError> {
+    if !is_in_gguf(metadata) || metadata.optional_bool("clip.has_vision_encoder")? == Some(false) {
+        return Err(ModelError::NoTower);
+    }
+    let kind = match metadata.optional_str("clip.vision.projector_type")? {
+        Some(kind) => Some(kind),
+        None => metadata.optional_str("clip.projector_type")?,
+    };
+    let keys = Keys(metadata);
+    let config = match kind {
+        Some("gemma3") => siglip(keys),
+        Some("gemma4v") => gemma4(keys, tensors),
+        Some("gemma4uv") => unified(keys, tensors),
+        kind => Err(ModelError::tower("clip.projector_type", kind.unwrap_or("none"), KINDS)),
+    };
+    config?.check()
+}
+
+fn siglip(keys: Keys) -> Result<TowerConfig, ModelError> {
+    if keys.0.optional_bool("clip.use_gelu")? == Some(false) {
+        return Err(ModelError::bad("clip.use_gelu", false, true));
+    }
+    let pixels = Pixels::Square {
+        side: keys.count("image_size")?,
+        mean: keys.colours("image_mean", 0.0)?,
+        deviation: keys.colours("image_std", DEVIATION_MIN)?,
+    };
+    let hidden = keys.count("embedding_length")?;
+    Ok(TowerConfig {
+        kind: TowerKind::Siglip(layers(keys, hidden)?),
+        pixels,
+        patch: keys.count("patch_size")?,
+        pool: keys.optional("projector.scale_factor")?.unwrap_or(4),
+        hidden,
+        epsilon: keys.epsilon()?,
+        output: keys.count("projection_dim")?,
+    })
+}
+
+fn gemma4(keys: Keys, tensors: &dyn TowerTensors) -> Result<TowerConfig, ModelError> {
+    let hidden = keys.count("embedding_length")?;
+    Ok(TowerConfig {
+        kind: TowerKind::Gemma4 {
+            layers: layers(keys, hidden)?,
+            theta: THETA as f32,
+            clips: tensors.has(&names::limit(&names::layer(0, "attn_q"), "input_max")),
+            standardizes: tensors.has(names::STANDARD_BIAS),
+        },
+        pixels: budget(tensors)?,
+        patch: keys.count("patch_size")?,
+        pool: keys.optional("projector.scale_factor")?.unwrap_or(3),
+        hidden,
+        epsilon: keys.epsilon()?,
+        output: keys.count("projection_dim")?,
+    })
+}
+
+fn unified(keys: Keys, tensors: &dyn TowerTensors) -> Result<TowerConfig, ModelError> {
+    let pool = keys.optional("projector.scale_factor")?.unwrap_or(3);
+    Ok(TowerConfig {
+        kind: TowerKind::Unified,
+        pixels: budget(tensors)?,
+        patch: keys.count("patch_size")?.saturating_mul(pool),
+        pool: 1,
+        hidden: keys.count("embedding_length")?,
+        epsilon: keys.epsilon()?,
+        output: keys.count("projection_dim")?,
+    })
+}
+
+/// Returns pictures of any shape. The table of places has the columns' before the rows'.
+fn budget(tensors: &dyn TowerTensors) -> Result<Pixels, ModelError> {
+    let side = tensors.rows(names::PLACES)? / 2;
+    Ok(Pixels::Budget { soft_tokens: BUDGET, side })
+}
+
+fn layers(keys: Keys, hidden: usize) -> Result<TowerLayers, ModelError> {
+    Ok(TowerLayers {
+        count: keys.count("block_count")?,
+        heads: heads_of(hidden, keys.count("attention.head_count")?)?,
+        feed_forward: keys.count("feed_forward_length")?,
+    })
+}
+
+/// The keys of a tower, without `clip.vision.`.
+#[derive(Clone, Copy)]
+struct Keys<'a>(&'a Metadata);
+
+impl Keys<'_> {
+    fn optional(self, part: &str) -> Result<Option<usize>, ModelError> {
+        let key = format!("clip.vision.{part}");
+        let Some(found) = self.0.optional_u64(&key)? else { return Ok(None) };
+        let count = usize::try_from(found);
+        count.map(Some).map_err(|_| ModelError::bad(&key, found, "a count"))
+    }
+
+    fn count(self, part: &str) -> Result<usize, ModelError> {
+        let missing = || ModelError::MissingKey { key: format!("clip.vision.{part}") };
+        self.optional(part)?.ok_or_else(missing)
+    }
+
+    fn epsilon(self) -> Result<f32, ModelError> {
+        let key = "clip.vision.attention.layer_norm_epsilon";
+        let epsilon = self.0.optional_f64(key)?;
+        Ok(epsilon.ok_or(ModelError::MissingKey { key: key.to_owned() })? as f32)
+    }
+
+    /// Reads a number for each colour.
+    fn colours(self, part: &str, least: f32) -> Result<[f32; COLOURS], ModelError> {
+        let key = format!("clip.vision.{part}");
+        let Some(values) = self.0.optional_f32s(&key)? else { return Ok(NORMAL) };
+        as_colours(&values, least).ok_or_else(|| {
+            let found = format!("{:?}", &values[..values.len().min(2 * COLOURS)]);
+            ModelError::bad(&key, found, format!("{COLOURS} numbers from {least} to 1"))
+        })
+    }
+}

@@ -1,0 +1,283 @@
+//! The tensors of a vision tower in its files, which have other names and orders than Plans.
+
+use std::ops::Range;
+
+use trine_weights::{Checkpoint, DType, Metadata, Tensor};
+
+use crate::error::ModelError;
+use crate::gemma4_vision::{Limits, Numbers};
+use crate::plan::Weight;
+use crate::tower_config::{TowerConfig, TowerKind, TowerTensors};
+use crate::tower_names as names;
+
+/// Factors on the residual stream after a layer that are accepted, as of text models.
+const SCALES: Range<f32> = -1e4..1e4;
+/// The colours of a pixel.
+const COLOURS: usize = 3;
+
+/// The files of a tower, whose tensors have the names of their format.
+pub(crate) struct TowerFiles<'a> {
+    checkpoint: &'a Checkpoint,
+    /// Its numbers, as far as they are known.
+    config: TowerConfig,
+}
+
+/// The tensors of a GGUF file, which has trine's own names.
+pub(crate) struct Gguf<'a>(pub(crate) &'a Checkpoint);
+
+impl TowerTensors for Gguf<'_> {
+    fn has(&self, name: &str) -> bool {
+        self.0.tensor(name).is_some()
+    }
+
+    fn rows(&self, name: &str) -> Result<usize, ModelError> {
+        let missing = || ModelError::MissingTensor { name: name.to_owned() };
+        self.0.tensor(name).map(Tensor::rows).ok_or_else(missing)
+    }
+}
+
+impl<'a> TowerFiles<'a> {
+    pub(crate) fn new(checkpoint: &'a Checkpoint, config: TowerConfig) -> Self {
+        Self { checkpoint, config }
+    }
+
+    /// Returns the names that a tensor may have in the files; at least one.
+    fn names(&self, name: &str) -> Vec<String> {
+        match self.checkpoint.metadata() {
+            Metadata::Gguf(_) => vec![name.to_owned()],
+            Metadata::HuggingFace(_) => names::in_hf(&self.config.kind, name),
+        }
+    }
+
+    fn find(&self, name: &str) -> Option<&'a Tensor> {
+        self.names(name).iter().find_map(|name| self.checkpoint.tensor(name))
+    }
+
+    fn require(&self, name: &str) -> Result<&'a Tensor, ModelError> {
+        if let Some(tensor) = self.find(name) {
+            return Ok(tensor);
+        }
+        let known = self.names(name);
+        let unreadable = self.checkpoint.unreadable();
+        match unreadable.iter().find(|tensor| known.contains(&tensor.name)) {
+            Some(tensor) => Err(ModelError::UnreadableTensor {
+                name: tensor.name.clone(),
+                format: tensor.format.clone(),
+            }),
+            None => {
+                let name = known.into_iter().next().unwrap_or_default();
+                Err(ModelError::MissingTensor { name })
+            }
+        }
+    }
+
+    /// Returns the columns of a soft token, by the projection.
+    pub(crate) fn output(&self) -> Result<usize, ModelError> {
+        let projection = self.require(names::PROJECTION)?;
+        Ok(match self.config.kind {
+            TowerKind::Siglip(_) => projection.columns(),
+            TowerKind::Gemma4 { .. } | TowerKind::Unified => projection.rows(),
+        })
+    }
+
+    /// Refuses tensors of layers that the configuration does not have: without them the tower would
+    /// make nonsense.
+    pub(crate) fn refuse_layers_beyond(&self) -> Result<(), ModelError> {
+        let kind = &self.config.kind;
+        let layers = kind.layers().map_or(0, |layers| layers.count);
+        for tensor in self.checkpoint.tensors() {
+            let index = match self.checkpoint.metadata() {
+                Metadata::Gguf(_) => names::layer_in_gguf(tensor.name()),
+                Metadata::HuggingFace(_) => names::layer_in_hf(kind, tensor.name()),
+            };
+            if index.is_some_and(|index| index >= layers) {
+                return Err(ModelError::ExtraLayer { name: tensor.name().to_owned(), layers });
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the numbers that files have as tensors.
+    pub(crate) fn numbers(&self) -> Result<Numbers, ModelError> {
+        let mut numbers = Numbers::default();
+        let TowerKind::Gemma4 { layers, clips, .. } = self.config.kind else { return Ok(numbers) };
+        for index in 0..layers.count {
+            let name = format!("{}.weight", names::layer(index, "out_scale"));
+            let scale = self.find(&name).map_or(Ok(1.0), number)?;
+            if !SCALES.contains(&scale) {
+                let expected = format!("a number from {} to {}", SCALES.start, SCALES.end);
+                return Err(ModelError::bad(&name, scale, expected));
+            }
+            numbers.scales.push(scale);
+            let parts =
+                ["attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down"];
+            for part in parts.iter().filter(|_| clips) {
+                let name = names::layer(index, part);
+                let limits = Limits {
+                    input: self.limits(&name, ["input_min", "input_max"])?,
+                    output: self.limits(&name, ["output_min", "output_max"])?,
+                };
+                numbers.limits.insert(name, limits);
+            }
+        }
+        Ok(numbers)
+    }
+
+    /// Reads the least and the largest value on one side of a product.
+    fn limits(&self, product: &str, ends: [&str; 2]) -> Result<[f32; 2], ModelError> {
+        let read = |end| {
+            let tensor = self.require(&names::limit(product, end))?;
+            Ok::<_, ModelError>((tensor.name(), number(tensor)?))
+        };
+        let [(_, low), (name, high)] = [read(ends[0])?, read(ends[1])?];
+        if low <= high {
+            return Ok([low, high]);
+        }
+        Err(ModelError::bad(name, high, format!("a number that is at least {low}")))
+    }
+
+    /// Returns the tensor of a weight in the shape and order that the Plan asks for.
+    pub(crate) fn tensor(&self, weight: &Weight) -> Result<Tensor, ModelError> {
+        let found = self.require(&self.stored_name(&weight.name))?;
+        if !weight.is_matrix() {
+            return self.vector(weight, found);
+        }
+        let matrix = [weight.rows, weight.columns];
+        let (shape, order) = self.stored_form(weight);
+        match found.shape() {
+            stored if stored == shape => order.apply(found, &matrix, self.config.patch),
+            stored if stored == matrix => Ok(found.reshaped(&matrix)?),
+            _ => Err(bad_shape(found, &shape)),
+        }
+    }
+
+    /// Returns the shape in which the files have a matrix, and in which order. All may also have it
+    /// as the Plan does.
+    fn stored_form(&self, weight: &Weight) -> (Vec<usize>, Order) {
+        let (rows, columns, patch) = (weight.rows, weight.columns, self.config.patch);
+        let convolution = || vec![rows, columns / (patch * patch), patch, patch];
+        let is_gguf = matches!(self.checkpoint.metadata(), Metadata::Gguf(_));
+        match (weight.name.as_str(), self.config.kind) {
+            (names::PATCHES, TowerKind::Siglip(_)) => (convolution(), Order::Same),
+            (names::PATCHES, TowerKind::Gemma4 { .. }) => (convolution(), Order::ColoursFirst),
+            (names::PATCHES, TowerKind::Unified) if is_gguf => {
+                (vec![rows, columns], Order::ColoursFirst)
+            }
+            // Rows are multiplied with it from the right.
+            (names::PROJECTION, TowerKind::Siglip(_)) => (vec![columns, rows], Order::Transposed),
+            (names::PLACES, TowerKind::Unified) if !is_gguf => {
+                (vec![rows / 2, 2, columns], Order::AxesTogether)
+            }
+            (names::PLACES, TowerKind::Gemma4 { .. } | TowerKind::Unified) => {
+                (vec![2, rows / 2, columns], Order::Same)
+            }
+            _ => (vec![rows, columns], Order::Same),
+        }
+    }
+
+    fn vector(&self, weight: &Weight, found: &Tensor) -> Result<Tensor, ModelError> {
+        if found.shape() != [weight.columns] {
+            return Err(bad_shape(found, &[weight.columns]));
+        }
+        if found.dtype().is_quantized() {
+            let (name, found) = (found.name().to_owned(), found.dtype().name());
+            return Err(ModelError::BadDType { name, found });
+        }
+        let is_of_patches = weight.name.starts_with(names::PATCH_NORMS[0]);
+        match self.checkpoint.metadata() {
+            _ if weight.name == names::STANDARD_BIAS => {
+                let negated = found.to_f32()?.into_iter().map(|value| -value).collect();
+                owned(found.name(), &[weight.columns], negated)
+            }
+            Metadata::Gguf(_) if is_of_patches => {
+                Order::ColoursFirst.apply(found, &[weight.columns], self.config.patch)
+            }
+            _ => Ok(found.clone()),
+        }
+    }
+
+    /// Returns trine's name of the tensor that a file has under another one: files of an early
+    /// converter have the two products of SigLIP's feed-forward parts exchanged.
+    fn stored_name(&self, name: &str) -> String {
+        let TowerKind::Siglip(layers) = self.config.kind else { return name.to_owned() };
+        let Some((block, rest)) = name.split_once(".ffn_") else { return name.to_owned() };
+        let columns = |part: &str| {
+            let tensor = self.checkpoint.tensor(&format!("{block}.ffn_{part}.weight"));
+            tensor.map(Tensor::columns)
+        };
+        let (hidden, feed_forward) = (self.config.hidden, layers.feed_forward);
+        let is_exchanged = hidden != feed_forward
+            && columns("down") == Some(hidden)
+            && columns("up") == Some(feed_forward);
+        match rest.split_once('.') {
+            Some(("up", kind)) if is_exchanged => format!("{block}.ffn_down.{kind}"),
+            Some(("down", kind)) if is_exchanged => format!("{block}.ffn_up.{kind}"),
+            _ => name.to_owned(),
+        }
+    }
+}
+
+fn bad_shape(tensor: &Tensor, expected: &[usize]) -> ModelError {
+    let (name, found) = (tensor.name().to_owned(), tensor.shape().to_vec());
+    ModelError::BadShape { name, found, expected: expected.to_vec() }
+}
+
+/// Returns the only value of a tensor.
+fn number(tensor: &Tensor) -> Result<f32, ModelError> {
+    if tensor.elements() != 1 || tensor.dtype().is_quantized() {
+        return Err(bad_shape(tensor, &[1]));
+    }
+    Ok(tensor.to_f32()?[0])
+}
+
+/// How the values of a tensor lie in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// As in the Plan.
+    Same,
+    /// The values of a patch in each row, the ones of a colour together.
+    ColoursFirst,
+    /// The entries of a place's column and row side by side.
+    AxesTogether,
+    /// Rows as columns.
+    Transposed,
+}
+
+impl Order {
+    /// Returns the tensor in the Plan's order and shape. A copy of a quantised one is in f32.
+    fn apply(self, tensor: &Tensor, shape: &[usize], patch: usize) -> Result<Tensor, ModelError> {
+        let columns = shape.last().copied().unwrap_or(1);
+        let count = tensor.elements();
+        let from: Box<dyn Fn(usize) -> usize> = match self {
+            Order::Same => return Ok(tensor.reshaped(shape)?),
+            Order::ColoursFirst => Box::new(move |at| {
+                let (row, value) = (at / columns * columns, at % columns);
+                row + value % COLOURS * patch * patch + value / COLOURS
+            }),
+            Order::AxesTogether => Box::new(move |at| {
+                let (entry, column) = (at / columns, at % columns);
+                let side = count / columns / 2;
+                (entry % side * 2 + entry / side) * columns + column
+            }),
+            Order::Transposed => Box::new(move |at| {
+                let (row, column) = (at / columns, at % columns);
+                column * (count / columns) + row
+            }),
+        };
+        let mut bytes = Vec::new();
+        if tensor.dtype().is_quantized() {
+            let values = tensor.to_f32()?;
+            (0..count).for_each(|at| bytes.extend(values[from(at)].to_le_bytes()));
+            return Ok(Tensor::from_owned(tensor.name(), DType::F32, shape, bytes)?);
+        }
+        let (size, stored) = (tensor.dtype().block_bytes(), tensor.bytes());
+        bytes.reserve_exact(stored.len());
+        (0..count).for_each(|at| bytes.extend_from_slice(&stored[from(at) * size..][..size]));
+        Ok(Tensor::from_owned(tensor.name(), tensor.dtype(), shape, bytes)?)
+    }
+}
+
+fn owned(name: &str, shape: &[usize], values: Vec<f32>) -> Result<Tensor, ModelError> {
+    let bytes = values.into_iter().flat_map(f32::to_le_bytes).collect();
+    Ok(Tensor::from_owned(name, DType::F32, shape, bytes)?)
+}
