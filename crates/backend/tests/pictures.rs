@@ -5,7 +5,10 @@
 
 mod common;
 
-use common::pictures::{PROMPTS, TWINS, golden_logits, golden_rows, open_golden};
+use common::pictures::{
+    GEMMA4, GoldenPictures, PROMPTS, TWINS, golden_logits, golden_logits_of, golden_rows,
+    golden_rows_of_gemma4, open_golden,
+};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{Device, DeviceGroup, LayerChoice};
 use trine_model::KvType;
@@ -43,6 +46,28 @@ fn pictures_give_the_golden_rows_and_logits_at_every_split() {
                 let worst = golden_logits(&device, &model, &rows, prompt, chunk);
                 println!("{twin:?}, {}, pieces of {chunk}: {worst}", prompt.0);
                 assert!(worst <= TOLERANCE, "{twin:?}, {prompt:?} in pieces of {chunk}: {worst}");
+            }
+        }
+    }
+}
+
+/// Both forms of a tower, and prompts that are cut before and after pictures.
+#[test]
+fn pictures_of_gemma_4_give_the_golden_rows_and_logits() {
+    for name in GEMMA4 {
+        let golden = GoldenPictures::load_gemma4(name);
+        for file in [name.to_owned(), format!("{name}/mmproj.gguf")] {
+            let model = open_golden((name, &file));
+            let device = ReferenceDevice::new();
+            let (states, soft, rows) = golden_rows_of_gemma4(&device, &model, name);
+            println!("{file}: states are off by {states}, soft rows by {soft}");
+            assert!(states.max(soft) <= TOLERANCE, "{file}: {states}, {soft}");
+            for prompt in PROMPTS {
+                for chunk in [200, 1, 20] {
+                    let worst = golden_logits_of(&golden, &device, &model, &rows, prompt, chunk);
+                    println!("{file}, {}, pieces of {chunk}: {worst}", prompt.0);
+                    assert!(worst <= TOLERANCE, "{file}, {prompt:?} in pieces of {chunk}: {worst}");
+                }
             }
         }
     }

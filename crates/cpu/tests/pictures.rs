@@ -5,8 +5,10 @@
 #[path = "../../backend/tests/common/mod.rs"]
 mod common;
 
+use common::gemma4::gemma4;
 use common::pictures::{
-    PROMPTS, TWINS, golden_logits, golden_rows, open_golden, random_rows, with_tower,
+    GEMMA4, GoldenPictures, PROMPTS, TWINS, golden_logits, golden_logits_of, golden_rows,
+    golden_rows_of_gemma4, open_golden, random_rows, with_tower,
 };
 use common::random::{Random, model, relative_difference};
 use trine_backend::reference::ReferenceDevice;
@@ -58,10 +60,13 @@ fn halves_for_keys_and_values_stay_close() {
 fn random_towers_agree_with_the_reference() {
     let folder = tempfile::tempdir().unwrap();
     let formats = [DType::F32, DType::F16, DType::BF16, DType::Q8_0];
-    for seed in 0..24 {
+    for seed in 0..36 {
         let mut random = Random(seed);
         let dtype = formats[seed as usize % formats.len()];
-        let text = model(&mut random, DType::F32, folder.path());
+        let text = match seed % 3 {
+            0 => model(&mut random, DType::F32, folder.path()),
+            _ => gemma4(&mut random, DType::F32, seed % 2 == 0, folder.path()),
+        };
         let model = with_tower(&mut random, text, dtype, folder.path());
         let expected = random_rows(&ReferenceDevice::new(), &model, seed);
         for device in devices() {
@@ -70,6 +75,25 @@ fn random_towers_agree_with_the_reference() {
             println!("seed {seed}, {dtype:?}, {device:?}: {worst}");
             let tolerance = if dtype.is_quantized() { 2e-2 } else { 2e-4 };
             assert!(worst <= tolerance, "seed {seed}, {dtype:?}, {device:?}: {worst}");
+        }
+    }
+}
+
+#[test]
+fn pictures_of_gemma_4_give_the_golden_rows_and_logits() {
+    for name in GEMMA4 {
+        let golden = GoldenPictures::load_gemma4(name);
+        let model = open_golden((name, name));
+        for device in devices() {
+            let (states, soft, rows) = golden_rows_of_gemma4(&device, &model, name);
+            println!("{name}, {device:?}: states are off by {states}, soft rows by {soft}");
+            assert!(states.max(soft) <= TOLERANCE, "{name}, {device:?}: {states}, {soft}");
+            for prompt in PROMPTS {
+                for chunk in [200, 7] {
+                    let worst = golden_logits_of(&golden, &device, &model, &rows, prompt, chunk);
+                    assert!(worst <= TOLERANCE, "{name}, {device:?}, {prompt:?}: {worst}");
+                }
+            }
         }
     }
 }

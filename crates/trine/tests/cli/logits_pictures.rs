@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use safetensors::SafeTensors;
+
 use crate::common::{floats, golden, named_ids_json, trine};
 
 const FOLDER: &str = "gemma3-vision";
@@ -18,6 +20,12 @@ fn difference(out: &Path, name: &str, expected: &str) -> f32 {
     let (own, expected) = floats(&golden(FOLDER).join("goldens.safetensors"), expected);
     assert_eq!(shape, own, "{name}");
     found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+fn bytes(file: &Path, name: &str) -> Vec<u8> {
+    let file = std::fs::read(file).unwrap();
+    let tensors = SafeTensors::deserialize(&file).unwrap();
+    tensors.tensor(name).unwrap().data().to_vec()
 }
 
 #[test]
@@ -51,6 +59,48 @@ fn pictures_give_the_golden_pixels_rows_and_logits() {
                 assert!(worst <= TOLERANCE, "{model} {more:?}, {name}: {worst}");
             }
         }
+    }
+}
+
+/// Pictures of Gemma 4 have numbers of soft tokens of their own, and tensors.
+#[test]
+fn pictures_of_different_shapes_have_tensors_of_their_own() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name).display().to_string();
+    let (ids, out) = (at("ids.json"), at("out.safetensors"));
+    let source = golden("../../crates/pictures/tests/goldens");
+    let [first, second] = ["a.png", "b.png"].map(|name| source.join(name).display().to_string());
+    for name in ["gemma4-vision-dense", "gemma4-vision-unified"] {
+        let goldens = golden(name).join("goldens.safetensors");
+        let model = golden(name).display().to_string();
+        std::fs::write(&ids, named_ids_json(name, "two.input_ids")).unwrap();
+        let base = ["logits", &model, "--ids", &ids, "--out", &out, "--device", "cpu"];
+        let images = ["--image", &first, "--image", &second];
+        trine(&[&base[..], &images, &["--chunk", "9"]].concat()).ok();
+        let compare = |own: &str, expected: &str| {
+            let (shape, found) = floats(Path::new(&out), own);
+            let (golden_shape, golden) = floats(&goldens, expected);
+            assert_eq!(shape, golden_shape, "{own}");
+            found.iter().zip(&golden).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+        };
+        let worst = compare("logits", "two.logits");
+        assert!(worst <= TOLERANCE, "{name}: {worst}");
+        for tensor in ["tower.0", "tower.1", "projector.0", "projector.1"] {
+            let worst = compare(tensor, tensor);
+            assert!(worst <= TOLERANCE, "{name}, {tensor}: {worst}");
+        }
+        for picture in 0..2 {
+            let (_, pixels) = floats(Path::new(&out), &format!("pixels.{picture}"));
+            let levels = bytes(&goldens, &format!("levels.{picture}"));
+            assert_eq!(pixels.len(), levels.len(), "{name}");
+            let same = |(a, b): (&f32, &u8)| (a - f32::from(*b) / 255.0).abs() < 1e-6;
+            assert!(pixels.iter().zip(&levels).all(same), "{name}, {picture}");
+        }
+        // The pictures have 63 and 56 soft tokens.
+        let swapped = ["--image", &second, "--image", &first];
+        let error = trine(&[&base[..], &swapped].concat()).fails(1);
+        assert!(error.contains("63 soft tokens (300) from entry 3 on"), "{error}");
+        assert!(error.contains("the next pictures have 56, 63"), "{error}");
     }
 }
 
