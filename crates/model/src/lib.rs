@@ -73,5 +73,6 @@ pub use plan::{
     Source, Step, Stream, TERMS_MAX, Term, Weight, WeightId, WeightKind, WeightPlace,
 };
 pub use scratch::{ALIGNMENT, Claim, Scratch, Width};
+pub use siglip::plan as siglip_plan;
 pub use tower::Tower;
 pub use tower_config::{Pixels, TowerConfig, TowerKind, TowerLayers};

@@ -25,7 +25,7 @@ use crate::tower_names as names;
 ///
 /// Its input is (patches, colours x rows x columns). Its outputs are (soft tokens, hidden size of
 /// the text model), and with `states` the rows before the projector, (patches, hidden).
-pub(crate) fn plan(
+pub fn plan(
     config: &TowerConfig,
     layers: TowerLayers,
     states: bool,

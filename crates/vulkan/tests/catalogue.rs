@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::partner::{Failure, Plain};
+use common::pictures::{TWINS, open_golden};
 use common::random::{Draft, Random, Sizes};
 use common::{Golden, folder};
 use trine_backend::{BULK_ROWS, Device, ProgramOptions};
@@ -106,6 +107,10 @@ fn a_description_names_the_kernels_of_a_program_on_a_radeon_780m() {
             }
         }
     }
+    let tower = open_golden(TWINS[1]);
+    let picture = ProgramOptions { sequences: 1, ..options(64, 16, KvType::F16) };
+    let device = VulkanDevice::posing(choice(), radeon_780m()).unwrap();
+    compare(&device, (&tower, tower.tower_plan(false)), &picture, false);
     let n = Golden::load("gguf/gemma3n").model;
     let device = VulkanDevice::posing(choice(), radeon_780m()).unwrap();
     compare(&device, (&n, n.plan_with_states()), &options(128, 4, KvType::Int8), false);

@@ -2,8 +2,9 @@
 
 use trine_backend::{BLOCK, ProgramOptions};
 use trine_model::{
-    AttentionKind, Config, Family, Gemma3nConfig, KvType, LayerConfig, PerLayerConfig, Plan, Rope,
-    Values, Width, base_plan, either, fusion, gemma3, gemma3n, narrow,
+    AttentionKind, Config, Family, Gemma3nConfig, Heads, KvType, LayerConfig, PerLayerConfig, Pixels,
+    Plan, Rope, TowerConfig, TowerKind, TowerLayers, Values, Width, base_plan, either, fusion, gemma3,
+    gemma3n, narrow, siglip_plan,
 };
 use trine_weights::DType;
 
@@ -219,7 +220,47 @@ impl Sizes {
     }
 }
 
-/// Returns the Programs of all models: those of `run`, then those of `serve`.
+/// Returns the Programs of the vision tower of 27B, by its `config.json`: a picture a step.
+fn towers() -> impl Iterator<Item = Case> {
+    let layers = TowerLayers {
+        count: 27,
+        heads: Heads { query: 16, kv: 16, dim: 72 },
+        feed_forward: 4304,
+    };
+    let pixels = Pixels::Square { side: 896, mean: [0.5; 3], deviation: [0.5; 3] };
+    let config = TowerConfig {
+        kind: TowerKind::Siglip(layers),
+        pixels,
+        patch: 14,
+        pool: 4,
+        hidden: 1152,
+        epsilon: 1e-6,
+        output: 5376,
+    };
+    let tokens = 4096;
+    let options = ProgramOptions {
+        width: Width { tokens, outputs: tokens / 16 },
+        kv: KvType::F16,
+        context: tokens,
+        sequences: 1,
+        blocks: tokens.div_ceil(BLOCK),
+    };
+    [DType::F16, DType::Q8_0].into_iter().map(move |format| {
+        let dtype_of = |name: &str| match name {
+            name if name.ends_with(".bias") || name.contains("norm") || name.contains("ln") => {
+                DType::F32
+            }
+            // Their rows are no whole blocks.
+            name if name.contains("patch_embd") || name.contains("ffn_down") => DType::F16,
+            _ => format,
+        };
+        let plan = fusion::fuse(siglip_plan(&config, layers, false, &dtype_of));
+        let name = if format == DType::F16 { "F16" } else { "Q8_0" };
+        Case { name: format!("tower {name}, f16 cache"), plan, options }
+    })
+}
+
+/// Returns the Programs of all models: those of `run`, then those of `serve`, then towers.
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for serves in [false, true] {
@@ -245,5 +286,6 @@ pub(crate) fn cases() -> Vec<Case> {
             }
         }
     }
+    cases.extend(towers());
     cases
 }
