@@ -18,6 +18,10 @@
 //
 // SLICES subgroups share the keys of the same vectors, block by block, and are put together at the end.
 //
+// If STAGED is 1, the subgroups of a workgroup go through the blocks together: each block passes through shared memory once, while
+// the one before it is multiplied. Rows of keys are a whole number of 128 bytes and a half long there, rows of values an odd
+// number of 16 bytes: what eight lanes load together then lies in different banks.
+//
 // Large heads are cut into SHARES of the result, each by workgroups of its own: sums of all 512 values would take more registers
 // than an invocation has. Each share computes the scores again, DIM * (2 * SHARES + 2) operations for a vector and key.
 //
@@ -59,6 +63,8 @@ layout(constant_id = 9) const uint KEYS_AHEAD = 0;
 layout(constant_id = 10) const uint VALUES_AHEAD = 0;
 // Parts of a head's result, each a multiple of 64; of 128 for KV_INT8.
 layout(constant_id = 11) const uint SHARES = 1;
+// 1: keys and values pass through shared memory; SLICES and SHARES are 1, and KV is KV_F16.
+layout(constant_id = 12) const uint STAGED = 0;
 
 #include "include/kv.glsl"
 #include "include/operand.glsl"
@@ -105,6 +111,16 @@ const uint OWN_LOADS = CODES ? VALUE_LOADS / SHARES : 1u;
 // What the unit of keys and values in registers is worth.
 const float UNIT = CODES ? 256.0 : 1.0;
 
+// Staged: vectors of a head, of a row of keys and of values in shared memory, of a block there, and those of both that an
+// invocation moves.
+const uint QUADS = DIM / 8u;
+const uint KEY_ROW = (QUADS + 3u) / 8u * 8u + 4u;
+const uint VALUE_ROW = QUADS | 1u;
+const uint VALUES_AT = KV_BLOCK * KEY_ROW;
+const uint BLOCK_QUADS = VALUES_AT + KV_BLOCK * VALUE_ROW;
+const uint KEY_MOVES = KV_BLOCK * QUADS;
+const uint MOVES = STAGED != 0u ? (2u * KEY_MOVES + LOCAL - 1u) / LOCAL : 1u;
+
 // Queries, if they do not stay in registers: for each piece of the vectors of a subgroup those of rows r, then those of rows
 // r + 8. Slices have the same and write the same.
 shared uvec4 staged[KEPT != 0u ? 1u : STACKED * PIECES * 2u * LANES];
@@ -112,6 +128,9 @@ shared uvec4 staged[KEPT != 0u ? 1u : STACKED * PIECES * 2u * LANES];
 shared vec4 marks[SLICES > 1u ? SUBGROUPS * LANES : 1u];
 // Sums of four factors of slices.
 shared vec4 parts[SLICES > 1u ? SUBGROUPS * 4u * LANES : 1u];
+
+// Two blocks: one that is multiplied, and the next.
+shared uvec4 blocks[STAGED != 0u ? 2u * BLOCK_QUADS : 1u];
 
 uvec4 upper_query[KEPT != 0u ? PIECES : 1u];
 uvec4 lower_query[KEPT != 0u ? PIECES : 1u];
@@ -122,6 +141,9 @@ uvec4 key_codes[KEYS_AHEAD > 0u ? KEYS_AHEAD * FACTORS : 1u];
 uint key_scales[KEYS_AHEAD > 0u ? KEYS_AHEAD * FACTORS : 1u];
 uvec4 value_codes[VALUES_AHEAD > 0u ? VALUES_AHEAD * OWN_LOADS * 4u : 1u];
 uint value_scales[VALUES_AHEAD > 0u ? VALUES_AHEAD * OWN_LOADS * 4u : 1u];
+// The next block on its way, and where the one that is multiplied begins.
+uvec4 moved[MOVES];
+uint stage = 0u;
 Sum scores[FACTORS];
 Sum sums[8u * GROUPS + TAIL_FACTORS];
 uint lane;
@@ -273,6 +295,49 @@ void fetch_values(const uint64_t part, const uint count) {
     }
 }
 
+// Loads this invocation's part of a block.
+void fetch_block(const uint64_t part, const uint count) {
+    [[unroll]] for (uint i = 0u; i < MOVES; ++i) {
+        const uint number = i * LOCAL + gl_LocalInvocationIndex;
+        const uint place = number % KEY_MOVES;
+        const uint at = min(place / QUADS, count - 1u) * QUADS + place % QUADS;
+        const uint64_t from = part + (number < KEY_MOVES ? 0ul : uint64_t(KV_PART_BYTES));
+        if (number < 2u * KEY_MOVES) moved[i] = Quads(from).at[at];
+    }
+}
+
+// Stores it from `to` on.
+void put_block(const uint to) {
+    [[unroll]] for (uint i = 0u; i < MOVES; ++i) {
+        const uint number = i * LOCAL + gl_LocalInvocationIndex;
+        const uint place = number % KEY_MOVES;
+        const uint row = number < KEY_MOVES ? place / QUADS * KEY_ROW : VALUES_AT + place / QUADS * VALUE_ROW;
+        if (number < 2u * KEY_MOVES) blocks[to + row + place % QUADS] = moved[i];
+    }
+}
+
+// Returns elements 8 * quad.. of a key, 4 * pair.. of one, 8 * quad.. of a value, and one of a value.
+uvec4 key_quad(const uint64_t part, const uint key, const uint quad) {
+    return STAGED != 0u ? blocks[STAGED != 0u ? stage + key * KEY_ROW + quad : 0u] : Quads(part).at[key * QUADS + quad];
+}
+
+uvec2 key_pair(const uint64_t part, const uint key, const uint pair) {
+    if (STAGED == 0u) return Pairs(part).at[key * (DIM / 4u) + pair];
+    const uvec4 quad = key_quad(part, key, pair / 2u);
+    return pair % 2u == 0u ? quad.xy : quad.zw;
+}
+
+uvec4 value_quad(const uint64_t part, const uint key, const uint quad) {
+    const uint place = stage + VALUES_AT + key * VALUE_ROW + quad;
+    return STAGED != 0u ? blocks[STAGED != 0u ? place : 0u] : Quads(part).at[key * QUADS + quad];
+}
+
+uint value_short(const uint64_t part, const uint key, const uint element) {
+    if (STAGED == 0u) return uint(KvShorts(part).at[key * DIM + element]);
+    const uint word = word_of(value_quad(part, key, element / 8u), element / 2u % 4u);
+    return element % 2u == 0u ? word & 0xFFFFu : word >> 16;
+}
+
 // Adds to the scores what 16 codes of each key give.
 void multiply_codes(const uint64_t part, const uint count, const uint load) {
     uvec4 codes[FACTORS];
@@ -306,10 +371,10 @@ void multiply_keys(const uint64_t part, const uint count) {
         return;
     }
     uint at[FACTORS];
-    [[unroll]] for (uint j = 0u; j < FACTORS; ++j) at[j] = key_of(j, count) * (DIM / 8u) + lane % 4u;
+    [[unroll]] for (uint j = 0u; j < FACTORS; ++j) at[j] = key_of(j, count);
     [[unroll]] for (uint p = 0u; p < PIECES; ++p) {
         uvec4 keys[FACTORS];
-        [[unroll]] for (uint j = 0u; j < FACTORS; ++j) keys[j] = Quads(part).at[at[j] + 4u * p];
+        [[unroll]] for (uint j = 0u; j < FACTORS; ++j) keys[j] = key_quad(part, at[j], 4u * p + lane % 4u);
         uvec4 upper, lower;
         query_piece(p, upper, lower);
         const Left first = left_of(upper.xy, lower.xy);
@@ -322,8 +387,7 @@ void multiply_keys(const uint64_t part, const uint count) {
     [[unroll]] for (uint i = 0u; i < TAIL_PRODUCTS; ++i) {
         uvec2 keys[FACTORS];
         [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
-            const uint from = key_of(j, count) * (DIM / 4u) + tail_element(i) / 4u;
-            keys[j] = has_tail(i) ? Pairs(part).at[from] : uvec2(0u);
+            keys[j] = has_tail(i) ? key_pair(part, at[j], tail_element(i) / 4u) : uvec2(0u);
         }
         const Left left = left_of(upper_tail[i], lower_tail[i]);
         [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
@@ -374,10 +438,10 @@ void multiply_values(const uint64_t part, const uint sixteen, const uint count, 
         return;
     }
     uint at[4];
-    [[unroll]] for (uint i = 0u; i < 4u; ++i) at[i] = value_of(sixteen, i, count) * (DIM / 8u) + 8u * GROUPS * own_share + lane / 4u;
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) at[i] = value_of(sixteen, i, count);
     [[unroll]] for (uint g = 0u; g < GROUPS; ++g) {
         uvec4 values[4];
-        [[unroll]] for (uint i = 0u; i < 4u; ++i) values[i] = Quads(part).at[at[i] + 8u * g];
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) values[i] = value_quad(part, at[i], 8u * (GROUPS * own_share + g) + lane / 4u);
         [[unroll]] for (uint t = 0u; t < 8u; ++t) {
             const Right right = right_of(pair_of(values[0], values[1], t), pair_of(values[2], values[3], t));
             sums[8u * g + t] = coopMatMulAdd(weights, right, sums[8u * g + t]);
@@ -386,8 +450,7 @@ void multiply_values(const uint64_t part, const uint sixteen, const uint count, 
     [[unroll]] for (uint t = 0u; t < TAIL_FACTORS; ++t) {
         uint values[4];
         [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-            const uint from = value_of(sixteen, i, count) * DIM + TAIL_VALUES + lane / 4u * TAIL_FACTORS + t;
-            values[i] = uint(KvShorts(part).at[from]);
+            values[i] = value_short(part, at[i], TAIL_VALUES + lane / 4u * TAIL_FACTORS + t);
         }
         const Right right = right_of(values[0] | values[1] << 16, values[2] | values[3] << 16);
         sums[8u * GROUPS + t] = coopMatMulAdd(weights, right, sums[8u * GROUPS + t]);
@@ -497,8 +560,13 @@ void main() {
     lasts = uvec2(kv_end(kv_row(push.frame, first_row + own_rows.x)), kv_end(kv_row(push.frame, first_row + own_rows.y))) - 1u;
     const vec2 factors = vec2(load_query(first_row + own_rows.x, heads.x, false), load_query(first_row + own_rows.y, heads.y, true));
     // Keys that all of the subgroup's vectors see need no comparisons.
-    const uint from = subgroupMin(min(firsts.x, firsts.y));
-    const uint end = subgroupMax(max(lasts.x, lasts.y)) + 1u;
+    uint from = subgroupMin(min(firsts.x, firsts.y));
+    uint end = subgroupMax(max(lasts.x, lasts.y)) + 1u;
+    if (STAGED != 0u) {
+        // Those of the whole workgroup. No row sees less far than the one before.
+        from = kv_first(place.y, push.window);
+        end = kv_end(kv_row(push.frame, first_row + rows - 1u));
+    }
     const uint all_from = subgroupMax(max(firsts.x, firsts.y));
     const uint all_end = subgroupMin(min(lasts.x, lasts.y)) + 1u;
     if (KEPT == 0u) barrier();
@@ -509,10 +577,19 @@ void main() {
     const uint begin = from / KV_BLOCK * KV_BLOCK + slice * KV_BLOCK;
     uint64_t part = kv_part(push.cache, kv_block(place, push.tables, push.ring, min(begin, end - 1u) / KV_BLOCK), kv_head);
     if (KEYS_AHEAD > 0u) fetch_keys(part, begin < end ? min(end - begin, KV_BLOCK) : 1u);
+    if (STAGED != 0u) {
+        fetch_block(part, min(end - begin, KV_BLOCK));
+        put_block(0u);
+    }
     [[dont_unroll]] for (uint base = begin; base < end; base += SLICES * KV_BLOCK) {
         const uint count = min(end - base, KV_BLOCK);
         const uint next = base + SLICES * KV_BLOCK;
         const uint next_block = kv_block(place, push.tables, push.ring, min(next, end - 1u) / KV_BLOCK);
+        if (STAGED != 0u) {
+            // All have stored this block, and none reads the one before any more.
+            barrier();
+            fetch_block(kv_part(push.cache, next_block, kv_head), next < end ? min(end - next, KV_BLOCK) : 1u);
+        }
         const uint64_t values = part + uint64_t(KV_PART_BYTES);
         if (VALUES_AHEAD > 0u) fetch_values(values, count);
         multiply_keys(part, count);
@@ -554,6 +631,10 @@ void main() {
             const uvec2 upper = uvec2(packFloat2x16(shares[0]), packFloat2x16(shares[1]));
             const uvec2 lower = uvec2(packFloat2x16(shares[2]), packFloat2x16(shares[3]));
             multiply_values(values, k, count, left_of(upper, lower));
+        }
+        if (STAGED != 0u) {
+            stage = BLOCK_QUADS - stage;
+            put_block(stage);
         }
     }
 

@@ -3,7 +3,7 @@
 
 use trine_model::KvType;
 
-use super::{Attention, kv_number};
+use super::{Attention, KV_BLOCK, kv_number};
 use crate::capabilities::Capabilities;
 use crate::kernels::heads::DIM_MAX;
 
@@ -19,6 +19,9 @@ const SUBGROUPS_OF_CORE: u32 = 8;
 /// Subgroups that share keys if heads are cut into shares: those of one workgroup whose queries
 /// leave shared memory for two workgroups a core (`docs/benchmarks/gpu-kernels.md`).
 const SLICES_OF_SHARES: u32 = 4;
+/// Fewest subgroups with vectors of their own whose keys and values pass through shared memory: each
+/// of fewer would store much of what it reads there.
+const STAGED_MIN: u32 = 4;
 /// Largest heads whose queries stay in registers: those of larger ones, with sums of as many
 /// values, take more than the 255 that an invocation can have.
 const KEPT_MAX: usize = 128;
@@ -43,6 +46,9 @@ pub struct AttendDirectShape {
     pub values_ahead: u32,
     /// Parts of a head's result, each by workgroups of its own that compute the scores again.
     pub shares: u32,
+    /// Whether keys and values pass through shared memory, of an f16 cache: all subgroups have
+    /// vectors of their own and go through the blocks together.
+    pub staged: bool,
 }
 
 impl AttendDirectShape {
@@ -74,6 +80,10 @@ impl AttendDirectShape {
             .take_while(|stacked| *stacked > 0)
             .map(|stacked| Self { queries, stacked, slices, ..one })
             .find(|shape| shape.runs(capabilities, attention, kind))
+            .map(|shape| {
+                let staged = Self { staged: shape.stacked >= STAGED_MIN, ..shape };
+                if staged.runs(capabilities, attention, kind) { staged } else { shape }
+            })
     }
 
     /// Returns a shape of one subgroup and query head, with the registers that suit these heads.
@@ -84,7 +94,8 @@ impl AttendDirectShape {
         let ahead = u32::from(kind == KvType::Int8 && kept);
         let (keys_ahead, values_ahead) = (ahead, ahead);
         let shares = attention.heads.dim.div_ceil(SUMS_MAX) as u32;
-        Self { queries: 1, stacked: 1, slices: 1, kept, keys_ahead, values_ahead, shares }
+        let staged = false;
+        Self { queries: 1, stacked: 1, slices: 1, kept, keys_ahead, values_ahead, shares, staged }
     }
 
     /// Returns the shapes that differ from this one in a single respect and that a device can run.
@@ -99,7 +110,7 @@ impl AttendDirectShape {
             .map(|(stacked, slices)| Self { stacked, slices, ..from });
         let ahead = [(0, 0), (1, 0), (2, 0), (0, 1), (0, 2), (1, 1), (2, 1), (2, 2)]
             .map(|(keys_ahead, values_ahead)| Self { keys_ahead, values_ahead, ..from });
-        let kept = [Self { kept: !from.kept, ..from }];
+        let kept = [Self { kept: !from.kept, ..from }, Self { staged: !from.staged, ..from }];
         let all = ahead.into_iter().chain(kept).chain(spread);
         all.filter(|shape| *shape != from && shape.runs(capabilities, attention, kind)).collect()
     }
@@ -133,6 +144,7 @@ impl AttendDirectShape {
             && stacked >= 1
             && slices >= 1
             && (VECTORS * stacked).is_multiple_of(queries)
+            && (!self.staged || self.kept && kind == KvType::F16 && (slices, shares) == (1, 1))
             && stacked * slices * LANES <= capabilities.invocations
             && self.shared_bytes(dim) <= capabilities.shared_bytes
     }
@@ -153,7 +165,11 @@ impl AttendDirectShape {
         let subgroups = self.stacked * self.slices;
         let queries = if self.kept { 16 } else { 2 * self.stacked * VECTORS * dim as u32 };
         let joined = if self.slices > 1 { subgroups * LANES * (16 + 4 * 16) } else { 32 };
-        queries + joined
+        // Two blocks of keys and values, whose rows are filled up.
+        let quads = dim as u32 / 8;
+        let (keys, values) = ((quads + 3) / 8 * 8 + 4, quads | 1);
+        let blocks = if self.staged { 2 * KV_BLOCK as u32 * (keys + values) } else { 1 };
+        queries + joined + 16 * blocks
     }
 
     /// Returns the specialisation constants, in the order of their numbers in the shader. `output`:
@@ -173,6 +189,7 @@ impl AttendDirectShape {
             self.keys_ahead,
             self.values_ahead,
             self.shares,
+            u32::from(self.staged),
         ]
     }
 }

@@ -10,7 +10,7 @@ fn shapes(bed: &Bed) -> Vec<AttendUnits> {
     }
     let queries = 1 << bed.attention.shared().trailing_zeros();
     let runs = |shape: &AttendDirectShape| shape.runs(capabilities, &bed.attention, bed.case.kind);
-    let spread = [(1, 1), (2, 1), (1, 2), (2, 4), (1, 8), (4, 2)];
+    let spread = [(1, 1), (2, 1), (1, 2), (2, 4), (1, 8), (4, 2), (4, 1), (8, 1)];
     let ahead = [(1, 1), (0, 0), (2, 1), (1, 0), (0, 2)];
     let turn = bed.case.seed as usize;
     let shape = |at: usize| {
@@ -19,7 +19,18 @@ fn shapes(bed: &Bed) -> Vec<AttendUnits> {
         let (keys_ahead, values_ahead) = if codes { ahead[(at + turn) % 5] } else { (0, 0) };
         let kept = bed.case.heads.dim <= 128 && !(at + turn).is_multiple_of(3);
         let shares = bed.case.heads.dim.div_ceil(256) as u32;
-        AttendDirectShape { queries, stacked, slices, kept, keys_ahead, values_ahead, shares }
+        let staged =
+            (at + turn / 2).is_multiple_of(2) && slices == 1 && kept && !codes && shares == 1;
+        AttendDirectShape {
+            queries,
+            stacked,
+            slices,
+            kept,
+            keys_ahead,
+            values_ahead,
+            shares,
+            staged,
+        }
     };
     let some = (0..spread.len()).filter(|at| (at + turn).is_multiple_of(2)).map(shape);
     some.filter(runs).map(AttendUnits::Direct).collect()
@@ -108,7 +119,8 @@ fn direct_shapes_suit_real_models() {
         let of = |kind| AttendDirectShape::suited(&capabilities, &attention, kind, rows);
         assert_eq!(of(KvType::F32), None);
         let ahead = u32::from(heads.dim == 128);
-        let codes = AttendDirectShape { keys_ahead: ahead, values_ahead: ahead, ..shape };
+        let codes =
+            AttendDirectShape { keys_ahead: ahead, values_ahead: ahead, staged: false, ..shape };
         assert_eq!(of(KvType::Int8), Some(codes));
     }
 }
