@@ -2,9 +2,9 @@
 
 use trine_backend::{BLOCK, ProgramOptions};
 use trine_model::{
-    AttentionKind, Config, Family, Gemma3nConfig, Heads, KvType, LayerConfig, PerLayerConfig, Pixels,
-    Plan, Rope, TowerConfig, TowerKind, TowerLayers, Values, Width, base_plan, either, fusion, gemma3,
-    gemma3n, narrow, siglip_plan,
+    AttentionKind, Config, Family, Gemma3nConfig, Heads, KvType, LayerConfig, PerLayerConfig,
+    Pixels, Plan, Rope, TowerConfig, TowerKind, TowerLayers, Values, Width, base_plan, either,
+    fusion, gemma3, gemma3n, narrow, siglip_plan,
 };
 use trine_weights::DType;
 
@@ -222,11 +222,8 @@ impl Sizes {
 
 /// Returns the Programs of the vision tower of 27B, by its `config.json`: a picture a step.
 fn towers() -> impl Iterator<Item = Case> {
-    let layers = TowerLayers {
-        count: 27,
-        heads: Heads { query: 16, kv: 16, dim: 72 },
-        feed_forward: 4304,
-    };
+    let layers =
+        TowerLayers { count: 27, heads: Heads { query: 16, kv: 16, dim: 72 }, feed_forward: 4304 };
     let pixels = Pixels::Square { side: 896, mean: [0.5; 3], deviation: [0.5; 3] };
     let config = TowerConfig {
         kind: TowerKind::Siglip(layers),

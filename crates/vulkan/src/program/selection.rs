@@ -33,7 +33,7 @@ pub(super) struct Selection {
     context: usize,
     /// How caches are stored.
     kv: KvType,
-    /// Whether the Plan is for pictures, whose weights in f16 matrix units multiply.
+    /// Whether the Plan is for pictures, whose weights of 16 bits matrix units multiply.
     is_picture: bool,
     /// Gates of gated products after a norm, which bounds how large their results can be.
     bounded: BTreeSet<WeightId>,
@@ -134,8 +134,9 @@ impl Selection {
     /// Returns the operand of a product of `rows` rows.
     pub(super) fn operand(&self, joint: &Joint, rows: usize) -> OperandKind {
         let format = joint.format;
-        if self.is_picture && format == Format::F16 && !self.is_narrow(format, rows) {
-            MatmulShape::f16_operand(&self.capabilities)
+        let is_short = matches!(format, Format::F16 | Format::Bf16);
+        if self.is_picture && is_short && !self.is_narrow(format, rows) {
+            MatmulShape::short_operand(&self.capabilities)
         } else if format.is_float() || self.streams(joint, rows, false) {
             OperandKind::Plain
         } else if self.is_narrow(format, rows) {

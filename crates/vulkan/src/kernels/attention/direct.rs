@@ -19,8 +19,8 @@ const SUBGROUPS_OF_CORE: u32 = 8;
 /// Subgroups that share keys if heads are cut into shares: those of one workgroup whose queries
 /// leave shared memory for two workgroups a core (`docs/benchmarks/gpu-kernels.md`).
 const SLICES_OF_SHARES: u32 = 4;
-/// Fewest subgroups with vectors of their own whose keys and values pass through shared memory: each
-/// of fewer would store much of what it reads there.
+/// Fewest subgroups with vectors of their own whose keys and values pass through shared memory:
+/// each of fewer would store much of what it reads there.
 const STAGED_MIN: u32 = 4;
 /// Largest heads whose queries stay in registers: those of larger ones, with sums of as many
 /// values, take more than the 255 that an invocation can have.

@@ -197,9 +197,9 @@ impl MatmulShape {
         }
     }
 
-    /// Returns the operand of the kernel that a device uses for weights in f16 that are not kept
-    /// for their exactness.
-    pub fn f16_operand(capabilities: &Capabilities) -> OperandKind {
+    /// Returns the operand of the kernel that a device uses for weights in f16 or bf16 that are not
+    /// kept for their exactness.
+    pub fn short_operand(capabilities: &Capabilities) -> OperandKind {
         match instructions(capabilities)[..] {
             [] => OperandKind::Plain,
             [..] => OperandKind::Halves,

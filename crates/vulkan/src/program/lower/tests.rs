@@ -16,6 +16,7 @@ use crate::capabilities::presets::{h200, radeon_780m, software};
 use crate::pack::format_of;
 
 mod gemma4;
+mod towers;
 
 /// Two layers in the shapes of Gemma 3 27B and of 4B: hidden size, feed-forward size, query heads
 /// and key heads, size of a head.
