@@ -54,6 +54,9 @@ impl TurnPicture {
                 terminal::harmless(&path.display().to_string())
             )
         })?;
+        // As terminals and file managers copy it.
+        let address = path.to_str().filter(|text| text.starts_with("file://")).map(path_of);
+        let path = address.as_deref().unwrap_or(path);
         let looked = vision.look(path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let (width, height) = looked.size;

@@ -338,11 +338,20 @@ impl Wish {
     }
 }
 
+/// Returns whether a path is an address of the web.
+fn is_address(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    ["http://", "https://", "data:"].iter().any(|start| text.starts_with(start))
+}
+
 /// Reads the bytes of a picture's file. Nothing else is opened: a pipe would wait for its other
 /// end.
 fn read(path: &Path, limits: &Limits) -> Result<Vec<u8>> {
     let fail = "it cannot be read; check the path and its permissions";
-    let facts = std::fs::metadata(path).context(fail)?;
+    let facts = std::fs::metadata(path).with_context(|| match is_address(path) {
+        true => "it is an address; fetch the picture and name its file",
+        false => fail,
+    })?;
     if facts.is_dir() {
         bail!("it is a folder; name the picture's file");
     }
@@ -377,6 +386,9 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         assert!(error(folder.path()).contains("is a folder"));
         assert!(error(&at("nothing.png")).contains("nothing.png: it cannot be read"));
+        for address in ["https://example.com/a.png", "data:image/png;base64,AAAA"] {
+            assert!(error(Path::new(address)).contains("it is an address"), "{address}");
+        }
         std::fs::write(at("empty.png"), "").unwrap();
         assert!(error(&at("empty.png")).contains("has no bytes"));
         std::fs::write(at("notes.png"), "my notes about a picture").unwrap();

@@ -118,6 +118,8 @@ fn prompts_are_about_pictures() {
     let run = [&none, &one, &both].map(|answer| answer["statistics"]["pictures"].as_u64().unwrap());
     assert_eq!(run, [0, 1, 2]);
     assert_eq!(one["text"], ask(&[a])["text"]);
+    let address = format!("file://{}", std::fs::canonicalize(a).unwrap().display());
+    assert_eq!(tokens(&ask(&[&address])), tokens(&one));
 }
 
 #[test]
