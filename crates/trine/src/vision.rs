@@ -49,12 +49,11 @@ pub(crate) fn workload(config: &TowerConfig) -> Workload {
     Workload { sequences: 1, tokens, context: 0, outputs, kv: KV }
 }
 
-/// Returns the work of a tower's Plan for the largest picture.
-pub(crate) fn work(plan: &Plan, config: &TowerConfig, launches: usize) -> Work {
-    let workload = workload(config);
+/// Returns the work of a tower's Plan for a picture with the rows of `workload`.
+pub(crate) fn work(plan: &Plan, workload: Workload, launches: usize) -> Work {
     // Each row sees all others. A row of a text sees those before it: on average as many as this
     // many positions before the first one make it.
-    let context = (workload.tokens - 1) / 2;
+    let context = workload.tokens.saturating_sub(1) / 2;
     Work::of(plan, Workload { context, ..workload }, launches)
 }
 

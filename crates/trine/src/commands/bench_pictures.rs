@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use trine_engine::RunsTower;
-use trine_model::KvType;
+use trine_model::{KvType, Workload};
 use trine_pictures::{Picture, Preparation};
 
 use crate::cli::{BenchArgs, BenchPicture};
@@ -81,7 +81,10 @@ pub(super) fn run(args: &BenchArgs, picture: &BenchPicture, verbose: bool) -> Re
         }
     }
     drop(program);
-    let work = vision::work(&model.tower_plan(false), &config, 0);
+    // Pictures of Gemma 4 have patches in numbers of their own.
+    let (tokens, outputs) = (grid.0 * grid.1, soft_tokens);
+    let workload = Workload { tokens, outputs, ..vision::workload(&config) };
+    let work = vision::work(&model.tower_plan(false), workload, 0);
     let operations = work.product_operations + work.attention_operations;
     let summary = Summary::of(&seconds);
     let median = summary.as_ref().map_or(f64::NAN, |summary| summary.median);

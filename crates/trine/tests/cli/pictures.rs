@@ -213,6 +213,7 @@ fn towers_are_measured_and_forecast() {
     let least = 2 * (3 * (layer + attention) + 16 * 588 * 32 + 4 * 32 * 40);
     let operations = forecast["picture"]["operations"].as_u64().unwrap();
     assert!((least..least * 11 / 10).contains(&operations), "{operations}, {least}");
+    assert_eq!(measured["operations"], operations);
     assert!(plan(&[]).ok().out.contains("4 soft tokens"));
     let none = trine(&["plan", "demo", "--device", "780m", "--json"]).ok().json();
     assert!(none["picture"].is_null(), "{none}");
