@@ -50,16 +50,9 @@ fn lacks_kernel(plan: &Plan, op: &Op, capabilities: &Capabilities) -> bool {
             let [experts, used] = [logits, chosen].map(|id| plan.buffer(*id).columns);
             !chooses(capabilities, experts, used)
         }
-        // Its kernels let each row see what the batch says.
-        Op::Attend { sees_ahead, .. } => !sees_ahead && takes_soft_rows(plan),
         Op::Places { .. } | Op::RotatePlaces { .. } | Op::Clamp { .. } => true,
         _ => false,
     }
-}
-
-/// Returns whether rows of a Plan may be those of pictures.
-fn takes_soft_rows(plan: &Plan) -> bool {
-    plan.inputs.iter().any(|input| plan.buffer(input.buffer).rows == Rows::Soft)
 }
 
 /// Returns the launches of a Plan for a pass.
