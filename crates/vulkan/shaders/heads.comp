@@ -16,7 +16,8 @@ layout(constant_id = 3) const uint KV_HEADS = 1;
 layout(constant_id = 4) const uint KV = 0;
 // Size of a subgroup.
 layout(constant_id = 5) const uint SUBGROUP = 32;
-// What is normed: bit 0: queries, bit 1: keys, bit 2: values.
+// What is normed: bit 0: queries, bit 1: keys, bit 2: values. Bit 3: nothing is rotated, so that no table of turns is read: some
+// software reads what a condition excludes.
 layout(constant_id = 6) const uint NORMED = 0;
 // Where the numbers of the rows stand in the frame, see kv_row.
 layout(constant_id = 7) const uint PICKS = 0;
@@ -64,7 +65,7 @@ void work_on_heads() {
 
     if (exists) {
         head_ask_weights(weight);
-        head_ask_shares(rope);
+        if ((NORMED & 8u) == 0u) head_ask_shares(rope);
     }
     const uvec4 place = kv_row(push.frame, PICKS, row);
     const bool has_row = row < kv_rows(push.frame, PICKS);

@@ -21,7 +21,7 @@ use trine_weights::DType;
 
 /// The largest difference of a value from the goldens, whose weights are floats.
 const TOLERANCE: f32 = 5e-4;
-/// The same where the tower's weights are in f16: matrix units take its activations, values up to
+/// The same where the tower's weights have 16 bits: matrix units take its activations, values up to
 /// 8, with 11 bits.
 const HALVES: f32 = 2e-2;
 
@@ -31,7 +31,7 @@ fn pictures_give_the_golden_rows_and_logits_at_every_split() {
         let model = open_golden(twin);
         let (states, soft, rows) = golden_rows(&device(), &model, KvType::F32);
         println!("{twin:?}: states are off by {states}, soft rows by {soft}");
-        let most = if twin.1.contains("f16") { HALVES } else { TOLERANCE };
+        let most = if twin.1.contains("f32") { TOLERANCE } else { HALVES };
         assert!(states.max(soft) <= most, "{twin:?}: {states}, {soft}");
         let cases = PROMPTS.into_iter().flat_map(|prompt| [64, 1, 5, 16].map(|it| (prompt, it)));
         for (_, (prompt, chunk)) in cases.enumerate().filter(|(at, _)| takes(at + number, 5)) {
@@ -78,7 +78,7 @@ fn pictures_of_gemma_4_give_the_golden_logits_or_are_refused() {
 /// Only the first part of a model takes soft rows.
 #[test]
 fn a_model_on_two_devices_takes_soft_rows() {
-    let model = open_golden(TWINS[0]);
+    let model = open_golden(TWINS[2]);
     let (_, _, rows) = golden_rows(&device(), &model, KvType::F32);
     let cpu = || -> Box<dyn Device> { Box::new(CpuDevice::new(Some(2), None).unwrap()) };
     for devices in [vec![cpu(), Box::new(device())], vec![Box::new(device()), cpu()]] {

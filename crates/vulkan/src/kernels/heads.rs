@@ -113,6 +113,7 @@ impl HeadsLaunch {
             self.query.is_some_and(|query| query.query_norm.is_some()),
             self.stored.is_some_and(|stored| stored.key_norm.is_some()),
             self.stored.is_some_and(|stored| stored.value_norm),
+            self.rope.is_none(),
         ];
         let normed = (0..).zip(normed).map(|(bit, normed)| u32::from(normed) << bit).sum();
         let constants = vec![
