@@ -23,9 +23,13 @@ pub(crate) struct TurnPicture {
     /// The digest of the prepared picture, in hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
-    /// The picture itself; `None` if the model does not see it.
+    /// The picture itself; `None` if its file was not read, or the model does not see it.
     #[serde(skip)]
     pub(crate) sight: Option<Sight>,
+    /// Whether the model does not see it from now on: its file is gone or changed, the chat has too
+    /// many pictures, or the model reads none.
+    #[serde(skip)]
+    pub(crate) is_lost: bool,
     /// Fields of other programs, which are kept for them.
     #[serde(flatten)]
     others: Map<String, Value>,
@@ -70,20 +74,27 @@ impl TurnPicture {
             path: Some(whole.display().to_string()),
             digest: Some(looked.digest),
             sight: Some(looked.sight),
+            is_lost: false,
             others: Map::new(),
         };
         Ok((picture, line))
     }
 
+    /// Returns whether its file has to be read before the model can see it.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.sight.is_none() && !self.is_lost
+    }
+
     /// Reads the file of a picture of a loaded conversation again. Returns whether the model sees
-    /// the same picture as before.
+    /// the same picture as before; otherwise it is lost.
     pub(crate) fn find(&mut self, vision: Option<&Vision>) -> bool {
         let found = self.path.as_ref().zip(vision).and_then(|(path, vision)| {
             let looked = vision.look(Path::new(path)).ok()?;
             (Some(&looked.digest) == self.digest.as_ref()).then_some(looked.sight)
         });
         self.sight = found;
-        self.sight.is_some()
+        self.is_lost = self.sight.is_none();
+        !self.is_lost
     }
 }
 
@@ -117,11 +128,50 @@ pub(crate) fn typed(path: &str) -> PathBuf {
     home.unwrap_or_else(|| PathBuf::from(path))
 }
 
-/// Returns the path of a word: `file://` addresses are paths with escaped bytes.
+/// Returns the path with which a line begins, where the line is probably about its file: that of a
+/// picture, or one that could be taken for a command. A line that begins with a blank is a text.
+pub(crate) fn leading(line: &str) -> Option<PathBuf> {
+    if line.len() > LINE_MAX || line.starts_with(char::is_whitespace) {
+        return None;
+    }
+    let word = first_word(line)?;
+    let path = path_of(&word);
+    let is_path = match line.starts_with('/') {
+        true => word.matches('/').nth(1).is_some() || path.is_file(),
+        false => path.is_absolute() && is_picture(&path),
+    };
+    is_path.then_some(path)
+}
+
+/// Returns the first word of a line as [`words`] does; quotes after it need no end.
+fn first_word(line: &str) -> Option<String> {
+    let blanks = line.char_indices().filter(|(_, next)| next.is_whitespace());
+    let ends = blanks.map(|(at, _)| at).chain([line.len()]);
+    ends.filter_map(|end| words(&line[..end])).find_map(|mut words| words.pop())
+}
+
+/// Returns why a line that begins with a path is no message, and what to do.
+pub(crate) fn advice(path: &Path) -> String {
+    let what = match std::fs::metadata(path) {
+        Ok(facts) if facts.is_file() && File::open(path).is_ok() => match is_picture(path) {
+            true => "is a picture; give it by /image FILE, or on a line of its own, and ask then",
+            false => "is no picture",
+        },
+        Ok(facts) if facts.is_dir() => "is a folder, and no picture",
+        _ => "cannot be read; check the path and its permissions",
+    };
+    format!(
+        "{} {what}. A text that begins with a path is sent with a space before it",
+        path.display()
+    )
+}
+
+/// Returns the path of a word: `file://` addresses of this machine are paths with escaped bytes.
 fn path_of(word: &str) -> PathBuf {
-    let Some(rest) = word.strip_prefix("file://") else { return PathBuf::from(word) };
-    // A host may stand before the path.
-    let path = rest.find('/').map_or(rest, |at| &rest[at..]);
+    // RFC 8089: the host is empty or `localhost` where the file is on this machine.
+    let rest = word.strip_prefix("file://");
+    let rest = rest.map(|rest| rest.strip_prefix("localhost").unwrap_or(rest));
+    let Some(path) = rest.filter(|rest| rest.starts_with('/')) else { return PathBuf::from(word) };
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
     while let Some((&first, others)) = rest.split_first() {
@@ -193,7 +243,9 @@ mod tests {
             (format!("{place}/my cat.png"), vec![&spaced]),
             (format!("{place}/my\\ cat.png"), vec![&spaced]),
             (format!("file://{place}/my%20cat.png"), vec![&spaced]),
-            (format!("file://host{place}/cat.png"), vec![&plain]),
+            (format!("file://localhost{place}/cat.png"), vec![&plain]),
+            (format!("file://host{place}/cat.png"), vec![]),
+            (format!("file://localhost.org{place}/cat.png"), vec![]),
             (format!("'{place}/it'\\''s.png'"), vec![&at("it's.png")]),
             (format!("'{place}/cat.png' {place}/my\\ cat.png"), vec![&plain, &spaced]),
             (format!("{place}/notes.txt"), vec![]),
@@ -208,6 +260,37 @@ mod tests {
         ] {
             assert_eq!(dragged(&line).iter().collect::<Vec<_>>(), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn a_path_before_a_question_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR";
+        std::fs::write(at("my cat.png"), png).unwrap();
+        std::fs::write(at("notes.txt"), "notes").unwrap();
+        let place = folder.path().display();
+        let (cat, notes, missing) = (at("my cat.png"), at("notes.txt"), at("no.png"));
+        for (line, expected) in [
+            (format!("{place}/my\\ cat.png what's this"), Some((&cat, "is a picture; give it by"))),
+            (format!("'{place}/my cat.png' what is this"), Some((&cat, "/image FILE"))),
+            (format!("file://{place}/my%20cat.png what?"), Some((&cat, "is a picture"))),
+            (format!("{place}/notes.txt sum it up"), Some((&notes, "is no picture"))),
+            (format!("{place}/no.png what is this"), Some((&missing, "cannot be read"))),
+            (format!("{place}/no.png"), Some((&missing, "cannot be read"))),
+            (format!(" '{place}/my cat.png' is a path"), None),
+            (format!("'{place}/notes.txt' is a path"), None),
+            ("/hlep me".to_owned(), None),
+            ("it's".to_owned(), None),
+            (String::new(), None),
+        ] {
+            let found = leading(&line);
+            assert_eq!(found.as_ref(), expected.map(|(path, _)| path), "{line}");
+            if let Some((path, told)) = expected {
+                assert!(advice(path).contains(told), "{line}: {}", advice(path));
+            }
+        }
+        assert!(advice(folder.path()).contains("is a folder"));
     }
 
     #[test]
@@ -226,7 +309,7 @@ mod tests {
         // The page has names only.
         let text = r#"{"name":"cat.png"}"#;
         let mut picture: TurnPicture = serde_json::from_str(text).unwrap();
-        assert!(!picture.find(None));
+        assert!(picture.is_unread() && !picture.find(None) && !picture.is_unread());
         assert_eq!(serde_json::to_string(&picture).unwrap(), text);
     }
 }

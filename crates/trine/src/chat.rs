@@ -8,7 +8,10 @@ use trine_engine::{PromptPicture, Sight};
 use trine_text::{Content, Message, Part, PictureForm, RenderOptions, Specials};
 
 use crate::attachments::TurnPicture;
+use crate::failure::Interrupted;
+use crate::interrupt::Watch;
 use crate::parameters::Parameters;
+use crate::vision::Vision;
 use crate::vocabulary::TextSide;
 
 /// The most bytes of earlier messages that are rendered. It is far more than any context can hold
@@ -22,6 +25,9 @@ const ANSWER_PART: usize = 8;
 /// After messages are left out, the rest takes at most the context divided by this. The model has
 /// to compute that rest from its beginning, so it should not happen with every message.
 const KEPT_PART: usize = 2;
+
+/// The most pictures of a chat that a model sees. Each takes memory until its turn is left out.
+pub(crate) const PICTURES_MAX: usize = 64;
 
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,6 +168,47 @@ impl Conversation {
         self
     }
 
+    /// Returns the number of pictures that prompts have, or may have.
+    pub(crate) fn pictures(&self) -> usize {
+        let pictures = self.turns[self.left_out..].iter().flat_map(|turn| &turn.pictures);
+        pictures.filter(|picture| !picture.is_lost).count()
+    }
+
+    /// Loses all pictures but the `most` newest ones. Returns how many that are.
+    pub(crate) fn keep_pictures(&mut self, most: usize) -> usize {
+        let pictures = self.turns.iter_mut().flat_map(|turn| &mut turn.pictures);
+        let old = pictures.rev().filter(|picture| !picture.is_lost).skip(most);
+        old.map(|picture| (picture.sight, picture.is_lost) = (None, true)).count()
+    }
+
+    /// Reads the files of pictures that the next prompt may have, of at most `context` tokens, from
+    /// the newest turn on. Pictures of turns that cannot fit any more are not read. Returns the
+    /// number of those that are lost.
+    ///
+    /// # Errors
+    /// Returns [`Interrupted`] if Ctrl-C was pressed; the rest is read the next time.
+    pub(crate) fn find_pictures(
+        &mut self,
+        vision: Option<&Vision>,
+        context: usize,
+        watch: &Watch,
+    ) -> Result<usize, Interrupted> {
+        let (mut rows, mut lost) = (0, 0);
+        let turns = self.turns[self.left_out..].iter_mut().rev();
+        for picture in turns.flat_map(|turn| &mut turn.pictures) {
+            if picture.is_unread() {
+                watch.check()?;
+                lost += usize::from(!picture.find(vision));
+            }
+            rows += picture.sight.as_ref().map_or(0, Sight::soft_tokens);
+            // `prompt` leaves out this turn and those before it.
+            if rows > context {
+                break;
+            }
+        }
+        Ok(lost)
+    }
+
     /// Returns the prompt, of at most `context` tokens, that asks for the next answer. If there is
     /// no room for all turns and an answer of up to `answer` tokens, it leaves out the oldest turns
     /// in this and all later prompts: as many as needed to leave half of the context free, but
@@ -211,8 +258,16 @@ impl Conversation {
             let has_system = self.system.is_some();
             return Err(TooLong { tokens: rows.tokens.len(), at_least: false, has_system }.into());
         }
-        self.left_out = first;
+        self.leave_out(first);
         Ok(Prompt { rows, newly_left_out: first - before })
+    }
+
+    /// Leaves the turns before index `first` out of this and all later prompts.
+    fn leave_out(&mut self, first: usize) {
+        self.left_out = first;
+        // Prepared pictures take megabytes.
+        let gone = self.turns[..first].iter_mut().flat_map(|turn| &mut turn.pictures);
+        gone.for_each(|picture| picture.sight = None);
     }
 
     /// Returns the prompt of the turns from index `first` on.
@@ -254,6 +309,9 @@ impl Conversation {
 
 #[cfg(test)]
 mod tests {
+    use trine_backend::{BackendError, Memory};
+    use trine_engine::{RunsTower, Tower, TowerInput};
+    use trine_pictures::Preparation;
     use trine_weights::Checkpoint;
 
     use super::*;
@@ -270,6 +328,71 @@ mod tests {
     fn ask(conversation: &mut Conversation, words: usize, text: &TextSide) -> Result<Prompt> {
         conversation.turns.push(Turn::new(Role::User, "word ".repeat(words)));
         conversation.prompt(text, CONTEXT, usize::MAX)
+    }
+
+    struct Blind;
+
+    impl RunsTower for Blind {
+        fn rows(&mut self, _: &TowerInput) -> Result<Vec<f32>, BackendError> {
+            Err(BackendError::Stopped)
+        }
+    }
+
+    /// A chat of many turns about one file, as it is loaded.
+    fn loaded(turns: usize) -> (Conversation, Vision) {
+        let vision = Vision {
+            tower: Tower::start(Blind, [0; 32], 0).unwrap(),
+            preparation: Preparation::square(56, 14, 2, [0.5; 3], [0.5; 3]).unwrap(),
+            device: String::new(),
+            memory: Memory::default(),
+            is_on_gpu: false,
+        };
+        let golden =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/goldens/gemma3-vision/a.png");
+        let digest = vision.look(golden.as_ref()).unwrap().digest;
+        let picture = serde_json::json!({"path": golden, "digest": digest});
+        let picture: TurnPicture = serde_json::from_value(picture).unwrap();
+        let question =
+            Turn { pictures: vec![picture.clone(), picture], ..Turn::new(Role::User, "What?") };
+        let turns = (0..turns).flat_map(|_| [question.clone(), Turn::new(Role::Assistant, "A.")]);
+        (Conversation { turns: turns.collect(), ..Conversation::default() }, vision)
+    }
+
+    fn seen(conversation: &Conversation) -> usize {
+        conversation.turns.iter().flat_map(Turn::sights).count()
+    }
+
+    #[test]
+    fn pictures_are_read_for_the_turns_that_fit() {
+        let (mut conversation, vision) = loaded(20);
+        let watch = Watch::new();
+        // Each has 4 rows: the sixth one is too many for 20.
+        assert_eq!(conversation.find_pictures(Some(&vision), 20, &watch).unwrap(), 0);
+        assert_eq!((seen(&conversation), conversation.pictures()), (6, 40));
+        assert_eq!(conversation.find_pictures(Some(&vision), 30, &watch).unwrap(), 0);
+        assert_eq!(seen(&conversation), 8);
+        conversation.left_out = 30;
+        assert_eq!(conversation.pictures(), 10);
+        assert_eq!(conversation.find_pictures(None, 2000, &watch).unwrap(), 2);
+        assert_eq!(seen(&conversation), 8);
+    }
+
+    #[test]
+    fn turns_that_are_left_out_hold_no_pictures() {
+        let (mut conversation, vision) = loaded(5);
+        conversation.find_pictures(Some(&vision), 1 << 20, &Watch::new()).unwrap();
+        assert_eq!(seen(&conversation), 10);
+        conversation.leave_out(6);
+        assert_eq!((seen(&conversation), conversation.pictures()), (4, 4));
+    }
+
+    #[test]
+    fn the_newest_pictures_are_kept() {
+        let (mut conversation, _) = loaded(100);
+        assert_eq!(conversation.keep_pictures(PICTURES_MAX), 136);
+        assert_eq!(conversation.pictures(), PICTURES_MAX);
+        assert!(conversation.turns[134].pictures[0].is_lost);
+        assert!(!conversation.turns[136].pictures[0].is_lost);
     }
 
     #[test]

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use trine_text::Specials;
 
-use crate::attachments::{TurnPicture, dragged, typed};
-use crate::chat::{Conversation, Prompt, Role, Rows, TooLong, Turn, check_bytes};
+use crate::attachments::{TurnPicture, advice, dragged, leading, typed};
+use crate::chat::{Conversation, PICTURES_MAX, Prompt, Role, Rows, TooLong, Turn, check_bytes};
 use crate::cli::SamplingArgs;
-use crate::failure::OutputClosed;
+use crate::failure::{Interrupted, OutputClosed};
 use crate::generate::{Answer, Ending};
 use crate::interrupt::{self, Watch};
 use crate::line_source::{Line, LineSource, next_input};
@@ -169,9 +169,10 @@ impl<'a> Chat<'a> {
         loop {
             interrupt::set_unsaved(self.is_unsaved());
             let prompt = interrupt::Prompt::new(i32::from(self.has_failed));
-            let input = loop {
+            let (input, is_block) = loop {
                 match next_input(lines)? {
-                    Line::Text(text) => break text,
+                    Line::Text(text) => break (text, false),
+                    Line::Block(text) => break (text, true),
                     Line::End => return Ok(!self.has_failed),
                     Line::Interrupted => match interrupt::pressed_at_prompt() {
                         Some(note) => output::note(note),
@@ -181,13 +182,23 @@ impl<'a> Chat<'a> {
             };
             prompt.answered();
             let refused = self.refused.take();
-            let pictures = if self.raw { Vec::new() } else { dragged(&input) };
+            let may_name_files = !self.raw && !is_block;
+            let pictures = if may_name_files { dragged(&input) } else { Vec::new() };
             if !pictures.is_empty() {
-                let attached = pictures.iter().try_for_each(|path| self.attach(path));
+                let attached = self.attach(&pictures);
                 self.tell(attached);
                 continue;
             }
-            match parse(&input) {
+            let parsed = match parse(&input) {
+                Ok(Some(command)) => Ok(Some(command)),
+                // What a block begins with is no slip of the keyboard.
+                Err(_) if is_block => Ok(None),
+                other => match leading(&input).filter(|_| may_name_files) {
+                    Some(path) => Err(anyhow!(advice(&path))),
+                    None => other,
+                },
+            };
+            match parsed {
                 Ok(Some(Slash::Exit)) => return Ok(!self.has_failed),
                 Ok(Some(command)) => {
                     let is_repeated = refused.is_some_and(|line| line == input.trim());
@@ -327,19 +338,28 @@ impl<'a> Chat<'a> {
             }
             // Quoted and escaped as terminals write it, or just a path.
             path => match &dragged(path)[..] {
-                [] => self.attach(&typed(path))?,
-                paths => paths.iter().try_for_each(|path| self.attach(path))?,
+                [] => self.attach(&[typed(path)])?,
+                paths => self.attach(paths)?,
             },
         }
         Ok(())
     }
 
-    /// Adds a picture to the next message.
-    fn attach(&mut self, path: &Path) -> Result<()> {
-        let Session { vision, name, .. } = &*self.session;
-        let (picture, line) = TurnPicture::read(path, vision.as_ref(), name)?;
-        output::note(&line);
-        self.waiting.push((picture, line));
+    /// Adds pictures to the next message.
+    fn attach(&mut self, paths: &[PathBuf]) -> Result<()> {
+        let watch = Watch::new();
+        for path in paths {
+            watch.check()?;
+            if self.waiting.len() + self.conversation.pictures() >= PICTURES_MAX {
+                bail!(
+                    "a chat has at most {PICTURES_MAX} pictures; /reset begins another one, /image - takes back those that wait"
+                );
+            }
+            let Session { vision, name, .. } = &*self.session;
+            let (picture, line) = TurnPicture::read(path, vision.as_ref(), name)?;
+            output::note(&line);
+            self.waiting.push((picture, line));
+        }
         Ok(())
     }
 
@@ -347,9 +367,7 @@ impl<'a> Chat<'a> {
     /// the command line.
     fn load(&mut self, path: &Path) -> Result<()> {
         let mut conversation = Conversation::load(path)?;
-        let pictures = conversation.turns.iter_mut().flat_map(|turn| &mut turn.pictures);
-        let vision = self.session.vision.as_ref();
-        let lost = pictures.filter_map(|one| (!one.find(vision)).then_some(())).count();
+        let lost = conversation.keep_pictures(PICTURES_MAX.saturating_sub(self.waiting.len()));
         let parameters = conversation.parameters.beneath(self.typed);
         let writing = Writing::new(&parameters.over(self.preset), self.session.model.defaults());
         writing
@@ -365,10 +383,8 @@ impl<'a> Chat<'a> {
             output::note("it has a system text; /system sets another");
         }
         if lost > 0 {
-            output::note(&format!(
-                "{} left out of what the model sees: the files are gone or changed, or it reads none",
-                if lost == 1 { "1 picture is".to_owned() } else { format!("{lost} pictures are") }
-            ));
+            let why = format!("a chat has at most {PICTURES_MAX}, the newest ones");
+            output::note(&lost_note(lost, &why));
         }
         if let Some(chosen) = parameters.shown() {
             output::note(&format!("answers are written with {chosen}"));
@@ -409,12 +425,22 @@ impl<'a> Chat<'a> {
             }
             Err(error) => {
                 self.conversation.turns.pop();
+                if error.is::<Interrupted>() {
+                    output::note("the message is not part of the conversation");
+                    return Ok(());
+                }
                 Err(error)
             }
         }
     }
 
     fn answer(&mut self, watch: &Watch, show: &mut Show<'_>) -> Result<Answer> {
+        let (vision, context) = (self.session.vision.as_ref(), self.session.engine.context());
+        let lost = self.conversation.find_pictures(vision, context, watch)?;
+        if lost > 0 {
+            let why = "the files are gone or changed, or it reads none";
+            output::note(&lost_note(lost, why));
+        }
         let prompt = chat_prompt(self.session, self.text, &self.writing, &mut self.conversation)?;
         if prompt.newly_left_out > 0 {
             output::note(&format!(
@@ -485,6 +511,12 @@ fn thinking_note(thinking: Thinking) -> String {
         (Some(false), _) => "the model answers at once".to_owned(),
         (None, _) => "the chat template decides whether the model thinks".to_owned(),
     }
+}
+
+/// Returns a note about pictures that the model does not see.
+fn lost_note(count: usize, why: &str) -> String {
+    let are = if count == 1 { "1 picture is".to_owned() } else { format!("{count} pictures are") };
+    format!("{are} left out of what the model sees: {why}")
 }
 
 fn messages(count: usize) -> String {

@@ -16,6 +16,8 @@ const HISTORY_MAX: usize = 1000;
 pub(crate) enum Line {
     /// A line without its line break.
     Text(String),
+    /// The text between two `"""`; only [`next_input`] returns it.
+    Block(String),
     /// Ctrl-C at the prompt.
     Interrupted,
     /// The end of the input.
@@ -121,8 +123,8 @@ impl<R: BufRead> LineSource for Piped<R> {
 const BLOCK: &str = "\"\"\"";
 
 /// Reads one input: a line; several lines, each but the last ending in a backslash; or everything
-/// between two `"""`. Returns [`Line::Interrupted`] if Ctrl-C was pressed meanwhile. An input that
-/// is cut off by the end of the source counts as it is.
+/// between two `"""`, which is a [`Line::Block`]. Returns [`Line::Interrupted`] if Ctrl-C was
+/// pressed meanwhile. An input that is cut off by the end of the source counts as it is.
 ///
 /// # Errors
 /// Returns an error if the input cannot be read.
@@ -135,7 +137,7 @@ pub(crate) fn next_input(source: &mut dyn LineSource) -> Result<Line> {
         Some(rest) => read_block(source, rest)?,
         None => read_continued(source, first)?,
     };
-    if let Line::Text(text) = &input
+    if let Line::Text(text) | Line::Block(text) = &input
         && !text.trim().is_empty()
     {
         source.remember(text);
@@ -153,7 +155,7 @@ fn read_block(source: &mut dyn LineSource, first: &str) -> Result<Line> {
         }
         lines.push(line);
         line = match source.next(true)? {
-            Line::Text(text) => text,
+            Line::Text(text) | Line::Block(text) => text,
             Line::Interrupted => return Ok(Line::Interrupted),
             Line::End => break,
         };
@@ -165,7 +167,7 @@ fn read_block(source: &mut dyn LineSource, first: &str) -> Result<Line> {
     if lines.last().is_some_and(|line| line.is_empty()) {
         lines.pop();
     }
-    Ok(Line::Text(lines.join("\n")))
+    Ok(Line::Block(lines.join("\n")))
 }
 
 fn read_continued(source: &mut dyn LineSource, first: String) -> Result<Line> {
@@ -173,7 +175,7 @@ fn read_continued(source: &mut dyn LineSource, first: String) -> Result<Line> {
     while let Some(begun) = text.strip_suffix('\\') {
         let begun = begun.to_owned();
         match source.next(true)? {
-            Line::Text(more) => text = format!("{begun}\n{more}"),
+            Line::Text(more) | Line::Block(more) => text = format!("{begun}\n{more}"),
             Line::Interrupted => return Ok(Line::Interrupted),
             Line::End => {
                 text = begun;
@@ -191,7 +193,7 @@ mod tests {
     fn inputs(script: &str) -> Vec<String> {
         let mut source = Piped(script.as_bytes());
         let mut found = Vec::new();
-        while let Line::Text(text) = next_input(&mut source).unwrap() {
+        while let Line::Text(text) | Line::Block(text) = next_input(&mut source).unwrap() {
             found.push(text);
         }
         found
@@ -207,6 +209,14 @@ mod tests {
         assert_eq!(inputs("\"\"\"never closed\nx"), ["never closed\nx"]);
         assert_eq!(inputs("open\\"), ["open"]);
         assert_eq!(inputs("\"\"\"\"\"\"\nx"), ["", "x"]);
+    }
+
+    #[test]
+    fn blocks_are_told_from_lines() {
+        let mut source = Piped(&b"\"\"\"\n/a/b.png\n\"\"\"\n/a/b.png\n"[..]);
+        let path = || "/a/b.png".to_owned();
+        assert_eq!(next_input(&mut source).unwrap(), Line::Block(path()));
+        assert_eq!(next_input(&mut source).unwrap(), Line::Text(path()));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use trine_engine::Statistics;
 use trine_model::KvType;
 
 use crate::attachments::TurnPicture;
-use crate::chat::{Conversation, Rows, Turn};
+use crate::chat::{Conversation, PICTURES_MAX, Rows, Turn};
 use crate::cli::{RunArgs, SamplingArgs};
 use crate::converse::{Chat, chat_prompt, ending_note, raw_prompt};
 use crate::draft::Drafting;
@@ -131,6 +131,9 @@ fn wish(args: &RunArgs) -> Wish {
 
 /// Reads pictures' files, and says what they are.
 fn pictures(session: &Session, files: &[PathBuf]) -> Result<Vec<(TurnPicture, String)>> {
+    if files.len() > PICTURES_MAX {
+        return Err(usage(format!("--image takes at most {PICTURES_MAX} pictures")));
+    }
     let read = |path: &PathBuf| {
         let (picture, line) = TurnPicture::read(path, session.vision.as_ref(), &session.name)?;
         output::note(&line);

@@ -185,8 +185,36 @@ fn chats_take_pictures_and_keep_where_they_are() {
     assert!(error.contains("reads no pictures"), "{error}");
     let told = chat(&format!("/image {a}\n/image -\n/image\n"), &[]).ok().err;
     assert!(told.contains("no picture waits; /image FILE"), "{told}");
+    let error = chat(&format!("{a} what is this\n"), &[]).fails(1);
+    assert!(error.contains("is a picture; give it by /image FILE"), "{error}");
+    let error = chat("/no/such.png what is this\n", &[]).fails(1);
+    assert!(error.contains("/no/such.png cannot be read"), "{error}");
+    let told = chat(&format!("\"\"\"\n{a}\n\"\"\"\n/image\n"), &[]).ok();
+    assert!(told.err.contains("no picture waits") && !told.out.is_empty(), "{}", told.err);
     let error = chat("/image nothing.png\n", &[]).fails(1);
     assert!(error.contains("nothing.png"), "{error}");
+}
+
+#[test]
+fn a_chat_has_a_number_of_pictures() {
+    let place = tempfile::tempdir().unwrap();
+    let model = seeing::model(place.path(), true).display().to_string();
+    let (a, file) = (picture("a"), place.path().join("chat.json"));
+    let chat = |input: &str| trine_with(input, &[&["run", &model, "-i"][..], &FEW].concat());
+    chat(&format!("{a}\nWhat is it?\n/save {}\n", file.display())).ok();
+    let mut saved: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let one = saved["messages"][0]["pictures"][0].clone();
+    saved["messages"][0]["pictures"] = vec![one; 200].into();
+    std::fs::write(&file, saved.to_string()).unwrap();
+    let load = format!("/load {}\n", file.display());
+    let told = chat(&format!("{load}And now?\n")).ok().err;
+    assert!(told.contains("136 pictures are left out of what the model sees: a chat"), "{told}");
+    let error = chat(&format!("{load}{a}\n")).fails(1);
+    assert!(error.contains("a chat has at most 64 pictures"), "{error}");
+    let images = ["--image", a.as_str()].repeat(65);
+    let many = [&["run", &model, "What?"][..], &images].concat();
+    assert!(trine(&many).fails(2).contains("at most 64 pictures"));
 }
 
 #[test]
