@@ -113,8 +113,12 @@ impl Engine {
                 Look::Waits | Look::Ready => None,
             })
         };
-        let note = |sequence: &Sequence, error: SightError| {
-            tracing::warn!(sequence = %sequence.id, %error, "sequence ended");
+        let note = |sequence: &Sequence, error: SightError| match error {
+            // Whoever stops a tower knows it.
+            SightError::Stopped => {
+                tracing::debug!(sequence = %sequence.id, %error, "sequence ended");
+            }
+            _ => tracing::warn!(sequence = %sequence.id, %error, "sequence ended"),
         };
         loop {
             let blind = self.queue.iter().find_map(|(rank, sequence)| {
