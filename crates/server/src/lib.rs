@@ -86,6 +86,7 @@ pub use models::{
     Pictures, Preset, PullProgress, Recipe, Refusal,
 };
 pub use options::{Limits, PictureLimits, ServerOptions, TraceParent};
+pub use pictures::tower_input;
 pub use structure::grammar_cache;
 pub use transport::{Handle, ServeError, Server};
 pub use trine_engine::SamplingChanges;

@@ -12,3 +12,17 @@ mod sent;
 pub(crate) use admission::admit;
 pub(crate) use fetching::fetch;
 pub(crate) use sent::{Pictured, Sent};
+
+use trine_engine::TowerInput;
+use trine_pictures::Prepared;
+
+/// Returns a prepared picture as a vision tower reads it.
+pub fn tower_input(prepared: &Prepared) -> TowerInput {
+    let (columns, rows) = prepared.patches();
+    TowerInput {
+        digest: *prepared.digest().bytes(),
+        patches: prepared.rows(),
+        grid: (columns as usize, rows as usize),
+        soft_tokens: prepared.soft_tokens() as usize,
+    }
+}

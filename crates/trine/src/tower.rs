@@ -1,9 +1,11 @@
 //! The vision tower that goes with a model, and pictures as it reads them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -47,32 +49,64 @@ pub(crate) fn attach(source: &Source, model: Model, choice: &Choice) -> Result<M
 }
 
 /// Returns the model with its vision tower if it has one. A tower that cannot be used costs the
-/// model its pictures only, with a warning, unless its file was typed.
+/// model its pictures only, unless its file was typed. A warning tells it, or a line of the log if
+/// trine does not run towers of its kind, once for each state of its files.
 ///
 /// # Errors
 /// Returns an error if the typed file cannot be used.
 pub(crate) fn attach_if_any(source: &Source, model: Model, choice: &Choice) -> Result<Model> {
-    match find(source, &model, choice) {
-        Ok(Some(tower)) => Ok(model.with_tower(tower)?),
-        Ok(None) => Ok(model),
-        Err(error) if !matches!(choice, Choice::File(_)) => {
-            let is_other = |error: &ModelError| {
-                let inner = match error {
-                    ModelError::InFile { error, .. } => error,
-                    error => error,
-                };
-                matches!(inner, ModelError::UnsupportedTower { .. })
-            };
-            let name = terminal::harmless(&source.name()).into_owned();
-            if error.chain().filter_map(|cause| cause.downcast_ref()).any(is_other) {
-                tracing::info!("{name} reads no pictures: {error:#}");
-            } else {
-                output::warning(format_args!("{name} reads no pictures: {error:#}"));
+    let may_have = files(source, &model);
+    let (model, refused) = attach_usable(source, model, choice)?;
+    if let Some(error) = refused {
+        let text = format!("{} reads no pictures: {error:#}", terminal::harmless(&source.name()));
+        if is_news(&text, &may_have) {
+            match is_of_another_kind(&error) {
+                true => tracing::info!("{text}"),
+                false => output::warning(text),
             }
-            Ok(model)
         }
+    }
+    Ok(model)
+}
+
+/// Does what [`attach_if_any`] does, but returns why a tower cannot be used instead of telling it.
+fn attach_usable(
+    source: &Source,
+    model: Model,
+    choice: &Choice,
+) -> Result<(Model, Option<anyhow::Error>)> {
+    match find(source, &model, choice) {
+        Ok(Some(tower)) => Ok((model.with_tower(tower)?, None)),
+        Ok(None) => Ok((model, None)),
+        Err(error) if !matches!(choice, Choice::File(_)) => Ok((model, Some(error))),
         Err(error) => Err(error),
     }
+}
+
+/// Returns whether trine does not run towers of the kind that an error is about.
+fn is_of_another_kind(error: &anyhow::Error) -> bool {
+    let is_other = |error: &ModelError| {
+        let inner = match error {
+            ModelError::InFile { error, .. } => error,
+            error => error,
+        };
+        matches!(inner, ModelError::UnsupportedTower { .. })
+    };
+    error.chain().filter_map(|cause| cause.downcast_ref()).any(is_other)
+}
+
+/// Returns whether a text about files was not told while they were as they are now.
+fn is_news(text: &str, files: &[PathBuf]) -> bool {
+    /// Hashes of what was told.
+    static TOLD: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    for path in files {
+        let facts = std::fs::metadata(path).ok();
+        let state = facts.map(|facts| (facts.len(), facts.modified().ok()));
+        (path, state).hash(&mut hasher);
+    }
+    TOLD.lock().unwrap_or_else(PoisonError::into_inner).insert(hasher.finish())
 }
 
 /// Returns why a model has no vision tower, and what to do.
@@ -295,13 +329,21 @@ impl PictureFile {
     /// Returns an error if the file cannot be read, is no plain file, is no picture, or is larger
     /// than [`Limits`]; the message names it.
     pub(crate) fn read(path: &Path, preparation: &Preparation) -> Result<Self> {
-        let name = || terminal::harmless(&path.display().to_string()).into_owned();
-        let limits = Limits::default();
-        let bytes = read(path, &limits).with_context(name)?;
-        let picture = Picture::decode(&bytes, &limits).with_context(name)?;
+        let picture = decode(path)?;
         let size = (picture.width(), picture.height());
         Ok(Self { size, prepared: preparation.prepare(&picture) })
     }
+}
+
+/// Reads and decodes a picture's file.
+///
+/// # Errors
+/// As [`PictureFile::read`].
+pub(crate) fn decode(path: &Path) -> Result<Picture> {
+    let name = || terminal::harmless(&path.display().to_string()).into_owned();
+    let limits = Limits::default();
+    let bytes = read(path, &limits).with_context(name)?;
+    Picture::decode(&bytes, &limits).with_context(name)
 }
 
 /// Reads a picture's file and prepares it for a tower.
@@ -336,22 +378,35 @@ impl Wish {
             Self::Needed(choice) => attach(source, model, choice),
         }
     }
+
+    /// Does the same, without a word about a tower that cannot be used.
+    ///
+    /// # Errors
+    /// As [`Wish::fulfil`].
+    pub(crate) fn fulfil_silently(&self, source: &Source, model: Model) -> Result<Model> {
+        match self {
+            Self::IfAny(choice) => Ok(attach_usable(source, model, choice)?.0),
+            Self::None | Self::Needed(_) => self.fulfil(source, model),
+        }
+    }
 }
 
-/// Returns whether a path is an address of the web.
+/// Returns whether a path is an address of the web, or of a file of another machine.
 fn is_address(path: &Path) -> bool {
     let text = path.to_string_lossy();
-    ["http://", "https://", "data:"].iter().any(|start| text.starts_with(start))
+    ["http://", "https://", "file://", "data:"].iter().any(|start| text.starts_with(start))
 }
 
 /// Reads the bytes of a picture's file. Nothing else is opened: a pipe would wait for its other
 /// end.
 fn read(path: &Path, limits: &Limits) -> Result<Vec<u8>> {
     let fail = "it cannot be read; check the path and its permissions";
-    let facts = std::fs::metadata(path).with_context(|| match is_address(path) {
-        true => "it is an address; fetch the picture and name its file",
-        false => fail,
-    })?;
+    let facts = match std::fs::metadata(path) {
+        Err(_) if is_address(path) => {
+            bail!("it is an address; fetch the picture and name its file")
+        }
+        facts => facts.context(fail)?,
+    };
     if facts.is_dir() {
         bail!("it is a folder; name the picture's file");
     }
@@ -381,13 +436,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_told_of_a_file_is_told_once_for_each_state() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let files = [file.path().to_owned()];
+        assert!(is_news("a", &files) && !is_news("a", &files));
+        assert!(is_news("b", &files) && !is_news("b", &files));
+        std::fs::write(file.path(), "other").unwrap();
+        assert!(is_news("a", &files) && !is_news("a", &files));
+    }
+
+    #[test]
     fn what_is_no_file_of_a_picture_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         assert!(error(folder.path()).contains("is a folder"));
         assert!(error(&at("nothing.png")).contains("nothing.png: it cannot be read"));
-        for address in ["https://example.com/a.png", "data:image/png;base64,AAAA"] {
-            assert!(error(Path::new(address)).contains("it is an address"), "{address}");
+        for address in
+            ["https://example.com/a.png", "data:image/png;base64,AAAA", "file://host/a.png"]
+        {
+            let error = error(Path::new(address));
+            assert!(error.contains("it is an address") && !error.contains("os error"), "{error}");
         }
         std::fs::write(at("empty.png"), "").unwrap();
         assert!(error(&at("empty.png")).contains("has no bytes"));

@@ -15,7 +15,8 @@ use trine_backend::{BLOCK, BackendError, Device, Memory, ProgramOptions, TowerPr
 use trine_cpu::CpuDevice;
 use trine_engine::{RunsTower, Sight, Tower, TowerInput};
 use trine_model::{KvType, Model, Plan, TowerConfig, Width, Workload};
-use trine_pictures::{Preparation, Prepared};
+use trine_pictures::Preparation;
+use trine_server::tower_input;
 
 use crate::device::Opened;
 use crate::draft::loses;
@@ -167,31 +168,29 @@ impl Seat {
 }
 
 /// A tower that is loaded when it is first run.
-struct Lazy {
-    seat: Seat,
-    model: Model,
-    program: Option<TowerProgram>,
+struct Lazy<F> {
+    load: F,
+    /// What came of it, or why nothing did; `None` before.
+    loaded: Option<Result<Box<dyn RunsTower>, String>>,
+    /// The name of the tower's device.
+    device: String,
     stop: Option<Arc<AtomicBool>>,
 }
 
-impl Lazy {
-    fn load(&self) -> Result<TowerProgram, BackendError> {
-        let mut program = self.seat.load(&self.model)?;
-        if let Some(stop) = &self.stop {
-            RunsTower::heed(&mut program, Arc::clone(stop));
-        }
-        Ok(program)
-    }
-}
-
-impl RunsTower for Lazy {
+impl<F: FnMut() -> Result<Box<dyn RunsTower>, BackendError> + Send> RunsTower for Lazy<F> {
     fn rows(&mut self, picture: &TowerInput) -> Result<Vec<f32>, BackendError> {
-        if self.program.is_none() {
-            self.program = Some(self.load()?);
-        }
-        match &mut self.program {
-            Some(program) => program.rows(picture),
-            None => Ok(Vec::new()),
+        let Self { load, loaded, device, stop } = self;
+        // It would fail again, and take as long for each picture.
+        let loaded = loaded.get_or_insert_with(|| {
+            let mut program = load().map_err(|error| error.to_string())?;
+            if let Some(stop) = stop {
+                program.heed(Arc::clone(stop));
+            }
+            Ok(program)
+        });
+        match loaded {
+            Ok(program) => program.rows(picture),
+            Err(what) => Err(BackendError::Failed { device: device.clone(), what: what.clone() }),
         }
     }
 
@@ -228,7 +227,9 @@ impl Vision {
         let identity = model.tower_fingerprint().expect("a tower was given its place");
         let preparation = tower::preparation(own.config())?;
         let (device, memory, is_on_gpu) = (seat.name(), seat.memory, seat.is_on_gpu);
-        let lazy = Lazy { seat, model: model.clone(), program: None, stop: None };
+        let model = model.clone();
+        let load = move || Ok(Box::new(seat.load(&model)?) as Box<dyn RunsTower>);
+        let lazy = Lazy { load, loaded: None, device: device.clone(), stop: None };
         let tower = Tower::start(lazy, identity, KEPT_BYTES);
         let tower = tower.context("the system gives no thread for the vision tower")?;
         Ok(Self { tower, preparation, device, memory, is_on_gpu })
@@ -241,17 +242,8 @@ impl Vision {
     pub(crate) fn look(&self, path: &Path) -> Result<Looked> {
         let tower::PictureFile { size, prepared } =
             tower::PictureFile::read(path, &self.preparation)?;
-        Ok(Looked { size, digest: prepared.digest().to_string(), sight: self.sight(&prepared) })
-    }
-
-    fn sight(&self, prepared: &Prepared) -> Sight {
-        let (columns, rows) = prepared.patches();
-        self.tower.sight(TowerInput {
-            digest: *prepared.digest().bytes(),
-            patches: prepared.rows(),
-            grid: (columns as usize, rows as usize),
-            soft_tokens: prepared.soft_tokens() as usize,
-        })
+        let sight = self.tower.sight(tower_input(&prepared));
+        Ok(Looked { size, digest: prepared.digest().to_string(), sight })
     }
 }
 
@@ -264,4 +256,27 @@ pub(crate) struct Looked {
     pub(crate) digest: String,
     /// The picture for a prompt.
     pub(crate) sight: Sight,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tower_that_cannot_be_loaded_is_tried_once() {
+        let mut times = 0;
+        let load = || {
+            times += 1;
+            Err(BackendError::Failed { device: "gpu".to_owned(), what: "it is damaged".to_owned() })
+        };
+        let mut lazy = Lazy { load, loaded: None, device: "the tower".to_owned(), stop: None };
+        let picture =
+            TowerInput { digest: [0; 32], patches: Vec::new(), grid: (1, 1), soft_tokens: 1 };
+        for _ in 0..2 {
+            let error = lazy.rows(&picture).unwrap_err().to_string();
+            assert!(error.contains("it is damaged"), "{error}");
+        }
+        drop(lazy);
+        assert_eq!(times, 1);
+    }
 }

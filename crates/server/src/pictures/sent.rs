@@ -12,6 +12,7 @@ use crate::error::ApiError;
 use crate::image_urls::{ImageUrls, Place};
 use crate::models::Pictures;
 use crate::options::PictureLimits;
+use crate::pictures::tower_input;
 
 /// Most pictures of a request.
 const MOST: usize = 64;
@@ -244,14 +245,10 @@ impl Sent {
             drop(file);
             let prepared = pictures.preparation.prepare(&decoded);
             drop(decoded);
-            let (columns, rows) = prepared.patches();
-            let sight = pictures.tower.sight(TowerInput {
-                // Otherwise the time of a request would tell who else has sent the picture.
-                digest: scope.digest(*prepared.digest().bytes()),
-                patches: prepared.rows(),
-                grid: (columns as usize, rows as usize),
-                soft_tokens: prepared.soft_tokens() as usize,
-            });
+            let input = tower_input(&prepared);
+            // Otherwise the time of a request would tell who else has sent the picture.
+            let digest = scope.digest(input.digest);
+            let sight = pictures.tower.sight(TowerInput { digest, ..input });
             Ok(PromptPicture { at, sight })
         };
         self.0.into_iter().zip(starts).map(of_picture).collect()

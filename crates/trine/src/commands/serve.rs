@@ -454,7 +454,7 @@ impl Loader for Models {
         let outline = || -> Result<Outline> {
             let source = self.source(model)?;
             let opened = source.open(self.settings.quantize)?;
-            let opened = self.settings.vision.fulfil(&source, opened)?;
+            let opened = self.settings.vision.fulfil_silently(&source, opened)?;
             let template = template(opened.checkpoint())?;
             Ok(Outline {
                 description: described(&opened),

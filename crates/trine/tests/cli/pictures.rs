@@ -286,6 +286,24 @@ fn a_server_takes_pictures() {
     assert_eq!(metric(&serving, "trine_pictures_total", "model_name=\"see\""), 1.0);
 }
 
+/// Clients ask often what a model can do.
+#[cfg(unix)]
+#[test]
+fn a_damaged_tower_is_told_when_its_model_is_loaded() {
+    let place = tempfile::tempdir().unwrap();
+    let model = seeing::model(place.path(), true).display().to_string();
+    std::fs::write(place.path().join("mmproj.gguf"), "GGUF").unwrap();
+    let mut serving = Serving::start(&[&model, "--threads", "1"]);
+    for _ in 0..3 {
+        let shown = serving.ask("POST", "/api/show", r#"{"model":"see"}"#);
+        assert!(shown.contains("200 OK") && !shown.contains("\"vision\""), "{shown}");
+    }
+    serving.signal("-TERM");
+    serving.wait();
+    let said = serving.said();
+    assert!(!said.contains("reads no pictures"), "{said}");
+}
+
 #[test]
 fn a_server_without_a_tower_refuses_pictures() {
     let place = tempfile::tempdir().unwrap();
