@@ -378,7 +378,10 @@ pub(crate) struct BenchArgs {
         num_args = 0..=1,
         default_missing_value = "",
         value_parser = BenchPicture::parse,
-        conflicts_with_all = ["draft", "drafts", "draft_device", "acceptance", "text", "steps", "no_mmproj"]
+        conflicts_with_all = [
+            "prompt", "generate", "batch", "depth", "steps", "draft", "drafts", "draft_device", "text", "recite",
+            "acceptance", "accept", "no_mmproj"
+        ]
     )]
     pub(crate) image: Option<BenchPicture>,
 

@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use trine_engine::RunsTower;
+use trine_engine::{RunsTower, TowerInput};
 use trine_model::{KvType, Workload};
-use trine_pictures::{Picture, Preparation};
+use trine_pictures::Picture;
+use trine_server::tower_input;
 
 use crate::cli::{BenchArgs, BenchPicture};
 use crate::device::GpuOptions;
@@ -17,7 +18,7 @@ use crate::options::Settings;
 use crate::output;
 use crate::statistics::Summary;
 use crate::terminal;
-use crate::tower::{self, Choice, PictureFile};
+use crate::tower::{self, Choice};
 use crate::vision::{self, Seat};
 
 /// The sides of the random picture.
@@ -60,15 +61,22 @@ pub(super) fn run(args: &BenchArgs, picture: &BenchPicture, verbose: bool) -> Re
     let model = tower::attach(&source, plain.clone(), &Choice::typed(&args.tower))?;
     let config = *model.tower().context("it was attached")?.config();
     let preparation = tower::preparation(&config)?;
-    let Input { size, soft_tokens, grid, patches, preparation_seconds } =
-        Input::new(picture, &preparation)?;
+    let picture = match picture {
+        BenchPicture::File(path) => tower::decode(path)?,
+        BenchPicture::Random(sides) => {
+            random(sides.unwrap_or(SIDES)).context("a picture has pixels")?
+        }
+    };
+    let begin = Instant::now();
+    let input = tower_input(&preparation.prepare(&picture));
+    let preparation_seconds = begin.elapsed().as_secs_f64();
+    let TowerInput { grid, soft_tokens, .. } = input;
     let gpu = GpuOptions::tuned(settings.tune.into());
     let opened = settings.device.open(settings.threads, settings.gpu_layers, gpu)?;
     let seat = Seat::fastest(&model, &opened)?;
     let mut program = seat.load(&model).with_context(|| {
         format!("the vision tower cannot be loaded on {}", terminal::harmless(&seat.name()))
     })?;
-    let input = trine_engine::TowerInput { digest: [0; 32], patches, grid, soft_tokens };
     let watch = Watch::new();
     let mut seconds = Vec::new();
     // The first run is not counted.
@@ -98,7 +106,7 @@ pub(super) fn run(args: &BenchArgs, picture: &BenchPicture, verbose: bool) -> Re
         device: seat.name(),
         version: env!("CARGO_PKG_VERSION"),
         repeats: seconds.len(),
-        picture: size,
+        picture: (picture.width(), picture.height()),
         soft_tokens: soft_tokens as u32,
         preparation_seconds,
         seconds,
@@ -110,42 +118,6 @@ pub(super) fn run(args: &BenchArgs, picture: &BenchPicture, verbose: bool) -> Re
     match args.json {
         true => output::json(&report),
         false => output::line(report.text(args.markdown)),
-    }
-}
-
-/// A picture as the tower reads it.
-struct Input {
-    size: (u32, u32),
-    soft_tokens: usize,
-    grid: (usize, usize),
-    patches: Vec<f32>,
-    preparation_seconds: f64,
-}
-
-impl Input {
-    fn new(picture: &BenchPicture, preparation: &Preparation) -> Result<Self> {
-        let (size, prepared, preparation_seconds) = match picture {
-            BenchPicture::File(path) => {
-                let begin = Instant::now();
-                let PictureFile { size, prepared } = PictureFile::read(path, preparation)?;
-                (size, prepared, begin.elapsed().as_secs_f64())
-            }
-            BenchPicture::Random(sides) => {
-                let size = sides.unwrap_or(SIDES);
-                let picture = random(size).context("a picture has pixels")?;
-                let begin = Instant::now();
-                let prepared = preparation.prepare(&picture);
-                (size, prepared, begin.elapsed().as_secs_f64())
-            }
-        };
-        let (columns, rows) = prepared.patches();
-        Ok(Self {
-            size,
-            soft_tokens: prepared.soft_tokens() as usize,
-            grid: (columns as usize, rows as usize),
-            patches: prepared.rows(),
-            preparation_seconds,
-        })
     }
 }
 

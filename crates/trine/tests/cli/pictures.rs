@@ -231,7 +231,12 @@ fn towers_are_measured_and_forecast() {
     assert!(table.contains("| 100 x 60 |") && table.contains("pictures/s"), "{table}");
     assert!(bench(&["--image", &picture("a")]).ok().out.contains("91 x 67"));
     assert!(bench(&["--image", "0x0"]).fails(2).contains("pixels"));
-    assert!(bench(&["--image", "--no-mmproj"]).fails(2).contains("cannot be used with"));
+    for other in
+        [&["--no-mmproj"][..], &["-p", "64"], &["-n", "8"], &["--batch", "2"], &["--depth", "9"]]
+    {
+        let error = bench(&[other, &["--image"]].concat()).fails(2);
+        assert!(error.contains("cannot be used with"), "{error}");
+    }
 
     let plan = |more: &[&str]| trine(&[&["plan", &model, "--device", "780m"][..], more].concat());
     let forecast = plan(&["--json"]).ok().json();
