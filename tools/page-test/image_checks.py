@@ -20,6 +20,8 @@ window.fetch = async (path, options) => {
   return new Response(`data: ${JSON.stringify(chunk)}\n\ndata: [DONE]\n\n`, { status: 200 });
 };
 """
+#: The same for a model that takes text only.
+READER = SEER.replace("answer.capabilities = [...(answer.capabilities ?? []), 'vision'];", "")
 #: Gives the page files by a drop: a red square as PNG, a square that is too many bytes, a file that is no picture.
 DROP = r"""
 const done = arguments[arguments.length - 1];
@@ -115,6 +117,15 @@ def check_images(page: Page, checks: Checks) -> None:
     parts = page.run("return window.sent[1].messages.at(-1).content")
     checks.note("a picture can be left out of a changed message", len(parts) == 2 and parts[0]["image_url"]["url"] == urls[1],
                 len(parts))
+    page.devtools("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
+
+    script = page.devtools("Page.addScriptToEvaluateOnNewDocument", source=READER)["identifier"]
+    page.get_again()
+    page.ask("And what now?")
+    contents = page.run("return window.sent[0].messages.map(message => message.content)")
+    note = page.run("return [...document.querySelectorAll('.answer .figures')].at(-1).textContent")
+    checks.note("a model of texts is sent no pictures of earlier turns, with a note", contents[-1] == "And what now?"
+                and all(isinstance(content, str) for content in contents) and "a picture left out" in note, [contents, note])
     page.devtools("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
     page.run("document.getElementById('new').click()")
     page.get_again()

@@ -14,8 +14,8 @@ export class Answering {
   /**
    * `keep` saves a conversation; `look` draws one, with words about what is waited for; `ended` is told of the end of an
    * answer: the conversation, the message or null, and the error or null. `asked` promises what is asked of the
-   * model: its name, parameters, and whether it thinks, undefined if it cannot; `contextOf` gives its context, or null
-   * as long as it is not known.
+   * model: its name, parameters, whether it thinks, undefined if it cannot, and whether it sees, undefined if that is
+   * not known; `contextOf` gives its context, or null as long as it is not known.
    */
   constructor({ keep, look, ended, asked, contextOf }) {
     Object.assign(this, { keep, look, ended, asked, contextOf });
@@ -98,7 +98,7 @@ export class Answering {
 
   /** Fills a message with what the server streams. */
   async write(talk, node, turns, signal) {
-    const { model, parameters, thinks } = await this.asked(talk, signal);
+    const { model, parameters, thinks, sees } = await this.asked(talk, signal);
     const kept = talk.head.start;
     let isTight = false;
     for (;;) {
@@ -106,10 +106,12 @@ export class Answering {
       const known = kept?.context === context ? turns.findIndex((turn) => turn.id === kept.id) : 0;
       const { system } = talk.head;
       const room = { context, maxTokens: parameters.max_tokens };
-      const start = await fit({ turns, system, model, ...room, start: Math.max(0, known), isTight, signal });
+      const start = await fit({ turns, system, model, sees, ...room, start: Math.max(0, known), isTight, signal });
       const begin = start > 0 ? { id: turns[start].id, context } : null;
       if (JSON.stringify(begin) !== JSON.stringify(talk.head.start)) talk.set('start', begin);
-      const body = { messages: messagesOf(system, turns.slice(start)), ...parameters };
+      const sent = turns.slice(start);
+      if (sees === false) node.figures.unseen = sent.reduce((sum, { images = [] }) => sum + images.length, 0);
+      const body = { messages: messagesOf(system, sent, sees), ...parameters };
       if (model) body.model = model;
       if (thinks !== undefined) body.enable_thinking = thinks;
       if (turns.at(-1) === node) Object.assign(body, { continue_final_message: true, add_generation_prompt: false });

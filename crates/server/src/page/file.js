@@ -107,7 +107,7 @@ function texts(list) {
 function readFigures(node, given) {
   if (typeof given !== 'object' || given === null) return;
   node.figures = {};
-  for (const name of ['prompt', 'tokens', 'first', 'speed']) {
+  for (const name of ['prompt', 'tokens', 'first', 'speed', 'unseen']) {
     if (Number.isFinite(given[name])) node.figures[name] = given[name];
   }
   if (typeof given.reason === 'string') node.figures.reason = given.reason;

@@ -15,16 +15,20 @@ const ANSWER_TOKENS = 1024;
 /** What is kept when turns have to go: less than fits, so that the following turns find the prompt's beginning in the cache. */
 const KEPT_SHARE = 0.5;
 
-/** What a message says: its text, after its pictures if it has some. */
-function contentOf({ content, images }) {
+/** What a message without text says to a model that takes no pictures. */
+const UNSEEN = '(picture)';
+
+/** What a message says: its text, after its pictures if it has some and the model may take them. */
+function contentOf({ content, images }, sees) {
   if (!images?.length) return content;
+  if (sees === false) return content === '' ? UNSEEN : content;
   const parts = images.map(({ url }) => ({ type: 'image_url', image_url: { url } }));
   return content === '' ? parts : [...parts, { type: 'text', text: content }];
 }
 
-/** The messages of a request. */
-export function messagesOf(system, turns) {
-  const messages = turns.map((turn) => ({ role: turn.role, content: contentOf(turn) }));
+/** The messages of a request. `sees` tells whether the model takes pictures, undefined if that is not known. */
+export function messagesOf(system, turns, sees) {
+  const messages = turns.map((turn) => ({ role: turn.role, content: contentOf(turn, sees) }));
   if (system.trim() !== '') messages.unshift({ role: 'system', content: system });
   return messages;
 }
@@ -41,10 +45,10 @@ function mostTokens(messages) {
  * Where the turns that are sent begin: an index of `turns`. `start` is where they began before, `isTight` says that the
  * server found them too long. Asks the server to count only if it may be close.
  */
-export async function fit({ turns, system, model, context, maxTokens, start, isTight, signal }) {
+export async function fit({ turns, system, model, sees, context, maxTokens, start, isTight, signal }) {
   if (!context) return start;
   const room = Math.min(maxTokens ?? ANSWER_TOKENS, Math.floor(context * ANSWER_SHARE));
-  const from = (index) => messagesOf(system, turns.slice(index));
+  const from = (index) => messagesOf(system, turns.slice(index), sees);
   if (!isTight && mostTokens(from(start)) + room <= context) return start;
   const count = async (index) => await countTokens(from(index), model, signal) ?? Infinity;
   if (!isTight && await count(start) + room <= context) return start;

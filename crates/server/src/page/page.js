@@ -347,7 +347,8 @@ function follow() {
   const figures = path[counted]?.figures;
   const said = figures ? figures.prompt + (figures.tokens ?? 0) : 0;
   const draft = composer.tokens();
-  const ofNode = ({ content, images = [] }) => aboutTokens(content) + images.length * IMAGE_TOKENS;
+  const ofImage = settings.sees === false ? 0 : IMAGE_TOKENS;
+  const ofNode = ({ content, images = [] }) => aboutTokens(content) + images.length * ofImage;
   const used = said + draft + path.slice(counted + 1).reduce((sum, node) => sum + ofNode(node), 0);
   const context = settings.contextOf(settings.model);
   view.context = context;
@@ -436,7 +437,7 @@ const answering = new Answering({
   async asked(one, signal) {
     const model = one === talk ? settings.model : one.head.model;
     const { parameters } = one.head;
-    return { model, parameters, thinks: await settings.thinksOf(one, model, signal) };
+    return { model, parameters, ...await settings.abilitiesOf(one, model, signal) };
   },
   contextOf: (name) => settings.contextOf(name),
 });

@@ -81,16 +81,16 @@ export class Settings {
     return this.known.get(this.model)?.thinks ? this.talk.head.thinks === true : undefined;
   }
 
-  /** The same of any conversation and model. Waits for the server to say whether the model can. */
-  async thinksOf(talk, model, signal) {
+  /** `thinks` and `sees` of any conversation and model. Waits for the server to say what the model can. */
+  async abilitiesOf(talk, model, signal) {
     const wanted = talk.head.thinks === true;
-    if (!model) return undefined;
+    if (!model) return {};
     try {
-      const { thinks } = this.known.get(model) ?? await describe(model, signal);
-      return thinks ? wanted : undefined;
+      const { thinks, sees } = this.known.get(model) ?? await describe(model, signal);
+      return { thinks: thinks ? wanted : undefined, sees };
     } catch {
       // The request for the answer fails too, and says why.
-      return undefined;
+      return {};
     }
   }
 

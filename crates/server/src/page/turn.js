@@ -14,8 +14,9 @@ const SIDE = 320;
 const SIDE_EDITED = 64;
 
 function figuresText(node, context) {
-  const { tokens, thoughts, speed, first, prompt, reason } = node.figures ?? {};
+  const { tokens, thoughts, speed, first, prompt, reason, unseen } = node.figures ?? {};
   const parts = [];
+  if (unseen) parts.push(`${unseen === 1 ? 'a picture' : `${unseen} pictures`} left out: the model takes text only`);
   if (tokens !== undefined) parts.push(`${short(tokens)} tokens${thoughts ? `, ${short(thoughts)} of thoughts` : ''}`);
   if (speed !== undefined) parts.push(`${short(speed)} tokens/s`);
   if (first !== undefined) parts.push(`first after ${first.toFixed(2)} s`);
