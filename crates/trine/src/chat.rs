@@ -9,7 +9,6 @@ use trine_text::{Content, Message, Part, PictureForm, RenderOptions, Specials};
 
 use crate::attachments::TurnPicture;
 use crate::failure::Interrupted;
-use crate::interrupt::Watch;
 use crate::parameters::Parameters;
 use crate::vision::Vision;
 use crate::vocabulary::TextSide;
@@ -186,18 +185,19 @@ impl Conversation {
     /// number of those that are lost.
     ///
     /// # Errors
-    /// Returns [`Interrupted`] if Ctrl-C was pressed; the rest is read the next time.
+    /// Returns the error of `check`, which is called before each file; the rest is read the next
+    /// time.
     pub(crate) fn find_pictures(
         &mut self,
         vision: Option<&Vision>,
         context: usize,
-        watch: &Watch,
+        check: impl Fn() -> Result<(), Interrupted>,
     ) -> Result<usize, Interrupted> {
         let (mut rows, mut lost) = (0, 0);
         let turns = self.turns[self.left_out..].iter_mut().rev();
         for picture in turns.flat_map(|turn| &mut turn.pictures) {
             if picture.is_unread() {
-                watch.check()?;
+                check()?;
                 lost += usize::from(!picture.find(vision));
             }
             rows += picture.sight.as_ref().map_or(0, Sight::soft_tokens);
@@ -365,22 +365,34 @@ mod tests {
     #[test]
     fn pictures_are_read_for_the_turns_that_fit() {
         let (mut conversation, vision) = loaded(20);
-        let watch = Watch::new();
+        let watch = || Ok(());
         // Each has 4 rows: the sixth one is too many for 20.
-        assert_eq!(conversation.find_pictures(Some(&vision), 20, &watch).unwrap(), 0);
+        assert_eq!(conversation.find_pictures(Some(&vision), 20, watch).unwrap(), 0);
         assert_eq!((seen(&conversation), conversation.pictures()), (6, 40));
-        assert_eq!(conversation.find_pictures(Some(&vision), 30, &watch).unwrap(), 0);
+        assert_eq!(conversation.find_pictures(Some(&vision), 30, watch).unwrap(), 0);
         assert_eq!(seen(&conversation), 8);
         conversation.left_out = 30;
         assert_eq!(conversation.pictures(), 10);
-        assert_eq!(conversation.find_pictures(None, 2000, &watch).unwrap(), 2);
+        assert_eq!(conversation.find_pictures(None, 2000, watch).unwrap(), 2);
         assert_eq!(seen(&conversation), 8);
+    }
+
+    #[test]
+    fn reading_pictures_can_be_interrupted() {
+        let (mut conversation, vision) = loaded(20);
+        let left = std::cell::Cell::new(3);
+        let check = || {
+            left.set(left.get() - 1);
+            if left.get() == 0 { Err(Interrupted) } else { Ok(()) }
+        };
+        assert!(conversation.find_pictures(Some(&vision), 1 << 20, check).is_err());
+        assert_eq!((seen(&conversation), conversation.pictures()), (2, 40));
     }
 
     #[test]
     fn turns_that_are_left_out_hold_no_pictures() {
         let (mut conversation, vision) = loaded(5);
-        conversation.find_pictures(Some(&vision), 1 << 20, &Watch::new()).unwrap();
+        conversation.find_pictures(Some(&vision), 1 << 20, || Ok(())).unwrap();
         assert_eq!(seen(&conversation), 10);
         conversation.leave_out(6);
         assert_eq!((seen(&conversation), conversation.pictures()), (4, 4));

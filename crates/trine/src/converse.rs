@@ -436,7 +436,7 @@ impl<'a> Chat<'a> {
 
     fn answer(&mut self, watch: &Watch, show: &mut Show<'_>) -> Result<Answer> {
         let (vision, context) = (self.session.vision.as_ref(), self.session.engine.context());
-        let lost = self.conversation.find_pictures(vision, context, watch)?;
+        let lost = self.conversation.find_pictures(vision, context, || watch.check())?;
         if lost > 0 {
             let why = "the files are gone or changed, or it reads none";
             output::note(&lost_note(lost, why));
