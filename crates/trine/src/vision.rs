@@ -182,7 +182,10 @@ impl<F: FnMut() -> Result<Box<dyn RunsTower>, BackendError> + Send> RunsTower fo
         let Self { load, loaded, device, stop } = self;
         // It would fail again, and take as long for each picture.
         let loaded = loaded.get_or_insert_with(|| {
-            let mut program = load().map_err(|error| error.to_string())?;
+            let mut program = load().map_err(|error| match error {
+                BackendError::Failed { what, .. } => what,
+                error => error.to_string(),
+            })?;
             if let Some(stop) = stop {
                 program.heed(Arc::clone(stop));
             }
@@ -274,7 +277,7 @@ mod tests {
             TowerInput { digest: [0; 32], patches: Vec::new(), grid: (1, 1), soft_tokens: 1 };
         for _ in 0..2 {
             let error = lazy.rows(&picture).unwrap_err().to_string();
-            assert!(error.contains("it is damaged"), "{error}");
+            assert_eq!(error, "the tower failed: it is damaged");
         }
         drop(lazy);
         assert_eq!(times, 1);
