@@ -18,6 +18,7 @@
 //! keys and values that the rows see, TFLOP/s four operations for each of their elements and each
 //! query head.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use trine_model::{Heads, KvType, Rope};
@@ -128,6 +129,15 @@ struct Case {
     sequences: usize,
     rows: usize,
     window: Option<usize>,
+    /// Whether the rows of a sequence see one another, as those of a picture do.
+    together: bool,
+}
+
+impl Case {
+    /// Returns how many rows after it a row sees.
+    fn ahead(&self, row: usize) -> u32 {
+        if self.together { (self.rows - 1 - row) as u32 } else { 0 }
+    }
 }
 
 fn cases(small: bool) -> Vec<Case> {
@@ -135,8 +145,11 @@ fn cases(small: bool) -> Vec<Case> {
         let depth = if small { depth / 16 } else { depth };
         let local = window.map_or(String::new(), |window| format!(", window {window}"));
         let name = format!("{sequences} x {rows} at {depth}{local}");
-        Case { name, depth, sequences, rows, window }
+        Case { name, depth, sequences, rows, window, together: false }
     };
+    let patches = if small { 256 } else { 4096 };
+    let name = format!("a picture of {patches}");
+    let picture = Case { name, together: true, ..of(0, 1, patches, None) };
     vec![
         of(32, 1, 1, None),
         of(512, 1, 1, None),
@@ -164,6 +177,7 @@ fn cases(small: bool) -> Vec<Case> {
         of(8192, 1, 512, None),
         of(8192, 1, 512, Some(1024)),
         of(65536, 1, 512, None),
+        picture,
     ]
 }
 
@@ -198,13 +212,15 @@ impl Bed {
             return Ok(None);
         }
         let rows = case.sequences * case.rows;
+        let tile_rows = if heads.query > heads.kv { TILE_ROWS } else { 4 * TILE_ROWS };
         let (mut words, mut tiles) = (vec![rows as u32, 0, 0, 0], Vec::new());
         for sequence in 0..case.sequences {
             let table = (sequence * blocks_of_sequence) as u32;
             for row in 0..case.rows {
-                words.extend([0, (case.depth + row) as u32, sequence as u32, table]);
-                if row % TILE_ROWS == 0 {
-                    let count = TILE_ROWS.min(case.rows - row) as u32;
+                let slot = sequence as u32 | case.ahead(row) << 16;
+                words.extend([0, (case.depth + row) as u32, slot, table]);
+                if row % tile_rows == 0 {
+                    let count = tile_rows.min(case.rows - row) as u32;
                     tiles.push([(sequence * case.rows + row) as u32, count, 0, 0]);
                 }
             }
@@ -223,7 +239,7 @@ impl Bed {
             Ok((cache, memory))
         });
         let caches: Vec<_> = caches.collect::<Result<_, String>>()?;
-        let attention = Attention { heads, scale: 0.08, window: case.window, tile_rows: TILE_ROWS };
+        let attention = Attention { heads, scale: 0.08, window: case.window, tile_rows };
         let values =
             |count: usize| -> Vec<f32> { (0..count).map(|at| (at as f32 * 0.7).sin()).collect() };
         let most = AttendDecodeShape {
@@ -238,6 +254,7 @@ impl Bed {
         };
         let zero = |bytes: u64| upload(gpu, &vec![0_u8; bytes as usize]);
         let seen: usize = (0..case.rows)
+            .map(|row| row + case.ahead(row) as usize)
             .map(|row| case.window.map_or(case.depth + row + 1, |w| w.min(case.depth + row + 1)))
             .sum();
         // A single row reads everything it sees; rows of a sequence share the reads.
@@ -455,7 +472,14 @@ fn bench_rows(bed: &Bed, options: &Options) -> Result<(), String> {
     let suited = AttendUnits::suited(capabilities, &attention, kind, rows);
     let direct = match suited {
         Some(AttendUnits::Direct(shape)) if options.direct => {
-            shape.neighbours(capabilities, &attention, kind)
+            let near = shape.neighbours(capabilities, &attention, kind);
+            let far =
+                near.iter().flat_map(|shape| shape.neighbours(capabilities, &attention, kind));
+            let mut all = near.clone();
+            all.extend(far.filter(|far| *far != shape));
+            let mut seen = HashSet::new();
+            all.retain(|shape| seen.insert(*shape));
+            all
         }
         _ => Vec::new(),
     };

@@ -295,24 +295,31 @@ void fetch_values(const uint64_t part, const uint count) {
     }
 }
 
+// Returns which of a block's vectors of keys, then of values, the invocation moves. Those beyond the last one move it again: with
+// a branch around the loads the compiler would wait for them at once.
+uint moved_by(const uint i) {
+    const uint number = i * LOCAL + gl_LocalInvocationIndex;
+    return 2u * KEY_MOVES % LOCAL == 0u ? number : min(number, 2u * KEY_MOVES - 1u);
+}
+
 // Loads this invocation's part of a block.
 void fetch_block(const uint64_t part, const uint count) {
     [[unroll]] for (uint i = 0u; i < MOVES; ++i) {
-        const uint number = i * LOCAL + gl_LocalInvocationIndex;
+        const uint number = moved_by(i);
         const uint place = number % KEY_MOVES;
         const uint at = min(place / QUADS, count - 1u) * QUADS + place % QUADS;
         const uint64_t from = part + (number < KEY_MOVES ? 0ul : uint64_t(KV_PART_BYTES));
-        if (number < 2u * KEY_MOVES) moved[i] = Quads(from).at[at];
+        moved[i] = Quads(from).at[at];
     }
 }
 
 // Stores it from `to` on.
 void put_block(const uint to) {
     [[unroll]] for (uint i = 0u; i < MOVES; ++i) {
-        const uint number = i * LOCAL + gl_LocalInvocationIndex;
+        const uint number = moved_by(i);
         const uint place = number % KEY_MOVES;
         const uint row = number < KEY_MOVES ? place / QUADS * KEY_ROW : VALUES_AT + place / QUADS * VALUE_ROW;
-        if (number < 2u * KEY_MOVES) blocks[to + row + place % QUADS] = moved[i];
+        blocks[to + row + place % QUADS] = moved[i];
     }
 }
 
@@ -323,8 +330,8 @@ uvec4 key_quad(const uint64_t part, const uint key, const uint quad) {
 
 uvec2 key_pair(const uint64_t part, const uint key, const uint pair) {
     if (STAGED == 0u) return Pairs(part).at[key * (DIM / 4u) + pair];
-    const uvec4 quad = key_quad(part, key, pair / 2u);
-    return pair % 2u == 0u ? quad.xy : quad.zw;
+    const uint place = STAGED != 0u ? stage + key * KEY_ROW + pair / 2u : 0u;
+    return uvec2(blocks[place][pair % 2u * 2u], blocks[place][pair % 2u * 2u + 1u]);
 }
 
 uvec4 value_quad(const uint64_t part, const uint key, const uint quad) {
@@ -334,7 +341,8 @@ uvec4 value_quad(const uint64_t part, const uint key, const uint quad) {
 
 uint value_short(const uint64_t part, const uint key, const uint element) {
     if (STAGED == 0u) return uint(KvShorts(part).at[key * DIM + element]);
-    const uint word = word_of(value_quad(part, key, element / 8u), element / 2u % 4u);
+    const uint place = stage + VALUES_AT + key * VALUE_ROW + element / 8u;
+    const uint word = blocks[STAGED != 0u ? place : 0u][element / 2u % 4u];
     return element % 2u == 0u ? word & 0xFFFFu : word >> 16;
 }
 
@@ -387,7 +395,12 @@ void multiply_keys(const uint64_t part, const uint count) {
     [[unroll]] for (uint i = 0u; i < TAIL_PRODUCTS; ++i) {
         uvec2 keys[FACTORS];
         [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
-            keys[j] = has_tail(i) ? key_pair(part, at[j], tail_element(i) / 4u) : uvec2(0u);
+            // Staged, lanes that have none take the last elements, which the zeros of their queries leave out.
+            if (STAGED != 0u) {
+                keys[j] = key_pair(part, at[j], min(tail_element(i), DIM - 4u) / 4u);
+            } else {
+                keys[j] = has_tail(i) ? key_pair(part, at[j], tail_element(i) / 4u) : uvec2(0u);
+            }
         }
         const Left left = left_of(upper_tail[i], lower_tail[i]);
         [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {

@@ -81,7 +81,11 @@ impl AttendDirectShape {
             .map(|stacked| Self { queries, stacked, slices, ..one })
             .find(|shape| shape.runs(capabilities, attention, kind))
             .map(|shape| {
-                let staged = Self { staged: shape.stacked >= STAGED_MIN, ..shape };
+                // Smaller heads leave registers for several workgroups a core, which do not wait
+                // for one another (`docs/benchmarks/gpu-kernels.md`).
+                let is_small = attention.heads.dim < KEPT_MAX;
+                let stacked = if is_small { shape.stacked.min(STAGED_MIN) } else { shape.stacked };
+                let staged = Self { staged: stacked >= STAGED_MIN, stacked, ..shape };
                 if staged.runs(capabilities, attention, kind) { staged } else { shape }
             })
     }

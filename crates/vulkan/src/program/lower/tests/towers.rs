@@ -72,7 +72,7 @@ fn a_layer_of_a_tower_is_ten_launches() {
 
 /// All rows of a tile share what a workgroup reads, 128 of them.
 #[test]
-fn towers_attend_in_large_workgroups() {
+fn towers_pass_keys_through_shared_memory() {
     let plan = tower(DType::F16);
     let kernels = |capabilities| {
         let graph = graph(&capabilities, &plan);
@@ -89,7 +89,7 @@ fn towers_attend_in_large_workgroups() {
     let AttendKernel::Matrix { shape: AttendUnits::Direct(shape), .. } = kernels(h200()) else {
         panic!("registers of a known layout")
     };
-    assert_eq!((shape.stacked, shape.slices, shape.staged, shape.kept), (8, 1, true, true));
+    assert_eq!((shape.stacked, shape.slices, shape.staged, shape.kept), (4, 1, true, true));
     let AttendKernel::Matrix { shape: AttendUnits::Staged(shape), .. } = kernels(radeon_780m())
     else {
         panic!("matrix units")
