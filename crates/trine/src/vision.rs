@@ -198,6 +198,9 @@ impl<F: FnMut() -> Result<Box<dyn RunsTower>, BackendError> + Send> RunsTower fo
     }
 
     fn heed(&mut self, stop: Arc<AtomicBool>) {
+        if let Some(Ok(program)) = &mut self.loaded {
+            program.heed(Arc::clone(&stop));
+        }
         self.stop = Some(stop);
     }
 }

@@ -209,7 +209,7 @@ impl Sequence {
     pub(super) fn want_pictures(&mut self, from: usize, waker: &Waker) {
         self.looks_from = Some(from);
         let wanted = self.pictures_in(from..self.prompt);
-        wanted.iter().for_each(|picture| picture.sight.want(waker));
+        wanted.iter().for_each(|picture| picture.sight.want(self.id.0, waker));
     }
 
     /// Reports that the request has left the queue, unless it was reported before. Returns whether

@@ -1,6 +1,7 @@
 //! The books of a tower: which pictures are wanted, which rows are kept.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::input::{SightError, TowerInput};
@@ -24,7 +25,7 @@ pub struct TowerCounts {
     pub pictures: u64,
     /// Pictures whose rows were kept, or being made for another request.
     pub hits: u64,
-    /// Runs that gave no rows.
+    /// Runs that gave no rows, except for those that were stopped.
     pub failures: u64,
     /// Seconds of all runs.
     pub seconds: f64,
@@ -34,18 +35,32 @@ pub struct TowerCounts {
     pub waiting: usize,
 }
 
+/// What a run needs of a picture.
+pub(super) struct Patches {
+    pub(super) input: TowerInput,
+    /// Is dropped with the patches.
+    pub(super) _room: Option<Box<dyn Send>>,
+}
+
+/// A request that wants pictures: its engine's waker and its number there.
+type Asker = (usize, u64);
+
 /// A picture that somebody holds.
 pub(super) struct Picture {
     pub(super) name: Name,
     pub(super) soft_tokens: usize,
     progress: Mutex<Progress>,
+    /// Stops its run on the way.
+    stop: Arc<AtomicBool>,
 }
 
 enum Progress {
     /// Nobody wants its rows yet.
-    Asleep(TowerInput),
-    /// It is in the queue, or its rows are being made, for which the input was taken.
-    Wanted { input: Option<TowerInput>, wakers: Vec<Waker> },
+    Asleep(Patches),
+    /// Nobody wants its rows yet, which were kept.
+    Kept(Arc<[f32]>),
+    /// It is in the queue, or its rows are being made, for which the patches were taken.
+    Wanted { patches: Option<Patches>, wakers: Vec<Waker> },
     /// Its rows, and the seconds in which they were made.
     Made { made: Made, seconds: f64 },
 }
@@ -72,12 +87,39 @@ impl Picture {
     }
 
     fn finish(&self, made: Made, seconds: f64) {
-        let done = Progress::Made { made, seconds };
-        let before = std::mem::replace(&mut *self.progress(), done);
+        let mut progress = self.progress();
+        if matches!(*progress, Progress::Made { .. }) {
+            return;
+        }
+        let before = std::mem::replace(&mut *progress, Progress::Made { made, seconds });
+        drop(progress);
         if let Progress::Wanted { wakers, .. } = before {
             wakers.iter().for_each(|wake| wake());
         }
     }
+}
+
+impl Drop for Picture {
+    /// Nobody waits for its rows any more. Takes no lock: the books may be locked.
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+    }
+}
+
+/// The picture whose turn it is. It is not held, so that its run ends when nobody holds it.
+pub(super) struct Turn {
+    picture: Weak<Picture>,
+    name: Name,
+    pub(super) patches: Patches,
+    pub(super) stop: Arc<AtomicBool>,
+}
+
+/// The pictures that a request waits for, in the order in which it wants them.
+struct Line {
+    asker: Asker,
+    pictures: VecDeque<Weak<Picture>>,
+    /// Whether the last turn was its own.
+    had_turn: bool,
 }
 
 /// What the handles of a tower, its sights and its thread share.
@@ -90,8 +132,9 @@ pub(super) struct Desk {
 }
 
 struct Books {
-    /// Pictures in the order in which they are wanted. Those that nobody holds are passed over.
-    queue: VecDeque<Weak<Picture>>,
+    /// Requests in the order of their turns; the tower is run for one picture of each. A picture
+    /// that nobody holds, or that was run for another request, is passed over.
+    lines: VecDeque<Line>,
     /// Pictures that somebody may hold.
     pictures: HashMap<Name, Weak<Picture>>,
     /// Names from which on the list is searched for ones that nobody holds.
@@ -101,11 +144,61 @@ struct Books {
     /// Most bytes of them.
     budget: usize,
     counts: TowerCounts,
-    is_busy: bool,
+    /// Stops the run, if there is one.
+    run: Option<Arc<AtomicBool>>,
     is_closed: bool,
 }
 
 impl Books {
+    /// Adds a picture to those that a request waits for, unless it is among them.
+    fn line_up(&mut self, asker: Asker, picture: &Arc<Picture>) {
+        let picture = Arc::downgrade(picture);
+        match self.lines.iter_mut().find(|line| line.asker == asker) {
+            Some(line) if line.pictures.iter().any(|other| other.ptr_eq(&picture)) => {}
+            Some(line) => line.pictures.push_back(picture),
+            None => {
+                let pictures = VecDeque::from([picture]);
+                self.lines.push_back(Line { asker, pictures, had_turn: false });
+            }
+        }
+    }
+
+    /// Returns the picture whose turn it is. Its request has its next turn after all others, also
+    /// after those that come until then.
+    fn turn(&mut self) -> Option<(Arc<Picture>, Patches)> {
+        if self.lines.front().is_some_and(|line| line.had_turn)
+            && let Some(mut last) = self.lines.pop_front()
+        {
+            last.had_turn = false;
+            self.lines.push_back(last);
+        }
+        while let Some(line) = self.lines.front_mut() {
+            while let Some(next) = line.pictures.pop_front() {
+                let Some(picture) = next.upgrade() else { continue };
+                let patches = match &mut *picture.progress() {
+                    Progress::Wanted { patches, .. } => patches.take(),
+                    _ => None,
+                };
+                if let Some(patches) = patches {
+                    line.had_turn = true;
+                    return Some((picture, patches));
+                }
+            }
+            self.lines.pop_front();
+        }
+        None
+    }
+
+    /// Returns the number of pictures that wait for their turn.
+    fn waiting(&self) -> usize {
+        let pictures = self.lines.iter().flat_map(|line| &line.pictures);
+        let waits = |picture: &Arc<Picture>| {
+            matches!(&*picture.progress(), Progress::Wanted { patches: Some(_), .. })
+        };
+        let waiting = pictures.filter_map(Weak::upgrade).filter(waits);
+        waiting.map(|picture| Arc::as_ptr(&picture)).collect::<HashSet<_>>().len()
+    }
+
     /// Returns kept rows, as those that were used last.
     fn recall(&mut self, name: &Name) -> Option<Arc<[f32]>> {
         let at = self.kept.iter().position(|(other, _)| other == name)?;
@@ -132,13 +225,13 @@ impl Books {
 impl Desk {
     pub(super) fn new(budget: usize) -> Self {
         let books = Books {
-            queue: VecDeque::new(),
+            lines: VecDeque::new(),
             pictures: HashMap::new(),
             most: NAMES,
             kept: VecDeque::new(),
             budget,
             counts: TowerCounts::default(),
-            is_busy: false,
+            run: None,
             is_closed: false,
         };
         Self { books: Mutex::new(books), work: Condvar::new() }
@@ -148,12 +241,13 @@ impl Desk {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the picture of a name. One that somebody holds is shared, unless it failed.
-    pub(super) fn picture(&self, name: Name, input: TowerInput) -> Arc<Picture> {
+    /// Returns the picture of a name. One that somebody holds is shared, unless it failed. Patches
+    /// are dropped if they are not needed.
+    pub(super) fn picture(&self, name: Name, patches: Patches) -> Arc<Picture> {
         let mut books = self.books();
         if let Some(known) = books.pictures.get(&name).and_then(Weak::upgrade) {
             let (is_wanted, has_failed) = match &*known.progress() {
-                Progress::Asleep(_) => (false, false),
+                Progress::Asleep(_) | Progress::Kept(_) => (false, false),
                 Progress::Wanted { .. } => (true, false),
                 Progress::Made { made, .. } => (true, made.is_err()),
             };
@@ -166,98 +260,113 @@ impl Desk {
             books.pictures.retain(|_, picture| picture.strong_count() > 0);
             books.most = NAMES.max(2 * books.pictures.len());
         }
-        let soft_tokens = input.soft_tokens;
-        let progress = Mutex::new(Progress::Asleep(input));
-        let picture = Arc::new(Picture { name, soft_tokens, progress });
+        let soft_tokens = patches.input.soft_tokens;
+        let kept = books.recall(&name);
+        let progress = Mutex::new(kept.map_or(Progress::Asleep(patches), Progress::Kept));
+        let picture = Arc::new(Picture { name, soft_tokens, progress, stop: Arc::default() });
         books.pictures.insert(name, Arc::downgrade(&picture));
         picture
     }
 
-    /// Queues a picture whose rows are neither made nor kept. `waker` is called when they are, or
-    /// when there will be none, unless that is so already.
-    pub(super) fn want(&self, picture: &Arc<Picture>, waker: &Waker) {
+    /// Queues a picture whose rows are neither made nor kept, for the request of this number.
+    /// `waker`, which stands for its engine, is called when they are, or when there will be none,
+    /// unless that is so already.
+    pub(super) fn want(&self, picture: &Arc<Picture>, request: u64, waker: &Waker) {
         let mut books = self.books();
         let mut progress = picture.progress();
-        if let Progress::Wanted { wakers, .. } = &mut *progress {
-            if !wakers.iter().any(|other| Arc::ptr_eq(other, waker)) {
-                wakers.push(Arc::clone(waker));
+        let known = match &mut *progress {
+            Progress::Made { .. } => return,
+            Progress::Wanted { patches, wakers } => {
+                if !wakers.iter().any(|other| Arc::ptr_eq(other, waker)) {
+                    wakers.push(Arc::clone(waker));
+                }
+                // In its run, it has had its turn.
+                if patches.is_none() {
+                    return;
+                }
+                None
             }
-            return;
-        }
-        if matches!(*progress, Progress::Made { .. }) {
-            return;
-        }
-        let made = match books.recall(&picture.name) {
-            Some(rows) => {
-                books.counts.hits += 1;
-                Ok(rows)
-            }
-            None => Err(SightError::Stopped),
+            Progress::Kept(rows) => Some(Arc::clone(rows)),
+            Progress::Asleep(_) => books.recall(&picture.name),
         };
-        if made.is_ok() || books.is_closed {
-            *progress = Progress::Made { made, seconds: 0.0 };
+        if known.is_some() || books.is_closed {
+            books.counts.hits += u64::from(known.is_some());
+            *progress = Progress::Made { made: known.ok_or(SightError::Stopped), seconds: 0.0 };
             return;
         }
-        let wanted = Progress::Wanted { input: None, wakers: vec![Arc::clone(waker)] };
-        if let Progress::Asleep(own) = std::mem::replace(&mut *progress, wanted)
-            && let Progress::Wanted { input, .. } = &mut *progress
-        {
-            *input = Some(own);
+        if matches!(*progress, Progress::Asleep(_)) {
+            let wanted = Progress::Wanted { patches: None, wakers: vec![Arc::clone(waker)] };
+            if let Progress::Asleep(own) = std::mem::replace(&mut *progress, wanted)
+                && let Progress::Wanted { patches, .. } = &mut *progress
+            {
+                *patches = Some(own);
+            }
         }
-        books.queue.push_back(Arc::downgrade(picture));
+        drop(progress);
+        books.line_up((Arc::as_ptr(waker).addr(), request), picture);
         self.work.notify_one();
     }
 
     /// Waits for a picture that is wanted; `None` once the tower is closed.
-    pub(super) fn next(&self) -> Option<(Arc<Picture>, TowerInput)> {
+    pub(super) fn next(&self) -> Option<Turn> {
         let mut books = self.books();
         while !books.is_closed {
-            let Some(next) = books.queue.pop_front() else {
+            let Some((picture, patches)) = books.turn() else {
                 books = self.work.wait(books).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            let Some(picture) = next.upgrade() else { continue };
-            let input = match &mut *picture.progress() {
-                Progress::Wanted { input, .. } => input.take(),
-                _ => None,
-            };
-            if let Some(input) = input {
-                books.is_busy = true;
-                return Some((picture, input));
+            let name = picture.name;
+            // Nobody held it while its rows were made, and then somebody sent it again.
+            if let Some(rows) = books.recall(&name) {
+                books.counts.hits += 1;
+                picture.finish(Ok(rows), 0.0);
+                continue;
             }
+            let stop = Arc::clone(&picture.stop);
+            books.run = Some(Arc::clone(&stop));
+            return Some(Turn { picture: Arc::downgrade(&picture), name, patches, stop });
         }
         None
     }
 
-    /// Takes what a run of some seconds made.
-    pub(super) fn finish(&self, picture: &Picture, made: Made, seconds: f64) {
+    /// Takes what a run of some seconds made, and drops the patches.
+    pub(super) fn finish(&self, turn: Turn, made: Made, seconds: f64) {
+        let Turn { picture, name, patches, .. } = turn;
+        drop(patches);
         let mut books = self.books();
         books.counts.seconds += seconds;
         books.counts.pictures += 1;
         match &made {
-            Ok(rows) => books.keep(picture.name, Arc::clone(rows)),
+            Ok(rows) => books.keep(name, Arc::clone(rows)),
+            Err(SightError::Stopped) => {}
             Err(_) => books.counts.failures += 1,
         }
-        books.is_busy = false;
+        books.run = None;
         // Before anybody can count it.
-        picture.finish(made, seconds);
+        if let Some(picture) = picture.upgrade() {
+            picture.finish(made, seconds);
+        }
     }
 
-    /// Ends the tower: pictures that wait get no rows.
+    /// Ends the tower: its run is stopped, and pictures that wait get no rows.
     pub(super) fn close(&self) {
         let mut books = self.books();
         books.is_closed = true;
-        let waiting = std::mem::take(&mut books.queue);
+        if let Some(stop) = &books.run {
+            stop.store(true, Ordering::Release);
+        }
+        let lines = std::mem::take(&mut books.lines);
         drop(books);
         self.work.notify_all();
-        for picture in waiting.iter().filter_map(Weak::upgrade) {
+        let waiting = lines.iter().flat_map(|line| &line.pictures);
+        for picture in waiting.filter_map(Weak::upgrade) {
             picture.finish(Err(SightError::Stopped), 0.0);
         }
     }
 
     pub(super) fn counts(&self) -> TowerCounts {
         let books = self.books();
-        let waiting = books.queue.iter().filter(|picture| picture.strong_count() > 0).count();
-        TowerCounts { waiting: waiting + usize::from(books.is_busy), ..books.counts }
+        let waiting = books.waiting() + usize::from(books.run.is_some());
+        TowerCounts { waiting, ..books.counts }
     }
 }

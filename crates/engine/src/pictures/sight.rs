@@ -31,9 +31,10 @@ impl Sight {
         self.picture.soft_tokens
     }
 
-    /// Asks for the rows. `waker` is called from another thread when [`Sight::rows`] changes.
-    pub(crate) fn want(&self, waker: &Waker) {
-        self.desk.want(&self.picture, waker);
+    /// Asks for the rows, for the request of this number. `waker`, which stands for its engine, is
+    /// called from another thread when [`Sight::rows`] changes.
+    pub(crate) fn want(&self, request: u64, waker: &Waker) {
+        self.desk.want(&self.picture, request, waker);
     }
 
     /// Returns the rows, (soft tokens, hidden size of the text model), or why there are none;

@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -11,15 +10,17 @@ use std::time::Instant;
 use sha2::{Digest, Sha256};
 use trine_backend::BackendError;
 
-use super::desk::{Desk, Made, Name, TowerCounts};
+use super::desk::{Desk, Made, Name, Patches, TowerCounts};
 use super::input::{RunsTower, SightError, TowerInput};
 use super::sight::Sight;
 
 /// A handle to a vision tower on a thread of its own, which makes rows of one picture after the
-/// other, in the order in which they are wanted. Clones are cheap.
+/// other. Requests take turns: each has a picture made, in the order in which it wants its
+/// pictures. Clones are cheap.
 ///
 /// When the last handle is dropped the tower ends: pictures that wait get no rows, and a run is
-/// stopped on the way where its device can do that.
+/// stopped on the way where its device can do that. So is a run when the last [`Sight`] of its
+/// picture is dropped.
 #[derive(Clone)]
 pub struct Tower {
     handle: Arc<Handle>,
@@ -28,8 +29,6 @@ pub struct Tower {
 struct Handle {
     desk: Arc<Desk>,
     identity: Name,
-    /// Stops the run on the way.
-    stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -46,17 +45,26 @@ impl Tower {
         budget: usize,
     ) -> std::io::Result<Tower> {
         let desk = Arc::new(Desk::new(budget));
-        let stop = Arc::new(AtomicBool::new(false));
-        program.heed(Arc::clone(&stop));
         let own = Arc::clone(&desk);
         let body = move || work(&own, &mut program);
         let thread = std::thread::Builder::new().name("tower".to_owned()).spawn(body)?;
         let thread = Mutex::new(Some(thread));
-        Ok(Tower { handle: Arc::new(Handle { desk, identity, stop, thread }) })
+        Ok(Tower { handle: Arc::new(Handle { desk, identity, thread }) })
     }
 
     /// Names a picture. Nothing is computed before an engine wants its rows.
     pub fn sight(&self, input: TowerInput) -> Sight {
+        self.picture(Patches { input, _room: None })
+    }
+
+    /// Does the same. `room` is dropped with the patches: when the rows are made, at once if they
+    /// are kept or another sight has the patches, or else with the last sight of the picture.
+    pub fn sight_in(&self, input: TowerInput, room: impl Send + 'static) -> Sight {
+        self.picture(Patches { input, _room: Some(Box::new(room)) })
+    }
+
+    fn picture(&self, patches: Patches) -> Sight {
+        let input = &patches.input;
         let Handle { desk, identity, .. } = &*self.handle;
         let mut name = Sha256::new_with_prefix("trine sight\n");
         name.update(identity);
@@ -64,7 +72,7 @@ impl Tower {
         for count in [input.grid.0, input.grid.1, input.soft_tokens] {
             name.update((count as u64).to_le_bytes());
         }
-        Sight::new(desk.picture(name.finalize().into(), input), Arc::clone(desk))
+        Sight::new(desk.picture(name.finalize().into(), patches), Arc::clone(desk))
     }
 
     /// Returns what the tower has done.
@@ -75,7 +83,7 @@ impl Tower {
     /// Ends the tower and waits for its thread, which frees the device. Pictures that wait get no
     /// rows.
     pub fn stop(&self) {
-        self.handle.end();
+        self.handle.desk.close();
         let thread = self.handle.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the tower's thread had ended with a panic");
@@ -89,30 +97,24 @@ impl fmt::Debug for Tower {
     }
 }
 
-impl Handle {
-    fn end(&self) {
-        self.stop.store(true, Ordering::Release);
-        self.desk.close();
-    }
-}
-
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.end();
+        self.desk.close();
     }
 }
 
 /// Makes rows until the tower is closed.
 fn work(desk: &Desk, program: &mut dyn RunsTower) {
-    while let Some((picture, input)) = desk.next() {
+    while let Some(turn) = desk.next() {
         let begin = Instant::now();
-        let made = rows(program, &input);
+        program.heed(Arc::clone(&turn.stop));
+        let made = rows(program, &turn.patches.input);
         let seconds = begin.elapsed().as_secs_f64();
         if let Err(error) = &made {
             // The engine warns of each sequence that ends because of it.
             tracing::debug!(%error, "a picture has no rows");
         }
-        desk.finish(&picture, made, seconds);
+        desk.finish(turn, made, seconds);
     }
 }
 
