@@ -1,5 +1,7 @@
 //! Pictures in data URLs and in base64, as requests carry them.
 
+use std::borrow::Cow;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
@@ -8,8 +10,7 @@ use crate::{Limits, PictureError};
 /// Returns the bytes of the file in a data URL such as `data:image/png;base64,iVBORw0...`.
 ///
 /// The media type has to begin with `image/`. It is not compared with the content, which
-/// [`Picture::decode`](crate::Picture::decode) recognises. Base64 is that of RFC 4648 with its
-/// padding, in one line.
+/// [`Picture::decode`](crate::Picture::decode) recognises. Base64 is that of [`from_base64`].
 ///
 /// # Errors
 ///
@@ -25,17 +26,22 @@ pub fn from_data_url(url: &str, limits: &Limits) -> Result<Vec<u8>, PictureError
     from_base64(data, limits)
 }
 
-/// Returns the bytes of a file that is written in base64, that of RFC 4648 with its padding, in one
-/// line.
+/// Returns the bytes of a file that is written in base64, that of RFC 4648 with its padding. Line
+/// breaks (CR and LF) may be in it, as MIME has them (RFC 2045).
 ///
 /// # Errors
 ///
 /// If the text is no base64, or if it stands for more bytes than `limits` allow, which its length
 /// tells before it is decoded.
 pub fn from_base64(data: &str, limits: &Limits) -> Result<Vec<u8>, PictureError> {
+    let breaks = ['\r', '\n'];
+    let data = match data.contains(breaks) {
+        true => Cow::Owned(data.split(breaks).collect::<String>()),
+        false => Cow::Borrowed(data),
+    };
     // Four characters stand for three bytes; the last two may be padding.
     limits.check_bytes((data.len() / 4 * 3).saturating_sub(2))?;
-    let bytes = STANDARD.decode(data).map_err(|_| PictureError::NoBase64)?;
+    let bytes = STANDARD.decode(data.as_bytes()).map_err(|_| PictureError::NoBase64)?;
     limits.check_bytes(bytes.len())?;
     Ok(bytes)
 }
@@ -53,6 +59,9 @@ mod tests {
         assert_eq!(read("data:image/png;base64,AQID").unwrap(), [1, 2, 3]);
         assert_eq!(read("DATA:Image/JPEG;BASE64,AQIDBA==").unwrap(), [1, 2, 3, 4]);
         assert_eq!(read("data:image/png;name=a;base64,").unwrap(), []);
+        // Line breaks count for no bytes: these are six.
+        let lines = "data:image/png;base64,AQ\r\nID\nBAUG\r\n\r\n\n\n\n\n\n\n";
+        assert_eq!(read(lines).unwrap(), [1, 2, 3, 4, 5, 6]);
     }
 
     #[test]
@@ -67,7 +76,7 @@ mod tests {
         ] {
             assert_eq!(read(url), Err(PictureError::NoDataUrl), "{url}");
         }
-        for data in ["AQI", "AQID\n", "AQ-_", "AQIDBB==", "%41QID", "AQID===="] {
+        for data in ["AQI", "AQ ID", "AQ-_", "AQIDBB==", "%41QID", "AQID===="] {
             let url = format!("data:image/png;base64,{data}");
             assert_eq!(read(&url), Err(PictureError::NoBase64), "{data}");
         }
