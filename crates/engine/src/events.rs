@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::pictures::SightError;
 use crate::sharing::SharedStep;
 
 /// The identifier of a request in an engine, which never uses it again.
@@ -80,6 +81,9 @@ pub enum Update {
         /// The stop id that ended it, for which there is no [`Update::Token`]. It is there if and
         /// only if `finish` is [`Finish::Stop`].
         stop: Option<u32>,
+        /// Why a picture has no rows. It is there if and only if `finish` is
+        /// [`Finish::PictureFailed`].
+        picture: Option<SightError>,
         /// The cost of the request.
         statistics: Statistics,
     },

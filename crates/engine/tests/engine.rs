@@ -99,7 +99,7 @@ impl Log {
                     let before = self.prefill.insert(id, done).unwrap_or(0);
                     assert!(before < done && done <= total, "{event:?} after {before}");
                 }
-                Update::Finished { finish, stop, statistics } => {
+                Update::Finished { finish, stop, statistics, .. } => {
                     assert_eq!(stop.is_some(), finish == Finish::Stop);
                     self.tokens.entry(id).or_default().extend(stop);
                     self.ends.insert(id, finish);

@@ -24,7 +24,7 @@ use trine_backend::{BLOCK, BackendError, ProgramOptions};
 use trine_engine::disk::Origin;
 use trine_engine::{
     Drafts, Engine, EngineError, Event, Finish, Generation, Pooling, PromptPicture, ReadingDrafter,
-    Request, RunsTower, SOFT, SamplingParams, Service, Tower, TowerInput, Update,
+    Request, RunsTower, SOFT, SamplingParams, Service, SightError, Tower, TowerInput, Update,
 };
 use trine_model::Width;
 
@@ -323,6 +323,20 @@ fn rows_of_another_model_fail() {
     let mut engine = engine(80, 1, 1);
     let found = run(&mut engine, vec![request(&tower, &joined(&[&[1], &picture(5), &[2]]), 5)]);
     assert_eq!(found[0].end, Some((Finish::PictureFailed, None)));
+    // The event says why.
+    let request = request(&tower, &joined(&[&[1], &picture(5), &[2]]), 5);
+    engine.submit(request).expect("it is sound");
+    let mut reasons = Vec::new();
+    while !engine.is_idle() {
+        for event in engine.step().expect("the device works") {
+            if let Update::Finished { picture, .. } = event.update {
+                reasons.push(picture);
+            }
+        }
+    }
+    let soft_tokens = size(5);
+    let reason = SightError::OtherRows { found: 7 * soft_tokens, soft_tokens };
+    assert_eq!(reasons, [Some(reason)]);
 }
 
 #[test]

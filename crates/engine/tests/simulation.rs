@@ -418,7 +418,7 @@ impl Simulation {
                 let (_, found) = job.embedding.as_mut().expect("it was asked for");
                 assert!(found.replace(vector).is_none(), "{sequence} has one vector");
             }
-            Update::Finished { finish, stop, statistics } => {
+            Update::Finished { finish, stop, statistics, .. } => {
                 let mut job = self.jobs.remove(&sequence).expect("it ends once");
                 assert_eq!(stop.is_some(), finish == Finish::Stop);
                 job.answer.extend(stop);

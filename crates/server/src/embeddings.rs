@@ -230,7 +230,7 @@ async fn embed(app: &App, lease: &Lease, ready: Ready, priority: i32) -> Result<
 async fn pause(deadline: Option<Instant>) -> Result<(), ApiError> {
     tokio::time::sleep(PLACE_PAUSE).await;
     let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-    match failure(Finish::Deadline) {
+    match failure(Finish::Deadline, None) {
         Some(error) if is_late => Err(error),
         _ => Ok(()),
     }
@@ -271,7 +271,7 @@ impl Running {
                 Some(Update::Started { waited, .. }) => self.metrics.started(waited),
                 Some(Update::Embedding(vector)) => found = Some(vector),
                 Some(Update::Finished { finish, .. }) => {
-                    let failed = failure(finish);
+                    let failed = failure(finish, None);
                     self.end(if failed.is_some() { "error" } else { "stop" });
                     return match (failed, found) {
                         (Some(error), _) => Err(error),

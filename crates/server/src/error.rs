@@ -8,7 +8,7 @@ use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
 use serde::Serialize;
 use serde_json::{Value, json};
-use trine_engine::{EngineError, Finish};
+use trine_engine::{EngineError, Finish, SightError};
 use trine_text::TextError;
 
 use crate::places::Places;
@@ -372,7 +372,9 @@ impl From<TextError> for ApiError {
 
 /// Returns the error of a generation that ended without a usable text, or `None` if its text is an
 /// answer.
-pub(crate) fn failure(finish: Finish) -> Option<ApiError> {
+///
+/// `picture` says why a picture failed.
+pub(crate) fn failure(finish: Finish, picture: Option<&SightError>) -> Option<ApiError> {
     let status = match finish {
         Finish::Stop | Finish::Length | Finish::Context => return None,
         Finish::DeviceFailed => StatusCode::SERVICE_UNAVAILABLE,
@@ -389,7 +391,22 @@ pub(crate) fn failure(finish: Finish) -> Option<ApiError> {
         Finish::PictureFailed => Code::PictureFailed,
         _ => Code::NonFiniteLogits,
     };
-    Some(ApiError::new(status, code, finish.to_string()))
+    let message = match (finish, picture) {
+        (Finish::PictureFailed, Some(error)) => {
+            let error = error.to_string();
+            format!("a picture of the prompt could not be used: {}", without_remedy(&error))
+        }
+        _ => without_remedy(&finish.to_string()).to_owned(),
+    };
+    Some(ApiError::new(status, code, message))
+}
+
+/// Leaves out a remedy that names options of the command line, which no client can change.
+fn without_remedy(message: &str) -> &str {
+    match message.split_once("; ") {
+        Some((what, remedy)) if remedy.contains("--") => what,
+        _ => message,
+    }
 }
 
 /// Returns a client's text for a message or a log line: in quotes, control characters escaped, at

@@ -314,8 +314,8 @@ impl Run {
                     }
                 }
             }
-            Some(Update::Finished { finish, stop, statistics }) => {
-                if let Some(error) = failure(finish) {
+            Some(Update::Finished { finish, stop, picture, statistics }) => {
+                if let Some(error) = failure(finish, picture.as_ref()) {
                     return (vec![self.fail(error)], true);
                 }
                 let rest = self.assembler.finish();

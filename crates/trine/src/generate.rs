@@ -162,6 +162,9 @@ fn follow(
                 Update::Token { token, .. } if !is_stopped => {
                     is_stopped = written.push(token, listener)?;
                 }
+                Update::Finished { picture: Some(error), .. } if !is_stopped => {
+                    return Err(anyhow::Error::new(error).context(Finish::PictureFailed));
+                }
                 Update::Finished { finish, statistics, .. } => {
                     let ending = if is_stopped { Ending::StopText } else { ending(finish)? };
                     return Ok((ending, statistics));

@@ -9,7 +9,7 @@ use super::look::{Borders, Look, look};
 use super::place::Place;
 use super::prefixes::Reading;
 use super::sequence::Sequence;
-use crate::events::{Event, Finish};
+use crate::events::Event;
 use crate::pictures::SightError;
 use crate::queue::Rank;
 use crate::request::PromptPicture;
@@ -113,7 +113,7 @@ impl Engine {
                 Look::Waits | Look::Ready => None,
             })
         };
-        let note = |sequence: &Sequence, error: SightError| match error {
+        let note = |sequence: &Sequence, error: &SightError| match error {
             // Whoever stops a tower knows it.
             SightError::Stopped => {
                 tracing::debug!(sequence = %sequence.id, %error, "sequence ended");
@@ -126,8 +126,8 @@ impl Engine {
             });
             let Some((rank, error)) = blind else { break };
             let Some(sequence) = self.queue.remove(rank) else { break };
-            note(&sequence, error);
-            events.push(sequence.finished(Finish::PictureFailed));
+            note(&sequence, &error);
+            events.push(sequence.blind(error));
         }
         for slot in 0..self.places.len() {
             let sequence = self.places[slot].running();
@@ -136,8 +136,8 @@ impl Engine {
             };
             if let Some(error) = failure(sequence, self.kv.length(slot)) {
                 let sequence = self.end(slot, true);
-                note(&sequence, error);
-                events.push(sequence.finished(Finish::PictureFailed));
+                note(&sequence, &error);
+                events.push(sequence.blind(error));
             }
         }
     }

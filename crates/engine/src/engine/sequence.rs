@@ -9,7 +9,7 @@ use super::precision::{Computed, Precision};
 use crate::drafts::Ask;
 use crate::drafts::kinds::{Acceptances, Origin};
 use crate::events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
-use crate::pictures::{Album, Waker};
+use crate::pictures::{Album, SightError, Waker};
 use crate::pooling::Pool;
 use crate::request::{Constraint, Job, Limits, PromptPicture, Request};
 use crate::rows::RowLogits;
@@ -254,7 +254,15 @@ impl Sequence {
     pub(super) fn finished(&self, finish: Finish) -> Event {
         // The stop id was the last token that was sampled.
         let stop = self.tokens.last().copied().filter(|_| finish == Finish::Stop);
-        self.event(Update::Finished { finish, stop, statistics: self.statistics })
+        let statistics = self.statistics;
+        self.event(Update::Finished { finish, stop, picture: None, statistics })
+    }
+
+    /// Returns the last event of one that needs a picture without rows.
+    pub(super) fn blind(&self, error: SightError) -> Event {
+        let (finish, picture) = (Finish::PictureFailed, Some(error));
+        let statistics = self.statistics;
+        self.event(Update::Finished { finish, stop: None, picture, statistics })
     }
 
     /// Reports the embedding after the last position was run. Returns why there is none otherwise.

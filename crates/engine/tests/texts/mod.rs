@@ -40,7 +40,7 @@ pub(crate) fn run(engine: &mut Engine, requests: Vec<Request>) -> Vec<Text> {
                     text.tokens.push(token);
                     text.logprobs.extend(logprobs.map(|logprobs| *logprobs));
                 }
-                Update::Finished { finish, stop, statistics } => {
+                Update::Finished { finish, stop, statistics, .. } => {
                     text.end = Some((finish, stop));
                     text.statistics = statistics;
                 }
