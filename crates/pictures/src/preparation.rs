@@ -92,6 +92,13 @@ impl Preparation {
         (width / unit) * (height / unit)
     }
 
+    /// Returns whether [`Preparation::size`] and [`Preparation::soft_tokens`] depend on the size of
+    /// the picture.
+    #[must_use]
+    pub fn depends_on_size(&self) -> bool {
+        matches!(self.shape, Shape::Budget { .. })
+    }
+
     /// Returns the bytes that the numbers of a picture of `width` x `height` pixels take, once it
     /// is prepared.
     #[must_use]

@@ -17,7 +17,7 @@ use crate::generate::{Piece, Reason, Whole};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
-use crate::open::open;
+use crate::open::{Sees, open};
 use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX, read_stops};
 use crate::pictures::{Pictured, Sent};
 use crate::places::Places;
@@ -72,7 +72,7 @@ pub(crate) async fn count_tokens(
     let count = |(conversation, warnings): (Conversation, Warnings), lease: &Arc<Lease>| {
         Ok((conversation.token_ids(lease)?.len(), warnings))
     };
-    let ((count, warnings), _) = open(&app, request, read, count).await?;
+    let ((count, warnings), _) = open(&app, request, Sees::Sizes, read, count).await?;
     Ok(warnings.on(json_response(&json!({"input_tokens": count}))))
 }
 

@@ -13,6 +13,7 @@ use crate::models::LoadedModel;
 use crate::parameters::Parameters;
 use crate::places::Places;
 use crate::structure;
+use crate::unsupported;
 use crate::warnings::{Warnings, note};
 
 /// The tools of a request, and how they may be called.
@@ -169,7 +170,7 @@ fn warn_of(relaxed: &[Relaxed]) {
     }
 }
 
-/// Refuses tools at an endpoint that does not support them.
+/// Refuses tools and pictures at an endpoint that continues texts.
 ///
 /// # Errors
 /// 400 naming the field.
@@ -182,7 +183,7 @@ pub(crate) fn refuse(fields: Fields<'_>) -> Result<(), ApiError> {
     };
     match ["tools", "tool_choice"].into_iter().find(|name| is_there(name)) {
         Some(name) => Err(ApiError::unsupported(name, "use /v1/chat/completions")),
-        None => Ok(()),
+        None => unsupported::refuse(fields, &unsupported::PICTURES),
     }
 }
 

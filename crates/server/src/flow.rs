@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::generate::{Ask, Choices, collect};
 use crate::json::Fields;
 use crate::models::{KeepAlive, Lease, Named};
-use crate::open::open_named;
+use crate::open::{Sees, open_named};
 use crate::pictures::Pictured;
 use crate::service_routes::json_response;
 use crate::stream::{Writer, respond};
@@ -67,7 +67,7 @@ pub(crate) async fn answer_named<A: Asked>(
     keep: Option<KeepAlive>,
 ) -> Result<Response<Body>, ApiError> {
     let dialect = received.dialect;
-    let (prepared, lease) = open_named(app, received, named, keep, A::prepare).await?;
+    let (prepared, lease) = open_named(app, received, named, (keep, Sees::All), A::prepare).await?;
     let Prepared { asks, streams, writer, warnings } = prepared;
     let header = writer.header();
     let count = asks.len();

@@ -16,24 +16,36 @@ use crate::models::{KeepAlive, Lease, Named};
 use crate::pictures::{Pictured, admit, fetch};
 use crate::workers::Weight;
 
-/// Reads a request, opens the model that it names, and does the work for it that comes before the
-/// model's own.
+/// What is done with the pictures of a request before its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sees {
+    /// Nothing: where they stand is enough.
+    Places,
+    /// Their headers are read, for the numbers of their soft tokens. They take no room, and those
+    /// that are only named are fetched only if these numbers depend on their sizes.
+    Sizes,
+    /// They are decoded.
+    All,
+}
+
+/// Reads a request that is not run, opens the model that it names, and does the work.
 ///
 /// # Errors
 /// As [`receive`] and [`open_named`], and 404 if there is no such model.
 pub(crate) async fn open<D: Pictured + Send + 'static, T: Send + 'static>(
     app: &Arc<App>,
     request: Request<Body>,
+    sees: Sees,
     read: impl FnOnce(Fields<'_>) -> Result<D, ApiError> + Send + 'static,
     work: impl FnOnce(D, &Arc<Lease>) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<(T, Arc<Lease>), ApiError> {
     let received = receive(app, request, read).await?;
     let named = app.models.find(received.model.as_deref()).await?;
-    open_named(app, received, &named, None, work).await
+    open_named(app, received, &named, (None, sees), work).await
 }
 
-/// Does the same for a request that has been read and a model that has been found, which is kept
-/// loaded as long as `keep` says.
+/// Opens the model for a request that has been read, and does the work for it that comes before the
+/// model's own. The model has been found, and is kept loaded as long as `keep` says.
 ///
 /// # Errors
 /// 408 and 503 if the model is not loaded, 400 for pictures of a request that it does not take,
@@ -42,7 +54,7 @@ pub(crate) async fn open_named<D: Pictured + Send + 'static, T: Send + 'static>(
     app: &App,
     received: Received<D>,
     named: &Named,
-    keep: Option<KeepAlive>,
+    (keep, sees): (Option<KeepAlive>, Sees),
     work: impl FnOnce(D, &Arc<Lease>) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<(T, Arc<Lease>), ApiError> {
     let Received { mut asked, mut weight, scope, mut room, .. } = received;
@@ -52,15 +64,23 @@ pub(crate) async fn open_named<D: Pictured + Send + 'static, T: Send + 'static>(
         && let Some(param) = sent.param()
     {
         let pictures = lease.sees(param)?.clone();
+        let fetches = match sees {
+            Sees::Places => false,
+            Sees::Sizes => pictures.preparation.depends_on_size(),
+            Sees::All => true,
+        };
         let admitted = async {
-            room.extend(fetch(app, sent).await?);
-            admit(app, sent, &pictures).await
+            if fetches {
+                room.extend(fetch(app, sent).await?);
+            }
+            if sees == Sees::All {
+                room.push(admit(app, sent, &pictures).await?);
+                weight = Weight::Pictures;
+            }
+            Ok(())
         };
         let late = "the pictures were not read in the time that a request may take";
-        let (prepared, decoding) = in_time(app, lease.asked, admitted, late).await?;
-        lease.room = Some(prepared);
-        room.push(decoding);
-        weight = Weight::Pictures;
+        in_time(app, lease.asked, admitted, late).await?;
     }
     let lease = Arc::new(lease);
     let reading = Arc::clone(&lease);

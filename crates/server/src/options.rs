@@ -91,7 +91,7 @@ pub struct PictureLimits {
     pub each: trine_pictures::Limits,
     /// Most pixels of a request's pictures together, which bounds the time of decoding.
     pub pixels: u64,
-    /// Most bytes of prepared pictures of all requests: they are kept until their requests end.
+    /// Most bytes of prepared pictures of all requests: they are kept until their rows are made.
     pub prepared_bytes: usize,
     /// About the most bytes that decoding takes at once.
     pub decoding_bytes: usize,

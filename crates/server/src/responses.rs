@@ -19,7 +19,7 @@ use crate::generate::{Ended, Piece, Reason, Whole};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
-use crate::open::open;
+use crate::open::{Sees, open};
 use crate::openai;
 use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX};
 use crate::pictures::{Pictured, Sent};
@@ -83,7 +83,7 @@ pub(crate) async fn input_tokens(
     let count = |(conversation, _, warnings): Read, lease: &Arc<Lease>| {
         Ok((conversation.token_ids(lease)?.len(), warnings))
     };
-    let ((count, warnings), _) = open(&app, request, conversation, count).await?;
+    let ((count, warnings), _) = open(&app, request, Sees::Sizes, conversation, count).await?;
     Ok(warnings.on(json_response(&openai::input_tokens(count))))
 }
 

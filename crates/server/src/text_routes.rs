@@ -14,7 +14,7 @@ use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::json::Fields;
 use crate::models::Lease;
-use crate::open::open;
+use crate::open::{Sees, open};
 use crate::pictures::{Pictured, Sent};
 use crate::service_routes::json_response;
 
@@ -51,7 +51,7 @@ pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (answer, _) = open(&app, request, read_tokenize, tokenized).await?;
+    let (answer, _) = open(&app, request, Sees::Sizes, read_tokenize, tokenized).await?;
     Ok(json_response(&answer))
 }
 
@@ -135,7 +135,7 @@ pub(crate) async fn detokenize(
         }
         Ok(lease.tokenizer.decode(&ids, false))
     };
-    let (text, _) = open(&app, request, read, decode).await?;
+    let (text, _) = open(&app, request, Sees::Sizes, read, decode).await?;
     Ok(json_response(&json!({"content": text, "prompt": text})))
 }
 
@@ -148,7 +148,7 @@ pub(crate) async fn apply_template(
         let text = conversation.text(lease)?;
         Ok(json_response(&json!({"prompt": Tokenizer::unguard(&text)})))
     };
-    Ok(open(&app, request, Conversation::read, render).await?.0)
+    Ok(open(&app, request, Sees::Places, Conversation::read, render).await?.0)
 }
 
 /// Returns a token's text, or its bytes if they are not text.

@@ -74,6 +74,12 @@ pub(crate) const EVERYWHERE: [Unsupported; 38] = [
     ("thinking_budget", Harmless::UpTo(0.0), "use thinking_token_budget"),
 ];
 
+/// Pictures where prompts are texts.
+pub(crate) const PICTURES: [Unsupported; 2] = [
+    ("images", Harmless::Off, "send pictures to /v1/chat/completions or /api/chat"),
+    ("image", Harmless::Off, "send pictures to /v1/chat/completions or /api/chat"),
+];
+
 /// Looks for the fields of a list.
 ///
 /// # Errors

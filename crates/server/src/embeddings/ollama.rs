@@ -15,8 +15,9 @@ use crate::error::ApiError;
 use crate::json::Fields;
 use crate::models::{KeepAlive, Lease};
 use crate::ollama::read_keep_alive;
-use crate::open::open_named;
+use crate::open::{Sees, open_named};
 use crate::prompts::read_prompts;
+use crate::unsupported::{PICTURES, refuse};
 
 /// `POST /api/embed`
 pub(crate) async fn embed_inputs(
@@ -63,10 +64,11 @@ async fn prepare(
         let loaded = Instant::now();
         Ok((inputs.encode(&shared, lease)?, loaded))
     };
-    open_named(app, received, &named, keep, encode).await
+    open_named(app, received, &named, (keep, Sees::Sizes), encode).await
 }
 
 fn read(fields: Fields<'_>, param: &'static str) -> Result<(Inputs, Option<KeepAlive>), ApiError> {
+    refuse(fields, &PICTURES)?;
     let keep = read_keep_alive(fields)?;
     let dimensions = read_dimensions(fields)?;
     // Nothing is ever truncated: a text that is too long is refused, whatever this field says.

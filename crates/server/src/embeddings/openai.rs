@@ -14,9 +14,10 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::json::Fields;
 use crate::models::Lease;
-use crate::open::open;
+use crate::open::{Sees, open};
 use crate::pictures::Pictured;
 use crate::prompts::read_prompts;
+use crate::unsupported::{PICTURES, refuse};
 
 /// Fields of other servers that would change the vector.
 pub(crate) const UNSUPPORTED: [&str; 5] =
@@ -48,7 +49,8 @@ pub(crate) async fn handle(
         let Asked { inputs, encoding, priority } = asked;
         Ok((inputs.encode(&shared, lease)?, encoding, priority))
     };
-    let ((ready, encoding, priority), lease) = open(&app, request, read, encode).await?;
+    let ((ready, encoding, priority), lease) =
+        open(&app, request, Sees::Sizes, read, encode).await?;
     let vectors = embed(&app, &lease, ready, priority).await?;
     let envelope = json!({
         "object": "list",
@@ -64,6 +66,7 @@ pub(crate) async fn handle(
 impl Pictured for Asked {}
 
 fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
+    refuse(fields, &PICTURES)?;
     for name in UNSUPPORTED {
         if fields.get(name).is_some() {
             return Err(ApiError::unsupported(name, "leave it out"));

@@ -4,7 +4,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tokio::sync::OwnedSemaphorePermit;
 use trine_engine::{EngineError, Limits, Scope};
 
 use super::loader::{LoadedModel, Pictures};
@@ -28,8 +27,6 @@ pub(crate) struct Lease {
     pub(crate) scope: Scope,
     /// When the model was asked for, which may be long before it was loaded.
     pub(crate) asked: Instant,
-    /// Room that the request's pictures take.
-    pub(crate) room: Option<OwnedSemaphorePermit>,
     shared: Arc<Shared>,
 }
 
@@ -51,7 +48,7 @@ impl Lease {
     ) -> Self {
         let Named { name, base, preset } = named.clone();
         let (model, scope, shared) = (Arc::clone(model), Scope::default(), Arc::clone(shared));
-        Self { name, base, preset, model, scope, asked, room: None, shared }
+        Self { name, base, preset, model, scope, asked, shared }
     }
 
     /// Returns the limits that requests are checked against: the engine's, and the context that the

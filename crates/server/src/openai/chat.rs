@@ -18,7 +18,7 @@ use crate::generate::{Ended, Piece, TokenText, Whole};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
-use crate::open::open;
+use crate::open::{Sees, open};
 use crate::parameters::{ParameterFields, Penalties, read_chat_logprobs};
 use crate::pictures::{Pictured, Sent};
 use crate::service_routes::json_response;
@@ -53,7 +53,7 @@ pub(crate) async fn input_tokens(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let count = |conversation: Conversation, lease: &Arc<Lease>| conversation.token_ids(lease);
-    let (ids, _) = open(&app, request, Conversation::read, count).await?;
+    let (ids, _) = open(&app, request, Sees::Sizes, Conversation::read, count).await?;
     Ok(json_response(&super::input_tokens(ids.len())))
 }
 

@@ -16,6 +16,7 @@ use super::schema::{
 use crate::embeddings::{self, openai as openai_embeddings};
 use crate::openai::completions;
 use crate::thinking::{self, EFFORTS};
+use crate::unsupported::PICTURES;
 use crate::{anthropic as anthropic_dialect, ollama as ollama_dialect, responses, text_routes};
 
 /// Returns all schemas of requests, by name.
@@ -87,6 +88,7 @@ fn completion() -> Value {
         ("tools", none()),
         ("tool_choice", none()),
     ]);
+    fields.extend(refused_fields(&PICTURES));
     fields.extend(no_thinking(thinking::TEXTS));
     let words = "A text, a list of texts, a list of token ids, or a list of such lists. All prompts together have at most \
                  256 texts.";
@@ -98,6 +100,7 @@ fn llama_text() -> Value {
     fields.extend(parameters(None));
     let none = || refused("use /v1/chat/completions", json!([null, "none", "auto", []]));
     fields.extend([("tools", none()), ("tool_choice", none())]);
+    fields.extend(refused_fields(&PICTURES));
     fields.extend(no_thinking(thinking::TEXTS));
     let words = "A text, a list of texts, a list of token ids, or a list of such lists. All prompts together have at most \
                  256 texts.";
@@ -223,6 +226,7 @@ fn embedding() -> Value {
     ]);
     let refused = |name: &&'static str| (*name, refused("leave it out", json!([null])));
     fields.extend(openai_embeddings::UNSUPPORTED.iter().map(refused));
+    fields.extend(refused_fields(&PICTURES));
     let words = "A text, a list of texts, a list of token ids, or a list of such lists, with at most 300,000 tokens \
                  together.";
     asked([("input", about(texts_or_ids(embeddings::TEXTS_MAX), words))], fields)
@@ -409,7 +413,7 @@ fn ollama_embed(input: &'static str) -> Value {
         ("options", about(free_object(), "Changes nothing.")),
         dimensions(),
     ];
-    asked([], fields)
+    asked([], fields.into_iter().chain(refused_fields(&PICTURES)))
 }
 
 /// Returns the schema of a request about one model, which `model` or its older name `name` names.

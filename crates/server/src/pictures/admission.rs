@@ -10,19 +10,19 @@ use crate::error::ApiError;
 use crate::lifecycle::Phase;
 use crate::models::Pictures;
 
-/// Takes room for the numbers of prepared pictures, which they need until the request has ended,
-/// and waits for room to decode them, one after the other.
+/// Waits for room for the numbers of prepared pictures, which is given back as the tower makes their
+/// rows, and then for room to decode them, one after the other.
 ///
 /// # Errors
-/// 400 for pictures that never have room together, 503 if those of other requests take it, or if
-/// the server ends.
+/// 400 for pictures that never have room together, 503 if the server ends.
 pub(crate) async fn admit(
     app: &App,
-    sent: &Sent,
+    sent: &mut Sent,
     pictures: &Pictures,
-) -> Result<(OwnedSemaphorePermit, OwnedSemaphorePermit), ApiError> {
+) -> Result<OwnedSemaphorePermit, ApiError> {
     let limits = &app.limits.pictures;
-    let bytes = sent.prepared_bytes(&pictures.preparation);
+    let each = sent.prepared_bytes(&pictures.preparation);
+    let bytes = each.iter().sum::<usize>();
     if bytes > limits.prepared_bytes {
         let message = format!(
             "the pictures of the request take {bytes} bytes when they are prepared, more than {}; send fewer",
@@ -30,19 +30,23 @@ pub(crate) async fn admit(
         );
         return Err(ApiError::field(sent.param().unwrap_or("messages"), message));
     }
-    let prepared = Arc::clone(&app.rooms.prepared).try_acquire_many_owned(permits(bytes));
-    let prepared = prepared.map_err(|_| {
-        ApiError::overloaded("pictures of other requests take all the room; try again later")
-    })?;
-    // A picture that is larger than all the room is decoded when no other one is.
-    let wanted = permits(sent.decoding_bytes().min(limits.decoding_bytes));
+    let wait = async {
+        // Each is rounded up, and all of them may be as many as there are.
+        let each: Vec<usize> = each.iter().map(|bytes| bytes.div_ceil(BODY_PERMIT_BYTES)).collect();
+        let all = permits(limits.prepared_bytes).min(each.iter().sum::<usize>() as u32);
+        let prepared = Arc::clone(&app.rooms.prepared).acquire_many_owned(all).await.ok()?;
+        // A picture that is larger than all the room is decoded when no other one is.
+        let wanted = permits(sent.decoding_bytes().min(limits.decoding_bytes));
+        let decoding = Arc::clone(&app.rooms.decoding).acquire_many_owned(wanted).await.ok()?;
+        sent.house(prepared, &each);
+        Some(decoding)
+    };
     let decoding = tokio::select! {
         biased;
-        permit = Arc::clone(&app.rooms.decoding).acquire_many_owned(wanted) => permit.ok(),
+        decoding = wait => decoding,
         () = app.lifecycle.reached(Phase::Aborting) => None,
     };
-    let decoding = decoding.ok_or_else(ApiError::draining)?;
-    Ok((prepared, decoding))
+    decoding.ok_or_else(ApiError::draining)
 }
 
 /// Returns the permits for some bytes, rounded down: those of a whole limit are as many as there

@@ -37,9 +37,8 @@ pub(crate) async fn fetch(
     for (index, url) in urls {
         let permits = most.div_ceil(BODY_PERMIT_BYTES) as u32;
         let permit = Arc::clone(&app.rooms.fetched).try_acquire_many_owned(permits);
-        let mut permit = permit.map_err(|_| {
-            ApiError::overloaded("other requests take all the room for pictures; try again later")
-        })?;
+        let own: usize = room.iter().map(OwnedSemaphorePermit::num_permits).sum();
+        let mut permit = permit.map_err(|_| full(app, sent, index, own + permits as usize))?;
         let fetched = tokio::select! {
             biased;
             () = app.lifecycle.reached(Phase::Aborting) => return Err(ApiError::draining()),
@@ -57,6 +56,16 @@ pub(crate) async fn fetch(
     Ok(room)
 }
 
+/// Returns the error of a request for whose picture the room has no permits left; with those of its
+/// own files it would take `wanted`.
+fn full(app: &App, sent: &Sent, index: usize, wanted: usize) -> ApiError {
+    if wanted > app.limits.bodies_bytes / BODY_PERMIT_BYTES {
+        return sent
+            .wrong(index, "the files that the request names take too much together; name fewer");
+    }
+    ApiError::overloaded("other requests take all the room for pictures; try again later")
+}
+
 /// Fetches one file, from redirect to redirect.
 async fn fetch_one(
     app: &App,
@@ -69,11 +78,11 @@ async fn fetch_one(
         let found = lookup_host((place.host.trim_matches(['[', ']']), place.port)).await;
         let addresses: Vec<SocketAddr> = found.map_err(|_| UrlError::NotFound)?.collect();
         place.check(&addresses)?;
-        let request = Fetch {
+        let mut request = Fetch {
             url: place.url.to_string(),
             addresses,
             bytes: app.limits.pictures.each.bytes,
-            time: deadline.saturating_duration_since(Instant::now()),
+            time: TIME,
         };
         let closed = |_| UrlError::Failed("the server ends".to_owned());
         // The thread keeps its place until its request has ended, also if nobody waits for it.
@@ -82,6 +91,8 @@ async fn fetch_one(
         let most = request.bytes;
         let fetched = tokio::task::spawn_blocking(move || {
             let _permit = permit;
+            // The wait for the place is over only now.
+            request.time = deadline.saturating_duration_since(Instant::now());
             fetcher.get(&request)
         });
         let failed = |_| UrlError::Failed("the request met a defect of the server".to_owned());

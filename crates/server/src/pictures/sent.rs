@@ -1,10 +1,13 @@
 //! Pictures as requests have them.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use axum::http::Uri;
 use serde_json::Value;
-use trine_engine::{EngineError, PromptPicture, Scope, TowerInput};
+use sha2::{Digest, Sha256};
+use tokio::sync::OwnedSemaphorePermit;
+use trine_engine::{EngineError, PromptPicture, Scope, Sight, TowerInput};
 use trine_pictures::{Limits, Picture, Preparation, from_base64, from_data_url};
 use trine_text::{Content, Part};
 
@@ -46,13 +49,25 @@ struct SentPicture {
     /// Its field in the request.
     param: String,
     source: Source,
+    /// The room that it takes when it is prepared.
+    room: Option<OwnedSemaphorePermit>,
 }
 
 enum Source {
     File(Vec<u8>),
-    /// A file whose header was read: the limits that it keeps, its width and height in pixels.
-    Measured(Vec<u8>, Limits, (u32, u32)),
+    /// A file whose header was read.
+    Measured(Measured),
     Url(Uri),
+}
+
+struct Measured {
+    file: Vec<u8>,
+    /// SHA-256 of the file.
+    digest: [u8; 32],
+    /// The limits that it keeps.
+    limits: Limits,
+    /// Its width and height in pixels.
+    size: (u32, u32),
 }
 
 impl fmt::Debug for SentPicture {
@@ -129,7 +144,7 @@ impl Sent {
             let message = format!("the request has more than {MOST} pictures; send fewer");
             return Err(ApiError::field(param, message));
         }
-        self.0.push(SentPicture { param, source });
+        self.0.push(SentPicture { param, source, room: None });
         Ok(())
     }
 
@@ -148,7 +163,7 @@ impl Sent {
                 Place::of(url, urls).map_err(|what| of(&picture.param, what))?;
             }
             picture.measure(limits)?;
-            if let Source::Measured(_, _, (width, height)) = picture.source {
+            if let Source::Measured(Measured { size: (width, height), .. }) = picture.source {
                 pixels = pixels.saturating_add(u64::from(width) * u64::from(height));
             }
             if pixels > limits.pixels {
@@ -183,23 +198,41 @@ impl Sent {
         }
     }
 
-    /// Returns the width and height of each picture, which must have been checked.
+    /// Returns the width and height of each picture, which must have been checked; zeros for one
+    /// that was not fetched.
     fn sizes(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.0.iter().map(|picture| match picture.source {
-            Source::Measured(_, _, size) => size,
+            Source::Measured(Measured { size, .. }) => size,
             Source::File(_) | Source::Url(_) => (0, 0),
         })
     }
 
-    /// Returns the bytes that all pictures take when they are prepared.
-    pub(super) fn prepared_bytes(&self, preparation: &Preparation) -> usize {
-        self.sizes().map(|(width, height)| preparation.bytes(width, height)).sum()
+    /// Returns the bytes that each picture takes when it is prepared: none for one whose file came
+    /// before, which is prepared once.
+    pub(super) fn prepared_bytes(&self, preparation: &Preparation) -> Vec<usize> {
+        let mut seen = HashSet::new();
+        let of = |picture: &SentPicture| match &picture.source {
+            Source::Measured(Measured { digest, size: (width, height), .. })
+                if seen.insert(*digest) =>
+            {
+                preparation.bytes(*width, *height)
+            }
+            _ => 0,
+        };
+        self.0.iter().map(of).collect()
+    }
+
+    /// Gives each picture its permits of a room.
+    pub(super) fn house(&mut self, mut room: OwnedSemaphorePermit, each: &[usize]) {
+        for (picture, &permits) in self.0.iter_mut().zip(each) {
+            picture.room = room.split(permits.min(room.num_permits()));
+        }
     }
 
     /// Returns about the most bytes that decoding takes: one picture is decoded after the other.
     pub(super) fn decoding_bytes(&self) -> usize {
         let of = |picture: &SentPicture| match &picture.source {
-            Source::Measured(file, _, size) => Picture::decoding_bytes(file, *size),
+            Source::Measured(measured) => Picture::decoding_bytes(&measured.file, measured.size),
             Source::File(_) | Source::Url(_) => 0,
         };
         self.0.iter().map(of).max().unwrap_or(0)
@@ -225,8 +258,8 @@ impl Sent {
         self.sizes().enumerate().map(of).collect()
     }
 
-    /// Decodes and prepares the pictures, whose first soft tokens are at `starts` of a prompt.
-    /// Their rows are kept for requests of one scope.
+    /// Decodes and prepares the pictures, whose first soft tokens are at `starts` of a prompt, those
+    /// with one file once. Their rows are kept for requests of one scope.
     ///
     /// # Errors
     /// 400 naming a picture that is damaged.
@@ -236,19 +269,24 @@ impl Sent {
         starts: &[usize],
         scope: Scope,
     ) -> Result<Vec<PromptPicture>, ApiError> {
+        let mut known: HashMap<[u8; 32], Sight> = HashMap::new();
         let of_picture = |(picture, &at): (SentPicture, &usize)| {
-            let SentPicture { param, source } = picture;
-            let Source::Measured(file, limits, _) = source else {
+            let SentPicture { param, source, room } = picture;
+            let Source::Measured(Measured { file, digest, limits, .. }) = source else {
                 return Err(ApiError::internal("a picture was not measured"));
             };
+            if let Some(sight) = known.get(&digest) {
+                return Ok(PromptPicture { at, sight: sight.clone() });
+            }
             let decoded = Picture::decode(&file, &limits).map_err(|error| of(&param, error))?;
             drop(file);
             let prepared = pictures.preparation.prepare(&decoded);
             drop(decoded);
             let input = tower_input(&prepared);
             // Otherwise the time of a request would tell who else has sent the picture.
-            let digest = scope.digest(input.digest);
-            let sight = pictures.tower.sight(TowerInput { digest, ..input });
+            let input = TowerInput { digest: scope.digest(input.digest), ..input };
+            let sight = pictures.tower.sight_in(input, room);
+            known.insert(digest, sight.clone());
             Ok(PromptPicture { at, sight })
         };
         self.0.into_iter().zip(starts).map(of_picture).collect()
@@ -261,7 +299,9 @@ impl SentPicture {
         if let Source::File(file) = &mut self.source {
             let size = Picture::measure(file, &limits.each);
             let size = size.map_err(|error| of(&self.param, error))?;
-            self.source = Source::Measured(std::mem::take(file), limits.each.clone(), size);
+            let (file, limits) = (std::mem::take(file), limits.each.clone());
+            let digest = Sha256::digest(&file).into();
+            self.source = Source::Measured(Measured { file, digest, limits, size });
         }
         Ok(())
     }

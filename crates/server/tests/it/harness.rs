@@ -119,10 +119,15 @@ pub(crate) struct Eye {
     pub(crate) seen: Arc<Mutex<Vec<(f32, usize)>>>,
     /// Whether it fails.
     pub(crate) is_blind: Arc<AtomicBool>,
+    /// While this is set no run ends.
+    pub(crate) is_held: Arc<AtomicBool>,
 }
 
 impl RunsTower for Eye {
     fn rows(&mut self, picture: &TowerInput) -> Result<Vec<f32>, BackendError> {
+        while self.is_held.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         if self.is_blind.load(Ordering::SeqCst) {
             return Err(BackendError::Failed {
                 device: "eye".to_owned(),

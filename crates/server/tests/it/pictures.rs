@@ -1,6 +1,10 @@
 //! Pictures in requests of every dialect, and what must not get through.
 
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -467,6 +471,10 @@ fn pictures_stand_only_where_models_see_them() {
         ("/api/chat", json!({"messages": [{"role": "user", "content": "a", "images": [5]}]})),
         ("/api/chat", json!({"messages": [{"role": "system", "content": "a", "images": images}]})),
         ("/completion", json!({"prompt": "a", "image_data": [{"data": images[0], "id": 1}]})),
+        ("/completion", json!({"prompt": "a", "images": images})),
+        ("/v1/completions", json!({"prompt": "a", "images": images})),
+        ("/api/embed", json!({"input": "a", "images": images})),
+        ("/v1/embeddings", json!({"input": "a", "images": images})),
     ] {
         let (status, error) = server.post(path, &body);
         assert!(status == 400 && message(&error).contains("image"), "{path}: {error}");
@@ -494,43 +502,75 @@ fn log_probabilities_of_prompts_pass_over_pictures() {
     }
 }
 
+/// Sends a request for a stream, and does not read the answer.
+fn begin(server: &Harness, body: &Value) -> TcpStream {
+    let body = body.to_string();
+    let mut stream = client::connect(server.address);
+    let length = body.len().to_string();
+    let fields = [("Content-Length", &*length), ("Content-Type", "application/json")];
+    let head = client::head("POST", CHAT, &fields);
+    stream.write_all((head + &body).as_bytes()).unwrap();
+    stream
+}
+
 /// A prepared picture takes 37,632 bytes here; room is counted in 64 KiB.
 #[test]
-fn pictures_of_other_requests_take_room() {
+fn pictures_of_a_request_take_room_once() {
     let server = server_with(|options| options.limits.pictures.prepared_bytes = 1 << 16);
-    let body = |count: usize, most: usize| {
-        let pictures = vec![image(&url("a.png")); count];
-        json!({"messages": [user(&pictures)], "max_tokens": most, "stream": true})
-    };
-    let (status, error) = server.post(CHAT, &body(2, 1));
+    let body = |names: [&str; 3]| json!({"messages": [user(&names.map(|name| image(&url(name))))], "max_tokens": 1});
+    let (status, error) = server.post(CHAT, &body(["a.png", "b.png", "a.png"]));
     assert_eq!(status, 400, "never");
-    assert!(message(&error).contains("65536"), "{error}");
-    let server = server_with(|options| options.limits.pictures.prepared_bytes = 3 << 16);
-    server.slow_down(std::time::Duration::from_millis(20));
-    let slow = body(4, 400).to_string();
-    let mut stream = client::connect(server.address);
-    let length = slow.len().to_string();
-    let head = client::head(
-        "POST",
-        CHAT,
-        &[("Content-Length", &length), ("Content-Type", "application/json")],
-    );
-    std::io::Write::write_all(&mut stream, (head + &slow).as_bytes()).unwrap();
-    server.wait_for("it runs", |status| status.running == 1);
-    let (status, error) = server.post(CHAT, &body(4, 1));
-    assert_eq!((status, &error["error"]["code"]), (503, &json!("overloaded")), "{error}");
-    assert_eq!(
-        server.post(CHAT, &json!({"messages": [user(&[text("a")])], "max_tokens": 1})).0,
-        200
-    );
-    drop(stream);
-    server.wait_idle();
-    server.slow_down(std::time::Duration::ZERO);
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    while server.post(CHAT, &with(body(4, 1), "stream", json!(false))).0 != 200 {
-        assert!(std::time::Instant::now() < deadline, "the room comes back");
-        std::thread::sleep(std::time::Duration::from_millis(5));
+    assert!(message(&error).contains("75264 bytes"), "{error}");
+    for _ in 0..3 {
+        let (status, answer) = server.post(CHAT, &body(["a.png"; 3]));
+        assert_eq!(status, 200, "{answer}");
     }
+    assert_eq!(server.loader.eye.seen.lock().unwrap().len(), 1);
+}
+
+/// The room is given back when rows are made, and not when the answer ends.
+#[test]
+fn pictures_wait_for_the_room_of_others() {
+    let server = server_with(|options| options.limits.pictures.prepared_bytes = 1 << 16);
+    let body = |name: &str, most: usize| json!({"messages": [user(&[image(&url(name))])], "max_tokens": most, "stream": true});
+    server.slow_down(Duration::from_millis(20));
+    let held = &server.loader.eye.is_held;
+    held.store(true, Ordering::SeqCst);
+    let first = begin(&server, &body("a.png", 400));
+    server.wait_for("its picture is run", |status| status.waiting + status.running == 1);
+    let second = begin(&server, &body("b.png", 400));
+    // What only counts takes no room, and neither does what has no pictures.
+    let words = json!({"messages": [user(&[text("a")])], "max_tokens": 1});
+    assert_eq!(server.post(CHAT, &words).0, 200);
+    for path in ["/v1/messages/count_tokens", "/tokenize", "/apply-template"] {
+        let (status, answer) = server.post(path, &body("b.png", 1));
+        assert_eq!(status, 200, "{path}: {answer}");
+    }
+    let status = server.status();
+    assert_eq!(status.waiting + status.running, 1, "the second one waits for room");
+    held.store(false, Ordering::SeqCst);
+    server.wait_for("both run", |status| status.running == 2);
+    drop((first, second));
+    server.wait_idle();
+    assert_eq!(server.loader.eye.seen.lock().unwrap().len(), 2);
+}
+
+/// What counts tokens reads headers: this picture is damaged, and a tower of squares needs none.
+#[test]
+fn pictures_are_counted_by_their_headers() {
+    let (server, web) = web();
+    let damaged = format!("data:image/png;base64,{}", STANDARD.encode(header_only(9, 9)));
+    let count = |path: &str, url: &str| {
+        let (status, answer) = server.post(path, &json!({"messages": [user(&[image(url)])]}));
+        assert_eq!(status, 200, "{path}: {answer}");
+        answer
+    };
+    for path in ["/v1/chat/completions/input_tokens", "/tokenize", "/apply-template"] {
+        let known = count(path, &url("a.png"));
+        assert_eq!(count(path, &damaged), known, "{path}");
+        assert_eq!(count(path, "https://1.1.1.1/a.png"), known, "{path}");
+    }
+    assert!(web.asked.lock().unwrap().is_empty(), "nothing is fetched");
 }
 
 /// A tower that fails ends the request, and no other.
@@ -541,6 +581,8 @@ fn a_tower_that_fails_is_an_error_of_its_request() {
     server.loader.eye.is_blind.store(true, std::sync::atomic::Ordering::SeqCst);
     let (status, error) = server.post(CHAT, &body);
     assert_eq!((status, &error["error"]["code"]), (500, &json!("picture_failed")), "{error}");
+    let words = message(&error);
+    assert!(words.contains("as asked") && !words.contains("--"), "{error}");
     let words = json!({"messages": [user(&[text("a")])], "max_tokens": 2});
     assert_eq!(server.post(CHAT, &words).0, 200);
     server.loader.eye.is_blind.store(false, std::sync::atomic::Ordering::SeqCst);
@@ -566,6 +608,10 @@ impl Fetcher for Web {
 
 /// Public addresses of their own, so that nothing is resolved.
 fn web() -> (Harness, Arc<Web>) {
+    web_with(|_| {})
+}
+
+fn web_with(change: impl FnOnce(&mut ServerOptions)) -> (Harness, Arc<Web>) {
     let web = Arc::new(Web {
         answers: vec![
             ("https://1.1.1.1/a.png", Fetched::Body(file("a.png"))),
@@ -584,8 +630,27 @@ fn web() -> (Harness, Arc<Web>) {
     let fetcher: Arc<dyn Fetcher> = web.clone();
     let hosts = ["1.1.1.1", "1.0.0.1", "localhost", "127.0.0.1", "no.invalid"];
     let hosts = hosts.map(str::to_owned).to_vec();
-    let server = server_with(|options| options.image_urls = Some(ImageUrls { hosts, fetcher }));
+    let server = server_with(|options| {
+        options.image_urls = Some(ImageUrls { hosts, fetcher });
+        change(options);
+    });
     (server, web)
+}
+
+/// A file is counted as the largest before it has come.
+#[test]
+fn files_of_a_request_that_never_have_room_are_its_error() {
+    let (server, _) = web_with(|options| {
+        options.limits.bodies_bytes = 20_000_000_usize.next_multiple_of(1 << 16);
+    });
+    let body = |count: usize| {
+        let parts = vec![image("https://1.1.1.1/a.png"); count];
+        json!({"messages": [user(&parts)], "max_tokens": 1})
+    };
+    assert_eq!(server.post(CHAT, &body(1)).0, 200);
+    let (status, error) = server.post(CHAT, &body(2));
+    assert_eq!(status, 400, "{error}");
+    assert_eq!(error["error"]["param"], "messages[0].content[1].image_url.url");
 }
 
 #[test]
