@@ -38,7 +38,8 @@ pub trait RunsTower: Send {
     /// Returns [`BackendError`] if the picture does not fit the tower or the device failed.
     fn rows(&mut self, picture: &TowerInput) -> Result<Vec<f32>, BackendError>;
 
-    /// Sets the flag that stops the next run on the way, before each run ([`Program::heed`](trine_backend::Program::heed)).
+    /// Sets the flag that stops the next run on the way, before each run
+    /// ([`Program::heed`](trine_backend::Program::heed)).
     fn heed(&mut self, _stop: Arc<AtomicBool>) {}
 }
 

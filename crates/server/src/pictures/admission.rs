@@ -10,8 +10,8 @@ use crate::error::ApiError;
 use crate::lifecycle::Phase;
 use crate::models::Pictures;
 
-/// Waits for room for the numbers of prepared pictures, which is given back as the tower makes their
-/// rows, and then for room to decode them, one after the other.
+/// Waits for room for the numbers of prepared pictures, which is given back as the tower makes
+/// their rows, and then for room to decode them, one after the other.
 ///
 /// # Errors
 /// 400 for pictures that never have room together, 503 if the server ends.

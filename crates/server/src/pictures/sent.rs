@@ -258,8 +258,8 @@ impl Sent {
         self.sizes().enumerate().map(of).collect()
     }
 
-    /// Decodes and prepares the pictures, whose first soft tokens are at `starts` of a prompt, those
-    /// with one file once. Their rows are kept for requests of one scope.
+    /// Decodes and prepares the pictures, whose first soft tokens are at `starts` of a prompt,
+    /// those with one file once. Their rows are kept for requests of one scope.
     ///
     /// # Errors
     /// 400 naming a picture that is damaged.

@@ -25,6 +25,7 @@ mod network;
 mod open_files;
 mod openai;
 mod page;
+mod picture_room;
 mod pictures;
 mod refused_early;
 mod sharing;

@@ -1,10 +1,6 @@
 //! Pictures in requests of every dialect, and what must not get through.
 
-use std::io::Write as _;
-use std::net::TcpStream;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,14 +10,14 @@ use trine_server::{Fetch, Fetched, Fetcher, Found, ImageUrls, ServerOptions};
 use crate::client;
 use crate::harness::{CONTEXT, Harness, SEEING, Scripted, UNSHOWN};
 
-const CHAT: &str = "/v1/chat/completions";
+pub(crate) const CHAT: &str = "/v1/chat/completions";
 const RESPONSES: &str = "/v1/responses";
 const MESSAGES: &str = "/v1/messages";
 /// Tokens of a picture at the beginning of a turn: 4 soft tokens, control tokens before and after
 /// them, and the line breaks after it; those before it join that of the turn.
 const PICTURE: u64 = 7;
 
-fn server_with(change: impl FnOnce(&mut ServerOptions)) -> Harness {
+pub(crate) fn server_with(change: impl FnOnce(&mut ServerOptions)) -> Harness {
     let loader = Scripted::new(Arc::default());
     let names = [SEEING, UNSHOWN].map(|name| (name.to_owned(), Found::plain(name)));
     loader.names.lock().unwrap().splice(0..0, names);
@@ -41,19 +37,19 @@ fn base64(name: &str) -> String {
     STANDARD.encode(file(name))
 }
 
-fn url(name: &str) -> String {
+pub(crate) fn url(name: &str) -> String {
     format!("data:image/png;base64,{}", base64(name))
 }
 
-fn text(text: &str) -> Value {
+pub(crate) fn text(text: &str) -> Value {
     json!({"type": "text", "text": text})
 }
 
-fn image(url: &str) -> Value {
+pub(crate) fn image(url: &str) -> Value {
     json!({"type": "image_url", "image_url": {"url": url, "detail": "auto"}})
 }
 
-fn user(parts: &[Value]) -> Value {
+pub(crate) fn user(parts: &[Value]) -> Value {
     json!({"role": "user", "content": parts})
 }
 
@@ -114,7 +110,7 @@ fn requests(data: Option<&str>) -> Vec<(&'static str, Value, &'static str, &'sta
 }
 
 /// Returns the error's words.
-fn message(error: &Value) -> &str {
+pub(crate) fn message(error: &Value) -> &str {
     let error = &error["error"];
     error.as_str().or_else(|| error["message"].as_str()).unwrap_or_default()
 }
@@ -500,59 +496,6 @@ fn log_probabilities_of_prompts_pass_over_pictures() {
         assert_eq!(known.is_null(), id == soft, "{id}");
         assert_eq!(known.get(id.to_string()).is_some(), id != soft, "{id}");
     }
-}
-
-/// Sends a request for a stream, and does not read the answer.
-fn begin(server: &Harness, body: &Value) -> TcpStream {
-    let body = body.to_string();
-    let mut stream = client::connect(server.address);
-    let length = body.len().to_string();
-    let fields = [("Content-Length", &*length), ("Content-Type", "application/json")];
-    let head = client::head("POST", CHAT, &fields);
-    stream.write_all((head + &body).as_bytes()).unwrap();
-    stream
-}
-
-/// A prepared picture takes 37,632 bytes here; room is counted in 64 KiB.
-#[test]
-fn pictures_of_a_request_take_room_once() {
-    let server = server_with(|options| options.limits.pictures.prepared_bytes = 1 << 16);
-    let body = |names: [&str; 3]| json!({"messages": [user(&names.map(|name| image(&url(name))))], "max_tokens": 1});
-    let (status, error) = server.post(CHAT, &body(["a.png", "b.png", "a.png"]));
-    assert_eq!(status, 400, "never");
-    assert!(message(&error).contains("75264 bytes"), "{error}");
-    for _ in 0..3 {
-        let (status, answer) = server.post(CHAT, &body(["a.png"; 3]));
-        assert_eq!(status, 200, "{answer}");
-    }
-    assert_eq!(server.loader.eye.seen.lock().unwrap().len(), 1);
-}
-
-/// The room is given back when rows are made, and not when the answer ends.
-#[test]
-fn pictures_wait_for_the_room_of_others() {
-    let server = server_with(|options| options.limits.pictures.prepared_bytes = 1 << 16);
-    let body = |name: &str, most: usize| json!({"messages": [user(&[image(&url(name))])], "max_tokens": most, "stream": true});
-    server.slow_down(Duration::from_millis(20));
-    let held = &server.loader.eye.is_held;
-    held.store(true, Ordering::SeqCst);
-    let first = begin(&server, &body("a.png", 400));
-    server.wait_for("its picture is run", |status| status.waiting + status.running == 1);
-    let second = begin(&server, &body("b.png", 400));
-    // What only counts takes no room, and neither does what has no pictures.
-    let words = json!({"messages": [user(&[text("a")])], "max_tokens": 1});
-    assert_eq!(server.post(CHAT, &words).0, 200);
-    for path in ["/v1/messages/count_tokens", "/tokenize", "/apply-template"] {
-        let (status, answer) = server.post(path, &body("b.png", 1));
-        assert_eq!(status, 200, "{path}: {answer}");
-    }
-    let status = server.status();
-    assert_eq!(status.waiting + status.running, 1, "the second one waits for room");
-    held.store(false, Ordering::SeqCst);
-    server.wait_for("both run", |status| status.running == 2);
-    drop((first, second));
-    server.wait_idle();
-    assert_eq!(server.loader.eye.seen.lock().unwrap().len(), 2);
 }
 
 /// What counts tokens reads headers: this picture is damaged, and a tower of squares needs none.
