@@ -524,7 +524,8 @@ fn many_rows_agree_with_the_reference() {
 fn matrix_shapes(bed: &Bed, most: usize) -> Vec<AttendUnits> {
     let all = AttendMatrixShape::candidates(bed.gpu.capabilities(), &bed.attention);
     let step = all.len().div_ceil(most).max(1);
-    if all.is_empty() {
+    // Some heads have no shape on a device that has units.
+    if bed.gpu.capabilities().cooperative.is_empty() {
         println!("{} has no matrix units: their test is skipped", bed.gpu.capabilities().name);
     }
     // Alternates between queries in registers and in shared memory.
