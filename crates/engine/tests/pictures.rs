@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use fake::{Fake, options};
 use fake_store::{Faults, Shelf};
 use greedy::greedy;
-use looks::{BAD, Gated, picture, quick, request, seen, size};
+use looks::{BAD, BUDGET, Gated, engine, joined, picture, quick, request, seen, size, until};
 use texts::{Text, prompt, run};
 use trine_backend::{BLOCK, ProgramOptions};
 use trine_engine::disk::Origin;
@@ -25,18 +25,6 @@ use trine_engine::{
     Request, SOFT, SamplingParams, Service, SightError, Tower, Update,
 };
 use trine_model::Width;
-
-const BUDGET: usize = 1 << 20;
-
-/// An engine for sequences of up to 256 positions in steps of up to `width` rows.
-fn engine(width: usize, running: usize, slots: usize) -> Engine {
-    let fake = Fake::new(options(256, slots, width), &[20]).with_pictures();
-    Engine::with_running(Box::new(fake), running)
-}
-
-fn joined(parts: &[&[u32]]) -> Vec<u32> {
-    parts.concat()
-}
 
 /// Runs a prompt in codes; its text must be that of the definition.
 #[track_caller]
@@ -56,16 +44,6 @@ fn read(generation: &mut Generation) -> Vec<u32> {
         }
     }
     tokens
-}
-
-/// Waits until something is so.
-#[track_caller]
-fn until(mut is_so: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < Duration::from_secs(20), "it does not become so");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]

@@ -9,32 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fake::{Fake, failed, options};
-use looks::{Gated, picture, request};
+use fake::failed;
+use looks::{BUDGET, Gated, engine, joined, picture, request, until};
 use trine_backend::BackendError;
-use trine_engine::{Engine, PromptPicture, RunsTower, Tower, TowerInput};
-
-const BUDGET: usize = 1 << 20;
-
-/// An engine for sequences of up to 256 positions in steps of up to `width` rows.
-fn engine(width: usize, running: usize, slots: usize) -> Engine {
-    let fake = Fake::new(options(256, slots, width), &[20]).with_pictures();
-    Engine::with_running(Box::new(fake), running)
-}
-
-fn joined(parts: &[&[u32]]) -> Vec<u32> {
-    parts.concat()
-}
-
-/// Waits until something is so.
-#[track_caller]
-fn until(mut is_so: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < Duration::from_secs(20), "it does not become so");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
+use trine_engine::{PromptPicture, RunsTower, Tower, TowerInput};
 
 #[test]
 fn requests_take_turns() {

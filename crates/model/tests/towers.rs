@@ -2,18 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
+mod tower_files;
+
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
+use tower_files::{golden, parts, write};
 use trine_model::{Model, Op, Pixels, Rows, Tower};
-use trine_weights::gguf::{Array, Metadata as GgufMetadata, Value, Writer};
-use trine_weights::{Checkpoint, DType, Metadata, Tensor};
-
-fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens").join(name)
-}
+use trine_weights::gguf::{Array, Value};
+use trine_weights::{Checkpoint, DType, Tensor};
 
 const FOLDER: &str = "gemma3-vision";
 const HALVES: &str = "gguf/gemma3-vision/mmproj-f16.gguf";
@@ -111,27 +109,6 @@ fn a_tower_of_another_model_is_refused_with_both_files() {
     }
     assert!(Tower::is_in(&Checkpoint::open(golden(FOLDER)).unwrap()));
     assert!(Tower::is_in(&Checkpoint::open(golden(EXCHANGED)).unwrap()));
-}
-
-/// The parts of a GGUF file.
-fn parts(path: &Path) -> (GgufMetadata, Vec<Tensor>) {
-    let checkpoint = Checkpoint::open(path).unwrap();
-    let Metadata::Gguf(stored) = checkpoint.metadata() else { panic!("{}", path.display()) };
-    let mut metadata = GgufMetadata::new("tower");
-    stored.iter().for_each(|(key, value)| metadata.insert(key, value.clone()));
-    (metadata, checkpoint.tensors().cloned().collect())
-}
-
-fn write(folder: &Path, metadata: &GgufMetadata, tensors: &[Tensor]) -> PathBuf {
-    let path = folder.join("mmproj.gguf");
-    let mut writer = Writer::new(&path, metadata.clone()).unwrap();
-    for tensor in tensors {
-        writer.declare(tensor.name(), tensor.dtype(), tensor.shape()).unwrap();
-    }
-    let mut data = writer.start().unwrap();
-    tensors.iter().for_each(|tensor| data.tensor(tensor).unwrap());
-    data.finish().unwrap();
-    path
 }
 
 #[test]

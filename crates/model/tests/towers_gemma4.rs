@@ -2,20 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
+mod tower_files;
+
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
+use tower_files::{golden, parts, write};
 use trine_model::{Model, Op, Pixels, Plan, Rows, Tower, TowerKind};
-use trine_weights::gguf::{Metadata as GgufMetadata, Value, Writer};
-use trine_weights::{Checkpoint, DType, Metadata, Tensor};
+use trine_weights::gguf::{Metadata as GgufMetadata, Value};
+use trine_weights::{DType, Tensor};
 
 const NAMES: [&str; 3] = ["gemma4-vision-e", "gemma4-vision-dense", "gemma4-vision-unified"];
-
-fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens").join(name)
-}
 
 fn mmproj(name: &str) -> PathBuf {
     golden(name).join("mmproj.gguf")
@@ -111,27 +110,6 @@ fn pictures_have_any_shape_within_the_budget() {
     let order = config.order(6, 3);
     assert_eq!(order[..9], [0, 1, 2, 6, 7, 8, 12, 13, 14]);
     assert_eq!(order[9..], [3, 4, 5, 9, 10, 11, 15, 16, 17]);
-}
-
-/// The parts of a GGUF file.
-fn parts(path: &Path) -> (GgufMetadata, Vec<Tensor>) {
-    let checkpoint = Checkpoint::open(path).unwrap();
-    let Metadata::Gguf(stored) = checkpoint.metadata() else { panic!("{}", path.display()) };
-    let mut metadata = GgufMetadata::new("tower");
-    stored.iter().for_each(|(key, value)| metadata.insert(key, value.clone()));
-    (metadata, checkpoint.tensors().cloned().collect())
-}
-
-fn write(folder: &Path, metadata: &GgufMetadata, tensors: &[Tensor]) -> PathBuf {
-    let path = folder.join("mmproj.gguf");
-    let mut writer = Writer::new(&path, metadata.clone()).unwrap();
-    for tensor in tensors {
-        writer.declare(tensor.name(), tensor.dtype(), tensor.shape()).unwrap();
-    }
-    let mut data = writer.start().unwrap();
-    tensors.iter().for_each(|tensor| data.tensor(tensor).unwrap());
-    data.finish().unwrap();
-    path
 }
 
 fn single(name: &str, value: f32) -> Tensor {

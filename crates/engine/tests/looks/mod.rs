@@ -6,11 +6,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 
 use trine_backend::BackendError;
-use trine_engine::{PromptPicture, Request, RunsTower, SOFT, Tower, TowerInput};
+use trine_engine::{Engine, PromptPicture, Request, RunsTower, SOFT, Tower, TowerInput};
 
-use crate::fake::{failed, look, unit_tokens};
+use crate::fake::{Fake, failed, look, options, unit_tokens};
 
 const MARK: u32 = 1 << 31;
 /// The number of a picture that the tower fails on, of one that gives rows that are no numbers, and
@@ -167,4 +168,28 @@ impl Gated {
 pub(crate) fn quick(budget: usize) -> Tower {
     let painter = Painter { gate: None, taken: Arc::default() };
     Tower::start(painter, [7; 32], budget).expect("there is a thread")
+}
+
+/// Bytes of rows that a tower keeps.
+pub(crate) const BUDGET: usize = 1 << 20;
+
+/// An engine for sequences of up to 256 positions in steps of up to `width` rows.
+pub(crate) fn engine(width: usize, running: usize, slots: usize) -> Engine {
+    let fake = Fake::new(options(256, slots, width), &[20]).with_pictures();
+    Engine::with_running(Box::new(fake), running)
+}
+
+/// Puts parts of a prompt one after the other.
+pub(crate) fn joined(parts: &[&[u32]]) -> Vec<u32> {
+    parts.concat()
+}
+
+/// Waits until something is so.
+#[track_caller]
+pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "it does not become so");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
