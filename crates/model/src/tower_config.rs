@@ -164,7 +164,7 @@ impl TowerConfig {
         self.patches() / self.pooled()
     }
 
-    /// Returns whether it reads pictures of so many columns and rows of patches.
+    /// Returns whether the tower reads pictures with these numbers of columns and rows of patches.
     pub fn takes(&self, columns: usize, rows: usize) -> bool {
         let side = self.side();
         let fits = |count: usize| count <= side && count.is_multiple_of(self.pool);

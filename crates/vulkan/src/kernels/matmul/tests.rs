@@ -357,7 +357,7 @@ fn columns(format: Format) -> [usize; 3] {
     }
 }
 
-/// Returns so many rows of activations, or as many as a shape takes.
+/// Returns a number of rows of activations, or the most that the shape takes if that is less.
 fn width_within(shape: &MatmulShape, width: usize) -> usize {
     match shape {
         MatmulShape::Fragment(_) | MatmulShape::Resident(_) => width.min(shape.tile().1 as usize),
