@@ -385,8 +385,8 @@ mod tests {
             heads,
             epsilon: 1e-6,
         };
-        let attend = Op::Attend {
-            query: A,
+        let attend_to = |query| Op::Attend {
+            query,
             cache,
             heads,
             scale: 0.5,
@@ -394,6 +394,7 @@ mod tests {
             sees_ahead: true,
             output: D,
         };
+        let attend = attend_to(A);
         let steps = vec![
             head_norm(A, W, 2),
             head_norm(B, V, 1),
@@ -416,15 +417,7 @@ mod tests {
         assert_eq!(fused(steps.clone(), D), [one.clone(), attend.clone()]);
         // Only some of the rows attend.
         let select = |input| Op::Select { input, output: BufferId(4) };
-        let narrow = Op::Attend {
-            query: BufferId(4),
-            cache,
-            heads,
-            scale: 0.5,
-            window: None,
-            sees_ahead: true,
-            output: D,
-        };
+        let narrow = attend_to(BufferId(4));
         let with_end = |end: [Op; 2]| [&steps[..5], &end].concat();
         let end = [select(A), narrow.clone()];
         assert_eq!(fused(with_end(end.clone()), D)[..], [&[one.clone()][..], &end].concat()[..]);

@@ -8,7 +8,7 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::{Value as Json, json};
-use tower_files::{golden, parts, write};
+use tower_files::{damaged, golden, parts, write};
 use trine_model::{Model, Op, Pixels, Rows, Tower};
 use trine_weights::gguf::{Array, Value};
 use trine_weights::{Checkpoint, DType, Tensor};
@@ -295,14 +295,6 @@ fn impossible_numbers_in_a_configuration_are_named() {
     assert!(open(&spoilt).err().unwrap().contains("no vision tower"));
 }
 
-/// A small deterministic generator (xorshift).
-fn next(state: &mut u64) -> usize {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state as usize
-}
-
 /// Bytes of headers are changed, and ends cut off. What opens has a Plan whose tensors are there.
 #[test]
 fn damaged_files_give_an_error_or_a_tower() {
@@ -321,18 +313,7 @@ fn damaged_files_give_an_error_or_a_tower() {
             1 => (&exchanged, "mmproj.gguf", 4400),
             _ => (&json, "config.json", json.len()),
         };
-        let mut bytes = source.clone();
-        for _ in 0..1 + next(&mut state) % 3 {
-            let at = next(&mut state) % header;
-            bytes[at] = match next(&mut state) % 3 {
-                0 => next(&mut state) as u8,
-                1 => bytes[at] ^ 1 << (next(&mut state) % 8),
-                _ => b'0' + (next(&mut state) % 10) as u8,
-            };
-        }
-        if next(&mut state).is_multiple_of(8) {
-            bytes.truncate(next(&mut state) % bytes.len());
-        }
+        let bytes = damaged(source, header, &mut state);
         let path = folder.path().join(name);
         fs::write(&path, &bytes).unwrap();
         let path = if name == "config.json" { folder.path().to_owned() } else { path };

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
-use tower_files::{golden, parts, write};
+use tower_files::{damaged, golden, parts, write};
 use trine_model::{Model, Op, Pixels, Plan, Rows, Tower, TowerKind};
 use trine_weights::gguf::{Metadata as GgufMetadata, Value};
 use trine_weights::{DType, Tensor};
@@ -275,14 +275,6 @@ fn towers_and_models_of_other_families_are_refused() {
     assert!(error.to_string().contains("the model's family is gemma4, expected gemma3"), "{error}");
 }
 
-/// A small deterministic generator (xorshift).
-fn next(state: &mut u64) -> usize {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state as usize
-}
-
 /// Bytes of headers are changed, and ends cut off. What opens has a Plan whose tensors are there.
 #[test]
 fn damaged_files_give_an_error_or_a_tower() {
@@ -304,18 +296,7 @@ fn damaged_files_give_an_error_or_a_tower() {
                 1 => (&json[0], "config.json", json[0].len()),
                 _ => (&json[1], "preprocessor_config.json", json[1].len()),
             };
-            let mut bytes = source.clone();
-            for _ in 0..1 + next(&mut state) % 3 {
-                let at = next(&mut state) % limit;
-                bytes[at] = match next(&mut state) % 3 {
-                    0 => next(&mut state) as u8,
-                    1 => bytes[at] ^ 1 << (next(&mut state) % 8),
-                    _ => b'0' + (next(&mut state) % 10) as u8,
-                };
-            }
-            if next(&mut state).is_multiple_of(8) {
-                bytes.truncate(next(&mut state) % bytes.len());
-            }
+            let bytes = damaged(source, limit, &mut state);
             let path = folder.path().join(file_name);
             fs::write(&path, &bytes).unwrap();
             let opens = if case % 3 == 0 { path.clone() } else { folder.path().to_owned() };

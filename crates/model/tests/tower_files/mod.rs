@@ -31,3 +31,28 @@ pub(crate) fn write(folder: &Path, metadata: &GgufMetadata, tensors: &[Tensor]) 
     data.finish().unwrap();
     path
 }
+
+/// The next number of a small deterministic generator (xorshift).
+fn next(state: &mut u64) -> usize {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state as usize
+}
+
+/// A file with up to three of its first `limit` bytes changed, and sometimes with its end cut off.
+pub(crate) fn damaged(file: &[u8], limit: usize, state: &mut u64) -> Vec<u8> {
+    let mut bytes = file.to_vec();
+    for _ in 0..1 + next(state) % 3 {
+        let at = next(state) % limit;
+        bytes[at] = match next(state) % 3 {
+            0 => next(state) as u8,
+            1 => bytes[at] ^ 1 << (next(state) % 8),
+            _ => b'0' + (next(state) % 10) as u8,
+        };
+    }
+    if next(state).is_multiple_of(8) {
+        bytes.truncate(next(state) % bytes.len());
+    }
+    bytes
+}
