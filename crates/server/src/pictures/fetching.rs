@@ -78,22 +78,16 @@ async fn fetch_one(
         let found = lookup_host((place.host.trim_matches(['[', ']']), place.port)).await;
         let addresses: Vec<SocketAddr> = found.map_err(|_| UrlError::NotFound)?.collect();
         place.check(&addresses)?;
-        let mut request = Fetch {
-            url: place.url.to_string(),
-            addresses,
-            bytes: app.limits.pictures.each.bytes,
-            time: TIME,
-        };
+        let (url, most) = (place.url.to_string(), app.limits.pictures.each.bytes);
         let closed = |_| UrlError::Failed("the server ends".to_owned());
         // The thread keeps its place until its request has ended, also if nobody waits for it.
         let permit = Arc::clone(&app.rooms.fetching).acquire_owned().await.map_err(closed)?;
         let fetcher = Arc::clone(&allowed.fetcher);
-        let most = request.bytes;
         let fetched = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             // The wait for the place is over only now.
-            request.time = deadline.saturating_duration_since(Instant::now());
-            fetcher.get(&request)
+            let time = deadline.saturating_duration_since(Instant::now());
+            fetcher.get(&Fetch { url, addresses, bytes: most, time })
         });
         let failed = |_| UrlError::Failed("the request met a defect of the server".to_owned());
         match fetched.await.map_err(failed)?.map_err(UrlError::Failed)? {
