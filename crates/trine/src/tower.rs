@@ -44,8 +44,7 @@ impl Choice {
 /// # Errors
 /// Returns an error if it has none, or none that can be used; the message says what to do.
 pub(crate) fn attach(source: &Source, model: Model, choice: &Choice) -> Result<Model> {
-    let found = find(source, &model, choice)?;
-    found.map_or_else(|| bail!(none(source, choice)), |tower| Ok(model.with_tower(tower)?))
+    find(source, &model, choice)?.with_context(|| none(source, choice))
 }
 
 /// Returns the model with its vision tower if it has one. A tower that cannot be used costs the
@@ -76,7 +75,7 @@ fn attach_usable(
     choice: &Choice,
 ) -> Result<(Model, Option<anyhow::Error>)> {
     match find(source, &model, choice) {
-        Ok(Some(tower)) => Ok((model.with_tower(tower)?, None)),
+        Ok(Some(model)) => Ok((model, None)),
         Ok(None) => Ok((model, None)),
         Err(error) if !matches!(choice, Choice::File(_)) => Ok((model, Some(error))),
         Err(error) => Err(error),
@@ -131,12 +130,12 @@ fn none(source: &Source, choice: &Choice) -> String {
     }
 }
 
-/// Returns the vision tower of a model: the one in its own files, or in the first mmproj file that
-/// fits, first the one that it was fetched with, then those beside it, by name.
+/// Returns a model with its vision tower, if it has one: the one in its own files, or in the first
+/// mmproj file that fits, first the one that it was fetched with, then those beside it, by name.
 ///
 /// # Errors
 /// Returns an error if there are some and none can be used: what is wrong with the last one.
-fn find(source: &Source, model: &Model, choice: &Choice) -> Result<Option<Tower>> {
+fn find(source: &Source, model: &Model, choice: &Choice) -> Result<Option<Model>> {
     let name = || terminal::harmless(&source.name()).into_owned();
     match choice {
         Choice::Off => return Ok(None),
@@ -149,28 +148,26 @@ fn find(source: &Source, model: &Model, choice: &Choice) -> Result<Option<Tower>
     }
     if Tower::is_in(model.checkpoint()) {
         let tower = Tower::from_checkpoint(source.open_checkpoint()?);
-        let tower = tower.map_err(anyhow::Error::from).and_then(|tower| fitting(tower, model));
+        let whole = tower.and_then(|tower| model.clone().with_tower(tower));
         let fail = || format!("the vision tower of {} cannot be used", name());
-        return tower.map(Some).with_context(fail);
+        return whole.map(Some).with_context(fail);
     }
     let mut last = Ok(None);
     for path in files(source, model) {
         match open(&path, model) {
-            Ok(tower) => return Ok(Some(tower)),
+            Ok(whole) => return Ok(Some(whole)),
             Err(error) => last = Err(error),
         }
     }
     last
 }
 
-/// Opens the tower in a file and makes sure that it was made for a model.
-fn open(path: &Path, model: &Model) -> Result<Tower> {
-    fitting(Tower::open(path)?, model)
-}
-
-fn fitting(tower: Tower, model: &Model) -> Result<Tower> {
-    model.clone().with_tower(tower.clone())?;
-    Ok(tower)
+/// Returns a model with the tower in a file.
+///
+/// # Errors
+/// Returns an error if it cannot be opened, or was not made for the model.
+fn open(path: &Path, model: &Model) -> Result<Model> {
+    Ok(model.clone().with_tower(Tower::open(path)?)?)
 }
 
 /// Returns the mmproj files that may go with a model, each once.
