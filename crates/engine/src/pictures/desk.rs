@@ -15,7 +15,7 @@ pub(crate) type Waker = Arc<dyn Fn() + Send + Sync>;
 /// Rows of a picture: (soft tokens, hidden size of the text model).
 pub(crate) type Made = Result<Arc<[f32]>, SightError>;
 
-/// Names below which the list of them is not searched for ones that nobody holds.
+/// Entries up to which the map of pictures is not swept of dropped ones.
 const NAMES: usize = 64;
 
 /// What a tower has done.
@@ -137,7 +137,7 @@ struct Books {
     lines: VecDeque<Line>,
     /// Pictures that somebody may hold.
     pictures: HashMap<Name, Weak<Picture>>,
-    /// Names from which on the list is searched for ones that nobody holds.
+    /// Entries of `pictures` from which on it is swept of dropped ones.
     most: usize,
     /// Rows by name, those that were used last at the end.
     kept: VecDeque<(Name, Arc<[f32]>)>,
@@ -295,11 +295,10 @@ impl Desk {
             return;
         }
         if matches!(*progress, Progress::Asleep(_)) {
-            let wanted = Progress::Wanted { patches: None, wakers: vec![Arc::clone(waker)] };
-            if let Progress::Asleep(own) = std::mem::replace(&mut *progress, wanted)
-                && let Progress::Wanted { patches, .. } = &mut *progress
-            {
-                *patches = Some(own);
+            let nothing = Progress::Wanted { patches: None, wakers: Vec::new() };
+            if let Progress::Asleep(own) = std::mem::replace(&mut *progress, nothing) {
+                let (patches, wakers) = (Some(own), vec![Arc::clone(waker)]);
+                *progress = Progress::Wanted { patches, wakers };
             }
         }
         drop(progress);
