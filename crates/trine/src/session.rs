@@ -156,7 +156,7 @@ impl Session {
         attached.choose(decide, |placement| placement);
         let loaded = attached.load(|model| Engine::load(model, device.as_ref(), options));
         if let Some(reason) = loaded.as_ref().err().and_then(unsupported)
-            && let Some(settings) = settings.instead(seat.is_some(), &reason)
+            && let Some(settings) = settings.instead(&reason)
         {
             drop((guessing, device, gpus));
             return Self::open_with(source, &settings, sizes, drafting, decorate);
@@ -392,21 +392,13 @@ impl Settings {
     }
 
     /// Returns the settings to try after a device could not run the model, if there are others, and
-    /// says so: texts only for a model with a tower that no picture was given to; the processor in
-    /// the place of a GPU that nobody named.
-    fn instead(&self, has_tower: bool, reason: &str) -> Option<Self> {
-        let is_free = self.device == DeviceChoice::Auto && self.gpu_layers.is_none();
-        let mut settings = self.clone();
-        if has_tower && matches!(self.vision, Wish::IfAny(_)) {
-            output::note(&format!("it takes texts only: {reason}; --device cpu reads pictures"));
-            settings.vision = Wish::None;
-        } else if is_free {
-            output::warning(format_args!("{reason}; it runs on the CPU"));
-            settings.device = DeviceChoice::Cpu;
-        } else {
+    /// says so: the processor in the place of a GPU that nobody named.
+    fn instead(&self, reason: &str) -> Option<Self> {
+        if self.device != DeviceChoice::Auto || self.gpu_layers.is_some() {
             return None;
         }
-        Some(settings)
+        output::warning(format_args!("{reason}; it runs on the CPU"));
+        Some(Self { device: DeviceChoice::Cpu, ..self.clone() })
     }
 }
 
@@ -472,7 +464,6 @@ mod tests {
 
     use super::*;
     use crate::cli::Placement;
-    use crate::tower;
 
     /// Every step of a Program with more output rows brings all logits to the host.
     #[test]
@@ -504,26 +495,14 @@ mod tests {
         };
         let reason = unsupported(&refused()).unwrap();
         assert!(reason.contains("gpu cannot run this model: its heads have"), "{reason}");
-        let other = settings("auto", None).instead(false, &reason).unwrap();
+        let other = settings("auto", None).instead(&reason).unwrap();
         assert_eq!(other.device, DeviceChoice::Cpu);
         for (device, layers) in
             [("vulkan", None), ("vulkan:0", None), ("cpu", None), ("auto", Some(3))]
         {
-            assert!(settings(device, layers).instead(false, &reason).is_none(), "{device}");
+            assert!(settings(device, layers).instead(&reason).is_none(), "{device}");
         }
         assert!(unsupported(&short).is_none(), "fewer layers are tried");
-        // Texts stay on a GPU that takes no pictures, unless there are some.
-        let choice = tower::Choice::Found;
-        for (wish, device, expected) in [
-            (Wish::IfAny(choice.clone()), "auto", Some((DeviceChoice::Auto, Wish::None))),
-            (Wish::IfAny(choice.clone()), "reference", Some((DeviceChoice::Reference, Wish::None))),
-            (Wish::Needed(choice.clone()), "auto", Some((DeviceChoice::Cpu, Wish::Needed(choice)))),
-            (Wish::Needed(tower::Choice::Found), "vulkan", None),
-        ] {
-            let asked = Settings { vision: wish, ..settings(device, None) };
-            let other = asked.instead(true, &reason).map(|other| (other.device, other.vision));
-            assert_eq!(other, expected);
-        }
     }
 
     #[test]

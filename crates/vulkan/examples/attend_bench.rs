@@ -239,7 +239,8 @@ impl Bed {
             Ok((cache, memory))
         });
         let caches: Vec<_> = caches.collect::<Result<_, String>>()?;
-        let attention = Attention { heads, scale: 0.08, window: case.window, tile_rows };
+        let attention =
+            Attention { heads, scale: 0.08, window: case.window, sees_ahead: true, tile_rows };
         let values =
             |count: usize| -> Vec<f32> { (0..count).map(|at| (at as f32 * 0.7).sin()).collect() };
         let most = AttendDecodeShape {

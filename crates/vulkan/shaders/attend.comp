@@ -42,6 +42,8 @@ layout(constant_id = 17) const uint LEAST = 1;
 layout(constant_id = 18) const uint PICKS = 0;
 // Whether values are normed, with FUSED.
 layout(constant_id = 19) const uint VALUE_NORM = 0;
+// See kv_end.
+layout(constant_id = 20) const uint AHEAD = 0xFFFFFFFF;
 
 #include "include/chain.glsl"
 #include "include/attend.glsl"

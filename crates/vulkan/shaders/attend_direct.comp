@@ -83,6 +83,8 @@ layout(push_constant, scalar) uniform Push {
     uint ring;
     uint window;
     float scale;
+    // See kv_end.
+    uint ahead;
     // The operand's scales.
     uint64_t scales;
 } push;
@@ -570,7 +572,8 @@ void main() {
     const uvec2 own_rows = min(vectors / QUERIES, uvec2(rows - 1u));
     const uvec2 heads = first_head + vectors % QUERIES;
     firsts = uvec2(kv_first(place.y + own_rows.x, push.window), kv_first(place.y + own_rows.y, push.window));
-    lasts = uvec2(kv_end(kv_row(push.frame, first_row + own_rows.x)), kv_end(kv_row(push.frame, first_row + own_rows.y))) - 1u;
+    lasts.x = kv_end(kv_row(push.frame, first_row + own_rows.x), push.ahead) - 1u;
+    lasts.y = kv_end(kv_row(push.frame, first_row + own_rows.y), push.ahead) - 1u;
     const vec2 factors = vec2(load_query(first_row + own_rows.x, heads.x, false), load_query(first_row + own_rows.y, heads.y, true));
     // Keys that all of the subgroup's vectors see need no comparisons.
     uint from = subgroupMin(min(firsts.x, firsts.y));
@@ -578,7 +581,7 @@ void main() {
     if (STAGED != 0u) {
         // Those of the whole workgroup. No row sees less far than the one before.
         from = kv_first(place.y, push.window);
-        end = kv_end(kv_row(push.frame, first_row + rows - 1u));
+        end = kv_end(kv_row(push.frame, first_row + rows - 1u), push.ahead);
     }
     const uint all_from = subgroupMax(max(firsts.x, firsts.y));
     const uint all_end = subgroupMin(min(lasts.x, lasts.y)) + 1u;

@@ -62,6 +62,8 @@ layout(push_constant, scalar) uniform Push {
     uint ring;
     uint window;
     float scale;
+    // See kv_end.
+    uint ahead;
     // The operand's scales.
     uint64_t scales;
 } push;
@@ -323,7 +325,7 @@ void main() {
     const uint kv_head = first_head / (HEADS / KV_HEADS);
     const uvec4 place = kv_row(push.frame, tile.x + begin_row);
     // No row sees less far than the one before.
-    const uint end = kv_end(kv_row(push.frame, tile.x + begin_row + rows - 1u));
+    const uint end = kv_end(kv_row(push.frame, tile.x + begin_row + rows - 1u), push.ahead);
 
     const uint first_vector = gl_SubgroupID * M;
     const uint lane = gl_SubgroupInvocationID % LANES;
@@ -332,7 +334,7 @@ void main() {
     const uint row = min(vector / QUERIES, rows - 1u);
     const uint head = first_head + vector % QUERIES;
     const uint first = kv_first(place.y + row, push.window);
-    const uint last = kv_end(kv_row(push.frame, tile.x + begin_row + row)) - 1u;
+    const uint last = kv_end(kv_row(push.frame, tile.x + begin_row + row), push.ahead) - 1u;
 
     const float factor = stage_query(vector, tile.x + begin_row + row, head, lane);
     barrier();

@@ -39,6 +39,8 @@ layout(push_constant, scalar) uniform Push {
     uint ring;
     uint window;
     float scale;
+    // See kv_end.
+    uint ahead;
 } push;
 
 // Groups of four elements of a head; the last may be half empty.
@@ -159,13 +161,13 @@ void main() {
     const uint team = gl_LocalInvocationIndex / LANES;
     const uvec4 place = kv_row(push.frame, tile.x + begin_row);
     // No row sees less far than the one before.
-    const uint end = kv_end(kv_row(push.frame, tile.x + begin_row + rows - 1u));
+    const uint end = kv_end(kv_row(push.frame, tile.x + begin_row + rows - 1u), push.ahead);
 
     const float scale = push.scale * 1.4426950408889634;
     [[unroll]] for (uint n = 0u; n < ROWS; ++n) {
         // Teams and rows in excess repeat the last row and write nothing.
         const uint row = tile.x + begin_row + min(team * ROWS + n, rows - 1u);
-        ends[n] = kv_end(kv_row(push.frame, row));
+        ends[n] = kv_end(kv_row(push.frame, row), push.ahead);
         high[n] = LOWEST;
         total[n] = 0.0;
         [[unroll]] for (uint i = 0u; i < HELD; ++i) {

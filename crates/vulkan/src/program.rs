@@ -1,7 +1,6 @@
 //! A Plan bound to a GPU: weights and caches in its memory, and, for each of a ladder of widths,
 //! the commands of a whole pass, recorded once.
 
-mod ahead;
 mod aside;
 mod bound;
 pub(crate) mod catalogue;
@@ -100,11 +99,6 @@ impl VulkanProgram {
     ) -> Result<Self, BackendError> {
         lower::check(&plan, device.gpu().capabilities())
             .map_err(|error| error.on(&trine_backend::Device::name(device)))?;
-        if model.tower().is_some() && ahead::differs(&plan) {
-            let device = trine_backend::Device::name(device);
-            let what = "rows of its pictures see one another in some layers only, for which there are no kernels; use --device cpu";
-            return Err(BackendError::Unsupported { device, what: what.to_owned() });
-        }
         let plan = gather::gather(plan);
         let lent = lend(device, model, &plan, options)?;
         let row = |_| Vec::with_capacity(ROOM);
@@ -341,10 +335,9 @@ impl Program for VulkanProgram {
     fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
         let Facts { plan, options, .. } = &self.facts;
         batch.check(options, plan, self.ids)?;
-        let batch = ahead::seen(plan, batch)?;
         self.flights.check_room()?;
         self.set_up()?;
-        let step = self.begin(&batch).map_err(|error| self.failed(error))?;
+        let step = self.begin(batch).map_err(|error| self.failed(error))?;
         Ok(self.flights.begin(step))
     }
 

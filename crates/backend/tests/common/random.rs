@@ -416,12 +416,7 @@ pub fn outputs_of(
         let wanted = |random: &mut Random, step: usize| step >= 4 || random.below(4) == 0;
         let outputs: Vec<u32> =
             (0..tokens.len() as u32).filter(|_| wanted(&mut random, step)).take(12).collect();
-        let mut ahead = pictures(&mut Random(seed ^ (step as u64 + 1) << 32), &sequence_of);
-        // GPUs let the rows of all layers see what the batch says.
-        let is_blind = |op: &Op| matches!(op, Op::Attend { sees_ahead: false, .. });
-        if plan.steps.iter().any(|step| is_blind(&step.op)) {
-            ahead.clear();
-        }
+        let ahead = pictures(&mut Random(seed ^ (step as u64 + 1) << 32), &sequence_of);
         let inputs = input_rows(&mut random, &plan, &tokens);
         let inputs: Vec<&[f32]> = inputs.iter().map(Vec::as_slice).collect();
         let batch = Batch {

@@ -8,8 +8,8 @@
 // Functions return only at their end, because they are inlined when attend.comp is compiled.
 //
 // crates/vulkan/src/kernels/attention/decode.rs chooses the constants, which the including shader defines: DIM, HEADS,
-// KV_HEADS, KV, QUERIES, LANES, ELEMENTS, UNROLL, MERGED, SPLITS, FUSED, OUTPUT, SUBGROUP, RING, WINDOW, ALONE, LEAST, PICKS and
-// VALUE_NORM.
+// KV_HEADS, KV, QUERIES, LANES, ELEMENTS, UNROLL, MERGED, SPLITS, FUSED, OUTPUT, SUBGROUP, RING, WINDOW, ALONE, LEAST, PICKS,
+// VALUE_NORM and AHEAD.
 // Before the include: memory.glsl, chain.glsl.
 
 #extension GL_KHR_shader_subgroup_basic : require
@@ -577,7 +577,7 @@ void attend_take_queries() {
 // Returns the first position that a row no longer sees. With OWNS each row is the only one of its sequence: there is nothing
 // ahead that it could see.
 uint attend_end(const uvec4 place) {
-    return OWNS ? place.y + 1u : kv_end(place);
+    return OWNS ? place.y + 1u : kv_end(place, AHEAD);
 }
 
 // Processes one share of a row's positions: `size` blocks, of the `split`-th share.

@@ -42,9 +42,9 @@ uint kv_rows(const uint64_t frame, const uint picks) {
     return Words(frame).at[picks > 0u ? 1u : 0u];
 }
 
-// Returns the first position that a row no longer sees.
-uint kv_end(const uvec4 row) {
-    return row.y + (row.z >> 16) + 1u;
+// Returns the first position that a row no longer sees. `ahead`: the most rows that the layer lets a row see after its own.
+uint kv_end(const uvec4 row, const uint ahead) {
+    return row.y + min(row.z >> 16, ahead) + 1u;
 }
 
 // Returns the number of the cache's block that holds a sequence's block `index`. `ring`: blocks of a slot's ring, 0 for block

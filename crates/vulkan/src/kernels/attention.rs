@@ -53,6 +53,8 @@ pub struct Attention {
     pub scale: f32,
     /// Positions seen, the row's own included; `None` for all.
     pub window: Option<usize>,
+    /// Whether rows also see those after them that the batch says.
+    pub sees_ahead: bool,
     /// Most rows of a tile, if rows are attended to in tiles: [`TILE_ROWS`] or a multiple.
     pub tile_rows: usize,
 }
@@ -79,6 +81,11 @@ impl Attention {
 
     fn window_argument(&self) -> u32 {
         self.window.map_or(u32::MAX, |window| u32::try_from(window).unwrap_or(u32::MAX))
+    }
+
+    /// Returns the most rows that a row sees after its own, as shaders take it.
+    fn ahead_argument(&self) -> u32 {
+        if self.sees_ahead { u32::MAX } else { 0 }
     }
 }
 

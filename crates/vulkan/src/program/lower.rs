@@ -169,9 +169,10 @@ impl Lowering<'_> {
             | Op::Rotate { .. }
             | Op::StoreKv { .. }
             | Op::PrepareQkv { .. } => self.heads(op)?,
-            Op::Attend { query, cache, heads, scale, window, output, .. } => {
+            Op::Attend { query, cache, heads, scale, window, sees_ahead, output } => {
                 let query = self.rows(query)?;
-                let attention = Attention { heads, scale, window, tile_rows: self.tile_rows };
+                let tile_rows = self.tile_rows;
+                let attention = Attention { heads, scale, window, sees_ahead, tile_rows };
                 let kernel = self.attend(&attention, output);
                 let work = AttendWork { query, cache, attention, kernel };
                 self.push(self.rows_of(output), Work::Attend(work));

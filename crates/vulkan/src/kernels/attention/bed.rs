@@ -33,6 +33,8 @@ pub(crate) struct Case {
     pub(crate) sequences: Vec<Sequence>,
     /// Neighbouring rows of a sequence that see one another; 1 if none does.
     pub(crate) run: usize,
+    /// Whether the layer lets them.
+    pub(crate) sees_ahead: bool,
     /// Most rows of a tile.
     pub(crate) tile_rows: usize,
     /// Rows that the step has room for beyond its own.
@@ -170,6 +172,7 @@ impl Bed {
                 heads: case.heads,
                 scale: 1.0 / (dim as f32).sqrt(),
                 window: case.window,
+                sees_ahead: case.sees_ahead,
                 tile_rows: case.tile_rows,
             },
             expected_cache: ExpectedCache::default(),
@@ -355,7 +358,8 @@ impl Bed {
             let dot: f64 = pairs.map(|(&q, &k)| f64::from(q) * f64::from(k)).sum();
             dot * f64::from(self.attention.scale)
         };
-        let last = position + self.case.ahead(sequence, position);
+        let ahead = if self.case.sees_ahead { self.case.ahead(sequence, position) } else { 0 };
+        let last = position + ahead;
         let scores: Vec<f64> = (first..=last).map(score).collect();
         let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - highest).exp()).collect();

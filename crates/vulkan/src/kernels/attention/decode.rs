@@ -271,6 +271,8 @@ impl DecodeLaunch {
             least,
             self.frame.picks,
             u32::from(self.own().is_some_and(|own| own.value_norm)),
+            // A row with a sequence of its own has nothing ahead, and needs no kernel of its own.
+            if self.own().is_some() { u32::MAX } else { self.attention.ahead_argument() },
         ]
     }
 

@@ -323,7 +323,13 @@ mod tests {
         for (query, kv, dim) in [(32, 16, 128), (16, 8, 256), (8, 4, 256), (8, 2, 256), (4, 1, 256)]
         {
             let heads = Heads { query, kv, dim };
-            let attention = Attention { heads, scale: 1.0, window: None, tile_rows: TILE_ROWS };
+            let attention = Attention {
+                heads,
+                scale: 1.0,
+                window: None,
+                sees_ahead: true,
+                tile_rows: TILE_ROWS,
+            };
             let shape = AttendMatrixShape::suited(&capabilities, &attention).unwrap();
             let workgroups = (128 << 10) / shape.shared_bytes(dim as u32);
             assert!(workgroups * shape.subgroups >= 8, "{heads:?}: {shape:?}");

@@ -40,7 +40,9 @@ fn traffic(
     sequences[0].depth = depth;
     let run = [1, 5, 40][seed as usize % 3];
     let tile_rows = TILE_ROWS * [1, 4][seed as usize % 2];
-    Case { heads, kind, window, sequences, run, tile_rows, spare: 1, sizes: [2.0, 2.0, 3.0], seed }
+    let sees_ahead = (seed / 3).is_multiple_of(2);
+    let sizes = [2.0, 2.0, 3.0];
+    Case { heads, kind, window, sequences, run, sees_ahead, tile_rows, spare: 1, sizes, seed }
 }
 
 /// Memory of a decode launch.
@@ -639,6 +641,10 @@ fn large_activations_neither_overflow_nor_vanish_in_matrices() {
     }
 }
 
+fn plain(heads: Heads) -> Attention {
+    Attention { heads, scale: 1.0, window: None, sees_ahead: true, tile_rows: TILE_ROWS }
+}
+
 #[test]
 fn shapes_exist_for_the_heads_of_real_models() {
     use crate::capabilities::{CooperativeShape, Element};
@@ -655,14 +661,13 @@ fn shapes_exist_for_the_heads_of_real_models() {
         capabilities.cooperative = products;
         let sizes = [(32, 16, 128), (8, 4, 256), (4, 1, 256), (32, 4, 512), (8, 2, 512)];
         for heads in sizes.map(|(query, kv, dim)| heads(query, kv, dim)) {
-            let attention = Attention { heads, scale: 1.0, window: None, tile_rows: TILE_ROWS };
+            let attention = plain(heads);
             let shape = AttendMatrixShape::suited(&capabilities, &attention);
             assert!(shape.is_some(), "{subgroup} {heads:?}");
         }
     }
     capabilities.cooperative.clear();
-    let attention =
-        Attention { heads: heads(2, 1, 64), scale: 1.0, window: None, tile_rows: TILE_ROWS };
+    let attention = plain(heads(2, 1, 64));
     assert_eq!(AttendMatrixShape::suited(&capabilities, &attention), None);
 }
 
@@ -672,7 +677,7 @@ fn shapes_exist_for_the_heads_of_real_models() {
 fn few_rows_get_few_large_workgroups() {
     let capabilities = crate::capabilities::presets::h200();
     let heads = Heads { query: 32, kv: 16, dim: 128 };
-    let attention = Attention { heads, scale: 1.0, window: None, tile_rows: TILE_ROWS };
+    let attention = plain(heads);
     for (rows, splits, local) in [(1, 8, 512), (2, 4, 512), (4, 2, 512), (8, 1, 512), (16, 1, 256)]
     {
         for kind in [KvType::F16, KvType::Int8] {

@@ -72,7 +72,7 @@ pub(super) struct Args {
     ring: u32,
     window: u32,
     scale: f32,
-    _padding: u32,
+    ahead: u32,
     scales: u64,
 }
 
@@ -95,7 +95,7 @@ impl Args {
             ring: cache.ring_blocks,
             window: attention.window_argument(),
             scale: attention.scale,
-            _padding: 0,
+            ahead: attention.ahead_argument(),
             scales,
         }
     }

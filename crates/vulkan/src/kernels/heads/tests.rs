@@ -14,6 +14,7 @@ fn case(heads: (usize, usize, usize), kind: KvType, window: Option<usize>, seed:
         window,
         sequences: vec![Sequence { depth: 37, rows: 2 }, Sequence { depth: 0, rows: 1 }],
         run: 1,
+        sees_ahead: true,
         tile_rows: TILE_ROWS,
         spare: 2,
         sizes: [2.0, 3.0, 5.0],

@@ -109,7 +109,7 @@ fn direct_shapes_suit_real_models() {
         heads(8, 2, 512),
     ];
     for (heads, rows) in models.into_iter().flat_map(|heads| sizes.map(|rows| (heads, rows))) {
-        let attention = Attention { heads, scale: 1.0, window: None, tile_rows: TILE_ROWS };
+        let attention = plain(heads);
         let shape = AttendDirectShape::suited(&capabilities, &attention, KvType::F16, rows);
         let shape = shape.unwrap_or_else(|| panic!("{heads:?}"));
         assert_eq!(shape.shares as usize, heads.dim.div_ceil(256));
