@@ -527,6 +527,7 @@ fn bench_heads(bed: &Bed) -> Result<f64, String> {
                 value_norm: false,
             }),
             rope: Some(bed.rope.address()),
+            side: 0,
             epsilon: 1e-6,
         };
         launch.dispatch(&bed.gpu, "heads", 0).map_err(|error| error.to_string())

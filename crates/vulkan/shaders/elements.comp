@@ -14,7 +14,7 @@ layout(local_size_x_id = 0) in;
 // 3: output = row `picks[row]` of first, 4: output = first * factor of the column,
 // 5: output = the columns of first (`stride` of them) and then those of second, 6: output += bias of the column,
 // 7: output = gelu(output), 8: output = mean of the `stride` rows of first from row `picks[row]` on, 9: output = the row of first
-// that the row's token names, if it is a soft one.
+// that the row's token names, if it is a soft one, 10: output = first between cap and `high`.
 layout(constant_id = 1) const uint MODE = 0;
 
 layout(push_constant, scalar) uniform Args {
@@ -29,7 +29,9 @@ layout(push_constant, scalar) uniform Args {
     uint columns;
     // Elements from one row of second to the next; for mode 5 of first. For mode 8 the rows of a mean.
     uint stride;
+    // For mode 10 the least value.
     float cap;
+    float high;
 } args;
 
 void work_on_element(const uint column, const uint row) {
@@ -56,6 +58,12 @@ void work_on_element(const uint column, const uint row) {
         const uint token = frame_token(args.picks, row);
         if (!token_is_soft(token)) return;
         value = ActiveFloats(args.first).at[soft_row(token) * args.columns + column];
+    }
+    if (MODE == 10u) {
+        value = ActiveFloats(args.first).at[at];
+        // Compared as bits: a NaN stays one whatever a device's minimum makes of it.
+        const bool is_number = (floatBitsToUint(value) & 0x7FFFFFFFu) <= 0x7F800000u;
+        value = is_number ? clamp(value, args.cap, args.high) : value;
     }
     ActiveFloats(args.result).at[at] = value;
 }

@@ -1,6 +1,6 @@
 #version 460
-// Rows of the embedding table: values of the step's tokens times a factor; those of soft tokens are rows that are there. Four
-// elements for each invocation.
+// Rows of the embedding table: values of the step's tokens times a factor; those of soft tokens are rows that are there. If
+// tokens are places in a grid, the sums of a column's and a row's values. Four elements for each invocation.
 //
 // Bound: the bytes of the table's row read and of the f32 row written once; latency at small widths.
 
@@ -23,6 +23,8 @@ layout(push_constant, scalar) uniform Push {
     uint columns;
     uint vocabulary;
     float factor;
+    // Places on a side of the grid, 0 if tokens are none. The table has the columns, then the rows.
+    uint side;
 } push;
 
 void main() {
@@ -36,6 +38,10 @@ void main() {
     if (is_soft) {
         const uint from = soft_row(token) * push.columns + first;
         for (uint k = 0u; k < 4u; ++k) values[k] = first + k < push.columns ? Floats(push.soft).at[from + k] : 0.0;
+    } else if (push.side > 0u) {
+        const uint column = token % push.side;
+        const uint grid_row = min(token / push.side, push.side - 1u);
+        values = weight_values(planes, column, first) + weight_values(planes, push.side + grid_row, first);
     } else {
         values = weight_values(planes, min(token, push.vocabulary - 1u), first) * push.factor;
     }

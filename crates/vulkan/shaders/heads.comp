@@ -23,6 +23,8 @@ layout(constant_id = 6) const uint NORMED = 0;
 layout(constant_id = 7) const uint PICKS = 0;
 // Whether biases are added to keys and values; there are no queries and norms then.
 layout(constant_id = 8) const uint BIASED = 0;
+// See heads.glsl.
+layout(constant_id = 9) const uint HEAD_SIDE = 0;
 const uint UNITS = gl_WorkGroupSize.x / SUBGROUP;
 const uint HEAD_PLACES = UNITS;
 
@@ -81,13 +83,14 @@ void work_on_heads() {
     }
     if (exists) {
         if (BIASED != 0u) head_add_weights();
-        if (rope != 0ul) head_turn(position);
+        if (rope != 0ul && HEAD_SIDE == 0u) head_turn(position);
+        if (rope != 0ul && HEAD_SIDE > 0u) head_turn_in_grid(place.x);
         head_prepare(norms, rope != 0ul, push.epsilon, 1.0);
         if (is_query) {
             [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
                 if (!head_has(i)) continue;
-                ActiveFloats(source).at[head_index(i)] = head_pairs[i].x;
-                ActiveFloats(source).at[head_index(i) + HEAD_HALF] = head_pairs[i].y;
+                ActiveFloats(source).at[head_element(i)] = head_pairs[i].x;
+                ActiveFloats(source).at[head_element(i) + HEAD_APART] = head_pairs[i].y;
             }
         } else {
             head_stage(gl_SubgroupID);

@@ -16,7 +16,7 @@
 layout(local_size_x_id = 0) in;
 // 0: the row itself, 1: norm(row), 2: target = (target + norm(row)) * scale, 3: the same, then norm(target), 4: cutoff(row),
 // 5: gelu(cutoff(row)) * target, 6: the row with the magnitude of the target, 7: layer_norm(row), 8: target = target + row, then
-// layer_norm(target), 9: gelu(row).
+// layer_norm(target), 9: gelu(row), 10: norm(row) with factors of 1.
 layout(constant_id = 1) const uint MODE = 0;
 // 0: none, 1: fixed point, 2: halves, 3: halves in fragment order.
 layout(constant_id = 2) const uint OPERAND = 0;
@@ -53,14 +53,14 @@ layout(push_constant, scalar) uniform Args {
 
 #include "include/row.glsl"
 
-const bool NORMS = MODE >= 1u && MODE <= 3u;
+const bool NORMS = MODE >= 1u && MODE <= 3u || MODE == 10u;
 const bool ADDS = MODE == 2u || MODE == 3u;
 const bool LAYER_NORMS = MODE == 7u || MODE == 8u;
 const bool HAS_TARGET = ADDS || MODE == 5u || MODE == 6u || MODE == 8u;
 
 // Returns whether a norm produces the row that becomes an operand of halves.
 bool norm_is_result() {
-    return OPERAND >= 2u && (MODE == 1u || MODE == 3u);
+    return OPERAND >= 2u && (MODE == 1u || MODE == 3u || MODE == 10u);
 }
 
 vec4 factors[PER];
@@ -131,7 +131,7 @@ void work_on_row(uint row) {
     if (BIASED != 0u) {
         [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] += biases[i];
     }
-    if (NORMS) norm(factors, args.epsilon, norm_is_result() && MODE == 1u, 0u, 2u);
+    if (NORMS) norm(factors, args.epsilon, norm_is_result() && MODE != 3u, 0u, 2u);
     if (ADDS) {
         [[unroll]] for (uint i = 0u; i < PER; ++i) {
             v[i] = (v[i] + old[i]) * args.scale;
@@ -169,7 +169,8 @@ void work_on_row(uint row) {
 void main() {
     uint row = gl_WorkGroupID.x;
     [[unroll]] for (uint i = 0u; i < PER; ++i) {
-        if (NORMS || LAYER_NORMS) factors[i] = load(args.weight, 0u, column(i));
+        if (MODE == 10u) factors[i] = vec4(1.0);
+        else if (NORMS || LAYER_NORMS) factors[i] = load(args.weight, 0u, column(i));
         if (BIASED != 0u) biases[i] = load(args.bias, 0u, column(i));
         if (MODE == 3u || LAYER_NORMS) next_factors[i] = load(args.next_weight, 0u, column(i));
     }

@@ -25,6 +25,7 @@ const bool OWNS = FUSED == FUSED_ALL;
 // With FUSED: the queries, then with OWNS the row's key and value, each worked on by a subgroup.
 const uint UNITS = QUERIES + (OWNS ? 2u : 0u);
 const uint HEAD_PLACES = FUSED != 0u ? UNITS : 1u;
+const uint HEAD_SIDE = 0u;
 
 #include "kv.glsl"
 #include "heads.glsl"

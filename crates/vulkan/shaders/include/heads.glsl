@@ -2,7 +2,9 @@
 // on a head. What it loads and what it computes from that are separate, so that the including shader can have all loads in
 // flight before it waits for anything.
 //
-// Before the include: kv.glsl, and the constants SUBGROUP and HEAD_PLACES (heads in shared memory).
+// Before the include: kv.glsl, and the constants SUBGROUP, HEAD_PLACES (heads in shared memory) and HEAD_SIDE: 0 if heads are
+// rotated by positions. Else they are rotated by places in a grid, of which a side has so many: the first half of a head by the
+// column, the second by the row.
 //
 // Functions that attend.comp uses return only at their end, because they are inlined when it is compiled.
 
@@ -11,7 +13,9 @@
 #extension GL_EXT_control_flow_attributes : require
 
 const uint HEAD_HALF = DIM / 2u;
-// An invocation's pairs that rotate together, elements j and j + DIM / 2.
+// The distance of elements that rotate together.
+const uint HEAD_APART = HEAD_SIDE > 0u ? DIM / 4u : HEAD_HALF;
+// An invocation's pairs that rotate together.
 const uint HEAD_PAIRS = (HEAD_HALF + SUBGROUP - 1u) / SUBGROUP;
 const uint HEAD_QUADS = (DIM + 3u) / 4u;
 // Quads that share a scale of an int8 cache.
@@ -34,6 +38,12 @@ bool head_has(const uint i) {
     return HEAD_HALF % SUBGROUP == 0u || head_index(i) < HEAD_HALF;
 }
 
+// Returns the first element of a pair; the other one is HEAD_APART after it.
+uint head_element(const uint i) {
+    const uint pair = head_index(i);
+    return HEAD_SIDE > 0u ? pair + pair / HEAD_APART * HEAD_APART : pair;
+}
+
 // Returns cosine and sine of the angle by which a pair rotates at a position. `turns` is the part of a full turn by which the
 // pair rotates per position, in units of 2^-64, high word first. The product is exact except for whole turns, which do not
 // matter.
@@ -53,9 +63,10 @@ vec2 head_rotation(const uint position, const uvec2 turns) {
 
 // Loads the table `rope`, unless it is 0.
 void head_ask_shares(const uint64_t rope) {
-    if (rope != 0ul) head_shift = Pairs(rope).at[HEAD_HALF].x;
+    if (rope != 0ul) head_shift = Pairs(rope).at[HEAD_APART].x;
     [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
-        if (rope != 0ul && head_has(i)) head_shares[i] = Pairs(rope).at[head_index(i)];
+        const uint pair = HEAD_SIDE > 0u ? head_index(i) % HEAD_APART : head_index(i);
+        if (rope != 0ul && head_has(i)) head_shares[i] = Pairs(rope).at[pair];
     }
 }
 
@@ -65,13 +76,22 @@ void head_turn(const uint position) {
     [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) head_turns[i] = head_rotation(place, head_shares[i]);
 }
 
+// The same for a place in a grid.
+void head_turn_in_grid(const uint place) {
+    const uint side = max(HEAD_SIDE, 1u);
+    [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
+        const uint at = head_index(i) < HEAD_APART ? place % side : place / side;
+        head_turns[i] = head_rotation(at + head_shift, head_shares[i]);
+    }
+}
+
 // Loads the norm weights of the head, unless 0.
 void head_ask_weights(const uint64_t weight) {
     [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
-        const uint j = head_index(i);
+        const uint j = head_element(i);
         head_weights[i] = vec2(1.0);
         if (weight != 0ul && head_has(i)) {
-            head_weights[i] = vec2(Floats(weight).at[j], Floats(weight).at[j + HEAD_HALF]);
+            head_weights[i] = vec2(Floats(weight).at[j], Floats(weight).at[j + HEAD_APART]);
         }
     }
 }
@@ -79,10 +99,10 @@ void head_ask_weights(const uint64_t weight) {
 // Loads the head.
 void head_ask(const uint64_t source) {
     [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
-        const uint j = head_index(i);
+        const uint j = head_element(i);
         head_pairs[i] = vec2(0.0);
         if (head_has(i)) {
-            head_pairs[i] = vec2(ActiveFloats(source).at[j], ActiveFloats(source).at[j + HEAD_HALF]);
+            head_pairs[i] = vec2(ActiveFloats(source).at[j], ActiveFloats(source).at[j + HEAD_APART]);
         }
     }
 }
@@ -116,8 +136,8 @@ void head_prepare(const bool norms, const bool rotates, const float epsilon, con
 void head_stage(const uint place) {
     [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
         if (!head_has(i)) continue;
-        const uint j = head_index(i);
-        const uint other = j + HEAD_HALF;
+        const uint j = head_element(i);
+        const uint other = j + HEAD_APART;
         head_values[place * HEAD_QUADS + j / 4u][j % 4u] = head_pairs[i].x;
         head_values[place * HEAD_QUADS + other / 4u][other % 4u] = head_pairs[i].y;
     }

@@ -72,6 +72,15 @@ pub enum ElementWork {
         /// Address of the step's frame ([`EmbedLaunch::frame`](super::embed::EmbedLaunch::frame)).
         frame: u64,
     },
+    /// `result = min(max(source, low), high)`; NaN stays NaN.
+    Clamp {
+        /// (rows, columns) f32.
+        source: Span,
+        /// The least value.
+        low: f32,
+        /// The largest value.
+        high: f32,
+    },
     /// `result = first, second`: the columns of the one and then those of the other.
     Join {
         /// (rows, `split`) f32.
@@ -97,6 +106,7 @@ impl ElementWork {
             ElementWork::Gelu => 7,
             ElementWork::Pool { .. } => 8,
             ElementWork::Insert { .. } => 9,
+            ElementWork::Clamp { .. } => 10,
         }
     }
 }
@@ -128,10 +138,14 @@ struct Args {
     columns: u32,
     stride: u32,
     cap: f32,
-    _padding: u32,
+    high: f32,
 }
 
 impl ElementsLaunch {
+    fn fill(&self) -> Fill {
+        if self.rows * self.columns <= LITTLE { Fill::Little } else { Fill::Anywhere }
+    }
+
     /// Returns the dispatch of the launch.
     ///
     /// # Errors
@@ -152,7 +166,7 @@ impl ElementsLaunch {
             columns: self.columns as u32,
             stride: self.columns as u32,
             cap: 1.0,
-            _padding: 0,
+            high: 1.0,
         };
         let mut reads = Vec::new();
         match self.work {
@@ -193,6 +207,10 @@ impl ElementsLaunch {
                 (args.first, args.picks, args.stride) = (source.address, picks, count as u32);
                 reads.push(source);
             }
+            ElementWork::Clamp { source, low, high } => {
+                (args.first, args.cap, args.high) = (source.address, low, high);
+                reads.push(source);
+            }
             ElementWork::Insert { source, frame } => {
                 (args.first, args.picks) = (source.address, frame);
                 // Other rows stay.
@@ -212,11 +230,7 @@ impl ElementsLaunch {
             link: Link::Able {
                 offset: std::mem::offset_of!(Args, chain),
                 early: None,
-                fill: if self.rows * self.columns <= LITTLE {
-                    Fill::Little
-                } else {
-                    Fill::Anywhere
-                },
+                fill: self.fill(),
             },
         })
     }
@@ -322,6 +336,25 @@ mod tests {
             for (found, wanted) in download::<f32>(&gpu, &result).into_iter().zip(expected) {
                 assert!((found - wanted).abs() <= 2e-6, "{work:?}: {found} {wanted}");
             }
+        }
+    }
+
+    #[test]
+    fn values_stay_within_limits_and_broken_ones_broken() {
+        let gpu = gpu();
+        let mut values: Vec<f32> = (0..64).map(|i| (i as f32 - 31.5) * 0.2).collect();
+        (values[3], values[17], values[40]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
+        let (source, count) = (upload(&gpu, &values), upload(&gpu, &[3_u32]));
+        let no_limits = (f32::NEG_INFINITY, f32::INFINITY);
+        for (low, high) in [(-2.5, 1.25), (0.5, 0.5), no_limits, (f32::NEG_INFINITY, 0.0)] {
+            let result = poisoned(&gpu, 256);
+            let work = ElementWork::Clamp { source: source.span(), low, high };
+            launch(work, result.span(), 16, count.address());
+            let mut expected = vec![f32::NAN; 64];
+            ops::clamp(&values[..48], [low, high], &mut expected[..48]);
+            let found: Vec<f32> = download(&gpu, &result);
+            let same = |(a, b): (&f32, &f32)| a == b || (a.is_nan() && b.is_nan());
+            assert!(found.iter().zip(&expected).all(same), "{found:?} {expected:?}");
         }
     }
 

@@ -29,6 +29,9 @@ pub struct EmbedLaunch {
     pub factor: f32,
     /// (soft tokens, columns) f32: the rows of tokens from 2^31 on, as they are.
     pub soft: Option<Span>,
+    /// Places on a side of the grid if tokens are places, `row * side + column`: a row is then the
+    /// sum of the table's rows `column` and `side + row`, without the factor. 0 for tokens.
+    pub side: usize,
 }
 
 #[repr(C)]
@@ -44,7 +47,7 @@ struct Args {
     columns: u32,
     vocabulary: u32,
     factor: f32,
-    _padding: u32,
+    side: u32,
 }
 
 fn shader(format: Format) -> Shader {
@@ -86,7 +89,7 @@ impl EmbedLaunch {
             columns: self.table.columns as u32,
             vocabulary: self.table.rows as u32,
             factor: self.factor,
-            _padding: 0,
+            side: self.side as u32,
         };
         Ok(Dispatch {
             label: label.to_owned(),
@@ -127,6 +130,7 @@ mod tests {
                 rows: tokens.len(),
                 factor: 2.0,
                 soft: Some(rows.span()),
+                side: 0,
             };
             run(&gpu, &[launch.dispatch(&gpu, "embed", 0).unwrap()]);
             let found = download::<f32>(&gpu, &target);
@@ -137,6 +141,43 @@ mod tests {
             }
             assert_eq!(found[columns..2 * columns], soft[columns..]);
             assert_eq!(found[2 * columns..3 * columns], soft[..columns]);
+        }
+    }
+
+    #[test]
+    fn places_get_the_sums_of_a_column_and_a_row() {
+        let gpu = gpu();
+        let side = 7;
+        let places = [0_u32, 6, 48, 23, 7];
+        let mut frame = vec![places.len() as u32, 0, 0, 0];
+        places.iter().for_each(|&place| frame.extend([place, 7, 0, 0]));
+        let frame = upload(&gpu, &frame);
+        for (format, columns) in
+            [(Format::F32, 131), (Format::F16, 20), (Format::Bf16, 256), (Format::Q8_0, 96)]
+        {
+            let source = random_rows(format, 2 * side, columns, 3);
+            let (table, _memory) = device_matrix(&gpu, format, columns, &source);
+            let values = decoded(format, &source, 2 * side * columns);
+            let target = poisoned(&gpu, (4 * (places.len() + 2) * columns) as u64);
+            let launch = EmbedLaunch {
+                table,
+                frame: frame.address(),
+                target: target.span(),
+                rows: places.len() + 2,
+                factor: 1.0,
+                soft: None,
+                side,
+            };
+            run(&gpu, &[launch.dispatch(&gpu, "places", 0).unwrap()]);
+            let found = download::<f32>(&gpu, &target);
+            let mut expected = vec![0.0; places.len() * columns];
+            let entry = |row: usize, out: &mut [f32]| {
+                out.copy_from_slice(&values[row * columns..(row + 1) * columns]);
+            };
+            trine_backend::reference::ops::places(entry, &places, side, columns, &mut expected);
+            assert_eq!(found[..expected.len()], expected, "{format:?}");
+            let rest = &found[expected.len()..(places.len() + 2) * columns];
+            assert!(rest.iter().all(|x| x.is_nan()), "{format:?}: rows after the step");
         }
     }
 
@@ -165,6 +206,7 @@ mod tests {
                     rows,
                     factor: 33.94,
                     soft: None,
+                    side: 0,
                 };
                 run(&gpu, &[launch.dispatch(&gpu, "embed", 0).unwrap()]);
                 let found = download::<f32>(&gpu, &target);

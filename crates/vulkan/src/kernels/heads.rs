@@ -47,8 +47,8 @@ pub struct Turned {
     pub query_norm: Option<u64>,
 }
 
-/// A launch over the heads of a step: `Op::PrepareQkv` with everything, `Op::HeadNorm` and
-/// `Op::Rotate` with only `query`, `Op::StoreKv` with only `stored`.
+/// A launch over the heads of a step: `Op::PrepareQkv` with everything, `Op::HeadNorm`,
+/// `Op::Rotate` and `Op::RotatePlaces` with only `query`, `Op::StoreKv` with only `stored`.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadsLaunch {
     /// What the host writes for the step.
@@ -61,8 +61,12 @@ pub struct HeadsLaunch {
     pub query: Option<Turned>,
     /// Keys and values.
     pub stored: Option<Stored>,
-    /// Address of [`turns`], if queries and keys are rotated.
+    /// Address of [`turns`], if queries and keys are rotated. Those by places are of half a head.
     pub rope: Option<u64>,
+    /// Places on a side of the grid if heads are rotated by places, which are the tokens
+    /// (`row * side + column`): the first half by the column, the second by the row. A head then
+    /// has a multiple of 4 elements. 0 for a rotation by positions.
+    pub side: usize,
     /// Added to the mean square of the norms.
     pub epsilon: f32,
 }
@@ -91,7 +95,7 @@ impl HeadsLaunch {
     /// If the kernel cannot be compiled.
     ///
     /// # Panics
-    /// If the head dimension is odd or above [`DIM_MAX`].
+    /// If the head dimension is odd or above [`DIM_MAX`], or no multiple of 4 with a grid.
     pub fn dispatch(
         &self,
         gpu: &dyn Compiler,
@@ -99,6 +103,7 @@ impl HeadsLaunch {
         step: usize,
     ) -> Result<Dispatch, GpuError> {
         assert!(self.dim.is_multiple_of(2) && self.dim <= DIM_MAX, "heads of {}", self.dim);
+        assert!(self.side == 0 || self.dim.is_multiple_of(4), "halves of heads of {}", self.dim);
         let heads = self.query.map_or(0, |query| query.heads);
         let kv_heads = self.stored.map_or(0, |stored| stored.cache.heads);
         let kind = self.stored.map_or(0, |stored| kv_number(stored.cache.kind));
@@ -126,6 +131,7 @@ impl HeadsLaunch {
             normed,
             self.frame.picks,
             u32::from(biases.is_some()),
+            self.side as u32,
         ];
         let key = KernelKey { shader: Shader("heads"), constants, subgroup: Some(subgroup) };
         let args = Args {

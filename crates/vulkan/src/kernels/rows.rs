@@ -37,8 +37,8 @@ pub enum RowWork {
     },
     /// Its norm.
     Norm {
-        /// Factors of the columns, f32.
-        weight: u64,
+        /// Factors of the columns, f32; `None` for 1.
+        weight: Option<u64>,
     },
     /// The norm is added to the target, which is the result.
     NormAdd {
@@ -246,7 +246,8 @@ impl RowsLaunch {
         let none = Span { address: 0, bytes: 0 };
         let (mode, weight, target, next_weight) = match self.work {
             RowWork::Convert { .. } | RowWork::Gather { .. } => (0, 0, none, 0),
-            RowWork::Norm { weight } => (1, weight, none, 0),
+            RowWork::Norm { weight: Some(weight) } => (1, weight, none, 0),
+            RowWork::Norm { weight: None } => (10, 0, none, 0),
             RowWork::NormAdd { weight, target, .. } => (2, weight, target, 0),
             RowWork::NormAddNorm { weight, target, next_weight, .. } => {
                 (3, weight, target, next_weight)

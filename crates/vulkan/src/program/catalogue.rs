@@ -82,6 +82,11 @@ impl LaunchFacts {
                 let rows = graph.width.of(node.rows) as u64;
                 (plan.weight(*table).bytes() / plan.weight(*table).rows.max(1) as u64 * rows, 0)
             }
+            Work::Places { table, .. } => {
+                let weight = plan.weight(*table);
+                let rows = 2 * graph.width.of(node.rows) as u64;
+                (weight.bytes() / weight.rows.max(1) as u64 * rows, 0)
+            }
             _ => (0, 0),
         };
         let launches = launches.max(1) as u64;

@@ -9,7 +9,8 @@ use trine_model::{CacheId, Plan, Rows, Scratch, WeightId};
 use super::frame::StepAddresses;
 use super::graph::{
     AttendKernel, AttendWork, Before, Form, Graph, HeadsWork, Home, Input, Made, Node, NormWork,
-    OperandValue, Output, Prepare, ProductKernel, ProductWork, Turn, ValueId, Work, allocated,
+    OperandValue, Output, Prepare, ProductKernel, ProductWork, Rotation, Turn, ValueId, Work,
+    allocated,
 };
 use super::lent::LentWork;
 use super::ropes::Ropes;
@@ -177,6 +178,19 @@ impl Emitter<'_> {
                     rows,
                     factor: scale,
                     soft: soft.map(|id| self.span(id)),
+                    side: 0,
+                };
+                out.push(launch.dispatch(self.compiler, &node.label, node.step)?);
+            }
+            Work::Places { table, side, output } => {
+                let launch = EmbedLaunch {
+                    table: self.weights.matrix(self.plan, &[table]),
+                    frame: self.frame.frame,
+                    target: self.span(output),
+                    rows,
+                    factor: 1.0,
+                    soft: None,
+                    side,
                 };
                 out.push(launch.dispatch(self.compiler, &node.label, node.step)?);
             }
@@ -379,9 +393,9 @@ impl Emitter<'_> {
                 epsilon,
                 x_out: self.span(updated),
             },
-            Input::Norm(NormWork::Layer { .. } | NormWork::AddLayer { .. }) => {
-                unreachable!("no product norms by layers")
-            }
+            Input::Norm(
+                NormWork::Bare { .. } | NormWork::Layer { .. } | NormWork::AddLayer { .. },
+            ) => unreachable!("products norm with factors"),
         }
     }
 }
@@ -419,6 +433,10 @@ impl Emitter<'_> {
             let (cache, biases) = (self.cache(cache), None);
             Some(Stored { key, value, cache, biases, key_norm, value_norm })
         };
+        let turns = |dim, Rotation { rope, side }| match side {
+            None => (Some(self.ropes.address(dim, rope)), 0),
+            Some(side) => (Some(self.ropes.address(dim / 2, rope)), side),
+        };
         let blank = HeadsLaunch {
             frame: self.attention_frame(node.rows),
             rows: self.graph.width.of(node.rows),
@@ -426,6 +444,7 @@ impl Emitter<'_> {
             query: None,
             stored: None,
             rope: None,
+            side: 0,
             epsilon: 0.0,
         };
         let launch = match *work {
@@ -435,17 +454,17 @@ impl Emitter<'_> {
                 let query = turned.map(|it| Turned { query_norm, ..it });
                 HeadsLaunch { dim, query, epsilon, ..blank }
             }
-            HeadsWork::Rotate { rows, heads, rope, .. } => {
+            HeadsWork::Rotate { rows, heads, rotation, .. } => {
                 let (dim, query) = of(rows, heads);
-                let rope = Some(self.ropes.address(dim, rope));
-                HeadsLaunch { dim, query, rope, ..blank }
+                let (rope, side) = turns(dim, rotation);
+                HeadsLaunch { dim, query, rope, side, ..blank }
             }
-            HeadsWork::Turn(Turn { query, heads, norm, epsilon, rope, .. }) => {
+            HeadsWork::Turn(Turn { query, heads, norm, epsilon, rotation, .. }) => {
                 let (dim, turned) = of(query, heads);
                 let query_norm = Some(norm.map_or(0, vector));
                 let query = turned.map(|it| Turned { query_norm, ..it });
-                let rope = Some(self.ropes.address(dim, rope));
-                HeadsLaunch { dim, query, epsilon, rope, ..blank }
+                let (rope, side) = turns(dim, rotation);
+                HeadsLaunch { dim, query, epsilon, rope, side, ..blank }
             }
             HeadsWork::Store { key, value, biases, cache } => {
                 let dim = self.plan.cache(cache).head_dim;
@@ -459,11 +478,13 @@ impl Emitter<'_> {
                 let key_norm = Some(vector(work.key_norm));
                 let query_norm = Some(vector(work.query_norm));
                 let query = self.span(work.query);
+                let (rope, side) = turns(heads.dim, work.rotation);
                 HeadsLaunch {
                     dim: heads.dim,
                     query: Some(Turned { query, heads: heads.query, query_norm }),
                     stored: stored(work.key, work.value, work.cache, key_norm, value_norm),
-                    rope: Some(self.ropes.address(heads.dim, work.rope)),
+                    rope,
+                    side,
                     epsilon,
                     ..blank
                 }
@@ -524,7 +545,7 @@ impl Emitter<'_> {
         match *work {
             Before::All(work) => Fused {
                 query_norm: Some(vector(work.query_norm)),
-                rope: Some(self.ropes.address(work.heads.dim, work.rope)),
+                rope: Some(self.ropes.address(work.heads.dim, work.rotation.rope)),
                 epsilon: work.epsilon,
                 own: Some(OwnRows {
                     key: self.span(work.key),
@@ -537,7 +558,7 @@ impl Emitter<'_> {
                 let dim = self.graph.value(work.query).columns / work.heads;
                 Fused {
                     query_norm: work.norm.map(vector),
-                    rope: Some(self.ropes.address(dim, work.rope)),
+                    rope: Some(self.ropes.address(dim, work.rotation.rope)),
                     epsilon: work.epsilon,
                     own: None,
                 }

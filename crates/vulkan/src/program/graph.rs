@@ -47,6 +47,8 @@ pub(super) struct Value {
 pub(super) enum NormWork {
     /// `norm(source)`.
     Norm { source: ValueId, weight: WeightId, epsilon: f32 },
+    /// `norm(source)` with factors of 1.
+    Bare { source: ValueId, epsilon: f32 },
     /// `layer_norm(source)`.
     Layer { source: ValueId, layer: LayerWeights },
     /// `updated = target + source + bias`, and the result is `layer_norm(updated)`.
@@ -118,6 +120,15 @@ pub(super) struct ProductWork {
     pub(super) output: Output,
 }
 
+/// How heads are rotated.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Rotation {
+    pub(super) rope: Rope,
+    /// Places on a side of the grid if halves of heads are rotated by the column and the row of a
+    /// place; `None` if heads are rotated by positions.
+    pub(super) side: Option<usize>,
+}
+
 /// Norm and rotation of queries, whose keys and values are in the cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Turn {
@@ -128,7 +139,7 @@ pub(super) struct Turn {
     pub(super) heads: usize,
     pub(super) norm: Option<WeightId>,
     pub(super) epsilon: f32,
-    pub(super) rope: Rope,
+    pub(super) rotation: Rotation,
 }
 
 /// Norm, rotation and store of the rows of a layer, before its attention.
@@ -148,7 +159,7 @@ pub(super) struct Prepare {
     pub(super) value_norm: bool,
     pub(super) heads: Heads,
     pub(super) epsilon: f32,
-    pub(super) rope: Rope,
+    pub(super) rotation: Rotation,
     pub(super) cache: CacheId,
 }
 
@@ -158,7 +169,7 @@ pub(super) enum HeadsWork {
     /// A norm of each head, with factors of 1 if there is no weight.
     Norm { rows: ValueId, result: ValueId, heads: usize, weight: Option<WeightId>, epsilon: f32 },
     /// A rotation of each head.
-    Rotate { rows: ValueId, result: ValueId, heads: usize, rope: Rope },
+    Rotate { rows: ValueId, result: ValueId, heads: usize, rotation: Rotation },
     /// Both.
     Turn(Turn),
     /// Keys and values go to the cache, with what is added to their columns.
@@ -237,6 +248,12 @@ pub(super) enum ElementsKind {
         source: ValueId,
         count: usize,
     },
+    /// Values between two.
+    Clamp {
+        source: ValueId,
+        low: f32,
+        high: f32,
+    },
     /// The rows of soft tokens replace those of the target.
     Insert {
         source: ValueId,
@@ -252,6 +269,12 @@ pub(super) enum Work {
         table: WeightId,
         scale: f32,
         soft: Option<ValueId>,
+        output: ValueId,
+    },
+    /// The sums of a table's entries for the column and the row of places.
+    Places {
+        table: WeightId,
+        side: usize,
         output: ValueId,
     },
     Convert {
@@ -307,7 +330,9 @@ pub(super) enum Work {
 impl NormWork {
     fn touches(self, see: &mut dyn FnMut(Touch)) {
         match self {
-            NormWork::Norm { source, .. } | NormWork::Layer { source, .. } => see(read(source)),
+            NormWork::Norm { source, .. }
+            | NormWork::Bare { source, .. }
+            | NormWork::Layer { source, .. } => see(read(source)),
             NormWork::AddLayer { source, target, updated, .. }
             | NormWork::NormAddNorm { source, target, updated, .. } => {
                 [read(source), read(target), write(updated)].into_iter().for_each(see);
@@ -374,6 +399,7 @@ impl Work {
                 soft.iter().for_each(|&id| see(read(id)));
                 see(write(*output));
             }
+            Work::Places { output, .. } => see(write(*output)),
             Work::Convert { source, operand } => {
                 see(read(*source));
                 see(Touch::Write(Form::Operand(*operand)));
@@ -399,6 +425,7 @@ impl Work {
                     | ElementsKind::Gelu { target: source }
                     | ElementsKind::Select { source }
                     | ElementsKind::Pool { source, .. }
+                    | ElementsKind::Clamp { source, .. }
                     | ElementsKind::Scale { source, .. } => see(read(source)),
                 }
                 see(write(*result));

@@ -4,12 +4,12 @@
 //! that takes an operand is preceded by a launch that converts its rows. [`rules`] then let
 //! neighbours take over each other's work.
 
-use trine_model::{BufferId, Op, Plan, Product, Rows, Stream, Term, WeightId, Width};
+use trine_model::{BufferId, Op, Plan, Product, Rope, Rows, Stream, Term, WeightId, Width};
 
 use super::frame::tile_rows;
 use super::graph::{
     AttendKernel, AttendWork, ElementsKind, Form, Graph, HeadsWork, Home, Input, LayerWeights,
-    Made, Node, NormWork, Output, Prepare, ProductWork, ValueId, Work,
+    Made, Node, NormWork, Output, Prepare, ProductWork, Rotation, ValueId, Work,
 };
 use super::lent::LentWork;
 use super::loans::place_after;
@@ -42,17 +42,24 @@ pub(super) fn check(plan: &Plan, capabilities: &Capabilities) -> Result<(), GpuE
 /// by one workgroup, in its shared memory.
 fn lacks_kernel(plan: &Plan, op: &Op, capabilities: &Capabilities) -> bool {
     match op {
-        Op::HeadNorm { buffer, heads, .. } | Op::Rotate { buffer, heads, .. } => {
-            let dim = plan.buffer(*buffer).columns / heads;
-            dim > DIM_MAX || !dim.is_multiple_of(2)
+        // Such a head is a whole row.
+        Op::HeadNorm { weight: None, heads: 1, .. } => false,
+        Op::HeadNorm { buffer, heads, .. }
+        | Op::Rotate { buffer, heads, .. }
+        | Op::RotatePlaces { buffer, heads, .. } => {
+            !is_worked_on_in_pairs(plan.buffer(*buffer).columns / heads)
         }
         Op::Route { logits, chosen, .. } => {
             let [experts, used] = [logits, chosen].map(|id| plan.buffer(*id).columns);
             !chooses(capabilities, experts, used)
         }
-        Op::Places { .. } | Op::RotatePlaces { .. } | Op::Clamp { .. } => true,
         _ => false,
     }
+}
+
+/// Returns whether the kernels for heads work on heads of so many elements.
+fn is_worked_on_in_pairs(dim: usize) -> bool {
+    dim <= DIM_MAX && dim.is_multiple_of(2)
 }
 
 /// Returns the launches of a Plan for a pass.
@@ -143,9 +150,6 @@ impl Lowering<'_> {
             _ if lacks_kernel(self.plan, op, self.selection.capabilities()) => {
                 return Err(GpuError::NoKernel { operation: op.name() });
             }
-            Op::Places { .. } | Op::RotatePlaces { .. } | Op::Clamp { .. } => {
-                unreachable!("they have no kernels yet")
-            }
             Op::Route { .. }
             | Op::GatedExperts { .. }
             | Op::SumExperts { .. }
@@ -159,6 +163,10 @@ impl Lowering<'_> {
                 let output = self.fresh(output);
                 self.push(Rows::Tokens, Work::Embed { table, scale, soft: None, output });
             }
+            Op::Places { table, side, output } => {
+                let output = self.fresh(output);
+                self.push(Rows::Tokens, Work::Places { table, side, output });
+            }
             Op::MatMul { input, ref products } => self.matmul(op, input, products)?,
             Op::GatedMatMul { input, output, .. } => self.gated(op, input, output)?,
             Op::Norm { .. }
@@ -167,6 +175,7 @@ impl Lowering<'_> {
             | Op::NormAddNorm { .. } => self.norm(op)?,
             Op::HeadNorm { .. }
             | Op::Rotate { .. }
+            | Op::RotatePlaces { .. }
             | Op::StoreKv { .. }
             | Op::PrepareQkv { .. } => self.heads(op)?,
             Op::Attend { query, cache, heads, scale, window, sees_ahead, output } => {
@@ -184,6 +193,7 @@ impl Lowering<'_> {
             | Op::Gelu { .. }
             | Op::Pool { .. }
             | Op::Insert { .. }
+            | Op::Clamp { .. }
             | Op::Scale { .. } => self.element_op(op)?,
             Op::Select { input, output } => self.select(input, output)?,
             Op::Cutoff { buffer, deviations } => {
@@ -279,6 +289,11 @@ impl Lowering<'_> {
                 let source = self.rows(input)?;
                 let result = self.fresh(output);
                 self.elements(output, ElementsKind::Pool { source, count }, result);
+            }
+            Op::Clamp { input, low, high, output } => {
+                let source = self.rows(input)?;
+                let result = self.fresh(output);
+                self.elements(output, ElementsKind::Clamp { source, low, high }, result);
             }
             Op::Insert { source, target } => {
                 let source = self.rows(source)?;
@@ -484,13 +499,26 @@ impl Lowering<'_> {
 
     fn heads(&mut self, op: &Op) -> Result<(), GpuError> {
         let work = match *op {
+            Op::HeadNorm { buffer, weight: None, heads: 1, epsilon }
+                if !is_worked_on_in_pairs(self.plan.buffer(buffer).columns) =>
+            {
+                let (source, result) = self.changed(buffer)?;
+                let (norm, made) = (NormWork::Bare { source, epsilon }, Made::Rows(result));
+                self.push(self.rows_of(buffer), Work::Norm { norm, made });
+                return Ok(());
+            }
             Op::HeadNorm { buffer, weight, heads, epsilon } => {
                 let (rows, result) = self.changed(buffer)?;
                 HeadsWork::Norm { rows, result, heads, weight, epsilon }
             }
             Op::Rotate { buffer, heads, rope } => {
                 let (rows, result) = self.changed(buffer)?;
-                HeadsWork::Rotate { rows, result, heads, rope }
+                HeadsWork::Rotate { rows, result, heads, rotation: Rotation { rope, side: None } }
+            }
+            Op::RotatePlaces { buffer, heads, theta, side } => {
+                let (rows, result) = self.changed(buffer)?;
+                let rotation = Rotation { rope: Rope::full(theta, 1.0), side: Some(side) };
+                HeadsWork::Rotate { rows, result, heads, rotation }
             }
             Op::StoreKv { key, value, cache } => {
                 let (key, value) = (self.rows(key)?, self.rows(value)?);
@@ -518,7 +546,7 @@ impl Lowering<'_> {
                     value_norm: false,
                     heads,
                     epsilon,
-                    rope,
+                    rotation: Rotation { rope, side: None },
                     cache,
                 })
             }

@@ -142,7 +142,7 @@ impl fmt::Display for Printed<'_> {
 impl NormWork {
     fn name(self) -> &'static str {
         match self {
-            NormWork::Norm { .. } => "norm",
+            NormWork::Norm { .. } | NormWork::Bare { .. } => "norm",
             NormWork::Layer { .. } => "layer_norm",
             NormWork::AddLayer { bias: None, .. } => "add_layer_norm",
             NormWork::AddLayer { bias: Some(_), .. } => "bias + add_layer_norm",
@@ -153,6 +153,7 @@ impl NormWork {
     fn weights(self) -> Vec<WeightId> {
         match self {
             NormWork::Norm { weight, .. } => vec![weight],
+            NormWork::Bare { .. } => Vec::new(),
             NormWork::Layer { layer, .. } => vec![layer.weight, layer.bias],
             NormWork::AddLayer { bias, layer, .. } => {
                 bias.into_iter().chain([layer.weight, layer.bias]).collect()
@@ -215,6 +216,7 @@ impl Work {
         let name = match self {
             Work::Embed { soft: None, .. } => "embed",
             Work::Embed { soft: Some(_), .. } => "embed + insert",
+            Work::Places { .. } => "places",
             Work::Convert { .. } => "convert",
             Work::Norm { norm, .. } => norm.name(),
             Work::NormAdd { .. } => "norm_add",
@@ -226,6 +228,7 @@ impl Work {
             Work::Elements { kind: ElementsKind::Bias { .. }, .. } => "bias",
             Work::Elements { kind: ElementsKind::Gelu { .. }, .. } => "gelu",
             Work::Elements { kind: ElementsKind::Pool { .. }, .. } => "pool",
+            Work::Elements { kind: ElementsKind::Clamp { .. }, .. } => "clamp",
             Work::Elements { kind: ElementsKind::Insert { .. }, .. } => "insert",
             Work::Activate { bias: None, .. } => "gelu",
             Work::Activate { bias: Some(_), .. } => "bias + gelu",
@@ -236,6 +239,9 @@ impl Work {
             Work::Mix(_) => "mix",
             Work::Route(work) => return work.name(),
             Work::Heads(HeadsWork::Norm { .. }) => "head_norm",
+            Work::Heads(HeadsWork::Rotate { rotation, .. }) if rotation.side.is_some() => {
+                "rotate_places"
+            }
             Work::Heads(HeadsWork::Rotate { .. }) => "rotate",
             Work::Heads(HeadsWork::Turn(_)) => "head_norm + rotate",
             Work::Heads(HeadsWork::Store { biases: None, .. }) => "store_kv",
@@ -272,7 +278,9 @@ impl Work {
             | Work::Rescale { .. }
             | Work::Mix(_)
             | Work::Lent(_) => Vec::new(),
-            Work::Embed { table: weight, .. } | Work::NormAdd { weight, .. } => vec![*weight],
+            Work::Embed { table: weight, .. }
+            | Work::Places { table: weight, .. }
+            | Work::NormAdd { weight, .. } => vec![*weight],
             Work::Heads(HeadsWork::Norm { weight, .. }) => weight.iter().copied().collect(),
             Work::Heads(HeadsWork::Turn(work)) => work.norm.into_iter().collect(),
             Work::Sum(work) => work.weights(),

@@ -25,6 +25,10 @@ fn kinds(plan: &Plan) -> Vec<(usize, Rope)> {
         let kind = match &step.op {
             Op::PrepareQkv { heads, rope, .. } => (heads.dim, *rope),
             Op::Rotate { buffer, heads, rope } => (plan.buffer(*buffer).columns / heads, *rope),
+            // Halves of heads are rotated as heads are.
+            Op::RotatePlaces { buffer, heads, theta, .. } => {
+                (plan.buffer(*buffer).columns / heads / 2, Rope::full(*theta, 1.0))
+            }
             _ => continue,
         };
         if !kinds.contains(&kind) {

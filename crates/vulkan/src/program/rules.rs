@@ -307,7 +307,7 @@ fn product_gates(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 /// normed row.
 fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
     let Work::Norm { norm, made } = graph.nodes[index].work else { return false };
-    if matches!(norm, NormWork::Layer { .. } | NormWork::AddLayer { .. }) {
+    if !matches!(norm, NormWork::Norm { .. } | NormWork::NormAddNorm { .. }) {
         return false;
     }
     let Some(form) = made.only().filter(|form| graph.readers(form.id()) == 1) else {
@@ -377,14 +377,14 @@ fn queries_turn(graph: &mut Graph, index: usize, _: &Selection) -> bool {
         return false;
     };
     let Some(next) = graph.nodes.get(index + 1) else { return false };
-    let Work::Heads(HeadsWork::Rotate { rows: normed, result: turned, heads: same, rope }) =
+    let Work::Heads(HeadsWork::Rotate { rows: normed, result: turned, heads: same, rotation }) =
         next.work
     else {
         return false;
     };
     let fits = normed == result && heads == same && graph.readers(result) == 1;
     if fits {
-        let work = Turn { query: rows, turned, heads, norm: weight, epsilon, rope };
+        let work = Turn { query: rows, turned, heads, norm: weight, epsilon, rotation };
         graph.nodes[index + 1].work = Work::Heads(HeadsWork::Turn(work));
         graph.nodes.remove(index);
     }
@@ -394,7 +394,8 @@ fn queries_turn(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 /// Lets attention norm and rotate its queries itself, if their keys are in the cache.
 fn attention_turns(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     let Work::Heads(HeadsWork::Turn(work)) = graph.nodes[index].work else { return false };
-    if graph.readers(work.turned) != 1 || work.norm.is_none() {
+    let is_able = work.norm.is_some() && work.rotation.side.is_none();
+    if graph.readers(work.turned) != 1 || !is_able {
         return false;
     }
     let Some(next) = graph.nodes.get_mut(index + 1) else { return false };
@@ -418,7 +419,8 @@ fn attention_turns(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 fn attention_prepares(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     let Work::Heads(HeadsWork::Prepare(work)) = graph.nodes[index].work else { return false };
     let Prepare { query, turned, cache, .. } = work;
-    if graph.attended != Attended::Sequences || graph.readers(turned) != 1 {
+    let is_able = graph.attended == Attended::Sequences && work.rotation.side.is_none();
+    if !is_able || graph.readers(turned) != 1 {
         return false;
     }
     let Some(next) = graph.nodes.get_mut(index + 1) else { return false };

@@ -300,6 +300,7 @@ impl Bed {
                 value_norm: false,
             }),
             rope: None,
+            side: 0,
             epsilon: 0.0,
         };
         run(&self.gpu, &[launch.dispatch(&self.gpu, "store", 0).unwrap()]);

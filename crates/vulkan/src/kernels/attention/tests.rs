@@ -452,6 +452,7 @@ fn apart_launches(bed: &Bed, shape: AttendDecodeShape) -> Launches {
             value_norm: false,
         }),
         rope: Some(parameters.table.address()),
+        side: 0,
         epsilon: 1e-6,
     };
     let dispatches = vec![

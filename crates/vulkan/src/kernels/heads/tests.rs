@@ -1,4 +1,4 @@
-use trine_backend::reference::ops;
+use trine_backend::reference::ops::{self, PlaceRotation};
 use trine_model::{Heads, KvType, Rope};
 
 use super::*;
@@ -106,12 +106,14 @@ fn prepare(
     bed: &Bed,
     weights: Option<[&[f32]; 2]>,
     rope: Option<Rope>,
+    side: usize,
 ) -> (Vec<f32>, [Vec<f32>; 2]) {
     let Heads { query, dim, .. } = bed.case.heads;
     let query_memory = bed.rows_of(&bed.query);
     let [key, value] = [&bed.key, &bed.value].map(|values| bed.rows_of(values));
     let weights = weights.map(|weights| weights.map(|values| upload(&bed.gpu, values)));
-    let table = rope.map(|rope| upload(&bed.gpu, &turns(dim, rope)));
+    let turning = if side > 0 { dim / 2 } else { dim };
+    let table = rope.map(|rope| upload(&bed.gpu, &turns(turning, rope)));
     let launch = HeadsLaunch {
         frame: bed.frame.addresses,
         rows: bed.width,
@@ -130,6 +132,7 @@ fn prepare(
             value_norm: false,
         }),
         rope: table.as_ref().map(|table| table.address()),
+        side,
         epsilon: 1e-6,
     };
     run(&bed.gpu, &[launch.dispatch(&bed.gpu, "heads", 0).unwrap()]);
@@ -147,14 +150,17 @@ fn queries_and_keys_are_normed_and_turned() {
         ((4, 1, 64), KvType::Int8),
     ];
     for (at, (heads, kind)) in shapes.into_iter().enumerate() {
-        for with in [(true, true), (true, false), (false, true)] {
+        // Norms, rotation, and the side of a grid. The token of all of a bed's rows is 7.
+        for with in
+            [(true, true, 0), (true, false, 0), (false, true, 0), (true, true, 3), (false, true, 5)]
+        {
             let mut bed = Bed::new(case(heads, kind, None, at as u64));
             let dim = heads.2;
             let weights: [Vec<f32>; 2] =
                 [0.3, 0.8].map(|start| (0..dim).map(|e| start + e as f32 / dim as f32).collect());
             let pair = [weights[0].as_slice(), &weights[1]];
             let (query, [key, value]) =
-                prepare(&bed, with.0.then_some(pair), with.1.then_some(rope));
+                prepare(&bed, with.0.then_some(pair), with.1.then_some(rope), with.2);
             let mut expected = [bed.query.clone(), bed.key.clone()];
             for (values, weight) in expected.iter_mut().zip(pair) {
                 if with.0 {
@@ -162,7 +168,10 @@ fn queries_and_keys_are_normed_and_turned() {
                     ops::norm(&before, weight, 1e-6, values);
                 }
                 let count = values.len() / bed.rows / dim;
-                if with.1 {
+                if with.1 && with.2 > 0 {
+                    let rotation = PlaceRotation { theta: 10_000.0, side: with.2 };
+                    ops::rotate_places(values, &vec![7; bed.rows], count, dim, rotation);
+                } else if with.1 {
                     ops::rotate(values, &bed.positions, count, dim, rope);
                 }
             }
@@ -214,6 +223,7 @@ fn rotations_are_right_at_every_position() {
             query: Some(Turned { query: memory.span(), heads: 1, query_norm: None }),
             stored: None,
             rope: Some(table.address()),
+            side: 0,
             epsilon: 0.0,
         };
         run(&bed.gpu, &[launch.dispatch(&bed.gpu, "rotate", 0).unwrap()]);
@@ -247,6 +257,7 @@ fn norms_without_factors_and_picked_rows() {
         query: Some(Turned { query: memory.span(), heads: 2, query_norm: Some(0) }),
         stored: None,
         rope: Some(table.address()),
+        side: 0,
         epsilon: 1e-6,
     };
     run(&bed.gpu, &[launch.dispatch(&bed.gpu, "turn", 0).unwrap()]);
@@ -270,6 +281,7 @@ fn norms_without_factors_and_picked_rows() {
         query: None,
         stored: Some(stored_rows),
         rope: None,
+        side: 0,
         ..launch
     };
     run(&bed.gpu, &[launch.dispatch(&bed.gpu, "store", 0).unwrap()]);
@@ -309,6 +321,7 @@ fn biases_are_added_to_keys_and_values_that_are_stored() {
                 value_norm: false,
             }),
             rope: None,
+            side: 0,
             epsilon: 0.0,
         };
         run(&bed.gpu, &[launch.dispatch(&bed.gpu, "store", 0).unwrap()]);

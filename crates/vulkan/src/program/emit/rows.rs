@@ -19,8 +19,9 @@ impl Emitter<'_> {
         let vector = |id| self.weights.vector(id);
         let (work, source, epsilon) = match norm {
             NormWork::Norm { source, weight, epsilon } => {
-                (RowWork::Norm { weight: vector(weight) }, source, epsilon)
+                (RowWork::Norm { weight: Some(vector(weight)) }, source, epsilon)
             }
+            NormWork::Bare { source, epsilon } => (RowWork::Norm { weight: None }, source, epsilon),
             NormWork::Layer { source, layer } => {
                 (RowWork::LayerNorm(self.layer_norm(layer)), source, layer.epsilon)
             }
@@ -92,6 +93,9 @@ impl Emitter<'_> {
                 ElementWork::Bias { bias: self.weights.vector(weight) }
             }
             ElementsKind::Gelu { .. } => ElementWork::Gelu,
+            ElementsKind::Clamp { source, low, high } => {
+                ElementWork::Clamp { source: self.span(source), low, high }
+            }
             ElementsKind::Pool { source, count } => {
                 ElementWork::Pool { source: self.span(source), picks: self.frame.outputs, count }
             }

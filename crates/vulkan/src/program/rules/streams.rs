@@ -61,7 +61,10 @@ fn routed(graph: &Graph, index: usize) -> Option<Routed> {
             let norm = RowNorm { weight: next_weight, epsilon };
             is_only.then_some(Routed { row: target, added, norm, result })
         }
-        NormWork::Layer { .. } | NormWork::AddLayer { .. } | NormWork::NormAddNorm { .. } => None,
+        NormWork::Bare { .. }
+        | NormWork::Layer { .. }
+        | NormWork::AddLayer { .. }
+        | NormWork::NormAddNorm { .. } => None,
     }
 }
 
