@@ -78,7 +78,8 @@ pub trait Device {
         DeviceMemory::host(None)
     }
 
-    /// Returns the most rows in a step that suit the device, if that matters for its speed.
+    /// Returns the most rows in a step that suit the device, if that matters for its speed. Steps
+    /// for pictures may have more ([`Bounds::unit`](crate::placement::Bounds::unit)).
     fn most_rows(&self) -> Option<usize> {
         None
     }

@@ -75,6 +75,7 @@ impl Parts {
         let routes = routes(&plan, &parts);
         let facts = Facts {
             is_invariant: parts.iter().all(|part| part.facts().is_invariant),
+            mixed_rows: parts.iter().map(|part| part.facts().mixed_rows).min().unwrap_or(0),
             finds_top: parts.last().is_some_and(|last| last.facts().finds_top),
             depth: placement.depth,
             pages: joint_layout(&parts),

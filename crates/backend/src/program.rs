@@ -200,8 +200,12 @@ pub struct Facts {
     /// What each device does, in the order of the Plan, if several share it; empty if one device
     /// does everything.
     pub shares: Vec<Share>,
-    /// Whether the logits of a row are the same bits whatever other rows are in its step.
+    /// Whether the logits of a row are the same bits whatever other rows are in its step, in steps
+    /// of at most `mixed_rows` rows and in those that run one unit of pictures.
     pub is_invariant: bool,
+    /// The most rows of a step, except for one that runs a unit of pictures by itself: such a step
+    /// has up to all rows of the Program's width. Steps of more rows may have other kernels.
+    pub mixed_rows: usize,
     /// Whether the device finds the largest logits itself, so that [`Results::top`] may be called.
     pub finds_top: bool,
     /// The most steps that may follow the first one of a [series](Program::submit_series) for goal
@@ -223,6 +227,7 @@ impl Facts {
         Self {
             device,
             gpu: None,
+            mixed_rows: options.width.tokens,
             plan,
             options,
             shares: Vec::new(),

@@ -26,7 +26,7 @@ use trine_backend::{
     BackendError, Device, Facts, Idle, Partner, Placement, Program, ProgramOptions, SequenceView,
     placement,
 };
-use trine_model::{Model, Plan};
+use trine_model::{Model, Plan, Width};
 
 use crate::error::EngineError;
 use crate::events::{Event, Finish, SequenceId, Statistics};
@@ -121,10 +121,7 @@ fn load(
     plan: &Plan,
 ) -> Result<(Box<dyn Program>, Placement), EngineError> {
     let model_context = model.config().context;
-    // A picture runs in one step.
-    let soft_tokens = model.tower().map_or(0, |tower| tower.config().soft_tokens());
-    let options = EngineOptions { prefill: options.prefill.max(soft_tokens), ..options };
-    let demand = options.demand(model_context)?;
+    let demand = options.demand_of(model)?;
     let (program, placement) = placement::load(model, plan, device, &demand)?;
     if options.context.is_none() {
         tracing::info!(
@@ -185,7 +182,7 @@ impl Engine {
     /// Creates an engine that runs at most `running` sequences (at least one) at the same time. The
     /// Program's other slots keep sequences that ended.
     pub fn with_running(program: Box<dyn Program>, running: usize) -> Engine {
-        let Facts { plan, options, depth, .. } = program.facts();
+        let Facts { plan, options, depth, mixed_rows, .. } = program.facts();
         let depth = *depth;
         let ProgramOptions { width, sequences: slots, context, .. } = *options;
         let vocabulary = plan.output(0).columns;
@@ -193,6 +190,7 @@ impl Engine {
         let state_columns = plan.draft_goal().map_or(0, |_| plan.output(1).columns);
         let kv = KvCache::new(KvShape::of(options, &plan.caches));
         let sequences = running.clamp(1, slots);
+        let mixed = Width { tokens: *mixed_rows, ..width };
         let limits = Limits {
             context,
             vocabulary,
@@ -213,8 +211,8 @@ impl Engine {
         Engine {
             limits,
             kv,
-            scheduler: Scheduler::new(slots, width),
-            pace: Pace::new(width.tokens),
+            scheduler: Scheduler::new(slots, mixed).with_units(width.tokens),
+            pace: Pace::new(mixed.tokens),
             is_paced: true,
             clock: system_clock(),
             queue: Queue::default(),
@@ -505,8 +503,8 @@ impl Engine {
         if chunk == 0 {
             return Err(EngineError::option("chunk", chunk, "at least 1"));
         }
-        let width = self.program.facts().options.width;
-        let rows = chunk.min(width.tokens).min(width.outputs);
+        let Facts { options, mixed_rows, .. } = self.program.facts();
+        let rows = chunk.min(*mixed_rows).min(options.width.outputs);
         self.come_to_rest()?;
         let lease = self
             .kv

@@ -66,7 +66,23 @@ impl EngineOptions {
         }
     }
 
-    /// Returns the demand on placement for a model of `model_context` positions.
+    /// Returns the demand on placement for a model, with steps that are wide enough for its
+    /// pictures if it has a vision tower.
+    ///
+    /// # Errors
+    /// As [`EngineOptions::demand`].
+    pub fn demand_of(&self, model: &Model) -> Result<Demand, EngineError> {
+        let context = model.config().context;
+        let Some(tower) = model.tower() else { return self.demand(context) };
+        let prefill = self.prefill.max(tower.config().soft_tokens());
+        let demand = Self { prefill, ..*self }.demand(context)?;
+        Ok(match demand {
+            Demand::Within(bounds) => Demand::Within(Bounds { unit: prefill, ..bounds }),
+            Demand::Exactly(_) => demand,
+        })
+    }
+
+    /// Returns the demand on placement for texts of a model of `model_context` positions.
     ///
     /// # Errors
     /// Returns [`EngineError::BadOption`] naming the option that is out of range.
@@ -92,6 +108,7 @@ impl EngineOptions {
             sequences: self.sequences,
             kept: self.kept,
             rows: self.prefill,
+            unit: 0,
             outputs: self.outputs,
             kv_memory: self.kv_memory,
         }))

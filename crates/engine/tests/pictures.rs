@@ -143,6 +143,23 @@ fn texts_go_on_while_a_tower_works() {
     assert_eq!(tokens[1], greedy(&plain, tokens[1].len()));
 }
 
+/// Steps with rows of several sequences have at most 8 here; the fake checks it.
+#[test]
+fn a_picture_wider_than_mixed_steps_runs_by_itself() {
+    let tower = quick(BUDGET);
+    let fake = Fake::new(options(256, 4, 80), &[20]).with_pictures().with_mixed_rows(8);
+    let mut engine = Engine::with_running(Box::new(fake), 3);
+    let codes = [
+        joined(&[&prompt(1, 20), &picture(42), &prompt(2, 5)]),
+        joined(&[&picture(41), &[3], &picture(43)]),
+        joined(&[&prompt(4, 30), &picture(5), &[1]]),
+    ];
+    let requests = codes.iter().map(|codes| request(&tower, codes, 20)).collect();
+    for (codes, text) in codes.iter().zip(run(&mut engine, requests)) {
+        assert_eq!(text.tokens, greedy(&seen(codes), 20));
+    }
+}
+
 /// A prompt that has run up to its picture leaves its place to others.
 #[test]
 fn a_prompt_that_waits_is_set_aside() {

@@ -43,15 +43,17 @@ const REMEMBERED: usize = 8;
 struct Sizes {
     context: usize,
     width: usize,
+    /// Most rows in a step that is not for a unit of pictures.
+    mixed: usize,
     /// Fewer than the running sequences could fill.
     blocks: usize,
 }
 
-const SMALL: Sizes = Sizes { context: 96, width: 14, blocks: 8 };
+const SMALL: Sizes = Sizes { context: 96, width: 14, mixed: 14, blocks: 8 };
 /// Blocks for whole contexts of all slots, so that steps overlap.
 const ROOMY: Sizes = Sizes { blocks: 24, ..SMALL };
 /// Prefixes of several blocks, and rings that hold the whole blocks of a window.
-const LARGER: Sizes = Sizes { context: 192, width: 45, blocks: 14 };
+const LARGER: Sizes = Sizes { context: 192, width: 45, mixed: 45, blocks: 14 };
 
 /// A request and what came of it.
 struct Job {
@@ -117,6 +119,8 @@ struct Simulation {
     overlapped: Arc<AtomicUsize>,
     /// Steps that began.
     runs: Arc<AtomicUsize>,
+    /// Steps with more rows than steps for several sequences have.
+    wide: Arc<AtomicUsize>,
 }
 
 /// A model that guesses, by the same definition, with fewer slots and blocks than it is asked for.
@@ -194,13 +198,15 @@ fn beginnings(tokens: &[u32]) -> impl Iterator<Item = u64> {
 impl Simulation {
     /// `depth` steps may be in flight.
     fn new(seed: u64, sizes: Sizes, depth: usize) -> Self {
-        let Sizes { context, width, blocks } = sizes;
+        let Sizes { context, width, mixed, blocks } = sizes;
         let mut options = options(context, SLOTS, width);
         options.blocks = blocks;
         options.width.outputs = 6;
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let mut fake = Fake::new(options, &WINDOWS).with_states().with_pictures().with_depth(depth);
+        let fake = Fake::new(options, &WINDOWS).with_states().with_pictures().with_depth(depth);
+        let mut fake = fake.with_mixed_rows(mixed);
         let (overlapped, runs) = (Arc::clone(&fake.overlapped), Arc::clone(&fake.runs));
+        let wide = Arc::clone(&fake.wide);
         let mut next = 0;
         fake.fails_at = std::iter::repeat_with(|| {
             next += 1 + (random.next_u64() % 2000) as usize;
@@ -225,6 +231,7 @@ impl Simulation {
             pictures: [0; 2],
             overlapped,
             runs,
+            wide,
         }
     }
 
@@ -521,17 +528,21 @@ fn random_traffic_keeps_the_books_and_the_texts() {
     );
 }
 
-/// Of pictures some are made at once and some late, some twice in a prompt, some touch, some fail.
+/// Of pictures some are made at once and some late, some twice in a prompt, some touch, some fail,
+/// and some are wider than steps for several sequences.
 #[test]
 fn random_traffic_with_pictures_keeps_the_books_and_the_texts() {
-    for (depth, sizes) in [(1, SMALL), (2, ROOMY)] {
+    for (depth, sizes) in [(1, SMALL), (2, Sizes { mixed: 8, ..SMALL }), (2, ROOMY)] {
         let mut simulation = Simulation::new(44, sizes, depth).with_drafts().with_pictures();
         for _ in 0..STEPS_WITH_PICTURES {
             simulation.act();
             simulation.step();
         }
         simulation.finish();
-        let Simulation { reasons, reused, failures, accepted, pictures, looks, .. } = simulation;
+        let Simulation { reasons, reused, failures, accepted, pictures, looks, wide, .. } =
+            simulation;
+        let wide = wide.load(Ordering::Relaxed);
+        assert!(sizes.mixed == sizes.width || wide > 20, "{wide} steps for wide units");
         assert!(reasons.len() == 7 && reasons.values().all(|&count| count > 10), "{reasons:?}");
         assert!(reused > 10_000 && failures > 50, "{reused} positions, {failures} failures");
         assert!(accepted > 500, "{accepted} guesses accepted");

@@ -140,7 +140,7 @@ impl Session {
         let guessing =
             drafting.load(source, model, settings, (sizes.sequences, sizes.prefill), &opened)?;
         let options = sizes.guessing(drafting).options(&name, model, settings)?;
-        let demand = options.demand(model.config().context)?;
+        let demand = options.demand_of(model)?;
         let place = |taken: &[u64]| {
             placement::decide(&options.plan(model), opened.device.as_ref(), &demand, taken)
         };
@@ -377,7 +377,6 @@ impl Settings {
             return Ok(seat);
         }
         let remedy = match self.context.filter(|&context| context < wanted) {
-            _ if self.batch_invariant => "leave out --batch-invariant, or take --device cpu",
             Some(_) => "raise --context",
             None => "take --device cpu",
         };

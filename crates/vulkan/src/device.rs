@@ -90,9 +90,9 @@ impl VulkanDevice {
 
     /// Returns the same device, whose Programs compute the same bits for a row whatever other rows
     /// are in its step ([`Facts::is_invariant`](trine_backend::Facts::is_invariant)): every step
-    /// runs the kernels of the widest one. A step of a single row takes as long as the widest step,
-    /// so the width should be as small as the number of rows in a usual step; from 65 rows on,
-    /// prompts are not quicker per row.
+    /// of up to [`INVARIANT_ROWS`](crate::INVARIANT_ROWS) runs the kernels of the widest of these.
+    /// A step of a single row takes as long as that. Wider steps are for units of pictures only
+    /// ([`Facts::mixed_rows`](trine_backend::Facts::mixed_rows)).
     pub fn batch_invariant(self) -> Self {
         Self { is_invariant: true, ..self }
     }

@@ -16,7 +16,7 @@ mod lower;
 mod lowered;
 pub(crate) mod outline;
 mod pages;
-mod passes;
+pub(crate) mod passes;
 mod print;
 mod ropes;
 mod rules;
@@ -43,7 +43,7 @@ use crate::kernels::top::ROOM;
 use crate::raw::commands::Ended;
 use bound::{Binding, Bound, Pass};
 use loans::least_lent;
-use passes::{least, pass_keys};
+use passes::{least, most_mixed, pass_keys};
 use series::{Series, advance, runs_series};
 use top_memory::finds_top;
 
@@ -314,6 +314,7 @@ fn facts(device: &VulkanDevice, plan: Plan, options: ProgramOptions) -> Facts {
     Facts {
         gpu: Some(device.uuid()),
         is_invariant: device.is_invariant(),
+        mixed_rows: most_mixed(options.width.tokens, device.is_invariant()),
         finds_top: finds_top(&plan, &options),
         series_max: series(0),
         draft_series_max: plan.draft_goal().map_or(0, series),

@@ -61,9 +61,10 @@ impl Sizes {
             }
             Demand::Within(bounds) => bounds,
         };
-        let Bounds { sequences, kept, kv, rows, outputs, kv_memory, is_context_open, .. } = *bounds;
+        let Bounds { sequences, kept, kv, rows, unit, outputs, kv_memory, .. } = *bounds;
+        let is_context_open = bounds.is_context_open;
         let context = context.unwrap_or(bounds.context);
-        let tokens = rows.min(most_rows).min(context.saturating_mul(sequences));
+        let tokens = rows.min(most_rows.max(unit)).min(context.saturating_mul(sequences));
         let outputs = if has_logits { outputs.max(1) } else { 0 };
         let full = ProgramOptions {
             width: Width { tokens, outputs: outputs_of(outputs, sequences, tokens) },

@@ -81,6 +81,9 @@ pub struct Bounds {
     pub kept: usize,
     /// Most rows in a step.
     pub rows: usize,
+    /// Most rows of pictures that see one another, which one step has to run whatever suits the
+    /// devices; 0 for a model that is given no pictures.
+    pub unit: usize,
     /// Most rows with logits in a step; there are more if more sequences run.
     pub outputs: usize,
     /// Most bytes of keys and values on all devices together; `None` for what is free.

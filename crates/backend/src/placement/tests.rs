@@ -102,6 +102,7 @@ const BOUNDS: Bounds = Bounds {
     sequences: 8,
     kept: 2,
     rows: 64,
+    unit: 0,
     outputs: 8,
     kv_memory: None,
 };
@@ -347,6 +348,11 @@ fn sizes_follow_from_what_is_asked() {
     assert_eq!(place(Bounds { rows: 1, ..BOUNDS }).width, Width { tokens: 1, outputs: 1 });
     assert_eq!(place(Bounds { context: 33, ..single }).blocks, 2);
     let narrow = [Site { most_rows: Some(16), ..host() }];
+    for (unit, expected) in [(0, 16), (10, 16), (40, 40), (100, 64)] {
+        let demand = Demand::Within(Bounds { unit, ..BOUNDS });
+        let placement = super::place(&plan(4), &narrow, LayerChoice::Fitting, &demand).unwrap();
+        assert_eq!(placement.options.width.tokens, expected, "a unit of {unit} rows");
+    }
     let demand = Demand::Within(BOUNDS);
     let placement = super::place(&plan(4), &narrow, LayerChoice::Fitting, &demand).unwrap();
     assert_eq!(placement.options.width.tokens, 16);

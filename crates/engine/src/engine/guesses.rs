@@ -1,5 +1,7 @@
 //! Adds guesses to steps, and takes note of what became of them.
 
+use trine_backend::Facts;
+
 use super::Engine;
 use super::drafting::Drafting;
 use super::sequence::Sequence;
@@ -72,8 +74,8 @@ impl Engine {
 
     /// Returns the most rows of a step of which each has logits.
     fn most_rows(&self) -> usize {
-        let width = self.program.facts().options.width;
-        width.tokens.min(width.outputs)
+        let Facts { options, mixed_rows, .. } = self.program.facts();
+        options.width.outputs.min(*mixed_rows)
     }
 
     /// Drops all guesses of the picked step. Returns whether there were any.

@@ -132,6 +132,8 @@ pub(crate) struct Fake {
     pub(crate) idle: Box<dyn FnMut() -> Result<Idle, BackendError> + Send>,
     stop: Arc<AtomicBool>,
     is_seeing: bool,
+    /// Steps with more rows than steps for several sequences may have.
+    pub(crate) wide: Arc<AtomicUsize>,
 }
 
 impl Fake {
@@ -180,6 +182,7 @@ impl Fake {
             idle: Box::new(|| Ok(Idle::Done)),
             stop: Arc::default(),
             is_seeing: false,
+            wide: Arc::default(),
         }
     }
 
@@ -208,6 +211,12 @@ impl Fake {
         plan.buffers.push(Buffer { name, rows: Rows::Soft, columns: SOFT_COLUMNS });
         plan.inputs.push(Input { buffer, source: Source::Plan });
         self.is_seeing = true;
+        self
+    }
+
+    /// The same, with at most `rows` rows in steps that are not for a unit of pictures.
+    pub(crate) fn with_mixed_rows(mut self, rows: usize) -> Self {
+        self.facts.mixed_rows = rows;
         self
     }
 
@@ -284,6 +293,10 @@ impl Fake {
     fn compute(&mut self, batch: &Batch<'_>) -> Result<Given, BackendError> {
         let vocabulary = self.facts.plan.output(0).columns;
         batch.check(&self.facts.options, &self.facts.plan, vocabulary)?;
+        let is_unit = batch.ahead(0) + 1 == batch.tokens.len();
+        let is_wide = batch.tokens.len() > self.facts.mixed_rows;
+        assert!(!is_wide || is_unit, "rows of several sequences");
+        self.wide.fetch_add(is_wide.into(), Ordering::Relaxed);
         self.flights.check_room()?;
         let overlaps = usize::from(self.flights.check_idle().is_err());
         self.overlapped.fetch_add(overlaps, Ordering::Relaxed);

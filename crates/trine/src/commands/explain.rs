@@ -182,7 +182,7 @@ fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
     let draft = drafting.find(source, model, &settings)?;
     let sizes = args.sequences.map_or_else(Sizes::default, |most| Sizes::serving(most.into()));
     let options = sizes.guessing(&drafting).options(&name, model, &settings)?;
-    let demand = options.demand(model.config().context)?;
+    let demand = options.demand_of(model)?;
     let devices = devices(args, &settings, drafting.device().filter(|_| draft.is_some()))?;
     let sizes = (sizes.sequences, sizes.prefill);
     let draft = draft.map(|draft| devices.place_draft(&draft, &settings, sizes)).transpose()?;

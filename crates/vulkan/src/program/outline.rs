@@ -13,16 +13,12 @@ use super::forecast;
 use super::graph::Graph;
 use super::lower::lower;
 use super::lowered::Plans;
-use super::passes::{Attended, PassKey, least, pass_keys};
+use super::passes::{Attended, INVARIANT_ROWS, PassKey, least, pass_keys};
 use super::print::Printed;
 use super::selection::Selection;
 use crate::capabilities::Capabilities;
 use crate::error::GpuError;
 use crate::raw::memory::ALIGNMENT;
-
-/// Most rows in a step that suit a device whose Programs are invariant: each step takes as long as
-/// the widest one, and kernels for few tokens take no more rows than this.
-pub const INVARIANT_ROWS: usize = 64;
 
 /// A device of which only the capabilities are known: what Programs on it would take and launch.
 #[derive(Debug, Clone)]

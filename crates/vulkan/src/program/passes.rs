@@ -6,6 +6,16 @@ use trine_model::{Plan, Rows, Width, Workload};
 /// Widths that passes are recorded for. A step takes the smallest that is large enough.
 const LADDER: [usize; 15] = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
 
+/// Most rows in a step that suit a device whose Programs are invariant, unless it runs a unit of
+/// pictures: each step takes as long as one of this many rows, and kernels for few tokens take no
+/// more rows than this.
+pub const INVARIANT_ROWS: usize = 64;
+
+/// Returns the most rows of a step that mixes sequences, in a Program of this width.
+pub(super) fn most_mixed(width: usize, is_invariant: bool) -> usize {
+    if is_invariant { width.min(INVARIANT_ROWS) } else { width }
+}
+
 /// What a recording is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PassKey {
@@ -44,9 +54,11 @@ pub(crate) enum Attended {
 /// Returns what a Program is recorded for: each number of rows of the ladder up to its widest step,
 /// with no logits, with those of one row, of some, and of all. Passes of one width are neighbours.
 ///
-/// A Program that has to be invariant has only one rung: each kernel treats all rows of its launch
-/// alike, but kernels for other widths add in another order. For the same reason rows are attended
-/// to one by one, not together with their neighbours.
+/// A Program that has to be invariant has only one rung for rows of several sequences: each kernel
+/// treats all rows of its launch alike, but kernels for other widths add in another order. For the
+/// same reason rows are attended to one by one, not together with their neighbours. Its other rungs
+/// are for units of pictures, each of which has a step for itself: the request decides how many
+/// rows that has.
 ///
 /// A Plan for pictures has one pass: each step is a picture.
 pub(crate) fn pass_keys(plan: &Plan, options: &ProgramOptions, is_invariant: bool) -> Vec<PassKey> {
@@ -73,21 +85,24 @@ pub(crate) fn pass_keys(plan: &Plan, options: &ProgramOptions, is_invariant: boo
 fn keys_of_goal(options: &ProgramOptions, is_invariant: bool) -> Vec<PassKey> {
     let Width { tokens: widest, outputs: most_outputs } = options.width;
     let goal = 0;
-    if is_invariant {
-        let most = widest.min(most_outputs);
-        let outputs = if most > 0 { vec![0, most] } else { vec![0] };
-        let key = |outputs| PassKey {
-            width: Width { tokens: widest, outputs },
-            attended: Attended::Rows,
-            goal,
-        };
-        return outputs.into_iter().map(key).collect();
-    }
     let rungs = |most: usize| {
         let below = LADDER.into_iter().filter(move |&rung| rung < most);
         let above = (LADDER[LADDER.len() - 1]..most).step_by(256).skip(1);
         below.chain(above).chain([most])
     };
+    if is_invariant {
+        let least = most_mixed(widest, true);
+        let key = |tokens: usize| {
+            let most = tokens.min(most_outputs);
+            let outputs = if most > 0 { vec![0, most] } else { vec![0] };
+            outputs.into_iter().map(move |outputs| PassKey {
+                width: Width { tokens, outputs },
+                attended: Attended::Rows,
+                goal,
+            })
+        };
+        return rungs(widest).filter(|&tokens| tokens >= least).flat_map(key).collect();
+    }
     // No step has more rows of different sequences than the Program has sequences.
     let lone = rungs(widest).find(|&rung| rung >= options.sequences).unwrap_or(widest);
     let mut keys = Vec::new();
@@ -165,8 +180,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_invariant_program_has_one_rung() {
-        for tokens in [1, 5, 64, 512] {
+    fn an_invariant_program_has_one_rung_for_rows_of_several_sequences() {
+        for tokens in [1, 5, 64] {
             let width = Width { tokens, outputs: tokens.min(8) };
             let options =
                 ProgramOptions { width, kv: KvType::F16, context: 1024, sequences: 8, blocks: 32 };
@@ -181,6 +196,27 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Steps of up to 64 rows have one rung, also in a Program that is wider for pictures.
+    #[test]
+    fn units_of_pictures_have_rungs_of_their_own() {
+        let width = Width { tokens: 512, outputs: 100 };
+        let options =
+            ProgramOptions { width, kv: KvType::F16, context: 1024, sequences: 8, blocks: 32 };
+        let keys = keys_of_goal(&options, true);
+        assert!(keys.iter().all(|key| key.attended == Attended::Rows));
+        let found = |rows: usize, outputs: usize| {
+            let found = least(keys.iter().copied(), rows, outputs, false, 0).expect("a pass");
+            keys[found].width
+        };
+        for rows in 1..=64 {
+            assert_eq!(found(rows, 0), Width { tokens: 64, outputs: 0 });
+            assert_eq!(found(rows, rows), Width { tokens: 64, outputs: 64 });
+        }
+        assert_eq!(found(65, 0), Width { tokens: 96, outputs: 0 });
+        assert_eq!(found(256, 0), Width { tokens: 256, outputs: 0 });
+        assert_eq!(found(512, 1), Width { tokens: 512, outputs: 100 });
     }
 
     #[test]
