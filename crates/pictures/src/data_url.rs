@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD_PAD_INDIFFERENT, URL_SAFE_PAD_INDIFFERENT};
 
 use crate::{Limits, PictureError};
 
@@ -26,24 +26,45 @@ pub fn from_data_url(url: &str, limits: &Limits) -> Result<Vec<u8>, PictureError
     from_base64(data, limits)
 }
 
-/// Returns the bytes of a file that is written in base64, that of RFC 4648 with its padding. Line
-/// breaks (CR and LF) may be in it, as MIME has them (RFC 2045).
+/// Returns the bytes of a file that is written in base64: in one of the two alphabets of RFC 4648,
+/// with padding or without it. Line breaks (CR and LF) may be in it, as MIME has them (RFC 2045).
 ///
 /// # Errors
 ///
-/// If the text is no base64, or if it stands for more bytes than `limits` allow, which its length
-/// tells before it is decoded.
+/// If the text is no base64, with the first character that is wrong, or if it stands for more bytes
+/// than `limits` allow, which its length tells before it is decoded.
 pub fn from_base64(data: &str, limits: &Limits) -> Result<Vec<u8>, PictureError> {
     let breaks = ['\r', '\n'];
-    let data = match data.contains(breaks) {
+    let joined = match data.contains(breaks) {
         true => Cow::Owned(data.split(breaks).collect::<String>()),
         false => Cow::Borrowed(data),
     };
     // Four characters stand for three bytes; the last two may be padding.
-    limits.check_bytes((data.len() / 4 * 3).saturating_sub(2))?;
-    let bytes = STANDARD.decode(data.as_bytes()).map_err(|_| PictureError::NoBase64)?;
+    limits.check_bytes((joined.len() / 4 * 3).saturating_sub(2))?;
+    let is_url_safe = joined.contains(['-', '_']);
+    let engine = if is_url_safe { URL_SAFE_PAD_INDIFFERENT } else { STANDARD_PAD_INDIFFERENT };
+    let decoded = engine.decode(joined.as_bytes());
+    let bytes = decoded.map_err(|_| PictureError::NoBase64 { at: wrong(data, is_url_safe) })?;
     limits.check_bytes(bytes.len())?;
     Ok(bytes)
+}
+
+/// Returns the number, from 1, of the first character that is not in the alphabet, or that follows
+/// padding. If there is none, the text ends in the wrong place, and it is that of its last one.
+fn wrong(data: &str, is_url_safe: bool) -> usize {
+    let mut is_padded = false;
+    let is_wrong = |character: char| match character {
+        '\r' | '\n' => false,
+        '=' => {
+            is_padded = true;
+            false
+        }
+        '+' | '/' => is_padded || is_url_safe,
+        '-' | '_' => is_padded || !is_url_safe,
+        _ => is_padded || !character.is_ascii_alphanumeric(),
+    };
+    let at = data.chars().position(is_wrong);
+    at.map_or_else(|| data.trim_end().chars().count(), |at| at + 1)
 }
 
 #[cfg(test)]
@@ -59,6 +80,11 @@ mod tests {
         assert_eq!(read("data:image/png;base64,AQID").unwrap(), [1, 2, 3]);
         assert_eq!(read("DATA:Image/JPEG;BASE64,AQIDBA==").unwrap(), [1, 2, 3, 4]);
         assert_eq!(read("data:image/png;name=a;base64,").unwrap(), []);
+        // Without padding, and in the alphabet of URLs.
+        for data in ["-_-_AQ==", "-_-_AQ", "+/+/AQ==", "+/+/AQ"] {
+            let found = read(&format!("data:image/png;base64,{data}"));
+            assert_eq!(found.unwrap(), [251, 255, 191, 1], "{data}");
+        }
         // Line breaks count for no bytes: these are six.
         let lines = "data:image/png;base64,AQ\r\nID\nBAUG\r\n\r\n\n\n\n\n\n\n";
         assert_eq!(read(lines).unwrap(), [1, 2, 3, 4, 5, 6]);
@@ -76,9 +102,20 @@ mod tests {
         ] {
             assert_eq!(read(url), Err(PictureError::NoDataUrl), "{url}");
         }
-        for data in ["AQI", "AQ ID", "AQ-_", "AQIDBB==", "%41QID", "AQID===="] {
-            let url = format!("data:image/png;base64,{data}");
-            assert_eq!(read(&url), Err(PictureError::NoBase64), "{data}");
+        for (data, at) in [
+            ("AQ ID", 3),
+            ("A\r\nQ ID", 5),
+            ("AQ-/", 4),
+            ("+Q-/", 1),
+            ("AQI=A", 5),
+            ("AQIDBB==", 8),
+            ("AQIDB", 5),
+            ("%41QID", 1),
+            ("AQ\u{e9}D", 3),
+            ("AQID====", 8),
+        ] {
+            let found = read(&format!("data:image/png;base64,{data}"));
+            assert_eq!(found, Err(PictureError::NoBase64 { at }), "{data}");
         }
     }
 

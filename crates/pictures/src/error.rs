@@ -87,8 +87,11 @@ pub enum PictureError {
     #[error("a picture's URL has to begin like data:image/png;base64,")]
     NoDataUrl,
     /// The text of a data URL is not base64.
-    #[error("the picture's base64 is wrong; encode the bytes of its file without line breaks")]
-    NoBase64,
+    #[error("the picture's base64 is wrong at character {at}; encode the bytes of its file again")]
+    NoBase64 {
+        /// The number of the character in the text, from 1.
+        at: usize,
+    },
 }
 
 /// What a model says of its pictures and cannot be.

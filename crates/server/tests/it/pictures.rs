@@ -11,8 +11,8 @@ use crate::client;
 use crate::harness::{CONTEXT, Harness, SEEING, Scripted, UNSHOWN};
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";
-const RESPONSES: &str = "/v1/responses";
-const MESSAGES: &str = "/v1/messages";
+pub(crate) const RESPONSES: &str = "/v1/responses";
+pub(crate) const MESSAGES: &str = "/v1/messages";
 /// Tokens of a picture at the beginning of a turn: 4 soft tokens, control tokens before and after
 /// them, and the line breaks after it; those before it join that of the turn.
 const PICTURE: u64 = 7;
@@ -24,7 +24,7 @@ pub(crate) fn server_with(change: impl FnOnce(&mut ServerOptions)) -> Harness {
     Harness::of(loader, change)
 }
 
-fn server() -> Harness {
+pub(crate) fn server() -> Harness {
     server_with(|_| {})
 }
 
@@ -33,7 +33,7 @@ fn file(name: &str) -> Vec<u8> {
     std::fs::read(format!("{folder}/{name}")).unwrap()
 }
 
-fn base64(name: &str) -> String {
+pub(crate) fn base64(name: &str) -> String {
     STANDARD.encode(file(name))
 }
 
@@ -351,9 +351,9 @@ fn hostile_pictures_are_refused_by_name_in_every_dialect() {
         (&STANDARD.encode(b"<svg xmlns='http://www.w3.org/2000/svg'/>"), "SVG"),
         (&STANDARD.encode(b"hello"), "PNG, JPEG"),
         ("", "no bytes"),
-        ("AAA", "base64"),
-        ("iVBORw0KGgo\n", "base64"),
-        ("@@@@", "base64"),
+        ("AAAAA", "at character 5"),
+        ("iVBORw0K Ggo", "at character 9"),
+        ("@@@@", "at character 1"),
         (&good[..good.len() / 8 * 4], "damaged"),
     ] {
         for (path, body, param, _) in requests(Some(data)) {
