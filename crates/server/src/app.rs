@@ -16,11 +16,9 @@ use crate::metrics::Metrics;
 use crate::models::Models;
 use crate::ollama::pulls::Pulls;
 use crate::options::{Limits, PictureLimits, TraceParent};
+use crate::rooms::{BODY_PERMIT_BYTES, DecodingRoom};
 use crate::warnings::{Noted, Told};
 use crate::workers::{Weight, Workers};
-
-/// Bytes of a body that one permit of the budget stands for.
-pub(crate) const BODY_PERMIT_BYTES: usize = 1 << 16;
 
 /// Pictures that are fetched at once.
 const FETCHES_MAX: usize = 16;
@@ -30,8 +28,7 @@ const FETCHES_MAX: usize = 16;
 pub(crate) struct PictureRooms {
     /// For the numbers of prepared ones, in permits of [`BODY_PERMIT_BYTES`].
     pub(crate) prepared: Arc<Semaphore>,
-    /// For decoding, in permits of the same size.
-    pub(crate) decoding: Arc<Semaphore>,
+    pub(crate) decoding: DecodingRoom,
     /// Threads that wait for other servers.
     pub(crate) fetching: Arc<Semaphore>,
     /// For files that are fetched, in permits of the same size, as much as for bodies.
@@ -43,7 +40,7 @@ impl PictureRooms {
         let room = |bytes: usize| Arc::new(Semaphore::new(bytes / BODY_PERMIT_BYTES));
         Self {
             prepared: room(limits.prepared_bytes),
-            decoding: room(limits.decoding_bytes),
+            decoding: DecodingRoom::new(limits.decoding_bytes),
             fetching: Arc::new(Semaphore::new(FETCHES_MAX)),
             fetched: room(bodies_bytes),
         }
@@ -130,7 +127,7 @@ impl App {
         };
         let task = match weight {
             Weight::Light | Weight::Grammar => tokio::task::spawn_blocking(work),
-            Weight::Medium | Weight::Heavy | Weight::Pictures => {
+            Weight::Medium | Weight::Heavy | Weight::SmallPictures | Weight::Pictures => {
                 self.bulk.handle().spawn_blocking(work)
             }
         };
@@ -173,6 +170,7 @@ mod tests {
             (Weight::Grammar, false),
             (Weight::Medium, true),
             (Weight::Heavy, true),
+            (Weight::SmallPictures, true),
             (Weight::Pictures, true),
         ] {
             let name = || Ok(std::thread::current().name().map(str::to_owned));

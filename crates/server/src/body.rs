@@ -17,11 +17,12 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 use trine_engine::Scope;
 
-use crate::app::{App, BODY_PERMIT_BYTES};
+use crate::app::App;
 use crate::error::{ApiError, Code, Dialect};
 use crate::json::{Fields, VALUE_BYTES, parse_object};
 use crate::lanes::{LIGHT_BYTES, Switch};
 use crate::pictures::Pictured;
+use crate::rooms::BODY_PERMIT_BYTES;
 use crate::workers::Weight;
 
 /// The JSON object of a request, and the room that it takes.

@@ -363,7 +363,7 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::app::BODY_PERMIT_BYTES;
+    use crate::rooms::BODY_PERMIT_BYTES;
 
     #[tokio::test]
     async fn rows_that_are_passed_on_give_their_room_back() {

@@ -64,6 +64,7 @@ mod pictures;
 mod places;
 mod prompts;
 mod responses;
+mod rooms;
 mod routers;
 mod routes;
 mod sensors;

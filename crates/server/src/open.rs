@@ -14,7 +14,6 @@ use crate::error::{ApiError, Code};
 use crate::json::Fields;
 use crate::models::{KeepAlive, Lease, Named};
 use crate::pictures::{Pictured, admit, fetch};
-use crate::workers::Weight;
 
 /// What is done with the pictures of a request before its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,8 +73,9 @@ pub(crate) async fn open_named<D: Pictured + Send + 'static, T: Send + 'static>(
                 room.extend(fetch(app, sent).await?);
             }
             if sees == Sees::All {
-                room.push(admit(app, sent, &pictures).await?);
-                weight = Weight::Pictures;
+                let (decoding, decodes) = admit(app, sent, &pictures).await?;
+                room.push(decoding);
+                weight = decodes;
             }
             Ok(())
         };

@@ -17,7 +17,9 @@ pub(crate) enum Weight {
     Medium,
     /// Whole books.
     Heavy,
-    /// Conversations with pictures, which are decoded.
+    /// Conversations with a few small pictures, which are decoded.
+    SmallPictures,
+    /// Those with more or larger ones.
     Pictures,
 }
 
@@ -38,13 +40,15 @@ impl Weight {
 }
 
 /// Places for work that takes processor time. Each weight has its own: light work never waits for
-/// heavier work, only heavy work waits for heavy work, and only pictures wait for pictures.
+/// heavier work, only heavy work waits for heavy work, only pictures wait for pictures, and small
+/// ones not for large ones.
 #[derive(Debug)]
 pub(crate) struct Workers {
     light: Arc<Semaphore>,
     grammar: Arc<Semaphore>,
     medium: Arc<Semaphore>,
     heavy: Arc<Semaphore>,
+    small_pictures: Arc<Semaphore>,
     pictures: Arc<Semaphore>,
 }
 
@@ -58,6 +62,7 @@ impl Workers {
             grammar: places(threads),
             medium: places(threads),
             heavy: places(threads / 2),
+            small_pictures: places(threads),
             pictures: places(threads),
         }
     }
@@ -68,6 +73,7 @@ impl Workers {
             Weight::Grammar => &self.grammar,
             Weight::Medium => &self.medium,
             Weight::Heavy => &self.heavy,
+            Weight::SmallPictures => &self.small_pictures,
             Weight::Pictures => &self.pictures,
         }
     }
@@ -82,12 +88,19 @@ mod tests {
         let workers = Workers::new(2);
         let take = |weight| Arc::clone(workers.of(weight)).try_acquire_owned();
         let mut taken = Vec::new();
-        for weight in [Weight::Heavy, Weight::Medium, Weight::Grammar, Weight::Pictures] {
+        let others = [
+            Weight::Heavy,
+            Weight::Medium,
+            Weight::Grammar,
+            Weight::Pictures,
+            Weight::SmallPictures,
+        ];
+        for weight in others {
             while let Ok(permit) = take(weight) {
                 taken.push(permit);
             }
         }
-        assert_eq!(taken.len(), 7, "one heavy, two of the others");
+        assert_eq!(taken.len(), 9, "one heavy, two of the others");
         assert!(take(Weight::Light).is_ok());
     }
 }

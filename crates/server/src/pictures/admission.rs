@@ -5,13 +5,16 @@ use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::sent::Sent;
-use crate::app::{App, BODY_PERMIT_BYTES};
+use crate::app::App;
 use crate::error::ApiError;
 use crate::lifecycle::Phase;
 use crate::models::Pictures;
+use crate::rooms::{BODY_PERMIT_BYTES, permits};
+use crate::workers::Weight;
 
 /// Waits for room for the numbers of prepared pictures, which is given back as the tower makes
-/// their rows, and then for room to decode them, one after the other.
+/// their rows, and then for room to decode them, one after the other. Returns that room, and what
+/// weight the decoding has.
 ///
 /// # Errors
 /// 400 for pictures that never have room together, 503 if the server ends.
@@ -19,7 +22,7 @@ pub(crate) async fn admit(
     app: &App,
     sent: &mut Sent,
     pictures: &Pictures,
-) -> Result<OwnedSemaphorePermit, ApiError> {
+) -> Result<(OwnedSemaphorePermit, Weight), ApiError> {
     let limits = &app.limits.pictures;
     let each = sent.prepared_bytes(&pictures.preparation);
     let bytes = each.iter().sum::<usize>();
@@ -35,11 +38,10 @@ pub(crate) async fn admit(
         let each: Vec<usize> = each.iter().map(|bytes| bytes.div_ceil(BODY_PERMIT_BYTES)).collect();
         let all = permits(limits.prepared_bytes).min(each.iter().sum::<usize>() as u32);
         let prepared = Arc::clone(&app.rooms.prepared).acquire_many_owned(all).await.ok()?;
-        // A picture that is larger than all the room is decoded when no other one is.
-        let wanted = permits(sent.decoding_bytes().min(limits.decoding_bytes));
-        let decoding = Arc::clone(&app.rooms.decoding).acquire_many_owned(wanted).await.ok()?;
+        let (decoding, wanted, weight) = app.rooms.decoding.of(&sent.decoding_bytes());
+        let decoding = Arc::clone(decoding).acquire_many_owned(wanted).await.ok()?;
         sent.house(prepared, &each);
-        Some(decoding)
+        Some((decoding, weight))
     };
     let decoding = tokio::select! {
         biased;
@@ -47,10 +49,4 @@ pub(crate) async fn admit(
         () = app.lifecycle.reached(Phase::Aborting) => None,
     };
     decoding.ok_or_else(ApiError::draining)
-}
-
-/// Returns the permits for some bytes, rounded down: those of a whole limit are as many as there
-/// are.
-fn permits(bytes: usize) -> u32 {
-    u32::try_from(bytes / BODY_PERMIT_BYTES).unwrap_or(u32::MAX)
 }

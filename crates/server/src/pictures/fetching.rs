@@ -9,10 +9,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use super::sent::Sent;
-use crate::app::{App, BODY_PERMIT_BYTES};
+use crate::app::App;
 use crate::error::ApiError;
 use crate::image_urls::{Fetch, Fetched, ImageUrls, Place, REDIRECTS_MAX, UrlError};
 use crate::lifecycle::Phase;
+use crate::rooms::BODY_PERMIT_BYTES;
 
 /// Time for all pictures of a request.
 const TIME: Duration = Duration::from_secs(30);

@@ -229,13 +229,13 @@ impl Sent {
         }
     }
 
-    /// Returns about the most bytes that decoding takes: one picture is decoded after the other.
-    pub(super) fn decoding_bytes(&self) -> usize {
+    /// Returns about the most bytes that decoding each picture takes, one after the other.
+    pub(super) fn decoding_bytes(&self) -> Vec<usize> {
         let of = |picture: &SentPicture| match &picture.source {
             Source::Measured(measured) => Picture::decoding_bytes(&measured.file, measured.size),
             Source::File(_) | Source::Url(_) => 0,
         };
-        self.0.iter().map(of).max().unwrap_or(0)
+        self.0.iter().map(of).collect()
     }
 
     /// Returns the number of soft tokens of each picture.

@@ -1,0 +1,89 @@
+//! Room in memory, counted in permits of a number of bytes.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use crate::workers::Weight;
+
+/// Bytes of a body, or of a picture, that one permit of a room stands for.
+pub(crate) const BODY_PERMIT_BYTES: usize = 1 << 16;
+
+/// The share of the room for decoding that is for small pictures only: one part of this many.
+const SMALL_SHARE: usize = 8;
+/// How many requests with small pictures that share has room for at least.
+const SMALL_REQUESTS: usize = 4;
+
+/// Returns the permits for some bytes, rounded down: those of a whole limit are as many as there
+/// are.
+pub(crate) fn permits(bytes: usize) -> u32 {
+    u32::try_from(bytes / BODY_PERMIT_BYTES).unwrap_or(u32::MAX)
+}
+
+/// Room to decode pictures. Requests that decode little have a part of it for themselves: they wait
+/// for one another, and not for photographs of other requests. The rest is for all others, in the
+/// order in which they come.
+#[derive(Debug)]
+pub(crate) struct DecodingRoom {
+    /// Bytes of each.
+    small_bytes: usize,
+    large_bytes: usize,
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+}
+
+impl DecodingRoom {
+    /// Divides room of about this many bytes.
+    pub(crate) fn new(bytes: usize) -> Self {
+        let small_bytes = bytes / SMALL_SHARE;
+        let large_bytes = bytes - small_bytes;
+        let room = |bytes: usize| Arc::new(Semaphore::new(permits(bytes) as usize));
+        Self { small_bytes, large_bytes, small: room(small_bytes), large: room(large_bytes) }
+    }
+
+    /// Returns where a request waits whose pictures take these bytes each while they are decoded,
+    /// one after the other, for how many permits, and the weight of the work.
+    pub(crate) fn of(&self, each: &[usize]) -> (&Arc<Semaphore>, u32, Weight) {
+        let most = each.iter().copied().max().unwrap_or(0);
+        // All of them take time, which the others wait for.
+        let all = each.iter().fold(0_usize, |all, bytes| all.saturating_add(*bytes));
+        if all <= self.small_bytes / SMALL_REQUESTS {
+            return (&self.small, permits(most), Weight::SmallPictures);
+        }
+        // One that is larger than all the room is decoded when no other one is.
+        (&self.large, permits(most.min(self.large_bytes)), Weight::Pictures)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEGABYTE: usize = 1 << 20;
+
+    #[test]
+    fn small_pictures_do_not_wait_for_large_ones() {
+        let room = DecodingRoom::new(1 << 30);
+        let take = |each: &[usize]| {
+            let (room, wanted, weight) = room.of(each);
+            (Arc::clone(room).try_acquire_many_owned(wanted).ok(), weight)
+        };
+        let large: Vec<_> = (0..8).map(|_| take(&[800 * MEGABYTE])).collect();
+        assert!(large[0].0.is_some() && large[1..].iter().all(|(permit, _)| permit.is_none()));
+        assert!(large.iter().all(|(_, weight)| *weight == Weight::Pictures));
+        let small: Vec<_> = (0..4).map(|_| take(&[20 * MEGABYTE, 12 * MEGABYTE])).collect();
+        assert!(small.iter().all(|(permit, _)| permit.is_some()));
+        assert!(small.iter().all(|(_, weight)| *weight == Weight::SmallPictures));
+        // Many small ones take as long as a large one.
+        assert_eq!(take(&[MEGABYTE; 33]).1, Weight::Pictures);
+    }
+
+    #[test]
+    fn a_picture_larger_than_the_room_takes_all_of_it() {
+        for bytes in [1 << 30, 3 * BODY_PERMIT_BYTES, BODY_PERMIT_BYTES, 0] {
+            let room = DecodingRoom::new(bytes);
+            let (own, wanted, _) = room.of(&[usize::MAX]);
+            assert_eq!(own.available_permits(), wanted as usize, "{bytes}");
+        }
+    }
+}
