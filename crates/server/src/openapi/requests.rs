@@ -181,6 +181,18 @@ fn response_item() -> Value {
         ],
         [],
     );
+    let computer = asked(
+        [("type", constant("computer_call")), ("call_id", text())],
+        [("action", any()), ("actions", any())],
+    );
+    let screenshot = asked(
+        [("type", choice(["computer_screenshot", "input_image"])), ("image_url", text())],
+        [],
+    );
+    let screen = asked(
+        [("type", constant("computer_call_output")), ("call_id", text()), ("output", screenshot)],
+        [],
+    );
     let words = "What tools of another server have done: left out. Thoughts (`reasoning`) belong to the calls after them.";
     let other = about(asked([("type", text())], []), words);
     let part =
@@ -192,7 +204,7 @@ fn response_item() -> Value {
         ],
         [("type", constant("message"))],
     );
-    one_of(vec![message, call, output, custom, other])
+    one_of(vec![message, call, output, custom, computer, screen, other])
 }
 
 fn response_tool() -> Value {

@@ -147,22 +147,23 @@ fn no_text(path: &str) -> ApiError {
 }
 
 fn unfold(place: &str, item: &Value, warnings: &mut Warnings) -> Result<Item, ApiError> {
-    let call = |arguments: Value| {
-        let function = json!({"name": name_of(item), "arguments": arguments});
+    let call = |name: Value, arguments: Value| {
+        let function = json!({"name": name, "arguments": arguments});
         let call = json!({"id": item["call_id"], "type": "function", "function": function});
         Item::Message(json!({"role": "assistant", "content": null, "tool_calls": [call]}))
     };
     match item.get("type").and_then(Value::as_str) {
-        Some("function_call") => Ok(call(item["arguments"].clone())),
+        Some("function_call") => Ok(call(name_of(item), item["arguments"].clone())),
         // A call from another server: its input is a text, not JSON.
-        Some("custom_tool_call") => Ok(call(json!({"input": item["input"]}))),
+        Some("custom_tool_call") => Ok(call(name_of(item), json!({"input": item["input"]}))),
+        // Another one, which the client has answered with a screenshot.
+        Some("computer_call") => Ok(call("computer".into(), actions(item))),
         Some("function_call_output" | "custom_tool_call_output") => {
-            if !item["call_id"].is_string() {
-                return Err(no_text(&format!("{place}.call_id")));
-            }
-            Ok(Item::Message(json!({
-                "role": "tool", "tool_call_id": item["call_id"], "content": item["output"],
-            })))
+            Ok(Item::Message(result(place, item, item["output"].clone())?))
+        }
+        Some("computer_call_output") => {
+            let screenshot = screenshot(place, &item["output"])?;
+            Ok(Item::Message(result(place, item, json!([screenshot]))?))
         }
         None | Some("message") => {
             let mut item = item.clone();
@@ -183,6 +184,37 @@ fn unfold(place: &str, item: &Value, warnings: &mut Warnings) -> Result<Item, Ap
         Some(kind) => {
             let what = format!("items of type {} are not taken", shown(kind));
             Err(ApiError::unsupported("input", &what))
+        }
+    }
+}
+
+/// Returns the message with the result of a call.
+fn result(place: &str, item: &Value, content: Value) -> Result<Value, ApiError> {
+    if !item["call_id"].is_string() {
+        return Err(no_text(&format!("{place}.call_id")));
+    }
+    Ok(json!({"role": "tool", "tool_call_id": item["call_id"], "content": content}))
+}
+
+/// Returns what a call of a computer does: one action, or several.
+fn actions(item: &Value) -> Value {
+    let fields = ["action", "actions"].into_iter();
+    let own = fields.filter_map(|field| Some((field.to_owned(), item.get(field)?.clone())));
+    Value::Object(own.collect())
+}
+
+/// Returns the picture of a computer's screen as a part of a message.
+fn screenshot(place: &str, output: &Value) -> Result<Value, ApiError> {
+    match output.get("type").and_then(Value::as_str) {
+        Some("computer_screenshot" | "input_image") => {
+            let mut part = output.clone();
+            part["type"] = "input_image".into();
+            Ok(part)
+        }
+        _ => {
+            let param = format!("{place}.output");
+            let what = "it must be an object of the type computer_screenshot with image_url";
+            Err(ApiError::field(&param, format!("{param}: {what}")))
         }
     }
 }
@@ -274,6 +306,9 @@ fn unfolded(items: &[Value], warnings: &mut Warnings) -> Result<(Vec<Value>, Pla
                 }
                 if message.get("tool_call_id").is_some() {
                     places.add(format!("{field}.tool_call_id"), format!("{place}.call_id"));
+                    if item["type"] == "computer_call_output" {
+                        places.add(format!("{field}.content[0]"), format!("{place}.output"));
+                    }
                     places.add(format!("{field}.content"), format!("{place}.output"));
                 }
                 places.add(field, place);

@@ -26,6 +26,7 @@ mod open_files;
 mod openai;
 mod page;
 mod picture_room;
+mod picture_shapes;
 mod pictures;
 mod refused_early;
 mod sharing;
