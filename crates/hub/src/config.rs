@@ -83,6 +83,9 @@ pub struct HubConfig {
     pub longest_pause: Duration,
     /// Judges a model before it is downloaded. Without a judge every model is downloaded.
     pub judge: Option<Judge>,
+    /// Judges the file of a vision tower before it is downloaded. A model is pulled without one
+    /// that cannot be run.
+    pub judge_tower: Option<Judge>,
     /// Whether a GGUF model is pulled with the file of its vision tower.
     pub mmproj: bool,
     /// The proxy from the environment.
@@ -104,6 +107,7 @@ impl HubConfig {
             backoff: Duration::from_millis(500),
             longest_pause: Duration::from_secs(60),
             judge: None,
+            judge_tower: None,
             mmproj: true,
             proxy: None,
         }

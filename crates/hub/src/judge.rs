@@ -8,7 +8,7 @@ use crate::error::HubError;
 use crate::hub::Hub;
 use crate::name::{ModelName, has_extension};
 use crate::part::part_path;
-use crate::select::is_auxiliary;
+use crate::select::{Pick, is_auxiliary};
 
 /// The most bytes of a file that are judged: the first metadata of a GGUF file, and all of any
 /// `config.json`.
@@ -44,6 +44,29 @@ impl Hub {
         let Some(beginning) = self.beginning(name, remote, file) else { return Ok(()) };
         judge(&file.name, &beginning)
             .map_err(|reason| HubError::Unusable { repository: name.repository(), reason })
+    }
+
+    /// Returns whether the vision tower of a model, if it has one, can be run as far as its
+    /// beginning shows. One of which some is here is taken as it is.
+    pub(crate) fn is_runnable(&self, name: &ModelName, remote: &Repository, pick: &Pick) -> bool {
+        let (Some(judge), Some(own)) = (self.client.config().judge_tower, pick.mmproj()) else {
+            return true;
+        };
+        let path = self.store.folder(name).join(own);
+        let is_here = path.exists()
+            || part_path(&path).exists()
+            || self
+                .shelves_of(name)
+                .iter()
+                .any(|shelf| shelf.whole_names().any(|here| here == *own));
+        let file = remote.files.iter().find(|file| file.name == *own && !is_here);
+        let beginning = file.and_then(|file| self.beginning(name, remote, file));
+        let Some(beginning) = beginning else { return true };
+        let judged = judge(own, &beginning);
+        if let Err(reason) = &judged {
+            tracing::info!(file = own, reason, "the vision tower is not fetched");
+        }
+        judged.is_ok()
     }
 
     fn beginning(

@@ -100,7 +100,8 @@ impl Hub {
         }
         let shelves = self.shelves_of(name);
         let here: Vec<String> = shelves.iter().flat_map(Shelf::whole_names).collect();
-        Ok(pick.with_mmproj(&names, &here))
+        let pick = pick.with_mmproj(&names, &here);
+        Ok(if self.is_runnable(name, remote, &pick) { pick } else { pick.without_mmproj() })
     }
 
     /// Returns the local model if the server cannot be reached, or an error that lists the local

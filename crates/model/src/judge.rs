@@ -4,6 +4,7 @@ use serde_json::Value;
 use trine_weights::gguf;
 
 use crate::error::ModelError;
+use crate::tower_config::gguf::{KIND_KEYS, check_kind};
 use crate::{assistant, config_gguf, config_hf};
 
 /// Refuses a model, or a draft of one, by the first bytes of its GGUF file, or by its
@@ -28,9 +29,44 @@ pub fn judge(file: &str, beginning: &[u8]) -> Result<(), ModelError> {
     }
 }
 
+/// Refuses a vision tower by the first bytes of its GGUF file. Metadata that does not show its kind
+/// is not a reason to refuse it.
+///
+/// # Errors
+/// Returns [`ModelError::UnsupportedTower`], or [`ModelError::Weights`] for a file that does not
+/// begin like a GGUF file.
+pub fn judge_tower(file: &str, beginning: &[u8]) -> Result<(), ModelError> {
+    for key in KIND_KEYS {
+        if let Some(kind) = gguf::text_of(key, beginning, file)? {
+            return check_kind(&kind);
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn towers_that_are_not_run_are_known_by_their_first_bytes() {
+        let clip = entry("general.architecture", 8, &text("clip"));
+        for key in KIND_KEYS {
+            let judged = |kind: &str| {
+                let entries = [clip.clone(), entry(key, 8, &text(kind))];
+                judge_tower("mmproj.gguf", &beginning(&entries))
+            };
+            for kind in ["gemma3", "gemma4v", "gemma4uv"] {
+                judged(kind).unwrap();
+            }
+            for kind in ["gemma3nv", "llava", ""] {
+                let error = judged(kind).unwrap_err();
+                assert!(matches!(error, ModelError::UnsupportedTower { .. }), "{error}");
+            }
+        }
+        judge_tower("mmproj.gguf", &beginning(&[clip])).unwrap();
+        assert!(judge_tower("mmproj.gguf", b"<html>").is_err());
+    }
 
     fn entry(key: &str, kind: u32, value: &[u8]) -> Vec<u8> {
         let mut bytes = (key.len() as u64).to_le_bytes().to_vec();

@@ -4,7 +4,7 @@ use crate::config::LAYERS_MAX;
 use crate::error::ModelError;
 use crate::plan::Heads;
 
-mod gguf;
+pub(crate) mod gguf;
 mod json;
 
 pub(crate) use gguf::{TowerTensors, from_gguf, is_in_gguf};

@@ -513,6 +513,9 @@ pub(crate) fn hub_config() -> Result<HubConfig, HubError> {
     config.judge = Some(|file, beginning| {
         trine_model::judge(file, beginning).map_err(|error| error.to_string())
     });
+    config.judge_tower = Some(|file, beginning| {
+        trine_model::judge_tower(file, beginning).map_err(|error| error.to_string())
+    });
     Ok(config)
 }
 

@@ -31,7 +31,7 @@ mod writer;
 
 pub(crate) use element::Element;
 pub use metadata::Metadata;
-pub use parse::{IntegersInfo, Layout, TensorInfo, architecture, parse};
+pub use parse::{IntegersInfo, Layout, TensorInfo, architecture, parse, text_of};
 pub(crate) use split::{Parts, duplicate_tensor, open_parts};
 pub use value::{Array, StringArray, Value};
 pub use writer::{DataWriter, Writer};

@@ -136,6 +136,25 @@ fn towers_are_not_judged() {
     judging.pull(&name("a/b"), &mut Silent).unwrap();
 }
 
+/// The model is whole without it.
+#[test]
+fn a_tower_that_cannot_be_run_is_not_fetched() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::repository(repository().0, |_| None);
+    let mut judging = config(&server, folder.path());
+    judging.judge_tower = Some(|file, beginning| {
+        assert!(beginning.starts_with(b"GGUF") && file.contains("mmproj"), "{file}");
+        Err("a tower of another kind".to_owned())
+    });
+    let hub = Hub::new(judging).unwrap();
+    assert_eq!(hub.remote_bytes(&name("a/b"), &mut Silent).unwrap(), Some(5000));
+    assert_eq!(hub.pull(&name("a/b"), &mut Silent).unwrap().mmproj, None);
+    assert_eq!(here(folder.path()), ["g-Q4_0.gguf"]);
+    // Who names it gets it, and what is here is not judged.
+    hub.pull(&name("a/b/mmproj-F16.gguf"), &mut Silent).unwrap();
+    assert!(hub.pull(&name("a/b"), &mut Silent).unwrap().mmproj.is_some());
+}
+
 /// Only the tower goes to the store.
 #[cfg(unix)]
 #[test]

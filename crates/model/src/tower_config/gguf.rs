@@ -13,6 +13,8 @@ use crate::tower_names as names;
 /// The architecture of GGUF files with towers.
 const ARCHITECTURE: &str = "clip";
 /// The kinds of projector that trine runs, as GGUF files name them.
+/// Where a file has its kind: the second key is that of older ones.
+pub(crate) const KIND_KEYS: [&str; 2] = ["clip.vision.projector_type", "clip.projector_type"];
 const KINDS: &str = "gemma3, gemma4v or gemma4uv";
 
 /// What the tensors of a file say of a tower.
@@ -43,18 +45,31 @@ pub(crate) fn from_gguf(
     if !is_in_gguf(metadata) || metadata.optional_bool("clip.has_vision_encoder")? == Some(false) {
         return Err(ModelError::NoTower);
     }
-    let kind = match metadata.optional_str("clip.vision.projector_type")? {
-        Some(kind) => Some(kind),
-        None => metadata.optional_str("clip.projector_type")?,
-    };
+    let [first, second] = KIND_KEYS.map(|key| metadata.optional_str(key));
+    let kind = first?.or(second?);
     let keys = Keys(metadata);
     let config = match kind {
         Some("gemma3") => siglip(keys),
         Some("gemma4v") => gemma4(keys, tensors),
         Some("gemma4uv") => unified(keys, tensors),
-        kind => Err(ModelError::tower("clip.projector_type", kind.unwrap_or("none"), KINDS)),
+        kind => Err(other_kind(kind)),
     };
     config?.check()
+}
+
+fn other_kind(kind: Option<&str>) -> ModelError {
+    ModelError::tower("clip.projector_type", kind.unwrap_or("none"), KINDS)
+}
+
+/// Refuses a kind of tower that is not run.
+///
+/// # Errors
+/// [`ModelError::UnsupportedTower`].
+pub(crate) fn check_kind(kind: &str) -> Result<(), ModelError> {
+    match kind {
+        "gemma3" | "gemma4v" | "gemma4uv" => Ok(()),
+        other => Err(other_kind(Some(other))),
+    }
 }
 
 fn siglip(keys: Keys) -> Result<TowerConfig, ModelError> {

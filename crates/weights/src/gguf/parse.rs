@@ -85,19 +85,29 @@ pub fn parse(bytes: &[u8], file: &str) -> Result<Layout, WeightsError> {
     Ok(layout)
 }
 
-/// Returns the `general.architecture` of a GGUF file whose first part is `beginning`, or `None` if
-/// the key is not in that part. Writers put it first. `file` names the file in errors.
+/// Returns the `general.architecture` of a GGUF file whose first part is `beginning`, as
+/// [`text_of`] does. Writers put it first.
+///
+/// # Errors
+///
+/// As [`text_of`].
+pub fn architecture(beginning: &[u8], file: &str) -> Result<Option<String>, WeightsError> {
+    text_of(ARCHITECTURE_KEY, beginning, file)
+}
+
+/// Returns the text under a key of a GGUF file whose first part is `beginning`, or `None` if the
+/// key is not in that part. `file` names the file in errors.
 ///
 /// # Errors
 ///
 /// Returns an error if the bytes do not begin like a GGUF file of version 2 or 3.
-pub fn architecture(beginning: &[u8], file: &str) -> Result<Option<String>, WeightsError> {
+pub fn text_of(key: &str, beginning: &[u8], file: &str) -> Result<Option<String>, WeightsError> {
     let mut cursor = Cursor::new(beginning, file);
     read_version(&mut cursor)?;
-    Ok(find_architecture(&mut cursor))
+    Ok(find_text(key, &mut cursor))
 }
 
-fn find_architecture(cursor: &mut Cursor<'_>) -> Option<String> {
+fn find_text(wanted: &str, cursor: &mut Cursor<'_>) -> Option<String> {
     cursor.u64("").ok()?;
     let entries = cursor.u64("").ok()?;
     let mut nested = 0;
@@ -106,7 +116,7 @@ fn find_architecture(cursor: &mut Cursor<'_>) -> Option<String> {
         let kind_offset = cursor.offset();
         let kind = cursor.u32("").ok()?;
         let value = read_value(cursor, "", kind, kind_offset, &mut nested).ok()?;
-        if &*key == ARCHITECTURE_KEY {
+        if &*key == wanted {
             return match value {
                 Value::String(name) => Some(name.into()),
                 _ => None,
