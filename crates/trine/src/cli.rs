@@ -517,6 +517,8 @@ pub(crate) struct PlanArgs {
 
     #[command(flatten)]
     pub(crate) fetch: FetchArgs,
+    #[command(flatten)]
+    pub(crate) tower: TowerArgs,
 }
 
 /// `trine quantize`

@@ -96,7 +96,7 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
     let settings = Settings::measuring(&typed, KvType::F16);
     let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch)?;
     let plain = source.open(settings.quantize)?;
-    let seeing = tower::attach_if_any(&source, plain.clone(), &tower::Choice::Found)?;
+    let seeing = tower::attach_if_any(&source, plain.clone(), &tower::Choice::typed(&args.tower))?;
     let Attached { model, draft: reading, .. } = drafting.attach(&source, plain)?;
     let contexts = contexts(&source.name(), &args.context, model.config().context)?;
     let draft = drafting.find(&source, &model, &settings)?;

@@ -52,6 +52,24 @@ fn a_tower_in_the_store_belongs_to_its_model() {
     assert!(!store.folder().exists());
 }
 
+#[test]
+fn forecasts_have_the_tower_that_is_named_or_none() {
+    let store = Store::new();
+    let plan = |options: &[&str]| {
+        let base = ["plan", "me/see-GGUF", "--device", "780m", "--context", "64", "--json"];
+        store.trine(&[&base, options].concat())
+    };
+    assert_eq!(plan(&[]).ok().json()["picture"]["soft_tokens"], 4);
+    assert!(plan(&["--no-mmproj"]).ok().json()["picture"].is_null());
+    let tower = golden("gguf/gemma3-vision/mmproj-f16.gguf").display().to_string();
+    std::fs::remove_file(store.folder().join("mmproj-F16.gguf")).unwrap();
+    assert!(plan(&[]).ok().json()["picture"].is_null());
+    assert_eq!(plan(&["--mmproj", &tower]).ok().json()["picture"]["soft_tokens"], 4);
+    let model = store.folder().join("see-F32.gguf").display().to_string();
+    let error = plan(&["--mmproj", &model]).fails(1);
+    assert!(error.contains("--mmproj") && error.contains("no vision tower"), "{error}");
+}
+
 /// Texts go on without it.
 #[test]
 fn a_damaged_tower_is_a_warning_where_no_picture_was_given() {
