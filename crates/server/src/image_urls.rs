@@ -163,13 +163,7 @@ impl Place {
         location: &str,
         allowed: Option<&ImageUrls>,
     ) -> Result<Self, UrlError> {
-        let next = if location.starts_with('/') && !location.starts_with("//") {
-            let mut parts = self.url.clone().into_parts();
-            parts.path_and_query = Some(location.parse().map_err(|_| UrlError::Malformed)?);
-            Uri::from_parts(parts).map_err(|_| UrlError::Malformed)?
-        } else {
-            location.parse().map_err(|_| UrlError::Malformed)?
-        };
+        let next = resolved(&self.url, location).parse().map_err(|_| UrlError::Malformed)?;
         let next = Self::of(&next, allowed)?;
         if self.url.scheme_str() == Some("https") && next.url.scheme_str() != Some("https") {
             return Err(UrlError::Malformed);
@@ -192,6 +186,49 @@ impl Place {
             Err(UrlError::NotPublic)
         }
     }
+}
+
+/// Returns what a reference in a document at `base` means, without its fragment (RFC 3986, section
+/// 5.2). It may be no URL.
+fn resolved(base: &Uri, reference: &str) -> String {
+    let reference = reference.split('#').next().unwrap_or_default();
+    let before_path = reference.find(['/', '?']).unwrap_or(reference.len());
+    let has_scheme = reference[..before_path].contains(':');
+    let scheme = base.scheme_str().unwrap_or_default();
+    let authority = base.authority().map_or("", |authority| authority.as_str());
+    match reference {
+        absolute if has_scheme => absolute.to_owned(),
+        other if other.starts_with("//") => format!("{scheme}:{other}"),
+        "" => base.to_string(),
+        query if query.starts_with('?') => {
+            format!("{scheme}://{authority}{}{query}", base.path())
+        }
+        relative => {
+            let (path, query) = relative.split_at(relative.find('?').unwrap_or(relative.len()));
+            let folder = base.path().rsplit_once('/').map_or("", |(folder, _)| folder);
+            let path = match path.starts_with('/') {
+                true => path.to_owned(),
+                false => format!("{folder}/{path}"),
+            };
+            format!("{scheme}://{authority}{}{query}", without_dots(&path))
+        }
+    }
+}
+
+/// Returns an absolute path without the segments `.` and `..` (RFC 3986, section 5.2.4).
+fn without_dots(path: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    for segment in path.split('/').skip(1) {
+        match segment {
+            "." => {}
+            ".." => drop(kept.pop()),
+            other => kept.push(other),
+        }
+    }
+    if path.ends_with("/.") || path.ends_with("/..") {
+        kept.push("");
+    }
+    format!("/{}", kept.join("/"))
 }
 
 /// Returns whether an entry of the list names a host and port.
@@ -364,8 +401,49 @@ pub(crate) mod tests {
         assert_eq!(next(from, "http://example.com/c"), Err(UrlError::Malformed));
         assert_eq!(next(from, "https://evil.org/"), Err(UrlError::OtherHost));
         assert_eq!(next(from, "http://169.254.169.254/"), Err(UrlError::OtherHost));
-        for location in ["//evil.org/", "c.png", "", "file:///etc/passwd", "\u{0}"] {
+        for location in ["//evil.org/", "//127.0.0.1/", "https:evil.org@example.com"] {
+            assert!(next(from, location).is_err(), "{location}");
+        }
+        for location in ["file:///etc/passwd", "\u{0}", "c:d", "https:", "//", "//me@example.com/"]
+        {
             assert_eq!(next(from, location), Err(UrlError::Malformed), "{location:?}");
+        }
+    }
+
+    /// The examples of RFC 3986, section 5.4, with a scheme that is fetched.
+    #[test]
+    fn relative_redirects_are_resolved() {
+        let allowed = allowed(&["a", "g"], Table::default());
+        let base = Place::of(&"http://a/b/c/d;p?q".parse().unwrap(), Some(&allowed)).unwrap();
+        for (location, expected) in [
+            ("g", "http://a/b/c/g"),
+            ("./g", "http://a/b/c/g"),
+            ("g/", "http://a/b/c/g/"),
+            ("/g", "http://a/g"),
+            ("//g", "http://g/"),
+            ("?y", "http://a/b/c/d;p?y"),
+            ("g?y", "http://a/b/c/g?y"),
+            ("#s", "http://a/b/c/d;p?q"),
+            ("g#s", "http://a/b/c/g"),
+            ("g?y#s", "http://a/b/c/g?y"),
+            (";x", "http://a/b/c/;x"),
+            ("g;x?y#s", "http://a/b/c/g;x?y"),
+            ("", "http://a/b/c/d;p?q"),
+            (".", "http://a/b/c/"),
+            ("..", "http://a/b/"),
+            ("../g", "http://a/b/g"),
+            ("../..", "http://a/"),
+            ("../../g", "http://a/g"),
+            ("../../../g", "http://a/g"),
+            ("/../g", "http://a/g"),
+            ("g.", "http://a/b/c/g."),
+            ("..g", "http://a/b/c/..g"),
+            ("./g/.", "http://a/b/c/g/"),
+            ("g/../h", "http://a/b/c/h"),
+            ("g?y/../x", "http://a/b/c/g?y/../x"),
+        ] {
+            let next = base.redirected(location, Some(&allowed)).map(|next| next.url.to_string());
+            assert_eq!(next.as_deref(), Ok(expected), "{location:?}");
         }
     }
 
