@@ -1,5 +1,6 @@
 //! The input of the engine: requests, and the limits for them.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use trine_backend::SOFT;
@@ -23,7 +24,8 @@ pub struct Request {
     /// token of a picture.
     pub prompt: Vec<u32>,
     /// The pictures in the prompt, in order. They stand in all places of [`SOFT`] and in no other.
-    pub pictures: Vec<PromptPicture>,
+    /// Requests that share one list take turns at the tower as one.
+    pub pictures: Arc<[PromptPicture]>,
     /// How the next token is chosen.
     pub sampling: SamplingParams,
     /// The most tokens to generate; 0 only fills the cache with the prompt.
@@ -127,7 +129,7 @@ impl Request {
     pub fn new(prompt: Vec<u32>, max_tokens: usize) -> Self {
         Self {
             prompt,
-            pictures: Vec::new(),
+            pictures: Arc::default(),
             sampling: SamplingParams::greedy(),
             max_tokens,
             stop_ids: Vec::new(),

@@ -11,6 +11,7 @@ mod looks;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod texts;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fake::{Fake, options};
@@ -545,27 +546,33 @@ fn requests_are_checked() {
         let error = engine.limits().check(&request).expect_err(mark).to_string();
         assert!(error.contains(mark), "{error}");
     };
-    check(&|own| own.pictures[0].at = 2, "picture 0 of the prompt has 6 soft tokens from index 2");
-    check(&|own| own.pictures.swap(0, 1), "picture 0");
     check(
-        &|own| own.pictures.truncate(1),
+        &|own| Arc::make_mut(&mut own.pictures)[0].at = 2,
+        "picture 0 of the prompt has 6 soft tokens from index 2",
+    );
+    check(&|own| Arc::make_mut(&mut own.pictures).swap(0, 1), "picture 0");
+    check(
+        &|own| own.pictures = own.pictures[..1].into(),
         "picture 1 of the prompt has 0 soft tokens from index 8",
     );
-    check(&|own| drop(own.pictures.remove(0)), "picture 0");
-    check(&|own| own.pictures.clear(), "token id 4294967295");
-    check(&|own| own.pictures[1].at = usize::MAX, "picture 1");
-    check(&|own| own.pictures[1].at = 1, "picture 1");
+    check(&|own| own.pictures = own.pictures[1..].into(), "picture 0");
+    check(&|own| own.pictures = Arc::default(), "token id 4294967295");
+    check(&|own| Arc::make_mut(&mut own.pictures)[1].at = usize::MAX, "picture 1");
+    check(&|own| Arc::make_mut(&mut own.pictures)[1].at = 1, "picture 1");
     check(&|own| own.prompt[3] = 0, "picture 0");
     check(&|own| own.prompt[7] = SOFT, "picture 1");
     check(&|own| own.prompt[0] = 48, "token id 48");
+    let add = |own: &mut Request, picture| {
+        own.pictures = own.pictures.iter().cloned().chain([picture]).collect();
+    };
     check(
         &|own| {
             let (at, sight) = (own.prompt.len(), tower.sight(looks::input(5)));
             own.prompt.extend([SOFT; 6]);
-            own.pictures.push(PromptPicture { at, sight });
+            add(own, PromptPicture { at, sight });
             own.prompt.extend([SOFT; 2]);
             let (at, sight) = (own.prompt.len() - 2, tower.sight(looks::input(1)));
-            own.pictures.push(PromptPicture { at, sight });
+            add(own, PromptPicture { at, sight });
         },
         "10 soft tokens, and a step takes 8",
     );

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use fake::failed;
 use looks::{BUDGET, Gated, engine, joined, picture, request, until};
 use trine_backend::BackendError;
-use trine_engine::{PromptPicture, RunsTower, Tower, TowerInput};
+use trine_engine::{Event, PromptPicture, Request, RunsTower, Tower, TowerInput};
 
 #[test]
 fn requests_take_turns() {
@@ -45,6 +45,38 @@ fn requests_take_turns() {
     assert_eq!(paint(1), [own, shared]);
     assert_eq!(paint(1).len(), 3);
     assert_eq!(gated.tower.counts().pictures, 4);
+}
+
+/// As the answers to one question that are wanted at once.
+#[test]
+fn requests_that_share_their_pictures_have_one_turn() {
+    let gated = Gated::new(BUDGET);
+    let mut engine = engine(80, 4, 4);
+    engine.set_waker(|| {});
+    let codes = joined(&[&[1], &picture(5), &[2], &picture(11), &[2]]);
+    let first = request(&gated.tower, &codes, 1);
+    let pictures = Arc::clone(&first.pictures);
+    engine.submit(first).expect("it is sound");
+    for _ in 0..2 {
+        let own = Request { pictures: Arc::clone(&pictures), ..request(&gated.tower, &codes, 1) };
+        engine.submit(own).expect("it is sound");
+    }
+    engine.step().expect("the device works");
+    assert!(gated.settle());
+    let other = request(&gated.tower, &joined(&[&[1], &picture(23), &[3]]), 1);
+    let other = engine.submit(other).expect("it is sound");
+    engine.step().expect("the device works");
+    // The run that had begun, and its own.
+    gated.paint();
+    gated.paint();
+    let events: Vec<_> = (0..20).flat_map(|_| engine.step().expect("the device works")).collect();
+    let ended: Vec<_> = events.iter().filter(|event| event.finish().is_some()).collect();
+    assert_eq!(ended.iter().map(|event| event.sequence).collect::<Vec<_>>(), [other]);
+    gated.paint();
+    let count =
+        |events: Vec<_>| events.iter().filter(|event: &&Event| event.finish().is_some()).count();
+    let ended: usize = (0..20).map(|_| count(engine.step().expect("the device works"))).sum();
+    assert_eq!((ended, gated.tower.counts().pictures), (3, 3));
 }
 
 /// A tower whose runs end only when they are stopped.
@@ -117,8 +149,8 @@ fn room_is_given_back_with_the_patches() {
     assert_eq!(holders(), 0);
     let prompt = joined(&[&[1], &picture(5), &[3]]);
     let mut request = request(&gated.tower, &prompt, 200);
-    request.pictures.clear();
-    request.pictures.push(PromptPicture { at: 1, sight: sight() });
+    request.pictures = Arc::default();
+    request.pictures = Arc::new([PromptPicture { at: 1, sight: sight() }]);
     engine.submit(request).expect("it is sound");
     engine.step().expect("the device works");
     assert!(gated.settle());

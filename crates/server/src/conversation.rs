@@ -207,8 +207,8 @@ impl Conversation {
         parameters.thoughts = self.rendering.thinking.thoughts(&*format);
         if let Some(param) = self.pictures.param() {
             let pictures = lease.sees(param)?;
-            parameters.pictures =
-                self.pictures.sights(pictures, &prompt.starts, parameters.scope)?;
+            let sights = self.pictures.sights(pictures, &prompt.starts, parameters.scope)?;
+            parameters.pictures = sights.into();
         }
         Ok(prompt.ids)
     }
@@ -306,9 +306,9 @@ fn read_parts(
                     "is a picture in a message of the role {role}; put it into one of the user"
                 )))
             }
-            _ => pictures
-                .read(part, &format!("{path}[{index}]"))?
-                .ok_or_else(|| wrong("must be an object of the type text or image_url")),
+            _ => pictures.read(part, &format!("{path}[{index}]"))?.ok_or_else(|| {
+                wrong("must be a text or a picture, an object whose type says which")
+            }),
         }
     };
     parts.iter().enumerate().map(&mut read).collect()

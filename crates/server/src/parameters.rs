@@ -139,7 +139,7 @@ impl ParameterFields {
             grammar: None,
             reader: None,
             thoughts: None,
-            pictures: Vec::new(),
+            pictures: Arc::default(),
             fields: self,
         })
     }
@@ -225,8 +225,8 @@ pub(crate) struct Parameters {
     pub(crate) reader: Option<Box<dyn ReplyReader>>,
     /// How the model may think before it answers, if it can.
     pub(crate) thoughts: Option<Thoughts>,
-    /// The pictures in the prompt of the texts.
-    pub(crate) pictures: Vec<PromptPicture>,
+    /// The pictures in the prompt, which the texts share.
+    pub(crate) pictures: Arc<[PromptPicture]>,
 }
 
 impl Parameters {
@@ -270,7 +270,7 @@ impl Parameters {
         request.scope = self.scope;
         request.logprobs = logprobs;
         request.prompt_logprobs = fields.prompt_logprobs;
-        request.pictures = self.pictures.clone();
+        request.pictures = Arc::clone(&self.pictures);
         Ask {
             request,
             stops: self.stops.clone(),

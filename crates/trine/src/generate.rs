@@ -126,7 +126,7 @@ pub(crate) fn answer(
         sampling: SamplingParams { suppressed, ..writing.sampling.clone() },
         stop_ids: text.tokenizer.eos_ids().to_vec(),
         constraint: guide.map(|guide| Box::new(guide) as Box<dyn Constraint>),
-        pictures: prompt.pictures,
+        pictures: prompt.pictures.into(),
         ..Request::new(prompt.tokens, max_tokens)
     };
     listener.prefill(0, request.prompt.len());

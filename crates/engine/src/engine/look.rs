@@ -49,7 +49,7 @@ pub(super) fn look(picture: &PromptPicture, columns: usize) -> Look {
         None => Look::Waits,
         Some(Ok(rows)) if rows.len() == soft_tokens * columns => Look::Ready,
         Some(Ok(rows)) => Look::Failed(SightError::OtherRows { found: rows.len(), soft_tokens }),
-        Some(Err(error)) => Look::Failed(error),
+        Some(Err(error)) => Look::Failed(error.clone()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the engine knows about one request.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trine_backend::SOFT;
@@ -45,7 +46,7 @@ pub(super) struct Sequence {
     /// The position at which to keep a fork for others; 0 for none.
     pub(super) branch: usize,
     /// The pictures of its prompt, in order.
-    pictures: Vec<PromptPicture>,
+    pictures: Arc<[PromptPicture]>,
     /// Where they are.
     pub(super) album: Album,
     /// The position from which on its pictures are wanted, as what is before is in the cache;
@@ -209,7 +210,8 @@ impl Sequence {
     pub(super) fn want_pictures(&mut self, from: usize, waker: &Waker) {
         self.looks_from = Some(from);
         let wanted = self.pictures_in(from..self.prompt);
-        wanted.iter().for_each(|picture| picture.sight.want(self.id.0, waker));
+        let list = Arc::as_ptr(&self.pictures).addr();
+        wanted.iter().for_each(|picture| picture.sight.want(list, waker));
     }
 
     /// Reports that the request has left the queue, unless it was reported before. Returns whether

@@ -182,8 +182,8 @@ impl Engine {
                 self.rows.see_ahead(row + unit.start - first..row + unit.end - first);
             }
             for picture in sequence.pictures_in(range) {
-                let rows = picture.sight.rows().and_then(Result::ok);
-                self.rows.push_soft(&rows.expect("rows of a picture that was picked are made"));
+                let rows = picture.sight.rows().and_then(|made| made.as_ref().ok());
+                self.rows.push_soft(rows.expect("rows of a picture that was picked are made"));
             }
         }
         let mut giving = self.picks.iter().filter(|pick| pick.outputs > 0);

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::input::{SightError, TowerInput};
 
@@ -42,14 +42,18 @@ pub(super) struct Patches {
     pub(super) _room: Option<Box<dyn Send>>,
 }
 
-/// A request that wants pictures: its engine's waker and its number there.
-type Asker = (usize, u64);
+/// Whoever takes turns: an engine's waker, and the list of pictures that one or several of its
+/// requests want.
+type Asker = (usize, usize);
 
 /// A picture that somebody holds.
 pub(super) struct Picture {
     pub(super) name: Name,
     pub(super) soft_tokens: usize,
     progress: Mutex<Progress>,
+    /// Its rows, and the seconds in which they were made: engines ask for them in each step, and
+    /// take no lock.
+    made: OnceLock<(Made, f64)>,
     /// Stops its run on the way.
     stop: Arc<AtomicBool>,
 }
@@ -61,8 +65,8 @@ enum Progress {
     Kept(Arc<[f32]>),
     /// It is in the queue, or its rows are being made, for which the patches were taken.
     Wanted { patches: Option<Patches>, wakers: Vec<Waker> },
-    /// Its rows, and the seconds in which they were made.
-    Made { made: Made, seconds: f64 },
+    /// Its rows are made, or there will be none.
+    Made,
 }
 
 impl Picture {
@@ -71,27 +75,21 @@ impl Picture {
     }
 
     /// Returns its rows, or why there are none; `None` if it is not known yet.
-    pub(super) fn made(&self) -> Option<Made> {
-        match &*self.progress() {
-            Progress::Made { made, .. } => Some(made.clone()),
-            _ => None,
-        }
+    pub(super) fn made(&self) -> Option<&Made> {
+        self.made.get().map(|(made, _)| made)
     }
 
     /// Returns the seconds in which its rows were made; 0 if they were kept.
     pub(super) fn seconds(&self) -> f64 {
-        match *self.progress() {
-            Progress::Made { seconds, .. } => seconds,
-            _ => 0.0,
-        }
+        self.made.get().map_or(0.0, |(_, seconds)| *seconds)
     }
 
     fn finish(&self, made: Made, seconds: f64) {
         let mut progress = self.progress();
-        if matches!(*progress, Progress::Made { .. }) {
+        if self.made.set((made, seconds)).is_err() {
             return;
         }
-        let before = std::mem::replace(&mut *progress, Progress::Made { made, seconds });
+        let before = std::mem::replace(&mut *progress, Progress::Made);
         drop(progress);
         if let Progress::Wanted { wakers, .. } = before {
             wakers.iter().for_each(|wake| wake());
@@ -114,7 +112,8 @@ pub(super) struct Turn {
     pub(super) stop: Arc<AtomicBool>,
 }
 
-/// The pictures that a request waits for, in the order in which it wants them.
+/// The pictures that a request waits for, or several that share their list, in the order in which
+/// they are wanted.
 struct Line {
     asker: Asker,
     pictures: VecDeque<Weak<Picture>>,
@@ -249,7 +248,7 @@ impl Desk {
             let (is_wanted, has_failed) = match &*known.progress() {
                 Progress::Asleep(_) | Progress::Kept(_) => (false, false),
                 Progress::Wanted { .. } => (true, false),
-                Progress::Made { made, .. } => (true, made.is_err()),
+                Progress::Made => (true, known.made().is_some_and(Result::is_err)),
             };
             if !has_failed {
                 books.counts.hits += u64::from(is_wanted);
@@ -263,19 +262,25 @@ impl Desk {
         let soft_tokens = patches.input.soft_tokens;
         let kept = books.recall(&name);
         let progress = Mutex::new(kept.map_or(Progress::Asleep(patches), Progress::Kept));
-        let picture = Arc::new(Picture { name, soft_tokens, progress, stop: Arc::default() });
+        let picture = Arc::new(Picture {
+            name,
+            soft_tokens,
+            progress,
+            made: OnceLock::new(),
+            stop: Arc::default(),
+        });
         books.pictures.insert(name, Arc::downgrade(&picture));
         picture
     }
 
-    /// Queues a picture whose rows are neither made nor kept, for the request of this number.
-    /// `waker`, which stands for its engine, is called when they are, or when there will be none,
-    /// unless that is so already.
-    pub(super) fn want(&self, picture: &Arc<Picture>, request: u64, waker: &Waker) {
+    /// Queues a picture whose rows are neither made nor kept, for the requests with this list of
+    /// pictures. `waker`, which stands for their engine, is called when they are, or when there
+    /// will be none, unless that is so already.
+    pub(super) fn want(&self, picture: &Arc<Picture>, list: usize, waker: &Waker) {
         let mut books = self.books();
         let mut progress = picture.progress();
         let known = match &mut *progress {
-            Progress::Made { .. } => return,
+            Progress::Made => return,
             Progress::Wanted { patches, wakers } => {
                 if !wakers.iter().any(|other| Arc::ptr_eq(other, waker)) {
                     wakers.push(Arc::clone(waker));
@@ -291,7 +296,8 @@ impl Desk {
         };
         if known.is_some() || books.is_closed {
             books.counts.hits += u64::from(known.is_some());
-            *progress = Progress::Made { made: known.ok_or(SightError::Stopped), seconds: 0.0 };
+            drop((progress, books));
+            picture.finish(known.ok_or(SightError::Stopped), 0.0);
             return;
         }
         if matches!(*progress, Progress::Asleep(_)) {
@@ -302,7 +308,7 @@ impl Desk {
             }
         }
         drop(progress);
-        books.line_up((Arc::as_ptr(waker).addr(), request), picture);
+        books.line_up((Arc::as_ptr(waker).addr(), list), picture);
         self.work.notify_one();
     }
 

@@ -31,15 +31,15 @@ impl Sight {
         self.picture.soft_tokens
     }
 
-    /// Asks for the rows, for the request of this number. `waker`, which stands for its engine, is
-    /// called from another thread when [`Sight::rows`] changes.
-    pub(crate) fn want(&self, request: u64, waker: &Waker) {
-        self.desk.want(&self.picture, request, waker);
+    /// Asks for the rows, for the requests whose list of pictures is at this address. `waker`,
+    /// which stands for their engine, is called from another thread when [`Sight::rows`] changes.
+    pub(crate) fn want(&self, list: usize, waker: &Waker) {
+        self.desk.want(&self.picture, list, waker);
     }
 
     /// Returns the rows, (soft tokens, hidden size of the text model), or why there are none;
-    /// `None` if they are not made yet.
-    pub(crate) fn rows(&self) -> Option<Made> {
+    /// `None` if they are not made yet. Takes no lock.
+    pub(crate) fn rows(&self) -> Option<&Made> {
         self.picture.made()
     }
 

@@ -85,7 +85,10 @@ pub(crate) fn request(tower: &Tower, codes: &[u32], max_tokens: usize) -> Reques
             pictures.push(PromptPicture { at, sight: tower.sight(input(number)) });
         }
     }
-    Request { pictures, ..Request::new(codes.iter().map(token).collect(), max_tokens) }
+    Request {
+        pictures: pictures.into(),
+        ..Request::new(codes.iter().map(token).collect(), max_tokens)
+    }
 }
 
 /// What makes rows. With a gate it needs a permit for each picture.
