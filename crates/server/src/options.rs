@@ -95,6 +95,8 @@ pub struct PictureLimits {
     pub prepared_bytes: usize,
     /// About the most bytes that decoding takes at once.
     pub decoding_bytes: usize,
+    /// Time to fetch all pictures of a request.
+    pub fetching: Duration,
 }
 
 impl Default for PictureLimits {
@@ -103,7 +105,13 @@ impl Default for PictureLimits {
     fn default() -> Self {
         let each = trine_pictures::Limits::default();
         let pixels = 4 * each.pixels;
-        Self { each, pixels, prepared_bytes: 1 << 30, decoding_bytes: 1 << 30 }
+        Self {
+            each,
+            pixels,
+            prepared_bytes: 1 << 30,
+            decoding_bytes: 1 << 30,
+            fetching: Duration::from_secs(30),
+        }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::net::lookup_host;
 use tokio::sync::OwnedSemaphorePermit;
@@ -14,9 +13,6 @@ use crate::error::ApiError;
 use crate::image_urls::{Fetch, Fetched, ImageUrls, Place, REDIRECTS_MAX, UrlError};
 use crate::lifecycle::Phase;
 use crate::rooms::BODY_PERMIT_BYTES;
-
-/// Time for all pictures of a request.
-const TIME: Duration = Duration::from_secs(30);
 
 /// Fetches the pictures of a request that it only names, one after the other, and reads their
 /// headers. Returns the room that the files take.
@@ -33,7 +29,8 @@ pub(crate) async fn fetch(
     let Some(allowed) = app.image_urls.as_ref().filter(|_| !urls.is_empty()) else {
         return Ok(room);
     };
-    let deadline = Instant::now() + TIME;
+    let time = app.limits.pictures.fetching;
+    let deadline = Instant::now() + time;
     let most = app.limits.pictures.each.bytes;
     for (index, url) in urls {
         let permits = most.div_ceil(BODY_PERMIT_BYTES) as u32;
@@ -45,7 +42,8 @@ pub(crate) async fn fetch(
             () = app.lifecycle.reached(Phase::Aborting) => return Err(ApiError::draining()),
             fetched = timeout_at(deadline, fetch_one(app, allowed, &url, deadline)) => fetched,
         };
-        let late = || UrlError::Failed(format!("it did not come within {} s", TIME.as_secs()));
+        let seconds = time.as_secs_f64();
+        let late = || UrlError::Failed(format!("it did not come within {seconds} s"));
         let file = fetched.unwrap_or_else(|_| Err(late()));
         let file = file.map_err(|error| sent.wrong(index, error))?;
         // Only the room that the file takes is kept.

@@ -30,6 +30,7 @@ mod picture_shapes;
 mod pictures;
 mod refused_early;
 mod sharing;
+mod slow_pictures;
 mod structured;
 mod tls;
 mod tool_schemas;

@@ -3,12 +3,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
 
 use crate::client::{Answer, head};
 use crate::dialect::Dialect;
+use crate::harness::SEEING;
 use crate::wire::{Cut, Wire};
 use crate::{BODY_BYTES_MAX, KEY, WRITE_STALL};
 
@@ -19,6 +22,7 @@ pub(crate) enum Kind {
     Streamed,
     Structured,
     Tools,
+    Pictures,
     Service,
     LeavesWithinTheStream,
     LeavesBeforeTheAnswer,
@@ -50,11 +54,12 @@ pub(crate) enum End {
 impl Kind {
     /// One of a thousand requests in their shares; floods are apart.
     pub(crate) fn any(random: &mut StdRng) -> Self {
-        const SHARES: [(u32, Kind); 18] = [
-            (310, Kind::Whole),
+        const SHARES: [(u32, Kind); 19] = [
+            (270, Kind::Whole),
             (230, Kind::Streamed),
             (30, Kind::Structured),
             (30, Kind::Tools),
+            (40, Kind::Pictures),
             (80, Kind::Service),
             (80, Kind::LeavesWithinTheStream),
             (60, Kind::LeavesBeforeTheAnswer),
@@ -88,6 +93,7 @@ impl Kind {
             Self::Streamed => ordinary(address, random, true),
             Self::Structured => structured(address, random),
             Self::Tools => tools(address, random),
+            Self::Pictures => pictures(address, random),
             Self::Service => service(address, random),
             Self::LeavesWithinTheStream => leaves_within_the_stream(address, random),
             Self::LeavesBeforeTheAnswer => leaves_before_the_answer(address, random),
@@ -209,6 +215,56 @@ fn tools(address: SocketAddr, random: &mut StdRng) -> Result<End, Cut> {
         body["tool_choice"] = "required".into();
     }
     let answer = exchange(address, &post(dialect.path(), &body))?;
+    Ok(judge(dialect, &answer, stream, false))
+}
+
+/// One to three pictures of a few, which others send too; some files are damaged, and some clients
+/// leave.
+fn pictures(address: SocketAddr, random: &mut StdRng) -> Result<End, Cut> {
+    const NAMES: [&str; 4] = ["444.jpg", "gray4.png", "lossy.webp", "transparent.gif"];
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../pictures/tests/goldens/decoded");
+    let is_damaged = random.random_bool(0.3);
+    let mut files = Vec::new();
+    for _ in 0..random.random_range(1..4) {
+        let name = NAMES[random.random_range(0..NAMES.len())];
+        let mut file = std::fs::read(format!("{folder}/{name}")).unwrap();
+        if is_damaged {
+            let at = random.random_range(0..file.len());
+            file[at] ^= 1 << random.random_range(0..8);
+            file.truncate(random.random_range(file.len() / 2..=file.len()));
+        }
+        files.push(STANDARD.encode(file));
+    }
+    let stream = random.random_bool(0.5);
+    let dialect = [Dialect::Chat, Dialect::Message, Dialect::OllamaChat][random.random_range(0..3)];
+    let mut body = dialect.body(random, 8, stream);
+    body["model"] = SEEING.into();
+    let message = &mut body["messages"][0];
+    if dialect == Dialect::OllamaChat {
+        message["images"] = files.into();
+    } else {
+        let part = |data: String| match dialect {
+            Dialect::Message => {
+                json!({"type": "image", "source": {"type": "base64", "data": data}})
+            }
+            _ => {
+                json!({"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{data}")}})
+            }
+        };
+        let words = json!({"type": "text", "text": message["content"]});
+        message["content"] = files.into_iter().map(part).chain([words]).collect();
+    }
+    if random.random_range(0..6) == 0 {
+        let mut wire = Wire::open(address)?;
+        wire.send(&post(dialect.path(), &body));
+        std::thread::sleep(Duration::from_millis(random.random_range(0..30)));
+        return Ok(End::ClosedByClient);
+    }
+    let answer = exchange(address, &post(dialect.path(), &body))?;
+    if is_damaged && answer.status == 400 {
+        dialect.check_error(&answer);
+        return Ok(End::Answered(400));
+    }
     Ok(judge(dialect, &answer, stream, false))
 }
 

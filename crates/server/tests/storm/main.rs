@@ -26,17 +26,17 @@ mod wire;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde_json::json;
-use trine_server::Keys;
+use trine_server::{Found, Keys};
 
 use client::{ask, connect, post, read_chunk, read_head, send};
-use harness::{Harness, SEQUENCES};
+use harness::{Harness, SEEING, SEQUENCES, Scripted};
 use kinds::{End, Kind, begin, end_of_flood};
 use memory::Held;
 use wire::Cut;
@@ -231,9 +231,12 @@ fn ten_thousand_requests_leave_nothing_behind() {
     assert!(ended.unwrap().success());
 }
 
-/// A server with a model of its own size beside the scripted one, that the storm is about.
+/// A server with a model of its own size, and one that takes pictures, beside the scripted one that
+/// the storm is about.
 fn start() -> Harness {
-    let server = Harness::with(|options| {
+    let loader = Scripted::new(Arc::default());
+    loader.names.lock().unwrap().push((SEEING.to_owned(), Found::plain(SEEING)));
+    let server = Harness::of(loader, |options| {
         options.keys = Some(Keys::parse(KEY).unwrap());
         options.limits.body_bytes = BODY_BYTES_MAX;
         options.limits.bodies_bytes = 16 << 20;
@@ -243,11 +246,13 @@ fn start() -> Harness {
         options.limits.write_stall = WRITE_STALL;
     });
     let scripted = server.loader.service.lock().unwrap().clone();
-    let body = json!({"model": "demo", "prompt": "a", "max_tokens": 2}).to_string();
-    let bearer = format!("Bearer {KEY}");
-    let headers = [("Authorization", &*bearer)];
-    let answer = post(server.address, "/v1/completions", &headers, body.as_bytes());
-    assert_eq!(answer.status, 200);
+    for model in ["demo", SEEING] {
+        let body = json!({"model": model, "prompt": "a", "max_tokens": 2}).to_string();
+        let bearer = format!("Bearer {KEY}");
+        let headers = [("Authorization", &*bearer)];
+        let answer = post(server.address, "/v1/completions", &headers, body.as_bytes());
+        assert_eq!(answer.status, 200);
+    }
     *server.loader.service.lock().unwrap() = scripted;
     server.slow_down(Duration::from_micros(100));
     server
