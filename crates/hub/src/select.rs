@@ -12,7 +12,7 @@ use crate::stems::{quant_of, split_suffix};
 const PREFERRED: [&str; 3] = ["Q4_K_M", "Q4_0", "Q8_0"];
 
 /// The files that a folder of safetensors needs in addition to the weights.
-const FOLDER_FILES: [&str; 7] = [
+const FOLDER_FILES: [&str; 8] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -20,6 +20,7 @@ const FOLDER_FILES: [&str; 7] = [
     "chat_template.jinja",
     "model.safetensors.index.json",
     "preprocessor_config.json",
+    "processor_config.json",
 ];
 
 /// One GGUF model: a file or a split set.
@@ -426,12 +427,13 @@ mod tests {
             "model.safetensors.index.json",
             "onnx/model.safetensors",
             "preprocessor_config.json",
+            "processor_config.json",
             "tokenizer.json",
             "tokenizer.model",
             "tokenizer_config.json",
         ];
         let folder = chosen("a/b", &files).unwrap();
-        assert_eq!(folder.len(), 9);
+        assert_eq!(folder.len(), 10);
         assert!(!folder.iter().any(|f| f.contains("onnx") || f.contains("README")));
         assert!(chosen("a/b", &files[3..]).unwrap_err().to_string().contains("config.json"));
         let gap: Vec<&str> = files.iter().copied().filter(|f| !f.contains("00002-of")).collect();

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use trine_weights::{Checkpoint, DType, Metadata, PREPROCESSOR_CONFIG, Tensor};
+use trine_weights::{Checkpoint, DType, Metadata, Tensor};
 
 use crate::error::ModelError;
 use crate::gemma4_vision::{Gemma4Vision, Numbers};
@@ -70,10 +70,10 @@ impl Tower {
                 let in_file = |error: ModelError| error.in_file(&own.directory.join(CONFIG));
                 let config = tower_config::from_json(&own.config).map_err(in_file)?;
                 let output = TowerFiles::new(&checkpoint, config).output()?;
-                let preprocessor = own.preprocessor_config()?.unwrap_or_default();
+                let (file, preprocessor) = own.preprocessor_config()?.unwrap_or_default();
                 let config = TowerConfig { output, ..config };
                 let config = tower_config::with_preprocessor(config, &preprocessor)
-                    .map_err(|error| error.in_file(&own.directory.join(PREPROCESSOR_CONFIG)))?;
+                    .map_err(|error| error.in_file(&file))?;
                 let soft = tower_config::soft_token(&own.config, &config.kind).map_err(in_file)?;
                 (config, 1.0, soft)
             }

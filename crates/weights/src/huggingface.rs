@@ -22,7 +22,10 @@ const LARGE_JSON_BYTES_MAX: u64 = 1 << 24;
 const SHARDS_MAX: usize = 512;
 
 /// Name of the file that says how pictures are prepared.
-pub const PREPROCESSOR_CONFIG: &str = "preprocessor_config.json";
+const PREPROCESSOR_CONFIG: &str = "preprocessor_config.json";
+/// Name of the file that says it under a key of its own, since transformers 5.
+const PROCESSOR_CONFIG: &str = "processor_config.json";
+const IMAGE_PROCESSOR: &str = "image_processor";
 const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
 
@@ -40,18 +43,29 @@ pub struct HuggingFaceMetadata {
 }
 
 impl HuggingFaceMetadata {
-    /// Reads [`PREPROCESSOR_CONFIG`], an object, if there is one. Only models that are given
-    /// pictures need it, so that it is not read with the other files.
+    /// Reads how pictures are prepared, an object, and the file that says it, if one does:
+    /// `image_processor` of `processor_config.json`, or else `preprocessor_config.json`, as
+    /// transformers 5 does. Only models that are given pictures need it, so that it is not read
+    /// with the other files.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read or is not a JSON object.
-    pub fn preprocessor_config(&self) -> Result<Option<Value>, WeightsError> {
-        let path = self.directory.join(PREPROCESSOR_CONFIG);
-        let config = read_json::<Value>(&path, CONFIG_BYTES_MAX)?;
-        if config.as_ref().is_some_and(|config| !config.is_object()) {
-            return Err(not_an_object(&path));
+    /// Returns an error if a file cannot be read or is not a JSON object.
+    pub fn preprocessor_config(&self) -> Result<Option<(PathBuf, Value)>, WeightsError> {
+        let read = |name: &str| -> Result<_, WeightsError> {
+            let path = self.directory.join(name);
+            match read_json::<Value>(&path, CONFIG_BYTES_MAX)? {
+                Some(config) if !config.is_object() => Err(not_an_object(&path)),
+                config => Ok(config.map(|config| (path, config))),
+            }
+        };
+        if let Some((path, mut whole)) = read(PROCESSOR_CONFIG)? {
+            match whole.get_mut(IMAGE_PROCESSOR).map(Value::take) {
+                None | Some(Value::Null) => {}
+                Some(own) if own.is_object() => return Ok(Some((path, own))),
+                Some(_) => return Err(not_an_object(&path)),
+            }
         }
-        Ok(config)
+        read(PREPROCESSOR_CONFIG)
     }
 }
 

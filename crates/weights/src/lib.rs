@@ -46,7 +46,7 @@ mod tensor;
 pub use checkpoint::{Checkpoint, Metadata, UnreadableTensor};
 pub use dtype::DType;
 pub use error::WeightsError;
-pub use huggingface::{HuggingFaceMetadata, PREPROCESSOR_CONFIG};
+pub use huggingface::HuggingFaceMetadata;
 pub use quantize::{fallback, quantize_tensor};
 pub use safetensors_file::SafetensorsFile;
 pub use tensor::Tensor;
