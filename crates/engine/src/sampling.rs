@@ -8,7 +8,7 @@
 //! 4. temperature, then the softmax of what is kept by top-k, then top-p, then min-p,
 //! 5. one draw, with one random number for each token of a sequence. Similar logits give the same
 //!    token with the same number as often as possible, which guesses profit from
-//!    ([`select::draw`]).
+//!    (`draw` in `select.rs`).
 //!
 //! This is the order of Hugging Face transformers (`TemperatureLogitsWarper`, `TopKLogitsWarper`,
 //! `TopPLogitsWarper`, `MinPLogitsWarper`), for which the generation defaults of checkpoints are

@@ -2,7 +2,7 @@
 //!
 //! A [`Model`] is an interpreted checkpoint: a [`Config`] and named tensors. Its [`Plan`] is one
 //! forward pass as a list of steps over buffers, from which everything else derives: fusion
-//! ([`fusion`]), alternative ends ([`either`](mod@either)), leaving out unwanted rows ([`narrow`]),
+//! ([`fusion`]), alternative ends (`either`), leaving out unwanted rows ([`narrow`]),
 //! rows that the host gathers ([`gather`](mod@gather)), parts for several devices
 //! ([`cut`](mod@cut)), products that a partner takes a part of ([`lend`](mod@lend)), experts that
 //! another device computes ([`aside`](mod@aside)), scratch memory ([`Scratch`]), cost ([`Cost`]),

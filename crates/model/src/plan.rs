@@ -538,7 +538,7 @@ pub struct Plan {
     /// Logits come first.
     pub outputs: Vec<BufferId>,
     /// How many of the outputs each goal of a step has, in order. Empty if a step computes all
-    /// outputs, for one goal. Alternatives are made by [`either`](mod@crate::either) and
+    /// outputs, for one goal. Alternatives are made by `either` and
     /// [`drafts`](mod@crate::drafts).
     pub goal_outputs: Vec<usize>,
 }

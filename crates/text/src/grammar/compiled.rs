@@ -17,7 +17,7 @@ pub struct Relaxed {
 }
 
 /// A grammar compiled for a vocabulary, from which any number of generations can start. Made by
-/// [`GrammarCompiler::compile`].
+/// [`GrammarCompiler::compile`](super::GrammarCompiler::compile).
 pub struct Grammar {
     /// The start state, which is never advanced. It has a lock because the library's state cannot
     /// be shared.

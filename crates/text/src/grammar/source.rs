@@ -39,7 +39,7 @@ pub enum GrammarSource {
     /// Tool calls, as [`Tools::grammar`](crate::Tools::grammar) makes it.
     Calls {
         /// Names with the JSON schemas of their arguments. Parts of the schemas that no grammar can
-        /// enforce are left out ([`Grammar::relaxed`]).
+        /// enforce are left out ([`Grammar::relaxed`](super::Grammar::relaxed)).
         calls: Vec<(String, String)>,
         /// The forms that a reply may have.
         shape: CallShape,
