@@ -4,8 +4,8 @@ mod admission;
 mod drafting;
 mod flight;
 mod guesses;
-mod look;
-mod looking;
+mod picture_state;
+mod picture_wait;
 mod place;
 mod precision;
 mod prefixes;
@@ -44,7 +44,7 @@ use crate::status::Status;
 use crate::traffic::Traffic;
 use drafting::Drafting;
 use flight::{Flight, Landed};
-use look::Looking;
+use picture_state::PictureWait;
 use place::{Kept, Place};
 use precision::Precision;
 use prefixes::Prefixes;
@@ -105,7 +105,7 @@ pub struct Engine {
     state_columns: usize,
     /// Those of the last step that they were taken of.
     states: Vec<f32>,
-    looking: Looking,
+    picture_wait: PictureWait,
 }
 
 fn system_clock() -> Box<dyn Fn() -> Duration + Send> {
@@ -234,7 +234,7 @@ impl Engine {
             sharing: None,
             state_columns,
             states: Vec::new(),
-            looking: Looking::new(soft_columns.unwrap_or(0)),
+            picture_wait: PictureWait::new(soft_columns.unwrap_or(0)),
             program,
         }
     }
@@ -330,7 +330,7 @@ impl Engine {
         self.limits.check(&request)?;
         let (waiting, tokens) = (self.queue.len(), self.queue.tokens());
         self.limits.check_queue(waiting, tokens, request.prompt.len())?;
-        self.looking.is_stalled = false;
+        self.picture_wait.is_stalled = false;
         let rank = Rank { priority: request.priority, arrival: self.status.requests };
         self.status.requests += 1;
         let id = SequenceId(self.status.requests);
@@ -384,13 +384,13 @@ impl Engine {
     }
 
     fn try_step(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
-        self.looking.begin();
+        self.picture_wait.begin();
         self.expire(events);
         self.end_blind(events);
         self.admit(events)?;
         self.launch(events)?;
         if self.flights.is_empty() {
-            self.look_out(events.is_empty());
+            self.note_stall(events.is_empty());
         }
         self.land(events)
     }
@@ -399,7 +399,7 @@ impl Engine {
     /// is needed, and the next step reports [`Finish::Cancelled`]. Returns what the request cost;
     /// `None` if it has already ended.
     pub fn cancel(&mut self, id: SequenceId) -> Option<Statistics> {
-        self.looking.is_stalled = false;
+        self.picture_wait.is_stalled = false;
         let slot = (0..self.places.len())
             .find(|&slot| self.places[slot].running().is_some_and(|sequence| sequence.has_id(id)));
         let ended = match slot {

@@ -11,11 +11,11 @@ use crate::guard::Guard;
 use crate::image_urls::ImageUrls;
 use crate::lanes::Bulk;
 use crate::lifecycle::{Lifecycle, Phase};
-use crate::looks::Looks;
 use crate::metrics::Metrics;
 use crate::models::Models;
 use crate::ollama::pulls::Pulls;
 use crate::options::{Limits, PictureLimits, TraceParent};
+use crate::rates::Samples;
 use crate::rooms::{BODY_PERMIT_BYTES, DecodingRoom};
 use crate::warnings::{Noted, Told};
 use crate::workers::{Weight, Workers};
@@ -56,7 +56,7 @@ pub(crate) struct App {
     pub(crate) trace_parent: Option<TraceParent>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) metrics: Metrics,
-    pub(crate) looks: Looks,
+    pub(crate) rates: Samples,
     pub(crate) told: Told,
     /// Models that are being fetched.
     pub(crate) pulls: Pulls,
@@ -94,7 +94,7 @@ impl App {
             trace_parent,
             lifecycle: Lifecycle::new(limits.request),
             metrics: Metrics::new(),
-            looks: Looks::default(),
+            rates: Samples::default(),
             told: Told::default(),
             pulls: Pulls::default(),
             bodies: Arc::new(Semaphore::new(permits)),

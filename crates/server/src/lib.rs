@@ -22,7 +22,7 @@
 //! | `generate`, `guide`, `stream`, `error`, `warnings` | what they have in common on the way out |
 //! | `embeddings` | embeddings of texts, in OpenAI's and Ollama's dialects |
 //! | `openai`, `anthropic`, `llama`, `ollama`, `responses`, `text_routes`, `routers` | the dialects |
-//! | `metrics`, `sensors`, `service_routes`, `live`, `looks` | counts, energy, health, what the engines are doing |
+//! | `metrics`, `sensors`, `service_routes`, `live`, `rates` | counts, energy, health, what the engines are doing |
 //! | `page` | the page at `/` |
 //! | `openapi` | the description of all routes for programs, and, in tests, the parts that it is made of |
 //!
@@ -50,7 +50,7 @@ mod lanes;
 mod lifecycle;
 mod live;
 mod llama;
-mod looks;
+
 mod metrics;
 mod models;
 mod ollama;
@@ -63,6 +63,7 @@ mod parameters;
 mod pictures;
 mod places;
 mod prompts;
+mod rates;
 mod responses;
 mod rooms;
 mod routers;

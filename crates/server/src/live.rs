@@ -39,7 +39,7 @@ fn described(app: &App, entry: &Entry) -> Value {
         return json!({"name": name, "is_loaded": false, "bytes": bytes, "problem": problem});
     };
     let status = model.service.status();
-    let rates = app.looks.rates(&entry.name, &status, Instant::now());
+    let rates = app.rates.of(&entry.name, &status, Instant::now());
     let draining = status.draining || app.lifecycle.phase() != Phase::Running;
     let status = Status { draining, ..status };
     json!({

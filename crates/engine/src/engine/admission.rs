@@ -122,7 +122,7 @@ impl Engine {
             self.status.prompt_tokens += sequence.prompt as u64;
             self.status.reused_tokens += lease.reused as u64;
         }
-        sequence.want_pictures(lease.reused, &self.looking.waker);
+        sequence.want_pictures(lease.reused, &self.picture_wait.waker);
         let (rows, wanted) = sequence.next_rows(lease.reused);
         self.scheduler.admit(lease.slot, rows, wanted, sequence.job.goal());
         self.places[lease.slot] = Place::Running(rank, sequence);
@@ -247,7 +247,7 @@ impl Engine {
         let mut sequence = self.end(slot, true);
         sequence.statistics.preemptions += 1;
         sequence.turn = Turn::Open;
-        sequence.looks_from = None;
+        sequence.wanted_from = None;
         self.status.preemptions += 1;
         tracing::debug!(sequence = %sequence.id, "its memory goes to others; it is queued again");
         self.queue.push(rank, sequence.prompt, sequence);
@@ -302,7 +302,7 @@ impl Engine {
             } else if sequence.is_silent() && sequence.try_again() {
                 // Memory is empty now, but the store may have its beginning.
                 sequence.turn = Turn::Open;
-                sequence.looks_from = None;
+                sequence.wanted_from = None;
                 self.queue.push(rank, sequence.prompt, sequence);
             } else {
                 self.ended.push(sequence.finished(Finish::DeviceFailed));

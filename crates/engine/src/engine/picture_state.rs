@@ -11,7 +11,7 @@ use crate::request::PromptPicture;
 use crate::scheduler::Cuts;
 
 /// What an engine knows about the pictures that it waits for.
-pub(super) struct Looking {
+pub(super) struct PictureWait {
     pub(super) bell: Arc<Bell>,
     /// Rings it.
     pub(super) waker: Waker,
@@ -22,13 +22,13 @@ pub(super) struct Looking {
 }
 
 /// The state of a picture that is wanted.
-pub(super) enum Look {
+pub(super) enum PictureState {
     Waits,
     Ready,
     Failed(SightError),
 }
 
-impl Looking {
+impl PictureWait {
     pub(super) fn new(columns: usize) -> Self {
         let bell = Arc::new(Bell::default());
         let own = Arc::clone(&bell);
@@ -43,13 +43,15 @@ impl Looking {
 }
 
 /// Returns the state of a picture that is wanted.
-pub(super) fn look(picture: &PromptPicture, columns: usize) -> Look {
+pub(super) fn state_of(picture: &PromptPicture, columns: usize) -> PictureState {
     let soft_tokens = picture.sight.soft_tokens();
     match picture.sight.rows() {
-        None => Look::Waits,
-        Some(Ok(rows)) if rows.len() == soft_tokens * columns => Look::Ready,
-        Some(Ok(rows)) => Look::Failed(SightError::OtherRows { found: rows.len(), soft_tokens }),
-        Some(Err(error)) => Look::Failed(error.clone()),
+        None => PictureState::Waits,
+        Some(Ok(rows)) if rows.len() == soft_tokens * columns => PictureState::Ready,
+        Some(Ok(rows)) => {
+            PictureState::Failed(SightError::OtherRows { found: rows.len(), soft_tokens })
+        }
+        Some(Err(error)) => PictureState::Failed(error.clone()),
     }
 }
 
@@ -64,7 +66,9 @@ pub(super) struct Borders<'a> {
 impl Borders<'_> {
     fn is_ready(&self, sequence: &Sequence, unit: Range<usize>) -> bool {
         let pictures = sequence.pictures_in(unit);
-        pictures.iter().all(|picture| matches!(look(picture, self.columns), Look::Ready))
+        pictures
+            .iter()
+            .all(|picture| matches!(state_of(picture, self.columns), PictureState::Ready))
     }
 
     /// Returns the sequence of a slot and its length in the cache, if it has pictures.

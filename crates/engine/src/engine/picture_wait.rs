@@ -5,7 +5,7 @@ use std::time::Duration;
 use trine_backend::BLOCK;
 
 use super::Engine;
-use super::look::{Borders, Look, look};
+use super::picture_state::{Borders, PictureState, state_of};
 use super::place::Place;
 use super::prefixes::Reading;
 use super::sequence::Sequence;
@@ -27,26 +27,28 @@ impl Engine {
     /// waits for. It must not call a [`Tower`](crate::Tower). Steps then wait for no picture:
     /// whoever calls them waits as long as [`Engine::waits_for_picture`] says so.
     pub fn set_waker(&mut self, waker: impl Fn() + Send + Sync + 'static) {
-        self.looking.bell.set_outer(Box::new(waker));
+        self.picture_wait.bell.set_outer(Box::new(waker));
     }
 
     /// Returns whether nothing can be done until rows of a picture are made, a request comes or
     /// goes, or a deadline passes.
     pub fn waits_for_picture(&self) -> bool {
-        self.looking.is_stalled && !self.looking.bell.is_rung()
+        self.picture_wait.is_stalled && !self.picture_wait.bell.is_rung()
     }
 
     /// Returns whether a waiting request has to wait for a picture with little to run before it.
     /// One whose pages were read does not: others wait for their turn to read.
     pub(super) fn waits_for_pictures(&self, rank: Rank, sequence: &Sequence) -> bool {
-        let Some(from) = sequence.looks_from.filter(|_| self.arrived(rank) == 0) else {
+        let Some(from) = sequence.wanted_from.filter(|_| self.arrived(rank) == 0) else {
             return false;
         };
         let unit = sequence.album.units(from..sequence.prompt).next();
         let next = unit.filter(|unit| unit.start - from < WORTH_STARTING);
         next.is_some_and(|unit| {
             let pictures = sequence.pictures_in(unit);
-            pictures.iter().any(|own| matches!(look(own, self.looking.columns), Look::Waits))
+            pictures
+                .iter()
+                .any(|own| matches!(state_of(own, self.picture_wait.columns), PictureState::Waits))
         })
     }
 
@@ -56,7 +58,8 @@ impl Engine {
         if self.places.len() <= self.limits.sequences {
             return None;
         }
-        let cuts = Borders { places: &self.places, kv: &self.kv, columns: self.looking.columns };
+        let cuts =
+            Borders { places: &self.places, kv: &self.kv, columns: self.picture_wait.columns };
         let waits = |&slot: &usize| {
             let is_free = self.scheduler.is_prefilling(slot) && !self.scheduler.is_flying(slot);
             is_free && cuts.least(slot) == 0
@@ -76,7 +79,7 @@ impl Engine {
         let Place::Running(rank, _) = self.places[slot] else { return };
         let length = self.kv.length(slot);
         let mut sequence = self.end(slot, true);
-        sequence.looks_from = Some(length);
+        sequence.wanted_from = Some(length);
         self.queue.push(rank, sequence.prompt, sequence);
     }
 
@@ -90,7 +93,7 @@ impl Engine {
         let reused = if sequence.runs_all() { 0 } else { self.reusable(sequence, common) };
         let from = reused.max(self.arrived(rank));
         if let Some(sequence) = self.queue.get_mut(rank) {
-            sequence.want_pictures(from, &self.looking.waker);
+            sequence.want_pictures(from, &self.picture_wait.waker);
         }
         self.queue.get(rank).is_some_and(|sequence| self.waits_for_pictures(rank, sequence))
     }
@@ -105,12 +108,12 @@ impl Engine {
 
     /// Ends the requests of which a picture that they need has no rows.
     pub(super) fn end_blind(&mut self, events: &mut Vec<Event>) {
-        let columns = self.looking.columns;
+        let columns = self.picture_wait.columns;
         let failure = |sequence: &Sequence, from: usize| {
             let wanted = sequence.pictures_in(from..sequence.prompt);
-            wanted.iter().find_map(|picture| match look(picture, columns) {
-                Look::Failed(error) => Some(error),
-                Look::Waits | Look::Ready => None,
+            wanted.iter().find_map(|picture| match state_of(picture, columns) {
+                PictureState::Failed(error) => Some(error),
+                PictureState::Waits | PictureState::Ready => None,
             })
         };
         let note = |sequence: &Sequence, error: &SightError| match error {
@@ -122,7 +125,7 @@ impl Engine {
         };
         loop {
             let blind = self.queue.iter().find_map(|(rank, sequence)| {
-                Some((rank, failure(sequence, sequence.looks_from?)?))
+                Some((rank, failure(sequence, sequence.wanted_from?)?))
             });
             let Some((rank, error)) = blind else { break };
             let Some(sequence) = self.queue.remove(rank) else { break };
@@ -144,20 +147,20 @@ impl Engine {
 
     /// Notes that a step had nothing to run. If that is so because of pictures, it waits for their
     /// rows, provided that it `may_wait` and nobody else is woken.
-    pub(super) fn look_out(&mut self, may_wait: bool) {
-        let columns = self.looking.columns;
-        let looks = |sequence: &Sequence| {
+    pub(super) fn note_stall(&mut self, may_wait: bool) {
+        let columns = self.picture_wait.columns;
+        let waits_for_rows = |sequence: &Sequence| {
             let wanted =
-                sequence.looks_from.map(|from| sequence.pictures_in(from..sequence.prompt));
-            let waits = |own: &PromptPicture| matches!(look(own, columns), Look::Waits);
+                sequence.wanted_from.map(|from| sequence.pictures_in(from..sequence.prompt));
+            let waits = |own: &PromptPicture| matches!(state_of(own, columns), PictureState::Waits);
             wanted.is_some_and(|wanted| wanted.iter().any(waits))
         };
         let mut waiting = self.queue.iter().map(|(_, sequence)| &**sequence);
         let mut running = self.places.iter().filter_map(Place::running);
-        self.looking.is_stalled = waiting.any(looks) || running.any(looks);
-        let is_alone = !self.looking.bell.has_outer() && !self.waits_for_store();
-        if self.looking.is_stalled && may_wait && is_alone {
-            self.looking.bell.wait(PATIENCE);
+        self.picture_wait.is_stalled = waiting.any(waits_for_rows) || running.any(waits_for_rows);
+        let is_alone = !self.picture_wait.bell.has_outer() && !self.waits_for_store();
+        if self.picture_wait.is_stalled && may_wait && is_alone {
+            self.picture_wait.bell.wait(PATIENCE);
         }
     }
 }

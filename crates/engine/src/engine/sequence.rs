@@ -51,7 +51,7 @@ pub(super) struct Sequence {
     pub(super) album: Album,
     /// The position from which on its pictures are wanted, as what is before is in the cache;
     /// `None` until that is known.
-    pub(super) looks_from: Option<usize>,
+    pub(super) wanted_from: Option<usize>,
     pub(super) job: Job,
     /// Pools its hidden states if its embedding is wanted.
     pub(super) pool: Option<Pool>,
@@ -108,7 +108,7 @@ impl Sequence {
             branch: 0,
             album: Album::new(request.pictures.iter().map(PromptPicture::shown)),
             pictures: request.pictures,
-            looks_from: None,
+            wanted_from: None,
             job: request.job,
             pool: None,
             max_tokens,
@@ -208,7 +208,7 @@ impl Sequence {
 
     /// Asks for the rows of all pictures from a position on.
     pub(super) fn want_pictures(&mut self, from: usize, waker: &Waker) {
-        self.looks_from = Some(from);
+        self.wanted_from = Some(from);
         let wanted = self.pictures_in(from..self.prompt);
         let list = Arc::as_ptr(&self.pictures).addr();
         wanted.iter().for_each(|picture| picture.sight.want(list, waker));

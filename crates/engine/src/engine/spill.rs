@@ -32,7 +32,7 @@ impl Engine {
         let is_reading = |prefixes: &Prefixes| {
             matches!(prefixes.reading, Reading::Asked { .. } | Reading::Abandoned)
         };
-        let runs = !self.scheduler.is_idle() && !self.looking.is_stalled;
+        let runs = !self.scheduler.is_idle() && !self.picture_wait.is_stalled;
         let is_waiting = !self.queue.is_empty() && !runs;
         is_waiting && self.prefixes.as_ref().is_some_and(is_reading)
     }

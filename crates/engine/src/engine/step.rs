@@ -6,7 +6,7 @@ use trine_backend::{BLOCK, BackendError, InFlight, SequenceView};
 
 use super::Engine;
 use super::flight::{Flight, Landed, Outcome, Times};
-use super::look::Borders;
+use super::picture_state::Borders;
 use super::sequence::Sequence;
 use crate::error::EngineError;
 use crate::events::{Event, Finish, Update};
@@ -30,7 +30,7 @@ impl Engine {
             let prompts = self.scheduler.prompts() + self.queue.len();
             let prompt_rows = if self.is_paced { self.pace.rows(prompts) } else { usize::MAX };
             let cuts =
-                Borders { places: &self.places, kv: &self.kv, columns: self.looking.columns };
+                Borders { places: &self.places, kv: &self.kv, columns: self.picture_wait.columns };
             let goal = self.scheduler.next_step(decodes, prompt_rows, &cuts, &mut self.picks);
             let drafting = self.draft()?;
             if let Some(oldest) = self.flights.front_mut() {
