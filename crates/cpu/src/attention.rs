@@ -15,6 +15,10 @@
 //! once and does `4 * query_heads / kv_heads` operations on each: memory. A tile of prompt rows
 //! shares each read (and its conversion to f32) among up to [`TILE_VECTORS`] query vectors:
 //! arithmetic, `4 * keys * query_heads * head_dim` operations per row.
+//!
+//! Pictures, whose rows all see one another, have a kernel of their own (`whole`), which comes near
+//! the rate of products but is slow for few rows. Where it is used depends on the Plan and on what
+//! rows see, not on how many there are.
 
 mod cache;
 mod kernel;
@@ -22,6 +26,7 @@ mod micro;
 mod plan;
 mod run;
 mod view;
+mod whole;
 
 #[cfg(test)]
 mod tests;
@@ -41,6 +46,9 @@ pub const CHUNK: usize = 256;
 /// Query vectors (rows times grouped heads) that share one pass over the keys.
 pub const TILE_VECTORS: usize = 48;
 
+/// The same of a tile whose rows see the same keys.
+pub const WHOLE_VECTORS: usize = 128;
+
 /// The numbers of an attention layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionShape {
@@ -54,6 +62,9 @@ pub struct AttentionShape {
     pub window: Option<usize>,
     /// Factor on every score.
     pub scale: f32,
+    /// Whether the rows of a batch are whole sequences, as pictures are. Those of one that all see
+    /// the same keys are then attended to by a kernel of their own, in another order of sums.
+    pub whole: bool,
 }
 
 impl AttentionShape {
@@ -66,6 +77,11 @@ impl AttentionShape {
     /// one.
     pub fn tile_rows(&self) -> usize {
         (TILE_VECTORS / self.group()).max(1)
+    }
+
+    /// The number of rows of a tile whose rows see the same keys.
+    pub(crate) fn whole_tile_rows(&self) -> usize {
+        (WHOLE_VECTORS / self.group()).max(self.tile_rows())
     }
 
     /// Elements of a scratch row: the head, padded to whole vectors of any instruction set.

@@ -269,8 +269,20 @@ fn readable<'a, S: Lanes>(
     if direct {
         return stored;
     }
-    let (head_dim, width) = (tile.head_dim, tile.width);
-    let expanded = &mut expanded[..count * width];
+    let expanded = &mut expanded[..count * tile.width];
+    expand(s, stored, tile.head_dim, tile.width, expanded);
+    Stored::F32(expanded)
+}
+
+/// Converts rows of `head_dim` elements to floats, `width` apart. `expanded` has as many rows.
+#[inline(always)]
+pub(super) fn expand<S: Lanes>(
+    s: S,
+    stored: Stored<'_>,
+    head_dim: usize,
+    width: usize,
+    expanded: &mut [f32],
+) {
     let targets = expanded.chunks_exact_mut(width);
     match stored {
         Stored::F32(elements) => {
@@ -300,7 +312,6 @@ fn readable<'a, S: Lanes>(
             }
         }
     }
-    Stored::F32(expanded)
 }
 
 /// Converts the whole vectors of a row and returns the number of elements in them.

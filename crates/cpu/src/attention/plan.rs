@@ -46,6 +46,9 @@ pub(super) struct WorkItem {
     /// Rows within the sequence.
     pub(super) rows: Range<usize>,
     pub(super) chunks: Range<usize>,
+    /// Whether the sequence's rows all see the same keys, and go through
+    /// [`super::whole`](mod@super::whole).
+    pub(super) whole: bool,
     /// Where the first query vector's result goes if the keys are split, else `None`.
     pub(super) partial: Option<usize>,
 }
@@ -147,6 +150,10 @@ impl AttentionPlan {
         index: usize,
         sequence: &SequenceRows<'_>,
     ) -> Result<(), AttentionError> {
+        let last = |row| sequence.last_key(row);
+        if shape.whole && shape.window.is_none() && last(0) == last(sequence.rows - 1) {
+            return self.add_whole(shape, index, sequence);
+        }
         let tile = shape.tile_rows();
         let tiles = sequence.rows.div_ceil(tile);
         // The last tiles see most keys, so handing them out first leaves short ones for the end.
@@ -167,18 +174,43 @@ impl AttentionPlan {
                     kv_head,
                     rows: rows.clone(),
                     chunks: chunks.clone(),
+                    whole: false,
                     partial: None,
                 };
                 if split {
                     self.add_split(item, vectors);
                 } else {
-                    if self.items.len() == self.capacity {
-                        return Err(AttentionError::TooManyItems { capacity: self.capacity });
-                    }
-                    self.items.push(item);
+                    self.add(item)?;
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Adds the tiles of rows that see the same keys. Those of a head follow one another, so that
+    /// its keys and values come from a cache.
+    fn add_whole(
+        &mut self,
+        shape: &AttentionShape,
+        sequence: usize,
+        rows: &SequenceRows<'_>,
+    ) -> Result<(), AttentionError> {
+        let chunks = 0..rows.last_key(0) / CHUNK + 1;
+        for kv_head in 0..shape.kv_heads {
+            for start in (0..rows.rows).step_by(shape.whole_tile_rows()) {
+                let rows = start..rows.rows.min(start + shape.whole_tile_rows());
+                let chunks = chunks.clone();
+                self.add(WorkItem { sequence, kv_head, rows, chunks, whole: true, partial: None })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, item: WorkItem) -> Result<(), AttentionError> {
+        if self.items.len() == self.capacity {
+            return Err(AttentionError::TooManyItems { capacity: self.capacity });
+        }
+        self.items.push(item);
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use crate::shared::{SharedBuffer, SharedSlice};
 
 use super::kernel::{ChunkWork, PartialSoftmax, Softmax, Table, Tile};
 use super::plan::SequenceRows;
+use super::whole::{self, WholeWork};
 use super::{AttentionError, AttentionPlan, AttentionShape, KvCache};
 
 /// The buffers of a thread. Made once per thread and shape; nothing allocates afterwards.
@@ -13,6 +14,8 @@ pub struct AttentionScratch {
     head_dim: usize,
     chunk: ChunkWork,
     total: Softmax,
+    /// For shapes that are [whole](AttentionShape::whole).
+    whole: Option<WholeWork>,
 }
 
 impl std::fmt::Debug for AttentionScratch {
@@ -31,6 +34,10 @@ impl AttentionScratch {
             head_dim: shape.head_dim,
             chunk: ChunkWork::new(vectors, width),
             total: Softmax::new(vectors, width),
+            whole: shape.whole.then(|| {
+                let vectors = shape.whole_tile_rows() * shape.group();
+                WholeWork::new(vectors, shape.head_dim, width)
+            }),
         }
     }
 }
@@ -67,6 +74,7 @@ impl Partials {
 #[derive(Clone, Copy)]
 pub struct Attention<'a> {
     table: &'static Table,
+    whole: &'static whole::Table,
     plan: &'a AttentionPlan,
     shape: AttentionShape,
     cache: &'a KvCache,
@@ -102,11 +110,12 @@ impl<'a> Attention<'a> {
         partials: &'a Partials,
     ) -> Self {
         let table = Table::for_isa(isa).expect("the processor has the instruction set");
+        let whole = whole::Table::for_isa(isa).expect("the processor has the instruction set");
         let shape = plan.shape.expect("the plan is built");
         assert_eq!(shape.kv_heads, cache.shape().kv_heads, "the plan fits the cache");
         assert_eq!(shape.head_dim, cache.shape().head_dim, "the plan fits the cache");
         assert_eq!(shape.padded(), partials.width, "the partial results fit the heads");
-        Attention { table, plan, shape, cache, sequences, partials }
+        Attention { table, whole, plan, shape, cache, sequences, partials }
     }
 
     /// Computes one item of the plan.
@@ -139,9 +148,15 @@ impl<'a> Attention<'a> {
             head_dim: self.shape.head_dim,
             width: self.shape.padded(),
         };
-        assert!(tile.vectors <= scratch.vectors, "the scratch fits the tile");
         assert_eq!(tile.head_dim, scratch.head_dim, "the scratch fits the heads");
         let first_row = sequence.first_row + item.rows.start;
+        if item.whole {
+            let work = scratch.whole.as_mut().expect("the scratch is for whole sequences");
+            // SAFETY: the caller promises that only this item uses these rows and heads.
+            unsafe { self.run_whole(&tile, first_row, work, queries, output) };
+            return;
+        }
+        assert!(tile.vectors <= scratch.vectors, "the scratch fits the tile");
         self.load_queries(&tile, first_row, queries, scratch);
         if let Some(partial) = item.partial {
             self.chunk(&tile, item.chunks.start, &mut scratch.chunk);
@@ -158,6 +173,38 @@ impl<'a> Attention<'a> {
         }
         // SAFETY: the caller promises that only this item uses these rows and heads.
         unsafe { self.finish(&scratch.total, tile.vectors, first_row, item.kv_head, output) };
+    }
+
+    /// Computes a tile whose rows see the same keys.
+    ///
+    /// # Safety
+    /// No other thread touches the output of the tile's rows and heads.
+    unsafe fn run_whole(
+        &self,
+        tile: &Tile<'_>,
+        first_row: usize,
+        work: &mut WholeWork,
+        queries: Strided<&[f32]>,
+        output: Strided<&SharedSlice<'_, f32>>,
+    ) {
+        let start = |vector: usize, stride: usize| {
+            let (row, head) = (first_row + vector / tile.group, vector % tile.group);
+            row * stride + (tile.kv_head * tile.group + head) * tile.head_dim
+        };
+        // SAFETY: the table exists only where the processor has its instructions.
+        work.start(unsafe { (self.whole.strip)() });
+        for vector in 0..tile.vectors {
+            let start = start(vector, queries.stride);
+            let query = &queries.elements[start..start + tile.head_dim];
+            work.load(vector, query, self.shape.scale);
+        }
+        // SAFETY: as above.
+        unsafe { (self.whole.attend)(tile, work) };
+        for vector in 0..tile.vectors {
+            let start = start(vector, output.stride);
+            // SAFETY: the caller owns this part of the output.
+            work.finish(vector, unsafe { output.elements.write(start..start + tile.head_dim) });
+        }
     }
 
     /// Joins the chunks of one split tile and writes its output.

@@ -199,10 +199,14 @@ impl Case {
 }
 
 fn assert_close(found: &[f32], expected: &[f64], what: &str) {
+    assert_within(1e-5, found, expected, what);
+}
+
+fn assert_within(bound: f64, found: &[f32], expected: &[f64], what: &str) {
     assert_eq!(found.len(), expected.len());
     for (index, (&found, &expected)) in found.iter().zip(expected).enumerate() {
         let error = (f64::from(found) - expected).abs();
-        assert!(error <= 1e-5, "{what}: element {index} is {found}, not {expected}");
+        assert!(error <= bound, "{what}: element {index} is {found}, not {expected}");
     }
 }
 
@@ -216,6 +220,7 @@ fn shapes() -> impl Strategy<Value = AttentionShape> {
             head_dim,
             window,
             scale: (head_dim as f32).powf(-0.5) * if soft { 1.0 } else { 3.0 },
+            whole: false,
         },
     )
 }
@@ -278,6 +283,27 @@ proptest! {
     }
 
     #[test]
+    fn whole_sequences_match_the_formula(
+        shape in shapes(),
+        kind in kinds(),
+        lengths in prop::collection::vec(1_usize..200, 1..3),
+        seed: u64,
+    ) {
+        let shape = AttentionShape { window: None, whole: true, ..shape };
+        let lengths: Vec<(usize, usize)> = lengths.into_iter().map(|rows| (0, rows)).collect();
+        let mut case = Case::new(shape, kind, None, &lengths, seed).with_runs(200);
+        let queries = case.queries();
+        let expected = case.expected(&queries);
+        for isa in Isa::available() {
+            let whole = case.run(isa, &queries, usize::MAX, 1 << 12);
+            // A score is one sum over up to 256 columns, where the other kernel has one per lane.
+            assert_within(4e-5, &whole, &expected, &format!("{isa:?} {shape:?} {kind:?}"));
+            let again = case.run(isa, &queries, 11, 0);
+            prop_assert!(again == whole, "{isa:?}: tiles of 11 rows differ");
+        }
+    }
+
+    #[test]
     fn long_contexts_split_into_chunks(
         group in 1_usize..5,
         kind in kinds(),
@@ -287,7 +313,7 @@ proptest! {
         seed: u64,
     ) {
         let shape =
-            AttentionShape { query_heads: group, kv_heads: 1, head_dim: 64, window, scale: 0.2 };
+            AttentionShape { query_heads: group, kv_heads: 1, head_dim: 64, window, scale: 0.2, whole: false };
         let ring = window.map(|window| window.next_multiple_of(BLOCK) + BLOCK);
         let lengths = [(start, rows), (700, 1), (3, 2)];
         let mut case = Case::new(shape, kind, ring, &lengths, seed);
@@ -352,8 +378,14 @@ impl<F: Fn(usize, usize) + Sync> Work for ItemsThenMerges<F> {
 
 #[test]
 fn threads_do_not_change_the_result() {
-    let shape =
-        AttentionShape { query_heads: 8, kv_heads: 2, head_dim: 64, window: None, scale: 0.125 };
+    let shape = AttentionShape {
+        query_heads: 8,
+        kv_heads: 2,
+        head_dim: 64,
+        window: None,
+        scale: 0.125,
+        whole: false,
+    };
     let lengths = [(600, 1), (900, 1), (0, 70), (40, 3)];
     let mut case = Case::new(shape, KvKind::F16, None, &lengths, 11);
     let queries = case.queries();
@@ -409,8 +441,14 @@ fn threads_do_not_change_the_result() {
 
 #[test]
 fn nan_in_one_sequence_stays_there() {
-    let shape =
-        AttentionShape { query_heads: 2, kv_heads: 1, head_dim: 32, window: None, scale: 1.0 };
+    let shape = AttentionShape {
+        query_heads: 2,
+        kv_heads: 1,
+        head_dim: 32,
+        window: None,
+        scale: 1.0,
+        whole: false,
+    };
     for kind in [KvKind::F32, KvKind::F16, KvKind::Int8] {
         let mut case = Case::new(shape, kind, None, &[(9, 1), (9, 1)], 5);
         let table = case.streams[0].table.clone();
@@ -459,8 +497,14 @@ fn copies_move_every_head() {
 
 #[test]
 fn hostile_views_are_refused() {
-    let shape =
-        AttentionShape { query_heads: 4, kv_heads: 2, head_dim: 16, window: None, scale: 1.0 };
+    let shape = AttentionShape {
+        query_heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
+        window: None,
+        scale: 1.0,
+        whole: false,
+    };
     let mut plan = AttentionPlan::with_capacity(8, 0);
     let rows =
         |view, position, rows| SequenceRows { view, first_row: 0, rows, position, ahead: &[] };

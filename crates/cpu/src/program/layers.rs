@@ -160,6 +160,7 @@ pub(super) fn kinds(
             head_dim: dim,
             window: *window,
             scale: *scale,
+            whole: plan.largest_pool() > 0 && *sees_ahead && window.is_none(),
         };
         let ring = ring_of(plan, *cache, options);
         let (attending, sees_ahead) = (plan.rows(&step.op), *sees_ahead);

@@ -16,6 +16,8 @@ pub(crate) trait Lanes: Copy {
     type Vector: Copy;
     /// Floats per vector: 4, 8 or 16.
     const COUNT: usize;
+    /// Registers that hold a vector.
+    const REGISTERS: usize;
 
     /// The same value in every lane.
     fn splat(self, value: f32) -> Self::Vector;
@@ -132,6 +134,7 @@ fn each(mut operation: impl FnMut(usize) -> f32) -> [f32; WIDTH] {
 impl Lanes for Portable {
     type Vector = [f32; WIDTH];
     const COUNT: usize = WIDTH;
+    const REGISTERS: usize = 16;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::Vector {

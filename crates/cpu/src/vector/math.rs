@@ -1,7 +1,7 @@
 //! exp, tanh and GELU on vectors.
 //!
-//! The polynomials are Chebyshev fits made for these kernels; their own errors (below 2e-8) are
-//! smaller than the rounding of their evaluation.
+//! The polynomials are Chebyshev fits made for these kernels; their own errors (below 2e-8, but for
+//! that of [`exp2_below`]) are smaller than the rounding of their evaluation.
 
 use super::lanes::Lanes;
 
@@ -11,6 +11,10 @@ const LN2_LOW: f32 = -2.121_944_4e-4;
 
 /// (e^r - 1 - r) / r^2 on |r| <= ln(2)/2, lowest power first.
 const EXP: [f32; 5] = [0.5, 0.166_665_76, 0.041_666_467, 0.008_363_182, 0.001_393_365_2];
+
+/// (2^f - 1) / f on |f| <= 1/2, lowest power first: relative error of 2^f at most 1.1e-7.
+const EXP2: [f32; 5] =
+    [std::f32::consts::LN_2, 0.240_222_83, 0.055_505_585, 0.009_669_691, 0.001_330_060_7];
 
 /// (tanh(y) / y - 1) / y^2 in powers of y^2, for |y| <= 0.8.
 const TANH: [f32; 6] =
@@ -38,6 +42,15 @@ pub(crate) fn exp<S: Lanes>(s: S, x: S::Vector) -> S::Vector {
     let r = s.fma(n, s.splat(-LN2_LOW), r);
     let tail = s.mul(s.mul(r, r), polynomial(s, EXP, r));
     s.scale_by_power(s.add(s.add(tail, r), s.splat(1.0)), n)
+}
+
+/// 2^x for x of at most 128: relative error at most 2e-7, 0 below -150, NaN stays NaN.
+#[inline(always)]
+pub(crate) fn exp2_below<S: Lanes>(s: S, x: S::Vector) -> S::Vector {
+    let x = s.max(x, s.splat(-150.0));
+    let n = s.round(x);
+    let f = s.sub(x, n);
+    s.scale_by_power(s.fma(f, polynomial(s, EXP2, f), s.splat(1.0)), n)
 }
 
 /// tanh(x): relative error at most 2e-7; plus or minus 1 for large magnitudes, NaN stays NaN.

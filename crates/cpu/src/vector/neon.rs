@@ -30,6 +30,7 @@ impl Neon {
 impl Lanes for Neon {
     type Vector = float32x4_t;
     const COUNT: usize = 4;
+    const REGISTERS: usize = 32;
 
     #[inline(always)]
     fn splat(self, value: f32) -> float32x4_t {

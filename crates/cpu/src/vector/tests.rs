@@ -4,6 +4,7 @@ use rand_chacha::ChaCha8Rng;
 
 use trine_model::Rope;
 
+use super::lanes::{Lanes, Portable};
 use super::*;
 
 fn all() -> Vec<VectorKernels> {
@@ -334,4 +335,24 @@ fn rope_angles_are_exact_at_long_contexts() {
     assert!((f64::from(sines[0]) - 16_383.875_f64.sin()).abs() < 1e-7);
     let slowest = 131_071.0 * 1e6_f64.powf(-254.0 / 256.0) / 8.0;
     assert!((f64::from(sines[127]) - slowest.sin()).abs() < 1e-7);
+}
+
+#[test]
+fn powers_of_two_are_as_close_as_documented() {
+    let mut worst = 0.0_f64;
+    for step in 0..200_000 {
+        let x = -126.0 + step as f32 * (254.0 / 200_000.0);
+        let mut lanes = [0.0; 8];
+        Portable.write(&mut lanes, math::exp2_below(Portable, Portable.splat(x)));
+        worst = worst.max((f64::from(lanes[0]) / f64::from(x).exp2() - 1.0).abs());
+    }
+    assert!(worst < 2e-7, "{worst}");
+    for (x, expected) in [(f32::NEG_INFINITY, 0.0), (-151.0, 0.0), (0.0, 1.0), (-149.0, 1e-45)] {
+        let mut lanes = [f32::NAN; 8];
+        Portable.write(&mut lanes, math::exp2_below(Portable, Portable.splat(x)));
+        assert_eq!(lanes[0], expected, "{x}");
+    }
+    let mut lanes = [0.0; 8];
+    Portable.write(&mut lanes, math::exp2_below(Portable, Portable.splat(f32::NAN)));
+    assert!(lanes[0].is_nan());
 }

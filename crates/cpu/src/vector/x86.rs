@@ -30,6 +30,7 @@ impl Avx2 {
 impl Lanes for Avx2 {
     type Vector = __m256;
     const COUNT: usize = 8;
+    const REGISTERS: usize = 16;
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m256 {
@@ -145,6 +146,7 @@ impl Avx512 {
 impl Lanes for Avx512 {
     type Vector = __m512;
     const COUNT: usize = 16;
+    const REGISTERS: usize = 32;
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {
