@@ -7,11 +7,13 @@ mod common;
 
 use std::path::Path;
 
+use common::random::{Random, model};
 use common::{divergence, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
 use trine_model::{KvType, Model};
+use trine_weights::DType;
 
 /// The largest mean KL divergence, in nats, from the scalar reference with the same weights.
 const DIVERGENCE: f64 = 1e-3;
@@ -40,5 +42,26 @@ fn a_wide_prompt_stays_close_to_the_reference() {
         assert!(wide <= DIVERGENCE, "{isa:?}: {wide}");
         // Two terms are much better than one, which shows that the narrow pieces use two.
         assert!(narrow <= wide / 10.0, "{isa:?}: {narrow} in narrow pieces, {wide} in one");
+    }
+}
+
+#[test]
+fn products_of_floats_are_the_same_by_rows_and_by_panels() {
+    let folder = tempfile::tempdir().unwrap();
+    for (seed, dtype) in [(3, DType::F16), (4, DType::BF16), (5, DType::F32)] {
+        let model = model(&mut Random(seed), dtype, folder.path());
+        let vocabulary = model.config().vocabulary as u32;
+        let ids: Vec<u32> = (0..300).map(|at| at * at % vocabulary).collect();
+        for isa in Isa::available() {
+            let run = |threads, chunk| {
+                let device = CpuDevice::new(Some(threads), Some(isa)).unwrap();
+                logits(&device, &model, &ids, chunk, KvType::F32)
+            };
+            // One thread cuts 256 rows and more by rows; three do not before 768.
+            let by_rows = run(1, 300);
+            assert!(by_rows.iter().all(|logit| logit.is_finite()));
+            assert!(by_rows == run(3, 300), "{isa:?}, {dtype:?}: by panels");
+            assert!(by_rows == run(1, 50), "{isa:?}, {dtype:?}: in pieces");
+        }
     }
 }

@@ -462,7 +462,7 @@ impl Simd for Avx2 {
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn float_tile<E: Element, const C: usize>(tile: &FloatTile) {
-        simd!(kernel::float_tile::<Self, E, C>(tile))
+    unsafe fn float_tile<E: Element, const C: usize, const PAIR: bool>(tile: &FloatTile) {
+        simd!(kernel::float_tile::<Self, E, C, PAIR>(tile))
     }
 }

@@ -345,7 +345,7 @@ impl Simd for Avx512 {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn float_tile<E: Element, const C: usize>(tile: &FloatTile) {
-        simd!(kernel::float_tile::<Self, E, C>(tile))
+    unsafe fn float_tile<E: Element, const C: usize, const PAIR: bool>(tile: &FloatTile) {
+        simd!(kernel::float_tile::<Self, E, C, PAIR>(tile))
     }
 }

@@ -290,7 +290,7 @@ impl Simd for AvxVnni {
         simd!(kernel::unpack::<Self, F>(unpack))
     }
 
-    unsafe fn float_tile<E: Element, const C: usize>(tile: &FloatTile) {
-        simd!(Avx2::float_tile::<E, C>(tile))
+    unsafe fn float_tile<E: Element, const C: usize, const PAIR: bool>(tile: &FloatTile) {
+        simd!(Avx2::float_tile::<E, C, PAIR>(tile))
     }
 }

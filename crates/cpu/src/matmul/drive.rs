@@ -4,7 +4,9 @@
 //! tiles. Every weight is read once per group. Up to [`GROUP_COLUMNS`] columns form one group, so
 //! every weight is read once in all, as it must be where memory is the bound (generation).
 //!
-//! With more columns, long rows are also cut into sections, so that groups stay wide.
+//! With more columns, long rows are also cut into sections, so that groups stay wide. A float
+//! matrix is then multiplied two panels at a time where a register holds all rows of one: one panel
+//! would load an element of the input for each of its products.
 //!
 //! Few columns are multiplied in place. More than [`FUSED_COLUMNS`] go through scratch in the
 //! first-level cache where that pays: [`CHUNK_BLOCKS`] blocks are unpacked once and then
@@ -68,6 +70,13 @@ pub(super) struct Job<'a, I> {
     /// [`SCRATCH_BYTES`], 64-byte aligned.
     pub(super) scratch: *mut u8,
 }
+
+/// The number of columns up to which the weights of a float matrix come from memory, and are read
+/// best panel by panel.
+const FLOAT_FEW_COLUMNS: usize = 16;
+
+/// The weights of a section of long rows of floats: the inputs of 64 columns fill [`GROUP_BYTES`].
+const FLOAT_SECTION: usize = 1152;
 
 /// Calls a tile function for `C` = `columns`, one of the numbers; the last stands for all others.
 macro_rules! by_columns {
@@ -434,42 +443,80 @@ unsafe fn pair_tiles<S: Simd, P: Format>(
     }
 }
 
-/// Multiplies a float matrix.
+/// Multiplies a float matrix. With many columns, long rows are cut into sections whose inputs
+/// together fit the second-level cache; the sums stay the same to the bit.
 ///
 /// # Safety
 /// Same as [`run_fused`].
 pub(super) unsafe fn run_float<S: Simd, E: Element>(job: &Job<'_, f32>) {
     let layout = job.layout;
-    let group = group_columns(layout.columns * size_of::<f32>());
+    let many = job.columns > FLOAT_FEW_COLUMNS;
+    let length = if many { layout.columns.min(FLOAT_SECTION) } else { layout.columns };
+    let group = group_columns(length * size_of::<f32>());
+    // A register holds all rows of a panel, so that two panels share each element of the input.
+    let together = if many && S::ROWS == FLOAT_ROWS { 2 } else { 1 };
+    let paired = job.panels.start..job.panels.end - job.panels.len() % together;
     for start in (0..job.columns).step_by(group) {
-        let count = group.min(job.columns - start);
-        for panel in job.panels.clone() {
-            for (column, width) in tiles(count, S::FLOAT_COLUMNS) {
-                let column = start + column;
-                // SAFETY: panels and columns of the job; prefetched addresses need not exist.
+        let columns = start..job.columns.min(start + group);
+        for first in (0..layout.columns).step_by(length.max(1)) {
+            let section = first..layout.columns.min(first + length);
+            for panel in paired.clone().step_by(together) {
+                // SAFETY: panels and columns of the job.
                 unsafe {
-                    let weights = job.weights.add(panel * layout.panel_bytes);
-                    let work = FloatTile {
-                        panel: weights,
-                        length: layout.columns,
-                        input: job.input.add(column * job.input_stride),
-                        input_stride: job.input_stride,
-                        output: job.output.add(column * job.output_stride + panel * FLOAT_ROWS),
-                        output_stride: job.output_stride,
-                        rows: layout.rows_in(panel),
-                        prefetch: weights.wrapping_add(PREFETCH_BYTES),
-                    };
-                    macro_rules! call {
-                        ($c:literal) => {
-                            S::float_tile::<E, $c>(&work)
-                        };
+                    if together == 2 {
+                        float_tiles::<S, E, true>(job, panel, section.clone(), columns.clone());
+                    } else {
+                        float_tiles::<S, E, false>(job, panel, section.clone(), columns.clone());
                     }
-                    by_columns!(width, call, [1 2 3 4 5 6 7] or 8);
                 }
+            }
+            for panel in paired.end..job.panels.end {
+                // SAFETY: as above.
+                unsafe { float_tiles::<S, E, false>(job, panel, section.clone(), columns.clone()) };
             }
         }
     }
 }
 
+/// Multiplies a section of one panel or two with the columns of a group.
+///
+/// # Safety
+/// Same as [`run_fused`].
+unsafe fn float_tiles<S: Simd, E: Element, const PAIR: bool>(
+    job: &Job<'_, f32>,
+    panel: usize,
+    section: Range<usize>,
+    columns: Range<usize>,
+) {
+    let layout = job.layout;
+    let panels = if PAIR { panel..panel + 2 } else { panel..panel + 1 };
+    let rows = panels.map(|panel| layout.rows_in(panel)).sum();
+    for (column, width) in tiles(columns.len(), S::FLOAT_COLUMNS) {
+        let column = columns.start + column;
+        // SAFETY: panels and columns of the job; prefetched addresses need not exist.
+        unsafe {
+            let skipped = section.start * FLOAT_ROWS * E::BYTES;
+            let weights = job.weights.add(panel * layout.panel_bytes + skipped);
+            let work = FloatTile {
+                panel: weights,
+                second: weights.wrapping_add(layout.panel_bytes),
+                length: section.len(),
+                input: job.input.add(column * job.input_stride + section.start),
+                input_stride: job.input_stride,
+                output: job.output.add(column * job.output_stride + panel * FLOAT_ROWS),
+                output_stride: job.output_stride,
+                rows,
+                accumulate: section.start > 0,
+                prefetch: weights.wrapping_add(PREFETCH_BYTES),
+            };
+            macro_rules! call {
+                ($c:literal) => {
+                    S::float_tile::<E, $c, PAIR>(&work)
+                };
+            }
+            by_columns!(width, call, [1 2 3 4 5 6 7] or 8);
+        }
+    }
+}
 #[cfg(test)]
 mod tests;

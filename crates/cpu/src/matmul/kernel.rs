@@ -184,24 +184,40 @@ pub(super) unsafe fn unpack<S: Simd, F: Format>(unpack: &Unpack) {
     }
 }
 
-/// Multiplies one tile of floats.
+/// Multiplies one tile of floats, of one panel or of two neighbours.
 ///
 /// # Safety
 /// Same as [`Simd`]; all pointers of `tile` cover what its sizes say.
 #[inline(always)]
-pub(super) unsafe fn float_tile<S: Simd, E: Element, const C: usize>(tile: &FloatTile) {
-    let parts = FLOAT_ROWS / S::ROWS;
+pub(super) unsafe fn float_tile<S: Simd, E: Element, const C: usize, const PAIR: bool>(
+    tile: &FloatTile,
+) {
+    let parts = if PAIR { 2 } else { FLOAT_ROWS / S::ROWS };
     // SAFETY: the caller's promise covers every pointer used here.
     unsafe {
         let mut sums = [[S::zero(); 2]; C];
+        if tile.accumulate {
+            for (index, sums) in sums.iter_mut().enumerate() {
+                for (part, sum) in sums.iter_mut().enumerate().take(parts) {
+                    let skipped = part * S::ROWS;
+                    if tile.rows > skipped {
+                        let source = tile.output.add(index * tile.output_stride + skipped);
+                        *sum = read_rows::<S>(source, tile.rows - skipped);
+                    }
+                }
+            }
+        }
+        let second = if PAIR { tile.second } else { tile.panel.wrapping_add(S::ROWS * E::BYTES) };
         for column in 0..tile.length {
             let offset = column * FLOAT_ROWS * E::BYTES;
-            S::prefetch(tile.prefetch.wrapping_add(offset));
-            let input = tile.input.add(column);
+            if !PAIR {
+                S::prefetch(tile.prefetch.wrapping_add(offset));
+            }
+            let weights = [tile.panel.add(offset), second.wrapping_add(offset)];
             float_step::<S, E, C>(
                 &mut sums,
-                tile.panel.add(offset),
-                input,
+                weights,
+                tile.input.add(column),
                 tile.input_stride,
                 parts,
             );
@@ -218,14 +234,14 @@ pub(super) unsafe fn float_tile<S: Simd, E: Element, const C: usize>(tile: &Floa
     }
 }
 
-/// Multiplies one column of weights with one element of each input.
+/// Multiplies one column of weights, in one or two registers, with one element of each input.
 ///
 /// # Safety
 /// Same as [`float_tile`].
 #[inline(always)]
 unsafe fn float_step<S: Simd, E: Element, const C: usize>(
     sums: &mut [[S::Floats; 2]; C],
-    weights: *const u8,
+    weights: [*const u8; 2],
     input: *const f32,
     stride: usize,
     parts: usize,
@@ -233,8 +249,8 @@ unsafe fn float_step<S: Simd, E: Element, const C: usize>(
     // SAFETY: the caller's promise covers every pointer used here.
     unsafe {
         let mut vectors = [S::zero(); 2];
-        for (part, vector) in vectors.iter_mut().enumerate().take(parts) {
-            *vector = E::load::<S>(weights.add(part * S::ROWS * E::BYTES));
+        for (vector, weights) in vectors.iter_mut().zip(weights).take(parts) {
+            *vector = E::load::<S>(weights);
         }
         for (index, sums) in sums.iter_mut().enumerate() {
             let value = S::splat(*input.add(index * stride));

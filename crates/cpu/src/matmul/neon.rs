@@ -320,8 +320,8 @@ impl Simd for Neon {
         simd!(kernel::unpack::<Self, F>(unpack))
     }
 
-    unsafe fn float_tile<E: Element, const C: usize>(tile: &FloatTile) {
-        simd!(kernel::float_tile::<Self, E, C>(tile))
+    unsafe fn float_tile<E: Element, const C: usize, const PAIR: bool>(tile: &FloatTile) {
+        simd!(kernel::float_tile::<Self, E, C, PAIR>(tile))
     }
 }
 

@@ -250,8 +250,8 @@ impl Simd for Scalar {
         unsafe { kernel::unpack::<Self, F>(unpack) }
     }
 
-    unsafe fn float_tile<E: Element, const C: usize>(tile: &FloatTile) {
+    unsafe fn float_tile<E: Element, const C: usize, const PAIR: bool>(tile: &FloatTile) {
         // SAFETY: the caller's promise.
-        unsafe { kernel::float_tile::<Self, E, C>(tile) }
+        unsafe { kernel::float_tile::<Self, E, C, PAIR>(tile) }
     }
 }

@@ -179,8 +179,9 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn pair_tile<F: Format, const C: usize>(tile: &Tile);
     /// [`super::kernel::unpack`] compiled for this instruction set.
     unsafe fn unpack<F: Format>(unpack: &Unpack);
-    /// [`super::kernel::float_tile`] compiled for this instruction set.
-    unsafe fn float_tile<E: Element, const C: usize>(tile: &FloatTile);
+    /// [`super::kernel::float_tile`] compiled for this instruction set. `PAIR` only where a
+    /// register holds all rows of a panel of floats.
+    unsafe fn float_tile<E: Element, const C: usize, const PAIR: bool>(tile: &FloatTile);
 }
 
 /// The integer product that a format needs.

@@ -90,11 +90,17 @@ pub(super) struct Unpack<'a> {
 /// One tile of float work.
 pub(super) struct FloatTile {
     pub(super) panel: *const u8,
+    /// The second panel of a pair.
+    pub(super) second: *const u8,
+    /// Columns of weights, from those that the panels point to on.
     pub(super) length: usize,
     pub(super) input: *const f32,
     pub(super) input_stride: usize,
     pub(super) output: *mut f32,
     pub(super) output_stride: usize,
     pub(super) rows: usize,
+    /// Whether to continue the sums in the output, as in [`Tile`].
+    pub(super) accumulate: bool,
+    /// Weights that a tile of one panel prefetches meanwhile.
     pub(super) prefetch: *const u8,
 }

@@ -30,20 +30,50 @@ const RUN_BLOCKS_MIN: usize = 64;
 /// The most rows of a product that counts as narrow.
 const NARROW_ROWS: usize = 8;
 
-/// How the panels of a product are cut into units.
+/// The rows of a unit of a product that is cut by rows: as many as float products keep in the
+/// second-level cache for all panels.
+const ROWS_EACH: usize = 64;
+
+/// The fewest units for each thread of a product that is cut by rows.
+const ROW_UNITS_PER_THREAD: usize = 4;
+
+/// How a product is cut into units: by panels, or by rows of its input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Chunks {
     panels: usize,
-    each: usize,
+    panels_each: usize,
+    rows: usize,
+    rows_each: usize,
+}
+
+/// A unit of a product.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Chunk {
+    pub(super) panels: Range<usize>,
+    pub(super) rows: Range<usize>,
 }
 
 impl Chunks {
-    pub(super) fn count(self) -> usize {
-        self.panels.div_ceil(self.each)
+    fn by_rows(panels: usize, rows: usize) -> Self {
+        Chunks { panels, panels_each: panels.max(1), rows, rows_each: ROWS_EACH }
     }
 
-    pub(super) fn get(self, index: usize) -> Range<usize> {
-        index * self.each..((index + 1) * self.each).min(self.panels)
+    fn of_panels(self) -> usize {
+        self.panels.div_ceil(self.panels_each)
+    }
+
+    pub(super) fn count(self) -> usize {
+        self.of_panels() * self.rows.div_ceil(self.rows_each)
+    }
+
+    pub(super) fn get(self, index: usize) -> Chunk {
+        let (row, panel) = (index / self.of_panels(), index % self.of_panels());
+        let part =
+            |index: usize, each: usize, all: usize| index * each..((index + 1) * each).min(all);
+        Chunk {
+            panels: part(panel, self.panels_each, self.panels),
+            rows: part(row, self.rows_each, self.rows),
+        }
     }
 }
 
@@ -59,14 +89,21 @@ impl Frame<'_> {
         if wanted { rows.rows * self.runs_of_row(input, rows) } else { 0 }
     }
 
-    /// Returns how the panels of all matrices of a product are cut.
+    /// Returns how a product with the panels of all matrices is cut.
+    ///
+    /// Many rows of floats are cut by rows: each is then read from memory once, not once for each
+    /// chunk of panels, and the matrices come from a cache that holds them whole.
     pub(super) fn chunks(&self, rows: InputRows, products: &[Product]) -> Chunks {
         let matrices = || products.iter().map(|product| self.fixed.matrix(product.weight));
         let height = matrices().map(|matrix| matrix.rows_per_panel()).max().unwrap_or(1);
         let columns = products
             .first()
             .map_or(1, |product| self.fixed.facts.plan.weight(product.weight).columns);
-        self.cut(rows, columns, matrices().map(|matrix| matrix.panels()).sum(), height)
+        let panels: usize = matrices().map(|matrix| matrix.panels()).sum();
+        if self.by_rows(rows, matrices()) {
+            return Chunks::by_rows(panels, rows.rows);
+        }
+        self.cut(rows, columns, panels, height)
     }
 
     /// Returns how the panels of a gated product, of [`gated_height`](Self::gated_height) rows
@@ -74,13 +111,27 @@ impl Frame<'_> {
     pub(super) fn gated_chunks(&self, input: BufferId, gate: WeightId, up: WeightId) -> Chunks {
         let height = self.gated_height(gate, up);
         let panels = self.fixed.matrix(gate).rows().div_ceil(height);
-        self.cut(self.input_rows(input), self.columns(input), panels, height)
+        let rows = self.input_rows(input);
+        if self.by_rows(rows, [gate, up].map(|id| self.fixed.matrix(id))) {
+            return Chunks::by_rows(panels, rows.rows);
+        }
+        self.cut(rows, self.columns(input), panels, height)
+    }
+
+    /// Returns whether a product is cut by rows.
+    fn by_rows<'a>(
+        &self,
+        rows: InputRows,
+        matrices: impl IntoIterator<Item = MatrixSlice<'a>>,
+    ) -> bool {
+        let quantized = matrices.into_iter().any(|matrix| matrix.needs_quantized_input());
+        !quantized && rows.rows >= ROWS_EACH * ROW_UNITS_PER_THREAD * self.fixed.threads.len()
     }
 
     /// Cuts `panels` panels of `height` rows with `columns` weights each.
     fn cut(&self, rows: InputRows, columns: usize, panels: usize, height: usize) -> Chunks {
-        let each = self.panels_each(rows.rows, columns, panels, height);
-        Chunks { panels: if rows.rows == 0 { 0 } else { panels }, each }
+        let panels_each = self.panels_each(rows.rows, columns, panels, height);
+        Chunks { panels, panels_each, rows: rows.rows, rows_each: rows.rows.max(1) }
     }
 
     /// Returns the number of panels in a chunk of `panels` panels of `height` rows with `columns`
@@ -129,22 +180,24 @@ impl Frame<'_> {
         if self.delegated.load(Ordering::Relaxed) { rows.without_bulk() } else { rows }
     }
 
-    /// Multiplies some rows with a chunk of the panels of several matrices. The panels are numbered
-    /// through all matrices; a chunk may span several.
+    /// Multiplies a chunk of the rows and of the panels of several matrices. The panels are
+    /// numbered through all matrices; a chunk may span several.
     pub(super) fn multiply_chunk(
         &self,
         (input, rows): (BufferId, InputRows),
         products: &[Product],
-        chunk: &Range<usize>,
+        chunk: &Chunk,
         state: &mut ThreadState,
     ) {
         let mut first = 0;
         for product in products {
             let matrix = self.fixed.matrix(product.weight);
-            let own = chunk.start.max(first)..chunk.end.min(first + matrix.panels());
+            let Range { start, end } = chunk.panels;
+            let own = start.max(first)..end.min(first + matrix.panels());
             if own.start < own.end {
                 let panels = own.start - first..own.end - first;
                 let output = self.whole(product.output, rows.rows);
+                let rows = (rows, &chunk.rows);
                 self.multiply(&matrix, input, rows, panels, &output, state);
             }
             first += matrix.panels();
@@ -157,7 +210,7 @@ impl Frame<'_> {
         input: BufferId,
         (gate, up): (WeightId, WeightId),
         output: BufferId,
-        chunk: &Range<usize>,
+        chunk: &Chunk,
         state: &mut ThreadState,
     ) {
         let rows = self.input_rows(input);
@@ -167,12 +220,14 @@ impl Frame<'_> {
         let target = self.whole(output, rows.rows);
         let factors = self.up.part(0..target.len());
         let columns = self.columns(output);
-        let own = chunk.start * height..(chunk.end * height).min(gate.rows());
+        let Range { start, end } = chunk.panels;
+        let own = start * height..(end * height).min(gate.rows());
+        let rows = (rows, &chunk.rows);
         self.multiply(&gate, input, rows, gate.panels_of(own.clone()), &target, state);
         self.multiply(&up, input, rows, up.panels_of(own.clone()), &factors, state);
-        for row in 0..rows.rows {
+        for row in chunk.rows.clone() {
             let range = row * columns + own.start..row * columns + own.end;
-            // SAFETY: only this thread took the panels, and so owns these columns of both.
+            // SAFETY: only this thread took the panels for these rows, and so owns both parts.
             let (target, factors) = unsafe { (target.write(range.clone()), factors.write(range)) };
             self.fixed.kernels.gelu(target);
             self.fixed.kernels.multiply(target, factors);
@@ -226,30 +281,44 @@ impl Frame<'_> {
         quantize_terms(self.fixed.isa, values, &mut state.residual, first, second);
     }
 
-    /// Multiplies a range of a matrix's panels with all rows of the input.
+    /// Multiplies a range of a matrix's panels with a unit's part of the rows of the input: with
+    /// all of them, if the matrix is quantised.
     fn multiply(
         &self,
         matrix: &MatrixSlice<'_>,
         input: BufferId,
-        rows: InputRows,
+        (rows, part): (InputRows, &Range<usize>),
         panels: Range<usize>,
         output: &SharedSlice<'_, f32>,
         state: &mut ThreadState,
     ) {
         let columns = self.columns(input);
-        let stride = matrix.rows();
         if !matrix.needs_quantized_input() {
-            let input = self.whole(input, rows.rows);
-            // SAFETY: an earlier phase wrote the input.
-            let values = unsafe { input.read(0..input.len()) };
-            let input = MatmulInput::F32 { values, stride: columns, rows: rows.rows };
-            // SAFETY: only this thread took the panels.
-            unsafe {
-                matrix.matmul_window(input, panels, output, stride, 0, &mut state.matmul);
-            }
-            return;
+            return self.multiply_floats(matrix, input, part, panels, output, state);
         }
+        assert_eq!(*part, 0..rows.rows, "rows in blocks are not cut");
         self.multiply_quantized(matrix, (&self.quantized, columns), rows, panels, output, state);
+    }
+
+    /// Multiplies a range of a float matrix's panels with some rows of the input. `output` has
+    /// those of all rows.
+    fn multiply_floats(
+        &self,
+        matrix: &MatrixSlice<'_>,
+        input: BufferId,
+        rows: &Range<usize>,
+        panels: Range<usize>,
+        output: &SharedSlice<'_, f32>,
+        state: &mut ThreadState,
+    ) {
+        let (columns, stride) = (self.columns(input), matrix.rows());
+        let input = self.whole(input, rows.end);
+        // SAFETY: an earlier phase wrote the input.
+        let values = unsafe { input.read(rows.start * columns..rows.end * columns) };
+        let input = MatmulInput::F32 { values, stride: columns, rows: rows.len() };
+        let output = output.part(rows.start * stride..rows.end * stride);
+        // SAFETY: only this thread took the panels for these rows.
+        unsafe { matrix.matmul_window(input, panels, &output, stride, 0, &mut state.matmul) };
     }
 
     /// Multiplies a range of a matrix's panels with rows of `columns` values in blocks.
@@ -308,6 +377,28 @@ fn multiply_two_terms(
         let (first, second) = sums.split_at(range.len());
         for ((target, first), second) in target.iter_mut().zip(first).zip(second) {
             *target = first + second;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_cover_each_row_of_each_panel_once() {
+        for (panels, panels_each, rows, rows_each) in
+            [(7, 3, 5, 5), (7, 7, 200, 64), (1, 1, 64, 64), (4, 3, 130, 64), (3, 1, 0, 1)]
+        {
+            let chunks = Chunks { panels, panels_each, rows, rows_each };
+            let mut seen = vec![0; panels * rows];
+            for chunk in (0..chunks.count()).map(|index| chunks.get(index)) {
+                assert!(!chunk.panels.is_empty() && !chunk.rows.is_empty());
+                for panel in chunk.panels {
+                    chunk.rows.clone().for_each(|row| seen[panel * rows + row] += 1);
+                }
+            }
+            assert!(seen.into_iter().all(|count| count == 1), "{chunks:?}");
         }
     }
 }
