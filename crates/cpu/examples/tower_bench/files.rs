@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use trine_model::{Model, Tower};
-use trine_weights::gguf::{Metadata, Value, Writer};
+use trine_weights::gguf::{Array, Metadata, Value, Writer};
 use trine_weights::{DType, Tensor, quantize_tensor};
 
 const HIDDEN: usize = 1152;
@@ -58,6 +58,13 @@ fn write_tower(folder: &Path, layers: usize, dtype: DType) -> std::path::PathBuf
     metadata.insert("general.architecture", Value::String("clip".into()));
     metadata.insert("clip.projector_type", Value::String("gemma3".into()));
     metadata.insert("clip.vision.attention.layer_norm_epsilon", Value::F32(1e-6));
+    // llama.cpp wants these too.
+    metadata.insert("clip.has_vision_encoder", Value::Bool(true));
+    metadata.insert("clip.use_gelu", Value::Bool(true));
+    for key in ["image_mean", "image_std"] {
+        let halves = Value::Array(Array::F32(vec![0.5; 3]));
+        metadata.insert(&format!("clip.vision.{key}"), halves);
+    }
     for (key, value) in [
         ("image_size", 896),
         ("patch_size", PATCH),
@@ -76,18 +83,18 @@ fn write_tower(folder: &Path, layers: usize, dtype: DType) -> std::path::PathBuf
         tensor("v.post_ln.weight", &[HIDDEN], DType::F32),
         tensor("v.post_ln.bias", &[HIDDEN], DType::F32),
     ];
-    let mut product = |name: &str, rows: usize, columns: usize| {
-        tensors.push(tensor(&format!("{name}.weight"), &[rows, columns], dtype));
-        tensors.push(tensor(&format!("{name}.bias"), &[rows], DType::F32));
+    let mut product = |name: &str, shape: &[usize]| {
+        tensors.push(tensor(&format!("{name}.weight"), shape, dtype));
+        tensors.push(tensor(&format!("{name}.bias"), &shape[..1], DType::F32));
     };
-    product("v.patch_embd", HIDDEN, 3 * PATCH * PATCH);
+    product("v.patch_embd", &[HIDDEN, 3, PATCH, PATCH]);
     for layer in 0..layers {
         let name = |part| format!("v.blk.{layer}.{part}");
         for part in ["attn_q", "attn_k", "attn_v", "attn_out"] {
-            product(&name(part), HIDDEN, HIDDEN);
+            product(&name(part), &[HIDDEN, HIDDEN]);
         }
-        product(&name("ffn_up"), FEED_FORWARD, HIDDEN);
-        product(&name("ffn_down"), HIDDEN, FEED_FORWARD);
+        product(&name("ffn_up"), &[FEED_FORWARD, HIDDEN]);
+        product(&name("ffn_down"), &[HIDDEN, FEED_FORWARD]);
     }
     for layer in 0..layers {
         for part in ["ln1.weight", "ln1.bias", "ln2.weight", "ln2.bias"] {

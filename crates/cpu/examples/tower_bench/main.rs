@@ -1,13 +1,15 @@
 //! Time of Gemma 3's vision tower on a picture, by operation, with random weights in F16.
 //!
-//! `cargo run --release -p trine-cpu --example tower_bench -- [LAYERS] [PICTURES] [KV]`
+//! `cargo run --release -p trine-cpu --example tower_bench -- [LAYERS] [PICTURES] [KV] [FOLDER]`
 //!
 //! The tower has the true shape but for the number of layers, 2 unless given; the published one
-//! has 27. A busy neighbour halves anything: run it on an idle machine.
+//! has 27. Its files are left in the folder, where one is given, for other programs. A busy
+//! neighbour halves anything: run it on an idle machine.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark stops at the first surprise")]
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Instant;
 
 use trine_backend::{Device, TowerProgram};
@@ -24,8 +26,9 @@ fn main() {
     };
     let (layers, pictures) = (count(0, 2), count(1, 3));
     let kv = arguments.get(2).map_or(KvType::F32, |text| KvType::parse(text).unwrap());
-    let folder = tempfile::tempdir().unwrap();
-    let model = files::model(folder.path(), layers, DType::F16);
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = arguments.get(3).map_or(temporary.path(), Path::new);
+    let model = files::model(folder, layers, DType::F16);
     let device = CpuDevice::new(Some(2), None).unwrap();
     let mut tower = TowerProgram::load(&device, &model, kv, false).unwrap();
     println!("{}, {layers} layers, keys and values in {}", device.name(), kv.name());
