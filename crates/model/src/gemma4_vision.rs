@@ -29,14 +29,16 @@ use crate::tower_names as names;
 
 /// The least and the largest value that a product reads, and that it writes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Limits {
-    pub(crate) input: [f32; 2],
-    pub(crate) output: [f32; 2],
+pub struct Limits {
+    /// Of what it reads.
+    pub input: [f32; 2],
+    /// Of what it writes.
+    pub output: [f32; 2],
 }
 
 impl Limits {
     /// No limits.
-    pub(crate) const NONE: Self = Self {
+    pub const NONE: Self = Self {
         input: [f32::NEG_INFINITY, f32::INFINITY],
         output: [f32::NEG_INFINITY, f32::INFINITY],
     };
@@ -44,20 +46,24 @@ impl Limits {
 
 /// Numbers that files have as tensors.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Numbers {
+pub struct Numbers {
     /// Limits of products by their names without `.weight`. A product that is not in it has none.
-    pub(crate) limits: HashMap<String, Limits>,
+    pub limits: HashMap<String, Limits>,
     /// The factor on the residual stream after each layer; 1 for layers that are not in it.
-    pub(crate) scales: Vec<f32>,
+    pub scales: Vec<f32>,
 }
 
 /// The numbers of the forward pass beside those that all towers have.
-#[derive(Clone, Copy)]
-pub(crate) struct Gemma4Vision<'a> {
-    pub(crate) layers: TowerLayers,
-    pub(crate) theta: f32,
-    pub(crate) standardizes: bool,
-    pub(crate) numbers: &'a Numbers,
+#[derive(Debug, Clone, Copy)]
+pub struct Gemma4Vision<'a> {
+    /// Its layers.
+    pub layers: TowerLayers,
+    /// Base of the frequencies by which places rotate.
+    pub theta: f32,
+    /// Whether the means of patches are moved and scaled by vectors.
+    pub standardizes: bool,
+    /// What files have as tensors.
+    pub numbers: &'a Numbers,
 }
 
 /// Builds the Plan. `dtype_of` returns how the tensor of a name is stored.
@@ -65,7 +71,7 @@ pub(crate) struct Gemma4Vision<'a> {
 /// Its input is (patches, rows x columns x colours), from -1 to 1. Its outputs are (soft tokens,
 /// hidden size of the text model), and with `states` the rows before the projector, (soft tokens,
 /// hidden).
-pub(crate) fn plan(
+pub fn plan(
     config: &TowerConfig,
     own: Gemma4Vision<'_>,
     states: bool,

@@ -35,7 +35,7 @@ pub mod gemma3;
 pub mod gemma3n;
 pub mod gemma4;
 mod gemma4_unified;
-mod gemma4_vision;
+pub mod gemma4_vision;
 mod goals;
 mod judge;
 mod layer;

@@ -31,6 +31,7 @@ use trine_vulkan::kernels::attention::{
     TileLaunch,
 };
 use trine_vulkan::kernels::heads::{HeadsLaunch, Stored, Turned, turns};
+use trine_vulkan::kernels::limits::Limits;
 use trine_vulkan::raw::memory::{Buffer, Place};
 use trine_vulkan::raw::pipeline::KernelKey;
 use trine_vulkan::shaders::Shader;
@@ -528,6 +529,7 @@ fn bench_heads(bed: &Bed) -> Result<f64, String> {
             }),
             rope: Some(bed.rope.address()),
             side: 0,
+            within: [Limits::NONE; 3],
             epsilon: 1e-6,
         };
         launch.dispatch(&bed.gpu, "heads", 0).map_err(|error| error.to_string())

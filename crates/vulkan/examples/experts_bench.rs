@@ -25,7 +25,7 @@ use trine_vulkan::kernels::experts::{GatherLaunch, Grouping, SortLaunch};
 use trine_vulkan::kernels::matmul::MatmulShape;
 use trine_vulkan::kernels::matvec::MatvecShape;
 use trine_vulkan::kernels::operand::{Operand, OperandKind};
-use trine_vulkan::kernels::rows::{RowWork, RowsLaunch};
+use trine_vulkan::kernels::rows::{RowLimits, RowWork, RowsLaunch};
 use trine_vulkan::pack::{Format, Matrix};
 use trine_vulkan::raw::memory::{Arena, Buffer, Place};
 use trine_vulkan::raw::transfer::Transfer;
@@ -273,6 +273,7 @@ impl Bed {
             rows: self.rows,
             row_count: self.count.address(),
             epsilon: 0.0,
+            within: RowLimits::NONE,
             plain: None,
             operand: Some(self.operand(0, kind)),
         };

@@ -6,6 +6,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "include/memory.glsl"
 #include "include/activation.glsl"
+#include "include/limits.glsl"
 #include "include/token.glsl"
 #include "include/chain.glsl"
 
@@ -60,10 +61,7 @@ void work_on_element(const uint column, const uint row) {
         value = ActiveFloats(args.first).at[soft_row(token) * args.columns + column];
     }
     if (MODE == 10u) {
-        value = ActiveFloats(args.first).at[at];
-        // Compared as bits: a NaN stays one whatever a device's minimum makes of it.
-        const bool is_number = (floatBitsToUint(value) & 0x7FFFFFFFu) <= 0x7F800000u;
-        value = is_number ? clamp(value, args.cap, args.high) : value;
+        value = within(ActiveFloats(args.first).at[at], vec2(args.cap, args.high));
     }
     ActiveFloats(args.result).at[at] = value;
 }

@@ -25,6 +25,8 @@ layout(constant_id = 7) const uint PICKS = 0;
 layout(constant_id = 8) const uint BIASED = 0;
 // See heads.glsl.
 layout(constant_id = 9) const uint HEAD_SIDE = 0;
+// Whether heads stay within limits before anything is done.
+layout(constant_id = 10) const uint LIMITED = 0;
 const uint UNITS = gl_WorkGroupSize.x / SUBGROUP;
 const uint HEAD_PLACES = UNITS;
 
@@ -47,6 +49,9 @@ layout(push_constant, scalar) uniform Push {
     uint ring;
     float epsilon;
     uint64_t chain;
+    vec2 query_limits;
+    vec2 key_limits;
+    vec2 value_limits;
 } push;
 
 void work_on_heads() {
@@ -82,6 +87,7 @@ void work_on_heads() {
         part = kv_part(push.cache, block, kv_head) + (is_value ? uint64_t(KV_PART_BYTES) : 0ul);
     }
     if (exists) {
+        if (LIMITED != 0u) head_limit(is_query ? push.query_limits : (is_key ? push.key_limits : push.value_limits));
         if (BIASED != 0u) head_add_weights();
         if (rope != 0ul && HEAD_SIDE == 0u) head_turn(position);
         if (rope != 0ul && HEAD_SIDE > 0u) head_turn_in_grid(place.x);

@@ -11,12 +11,13 @@
 #include "include/reduce.glsl"
 #include "include/operand.glsl"
 #include "include/activation.glsl"
+#include "include/limits.glsl"
 #include "include/chain.glsl"
 
 layout(local_size_x_id = 0) in;
 // 0: the row itself, 1: norm(row), 2: target = (target + norm(row)) * scale, 3: the same, then norm(target), 4: cutoff(row),
 // 5: gelu(cutoff(row)) * target, 6: the row with the magnitude of the target, 7: layer_norm(row), 8: target = target + row, then
-// layer_norm(target), 9: gelu(row), 10: norm(row) with factors of 1.
+// layer_norm(target), 9: gelu(row), 10: norm(row) with factors of 1, 11: gelu(row) * target.
 layout(constant_id = 1) const uint MODE = 0;
 // 0: none, 1: fixed point, 2: halves, 3: halves in fragment order.
 layout(constant_id = 2) const uint OPERAND = 0;
@@ -31,6 +32,8 @@ layout(constant_id = 6) const uint PARTS = 1;
 layout(constant_id = 7) const uint COPIES = 0;
 // Whether a bias is added to the row first: of modes 8 and 9.
 layout(constant_id = 8) const uint BIASED = 0;
+// What stays within limits. Bit 0: the row, bit 1: the target, both before anything is done, bit 2: the result.
+layout(constant_id = 9) const uint LIMITED = 0;
 
 layout(push_constant, scalar) uniform Args {
     uint64_t source;
@@ -49,6 +52,9 @@ layout(push_constant, scalar) uniform Args {
     float scale;
     uint64_t places;
     uint64_t bias;
+    vec2 row_limits;
+    vec2 target_limits;
+    vec2 result_limits;
 } args;
 
 #include "include/row.glsl"
@@ -56,11 +62,11 @@ layout(push_constant, scalar) uniform Args {
 const bool NORMS = MODE >= 1u && MODE <= 3u || MODE == 10u;
 const bool ADDS = MODE == 2u || MODE == 3u;
 const bool LAYER_NORMS = MODE == 7u || MODE == 8u;
-const bool HAS_TARGET = ADDS || MODE == 5u || MODE == 6u || MODE == 8u;
+const bool HAS_TARGET = ADDS || MODE == 5u || MODE == 6u || MODE == 8u || MODE == 11u;
 
 // Returns whether a norm produces the row that becomes an operand of halves.
 bool norm_is_result() {
-    return OPERAND >= 2u && (MODE == 1u || MODE == 3u || MODE == 10u);
+    return OPERAND >= 2u && (LIMITED & 4u) == 0u && (MODE == 1u || MODE == 3u || MODE == 10u);
 }
 
 vec4 factors[PER];
@@ -128,6 +134,12 @@ void work_on_row(uint row) {
     if (HAS_TARGET) {
         [[unroll]] for (uint i = 0u; i < PER; ++i) old[i] = load(args.target, row, column(i));
     }
+    if ((LIMITED & 1u) != 0u) {
+        [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] = mix(vec4(0.0), within(v[i], args.row_limits), has_columns(i));
+    }
+    if ((LIMITED & 2u) != 0u) {
+        [[unroll]] for (uint i = 0u; i < PER; ++i) old[i] = within(old[i], args.target_limits);
+    }
     if (BIASED != 0u) {
         [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] += biases[i];
     }
@@ -155,6 +167,15 @@ void work_on_row(uint row) {
     if (LAYER_NORMS) layer_norm();
     if (MODE == 9u) {
         [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] = vec4(gelu(v[i].x), gelu(v[i].y), gelu(v[i].z), gelu(v[i].w));
+    }
+    if (MODE == 11u) {
+        [[unroll]] for (uint i = 0u; i < PER; ++i) {
+            const vec4 gate = vec4(gelu(v[i].x), gelu(v[i].y), gelu(v[i].z), gelu(v[i].w));
+            v[i] = mix(vec4(0.0), gate * old[i], has_columns(i));
+        }
+    }
+    if ((LIMITED & 4u) != 0u) {
+        [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] = mix(vec4(0.0), within(v[i], args.result_limits), has_columns(i));
     }
     if (COPIES == 0u) {
         give_row(args.plain, args.codes, args.scales, row, norm_is_result(), 2u);

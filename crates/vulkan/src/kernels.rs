@@ -6,6 +6,7 @@ pub mod elements;
 pub mod embed;
 pub mod experts;
 pub mod heads;
+pub mod limits;
 pub mod matmul;
 pub mod matvec;
 pub mod mix;

@@ -8,6 +8,8 @@
 //
 // Functions that attend.comp uses return only at their end, because they are inlined when it is compiled.
 
+#include "limits.glsl"
+
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_EXT_control_flow_attributes : require
@@ -104,6 +106,14 @@ void head_ask(const uint64_t source) {
         if (head_has(i)) {
             head_pairs[i] = vec2(ActiveFloats(source).at[j], ActiveFloats(source).at[j + HEAD_APART]);
         }
+    }
+}
+
+// Keeps the head within limits.
+void head_limit(const vec2 limits) {
+    [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
+        const vec2 pair = vec2(within(head_pairs[i].x, limits), within(head_pairs[i].y, limits));
+        head_pairs[i] = head_has(i) ? pair : vec2(0.0);
     }
 }
 

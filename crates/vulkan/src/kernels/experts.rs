@@ -13,7 +13,7 @@ use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
 use crate::kernels::operand::Operand;
-use crate::kernels::rows::{RowWork, RowsLaunch};
+use crate::kernels::rows::{RowLimits, RowWork, RowsLaunch};
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
@@ -256,6 +256,7 @@ impl GatherLaunch {
             rows: self.rows,
             row_count: self.row_count,
             epsilon: 0.0,
+            within: RowLimits::NONE,
             plain: None,
             operand: Some(self.operand),
         };

@@ -5,6 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use trine_model::Rope;
 
 use super::attention::{FrameAddresses, KvCache, kv_number};
+use super::limits::Limits;
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
@@ -69,6 +70,8 @@ pub struct HeadsLaunch {
     pub side: usize,
     /// Added to the mean square of the norms.
     pub epsilon: f32,
+    /// Within which values queries, keys and values stay before anything is done.
+    pub within: [Limits; 3],
 }
 
 #[repr(C)]
@@ -86,6 +89,7 @@ struct Args {
     ring: u32,
     epsilon: f32,
     chain: u64,
+    within: [Limits; 3],
 }
 
 impl HeadsLaunch {
@@ -132,6 +136,7 @@ impl HeadsLaunch {
             self.frame.picks,
             u32::from(biases.is_some()),
             self.side as u32,
+            u32::from(self.within != [Limits::NONE; 3]),
         ];
         let key = KernelKey { shader: Shader("heads"), constants, subgroup: Some(subgroup) };
         let args = Args {
@@ -153,6 +158,7 @@ impl HeadsLaunch {
             ring: self.stored.map_or(0, |stored| stored.cache.ring_blocks),
             epsilon: self.epsilon,
             chain: 0,
+            within: self.within,
         };
         let query = self.query.iter().map(|query| query.query);
         let stored = self.stored.iter();

@@ -3,6 +3,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::limits::Limits;
 use super::operand::{GROUP, Operand, OperandKind};
 use crate::compiler::Compiler;
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
@@ -90,6 +91,11 @@ pub enum RowWork {
         /// The norm.
         norm: LayerNorm,
     },
+    /// `gelu` of the row, times the columns of `up`.
+    Gate {
+        /// (rows, columns) f32.
+        up: Span,
+    },
     /// `gelu` of the row and its bias.
     Gelu {
         /// Values of the columns, f32; `None` for 0.
@@ -148,6 +154,31 @@ impl RowWork {
     }
 }
 
+/// Limits of what a launch over rows reads and writes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RowLimits {
+    /// Of the row, before anything is done.
+    pub row: Limits,
+    /// Of the row that it is added to or multiplied with, before that.
+    pub target: Limits,
+    /// Of the result.
+    pub result: Limits,
+}
+
+impl RowLimits {
+    /// No limits.
+    pub const NONE: Self = Self { row: Limits::NONE, target: Limits::NONE, result: Limits::NONE };
+
+    fn all(&self) -> [Limits; 3] {
+        [self.row, self.target, self.result]
+    }
+
+    /// Returns what is limited, as bits of the shader.
+    fn bits(&self) -> u32 {
+        (0..).zip(self.all()).map(|(bit, limits)| u32::from(!limits.are_none()) << bit).sum()
+    }
+}
+
 /// A launch over rows.
 #[derive(Debug, Clone)]
 pub struct RowsLaunch {
@@ -163,6 +194,8 @@ pub struct RowsLaunch {
     pub row_count: u64,
     /// Added to the mean square of the norms, or to the variance.
     pub epsilon: f32,
+    /// Within which values things stay.
+    pub within: RowLimits,
     /// Where the result goes as f32.
     pub plain: Option<Span>,
     /// Where the result goes as an operand.
@@ -185,6 +218,7 @@ struct Args {
     scale: f32,
     places: u64,
     bias: u64,
+    within: [Limits; 3],
 }
 
 /// Most columns of a row.
@@ -258,10 +292,9 @@ impl RowsLaunch {
             RowWork::LayerNorm(norm) => (7, norm.weight, none, norm.bias),
             RowWork::AddLayerNorm { target, norm, .. } => (8, norm.weight, target, norm.bias),
             RowWork::Gelu { .. } => (9, 0, none, 0),
+            RowWork::Gate { up } => (11, 0, up, 0),
         };
-        if target.bytes > 0 {
-            reads.push(target);
-        }
+        reads.extend((target.bytes > 0).then_some(target));
         if self.work.updates() {
             writes.push(target);
         }
@@ -277,6 +310,7 @@ impl RowsLaunch {
             parts as u32,
             copies as u32,
             u32::from(self.work.bias().is_some()),
+            self.within.bits(),
         ];
         let kernel =
             gpu.kernel(&KernelKey { shader: Shader("rows"), constants, subgroup: None })?;
@@ -294,6 +328,7 @@ impl RowsLaunch {
             scale: self.work.scale(),
             places,
             bias: self.work.bias().unwrap_or(0),
+            within: self.within.all(),
         };
         Ok(Dispatch {
             label: label.to_owned(),

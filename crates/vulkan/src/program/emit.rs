@@ -27,13 +27,14 @@ use crate::kernels::attention::{
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::embed::EmbedLaunch;
 use crate::kernels::heads::{HeadsLaunch, Stored, Turned};
+use crate::kernels::limits::Limits;
 use crate::kernels::matmul::MatmulLaunch;
 use crate::kernels::matvec::MatvecLaunch;
 use crate::kernels::mix::MixLaunch;
 use crate::kernels::operand::{Operand, OperandKind};
 use crate::kernels::product::{Product, ProductInput, ProductLaunch, ProductOutput, Segment};
 use crate::kernels::route::{Added, FirstStream, RouteLaunch, Router};
-use crate::kernels::rows::{RowWork, RowsLaunch};
+use crate::kernels::rows::RowWork;
 use crate::kernels::stream::StreamLaunch;
 use crate::kernels::sum::{Finish, SumAdd, SumLaunch, SumTerm as LaunchTerm};
 use crate::weights::Weights;
@@ -196,6 +197,7 @@ impl Emitter<'_> {
             }
             Work::Convert { source, operand } => out.push(self.convert(node, source, operand)?),
             Work::Norm { norm, made } => out.push(self.norm(node, norm, made)?),
+            Work::Limited(work) => out.push(self.limited(node, work)?),
             Work::NormAdd { source, weight, target, scale, epsilon, .. } => {
                 let (weight, target) = (vector(weight), self.span(target));
                 let work = RowWork::NormAdd { weight, target, scale };
@@ -217,48 +219,6 @@ impl Emitter<'_> {
             Work::Lent(ref work) => out.extend(self.lent(node, work)?),
         }
         Ok(())
-    }
-
-    /// A conversion of rows, each of which may become several of the operand.
-    fn convert(
-        &self,
-        node: &Node,
-        source: ValueId,
-        operand: OperandValue,
-    ) -> Result<Dispatch, GpuError> {
-        let (from, to) = (self.graph.value(source), self.graph.value(operand.id));
-        let launch = RowsLaunch {
-            work: RowWork::Convert { parts: from.columns / to.columns },
-            source: self.span(source),
-            columns: to.columns,
-            rows: self.graph.width.of(node.rows),
-            row_count: self.row_count(node.rows),
-            epsilon: 0.0,
-            plain: None,
-            operand: Some(self.operand(operand)),
-        };
-        launch.dispatch(self.compiler, &node.label, node.step)
-    }
-
-    fn rows(
-        &self,
-        node: &Node,
-        work: RowWork,
-        source: ValueId,
-        epsilon: f32,
-        made: Option<Made>,
-    ) -> Result<Dispatch, GpuError> {
-        let launch = RowsLaunch {
-            work,
-            source: self.span(source),
-            columns: self.graph.value(source).columns,
-            rows: self.graph.width.of(node.rows),
-            row_count: self.row_count(node.rows),
-            epsilon,
-            plain: made.and_then(Made::rows).map(|id| self.span(id)),
-            operand: made.and_then(Made::operand).map(|value| self.operand(value)),
-        };
-        launch.dispatch(self.compiler, &node.label, node.step)
     }
 
     /// A copy of columns beside a partner. Nothing is launched where the host writes.
@@ -445,6 +405,7 @@ impl Emitter<'_> {
             stored: None,
             rope: None,
             side: 0,
+            within: [Limits::NONE; 3],
             epsilon: 0.0,
         };
         let launch = match *work {
@@ -485,6 +446,7 @@ impl Emitter<'_> {
                     stored: stored(work.key, work.value, work.cache, key_norm, value_norm),
                     rope,
                     side,
+                    within: work.within,
                     epsilon,
                     ..blank
                 }

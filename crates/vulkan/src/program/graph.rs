@@ -8,11 +8,14 @@ use trine_model::{CacheId, Claim, Heads, Rope, Rows, Scratch, WeightId, Width};
 
 use super::experts::ExpertsWork;
 use super::lent::LentWork;
+use super::limits::LimitedWork;
+pub(super) use super::norms::{LayerWeights, NormWork};
 use super::passes::Attended;
 use super::streams::{MixWork, RouteWork, SumWork};
 pub(super) use super::values::{Form, Home, Made, OperandValue, Touch, ValueId};
 use super::values::{read, write};
 use crate::kernels::attention::{AttendUnits, Attention};
+use crate::kernels::limits::Limits;
 use crate::kernels::operand::{FRAGMENT_ROWS, OperandKind};
 use crate::weights::Joint;
 
@@ -40,43 +43,6 @@ pub(super) struct Value {
     /// Bytes of its pieces, for all rows that kernels may touch.
     pub(super) bytes: [usize; PIECES],
     pub(super) home: Home,
-}
-
-/// A norm of rows.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum NormWork {
-    /// `norm(source)`.
-    Norm { source: ValueId, weight: WeightId, epsilon: f32 },
-    /// `norm(source)` with factors of 1.
-    Bare { source: ValueId, epsilon: f32 },
-    /// `layer_norm(source)`.
-    Layer { source: ValueId, layer: LayerWeights },
-    /// `updated = target + source + bias`, and the result is `layer_norm(updated)`.
-    AddLayer {
-        source: ValueId,
-        bias: Option<WeightId>,
-        target: ValueId,
-        updated: ValueId,
-        layer: LayerWeights,
-    },
-    /// `updated = (target + norm(source)) * scale`, and the result is `norm(updated)`.
-    NormAddNorm {
-        source: ValueId,
-        weight: WeightId,
-        target: ValueId,
-        scale: f32,
-        updated: ValueId,
-        next_weight: WeightId,
-        epsilon: f32,
-    },
-}
-
-/// The weights of a layer norm.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct LayerWeights {
-    pub(super) weight: WeightId,
-    pub(super) bias: WeightId,
-    pub(super) epsilon: f32,
 }
 
 /// What a product multiplies.
@@ -161,6 +127,8 @@ pub(super) struct Prepare {
     pub(super) epsilon: f32,
     pub(super) rotation: Rotation,
     pub(super) cache: CacheId,
+    /// Within which values queries, keys and values stay before that.
+    pub(super) within: [Limits; 3],
 }
 
 /// Work on the heads between the projections and attention.
@@ -285,6 +253,8 @@ pub(super) enum Work {
         norm: NormWork,
         made: Made,
     },
+    /// Work on rows within limits.
+    Limited(LimitedWork),
     NormAdd {
         source: ValueId,
         weight: WeightId,
@@ -325,20 +295,6 @@ pub(super) enum Work {
     Product(ProductWork),
     Experts(ExpertsWork),
     Lent(LentWork),
-}
-
-impl NormWork {
-    fn touches(self, see: &mut dyn FnMut(Touch)) {
-        match self {
-            NormWork::Norm { source, .. }
-            | NormWork::Bare { source, .. }
-            | NormWork::Layer { source, .. } => see(read(source)),
-            NormWork::AddLayer { source, target, updated, .. }
-            | NormWork::NormAddNorm { source, target, updated, .. } => {
-                [read(source), read(target), write(updated)].into_iter().for_each(see);
-            }
-        }
-    }
 }
 
 impl HeadsWork {
@@ -408,6 +364,7 @@ impl Work {
                 norm.touches(see);
                 made.touches(see);
             }
+            Work::Limited(work) => work.touches(see),
             Work::NormAdd { source, target, updated, .. } => {
                 [read(*source), read(*target), write(*updated)].into_iter().for_each(see);
             }

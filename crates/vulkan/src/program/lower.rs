@@ -22,6 +22,7 @@ use crate::error::GpuError;
 use crate::kernels::attention::Attention;
 use crate::kernels::experts::chooses;
 use crate::kernels::heads::DIM_MAX;
+use crate::kernels::limits::Limits;
 use crate::kernels::operand::OperandKind;
 use crate::weights::Joint;
 
@@ -548,6 +549,7 @@ impl Lowering<'_> {
                     epsilon,
                     rotation: Rotation { rope, side: None },
                     cache,
+                    within: [Limits::NONE; 3],
                 })
             }
             _ => unreachable!("only work on heads comes here"),

@@ -17,7 +17,10 @@ use super::graph::{
     AttendKernel, AttendWork, Before, ElementsKind, Form, Graph, HeadsWork, Home, Input, Node,
     NormWork, Output, ProductKernel, ProductWork, Touch, ValueId, Work,
 };
+use super::limits::{LimitedRows, LimitedWork};
 use super::streams::{First, RouteWork, SumWork};
+use crate::kernels::limits::Limits;
+use crate::kernels::rows::RowLimits;
 use crate::pack::format_of;
 
 /// A graph to be printed.
@@ -163,6 +166,29 @@ impl NormWork {
     }
 }
 
+impl LimitedWork {
+    /// Returns what is launched.
+    fn name(&self) -> String {
+        let RowLimits { row, target, result } = self.within;
+        let before = if row.are_none() && target.are_none() { "" } else { "clamp + " };
+        let after = if result.are_none() { "" } else { " + clamp" };
+        let work = match self.rows {
+            LimitedRows::Convert { .. } => return "clamp + convert".to_owned(),
+            LimitedRows::Norm(norm) => norm.name(),
+            LimitedRows::Gate { .. } => "geglu",
+        };
+        format!("{before}{work}{after}")
+    }
+
+    /// Returns the weights that it reads.
+    fn weights(&self) -> Vec<WeightId> {
+        match self.rows {
+            LimitedRows::Norm(norm) => norm.weights(),
+            LimitedRows::Convert { .. } | LimitedRows::Gate { .. } => Vec::new(),
+        }
+    }
+}
+
 impl SumWork {
     fn name(&self) -> String {
         let norms = self.terms.iter().filter(|term| term.norm.is_some()).map(|_| "norm + ");
@@ -219,6 +245,7 @@ impl Work {
             Work::Places { .. } => "places",
             Work::Convert { .. } => "convert",
             Work::Norm { norm, .. } => norm.name(),
+            Work::Limited(work) => return work.name(),
             Work::NormAdd { .. } => "norm_add",
             Work::Elements { kind: ElementsKind::Geglu { .. }, .. } => "geglu",
             Work::Elements { kind: ElementsKind::Add { .. }, .. } => "add",
@@ -246,6 +273,9 @@ impl Work {
             Work::Heads(HeadsWork::Turn(_)) => "head_norm + rotate",
             Work::Heads(HeadsWork::Store { biases: None, .. }) => "store_kv",
             Work::Heads(HeadsWork::Store { biases: Some(_), .. }) => "bias + store_kv",
+            Work::Heads(HeadsWork::Prepare(work)) if work.within != [Limits::NONE; 3] => {
+                "clamp + prepare_qkv"
+            }
             Work::Heads(HeadsWork::Prepare(_)) => "prepare_qkv",
             Work::Attend(work) => match work.kernel {
                 AttendKernel::Rows { prepare: Some(Before::All(_)), .. } => {
@@ -286,6 +316,7 @@ impl Work {
             Work::Sum(work) => work.weights(),
             Work::Route(work) => work.weights(),
             Work::Norm { norm, .. } => norm.weights(),
+            Work::Limited(work) => work.weights(),
             Work::Heads(HeadsWork::Prepare(work)) => vec![work.query_norm, work.key_norm],
             Work::Heads(HeadsWork::Store { biases, .. }) => {
                 biases.iter().flatten().copied().collect()

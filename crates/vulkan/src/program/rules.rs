@@ -1,7 +1,8 @@
 //! Rules that let a launch take over work of its neighbours: norms, attention and gated products
 //! hand their rows on as the operand that the next product takes, a product norms its own row,
 //! attention prepares its own heads. Those of models with several streams are in [`streams`], of
-//! sums in [`sums`], of experts in [`experts`], of pictures in [`pictures`].
+//! sums in [`sums`], of experts in [`experts`], of pictures in [`pictures`],
+//! [`places`] and [`limits`].
 //!
 //! A rule looks at one launch and changes the graph if it applies there. Each rule walks the whole
 //! graph before the next one does: products take over norms only after these have taken over
@@ -13,6 +14,7 @@ use super::graph::{
     NormWork, OperandValue, Output, Prepare, ProductKernel, ProductWork, Touch, Turn, ValueId,
     Work,
 };
+use super::limits::LimitedWork;
 use super::passes::Attended;
 use super::selection::Selection;
 use super::streams::{First, SumTerm, SumWork};
@@ -21,7 +23,9 @@ use crate::kernels::matvec::CHAINED_ELEMENTS_MAX;
 use crate::kernels::operand::OperandKind;
 
 mod experts;
+mod limits;
 mod pictures;
+mod places;
 mod streams;
 mod sums;
 
@@ -30,11 +34,14 @@ mod sums;
 type Rule = fn(&mut Graph, usize, &Selection) -> bool;
 
 /// The rules, in the order in which they walk the graph.
-const RULES: [Rule; 27] = [
+const RULES: [Rule; 32] = [
     pictures::embed_inserts,
     pictures::layer_norms_add,
     pictures::activations_add,
     pictures::stores_add,
+    places::places_prepare,
+    limits::heads_are_limited,
+    limits::rows_are_limited,
     streams::route,
     streams::route_adds,
     streams::route_finishes,
@@ -43,6 +50,8 @@ const RULES: [Rule; 27] = [
     sums::sum_takes_sum,
     cutoff_gates,
     convert_once,
+    limits::conversions_limit,
+    limits::results_are_limited,
     rows_give_operand,
     experts_give_operand,
     attention_gives_operand,
@@ -137,6 +146,7 @@ fn rows_give_operand(graph: &mut Graph, index: usize, _: &Selection) -> bool {
         Work::Norm { made, .. } | Work::Cutoff { made, .. } | Work::Activate { made, .. } => {
             Some(made)
         }
+        Work::Limited(LimitedWork { made, .. }) => Some(made),
         Work::Sum(sum) => sum.norm.as_mut().map(|(_, made)| made),
         Work::Route(work) => work.first.as_mut().map(First::made),
         _ => None,

@@ -13,6 +13,7 @@ use trine_model::{Heads, KvType, Width};
 
 use super::{Attention, FrameAddresses, KV_BLOCK, KvCache};
 use crate::kernels::heads::{HeadsLaunch, Stored};
+use crate::kernels::limits::Limits;
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::Buffer;
 use crate::testing::{gpu, poisoned, run, upload};
@@ -301,6 +302,7 @@ impl Bed {
             }),
             rope: None,
             side: 0,
+            within: [Limits::NONE; 3],
             epsilon: 0.0,
         };
         run(&self.gpu, &[launch.dispatch(&self.gpu, "store", 0).unwrap()]);

@@ -7,6 +7,7 @@ use super::bed::{Bed, Case, Sequence, random};
 use super::*;
 use crate::dispatch::{Dispatch, Span};
 use crate::kernels::heads::{HeadsLaunch, Stored, Turned, turns};
+use crate::kernels::limits::Limits;
 use crate::kernels::operand::{Operand, OperandKind, fragment_place};
 use crate::kernels::rows::tests::allocated;
 use crate::raw::memory::Buffer;
@@ -453,6 +454,7 @@ fn apart_launches(bed: &Bed, shape: AttendDecodeShape) -> Launches {
         }),
         rope: Some(parameters.table.address()),
         side: 0,
+        within: [Limits::NONE; 3],
         epsilon: 1e-6,
     };
     let dispatches = vec![

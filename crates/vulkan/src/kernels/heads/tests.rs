@@ -107,6 +107,7 @@ fn prepare(
     weights: Option<[&[f32]; 2]>,
     rope: Option<Rope>,
     side: usize,
+    within: [Limits; 3],
 ) -> (Vec<f32>, [Vec<f32>; 2]) {
     let Heads { query, dim, .. } = bed.case.heads;
     let query_memory = bed.rows_of(&bed.query);
@@ -133,6 +134,7 @@ fn prepare(
         }),
         rope: table.as_ref().map(|table| table.address()),
         side,
+        within,
         epsilon: 1e-6,
     };
     run(&bed.gpu, &[launch.dispatch(&bed.gpu, "heads", 0).unwrap()]);
@@ -156,12 +158,22 @@ fn queries_and_keys_are_normed_and_turned() {
         {
             let mut bed = Bed::new(case(heads, kind, None, at as u64));
             let dim = heads.2;
+            let limits = |low, high| Limits { low, high };
+            let within = match with.2 {
+                // Queries, keys and values are within 2, 3 and 5.
+                3 => [limits(-1.5, 0.25), limits(-0.5, 2.0), limits(-4.0, 1.0)],
+                5 => [Limits::NONE, limits(0.0, 1.0), Limits::NONE],
+                _ => [Limits::NONE; 3],
+            };
             let weights: [Vec<f32>; 2] =
                 [0.3, 0.8].map(|start| (0..dim).map(|e| start + e as f32 / dim as f32).collect());
             let pair = [weights[0].as_slice(), &weights[1]];
             let (query, [key, value]) =
-                prepare(&bed, with.0.then_some(pair), with.1.then_some(rope), with.2);
-            let mut expected = [bed.query.clone(), bed.key.clone()];
+                prepare(&bed, with.0.then_some(pair), with.1.then_some(rope), with.2, within);
+            let limited = |values: &[f32], Limits { low, high }| -> Vec<f32> {
+                values.iter().map(|value| value.clamp(low, high)).collect()
+            };
+            let mut expected = [limited(&bed.query, within[0]), limited(&bed.key, within[1])];
             for (values, weight) in expected.iter_mut().zip(pair) {
                 if with.0 {
                     let before = values.clone();
@@ -177,7 +189,7 @@ fn queries_and_keys_are_normed_and_turned() {
             }
             bed.check(&query, &expected[0], 2e-6, "queries");
             let [_, keys] = expected;
-            let values = bed.value.clone();
+            let values = limited(&bed.value, within[2]);
             bed.expect(&keys, &values);
             let slack = match kind {
                 KvType::F32 => 2e-6,
@@ -224,6 +236,7 @@ fn rotations_are_right_at_every_position() {
             stored: None,
             rope: Some(table.address()),
             side: 0,
+            within: [Limits::NONE; 3],
             epsilon: 0.0,
         };
         run(&bed.gpu, &[launch.dispatch(&bed.gpu, "rotate", 0).unwrap()]);
@@ -258,6 +271,7 @@ fn norms_without_factors_and_picked_rows() {
         stored: None,
         rope: Some(table.address()),
         side: 0,
+        within: [Limits::NONE; 3],
         epsilon: 1e-6,
     };
     run(&bed.gpu, &[launch.dispatch(&bed.gpu, "turn", 0).unwrap()]);
@@ -322,6 +336,7 @@ fn biases_are_added_to_keys_and_values_that_are_stored() {
             }),
             rope: None,
             side: 0,
+            within: [Limits::NONE; 3],
             epsilon: 0.0,
         };
         run(&bed.gpu, &[launch.dispatch(&bed.gpu, "store", 0).unwrap()]);

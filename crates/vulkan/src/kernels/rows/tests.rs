@@ -162,6 +162,7 @@ fn launch(
         rows: width,
         row_count: count.address(),
         epsilon: 1e-6,
+        within: RowLimits::NONE,
         plain: Some(plain.span()),
         operand: Some(Operand { kind, codes: codes.span(), scales: scales.span() }),
     };
@@ -198,6 +199,7 @@ fn parts_of_rows_become_rows_of_an_operand() {
         rows: rows + 1,
         row_count: count.address(),
         epsilon: 0.0,
+        within: RowLimits::NONE,
         plain: None,
         operand: Some(Operand { kind, codes: codes.span(), scales: scales.span() }),
     };
@@ -260,6 +262,84 @@ fn norms_and_operands_agree_with_their_definitions() {
                 }
                 check_row(kind, &found.codes, &found.scales, row, &expected, 2e-5);
             }
+        }
+    }
+}
+
+/// What is read and what is made stays within limits; rows of the operand are of limited values.
+#[test]
+fn limited_rows_agree_with_their_definitions() {
+    let gpu = gpu();
+    let limits = |low, high| Limits { low, high };
+    let within =
+        RowLimits { row: limits(-2.0, 1.0), target: limits(0.25, 3.0), result: limits(-0.5, 0.75) };
+    let gelu = |x: f64| {
+        let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+        0.5 * x * (1.0 + inner.tanh())
+    };
+    let limited = |value: f64, Limits { low, high }: Limits| {
+        if value.is_nan() { value } else { value.clamp(f64::from(low), f64::from(high)) }
+    };
+    for (case, columns) in [31, 100, 320, 1152].into_iter().enumerate() {
+        let seed = 50 + 3 * case as u64;
+        let source = random(columns * 3, seed, 3.0);
+        let target = random(columns * 3, seed + 1, 5.0);
+        let weight = random(columns, seed + 2, 2.0);
+        let [input, up, factors] = [&source, &target, &weight].map(|values| upload(&gpu, values));
+        let count = upload(&gpu, &[2_u32]);
+        let works = [
+            (RowWork::Convert { parts: 1 }, RowLimits { row: Limits::NONE, ..within }),
+            (RowWork::Norm { weight: Some(factors.address()) }, within),
+            (RowWork::Gate { up: up.span() }, within),
+            (RowWork::Gate { up: up.span() }, RowLimits::NONE),
+        ];
+        for (at, (work, within)) in works.into_iter().enumerate() {
+            let kind = KINDS[(at + case) % KINDS.len()];
+            let plain = poisoned(&gpu, (4 * 3 * columns) as u64);
+            let codes = poisoned(&gpu, (allocated(kind, 3) * kind.code_bytes(columns)) as u64);
+            let scales = poisoned(&gpu, (3 * kind.scale_bytes(columns)).max(4) as u64);
+            let launch = RowsLaunch {
+                work,
+                source: input.span(),
+                columns,
+                rows: 3,
+                row_count: count.address(),
+                epsilon: 1e-6,
+                within,
+                plain: Some(plain.span()),
+                operand: Some(Operand { kind, codes: codes.span(), scales: scales.span() }),
+            };
+            run(&gpu, &[launch.dispatch(&gpu, "limited", 0).unwrap()]);
+            let found: Vec<f32> = download(&gpu, &plain);
+            let (codes, scales) = (download::<u8>(&gpu, &codes), download::<f32>(&gpu, &scales));
+            for row in 0..2 {
+                let range = row * columns..(row + 1) * columns;
+                let before: Vec<f32> = source[range.clone()]
+                    .iter()
+                    .map(|&x| limited(f64::from(x), within.row) as f32)
+                    .collect();
+                let others = target[range.clone()].iter();
+                let made: Vec<f64> = match work {
+                    RowWork::Norm { .. } => norm(&before, &weight),
+                    RowWork::Gate { .. } => {
+                        let pairs = before.iter().zip(others);
+                        pairs
+                            .map(|(&x, &y)| {
+                                gelu(f64::from(x)) * limited(f64::from(y), within.target)
+                            })
+                            .collect()
+                    }
+                    _ => before.iter().map(|&x| f64::from(x)).collect(),
+                };
+                let made: Vec<f64> = made.iter().map(|&x| limited(x, within.result)).collect();
+                let high = made.iter().fold(0.0_f64, |high, x| high.max(x.abs()));
+                for (found, wanted) in found[range].iter().zip(&made) {
+                    let off = (f64::from(*found) - wanted).abs();
+                    assert!(off <= 2e-6 * high, "{work:?} {columns}: {found} {wanted}");
+                }
+                check_row(kind, &codes, &scales, row, &made, 2e-5);
+            }
+            assert!(found[2 * columns..3 * columns].iter().all(|x| x.is_nan()));
         }
     }
 }

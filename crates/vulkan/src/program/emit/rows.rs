@@ -2,12 +2,15 @@
 
 use trine_model::WeightId;
 
-use super::super::graph::{ElementsKind, LayerWeights, Made, Node, NormWork, ValueId};
+use super::super::graph::{
+    ElementsKind, LayerWeights, Made, Node, NormWork, OperandValue, ValueId,
+};
+use super::super::limits::{LimitedRows, LimitedWork};
 use super::Emitter;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
-use crate::kernels::rows::{LayerNorm, RowWork};
+use crate::kernels::rows::{LayerNorm, RowLimits, RowWork, RowsLaunch};
 
 impl Emitter<'_> {
     pub(super) fn norm(
@@ -16,8 +19,24 @@ impl Emitter<'_> {
         norm: NormWork,
         made: Made,
     ) -> Result<Dispatch, GpuError> {
+        let (work, source, epsilon) = self.norm_work(norm);
+        self.rows(node, work, source, epsilon, Some(made))
+    }
+
+    pub(super) fn limited(&self, node: &Node, limited: LimitedWork) -> Result<Dispatch, GpuError> {
+        let LimitedWork { rows, within, made } = limited;
+        let (work, source, epsilon) = match rows {
+            LimitedRows::Convert { source } => (RowWork::Convert { parts: 1 }, source, 0.0),
+            LimitedRows::Norm(norm) => self.norm_work(norm),
+            LimitedRows::Gate { gate, up } => (RowWork::Gate { up: self.span(up) }, gate, 0.0),
+        };
+        self.rows_within(node, work, (source, epsilon), Some(made), within)
+    }
+
+    /// Returns what a norm does, with its rows and what is added to their mean square.
+    fn norm_work(&self, norm: NormWork) -> (RowWork, ValueId, f32) {
         let vector = |id| self.weights.vector(id);
-        let (work, source, epsilon) = match norm {
+        match norm {
             NormWork::Norm { source, weight, epsilon } => {
                 (RowWork::Norm { weight: Some(vector(weight)) }, source, epsilon)
             }
@@ -37,8 +56,62 @@ impl Emitter<'_> {
                 let target = self.span(target);
                 (RowWork::NormAddNorm { weight, target, scale, next_weight }, source, epsilon)
             }
+        }
+    }
+
+    /// A conversion of rows, each of which may become several of the operand.
+    pub(super) fn convert(
+        &self,
+        node: &Node,
+        source: ValueId,
+        operand: OperandValue,
+    ) -> Result<Dispatch, GpuError> {
+        let (from, to) = (self.graph.value(source), self.graph.value(operand.id));
+        let launch = RowsLaunch {
+            work: RowWork::Convert { parts: from.columns / to.columns },
+            source: self.span(source),
+            columns: to.columns,
+            rows: self.graph.width.of(node.rows),
+            row_count: self.row_count(node.rows),
+            epsilon: 0.0,
+            within: RowLimits::NONE,
+            plain: None,
+            operand: Some(self.operand(operand)),
         };
-        self.rows(node, work, source, epsilon, Some(made))
+        launch.dispatch(self.compiler, &node.label, node.step)
+    }
+
+    pub(super) fn rows(
+        &self,
+        node: &Node,
+        work: RowWork,
+        source: ValueId,
+        epsilon: f32,
+        made: Option<Made>,
+    ) -> Result<Dispatch, GpuError> {
+        self.rows_within(node, work, (source, epsilon), made, RowLimits::NONE)
+    }
+
+    fn rows_within(
+        &self,
+        node: &Node,
+        work: RowWork,
+        (source, epsilon): (ValueId, f32),
+        made: Option<Made>,
+        within: RowLimits,
+    ) -> Result<Dispatch, GpuError> {
+        let launch = RowsLaunch {
+            work,
+            source: self.span(source),
+            columns: self.graph.value(source).columns,
+            rows: self.graph.width.of(node.rows),
+            row_count: self.row_count(node.rows),
+            epsilon,
+            within,
+            plain: made.and_then(Made::rows).map(|id| self.span(id)),
+            operand: made.and_then(Made::operand).map(|value| self.operand(value)),
+        };
+        launch.dispatch(self.compiler, &node.label, node.step)
     }
 
     pub(super) fn activate(

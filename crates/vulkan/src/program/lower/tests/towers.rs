@@ -1,5 +1,6 @@
-//! The launches of a vision tower in the shape of Gemma 3's.
+//! The launches of vision towers in the shapes of Gemma 3's and Gemma 4's.
 
+use trine_model::gemma4_vision::{self, Gemma4Vision, Limits as ProductLimits, Numbers};
 use trine_model::{Heads, Pixels, TowerConfig, TowerKind, TowerLayers, siglip_plan};
 
 use super::super::super::graph::{AttendKernel, ProductKernel};
@@ -26,9 +27,12 @@ fn tower(format: DType) -> Plan {
 }
 
 fn graph(capabilities: &Capabilities, plan: &Plan) -> Graph {
-    let width = Width { tokens: 4096, outputs: 256 };
+    graph_of(capabilities, plan, Width { tokens: 4096, outputs: 256 })
+}
+
+fn graph_of(capabilities: &Capabilities, plan: &Plan, width: Width) -> Graph {
     let key = PassKey { width, attended: Attended::Tiles, goal: 0 };
-    lower(plan, key, &selection(capabilities, plan, KvType::F16, 4096)).unwrap()
+    lower(plan, key, &selection(capabilities, plan, KvType::F16, width.tokens)).unwrap()
 }
 
 /// Matrix units multiply everything, what goes before a product writes its operand, and biases are
@@ -66,6 +70,110 @@ fn a_layer_of_a_tower_is_ten_launches() {
             let is_on_units =
                 matches!(work.input, Input::Given(Form::Operand(value)) if value.kind.is_halves());
             assert!(is_on_units && work.kernel == ProductKernel::Matmul, "{}", node.label);
+        }
+    }
+}
+
+/// The tower of E2B, whose products have limits, or of 31B. `apart`: whether the limits of what
+/// products of one input read differ.
+fn tower_of_gemma4(clips: bool, apart: bool) -> Plan {
+    let (hidden, heads, dim, feed_forward) =
+        if clips { (768, 12, 64, 3072) } else { (1152, 16, 72, 4304) };
+    let heads = Heads { query: heads, kv: heads, dim };
+    let layers = TowerLayers { count: LAYERS, heads, feed_forward };
+    let (theta, standardizes) = (100.0, !clips);
+    let config = TowerConfig {
+        kind: TowerKind::Gemma4 { layers, theta, clips, standardizes },
+        pixels: Pixels::Budget { soft_tokens: 280, side: 840 },
+        patch: 16,
+        pool: 3,
+        hidden,
+        epsilon: 1e-6,
+        output: 1536,
+    };
+    let mut numbers = Numbers::default();
+    let parts = ["attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down"];
+    let all = (0..LAYERS).flat_map(|layer| parts.iter().enumerate().map(move |it| (layer, it)));
+    for (layer, (number, part)) in all.filter(|_| clips) {
+        let high = if apart { 1.0 + number as f32 } else { 1.0 };
+        let limits = ProductLimits { input: [-1.0, high], output: [-2.0, 1.0 + number as f32] };
+        numbers.limits.insert(format!("v.blk.{layer}.{part}"), limits);
+    }
+    let own = Gemma4Vision { layers, theta, standardizes, numbers: &numbers };
+    let is_vector = |name: &str| name.contains("norm") || name.contains(".ln");
+    let dtype = |name: &str| if is_vector(name) { DType::F32 } else { DType::F16 };
+    fusion::fuse(gemma4_vision::plan(&config, own, false, &dtype))
+}
+
+/// Limits cost no launches if products of one input share those of what they read.
+#[test]
+fn a_layer_of_a_tower_of_gemma_4_is_ten_launches_at_most() {
+    let attention = "attend by tiles on matrix units";
+    let limited = vec![
+        "clamp + norm_add_norm + clamp",
+        "matmul",
+        "clamp + prepare_qkv",
+        attention,
+        "clamp + convert",
+        "matmul",
+        "clamp + norm_add_norm + clamp",
+        "matmul",
+        "clamp + geglu + clamp",
+        "matmul",
+    ];
+    let apart = vec![
+        "clamp + norm_add_norm",
+        "clamp + convert",
+        "matmul",
+        "clamp + convert",
+        "matmul",
+        "clamp + convert",
+        "matmul",
+        "clamp + prepare_qkv",
+        attention,
+        "clamp + convert",
+        "matmul",
+        "clamp + norm_add_norm",
+        "clamp + convert",
+        "matmul",
+        "clamp + convert",
+        "matmul",
+        "clamp + geglu + clamp",
+        "matmul",
+    ];
+    let plain = vec![
+        "norm_add_norm",
+        "matmul",
+        "prepare_qkv",
+        attention,
+        "matmul",
+        "norm_add_norm",
+        "matmul + geglu",
+        // 4,304 columns are no whole groups of an operand.
+        "convert",
+        "matmul",
+    ];
+    for (clips, is_apart, expected) in
+        [(true, false, limited), (true, true, apart), (false, false, plain)]
+    {
+        for capabilities in [h200(), radeon_780m()] {
+            let plan = tower_of_gemma4(clips, is_apart);
+            let graph = graph_of(&capabilities, &plan, Width { tokens: 2520, outputs: 280 });
+            let lines = Printed::new(&graph, &plan).lines();
+            // From the last norm of the first layer to the last one of the second, which is the
+            // last layer: nothing else is added and normed at once, and limits are apart.
+            let from = |label: &str| {
+                graph.nodes.iter().position(|node| node.label.starts_with(label)).unwrap()
+            };
+            let first = from("v.blk.0.ffn_post_norm");
+            let own: Vec<&str> = graph.nodes[first..]
+                .iter()
+                .zip(&lines[first..])
+                .take_while(|(node, _)| node.label != "v.blk.1.ffn_post_norm")
+                .map(|(_, line)| line.split(" %").next().unwrap_or_default())
+                .collect();
+            let expected = expected.iter().chain(&["clamp"][..usize::from(clips)]);
+            assert_eq!(own, expected.copied().collect::<Vec<_>>(), "{lines:#?}");
         }
     }
 }

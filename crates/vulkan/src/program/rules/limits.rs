@@ -1,0 +1,139 @@
+//! Rules for limits of values: what makes or reads limited rows keeps the limits itself.
+
+use super::super::graph::{ElementsKind, Graph, HeadsWork, Home, Made, Prepare, ValueId, Work};
+use super::super::limits::{LimitedRows, LimitedWork};
+use super::super::selection::Selection;
+use crate::kernels::limits::Limits;
+use crate::kernels::rows::RowLimits;
+
+/// Returns the launch as one that may have limits, if it is of such a kind.
+fn limited(graph: &Graph, work: &Work) -> Option<LimitedWork> {
+    let (rows, made) = match *work {
+        Work::Limited(work) => return Some(work),
+        Work::Norm { norm, made } => (LimitedRows::Norm(norm), made),
+        Work::Elements { kind: ElementsKind::Geglu { gate, up, first: 0 }, result }
+            if graph.value(gate).columns == graph.value(up).columns =>
+        {
+            (LimitedRows::Gate { gate, up }, Made::Rows(result))
+        }
+        _ => return None,
+    };
+    Some(LimitedWork { rows, within: RowLimits::NONE, made })
+}
+
+/// A launch that only limits values.
+struct Limit {
+    at: usize,
+    /// The rows that it reads.
+    rows: ValueId,
+    limits: Limits,
+}
+
+/// Returns the launch that makes a value, if it only limits rows that are still there at `index`.
+fn limit_of(graph: &Graph, index: usize, value: ValueId) -> Option<Limit> {
+    let at = graph.maker(index, value)?;
+    match graph.nodes[at].work {
+        Work::Elements { kind: ElementsKind::Clamp { source: rows, low, high }, .. } => graph
+            .is_kept(at + 1..index, rows)
+            .then_some(Limit { at, rows, limits: Limits { low, high } }),
+        _ => None,
+    }
+}
+
+/// Takes the rows before their limits where nothing else reads the limited ones. Returns the
+/// launches that have nothing left to do.
+fn take<'a>(
+    graph: &Graph,
+    index: usize,
+    all: impl IntoIterator<Item = (&'a mut ValueId, &'a mut Limits)>,
+) -> Vec<usize> {
+    let taken = all.into_iter().filter_map(|(rows, limits)| {
+        let is_only = graph.readers(*rows) == 1 && limits.are_none();
+        let limit = limit_of(graph, index, *rows).filter(|_| is_only)?;
+        (*rows, *limits) = (limit.rows, limit.limits);
+        Some(limit.at)
+    });
+    taken.collect()
+}
+
+/// Gives a launch other work, and removes earlier ones.
+fn replace(graph: &mut Graph, index: usize, work: Work, mut removed: Vec<usize>) {
+    graph.nodes[index].work = work;
+    removed.sort_unstable();
+    for at in removed.into_iter().rev() {
+        graph.nodes.remove(at);
+    }
+}
+
+/// Lets norms and gates limit the rows that they read.
+pub(super) fn rows_are_limited(graph: &mut Graph, index: usize, _: &Selection) -> bool {
+    let Some(mut work) = limited(graph, &graph.nodes[index].work) else { return false };
+    let RowLimits { row, target, .. } = &mut work.within;
+    let removed = match &mut work.rows {
+        LimitedRows::Convert { .. } => return false,
+        LimitedRows::Norm(norm) => take(graph, index, [(norm.source_mut(), row)]),
+        LimitedRows::Gate { gate, up } => take(graph, index, [(gate, row), (up, target)]),
+    };
+    let changes = !removed.is_empty();
+    if changes {
+        replace(graph, index, Work::Limited(work), removed);
+    }
+    changes
+}
+
+/// Lets the launch that prepares heads by places limit what products left.
+pub(super) fn heads_are_limited(graph: &mut Graph, index: usize, _: &Selection) -> bool {
+    let Work::Heads(HeadsWork::Prepare(mut work)) = graph.nodes[index].work else { return false };
+    if work.rotation.side.is_none() {
+        return false;
+    }
+    let Prepare { query, key, value, within, .. } = &mut work;
+    let removed = take(graph, index, [query, key, value].into_iter().zip(within));
+    let changes = !removed.is_empty();
+    if changes {
+        // Queries are changed in place.
+        graph.values[work.turned.0].home = Home::Of(work.query);
+        replace(graph, index, Work::Heads(HeadsWork::Prepare(work)), removed);
+    }
+    changes
+}
+
+/// Lets a conversion limit the rows that it reads.
+pub(super) fn conversions_limit(graph: &mut Graph, index: usize, _: &Selection) -> bool {
+    let Work::Convert { source, operand } = graph.nodes[index].work else { return false };
+    let columns = |id| graph.value(id).columns;
+    let Some(limit) = limit_of(graph, index, source) else { return false };
+    if columns(source) != columns(operand.id) {
+        return false;
+    }
+    let within = RowLimits { result: limit.limits, ..RowLimits::NONE };
+    let (rows, made) = (LimitedRows::Convert { source: limit.rows }, Made::Operand(operand));
+    graph.nodes[index].work = Work::Limited(LimitedWork { rows, within, made });
+    if graph.readers(source) == 0 {
+        graph.nodes.remove(limit.at);
+    }
+    true
+}
+
+/// Lets norms and gates limit their result and convert it, if nothing else reads it.
+pub(super) fn results_are_limited(graph: &mut Graph, index: usize, _: &Selection) -> bool {
+    let Work::Limited(LimitedWork { rows: LimitedRows::Convert { source }, within, made }) =
+        graph.nodes[index].work
+    else {
+        return false;
+    };
+    let Some(maker) = graph.maker(index, source) else { return false };
+    let Some(mut work) = limited(graph, &graph.nodes[maker].work) else { return false };
+    let fits = work.made == Made::Rows(source)
+        && work.within.result.are_none()
+        && graph.readers(source) == 1;
+    if fits {
+        (work.within.result, work.made) = (within.result, made);
+        graph.nodes[maker].work = Work::Limited(work);
+        graph.nodes.remove(index);
+    }
+    fits
+}
+
+#[cfg(test)]
+mod tests;

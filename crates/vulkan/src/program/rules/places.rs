@@ -1,0 +1,91 @@
+//! Rules for towers whose heads are rotated by places.
+
+use trine_model::{Heads, WeightId};
+
+use super::super::graph::{AttendWork, Graph, HeadsWork, Prepare, Rotation, ValueId, Work};
+use super::super::selection::Selection;
+use crate::kernels::limits::Limits;
+
+/// The norm and, if there is one, the rotation of heads.
+struct Heading {
+    /// The launches, from the last one back.
+    nodes: Vec<usize>,
+    /// The heads as the projection left them.
+    rows: ValueId,
+    heads: usize,
+    weight: Option<WeightId>,
+    epsilon: f32,
+    rotation: Option<Rotation>,
+}
+
+/// Returns what makes normed heads, if only one launch reads each value on the way.
+fn heading(graph: &Graph, index: usize, made: ValueId) -> Option<Heading> {
+    let mut nodes = vec![graph.maker(index, made)?];
+    let (normed, rotation) = match graph.nodes[nodes[0]].work {
+        Work::Heads(HeadsWork::Rotate { rows, rotation, .. }) => (rows, Some(rotation)),
+        _ => (made, None),
+    };
+    if rotation.is_some() {
+        nodes.push(graph.maker(nodes[0], normed)?);
+    }
+    let last = *nodes.last()?;
+    let Work::Heads(HeadsWork::Norm { rows, heads, weight, epsilon, .. }) = graph.nodes[last].work
+    else {
+        return None;
+    };
+    let is_only = [normed, made].into_iter().all(|id| graph.readers(id) == 1);
+    is_only.then_some(Heading { nodes, rows, heads, weight, epsilon, rotation })
+}
+
+/// Lets the launch that stores keys and values norm all heads and rotate queries and keys by
+/// places, if these are the launches right before it.
+pub(super) fn places_prepare(graph: &mut Graph, index: usize, _: &Selection) -> bool {
+    let Work::Heads(HeadsWork::Store { key, value, biases: None, cache }) = graph.nodes[index].work
+    else {
+        return false;
+    };
+    let Some(Work::Attend(attends)) = graph.nodes.get(index + 1).map(|node| &node.work) else {
+        return false;
+    };
+    let AttendWork { query: turned, attention, .. } = *attends;
+    let Heads { query, kv, dim } = attention.heads;
+    let [Some(queries), Some(keys), Some(values)] =
+        [turned, key, value].map(|made| heading(graph, index, made))
+    else {
+        return false;
+    };
+    let all = [&queries, &keys, &values];
+    let mut nodes: Vec<usize> = all.iter().flat_map(|it| it.nodes.clone()).collect();
+    nodes.sort_unstable();
+    let (Some(query_norm), Some(key_norm), None) = (queries.weight, keys.weight, values.weight)
+    else {
+        return false;
+    };
+    let Some(rotation) = queries.rotation.filter(|rotation| rotation.side.is_some()) else {
+        return false;
+    };
+    let fits = nodes.iter().copied().eq(index - nodes.len()..index)
+        && all.iter().all(|it| it.epsilon == queries.epsilon)
+        && all.map(|it| it.heads) == [query, kv, kv]
+        && graph.value(turned).columns == query * dim
+        && (keys.rotation, values.rotation) == (Some(rotation), None);
+    if !fits {
+        return false;
+    }
+    graph.nodes[index].work = Work::Heads(HeadsWork::Prepare(Prepare {
+        query: queries.rows,
+        turned,
+        key: keys.rows,
+        value: values.rows,
+        query_norm,
+        key_norm,
+        value_norm: true,
+        heads: attention.heads,
+        epsilon: queries.epsilon,
+        rotation,
+        cache,
+        within: [Limits::NONE; 3],
+    }));
+    graph.nodes.drain(nodes[0]..index);
+    true
+}
