@@ -222,9 +222,7 @@ impl LogitsFile {
         let (names, writer): (_, Box<dyn Write>) = match path {
             None => (None, Box::new(stdout())),
             Some(path) => {
-                let mut part = path.as_os_str().to_owned();
-                part.push(".part");
-                let part = PathBuf::from(part);
+                let part = destination::part_of(path);
                 let file = File::create(&part).with_context(|| {
                     format!("cannot write {}; check the path and its permissions", path.display())
                 })?;

@@ -140,10 +140,11 @@ impl Writer {
     }
 }
 
-/// Returns `model.gguf.part` for `model.gguf`.
+/// Returns `model.gguf.4711.part` for `model.gguf`, with the number of this process, so that no
+/// other file is replaced.
 fn part_path(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
-    name.push(".part");
+    name.push(format!(".{}.part", std::process::id()));
     PathBuf::from(name)
 }
 
