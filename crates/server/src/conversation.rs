@@ -14,7 +14,7 @@ use crate::parameters::Parameters;
 use crate::pictures::{Pictured, Sent};
 use crate::places::Places;
 use crate::prompts::{check_engine, check_messages, cut, encode_conversation};
-use crate::thinking::Thinking;
+use crate::thinking::{Thinking, unread};
 use crate::warnings::note;
 
 /// Most messages in a conversation.
@@ -350,6 +350,11 @@ fn render(
             code: Code::ContextLengthExceeded,
             ..ApiError::field("messages", message)
         });
+    }
+    for name in unread(&rendering.variables, template.source()) {
+        note(format!(
+            "chat_template_kwargs.{name} changes nothing: the model's template does not read it; use enable_thinking"
+        ));
     }
     let tokenizer = &*model.tokenizer;
     let messages = template.arranged(messages).into_iter();

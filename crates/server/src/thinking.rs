@@ -11,6 +11,21 @@ use crate::unsupported::{Harmless, Unsupported, refuse};
 /// The variable of templates that turns thinking on.
 const VARIABLE: &str = "enable_thinking";
 
+/// The names by which templates of other families call what turns thinking on or bounds it.
+const OTHER_VARIABLES: [&str; 4] = ["thinking", "think", "reasoning", "thinking_budget"];
+
+/// Returns those of the variables for a template that are about thinking and that it does not read.
+pub(crate) fn unread<'a>(
+    variables: &'a Map<String, Value>,
+    template: &'a str,
+) -> impl Iterator<Item = &'static str> + 'a {
+    let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let reads =
+        move |name: &str| template.split(|letter| !is_word(letter)).any(|word| word == name);
+    let given = move |name: &&str| variables.get(*name).and_then(said).is_some();
+    OTHER_VARIABLES.into_iter().filter(given).filter(move |name| !reads(name))
+}
+
 /// The efforts that a request may name. All but the first let the model think, and none limits it.
 pub(crate) const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
@@ -281,6 +296,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn variables_that_a_template_does_not_read_are_found() {
+        let given = json!({
+            "thinking": true, "think": null, "reasoning": {}, "thinking_budget": 5, "a": 1,
+        });
+        let variables = given.as_object().unwrap();
+        let found = |template: &str| unread(variables, template).collect::<Vec<_>>();
+        assert_eq!(found("{{ enable_thinking }}"), ["thinking", "thinking_budget"]);
+        assert_eq!(found("{% if thinking %}{% endif %}"), ["thinking_budget"]);
+        assert_eq!(found("{{ thinking_budget or thinking }}"), [""; 0]);
+    }
 
     #[test]
     fn a_no_is_read_in_every_spelling() {

@@ -23,6 +23,24 @@ fn warnings(answer: &Answer) -> Vec<&str> {
     all.map(|(_, text)| text.as_str()).collect()
 }
 
+/// Variables by which templates of other families think.
+#[test]
+fn variables_of_other_templates_are_warned_of() {
+    let server = Harness::start();
+    let warned = |variables: Value| {
+        let messages = json!([{"role": "user", "content": "Hi"}]);
+        let body =
+            json!({"messages": messages, "max_tokens": 1, "chat_template_kwargs": variables});
+        warnings(&post(&server, CHAT, &[], &body)).join("; ")
+    };
+    assert!(warned(json!({"thinking": true})).contains("chat_template_kwargs.thinking changes"));
+    for variables in
+        [json!({"enable_thinking": true, "a": 1}), json!({"thinking": null}), json!({})]
+    {
+        assert_eq!(warned(variables), "");
+    }
+}
+
 fn schema(properties: Value, required: Value) -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object",
