@@ -1,6 +1,7 @@
 //! The Gemmas that the report is for: what `run` and `serve` load of their files.
 
 use trine_backend::{BLOCK, ProgramOptions};
+use trine_model::gemma4_vision::{self, Gemma4Vision, Limits, Numbers};
 use trine_model::{
     AttentionKind, Config, Family, Gemma3nConfig, Heads, KvType, LayerConfig, PerLayerConfig,
     Pixels, Plan, Rope, TowerConfig, TowerKind, TowerLayers, Values, Width, base_plan, either,
@@ -257,6 +258,47 @@ fn towers() -> impl Iterator<Item = Case> {
     })
 }
 
+/// Returns the Programs of Gemma 4's towers: that of E2B, whose products have limits, and that of
+/// 31B. A step has as many patches as the largest picture.
+fn towers_of_gemma4() -> impl Iterator<Item = Case> {
+    let heads = |query, dim| Heads { query, kv: query, dim };
+    let small = TowerLayers { count: 16, heads: heads(12, 64), feed_forward: 3072 };
+    let large = TowerLayers { count: 27, heads: heads(16, 72), feed_forward: 4304 };
+    let all = [("E2B", small, 768, 1536, true), ("31B", large, 1152, 5376, false)];
+    all.into_iter().map(|(size, layers, hidden, output, clips)| {
+        let (theta, standardizes) = (100.0, !clips);
+        let config = TowerConfig {
+            kind: TowerKind::Gemma4 { layers, theta, clips, standardizes },
+            pixels: Pixels::Budget { soft_tokens: 280, side: 1024 },
+            patch: 16,
+            pool: 3,
+            hidden,
+            epsilon: 1e-6,
+            output,
+        };
+        let mut numbers = Numbers::default();
+        let parts = ["attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down"];
+        let names = (0..layers.count).flat_map(|layer| parts.map(|part| (layer, part)));
+        let limits = Limits { input: [-10.0, 10.0], output: [-20.0, 20.0] };
+        let named = names.map(|(layer, part)| (format!("v.blk.{layer}.{part}"), limits));
+        numbers.limits.extend(named.filter(|_| clips));
+        let own = Gemma4Vision { layers, theta, standardizes, numbers: &numbers };
+        let is_vector =
+            |name: &str| name.contains("norm") || name.contains(".ln") || name.contains(".std_");
+        let dtype_of = |name: &str| if is_vector(name) { DType::F32 } else { DType::F16 };
+        let plan = fusion::fuse(gemma4_vision::plan(&config, own, false, &dtype_of));
+        let tokens = config.patches();
+        let options = ProgramOptions {
+            width: Width { tokens, outputs: 280 },
+            kv: KvType::F16,
+            context: tokens,
+            sequences: 1,
+            blocks: tokens.div_ceil(BLOCK),
+        };
+        Case { name: format!("tower of {size} F16, f16 cache"), plan, options }
+    })
+}
+
 /// Returns the Programs of all models: those of `run`, then those of `serve`, then towers.
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -284,5 +326,6 @@ pub(crate) fn cases() -> Vec<Case> {
         }
     }
     cases.extend(towers());
+    cases.extend(towers_of_gemma4());
     cases
 }
