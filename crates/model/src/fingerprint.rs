@@ -4,6 +4,7 @@ use sha2::{Digest, Sha256};
 use trine_weights::Tensor;
 
 use crate::model::Model;
+use crate::tower_names as names;
 
 /// The most bytes of a tensor that is hashed whole: norms, and all matrices of small models.
 const WHOLE: usize = 64 << 10;
@@ -41,8 +42,14 @@ impl Model {
     pub fn tower_fingerprint(&self) -> Option<[u8; 32]> {
         let tower = self.tower()?;
         let mut hash = Sha256::new_with_prefix("tower\n");
-        hash.update(format!("{:?}\n", tower.config()));
-        for weight in self.tower_plan(false).weights {
+        hash.update(format!("{:?}, {}\n", tower.config(), tower.offset(names::SOFT_NORM)));
+        // Limits and factors are tensors in files and numbers in Plans. Fusion is left out: its
+        // rules may change.
+        let plan = tower.plan(false);
+        for step in &plan.steps {
+            hash.update(format!("{:?}\n", step.op));
+        }
+        for weight in plan.weights {
             let tensor = self.tensor(&weight);
             hash.update(format!("{weight:?}, {:?}\n", tensor.shape()));
             sample(tensor, &mut hash);

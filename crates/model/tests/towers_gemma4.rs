@@ -175,6 +175,35 @@ fn impossible_numbers_in_files_are_named() {
     assert_eq!(steps(&scaled, is_factor), 1, "{scaled}");
 }
 
+/// Limits and factors are tensors in files and numbers in Plans.
+#[test]
+fn towers_that_differ_in_one_number_have_other_fingerprints() {
+    let folder = tempfile::tempdir().unwrap();
+    let (metadata, mut tensors) = parts(&mmproj(NAMES[0]));
+    let name = "v.blk.1.attn_k.input_max";
+    let high = tensors.iter_mut().find(|tensor| tensor.name() == name).unwrap();
+    let stored = high.to_f32().unwrap()[0];
+    *high = single(name, stored);
+    tensors.push(single("v.blk.0.out_scale.weight", 0.5));
+    let of = |tensors: &[Tensor]| {
+        let tower = Tower::open(&write(folder.path(), &metadata, tensors)).unwrap();
+        model_of(tower).tower_fingerprint().unwrap()
+    };
+    let first = of(&tensors);
+    for (name, stored, other) in
+        [(name, stored, stored.next_up()), ("v.blk.0.out_scale.weight", 0.5, 0.25)]
+    {
+        for (value, is_same) in [(stored, true), (other, false)] {
+            let replaced = |tensor: &Tensor| match tensor.name() == name {
+                true => single(name, value),
+                false => tensor.clone(),
+            };
+            let tensors: Vec<Tensor> = tensors.iter().map(replaced).collect();
+            assert_eq!(of(&tensors) == first, is_same, "{name} = {value}");
+        }
+    }
+}
+
 fn model_of(tower: Tower) -> Model {
     Model::open(&golden(NAMES[0])).unwrap().with_tower(tower).unwrap()
 }
