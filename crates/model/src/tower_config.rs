@@ -20,6 +20,8 @@ const DEVIATION_MIN: f32 = 0.001;
 /// 48 pixels for the patches of Gemma 4's 12B.
 const GRID_MAX: usize = 128;
 const PATCH_MAX: usize = 64;
+/// The most patches of a picture. Published towers of Gemma 4 read up to 1120 x 9.
+const PATCHES_MAX: usize = GRID_MAX * GRID_MAX;
 /// The most soft tokens of a picture of any shape: the largest budget of Gemma 4.
 const SOFT_TOKENS_MAX: usize = 1120;
 /// The most places on a side. Published tables have 10240; the number of a place has 32 bits.
@@ -222,6 +224,7 @@ impl TowerConfig {
                 }
             }
         }
+        at_most("the number of patches of a picture", self.patches(), PATCHES_MAX)?;
         if let TowerKind::Gemma4 { layers, theta, .. } = self.kind {
             multiple("the head dimension of the vision tower", layers.heads.dim, 4)?;
             if !(1.0..=1e12).contains(&theta) {

@@ -175,6 +175,30 @@ fn impossible_numbers_in_files_are_named() {
     assert_eq!(steps(&scaled, is_factor), 1, "{scaled}");
 }
 
+/// The most patches of a picture do not follow from the limits on its soft tokens, on pooling and
+/// on places.
+#[test]
+fn patches_of_a_picture_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let (metadata, mut tensors) = parts(&mmproj(NAMES[0]));
+    let places = tensors.iter_mut().find(|tensor| tensor.name() == "v.position_embd.weight");
+    let places = places.unwrap();
+    let (side, columns) = (280 * 117, places.columns());
+    let (dtype, bytes) = (places.dtype(), vec![0; places.bytes().len() / places.rows() * 2 * side]);
+    *places = Tensor::from_owned(places.name(), dtype, &[2, side, columns], bytes).unwrap();
+    let open = |pool: u32| {
+        let mut metadata = metadata.clone();
+        metadata.insert("clip.vision.projector.scale_factor", Value::U32(pool));
+        Tower::open(&write(folder.path(), &metadata, &tensors)).map_err(|error| error.to_string())
+    };
+    assert_eq!(open(7).unwrap().config().patches(), 280 * 49);
+    for (pool, patches) in [(8, 17_920), (117, 3_832_920)] {
+        let error = open(pool).err().unwrap();
+        let expected = format!("number of patches of a picture of the vision tower is {patches}");
+        assert!(error.contains(&expected) && error.contains("from 1 to 16384"), "{error}");
+    }
+}
+
 /// Limits and factors are tensors in files and numbers in Plans.
 #[test]
 fn towers_that_differ_in_one_number_have_other_fingerprints() {
@@ -339,7 +363,7 @@ fn damaged_files_give_an_error_or_a_tower() {
                 continue;
             };
             let config = *tower.config();
-            assert!(config.places() <= 1 << 30 && config.patches() <= 1120 * config.pooled());
+            assert!(config.places() <= 1 << 30 && config.patches() <= 1 << 14);
             let Ok(model) = text.clone().with_tower(tower) else { continue };
             for weight in &model.tower_plan(true).weights {
                 assert_eq!(model.tensor(weight).elements(), weight.rows * weight.columns);
