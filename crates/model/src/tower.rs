@@ -10,8 +10,8 @@ use crate::error::ModelError;
 use crate::gemma4_vision::{Gemma4Vision, Numbers};
 use crate::names::CONFIG;
 use crate::plan::Plan;
-use crate::tower_config::{self, TowerConfig, TowerKind};
-use crate::tower_files::{Gguf, TowerFiles};
+use crate::tower_config::{self, Preprocessor, TowerConfig, TowerKind};
+use crate::tower_files::{self, Gguf, TowerFiles};
 use crate::{gemma4_unified, gemma4_vision, siglip, tower_names as names};
 
 /// A vision tower and its projector: their files and numbers.
@@ -68,17 +68,20 @@ impl Tower {
                     return Err(ModelError::NoTower);
                 }
                 let in_file = |error: ModelError| error.in_file(&own.directory.join(CONFIG));
-                let config = tower_config::from_json(&own.config).map_err(in_file)?;
-                let output = TowerFiles::new(&checkpoint, config).output()?;
-                let (file, preprocessor) = own.preprocessor_config()?.unwrap_or_default();
-                let config = TowerConfig { output, ..config };
-                let config = tower_config::with_preprocessor(config, &preprocessor)
-                    .map_err(|error| error.in_file(&file))?;
+                let kind = tower_config::kind_from_json(&own.config).map_err(in_file)?;
+                let output = tower_files::output(&checkpoint, &kind)?;
+                let preprocessor = own.preprocessor_config()?;
+                let preprocessor =
+                    preprocessor.map(|(file, settings)| Preprocessor { file, settings });
+                let preprocessor = preprocessor.unwrap_or_default();
+                let config = tower_config::from_json(&own.config, kind, &preprocessor, output);
+                let config = config.map_err(in_file)?;
                 let soft = tower_config::soft_token(&own.config, &config.kind).map_err(in_file)?;
                 (config, 1.0, soft)
             }
         };
         let files = TowerFiles::new(&checkpoint, config);
+        files.check_settings()?;
         let numbers = files.numbers()?;
         let mut tensors = HashMap::new();
         for weight in &plan(&config, &numbers, false, &|_| DType::F32).weights {

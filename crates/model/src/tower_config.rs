@@ -6,12 +6,16 @@ use crate::plan::Heads;
 
 pub(crate) mod gguf;
 mod json;
+mod preprocessor;
 
 pub(crate) use gguf::{TowerTensors, from_gguf, is_in_gguf};
-pub(crate) use json::{from_json, is_in_json, soft_token, usual_soft_token, with_preprocessor};
+pub(crate) use json::{
+    CLIPS, STANDARDIZES, from_json, is_in_json, kind_from_json, soft_token, usual_soft_token,
+};
+pub(crate) use preprocessor::Preprocessor;
 
 /// The colours of a pixel.
-const COLOURS: usize = 3;
+pub(crate) const COLOURS: usize = 3;
 /// The mean and the deviation of each colour, if the files do not say.
 const NORMAL: [f32; COLOURS] = [0.5; COLOURS];
 /// The smallest deviation that is accepted: colours are divided by it.
@@ -200,17 +204,16 @@ impl TowerConfig {
 
     /// Checks that a tower can have these numbers.
     pub(crate) fn check(self) -> Result<Self, ModelError> {
-        at_most("the side of a patch", self.patch, PATCH_MAX)?;
+        check_patch(self.patch)?;
         at_most("the hidden size", self.hidden, COLUMNS_MAX)?;
         at_most("the projection", self.output, COLUMNS_MAX)?;
-        at_most("the pooling", self.pool, GRID_MAX)?;
+        check_pool(self.pool)?;
         if let Some(layers) = self.kind.layers() {
             layers.check()?;
         }
         match self.pixels {
             Pixels::Square { side, .. } => {
-                at_most("the side of a picture", side, GRID_MAX * self.patch)?;
-                multiple("the side of a picture of the vision tower", side, self.patch)?;
+                check_grid(side, self.patch)?;
                 multiple("the number of patches on a side of a picture", self.side(), self.pool)?;
             }
             Pixels::Budget { soft_tokens, side } => {
@@ -250,6 +253,21 @@ impl TowerLayers {
         at_most("the head dimension", dim, COLUMNS_MAX / query)?;
         multiple("the head count of the vision tower", query, kv)
     }
+}
+
+fn check_patch(patch: usize) -> Result<(), ModelError> {
+    at_most("the side of a patch", patch, PATCH_MAX)
+}
+
+fn check_pool(pool: usize) -> Result<(), ModelError> {
+    at_most("the pooling", pool, GRID_MAX)
+}
+
+/// Checks that a square of `side` pixels has a grid of patches.
+fn check_grid(side: usize, patch: usize) -> Result<(), ModelError> {
+    check_patch(patch)?;
+    at_most("the side of a picture", side, GRID_MAX * patch)?;
+    multiple("the side of a picture of the vision tower", side, patch)
 }
 
 /// Returns heads that share a hidden size among themselves.

@@ -2,23 +2,21 @@
 
 use std::ops::Range;
 
+use serde_json::Value;
 use trine_weights::{Checkpoint, DType, Metadata, Tensor};
 
 use crate::error::ModelError;
 use crate::gemma4_vision::{Limits, Numbers};
 use crate::plan::Weight;
-use crate::tower_config::{TowerConfig, TowerKind, TowerTensors};
+use crate::tower_config::{self, COLOURS, TowerConfig, TowerKind, TowerTensors};
 use crate::tower_names as names;
 
 /// Factors on the residual stream after a layer that are accepted, as of text models.
 const SCALES: Range<f32> = -1e4..1e4;
-/// The colours of a pixel.
-const COLOURS: usize = 3;
 
 /// The files of a tower, whose tensors have the names of their format.
 pub(crate) struct TowerFiles<'a> {
     checkpoint: &'a Checkpoint,
-    /// Its numbers, as far as they are known.
     config: TowerConfig,
 }
 
@@ -26,8 +24,8 @@ pub(crate) struct TowerFiles<'a> {
 pub(crate) struct Gguf<'a>(pub(crate) &'a Checkpoint);
 
 impl TowerTensors for Gguf<'_> {
-    fn has(&self, name: &str) -> bool {
-        self.0.tensor(name).is_some()
+    fn any(&self, is_one: &dyn Fn(&str) -> bool) -> bool {
+        self.0.tensors().any(|tensor| is_one(tensor.name()))
     }
 
     fn rows(&self, name: &str) -> Result<usize, ModelError> {
@@ -41,42 +39,54 @@ impl<'a> TowerFiles<'a> {
         Self { checkpoint, config }
     }
 
-    /// Returns the names that a tensor may have in the files; at least one.
-    fn names(&self, name: &str) -> Vec<String> {
-        match self.checkpoint.metadata() {
-            Metadata::Gguf(_) => vec![name.to_owned()],
-            Metadata::HuggingFace(_) => names::in_hf(&self.config.kind, name),
-        }
-    }
-
     fn find(&self, name: &str) -> Option<&'a Tensor> {
-        self.names(name).iter().find_map(|name| self.checkpoint.tensor(name))
+        find(self.checkpoint, &self.config.kind, name)
     }
 
     fn require(&self, name: &str) -> Result<&'a Tensor, ModelError> {
-        if let Some(tensor) = self.find(name) {
-            return Ok(tensor);
-        }
-        let known = self.names(name);
-        let unreadable = self.checkpoint.unreadable();
-        match unreadable.iter().find(|tensor| known.contains(&tensor.name)) {
-            Some(tensor) => Err(ModelError::UnreadableTensor {
-                name: tensor.name.clone(),
-                format: tensor.format.clone(),
-            }),
-            None => {
-                let name = known.into_iter().next().unwrap_or_default();
-                Err(ModelError::MissingTensor { name })
-            }
-        }
+        require(self.checkpoint, &self.config.kind, name)
     }
 
-    /// Returns the columns of a soft token, by the projection.
-    pub(crate) fn output(&self) -> Result<usize, ModelError> {
-        let projection = self.require(names::PROJECTION)?;
-        Ok(match self.config.kind {
-            TowerKind::Siglip(_) => projection.columns(),
-            TowerKind::Gemma4 { .. } | TowerKind::Unified => projection.rows(),
+    /// Refuses settings of Gemma 4's towers that tensors contradict: a part that is turned off
+    /// would leave its tensors unread, and the model would see other pictures. GGUF files have no
+    /// such settings.
+    pub(crate) fn check_settings(&self) -> Result<(), ModelError> {
+        let Metadata::HuggingFace(own) = self.checkpoint.metadata() else { return Ok(()) };
+        let TowerKind::Gemma4 { layers, clips, standardizes, .. } = self.config.kind else {
+            return Ok(());
+        };
+        let products = (0..layers.count).flat_map(|index| {
+            names::PRODUCTS.into_iter().map(move |part| names::layer(index, part))
+        });
+        let limits = products.flat_map(|product| {
+            names::LIMITS.into_iter().flatten().map(move |end| names::limit(&product, end))
+        });
+        self.all_or_none(&own.config, tower_config::CLIPS, clips, limits)?;
+        let vectors = names::STANDARD.into_iter().map(str::to_owned);
+        self.all_or_none(&own.config, tower_config::STANDARDIZES, standardizes, vectors)
+    }
+
+    /// Checks that all tensors of a part are there if its setting says so, or else none.
+    fn all_or_none(
+        &self,
+        root: &Value,
+        key: &str,
+        is_set: bool,
+        mut tensors: impl Iterator<Item = String>,
+    ) -> Result<(), ModelError> {
+        tensors.try_for_each(|name| {
+            let (tensor, is_there) = match self.require(&name) {
+                Ok(tensor) => (tensor.name().to_owned(), true),
+                Err(ModelError::MissingTensor { name }) => (name, false),
+                Err(other) => return Err(other),
+            };
+            if is_there == is_set {
+                return Ok(());
+            }
+            let value = root["vision_config"].get(key);
+            let value = value.map_or("not set".to_owned(), Value::to_string);
+            let key = format!("vision_config.{key}");
+            Err(ModelError::contradiction(&key, &value, &tensor, is_there))
         })
     }
 
@@ -109,15 +119,10 @@ impl<'a> TowerFiles<'a> {
                 return Err(ModelError::bad(&name, scale, expected));
             }
             numbers.scales.push(scale);
-            let parts =
-                ["attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down"];
-            for part in parts.iter().filter(|_| clips) {
+            for part in names::PRODUCTS.iter().filter(|_| clips) {
                 let name = names::layer(index, part);
-                let limits = Limits {
-                    input: self.limits(&name, ["input_min", "input_max"])?,
-                    output: self.limits(&name, ["output_min", "output_max"])?,
-                };
-                numbers.limits.insert(name, limits);
+                let [input, output] = names::LIMITS.map(|ends| self.limits(&name, ends));
+                numbers.limits.insert(name, Limits { input: input?, output: output? });
             }
         }
         Ok(numbers)
@@ -215,6 +220,52 @@ impl<'a> TowerFiles<'a> {
             _ => name.to_owned(),
         }
     }
+}
+
+/// Returns the names that a tensor may have in the files.
+fn names_in(checkpoint: &Checkpoint, kind: &TowerKind, name: &str) -> Vec<String> {
+    match checkpoint.metadata() {
+        Metadata::Gguf(_) => vec![name.to_owned()],
+        Metadata::HuggingFace(_) => names::in_hf(kind, name),
+    }
+}
+
+fn find<'a>(checkpoint: &'a Checkpoint, kind: &TowerKind, name: &str) -> Option<&'a Tensor> {
+    names_in(checkpoint, kind, name).iter().find_map(|name| checkpoint.tensor(name))
+}
+
+fn require<'a>(
+    checkpoint: &'a Checkpoint,
+    kind: &TowerKind,
+    name: &str,
+) -> Result<&'a Tensor, ModelError> {
+    if let Some(tensor) = find(checkpoint, kind, name) {
+        return Ok(tensor);
+    }
+    let known = names_in(checkpoint, kind, name);
+    let unreadable = checkpoint.unreadable();
+    match unreadable.iter().find(|tensor| known.contains(&tensor.name)) {
+        Some(tensor) => Err(ModelError::UnreadableTensor {
+            name: tensor.name.clone(),
+            format: tensor.format.clone(),
+        }),
+        None => {
+            let name = known.into_iter().next().unwrap_or_default();
+            Err(ModelError::MissingTensor { name })
+        }
+    }
+}
+
+/// Returns the columns of a soft token, by the projection.
+///
+/// # Errors
+/// Returns a [`ModelError`] if the projection is missing.
+pub(crate) fn output(checkpoint: &Checkpoint, kind: &TowerKind) -> Result<usize, ModelError> {
+    let projection = require(checkpoint, kind, names::PROJECTION)?;
+    Ok(match kind {
+        TowerKind::Siglip(_) => projection.columns(),
+        TowerKind::Gemma4 { .. } | TowerKind::Unified => projection.rows(),
+    })
 }
 
 fn bad_shape(tensor: &Tensor, expected: &[usize]) -> ModelError {

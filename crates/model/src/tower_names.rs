@@ -18,6 +18,8 @@ pub(crate) const PATCH_NORMS: [&str; 3] = ["v.patch_norm.1", "v.patch_norm.2", "
 pub(crate) const STANDARD_BIAS: &str = "v.std_bias";
 /// What the difference is multiplied with.
 pub(crate) const STANDARD_SCALE: &str = "v.std_scale";
+/// Both, which towers have that standardise.
+pub(crate) const STANDARD: [&str; 2] = [STANDARD_BIAS, STANDARD_SCALE];
 /// The norm of soft tokens.
 pub(crate) const SOFT_NORM: &str = "mm.soft_emb_norm.weight";
 /// The product that makes rows of the text model.
@@ -30,9 +32,22 @@ pub(crate) fn layer(index: usize, part: &str) -> String {
     format!("{LAYERS}{index}.{part}")
 }
 
-/// Returns the name of a limit (`input_min`, `input_max`, `output_min`, `output_max`) of a product.
+/// The parts of Gemma 4's layers that are products.
+pub(crate) const PRODUCTS: [&str; 7] =
+    ["attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down"];
+/// The limits that each of them may have: of what it reads, and of what it writes.
+pub(crate) const LIMITS: [[&str; 2]; 2] =
+    [["input_min", "input_max"], ["output_min", "output_max"]];
+
+/// Returns the name of a limit of a product.
 pub(crate) fn limit(product: &str, limit: &str) -> String {
     format!("{product}.{limit}")
+}
+
+/// Returns whether a name is that of a limit of a product.
+pub(crate) fn is_limit(name: &str) -> bool {
+    let end = name.strip_prefix(LAYERS).and_then(|rest| rest.rsplit('.').next());
+    end.is_some_and(|end| LIMITS.as_flattened().contains(&end))
 }
 
 /// The names of a kind of tower in Hugging Face checkpoints, as pairs with trine's. A name follows

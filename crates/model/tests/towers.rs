@@ -212,6 +212,13 @@ fn what_colours_are_normalised_by_comes_from_the_files() {
         ("image_std", json!({})),
         ("do_normalize", json!(false)),
         ("do_rescale", json!(0)),
+        ("do_resize", json!(false)),
+        ("do_pan_and_scan", json!(true)),
+        ("rescale_factor", json!(0.5)),
+        ("resample", json!(3)),
+        ("size", json!({"height": 56, "width": 55})),
+        ("size", json!({"shortest_edge": 56})),
+        ("size", json!(56)),
     ] {
         let error = open(&json!({ key: value }).to_string()).unwrap_err();
         for part in ["preprocessor_config.json", key] {

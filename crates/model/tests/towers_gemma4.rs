@@ -304,17 +304,99 @@ fn the_preparation_of_pictures_comes_from_the_files() {
             ("do_normalize", json!(true)),
             ("do_resize", json!(false)),
             ("do_rescale", json!(false)),
+            ("rescale_factor", json!(1)),
+            ("resample", json!(2)),
+            ("resample", json!("bicubic")),
             ("pooling_kernel_size", json!(2)),
+            ("patch_size", json!(null)),
         ] {
             let error = open(key, value.clone()).err().unwrap_or_else(|| panic!("{key} = {value}"));
-            let mark = if key == "max_soft_tokens" { "soft" } else { key };
-            assert!(error.contains(mark), "{key} = {value}: {error}");
+            for mark in ["preprocessor_config.json", key] {
+                assert!(error.contains(mark), "{key} = {value}: {error}");
+            }
+        }
+        for (key, value) in
+            [("resample", json!(3)), ("rescale_factor", json!(1.0_f32 / 255.0)), ("size", json!(4))]
+        {
+            open(key, value).unwrap();
         }
         fs::remove_file(folder.path().join("preprocessor_config.json")).unwrap();
         let tower = Tower::open(folder.path()).unwrap();
         assert_eq!(tower.config().soft_tokens(), 280);
         let is_whole = matches!(tower.config().kind, TowerKind::Unified);
         assert_eq!(tower.config().pool, if is_whole { 1 } else { 3 });
+    }
+}
+
+#[test]
+fn a_smaller_budget_needs_fewer_places() {
+    let (name, key) = (NAMES[2], "mm_posemb_size");
+    let folder = copied(name);
+    let mut config = json_of(name, "config.json");
+    // The golden's budget is 70 soft tokens, its table has 280 places.
+    for (places, expected) in [(69, "at least 70"), (70, "pos_embedding")] {
+        config["vision_config"][key] = json!(places);
+        fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let error = Tower::open(folder.path()).err().unwrap().to_string();
+        assert!(error.contains(expected), "{places}: {error}");
+    }
+}
+
+/// Parts that a setting turns off would leave their tensors unread.
+#[test]
+fn settings_that_contradict_tensors_are_named() {
+    for (which, key, tensor) in [
+        (
+            0,
+            "use_clipped_linears",
+            "model.vision_tower.encoder.layers.0.self_attn.q_proj.input_min",
+        ),
+        (1, "standardize", "model.vision_tower.std_bias"),
+    ] {
+        let name = NAMES[which];
+        let folder = copied(name);
+        for (value, shown) in [(json!(false), "false"), (json!(null), "null")] {
+            let mut config = json_of(name, "config.json");
+            config["vision_config"][key] = value;
+            fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+            let error = Tower::open(folder.path()).err().unwrap().to_string();
+            let expected = format!(
+                "vision_config.{key} is {shown}, but tensor {tensor} is in the files; settings"
+            );
+            assert!(error.contains(&expected), "{error}");
+        }
+        let mut config = json_of(name, "config.json");
+        config["vision_config"].as_object_mut().unwrap().remove(key);
+        fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let error = Tower::open(folder.path()).err().unwrap().to_string();
+        assert!(error.contains(&format!("vision_config.{key} is not set, but tensor")), "{error}");
+        let other = NAMES[1 - which];
+        let folder = copied(other);
+        let mut config = json_of(other, "config.json");
+        config["vision_config"][key] = json!(true);
+        fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let error = Tower::open(folder.path()).err().unwrap().to_string();
+        let expected = format!("vision_config.{key} is true, but tensor {tensor} is missing");
+        assert!(error.contains(&expected), "{error}");
+    }
+    // A GGUF file has no settings: a part of which one tensor is there has to be whole.
+    let folder = tempfile::tempdir().unwrap();
+    for (which, missing) in [
+        (0, "v.blk.0.attn_q.input_max"),
+        (0, "v.blk.1.ffn_down.output_min"),
+        (1, "v.std_bias"),
+        (1, "v.std_scale"),
+    ] {
+        let (metadata, mut tensors) = parts(&mmproj(NAMES[which]));
+        tensors.retain(|tensor| tensor.name() != missing);
+        let error = Tower::open(&write(folder.path(), &metadata, &tensors)).err().unwrap();
+        assert!(error.to_string().contains(&format!("tensor {missing} is missing")), "{error}");
+        let is_of_part = |name: &str| match which {
+            0 => name.ends_with("_min") || name.ends_with("_max"),
+            _ => name.starts_with("v.std_"),
+        };
+        tensors.retain(|tensor| !is_of_part(tensor.name()));
+        assert!(Tower::open(&write(folder.path(), &metadata, &tensors)).is_ok());
     }
 }
 

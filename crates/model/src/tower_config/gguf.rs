@@ -2,7 +2,8 @@
 
 use trine_weights::gguf::Metadata;
 
-use super::json::{BUDGET, THETA};
+use super::json::THETA;
+use super::preprocessor::BUDGET;
 use super::{
     COLOURS, DEVIATION_MIN, NORMAL, Pixels, TowerConfig, TowerKind, TowerLayers, as_colours,
     heads_of,
@@ -19,8 +20,8 @@ const KINDS: &str = "gemma3, gemma4v or gemma4uv";
 
 /// What the tensors of a file say of a tower.
 pub(crate) trait TowerTensors {
-    /// Returns whether there is a tensor of a name.
-    fn has(&self, name: &str) -> bool;
+    /// Returns whether the name of any tensor is such a one.
+    fn any(&self, is_one: &dyn Fn(&str) -> bool) -> bool;
 
     /// Returns the rows of a tensor, its last dimension being the columns.
     ///
@@ -99,8 +100,9 @@ fn gemma4(keys: Keys, tensors: &dyn TowerTensors) -> Result<TowerConfig, ModelEr
         kind: TowerKind::Gemma4 {
             layers: layers(keys, hidden)?,
             theta: THETA as f32,
-            clips: tensors.has(&names::limit(&names::layer(0, "attn_q"), "input_max")),
-            standardizes: tensors.has(names::STANDARD_BIAS),
+            // A tensor that is missing then is named.
+            clips: tensors.any(&names::is_limit),
+            standardizes: tensors.any(&|name| names::STANDARD.contains(&name)),
         },
         pixels: budget(tensors)?,
         patch: keys.count("patch_size")?,

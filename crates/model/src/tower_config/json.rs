@@ -1,10 +1,10 @@
-//! A tower's numbers from a `config.json` and a `preprocessor_config.json`.
+//! A tower's numbers from a `config.json`.
 
 use serde_json::Value;
 
+use super::preprocessor::Preprocessor;
 use super::{
-    COLOURS, DEVIATION_MIN, NORMAL, Pixels, TowerConfig, TowerKind, TowerLayers, as_colours,
-    heads_of,
+    COLOURS, TowerConfig, TowerKind, TowerLayers, check_grid, check_patch, check_pool, heads_of,
 };
 use crate::error::ModelError;
 use crate::fields::Fields;
@@ -18,8 +18,9 @@ const UNIFIED: &str = "gemma4_unified_vision";
 const KINDS: &str = "siglip_vision_model, gemma4_vision or gemma4_unified_vision";
 /// Soft tokens of a picture of Gemma 3, if a `config.json` does not say.
 const SOFT_TOKENS: usize = 256;
-/// The most soft tokens of a picture of Gemma 4, if a `preprocessor_config.json` does not say.
-pub(super) const BUDGET: usize = 280;
+/// The keys of parts of Gemma 4's towers: limits of products, and the standardisation of means.
+pub(crate) const CLIPS: &str = "use_clipped_linears";
+pub(crate) const STANDARDIZES: &str = "standardize";
 /// The base of frequencies of Gemma 4's towers, if a file does not say. GGUF files never do.
 pub(super) const THETA: f64 = 100.0;
 /// The id of soft tokens of each family, if the files do not say: those of every published model.
@@ -31,63 +32,95 @@ pub(crate) fn is_in_json(root: &Value) -> bool {
     root.get("vision_config").is_some_and(Value::is_object)
 }
 
-/// Reads the numbers from a `config.json`, which does not say how many columns a soft token has,
-/// nor how pictures are prepared: [`TowerConfig::output`] is 1, the others are defaults.
+/// Reads the kind of a tower and the numbers that only this kind has from a `config.json`.
 ///
 /// # Errors
 /// Returns a [`ModelError`] with the key that is wrong.
-pub(crate) fn from_json(root: &Value) -> Result<TowerConfig, ModelError> {
-    let vision = Fields(root).object("vision_config")?.ok_or(ModelError::NoTower)?;
+pub(crate) fn kind_from_json(root: &Value) -> Result<TowerKind, ModelError> {
+    let vision = vision(root)?;
     let kind = vision.given("model_type");
-    let config = match kind.and_then(Value::as_str) {
-        Some(SIGLIP) => siglip(root, vision),
-        Some(GEMMA4) => gemma4(root, vision),
-        Some(UNIFIED) => unified(vision),
+    match kind.and_then(Value::as_str) {
+        Some(SIGLIP) => siglip_kind(vision),
+        Some(GEMMA4) => gemma4_kind(root, vision),
+        Some(UNIFIED) => Ok(TowerKind::Unified),
         _ => {
             let found = kind.map_or("none".to_owned(), Value::to_string);
             Err(ModelError::tower("vision_config.model_type", found, KINDS))
         }
+    }
+}
+
+/// Reads the numbers of a tower of this kind from a `config.json` and from what another file says
+/// of the preparation of pictures. No file says how many columns a soft token has: `output` is
+/// that of the projection.
+///
+/// # Errors
+/// Returns a [`ModelError`] with the key that is wrong, and the other file if it is in that.
+pub(crate) fn from_json(
+    root: &Value,
+    kind: TowerKind,
+    preprocessor: &Preprocessor,
+    output: usize,
+) -> Result<TowerConfig, ModelError> {
+    let vision = vision(root)?;
+    let config = match kind {
+        TowerKind::Siglip(_) => siglip(root, vision, kind, preprocessor, output),
+        TowerKind::Gemma4 { .. } => gemma4(vision, kind, preprocessor, output),
+        TowerKind::Unified => unified(vision, preprocessor, output),
     };
     config?.check()
 }
 
-/// Reads those of SigLIP. The defaults are those of transformers' `SiglipVisionConfig`.
-fn siglip(root: &Value, vision: Fields) -> Result<TowerConfig, ModelError> {
+fn vision(root: &Value) -> Result<Fields<'_>, ModelError> {
+    Fields(root).object("vision_config")?.ok_or(ModelError::NoTower)
+}
+
+/// Reads the layers of SigLIP. The defaults are those of transformers' `SiglipVisionConfig`.
+fn siglip_kind(vision: Fields) -> Result<TowerKind, ModelError> {
     check_activation(vision, "hidden_act")?;
     let colours = vision.count("num_channels", COLOURS)?;
     if colours != COLOURS {
         return Err(ModelError::bad("vision_config.num_channels", colours, COLOURS));
     }
     let hidden = vision.count("hidden_size", 768)?;
-    let layers = TowerLayers {
+    Ok(TowerKind::Siglip(TowerLayers {
         count: vision.count("num_hidden_layers", 12)?,
         heads: heads_of(hidden, vision.count("num_attention_heads", 12)?)?,
         feed_forward: vision.count("intermediate_size", 3072)?,
-    };
-    let side = vision.count("image_size", 224)?;
-    let mut config = TowerConfig {
-        kind: TowerKind::Siglip(layers),
-        pixels: Pixels::Square { side, mean: NORMAL, deviation: NORMAL },
-        patch: vision.count("patch_size", 16)?,
-        pool: 1,
-        hidden,
-        epsilon: vision.number("layer_norm_eps", 1e-6)? as f32,
-        output: 1,
-    }
-    .check()?;
-    let key = "mm_tokens_per_image";
-    let soft = Fields(root).count(key, SOFT_TOKENS)?;
-    let side = soft.isqrt();
-    if side == 0 || side * side != soft || !config.side().is_multiple_of(side) {
-        let expected = format!("the square of a divisor of {}", config.side());
-        return Err(ModelError::bad(key, soft, expected));
-    }
-    config.pool = config.side() / side;
-    Ok(config)
+    }))
 }
 
-/// Reads those of Gemma 4. The defaults are those of transformers' `Gemma4VisionConfig`.
-fn gemma4(root: &Value, vision: Fields) -> Result<TowerConfig, ModelError> {
+fn siglip(
+    root: &Value,
+    vision: Fields,
+    kind: TowerKind,
+    preprocessor: &Preprocessor,
+    output: usize,
+) -> Result<TowerConfig, ModelError> {
+    let (side, patch) = (vision.count("image_size", 224)?, vision.count("patch_size", 16)?);
+    check_grid(side, patch)?;
+    let places = side / patch;
+    let key = "mm_tokens_per_image";
+    let soft = Fields(root).count(key, SOFT_TOKENS)?;
+    let wide = soft.isqrt();
+    if wide == 0 || wide * wide != soft || !places.is_multiple_of(wide) {
+        let expected = format!("the square of a divisor of {places}");
+        return Err(ModelError::bad(key, soft, expected));
+    }
+    Ok(TowerConfig {
+        kind,
+        pixels: preprocessor.square(side)?,
+        patch,
+        pool: places / wide,
+        hidden: vision.count("hidden_size", 768)?,
+        epsilon: vision.number("layer_norm_eps", 1e-6)? as f32,
+        output,
+    })
+}
+
+/// Reads what only towers of Gemma 4 have. The defaults are those of transformers'
+/// `Gemma4VisionConfig`.
+fn gemma4_kind(root: &Value, vision: Fields) -> Result<TowerKind, ModelError> {
     // Inputs of layers at the places of soft tokens are those of padding, which Plans take for 0.
     let text = Fields(root).object("text_config")?;
     let key = "text_config.pad_token_id";
@@ -114,26 +147,44 @@ fn gemma4(root: &Value, vision: Fields) -> Result<TowerConfig, ModelError> {
         },
         feed_forward: vision.count("intermediate_size", 3072)?,
     };
-    let side = vision.count("position_embedding_size", 10_240)?;
-    Ok(TowerConfig {
-        kind: TowerKind::Gemma4 {
-            layers,
-            theta: theta as f32,
-            clips: is_set(vision, "use_clipped_linears")?,
-            standardizes: is_set(vision, "standardize")?,
-        },
-        pixels: Pixels::Budget { soft_tokens: BUDGET, side },
-        patch: vision.count("patch_size", 16)?,
-        pool: vision.count("pooling_kernel_size", 3)?,
-        hidden: vision.count("hidden_size", 768)?,
-        epsilon: vision.number("rms_norm_eps", 1e-6)? as f32,
-        output: 1,
+    Ok(TowerKind::Gemma4 {
+        layers,
+        theta: theta as f32,
+        clips: is_set(vision, CLIPS)?,
+        standardizes: is_set(vision, STANDARDIZES)?,
     })
 }
 
-/// Reads those of Gemma 4's 12B. The defaults are those of transformers'
+fn gemma4(
+    vision: Fields,
+    kind: TowerKind,
+    preprocessor: &Preprocessor,
+    output: usize,
+) -> Result<TowerConfig, ModelError> {
+    let side = vision.count("position_embedding_size", 10_240)?;
+    let patch = vision.count("patch_size", 16)?;
+    let pool = vision.count("pooling_kernel_size", 3)?;
+    // Before the other file is compared with them.
+    check_patch(patch)?;
+    check_pool(pool)?;
+    Ok(TowerConfig {
+        kind,
+        pixels: preprocessor.budget(side, patch * pool)?,
+        patch,
+        pool,
+        hidden: vision.count("hidden_size", 768)?,
+        epsilon: vision.number("rms_norm_eps", 1e-6)? as f32,
+        output,
+    })
+}
+
+/// Reads the numbers of Gemma 4's 12B. The defaults are those of transformers'
 /// `Gemma4UnifiedVisionConfig`.
-fn unified(vision: Fields) -> Result<TowerConfig, ModelError> {
+fn unified(
+    vision: Fields,
+    preprocessor: &Preprocessor,
+    output: usize,
+) -> Result<TowerConfig, ModelError> {
     let parts = [vision.count("patch_size", 16)?, vision.count("pooling_kernel_size", 3)?];
     let patch = parts[0].saturating_mul(parts[1]);
     let given = vision.count("model_patch_size", patch)?;
@@ -141,15 +192,16 @@ fn unified(vision: Fields) -> Result<TowerConfig, ModelError> {
         let expected = format!("patch_size x pooling_kernel_size = {patch}");
         return Err(ModelError::bad("vision_config.model_patch_size", given, expected));
     }
+    check_patch(patch)?;
     let side = vision.count("mm_posemb_size", 1120)?;
     Ok(TowerConfig {
         kind: TowerKind::Unified,
-        pixels: Pixels::Budget { soft_tokens: BUDGET, side },
+        pixels: preprocessor.budget(side, patch)?,
         patch,
         pool: 1,
         hidden: vision.count("mm_embed_dim", 3840)?,
         epsilon: vision.number("rms_norm_eps", 1e-6)? as f32,
-        output: 1,
+        output,
     })
 }
 
@@ -172,57 +224,6 @@ fn is_set(vision: Fields, key: &str) -> Result<bool, ModelError> {
             Err(ModelError::bad(&format!("vision_config.{key}"), other, "true or false"))
         }
     }
-}
-
-/// Returns the numbers with what a `preprocessor_config.json` says of the preparation of pictures.
-///
-/// # Errors
-/// Returns a [`ModelError`] with the key that is wrong.
-pub(crate) fn with_preprocessor(
-    config: TowerConfig,
-    root: &Value,
-) -> Result<TowerConfig, ModelError> {
-    let fields = Fields(root);
-    let must_be = |key: &str, expected: bool| match fields.given(key) {
-        Some(other) if *other != Value::Bool(expected) => {
-            Err(ModelError::bad(key, other, expected))
-        }
-        _ => Ok(()),
-    };
-    must_be("do_rescale", true)?;
-    let pixels = match config.pixels {
-        Pixels::Square { side, .. } => {
-            must_be("do_normalize", true)?;
-            let [mean, deviation] = [("image_mean", 0.0), ("image_std", DEVIATION_MIN)]
-                .map(|(key, least)| colours(fields, key, least));
-            Pixels::Square { side, mean: mean?, deviation: deviation? }
-        }
-        Pixels::Budget { side, .. } => {
-            must_be("do_normalize", false)?;
-            must_be("do_resize", true)?;
-            // Of 12B a patch is what the tower reads, and 3 x 3 of the preprocessor's.
-            let whole = config.patch * config.pool;
-            let [patch, pool] = [("patch_size", 16), ("pooling_kernel_size", 3)]
-                .map(|(key, default)| fields.count(key, default));
-            let found = patch?.saturating_mul(pool?);
-            if fields.given("patch_size").is_some() && found != whole {
-                let key = "patch_size x pooling_kernel_size";
-                return Err(ModelError::bad(key, found, whole));
-            }
-            Pixels::Budget { soft_tokens: fields.count("max_soft_tokens", BUDGET)?, side }
-        }
-    };
-    TowerConfig { pixels, ..config }.check()
-}
-
-/// Reads a number for each colour.
-fn colours(fields: Fields, key: &str, least: f32) -> Result<[f32; COLOURS], ModelError> {
-    let Some(value) = fields.given(key) else { return Ok(NORMAL) };
-    let number = |value: &Value| value.as_f64().map(|number| number as f32);
-    let values = value.as_array().and_then(|values| values.iter().map(number).collect());
-    let colours = values.and_then(|values: Vec<f32>| as_colours(&values, least));
-    let expected = || format!("{COLOURS} numbers from {least} to 1");
-    colours.ok_or_else(|| ModelError::bad(key, value, expected()))
 }
 
 /// Returns the id of soft tokens if the files do not say.
