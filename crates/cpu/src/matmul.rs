@@ -166,6 +166,11 @@ impl MatrixSlice<'_> {
         self.matrix.rows_per_panel()
     }
 
+    /// The bytes of the packed weights.
+    pub fn bytes(&self) -> usize {
+        self.panels.len() * self.matrix.layout.panel_bytes
+    }
+
     /// As [`PackedMatrix::needs_quantized_input`].
     pub fn needs_quantized_input(&self) -> bool {
         self.matrix.needs_quantized_input()

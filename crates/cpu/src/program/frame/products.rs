@@ -34,6 +34,10 @@ const NARROW_ROWS: usize = 8;
 /// second-level cache for all panels.
 const ROWS_EACH: usize = 64;
 
+/// The most bytes of the matrices of a product that is cut by rows, each of whose units reads all
+/// of them: half of a third-level cache of 32 MB.
+const BY_ROWS_BYTES: usize = 16 << 20;
+
 /// The fewest units for each thread of a product that is cut by rows.
 const ROW_UNITS_PER_THREAD: usize = 4;
 
@@ -91,8 +95,8 @@ impl Frame<'_> {
 
     /// Returns how a product with the panels of all matrices is cut.
     ///
-    /// Many rows of floats are cut by rows: each is then read from memory once, not once for each
-    /// chunk of panels, and the matrices come from a cache that holds them whole.
+    /// Many rows of floats are cut by rows where a cache holds the matrices: a row is then read
+    /// from memory once, not once for each chunk of panels.
     pub(super) fn chunks(&self, rows: InputRows, products: &[Product]) -> Chunks {
         let matrices = || products.iter().map(|product| self.fixed.matrix(product.weight));
         let height = matrices().map(|matrix| matrix.rows_per_panel()).max().unwrap_or(1);
@@ -124,8 +128,15 @@ impl Frame<'_> {
         rows: InputRows,
         matrices: impl IntoIterator<Item = MatrixSlice<'a>>,
     ) -> bool {
-        let quantized = matrices.into_iter().any(|matrix| matrix.needs_quantized_input());
-        !quantized && rows.rows >= ROWS_EACH * ROW_UNITS_PER_THREAD * self.fixed.threads.len()
+        let mut bytes = 0;
+        for matrix in matrices {
+            if matrix.needs_quantized_input() {
+                return false;
+            }
+            bytes += matrix.bytes();
+        }
+        bytes <= BY_ROWS_BYTES
+            && rows.rows >= ROWS_EACH * ROW_UNITS_PER_THREAD * self.fixed.threads.len()
     }
 
     /// Cuts `panels` panels of `height` rows with `columns` weights each.
