@@ -5,7 +5,7 @@ use std::path::Path;
 
 use safetensors::SafeTensors;
 
-use crate::common::{floats, golden, named_ids_json, trine};
+use crate::common::{floats, golden, named_ids_json, software_device, trine, trine_on_vulkan};
 
 const FOLDER: &str = "gemma3-vision";
 /// Largest difference allowed; the weights are floats.
@@ -101,6 +101,32 @@ fn pictures_of_different_shapes_have_tensors_of_their_own() {
         let error = trine(&[&base[..], &swapped].concat()).fails(1);
         assert!(error.contains("63 soft tokens (300) from entry 3 on"), "{error}");
         assert!(error.contains("the next pictures have 56, 63"), "{error}");
+    }
+}
+
+/// The tower and the text model of Gemma 4 on a GPU. Software without matrix units multiplies the
+/// weights exactly.
+#[test]
+fn pictures_of_gemma_4_run_on_a_gpu() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name).display().to_string();
+    let (ids, out) = (at("ids.json"), at("out.safetensors"));
+    let source = golden("../../crates/pictures/tests/goldens");
+    let [first, second] = ["a.png", "b.png"].map(|name| source.join(name).display().to_string());
+    let name = "gemma4-vision-dense";
+    let (_, device) = software_device();
+    let model = golden(name).display().to_string();
+    std::fs::write(&ids, named_ids_json(name, "two.input_ids")).unwrap();
+    let base = ["logits", &model, "--ids", &ids, "--out", &out, "--device", &device];
+    let images = ["--image", &first, "--image", &second];
+    trine_on_vulkan(&[&base[..], &images].concat()).ok();
+    for tensor in ["tower.0", "tower.1", "projector.0", "projector.1", "two.logits"] {
+        let own = if tensor == "two.logits" { "logits" } else { tensor };
+        let (shape, found) = floats(Path::new(&out), own);
+        let (golden_shape, expected) = floats(&golden(name).join("goldens.safetensors"), tensor);
+        assert_eq!(shape, golden_shape, "{tensor}");
+        let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst <= TOLERANCE, "{tensor}: {worst}");
     }
 }
 
