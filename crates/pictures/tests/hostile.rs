@@ -490,3 +490,21 @@ fn files_that_are_cut_short_are_errors() {
         }
     }
 }
+
+/// The end marker may be in the text of a comment, also between scans.
+#[test]
+fn the_end_of_a_jpeg_is_no_part_of_a_segment() {
+    let files = originals("jpg");
+    let is_progressive = |jpeg: &&Vec<u8>| jpeg.windows(2).any(|pair| pair == [0xff, 0xc2]);
+    let jpeg = files.iter().find(is_progressive).unwrap();
+    let last = jpeg.windows(2).rposition(|pair| pair == [0xff, 0xda]).unwrap();
+    let comment = [0xff, 0xfe, 0, 6, b'a', 0xff, 0xd9, b'b'];
+    let mut longer = jpeg.clone();
+    longer.splice(last..last, comment);
+    let [plain, commented] = [jpeg, &longer].map(|file| decode(file, &Limits::default()).0);
+    assert_eq!(plain.unwrap(), commented.unwrap());
+    for cut in last + comment.len()..longer.len() {
+        let (result, _) = decode(&longer[..cut], &Limits::default());
+        assert!(result.is_err(), "{cut} of {} bytes", longer.len());
+    }
+}

@@ -32,10 +32,10 @@ fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Opened<JpegDecoder<ZCursor<&'a 
 }
 
 pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureError> {
+    let (mut decoder, (width, height)) = open(bytes, limits)?;
     if !is_whole(bytes) {
         return Err(DAMAGED);
     }
-    let (mut decoder, (width, height)) = open(bytes, limits)?;
     let is_gray = decoder.input_colorspace() == Some(ColorSpace::Luma);
     let (colours, channels) = if is_gray { (ColorSpace::Luma, 1) } else { (ColorSpace::RGB, 3) };
     // The decoder takes CMYK for stored inverted, as Adobe's programs do. So does Pillow.
@@ -54,18 +54,26 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureEr
 }
 
 /// Returns whether the end marker follows the first scan. What is missing before it, a decoder
-/// would fill with gray. Compressed data has no 0xff that a marker's code follows, so that the end
-/// marker can be searched for.
+/// would fill with gray. In compressed data 0xff is followed by 0 or by the code of a restart.
 fn is_whole(bytes: &[u8]) -> bool {
-    let mut at = 2;
-    while let Some(&[first, marker, high, low]) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
-        if first != 0xff || marker == 0xff {
+    let (mut at, mut has_scan) = (2, false);
+    while let Some(skipped) =
+        bytes.get(at..).and_then(|rest| rest.iter().position(|byte| *byte == 0xff))
+    {
+        at += skipped;
+        match bytes.get(at + 1) {
+            Some(0xd9) => return has_scan,
             // Fill bytes may precede a marker.
-            at += 1;
-        } else if marker == 0xda {
-            return bytes[at..].windows(2).any(|pair| pair == [0xff, 0xd9]);
-        } else {
-            at += 2 + usize::from(u16::from_be_bytes([high, low]));
+            Some(0xff) => at += 1,
+            Some(0x00 | 0x01 | 0xd0..=0xd8) => at += 2,
+            Some(marker) => {
+                has_scan |= *marker == 0xda;
+                let Some(length) = bytes.get(at + 2..).and_then(<[u8]>::first_chunk) else {
+                    return false;
+                };
+                at += 2 + usize::from(u16::from_be_bytes(*length));
+            }
+            None => return false,
         }
     }
     false
