@@ -16,7 +16,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// Returns the format that a file's first bytes announce; 64 are enough.
+    /// Returns the format that a file's first bytes announce; 64 are enough for those that are
+    /// read.
     ///
     /// # Errors
     ///
@@ -47,6 +48,14 @@ impl std::fmt::Display for Format {
     }
 }
 
+/// The bytes after an XML declaration in which a drawing begins: comments and a document type may
+/// come first.
+const XML_BYTES: usize = 1000;
+
+fn has_svg(xml: &[u8]) -> bool {
+    xml[..xml.len().min(XML_BYTES)].windows(4).any(|tag| tag == b"<svg")
+}
+
 /// Names the format of a file that is not read, where it is one that people send.
 fn other_format(bytes: &[u8]) -> PictureError {
     // Files of the family of MP4 name their brand after the length of the first box.
@@ -54,12 +63,13 @@ fn other_format(bytes: &[u8]) -> PictureError {
     let name = match (brand, bytes) {
         (Some(b"heic" | b"heix" | b"heim" | b"heis" | b"mif1" | b"msf1"), _) => "HEIC",
         (Some(b"avif" | b"avis"), _) => "AVIF",
-        (Some(_), _) => "video",
+        (Some(b"isom" | b"iso2" | b"mp41" | b"mp42" | b"avc1" | b"M4V " | b"qt  "), _) => "video",
         (_, [b'B', b'M', ..]) => "BMP",
         (_, [b'I', b'I', b'*', 0, ..] | [b'M', b'M', 0, b'*', ..]) => "TIFF",
         (_, [0xff, 0x0a, ..] | [0, 0, 0, 0x0c, b'J', b'X', b'L', b' ', ..]) => "JPEG XL",
         (_, [b'%', b'P', b'D', b'F', ..]) => "PDF",
-        (_, [b'<', b's', b'v', b'g', ..] | [b'<', b'?', b'x', b'm', b'l', ..]) => "SVG",
+        (_, [b'<', b's', b'v', b'g', ..]) => "SVG",
+        (_, [b'<', b'?', b'x', b'm', b'l', rest @ ..]) if has_svg(rest) => "SVG",
         _ => return PictureError::Unknown,
     };
     PictureError::OtherFormat { name }

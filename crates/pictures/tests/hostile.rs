@@ -475,6 +475,12 @@ fn other_files_are_named() {
     assert!(error(b"BM1234").starts_with("BMP"));
     assert!(error(b"II*\0").starts_with("TIFF"));
     assert!(error(b"<svg xmlns").starts_with("SVG"));
+    let xml =
+        b"<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"no\"?>\n<!-- A drawing -->\n<";
+    assert!(error(&[&xml[..], b"svg xmlns"].concat()).starts_with("SVG"));
+    assert!(error(&[&xml[..], b"html"].concat()).starts_with("the file is no PNG"));
+    assert!(error(b"\0\0\0\x18ftypmp42").starts_with("video"));
+    assert!(error(b"\0\0\0\x18ftypcrx ").starts_with("the file is no PNG"));
     assert!(error(b"%PDF-1.7").starts_with("PDF"));
     let long = vec![0; 20_000_001];
     assert!(error(&long).starts_with("a picture of 20,000,001 bytes is larger than 20,000,000"));
