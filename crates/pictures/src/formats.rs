@@ -40,3 +40,11 @@ pub(crate) fn decode(
         Format::Gif => gif::decode(bytes, limits),
     }
 }
+
+/// Returns about the most bytes of memory that decoding a file takes beside its pixels.
+pub(crate) fn tables(format: Format, bytes: &[u8]) -> usize {
+    match format {
+        Format::Webp => webp::tables(bytes),
+        Format::Png | Format::Jpeg | Format::Gif => 0,
+    }
+}

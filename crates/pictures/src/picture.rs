@@ -53,12 +53,10 @@ impl Picture {
     /// `width` x `height` pixels.
     #[must_use]
     pub fn decoding_bytes(bytes: &[u8], (width, height): (u32, u32)) -> usize {
-        // Lossless WebP has tables whose size depends on the bytes of the file only.
-        let tables = match Format::recognise(bytes) {
-            Ok(Format::Webp) => bytes.len().saturating_mul(500),
-            _ => bytes.len(),
-        };
-        (width as usize).saturating_mul(height as usize).saturating_mul(16).saturating_add(tables)
+        let format = Format::recognise(bytes);
+        let tables = format.map_or(0, |format| formats::tables(format, bytes));
+        let pixels = (width as usize).saturating_mul(height as usize).saturating_mul(16);
+        pixels.saturating_add(tables).saturating_add(bytes.len())
     }
 
     /// Makes a picture of interleaved RGB pixels, (height, width, 3).

@@ -60,14 +60,8 @@ static ALLOCATOR: Counting = Counting;
 
 /// The longest time of one file, on a machine that is busy with other work.
 const TIME_LIMIT: Duration = Duration::from_secs(2);
-/// What [`Limits`] says of memory, and what small decoders' own tables take.
-const BYTES_PER_PIXEL: usize = 16;
+/// What decoders take beside [`Picture::decoding_bytes`].
 const CONSTANT_BYTES: usize = 1 << 20;
-/// Memory for codes of lossless WebP, for each byte of the file.
-const BYTES_PER_WEBP_BYTE: usize = 600;
-
-/// A partition of lossy WebP, whose length of 24 bits is believed until it is read.
-const PARTITION_BYTES: usize = 1 << 24;
 
 /// Decodes a file; returns the result and the peak of memory.
 fn decode(bytes: &[u8], limits: &Limits) -> (Result<Picture, PictureError>, usize) {
@@ -188,6 +182,7 @@ fn originals(ending: &str) -> Vec<Vec<u8>> {
 
 fn survives_damage(ending: &str) {
     let originals = originals(ending);
+    let largest = (1 << 9, 1 << 9);
     let limits = Limits { pixels: 1 << 18, ..Limits::default() };
     let preparation = Preparation::budget(16, 3, 70).unwrap();
     let mut random = Random(2_000);
@@ -195,20 +190,14 @@ fn survives_damage(ending: &str) {
     for round in 0..2_500 {
         let bytes = damage(&originals[round % originals.len()], &mut random);
         let (result, peak) = decode(&bytes, &limits);
-        let mut allowed = CONSTANT_BYTES + BYTES_PER_PIXEL * limits.pixels as usize;
-        if bytes.starts_with(b"RIFF") {
-            allowed += BYTES_PER_WEBP_BYTE * bytes.len() + PARTITION_BYTES;
-        }
+        let allowed = CONSTANT_BYTES + Picture::decoding_bytes(&bytes, largest);
         assert!(peak <= allowed, "{ending}, round {round}: {peak} bytes of memory");
         match result {
             Ok(picture) => {
                 let pixels = picture.width() as usize * picture.height() as usize;
                 assert_eq!(picture.rgb().len(), pixels * 3);
-                assert!(
-                    peak <= CONSTANT_BYTES
-                        + BYTES_PER_PIXEL * pixels
-                        + BYTES_PER_WEBP_BYTE * bytes.len()
-                );
+                let size = (picture.width(), picture.height());
+                assert!(peak <= CONSTANT_BYTES + Picture::decoding_bytes(&bytes, size));
                 assert!(preparation.prepare(&picture).soft_tokens() <= 70);
                 pictures += 1;
             }
@@ -422,9 +411,9 @@ fn codes_of_lossless_webp_are_bounded() {
     let file = codes(400);
     let (result, peak) = decode(&file, &Limits::default());
     assert_eq!(result.unwrap().width(), 1);
-    let share = peak / file.len();
-    println!("{share} bytes of memory for each of {}", file.len());
-    assert!((100..BYTES_PER_WEBP_BYTE).contains(&share), "{share}");
+    println!("{} bytes of memory for each of {}", peak / file.len(), file.len());
+    let foreseen = Picture::decoding_bytes(&file, (1, 1));
+    assert!((foreseen * 9 / 10..=foreseen).contains(&peak), "{peak} of {foreseen} bytes");
 
     let large = codes(16_000);
     let (result, peak) = decode(&large, &Limits::default());
@@ -437,6 +426,28 @@ fn codes_of_lossless_webp_are_bounded() {
     hidden.extend_from_slice(&large[12..]);
     let (result, _) = decode(&hidden, &Limits::default());
     assert!(matches!(result, Err(PictureError::TooMuchLossless { .. })), "{result:?}");
+}
+
+/// Only lossless data has tables, wherever it is in the file.
+#[test]
+fn the_memory_for_webp_follows_its_kind_of_data() {
+    let (tables, partition, size) = (512, 1 << 24, (10, 10));
+    let data = vec![0; 100_000];
+    let frame = |name: &[u8; 4]| [&[0; 16][..], &webp(&[(name, &data)])[12..]].concat();
+    let chunk = |name: &[u8; 4], data: &[u8]| webp(&[(b"VP8X", &[0; 10]), (name, data)]);
+    for (file, expected) in [
+        (chunk(b"VP8 ", &data), partition),
+        (chunk(b"VP8L", &data), tables * data.len()),
+        (chunk(b"ANMF", &frame(b"VP8 ")), partition),
+        (chunk(b"ANMF", &frame(b"VP8L")), tables * data.len()),
+        (chunk(b"EXIF", &data), 0),
+        (data.clone(), 0),
+    ] {
+        assert_eq!(Picture::decoding_bytes(&file, size), 16 * 100 + file.len() + expected);
+    }
+    let file = webp(&[(b"VP8X", &[0; 10]), (b"ALPH", &data), (b"VP8 ", &data)]);
+    let expected = 16 * 100 + file.len() + tables * data.len() + partition;
+    assert_eq!(Picture::decoding_bytes(&file, size), expected);
 }
 
 #[test]
@@ -462,7 +473,8 @@ fn thousands_of_scans_cost_no_time() {
     jpeg.splice(end..end, last.repeat(20_000));
     let (result, peak) = decode(&jpeg, &Limits::default());
     println!("{result:?}");
-    assert!(peak <= CONSTANT_BYTES + BYTES_PER_PIXEL * 2048 * 2048, "{peak} bytes of memory");
+    let foreseen = Picture::decoding_bytes(&jpeg, (2048, 2048));
+    assert!(peak <= CONSTANT_BYTES + foreseen, "{peak} bytes of memory");
 }
 
 #[test]

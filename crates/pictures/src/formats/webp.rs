@@ -9,6 +9,14 @@ use crate::orientation::Orientation;
 use crate::{Format, Limits, PictureError};
 
 const DAMAGED: PictureError = PictureError::Damaged { format: Format::Webp };
+/// The name of a chunk with a lossy frame.
+const LOSSY: [u8; 4] = *b"VP8 ";
+/// The most bytes of memory that tables of codes take for each byte of lossless data: 498 where a
+/// file is made for it.
+const BYTES_PER_LOSSLESS_BYTE: usize = 512;
+/// The most bytes of a partition of a lossy frame, whose length of 24 bits is believed until it is
+/// read.
+const PARTITION_BYTES: usize = 1 << 24;
 
 pub(super) fn measure(bytes: &[u8], limits: &Limits) -> Result<(usize, usize), PictureError> {
     Ok(open(bytes, limits)?.1)
@@ -16,7 +24,8 @@ pub(super) fn measure(bytes: &[u8], limits: &Limits) -> Result<(usize, usize), P
 
 /// Reads the headers. Returns a decoder and the size of the picture.
 fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Opened<WebPDecoder<Cursor<&'a [u8]>>> {
-    let lossless = check_chunks(bytes.get(12..).unwrap_or_default(), limits)?;
+    check_frames(bytes, limits)?;
+    let lossless = lossless(bytes);
     if lossless > limits.lossless_webp_bytes {
         let (bytes, limit) = (lossless as u64, limits.lossless_webp_bytes as u64);
         return Err(PictureError::TooMuchLossless { bytes, limit });
@@ -41,29 +50,34 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureEr
 
 /// Checks the size of lossy frames, which the decoder compares with that of the file only after it
 /// has decoded them.
-///
+fn check_frames(bytes: &[u8], limits: &Limits) -> Result<(), PictureError> {
+    let mut lossy = frames(bytes).filter(|(name, _, _)| *name == LOSSY);
+    lossy.try_for_each(|(_, data, _)| check_lossy(data, limits))
+}
+
+/// Returns about the most bytes of memory that decoding a file takes beside its pixels.
+pub(super) fn tables(bytes: &[u8]) -> usize {
+    let is_lossy = frames(bytes).any(|(name, _, _)| name == LOSSY);
+    let partition = if is_lossy { PARTITION_BYTES } else { 0 };
+    lossless(bytes).saturating_mul(BYTES_PER_LOSSLESS_BYTE).saturating_add(partition)
+}
+
 /// Returns the bytes of lossless data: pixels, alpha, and the same in an animation's first frame.
-fn check_chunks(bytes: &[u8], limits: &Limits) -> Result<usize, PictureError> {
-    let mut lossless = 0_usize;
-    let mut check = |(name, data, length): Chunk<'_>| match &name {
-        b"VP8L" | b"ALPH" => {
-            lossless += length;
-            Ok(())
-        }
-        b"VP8 " => check_lossy(data, limits),
-        _ => Ok(()),
-    };
+fn lossless(bytes: &[u8]) -> usize {
+    let data = frames(bytes).filter(|(name, _, _)| [b"VP8L", b"ALPH"].contains(&name));
+    data.fold(0, |sum, (_, _, length)| sum.saturating_add(length))
+}
+
+/// Walks over the chunks of a file, and over those of an animation's first frame.
+fn frames(file: &[u8]) -> impl Iterator<Item = Chunk<'_>> {
     let mut is_animated = false;
-    for chunk in chunks(bytes) {
-        if &chunk.0 == b"ANMF" && !is_animated {
-            is_animated = true;
-            // The decoder looks at two chunks after 16 bytes, wherever they end.
-            let frame = chunk.1.get(16..).unwrap_or_default();
-            chunks(frame).take(2).try_for_each(&mut check)?;
-        }
-        check(chunk)?;
-    }
-    Ok(lossless)
+    chunks(file.get(12..).unwrap_or_default()).flat_map(move |chunk| {
+        let is_first = &chunk.0 == b"ANMF" && !is_animated;
+        is_animated |= is_first;
+        // The decoder looks at two chunks after 16 bytes, wherever they end.
+        let frame = if is_first { chunk.1.get(16..).unwrap_or_default() } else { &[] };
+        std::iter::once(chunk).chain(chunks(frame).take(2))
+    })
 }
 
 /// A chunk's name, the file from its data on, and how much of that is its data.
