@@ -146,6 +146,18 @@ pub(crate) fn projected(
     p.finish_with(if states { vec![soft, rows] } else { vec![soft] })
 }
 
+/// A product under construction.
+struct Product<'a> {
+    label: &'a str,
+    /// The name of its matrix without `.weight`.
+    name: String,
+    rows: usize,
+    /// What it reads, within its limits.
+    input: BufferId,
+    /// The least and the largest value that it writes.
+    limits: [f32; 2],
+}
+
 /// A layer under construction.
 struct Layer<'a, 'b> {
     p: &'a mut Builder<'b>,
@@ -173,28 +185,28 @@ impl Layer<'_, '_> {
         input: BufferId,
         products: [(&str, &str, usize); N],
     ) -> [BufferId; N] {
-        let named = products.map(|(label, part, rows)| {
+        // What was limited so far, by its limits.
+        let mut inputs = vec![(Limits::NONE.input, input)];
+        let limited = products.map(|(label, part, rows)| {
             let name = names::layer(self.index, part);
             let limits = self.own.numbers.limits.get(&name).copied().unwrap_or(Limits::NONE);
-            (label, name, rows, limits)
+            let input = match inputs.iter().find(|(own, _)| *own == limits.input) {
+                Some((_, within)) => *within,
+                None => {
+                    let within = self.p.clamp("within", input, limits.input);
+                    inputs.push((limits.input, within));
+                    within
+                }
+            };
+            Product { label, name, rows, input, limits: limits.output }
         });
-        let mut inputs = vec![(Limits::NONE.input, input)];
-        for (_, _, _, limits) in &named {
-            if !inputs.iter().any(|(own, _)| *own == limits.input) {
-                inputs.push((limits.input, self.p.clamp("within", input, limits.input)));
-            }
-        }
-        let made = named.each_ref().map(|(label, name, rows, limits)| {
-            let own = inputs.iter().find(|(own, _)| *own == limits.input);
-            let input = own.map_or(input, |(_, within)| *within);
-            self.p.matmul(label, input, &format!("{name}.weight"), *rows)
+        let made = limited.map(|own| {
+            let weight = format!("{}.weight", own.name);
+            (self.p.matmul(own.label, own.input, &weight, own.rows), own)
         });
-        let mut limits = named.iter().map(|(label, _, _, limits)| (label, limits.output));
-        made.map(|product| match limits.next() {
-            Some((label, limits)) if limits != Limits::NONE.output => {
-                self.p.clamp(&format!("{label}_within"), product, limits)
-            }
-            _ => product,
+        made.map(|(product, own)| match own.limits == Limits::NONE.output {
+            true => product,
+            false => self.p.clamp(&format!("{}_within", own.label), product, own.limits),
         })
     }
 }
