@@ -148,7 +148,7 @@ pub enum ModelError {
     },
     /// A tensor is stored in a format that cannot serve its purpose.
     #[error(
-        "tensor {name} is stored as {found}, but a norm has to be F32, F16 or BF16; convert the model again"
+        "tensor {name} is stored as {found}, but only matrices may be; it has to be F32, F16 or BF16; convert the model again"
     )]
     BadDType {
         /// Name of the tensor.

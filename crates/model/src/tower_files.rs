@@ -184,10 +184,7 @@ impl<'a> TowerFiles<'a> {
         if found.shape() != [weight.columns] {
             return Err(bad_shape(found, &[weight.columns]));
         }
-        if found.dtype().is_quantized() {
-            let (name, found) = (found.name().to_owned(), found.dtype().name());
-            return Err(ModelError::BadDType { name, found });
-        }
+        refuse_blocks(found)?;
         let is_of_patches = weight.name.starts_with(names::PATCH_NORMS[0]);
         match self.checkpoint.metadata() {
             _ if weight.name == names::STANDARD_BIAS => {
@@ -273,9 +270,19 @@ fn bad_shape(tensor: &Tensor, expected: &[usize]) -> ModelError {
     ModelError::BadShape { name, found, expected: expected.to_vec() }
 }
 
+/// Refuses formats that are for matrices only.
+fn refuse_blocks(tensor: &Tensor) -> Result<(), ModelError> {
+    if !tensor.dtype().is_quantized() {
+        return Ok(());
+    }
+    let (name, found) = (tensor.name().to_owned(), tensor.dtype().name());
+    Err(ModelError::BadDType { name, found })
+}
+
 /// Returns the only value of a tensor.
 fn number(tensor: &Tensor) -> Result<f32, ModelError> {
-    if tensor.elements() != 1 || tensor.dtype().is_quantized() {
+    refuse_blocks(tensor)?;
+    if tensor.elements() != 1 {
         return Err(bad_shape(tensor, &[1]));
     }
     Ok(tensor.to_f32()?[0])
@@ -297,35 +304,45 @@ enum Order {
 impl Order {
     /// Returns the tensor in the Plan's order and shape. A copy of a quantised one is in f32.
     fn apply(self, tensor: &Tensor, shape: &[usize], patch: usize) -> Result<Tensor, ModelError> {
-        let columns = shape.last().copied().unwrap_or(1);
-        let count = tensor.elements();
-        let from: Box<dyn Fn(usize) -> usize> = match self {
-            Order::Same => return Ok(tensor.reshaped(shape)?),
-            Order::ColoursFirst => Box::new(move |at| {
-                let (row, value) = (at / columns * columns, at % columns);
-                row + value % COLOURS * patch * patch + value / COLOURS
+        let rows = tensor.elements() / shape.last().copied().unwrap_or(1).max(1);
+        let columns = tensor.elements() / rows.max(1);
+        match self {
+            Order::Same => Ok(tensor.reshaped(shape)?),
+            Order::ColoursFirst => copied(tensor, shape, |row, value| {
+                row * columns + value % COLOURS * patch * patch + value / COLOURS
             }),
-            Order::AxesTogether => Box::new(move |at| {
-                let (entry, column) = (at / columns, at % columns);
-                let side = count / columns / 2;
-                (entry % side * 2 + entry / side) * columns + column
+            Order::AxesTogether => copied(tensor, shape, |row, column| {
+                let side = rows / 2;
+                (row % side * 2 + row / side) * columns + column
             }),
-            Order::Transposed => Box::new(move |at| {
-                let (row, column) = (at / columns, at % columns);
-                column * (count / columns) + row
-            }),
-        };
-        let mut bytes = Vec::new();
-        if tensor.dtype().is_quantized() {
-            let values = tensor.to_f32()?;
-            (0..count).for_each(|at| bytes.extend(values[from(at)].to_le_bytes()));
-            return Ok(Tensor::from_owned(tensor.name(), DType::F32, shape, bytes)?);
+            Order::Transposed => copied(tensor, shape, |row, column| column * rows + row),
         }
-        let (size, stored) = (tensor.dtype().block_bytes(), tensor.bytes());
-        bytes.reserve_exact(stored.len());
-        (0..count).for_each(|at| bytes.extend_from_slice(&stored[from(at) * size..][..size]));
-        Ok(Tensor::from_owned(tensor.name(), tensor.dtype(), shape, bytes)?)
     }
+}
+
+/// Returns a copy of this shape, whose value in a row and a column is that of the place `from(row,
+/// column)` of the tensor.
+fn copied(
+    tensor: &Tensor,
+    shape: &[usize],
+    from: impl Fn(usize, usize) -> usize,
+) -> Result<Tensor, ModelError> {
+    let columns = shape.last().copied().unwrap_or(1).max(1);
+    let is_quantized = tensor.dtype().is_quantized();
+    let dtype = if is_quantized { DType::F32 } else { tensor.dtype() };
+    let values = if is_quantized { tensor.to_f32()? } else { Vec::new() };
+    let (size, stored) = (dtype.block_bytes(), tensor.bytes());
+    let mut bytes = Vec::with_capacity(tensor.elements() * size);
+    for row in 0..tensor.elements() / columns {
+        for column in 0..columns {
+            let at = from(row, column);
+            match is_quantized {
+                true => bytes.extend_from_slice(&values[at].to_le_bytes()),
+                false => bytes.extend_from_slice(&stored[at * size..][..size]),
+            }
+        }
+    }
+    Ok(Tensor::from_owned(tensor.name(), dtype, shape, bytes)?)
 }
 
 fn owned(name: &str, shape: &[usize], values: Vec<f32>) -> Result<Tensor, ModelError> {

@@ -166,6 +166,17 @@ fn impossible_numbers_in_files_are_named() {
         assert!(error.contains(name), "{name}: {error}");
     }
     let mut more = tensors.clone();
+    for (dtype, bytes, expected) in [
+        (DType::F32, vec![0; 8], "has shape [2]"),
+        (DType::Q8_0, vec![0; 34], "is stored as Q8_0, but only matrices may be"),
+    ] {
+        let name = "v.blk.0.out_scale.weight";
+        let elements = if dtype == DType::F32 { 2 } else { 32 };
+        more.push(Tensor::from_owned(name, dtype, &[elements], bytes).unwrap());
+        let error = open(&metadata, &more).err().unwrap();
+        assert!(error.contains(&format!("tensor {name} {expected}")), "{error}");
+        more.pop();
+    }
     more.push(single("v.blk.0.out_scale.weight", f32::INFINITY));
     assert!(open(&metadata, &more).err().unwrap().contains("v.blk.0.out_scale.weight"));
     *more.last_mut().unwrap() = single("v.blk.0.out_scale.weight", 0.5);
