@@ -26,22 +26,19 @@ impl TowerDraft {
         let hidden = heads * dim;
         let ffn = 1 + random.below(4 * hidden);
         let layers = 1 + random.below(3);
-        let mut metadata = Metadata::new("random tower");
-        metadata.insert("general.architecture", Value::String("clip".into()));
-        metadata.insert("clip.projector_type", Value::String("gemma3".into()));
-        metadata.insert("clip.vision.attention.layer_norm_epsilon", Value::F32(1e-4));
-        for (key, value) in [
-            ("image_size", grid * patch),
-            ("patch_size", patch),
-            ("embedding_length", hidden),
-            ("feed_forward_length", ffn),
-            ("block_count", layers),
-            ("projection_dim", output),
-            ("attention.head_count", heads),
-            ("projector.scale_factor", pool),
-        ] {
-            metadata.insert(&format!("clip.vision.{key}"), Value::U32(value as u32));
-        }
+        let metadata = keys(
+            "gemma3",
+            &[
+                ("image_size", grid * patch),
+                ("patch_size", patch),
+                ("embedding_length", hidden),
+                ("feed_forward_length", ffn),
+                ("block_count", layers),
+                ("projection_dim", output),
+                ("attention.head_count", heads),
+                ("projector.scale_factor", pool),
+            ],
+        );
         let mut tensors = Vec::new();
         let mut push = |name: &str, rows: usize, columns: usize| {
             let fits = columns.is_multiple_of(block);
