@@ -19,6 +19,7 @@ pub struct TowerProgram {
     program: Box<dyn Program>,
     config: TowerConfig,
     has_states: bool,
+    /// Those of the last picture.
     rows: PictureRows,
     blocks: Vec<u32>,
     /// Patches in the order of the rows.
@@ -28,6 +29,8 @@ pub struct TowerProgram {
 /// The rows of a picture.
 #[derive(Default)]
 struct PictureRows {
+    /// Columns and rows of patches.
+    grid: (usize, usize),
     /// The patches by their numbers in the picture's grid, row by row.
     order: Vec<usize>,
     tokens: Vec<u32>,
@@ -45,6 +48,7 @@ impl PictureRows {
         let place = |patch: &usize| (patch / columns * side + patch % columns) as u32;
         let numbers = 0..order.len() as u32;
         Self {
+            grid: (columns, rows),
             tokens: order.iter().map(place).collect(),
             positions: numbers.clone().collect(),
             sequence_of: vec![0; order.len()],
@@ -132,13 +136,15 @@ impl TowerProgram {
             );
             return Err(BackendError::BadBatch { what });
         }
-        self.rows = PictureRows::new(config, columns, rows);
-        let PictureRows { order, tokens, positions, sequence_of, ahead, outputs } = &self.rows;
+        if self.rows.grid != grid {
+            self.rows = PictureRows::new(config, columns, rows);
+        }
+        let PictureRows { order, tokens, positions, sequence_of, ahead, outputs, .. } = &self.rows;
         self.input.clear();
         for &patch in order {
-            let own = &patches[patch * values..(patch + 1) * values];
-            self.input.extend(own.iter().map(|&value| config.read(value)));
+            self.input.extend_from_slice(&patches[patch * values..(patch + 1) * values]);
         }
+        config.prepare(&mut self.input);
         let batch = Batch {
             tokens,
             positions,

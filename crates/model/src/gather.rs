@@ -7,8 +7,12 @@ use crate::plan::{Input, Op, Plan, Source, Step, Weight, WeightId, WeightPlace};
 
 /// Makes an input ([`Source::Table`]) of each [`Op::Embed`] whose table no other operation reads,
 /// and leaves the table in the file. It is for devices that would hold the table in a memory of
-/// their own.
+/// their own. Plans of pictures stay as they are: a picture reads most of its table, which the host
+/// would convert and write each time.
 pub fn gather(mut plan: Plan) -> Plan {
+    if plan.is_of_picture() {
+        return plan;
+    }
     let used = computed_with(&plan);
     let (inputs, weights) = (&mut plan.inputs, &mut plan.weights);
     plan.steps.retain(|step| {
@@ -44,7 +48,7 @@ mod tests {
     use trine_weights::DType;
 
     use super::*;
-    use crate::plan::{Buffer, BufferId, Product, Rows, WeightKind};
+    use crate::plan::{Buffer, BufferId, PLACES, Product, Rows, WeightKind};
 
     const TABLE: WeightId = WeightId(0);
     const OTHER: WeightId = WeightId(1);
@@ -94,6 +98,16 @@ mod tests {
         );
         assert_eq!(gather(plan.clone()), plan);
         assert_eq!(looked_up_bytes(&plan), 0, "no step looks rows up");
+    }
+
+    #[test]
+    fn a_picture_has_its_places_on_the_device() {
+        let mut plan = gathered(vec![matmul(OTHER)]);
+        plan.weights[0].name = PLACES.to_owned();
+        plan.steps.insert(0, Step { label: "places".to_owned(), op: embed(TABLE, BufferId(0)) });
+        assert_eq!(gather(plan.clone()), plan);
+        plan.weights[0].name = "table".to_owned();
+        assert_ne!(gather(plan.clone()), plan);
     }
 
     #[test]

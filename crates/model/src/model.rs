@@ -16,7 +16,7 @@ use crate::plan::{Plan, Weight, WeightId, WeightKind, WeightPlace};
 use crate::tower::Tower;
 use crate::{
     config_gguf, config_hf, contradictions, drafts, fusion, gemma3, gemma3n, gemma4, names, narrow,
-    soft, tower_names,
+    soft,
 };
 
 /// A model: configuration and named tensors.
@@ -261,8 +261,7 @@ impl Model {
     /// Returns the number of token ids that a Plan of this model takes: its vocabulary, or the
     /// places of patches in a tower's Plan.
     pub fn ids(&self, plan: &Plan) -> usize {
-        let is_of_tower = plan.weights.iter().any(|weight| weight.name == tower_names::PLACES);
-        let tower = self.tower.as_ref().filter(|_| is_of_tower);
+        let tower = self.tower.as_ref().filter(|_| plan.is_of_picture());
         tower.map_or(self.config.vocabulary, |tower| tower.config().places())
     }
 

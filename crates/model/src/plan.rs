@@ -6,6 +6,10 @@
 //! ([`Rows::Outputs`]), or for each soft token ([`Rows::Soft`]).
 
 use crate::config::Rope;
+
+/// Name of the table of a picture's places: a row for each in the grid of patches, or for each
+/// column and then for each row.
+pub(crate) const PLACES: &str = "v.position_embd.weight";
 pub use crate::values::{
     Buffer, BufferId, Cache, CacheId, Rows, Weight, WeightId, WeightKind, WeightPlace,
 };
@@ -593,6 +597,12 @@ impl Plan {
         let attends =
             |(step, serves): &(&Step, bool)| *serves && matches!(step.op, Op::Attend { .. });
         self.steps.iter().zip(self.serving(0)).filter(attends).count()
+    }
+
+    /// Returns whether its rows are patches of a picture instead of tokens of a text: only towers
+    /// have a table of places.
+    pub fn is_of_picture(&self) -> bool {
+        self.weights.iter().any(|weight| weight.name == PLACES)
     }
 
     /// Returns the most rows of a mean ([`Op::Pool`]); 0 if there are none.

@@ -194,11 +194,13 @@ impl TowerConfig {
         (0..wide * (rows / pool)).flat_map(of_soft).collect()
     }
 
-    /// Returns what the tower's Plan reads in the place of a value of a patch.
-    pub fn read(&self, value: f32) -> f32 {
+    /// Turns values of patches into those that the tower's Plan reads.
+    pub fn prepare(&self, values: &mut [f32]) {
         match self.kind {
-            TowerKind::Siglip(_) | TowerKind::Unified => value,
-            TowerKind::Gemma4 { .. } => 2.0 * (value - 0.5),
+            TowerKind::Siglip(_) | TowerKind::Unified => {}
+            TowerKind::Gemma4 { .. } => {
+                values.iter_mut().for_each(|value| *value = 2.0 * (*value - 0.5));
+            }
         }
     }
 

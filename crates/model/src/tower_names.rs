@@ -1,14 +1,13 @@
 //! Names of a vision tower's tensors. trine's own are those of GGUF; Hugging Face checkpoints are
 //! read through these tables.
 
+pub(crate) use crate::plan::PLACES;
 use crate::tower_config::TowerKind;
 
 /// The product that makes rows of patches.
 pub(crate) const PATCHES: &str = "v.patch_embd.weight";
 /// Its bias.
 pub(crate) const PATCHES_BIAS: &str = "v.patch_embd.bias";
-/// A row for each place in the grid of patches, or for each column and then for each row.
-pub(crate) const PLACES: &str = "v.position_embd.weight";
 /// The norm after the last layer, without `.weight` or `.bias`.
 pub(crate) const POST_NORM: &str = "v.post_ln";
 /// The norms of patches without layers, without `.weight` or `.bias`: of their values, after the

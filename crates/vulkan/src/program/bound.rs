@@ -388,7 +388,7 @@ impl Binding<'_> {
             let mut copy = value.map(|value| self.output_copy(bound, &emitter, index, value));
             let is_state =
                 (0..self.plan.goals()).all(|goal| self.plan.outputs_for(goal).start != index);
-            let is_picture = self.plan.largest_pool() > 0;
+            let is_picture = self.plan.is_of_picture();
             if is_state || is_picture || self.plan.output(index).rows == Rows::Tokens {
                 // The next device, a draft or a model needs them in every step.
                 draft.copies.extend(copy.take());

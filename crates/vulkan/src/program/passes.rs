@@ -62,7 +62,7 @@ pub(crate) enum Attended {
 ///
 /// A Plan for pictures has one pass: each step is a picture.
 pub(crate) fn pass_keys(plan: &Plan, options: &ProgramOptions, is_invariant: bool) -> Vec<PassKey> {
-    if plan.largest_pool() > 0 {
+    if plan.is_of_picture() {
         let lone = options.width.tokens == 1;
         let attended =
             if lone { Attended::Sequences } else { Attended::of_mixed(options.width.tokens) };
@@ -175,7 +175,8 @@ pub(super) fn survey_order(
 
 #[cfg(test)]
 mod tests {
-    use trine_model::{Buffer, BufferId, KvType, Op, Plan, Step};
+    use trine_model::{Buffer, BufferId, KvType, Op, Plan, Step, Weight, WeightKind, WeightPlace};
+    use trine_weights::DType;
 
     use super::*;
 
@@ -234,9 +235,17 @@ mod tests {
             };
             let rows = |rows, columns| Buffer { name: "rows".to_owned(), rows, columns };
             let op = Op::Pool { input: BufferId(0), count: 16, output: BufferId(1) };
+            let places = Weight {
+                name: "v.position_embd.weight".to_owned(),
+                kind: WeightKind::Matrix,
+                rows: tokens,
+                columns: 8,
+                dtype: DType::F32,
+                place: WeightPlace::Device,
+            };
             let plan = Plan {
                 buffers: vec![rows(Rows::Tokens, 8), rows(Rows::Outputs, 8)],
-                weights: Vec::new(),
+                weights: vec![places],
                 caches: Vec::new(),
                 steps: vec![Step { label: "pool".to_owned(), op }],
                 inputs: Vec::new(),

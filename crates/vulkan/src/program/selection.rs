@@ -49,7 +49,7 @@ impl Selection {
         Self {
             bounded: gates.filter(|&gate| norm_before(plan, gate).is_some()).collect(),
             capabilities: capabilities.clone(),
-            is_picture: plan.largest_pool() > 0,
+            is_picture: plan.is_of_picture(),
             shapes: Shapes::default(),
             context: options.context,
             kv: options.kv,

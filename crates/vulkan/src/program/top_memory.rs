@@ -115,5 +115,5 @@ pub(super) fn top_launch(emitter: &Emitter<'_>, spans: [Span; 3]) -> Option<TopL
 pub(super) fn finds_top(plan: &Plan, options: &ProgramOptions) -> bool {
     options.width.outputs <= TOP_ROWS_MAX
         && plan.output(0).rows == Rows::Outputs
-        && plan.largest_pool() == 0
+        && !plan.is_of_picture()
 }
