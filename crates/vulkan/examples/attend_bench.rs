@@ -340,7 +340,11 @@ impl Bed {
             constants: launch.constants(self.gpu.capabilities()),
             subgroup: Some(self.gpu.capabilities().subgroup),
         };
-        let report = self.gpu.report(&key).map_err(|error| error.to_string())?;
+        self.report_of(&key)
+    }
+
+    fn report_of(&self, key: &KernelKey) -> Result<String, String> {
+        let report = self.gpu.report(key).map_err(|error| error.to_string())?;
         let shown = report.statistics.iter().map(|(name, value)| format!("{name} {value}"));
         Ok(shown.collect::<Vec<_>>().join(", "))
     }
@@ -488,12 +492,22 @@ fn bench_rows(bed: &Bed, options: &Options) -> Result<(), String> {
     let direct = direct.into_iter().map(AttendUnits::Direct);
     let others = direct.chain(shapes.into_iter().map(AttendUnits::Staged));
     for shape in suited.into_iter().chain(others) {
-        let seconds = bed.time(|cache| {
+        let launch = |cache| {
             let output = MatrixOutput::Plain(target);
-            let launch = MatrixLaunch { attention, cache, frame, tiles, query, output, shape };
-            launch.dispatch(&bed.gpu, "rows", 0).map_err(|error| error.to_string())
+            MatrixLaunch { attention, cache, frame, tiles, query, output, shape }
+        };
+        if options.report {
+            let key = launch(bed.caches[0].0).key(capabilities);
+            println!("{shape:?}: {}", bed.report_of(&key)?);
+            continue;
+        }
+        let seconds = bed.time(|cache| {
+            launch(cache).dispatch(&bed.gpu, "rows", 0).map_err(|error| error.to_string())
         })?;
         lines.push((seconds, format!("{shape:?}")));
+    }
+    if options.report {
+        return Ok(());
     }
     if !options.quick || lines.is_empty() {
         let shape = AttendTileShape::suited(capabilities, &attention);

@@ -1,7 +1,7 @@
 #version 460
 // Attention of many rows on matrix units with the layout that crates/vulkan/src/kernels/matmul/probe.rs describes, over a cache
-// in f16 or int8. Each subgroup takes 16 vectors: neighbouring rows of one sequence, times QUERIES query heads that share a key
-// head. Keys and values go from the cache into the registers of the matrix units, and scores stay in them: what an invocation
+// in f16 or int8. Each subgroup takes LEFTS times 16 vectors: neighbouring rows of one sequence, times QUERIES query heads that
+// share a key head. Keys and values go from the cache into the registers of the matrix units, and scores stay in them: what an invocation
 // holds of a sum is what it has to hold of a left factor.
 //
 // Keys: lane 4 r + c loads eight elements of key r, from 32 p + 8 c on, for two products of 16 elements; queries lie alike.
@@ -19,8 +19,9 @@
 // SLICES subgroups share the keys of the same vectors, block by block, and are put together at the end.
 //
 // If STAGED is 1, the subgroups of a workgroup go through the blocks together: each block passes through shared memory once, while
-// the one before it is multiplied. Rows of keys are a whole number of 128 bytes and a half long there, rows of values an odd
-// number of 16 bytes: what eight lanes load together then lies in different banks.
+// the one before it is multiplied. Values lie there as right factors need them, the halves of two neighbouring keys in a word: for
+// each pair of keys first the words of the elements 0 to 3 of each eight, then those of 4 to 7. Rows of keys are 64 bytes more
+// than a multiple of 128 long, those of pairs 32: what eight lanes load together then lies in different banks.
 //
 // Large heads are cut into SHARES of the result, each by workgroups of its own: sums of all 512 values would take more registers
 // than an invocation has. Each share computes the scores again, DIM * (2 * SHARES + 2) operations for a vector and key.
@@ -29,7 +30,7 @@
 // matter are normal numbers.
 //
 // Bound: 4 * DIM operations for each vector and key at the rate of the matrix units; each key and value is read from the core's
-// cache for 16 vectors, 4 * DIM bytes in f16 and 2 * DIM * 17 / 16 in int8. Decoding takes 7 instructions for each product of
+// cache for 16 * LEFTS vectors, 4 * DIM bytes in f16 and 2 * DIM * 17 / 16 in int8. Decoding takes 7 instructions for each product of
 // 16 x 8 x 16 with keys, and 8 for one with values.
 
 #extension GL_GOOGLE_include_directive : require
@@ -65,6 +66,8 @@ layout(constant_id = 10) const uint VALUES_AHEAD = 0;
 layout(constant_id = 11) const uint SHARES = 1;
 // 1: keys and values pass through shared memory; SLICES and SHARES are 1, and KV is KV_F16.
 layout(constant_id = 12) const uint STAGED = 0;
+// Left factors of a subgroup, which share what it loads of keys and values: 1 or, if STAGED and KEPT are 1, 2.
+layout(constant_id = 13) const uint LEFTS = 1;
 
 #include "include/kv.glsl"
 #include "include/operand.glsl"
@@ -93,7 +96,7 @@ const uint LANES = 32u;
 const uint SUBGROUPS = LOCAL / LANES;
 const uint STACKED = SUBGROUPS / SLICES;
 const uint VECTORS = 16u;
-const uint ROWS = VECTORS * STACKED / QUERIES;
+const uint ROWS = VECTORS * LEFTS * STACKED / QUERIES;
 // Pieces of 32 elements of a query or key: two products of 16.
 const uint PIECES = DIM / 32u;
 // Groups of 64 elements of the share of a value: eight right factors.
@@ -113,15 +116,19 @@ const uint OWN_LOADS = CODES ? VALUE_LOADS / SHARES : 1u;
 // What the unit of keys and values in registers is worth.
 const float UNIT = CODES ? 256.0 : 1.0;
 
-// Staged: vectors of a head, of a row of keys and of values in shared memory, of a block there, and those of both that an
-// invocation moves.
+// Sums of a left factor.
+const uint SUMS = 8u * GROUPS + TAIL_FACTORS;
+
+// Staged: vectors of eight elements of a head, those of a row of keys and of a row of pairs of values in shared memory, and of a
+// block there.
 const uint QUADS = DIM / 8u;
 const uint KEY_ROW = (QUADS + 3u) / 8u * 8u + 4u;
-const uint VALUE_ROW = QUADS | 1u;
+const uint PAIR_ROW = (2u * QUADS + 5u) / 8u * 8u + 2u;
 const uint VALUES_AT = KV_BLOCK * KEY_ROW;
-const uint BLOCK_QUADS = VALUES_AT + KV_BLOCK * VALUE_ROW;
-const uint KEY_MOVES = KV_BLOCK * QUADS;
-const uint MOVES = STAGED != 0u ? (2u * KEY_MOVES + LOCAL - 1u) / LOCAL : 1u;
+const uint BLOCK_QUADS = VALUES_AT + KV_BLOCK / 2u * PAIR_ROW;
+// Vectors of keys, and of values of a pair of keys, that an invocation moves.
+const uint KEY_MOVES = STAGED != 0u ? (KV_BLOCK * QUADS + LOCAL - 1u) / LOCAL : 1u;
+const uint PAIR_MOVES = STAGED != 0u ? (KV_BLOCK / 2u * QUADS + LOCAL - 1u) / LOCAL : 1u;
 
 // Queries, if they do not stay in registers: for each piece of the vectors of a subgroup those of rows r, then those of rows
 // r + 8. Slices have the same and write the same.
@@ -134,27 +141,28 @@ shared vec4 parts[SLICES > 1u ? SUBGROUPS * 4u * LANES : 1u];
 // Two blocks: one that is multiplied, and the next.
 shared uvec4 blocks[STAGED != 0u ? 2u * BLOCK_QUADS : 1u];
 
-uvec4 upper_query[KEPT != 0u ? PIECES : 1u];
-uvec4 lower_query[KEPT != 0u ? PIECES : 1u];
-uvec2 upper_tail[TAIL_PRODUCTS > 0u ? TAIL_PRODUCTS : 1u];
-uvec2 lower_tail[TAIL_PRODUCTS > 0u ? TAIL_PRODUCTS : 1u];
+uvec4 upper_query[KEPT != 0u ? LEFTS * PIECES : 1u];
+uvec4 lower_query[KEPT != 0u ? LEFTS * PIECES : 1u];
+uvec2 upper_tail[TAIL_PRODUCTS > 0u ? LEFTS * TAIL_PRODUCTS : 1u];
+uvec2 lower_tail[TAIL_PRODUCTS > 0u ? LEFTS * TAIL_PRODUCTS : 1u];
 // Codes that came ahead, and their scales.
 uvec4 key_codes[KEYS_AHEAD > 0u ? KEYS_AHEAD * FACTORS : 1u];
 uint key_scales[KEYS_AHEAD > 0u ? KEYS_AHEAD * FACTORS : 1u];
 uvec4 value_codes[VALUES_AHEAD > 0u ? VALUES_AHEAD * OWN_LOADS * 4u : 1u];
 uint value_scales[VALUES_AHEAD > 0u ? VALUES_AHEAD * OWN_LOADS * 4u : 1u];
 // The next block on its way, and where the one that is multiplied begins.
-uvec4 moved[MOVES];
+uvec4 moved_keys[KEY_MOVES];
+uvec4 moved_values[2u * PAIR_MOVES];
 uint stage = 0u;
-Sum scores[FACTORS];
-Sum sums[8u * GROUPS + TAIL_FACTORS];
+Sum scores[LEFTS * FACTORS];
+Sum sums[LEFTS * SUMS];
 uint lane;
 // The workgroup's part of the heads' results.
 uint own_share;
 
-// What this lane's two vectors see: rows r and r + 8 of the left factors.
-uvec2 firsts;
-uvec2 lasts;
+// What this lane's vectors see: rows r and r + 8 of each left factor.
+uvec2 firsts[LEFTS];
+uvec2 lasts[LEFTS];
 
 uint halves(const float a, const float b) {
     return packFloat2x16(f16vec2(a, b));
@@ -182,8 +190,8 @@ vec4 query_tail(const uint head_from, const uint product) {
     return has_tail(product) ? Vec4s(push.query).at[head_from + tail_element(product) / 4u] : vec4(0.0);
 }
 
-// Loads the query of one of the lane's vectors. Returns its factor.
-float load_query(const uint vector_row, const uint head, const bool is_lower) {
+// Loads the query of one of the lane's vectors of a left factor. Returns its factor.
+float load_query(const uint left, const uint vector_row, const uint head, const bool is_lower) {
     const uint head_from = (vector_row * HEADS + head) * (DIM / 4u);
     const uint from = head_from + lane % 4u * (CODES ? DIM / 16u : 2u);
     const uint apart = CODES ? 2u : 8u;
@@ -202,28 +210,29 @@ float load_query(const uint vector_row, const uint head, const bool is_lower) {
         if (KEPT == 0u) {
             staged[((gl_SubgroupID / SLICES * PIECES + p) * 2u + (is_lower ? 1u : 0u)) * LANES + lane] = eight;
         } else if (is_lower) {
-            lower_query[p] = eight;
+            lower_query[left * PIECES + p] = eight;
         } else {
-            upper_query[p] = eight;
+            upper_query[left * PIECES + p] = eight;
         }
     }
     [[unroll]] for (uint i = 0u; i < TAIL_PRODUCTS; ++i) {
         const vec4 four = query_tail(head_from, i) * inverse;
         const uvec2 both = uvec2(halves(four.x, four.y), halves(four.z, four.w));
         if (is_lower) {
-            lower_tail[i] = both;
+            lower_tail[left * TAIL_PRODUCTS + i] = both;
         } else {
-            upper_tail[i] = both;
+            upper_tail[left * TAIL_PRODUCTS + i] = both;
         }
     }
     return operand_power(exponent) * push.scale * UNIT * 1.4426950408889634;
 }
 
-// Returns what the lane holds of piece `p` of the queries of rows r and r + 8.
-void query_piece(const uint p, out uvec4 upper, out uvec4 lower) {
-    const uint place = (gl_SubgroupID / SLICES * PIECES + p) * 2u * LANES + lane;
-    upper = KEPT != 0u ? upper_query[KEPT != 0u ? p : 0u] : staged[KEPT != 0u ? 0u : place];
-    lower = KEPT != 0u ? lower_query[KEPT != 0u ? p : 0u] : staged[KEPT != 0u ? 0u : place + LANES];
+// Returns what the lane holds of piece `p` of the queries of rows r and r + 8 of a left factor.
+void query_piece(const uint left, const uint p, out uvec4 upper, out uvec4 lower) {
+    const uint at = KEPT != 0u ? left * PIECES + p : 0u;
+    const uint place = KEPT != 0u ? 0u : (gl_SubgroupID / SLICES * PIECES + p) * 2u * LANES + lane;
+    upper = KEPT != 0u ? upper_query[at] : staged[place];
+    lower = KEPT != 0u ? lower_query[at] : staged[KEPT != 0u ? 0u : place + LANES];
 }
 
 // Returns the first and third code of a word times 2^-8. That is the distance of halves from 4 to 8.
@@ -247,9 +256,11 @@ uint scale_bits(const uint64_t part, const uint at, const uint share, const uint
     return uint(KvShorts(part).at[KV_BLOCK * DIM / 2u + at * KV_GROUPS + group]);
 }
 
-// Returns the lane's key of right factor `j`. Those from `count` on repeat the last one; nobody counts their scores.
+// Returns the lane's key of right factor `j`. Those from `count` on repeat the last one, as they do in a staged block; nobody counts
+// their scores.
 uint key_of(const uint j, const uint count) {
-    return min(8u * j + lane / 4u, count - 1u);
+    const uint key = 8u * j + lane / 4u;
+    return STAGED != 0u ? key : min(key, count - 1u);
 }
 
 // Returns the lane's key of which it holds share `i` of the values of 16 keys.
@@ -297,55 +308,73 @@ void fetch_values(const uint64_t part, const uint count) {
     }
 }
 
-// Returns which of a block's vectors of keys, then of values, the invocation moves. Those beyond the last one move it again: with
-// a branch around the loads the compiler would wait for them at once.
-uint moved_by(const uint i) {
+// Returns which of `all` moves is the invocation's `i`-th. Those beyond the last one repeat it: with a branch around the loads the
+// compiler would wait for them at once.
+uint moved_by(const uint i, const uint all) {
     const uint number = i * LOCAL + gl_LocalInvocationIndex;
-    return 2u * KEY_MOVES % LOCAL == 0u ? number : min(number, 2u * KEY_MOVES - 1u);
+    return all % LOCAL == 0u ? number : min(number, all - 1u);
 }
 
 // Loads this invocation's part of a block.
 void fetch_block(const uint64_t part, const uint count) {
-    [[unroll]] for (uint i = 0u; i < MOVES; ++i) {
-        const uint number = moved_by(i);
-        const uint place = number % KEY_MOVES;
-        const uint at = min(place / QUADS, count - 1u) * QUADS + place % QUADS;
-        const uint64_t from = part + (number < KEY_MOVES ? 0ul : uint64_t(KV_PART_BYTES));
-        moved[i] = Quads(from).at[at];
+    const uint64_t values = part + uint64_t(KV_PART_BYTES);
+    [[unroll]] for (uint i = 0u; i < KEY_MOVES; ++i) {
+        const uint number = moved_by(i, KV_BLOCK * QUADS);
+        moved_keys[i] = Quads(part).at[min(number, count * QUADS - QUADS + number % QUADS)];
     }
+    [[unroll]] for (uint i = 0u; i < PAIR_MOVES; ++i) {
+        const uint number = moved_by(i, KV_BLOCK / 2u * QUADS);
+        const uint key = number / QUADS * 2u;
+        moved_values[2u * i] = Quads(values).at[min(key, count - 1u) * QUADS + number % QUADS];
+        moved_values[2u * i + 1u] = Quads(values).at[min(key + 1u, count - 1u) * QUADS + number % QUADS];
+    }
+}
+
+// Returns the first halves of two vectors' words, those of `a` first, then the second ones.
+uvec4 interleaved(const uvec2 a, const uvec2 b) {
+    const uvec2 first = a & 0xFFFFu | b << 16;
+    const uvec2 second = a >> 16 | b & 0xFFFF0000u;
+    return uvec4(first.x, second.x, first.y, second.y);
 }
 
 // Stores it from `to` on.
 void put_block(const uint to) {
-    [[unroll]] for (uint i = 0u; i < MOVES; ++i) {
-        const uint number = moved_by(i);
-        const uint place = number % KEY_MOVES;
-        const uint row = number < KEY_MOVES ? place / QUADS * KEY_ROW : VALUES_AT + place / QUADS * VALUE_ROW;
-        blocks[to + row + place % QUADS] = moved[i];
+    [[unroll]] for (uint i = 0u; i < KEY_MOVES; ++i) {
+        const uint number = moved_by(i, KV_BLOCK * QUADS);
+        blocks[to + number / QUADS * KEY_ROW + number % QUADS] = moved_keys[i];
+    }
+    [[unroll]] for (uint i = 0u; i < PAIR_MOVES; ++i) {
+        const uint number = moved_by(i, KV_BLOCK / 2u * QUADS);
+        const uint place = to + VALUES_AT + number / QUADS * PAIR_ROW + number % QUADS;
+        const uvec4 a = moved_values[2u * i];
+        const uvec4 b = moved_values[2u * i + 1u];
+        blocks[place] = interleaved(a.xy, b.xy);
+        blocks[place + QUADS] = interleaved(a.zw, b.zw);
     }
 }
 
-// Returns elements 8 * quad.. of a key, 4 * pair.. of one, 8 * quad.. of a value, and one of a value.
+// Returns elements 8 * quad.. of a key.
 uvec4 key_quad(const uint64_t part, const uint key, const uint quad) {
     return STAGED != 0u ? blocks[STAGED != 0u ? stage + key * KEY_ROW + quad : 0u] : Quads(part).at[key * QUADS + quad];
 }
 
+// Returns elements 4 * pair.. of a key.
 uvec2 key_pair(const uint64_t part, const uint key, const uint pair) {
     if (STAGED == 0u) return Pairs(part).at[key * (DIM / 4u) + pair];
     const uint place = STAGED != 0u ? stage + key * KEY_ROW + pair / 2u : 0u;
     return uvec2(blocks[place][pair % 2u * 2u], blocks[place][pair % 2u * 2u + 1u]);
 }
 
-uvec4 value_quad(const uint64_t part, const uint key, const uint quad) {
-    const uint place = stage + VALUES_AT + key * VALUE_ROW + quad;
-    return STAGED != 0u ? blocks[STAGED != 0u ? place : 0u] : Quads(part).at[key * QUADS + quad];
+// Staged: returns elements 8 * quad + 4 * half.. of the values of a pair of keys.
+uvec4 staged_values(const uint pair, const uint quad, const uint upper) {
+    const uint place = stage + VALUES_AT + pair * PAIR_ROW + quad + upper * QUADS;
+    return blocks[STAGED != 0u ? place : 0u];
 }
 
-uint value_short(const uint64_t part, const uint key, const uint element) {
-    if (STAGED == 0u) return uint(KvShorts(part).at[key * DIM + element]);
-    const uint place = stage + VALUES_AT + key * VALUE_ROW + element / 8u;
-    const uint word = blocks[STAGED != 0u ? place : 0u][element / 2u % 4u];
-    return element % 2u == 0u ? word & 0xFFFFu : word >> 16;
+// Staged: returns an element of the values of a pair of keys.
+uint staged_value(const uint pair, const uint element) {
+    const uint place = stage + VALUES_AT + pair * PAIR_ROW + element / 8u + element % 8u / 4u * QUADS;
+    return blocks[STAGED != 0u ? place : 0u][element % 4u];
 }
 
 // Adds to the scores what 16 codes of each key give.
@@ -360,7 +389,7 @@ void multiply_codes(const uint64_t part, const uint count, const uint load) {
     }
     [[unroll]] for (uint later = 0u; later < 2u; ++later) {
         uvec4 upper, lower;
-        query_piece(2u * load + later, upper, lower);
+        query_piece(0u, 2u * load + later, upper, lower);
         const Left first = left_of(upper.xy, lower.xy);
         const Left second = left_of(upper.zw, lower.zw);
         [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
@@ -375,7 +404,7 @@ void multiply_codes(const uint64_t part, const uint count, const uint load) {
 
 // Computes the scores of a block's keys.
 void multiply_keys(const uint64_t part, const uint count) {
-    [[unroll]] for (uint j = 0u; j < FACTORS; ++j) scores[j] = Sum(0.0);
+    [[unroll]] for (uint j = 0u; j < LEFTS * FACTORS; ++j) scores[j] = Sum(0.0);
     if (CODES) {
         [[unroll]] for (uint load = 0u; load < KEY_LOADS; ++load) multiply_codes(part, count, load);
         return;
@@ -385,13 +414,16 @@ void multiply_keys(const uint64_t part, const uint count) {
     [[unroll]] for (uint p = 0u; p < PIECES; ++p) {
         uvec4 keys[FACTORS];
         [[unroll]] for (uint j = 0u; j < FACTORS; ++j) keys[j] = key_quad(part, at[j], 4u * p + lane % 4u);
-        uvec4 upper, lower;
-        query_piece(p, upper, lower);
-        const Left first = left_of(upper.xy, lower.xy);
-        const Left second = left_of(upper.zw, lower.zw);
-        [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
-            scores[j] = coopMatMulAdd(first, right_of(keys[j].x, keys[j].y), scores[j]);
-            scores[j] = coopMatMulAdd(second, right_of(keys[j].z, keys[j].w), scores[j]);
+        [[unroll]] for (uint left = 0u; left < LEFTS; ++left) {
+            uvec4 upper, lower;
+            query_piece(left, p, upper, lower);
+            const Left first = left_of(upper.xy, lower.xy);
+            const Left second = left_of(upper.zw, lower.zw);
+            [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
+                const uint score = left * FACTORS + j;
+                scores[score] = coopMatMulAdd(first, right_of(keys[j].x, keys[j].y), scores[score]);
+                scores[score] = coopMatMulAdd(second, right_of(keys[j].z, keys[j].w), scores[score]);
+            }
         }
     }
     [[unroll]] for (uint i = 0u; i < TAIL_PRODUCTS; ++i) {
@@ -404,9 +436,13 @@ void multiply_keys(const uint64_t part, const uint count) {
                 keys[j] = has_tail(i) ? key_pair(part, at[j], tail_element(i) / 4u) : uvec2(0u);
             }
         }
-        const Left left = left_of(upper_tail[i], lower_tail[i]);
-        [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
-            scores[j] = coopMatMulAdd(left, right_of(keys[j].x, keys[j].y), scores[j]);
+        [[unroll]] for (uint left = 0u; left < LEFTS; ++left) {
+            const uint tail = left * TAIL_PRODUCTS + i;
+            const Left tails = left_of(upper_tail[tail], lower_tail[tail]);
+            [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
+                const uint score = left * FACTORS + j;
+                scores[score] = coopMatMulAdd(tails, right_of(keys[j].x, keys[j].y), scores[score]);
+            }
         }
     }
 }
@@ -446,35 +482,63 @@ void multiply_value_codes(const uint64_t part, const uint sixteen, const uint co
     }
 }
 
+// Adds a right factor of values times the weights of each left factor.
+void add_values(const uint sum, const Right right, const Left weights[LEFTS]) {
+    [[unroll]] for (uint left = 0u; left < LEFTS; ++left) {
+        sums[left * SUMS + sum] = coopMatMulAdd(weights[left], right, sums[left * SUMS + sum]);
+    }
+}
+
+// Adds the values of 16 keys of a staged block times weights to the sums.
+void multiply_staged_values(const uint sixteen, const Left weights[LEFTS]) {
+    const uint pair = 8u * sixteen + lane % 4u;
+    [[unroll]] for (uint g = 0u; g < GROUPS; ++g) {
+        [[unroll]] for (uint upper = 0u; upper < 2u; ++upper) {
+            const uvec4 near = staged_values(pair, 8u * g + lane / 4u, upper);
+            const uvec4 far = staged_values(pair + 4u, 8u * g + lane / 4u, upper);
+            [[unroll]] for (uint t = 0u; t < 4u; ++t) {
+                add_values(8u * g + 4u * upper + t, right_of(word_of(near, t), word_of(far, t)), weights);
+            }
+        }
+    }
+    [[unroll]] for (uint t = 0u; t < TAIL_FACTORS; ++t) {
+        const uint element = TAIL_VALUES + lane / 4u * TAIL_FACTORS + t;
+        add_values(8u * GROUPS + t, right_of(staged_value(pair, element), staged_value(pair + 4u, element)), weights);
+    }
+}
+
 // Adds the values of 16 keys of a block times weights to the sums.
-void multiply_values(const uint64_t part, const uint sixteen, const uint count, const Left weights) {
+void multiply_values(const uint64_t part, const uint sixteen, const uint count, const Left weights[LEFTS]) {
     if (CODES) {
-        [[unroll]] for (uint load = 0u; load < OWN_LOADS; ++load) multiply_value_codes(part, sixteen, count, load, weights);
+        [[unroll]] for (uint load = 0u; load < OWN_LOADS; ++load) multiply_value_codes(part, sixteen, count, load, weights[0]);
+        return;
+    }
+    if (STAGED != 0u) {
+        multiply_staged_values(sixteen, weights);
         return;
     }
     uint at[4];
     [[unroll]] for (uint i = 0u; i < 4u; ++i) at[i] = value_of(sixteen, i, count);
     [[unroll]] for (uint g = 0u; g < GROUPS; ++g) {
         uvec4 values[4];
-        [[unroll]] for (uint i = 0u; i < 4u; ++i) values[i] = value_quad(part, at[i], 8u * (GROUPS * own_share + g) + lane / 4u);
+        const uint quad = 8u * (GROUPS * own_share + g) + lane / 4u;
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) values[i] = Quads(part).at[at[i] * QUADS + quad];
         [[unroll]] for (uint t = 0u; t < 8u; ++t) {
-            const Right right = right_of(pair_of(values[0], values[1], t), pair_of(values[2], values[3], t));
-            sums[8u * g + t] = coopMatMulAdd(weights, right, sums[8u * g + t]);
+            add_values(8u * g + t, right_of(pair_of(values[0], values[1], t), pair_of(values[2], values[3], t)), weights);
         }
     }
     [[unroll]] for (uint t = 0u; t < TAIL_FACTORS; ++t) {
         uint values[4];
         [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-            values[i] = value_short(part, at[i], TAIL_VALUES + lane / 4u * TAIL_FACTORS + t);
+            values[i] = uint(KvShorts(part).at[at[i] * DIM + TAIL_VALUES + lane / 4u * TAIL_FACTORS + t]);
         }
-        const Right right = right_of(values[0] | values[1] << 16, values[2] | values[3] << 16);
-        sums[8u * GROUPS + t] = coopMatMulAdd(weights, right, sums[8u * GROUPS + t]);
+        add_values(8u * GROUPS + t, right_of(values[0] | values[1] << 16, values[2] | values[3] << 16), weights);
     }
 }
 
-// Multiplies the sums by factors of rows r and r + 8.
-void scale_sums(const vec2 factors) {
-    [[unroll]] for (uint i = 0u; i < 8u * GROUPS + TAIL_FACTORS; ++i) {
+// Multiplies the sums of a left factor by factors of rows r and r + 8.
+void scale_sums(const uint left, const vec2 factors) {
+    [[unroll]] for (uint i = left * SUMS; i < left * SUMS + SUMS; ++i) {
         sums[i][0] *= factors.x;
         sums[i][1] *= factors.x;
         sums[i][2] *= factors.y;
@@ -525,18 +589,18 @@ void store_one(const uint row, const uint column, const float value) {
 
 // Adds the sums of the slices to those of the first, whose factors for rows r and r + 8 are `kept`.
 void join(const vec2 kept) {
-    scale_sums(kept);
-    [[unroll]] for (uint first = 0u; first < 8u * GROUPS + TAIL_FACTORS; first += 4u) {
+    scale_sums(0u, kept);
+    [[unroll]] for (uint first = 0u; first < SUMS; first += 4u) {
         barrier();
         [[unroll]] for (uint t = 0u; t < 4u; ++t) {
             const uint i = first + t;
-            if (i >= 8u * GROUPS + TAIL_FACTORS) continue;
+            if (i >= SUMS) continue;
             parts[(gl_SubgroupID * 4u + t) * LANES + lane] = vec4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
         }
         barrier();
         if (gl_SubgroupID % SLICES == 0u) {
             [[unroll]] for (uint t = 0u; t < 4u; ++t) {
-                if (first + t >= 8u * GROUPS + TAIL_FACTORS) continue;
+                if (first + t >= SUMS) continue;
                 vec4 total = vec4(0.0);
                 for (uint slice = 0u; slice < SLICES; ++slice) {
                     total += parts[((gl_SubgroupID + slice) * 4u + t) * LANES + lane];
@@ -549,6 +613,77 @@ void join(const vec2 kept) {
             }
         }
     }
+}
+
+// What is known of the vectors of rows r and r + 8 of each left factor: what a score counts in powers of two, the highest one so
+// far, and the sum of weights.
+vec2 factors[LEFTS];
+vec2 high[LEFTS];
+vec2 total[LEFTS];
+
+// Returns which scores of a left factor count that begin at position `base`, a bit for each: those whose keys their rows see.
+uint seen_scores(const uint left, const uint base) {
+    uint bits = 0u;
+    [[unroll]] for (uint i = 0u; i < 4u * FACTORS; ++i) {
+        const uint key = base + i / 4u * 8u + lane % 4u * 2u + i % 2u;
+        const bool seen = key >= firsts[left][i % 4u / 2u] && key <= lasts[left][i % 4u / 2u];
+        bits |= seen ? 1u << i : 0u;
+    }
+    return bits;
+}
+
+// Brings the scores of a block into powers of two, and returns the largest one or the largest before, of rows r and r + 8 of a left
+// factor. `seen`: which of them count, a bit for each.
+vec2 highest_score(const uint left, const uint seen) {
+    vec2 largest = high[left];
+    [[unroll]] for (uint i = 0u; i < 4u * FACTORS; ++i) {
+        const uint j = left * FACTORS + i / 4u;
+        const uint lower = i % 4u / 2u;
+        const float score = (seen >> i & 1u) != 0u ? scores[j][i % 4u] * factors[left][lower] : LOWEST;
+        scores[j][i % 4u] = score;
+        largest[lower] = max(largest[lower], score);
+    }
+    return highest_of_rows(largest);
+}
+
+// Returns the weights of 16 keys of a block, and adds them to the sums of weights. `zero`: the score whose weight is 1.
+Left weights_of(const uint left, const uint sixteen, const vec2 zero) {
+    f16vec2 shares[4];
+    [[unroll]] for (uint j = 0u; j < 2u; ++j) {
+        const uint i = left * FACTORS + 2u * sixteen + j;
+        shares[j] = f16vec2(exp2(vec2(scores[i][0], scores[i][1]) - zero.x));
+        shares[2u + j] = f16vec2(exp2(vec2(scores[i][2], scores[i][3]) - zero.y));
+    }
+    total[left].x += float(shares[0].x) + float(shares[0].y) + float(shares[1].x) + float(shares[1].y);
+    total[left].y += float(shares[2].x) + float(shares[2].y) + float(shares[3].x) + float(shares[3].y);
+    const uvec2 upper = uvec2(packFloat2x16(shares[0]), packFloat2x16(shares[1]));
+    const uvec2 lower = uvec2(packFloat2x16(shares[2]), packFloat2x16(shares[3]));
+    return left_of(upper, lower);
+}
+
+// Stores the vectors of rows r or, if `lower` is 1, r + 8 of a left factor. `unit`: what a sum counts.
+void store_vector(const uint left, const uint lower, const uint row, const uint head, const float unit) {
+    // Sixteen elements that follow one another are those of two columns of eight factors, or of one of sixteen.
+    [[unroll]] for (uint g = 0u; g < GROUPS; ++g) {
+        float low[8];
+        float far[8];
+        [[unroll]] for (uint t = 0u; t < 8u; ++t) {
+            const uint near_sum = left * SUMS + (CODES ? 16u * (g / 2u) + t : 8u * g + t);
+            const uint far_sum = CODES ? near_sum + 8u : near_sum;
+            low[t] = sums[near_sum][2u * lower + (CODES ? g % 2u : 0u)] * unit;
+            far[t] = sums[far_sum][2u * lower + (CODES ? g % 2u : 1u)] * unit;
+        }
+        const uint group = own_share * GROUPS + g;
+        const uint from = CODES ? (lane % 4u * 2u + g % 2u) * (DIM / 8u) + 16u * (group / 2u) : 64u * group + 16u * (lane % 4u);
+        store(row, head * DIM + from, low, far);
+    }
+    [[unroll]] for (uint t = 0u; t < TAIL_FACTORS; ++t) {
+        [[unroll]] for (uint both = 0u; both < 2u; ++both) {
+            const uint from = TAIL_VALUES + (lane % 4u * 2u + both) * TAIL_FACTORS + t;
+            store_one(row, head * DIM + from, sums[left * SUMS + 8u * GROUPS + t][2u * lower + both] * unit);
+        }
+    }
+    if (HALVES != 0u && head == 0u && own_share == 0u && lane % 4u == 0u) Floats(push.scales).at[row] = 1.0;
 }
 
 void main() {
@@ -566,30 +701,38 @@ void main() {
     const uint first_row = tile.x + begin_row;
     const uvec4 place = kv_row(push.frame, first_row);
 
-    // Vectors without a row repeat the last row and write nothing.
     const uint slice = gl_SubgroupID % SLICES;
-    const uvec2 vectors = gl_SubgroupID / SLICES * VECTORS + lane / 4u + uvec2(0u, 8u);
-    const uvec2 own_rows = min(vectors / QUERIES, uvec2(rows - 1u));
-    const uvec2 heads = first_head + vectors % QUERIES;
-    firsts = uvec2(kv_first(place.y + own_rows.x, push.window), kv_first(place.y + own_rows.y, push.window));
-    lasts.x = kv_end(kv_row(push.frame, first_row + own_rows.x), push.ahead) - 1u;
-    lasts.y = kv_end(kv_row(push.frame, first_row + own_rows.y), push.ahead) - 1u;
-    const vec2 factors = vec2(load_query(first_row + own_rows.x, heads.x, false), load_query(first_row + own_rows.y, heads.y, true));
-    // Keys that all of the subgroup's vectors see need no comparisons.
-    uint from = subgroupMin(min(firsts.x, firsts.y));
-    uint end = subgroupMax(max(lasts.x, lasts.y)) + 1u;
+    const uint first_vector = gl_SubgroupID / SLICES * (VECTORS * LEFTS) + lane / 4u;
+    uint from = 0xFFFFFFFFu;
+    uint end = 0u;
+    uint all_from = 0u;
+    uint all_end = 0xFFFFFFFFu;
+    [[unroll]] for (uint left = 0u; left < LEFTS; ++left) {
+        const uvec2 vectors = first_vector + VECTORS * left + uvec2(0u, 8u);
+        // Vectors without a row repeat the last row and write nothing.
+        const uvec2 own_rows = min(vectors / QUERIES, uvec2(rows - 1u));
+        [[unroll]] for (uint lower = 0u; lower < 2u; ++lower) {
+            const uint row = first_row + own_rows[lower];
+            firsts[left][lower] = kv_first(place.y + own_rows[lower], push.window);
+            lasts[left][lower] = kv_end(kv_row(push.frame, row), push.ahead) - 1u;
+            factors[left][lower] = load_query(left, row, first_head + vectors[lower] % QUERIES, lower == 1u);
+        }
+        from = min(from, subgroupMin(min(firsts[left].x, firsts[left].y)));
+        end = max(end, subgroupMax(max(lasts[left].x, lasts[left].y)) + 1u);
+        // Keys that all of the subgroup's vectors see need no comparisons.
+        all_from = max(all_from, subgroupMax(max(firsts[left].x, firsts[left].y)));
+        all_end = min(all_end, subgroupMin(min(lasts[left].x, lasts[left].y)) + 1u);
+        high[left] = vec2(LOWEST);
+        total[left] = vec2(0.0);
+    }
     if (STAGED != 0u) {
         // Those of the whole workgroup. No row sees less far than the one before.
         from = kv_first(place.y, push.window);
         end = kv_end(kv_row(push.frame, first_row + rows - 1u), push.ahead);
     }
-    const uint all_from = subgroupMax(max(firsts.x, firsts.y));
-    const uint all_end = subgroupMin(min(lasts.x, lasts.y)) + 1u;
     if (KEPT == 0u) barrier();
 
-    [[unroll]] for (uint i = 0u; i < 8u * GROUPS + TAIL_FACTORS; ++i) sums[i] = Sum(0.0);
-    vec2 high = vec2(LOWEST);
-    vec2 total = vec2(0.0);
+    [[unroll]] for (uint i = 0u; i < LEFTS * SUMS; ++i) sums[i] = Sum(0.0);
     const uint begin = from / KV_BLOCK * KV_BLOCK + slice * KV_BLOCK;
     uint64_t part = kv_part(push.cache, kv_block(place, push.tables, push.ring, min(begin, end - 1u) / KV_BLOCK), kv_head);
     if (KEYS_AHEAD > 0u) fetch_keys(part, begin < end ? min(end - begin, KV_BLOCK) : 1u);
@@ -612,41 +755,21 @@ void main() {
         part = kv_part(push.cache, next_block, kv_head);
         // After the last block once more its first key, which nobody uses.
         if (KEYS_AHEAD > 0u) fetch_keys(part, next < end ? min(end - next, KV_BLOCK) : 1u);
-        const bool seen_by_all = base >= all_from && base + KV_BLOCK <= all_end;
-        [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
-            [[unroll]] for (uint k = 0u; k < 4u; ++k) {
-                const float score = scores[j][k] * (k < 2u ? factors.x : factors.y);
-                const uint key = base + 8u * j + lane % 4u * 2u + k % 2u;
-                const bool seen = key >= (k < 2u ? firsts.x : firsts.y) && key <= (k < 2u ? lasts.x : lasts.y);
-                scores[j][k] = seen_by_all || seen ? score : LOWEST;
-            }
+        const bool all_seen = base >= all_from && base + KV_BLOCK <= all_end;
+        vec2 zeros[LEFTS];
+        [[unroll]] for (uint left = 0u; left < LEFTS; ++left) {
+            const vec2 highest = highest_score(left, all_seen ? 0xFFFFFFFFu : seen_scores(left, base));
+            const vec2 kept = exp2(high[left] - highest);
+            high[left] = highest;
+            total[left] *= kept;
+            if (LEFTS > 1u || subgroupAny(kept != vec2(1.0))) scale_sums(left, kept);
+            // A row that sees none of the keys so far has the same highest score as they have: its weights are 0 too.
+            zeros[left] = vec2(highest.x > LOWEST ? highest.x - 14.0 : 0.0, highest.y > LOWEST ? highest.y - 14.0 : 0.0);
         }
-        vec2 highest = high;
-        [[unroll]] for (uint j = 0u; j < FACTORS; ++j) {
-            highest.x = max(highest.x, max(scores[j][0], scores[j][1]));
-            highest.y = max(highest.y, max(scores[j][2], scores[j][3]));
-        }
-        highest = highest_of_rows(highest);
-        const vec2 kept = exp2(high - highest);
-        high = highest;
-        total *= kept;
-        if (subgroupAny(kept != vec2(1.0))) scale_sums(kept);
-        const vec2 zero = highest - 14.0;
-        [[unroll]] for (uint k = 0u; k < FACTORS / 2u; ++k) {
-            f16vec2 shares[4];
-            [[unroll]] for (uint half_factor = 0u; half_factor < 2u; ++half_factor) {
-                const uint j = 2u * k + half_factor;
-                // A row that sees none of the keys so far has the same highest score as they have.
-                const vec2 upper = exp2(vec2(scores[j][0], scores[j][1]) - zero.x);
-                const vec2 lower = exp2(vec2(scores[j][2], scores[j][3]) - zero.y);
-                shares[half_factor] = f16vec2(highest.x > LOWEST ? upper : vec2(0.0));
-                shares[2u + half_factor] = f16vec2(highest.y > LOWEST ? lower : vec2(0.0));
-            }
-            total.x += float(shares[0].x) + float(shares[0].y) + float(shares[1].x) + float(shares[1].y);
-            total.y += float(shares[2].x) + float(shares[2].y) + float(shares[3].x) + float(shares[3].y);
-            const uvec2 upper = uvec2(packFloat2x16(shares[0]), packFloat2x16(shares[1]));
-            const uvec2 lower = uvec2(packFloat2x16(shares[2]), packFloat2x16(shares[3]));
-            multiply_values(values, k, count, left_of(upper, lower));
+        [[unroll]] for (uint sixteen = 0u; sixteen < FACTORS / 2u; ++sixteen) {
+            Left weights[LEFTS];
+            [[unroll]] for (uint left = 0u; left < LEFTS; ++left) weights[left] = weights_of(left, sixteen, zeros[left]);
+            multiply_values(values, sixteen, count, weights);
         }
         if (STAGED != 0u) {
             stage = BLOCK_QUADS - stage;
@@ -655,45 +778,26 @@ void main() {
     }
 
     // Each lane only has the weights of its own keys.
-    total = sum_of_rows(total);
+    [[unroll]] for (uint left = 0u; left < LEFTS; ++left) total[left] = sum_of_rows(total[left]);
     if (SLICES > 1u) {
-        marks[gl_SubgroupID * LANES + lane] = vec4(high, total);
+        marks[gl_SubgroupID * LANES + lane] = vec4(high[0], total[0]);
         barrier();
-        vec2 highest = high;
+        vec2 highest = high[0];
         const uint first_slice = gl_SubgroupID - slice;
         for (uint i = 0u; i < SLICES; ++i) highest = max(highest, marks[(first_slice + i) * LANES + lane].xy);
-        total = vec2(0.0);
+        total[0] = vec2(0.0);
         for (uint i = 0u; i < SLICES; ++i) {
             const vec4 mark = marks[(first_slice + i) * LANES + lane];
-            total += mark.zw * exp2(mark.xy - highest);
+            total[0] += mark.zw * exp2(mark.xy - highest);
         }
-        join(exp2(high - highest));
+        join(exp2(high[0] - highest));
         if (slice != 0u) return;
     }
-    const vec2 unit = UNIT / total;
-    [[unroll]] for (uint lower = 0u; lower < 2u; ++lower) {
-        if (vectors[lower] / QUERIES >= rows) continue;
-        const uint row = first_row + own_rows[lower];
-        // Sixteen elements that follow one another are those of two columns of eight factors, or of one of sixteen.
-        [[unroll]] for (uint g = 0u; g < GROUPS; ++g) {
-            float low[8];
-            float far[8];
-            [[unroll]] for (uint t = 0u; t < 8u; ++t) {
-                const uint near_sum = CODES ? 16u * (g / 2u) + t : 8u * g + t;
-                const uint far_sum = CODES ? near_sum + 8u : near_sum;
-                low[t] = sums[near_sum][2u * lower + (CODES ? g % 2u : 0u)] * unit[lower];
-                far[t] = sums[far_sum][2u * lower + (CODES ? g % 2u : 1u)] * unit[lower];
-            }
-            const uint group = own_share * GROUPS + g;
-            const uint from = CODES ? (lane % 4u * 2u + g % 2u) * (DIM / 8u) + 16u * (group / 2u) : 64u * group + 16u * (lane % 4u);
-            store(row, heads[lower] * DIM + from, low, far);
+    [[unroll]] for (uint left = 0u; left < LEFTS; ++left) {
+        [[unroll]] for (uint lower = 0u; lower < 2u; ++lower) {
+            const uint vector = first_vector + VECTORS * left + 8u * lower;
+            if (vector / QUERIES >= rows) continue;
+            store_vector(left, lower, first_row + vector / QUERIES, first_head + vector % QUERIES, UNIT / total[left][lower]);
         }
-        [[unroll]] for (uint t = 0u; t < TAIL_FACTORS; ++t) {
-            [[unroll]] for (uint both = 0u; both < 2u; ++both) {
-                const uint from = TAIL_VALUES + (lane % 4u * 2u + both) * TAIL_FACTORS + t;
-                store_one(row, heads[lower] * DIM + from, sums[8u * GROUPS + t][2u * lower + both] * unit[lower]);
-            }
-        }
-        if (HALVES != 0u && heads[lower] == 0u && own_share == 0u && lane % 4u == 0u) Floats(push.scales).at[row] = 1.0;
     }
 }

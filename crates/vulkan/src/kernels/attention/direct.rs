@@ -16,6 +16,11 @@ const SUBGROUPS_MAX: u32 = 8;
 /// Subgroups that a core should have: as many as its registers hold at the same time, by the
 /// reports on the kernel for NVIDIA's.
 const SUBGROUPS_OF_CORE: u32 = 8;
+/// Subgroups that have keys of their own are faster than more that share them if they are more than
+/// this part of those that cores hold (`docs/benchmarks/gpu-kernels.md`).
+const UNSLICED_PART: u32 = 3;
+/// Most subgroups with keys and vectors of their own whose queries are in shared memory.
+const UNKEPT_STACKED: u32 = 2;
 /// Subgroups that share keys if heads are cut into shares: those of one workgroup whose queries
 /// leave shared memory for two workgroups a core (`docs/benchmarks/gpu-kernels.md`).
 const SLICES_OF_SHARES: u32 = 4;
@@ -25,6 +30,8 @@ const STAGED_MIN: u32 = 4;
 /// Largest heads whose queries stay in registers: those of larger ones, with sums of as many
 /// values, take more than the 255 that an invocation can have.
 const KEPT_MAX: usize = 128;
+/// Largest heads of which an invocation's registers hold queries and sums of two left factors.
+const DOUBLED_MAX: usize = 96;
 /// Most values of a head whose sums an invocation's registers hold.
 pub(super) const SUMS_MAX: usize = 256;
 
@@ -49,6 +56,9 @@ pub struct AttendDirectShape {
     /// Whether keys and values pass through shared memory, of an f16 cache: all subgroups have
     /// vectors of their own and go through the blocks together.
     pub staged: bool,
+    /// Left factors of a subgroup, which share what it loads: 1, or 2 if keys and values pass
+    /// through shared memory.
+    pub lefts: u32,
 }
 
 impl AttendDirectShape {
@@ -68,13 +78,16 @@ impl AttendDirectShape {
         let one = Self::of_one(attention, kind);
         let vectors = rows * attention.heads.query;
         let subgroups = vectors.div_ceil(VECTORS as usize) as u32 * one.shares;
-        let wanted = (SUBGROUPS_OF_CORE * capabilities.cores_or_guess()).div_ceil(subgroups.max(1));
+        let room = SUBGROUPS_OF_CORE * capabilities.cores_or_guess();
         let slices = match one.shares {
-            1 => wanted.next_power_of_two().min(SUBGROUPS_MAX),
+            1 if UNSLICED_PART * subgroups > room => 1,
+            1 => room.div_ceil(subgroups.max(1)).next_power_of_two().min(SUBGROUPS_MAX),
             _ => SLICES_OF_SHARES,
         };
         // As many vectors together as shared memory has room for, so that keys are read for more.
-        let most = all.min(SUBGROUPS_MAX / slices);
+        // Without slices, more workgroups with fewer queries there are faster.
+        let room_for = if one.kept || slices > 1 { SUBGROUPS_MAX / slices } else { UNKEPT_STACKED };
+        let most = all.min(room_for);
         let stacked = std::iter::successors(Some(most), |stacked| Some(stacked / 2));
         stacked
             .take_while(|stacked| *stacked > 0)
@@ -86,7 +99,13 @@ impl AttendDirectShape {
                 let is_small = attention.heads.dim < KEPT_MAX;
                 let stacked = if is_small { shape.stacked.min(STAGED_MIN) } else { shape.stacked };
                 let staged = Self { staged: stacked >= STAGED_MIN, stacked, ..shape };
-                if staged.runs(capabilities, attention, kind) { staged } else { shape }
+                let doubled = Self { lefts: 2, ..staged };
+                let fills = 2 * stacked <= all;
+                [doubled, staged]
+                    .into_iter()
+                    .filter(|shape| fills || shape.lefts == 1)
+                    .find(|shape| shape.runs(capabilities, attention, kind))
+                    .unwrap_or(shape)
             })
     }
 
@@ -98,8 +117,17 @@ impl AttendDirectShape {
         let ahead = u32::from(kind == KvType::Int8 && kept);
         let (keys_ahead, values_ahead) = (ahead, ahead);
         let shares = attention.heads.dim.div_ceil(SUMS_MAX) as u32;
-        let staged = false;
-        Self { queries: 1, stacked: 1, slices: 1, kept, keys_ahead, values_ahead, shares, staged }
+        Self {
+            queries: 1,
+            stacked: 1,
+            slices: 1,
+            kept,
+            keys_ahead,
+            values_ahead,
+            shares,
+            staged: false,
+            lefts: 1,
+        }
     }
 
     /// Returns the shapes that differ from this one in a single respect and that a device can run.
@@ -114,7 +142,11 @@ impl AttendDirectShape {
             .map(|(stacked, slices)| Self { stacked, slices, ..from });
         let ahead = [(0, 0), (1, 0), (2, 0), (0, 1), (0, 2), (1, 1), (2, 1), (2, 2)]
             .map(|(keys_ahead, values_ahead)| Self { keys_ahead, values_ahead, ..from });
-        let kept = [Self { kept: !from.kept, ..from }, Self { staged: !from.staged, ..from }];
+        let kept = [
+            Self { kept: !from.kept, ..from },
+            Self { staged: !from.staged, lefts: 1, ..from },
+            Self { lefts: 3 - from.lefts, ..from },
+        ];
         let all = ahead.into_iter().chain(kept).chain(spread);
         all.filter(|shape| *shape != from && shape.runs(capabilities, attention, kind)).collect()
     }
@@ -147,7 +179,9 @@ impl AttendDirectShape {
             && (attention.shared() as u32).is_multiple_of(queries)
             && stacked >= 1
             && slices >= 1
-            && (VECTORS * stacked).is_multiple_of(queries)
+            && (1..=2).contains(&self.lefts)
+            && (self.lefts == 1 || self.staged && dim <= DOUBLED_MAX)
+            && (VECTORS * self.lefts * stacked).is_multiple_of(queries)
             && (!self.staged || self.kept && kind == KvType::F16 && (slices, shares) == (1, 1))
             && stacked * slices * LANES <= capabilities.invocations
             && self.shared_bytes(dim) <= capabilities.shared_bytes
@@ -160,7 +194,7 @@ impl AttendDirectShape {
 
     /// Returns the rows of a workgroup.
     pub(super) fn rows(&self) -> u32 {
-        VECTORS * self.stacked / self.queries
+        VECTORS * self.lefts * self.stacked / self.queries
     }
 
     /// Returns the bytes of shared memory: queries that do not stay in registers, and, of slices,
@@ -171,8 +205,8 @@ impl AttendDirectShape {
         let joined = if self.slices > 1 { subgroups * LANES * (16 + 4 * 16) } else { 32 };
         // Two blocks of keys and values, whose rows are filled up.
         let quads = dim as u32 / 8;
-        let (keys, values) = ((quads + 3) / 8 * 8 + 4, quads | 1);
-        let blocks = if self.staged { 2 * KV_BLOCK as u32 * (keys + values) } else { 1 };
+        let (keys, pairs) = ((quads + 3) / 8 * 8 + 4, (2 * quads + 5) / 8 * 8 + 2);
+        let blocks = if self.staged { KV_BLOCK as u32 * (2 * keys + pairs) } else { 1 };
         queries + joined + 16 * blocks
     }
 
@@ -194,6 +228,7 @@ impl AttendDirectShape {
             self.values_ahead,
             self.shares,
             u32::from(self.staged),
+            self.lefts,
         ]
     }
 }

@@ -245,6 +245,30 @@ pub struct MatrixLaunch {
 }
 
 impl MatrixLaunch {
+    /// Returns which kernel it runs.
+    ///
+    /// # Panics
+    /// If the shape does not run on the device.
+    pub fn key(&self, capabilities: &Capabilities) -> KernelKey {
+        let output = match self.output {
+            MatrixOutput::Plain(_) => 0,
+            MatrixOutput::Operand(Operand { kind: OperandKind::Fragments, .. }) => 2,
+            MatrixOutput::Operand(_) => 1,
+        };
+        let (shader, constants, subgroup) = match self.shape {
+            AttendUnits::Staged(shape) => {
+                let constants = shape.constants(capabilities, &self.attention, &self.cache, output);
+                ("attend_matrix", constants, shape.subgroup)
+            }
+            AttendUnits::Direct(shape) => {
+                assert!(shape.runs(capabilities, &self.attention, self.cache.kind), "{shape:?}");
+                let constants = shape.constants(&self.attention, self.cache.kind, output);
+                ("attend_direct", constants, capabilities.subgroup)
+            }
+        };
+        KernelKey { shader: Shader(shader), constants, subgroup: Some(subgroup) }
+    }
+
     /// Returns the dispatch of the launch.
     ///
     /// # Errors
@@ -258,24 +282,14 @@ impl MatrixLaunch {
         label: &str,
         step: usize,
     ) -> Result<Dispatch, GpuError> {
-        let output = match self.output {
-            MatrixOutput::Plain(_) => 0,
-            MatrixOutput::Operand(Operand { kind: OperandKind::Fragments, .. }) => 2,
-            MatrixOutput::Operand(_) => 1,
-        };
-        let capabilities = gpu.capabilities();
-        let (shader, constants, subgroup, heads, rows_of_group) = match self.shape {
+        let (heads, rows_of_group) = match self.shape {
             AttendUnits::Staged(shape) => {
-                let constants = shape.constants(capabilities, &self.attention, &self.cache, output);
-                let rows = shape.subgroups * shape.product.0 / shape.queries;
                 let heads = self.attention.heads.query as u32 / shape.queries * shape.shares;
-                ("attend_matrix", constants, shape.subgroup, heads, rows)
+                (heads, shape.subgroups * shape.product.0 / shape.queries)
             }
             AttendUnits::Direct(shape) => {
-                assert!(shape.runs(capabilities, &self.attention, self.cache.kind), "{shape:?}");
-                let constants = shape.constants(&self.attention, self.cache.kind, output);
                 let heads = self.attention.heads.query as u32 / shape.queries * shape.shares;
-                ("attend_direct", constants, capabilities.subgroup, heads, shape.rows())
+                (heads, shape.rows())
             }
         };
         let (target, scales) = match self.output {
@@ -286,7 +300,7 @@ impl MatrixLaunch {
                 (codes, scales.address)
             }
         };
-        let key = KernelKey { shader: Shader(shader), constants, subgroup: Some(subgroup) };
+        let key = self.key(gpu.capabilities());
         let args = Args::new(&self.attention, &self.cache, &self.frame, self.query, target, scales);
         Ok(Dispatch {
             label: label.to_owned(),

@@ -19,8 +19,8 @@ fn shapes(bed: &Bed) -> Vec<AttendUnits> {
         let (keys_ahead, values_ahead) = if codes { ahead[(at + turn) % 5] } else { (0, 0) };
         let kept = bed.case.heads.dim <= 128 && !(at + turn).is_multiple_of(3);
         let shares = bed.case.heads.dim.div_ceil(256) as u32;
-        let staged =
-            (at + turn / 2).is_multiple_of(2) && slices == 1 && kept && !codes && shares == 1;
+        let staged = !(at + turn).is_multiple_of(8) && slices == 1 && kept && !codes && shares == 1;
+        let lefts = if staged && bed.case.heads.dim <= 96 && at % 5 == 1 { 2 } else { 1 };
         AttendDirectShape {
             queries,
             stacked,
@@ -30,6 +30,7 @@ fn shapes(bed: &Bed) -> Vec<AttendUnits> {
             values_ahead,
             shares,
             staged,
+            lefts,
         }
     };
     let some = (0..spread.len()).filter(|at| (at + turn).is_multiple_of(2)).map(shape);
@@ -115,7 +116,9 @@ fn direct_shapes_suit_real_models() {
         assert_eq!(shape.shares as usize, heads.dim.div_ceil(256));
         let subgroups = (rows * heads.query / 16) as u32 * shape.slices * shape.shares;
         let is_cut = shape.shares > 1 && (shape.stacked, shape.slices) == (1, 4);
-        assert!(is_cut || shape.slices == 8 || subgroups >= 8 * cores, "{heads:?}: {shape:?}");
+        let fills = shape.slices == 8 || subgroups >= 8 * cores;
+        let is_unsliced = shape.slices == 1 && 3 * subgroups > 8 * cores;
+        assert!(is_cut || is_unsliced || fills, "{heads:?}: {shape:?}");
         let of = |kind| AttendDirectShape::suited(&capabilities, &attention, kind, rows);
         assert_eq!(of(KvType::F32), None);
         let ahead = u32::from(heads.dim == 128);
