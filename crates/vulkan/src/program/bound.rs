@@ -190,9 +190,10 @@ impl Binding<'_> {
             None
         };
         for lowered in &graphs {
-            // Where the host takes part, little follows without a barrier.
+            // Where the host takes part, little follows without a barrier. A picture's patches
+            // would be kept for a second run, which takes longer than its barriers.
             let meets = !loans(self.plans().of(lowered.exact), &lowered.graph).is_empty();
-            let chains = chains.as_mut().filter(|_| !meets);
+            let chains = chains.as_mut().filter(|_| !meets && !self.plan.is_of_picture());
             let pass = self.record(&bound, lowered, chains)?;
             bound.passes.push(pass);
         }

@@ -16,9 +16,9 @@ const SUBGROUPS_MAX: u32 = 8;
 /// Subgroups that a core should have: as many as its registers hold at the same time, by the
 /// reports on the kernel for NVIDIA's.
 const SUBGROUPS_OF_CORE: u32 = 8;
-/// Subgroups that have keys of their own are faster than more that share them if they are more than
-/// this part of those that cores hold (`docs/benchmarks/gpu-kernels.md`).
-const UNSLICED_PART: u32 = 3;
+/// Subgroups share no keys if there is more than one for this many that the cores hold: more of
+/// them that share keys are slower then (`docs/benchmarks/gpu-kernels.md`).
+const HELD_OF_UNSLICED: u32 = 3;
 /// Most subgroups with keys and vectors of their own whose queries are in shared memory.
 const UNKEPT_STACKED: u32 = 2;
 /// Subgroups that share keys if heads are cut into shares: those of one workgroup whose queries
@@ -80,7 +80,7 @@ impl AttendDirectShape {
         let subgroups = vectors.div_ceil(VECTORS as usize) as u32 * one.shares;
         let room = SUBGROUPS_OF_CORE * capabilities.cores_or_guess();
         let slices = match one.shares {
-            1 if UNSLICED_PART * subgroups > room => 1,
+            1 if HELD_OF_UNSLICED * subgroups > room => 1,
             1 => room.div_ceil(subgroups.max(1)).next_power_of_two().min(SUBGROUPS_MAX),
             _ => SLICES_OF_SHARES,
         };
