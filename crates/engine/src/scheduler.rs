@@ -232,7 +232,10 @@ impl Scheduler {
         let is_due = |&slot: &usize| {
             self.is_prefilling(slot) && self.goals[slot] == 0 && self.can_run(slot, cuts)
         };
-        let due = self.due.filter(is_due).filter(|_| self.has_decode());
+        // With only prompts it is first in the queue, and needs a step of its own only if it is too
+        // wide for one with others.
+        let needs_turn = |&slot: &usize| self.has_decode() || cuts.least(slot) > rows;
+        let due = self.due.filter(is_due).filter(needs_turn);
         self.due = None;
         if let Some(slot) = due {
             if cuts.least(slot) > rows {

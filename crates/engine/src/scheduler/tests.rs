@@ -239,6 +239,23 @@ fn a_picture_that_is_wider_than_mixed_steps_has_one_for_itself() {
     assert_eq!(picks, [prompt(1, 7, true)]);
 }
 
+/// Rows of several sequences are at most 4 here, and a picture has 7.
+#[test]
+fn a_wide_picture_does_not_wait_until_other_prompts_end() {
+    let mut scheduler = Scheduler::new(2, Width { tokens: 4, outputs: 2 }).with_units(8);
+    scheduler.admit(1, 7, Wanted::Last, 0);
+    scheduler.admit(0, 100, Wanted::Last, 0);
+    let cuts = WithPicture { done: 0, picture: 0..7, is_ready: true };
+    let mut picks = Vec::new();
+    for expected in [prompt(0, 4, false), prompt(1, 7, true), prompt(0, 4, false)] {
+        scheduler.next_step(usize::MAX, usize::MAX, &cuts, &mut picks);
+        assert_eq!(picks, [expected]);
+        for pick in &picks {
+            scheduler.land(pick.slot);
+        }
+    }
+}
+
 /// Texts that run and prompts to be embedded: each step is for one of the two, in turn.
 #[test]
 fn goals_take_turns() {
