@@ -351,7 +351,7 @@ fn render(
             ..ApiError::field("messages", message)
         });
     }
-    for name in unread(&rendering.variables, template.source()) {
+    for name in unread(&rendering.variables, template) {
         note(format!(
             "chat_template_kwargs.{name} changes nothing: the model's template does not read it; use enable_thinking"
         ));

@@ -1,7 +1,7 @@
 //! Whether and how much a model may think before it answers: the fields of each dialect.
 
 use serde_json::{Map, Value};
-use trine_text::{ReplyFormat, Thoughts};
+use trine_text::{ChatTemplate, ReplyFormat, Thoughts};
 
 use crate::error::ApiError;
 use crate::json::Fields;
@@ -15,15 +15,16 @@ const VARIABLE: &str = "enable_thinking";
 const OTHER_VARIABLES: [&str; 4] = ["thinking", "think", "reasoning", "thinking_budget"];
 
 /// Returns those of the variables for a template that are about thinking and that it does not read.
-pub(crate) fn unread<'a>(
-    variables: &'a Map<String, Value>,
-    template: &'a str,
-) -> impl Iterator<Item = &'static str> + 'a {
-    let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
-    let reads =
-        move |name: &str| template.split(|letter| !is_word(letter)).any(|word| word == name);
-    let given = move |name: &&str| variables.get(*name).and_then(said).is_some();
-    OTHER_VARIABLES.into_iter().filter(given).filter(move |name| !reads(name))
+pub(crate) fn unread(variables: &Map<String, Value>, template: &ChatTemplate) -> Vec<&'static str> {
+    let given = |name: &&str| variables.get(*name).and_then(said).is_some();
+    let mut names: Vec<_> = OTHER_VARIABLES.into_iter().filter(given).collect();
+    if names.is_empty() {
+        return names;
+    }
+    // A template that cannot be compiled is an error where it is rendered.
+    let Ok(read) = template.variables() else { return Vec::new() };
+    names.retain(|name| !read.contains(*name));
+    names
 }
 
 /// The efforts that a request may name. All but the first let the model think, and none limits it.
@@ -303,10 +304,26 @@ mod tests {
             "thinking": true, "think": null, "reasoning": {}, "thinking_budget": 5, "a": 1,
         });
         let variables = given.as_object().unwrap();
-        let found = |template: &str| unread(variables, template).collect::<Vec<_>>();
+        let found = |template: &str| unread(variables, &ChatTemplate::new(template).unwrap());
         assert_eq!(found("{{ enable_thinking }}"), ["thinking", "thinking_budget"]);
         assert_eq!(found("{% if thinking %}{% endif %}"), ["thinking_budget"]);
         assert_eq!(found("{{ thinking_budget or thinking }}"), [""; 0]);
+        let default = "{% set thinking = thinking | default(false) %}{{ thinking }}";
+        assert_eq!(found(default), ["thinking_budget"]);
+    }
+
+    /// It has thoughts of messages and a token by these names, which are no variables.
+    #[test]
+    fn the_template_of_gemma_4_reads_one_variable_of_thinking() {
+        let given = json!({
+            "thinking": true, "think": true, "reasoning": true, "thinking_budget": 5,
+        });
+        let variables = given.as_object().unwrap();
+        for is_large in [false, true] {
+            let template = ChatTemplate::gemma4(is_large);
+            assert_eq!(unread(variables, &template), OTHER_VARIABLES);
+            assert!(template.variables().unwrap().contains(VARIABLE));
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod operators;
 mod program;
 mod turns;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, OnceLock};
 
@@ -150,6 +150,15 @@ impl ChatTemplate {
     /// Returns the template's source.
     pub fn source(&self) -> &str {
         &self.source
+    }
+
+    /// Returns the names of the variables that it reads. Its own are among them: whether one is set
+    /// before it is read can depend on the conversation.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::new`].
+    pub fn variables(&self) -> Result<BTreeSet<String>, TextError> {
+        on_deep_stack(|| Ok(program::variables(&program::compile(&self.source)?)))
     }
 
     /// Arranges a conversation of any shape in turns that this template takes.

@@ -7,6 +7,8 @@
 //! filter that has the same arguments and checks them first. The instruction set is the engine's
 //! own (`unstable_machinery`), hence the exact version in the workspace.
 
+use std::collections::BTreeSet;
+
 use minijinja::Error;
 use minijinja::machinery::{CodeGenerator, Instruction, Instructions, Token, parse, tokenize};
 use minijinja::syntax::SyntaxConfig;
@@ -51,6 +53,16 @@ pub(crate) fn compile(source: &str) -> Result<Instructions<'_>, TextError> {
         return Err(refused(0, "template inheritance is not supported"));
     }
     rewrite(&instructions, source)
+}
+
+/// Returns the names that a program looks up: variables, and no attributes or keywords.
+pub(crate) fn variables(program: &Instructions<'_>) -> BTreeSet<String> {
+    let instructions = (0..).map_while(|index| program.get(index));
+    let names = instructions.filter_map(|instruction| match instruction {
+        Instruction::Lookup(name) => Some((*name).to_owned()),
+        _ => None,
+    });
+    names.collect()
 }
 
 fn refused(line: usize, problem: &str) -> TextError {
