@@ -11,13 +11,24 @@ pub(crate) const BODY_PERMIT_BYTES: usize = 1 << 16;
 
 /// The share of the room for decoding that is for small pictures only: one part of this many.
 const SMALL_SHARE: usize = 8;
-/// How many requests with small pictures that share has room for at least.
+/// How many requests with small pictures that share has room for at least, if their files have no
+/// large tables.
 const SMALL_REQUESTS: usize = 4;
+/// Bytes that decoding takes for each pixel.
+const BYTES_PER_PIXEL: usize = 16;
 
 /// Returns the permits for some bytes, rounded down: those of a whole limit are as many as there
 /// are.
 pub(crate) fn permits(bytes: usize) -> u32 {
     u32::try_from(bytes / BODY_PERMIT_BYTES).unwrap_or(u32::MAX)
+}
+
+/// What decoding a picture takes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Decoding {
+    pub(crate) pixels: usize,
+    /// About the most bytes of memory.
+    pub(crate) bytes: usize,
 }
 
 /// Room to decode pictures. Requests that decode little have a part of it for themselves: they wait
@@ -41,13 +52,14 @@ impl DecodingRoom {
         Self { small_bytes, large_bytes, small: room(small_bytes), large: room(large_bytes) }
     }
 
-    /// Returns where a request waits whose pictures take these bytes each while they are decoded,
-    /// one after the other, for how many permits, and the weight of the work.
-    pub(crate) fn of(&self, each: &[usize]) -> (&Arc<Semaphore>, u32, Weight) {
-        let most = each.iter().copied().max().unwrap_or(0);
-        // All of them take time, which the others wait for.
-        let all = each.iter().fold(0_usize, |all, bytes| all.saturating_add(*bytes));
-        if all <= self.small_bytes / SMALL_REQUESTS {
+    /// Returns where a request waits whose pictures are decoded one after the other, for how many
+    /// permits, and the weight of the work.
+    pub(crate) fn of(&self, each: &[Decoding]) -> (&Arc<Semaphore>, u32, Weight) {
+        let most = each.iter().map(|picture| picture.bytes).max().unwrap_or(0);
+        // All of them take time, which the others wait for. The memory of tables takes none.
+        let all = each.iter().fold(0_usize, |all, picture| all.saturating_add(picture.pixels));
+        let small_pixels = self.small_bytes / SMALL_REQUESTS / BYTES_PER_PIXEL;
+        if all <= small_pixels && most <= self.small_bytes {
             return (&self.small, permits(most), Weight::SmallPictures);
         }
         // One that is larger than all the room is decoded when no other one is.
@@ -64,8 +76,9 @@ mod tests {
     #[test]
     fn small_pictures_do_not_wait_for_large_ones() {
         let room = DecodingRoom::new(1 << 30);
+        let of = |&bytes: &usize| Decoding { pixels: bytes / BYTES_PER_PIXEL, bytes };
         let take = |each: &[usize]| {
-            let (room, wanted, weight) = room.of(each);
+            let (room, wanted, weight) = room.of(&each.iter().map(of).collect::<Vec<_>>());
             (Arc::clone(room).try_acquire_many_owned(wanted).ok(), weight)
         };
         let large: Vec<_> = (0..8).map(|_| take(&[800 * MEGABYTE])).collect();
@@ -78,11 +91,24 @@ mod tests {
         assert_eq!(take(&[MEGABYTE; 33]).1, Weight::Pictures);
     }
 
+    /// Decoding lossy WebP takes 16 MiB of tables, however few pixels there are.
+    #[test]
+    fn small_pictures_with_tables_are_small() {
+        let room = DecodingRoom::new(1 << 30);
+        let weight = |each: &[Decoding]| room.of(each).2;
+        let thumbnail = Decoding { pixels: 1 << 16, bytes: 17 * MEGABYTE };
+        assert_eq!(weight(&[thumbnail; 3]), Weight::SmallPictures);
+        assert_eq!(weight(&[thumbnail; 33]), Weight::Pictures);
+        // Dense lossless data can need more than all their room.
+        let dense = Decoding { bytes: 129 * MEGABYTE, ..thumbnail };
+        assert_eq!(weight(&[dense]), Weight::Pictures);
+    }
+
     #[test]
     fn a_picture_larger_than_the_room_takes_all_of_it() {
         for bytes in [1 << 30, 3 * BODY_PERMIT_BYTES, BODY_PERMIT_BYTES, 0] {
             let room = DecodingRoom::new(bytes);
-            let (own, wanted, _) = room.of(&[usize::MAX]);
+            let (own, wanted, _) = room.of(&[Decoding { pixels: usize::MAX, bytes: usize::MAX }]);
             assert_eq!(own.available_permits(), wanted as usize, "{bytes}");
         }
     }

@@ -38,7 +38,7 @@ pub(crate) async fn admit(
         let each: Vec<usize> = each.iter().map(|bytes| bytes.div_ceil(BODY_PERMIT_BYTES)).collect();
         let all = permits(limits.prepared_bytes).min(each.iter().sum::<usize>() as u32);
         let prepared = Arc::clone(&app.rooms.prepared).acquire_many_owned(all).await.ok()?;
-        let (decoding, wanted, weight) = app.rooms.decoding.of(&sent.decoding_bytes());
+        let (decoding, wanted, weight) = app.rooms.decoding.of(&sent.decoding());
         let decoding = Arc::clone(decoding).acquire_many_owned(wanted).await.ok()?;
         sent.house(prepared, &each);
         Some((decoding, weight))

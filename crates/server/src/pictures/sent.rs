@@ -16,6 +16,7 @@ use crate::image_urls::{ImageUrls, Place};
 use crate::models::Pictures;
 use crate::options::PictureLimits;
 use crate::pictures::tower_input;
+use crate::rooms::Decoding;
 
 /// Most pictures of a request.
 const MOST: usize = 64;
@@ -229,11 +230,14 @@ impl Sent {
         }
     }
 
-    /// Returns about the most bytes that decoding each picture takes, one after the other.
-    pub(super) fn decoding_bytes(&self) -> Vec<usize> {
+    /// Returns what decoding each picture takes, one after the other.
+    pub(super) fn decoding(&self) -> Vec<Decoding> {
         let of = |picture: &SentPicture| match &picture.source {
-            Source::Measured(measured) => Picture::decoding_bytes(&measured.file, measured.size),
-            Source::File(_) | Source::Url(_) => 0,
+            Source::Measured(Measured { file, size, .. }) => Decoding {
+                pixels: (size.0 as usize).saturating_mul(size.1 as usize),
+                bytes: Picture::decoding_bytes(file, *size),
+            },
+            Source::File(_) | Source::Url(_) => Decoding::default(),
         };
         self.0.iter().map(of).collect()
     }
