@@ -53,6 +53,8 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureEr
             append_rgb(&mut rgb, row.data(), channels);
         }
     }
+    // The sum of the last part of the pixels comes after them, as an EXIF block may.
+    reader.finish().map_err(to_error)?;
     let exif = reader.info().exif_metadata.as_deref();
     let orientation = exif.map_or(Orientation::STORED, Orientation::from_exif);
     Ok(Decoded { width, height, rgb, orientation })
