@@ -4,7 +4,7 @@
 //! ```text
 //! pass_bench MODEL.gguf [--sequences 1,2,8] [--rows 2,5] [--prompts 512] [--series 8] [--depth 512]
 //!            [--steps 32] [--rounds 3] [--fill 512] [--tune] [--kv f16|int8]
-//!            [--device NAME] [--profile]
+//!            [--mmproj FILE] [--device NAME] [--profile]
 //! ```
 //!
 //! `--sequences N` measures steps of one row of each of N sequences, `--rows N` steps of N rows
@@ -13,20 +13,22 @@
 //! of a step in each round, after `--depth` positions, which are filled in steps of `--fill` rows;
 //! rounds go through all tests in turn. `--series N` compares a series of N steps of each number
 //! of sequences with the same steps one by one, which the host waits for: medians of both, taken
-//! in turn, and what the series takes of the others' time. Shapes of kernels come from the static
+//! in turn, and what the series takes of the others' time. `--mmproj` gives the model a tower, whose
+//! rows the Plan then takes; no step has any. Shapes of kernels come from the static
 //! tables, or with `--tune` from measurements. `--profile` then prints how a step of each test is
 //! divided among the operations of the Plan, equal ones of all layers together, with a pause after
 //! each.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use trine_backend::{
     BLOCK, BackendError, Batch, Device, Program, ProgramOptions, SERIES_MAX, SequenceView, TopLogit,
 };
-use trine_model::{KvType, Model, Plan, Width};
+use trine_model::{KvType, Model, Plan, Tower, Width};
 use trine_vulkan::{Choice, Tuning, TuningMode, VulkanDevice};
 use trine_weights::Checkpoint;
 
@@ -49,6 +51,7 @@ struct Options {
     kv: KvType,
     device: Choice,
     profile: bool,
+    mmproj: Option<PathBuf>,
 }
 
 fn options() -> Result<Options, String> {
@@ -66,6 +69,7 @@ fn options() -> Result<Options, String> {
         kv: KvType::F16,
         device: Choice::Any,
         profile: false,
+        mmproj: None,
     };
     let number = |text: &str| text.parse::<usize>().map_err(|error| format!("{text}: {error}"));
     let numbers = |text: String| text.split(',').map(number).collect::<Result<Vec<_>, _>>();
@@ -84,6 +88,7 @@ fn options() -> Result<Options, String> {
             "--tune" => found.tune = true,
             "--profile" => found.profile = true,
             "--kv" => found.kv = KvType::parse(&value()?).ok_or("--kv is f32, f16 or int8")?,
+            "--mmproj" => found.mmproj = Some(value()?.into()),
             "--device" => found.device = Choice::Named(value()?),
             model => found.model = model.to_owned(),
         }
@@ -143,7 +148,11 @@ impl Bench {
     /// Loads a model for some tests.
     fn load(options: &Options, tests: &[Test]) -> Result<Self, String> {
         let checkpoint = Checkpoint::open(&options.model).map_err(|error| error.to_string())?;
-        let model = Model::from_checkpoint(checkpoint).map_err(|error| error.to_string())?;
+        let mut model = Model::from_checkpoint(checkpoint).map_err(|error| error.to_string())?;
+        if let Some(path) = &options.mmproj {
+            let tower = Tower::open(path).map_err(|error| error.to_string())?;
+            model = model.with_tower(tower).map_err(|error| error.to_string())?;
+        }
         let sequences = tests.iter().map(|test| test.sequences).max().unwrap_or(1);
         let rows = tests.iter().map(|test| test.rows).max().unwrap_or(1);
         let positions = (options.steps * rows).max(options.series);
@@ -174,6 +183,11 @@ impl Bench {
         })
     }
 
+    /// Returns the rows of each input of a step that has none.
+    fn inputs(&self) -> Vec<&'static [f32]> {
+        self.plan.given_for(0).map(|_| &[][..]).collect()
+    }
+
     /// Runs a step of `rows` rows of each of these sequences from a position on, and has the
     /// largest logits found of those that are wanted.
     fn step(
@@ -199,6 +213,7 @@ impl Bench {
             Logits::Last => vec![rows - 1],
             Logits::Nobody => Vec::new(),
         };
+        let inputs = self.inputs();
         let batch = Batch {
             tokens: &tokens,
             positions: &positions,
@@ -207,7 +222,7 @@ impl Bench {
             outputs: &outputs,
             ahead: &[],
             bulk_from: tokens.len(),
-            inputs: &[],
+            inputs: &inputs,
             goal: 0,
         };
         let step = self.program.submit(&batch)?;
@@ -230,6 +245,7 @@ impl Bench {
         let numbers: Vec<u32> = (0..sequences as u32).collect();
         let view = |slot: usize| SequenceView { slot: slot as u32, blocks: &self.tables[slot] };
         let views: Vec<SequenceView<'_>> = (0..sequences).map(view).collect();
+        let inputs = self.inputs();
         let batch = Batch {
             tokens,
             positions: &vec![position as u32; sequences],
@@ -238,7 +254,7 @@ impl Bench {
             outputs: &numbers,
             ahead: &[],
             bulk_from: sequences,
-            inputs: &[],
+            inputs: &inputs,
             goal: 0,
         };
         if let Some(steps) = series {
