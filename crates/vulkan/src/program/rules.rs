@@ -30,7 +30,7 @@ mod streams;
 mod sums;
 
 /// A rule, which returns whether it changed the graph at the launch of an index. A rule that did is
-/// tried there again.
+/// tried at this launch again, or at an earlier one.
 type Rule = fn(&mut Graph, usize, &Selection) -> bool;
 
 /// The rules, in the order in which they walk the graph.
@@ -77,7 +77,11 @@ pub(super) fn apply(graph: &mut Graph, selection: &Selection) {
 fn walk(graph: &mut Graph, rule: Rule, selection: &Selection) {
     let mut index = 0;
     while index < graph.nodes.len() {
-        if !rule(graph, index, selection) {
+        let launches = graph.nodes.len();
+        if rule(graph, index, selection) {
+            // The launches that are gone may have been before this one.
+            index = index.saturating_sub(launches.saturating_sub(graph.nodes.len()));
+        } else {
             index += 1;
         }
     }

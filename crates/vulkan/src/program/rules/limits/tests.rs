@@ -131,3 +131,27 @@ fn rows_that_are_replaced_are_not_limited_later() {
     walk(&mut graph, rows_are_limited, &selection());
     assert_eq!(works(&graph), before);
 }
+
+/// One launch may take over several earlier ones; the next launch is then not passed over.
+#[test]
+fn launches_after_those_that_are_removed_are_limited_too() {
+    let (mut graph, [gate, up, first, second, gated, product, limited, normed]) = room();
+    push(&mut graph, clamp(product, LIMITS, limited));
+    push(&mut graph, clamp(gate, LIMITS, first));
+    push(&mut graph, clamp(up, OTHERS, second));
+    let kind = ElementsKind::Geglu { gate: first, up: second, first: 0 };
+    push(&mut graph, Work::Elements { kind, result: gated });
+    push(&mut graph, Work::Norm { norm: norm(limited), made: Made::Rows(normed) });
+    walk(&mut graph, rows_are_limited, &selection());
+    let gates = Work::Limited(LimitedWork {
+        rows: LimitedRows::Gate { gate, up },
+        within: RowLimits { row: LIMITS, target: OTHERS, ..RowLimits::NONE },
+        made: Made::Rows(gated),
+    });
+    let norms = Work::Limited(LimitedWork {
+        rows: LimitedRows::Norm(norm(product)),
+        within: RowLimits { row: LIMITS, ..RowLimits::NONE },
+        made: Made::Rows(normed),
+    });
+    assert_eq!(works(&graph), [gates, norms]);
+}
