@@ -6,7 +6,7 @@ use super::super::selection::Selection;
 use crate::kernels::limits::Limits;
 use crate::kernels::rows::RowLimits;
 
-/// Returns the launch as one that may have limits, if it is of such a kind.
+/// Returns the work of a launch with room for limits, if it is of a kind that can keep them.
 fn limited(graph: &Graph, work: &Work) -> Option<LimitedWork> {
     let (rows, made) = match *work {
         Work::Limited(work) => return Some(work),
@@ -81,14 +81,26 @@ pub(super) fn rows_are_limited(graph: &mut Graph, index: usize, _: &Selection) -
     changes
 }
 
+/// Returns whether the launch that prepares heads may change the rows before the limits of queries
+/// in place: if it does not read keys or values there, and nothing reads them later.
+fn queries_may_change(graph: &Graph, index: usize, work: &Prepare) -> bool {
+    let before = |id| limit_of(graph, index, id).map(|limit| limit.rows);
+    let Some(rows) = before(work.query) else { return false };
+    let shares = |id: ValueId| graph.home(id).0 == graph.home(rows).0;
+    let is_shared = [work.key, work.value].into_iter().any(|id| shares(before(id).unwrap_or(id)));
+    !is_shared && !graph.is_read_from(index + 1, rows)
+}
+
 /// Lets the launch that prepares heads by places limit what products left.
 pub(super) fn heads_are_limited(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     let Work::Heads(HeadsWork::Prepare(mut work)) = graph.nodes[index].work else { return false };
     if work.rotation.side.is_none() {
         return false;
     }
+    let is_fixed = !queries_may_change(graph, index, &work);
     let Prepare { query, key, value, within, .. } = &mut work;
-    let removed = take(graph, index, [query, key, value].into_iter().zip(within));
+    let all = [query, key, value].into_iter().zip(within);
+    let removed = take(graph, index, all.skip(usize::from(is_fixed)));
     let changes = !removed.is_empty();
     if changes {
         // Queries are changed in place.

@@ -1,9 +1,9 @@
 //! Which launches keep limits themselves, and which must not.
 
 use trine_backend::ProgramOptions;
-use trine_model::{KvType, Plan, Rows, WeightId, Width};
+use trine_model::{CacheId, Heads, KvType, Plan, Rope, Rows, WeightId, Width};
 
-use super::super::super::graph::{Node, NormWork};
+use super::super::super::graph::{Node, NormWork, Rotation};
 use super::super::super::passes::Attended;
 use super::super::walk;
 use super::*;
@@ -154,4 +154,77 @@ fn launches_after_those_that_are_removed_are_limited_too() {
         made: Made::Rows(normed),
     });
     assert_eq!(works(&graph), [gates, norms]);
+}
+
+/// The preparation of heads of these rows.
+fn prepare([query, key, value]: [ValueId; 3], turned: ValueId, within: [Limits; 3]) -> Prepare {
+    Prepare {
+        query,
+        turned,
+        key,
+        value,
+        query_norm: WeightId(0),
+        key_norm: WeightId(1),
+        value_norm: true,
+        heads: Heads { query: 4, kv: 4, dim: 16 },
+        epsilon: 1e-6,
+        rotation: Rotation { rope: Rope::full(100.0, 1.0), side: Some(8) },
+        cache: CacheId(0),
+        within,
+    }
+}
+
+/// Queries are changed in place, so that what the product left must not be read elsewhere.
+#[test]
+fn heads_limit_queries_that_nothing_else_reads() {
+    #[derive(Debug, PartialEq)]
+    enum Reader {
+        None,
+        Earlier,
+        Later,
+        Output,
+        Keys,
+        UnlimitedKeys,
+    }
+    use Reader::{Earlier, Keys, Later, Output, UnlimitedKeys};
+    for reader in [Reader::None, Earlier, Later, Output, Keys, UnlimitedKeys] {
+        let (mut graph, [query, key, value, limited, second, third, other]) = room();
+        let turned = graph.fresh_rows(3, 64, Home::Of(limited));
+        let key = if matches!(reader, Keys | UnlimitedKeys) { query } else { key };
+        let add = Work::Elements {
+            kind: ElementsKind::Add { source: query, target: value },
+            result: other,
+        };
+        push(&mut graph, clamp(query, LIMITS, limited));
+        if reader != UnlimitedKeys {
+            push(&mut graph, clamp(key, OTHERS, second));
+        }
+        push(&mut graph, clamp(value, LIMITS, third));
+        if reader == Earlier {
+            push(&mut graph, add.clone());
+        }
+        let read = if reader == UnlimitedKeys { key } else { second };
+        let given = prepare([limited, read, third], turned, [Limits::NONE; 3]);
+        push(&mut graph, Work::Heads(HeadsWork::Prepare(given)));
+        if reader == Later {
+            push(&mut graph, add.clone());
+        }
+        if reader == Output {
+            graph.outputs.push(Some(query));
+        }
+        walk(&mut graph, heads_are_limited, &selection());
+        let changes = matches!(reader, Reader::None | Earlier);
+        let own = if reader == UnlimitedKeys { Limits::NONE } else { OTHERS };
+        let within = [if changes { LIMITS } else { Limits::NONE }, own, LIMITS];
+        let rows = [if changes { query } else { limited }, key, value];
+        let heads = Work::Heads(HeadsWork::Prepare(prepare(rows, turned, within)));
+        let expected = match reader {
+            Reader::None => vec![heads],
+            Earlier => vec![add, heads],
+            Later => vec![clamp(query, LIMITS, limited), heads, add],
+            Output | Keys | UnlimitedKeys => vec![clamp(query, LIMITS, limited), heads],
+        };
+        assert_eq!(works(&graph), expected, "{reader:?}");
+        assert_eq!(graph.value(turned).home, Home::Of(rows[0]), "{reader:?}");
+    }
 }
