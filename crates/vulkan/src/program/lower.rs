@@ -45,10 +45,13 @@ fn lacks_kernel(plan: &Plan, op: &Op, capabilities: &Capabilities) -> bool {
     match op {
         // Such a head is a whole row.
         Op::HeadNorm { weight: None, heads: 1, .. } => false,
-        Op::HeadNorm { buffer, heads, .. }
-        | Op::Rotate { buffer, heads, .. }
-        | Op::RotatePlaces { buffer, heads, .. } => {
+        Op::HeadNorm { buffer, heads, .. } | Op::Rotate { buffer, heads, .. } => {
             !is_worked_on_in_pairs(plan.buffer(*buffer).columns / heads)
+        }
+        Op::RotatePlaces { buffer, heads, .. } => {
+            let dim = plan.buffer(*buffer).columns / heads;
+            // Each half has pairs of its own.
+            !is_worked_on_in_pairs(dim) || !dim.is_multiple_of(4)
         }
         Op::Route { logits, chosen, .. } => {
             let [experts, used] = [logits, chosen].map(|id| plan.buffer(*id).columns);

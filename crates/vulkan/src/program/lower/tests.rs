@@ -332,6 +332,26 @@ fn heads_that_no_kernel_takes_are_refused() {
     }
 }
 
+/// By places, each half of a head is rotated in pairs.
+#[test]
+fn heads_whose_halves_are_odd_are_not_rotated_by_places() {
+    let rotated = |heads| {
+        let mut plan = streams(256);
+        let buffer = plan.outputs[0];
+        plan.buffers[buffer.0].columns = 24;
+        let op = Op::RotatePlaces { buffer, heads, theta: 100.0, side: 8 };
+        plan.steps.push(trine_model::Step { label: "rotated".to_owned(), op });
+        check(&plan, &h200())
+    };
+    for heads in [1, 2, 3, 6] {
+        assert!(rotated(heads).is_ok(), "{heads}");
+    }
+    for heads in [4, 8, 12] {
+        let error = rotated(heads).unwrap_err();
+        assert!(matches!(error, GpuError::NoKernel { operation: "rotate_places" }), "{error}");
+    }
+}
+
 /// Between the rows that the partner gets and its products are the device's own products, in the
 /// order in which submissions run; whatever reads a partner's products comes after them.
 #[test]
