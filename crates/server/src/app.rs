@@ -16,7 +16,7 @@ use crate::models::Models;
 use crate::ollama::pulls::Pulls;
 use crate::options::{Limits, PictureLimits, TraceParent};
 use crate::rates::Samples;
-use crate::rooms::{BODY_PERMIT_BYTES, DecodingRoom};
+use crate::rooms::{DecodingRoom, PERMIT_BYTES};
 use crate::warnings::{Noted, Told};
 use crate::workers::{Weight, Workers};
 
@@ -26,7 +26,7 @@ const FETCHES_MAX: usize = 16;
 /// Room for pictures of requests.
 #[derive(Debug)]
 pub(crate) struct PictureRooms {
-    /// For the numbers of prepared ones, in permits of [`BODY_PERMIT_BYTES`].
+    /// For the numbers of prepared ones, in permits of [`PERMIT_BYTES`].
     pub(crate) prepared: Arc<Semaphore>,
     pub(crate) decoding: DecodingRoom,
     /// Threads that wait for other servers.
@@ -37,7 +37,7 @@ pub(crate) struct PictureRooms {
 
 impl PictureRooms {
     fn new(limits: &PictureLimits, bodies_bytes: usize) -> Self {
-        let room = |bytes: usize| Arc::new(Semaphore::new(bytes / BODY_PERMIT_BYTES));
+        let room = |bytes: usize| Arc::new(Semaphore::new(bytes / PERMIT_BYTES));
         Self {
             prepared: room(limits.prepared_bytes),
             decoding: DecodingRoom::new(limits.decoding_bytes),
@@ -60,7 +60,7 @@ pub(crate) struct App {
     pub(crate) told: Told,
     /// Models that are being fetched.
     pub(crate) pulls: Pulls,
-    /// Room for bodies, in permits of [`BODY_PERMIT_BYTES`]. The first [`BODY_PERMIT_BYTES`] of a
+    /// Room for bodies, in permits of [`PERMIT_BYTES`]. The first [`PERMIT_BYTES`] of a
     /// body need none, nor do as many bytes of its values: the number of connections bounds these,
     /// and ordinary requests pass whatever large bodies do.
     pub(crate) bodies: Arc<Semaphore>,
@@ -87,7 +87,7 @@ impl App {
         bulk: Bulk,
     ) -> Self {
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
-        let permits = limits.bodies_bytes / BODY_PERMIT_BYTES;
+        let permits = limits.bodies_bytes / PERMIT_BYTES;
         Self {
             models,
             guard,

@@ -22,7 +22,7 @@ use crate::error::{ApiError, Code, Dialect};
 use crate::json::{Fields, VALUE_BYTES, parse_object};
 use crate::lanes::{LIGHT_BYTES, Switch};
 use crate::pictures::Pictured;
-use crate::rooms::BODY_PERMIT_BYTES;
+use crate::rooms::PERMIT_BYTES;
 use crate::workers::Weight;
 
 /// The JSON object of a request, and the room that it takes.
@@ -146,11 +146,11 @@ async fn parsed<T: Send + 'static>(
     .await
 }
 
-/// Returns the permits for a body of this size. The first [`BODY_PERMIT_BYTES`] need none: the
+/// Returns the permits for a body of this size. The first [`PERMIT_BYTES`] need none: the
 /// number of connections bounds how often these are taken, and small bodies pass even where large
 /// ones take all permits.
 pub(crate) fn permits(bytes: usize) -> usize {
-    bytes.saturating_sub(1) / BODY_PERMIT_BYTES
+    bytes.saturating_sub(1) / PERMIT_BYTES
 }
 
 fn no_room() -> ApiError {

@@ -363,12 +363,12 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::rooms::BODY_PERMIT_BYTES;
+    use crate::rooms::PERMIT_BYTES;
 
     #[tokio::test]
     async fn rows_that_are_passed_on_give_their_room_back() {
         let semaphore = Arc::new(Semaphore::new(3));
-        let rows = vec![vec![0.5; BODY_PERMIT_BYTES / size_of::<f32>()]; 4];
+        let rows = vec![vec![0.5; PERMIT_BYTES / size_of::<f32>()]; 4];
         let room = Arc::clone(&semaphore).try_acquire_many_owned(3).unwrap();
         let vectors = Vectors { rows, tokens: 4, room };
         let response = respond(&json!({"model": "m"}), "data", vectors, |_, row| numbers(row));

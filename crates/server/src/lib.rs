@@ -14,7 +14,7 @@
 //! |---|---|
 //! | [`Server`], [`ServerOptions`], `lifecycle` | the accept loop, connections, draining |
 //! | `answer`, `guard`, `keys`, `routes` | what is checked of every request, and what answers it |
-//! | `app`, `workers`, `lanes` | what requests share, and where work is done that takes processor time |
+//! | `app`, `rooms`, `workers`, `lanes` | what requests share, room in memory for it, and where work is done that takes processor time |
 //! | `models` | several models by name, loaded when they are asked for and unloaded when their time is over |
 //! | `flow`, `open` | the way of a request for texts, and its part before any text, which other requests share |
 //! | `body`, `json`, `parameters`, `unsupported`, `conversation`, `calling`, `places`, `structure` | what the dialects have in common on the way in |
@@ -50,7 +50,6 @@ mod lanes;
 mod lifecycle;
 mod live;
 mod llama;
-
 mod metrics;
 mod models;
 mod ollama;

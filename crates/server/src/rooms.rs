@@ -6,8 +6,8 @@ use tokio::sync::Semaphore;
 
 use crate::workers::Weight;
 
-/// Bytes of a body, or of a picture, that one permit of a room stands for.
-pub(crate) const BODY_PERMIT_BYTES: usize = 1 << 16;
+/// Bytes that one permit of a room stands for: of bodies, answers, or pictures.
+pub(crate) const PERMIT_BYTES: usize = 1 << 16;
 
 /// The share of the room for decoding that is for small pictures only: one part of this many.
 const SMALL_SHARE: usize = 8;
@@ -20,7 +20,7 @@ const BYTES_PER_PIXEL: usize = 16;
 /// Returns the permits for some bytes, rounded down: those of a whole limit are as many as there
 /// are.
 pub(crate) fn permits(bytes: usize) -> u32 {
-    u32::try_from(bytes / BODY_PERMIT_BYTES).unwrap_or(u32::MAX)
+    u32::try_from(bytes / PERMIT_BYTES).unwrap_or(u32::MAX)
 }
 
 /// What decoding a picture takes.
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_picture_larger_than_the_room_takes_all_of_it() {
-        for bytes in [1 << 30, 3 * BODY_PERMIT_BYTES, BODY_PERMIT_BYTES, 0] {
+        for bytes in [1 << 30, 3 * PERMIT_BYTES, PERMIT_BYTES, 0] {
             let room = DecodingRoom::new(bytes);
             let (own, wanted, _) = room.of(&[Decoding { pixels: usize::MAX, bytes: usize::MAX }]);
             assert_eq!(own.available_permits(), wanted as usize, "{bytes}");

@@ -121,9 +121,9 @@ fn a_tower_of_another_type_is_kept() {
     assert_eq!(here(folder.path()), ["g-Q4_0.gguf", "mmproj-BF16.gguf"]);
 }
 
-/// The file that is judged is the model's.
+/// Towers have a judge of their own.
 #[test]
-fn towers_are_not_judged() {
+fn the_judge_of_models_is_shown_no_tower() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::repository(repository().0, |_| None);
     let mut judging = config(&server, folder.path());

@@ -9,7 +9,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::lifecycle::Phase;
 use crate::models::Pictures;
-use crate::rooms::{BODY_PERMIT_BYTES, permits};
+use crate::rooms::{PERMIT_BYTES, permits};
 use crate::workers::Weight;
 
 /// Waits for room for the numbers of prepared pictures, which is given back as the tower makes
@@ -35,7 +35,7 @@ pub(crate) async fn admit(
     }
     let wait = async {
         // Each is rounded up, and all of them may be as many as there are.
-        let each: Vec<usize> = each.iter().map(|bytes| bytes.div_ceil(BODY_PERMIT_BYTES)).collect();
+        let each: Vec<usize> = each.iter().map(|bytes| bytes.div_ceil(PERMIT_BYTES)).collect();
         let all = permits(limits.prepared_bytes).min(each.iter().sum::<usize>() as u32);
         let prepared = Arc::clone(&app.rooms.prepared).acquire_many_owned(all).await.ok()?;
         let (decoding, wanted, weight) = app.rooms.decoding.of(&sent.decoding());

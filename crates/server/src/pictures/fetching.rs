@@ -12,7 +12,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::image_urls::{Fetch, Fetched, ImageUrls, Place, REDIRECTS_MAX, UrlError};
 use crate::lifecycle::Phase;
-use crate::rooms::BODY_PERMIT_BYTES;
+use crate::rooms::PERMIT_BYTES;
 
 /// Fetches the pictures of a request that it only names, one after the other, and reads their
 /// headers. Returns the room that the files take.
@@ -33,7 +33,7 @@ pub(crate) async fn fetch(
     let deadline = Instant::now() + time;
     let most = app.limits.pictures.each.bytes;
     for (index, url) in urls {
-        let permits = most.div_ceil(BODY_PERMIT_BYTES) as u32;
+        let permits = most.div_ceil(PERMIT_BYTES) as u32;
         let permit = Arc::clone(&app.rooms.fetched).try_acquire_many_owned(permits);
         let own: usize = room.iter().map(OwnedSemaphorePermit::num_permits).sum();
         let mut permit = permit.map_err(|_| full(app, sent, index, own + permits as usize))?;
@@ -47,7 +47,7 @@ pub(crate) async fn fetch(
         let file = fetched.unwrap_or_else(|_| Err(late()));
         let file = file.map_err(|error| sent.wrong(index, error))?;
         // Only the room that the file takes is kept.
-        let kept = file.len().div_ceil(BODY_PERMIT_BYTES);
+        let kept = file.len().div_ceil(PERMIT_BYTES);
         room.extend(permit.split(kept));
         sent.put(index, file);
     }
@@ -58,7 +58,7 @@ pub(crate) async fn fetch(
 /// Returns the error of a request for whose picture the room has no permits left; with those of its
 /// own files it would take `wanted`.
 fn full(app: &App, sent: &Sent, index: usize, wanted: usize) -> ApiError {
-    if wanted > app.limits.bodies_bytes / BODY_PERMIT_BYTES {
+    if wanted > app.limits.bodies_bytes / PERMIT_BYTES {
         return sent
             .wrong(index, "the files that the request names take too much together; name fewer");
     }
