@@ -1,11 +1,10 @@
 //! Files that commands write: their real paths, and what they must never replace.
 
-use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use trine_weights::SafetensorsFile;
+use trine_weights::{SafetensorsFile, create_part};
 
 use crate::model_source::Source;
 
@@ -34,26 +33,19 @@ pub(crate) fn behind_links(path: &Path) -> Result<PathBuf> {
     bail!("{} is a link that leads back to itself; choose another name", path.display())
 }
 
-/// Returns the name that a file has while it is written: `model.4711.part` for `model`, with the
-/// number of this process, so that no other file is replaced.
-pub(crate) fn part_of(path: &Path) -> PathBuf {
-    let mut part = path.as_os_str().to_owned();
-    part.push(format!(".{}.part", std::process::id()));
-    PathBuf::from(part)
-}
-
 /// Writes a file under a temporary name and then renames it to `path`.
 ///
 /// # Errors
 /// Returns an error if the file cannot be written. A file that was at `path` then stays.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    let part = part_of(path);
-    let written = File::create(&part)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
-        .and_then(|()| std::fs::rename(&part, path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(part);
-    }
+    let written = create_part(path).and_then(|(part, mut file)| {
+        let whole = file.write_all(bytes).and_then(|()| file.sync_all());
+        drop(file);
+        let named = whole.and_then(|()| std::fs::rename(&part, path));
+        named.inspect_err(|_| {
+            let _ = std::fs::remove_file(&part);
+        })
+    });
     written.with_context(|| {
         format!("cannot write {}; check the path and its permissions", path.display())
     })
@@ -122,14 +114,19 @@ mod tests {
     fn files_of_a_similar_name_stay() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        std::fs::write(at("a.part"), "mine").unwrap();
+        let parts = [at("a.part"), at(&format!("a.{}.part", std::process::id()))];
+        for part in &parts {
+            std::fs::write(part, "mine").unwrap();
+        }
         replace(&at("a"), b"x").unwrap();
-        assert_eq!(std::fs::read(at("a.part")).unwrap(), b"mine");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+        for part in parts {
+            assert_eq!(std::fs::read(part).unwrap(), b"mine");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
         // A folder cannot be replaced; nothing is left beside it.
         std::fs::create_dir(at("b")).unwrap();
         assert!(replace(&at("b"), b"x").is_err());
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4);
     }
 
     #[test]

@@ -39,6 +39,7 @@ pub mod gguf;
 mod huggingface;
 #[allow(unsafe_code, reason = "memory mapping and the SIGBUS guard need system calls")]
 pub mod map;
+mod part;
 mod quantize;
 pub mod safetensors_file;
 mod tensor;
@@ -47,6 +48,7 @@ pub use checkpoint::{Checkpoint, Metadata, UnreadableTensor};
 pub use dtype::DType;
 pub use error::WeightsError;
 pub use huggingface::HuggingFaceMetadata;
+pub use part::create_part;
 pub use quantize::{fallback, quantize_tensor};
 pub use safetensors_file::SafetensorsFile;
 pub use tensor::Tensor;

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use trine_engine::Guess;
 use trine_model::KvType;
+use trine_weights::create_part;
 
 use crate::cli::{DraftChoice, FetchArgs, LogitsArgs};
 use crate::destination;
@@ -222,8 +223,7 @@ impl LogitsFile {
         let (names, writer): (_, Box<dyn Write>) = match path {
             None => (None, Box::new(stdout())),
             Some(path) => {
-                let part = destination::part_of(path);
-                let file = File::create(&part).with_context(|| {
+                let (part, file) = create_part(path).with_context(|| {
                     format!("cannot write {}; check the path and its permissions", path.display())
                 })?;
                 (Some([part, path.to_owned()]), Box::new(file))

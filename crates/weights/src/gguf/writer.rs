@@ -5,7 +5,6 @@
 //! [`DataWriter`] takes the bytes of each tensor in order. The file grows under a `.part` name and
 //! gets its own name, atomically, when it is whole and on disk. The same calls give the same bytes.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -14,7 +13,7 @@ use super::{
     ALIGNMENT_KEY, Array, DEFAULT_ALIGNMENT, Element, KEY_BYTES_MAX, MAGIC, Metadata,
     NAME_BYTES_MAX, Value, alignment_is_valid,
 };
-use crate::{DType, Tensor, WeightsError};
+use crate::{DType, Tensor, WeightsError, create_part};
 
 /// Metadata and tensor declarations of a file to be written.
 #[derive(Debug)]
@@ -118,9 +117,8 @@ impl Writer {
             Some(Value::U32(alignment)) => u64::from(*alignment),
             _ => u64::from(DEFAULT_ALIGNMENT),
         };
-        let part_path = part_path(&self.path);
         let label = self.path.display().to_string();
-        let file = File::create(&part_path)
+        let (part_path, file) = create_part(&self.path)
             .map_err(|source| WeightsError::io(&label, "create the file", source))?;
         let mut writer = DataWriter {
             path: self.path,
@@ -138,14 +136,6 @@ impl Writer {
         writer.pad()?;
         Ok(writer)
     }
-}
-
-/// Returns `model.gguf.4711.part` for `model.gguf`, with the number of this process, so that no
-/// other file is replaced.
-fn part_path(path: &Path) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(format!(".{}.part", std::process::id()));
-    PathBuf::from(name)
 }
 
 fn header(metadata: &Metadata, declared: &[Declared], alignment: u64) -> Vec<u8> {
