@@ -160,7 +160,7 @@ pub(super) fn kinds(
             head_dim: dim,
             window: *window,
             scale: *scale,
-            whole: plan.largest_pool() > 0 && *sees_ahead && window.is_none(),
+            whole: plan.is_of_picture() && *sees_ahead && window.is_none(),
         };
         let ring = ring_of(plan, *cache, options);
         let (attending, sees_ahead) = (plan.rows(&step.op), *sees_ahead);
@@ -305,4 +305,63 @@ pub(super) fn rotary_tables(plan: &Plan, rows: usize) -> (Vec<RotaryTable>, Vec<
         of_step.push(known.unwrap_or(tables.len() - 1));
     }
     (tables, of_step)
+}
+
+#[cfg(test)]
+mod tests {
+    use trine_model::{
+        Buffer, BufferId, Cache, KvType, Step, Weight, WeightKind, WeightPlace, Width,
+    };
+    use trine_weights::DType;
+
+    use super::*;
+
+    /// A Plan that attends once, with a weight of this name and, if it is to, means of rows.
+    fn plan(weight: &str, is_pooled: bool, window: Option<usize>) -> Plan {
+        let buffer = BufferId(0);
+        let attend = Op::Attend {
+            query: buffer,
+            cache: CacheId(0),
+            heads: Heads { query: 2, kv: 2, dim: 8 },
+            scale: 1.0,
+            window,
+            sees_ahead: true,
+            output: buffer,
+        };
+        let pool = Op::Pool { input: buffer, count: 4, output: buffer };
+        let ops = [Some(attend), is_pooled.then_some(pool)];
+        let step = |op: Op| Step { label: op.name().to_owned(), op };
+        Plan {
+            buffers: vec![Buffer { name: "rows".to_owned(), rows: Rows::Tokens, columns: 16 }],
+            weights: vec![Weight {
+                name: weight.to_owned(),
+                kind: WeightKind::Matrix,
+                rows: 16,
+                columns: 16,
+                dtype: DType::F32,
+                place: WeightPlace::Device,
+            }],
+            caches: vec![Cache { layer: 0, kv_heads: 2, head_dim: 8, window }],
+            steps: ops.into_iter().flatten().map(step).collect(),
+            inputs: Vec::new(),
+            outputs: vec![buffer],
+            goal_outputs: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn plans_of_pictures_attend_to_whole_sequences() {
+        let width = Width { tokens: 16, outputs: 4 };
+        let options =
+            ProgramOptions { width, kv: KvType::F16, context: 16, sequences: 1, blocks: 1 };
+        for weight in ["v.position_embd.weight", "token_embd.weight"] {
+            for (is_pooled, window) in [(true, None), (false, None), (true, Some(8))] {
+                let plan = plan(weight, is_pooled, window);
+                let expected = weight.starts_with("v.") && window.is_none();
+                let (kinds, of_step) = kinds(&plan, &options);
+                let (shape, _) = kinds[of_step[0]];
+                assert_eq!(shape.whole, expected, "{weight} {is_pooled} {window:?}");
+            }
+        }
+    }
 }
