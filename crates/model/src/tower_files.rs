@@ -1,5 +1,6 @@
 //! The tensors of a vision tower in its files, which have other names and orders than Plans.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use serde_json::Value;
@@ -74,15 +75,20 @@ impl<'a> TowerFiles<'a> {
         is_set: bool,
         mut tensors: impl Iterator<Item = String>,
     ) -> Result<(), ModelError> {
+        // Either list may be long.
+        let unreadable: HashSet<&str> =
+            self.checkpoint.unreadable().iter().map(|tensor| tensor.name.as_str()).collect();
         tensors.try_for_each(|name| {
-            let (tensor, is_there) = match self.require(&name) {
-                Ok(tensor) => (tensor.name().to_owned(), true),
-                Err(ModelError::MissingTensor { name }) => (name, false),
-                Err(other) => return Err(other),
-            };
+            let known = names_in(self.checkpoint, &self.config.kind, &name);
+            let found = known.iter().find(|name| self.checkpoint.tensor(name).is_some());
+            let is_there = found.is_some();
+            if !is_there && known.iter().any(|name| unreadable.contains(name.as_str())) {
+                self.require(&name)?;
+            }
             if is_there == is_set {
                 return Ok(());
             }
+            let tensor = found.or(known.first()).cloned().unwrap_or_default();
             let value = root["vision_config"].get(key);
             let value = value.map_or("not set".to_owned(), Value::to_string);
             let key = format!("vision_config.{key}");
