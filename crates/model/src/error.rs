@@ -91,7 +91,7 @@ pub enum ModelError {
         /// Its value.
         found: String,
         /// What would be run.
-        expected: &'static str,
+        expected: String,
     },
     /// A vision tower was made for another model.
     #[error(
@@ -173,8 +173,8 @@ impl ModelError {
     }
 
     /// Makes a [`ModelError::UnsupportedTower`] from anything printable.
-    pub(crate) fn tower(key: &str, found: impl ToString, expected: &'static str) -> Self {
-        let found = cut(&found.to_string());
+    pub(crate) fn tower(key: &str, found: impl ToString, expected: impl ToString) -> Self {
+        let (found, expected) = (cut(&found.to_string()), expected.to_string());
         ModelError::UnsupportedTower { key: key.to_owned(), found, expected }
     }
 

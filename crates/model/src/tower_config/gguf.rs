@@ -13,10 +13,14 @@ use crate::tower_names as names;
 
 /// The architecture of GGUF files with towers.
 const ARCHITECTURE: &str = "clip";
-/// The kinds of projector that trine runs, as GGUF files name them.
 /// Where a file has its kind: the second key is that of older ones.
 pub(crate) const KIND_KEYS: [&str; 2] = ["clip.vision.projector_type", "clip.projector_type"];
-const KINDS: &str = "gemma3, gemma4v or gemma4uv";
+
+/// Reads the numbers of towers of one kind.
+type Reader = fn(Keys<'_>, &dyn TowerTensors) -> Result<TowerConfig, ModelError>;
+
+/// The kinds of projector that trine runs, as GGUF files name them.
+const KINDS: [(&str, Reader); 3] = [("gemma3", siglip), ("gemma4v", gemma4), ("gemma4uv", unified)];
 
 /// What the tensors of a file say of a tower.
 pub(crate) trait TowerTensors {
@@ -48,18 +52,20 @@ pub(crate) fn from_gguf(
     }
     let [first, second] = KIND_KEYS.map(|key| metadata.optional_str(key));
     let kind = first?.or(second?);
-    let keys = Keys(metadata);
-    let config = match kind {
-        Some("gemma3") => siglip(keys),
-        Some("gemma4v") => gemma4(keys, tensors),
-        Some("gemma4uv") => unified(keys, tensors),
-        kind => Err(other_kind(kind)),
-    };
-    config?.check()
+    reader(kind.unwrap_or("none"))?(Keys(metadata), tensors)?.check()
 }
 
-fn other_kind(kind: Option<&str>) -> ModelError {
-    ModelError::tower("clip.projector_type", kind.unwrap_or("none"), KINDS)
+/// Returns what reads the numbers of a kind of tower.
+///
+/// # Errors
+/// [`ModelError::UnsupportedTower`] if the kind is not run.
+fn reader(kind: &str) -> Result<Reader, ModelError> {
+    let known = KINDS.iter().find(|(name, _)| *name == kind);
+    known.map(|(_, reader)| *reader).ok_or_else(|| {
+        let [first, second, third] = KINDS.map(|(name, _)| name);
+        let expected = format!("{first}, {second} or {third}");
+        ModelError::tower("clip.projector_type", kind, expected)
+    })
 }
 
 /// Refuses a kind of tower that is not run.
@@ -67,13 +73,10 @@ fn other_kind(kind: Option<&str>) -> ModelError {
 /// # Errors
 /// [`ModelError::UnsupportedTower`].
 pub(crate) fn check_kind(kind: &str) -> Result<(), ModelError> {
-    match kind {
-        "gemma3" | "gemma4v" | "gemma4uv" => Ok(()),
-        other => Err(other_kind(Some(other))),
-    }
+    reader(kind).map(|_| ())
 }
 
-fn siglip(keys: Keys) -> Result<TowerConfig, ModelError> {
+fn siglip(keys: Keys, _: &dyn TowerTensors) -> Result<TowerConfig, ModelError> {
     if keys.0.optional_bool("clip.use_gelu")? == Some(false) {
         return Err(ModelError::bad("clip.use_gelu", false, true));
     }
