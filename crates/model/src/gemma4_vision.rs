@@ -185,7 +185,7 @@ impl Layer<'_, '_> {
         input: BufferId,
         products: [(&str, &str, usize); N],
     ) -> [BufferId; N] {
-        // What was limited so far, by its limits.
+        // The limited forms of the input so far, each with its limits.
         let mut inputs = vec![(Limits::NONE.input, input)];
         let limited = products.map(|(label, part, rows)| {
             let name = names::layer(self.index, part);

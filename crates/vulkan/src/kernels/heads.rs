@@ -70,7 +70,7 @@ pub struct HeadsLaunch {
     pub side: usize,
     /// Added to the mean square of the norms.
     pub epsilon: f32,
-    /// Within which values queries, keys and values stay before anything is done.
+    /// Limits of queries, keys and values, before all else.
     pub within: [Limits; 3],
 }
 

@@ -194,7 +194,7 @@ pub struct RowsLaunch {
     pub row_count: u64,
     /// Added to the mean square of the norms, or to the variance.
     pub epsilon: f32,
-    /// Within which values things stay.
+    /// Limits of the values that are read and of the result.
     pub within: RowLimits,
     /// Where the result goes as f32.
     pub plain: Option<Span>,

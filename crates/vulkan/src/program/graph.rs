@@ -127,7 +127,7 @@ pub(super) struct Prepare {
     pub(super) epsilon: f32,
     pub(super) rotation: Rotation,
     pub(super) cache: CacheId,
-    /// Within which values queries, keys and values stay before that.
+    /// Limits of queries, keys and values, before all else.
     pub(super) within: [Limits; 3],
 }
 
@@ -216,7 +216,7 @@ pub(super) enum ElementsKind {
         source: ValueId,
         count: usize,
     },
-    /// Values between two.
+    /// Values limited to a range.
     Clamp {
         source: ValueId,
         low: f32,

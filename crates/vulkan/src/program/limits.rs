@@ -19,7 +19,7 @@ pub(super) enum LimitedRows {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LimitedWork {
     pub(super) rows: LimitedRows,
-    /// Limits of what is read: of the normed row, of gate and up. And of the result.
+    /// Limits of the result and of what is read: the normed row, or gate and up.
     pub(super) within: RowLimits,
     pub(super) made: Made,
 }

@@ -35,7 +35,8 @@ const NARROW_ROWS: usize = 8;
 const ROWS_EACH: usize = 64;
 
 /// The most bytes of the matrices of a product that is cut by rows, each of whose units reads all
-/// of them: half of a third-level cache of 32 MB.
+/// of them: half of the third-level cache (32 MB) of the machine of the figures in
+/// docs/benchmarks/cpu.md. The cache of another machine may be smaller: its size is not asked for.
 const BY_ROWS_BYTES: usize = 16 << 20;
 
 /// The fewest units for each thread of a product that is cut by rows.

@@ -7,7 +7,7 @@ use super::super::selection::Selection;
 use crate::kernels::limits::Limits;
 
 /// The norm and, if there is one, the rotation of heads.
-struct Heading {
+struct PreparedHeads {
     /// The launches, from the last one back.
     nodes: Vec<usize>,
     /// The heads as the projection left them.
@@ -19,7 +19,7 @@ struct Heading {
 }
 
 /// Returns what makes normed heads, if only one launch reads each value on the way.
-fn heading(graph: &Graph, index: usize, made: ValueId) -> Option<Heading> {
+fn prepared_heads(graph: &Graph, index: usize, made: ValueId) -> Option<PreparedHeads> {
     let mut nodes = vec![graph.maker(index, made)?];
     let (normed, rotation) = match graph.nodes[nodes[0]].work {
         Work::Heads(HeadsWork::Rotate { rows, rotation, .. }) => (rows, Some(rotation)),
@@ -34,7 +34,7 @@ fn heading(graph: &Graph, index: usize, made: ValueId) -> Option<Heading> {
         return None;
     };
     let is_only = [normed, made].into_iter().all(|id| graph.readers(id) == 1);
-    is_only.then_some(Heading { nodes, rows, heads, weight, epsilon, rotation })
+    is_only.then_some(PreparedHeads { nodes, rows, heads, weight, epsilon, rotation })
 }
 
 /// Lets the launch that stores keys and values norm all heads and rotate queries and keys by
@@ -50,7 +50,7 @@ pub(super) fn places_prepare(graph: &mut Graph, index: usize, _: &Selection) -> 
     let AttendWork { query: turned, attention, .. } = *attends;
     let Heads { query, kv, dim } = attention.heads;
     let [Some(queries), Some(keys), Some(values)] =
-        [turned, key, value].map(|made| heading(graph, index, made))
+        [turned, key, value].map(|made| prepared_heads(graph, index, made))
     else {
         return false;
     };
