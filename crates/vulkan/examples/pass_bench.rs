@@ -13,8 +13,8 @@
 //! of a step in each round, after `--depth` positions, which are filled in steps of `--fill` rows;
 //! rounds go through all tests in turn. `--series N` compares a series of N steps of each number
 //! of sequences with the same steps one by one, which the host waits for: medians of both, taken
-//! in turn, and what the series takes of the others' time. `--mmproj` gives the model a tower, whose
-//! rows the Plan then takes; no step has any. Shapes of kernels come from the static
+//! in turn, and what the series takes of the others' time. `--mmproj` gives the model a tower,
+//! whose rows the Plan then takes; no step has any. Shapes of kernels come from the static
 //! tables, or with `--tune` from measurements. `--profile` then prints how a step of each test is
 //! divided among the operations of the Plan, equal ones of all layers together, with a pause after
 //! each.
