@@ -13,7 +13,7 @@ pub enum ModelError {
     Weights(#[from] WeightsError),
     /// The architecture is not one that trine knows.
     #[error(
-        "unsupported architecture {found:?}; trine runs: {supported}. Use a model of these families; a draft of theirs goes to --draft"
+        "unsupported architecture {found:?}; trine runs: {supported}. Use a model of these families; a draft of theirs goes to --draft, their vision tower to --mmproj"
     )]
     UnknownArchitecture {
         /// The architecture that the file states.

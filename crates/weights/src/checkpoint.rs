@@ -55,7 +55,7 @@ impl Checkpoint {
         let path = path.as_ref();
         let label = path.display().to_string();
         let facts = std::fs::metadata(path)
-            .map_err(|source| WeightsError::io(&label, "find the model", source))?;
+            .map_err(|source| WeightsError::io(&label, "find the file", source))?;
         if facts.is_dir() {
             return Self::from_hugging_face(path, huggingface::open_folder(path)?);
         }
