@@ -61,7 +61,7 @@ fn lacks_kernel(plan: &Plan, op: &Op, capabilities: &Capabilities) -> bool {
     }
 }
 
-/// Returns whether the kernels for heads work on heads of so many elements.
+/// Returns whether the kernels for heads take heads with this number of elements.
 fn is_worked_on_in_pairs(dim: usize) -> bool {
     dim <= DIM_MAX && dim.is_multiple_of(2)
 }
