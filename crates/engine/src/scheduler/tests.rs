@@ -127,6 +127,23 @@ struct WithPicture {
     is_ready: bool,
 }
 
+impl WithPicture {
+    /// Runs a step with at most `prompt_rows` rows of prompts, and goes on with those of slot 1.
+    fn step(&mut self, scheduler: &mut Scheduler, prompt_rows: usize) -> Vec<Pick> {
+        let mut picks = Vec::new();
+        scheduler.next_step(usize::MAX, prompt_rows, self, &mut picks);
+        for pick in &picks {
+            scheduler.land(pick.slot);
+            self.done += if pick.slot == 1 { pick.rows } else { 0 };
+            if pick.outputs > 0 {
+                scheduler.resume(pick.slot);
+            }
+        }
+        scheduler.check_integrity().unwrap();
+        picks
+    }
+}
+
 impl Cuts for WithPicture {
     fn most(&self, slot: usize, rows: usize) -> usize {
         let Self { done, ref picture, is_ready } = *self;
@@ -153,27 +170,14 @@ fn a_picture_is_not_cut_and_exceeds_the_share_of_prompts() {
     step(&mut scheduler);
     scheduler.admit(1, 15, Wanted::Last, 0);
     let mut cuts = WithPicture { done: 0, picture: 3..10, is_ready: true };
-    let mut picks = Vec::new();
-    let mut next = |scheduler: &mut Scheduler, cuts: &mut WithPicture| {
-        scheduler.next_step(usize::MAX, 4, cuts, &mut picks);
-        for pick in &picks {
-            scheduler.land(pick.slot);
-            cuts.done += if pick.slot == 1 { pick.rows } else { 0 };
-            if pick.outputs > 0 {
-                scheduler.resume(pick.slot);
-            }
-        }
-        scheduler.check_integrity().unwrap();
-        picks.clone()
-    };
-    assert_eq!(next(&mut scheduler, &mut cuts), [decode(0), prompt(1, 3, false)]);
+    assert_eq!(cuts.step(&mut scheduler, 4), [decode(0), prompt(1, 3, false)]);
     cuts.is_ready = false;
-    assert_eq!(next(&mut scheduler, &mut cuts), [decode(0)]);
-    assert_eq!(next(&mut scheduler, &mut cuts), [decode(0)], "nothing is held for it");
+    assert_eq!(cuts.step(&mut scheduler, 4), [decode(0)]);
+    assert_eq!(cuts.step(&mut scheduler, 4), [decode(0)], "nothing is held for it");
     cuts.is_ready = true;
-    assert_eq!(next(&mut scheduler, &mut cuts), [decode(0), prompt(1, 7, false)]);
-    assert_eq!(next(&mut scheduler, &mut cuts), [decode(0), prompt(1, 4, false)]);
-    assert_eq!(next(&mut scheduler, &mut cuts), [decode(0), prompt(1, 1, true)]);
+    assert_eq!(cuts.step(&mut scheduler, 4), [decode(0), prompt(1, 7, false)]);
+    assert_eq!(cuts.step(&mut scheduler, 4), [decode(0), prompt(1, 4, false)]);
+    assert_eq!(cuts.step(&mut scheduler, 4), [decode(0), prompt(1, 1, true)]);
 }
 
 #[test]
@@ -209,19 +213,6 @@ fn a_picture_that_is_wider_than_mixed_steps_has_one_for_itself() {
     scheduler.admit(1, 12, Wanted::Last, 0);
     scheduler.admit(2, 5, Wanted::Last, 0);
     let mut cuts = WithPicture { done: 0, picture: 2..9, is_ready: true };
-    let mut picks = Vec::new();
-    let mut next = |scheduler: &mut Scheduler| {
-        scheduler.next_step(usize::MAX, usize::MAX, &cuts, &mut picks);
-        for pick in &picks {
-            scheduler.land(pick.slot);
-            cuts.done += if pick.slot == 1 { pick.rows } else { 0 };
-            if pick.outputs > 0 {
-                scheduler.resume(pick.slot);
-            }
-        }
-        scheduler.check_integrity().unwrap();
-        picks.clone()
-    };
     let steps = [
         vec![decode(0), prompt(1, 2, false), prompt(2, 1, false)],
         vec![decode(0), prompt(2, 3, false)],
@@ -229,14 +220,13 @@ fn a_picture_that_is_wider_than_mixed_steps_has_one_for_itself() {
         vec![decode(0), prompt(1, 3, true)],
     ];
     for expected in steps {
-        assert_eq!(next(&mut scheduler), expected);
+        assert_eq!(cuts.step(&mut scheduler, usize::MAX), expected);
     }
     // Nobody else has rows to run.
     let mut scheduler = Scheduler::new(3, Width { tokens: 4, outputs: 2 }).with_units(8);
     scheduler.admit(1, 7, Wanted::Last, 0);
-    let cuts = WithPicture { done: 0, picture: 0..7, is_ready: true };
-    scheduler.next_step(usize::MAX, usize::MAX, &cuts, &mut picks);
-    assert_eq!(picks, [prompt(1, 7, true)]);
+    let mut cuts = WithPicture { done: 0, picture: 0..7, is_ready: true };
+    assert_eq!(cuts.step(&mut scheduler, usize::MAX), [prompt(1, 7, true)]);
 }
 
 /// Rows of several sequences are at most 4 here, and a picture has 7.

@@ -7,12 +7,34 @@ use trine_model::{
 };
 use trine_weights::DType;
 
+use super::super::graph::Node;
 use super::super::lower::translate;
 use super::super::passes::PassKey;
 use super::super::print::Printed;
 use super::*;
 use crate::capabilities::Capabilities;
 use crate::capabilities::presets::{h200, software};
+
+/// Adds a launch over rows of tokens.
+pub(super) fn push(graph: &mut Graph, work: Work) {
+    graph.nodes.push(Node { step: 0, label: "x".to_owned(), rows: Rows::Tokens, work });
+}
+
+/// What is selected on an H200 for no Plan in particular.
+pub(super) fn selection() -> Selection {
+    let plan = Plan {
+        buffers: Vec::new(),
+        weights: Vec::new(),
+        caches: Vec::new(),
+        steps: Vec::new(),
+        inputs: Vec::new(),
+        outputs: Vec::new(),
+        goal_outputs: Vec::new(),
+    };
+    let width = Width { tokens: 3, outputs: 3 };
+    let options = ProgramOptions { width, kv: KvType::F16, context: 64, sequences: 1, blocks: 2 };
+    Selection::new(&h200(), &plan, &options)
+}
 
 const A: BufferId = BufferId(0);
 const B: BufferId = BufferId(1);

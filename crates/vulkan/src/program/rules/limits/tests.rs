@@ -1,34 +1,13 @@
 //! Which launches keep limits themselves, and which must not.
 
-use trine_backend::ProgramOptions;
-use trine_model::{CacheId, Heads, KvType, Plan, Rope, Rows, WeightId, Width};
+use trine_model::{CacheId, Heads, Rope, WeightId, Width};
 
-use super::super::super::graph::{Node, NormWork, Rotation};
+use super::super::super::graph::{NormWork, Rotation};
 use super::super::super::passes::Attended;
+use super::super::tests::{push, selection};
 use super::super::walk;
 use super::*;
-use crate::capabilities::presets::h200;
 use crate::kernels::operand::OperandKind;
-
-fn push(graph: &mut Graph, work: Work) {
-    graph.nodes.push(Node { step: 0, label: "x".to_owned(), rows: Rows::Tokens, work });
-}
-
-/// What is selected on an H200 for no Plan in particular.
-fn selection() -> Selection {
-    let plan = Plan {
-        buffers: Vec::new(),
-        weights: Vec::new(),
-        caches: Vec::new(),
-        steps: Vec::new(),
-        inputs: Vec::new(),
-        outputs: Vec::new(),
-        goal_outputs: Vec::new(),
-    };
-    let width = Width { tokens: 3, outputs: 3 };
-    let options = ProgramOptions { width, kv: KvType::F16, context: 64, sequences: 1, blocks: 2 };
-    Selection::new(&h200(), &plan, &options)
-}
 
 /// Returns a graph of three rows, and values of 64 columns.
 fn room<const N: usize>() -> (Graph, [ValueId; N]) {

@@ -1,33 +1,12 @@
 //! What launches for pictures take over, and what they must not.
 
-use trine_backend::ProgramOptions;
-use trine_model::{CacheId, KvType, Plan, Rows, WeightId, Width};
+use trine_model::{CacheId, WeightId, Width};
 
-use super::super::super::graph::{LayerWeights, Node};
+use super::super::super::graph::LayerWeights;
 use super::super::super::passes::Attended;
+use super::super::tests::{push, selection};
 use super::super::walk;
 use super::*;
-use crate::capabilities::presets::h200;
-
-fn push(graph: &mut Graph, work: Work) {
-    graph.nodes.push(Node { step: 0, label: "x".to_owned(), rows: Rows::Tokens, work });
-}
-
-/// What is selected on an H200 for no Plan in particular.
-fn selection() -> Selection {
-    let plan = Plan {
-        buffers: Vec::new(),
-        weights: Vec::new(),
-        caches: Vec::new(),
-        steps: Vec::new(),
-        inputs: Vec::new(),
-        outputs: Vec::new(),
-        goal_outputs: Vec::new(),
-    };
-    let width = Width { tokens: 3, outputs: 3 };
-    let options = ProgramOptions { width, kv: KvType::F16, context: 64, sequences: 1, blocks: 2 };
-    Selection::new(&h200(), &plan, &options)
-}
 
 fn embed(output: ValueId) -> Work {
     Work::Embed { table: WeightId(0), scale: 2.0, soft: None, output }

@@ -7,9 +7,10 @@ use trine_model::{
 };
 use trine_weights::DType;
 
-use super::super::super::graph::{Home, Node};
+use super::super::super::graph::Home;
 use super::super::super::lower::translate;
 use super::super::super::passes::{Attended, PassKey};
+use super::super::tests::push;
 use super::super::{Rule, walk};
 use super::*;
 use crate::capabilities::presets::h200;
@@ -50,10 +51,6 @@ fn room(columns: usize) -> (Graph, Selection, [ValueId; 5]) {
     graph.outputs.clear();
     let values = [0; 5].map(|_| graph.fresh_rows(3, columns, Home::Own));
     (graph, selection, values)
-}
-
-fn push(graph: &mut Graph, work: Work) {
-    graph.nodes.push(Node { step: 0, label: "x".to_owned(), rows: Rows::Tokens, work });
 }
 
 fn sum(terms: Vec<SumTerm>, result: ValueId) -> Work {
