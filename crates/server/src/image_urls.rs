@@ -31,12 +31,20 @@ impl ImageUrls {
     /// # Errors
     /// What an entry looks like.
     pub fn read_host(text: &str) -> Result<String, String> {
-        let (name, port) = port_of(text);
-        let name = name.strip_prefix("*.").unwrap_or(name);
-        let is_name = !name.is_empty()
-            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
-        let is_port = port.is_none_or(|port| port.parse::<u16>().is_ok());
-        if is_name && is_port {
+        let (entry, port) = port_of(text);
+        let wildcard = entry.strip_prefix("*.");
+        let name = wildcard.unwrap_or(entry);
+        let is_port = |port: &str| {
+            port.bytes().all(|byte| byte.is_ascii_digit())
+                && port.parse::<u16>().is_ok_and(|port| port != 0)
+        };
+        let last = name.rsplit('.').next().unwrap_or_default();
+        let is_host = match last.bytes().all(|byte| byte.is_ascii_digit()) {
+            // What ends in a number is an address, and there are no hosts below it.
+            true => wildcard.is_none() && name.parse::<Ipv4Addr>().is_ok(),
+            false => is_name(name),
+        };
+        if is_host && port.is_none_or(is_port) {
             return Ok(text.to_ascii_lowercase());
         }
         Err("use the name of a host such as example.com, *.example.com or example.com:8443"
@@ -47,6 +55,20 @@ impl ImageUrls {
 /// Returns the name and the port of an entry.
 fn port_of(entry: &str) -> (&str, Option<&str>) {
     entry.rsplit_once(':').map_or((entry, None), |(name, port)| (name, Some(port)))
+}
+
+/// Returns whether a text is the name of a host: labels of at most 63 letters, digits, `-` and `_`,
+/// at most 253 bytes together (RFC 1035, section 2.3.4; RFC 1123, section 2.1). Names in use have
+/// `_` too.
+fn is_name(text: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(is_letter)
+    };
+    text.len() <= 253 && text.split('.').all(is_label)
 }
 
 /// Speaks HTTP for the server, which has checked where to.
@@ -69,7 +91,7 @@ pub struct Fetch {
     pub url: String,
     /// The addresses of its host, which were checked; not empty.
     pub addresses: Vec<SocketAddr>,
-    /// Most bytes of the answer's body.
+    /// Most bytes of the answer's body; a longer one is [`Fetched::TooLarge`].
     pub bytes: usize,
     /// Time for the whole answer.
     pub time: Duration,
@@ -80,6 +102,8 @@ pub struct Fetch {
 pub enum Fetched {
     /// The body of an answer of the status 200, without a content encoding.
     Body(Vec<u8>),
+    /// An answer of the status 200 whose body is too long.
+    TooLarge,
     /// The `Location` of a redirect.
     Redirect(String),
 }
@@ -107,8 +131,64 @@ pub(crate) enum UrlError {
     NotFound,
     #[error("the URL leads on from one place to the next more than {REDIRECTS_MAX} times")]
     TooManyRedirects,
+    #[error("the picture has more than {0} bytes")]
+    TooLarge(usize),
+    #[error(
+        "the files that the request names have more than {0} bytes together; name fewer, or smaller ones"
+    )]
+    TooLargeTogether(usize),
+    #[error("an encrypted connection is not given up for http")]
+    Unencrypted,
     #[error("the picture is not there: {0}")]
     Failed(String),
+    #[error(
+        "{from} redirects to the host {host}, which --allow-image-urls does not name; send the picture as \
+         data:image/png;base64,..., or name the host with --allow-image-urls"
+    )]
+    RedirectedAway { from: String, host: String },
+    #[error("{from} redirects to {to}: {why}")]
+    Redirected { from: String, to: String, why: Box<UrlError> },
+}
+
+/// Longest URL or host of a redirect that an error quotes, in bytes.
+const QUOTED_MAX: usize = 200;
+
+/// Returns the beginning of a URL or host for an error.
+fn quoted(text: &str) -> String {
+    // Only ASCII is in a `Uri`.
+    match text.get(..QUOTED_MAX) {
+        Some(beginning) if beginning.len() < text.len() => format!("{beginning}..."),
+        _ => text.to_owned(),
+    }
+}
+
+/// Returns a URL for an error, without its query, which may hold a key.
+fn shown(url: &Uri) -> String {
+    let authority = url.authority().map_or("", |authority| authority.as_str());
+    quoted(&format!("{}://{authority}{}", url.scheme_str().unwrap_or_default(), url.path()))
+}
+
+impl UrlError {
+    /// Adds to the error of a place which redirect led there: one of `from`, to `to` if that is a
+    /// URL with a host.
+    pub(crate) fn after(self, from: &Uri, to: Option<&Uri>) -> Self {
+        let to = to.filter(|to| to.scheme().is_some());
+        let host = to.and_then(Uri::host).filter(|host| !host.is_empty()).map(quoted);
+        let from = shown(from);
+        match (self, host) {
+            (Self::OtherHost, Some(host)) => {
+                // A host that is named may be asked at another port.
+                let port = to.and_then(Uri::port).map_or(String::new(), |port| format!(":{port}"));
+                Self::RedirectedAway { from, host: host + &port }
+            }
+            (why, Some(host)) => {
+                Self::Redirected { from, to: format!("the host {host}"), why: Box::new(why) }
+            }
+            (why, None) => {
+                Self::Redirected { from, to: "another place".to_owned(), why: Box::new(why) }
+            }
+        }
+    }
 }
 
 /// A URL whose host is allowed.
@@ -157,18 +237,22 @@ impl Place {
     /// Returns the place that a redirect leads to.
     ///
     /// # Errors
-    /// If it is not fetched: as for [`Place::of`], and if it gives up encryption.
+    /// If it is not fetched: as for [`Place::of`], and if it gives up encryption. The error says
+    /// that a redirect led there, and to which host.
     pub(crate) fn redirected(
         &self,
         location: &str,
         allowed: Option<&ImageUrls>,
     ) -> Result<Self, UrlError> {
-        let next = resolved(&self.url, location).parse().map_err(|_| UrlError::Malformed)?;
-        let next = Self::of(&next, allowed)?;
-        if self.url.scheme_str() == Some("https") && next.url.scheme_str() != Some("https") {
-            return Err(UrlError::Malformed);
-        }
-        Ok(next)
+        let next = resolved(&self.url, location).parse::<Uri>();
+        let next = next.map_err(|_| UrlError::Malformed.after(&self.url, None))?;
+        let place = Self::of(&next, allowed).and_then(|place| {
+            match (self.url.scheme_str(), place.url.scheme_str()) {
+                (Some("https"), Some("http")) => Err(UrlError::Unencrypted),
+                _ => Ok(place),
+            }
+        });
+        place.map_err(|error| error.after(&self.url, Some(&next)))
     }
 
     /// Checks what the host was resolved to.
@@ -367,7 +451,20 @@ pub(crate) mod tests {
 
     #[test]
     fn entries_are_names_of_hosts() {
-        for text in ["example.com", "*.Example.com", "example.com:8443", "1.1.1.1", "a_b-c.d"] {
+        let longest = format!("{0}.{0}.{0}.{1}", "a".repeat(63), "a".repeat(61));
+        for text in [
+            "example.com",
+            "*.Example.com",
+            "*.example.com:1",
+            "example.com:8443",
+            "1.1.1.1",
+            "1.1.1.1:65535",
+            "a_b-c.d",
+            "localhost",
+            "1and1.com",
+            "xn--bcher-kva.example",
+            &longest,
+        ] {
             assert_eq!(ImageUrls::read_host(text), Ok(text.to_ascii_lowercase()));
         }
         for text in [
@@ -382,8 +479,31 @@ pub(crate) mod tests {
             "[::1]",
             "me@example.com",
             "exa*mple.com",
+            ".",
+            "..",
+            ".com",
+            "com.",
+            "a..b",
+            "*..com",
+            "*.*.com",
+            ":0",
+            ":80",
+            "*.:80",
+            "example.com:0",
+            "example.com:+80",
+            "example.com:80:80",
+            "-a.com",
+            "a-.com",
+            "-",
+            "1.1.1",
+            "1.1.1.256",
+            "*.1.1.1",
+            "2130706433",
+            &format!("{}.com", "a".repeat(64)),
+            &format!("a{longest}"),
         ] {
-            assert!(ImageUrls::read_host(text).is_err(), "{text}");
+            let error = ImageUrls::read_host(text).unwrap_err();
+            assert!(error.contains("example.com:8443"), "{text}");
         }
     }
 
@@ -398,16 +518,28 @@ pub(crate) mod tests {
         assert_eq!(next(from, "/c?d=2").unwrap(), "https://example.com/c?d=2");
         assert_eq!(next(from, "https://cdn.example.com/c").unwrap(), "https://cdn.example.com/c");
         assert_eq!(next("http://example.com/", from).unwrap(), from);
-        assert_eq!(next(from, "http://example.com/c"), Err(UrlError::Malformed));
-        assert_eq!(next(from, "https://evil.org/"), Err(UrlError::OtherHost));
-        assert_eq!(next(from, "http://169.254.169.254/"), Err(UrlError::OtherHost));
-        for location in ["//evil.org/", "//127.0.0.1/", "https:evil.org@example.com"] {
-            assert!(next(from, location).is_err(), "{location}");
+        let told = |from: &str, location: &str| next(from, location).unwrap_err().to_string();
+        let begin = "https://example.com/a redirects to the host";
+        for (location, expected) in [
+            ("http://example.com/c", "example.com: an encrypted connection is not given up"),
+            ("https://evil.org/", "evil.org, which --allow-image-urls does not name"),
+            ("http://169.254.169.254/", "169.254.169.254, which"),
+            ("https://cdn.example.com:22/", "cdn.example.com:22, which"),
+            ("//evil.org/", "evil.org, which"),
+            ("//127.0.0.1/", "127.0.0.1, which"),
+            ("//me@example.com/", "example.com: the URL is not one of a picture"),
+        ] {
+            let told = told(from, location);
+            assert!(told.starts_with(&format!("{begin} {expected}")), "{location}: {told}");
+            assert!(!told.contains("b=1"), "a query may hold a key: {told}");
         }
-        for location in ["file:///etc/passwd", "\u{0}", "c:d", "https:", "//", "//me@example.com/"]
-        {
-            assert_eq!(next(from, location), Err(UrlError::Malformed), "{location:?}");
+        assert!(next(from, "https:evil.org@example.com").is_err());
+        for location in ["file:///etc/passwd", "\u{0}", "c:d", "https:", "//"] {
+            let told = told(from, location);
+            assert!(told.contains("redirects to another place: the URL is not"), "{told}");
         }
+        let long = format!("https://example.com/{}", "a".repeat(5000));
+        assert!(told(&long, "https://evil.org/").len() < 500);
     }
 
     /// The examples of RFC 3986, section 5.4, with a scheme that is fetched.

@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::http::Uri;
 use tokio::net::lookup_host;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::sent::Sent;
 use crate::app::App;
@@ -14,88 +16,201 @@ use crate::image_urls::{Fetch, Fetched, ImageUrls, Place, REDIRECTS_MAX, UrlErro
 use crate::lifecycle::Phase;
 use crate::rooms::PERMIT_BYTES;
 
+/// The share of the room for fetched files that one request may take: one part of this many.
+const REQUEST_SHARE: usize = 4;
+
 /// Fetches the pictures of a request that it only names, one after the other, and reads their
 /// headers. Returns the room that the files take.
 ///
 /// # Errors
-/// 400 naming the picture that is not there or not what it should be, 503 if there is no room, or
-/// if the server ends.
+/// 400 naming the picture that is not there or not what it should be, 503 if there is no room in
+/// the time that fetching may take, or if the server ends.
 pub(crate) async fn fetch(
     app: &App,
     sent: &mut Sent,
-) -> Result<Vec<OwnedSemaphorePermit>, ApiError> {
-    let mut room = Vec::new();
+) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
     let urls = sent.urls();
     let Some(allowed) = app.image_urls.as_ref().filter(|_| !urls.is_empty()) else {
-        return Ok(room);
+        return Ok(None);
     };
     let time = app.limits.pictures.fetching;
+    let budget = Budget::new(app.limits.pictures.each.bytes, app.limits.bodies_bytes);
+    let mut room = wait_for_room(app, budget.wanted(0, urls.len()), time).await?;
     let deadline = Instant::now() + time;
-    let most = app.limits.pictures.each.bytes;
-    for (index, url) in urls {
-        let permits = most.div_ceil(PERMIT_BYTES) as u32;
-        let permit = Arc::clone(&app.rooms.fetched).try_acquire_many_owned(permits);
-        let own: usize = room.iter().map(OwnedSemaphorePermit::num_permits).sum();
-        let mut permit = permit.map_err(|_| full(app, sent, index, own + permits as usize))?;
+    let (mut kept, count) = (0, urls.len());
+    for (index, (picture, url)) in urls.into_iter().enumerate() {
+        let most = budget.most(kept);
         let fetched = tokio::select! {
             biased;
             () = app.lifecycle.reached(Phase::Aborting) => return Err(ApiError::draining()),
-            fetched = timeout_at(deadline, fetch_one(app, allowed, &url, deadline)) => fetched,
+            fetched = timeout_at(deadline, fetch_one(app, allowed, &url, most, deadline)) => fetched,
         };
         let seconds = time.as_secs_f64();
         let late = || UrlError::Failed(format!("it did not come within {seconds} s"));
         let file = fetched.unwrap_or_else(|_| Err(late()));
-        let file = file.map_err(|error| sent.wrong(index, error))?;
-        // Only the room that the file takes is kept.
-        let kept = file.len().div_ceil(PERMIT_BYTES);
-        room.extend(permit.split(kept));
-        sent.put(index, file);
+        let file = file.map_err(|error| sent.wrong(picture, budget.explain(error, most)))?;
+        kept += file.len().div_ceil(PERMIT_BYTES);
+        let spare = room.num_permits().saturating_sub(budget.wanted(kept, count - index - 1));
+        drop(room.split(spare));
+        sent.put(picture, file);
     }
     sent.check(&app.limits.pictures, app.image_urls.as_ref())?;
-    Ok(room)
+    Ok(Some(room))
 }
 
-/// Returns the error of a request for whose picture the room has no permits left; with those of its
-/// own files it would take `wanted`.
-fn full(app: &App, sent: &Sent, index: usize, wanted: usize) -> ApiError {
-    if wanted > app.limits.bodies_bytes / PERMIT_BYTES {
-        return sent
-            .wrong(index, "the files that the request names take too much together; name fewer");
+/// Waits for room, in the order in which requests come. A request has all that it may need before
+/// it fetches anything, so that none waits for another while it holds a part.
+async fn wait_for_room(
+    app: &App,
+    wanted: usize,
+    time: Duration,
+) -> Result<OwnedSemaphorePermit, ApiError> {
+    let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+    let room = Arc::clone(&app.rooms.fetched).acquire_many_owned(wanted);
+    let room = tokio::select! {
+        biased;
+        () = app.lifecycle.reached(Phase::Aborting) => return Err(ApiError::draining()),
+        room = timeout(time, room) => room,
+    };
+    let full = "other requests take all the room for pictures that are fetched; try again later";
+    // The room is never closed.
+    room.map_err(|_| ApiError::overloaded(full))?.map_err(|_| ApiError::draining())
+}
+
+/// What the files that a request names may take, in permits.
+#[derive(Debug)]
+struct Budget {
+    /// Bytes of one file.
+    each_bytes: usize,
+    /// Permits of one file.
+    each: usize,
+    /// Permits of all of them.
+    all: usize,
+}
+
+impl Budget {
+    /// Returns the budget of a request if files may have `each_bytes`, and those of all requests
+    /// `all_bytes`: a share of that, but room for one file.
+    fn new(each_bytes: usize, all_bytes: usize) -> Self {
+        let (each, all) = (each_bytes.div_ceil(PERMIT_BYTES), all_bytes / PERMIT_BYTES);
+        Self { each_bytes, each, all: (all / REQUEST_SHARE).max(each).min(all) }
     }
-    ApiError::overloaded("other requests take all the room for pictures; try again later")
+
+    /// Returns the permits for a request whose files take `kept`, and that has `more` to fetch.
+    fn wanted(&self, kept: usize, more: usize) -> usize {
+        self.each.saturating_mul(more).saturating_add(kept).min(self.all)
+    }
+
+    /// Returns the most bytes of the next file.
+    fn most(&self, kept: usize) -> usize {
+        self.each_bytes.min(self.all.saturating_sub(kept) * PERMIT_BYTES)
+    }
+
+    /// Returns the error of a file that could have `most` bytes: if others have left it less, it is
+    /// all of them that are too large.
+    fn explain(&self, error: UrlError, most: usize) -> UrlError {
+        match error {
+            UrlError::TooLarge(_) if most < self.each_bytes => {
+                UrlError::TooLargeTogether(self.all * PERMIT_BYTES)
+            }
+            error => error,
+        }
+    }
 }
 
-/// Fetches one file, from redirect to redirect.
+/// Fetches one file of at most `most` bytes, from redirect to redirect.
 async fn fetch_one(
     app: &App,
     allowed: &ImageUrls,
-    url: &axum::http::Uri,
+    url: &Uri,
+    most: usize,
     deadline: Instant,
 ) -> Result<Vec<u8>, UrlError> {
     let mut place = Place::of(url, Some(allowed))?;
+    let mut from: Option<Uri> = None;
     for _ in 0..=REDIRECTS_MAX {
-        let found = lookup_host((place.host.trim_matches(['[', ']']), place.port)).await;
-        let addresses: Vec<SocketAddr> = found.map_err(|_| UrlError::NotFound)?.collect();
-        place.check(&addresses)?;
-        let (url, most) = (place.url.to_string(), app.limits.pictures.each.bytes);
-        let closed = |_| UrlError::Failed("the server ends".to_owned());
-        // The thread keeps its place until its request has ended, also if nobody waits for it.
-        let permit = Arc::clone(&app.rooms.fetching).acquire_owned().await.map_err(closed)?;
-        let fetcher = Arc::clone(&allowed.fetcher);
-        let fetched = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
-            // The wait for the place is over only now.
-            let time = deadline.saturating_duration_since(Instant::now());
-            fetcher.get(&Fetch { url, addresses, bytes: most, time })
-        });
-        let failed = |_| UrlError::Failed("the request met a defect of the server".to_owned());
-        match fetched.await.map_err(failed)?.map_err(UrlError::Failed)? {
-            Fetched::Body(file) if file.len() <= most => return Ok(file),
-            Fetched::Body(_) => {
-                return Err(UrlError::Failed(format!("it has more than {most} bytes")));
+        let error = match fetch_place(app, allowed, &place, most, deadline).await {
+            Ok(Fetched::Body(file)) if file.len() <= most => return Ok(file),
+            Ok(Fetched::Body(_) | Fetched::TooLarge) => UrlError::TooLarge(most),
+            Ok(Fetched::Redirect(location)) => {
+                let next = place.redirected(&location, Some(allowed))?;
+                from = Some(std::mem::replace(&mut place, next).url);
+                continue;
             }
-            Fetched::Redirect(location) => place = place.redirected(&location, Some(allowed))?,
-        }
+            Err(error) => error,
+        };
+        return Err(match &from {
+            Some(from) => error.after(from, Some(&place.url)),
+            None => error,
+        });
     }
     Err(UrlError::TooManyRedirects)
+}
+
+/// Sends one request.
+async fn fetch_place(
+    app: &App,
+    allowed: &ImageUrls,
+    place: &Place,
+    bytes: usize,
+    deadline: Instant,
+) -> Result<Fetched, UrlError> {
+    let found = lookup_host((place.host.trim_matches(['[', ']']), place.port)).await;
+    let addresses: Vec<SocketAddr> = found.map_err(|_| UrlError::NotFound)?.collect();
+    place.check(&addresses)?;
+    let url = place.url.to_string();
+    let closed = |_| UrlError::Failed("the server ends".to_owned());
+    // The thread keeps its place until its request has ended, also if nobody waits for it.
+    let permit = Arc::clone(&app.rooms.fetching).acquire_owned().await.map_err(closed)?;
+    let fetcher = Arc::clone(&allowed.fetcher);
+    let fetched = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        // The wait for the place is over only now.
+        let time = deadline.saturating_duration_since(Instant::now());
+        fetcher.get(&Fetch { url, addresses, bytes, time })
+    });
+    let failed = |_| UrlError::Failed("the request met a defect of the server".to_owned());
+    fetched.await.map_err(failed)?.map_err(UrlError::Failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEGABYTE: usize = 1 << 20;
+
+    #[test]
+    fn a_request_has_room_for_all_its_files_before_it_fetches_one() {
+        let budget = Budget::new(20_000_000, 256 * MEGABYTE);
+        assert_eq!(budget.wanted(0, 1), 306);
+        assert_eq!(budget.wanted(0, 64), budget.all);
+        assert_eq!(budget.all * PERMIT_BYTES, 64 * MEGABYTE);
+        // However the files come, no more is wanted than before.
+        for sizes in [[1, 1, 1, 1, 1], [306, 306, 306, 106, 0], [306, 1, 306, 1, 306]] {
+            let (mut kept, mut room) = (0, budget.wanted(0, sizes.len()));
+            for (index, size) in sizes.into_iter().enumerate() {
+                let size = size.min(budget.most(kept) / PERMIT_BYTES);
+                kept += size;
+                let wanted = budget.wanted(kept, sizes.len() - index - 1);
+                assert!((kept..=room).contains(&wanted), "{sizes:?}: {wanted}");
+                room = wanted;
+            }
+            assert_eq!(room, kept);
+        }
+    }
+
+    #[test]
+    fn a_budget_is_at_least_a_file_and_at_most_all_the_room() {
+        for (each, all, permits) in
+            [(MEGABYTE, 2 * MEGABYTE, 16), (MEGABYTE, 65536, 1), (70_000, 1 << 20, 4), (1, 0, 0)]
+        {
+            assert_eq!(Budget::new(each, all).all, permits, "{each} {all}");
+        }
+        let budget = Budget::new(70_000, 1 << 20);
+        assert_eq!(budget.most(2), 70_000);
+        assert_eq!(budget.most(3), PERMIT_BYTES);
+        assert_eq!(budget.explain(UrlError::TooLarge(70_000), 70_000), UrlError::TooLarge(70_000));
+        let together = UrlError::TooLargeTogether(4 * PERMIT_BYTES);
+        assert_eq!(budget.explain(UrlError::TooLarge(PERMIT_BYTES), PERMIT_BYTES), together);
+    }
 }

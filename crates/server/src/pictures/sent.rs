@@ -325,13 +325,18 @@ fn begins_with(text: &str, scheme: &str) -> bool {
     text.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme))
 }
 
+/// Returns whether a text is the URL of another server.
+fn is_web(text: &str) -> bool {
+    begins_with(text, "http://") || begins_with(text, "https://")
+}
+
 /// Reads a picture that a URL names or holds.
 fn read_url(url: &str, param: &str) -> Result<Source, ApiError> {
     if begins_with(url, "data:") {
         let file = from_data_url(url, &unlimited()).map_err(|error| of(param, error))?;
         return Ok(Source::File(file));
     }
-    if begins_with(url, "http://") || begins_with(url, "https://") {
+    if is_web(url) {
         let wrong = |_| of(param, "it is not a valid URL");
         return Ok(Source::Url(url.parse().map_err(wrong)?));
     }
@@ -340,6 +345,9 @@ fn read_url(url: &str, param: &str) -> Result<Source, ApiError> {
 
 /// Reads a picture in base64. Some clients write a data URL there.
 fn read_data(data: &str, param: &str) -> Result<Source, ApiError> {
+    if is_web(data) {
+        return Err(of(param, "a URL is not fetched from here; send the picture itself in base64"));
+    }
     let file = match begins_with(data, "data:") {
         true => from_data_url(data, &unlimited()),
         false => from_base64(data, &unlimited()),

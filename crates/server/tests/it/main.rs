@@ -27,6 +27,7 @@ mod openai;
 mod page;
 mod picture_room;
 mod picture_shapes;
+mod picture_urls;
 mod pictures;
 mod refused_early;
 mod sharing;

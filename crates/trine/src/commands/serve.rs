@@ -253,6 +253,7 @@ impl Fetcher for Fetching {
         let Fetch { url, addresses, bytes, time } = request;
         Ok(match get_pinned(url, addresses, *bytes, *time)? {
             Pinned::Body(body) => Fetched::Body(body),
+            Pinned::TooLarge => Fetched::TooLarge,
             Pinned::Redirect(place) => Fetched::Redirect(place),
         })
     }
