@@ -378,6 +378,7 @@ pub(crate) struct BenchArgs {
         num_args = 0..=1,
         default_missing_value = "",
         value_parser = BenchPicture::parse,
+        help_heading = "Pictures",
         conflicts_with_all = [
             "prompt", "generate", "batch", "depth", "steps", "draft", "drafts", "draft_device", "text", "recite",
             "acceptance", "accept", "no_mmproj"
@@ -605,7 +606,7 @@ pub(crate) struct LogitsArgs {
     pub(crate) draft: Option<DraftChoice>,
 
     /// A picture; again for each further one, in the order of their places among the ids
-    #[arg(long, value_name = "FILE", conflicts_with = "draft")]
+    #[arg(long, value_name = "FILE", conflicts_with = "draft", help_heading = "Pictures")]
     pub(crate) image: Vec<PathBuf>,
 
     /// The guesses to write, with --draft: at most 64

@@ -165,7 +165,13 @@ pub(crate) struct ServeArgs {
 
     /// Fetch pictures that requests name by URL from this host, such as example.com,
     /// *.example.com or example.com:8443, if it has a public address; can be repeated
-    #[arg(long, value_name = "HOST", value_delimiter = ',', value_parser = ImageUrls::read_host)]
+    #[arg(
+        long,
+        value_name = "HOST",
+        value_delimiter = ',',
+        value_parser = ImageUrls::read_host,
+        help_heading = "Pictures"
+    )]
     pub(crate) allow_image_urls: Vec<String>,
 
     #[command(flatten)]
