@@ -12,6 +12,7 @@
 //! in `<store>/.presets`.
 #![forbid(unsafe_code)]
 
+mod anew;
 mod api;
 mod cache;
 pub mod catalog;

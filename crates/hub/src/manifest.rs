@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::anew::create_anew;
 use crate::error::HubError;
 use crate::name::{sha256_text, valid_file};
 use crate::told::warn_once;
@@ -85,7 +86,7 @@ impl Manifest {
     pub(crate) fn write(&self, folder: &Path) -> Result<(), HubError> {
         let temporary = folder.join(TEMPORARY);
         let text = serde_json::to_vec_pretty(self).expect("a manifest holds only plain values");
-        let written = File::create(&temporary).and_then(|mut file| {
+        let written = create_anew(&temporary).and_then(|mut file| {
             file.write_all(&text)?;
             file.sync_all()
         });
@@ -170,6 +171,20 @@ mod tests {
         manifest.put(record("x.gguf", RecordState::Complete));
         assert_eq!(manifest.files.len(), 1);
         manifest.write(folder.path()).unwrap();
+        assert_eq!(Manifest::read(folder.path(), "a/b"), manifest);
+    }
+
+    /// The temporary file has a name that anybody knows.
+    #[cfg(unix)]
+    #[test]
+    fn a_link_in_the_place_of_the_temporary_file_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let victim = folder.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, folder.path().join(TEMPORARY)).unwrap();
+        let manifest = Manifest::empty("a/b");
+        manifest.write(folder.path()).unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
         assert_eq!(Manifest::read(folder.path(), "a/b"), manifest);
     }
 

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use crate::anew::create_anew;
 use crate::catalog;
 use crate::error::HubError;
 use crate::hub::Hub;
@@ -454,7 +455,7 @@ impl Hub {
         let count = WRITTEN.fetch_add(1, Ordering::Relaxed);
         let process = std::process::id();
         let temporary = folder.join(format!(".{}.{process}.{count}.tmp", name.file()));
-        let written = fs::File::create(&temporary).and_then(|mut file| {
+        let written = create_anew(&temporary).and_then(|mut file| {
             file.write_all(text.as_bytes())?;
             file.sync_all()
         });
