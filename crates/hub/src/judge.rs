@@ -46,12 +46,15 @@ impl Hub {
             .map_err(|reason| HubError::Unusable { repository: name.repository(), reason })
     }
 
-    /// Returns whether the vision tower of a model, if it has one, can be run as far as its
-    /// beginning shows. One of which some is here is taken as it is.
-    pub(crate) fn is_runnable(&self, name: &ModelName, remote: &Repository, pick: &Pick) -> bool {
-        let (Some(judge), Some(own)) = (self.client.config().judge_tower, pick.mmproj()) else {
-            return true;
-        };
+    /// Returns why the vision tower of a model cannot be run, if its beginning shows it. One of
+    /// which some is here is taken as it is.
+    pub(crate) fn refused_tower(
+        &self,
+        name: &ModelName,
+        remote: &Repository,
+        pick: &Pick,
+    ) -> Option<String> {
+        let (judge, own) = (self.client.config().judge_tower?, pick.mmproj()?);
         let path = self.store.folder(name).join(own);
         let is_here = path.exists()
             || part_path(&path).exists()
@@ -60,13 +63,10 @@ impl Hub {
                 .iter()
                 .any(|shelf| shelf.whole_names().any(|here| here == *own));
         let file = remote.files.iter().find(|file| file.name == *own && !is_here);
-        let beginning = file.and_then(|file| self.beginning(name, remote, file));
-        let Some(beginning) = beginning else { return true };
-        let judged = judge(own, &beginning);
-        if let Err(reason) = &judged {
-            tracing::info!(file = own, reason, "the vision tower is not fetched");
-        }
-        judged.is_ok()
+        let beginning = self.beginning(name, remote, file?)?;
+        let reason = judge(own, &beginning).err()?;
+        tracing::info!(file = own, reason, "the vision tower is not fetched");
+        Some(reason)
     }
 
     fn beginning(

@@ -45,7 +45,9 @@ mod told;
 pub use config::{HubConfig, Judge, Token};
 pub use error::HubError;
 pub use hub::Hub;
-pub use local::{EntryState, LocalModel, ModelFile, Origin, RemovedModel, StoreEntry, StoredFile};
+pub use local::{
+    EntryState, LeftOut, LocalModel, ModelFile, Origin, RemovedModel, StoreEntry, StoredFile,
+};
 pub use name::{ModelName, Selection};
 pub use pinned::{Pinned, get_pinned};
 pub use preset::{Preset, PresetMessage, PresetName, PresetParameters, PresetRole, Taken};

@@ -29,12 +29,24 @@ pub struct LocalModel {
     /// The path of the vision tower's GGUF file that goes with it, one of `files`.
     #[serde(serialize_with = "some_as_text", skip_serializing_if = "Option::is_none")]
     pub mmproj: Option<PathBuf>,
+    /// The vision tower that this pull did not fetch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
     /// Size of all files in bytes.
     pub bytes: u64,
     /// Its place.
     pub origin: Origin,
     /// The commit that it was pulled at, if known.
     pub revision: Option<String>,
+}
+
+/// A vision tower that goes with a model and was not fetched with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// Path in the repository.
+    pub file: String,
+    /// Why it cannot be run; `None` if it was not asked for.
+    pub reason: Option<String>,
 }
 
 /// One file of a local model.

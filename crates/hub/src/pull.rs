@@ -8,7 +8,7 @@ use crate::cache;
 use crate::download::{Fetched, Job, fetch};
 use crate::error::HubError;
 use crate::hub::Hub;
-use crate::local::LocalModel;
+use crate::local::{LeftOut, LocalModel};
 use crate::manifest::{Manifest, Record, RecordState};
 use crate::name::ModelName;
 use crate::part::{hash_file, part_path};
@@ -49,13 +49,14 @@ impl Hub {
             }
             Err(error) => return Err(error),
         };
-        let pick = self.choose(name, &remote)?;
+        let (pick, left_out) = self.choose(name, &remote)?;
+        let told = |local: LocalModel| LocalModel { left_out, ..local };
         let cached = self.cached(name, &remote, &pick);
         let mut files = wanted(&remote, &pick);
         if let Some(shelf) = &cached {
             files.retain(|file| !is_in(shelf, file));
             if files.is_empty() {
-                return Ok(shelf.local(name, &pick, &[]));
+                return Ok(told(shelf.local(name, &pick, &[])));
             }
         }
         self.judge(name, &remote, &files)?;
@@ -66,10 +67,10 @@ impl Hub {
             reason: "its files disappeared while they were pulled; pull again".to_owned(),
         };
         let shelf = self.store.shelf(name).ok_or_else(missing)?;
-        Ok(match cached {
+        Ok(told(match cached {
             Some(cached) => cached.local(name, &pick, &[shelf]),
             None => shelf.local(name, &pick, &[]),
-        })
+        }))
     }
 
     /// Returns the bytes of a model on the server, or `None` if the server does not say.
@@ -86,22 +87,32 @@ impl Hub {
             Err(HubError::Connection { reason, .. }) => return Err(self.offline(reason)),
             other => other?,
         };
-        let files = wanted(&remote, &self.choose(name, &remote)?);
+        let files = wanted(&remote, &self.choose(name, &remote)?.0);
         self.judge(name, &remote, &files)?;
         Ok(files.iter().try_fold(0u64, |sum, file| sum.checked_add(file.size?)))
     }
 
-    /// Picks the model of a repository, with the vision tower that goes with it if it is wanted.
-    fn choose(&self, name: &ModelName, remote: &Repository) -> Result<Pick, HubError> {
+    /// Picks the model of a repository, with the vision tower that goes with it if it is wanted and
+    /// can be run; otherwise that is returned beside the pick.
+    fn choose(
+        &self,
+        name: &ModelName,
+        remote: &Repository,
+    ) -> Result<(Pick, Option<LeftOut>), HubError> {
         let names: Vec<String> = remote.files.iter().map(|file| file.name.clone()).collect();
         let pick = select::choose(name, &names)?;
-        if !self.client.config().mmproj {
-            return Ok(pick.without_mmproj());
-        }
         let shelves = self.shelves_of(name);
         let here: Vec<String> = shelves.iter().flat_map(Shelf::whole_names).collect();
         let pick = pick.with_mmproj(&names, &here);
-        Ok(if self.is_runnable(name, remote, &pick) { pick } else { pick.without_mmproj() })
+        let Some(file) = pick.mmproj().cloned() else { return Ok((pick, None)) };
+        if !self.client.config().mmproj {
+            let left_out = (!here.contains(&file)).then_some(LeftOut { file, reason: None });
+            return Ok((pick.without_mmproj(), left_out));
+        }
+        match self.refused_tower(name, remote, &pick) {
+            None => Ok((pick, None)),
+            reason => Ok((pick.without_mmproj(), Some(LeftOut { file, reason }))),
+        }
     }
 
     /// Returns the local model if the server cannot be reached, or an error that lists the local

@@ -101,6 +101,7 @@ impl Shelf {
             bytes: files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes)),
             files,
             mmproj: mmproj_path,
+            left_out: None,
             origin: self.origin,
             revision: self.revision.clone(),
         }

@@ -7,6 +7,9 @@ use crate::error::ModelError;
 use crate::tower_config::gguf::{KIND_KEYS, check_kind};
 use crate::{assistant, config_gguf, config_hf};
 
+/// Where a file says what reads sound, after what reads pictures if it has both.
+const SOUND_KEY: &str = "clip.audio.projector_type";
+
 /// Refuses a model, or a draft of one, by the first bytes of its GGUF file, or by its
 /// `config.json`. GGUF metadata and JSON that do not show what the model is are not a reason to
 /// refuse it: the reader of the whole file sees more.
@@ -41,7 +44,11 @@ pub fn judge_tower(file: &str, beginning: &[u8]) -> Result<(), ModelError> {
             return check_kind(&kind);
         }
     }
-    Ok(())
+    // A file for sound only has no kind of tower.
+    match gguf::text_of(SOUND_KEY, beginning, file)? {
+        Some(kind) => Err(ModelError::tower(SOUND_KEY, kind, "a tower that reads pictures")),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -64,7 +71,12 @@ mod tests {
                 assert!(matches!(error, ModelError::UnsupportedTower { .. }), "{error}");
             }
         }
-        judge_tower("mmproj.gguf", &beginning(&[clip])).unwrap();
+        judge_tower("mmproj.gguf", &beginning(std::slice::from_ref(&clip))).unwrap();
+        let sound = entry(SOUND_KEY, 8, &text("gemma4a"));
+        let error = judge_tower("mmproj.gguf", &beginning(&[clip.clone(), sound.clone()]));
+        assert!(matches!(error, Err(ModelError::UnsupportedTower { .. })), "{error:?}");
+        let both = [clip, sound, entry(KIND_KEYS[0], 8, &text("gemma4v"))];
+        judge_tower("mmproj.gguf", &beginning(&both)).unwrap();
         assert!(judge_tower("mmproj.gguf", b"<html>").is_err());
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
-use trine_hub::{Hub, HubError, LocalModel, ModelName, Progress};
+use trine_hub::{Hub, HubError, LeftOut, LocalModel, ModelName, Progress};
 
 use crate::failure::Interrupted;
 use crate::interrupt::Watch;
@@ -33,7 +33,28 @@ pub(crate) fn fetch(hub: &Hub, name: &ModelName) -> Result<LocalModel> {
             output::note("stopped; the same command continues where it stopped");
             Err(Interrupted.into())
         }
-        other => Ok(other?),
+        other => {
+            let model = other?;
+            if let Some(left_out) = &model.left_out {
+                output::remark(without_tower(&model.name, left_out));
+            }
+            Ok(model)
+        }
+    }
+}
+
+/// Returns that a model was fetched without its vision tower, why, and what to do.
+fn without_tower(name: &ModelName, left_out: &LeftOut) -> String {
+    let (name, file) = (name.to_string(), terminal::harmless(&left_out.file));
+    let name = terminal::harmless(&name);
+    match &left_out.reason {
+        None => format!(
+            "its vision tower {file} is left out: {name} takes texts only; `trine pull {name}` without --no-mmproj fetches it"
+        ),
+        Some(reason) => format!(
+            "its vision tower {file} is left out: {}; {name} takes texts only, unless --mmproj FILE names a tower that fits",
+            terminal::harmless(reason)
+        ),
     }
 }
 
@@ -144,5 +165,24 @@ impl Progress for Shown<'_> {
 
     fn cancelled(&self) -> bool {
         self.watch.raised()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tower_that_is_left_out_is_named_with_the_remedy() {
+        let name = ModelName::parse("a/b").unwrap();
+        let told = |reason: Option<&str>| {
+            let reason = reason.map(str::to_owned);
+            without_tower(&name, &LeftOut { file: "mmproj\u{1b}.gguf".to_owned(), reason })
+        };
+        let unwanted = told(None);
+        assert!(unwanted.contains("`trine pull a/b` without --no-mmproj"), "{unwanted}");
+        let refused = told(Some("a tower of another kind"));
+        assert!(refused.contains("is left out: a tower of another kind; a/b takes texts only"));
+        assert!(refused.contains("--mmproj FILE") && !refused.contains('\u{1b}'), "{refused}");
     }
 }

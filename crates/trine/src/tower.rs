@@ -68,6 +68,14 @@ pub(crate) fn attach_if_any(source: &Source, model: Model, choice: &Choice) -> R
     Ok(model)
 }
 
+/// Returns the model with the vision tower that is found for it, if there is one.
+///
+/// # Errors
+/// Returns an error if there are some and none can be used.
+pub(crate) fn attach_if_usable(source: &Source, model: Model) -> Result<Option<Model>> {
+    find(source, &model, &Choice::Found)
+}
+
 /// Does what [`attach_if_any`] does, but returns why a tower cannot be used instead of telling it.
 fn attach_usable(
     source: &Source,
@@ -119,7 +127,7 @@ fn none(source: &Source, choice: &Choice) -> String {
     );
     match source {
         Source::Local(_) => format!(
-            "{facts}; `trine pull {name}` fetches it if its repository has one, --mmproj names another file"
+            "{facts}; `trine pull {name}` fetches one, or says why there is none; --mmproj names another file"
         ),
         Source::Embedded(_) => format!(
             "{name} reads no pictures; take a model that does, such as gemma3:4b: trine pull gemma3:4b"

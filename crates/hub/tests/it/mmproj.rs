@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use trine_hub::{EntryState, Hub, HubError, ModelName, Silent};
+use trine_hub::{EntryState, Hub, HubError, LeftOut, ModelName, Silent};
 
 use crate::server::{Repository, Server, config, content, gguf, hub};
 
@@ -75,10 +75,14 @@ fn models_without_a_tower_get_it_by_another_pull() {
     assert_eq!(plain.remote_bytes(&name("a/b"), &mut Silent).unwrap(), Some(5000));
     let local = plain.pull(&name("a/b"), &mut Silent).unwrap();
     assert_eq!((local.mmproj, local.files.len()), (None, 1));
+    let left_out = LeftOut { file: TOWER.to_owned(), reason: None };
+    assert_eq!(local.left_out, Some(left_out));
     let before = server.file_requests().len();
     let local = hub(&server, store).pull(&name("a/b"), &mut Silent).unwrap();
     assert_eq!(local.mmproj, Some(store.join("a/b").join(TOWER)));
+    assert_eq!(local.left_out, None);
     assert_eq!(server.file_requests().len(), before + 1, "the model was fetched again");
+    assert_eq!(plain.pull(&name("a/b"), &mut Silent).unwrap().left_out, None, "it is here");
 }
 
 /// It takes texts meanwhile.
@@ -148,7 +152,10 @@ fn a_tower_that_cannot_be_run_is_not_fetched() {
     });
     let hub = Hub::new(judging).unwrap();
     assert_eq!(hub.remote_bytes(&name("a/b"), &mut Silent).unwrap(), Some(5000));
-    assert_eq!(hub.pull(&name("a/b"), &mut Silent).unwrap().mmproj, None);
+    let local = hub.pull(&name("a/b"), &mut Silent).unwrap();
+    let reason = Some("a tower of another kind".to_owned());
+    let left_out = LeftOut { file: TOWER.to_owned(), reason };
+    assert_eq!((local.mmproj, local.left_out), (None, Some(left_out)));
     assert_eq!(here(folder.path()), ["g-Q4_0.gguf"]);
     // Who names it gets it, and what is here is not judged.
     hub.pull(&name("a/b/mmproj-F16.gguf"), &mut Silent).unwrap();

@@ -4,6 +4,7 @@ use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use trine_hub::catalog;
 use trine_hub::{EntryState, Hub, LocalModel, ModelName, Origin, Preset, StoreEntry};
+use trine_model::Model;
 
 use crate::assistants;
 use crate::cli::{ListArgs, PullArgs, RemoveArgs};
@@ -13,6 +14,7 @@ use crate::model_source::{Source, hub, hub_config, repository};
 
 use crate::output;
 use crate::terminal;
+use crate::tower;
 
 /// Fetches a model.
 ///
@@ -37,27 +39,52 @@ pub(crate) fn pull(args: PullArgs) -> Result<()> {
         output::bytes(model.bytes),
         model.path.display()
     ));
-    if let Some((file, bytes)) = mmproj(&model) {
-        output::remark(format_args!(
-            "its vision tower is {}, {}, which --no-mmproj leaves out; pictures are given with --image FILE",
-            terminal::harmless(&file),
-            output::bytes(bytes)
-        ));
-    }
+    let (mmproj, is_told) = (mmproj(&model), model.left_out.is_some());
     let source = Source::Local(Box::new(model));
+    let own = source.open(None).ok();
     if let Some(draft) = source.open_assistant()? {
         let whose = assistants::size_of(draft.config().backbone)
             .map_or("the model that it was made for".to_owned(), |size| format!("Gemma 4 {size}"));
         output::remark(format_args!("it guesses for {whose}, which takes it where it is found"));
         return Ok(());
     }
+    if let Some(own) = &own
+        && let Some(line) = pictures_of(&source, own, mmproj.as_ref(), is_told)
+    {
+        output::remark(line);
+    }
     output::remark(format_args!("run it with: trine run {}", args.model));
-    if let Some(name) = source.open(None).ok().and_then(|own| assistants::missing(&source, &own)) {
+    if let Some(name) = own.and_then(|own| assistants::missing(&source, &own)) {
         output::remark(format_args!(
             "a draft that was made for it makes it faster: trine pull {name}"
         ));
     }
     Ok(())
+}
+
+/// Returns whether a model that was fetched reads pictures, and what to do otherwise; `None` if a
+/// line tells already why it does not. `mmproj` is the file that was fetched with it.
+fn pictures_of(
+    source: &Source,
+    model: &Model,
+    mmproj: Option<&(String, u64)>,
+    is_told: bool,
+) -> Option<String> {
+    match tower::attach_if_usable(source, model.clone()) {
+        Ok(Some(_)) => Some(match mmproj {
+            Some((file, bytes)) => format!(
+                "its vision tower is {}, {}, which --no-mmproj leaves out; pictures are given with --image FILE",
+                terminal::harmless(file),
+                output::bytes(*bytes)
+            ),
+            None => "pictures are given with --image FILE".to_owned(),
+        }),
+        _ if is_told => None,
+        Ok(None) => Some(
+            "it takes texts only: its repository has no vision tower for it; --mmproj FILE names one for pictures".to_owned(),
+        ),
+        Err(error) => Some(format!("it takes texts only: {error:#}")),
+    }
 }
 
 /// Returns the name and the size in bytes of the vision tower that was fetched with a model.

@@ -34,6 +34,31 @@ impl Store {
     }
 }
 
+/// What a pull does not give is no news of the first picture.
+#[test]
+fn a_pull_says_whether_the_model_reads_pictures() {
+    let store = Store::new();
+    let tower = store.folder().join("mmproj-F16.gguf");
+    let told = || store.trine(&["pull", "me/see-GGUF"]).ok().err;
+    std::fs::write(&tower, "GGUF").unwrap();
+    let damaged = told();
+    assert!(damaged.contains("it takes texts only: ") && !damaged.contains("--image"), "{damaged}");
+    assert!(damaged.contains("mmproj-F16.gguf"), "{damaged}");
+    // A text model is no tower, whatever its name.
+    std::fs::copy(store.folder().join("see-F32.gguf"), &tower).unwrap();
+    let other = told();
+    assert!(
+        other.contains("it takes texts only: ") && other.contains("no vision tower"),
+        "{other}"
+    );
+    std::fs::remove_file(&tower).unwrap();
+    let none = told();
+    let line = "it takes texts only: its repository has no vision tower for it; --mmproj FILE";
+    assert!(none.contains(line), "{none}");
+    let error = store.trine(&["run", "me/see-GGUF", "a", "--image", "a.png"]).fails(1);
+    assert!(error.contains("fetches one, or says why there is none"), "{error}");
+}
+
 #[test]
 fn a_tower_in_the_store_belongs_to_its_model() {
     let store = Store::new();
@@ -42,6 +67,8 @@ fn a_tower_in_the_store_belongs_to_its_model() {
     assert_eq!(pulled["mmproj"], mmproj, "{pulled}");
     let told = store.trine(&["pull", "me/see-GGUF"]).ok().err;
     assert!(told.contains("its vision tower is mmproj-F16.gguf"), "{told}");
+    let told = store.trine(&["pull", "me/see-GGUF"]).ok().err;
+    assert!(!told.contains("texts only"), "{told}");
     let shown = store.trine(&["show", "me/see-GGUF"]).ok().out;
     assert!(shown.contains("vision       SigLIP") && shown.contains(&mmproj), "{shown}");
     assert!(shown.contains("56 x 56 pixels, 4 soft tokens each"), "{shown}");
