@@ -6,7 +6,7 @@ use crate::Format;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PictureError {
     /// The file is empty.
-    #[error("a picture has no bytes; send a PNG, JPEG, WebP or GIF file")]
+    #[error("the picture is empty: it has no bytes; send a PNG, JPEG, WebP or GIF file")]
     Empty,
     /// The file has more bytes than [`Limits::bytes`](crate::Limits::bytes).
     #[error(

@@ -480,7 +480,7 @@ fn thousands_of_scans_cost_no_time() {
 #[test]
 fn other_files_are_named() {
     let error = |bytes: &[u8]| refused(bytes).to_string();
-    assert!(error(b"").starts_with("a picture has no bytes"));
+    assert!(error(b"").starts_with("the picture is empty: it has no bytes"));
     assert!(error(b"hello").starts_with("the file is no PNG"));
     assert!(error(b"\0\0\0\x18ftypheic").starts_with("HEIC is not read; convert"));
     assert!(error(b"\0\0\0\x18ftypavif").starts_with("AVIF"));

@@ -2,15 +2,17 @@
 
 use std::io::{Write, stdout};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::FromArgMatches;
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::cli::{self, Cli, Command};
 use crate::commands;
 use crate::failure::{exit_code, message, output_error, usage};
+use crate::picture_file::{expanded, is_picture};
 use crate::settings::{self, Settings};
 #[cfg(unix)]
 use crate::signals;
@@ -73,6 +75,14 @@ fn tell(mut told: clap::Error) -> Result<ExitCode> {
     if told.get(ContextKind::InvalidSubcommand) == Some(&ContextValue::String("chat".to_owned())) {
         let run = ContextValue::Strings(vec!["run".to_owned()]);
         told.insert(ContextKind::SuggestedSubcommand, run);
+    }
+    // `--image a.png b.png`, where a list was meant.
+    if let Some(ContextValue::String(extra)) = told.get(ContextKind::InvalidArg)
+        && told.kind() == ErrorKind::UnknownArgument
+        && is_picture(&expanded(Path::new(extra)))
+    {
+        let tip = "give each picture by an option of its own: --image FILE --image FILE";
+        told.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     let printed = told.print().and_then(|()| stdout().flush());
     if told.use_stderr() {

@@ -2,7 +2,6 @@
 //! file is dragged into the terminal.
 
 use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
@@ -11,6 +10,7 @@ use serde_json::{Map, Value};
 use trine_engine::Sight;
 
 use crate::output;
+use crate::picture_file::{Input, expanded, is_input, is_picture};
 use crate::terminal;
 use crate::vision::Vision;
 
@@ -42,12 +42,13 @@ impl PartialEq for TurnPicture {
 }
 
 impl TurnPicture {
-    /// Reads a picture's file. Returns it with a line about it for people.
+    /// Reads a picture's file, or standard input. Returns it with a line about it for people.
     ///
     /// # Errors
     /// Returns an error if it is no picture, or the model takes none.
     pub(crate) fn read(
         path: &Path,
+        input: Input,
         vision: Option<&Vision>,
         model: &str,
     ) -> Result<(Self, String)> {
@@ -60,9 +61,12 @@ impl TurnPicture {
         })?;
         // As terminals and file managers copy it.
         let address = path.to_str().filter(|text| text.starts_with("file://")).map(path_of);
-        let path = address.as_deref().unwrap_or(path);
-        let looked = vision.look(path)?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let path = &*expanded(address.as_deref().unwrap_or(path));
+        let looked = vision.look(path, input)?;
+        let name = match input == Input::Allowed && is_input(path) {
+            true => "standard input".into(),
+            false => path.file_name().unwrap_or_default().to_string_lossy(),
+        };
         let (width, height) = looked.size;
         let line = format!(
             "{}: {width} x {height} pixels, {}",
@@ -89,7 +93,7 @@ impl TurnPicture {
     /// the same picture as before; otherwise it is lost.
     pub(crate) fn find(&mut self, vision: Option<&Vision>) -> bool {
         let found = self.path.as_ref().zip(vision).and_then(|(path, vision)| {
-            let looked = vision.look(Path::new(path)).ok()?;
+            let looked = vision.look(Path::new(path), Input::Refused).ok()?;
             (Some(&looked.digest) == self.digest.as_ref()).then_some(looked.sight)
         });
         self.sight = found;
@@ -98,8 +102,6 @@ impl TurnPicture {
     }
 }
 
-/// The most bytes of a file that show whether it is a picture.
-const BEGINNING: u64 = 64;
 /// The longest line that may be a list of dragged files.
 const LINE_MAX: usize = 1 << 14;
 
@@ -119,13 +121,6 @@ pub(crate) fn dragged(line: &str) -> Vec<PathBuf> {
     let paths: Vec<PathBuf> = words.iter().map(|word| path_of(word)).collect();
     let is_list = !paths.is_empty() && paths.iter().all(|path| is_picture(path));
     if is_list { paths } else { Vec::new() }
-}
-
-/// Returns the path that a person typed, in which `~` may stand for the home folder, as no shell
-/// has read it.
-pub(crate) fn typed(path: &str) -> PathBuf {
-    let home = path.strip_prefix("~/").and_then(|rest| Some(etcetera::home_dir().ok()?.join(rest)));
-    home.unwrap_or_else(|| PathBuf::from(path))
 }
 
 /// Returns the path with which a line begins, where the line is probably about its file: that of a
@@ -210,17 +205,6 @@ fn words(line: &str) -> Option<Vec<String>> {
     quote.is_none().then_some(words)
 }
 
-/// Returns whether a path is a file that begins as a picture does.
-fn is_picture(path: &Path) -> bool {
-    // Nothing else is opened: a pipe would wait for its other end.
-    if !std::fs::metadata(path).is_ok_and(|facts| facts.is_file()) {
-        return false;
-    }
-    let mut beginning = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(BEGINNING).read_to_end(&mut beginning));
-    read.is_ok() && trine_pictures::Format::recognise(&beginning).is_ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -291,13 +275,6 @@ mod tests {
             }
         }
         assert!(advice(folder.path()).contains("is a folder"));
-    }
-
-    #[test]
-    fn a_tilde_is_the_home_folder() {
-        let home = etcetera::home_dir().unwrap();
-        assert_eq!(typed("~/a b.png"), home.join("a b.png"));
-        assert_eq!(typed("a~/b.png"), PathBuf::from("a~/b.png"));
     }
 
     #[test]

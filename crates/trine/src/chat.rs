@@ -349,7 +349,8 @@ mod tests {
         };
         let golden =
             concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/goldens/gemma3-vision/a.png");
-        let digest = vision.look(golden.as_ref()).unwrap().digest;
+        let digest =
+            vision.look(golden.as_ref(), crate::picture_file::Input::Refused).unwrap().digest;
         let picture = serde_json::json!({"path": golden, "digest": digest});
         let picture: TurnPicture = serde_json::from_value(picture).unwrap();
         let question =

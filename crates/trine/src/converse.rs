@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use trine_text::Specials;
 
-use crate::attachments::{TurnPicture, advice, dragged, leading, typed};
+use crate::attachments::{TurnPicture, advice, dragged, leading};
 use crate::chat::{Conversation, PICTURES_MAX, Prompt, Role, Rows, TooLong, Turn, check_bytes};
 use crate::cli::SamplingArgs;
 use crate::failure::{Interrupted, OutputClosed};
@@ -15,6 +15,7 @@ use crate::line_source::{Line, LineSource, next_input};
 use crate::options::Writing;
 use crate::output;
 use crate::parameters::Parameters;
+use crate::picture_file::Input;
 use crate::session::Session;
 use crate::vocabulary::{TextSide, Thinking};
 
@@ -338,7 +339,7 @@ impl<'a> Chat<'a> {
             }
             // Quoted and escaped as terminals write it, or just a path.
             path => match &dragged(path)[..] {
-                [] => self.attach(&[typed(path)])?,
+                [] => self.attach(&[PathBuf::from(path)])?,
                 paths => self.attach(paths)?,
             },
         }
@@ -356,7 +357,7 @@ impl<'a> Chat<'a> {
                 );
             }
             let Session { vision, name, .. } = &*self.session;
-            let (picture, line) = TurnPicture::read(path, vision.as_ref(), name)?;
+            let (picture, line) = TurnPicture::read(path, Input::Refused, vision.as_ref(), name)?;
             output::note(&line);
             self.waiting.push((picture, line));
         }

@@ -45,6 +45,7 @@ mod open_files;
 mod options;
 mod output;
 mod parameters;
+mod picture_file;
 mod placed;
 mod preset;
 mod printer;

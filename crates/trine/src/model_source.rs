@@ -19,6 +19,7 @@ use trine_weights::{Checkpoint, DType};
 use crate::cli::FetchArgs;
 use crate::embedded::Embedded;
 use crate::failure::usage;
+use crate::picture_file::is_picture;
 use crate::{fetch, output, settings, terminal};
 
 /// A model that exists.
@@ -342,6 +343,10 @@ fn existing_path(typed: &str) -> Result<Option<Source>> {
         Ok(_) if typed.is_empty() || typed.len() > 2 && typed.bytes().all(|byte| byte == b'.') => {
             return Ok(None);
         }
+        Ok(_) if is_picture(path) => bail!(
+            "{typed} is a picture, not a model; give it to a model by --image: trine run MODEL \"What is \
+             this?\" --image {typed}"
+        ),
         Ok(_) => return Ok(Some(Source::Path(path.to_owned()))),
         Err(error) => error,
     };

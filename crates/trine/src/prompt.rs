@@ -42,19 +42,24 @@ impl Words {
     }
 
     /// Reads the whole prompt. If standard input is not a terminal, its text follows the words
-    /// after an empty line.
+    /// after an empty line, unless it is a picture's (`is_taken`).
     ///
     /// # Errors
     /// Returns an error if something cannot be read, is not text or is too long, or if there is no
     /// prompt.
-    pub(crate) fn read(self) -> Result<String> {
+    pub(crate) fn read(self, is_taken: bool) -> Result<String> {
+        if is_taken && self == Self::Input {
+            return Err(usage(
+                "standard input is the picture of --image; give the prompt as PROMPT or with --prompt-file",
+            ));
+        }
         let words = match self {
             Self::Typed(text) => Some(text),
             Self::File(path) => Some(read_file(&path)?),
             Self::Input => None,
         };
         let input = match &words {
-            Some(_) if terminal::stdin_is_terminal() => None,
+            Some(_) if is_taken || terminal::stdin_is_terminal() => None,
             words => Some(read_stdin(words.is_some())?),
         };
         let prompt = joined(words, input);
@@ -118,8 +123,14 @@ fn read_text(source: impl Read, name: &str) -> Result<String> {
     if bytes.len() as u64 > limit {
         return Err(anyhow!("{name} holds more than {limit} bytes; give a shorter prompt"));
     }
-    let mut text = String::from_utf8(bytes)
-        .map_err(|_| anyhow!("{name} is not UTF-8 text; convert it first"))?;
+    let mut text = String::from_utf8(bytes).map_err(
+        |error| match trine_pictures::Format::recognise(error.as_bytes()) {
+            Ok(_) => anyhow!(
+                "{name} is a picture, not a prompt; give it by --image, where `-` is standard input"
+            ),
+            Err(_) => anyhow!("{name} is not UTF-8 text; convert it first"),
+        },
+    )?;
     if text.ends_with('\n') {
         text.pop();
         if text.ends_with('\r') {
@@ -148,6 +159,8 @@ mod tests {
         assert_eq!(read_text(&b"a\r\n"[..], "x").unwrap(), "a");
         assert_eq!(read_text(&b"a\n\n"[..], "x").unwrap(), "a\n");
         assert!(read_text(&b"\xff"[..], "x").unwrap_err().to_string().contains("not UTF-8"));
+        let picture = &b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"[..];
+        assert!(read_text(picture, "x").unwrap_err().to_string().contains("by --image"));
         let error = read_text(std::io::repeat(b'a'), "x").unwrap_err().to_string();
         assert!(error.contains("more than"), "{error}");
     }

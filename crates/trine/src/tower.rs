@@ -1,19 +1,18 @@
-//! The vision tower that goes with a model, and pictures as it reads them.
+//! The vision tower that goes with a model.
 
 use std::collections::{BTreeSet, HashSet};
-use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde::Serialize;
 use trine_model::{Model, ModelError, Pixels, Tower, TowerConfig, TowerKind};
-use trine_pictures::{Limits, Picture, PictureError, Preparation, Prepared};
+use trine_pictures::Preparation;
 
 use crate::cli::TowerArgs;
 use crate::model_source::Source;
+use crate::picture_file::expanded;
 use crate::{output, terminal};
 
 /// Which vision tower a model is given.
@@ -32,7 +31,7 @@ impl Choice {
     /// Returns what was typed.
     pub(crate) fn typed(args: &TowerArgs) -> Self {
         match &args.mmproj {
-            Some(file) => Self::File(file.clone()),
+            Some(file) => Self::File(expanded(file)),
             None if args.no_mmproj => Self::Off,
             None => Self::Found,
         }
@@ -148,9 +147,8 @@ fn find(source: &Source, model: &Model, choice: &Choice) -> Result<Option<Model>
     match choice {
         Choice::Off => return Ok(None),
         Choice::File(path) => {
-            return open(path, model)
-                .map(Some)
-                .with_context(|| format!("--mmproj {}", path.display()));
+            // Its errors name the file.
+            return open(path, model).map(Some).context("--mmproj");
         }
         Choice::Found => {}
     }
@@ -318,47 +316,6 @@ impl Report {
     }
 }
 
-/// A picture's file as a tower reads it.
-#[derive(Debug)]
-pub(crate) struct PictureFile {
-    /// Pixels from left to right and from top to bottom, upright, as they are in the file.
-    pub(crate) size: (u32, u32),
-    /// The picture as patches.
-    pub(crate) prepared: Prepared,
-}
-
-impl PictureFile {
-    /// Reads a picture's file and prepares it for a tower.
-    ///
-    /// # Errors
-    /// Returns an error if the file cannot be read, is no plain file, is no picture, or is larger
-    /// than [`Limits`]; the message names it.
-    pub(crate) fn read(path: &Path, preparation: &Preparation) -> Result<Self> {
-        let picture = decode(path)?;
-        let size = (picture.width(), picture.height());
-        Ok(Self { size, prepared: preparation.prepare(&picture) })
-    }
-}
-
-/// Reads and decodes a picture's file.
-///
-/// # Errors
-/// As [`PictureFile::read`].
-pub(crate) fn decode(path: &Path) -> Result<Picture> {
-    let name = || terminal::harmless(&path.display().to_string()).into_owned();
-    let limits = Limits::default();
-    let bytes = read(path, &limits).with_context(name)?;
-    Picture::decode(&bytes, &limits).with_context(name)
-}
-
-/// Reads a picture's file and prepares it for a tower.
-///
-/// # Errors
-/// As [`PictureFile::read`].
-pub(crate) fn prepare(path: &Path, preparation: &Preparation) -> Result<Prepared> {
-    Ok(PictureFile::read(path, preparation)?.prepared)
-}
-
 /// Whether a model is given a tower, and which.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum Wish {
@@ -396,49 +353,9 @@ impl Wish {
     }
 }
 
-/// Returns whether a path is an address of the web, or of a file of another machine.
-fn is_address(path: &Path) -> bool {
-    let text = path.to_string_lossy();
-    ["http://", "https://", "file://", "data:"].iter().any(|start| text.starts_with(start))
-}
-
-/// Reads the bytes of a picture's file. Nothing else is opened: a pipe would wait for its other
-/// end.
-fn read(path: &Path, limits: &Limits) -> Result<Vec<u8>> {
-    let fail = "it cannot be read; check the path and its permissions";
-    let facts = match std::fs::metadata(path) {
-        Err(_) if is_address(path) => {
-            bail!("it is an address; fetch the picture and name its file")
-        }
-        facts => facts.context(fail)?,
-    };
-    if facts.is_dir() {
-        bail!("it is a folder; name the picture's file");
-    }
-    if !facts.is_file() {
-        bail!("it is not a plain file; save the picture and name its file");
-    }
-    let check = |bytes: u64| match bytes > limits.bytes as u64 {
-        true => Err(PictureError::TooManyBytes { bytes, limit: limits.bytes as u64 }),
-        false => Ok(()),
-    };
-    check(facts.len())?;
-    let mut bytes = Vec::new();
-    let file = File::open(path).context(fail)?;
-    // It may grow meanwhile.
-    file.take(limits.bytes as u64 + 1).read_to_end(&mut bytes).context(fail)?;
-    check(bytes.len() as u64)?;
-    Ok(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn error(path: &Path) -> String {
-        let preparation = Preparation::square(56, 14, 2, [0.5; 3], [0.5; 3]).unwrap();
-        format!("{:#}", prepare(path, &preparation).unwrap_err())
-    }
 
     #[test]
     fn what_is_told_of_a_file_is_told_once_for_each_state() {
@@ -448,39 +365,5 @@ mod tests {
         assert!(is_news("b", &files) && !is_news("b", &files));
         std::fs::write(file.path(), "other").unwrap();
         assert!(is_news("a", &files) && !is_news("a", &files));
-    }
-
-    #[test]
-    fn what_is_no_file_of_a_picture_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
-        assert!(error(folder.path()).contains("is a folder"));
-        assert!(error(&at("nothing.png")).contains("nothing.png: it cannot be read"));
-        for address in
-            ["https://example.com/a.png", "data:image/png;base64,AAAA", "file://host/a.png"]
-        {
-            let error = error(Path::new(address));
-            assert!(error.contains("it is an address") && !error.contains("os error"), "{error}");
-        }
-        std::fs::write(at("empty.png"), "").unwrap();
-        assert!(error(&at("empty.png")).contains("has no bytes"));
-        std::fs::write(at("notes.png"), "my notes about a picture").unwrap();
-        assert!(error(&at("notes.png")).contains("no PNG, JPEG, WebP or GIF"));
-        // A file of any size is known by its length.
-        let huge = File::create(at("huge.png")).unwrap();
-        huge.set_len(1 << 40).unwrap();
-        assert!(error(&at("huge.png")).contains("1,099,511,627,776 bytes"));
-    }
-
-    /// It would wait for somebody who writes.
-    #[cfg(unix)]
-    #[test]
-    fn pipes_and_devices_are_not_opened() {
-        let folder = tempfile::tempdir().unwrap();
-        let pipe = folder.path().join("pipe.png");
-        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
-        assert!(made.success());
-        assert!(error(&pipe).contains("not a plain file"));
-        assert!(error(Path::new("/dev/zero")).contains("not a plain file"));
     }
 }

@@ -21,6 +21,7 @@ use trine_server::tower_input;
 use crate::device::Opened;
 use crate::draft::loses;
 use crate::forecast::Work;
+use crate::picture_file::{Input, PictureFile};
 use crate::{output, tower};
 
 /// The most bytes of rows of pictures that are kept: those of some dozen pictures.
@@ -244,10 +245,9 @@ impl Vision {
     /// Reads a picture's file.
     ///
     /// # Errors
-    /// As [`tower::PictureFile::read`].
-    pub(crate) fn look(&self, path: &Path) -> Result<Looked> {
-        let tower::PictureFile { size, prepared } =
-            tower::PictureFile::read(path, &self.preparation)?;
+    /// As [`PictureFile::read`].
+    pub(crate) fn look(&self, path: &Path, input: Input) -> Result<Looked> {
+        let PictureFile { size, prepared } = PictureFile::read(path, input, &self.preparation)?;
         let sight = self.tower.sight(tower_input(&prepared));
         Ok(Looked { size, digest: prepared.digest().to_string(), sight })
     }

@@ -24,7 +24,7 @@ pub(crate) struct TowerArgs {
 #[command(next_help_heading = "Pictures")]
 pub(crate) struct PictureArgs {
     /// A picture that the prompt, or the first message of a chat, is about: PNG, JPEG, WebP or GIF;
-    /// again for each further one
+    /// again for each further one; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["raw", "no_mmproj"])]
     pub(crate) image: Vec<PathBuf>,
 

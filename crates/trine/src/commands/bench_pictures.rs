@@ -16,6 +16,7 @@ use crate::measured;
 use crate::model_source::find;
 use crate::options::Settings;
 use crate::output;
+use crate::picture_file::{Input, decode};
 use crate::statistics::Summary;
 use crate::terminal;
 use crate::tower::{self, Choice};
@@ -62,7 +63,7 @@ pub(super) fn run(args: &BenchArgs, picture: &BenchPicture, verbose: bool) -> Re
     let config = *model.tower().context("it was attached")?.config();
     let preparation = tower::preparation(&config)?;
     let picture = match picture {
-        BenchPicture::File(path) => tower::decode(path)?,
+        BenchPicture::File(path) => decode(path, Input::Allowed)?,
         BenchPicture::Random(sides) => {
             random(sides.unwrap_or(SIDES)).context("a picture has pixels")?
         }

@@ -19,6 +19,7 @@ use crate::interrupt::Watch;
 use crate::model_source::find;
 use crate::options::{PREFILL, Settings};
 use crate::output;
+use crate::picture_file;
 use crate::session::check_finite;
 use crate::tower::{self, Choice};
 
@@ -37,7 +38,7 @@ pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
     let model = tower::attach(&source, source.open(settings.quantize)?, &choice)?;
     let config = *model.tower().expect("it was attached").config();
     let preparation = tower::preparation(&config)?;
-    let read = |path: &PathBuf| tower::prepare(path, &preparation);
+    let read = |path: &PathBuf| picture_file::prepare(path, &preparation);
     let pictures = args.image.iter().map(read).collect::<Result<Vec<Prepared>>>()?;
     let rows = Rows::new(&model, &ids, &pictures, args)?;
     let watch = Watch::new();

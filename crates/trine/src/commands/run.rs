@@ -1,7 +1,7 @@
 //! `trine run`
 
 use std::io::stdin;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde::Serialize;
@@ -21,6 +21,7 @@ use crate::model_source::{Chosen, ModelOrPrompt, find, hub_config, model_or_prom
 use crate::npu::Done;
 use crate::options::{ContextFrom, Settings, Writing};
 use crate::output;
+use crate::picture_file::{self, Input, expanded, is_input, is_picture};
 use crate::preset;
 use crate::printer::Printer;
 use crate::prompt::Words;
@@ -135,15 +136,54 @@ fn pictures(session: &Session, files: &[PathBuf]) -> Result<Vec<(TurnPicture, St
         return Err(usage(format!("--image takes at most {PICTURES_MAX} pictures")));
     }
     let read = |path: &PathBuf| {
-        let (picture, line) = TurnPicture::read(path, session.vision.as_ref(), &session.name)?;
+        let (vision, name) = (session.vision.as_ref(), &session.name);
+        let (picture, line) = TurnPicture::read(path, Input::Allowed, vision, name)?;
         output::note(&line);
         Ok((picture, line))
     };
     files.iter().map(read).collect()
 }
 
+/// Returns whether a picture is read from standard input, which is no prompt then.
+///
+/// # Errors
+/// Returns an error if several are, or a chat reads its lines there.
+fn takes_input(args: &RunArgs) -> Result<bool> {
+    let count = args.pictures.image.iter().filter(|path| is_input(path)).count();
+    match count {
+        0 => Ok(false),
+        _ if args.interactive => Err(usage(
+            "--interactive reads lines from standard input, so that no picture can come from there; name its file",
+        )),
+        1 => Ok(true),
+        _ => Err(usage("standard input is one picture; name the files of the others")),
+    }
+}
+
+/// Looks for pictures among the words of a prompt that was typed: the model sees words there.
+///
+/// # Errors
+/// Returns an error if the prompt is a picture's path.
+fn look_for_pictures(args: &RunArgs, prompt: &str) -> Result<()> {
+    if is_picture(&expanded(Path::new(prompt))) {
+        return Err(usage(format!(
+            "{prompt} is a picture, and stands in the place of PROMPT; give each picture by an option of its own: --image \
+             {prompt}"
+        )));
+    }
+    let given = |name: &&str| !args.pictures.image.iter().any(|path| path == Path::new(name));
+    if let Some(name) = picture_file::named_in(prompt).into_iter().find(given) {
+        let name = terminal::harmless(name);
+        output::note(&format!(
+            "the model sees the name {name} only; --image {name} shows the picture"
+        ));
+    }
+    Ok(())
+}
+
 /// Returns the model, and the prompt unless a chat was asked for.
 fn what_is_asked(args: &RunArgs) -> Result<(Chosen, Option<String>)> {
+    let takes_input = takes_input(args)?;
     let default = || find(None, &args.fetch);
     let (chosen, argument) = match (&args.model, &args.prompt) {
         (Some(model), Some(prompt)) => (find(Some(model), &args.fetch)?, Some(prompt.clone())),
@@ -160,6 +200,9 @@ fn what_is_asked(args: &RunArgs) -> Result<(Chosen, Option<String>)> {
         },
         (None, _) => (default()?, None),
     };
+    if let Some(argument) = argument.as_ref().filter(|_| !args.raw) {
+        look_for_pictures(args, argument)?;
+    }
     let words = match (argument, &args.prompt_file) {
         (Some(argument), None) => Words::of(argument),
         (None, Some(path)) => Words::of_file(path.clone()),
@@ -174,7 +217,7 @@ fn what_is_asked(args: &RunArgs) -> Result<(Chosen, Option<String>)> {
         }
         (None, None) => Words::Input,
     };
-    Ok((chosen, Some(words.read()?)))
+    Ok((chosen, Some(words.read(takes_input)?)))
 }
 
 /// The output of `--json`.

@@ -17,6 +17,7 @@ mod logits_pictures;
 mod mistakes;
 mod names;
 mod npu;
+mod picture_mistakes;
 mod pictures;
 mod planning;
 #[cfg(target_os = "linux")]
