@@ -62,6 +62,12 @@ pub enum PictureError {
         /// The most bytes allowed.
         limit: u64,
     },
+    /// The file has more scans than are read: each costs a pass over the picture.
+    #[error("a JPEG has more than {limit} scans; save it again")]
+    TooManyScans {
+        /// The most scans allowed.
+        limit: usize,
+    },
     /// The file begins as no picture does that is known here.
     #[error("the file is no PNG, JPEG, WebP or GIF; send one of these")]
     Unknown,

@@ -1,5 +1,8 @@
 //! JPEG.
 
+use std::borrow::Cow;
+use std::ops::Range;
+
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::errors::DecodeErrors;
 use zune_jpeg::zune_core::bytestream::ZCursor;
@@ -12,10 +15,13 @@ use crate::{Format, Limits, PictureError};
 
 /// Scans of a progressive file. Encoders write about ten; each costs a pass over the picture.
 const SCANS_MAX: usize = 64;
+/// The markers of a scan and of the end.
+const SCAN: u8 = 0xda;
+const END: u8 = 0xd9;
 const DAMAGED: PictureError = PictureError::Damaged { format: Format::Jpeg };
 
 pub(super) fn measure(bytes: &[u8], limits: &Limits) -> Result<(usize, usize), PictureError> {
-    Ok(open(bytes, limits)?.1)
+    Ok(open(&with_usual_colours(bytes), limits)?.1)
 }
 
 /// Reads the headers. Returns a decoder and the size of the picture.
@@ -32,10 +38,9 @@ fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Opened<JpegDecoder<ZCursor<&'a 
 }
 
 pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureError> {
+    let bytes = &with_usual_colours(bytes);
     let (mut decoder, (width, height)) = open(bytes, limits)?;
-    if !is_whole(bytes) {
-        return Err(DAMAGED);
-    }
+    check_scans(bytes)?;
     let is_gray = decoder.input_colorspace() == Some(ColorSpace::Luma);
     let (colours, channels) = if is_gray { (ColorSpace::Luma, 1) } else { (ColorSpace::RGB, 3) };
     // The decoder takes CMYK for stored inverted, as Adobe's programs do. So does Pillow.
@@ -48,35 +53,92 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureEr
         let levels = std::mem::replace(&mut rgb, Vec::with_capacity(width * height * 3));
         append_rgb(&mut rgb, &levels, 1);
     }
-    let exif = decoder.exif().map(Vec::as_slice);
-    let orientation = exif.map_or(Orientation::STORED, Orientation::from_exif);
+    let (exif, xmp) = (decoder.exif(), decoder.xmp());
+    let orientation = Orientation::of(exif.map(Vec::as_slice), || xmp.map(|xmp| (**xmp).into()));
     Ok(Decoded { width, height, rgb, orientation })
 }
 
-/// Returns whether the end marker follows the first scan. What is missing before it, a decoder
-/// would fill with gray. In compressed data 0xff is followed by 0 or by the code of a restart.
-fn is_whole(bytes: &[u8]) -> bool {
-    let (mut at, mut has_scan) = (2, false);
-    while let Some(skipped) =
-        bytes.get(at..).and_then(|rest| rest.iter().position(|byte| *byte == 0xff))
-    {
-        at += skipped;
-        match bytes.get(at + 1) {
-            Some(0xd9) => return has_scan,
-            // Fill bytes may precede a marker.
-            Some(0xff) => at += 1,
-            Some(0x00 | 0x01 | 0xd0..=0xd8) => at += 2,
-            Some(marker) => {
-                has_scan |= *marker == 0xda;
-                let Some(length) = bytes.get(at + 2..).and_then(<[u8]>::first_chunk) else {
-                    return false;
-                };
-                at += 2 + usize::from(u16::from_be_bytes(*length));
+/// Checks that the end marker follows the first scan, and the number of scans. What is missing
+/// before the marker, a decoder would fill with gray.
+fn check_scans(bytes: &[u8]) -> Result<(), PictureError> {
+    let mut scans = 0;
+    for (marker, _) in segments(bytes) {
+        match marker {
+            END if scans > 0 => return Ok(()),
+            END => return Err(DAMAGED),
+            SCAN if scans == SCANS_MAX => {
+                return Err(PictureError::TooManyScans { limit: SCANS_MAX });
             }
-            None => return false,
+            SCAN => scans += 1,
+            _ => {}
         }
     }
-    false
+    Err(DAMAGED)
+}
+
+/// Walks over the markers of a file, each with the range of its segment after the length, up to the
+/// end marker or to where the file is cut. In compressed data 0xff is followed by 0 or by the code
+/// of a restart.
+fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, Range<usize>)> + '_ {
+    let mut at = 2;
+    std::iter::from_fn(move || {
+        loop {
+            at += bytes.get(at..)?.iter().position(|byte| *byte == 0xff)?;
+            match *bytes.get(at + 1)? {
+                // Fill bytes may precede a marker.
+                0xff => at += 1,
+                0x00 | 0x01 | 0xd0..=0xd8 => at += 2,
+                END => {
+                    let found = (END, at + 2..at + 2);
+                    at = bytes.len();
+                    return Some(found);
+                }
+                marker => {
+                    let length = bytes.get(at + 2..)?.first_chunk().copied();
+                    let begin = at + 4;
+                    at += 2 + usize::from(u16::from_be_bytes(length?));
+                    return Some((marker, begin..at.max(begin)));
+                }
+            }
+        }
+    })
+}
+
+/// Returns the file with the colours that libjpeg takes it to have (`default_decompress_parms` in
+/// `jdapimin.c`), for a decoder that believes Adobe's marker: three components of a file with a
+/// JFIF marker are YCbCr whatever that marker says, and one that it does not know is YCbCr or YCCK.
+fn with_usual_colours(bytes: &[u8]) -> Cow<'_, [u8]> {
+    let before_scans = || segments(bytes).take_while(|(marker, _)| *marker != SCAN);
+    let data = |range: &Range<usize>| bytes.get(range.clone()).unwrap_or_default();
+    let (mut is_jfif, mut components) = (false, 0);
+    for (marker, range) in before_scans() {
+        let data = data(&range);
+        match marker {
+            0xe0 => is_jfif |= data.starts_with(b"JFIF\0") && data.len() >= 14,
+            // Frames, without the tables that have numbers among theirs.
+            0xc0..=0xcf if ![0xc4, 0xc8, 0xcc].contains(&marker) => {
+                components = data.get(5).copied().unwrap_or(0);
+            }
+            _ => {}
+        }
+    }
+    let mut changed = Cow::Borrowed(bytes);
+    for (marker, range) in before_scans() {
+        let data = data(&range);
+        let Some(&transform) = data.get(11).filter(|_| data.starts_with(b"Adobe")) else {
+            continue;
+        };
+        let usual = match (components, transform) {
+            (3, _) if is_jfif => 1,
+            (4, 1 | 3..) => 2,
+            (_, 3..) => 1,
+            _ => transform,
+        };
+        if marker == 0xee && usual != transform {
+            changed.to_mut()[range.start + 11] = usual;
+        }
+    }
+    changed
 }
 
 fn to_error(error: DecodeErrors) -> PictureError {

@@ -44,7 +44,8 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureEr
     decoder.read_image(&mut pixels).map_err(to_error)?;
     let rgb = if decoder.has_alpha() { drop_alpha(pixels) } else { pixels };
     let exif = decoder.exif_metadata().ok().flatten();
-    let orientation = exif.as_deref().map_or(Orientation::STORED, Orientation::from_exif);
+    let xmp = || Some(decoder.xmp_metadata().ok().flatten()?.into());
+    let orientation = Orientation::of(exif.as_deref(), xmp);
     Ok(Decoded { width, height, rgb, orientation })
 }
 
