@@ -122,7 +122,7 @@ fn impossible_numbers_of_a_tower_are_named() {
         ("general.architecture", text("gemma3"), "no vision tower"),
         ("clip.has_vision_encoder", Value::Bool(false), "no vision tower"),
         ("clip.projector_type", text("gemma3nv"), "clip.projector_type"),
-        ("clip.projector_type", text("gemma4v"), "number of places on a side"),
+        ("clip.projector_type", text("gemma4v"), "clip.vision.image_mean"),
         ("clip.vision.projector_type", text("ldp"), "clip.projector_type"),
         ("clip.use_gelu", Value::Bool(false), "clip.use_gelu"),
         ("clip.vision.image_mean", floats(&[0.5, 0.5]), "image_mean"),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value as Json, json};
 use tower_files::{damaged, golden, parts, write};
 use trine_model::{Model, Op, Pixels, Plan, Rows, Tower, TowerKind};
-use trine_weights::gguf::{Metadata as GgufMetadata, Value};
+use trine_weights::gguf::{Array, Metadata as GgufMetadata, Value};
 use trine_weights::{DType, Tensor};
 
 const NAMES: [&str; 3] = ["gemma4-vision-e", "gemma4-vision-dense", "gemma4-vision-unified"];
@@ -114,6 +114,33 @@ fn pictures_have_any_shape_within_the_budget() {
 
 fn single(name: &str, value: f32) -> Tensor {
     Tensor::from_owned(name, DType::F32, &[1], value.to_le_bytes().to_vec()).unwrap()
+}
+
+/// These towers scale colours themselves; a file that wants them scaled before is for another one.
+#[test]
+fn colours_that_are_scaled_otherwise_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in NAMES {
+        let (metadata, tensors) = parts(&mmproj(name));
+        let open = |key: &str, values: &[f32]| {
+            let mut changed = metadata.clone();
+            let values = Value::Array(Array::F32(values.to_vec()));
+            changed.insert(&format!("clip.vision.{key}"), values);
+            Tower::open(&write(folder.path(), &changed, &tensors))
+                .map_err(|error| error.to_string())
+        };
+        assert!(open("image_mean", &[0.0; 3]).is_ok() && open("image_std", &[1.0; 3]).is_ok());
+        for (key, values) in [
+            ("image_mean", &[0.5; 3][..]),
+            ("image_mean", &[0.0, 0.0, f32::NAN]),
+            ("image_mean", &[0.0; 4]),
+            ("image_std", &[0.5; 3]),
+            ("image_std", &[]),
+        ] {
+            let error = open(key, values).err().unwrap_or_else(|| panic!("{key} = {values:?}"));
+            assert!(error.contains(&format!("clip.vision.{key}")), "{error}");
+        }
+    }
 }
 
 #[test]

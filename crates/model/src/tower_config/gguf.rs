@@ -107,7 +107,7 @@ fn gemma4(keys: Keys, tensors: &dyn TowerTensors) -> Result<TowerConfig, ModelEr
             clips: tensors.any(&names::is_limit),
             standardizes: tensors.any(&|name| names::STANDARD.contains(&name)),
         },
-        pixels: budget(tensors)?,
+        pixels: budget(keys, tensors)?,
         patch: keys.count("patch_size")?,
         pool: keys.optional("projector.scale_factor")?.unwrap_or(3),
         hidden,
@@ -120,7 +120,7 @@ fn unified(keys: Keys, tensors: &dyn TowerTensors) -> Result<TowerConfig, ModelE
     let pool = keys.optional("projector.scale_factor")?.unwrap_or(3);
     Ok(TowerConfig {
         kind: TowerKind::Unified,
-        pixels: budget(tensors)?,
+        pixels: budget(keys, tensors)?,
         patch: keys.count("patch_size")?.saturating_mul(pool),
         pool: 1,
         hidden: keys.count("embedding_length")?,
@@ -129,8 +129,11 @@ fn unified(keys: Keys, tensors: &dyn TowerTensors) -> Result<TowerConfig, ModelE
     })
 }
 
-/// Returns pictures of any shape. The table of places has the columns' before the rows'.
-fn budget(tensors: &dyn TowerTensors) -> Result<Pixels, ModelError> {
+/// Returns pictures of any shape. The table of places has the columns' before the rows'. These
+/// towers scale colours themselves; files of theirs have a mean of 0 and a deviation of 1.
+fn budget(keys: Keys, tensors: &dyn TowerTensors) -> Result<Pixels, ModelError> {
+    keys.expect_colours("image_mean", 0.0)?;
+    keys.expect_colours("image_std", 1.0)?;
     let side = tensors.rows(names::PLACES)? / 2;
     Ok(Pixels::Budget { soft_tokens: BUDGET, side })
 }
@@ -164,6 +167,18 @@ impl Keys<'_> {
         let key = "clip.vision.attention.layer_norm_epsilon";
         let epsilon = self.0.optional_f64(key)?;
         Ok(epsilon.ok_or(ModelError::MissingKey { key: key.to_owned() })? as f32)
+    }
+
+    /// Refuses other numbers of colours than this one for each.
+    fn expect_colours(self, part: &str, expected: f32) -> Result<(), ModelError> {
+        let key = format!("clip.vision.{part}");
+        match self.0.optional_f32s(&key)? {
+            Some(values) if *values != [expected; COLOURS] => {
+                let found = format!("{:?}", &values[..values.len().min(2 * COLOURS)]);
+                Err(ModelError::bad(&key, found, format!("{:?}", [expected; COLOURS])))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Reads a number for each colour.
