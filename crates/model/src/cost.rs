@@ -55,7 +55,7 @@ impl KvType {
     }
 }
 
-/// The work of one step of the engine.
+/// The work of one step of the engine, or of a tower for pictures of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workload {
     /// The number of sequences that take part.
@@ -81,7 +81,7 @@ impl Workload {
         Self { sequences: 1, tokens, context: 0, outputs: 1, kv }
     }
 
-    /// Returns the rows; without pictures, of which a workload has none.
+    /// Returns the rows: no soft tokens, which a workload of a text does not have.
     fn width(self) -> Width {
         Width { tokens: self.sequences * self.tokens, outputs: self.outputs }
     }
@@ -156,8 +156,17 @@ impl Plan {
                 let bytes = 2 * rows * table.bytes() / table.rows.max(1) as u64;
                 (bytes, rows * table.columns as u64)
             }
-            Op::Attend { heads, window, .. } => {
-                (0, attend_operations(*heads, *window, row_kind, workload))
+            Op::Attend { heads, window, sees_ahead, .. } => {
+                let sees_all = *sees_ahead && self.is_of_picture();
+                (
+                    0,
+                    attend_operations(
+                        *heads,
+                        Seen { window: *window, sees_all },
+                        row_kind,
+                        workload,
+                    ),
+                )
             }
             // Whoever computes it, the product counts where its results are collected.
             Op::Delegate { .. } => (0, 0),
@@ -246,12 +255,23 @@ fn positions_read(window: Option<usize>, workload: Workload) -> usize {
     window.map_or(all, |window| all.min(window + workload.tokens - 1))
 }
 
+/// Which positions a row of attention sees.
+#[derive(Clone, Copy)]
+struct Seen {
+    /// The most positions, if there is a limit.
+    window: Option<usize>,
+    /// Whether a row sees all rows of its sequence, as those of a picture do, not only those before
+    /// it.
+    sees_all: bool,
+}
+
 /// Returns two operations for each query head, visible position and element, for the scores and
 /// again for the sum. Rows of outputs are taken for the last rows of the sequences.
-fn attend_operations(heads: Heads, window: Option<usize>, rows: Rows, workload: Workload) -> u64 {
+fn attend_operations(heads: Heads, seen: Seen, rows: Rows, workload: Workload) -> u64 {
     let visible = |row: usize| {
-        let seen = workload.context + row + 1;
-        window.map_or(seen, |window| seen.min(window)) as u64
+        let before = if seen.sees_all { workload.tokens } else { row + 1 };
+        let positions = workload.context + before;
+        seen.window.map_or(positions, |window| positions.min(window)) as u64
     };
     let positions = match rows {
         Rows::Tokens | Rows::Soft => {

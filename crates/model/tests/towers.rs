@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::{Value as Json, json};
 use tower_files::{damaged, golden, parts, write};
-use trine_model::{Model, Op, Pixels, Rows, Tower};
+use trine_model::{KvType, Model, Op, Pixels, Plan, Rows, Tower, Workload};
 use trine_weights::gguf::{Array, Value};
 use trine_weights::{Checkpoint, DType, Tensor};
 
@@ -64,6 +64,38 @@ fn the_plan_of_a_tower_is_fused() {
     let is_attend = |op: &Op| matches!(op, Op::Attend { .. });
     assert_eq!(plan.steps.iter().filter(|step| is_attend(&step.op)).count(), 3);
     assert_eq!((plan.caches.len(), plan.outputs.len()), (1, 2));
+}
+
+#[test]
+fn attention_is_counted_with_all_rows_of_a_picture_and_with_earlier_ones_of_a_text() {
+    let operations = |plan: &Plan, workload: Workload| -> u64 {
+        let attends = plan.steps.iter().filter(|step| matches!(step.op, Op::Attend { .. }));
+        attends.map(|step| plan.step_cost(step, workload).operations).sum()
+    };
+    let blind = |mut plan: Plan| {
+        for step in &mut plan.steps {
+            if let Op::Attend { sees_ahead, .. } = &mut step.op {
+                assert!(*sees_ahead, "{}", step.label);
+                *sees_ahead = false;
+            }
+        }
+        plan
+    };
+    let model = model(FOLDER, FOLDER);
+    let config = model.tower().unwrap().config();
+    let (rows, outputs) = (config.patches(), config.soft_tokens());
+    let picture = Workload { outputs, ..Workload::prefill(rows, KvType::F16) };
+    let plan = model.tower_plan(true);
+    let heads = plan.steps.iter().find_map(|step| match step.op {
+        Op::Attend { heads, .. } => Some(heads),
+        _ => None,
+    });
+    let pair = plan.layers() * 4 * heads.unwrap().query * heads.unwrap().dim;
+    assert_eq!(operations(&plan, picture), (rows * rows * pair) as u64);
+    assert_eq!(operations(&blind(plan), picture), (rows * (rows + 1) / 2 * pair) as u64);
+    // The rows of a workload of a text are those of tokens: none sees ahead.
+    let (plan, text) = (model.plan(), Workload::prefill(5, KvType::F16));
+    assert_eq!(operations(&plan, text), operations(&blind(plan.clone()), text));
 }
 
 #[test]

@@ -14,13 +14,12 @@ use trine_backend::reference::ReferenceDevice;
 use trine_backend::{BLOCK, BackendError, Device, Memory, ProgramOptions, TowerProgram};
 use trine_cpu::CpuDevice;
 use trine_engine::{RunsTower, Sight, Tower, TowerInput};
-use trine_model::{KvType, Model, Plan, TowerConfig, Width, Workload};
+use trine_model::{KvType, Model, TowerConfig, Width, Workload};
 use trine_pictures::Preparation;
 use trine_server::tower_input;
 
 use crate::device::Opened;
 use crate::draft::loses;
-use crate::forecast::Work;
 use crate::picture_file::{Input, PictureFile};
 use crate::{output, tower};
 
@@ -49,14 +48,6 @@ pub(crate) fn options(config: &TowerConfig) -> ProgramOptions {
 pub(crate) fn workload(config: &TowerConfig) -> Workload {
     let Width { tokens, outputs } = options(config).width;
     Workload { sequences: 1, tokens, context: 0, outputs, kv: KV }
-}
-
-/// Returns the work of a tower's Plan for a picture with the rows of `workload`.
-pub(crate) fn work(plan: &Plan, workload: Workload, launches: usize) -> Work {
-    // Each row sees all others. A row of a text sees those before it: on average as many as this
-    // many positions before the first one make it.
-    let context = workload.tokens.saturating_sub(1) / 2;
-    Work::of(plan, Workload { context, ..workload }, launches)
 }
 
 impl Seat {

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use trine_backend::{Device, TowerProgram};
-use trine_model::{KvType, Op, Plan};
+use trine_model::{KvType, Op, Plan, Workload};
 use trine_vulkan::{Choice, Tuning, TuningMode, VulkanDevice};
 use trine_weights::DType;
 
@@ -27,27 +27,18 @@ const TUNING: Duration = Duration::from_secs(60);
 
 /// Returns the operations of the products and of attention of a picture, in 10^12.
 fn operations(plan: &Plan) -> [f64; 2] {
+    let picture = Workload::prefill(files::PATCHES, KvType::F16);
+    let workload = Workload { outputs: files::PATCHES / 16, ..picture };
     let mut found = [0.0; 2];
     for step in &plan.steps {
+        let operations = plan.step_cost(step, workload).operations as f64 / 1e12;
         match &step.op {
-            Op::MatMul { products, .. } => {
-                for product in products {
-                    let weight = plan.weight(product.weight);
-                    let rows = match plan.buffer(product.output).rows {
-                        trine_model::Rows::Outputs => files::PATCHES / 16,
-                        _ => files::PATCHES,
-                    };
-                    found[0] += 2.0 * (weight.rows * weight.columns * rows) as f64;
-                }
-            }
-            Op::Attend { heads, .. } => {
-                let scores = (files::PATCHES * files::PATCHES) as f64;
-                found[1] += 4.0 * scores * (heads.query * heads.dim) as f64;
-            }
+            Op::MatMul { .. } => found[0] += operations,
+            Op::Attend { .. } => found[1] += operations,
             _ => {}
         }
     }
-    found.map(|operations| operations / 1e12)
+    found
 }
 
 fn main() {

@@ -93,8 +93,7 @@ pub(super) fn run(args: &BenchArgs, picture: &BenchPicture, verbose: bool) -> Re
     // Pictures of Gemma 4 have patches in numbers of their own.
     let (tokens, outputs) = (grid.0 * grid.1, soft_tokens);
     let workload = Workload { tokens, outputs, ..vision::workload(&config) };
-    let work = vision::work(&model.tower_plan(false), workload, 0);
-    let operations = work.product_operations + work.attention_operations;
+    let operations = model.tower_plan(false).cost(workload).operations;
     let summary = Summary::of(&seconds);
     let median = summary.as_ref().map_or(f64::NAN, |summary| summary.median);
     let products = measured::prompt_rate(seat.device(), &plain);

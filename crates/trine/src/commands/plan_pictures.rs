@@ -4,7 +4,7 @@ use serde::Serialize;
 use trine_backend::Memory;
 use trine_model::Model;
 
-use crate::forecast::{Bound, Launches, Machine};
+use crate::forecast::{Bound, Launches, Machine, Work};
 use crate::output;
 use crate::vision;
 
@@ -35,7 +35,7 @@ impl PictureForecast {
         let workload = vision::workload(config);
         // A machine that cannot run it yet is asked for the rates of one that can.
         let launches = launches(&plan, &options, workload).unwrap_or(plan.steps.len());
-        let work = vision::work(&plan, workload, launches);
+        let work = Work::of(&plan, workload, launches);
         let seconds = machine.seconds(&work);
         Some(Self {
             soft_tokens: config.soft_tokens(),
