@@ -1,6 +1,7 @@
 //! Requests that wait for a place. Pure: it sees ranks and numbers of tokens.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 /// The order in which requests start, and in reverse lose their place: priority, then arrival;
 /// lower ones first.
@@ -56,6 +57,21 @@ impl<T> Queue<T> {
         self.waiting.iter().map(|(&rank, (_, item))| (rank, item))
     }
 
+    /// Iterates over the items after this rank, or over all, the next one first.
+    pub fn iter_after(&self, rank: Option<Rank>) -> impl Iterator<Item = (Rank, &T)> {
+        let first = rank.map_or(Bound::Unbounded, Bound::Excluded);
+        let items = self.waiting.range((first, Bound::Unbounded));
+        items.map(|(&rank, (_, item))| (rank, item))
+    }
+
+    /// Removes the items for which `make` makes something, in one walk, and returns them with what
+    /// it made, in order.
+    pub fn remove_each<M>(&mut self, mut make: impl FnMut(&T) -> Option<M>) -> Vec<(T, M)> {
+        let found = self.iter().filter_map(|(rank, item)| Some((rank, make(item)?)));
+        let found: Vec<(Rank, M)> = found.collect();
+        found.into_iter().filter_map(|(rank, made)| Some((self.remove(rank)?, made))).collect()
+    }
+
     /// Returns how many items wait.
     pub fn len(&self) -> usize {
         self.waiting.len()
@@ -98,6 +114,25 @@ mod tests {
         assert_eq!((queue.len(), queue.tokens()), (4, 40));
         assert_eq!(queue.remove(Rank { priority: 0, arrival: 0 }), Some('b'));
         assert_eq!(queue.remove(Rank { priority: 0, arrival: 0 }), None);
+        assert_eq!((queue.len(), queue.tokens()), (3, 30));
+        queue.check_integrity().unwrap();
+    }
+
+    #[test]
+    fn one_walk_visits_each_item_once() {
+        let mut queue = Queue::default();
+        for arrival in 0..6 {
+            queue.push(Rank { priority: 0, arrival }, 10, arrival);
+        }
+        let after = |arrival| queue.iter_after(Some(Rank { priority: 0, arrival }));
+        assert_eq!(after(3).map(|(_, item)| *item).collect::<Vec<_>>(), [4, 5]);
+        assert_eq!((after(5).count(), queue.iter_after(None).count()), (0, 6));
+        let mut visits = 0;
+        let removed = queue.remove_each(|item| {
+            visits += 1;
+            (item % 2 == 1).then_some(item * 10)
+        });
+        assert_eq!((removed, visits), (vec![(1, 10), (3, 30), (5, 50)], 6));
         assert_eq!((queue.len(), queue.tokens()), (3, 30));
         queue.check_integrity().unwrap();
     }

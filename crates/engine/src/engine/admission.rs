@@ -27,13 +27,16 @@ impl Engine {
     pub(super) fn admit(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         self.collect_pages();
         let now = if self.prefixes.is_some() { (self.clock)() } else { Duration::ZERO };
+        // Requests up to this one wait: what others ask for makes none of them ready. Without it a
+        // queue full of pictures would be walked from its beginning for each of them.
+        let mut passed = None;
         loop {
             let is_full = self.scheduler.sequences() >= self.limits.sequences;
             if is_full && self.last_in_wait().is_none() {
                 return Ok(());
             }
             let mut common = std::mem::take(&mut self.common);
-            let next = self.queue.iter().find(|(rank, sequence)| {
+            let next = self.queue.iter_after(passed).find(|(rank, sequence)| {
                 !self.waits_for_pages(sequence, now)
                     && !self.waits_for_pictures(*rank, sequence)
                     && !self.waits(sequence, &mut common)
@@ -43,8 +46,10 @@ impl Engine {
             let Some(rank) = next else { return Ok(()) };
             if self.ask_for_pages(rank, now) || self.ask_for_pictures(rank) {
                 // Others may go ahead of this one.
+                passed = Some(rank);
                 continue;
             }
+            passed = None;
             if !self.flights.is_empty() {
                 // Copying its rings and pages requires that no step is in flight, and landing may
                 // change what can be shared.
@@ -169,10 +174,7 @@ impl Engine {
                 .deadline
                 .is_some_and(|deadline| deadline <= *clock.get_or_insert_with(Instant::now))
         };
-        loop {
-            let late = self.queue.iter().find(|(_, sequence)| is_late(sequence));
-            let Some(rank) = late.map(|(rank, _)| rank) else { break };
-            let Some(sequence) = self.queue.remove(rank) else { break };
+        for (sequence, ()) in self.queue.remove_each(|sequence| is_late(sequence).then_some(())) {
             self.learn(&sequence);
             events.push(sequence.finished(Finish::Deadline));
         }

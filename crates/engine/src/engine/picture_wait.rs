@@ -123,12 +123,9 @@ impl Engine {
             }
             _ => tracing::warn!(sequence = %sequence.id, %error, "sequence ended"),
         };
-        loop {
-            let blind = self.queue.iter().find_map(|(rank, sequence)| {
-                Some((rank, failure(sequence, sequence.wanted_from?)?))
-            });
-            let Some((rank, error)) = blind else { break };
-            let Some(sequence) = self.queue.remove(rank) else { break };
+        for (sequence, error) in
+            self.queue.remove_each(|sequence| failure(sequence, sequence.wanted_from?))
+        {
             note(&sequence, &error);
             events.push(sequence.blind(error));
         }
