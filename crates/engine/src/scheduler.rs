@@ -186,7 +186,9 @@ impl Scheduler {
             let most = if self.has_decode() { prompt_rows.max(1) } else { usize::MAX };
             let Width { tokens: rows, outputs } = self.width;
             let mut budget = Budget { share: rows.min(most), rows, outputs };
-            self.pick_prompts(goal, &mut budget, cuts, picks);
+            // Only texts have pictures, so none is left out.
+            let left_out = self.pick_prompts(goal, &mut budget, cuts, picks);
+            debug_assert_eq!(left_out, None, "a picture is for goal {goal}");
         }
         picks.iter().for_each(|pick| self.flying[pick.slot] = true);
         goal
@@ -258,7 +260,7 @@ impl Scheduler {
         let share = if decodes == 0 { usize::MAX } else { prompt_rows.max(1) };
         budget.share = budget.rows.min(share);
         if first == 0 {
-            self.pick_prompts(0, &mut budget, cuts, picks);
+            self.due = self.pick_prompts(0, &mut budget, cuts, picks);
         }
         self.starved = picks.len() == decodes && self.has_prompt_to_run(0, cuts);
         if picks.is_empty()
@@ -298,14 +300,16 @@ impl Scheduler {
         }
     }
 
+    /// Picks rows of prompts for a goal. Returns the slot of the first of them if there was no room
+    /// for its picture.
     fn pick_prompts(
         &mut self,
         goal: usize,
         budget: &mut Budget,
         cuts: &dyn Cuts,
         picks: &mut Vec<Pick>,
-    ) {
-        let mut is_first = true;
+    ) -> Option<usize> {
+        let (mut is_first, mut left_out) = (true, None);
         for at in 0..self.queue.len() {
             let slot = self.queue[at];
             if self.goals[slot] != goal || !self.can_run(slot, cuts) {
@@ -317,11 +321,12 @@ impl Scheduler {
                 budget.share = budget.share.max(least);
             }
             if !self.pick_prompt(slot, budget, cuts, picks) && is_first && least > 1 {
-                self.due = Some(slot);
+                left_out = Some(slot);
             }
             is_first = false;
         }
         self.leave_queue();
+        left_out
     }
 
     /// Picks rows of a prompt. Returns whether there was room for any.
