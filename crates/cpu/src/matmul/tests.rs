@@ -249,6 +249,29 @@ fn result_is_independent_of_the_other_columns_and_of_the_split() {
     }
 }
 
+/// Long rows are cut into sections only where there are many columns, and many columns into groups:
+/// one column by itself takes another way through the same sums.
+#[test]
+fn one_of_many_long_columns_has_the_bits_that_it_has_alone() {
+    let mut random = ChaCha8Rng::seed_from_u64(22);
+    let (rows, columns, count) = (21, 6912, 67);
+    for isa in Isa::available() {
+        for dtype in DType::ALL {
+            let tensor = tensor(&mut random, dtype, rows, columns, Fill::Random);
+            let matrix = PackedMatrix::pack(&tensor, isa, 2).unwrap();
+            let input = activations(&mut random, columns * count);
+            let whole = product(&matrix, &input, count, 1);
+            // 1 to 16 columns are few for floats, up to 32 for codes, and 64 are a group.
+            for (first, some) in [(0, 1), (31, 1), (63, 1), (64, 1), (66, 1), (50, 17), (1, 33)] {
+                let part = &input[first * columns..][..some * columns];
+                let part = product(&matrix, part, some, 2);
+                let expected = &whole[first * rows..][..some * rows];
+                assert!(part == expected, "{isa:?} {dtype}, {some} from {first} on");
+            }
+        }
+    }
+}
+
 #[test]
 fn rows_decode_as_the_file_says() {
     let mut random = ChaCha8Rng::seed_from_u64(17);
