@@ -73,15 +73,6 @@ pub enum TowerKind {
 }
 
 impl TowerKind {
-    /// Returns its name, as GGUF files have it in `clip.vision.projector_type`.
-    pub fn name(&self) -> &'static str {
-        match self {
-            TowerKind::Siglip(_) => "gemma3",
-            TowerKind::Gemma4 { .. } => "gemma4v",
-            TowerKind::Unified => "gemma4uv",
-        }
-    }
-
     /// Returns the family of text models that it is for, as [`Family::name`](crate::Family::name).
     pub fn family(&self) -> &'static str {
         match self {
