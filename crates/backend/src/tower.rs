@@ -70,6 +70,13 @@ pub struct SoftRows {
 }
 
 impl TowerProgram {
+    /// Returns the sizes of a tower's Program: those of the largest picture.
+    pub fn options(config: &TowerConfig, kv: KvType) -> ProgramOptions {
+        let count = config.patches();
+        let width = Width { tokens: count, outputs: config.soft_tokens() };
+        ProgramOptions { width, kv, context: count, sequences: 1, blocks: count.div_ceil(BLOCK) }
+    }
+
     /// Loads the tower of a model, whose keys and values are held as `kv` in each layer. `states`
     /// asks for the rows before the projector.
     ///
@@ -85,21 +92,13 @@ impl TowerProgram {
         states: bool,
     ) -> Result<Self, BackendError> {
         let config = *model.tower().expect("the model has a tower").config();
-        let count = config.patches();
-        let blocks = count.div_ceil(BLOCK);
-        let options = ProgramOptions {
-            width: Width { tokens: count, outputs: config.soft_tokens() },
-            kv,
-            context: count,
-            sequences: 1,
-            blocks,
-        };
+        let options = Self::options(&config, kv);
         Ok(Self {
             program: device.load_plan(model, model.tower_plan(states), &options)?,
             config,
             has_states: states,
             rows: PictureRows::default(),
-            blocks: (0..blocks as u32).collect(),
+            blocks: (0..options.blocks as u32).collect(),
             input: Vec::new(),
         })
     }

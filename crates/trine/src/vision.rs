@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, Result};
 use trine_backend::placement::Placement;
 use trine_backend::reference::ReferenceDevice;
-use trine_backend::{BLOCK, BackendError, Device, Memory, ProgramOptions, TowerProgram};
+use trine_backend::{BackendError, Device, Memory, ProgramOptions, TowerProgram};
 use trine_cpu::CpuDevice;
 use trine_engine::{RunsTower, Sight, Tower, TowerInput};
 use trine_model::{KvType, Model, TowerConfig, Width, Workload};
@@ -39,9 +39,7 @@ pub(crate) struct Seat {
 
 /// Returns the sizes of a tower's Program.
 pub(crate) fn options(config: &TowerConfig) -> ProgramOptions {
-    let count = config.patches();
-    let width = Width { tokens: count, outputs: config.soft_tokens() };
-    ProgramOptions { width, kv: KV, context: count, sequences: 1, blocks: count.div_ceil(BLOCK) }
+    TowerProgram::options(config, KV)
 }
 
 /// Returns the rows of the largest picture.

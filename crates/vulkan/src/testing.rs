@@ -1,5 +1,7 @@
 //! Helpers of this crate's tests and examples.
 
+pub mod towers;
+
 use std::sync::{Arc, OnceLock};
 
 use bytemuck::Pod;

@@ -1,12 +1,12 @@
 //! The Gemmas that the report is for: what `run` and `serve` load of their files.
 
-use trine_backend::{BLOCK, ProgramOptions};
-use trine_model::gemma4_vision::{self, Gemma4Vision, Limits, Numbers};
+use trine_backend::{BLOCK, ProgramOptions, TowerProgram};
+use trine_model::gemma4_vision::Limits;
 use trine_model::{
-    AttentionKind, Config, Family, Gemma3nConfig, Heads, KvType, LayerConfig, PerLayerConfig,
-    Pixels, Plan, Rope, TowerConfig, TowerKind, TowerLayers, Values, Width, base_plan, either,
-    fusion, gemma3, gemma3n, narrow, siglip_plan,
+    AttentionKind, Config, Family, Gemma3nConfig, KvType, LayerConfig, PerLayerConfig, Plan, Rope,
+    Values, Width, base_plan, either, fusion, gemma3, gemma3n, narrow,
 };
+use trine_vulkan::testing::towers::{self, Gemma4Tower};
 use trine_weights::DType;
 
 /// Positions of a sequence, unless the user wants others: `CONTEXT_DEFAULT` of the engine.
@@ -221,81 +221,28 @@ impl Sizes {
     }
 }
 
-/// Returns the Programs of the vision tower of 27B, by its `config.json`: a picture a step.
+/// Returns the Programs of vision towers: that of 27B, and of Gemma 4's that of E2B, whose products
+/// have limits, and that of 31B. A step is the largest picture.
 fn towers() -> impl Iterator<Item = Case> {
-    let layers =
-        TowerLayers { count: 27, heads: Heads { query: 16, kv: 16, dim: 72 }, feed_forward: 4304 };
-    let pixels = Pixels::Square { side: 896, mean: [0.5; 3], deviation: [0.5; 3] };
-    let config = TowerConfig {
-        kind: TowerKind::Siglip(layers),
-        pixels,
-        patch: 14,
-        pool: 4,
-        hidden: 1152,
-        epsilon: 1e-6,
-        output: 5376,
+    let of_27b = |format: DType, name: &str| {
+        // Their rows are no whole blocks.
+        let is_odd = |name: &str| name.contains("patch_embd") || name.contains("ffn_down");
+        let dtype_of = |name: &str| if is_odd(name) { DType::F16 } else { format };
+        (format!("tower {name}"), towers::gemma3(27, &dtype_of))
     };
-    let tokens = 4096;
-    let options = ProgramOptions {
-        width: Width { tokens, outputs: tokens / 16 },
-        kv: KvType::F16,
-        context: tokens,
-        sequences: 1,
-        blocks: tokens.div_ceil(BLOCK),
+    let limits = |_| Limits { input: [-10.0, 10.0], output: [-20.0, 20.0] };
+    let of_gemma4 = |tower: Gemma4Tower, layers: usize, size: &str| {
+        (format!("tower of {size} F16"), towers::gemma4(tower, layers, &limits))
     };
-    [DType::F16, DType::Q8_0].into_iter().map(move |format| {
-        let dtype_of = |name: &str| match name {
-            name if name.ends_with(".bias") || name.contains("norm") || name.contains("ln") => {
-                DType::F32
-            }
-            // Their rows are no whole blocks.
-            name if name.contains("patch_embd") || name.contains("ffn_down") => DType::F16,
-            _ => format,
-        };
-        let plan = fusion::fuse(siglip_plan(&config, layers, false, &dtype_of));
-        let name = if format == DType::F16 { "F16" } else { "Q8_0" };
-        Case { name: format!("tower {name}, f16 cache"), plan, options }
-    })
-}
-
-/// Returns the Programs of Gemma 4's towers: that of E2B, whose products have limits, and that of
-/// 31B. A step has as many patches as the largest picture.
-fn towers_of_gemma4() -> impl Iterator<Item = Case> {
-    let heads = |query, dim| Heads { query, kv: query, dim };
-    let small = TowerLayers { count: 16, heads: heads(12, 64), feed_forward: 3072 };
-    let large = TowerLayers { count: 27, heads: heads(16, 72), feed_forward: 4304 };
-    let all = [("E2B", small, 768, 1536, true), ("31B", large, 1152, 5376, false)];
-    all.into_iter().map(|(size, layers, hidden, output, clips)| {
-        let (theta, standardizes) = (100.0, !clips);
-        let config = TowerConfig {
-            kind: TowerKind::Gemma4 { layers, theta, clips, standardizes },
-            pixels: Pixels::Budget { soft_tokens: 280, side: 1024 },
-            patch: 16,
-            pool: 3,
-            hidden,
-            epsilon: 1e-6,
-            output,
-        };
-        let mut numbers = Numbers::default();
-        let parts = ["attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down"];
-        let names = (0..layers.count).flat_map(|layer| parts.map(|part| (layer, part)));
-        let limits = Limits { input: [-10.0, 10.0], output: [-20.0, 20.0] };
-        let named = names.map(|(layer, part)| (format!("v.blk.{layer}.{part}"), limits));
-        numbers.limits.extend(named.filter(|_| clips));
-        let own = Gemma4Vision { layers, theta, standardizes, numbers: &numbers };
-        let is_vector =
-            |name: &str| name.contains("norm") || name.contains(".ln") || name.contains(".std_");
-        let dtype_of = |name: &str| if is_vector(name) { DType::F32 } else { DType::F16 };
-        let plan = fusion::fuse(gemma4_vision::plan(&config, own, false, &dtype_of));
-        let tokens = config.patches();
-        let options = ProgramOptions {
-            width: Width { tokens, outputs: 280 },
-            kv: KvType::F16,
-            context: tokens,
-            sequences: 1,
-            blocks: tokens.div_ceil(BLOCK),
-        };
-        Case { name: format!("tower of {size} F16, f16 cache"), plan, options }
+    let all = [
+        of_27b(DType::F16, "F16"),
+        of_27b(DType::Q8_0, "Q8_0"),
+        of_gemma4(Gemma4Tower::E2b, 16, "E2B"),
+        of_gemma4(Gemma4Tower::Large, 27, "31B"),
+    ];
+    all.into_iter().map(|(name, (config, plan))| {
+        let options = TowerProgram::options(&config, KvType::F16);
+        Case { name: format!("{name}, f16 cache"), plan, options }
     })
 }
 
@@ -326,6 +273,5 @@ pub(crate) fn cases() -> Vec<Case> {
         }
     }
     cases.extend(towers());
-    cases.extend(towers_of_gemma4());
     cases
 }

@@ -1,29 +1,15 @@
 //! The launches of vision towers in the shapes of Gemma 3's and Gemma 4's.
 
-use trine_model::gemma4_vision::{self, Gemma4Vision, Limits as ProductLimits, Numbers};
-use trine_model::{Heads, Pixels, TowerConfig, TowerKind, TowerLayers, siglip_plan};
+use trine_model::Heads;
+use trine_model::gemma4_vision::Limits as ProductLimits;
 
 use super::super::super::graph::{AttendKernel, ProductKernel};
 use super::*;
 use crate::kernels::attention::AttendUnits;
+use crate::testing::towers::{Gemma4Tower, gemma3, gemma4};
 
 fn tower(format: DType) -> Plan {
-    let heads = Heads { query: 16, kv: 16, dim: 72 };
-    let layers = TowerLayers { count: LAYERS, heads, feed_forward: 4304 };
-    let config = TowerConfig {
-        kind: TowerKind::Siglip(layers),
-        pixels: Pixels::Square { side: 896, mean: [0.5; 3], deviation: [0.5; 3] },
-        patch: 14,
-        pool: 4,
-        hidden: 1152,
-        epsilon: 1e-6,
-        output: 5376,
-    };
-    let is_vector = |name: &str| name.contains("bias") || name.contains("norm");
-    let dtype = |name: &str| {
-        if is_vector(name) || name.contains("ln") { DType::F32 } else { format }
-    };
-    fusion::fuse(siglip_plan(&config, layers, false, &dtype))
+    gemma3(LAYERS, &|_| format).1
 }
 
 fn graph(capabilities: &Capabilities, plan: &Plan) -> Graph {
@@ -74,35 +60,13 @@ fn a_layer_of_a_tower_is_ten_launches() {
     }
 }
 
-/// The tower of E2B, whose products have limits, or of 31B. `apart`: whether the limits of what
-/// products of one input read differ.
-fn tower_of_gemma4(clips: bool, apart: bool) -> Plan {
-    let (hidden, heads, dim, feed_forward) =
-        if clips { (768, 12, 64, 3072) } else { (1152, 16, 72, 4304) };
-    let heads = Heads { query: heads, kv: heads, dim };
-    let layers = TowerLayers { count: LAYERS, heads, feed_forward };
-    let (theta, standardizes) = (100.0, !clips);
-    let config = TowerConfig {
-        kind: TowerKind::Gemma4 { layers, theta, clips, standardizes },
-        pixels: Pixels::Budget { soft_tokens: 280, side: 840 },
-        patch: 16,
-        pool: 3,
-        hidden,
-        epsilon: 1e-6,
-        output: 1536,
-    };
-    let mut numbers = Numbers::default();
-    let parts = ["attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down"];
-    let all = (0..LAYERS).flat_map(|layer| parts.iter().enumerate().map(move |it| (layer, it)));
-    for (layer, (number, part)) in all.filter(|_| clips) {
+/// `apart`: whether the limits of what products of one input read differ.
+fn tower_of_gemma4(tower: Gemma4Tower, apart: bool) -> Plan {
+    let limits = |number: usize| {
         let high = if apart { 1.0 + number as f32 } else { 1.0 };
-        let limits = ProductLimits { input: [-1.0, high], output: [-2.0, 1.0 + number as f32] };
-        numbers.limits.insert(format!("v.blk.{layer}.{part}"), limits);
-    }
-    let own = Gemma4Vision { layers, theta, standardizes, numbers: &numbers };
-    let is_vector = |name: &str| name.contains("norm") || name.contains(".ln");
-    let dtype = |name: &str| if is_vector(name) { DType::F32 } else { DType::F16 };
-    fusion::fuse(gemma4_vision::plan(&config, own, false, &dtype))
+        ProductLimits { input: [-1.0, high], output: [-2.0, 1.0 + number as f32] }
+    };
+    gemma4(tower, LAYERS, &limits).1
 }
 
 /// Limits cost no launches if products of one input share those of what they read.
@@ -153,11 +117,12 @@ fn a_layer_of_a_tower_of_gemma_4_is_ten_launches_at_most() {
         "convert",
         "matmul",
     ];
-    for (clips, is_apart, expected) in
-        [(true, false, limited), (true, true, apart), (false, false, plain)]
+    let (small, large) = (Gemma4Tower::E2b, Gemma4Tower::Large);
+    for (tower, is_apart, expected) in
+        [(small, false, limited), (small, true, apart), (large, false, plain)]
     {
         for capabilities in [h200(), radeon_780m()] {
-            let plan = tower_of_gemma4(clips, is_apart);
+            let plan = tower_of_gemma4(tower, is_apart);
             let graph = graph_of(&capabilities, &plan, Width { tokens: 2520, outputs: 280 });
             let lines = Printed::new(&graph, &plan).lines();
             // From the last norm of the first layer to the last one of the second, which is the
@@ -172,7 +137,7 @@ fn a_layer_of_a_tower_of_gemma_4_is_ten_launches_at_most() {
                 .take_while(|(node, _)| node.label != "v.blk.1.ffn_post_norm")
                 .map(|(_, line)| line.split(" %").next().unwrap_or_default())
                 .collect();
-            let expected = expected.iter().chain(&["clamp"][..usize::from(clips)]);
+            let expected = expected.iter().chain(&["clamp"][..usize::from(tower == small)]);
             assert_eq!(own, expected.copied().collect::<Vec<_>>(), "{lines:#?}");
         }
     }
