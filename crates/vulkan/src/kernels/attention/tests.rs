@@ -14,6 +14,7 @@ use crate::raw::memory::Buffer;
 use crate::testing::{download, poisoned, run, takes, upload};
 
 mod direct;
+mod towers;
 
 const KINDS: [KvType; 3] = [KvType::F32, KvType::F16, KvType::Int8];
 

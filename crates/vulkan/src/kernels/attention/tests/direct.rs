@@ -62,6 +62,7 @@ fn check(kind: KvType) {
         (heads(4, 2, 72), Some(50), 90, 40),
         (heads(3, 1, 88), None, 20, 33),
         (heads(16, 16, 120), None, 40, 20),
+        (heads(16, 16, 72), None, 0, 20),
         (heads(2, 2, 72), None, 0, 150),
         (heads(4, 1, 512), Some(60), 90, 50),
     ];
