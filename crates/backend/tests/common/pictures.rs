@@ -69,6 +69,12 @@ impl GoldenPictures {
         data.data().as_chunks().0.iter().map(|b| i64::from_le_bytes(*b) as u32).collect()
     }
 
+    /// The tokens of a prompt.
+    pub fn tokens(&self, prompt: &str) -> Vec<u32> {
+        let ids = self.ids(&format!("{prompt}.input_ids"));
+        ids.into_iter().map(|id| if id == self.soft_id { SOFT } else { id }).collect()
+    }
+
     /// The patches of a picture, row by row.
     pub fn patches(&self, picture: usize, config: &TowerConfig) -> Vec<f32> {
         let pixels = self.floats("pixel_values");
