@@ -16,7 +16,7 @@ use crate::models::Models;
 use crate::ollama::pulls::Pulls;
 use crate::options::{Limits, PictureLimits, TraceParent};
 use crate::rates::Samples;
-use crate::rooms::{DecodingRoom, PERMIT_BYTES};
+use crate::rooms::{DecodingRoom, PERMIT_BYTES, PreparedRoom};
 use crate::warnings::{Noted, Told};
 use crate::workers::{Weight, Workers};
 
@@ -26,23 +26,21 @@ const FETCHES_MAX: usize = 16;
 /// Room for pictures of requests.
 #[derive(Debug)]
 pub(crate) struct PictureRooms {
-    /// For the numbers of prepared ones, in permits of [`PERMIT_BYTES`].
-    pub(crate) prepared: Arc<Semaphore>,
+    pub(crate) prepared: PreparedRoom,
     pub(crate) decoding: DecodingRoom,
     /// Threads that wait for other servers.
     pub(crate) fetching: Arc<Semaphore>,
-    /// For files that are fetched, in permits of the same size, as much as for bodies.
+    /// For files that are fetched, in permits of [`PERMIT_BYTES`], as much as for bodies.
     pub(crate) fetched: Arc<Semaphore>,
 }
 
 impl PictureRooms {
     fn new(limits: &PictureLimits, bodies_bytes: usize) -> Self {
-        let room = |bytes: usize| Arc::new(Semaphore::new(bytes / PERMIT_BYTES));
         Self {
-            prepared: room(limits.prepared_bytes),
+            prepared: PreparedRoom::new(limits.prepared_bytes),
             decoding: DecodingRoom::new(limits.decoding_bytes),
             fetching: Arc::new(Semaphore::new(FETCHES_MAX)),
-            fetched: room(bodies_bytes),
+            fetched: Arc::new(Semaphore::new(bodies_bytes / PERMIT_BYTES)),
         }
     }
 }

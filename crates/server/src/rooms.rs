@@ -9,10 +9,11 @@ use crate::workers::Weight;
 /// Bytes that one permit of a room stands for: of bodies, answers, or pictures.
 pub(crate) const PERMIT_BYTES: usize = 1 << 16;
 
-/// The share of the room for decoding that is for small pictures only: one part of this many.
+/// The share of the rooms for decoding and for prepared pictures that is for small or few pictures
+/// only: one part of this many.
 const SMALL_SHARE: usize = 8;
-/// How many requests with small pictures that share has room for at least, if their files have no
-/// large tables.
+/// How many requests with small or few pictures that share has room for at least, if their files
+/// have no large tables.
 const SMALL_REQUESTS: usize = 4;
 /// Bytes that decoding takes for each pixel.
 const BYTES_PER_PIXEL: usize = 16;
@@ -67,9 +68,69 @@ impl DecodingRoom {
     }
 }
 
+/// Room for the numbers of prepared pictures, which they keep until a tower has made their rows.
+/// Requests with a few pictures have a part of it for themselves: they do not wait behind one with
+/// many, which may wait for as long as a tower takes for all of another's.
+#[derive(Debug)]
+pub(crate) struct PreparedRoom {
+    /// Bytes of a request with a few at most.
+    few_bytes: usize,
+    few: Arc<Semaphore>,
+    /// Bytes of a request at most.
+    pub(crate) most_bytes: usize,
+    many: Arc<Semaphore>,
+}
+
+impl PreparedRoom {
+    /// Divides room of this many bytes.
+    pub(crate) fn new(bytes: usize) -> Self {
+        let few = permits(bytes / SMALL_SHARE);
+        let many = permits(bytes) - few;
+        let room = |permits: u32| Arc::new(Semaphore::new(permits as usize));
+        Self {
+            few_bytes: few as usize * PERMIT_BYTES / SMALL_REQUESTS,
+            few: room(few),
+            most_bytes: many as usize * PERMIT_BYTES,
+            many: room(many),
+        }
+    }
+
+    /// Returns where a request waits whose pictures take these bytes and, each rounded up, these
+    /// permits, and for how many.
+    pub(crate) fn of(&self, bytes: usize, wanted: usize) -> (&Arc<Semaphore>, u32) {
+        let (room, all) = match bytes <= self.few_bytes {
+            true => (&self.few, self.few_bytes * SMALL_REQUESTS),
+            false => (&self.many, self.most_bytes),
+        };
+        (room, permits(all).min(u32::try_from(wanted).unwrap_or(u32::MAX)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_few_prepared_pictures_do_not_wait_for_many() {
+        let room = PreparedRoom::new(1 << 30);
+        assert_eq!(room.most_bytes, 896 << 20);
+        let take = |bytes: usize| {
+            let (room, wanted) = room.of(bytes, bytes.div_ceil(PERMIT_BYTES));
+            Arc::clone(room).try_acquire_many_owned(wanted).ok()
+        };
+        let many = [take(600 << 20), take(600 << 20)];
+        assert!(many[0].is_some() && many[1].is_none());
+        let few = [(); 4].map(|()| take(32 << 20));
+        assert!(few.iter().all(Option::is_some) && take(1).is_none());
+        // All that there is, however the parts are rounded.
+        drop((many, few));
+        let (all, wanted) = room.of(room.most_bytes, usize::MAX);
+        assert_eq!(all.available_permits(), wanted as usize);
+        let (all, wanted) = room.of(32 << 20, usize::MAX);
+        assert_eq!(all.available_permits(), wanted as usize);
+        let small = PreparedRoom::new(PERMIT_BYTES);
+        assert_eq!((small.most_bytes, small.of(1, 1).1), (PERMIT_BYTES, 1));
+    }
 
     const MEGABYTE: usize = 1 << 20;
 

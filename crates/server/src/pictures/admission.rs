@@ -9,7 +9,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::lifecycle::Phase;
 use crate::models::Pictures;
-use crate::rooms::{PERMIT_BYTES, permits};
+use crate::rooms::PERMIT_BYTES;
 use crate::workers::Weight;
 
 /// Waits for room for the numbers of prepared pictures, which is given back as the tower makes
@@ -23,21 +23,21 @@ pub(crate) async fn admit(
     sent: &mut Sent,
     pictures: &Pictures,
 ) -> Result<(OwnedSemaphorePermit, Weight), ApiError> {
-    let limits = &app.limits.pictures;
+    let room = &app.rooms.prepared;
     let each = sent.prepared_bytes(&pictures.preparation);
     let bytes = each.iter().sum::<usize>();
-    if bytes > limits.prepared_bytes {
+    if bytes > room.most_bytes {
         let message = format!(
             "the pictures of the request take {bytes} bytes when they are prepared, more than {}; send fewer",
-            limits.prepared_bytes
+            room.most_bytes
         );
         return Err(ApiError::field(sent.param().unwrap_or("messages"), message));
     }
     let wait = async {
         // Each is rounded up, and all of them may be as many as there are.
         let each: Vec<usize> = each.iter().map(|bytes| bytes.div_ceil(PERMIT_BYTES)).collect();
-        let all = permits(limits.prepared_bytes).min(each.iter().sum::<usize>() as u32);
-        let prepared = Arc::clone(&app.rooms.prepared).acquire_many_owned(all).await.ok()?;
+        let (prepared, all) = room.of(bytes, each.iter().sum());
+        let prepared = Arc::clone(prepared).acquire_many_owned(all).await.ok()?;
         let (decoding, wanted, weight) = app.rooms.decoding.of(&sent.decoding());
         let decoding = Arc::clone(decoding).acquire_many_owned(wanted).await.ok()?;
         sent.house(prepared, &each);

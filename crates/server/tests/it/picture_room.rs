@@ -2,14 +2,17 @@
 
 use std::io::Write as _;
 use std::net::TcpStream;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::client;
 use crate::harness::Harness;
-use crate::pictures::{CHAT, image, message, server_with, text, url, user};
+use crate::pictures::{CHAT, file, image, message, server_with, text, url, user};
 
 /// Sends a request for a stream, and does not read the answer.
 fn begin(server: &Harness, body: &Value) -> TcpStream {
@@ -62,4 +65,33 @@ fn pictures_wait_for_the_room_of_others() {
     drop((first, second));
     server.wait_idle();
     assert_eq!(server.loader.eye.seen.lock().unwrap().len(), 2);
+}
+
+/// A request with many pictures waits until a tower has made the rows of others'.
+#[test]
+fn a_picture_does_not_wait_behind_many_that_wait() {
+    let server = server_with(|options| options.limits.pictures.prepared_bytes = 32 << 16);
+    // Each with a palette of its own.
+    let copy = |number: u8| {
+        let mut file = file("decoded/plain.gif");
+        let colours = 2 << (file[10] & 7);
+        file[13..13 + 3 * colours].iter_mut().for_each(|level| *level = level.wrapping_add(number));
+        image(&format!("data:image/gif;base64,{}", STANDARD.encode(file)))
+    };
+    let body = |numbers: Range<u8>| {
+        let parts: Vec<_> = numbers.map(copy).collect();
+        json!({"messages": [user(&parts)], "max_tokens": 400, "stream": true})
+    };
+    server.slow_down(Duration::from_millis(20));
+    let held = &server.loader.eye.is_held;
+    held.store(true, Ordering::SeqCst);
+    let first = begin(&server, &body(0..20));
+    server.wait_for("its pictures are run", |status| status.waiting + status.running == 1);
+    let second = begin(&server, &body(20..40));
+    let third = begin(&server, &body(40..41));
+    server.wait_for("the third one overtakes", |status| status.waiting + status.running == 2);
+    held.store(false, Ordering::SeqCst);
+    server.wait_for("all run", |status| status.running == 3);
+    drop((first, second, third));
+    server.wait_idle();
 }
