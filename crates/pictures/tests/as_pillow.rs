@@ -138,12 +138,22 @@ fn a_jpeg_has_the_colours_that_libjpeg_sees() {
         let file = jpeg_with(&jpeg, 0xee, &adobe(transform));
         assert_eq!(decode(&file).as_ref(), Ok(&usual), "{transform} with JFIF");
     }
+    let named = |mut file: Vec<u8>| {
+        let find = |marker: u8| file.windows(2).position(|pair| pair == [0xff, marker]).unwrap();
+        let (frame, scan) = (find(0xc0), find(0xda));
+        for (place, letter) in b"RGB".iter().enumerate() {
+            (file[frame + 10 + 3 * place], file[scan + 5 + 2 * place]) = (*letter, *letter);
+        }
+        decode(&file).unwrap()
+    };
+    assert_eq!(named(jpeg.clone()), usual);
     let mut bare = jpeg.clone();
     bare.drain(2..4 + usize::from(u16::from_be_bytes([jpeg[4], jpeg[5]])));
     for transform in [0, 1, 2, 3] {
         let found = decode(&jpeg_with(&bare, 0xee, &adobe(transform))).unwrap();
         assert_eq!(found == usual, transform != 0, "{transform} without JFIF");
     }
+    assert_ne!(named(bare), usual);
     let four = read("ycck.jpg");
     let at = four.windows(5).position(|name| name == b"Adobe").unwrap() + 11;
     let mut other = four.clone();

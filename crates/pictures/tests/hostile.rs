@@ -338,12 +338,20 @@ fn data_that_unpacks_to_gigabytes_costs_no_time() {
     assert_eq!(part.len(), 13);
     bits.bytes.pop();
     let bomb = [&bits.bytes[..], &part.repeat(16_000_000 / 13)].concat();
-    for (interlace, extra) in [(0, None), (1, None), (0, Some(b"zTXt")), (0, Some(b"iCCP"))] {
+    let (exif, xmp) = ("Raw profile type exif\0\0", "XML:com.adobe.xmp\0\u{1}\0\0\0");
+    for (interlace, extra) in [
+        (0, None),
+        (1, None),
+        (0, Some((b"zTXt", "name\0\0"))),
+        (0, Some((b"zTXt", exif))),
+        (0, Some((b"iTXt", xmp))),
+        (0, Some((b"iCCP", "name\0\0"))),
+    ] {
         let header = [0, 0, 0, 1, 0, 0, 0, 1, 8, 0, 0, 0, interlace];
         let mut png = [&b"\x89PNG\r\n\x1a\n"[..], &chunk(b"IHDR", &header)].concat();
         let data = match extra {
-            Some(name) => {
-                png.extend(chunk(name, &[&b"name\0\0"[..], &bomb].concat()));
+            Some((name, keyword)) => {
+                png.extend(chunk(name, &[keyword.as_bytes(), &bomb].concat()));
                 &bits.bytes
             }
             None => &bomb,

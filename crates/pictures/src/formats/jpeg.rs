@@ -106,11 +106,12 @@ fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, Range<usize>)> + '_ {
 
 /// Returns the file with the colours that libjpeg takes it to have (`default_decompress_parms` in
 /// `jdapimin.c`), for a decoder that believes Adobe's marker: three components of a file with a
-/// JFIF marker are YCbCr whatever that marker says, and one that it does not know is YCbCr or YCCK.
+/// JFIF marker are YCbCr whatever that marker says and whatever their names are, and what a marker
+/// that it does not know is about is YCbCr or YCCK.
 fn with_usual_colours(bytes: &[u8]) -> Cow<'_, [u8]> {
     let before_scans = || segments(bytes).take_while(|(marker, _)| *marker != SCAN);
     let data = |range: &Range<usize>| bytes.get(range.clone()).unwrap_or_default();
-    let (mut is_jfif, mut components) = (false, 0);
+    let (mut is_jfif, mut components, mut names) = (false, 0, None);
     for (marker, range) in before_scans() {
         let data = data(&range);
         match marker {
@@ -118,11 +119,15 @@ fn with_usual_colours(bytes: &[u8]) -> Cow<'_, [u8]> {
             // Frames, without the tables that have numbers among theirs.
             0xc0..=0xcf if ![0xc4, 0xc8, 0xcc].contains(&marker) => {
                 components = data.get(5).copied().unwrap_or(0);
+                names = data.get(6..15).map(|data| [data[0], data[3], data[6]]);
             }
             _ => {}
         }
     }
     let mut changed = Cow::Borrowed(bytes);
+    if is_jfif && components == 3 && names == Some(*b"RGB") {
+        rename(changed.to_mut());
+    }
     for (marker, range) in before_scans() {
         let data = data(&range);
         let Some(&transform) = data.get(11).filter(|_| data.starts_with(b"Adobe")) else {
@@ -139,6 +144,22 @@ fn with_usual_colours(bytes: &[u8]) -> Cow<'_, [u8]> {
         }
     }
     changed
+}
+
+/// Gives components named R, G and B the usual numbers, in frames and scans.
+fn rename(bytes: &mut [u8]) {
+    let is_named = |marker: u8| marker == SCAN || (0xc0..=0xc2).contains(&marker);
+    let named: Vec<_> =
+        segments(bytes).filter(|(marker, _)| is_named(*marker)).take(2 * SCANS_MAX).collect();
+    for (marker, range) in named {
+        let (first, step) = if marker == SCAN { (1, 2) } else { (6, 3) };
+        let Some(data) = bytes.get_mut(range) else { return };
+        for name in data.iter_mut().skip(first).step_by(step).take(3) {
+            if let Some(place) = b"RGB".iter().position(|letter| letter == name) {
+                *name = 1 + place as u8;
+            }
+        }
+    }
 }
 
 fn to_error(error: DecodeErrors) -> PictureError {
