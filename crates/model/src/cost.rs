@@ -81,8 +81,8 @@ impl Workload {
         Self { sequences: 1, tokens, context: 0, outputs: 1, kv }
     }
 
-    /// Returns the rows: no soft tokens, which a workload of a text does not have.
-    fn width(self) -> Width {
+    /// Returns the numbers of rows of all sequences together.
+    pub fn width(self) -> Width {
         Width { tokens: self.sequences * self.tokens, outputs: self.outputs }
     }
 }
@@ -274,6 +274,7 @@ fn attend_operations(heads: Heads, seen: Seen, rows: Rows, workload: Workload) -
         seen.window.map_or(positions, |window| positions.min(window)) as u64
     };
     let positions = match rows {
+        // Rows of soft tokens attend as rows of tokens, into which they are inserted before.
         Rows::Tokens | Rows::Soft => {
             workload.sequences as u64 * (0..workload.tokens).map(visible).sum::<u64>()
         }

@@ -22,7 +22,8 @@ pub enum Rows {
     /// One for each token whose logits are wanted.
     Outputs,
     /// One for each soft token of the step: a row that another Plan made, in the place of a
-    /// token's.
+    /// token's. Only [`Op::Insert`](crate::Op::Insert) reads such rows, and no operation writes
+    /// them.
     Soft,
 }
 

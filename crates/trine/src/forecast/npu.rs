@@ -26,7 +26,7 @@ mod tests;
 
 use serde::Serialize;
 use trine_backend::BackendError;
-use trine_model::{Op, Plan, Rows, Workload};
+use trine_model::{Op, Plan, Workload};
 
 use super::{BasisKind, Machine, Passes, Work, pieces};
 
@@ -281,10 +281,7 @@ impl Product {
             };
             let weights = || weights.iter().map(|id| plan.weight(*id));
             Self {
-                rows: match plan.rows(&step.op) {
-                    Rows::Tokens | Rows::Soft => workload.sequences * workload.tokens,
-                    Rows::Outputs => workload.outputs,
-                },
+                rows: workload.width().of(plan.rows(&step.op)),
                 depth: weights().map(|weight| weight.columns).max().unwrap_or(0),
                 columns: weights().map(|weight| weight.rows).sum(),
                 tiles: weights().map(|weight| weight.rows / TILE).sum(),
