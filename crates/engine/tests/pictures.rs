@@ -594,8 +594,8 @@ fn requests_are_checked() {
     }
 }
 
-/// Sixteen times as many requests take about sixteen times as long to ask for their pictures. If the
-/// queue were walked anew for each of them, it would be up to 256 times.
+/// Sixteen times as many requests take about sixteen times as long to ask for their pictures. If
+/// the queue were walked anew for each of them, it would be up to 256 times.
 #[test]
 fn a_long_queue_is_walked_once_for_all_its_pictures() {
     let seconds = |waiting: usize| {
