@@ -87,7 +87,7 @@ fn naming(count: usize) -> Value {
 /// The room is counted by the largest files, of which it has few.
 #[test]
 fn requests_wait_for_one_another_s_fetched_pictures() {
-    let (server, steady) = steady(4, PAUSE / 10, Duration::from_secs(60));
+    let (server, steady) = steady(4, PAUSE, Duration::from_secs(60));
     std::thread::scope(|scope| {
         let ask = |count: usize| server.post(CHAT, &naming(count)).0;
         let asked: Vec<_> =
