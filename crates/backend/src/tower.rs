@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use rayon::prelude::*;
 use trine_model::{KvType, Model, Rows, TowerConfig, Width};
 
 use crate::batch::{BLOCK, BULK_ROWS, Batch, ProgramOptions, SequenceView};
@@ -139,11 +140,12 @@ impl TowerProgram {
             self.rows = PictureRows::new(config, columns, rows);
         }
         let PictureRows { order, tokens, positions, sequence_of, ahead, outputs, .. } = &self.rows;
-        self.input.clear();
-        for &patch in order {
-            self.input.extend_from_slice(&patches[patch * values..(patch + 1) * values]);
-        }
-        config.prepare(&mut self.input);
+        // Of large pictures these are ten megabytes, for which one thread needs milliseconds.
+        self.input.resize(patches.len(), 0.0);
+        self.input.par_chunks_exact_mut(values).zip(order).for_each(|(row, &patch)| {
+            row.copy_from_slice(&patches[patch * values..(patch + 1) * values]);
+            config.prepare(row);
+        });
         let batch = Batch {
             tokens,
             positions,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rayon::prelude::*;
 use trine_backend::{Batch, gather};
 use trine_model::{Input, Plan, Source, Width};
 use trine_weights::Tensor;
@@ -83,7 +84,7 @@ impl Inputs {
                 continue;
             }
             let rows = given.next().expect("the batch was checked");
-            buffer.write(0, bytemuck::cast_slice(rows));
+            write_rows(buffer, rows);
             kept.clear();
             if keeps {
                 kept.extend_from_slice(rows);
@@ -97,4 +98,13 @@ impl Inputs {
             buffer.write(0, bytemuck::cast_slice(kept));
         }
     }
+}
+
+/// Writes rows, those of a picture by several threads: one writes the memory of a GPU across its
+/// bus at about 10 GB/s.
+fn write_rows(buffer: &Buffer, rows: &[f32]) {
+    const PART: usize = 1 << 18;
+    rows.par_chunks(PART).enumerate().for_each(|(index, part)| {
+        buffer.write((4 * PART * index) as u64, bytemuck::cast_slice(part));
+    });
 }
