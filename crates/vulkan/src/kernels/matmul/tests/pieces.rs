@@ -61,8 +61,16 @@ fn a_product_of_too_many_tiles_is_done_in_pieces() {
             output: ProductOutput::Gated { plain: Some(scratch.span()), operand: None },
         };
         let small = MatmulLaunch { product, scratch: None };
-        let limit = MatmulShape::default_for(gpu.capabilities(), &small).workgroups(&small);
-        let (at_once, pieces) = outputs(Some(2 * limit));
+        // One workgroup fewer than the whole takes in the shape that takes fewest.
+        let whole_segments = [Segment { rows: 96, target: scratch.span() }];
+        let output = match gated {
+            true => product.output,
+            false => ProductOutput::Segments(&whole_segments),
+        };
+        let all = MatmulLaunch { product: Product { width: WIDTH, output, ..product }, ..small };
+        let shapes = MatmulShape::candidates(gpu.capabilities(), &all);
+        let fewest = shapes.iter().map(|shape| shape.workgroups(&all)).min().unwrap();
+        let (at_once, pieces) = outputs(Some(fewest - 1));
         assert!(at_once < WIDTH && at_once.is_multiple_of(PIECE_ROWS), "{at_once}");
         for ((rows, whole), pieces) in parts.iter().zip(whole).zip(pieces) {
             let own = rows * WIDTH;
