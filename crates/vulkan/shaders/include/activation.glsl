@@ -6,8 +6,10 @@ float bounded_tanh(float x) {
     return sign(x) * ((1.0 - e) / (1.0 + e)) + (isnan(x) ? x : 0.0);
 }
 
-// GELU in its tanh form: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), Hendrycks and Gimpel, arXiv 1606.08415.
+// GELU in its tanh form: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), Hendrycks and Gimpel, arXiv 1606.08415. As 0.5 (1 +
+// tanh u) = 1 / (1 + exp(-2 u)), it is one exponential and one division; NaN stays NaN.
 float gelu(float x) {
     const float root = 0.7978845608028654;
-    return 0.5 * x * (1.0 + bounded_tanh(root * (x + 0.044715 * x * x * x)));
+    const float exponent = -2.0 * root * (x + 0.044715 * x * x * x);
+    return exponent >= 80.0 ? 0.0 : x / (1.0 + exp(exponent));
 }
