@@ -19,9 +19,12 @@
 // SLICES subgroups share the keys of the same vectors, block by block, and are put together at the end.
 //
 // If STAGED is 1, the subgroups of a workgroup go through the blocks together: each block passes through shared memory once, while
-// the one before it is multiplied. Values lie there as right factors need them, the halves of two neighbouring keys in a word: for
-// each pair of keys first the words of the elements 0 to 3 of each eight, then those of 4 to 7. Rows of keys are 64 bytes more
-// than a multiple of 128 long, those of pairs 32: what eight lanes load together then lies in different banks.
+// the one before it is multiplied. Values lie there as right factors need them: a vector has two elements of the four keys of a
+// lane, two words of each element with the halves of two neighbouring keys. For each four keys come first the elements 0 and 1 of
+// each eight, then 2 and 3, and so on. Rows of keys are 64 bytes more than a multiple of 128 long, those of four keys 32: what
+// eight lanes load together then lies in different banks.
+//
+// The sums of weights are products, too, with a right factor of ones, so that they are those of the weights as halves.
 //
 // Large heads are cut into SHARES of the result, each by workgroups of its own: sums of all 512 values would take more registers
 // than an invocation has. Each share computes the scores again, DIM * (2 * SHARES + 2) operations for a vector and key.
@@ -119,16 +122,16 @@ const float UNIT = CODES ? 256.0 : 1.0;
 // Sums of a left factor.
 const uint SUMS = 8u * GROUPS + TAIL_FACTORS;
 
-// Staged: vectors of eight elements of a head, those of a row of keys and of a row of pairs of values in shared memory, and of a
-// block there.
+// Staged: vectors of eight elements of a head, those of a row of keys and of a row of the values of four keys in shared memory, and
+// of a block there.
 const uint QUADS = DIM / 8u;
 const uint KEY_ROW = (QUADS + 3u) / 8u * 8u + 4u;
-const uint PAIR_ROW = (2u * QUADS + 5u) / 8u * 8u + 2u;
+const uint FOUR_ROW = (4u * QUADS + 5u) / 8u * 8u + 2u;
 const uint VALUES_AT = KV_BLOCK * KEY_ROW;
-const uint BLOCK_QUADS = VALUES_AT + KV_BLOCK / 2u * PAIR_ROW;
-// Vectors of keys, and of values of a pair of keys, that an invocation moves.
+const uint BLOCK_QUADS = VALUES_AT + KV_BLOCK / 4u * FOUR_ROW;
+// Vectors of keys, and of values of four keys, that an invocation moves.
 const uint KEY_MOVES = STAGED != 0u ? (KV_BLOCK * QUADS + LOCAL - 1u) / LOCAL : 1u;
-const uint PAIR_MOVES = STAGED != 0u ? (KV_BLOCK / 2u * QUADS + LOCAL - 1u) / LOCAL : 1u;
+const uint FOUR_MOVES = STAGED != 0u ? (KV_BLOCK / 4u * QUADS + LOCAL - 1u) / LOCAL : 1u;
 
 // Queries, if they do not stay in registers: for each piece of the vectors of a subgroup those of rows r, then those of rows
 // r + 8. Slices have the same and write the same.
@@ -152,7 +155,7 @@ uvec4 value_codes[VALUES_AHEAD > 0u ? VALUES_AHEAD * OWN_LOADS * 4u : 1u];
 uint value_scales[VALUES_AHEAD > 0u ? VALUES_AHEAD * OWN_LOADS * 4u : 1u];
 // The next block on its way, and where the one that is multiplied begins.
 uvec4 moved_keys[KEY_MOVES];
-uvec4 moved_values[2u * PAIR_MOVES];
+uvec4 moved_values[4u * FOUR_MOVES];
 uint stage = 0u;
 Sum scores[LEFTS * FACTORS];
 Sum sums[LEFTS * SUMS];
@@ -322,19 +325,14 @@ void fetch_block(const uint64_t part, const uint count) {
         const uint number = moved_by(i, KV_BLOCK * QUADS);
         moved_keys[i] = Quads(part).at[min(number, count * QUADS - QUADS + number % QUADS)];
     }
-    [[unroll]] for (uint i = 0u; i < PAIR_MOVES; ++i) {
-        const uint number = moved_by(i, KV_BLOCK / 2u * QUADS);
-        const uint key = number / QUADS * 2u;
-        moved_values[2u * i] = Quads(values).at[min(key, count - 1u) * QUADS + number % QUADS];
-        moved_values[2u * i + 1u] = Quads(values).at[min(key + 1u, count - 1u) * QUADS + number % QUADS];
+    [[unroll]] for (uint i = 0u; i < FOUR_MOVES; ++i) {
+        const uint number = moved_by(i, KV_BLOCK / 4u * QUADS);
+        const uint four = number / QUADS;
+        const uint key = four / 4u * 16u + four % 4u * 2u;
+        [[unroll]] for (uint k = 0u; k < 4u; ++k) {
+            moved_values[4u * i + k] = Quads(values).at[min(key + k / 2u * 8u + k % 2u, count - 1u) * QUADS + number % QUADS];
+        }
     }
-}
-
-// Returns the first halves of two vectors' words, those of `a` first, then the second ones.
-uvec4 interleaved(const uvec2 a, const uvec2 b) {
-    const uvec2 first = a & 0xFFFFu | b << 16;
-    const uvec2 second = a >> 16 | b & 0xFFFF0000u;
-    return uvec4(first.x, second.x, first.y, second.y);
 }
 
 // Stores it from `to` on.
@@ -343,13 +341,17 @@ void put_block(const uint to) {
         const uint number = moved_by(i, KV_BLOCK * QUADS);
         blocks[to + number / QUADS * KEY_ROW + number % QUADS] = moved_keys[i];
     }
-    [[unroll]] for (uint i = 0u; i < PAIR_MOVES; ++i) {
-        const uint number = moved_by(i, KV_BLOCK / 2u * QUADS);
-        const uint place = to + VALUES_AT + number / QUADS * PAIR_ROW + number % QUADS;
-        const uvec4 a = moved_values[2u * i];
-        const uvec4 b = moved_values[2u * i + 1u];
-        blocks[place] = interleaved(a.xy, b.xy);
-        blocks[place + QUADS] = interleaved(a.zw, b.zw);
+    [[unroll]] for (uint i = 0u; i < FOUR_MOVES; ++i) {
+        const uint number = moved_by(i, KV_BLOCK / 4u * QUADS);
+        const uint place = to + VALUES_AT + number / QUADS * FOUR_ROW + number % QUADS;
+        [[unroll]] for (uint word = 0u; word < 4u; ++word) {
+            const uint a = word_of(moved_values[4u * i], word);
+            const uint b = word_of(moved_values[4u * i + 1u], word);
+            const uint c = word_of(moved_values[4u * i + 2u], word);
+            const uint d = word_of(moved_values[4u * i + 3u], word);
+            blocks[place + word * QUADS] =
+                uvec4(a & 0xFFFFu | b << 16, c & 0xFFFFu | d << 16, a >> 16 | b & 0xFFFF0000u, c >> 16 | d & 0xFFFF0000u);
+        }
     }
 }
 
@@ -365,16 +367,12 @@ uvec2 key_pair(const uint64_t part, const uint key, const uint pair) {
     return uvec2(blocks[place][pair % 2u * 2u], blocks[place][pair % 2u * 2u + 1u]);
 }
 
-// Staged: returns elements 8 * quad + 4 * half.. of the values of a pair of keys.
-uvec4 staged_values(const uint pair, const uint quad, const uint upper) {
-    const uint place = stage + VALUES_AT + pair * PAIR_ROW + quad + upper * QUADS;
-    return blocks[STAGED != 0u ? place : 0u];
-}
 
-// Staged: returns an element of the values of a pair of keys.
-uint staged_value(const uint pair, const uint element) {
-    const uint place = stage + VALUES_AT + pair * PAIR_ROW + element / 8u + element % 8u / 4u * QUADS;
-    return blocks[STAGED != 0u ? place : 0u][element % 4u];
+// Staged: returns a lane's share of a right factor of values: an element of four keys.
+uvec2 staged_value(const uint four, const uint element) {
+    const uint place = stage + VALUES_AT + four * FOUR_ROW + element / 8u + element % 8u / 2u * QUADS;
+    const uvec4 both = blocks[STAGED != 0u ? place : 0u];
+    return element % 2u == 0u ? both.xy : both.zw;
 }
 
 // Adds to the scores what 16 codes of each key give.
@@ -491,19 +489,18 @@ void add_values(const uint sum, const Right right, const Left weights[LEFTS]) {
 
 // Adds the values of 16 keys of a staged block times weights to the sums.
 void multiply_staged_values(const uint sixteen, const Left weights[LEFTS]) {
-    const uint pair = 8u * sixteen + lane % 4u;
+    const uint four = 4u * sixteen + lane % 4u;
     [[unroll]] for (uint g = 0u; g < GROUPS; ++g) {
-        [[unroll]] for (uint upper = 0u; upper < 2u; ++upper) {
-            const uvec4 near = staged_values(pair, 8u * g + lane / 4u, upper);
-            const uvec4 far = staged_values(pair + 4u, 8u * g + lane / 4u, upper);
-            [[unroll]] for (uint t = 0u; t < 4u; ++t) {
-                add_values(8u * g + 4u * upper + t, right_of(word_of(near, t), word_of(far, t)), weights);
-            }
+        [[unroll]] for (uint word = 0u; word < 4u; ++word) {
+            const uint place = stage + VALUES_AT + four * FOUR_ROW + 8u * g + lane / 4u + word * QUADS;
+            const uvec4 both = blocks[STAGED != 0u ? place : 0u];
+            add_values(8u * g + 2u * word, right_of(both.x, both.y), weights);
+            add_values(8u * g + 2u * word + 1u, right_of(both.z, both.w), weights);
         }
     }
     [[unroll]] for (uint t = 0u; t < TAIL_FACTORS; ++t) {
-        const uint element = TAIL_VALUES + lane / 4u * TAIL_FACTORS + t;
-        add_values(8u * GROUPS + t, right_of(staged_value(pair, element), staged_value(pair + 4u, element)), weights);
+        const uvec2 both = staged_value(four, TAIL_VALUES + lane / 4u * TAIL_FACTORS + t);
+        add_values(8u * GROUPS + t, right_of(both.x, both.y), weights);
     }
 }
 
@@ -550,11 +547,6 @@ void scale_sums(const uint left, const vec2 factors) {
 vec2 highest_of_rows(vec2 value) {
     value = max(value, subgroupShuffleXor(value, 1u));
     return max(value, subgroupShuffleXor(value, 2u));
-}
-
-vec2 sum_of_rows(vec2 value) {
-    value += subgroupShuffleXor(value, 1u);
-    return value + subgroupShuffleXor(value, 2u);
 }
 
 // Stores sixteen elements of a vector from column `column` of the row on, given as those from 0 and from 8 on.
@@ -615,11 +607,12 @@ void join(const vec2 kept) {
     }
 }
 
-// What is known of the vectors of rows r and r + 8 of each left factor: what a score counts in powers of two, the highest one so
-// far, and the sum of weights.
+// What is known of the vectors of rows r and r + 8 of each left factor: what a score counts in powers of two, and the highest one so
+// far.
 vec2 factors[LEFTS];
 vec2 high[LEFTS];
-vec2 total[LEFTS];
+// Sums of weights, the same in each column.
+Sum totals[LEFTS];
 
 // Returns which scores of a left factor count that begin at position `base`, a bit for each: those whose keys their rows see.
 uint seen_scores(const uint left, const uint base) {
@@ -654,11 +647,11 @@ Left weights_of(const uint left, const uint sixteen, const vec2 zero) {
         shares[j] = f16vec2(exp2(vec2(scores[i][0], scores[i][1]) - zero.x));
         shares[2u + j] = f16vec2(exp2(vec2(scores[i][2], scores[i][3]) - zero.y));
     }
-    total[left].x += float(shares[0].x) + float(shares[0].y) + float(shares[1].x) + float(shares[1].y);
-    total[left].y += float(shares[2].x) + float(shares[2].y) + float(shares[3].x) + float(shares[3].y);
     const uvec2 upper = uvec2(packFloat2x16(shares[0]), packFloat2x16(shares[1]));
     const uvec2 lower = uvec2(packFloat2x16(shares[2]), packFloat2x16(shares[3]));
-    return left_of(upper, lower);
+    const Left found = left_of(upper, lower);
+    totals[left] = coopMatMulAdd(found, Right(1.0hf), totals[left]);
+    return found;
 }
 
 // Stores the vectors of rows r or, if `lower` is 1, r + 8 of a left factor. `unit`: what a sum counts.
@@ -723,7 +716,7 @@ void main() {
         all_from = max(all_from, subgroupMax(max(firsts[left].x, firsts[left].y)));
         all_end = min(all_end, subgroupMin(min(lasts[left].x, lasts[left].y)) + 1u);
         high[left] = vec2(LOWEST);
-        total[left] = vec2(0.0);
+        totals[left] = Sum(0.0);
     }
     if (STAGED != 0u) {
         // Those of the whole workgroup. No row sees less far than the one before.
@@ -761,7 +754,8 @@ void main() {
             const vec2 highest = highest_score(left, all_seen ? 0xFFFFFFFFu : seen_scores(left, base));
             const vec2 kept = exp2(high[left] - highest);
             high[left] = highest;
-            total[left] *= kept;
+            totals[left][0] *= kept.x;
+            totals[left][2] *= kept.y;
             if (LEFTS > 1u || subgroupAny(kept != vec2(1.0))) scale_sums(left, kept);
             // A row that sees none of the keys so far has the same highest score as they have: its weights are 0 too.
             zeros[left] = vec2(highest.x > LOWEST ? highest.x - 14.0 : 0.0, highest.y > LOWEST ? highest.y - 14.0 : 0.0);
@@ -777,8 +771,8 @@ void main() {
         }
     }
 
-    // Each lane only has the weights of its own keys.
-    [[unroll]] for (uint left = 0u; left < LEFTS; ++left) total[left] = sum_of_rows(total[left]);
+    vec2 total[LEFTS];
+    [[unroll]] for (uint left = 0u; left < LEFTS; ++left) total[left] = vec2(totals[left][0], totals[left][2]);
     if (SLICES > 1u) {
         marks[gl_SubgroupID * LANES + lane] = vec4(high[0], total[0]);
         barrier();
