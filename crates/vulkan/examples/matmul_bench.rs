@@ -1,25 +1,30 @@
-//! Times the matrix-matrix products of Gemma 3 27B on this machine's device in the shapes that it
-//! could use.
+//! Times the matrix-matrix products of Gemma 3 27B, or of its vision tower, on this machine's
+//! device in the shapes that it could use.
 //!
 //! ```text
-//! matmul_bench [--quick] [--all] [--format q4_0] [--widths 16,512]
-//!              [--fragment 12,2,1,3,132] [--direct 4,4,8,264] [--device NAME] [--report]
+//! matmul_bench [--quick] [--all] [--tower] [--format q4_0] [--widths 16,512]
+//!              [--fragment 12,2,1,3,132] [--direct 4,4,8,264] [--halves 2,2,4,8,132]
+//!              [--device NAME] [--report]
 //! ```
 //!
-//! With `--quick` only the default shapes are measured, with `--all` every candidate instead of the
-//! three best. Each `--fragment` adds a shape of the fragment kernel (subgroups, left factors,
-//! groups, slices, workgroups), each `--direct` one of the direct kernel (subgroups, left factors,
-//! right factors, workgroups). Times are medians of ten launches over ten different
-//! matrices, so that no cache keeps weights from one launch to the next; each includes a barrier.
-//! Gate and up write halves if they do so in a model. With `--report` the driver's report on the
-//! kernels follows.
+//! With `--tower` the products are those of the vision tower of Gemma 3, in the format of its
+//! weights on the device. With `--quick` only the default shapes are measured, with `--all` every
+//! candidate instead of the three best. Each `--fragment` adds a shape of the fragment kernel
+//! (subgroups, left factors, groups, slices, workgroups), each `--direct` one of the direct kernel
+//! (subgroups, left factors, right factors, workgroups), each `--halves` one of the kernel for
+//! halves (subgroups along weights and along activations, left factors, right factors, workgroups).
+//! Times are medians of ten launches over ten different matrices, so that no cache keeps weights
+//! from one launch to the next; each includes a barrier. Gate and up write halves if they do so in
+//! a model. With `--report` the driver's report on the kernels follows.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trine_vulkan::dispatch::Dispatch;
-use trine_vulkan::kernels::matmul::{DirectShape, FragmentShape, MatmulLaunch, MatmulShape};
+use trine_vulkan::kernels::matmul::{
+    DirectShape, FragmentShape, HalvesShape, MatmulLaunch, MatmulShape,
+};
 use trine_vulkan::kernels::operand::{Operand, OperandKind};
 use trine_vulkan::kernels::product::{
     Product, ProductInput, ProductLaunch, ProductOutput, Segment,
@@ -36,7 +41,7 @@ const WARM_UP: Duration = Duration::from_millis(2000);
 /// Most measurements of a shape until one is at full clocks.
 const TRIES: usize = 12;
 
-/// A product of a layer of Gemma 3 27B.
+/// A product of a layer.
 struct Work {
     name: &'static str,
     rows: usize,
@@ -44,6 +49,7 @@ struct Work {
     gated: bool,
 }
 
+/// Products of a layer of Gemma 3 27B.
 const WORKS: [Work; 4] = [
     Work { name: "qkv", rows: 8192, columns: 5376, gated: false },
     Work { name: "o", rows: 5376, columns: 4096, gated: false },
@@ -51,7 +57,16 @@ const WORKS: [Work; 4] = [
     Work { name: "down", rows: 5376, columns: 21504, gated: false },
 ];
 
+/// Products of a layer of the vision tower of Gemma 3.
+const TOWER: [Work; 4] = [
+    Work { name: "qkv", rows: 3456, columns: 1152, gated: false },
+    Work { name: "o", rows: 1152, columns: 1152, gated: false },
+    Work { name: "up", rows: 4304, columns: 1152, gated: false },
+    Work { name: "down", rows: 1152, columns: 4304, gated: false },
+];
+
 struct Options {
+    tower: bool,
     quick: bool,
     all: bool,
     report: bool,
@@ -62,11 +77,15 @@ struct Options {
     fragments: Vec<[u32; 5]>,
     /// Subgroups, lefts, rights and workgroups of direct shapes to measure as well.
     directs: Vec<[u32; 4]>,
+    /// Subgroups (two numbers), lefts, rights and workgroups of shapes for halves to measure as
+    /// well.
+    halves: Vec<[u32; 5]>,
     device: Choice,
 }
 
 fn options() -> Result<Options, String> {
     let mut found = Options {
+        tower: false,
         quick: false,
         all: false,
         report: false,
@@ -74,18 +93,24 @@ fn options() -> Result<Options, String> {
         widths: vec![8, 16, 32, 64, 128, 256, 512],
         fragments: Vec::new(),
         directs: Vec::new(),
+        halves: Vec::new(),
         device: Choice::Any,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} wants a value"));
         match argument.as_str() {
+            "--tower" => {
+                found.tower = true;
+                found.format = Format::F16Fragments;
+            }
             "--quick" => found.quick = true,
             "--all" => found.all = true,
             "--report" => found.report = true,
             "--format" => {
                 let name = value()?;
-                let format = Format::ALL.into_iter().find(|format| format.name() == name);
+                let mut formats = Format::ALL.into_iter().chain([Format::F16Fragments]);
+                let format = formats.find(|format| format.name() == name);
                 found.format = format.ok_or(format!("no format {name}"))?;
             }
             "--widths" => {
@@ -93,6 +118,7 @@ fn options() -> Result<Options, String> {
                 found.widths = value()?.split(',').map(parse).collect::<Result<_, _>>()?;
             }
             "--fragment" => found.fragments.push(sizes(&value()?)?),
+            "--halves" => found.halves.push(sizes(&value()?)?),
             "--direct" => found.directs.push(sizes(&value()?)?),
             "--device" => found.device = Choice::Named(value()?),
             other => return Err(format!("{other} is not an option")),
@@ -230,6 +256,10 @@ fn describe(shape: &MatmulShape) -> String {
             "direct subgroups {} lefts {} rights {} workgroups {}",
             shape.subgroups, shape.lefts, shape.rights, shape.workgroups
         ),
+        MatmulShape::Halves(shape) => format!(
+            "halves subgroups {}x{} lefts {} rights {} workgroups {}",
+            shape.subgroups.0, shape.subgroups.1, shape.lefts, shape.rights, shape.workgroups
+        ),
         MatmulShape::Resident(shape) => format!(
             "resident subgroups {} groups {} parts {} workgroups {}",
             shape.subgroups, shape.groups, shape.parts, shape.workgroups
@@ -288,8 +318,13 @@ fn prepare<'a>(
     let direct = |&[subgroups, lefts, rights, workgroups]: &[u32; 4]| {
         MatmulShape::Direct(DirectShape { subgroups, lefts, rights, workgroups })
     };
+    let halves = |&[down, across, lefts, rights, workgroups]: &[u32; 5]| {
+        let subgroups = (down, across);
+        MatmulShape::Halves(HalvesShape { subgroups, lefts, rights, workgroups })
+    };
     let fragments = options.fragments.iter().map(fragment);
-    for shape in fragments.chain(options.directs.iter().map(direct)) {
+    let halves = options.halves.iter().map(halves);
+    for shape in fragments.chain(options.directs.iter().map(direct)).chain(halves) {
         if shape.operand(options.format) == kind
             && shape.fits(gpu.capabilities(), &first)
             && !shapes.contains(&shape)
@@ -395,7 +430,7 @@ fn run(options: &Options) -> Result<(), GpuError> {
     let gpu = trine_vulkan::open_gpu(&options.device, None)?;
     println!("{}, {}; * is the default", gpu.capabilities().name, options.format.name());
     let mut made = Vec::new();
-    for work in &WORKS {
+    for work in if options.tower { &TOWER } else { &WORKS } {
         made.push((work, matrices(&gpu, options.format, work)?));
     }
     let mut jobs = Vec::new();

@@ -17,6 +17,15 @@
 //! supers  32 bits per 256 elements: Q4_K f16 d | f16 dmin << 16; Q6_K f16 d
 //! ```
 //!
+//! Fragments are the exception: codes of 16 rows lie together, in the order in which subgroups hold
+//! left factors of 16 rows x 16 columns (`kernels/matmul/probe.rs`), so that each lane loads its
+//! part of one as one vector:
+//!
+//! ```text
+//! codes   16 rows, group of 128, product 2 w + h, lane 4 r + b; 16 bytes: columns 0 and 2 of row r, of row r + 8, columns 1
+//!         and 3 of row r, of row r + 8, of the four columns 16 h + 4 w.. of block b
+//! ```
+//!
 //! The formats of the file are those of [`trine_weights::blocks`].
 
 use thiserror::Error;
@@ -24,6 +33,7 @@ use trine_weights::DType;
 
 use crate::kernels::operand::{GROUP, SCALE_BLOCK};
 
+pub(crate) mod fragments;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -41,6 +51,9 @@ pub enum Format {
     F32,
     /// f16.
     F16,
+    /// f16, 16 rows together in the order of left factors. Weights of pictures that matrix units of
+    /// a known layout multiply; matrices have whole tiles of 16 rows.
+    F16Fragments,
     /// The upper half of an f32.
     Bf16,
     /// Signed bytes, a scale for 32.
@@ -123,6 +136,7 @@ impl Format {
         match self {
             Format::F32 => "f32",
             Format::F16 => "f16",
+            Format::F16Fragments => "f16_fragments",
             Format::Bf16 => "bf16",
             Format::Q8_0 => "q8_0",
             Format::Q4_0 => "q4_0",
@@ -131,7 +145,7 @@ impl Format {
         }
     }
 
-    /// All formats.
+    /// All formats that weights of any Plan are held in.
     pub const ALL: [Format; 7] = [
         Format::F32,
         Format::F16,
@@ -146,13 +160,27 @@ impl Format {
     pub fn dtype(self) -> DType {
         match self {
             Format::F32 => DType::F32,
-            Format::F16 => DType::F16,
+            Format::F16 | Format::F16Fragments => DType::F16,
             Format::Bf16 => DType::BF16,
             Format::Q8_0 => DType::Q8_0,
             Format::Q4_0 => DType::Q4_0,
             Format::Q4K => DType::Q4K,
             Format::Q6K => DType::Q6K,
         }
+    }
+
+    /// Returns whether matrices in a file's format are packed in this one, those in bf16 as f16
+    /// where halves are wanted.
+    pub(crate) fn holds(self, dtype: DType) -> bool {
+        match self {
+            Format::F16Fragments => matches!(dtype, DType::F16 | DType::BF16),
+            format => device_format(dtype) == Some(format),
+        }
+    }
+
+    /// Returns how many rows are packed together.
+    pub(crate) fn rows_together(self) -> usize {
+        if self == Format::F16Fragments { fragments::ROWS } else { 1 }
     }
 
     /// Returns whether the elements are floats. Products of floats take plain operands, those of
@@ -168,7 +196,9 @@ impl Format {
         let supers = 4 * groups.div_ceil(2);
         match self {
             Format::F32 => PlaneBytes { codes: 512 * groups, ..Default::default() },
-            Format::F16 | Format::Bf16 => PlaneBytes { codes: 256 * groups, ..Default::default() },
+            Format::F16 | Format::F16Fragments | Format::Bf16 => {
+                PlaneBytes { codes: 256 * groups, ..Default::default() }
+            }
             Format::Q8_0 => {
                 PlaneBytes { codes: 128 * groups, scales: 2 * blocks, ..Default::default() }
             }
@@ -355,19 +385,23 @@ pub fn pack_rows(
 ) -> Result<(), PackError> {
     let fail = || PackError::Source { format: format.dtype().name(), columns, bytes: source.len() };
     let bytes = format.dtype().row_bytes(columns).filter(|&bytes| bytes > 0).ok_or_else(fail)?;
-    if !source.len().is_multiple_of(bytes) {
+    let rows = source.len() / bytes;
+    if !source.len().is_multiple_of(bytes) || !rows.is_multiple_of(format.rows_together()) {
         return Err(fail());
     }
-    let rows = source.len() / bytes;
     let row = format.row_bytes(columns);
     planes.check(row.times(rows as u64).ok_or_else(fail)?, rows)?;
+    if format == Format::F16Fragments {
+        fragments::pack(columns, source, planes.codes);
+        return Ok(());
+    }
     let at = |index: usize, bytes: u64| index * bytes as usize..(index + 1) * bytes as usize;
     for (index, source) in source.chunks_exact(bytes).enumerate() {
         let codes = &mut planes.codes[at(index, row.codes)];
         let scales = &mut planes.scales[at(index, row.scales)];
         let supers = &mut planes.supers[at(index, row.supers)];
         match format {
-            Format::F32 | Format::F16 | Format::Bf16 => {
+            Format::F32 | Format::F16 | Format::F16Fragments | Format::Bf16 => {
                 let (values, padding) = codes.split_at_mut(bytes);
                 values.copy_from_slice(source);
                 padding.fill(0);

@@ -78,6 +78,7 @@ shaders![
     "matmul_fragment_q4_k",
     "matmul_fragment_q6_k",
     "matmul_fragment_q8_0",
+    "matmul_halves",
     "matmul_matrix_bf16",
     "matmul_matrix_f16",
     "matmul_matrix_q4_0",

@@ -4,14 +4,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use half::{bf16, f16};
 use rayon::prelude::*;
 use trine_backend::BackendError;
 use trine_model::{Model, Plan, WeightId, WeightPlace};
 use trine_weights::{DType, Tensor, quantize_tensor};
 
+use crate::capabilities::Capabilities;
 use crate::error::GpuError;
 use crate::kernels::matmul::MatmulShape;
-use crate::pack::{Format, Matrix, PlaneBytes, PlanesMut, ROWS_PADDED, device_format, pack_rows};
+use crate::pack::{Format, Matrix, PlaneBytes, PlanesMut, ROWS_PADDED, pack_rows};
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::{Arena, Buffer, Place, blocks_bytes};
 use crate::raw::transfer::Transfer;
@@ -20,8 +22,8 @@ mod joint;
 mod reach;
 
 pub(crate) use joint::Joint;
-pub(crate) use reach::norm_before;
 use reach::{Reach, unit};
+pub(crate) use reach::{activated, norm_before};
 
 /// Bytes of a file that one thread packs at a time.
 const PIECE: usize = 1 << 20;
@@ -35,8 +37,8 @@ pub(crate) struct Weights {
     matrices: Vec<(Vec<WeightId>, Matrix)>,
     /// Address of each vector, by weight.
     vectors: Vec<Option<u64>>,
-    /// The power of two in whose units the results of each gated product fit into halves, by the
-    /// gate's weight.
+    /// The power of two in whose units the results of each gated or activated product fit into
+    /// halves, by its first weight.
     units: Vec<(WeightId, f32)>,
     /// The memory that the addresses are in.
     _memory: Vec<Buffer>,
@@ -82,13 +84,13 @@ impl Weights {
         &found.expect("gathered rows come from tables in the file").1
     }
 
-    /// Returns the power of two in whose units the results of the gated product with this gate fit
-    /// into halves, or NaN if its weights are broken.
+    /// Returns the power of two in whose units the results of the gated product with this gate, or
+    /// of the activated one with this matrix, fit into halves, or NaN if its weights are broken.
     ///
     /// # Panics
-    /// If its input is not a norm ([`norm_before`]).
-    pub(crate) fn unit(&self, gate: WeightId) -> f32 {
-        let found = self.units.iter().find(|(of, _)| *of == gate);
+    /// If its input is not a norm ([`norm_before`], [`activated`]).
+    pub(crate) fn unit(&self, first: WeightId) -> f32 {
+        let found = self.units.iter().find(|(of, _)| *of == first);
         found.expect("the bound of every product after a norm was found").1
     }
 
@@ -102,7 +104,7 @@ impl Weights {
         progress: Option<&Progress>,
     ) -> Result<Self, BackendError> {
         let name = gpu.capabilities().name.clone();
-        let joints = joints(plan);
+        let joints = joints(gpu.capabilities(), plan);
         let total: u64 = joints.iter().map(|joint| planned_bytes(plan, lent, joint)).sum();
         let mut arena = Arena::new(gpu, Place::Device, total);
         let transfer = Transfer::new(gpu);
@@ -125,9 +127,7 @@ impl Weights {
                 Load { gpu, plan, lent, model, transfer: &transfer, tell: &tell, name: &name };
             let reaches = load.reaches(&joint);
             let (matrix, buffer) = load.matrix(&joint, &reaches, &mut arena, &mut converted)?;
-            if let [gate, up] = &reaches[..] {
-                units.push((joint.weights[0], unit(matrix.columns, gate, up)));
-            }
+            units.extend(load.unit(&joint, &reaches).map(|unit| (joint.weights[0], unit)));
             matrices.push((joint.weights, matrix));
             memory.push(buffer);
         }
@@ -143,11 +143,12 @@ impl Weights {
 
 /// Weights that are nowhere.
 impl Weights {
-    /// Returns the weights of a Plan, without tables, at addresses from `first` on, where nothing
-    /// is: for launches that never run. Returns `None` if they do not fit into addresses.
-    pub(crate) fn described(plan: &Plan, first: u64) -> Option<Self> {
+    /// Returns the weights of a Plan on a device, without tables, at addresses from `first` on,
+    /// where nothing is: for launches that never run. Returns `None` if they do not fit into
+    /// addresses.
+    pub(crate) fn described(capabilities: &Capabilities, plan: &Plan, first: u64) -> Option<Self> {
         let (mut next, mut matrices, mut units) = (first, Vec::new(), Vec::new());
-        for Joint { weights, format, columns } in joints(plan) {
+        for Joint { weights, format, columns } in joints(capabilities, plan) {
             let rows = weights.iter().map(|id| plan.weight(*id).rows).sum();
             let (matrix, bytes) = Matrix::at(next, format, rows, columns)?;
             next += bytes.next_multiple_of(256);
@@ -163,9 +164,9 @@ impl Weights {
 }
 
 /// Returns the matrices that are packed together, each once.
-fn joints(plan: &Plan) -> Vec<Joint> {
+fn joints(capabilities: &Capabilities, plan: &Plan) -> Vec<Joint> {
     let mut all: Vec<Joint> = Vec::new();
-    for joint in plan.steps.iter().flat_map(|step| Joint::all(plan, &step.op)) {
+    for joint in plan.steps.iter().flat_map(|step| Joint::all(capabilities, plan, &step.op)) {
         if !all.contains(&joint) {
             all.push(joint);
         }
@@ -213,9 +214,9 @@ fn planned_bytes(plan: &Plan, lent: Option<&Plan>, joint: &Joint) -> u64 {
 
 /// Returns the bytes of device memory that the weights of a Plan take, which may be `lent` as in
 /// [`Weights::load`].
-pub(crate) fn forecast(plan: &Plan, lent: Option<&Plan>) -> u64 {
+pub(crate) fn forecast(capabilities: &Capabilities, plan: &Plan, lent: Option<&Plan>) -> u64 {
     let bytes = |joint| planned_bytes(plan, lent, joint);
-    let mut sizes: Vec<u64> = joints(plan).iter().map(bytes).collect();
+    let mut sizes: Vec<u64> = joints(capabilities, plan).iter().map(bytes).collect();
     let matrices = sizes.iter().sum();
     sizes.push(vector_bytes(plan));
     blocks_bytes(matrices, &sizes)
@@ -243,16 +244,35 @@ struct Load<'a> {
 
 impl Load<'_> {
     /// Returns what determines how large the results of matrices can get: one for each matrix of a
-    /// gated product after a norm, if products take halves, otherwise none.
+    /// gated or activated product after a norm, if products take halves, otherwise none.
     fn reaches(&self, joint: &Joint) -> Vec<Reach> {
         let ids = &joint.weights;
-        let [gate, _] = &ids[..] else { return Vec::new() };
         if !MatmulShape::operand_for(self.gpu.capabilities(), joint.format, 1).is_halves() {
             return Vec::new();
         }
-        let Some(norm) = norm_before(self.plan, *gate) else { return Vec::new() };
-        let factors = self.model.vector(self.plan.weight(norm));
+        let factors = match ids[..] {
+            [gate, _] => norm_before(self.plan, gate).map(|norm| self.vector(norm)),
+            [id] => activated(self.plan, id).map(|_| vec![1.0; joint.columns]),
+            _ => None,
+        };
+        let Some(factors) = factors else { return Vec::new() };
         ids.iter().map(|id| Reach::new(&factors, self.plan.weight(*id).rows)).collect()
+    }
+
+    fn vector(&self, id: WeightId) -> Vec<f32> {
+        self.model.vector(self.plan.weight(id))
+    }
+
+    /// Returns the power of two for the results of matrices that were examined on their way.
+    fn unit(&self, joint: &Joint, reaches: &[Reach]) -> Option<f32> {
+        match reaches {
+            [gate, up] => Some(unit(joint.columns, gate, up)),
+            [reach] => {
+                let found = activated(self.plan, joint.weights[0])?;
+                Some(found.unit(reach, |id| self.vector(id)))
+            }
+            _ => None,
+        }
     }
 
     fn matrix(
@@ -279,7 +299,7 @@ impl Load<'_> {
             let weight = self.plan.weight(*id);
             let place = Packed { format, buffer: &buffer, starts, reach: reaches.get(index) };
             let tensor = self.model.converted(weight)?;
-            if device_format(tensor.dtype()) == Some(format) {
+            if format.holds(tensor.dtype()) {
                 self.rows(&tensor, place, row).map_err(fail)?;
             } else {
                 converted.push((tensor.dtype(), weight.bytes()));
@@ -307,12 +327,15 @@ impl Load<'_> {
         let Packed { format, buffer, starts, reach } = place;
         let row = format.row_bytes(tensor.columns());
         let source = tensor.row_bytes().max(1);
-        let piece = (PIECE / source).max(1);
+        let piece = (PIECE / source).max(1).next_multiple_of(format.rows_together());
+        let needs_halves = format == Format::F16Fragments && tensor.dtype() == DType::BF16;
         tensor.bytes().par_chunks(piece * source).enumerate().try_for_each_init(
             Planes::default,
             |planes, (index, bytes)| {
                 let count = bytes.len() / source;
                 planes.resize(row, count);
+                let halves = needs_halves.then(|| halves_of_brains(bytes));
+                let bytes = halves.as_deref().unwrap_or(bytes);
                 pack_rows(format, tensor.columns(), bytes, &mut planes.as_mut())
                     .expect("the planes have the sizes that the format states");
                 if let Some(reach) = reach {
@@ -350,6 +373,13 @@ impl Load<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns numbers in bf16 as f16, rounded to nearest.
+fn halves_of_brains(bytes: &[u8]) -> Vec<u8> {
+    let (brains, _) = bytes.as_chunks::<2>();
+    let half = |&brain: &[u8; 2]| f16::from_f32(bf16::from_le_bytes(brain).to_f32()).to_le_bytes();
+    brains.iter().flat_map(half).collect()
 }
 
 /// The planes of some rows in host memory.

@@ -59,6 +59,7 @@ fn shader(format: Format) -> Shader {
         Format::Q4_0 => "embed_q4_0",
         Format::Q4K => "embed_q4_k",
         Format::Q6K => "embed_q6_k",
+        Format::F16Fragments => unreachable!("{} is for products of many rows", format.name()),
     })
 }
 

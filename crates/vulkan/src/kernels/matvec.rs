@@ -141,6 +141,7 @@ fn shader(format: Format) -> Shader {
         Format::Q4_0 => "matvec_q4_0",
         Format::Q4K => "matvec_q4_k",
         Format::Q6K => "matvec_q6_k",
+        Format::F16Fragments => unreachable!("{} is for products of many rows", format.name()),
     })
 }
 
@@ -383,6 +384,7 @@ impl MatvecLaunch<'_> {
                 assert_eq!(operand.kind, OperandKind::Fixed16, "the result of a gated product");
             }
             ProductOutput::Gates { .. } => panic!("only the kernel for one row gates others"),
+            output => panic!("only the kernel for halves adds biases: {output:?}"),
         }
     }
 

@@ -17,7 +17,7 @@ use crate::pack::Matrix;
 use crate::raw::pipeline::KernelKey;
 
 /// Most pieces of memory that the results of a product go to.
-const OUTPUTS_MAX: usize = 3;
+pub(crate) const OUTPUTS_MAX: usize = 3;
 /// Least invocations of a subgroup: this many quantise a block together.
 const SUBGROUP_MIN: u32 = 8;
 
@@ -77,6 +77,23 @@ pub enum ProductOutput<'a> {
         /// The same as another product's operand. Which kinds are possible depends on the kernel.
         operand: Option<Operand>,
     },
+    /// The products of each segment and its biases are written. For weights in
+    /// [`Format::F16Fragments`](crate::pack::Format::F16Fragments).
+    Biased {
+        /// As in [`ProductOutput::Segments`].
+        segments: &'a [Segment],
+        /// Address of the biases of each segment, (rows of the segment) f32.
+        biases: [u64; OUTPUTS_MAX],
+    },
+    /// `gelu(product + bias)` is written as an operand in halves. For such weights, too.
+    Activated {
+        /// Address of the biases, (rows) f32.
+        bias: u64,
+        /// (width, rows) in [`OperandKind::Fragments`].
+        operand: Operand,
+        /// As in [`ProductOutput::GatedHalves`].
+        unit: f32,
+    },
     /// `gelu(product) * by` is written.
     Gates {
         /// (width, rows) f32; one row.
@@ -113,6 +130,7 @@ pub struct Product<'a> {
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 pub(super) struct Front {
     codes: u64,
+    /// The other planes, or the biases of each output.
     high: u64,
     scales: u64,
     supers: u64,
@@ -308,6 +326,8 @@ impl ProductOutput<'_> {
             ProductOutput::Gated { plain: None, .. } => "gated-operand",
             ProductOutput::Gated { .. } => "gated-both",
             ProductOutput::GatedHalves { .. } => "gated halves",
+            ProductOutput::Biased { .. } => "biased rows",
+            ProductOutput::Activated { .. } => "activated halves",
             ProductOutput::Gates { .. } => "gates",
         }
     }
@@ -319,20 +339,28 @@ impl ProductOutput<'_> {
             ProductOutput::Gated { operand: None, .. } => 1,
             ProductOutput::Gated { .. } | ProductOutput::GatedHalves { .. } => 2,
             ProductOutput::Gates { .. } => 3,
+            ProductOutput::Biased { .. } => 4,
+            ProductOutput::Activated { .. } => 5,
         }
+    }
+
+    /// Returns whether it is an operand in halves.
+    pub(super) fn is_halves(&self) -> bool {
+        matches!(self, ProductOutput::GatedHalves { .. } | ProductOutput::Activated { .. })
     }
 
     /// Returns the memory that it takes, in the order of the kernels' arguments; what gates are
     /// multiplied by comes last.
     fn spans(&self) -> Vec<Span> {
         match self {
-            ProductOutput::Segments(segments) => {
+            ProductOutput::Segments(segments) | ProductOutput::Biased { segments, .. } => {
                 segments.iter().map(|segment| segment.target).collect()
             }
             ProductOutput::Gated { plain, operand } => {
                 plain.iter().copied().chain(operand.iter().flat_map(Operand::spans)).collect()
             }
-            ProductOutput::GatedHalves { operand, .. } => operand.spans().collect(),
+            ProductOutput::GatedHalves { operand, .. }
+            | ProductOutput::Activated { operand, .. } => operand.spans().collect(),
             ProductOutput::Gates { by, target } => vec![*target, *by],
         }
     }
@@ -341,8 +369,7 @@ impl ProductOutput<'_> {
 impl Product<'_> {
     /// Returns the bytes of the weights and of the products: what a launch moves at least.
     pub fn bytes(&self) -> u64 {
-        let is_half = matches!(self.output, ProductOutput::GatedHalves { .. });
-        let size = if is_half { 2 } else { 4 };
+        let size = if self.output.is_halves() { 2 } else { 4 };
         self.matrix.cost(self.width).0 + (size * self.width * self.outputs()) as u64
     }
 
@@ -367,15 +394,12 @@ impl Product<'_> {
         let [source, beside] = self.input.addresses();
         let mut outputs = [0; OUTPUTS_MAX];
         outputs.iter_mut().zip(self.output.spans()).for_each(|(to, span)| *to = span.address);
-        Front {
-            codes: planes.codes,
-            high: planes.high,
-            scales: planes.scales,
-            supers: planes.supers,
-            source,
-            beside,
-            outputs,
-        }
+        let [high, scales, supers] = match self.output {
+            ProductOutput::Biased { biases, .. } => biases,
+            ProductOutput::Activated { bias, .. } => [bias; OUTPUTS_MAX],
+            _ => [planes.high, planes.scales, planes.supers],
+        };
+        Front { codes: planes.codes, high, scales, supers, source, beside, outputs }
     }
 
     /// Returns the rows of each segment, and where the second and the third begin; for a gated
@@ -384,7 +408,7 @@ impl Product<'_> {
         let outputs = self.outputs() as u32;
         let (mut rows, mut begins) = ([0; OUTPUTS_MAX], [outputs; OUTPUTS_MAX - 1]);
         match self.output {
-            ProductOutput::Segments(segments) => {
+            ProductOutput::Segments(segments) | ProductOutput::Biased { segments, .. } => {
                 let mut row = 0;
                 for (index, segment) in segments.iter().take(OUTPUTS_MAX).enumerate() {
                     rows[index] = segment.rows as u32;
@@ -396,6 +420,7 @@ impl Product<'_> {
             }
             ProductOutput::Gated { .. }
             | ProductOutput::GatedHalves { .. }
+            | ProductOutput::Activated { .. }
             | ProductOutput::Gates { .. } => rows[0] = outputs,
         }
         (rows, begins)
@@ -429,7 +454,7 @@ impl Product<'_> {
             assert!(!x.overlaps(x_out), "all workgroups read the old residual stream");
         }
         match self.output {
-            ProductOutput::Segments(segments) => {
+            ProductOutput::Segments(segments) | ProductOutput::Biased { segments, .. } => {
                 assert!((1..=OUTPUTS_MAX).contains(&segments.len()), "{} segments", segments.len());
                 let all: usize = segments.iter().map(|segment| segment.rows).sum();
                 assert_eq!(all, rows, "rows of the segments");
@@ -437,6 +462,9 @@ impl Product<'_> {
             ProductOutput::Gated { plain, operand } => {
                 assert!(rows.is_multiple_of(2), "gate and up have as many rows");
                 assert!(plain.is_some() || operand.is_some(), "gated products go somewhere");
+            }
+            ProductOutput::Activated { operand, .. } => {
+                assert_eq!(operand.kind, OperandKind::Fragments, "what activated products give");
             }
             ProductOutput::Gates { by, .. } => {
                 assert!(self.width == 1 && by.bytes >= 4 * rows as u64, "a row for the gate");

@@ -76,7 +76,7 @@ fn shader(format: Format) -> Option<Shader> {
         Format::Q4_0 => Some(Shader("stream_q4_0")),
         Format::Q4K => Some(Shader("stream_q4_k")),
         Format::Q6K => Some(Shader("stream_q6_k")),
-        Format::F32 | Format::F16 | Format::Bf16 => None,
+        Format::F32 | Format::F16 | Format::F16Fragments | Format::Bf16 => None,
     }
 }
 

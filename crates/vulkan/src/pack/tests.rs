@@ -57,6 +57,7 @@ impl Packed {
         match format {
             Format::F32 => f32::from_le_bytes(self.codes[4 * at..][..4].try_into().unwrap()),
             Format::F16 => Self::half(&self.codes, at),
+            Format::F16Fragments => Self::half(&self.codes, fragments::place(row, c, columns)),
             Format::Bf16 => {
                 bf16::from_le_bytes(self.codes[2 * at..][..2].try_into().unwrap()).to_f32()
             }
@@ -231,4 +232,34 @@ fn lengths_that_do_not_fit_are_errors() {
     for format in Format::ALL {
         assert_eq!(device_format(format.dtype()), Some(format));
     }
+}
+
+#[test]
+fn every_element_stands_where_a_lane_loads_it() {
+    for (rows, columns) in [(16, 128), (48, 20), (32, 131), (16, 1152)] {
+        let number = |row: usize, column: usize| (row * columns + column) as u16 + 1;
+        let all = (0..rows).flat_map(|row| (0..columns).map(move |c| number(row, c)));
+        let source: Vec<u8> = all.flat_map(u16::to_le_bytes).collect();
+        let format = Format::F16Fragments;
+        let bytes = format.plane_bytes(rows, columns).unwrap().codes as usize;
+        let mut codes = vec![0xFF; bytes];
+        let mut planes = PlanesMut { codes: &mut codes, ..PlanesMut::default() };
+        pack_rows(format, columns, &source, &mut planes).unwrap();
+        let halves: &[u16] = bytemuck::cast_slice(&codes);
+        let mut expected = vec![0; halves.len()];
+        for row in 0..rows {
+            for column in 0..columns {
+                expected[fragments::place(row, column, columns)] = number(row, column);
+            }
+        }
+        assert!(halves == expected, "{rows} x {columns}");
+    }
+}
+
+#[test]
+fn rows_that_are_no_whole_factors_are_refused() {
+    let mut codes = vec![0; 24 * 256];
+    let mut planes = PlanesMut { codes: &mut codes, ..PlanesMut::default() };
+    let packed = pack_rows(Format::F16Fragments, 128, &[0; 24 * 256], &mut planes);
+    assert!(packed.is_err());
 }

@@ -233,7 +233,7 @@ impl<'a> Places<'a> {
         selection: &'a Selection,
     ) -> Result<Self, GpuError> {
         let Plans { plan, lent, options } = *plans;
-        let weights = Weights::described(plan, NOWHERE);
+        let weights = Weights::described(selection.capabilities(), plan, NOWHERE);
         let weights = weights.ok_or_else(|| too_large(device, plan))?;
         let cache = |cache| Span { address: NOWHERE, bytes: cache_bytes(options, cache) };
         Ok(Self {

@@ -32,7 +32,9 @@ use crate::kernels::matmul::MatmulLaunch;
 use crate::kernels::matvec::MatvecLaunch;
 use crate::kernels::mix::MixLaunch;
 use crate::kernels::operand::{Operand, OperandKind};
-use crate::kernels::product::{Product, ProductInput, ProductLaunch, ProductOutput, Segment};
+use crate::kernels::product::{
+    OUTPUTS_MAX, Product, ProductInput, ProductLaunch, ProductOutput, Segment,
+};
 use crate::kernels::route::{Added, FirstStream, RouteLaunch, Router};
 use crate::kernels::rows::RowWork;
 use crate::kernels::stream::StreamLaunch;
@@ -258,8 +260,20 @@ impl Emitter<'_> {
         let output = match &work.output {
             Output::Parts(values) => {
                 segments = self.segments(ids, values, width);
-                ProductOutput::Segments(&segments)
+                if work.biases.is_empty() {
+                    ProductOutput::Segments(&segments)
+                } else {
+                    let mut biases = [0; OUTPUTS_MAX];
+                    let found = work.biases.iter().map(|&id| self.weights.vector(id));
+                    biases.iter_mut().zip(found).for_each(|(to, address)| *to = address);
+                    ProductOutput::Biased { segments: &segments, biases }
+                }
             }
+            Output::Activated(value) => ProductOutput::Activated {
+                bias: self.weights.vector(work.biases[0]),
+                operand: self.operand(*value),
+                unit: self.weights.unit(ids[0]),
+            },
             Output::Gated(Made::Operand(value)) if value.kind.is_halves() => {
                 let unit = self.weights.unit(ids[0]);
                 ProductOutput::GatedHalves { operand: self.operand(*value), unit }

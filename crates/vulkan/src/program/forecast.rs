@@ -45,7 +45,7 @@ pub(crate) fn memory(
         plan.caches.iter().map(|cache| cache_bytes(options, cache)).collect();
     caches.sort_by_key(|&bytes| Reverse(bytes));
     Memory {
-        weights: weights::forecast(plan, lent),
+        weights: weights::forecast(capabilities, plan, lent),
         mapped: plan.bytes_at(WeightPlace::File),
         caches: blocks_bytes(caches.iter().sum(), &caches),
         scratch: scratch(capabilities, plan, lent, options, keys),

@@ -62,6 +62,8 @@ pub(super) enum Output {
     Parts(Vec<ValueId>),
     /// `gelu(first matrix's part) * second matrix's part`.
     Gated(Made),
+    /// `gelu(product)`.
+    Activated(OperandValue),
     /// `gelu(product) * by`, with the columns of `by` from `first` on.
     Gates { by: ValueId, first: usize, result: ValueId },
 }
@@ -83,6 +85,8 @@ pub(super) struct ProductWork {
     pub(super) kernel: ProductKernel,
     pub(super) joint: Joint,
     pub(super) input: Input,
+    /// Added to the results of each matrix; empty if none are.
+    pub(super) biases: Vec<WeightId>,
     pub(super) output: Output,
 }
 
@@ -340,6 +344,7 @@ impl ProductWork {
         match &self.output {
             Output::Parts(parts) => parts.iter().for_each(|&id| see(write(id))),
             Output::Gated(made) => made.touches(see),
+            Output::Activated(operand) => see(Touch::Write(Form::Operand(*operand))),
             Output::Gates { by, result, .. } => {
                 [read(*by), write(*result)].into_iter().for_each(see)
             }
@@ -537,7 +542,7 @@ impl Graph {
         match &work.output {
             // A product may be of the first rows only.
             Output::Parts(values) => self.value(values[0]).rows,
-            Output::Gated(_) | Output::Gates { .. } => self.width.of(rows),
+            Output::Gated(_) | Output::Activated(_) | Output::Gates { .. } => self.width.of(rows),
         }
     }
 

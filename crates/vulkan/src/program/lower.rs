@@ -419,13 +419,14 @@ impl Lowering<'_> {
         };
         let output = output(self);
         let kernel = self.selection.product(&joint, rows, false);
-        let work = ProductWork { kernel, joint, input: Input::Given(form), output };
+        let work =
+            ProductWork { kernel, joint, input: Input::Given(form), biases: Vec::new(), output };
         self.push(self.rows_of(id), Work::Product(work));
         Ok(())
     }
 
     fn matmul(&mut self, op: &Op, input: BufferId, products: &[Product]) -> Result<(), GpuError> {
-        for joint in Joint::all(self.plan, op) {
+        for joint in Joint::all(self.selection.capabilities(), self.plan, op) {
             let output = |id: &WeightId| {
                 let own = products.iter().find(|product| product.weight == *id);
                 own.expect("a joint is of the operation's matrices").output
@@ -483,7 +484,7 @@ impl Lowering<'_> {
     /// separate activation.
     fn gated(&mut self, op: &Op, input: BufferId, output: BufferId) -> Result<(), GpuError> {
         let mut parts = Vec::new();
-        let joints = Joint::all(self.plan, op);
+        let joints = Joint::all(self.selection.capabilities(), self.plan, op);
         if let [joint] = &joints[..] {
             return self.product(input, joint.clone(), |lowering| {
                 Output::Gated(Made::Rows(lowering.fresh(output)))

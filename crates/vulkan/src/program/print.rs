@@ -87,7 +87,7 @@ impl<'a> Printed<'a> {
                 uses.push(format!("{} {} bytes", self.number(id), self.graph.value(id).bytes[0]));
             }
         });
-        let weights = node.work.weights().into_iter().map(|id| self.weight(id)).collect();
+        let weights = node.work.weights().into_iter().map(|id| self.weight_of(node, id)).collect();
         let mut line = node.work.name();
         for (mark, parts) in [("", reads), ("x ", weights), ("with ", uses), ("-> ", writes)] {
             if !parts.is_empty() {
@@ -122,6 +122,16 @@ impl<'a> Printed<'a> {
             Home::Of(before) => format!(" over {}", self.number(before)),
             Home::Lent(_) => " of the partner".to_owned(),
             Home::Own | Home::Host(_) | Home::Handed(_) => String::new(),
+        }
+    }
+
+    /// Returns a weight of a launch, in the format in which it is multiplied.
+    fn weight_of(&self, node: &Node, id: WeightId) -> String {
+        match &node.work {
+            Work::Product(ProductWork { joint, .. }) if joint.weights.contains(&id) => {
+                format!("{}:{}", self.plan.weight(id).name, joint.format.name())
+            }
+            _ => self.weight(id),
         }
     }
 
@@ -228,7 +238,10 @@ impl ProductWork {
             ProductKernel::Matmul => "matmul",
         };
         let after = match self.output {
+            Output::Parts(_) if !self.biases.is_empty() => " + bias",
             Output::Parts(_) => "",
+            Output::Activated(_) if !self.biases.is_empty() => " + bias + gelu",
+            Output::Activated(_) => " + gelu",
             Output::Gated(_) => " + geglu",
             Output::Gates { .. } => " + geglu of another row",
         };
@@ -339,6 +352,7 @@ impl Work {
                     Input::Norm(norm) => norm.weights(),
                 };
                 weights.extend(&work.joint.weights);
+                weights.extend(&work.biases);
                 weights
             }
         }

@@ -34,8 +34,9 @@ mod sums;
 type Rule = fn(&mut Graph, usize, &Selection) -> bool;
 
 /// The rules, in the order in which they walk the graph.
-const RULES: [Rule; 32] = [
+const RULES: [Rule; 34] = [
     pictures::embed_inserts,
+    pictures::products_add,
     pictures::layer_norms_add,
     pictures::activations_add,
     pictures::stores_add,
@@ -53,6 +54,7 @@ const RULES: [Rule; 32] = [
     limits::conversions_limit,
     limits::results_are_limited,
     rows_give_operand,
+    pictures::products_activate,
     experts_give_operand,
     attention_gives_operand,
     gated_gives_operand,

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use trine_backend::ProgramOptions;
-use trine_model::{KvType, Op, Plan, WeightId};
+use trine_model::{KvType, Op, Plan, Product, WeightId};
 
-use super::graph::ProductKernel;
+use super::graph::{ProductKernel, ProductWork};
 use super::tuning::Shapes;
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::kernels::attention::{AttendDecodeShape, AttendUnits, Attention, DecodeLaunch};
@@ -17,7 +17,7 @@ use crate::kernels::operand::{GROUP, OperandKind};
 use crate::kernels::product::ProductLaunch;
 use crate::kernels::stream;
 use crate::pack::Format;
-use crate::weights::{Joint, norm_before};
+use crate::weights::{Joint, activated, norm_before};
 
 /// Shared memory that a product with a norm needs beyond the row, in bytes.
 const SHARED_RESERVE: usize = 6 << 10;
@@ -35,19 +35,23 @@ pub(super) struct Selection {
     kv: KvType,
     /// Whether the Plan is for pictures, whose weights of 16 bits matrix units multiply.
     is_picture: bool,
-    /// Gates of gated products after a norm, which bounds how large their results can be.
+    /// Gates of gated products and matrices of activated ones after a norm, which bounds how large
+    /// their results can be.
     bounded: BTreeSet<WeightId>,
 }
 
 impl Selection {
     pub(super) fn new(capabilities: &Capabilities, plan: &Plan, options: &ProgramOptions) -> Self {
-        let gate = |op: &Op| match op {
-            Op::GatedMatMul { gate, .. } => Some(*gate),
+        let bounded = |op: &Op| match op {
+            &Op::GatedMatMul { gate, .. } => norm_before(plan, gate).map(|_| gate),
+            Op::MatMul { products, .. } => match products[..] {
+                [Product { weight, .. }] => activated(plan, weight).map(|_| weight),
+                _ => None,
+            },
             _ => None,
         };
-        let gates = plan.steps.iter().filter_map(|step| gate(&step.op));
         Self {
-            bounded: gates.filter(|&gate| norm_before(plan, gate).is_some()).collect(),
+            bounded: plan.steps.iter().filter_map(|step| bounded(&step.op)).collect(),
             capabilities: capabilities.clone(),
             is_picture: plan.is_of_picture(),
             shapes: Shapes::default(),
@@ -115,7 +119,7 @@ impl Selection {
 
     /// Returns whether a product of `rows` rows goes to the matrix-vector kernels.
     fn is_narrow(&self, format: Format, rows: usize) -> bool {
-        rows <= self.narrow_rows(format)
+        format != Format::F16Fragments && rows <= self.narrow_rows(format)
     }
 
     /// Returns the most rows for the matrix-vector kernels. Matrix units take over as soon as the
@@ -137,9 +141,9 @@ impl Selection {
         let is_short = matches!(format, Format::F16 | Format::Bf16);
         if self.is_picture && is_short && !self.is_narrow(format, rows) {
             MatmulShape::short_operand(&self.capabilities)
-        } else if format.is_float() || self.streams(joint, rows, false) {
+        } else if self.streams(joint, rows, false) {
             OperandKind::Plain
-        } else if self.is_narrow(format, rows) {
+        } else if self.is_narrow(format, rows) && !format.is_float() {
             OperandKind::Fixed16
         } else {
             MatmulShape::operand_for(&self.capabilities, format, rows)
@@ -200,6 +204,19 @@ impl Selection {
         self.operand(joint, rows).is_halves()
             && columns.is_multiple_of(GROUP)
             && self.bounded.contains(&joint.weights[0])
+    }
+
+    /// Returns whether the kernel of a product adds biases to its results.
+    pub(super) fn adds_biases(&self, work: &ProductWork) -> bool {
+        work.joint.format == Format::F16Fragments
+    }
+
+    /// Returns whether a product can write the activation of its result in halves: if its kernel
+    /// does that, and if it is known how large results can be.
+    pub(super) fn activates(&self, work: &ProductWork) -> bool {
+        self.adds_biases(work)
+            && !work.biases.is_empty()
+            && self.bounded.contains(&work.joint.weights[0])
     }
 
     /// Returns whether a gated product writes its result interleaved for the product `next`, its

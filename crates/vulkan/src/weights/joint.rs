@@ -6,7 +6,8 @@
 
 use trine_model::{Op, Plan, WeightId, WeightPlace};
 
-use crate::pack::{Format, format_of};
+use crate::capabilities::Capabilities;
+use crate::pack::{Format, format_of, fragments};
 
 /// Most matrices of a joint: a product writes to at most this many places.
 const PARTS_MAX: usize = 3;
@@ -29,12 +30,12 @@ impl Joint {
         Self { weights: vec![id], format: format_of(weight.dtype), columns: weight.columns }
     }
 
-    /// Returns the joints of an operation's matrices: those of one format together, ordered by
-    /// where each format appears first. Empty for an operation without matrices. A gated product
-    /// can be computed as one product only if it has one joint. Where a matrix is a slice of
-    /// another one, nothing that is adjacent in the operation need be so in memory, and each is by
-    /// itself.
-    pub(crate) fn all(plan: &Plan, op: &Op) -> Vec<Self> {
+    /// Returns the joints of an operation's matrices on a device: those of one format together,
+    /// ordered by where each format appears first. Empty for an operation without matrices. A gated
+    /// product can be computed as one product only if it has one joint. Where a matrix is a slice
+    /// of another one, nothing that is adjacent in the operation need be so in memory, and each is
+    /// by itself.
+    pub(crate) fn all(capabilities: &Capabilities, plan: &Plan, op: &Op) -> Vec<Self> {
         let ids = match op {
             Op::MatMul { products, .. } => products.iter().map(|product| product.weight).collect(),
             Op::GatedMatMul { gate, up, .. } => vec![*gate, *up],
@@ -56,9 +57,13 @@ impl Joint {
         if ids.iter().any(|&id| plan.holder(id) != id) {
             return ids.into_iter().map(|id| Self::of(plan, id)).collect();
         }
+        let in_fragments = lie_in_fragments(capabilities, plan, op, &ids);
         let mut joints: Vec<Self> = Vec::new();
         for id in ids {
-            let own = Self::of(plan, id);
+            let mut own = Self::of(plan, id);
+            if in_fragments && is_short(own.format) {
+                own.format = Format::F16Fragments;
+            }
             let takes =
                 |joint: &&mut Self| joint.format == own.format && joint.weights.len() < PARTS_MAX;
             match joints.iter_mut().find(takes) {
@@ -68,4 +73,18 @@ impl Joint {
         }
         joints
     }
+}
+
+/// Returns whether a format is one of 16 bits, which pictures are multiplied with on matrix units.
+fn is_short(format: Format) -> bool {
+    matches!(format, Format::F16 | Format::Bf16)
+}
+
+/// Returns whether the weights of 16 bits among an operation's matrices lie in fragments: those of
+/// products of pictures on a device that takes them, if they are whole left factors.
+fn lie_in_fragments(capabilities: &Capabilities, plan: &Plan, op: &Op, ids: &[WeightId]) -> bool {
+    capabilities.fragments
+        && plan.is_of_picture()
+        && matches!(op, Op::MatMul { .. } | Op::GatedMatMul { .. })
+        && ids.iter().all(|id| plan.weight(*id).rows.is_multiple_of(fragments::ROWS))
 }

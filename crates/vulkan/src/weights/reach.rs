@@ -1,11 +1,17 @@
-//! A bound on the result of a gated product, from its weights.
+//! A bound on the result of a gated product and of an activated one, from their weights.
 //!
-//! Its input is a norm: x = y w, where y has a mean square of at most 1 over n columns and w is the
-//! norm's factors. By the Cauchy-Schwarz inequality:
+//! The input of a gated product is a norm: x = y w, where y has a mean square of at most 1 over n
+//! columns and w is the norm's factors. By the Cauchy-Schwarz inequality:
 //!
 //! ```text
 //! |gate_j| = |sum over k of G_jk w_k y_k| <= sqrt(n) |G_j w|     the same of up
 //! |gelu(gate_j) up_j| <= |gate_j| |up_j| <= n |G_j w| |U_j w|
+//! ```
+//!
+//! The input of an activated one is a layer norm: x = y w + v, with y as above, so that
+//!
+//! ```text
+//! |x| <= sqrt(n) max |w| + |v|     |gelu(W_j x + b_j)| <= |W_j| |x| + |b_j|
 //! ```
 //!
 //! So a power of two is known before the first token in whose units every result fits into a half.
@@ -34,12 +40,77 @@ pub(crate) fn norm_before(plan: &Plan, gate: WeightId) -> Option<WeightId> {
 
 /// Returns the factors of the norm that was the last to write a buffer before a step.
 fn norm_that_wrote(plan: &Plan, step: usize, buffer: BufferId) -> Option<WeightId> {
-    let last = plan.steps[..step].iter().rev().find(|step| step.op.writes().contains(&buffer))?;
-    match last.op {
+    match *step_that_wrote(plan, step, buffer)? {
         Op::Norm { weight, .. } => Some(weight),
         Op::NormAddNorm { next_weight, output, .. } if output == buffer => Some(next_weight),
         _ => None,
     }
+}
+
+/// Returns the operation that was the last to write a buffer before a step.
+fn step_that_wrote(plan: &Plan, step: usize, buffer: BufferId) -> Option<&Op> {
+    let mut before = plan.steps[..step].iter().rev();
+    before.find(|step| step.op.writes().contains(&buffer)).map(|step| &step.op)
+}
+
+/// The vectors that bound an activated product: the gelu of a product of one matrix with a layer
+/// norm.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Activated {
+    /// Factors of the norm.
+    norm: WeightId,
+    /// What the norm adds.
+    norm_bias: WeightId,
+    /// What is added to the product.
+    bias: WeightId,
+}
+
+/// Returns what bounds the activated product with a matrix, or `None` if it is used otherwise, too.
+pub(crate) fn activated(plan: &Plan, matrix: WeightId) -> Option<Activated> {
+    let multiplies = |op: &Op| match op {
+        Op::MatMul { products, .. } => products.iter().any(|product| product.weight == matrix),
+        _ => false,
+    };
+    let mut uses = (0..plan.steps.len()).filter(|&index| multiplies(&plan.steps[index].op));
+    let (index, None) = (uses.next()?, uses.next()) else { return None };
+    let Op::MatMul { input, products } = &plan.steps[index].op else { return None };
+    let [product] = &products[..] else { return None };
+    let op = |after: usize| plan.steps.get(index + after).map(|step| &step.op);
+    let bias = match (op(1)?, op(2)?) {
+        (&Op::Bias { buffer, weight }, &Op::Gelu { buffer: activated })
+            if buffer == product.output && activated == product.output =>
+        {
+            weight
+        }
+        _ => return None,
+    };
+    match step_that_wrote(plan, index, *input)? {
+        &Op::LayerNorm { weight: norm, bias: norm_bias, .. } => {
+            Some(Activated { norm, norm_bias, bias })
+        }
+        _ => None,
+    }
+}
+
+impl Activated {
+    /// Returns the power of two in whose units the results fit into halves. `vector` returns a
+    /// vector's values, `reach` is that of the matrix with factors of 1.
+    pub(super) fn unit(&self, reach: &Reach, vector: impl Fn(WeightId) -> Vec<f32>) -> f32 {
+        let square = |&x: &f32| f64::from(x) * f64::from(x);
+        let factors = vector(self.norm);
+        let highest = largest(factors.iter().map(|x| f64::from(x.abs())));
+        let shift = vector(self.norm_bias).iter().map(square).sum::<f64>().sqrt();
+        let input = (factors.len() as f64).sqrt() * highest + shift;
+        let biases = vector(self.bias);
+        let results = reach.rows().zip(&biases);
+        unit_of(largest(results.map(|(row, bias)| row * input + f64::from(bias.abs()))))
+    }
+}
+
+/// Returns the largest of numbers that are not negative, or NaN if one is.
+fn largest(numbers: impl Iterator<Item = f64>) -> f64 {
+    let keeps = |most: f64, number: f64| most.is_nan() || number <= most;
+    numbers.fold(0.0, |most, number| if keeps(most, number) { most } else { number })
 }
 
 /// Finds |W_j w| for each row of a matrix W.
@@ -110,7 +181,14 @@ fn highest_of_blocks(format: Format, row: &[u8], mut each: impl FnMut(f32)) {
                 }
             }
         }
-        // Products of float weights neither take nor give halves.
+        Format::F16Fragments => {
+            for block in row.chunks(2 * SCALE_BLOCK) {
+                let halves = block.as_chunks::<2>().0.iter().map(|bytes| half(*bytes).abs());
+                // A maximum that keeps a NaN.
+                each(halves.fold(0.0, |most, half| if half <= most { most } else { half }));
+            }
+        }
+        // Products of other float weights neither take nor give halves.
         Format::F32 | Format::F16 | Format::Bf16 => {}
     }
 }
@@ -119,11 +197,7 @@ fn highest_of_blocks(format: Format, row: &[u8], mut each: impl FnMut(f32)) {
 /// into halves: none exceeds 2^15 units. Returns NaN if the weights are broken.
 pub(super) fn unit(columns: usize, gate: &Reach, up: &Reach) -> f32 {
     let products = gate.rows().zip(up.rows()).map(|(gate, up)| gate * up);
-    // A maximum that keeps a NaN.
-    let keeps = |most: f64, product: f64| most.is_nan() || product <= most;
-    let largest =
-        products.fold(0.0, |most, product| if keeps(most, product) { most } else { product });
-    unit_of(columns as f64 * largest)
+    unit_of(columns as f64 * largest(products))
 }
 
 /// Returns the power of two of which a bound is at most 2^15 times as large.
@@ -139,7 +213,7 @@ fn unit_of(most: f64) -> f32 {
 #[cfg(test)]
 mod tests {
     use rand::{RngExt, SeedableRng};
-    use trine_weights::blocks;
+    use trine_weights::{DType, blocks};
 
     use super::*;
 
@@ -149,7 +223,7 @@ mod tests {
     fn no_result_exceeds_the_bound() {
         let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(3);
         let columns = 768;
-        for format in [Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q6K] {
+        for format in [Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q6K, Format::F16Fragments] {
             for size in [1e-3_f32, 1.0, 100.0] {
                 let mut value = |size: f32| (random.random::<f32>() - 0.5) * size;
                 let factors: Vec<f32> = (0..columns).map(|_| value(8.0)).collect();
@@ -176,6 +250,40 @@ mod tests {
                 let most = columns as f64 * largest * largest;
                 assert!(most <= 32768.0 * unit && most > 32.0 * unit, "{format:?} {most} {unit}");
             }
+        }
+    }
+
+    /// Rows that are as much like the input as possible, biases, and a norm's longest row.
+    #[test]
+    fn no_activated_result_exceeds_the_bound() {
+        let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(5);
+        let (rows, columns) = (48, 288);
+        for size in [1e-3_f32, 1.0, 100.0] {
+            let mut values = |count: usize, size: f32| -> Vec<f32> {
+                (0..count).map(|_| (random.random::<f32>() - 0.5) * size).collect()
+            };
+            let vectors = [values(columns, 8.0), values(columns, 2.0), values(rows, 30.0)];
+            let source = values(rows * columns, size);
+            let (mut encoded, mut held) = (Vec::new(), vec![0.0; source.len()]);
+            blocks::encode(DType::F16, &source, &mut encoded).unwrap();
+            blocks::decode(DType::F16, &encoded, &mut held).unwrap();
+            let reach = Reach::new(&vec![1.0; columns], rows);
+            reach.see(Format::F16Fragments, columns, 0, &encoded);
+            let [norm, norm_bias, bias] = [0, 1, 2].map(WeightId);
+            let activated = Activated { norm, norm_bias, bias };
+            let unit = f64::from(activated.unit(&reach, |id| vectors[id.0].clone()));
+            let mut most = 0.0_f64;
+            for (row, own) in held.chunks(columns).zip(&vectors[2]) {
+                // The row of the norm that is most like the row of the matrix.
+                let like: Vec<f64> =
+                    row.iter().zip(&vectors[0]).map(|(&a, &w)| f64::from(a * w)).collect();
+                let length = like.iter().map(|x| x * x).sum::<f64>().sqrt();
+                let normed = like.iter().map(|x| x * x / length).sum::<f64>();
+                let shift = row.iter().zip(&vectors[1]).map(|(&a, &v)| f64::from(a * v));
+                let result = (columns as f64).sqrt() * normed + shift.sum::<f64>();
+                most = most.max((result + f64::from(*own)).abs());
+            }
+            assert!(most <= 32768.0 * unit && most > 256.0 * unit, "{size}: {most} {unit}");
         }
     }
 

@@ -98,6 +98,7 @@ fn shader(format: Format) -> Shader {
         Format::Q4_0 => "experts_q4_0",
         Format::Q4K => "experts_q4_k",
         Format::Q6K => "experts_q6_k",
+        Format::F16Fragments => unreachable!("{} is for products of many rows", format.name()),
     })
 }
 

@@ -2,6 +2,7 @@
 
 use super::direct::{self, DirectShape};
 use super::fragment::{self, FragmentShape};
+use super::halves::{self, HalvesShape};
 use super::launch::{COUNTERS, MatmulLaunch};
 use super::probe::Instruction;
 use super::resident::{self, ResidentShape};
@@ -68,6 +69,8 @@ pub enum MatmulShape {
     Resident(ResidentShape),
     /// On the same units, for many rows of activations.
     Direct(DirectShape),
+    /// On the same units, for many rows of activations and weights in halves.
+    Halves(HalvesShape),
     /// Integer dot products for quantised weights, plain f32 for others.
     Tile(TileShape),
 }
@@ -168,6 +171,7 @@ impl MatmulShape {
             MatmulShape::Fragment(shape) => shape.tile(),
             MatmulShape::Resident(_) => ResidentShape::tile(),
             MatmulShape::Direct(shape) => shape.tile(),
+            MatmulShape::Halves(shape) => shape.tile(),
             MatmulShape::Tile(shape) => shape.tile,
         }
     }
@@ -176,7 +180,9 @@ impl MatmulShape {
     pub fn operand(&self, format: Format) -> OperandKind {
         match self {
             MatmulShape::Matrix(_) | MatmulShape::Resident(_) => OperandKind::Halves,
-            MatmulShape::Fragment(_) | MatmulShape::Direct(_) => OperandKind::Fragments,
+            MatmulShape::Fragment(_) | MatmulShape::Direct(_) | MatmulShape::Halves(_) => {
+                OperandKind::Fragments
+            }
             MatmulShape::Tile(_) if format.is_float() => OperandKind::Plain,
             MatmulShape::Tile(_) => OperandKind::Fixed16,
         }
@@ -186,7 +192,9 @@ impl MatmulShape {
     /// activations. Float weights are kept for their exactness and are multiplied in f32 on every
     /// device.
     pub fn operand_for(capabilities: &Capabilities, format: Format, rows: usize) -> OperandKind {
-        if format.is_float() {
+        if format == Format::F16Fragments {
+            OperandKind::Fragments
+        } else if format.is_float() {
             OperandKind::Plain
         } else if instructions(capabilities).is_empty() {
             OperandKind::Fixed16
@@ -225,7 +233,9 @@ impl MatmulShape {
             }
             Some(OperandKind::Fragments) => {
                 let fragments = fragment::candidates(capabilities, launch);
-                if fragments.is_empty() {
+                if launch.product.matrix.format == Format::F16Fragments {
+                    halves::candidates(capabilities, launch).into_iter().map(Self::Halves).collect()
+                } else if fragments.is_empty() {
                     direct::candidates(capabilities, launch).into_iter().map(Self::Direct).collect()
                 } else {
                     fragments.into_iter().map(Self::Fragment).collect()
@@ -248,6 +258,7 @@ impl MatmulShape {
                 MatmulShape::Fragment(shape) => shape.fits(capabilities, launch),
                 MatmulShape::Resident(shape) => shape.fits(capabilities, launch),
                 MatmulShape::Direct(shape) => shape.fits(capabilities, launch),
+                MatmulShape::Halves(shape) => shape.fits(capabilities, launch),
                 MatmulShape::Tile(shape) => shape.fits(capabilities, launch),
             }
     }
@@ -257,6 +268,7 @@ impl MatmulShape {
         match self {
             MatmulShape::Matrix(shape) => shape.rounds(launch),
             MatmulShape::Direct(shape) => shape.rounds(launch),
+            MatmulShape::Halves(shape) => shape.rounds(launch),
             MatmulShape::Fragment(_) | MatmulShape::Resident(_) | MatmulShape::Tile(_) => {
                 Rounds::whole(launch.tiles(self.tile()))
             }
@@ -267,7 +279,7 @@ impl MatmulShape {
     /// with all of them in chains a prompt of 512 on 27B ran at 5,107 instead of 5,432 tokens/s on
     /// an H200 (`bench -p 512 -r 5` and `-r 10`).
     pub(super) fn is_chained(&self, launch: &MatmulLaunch<'_>) -> bool {
-        !matches!(self, MatmulShape::Tile(_) | MatmulShape::Direct(_))
+        !matches!(self, MatmulShape::Tile(_) | MatmulShape::Direct(_) | MatmulShape::Halves(_))
             && launch.product.width <= CHAINED_ROWS
     }
 
@@ -276,7 +288,10 @@ impl MatmulShape {
         match self {
             MatmulShape::Fragment(shape) => shape.workgroups(launch),
             MatmulShape::Resident(shape) => shape.workgroups(launch),
-            MatmulShape::Matrix(_) | MatmulShape::Direct(_) | MatmulShape::Tile(_) => {
+            MatmulShape::Matrix(_)
+            | MatmulShape::Direct(_)
+            | MatmulShape::Halves(_)
+            | MatmulShape::Tile(_) => {
                 let Rounds { whole, shared, splits } = self.rounds(launch);
                 whole + shared * splits
             }
@@ -313,6 +328,9 @@ impl MatmulShape {
             MatmulShape::Direct(DirectShape { subgroups, lefts, rights, workgroups }) => {
                 vec![4, subgroups, lefts, rights, workgroups]
             }
+            MatmulShape::Halves(HalvesShape { subgroups, lefts, rights, workgroups }) => {
+                vec![6, subgroups.0, subgroups.1, lefts, rights, workgroups]
+            }
             MatmulShape::Tile(TileShape { tile, part, step, slices }) => {
                 vec![1, tile.0, tile.1, part.0, part.1, step, slices]
             }
@@ -332,6 +350,7 @@ impl MatmulShape {
             MatmulShape::Fragment(shape) => shape.constants(launch),
             MatmulShape::Resident(shape) => shape.constants(launch),
             MatmulShape::Direct(shape) => shape.constants(launch),
+            MatmulShape::Halves(shape) => shape.constants(launch),
             MatmulShape::Matrix(shape) => vec![
                 shape.local(capabilities.subgroup),
                 shape.tile.0,

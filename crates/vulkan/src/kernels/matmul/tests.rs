@@ -22,6 +22,7 @@ mod fragment;
 mod halves;
 mod pieces;
 mod resident;
+mod short;
 
 /// Bytes after each output that nothing may touch.
 const GUARD: usize = 1024;
@@ -152,7 +153,8 @@ fn rounded(shape: &MatmulShape, weight: f32) -> f64 {
         MatmulShape::Matrix(_)
         | MatmulShape::Fragment(_)
         | MatmulShape::Resident(_)
-        | MatmulShape::Direct(_) => f64::from(f16::from_f32(weight).to_f32()),
+        | MatmulShape::Direct(_)
+        | MatmulShape::Halves(_) => f64::from(f16::from_f32(weight).to_f32()),
         MatmulShape::Tile(_) => f64::from(weight),
     }
 }
@@ -361,7 +363,10 @@ fn columns(format: Format) -> [usize; 3] {
 fn width_within(shape: &MatmulShape, width: usize) -> usize {
     match shape {
         MatmulShape::Fragment(_) | MatmulShape::Resident(_) => width.min(shape.tile().1 as usize),
-        MatmulShape::Matrix(_) | MatmulShape::Direct(_) | MatmulShape::Tile(_) => width,
+        MatmulShape::Matrix(_)
+        | MatmulShape::Direct(_)
+        | MatmulShape::Halves(_)
+        | MatmulShape::Tile(_) => width,
     }
 }
 

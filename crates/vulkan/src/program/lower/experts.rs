@@ -145,7 +145,7 @@ impl Lowering<'_> {
     ) -> Result<(), GpuError> {
         let shared = self.plan.buffer(chosen).columns;
         let rows = self.plan.buffer(output).columns / shared;
-        let joints = Joint::all(self.plan, op);
+        let joints = Joint::all(self.selection.capabilities(), self.plan, op);
         let [gate, up] = gate_and_up.map(|matrix| self.first_row(&joints[0], matrix));
         if let (Some(gate), Some(up)) = (gate, up)
             && gate < up

@@ -2,8 +2,11 @@
 
 use trine_model::WeightId;
 
-use super::super::graph::{ElementsKind, Graph, HeadsWork, Home, Made, NormWork, ValueId, Work};
+use super::super::graph::{
+    ElementsKind, Graph, HeadsWork, Home, Made, Node, NormWork, Output, ValueId, Work,
+};
 use super::super::selection::Selection;
+use crate::kernels::operand::OperandKind;
 
 /// Lets the launch that looks up tokens copy the rows of soft ones, if they are put in right after
 /// it.
@@ -41,6 +44,66 @@ fn bias_of(graph: &Graph, index: usize, value: ValueId) -> Option<(usize, Weight
     }
 }
 
+/// Lets a product add the biases of its results, if its kernel does and each of them has one.
+pub(super) fn products_add(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
+    let Work::Product(work) = &graph.nodes[index].work else { return false };
+    let Output::Parts(parts) = &work.output else { return false };
+    if !work.biases.is_empty() || !selection.adds_biases(work) {
+        return false;
+    }
+    let bias_after = |part: &ValueId| {
+        let biased = |node: &Node| match node.work {
+            Work::Elements { kind: ElementsKind::Bias { weight, target }, result }
+                if target == *part =>
+            {
+                Some((weight, result))
+            }
+            _ => None,
+        };
+        let after = &graph.nodes[index + 1..];
+        let (at, found) =
+            after.iter().enumerate().find_map(|(at, node)| Some((at, biased(node)?)))?;
+        (graph.readers(*part) == 1).then_some((index + 1 + at, found))
+    };
+    let Some(found) = parts.iter().map(bias_after).collect::<Option<Vec<_>>>() else {
+        return false;
+    };
+    let (mut places, found): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+    let (biases, results): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+    for result in &results {
+        graph.values[result.0].home = Home::Own;
+    }
+    if let Work::Product(work) = &mut graph.nodes[index].work {
+        (work.biases, work.output) = (biases, Output::Parts(results));
+    }
+    places.sort_unstable();
+    for at in places.into_iter().rev() {
+        graph.nodes.remove(at);
+    }
+    true
+}
+
+/// Lets a product with a bias do the activation after it, where that gives an operand that the
+/// product can give.
+pub(super) fn products_activate(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
+    let Work::Activate { source, bias: None, made: Made::Operand(operand) } =
+        graph.nodes[index].work
+    else {
+        return false;
+    };
+    let Some(maker) = graph.maker(index, source) else { return false };
+    let Work::Product(work) = &graph.nodes[maker].work else { return false };
+    let is_whole = work.output == Output::Parts(vec![source]) && graph.readers(source) == 1;
+    if !is_whole || operand.kind != OperandKind::Fragments || !selection.activates(work) {
+        return false;
+    }
+    if let Work::Product(work) = &mut graph.nodes[maker].work {
+        work.output = Output::Activated(operand);
+    }
+    graph.nodes.remove(index);
+    true
+}
+
 /// Lets a layer norm do the addition before it, with the bias of what is added.
 pub(super) fn layer_norms_add(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     let Work::Elements { kind: ElementsKind::Add { source, target }, result } =
@@ -69,19 +132,22 @@ pub(super) fn layer_norms_add(graph: &mut Graph, index: usize, _: &Selection) ->
     true
 }
 
-/// Lets an activation add the bias before it.
+/// Lets an activation be a launch over whole rows, which can write an operand, and add the bias
+/// before it.
 pub(super) fn activations_add(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     let Work::Elements { kind: ElementsKind::Gelu { target }, result } = graph.nodes[index].work
     else {
         return false;
     };
-    let Some((at, weight, source)) = bias_of(graph, index, target) else { return false };
-    if at + 1 != index {
-        return false;
+    let biased = bias_of(graph, index, target).filter(|(at, ..)| at + 1 == index);
+    let (source, bias) = match biased {
+        Some((_, weight, source)) => (source, Some(weight)),
+        None => (target, None),
+    };
+    graph.nodes[index].work = Work::Activate { source, bias, made: Made::Rows(result) };
+    if let Some((at, ..)) = biased {
+        graph.nodes.remove(at);
     }
-    let (bias, made) = (Some(weight), Made::Rows(result));
-    graph.nodes[index].work = Work::Activate { source, bias, made };
-    graph.nodes.remove(at);
     true
 }
 

@@ -96,10 +96,10 @@ impl Gated {
     }
 }
 
-fn check_all(shapes: Vec<MatmulShape>, seed: u64) {
+fn check_all(shapes: Vec<MatmulShape>, formats: &[Format], seed: u64) {
     for (number, shape) in shapes.into_iter().enumerate() {
         for (index, case) in CASES.into_iter().enumerate() {
-            let format = QUANTISED[(number + index) % QUANTISED.len()];
+            let format = formats[(number + index) % formats.len()];
             let gated = Gated::new(format, shape, case, seed + number as u64);
             LOOSE.iter().for_each(|loose| gated.check(loose * gated.unit()));
         }
@@ -108,17 +108,22 @@ fn check_all(shapes: Vec<MatmulShape>, seed: u64) {
 
 #[test]
 fn gated_products_give_halves() {
-    check_all(matrix_shapes(), 1500);
+    check_all(matrix_shapes(), &QUANTISED, 1500);
 }
 
 #[test]
 fn gated_fragments_give_halves() {
-    check_all(fragment::shapes_or_notice(), 1600);
+    check_all(fragment::shapes_or_notice(), &QUANTISED, 1600);
 }
 
 #[test]
 fn gated_direct_products_give_halves() {
-    check_all(direct::shapes_or_notice(), 1650);
+    check_all(direct::shapes_or_notice(), &QUANTISED, 1650);
+}
+
+#[test]
+fn gated_products_of_halves_give_halves() {
+    check_all(short::shapes_or_notice(), &[Format::F16Fragments], 1680);
 }
 
 /// Broken weights have no power of two that is known beforehand; the results show that they are

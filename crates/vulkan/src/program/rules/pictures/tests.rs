@@ -2,11 +2,13 @@
 
 use trine_model::{CacheId, WeightId, Width};
 
-use super::super::super::graph::LayerWeights;
+use super::super::super::graph::{Form, Input, LayerWeights, ProductKernel, ProductWork};
 use super::super::super::passes::Attended;
 use super::super::tests::{push, selection};
 use super::super::walk;
 use super::*;
+use crate::pack::Format;
+use crate::weights::Joint;
 
 fn embed(output: ValueId) -> Work {
     Work::Embed { table: WeightId(0), scale: 2.0, soft: None, output }
@@ -119,11 +121,14 @@ fn activations_take_over_biases() {
         if is_read {
             graph.outputs.push(Some(biased));
         }
-        let before = works(&graph);
         walk(&mut graph, activations_add, &selection());
-        let (bias, made) = (Some(WeightId(5)), Made::Rows(active));
-        let joined = vec![Work::Activate { source: up, bias, made }];
-        assert_eq!(works(&graph), if is_read { before } else { joined });
+        let made = Made::Rows(active);
+        let expected = if is_read {
+            vec![bias(5, up, biased), Work::Activate { source: biased, bias: None, made }]
+        } else {
+            vec![Work::Activate { source: up, bias: Some(WeightId(5)), made }]
+        };
+        assert_eq!(works(&graph), expected);
     }
 }
 
@@ -146,5 +151,46 @@ fn the_launch_that_stores_takes_over_both_biases() {
         let biases = Some([WeightId(4), WeightId(5)]);
         let joined = vec![bias(3, query, turned), store(key, value, biases)];
         assert_eq!(works(&graph), if has_both { joined } else { before });
+    }
+}
+
+/// A product of two matrices, with these biases and results.
+fn product(format: Format, input: ValueId, biases: &[usize], parts: [ValueId; 2]) -> Work {
+    let weights = vec![WeightId(1), WeightId(2)];
+    Work::Product(ProductWork {
+        kernel: ProductKernel::Matmul,
+        joint: Joint { weights, format, columns: 64 },
+        input: Input::Given(Form::Rows(input)),
+        biases: biases.iter().map(|&id| WeightId(id)).collect(),
+        output: Output::Parts(parts.to_vec()),
+    })
+}
+
+#[test]
+fn products_take_over_biases_if_every_result_has_one() {
+    // The format, whether both have a bias, and whether something else reads a result without it.
+    let cases = [
+        (Format::F16Fragments, true, false),
+        (Format::F16Fragments, false, false),
+        (Format::F16Fragments, true, true),
+        (Format::F16, true, false),
+    ];
+    for (format, has_both, is_read) in cases {
+        let (mut graph, [input, _, a, with_a, b, with_b, ..]) = room();
+        push(&mut graph, product(format, input, &[], [a, b]));
+        if has_both {
+            push(&mut graph, bias(6, b, with_b));
+        }
+        push(&mut graph, bias(5, a, with_a));
+        if is_read {
+            graph.outputs.push(Some(a));
+        }
+        let before = works(&graph);
+        walk(&mut graph, products_add, &selection());
+        let joins = format == Format::F16Fragments && has_both && !is_read;
+        let joined = vec![product(format, input, &[5, 6], [with_a, with_b])];
+        assert_eq!(works(&graph), if joins { joined } else { before });
+        let homes = [with_a, with_b].map(|id| graph.value(id).home == Home::Own);
+        assert_eq!(homes, [joins; 2]);
     }
 }

@@ -1,0 +1,138 @@
+//! The kernel for many rows of activations with weights in halves: `shaders/matmul_halves.comp`.
+
+use super::launch::{COUNTERS, MatmulLaunch};
+use super::rounds::Rounds;
+use crate::capabilities::Capabilities;
+use crate::kernels::operand::{GROUP, OperandKind};
+use crate::pack::Format;
+
+/// Invocations of a subgroup.
+const LANES: u32 = 32;
+/// Rows of weights in a left factor.
+const LEFT_ROWS: u32 = 16;
+/// Rows of activations in a right factor.
+const RIGHT_TOKENS: u32 = 8;
+
+/// Shape of the kernel for many rows of activations and weights in halves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct HalvesShape {
+    /// Subgroups of a workgroup: along the rows of weights, along the rows of activations.
+    pub subgroups: (u32, u32),
+    /// Left factors of 16 rows of weights in a subgroup; in a gated product half of them from each
+    /// matrix.
+    pub lefts: u32,
+    /// Right factors of 8 rows of activations in a subgroup: 2, 4 or 8.
+    pub rights: u32,
+    /// Workgroups that the device runs at the same time, if several are to share each of the tiles
+    /// that would not fill it in the last round; otherwise 0.
+    pub workgroups: u32,
+}
+
+impl HalvesShape {
+    /// Returns the tile of a workgroup: rows of weights, rows of activations.
+    pub(super) fn tile(&self) -> (u32, u32) {
+        let (rows, columns) = self.subgroups;
+        (rows * self.lefts * LEFT_ROWS, columns * self.rights * RIGHT_TOKENS)
+    }
+
+    /// Returns how the tiles are distributed over workgroups.
+    pub(super) fn rounds(&self, launch: &MatmulLaunch<'_>) -> Rounds {
+        let most = launch.product.groups() / 2;
+        Rounds::filling(launch, self.tile(), self.workgroups, most)
+    }
+
+    fn local(&self) -> u32 {
+        self.subgroups.0 * self.subgroups.1 * LANES
+    }
+
+    /// Returns whether the tiles reach to the end of the last group of outputs, where halves are
+    /// zeros.
+    fn fills_groups(&self, launch: &MatmulLaunch<'_>) -> bool {
+        let (rows, _) = self.tile();
+        let features = if launch.product.is_gated() { rows / 2 } else { rows } as usize;
+        let outputs = launch.product.outputs();
+        outputs.next_multiple_of(features) >= outputs.next_multiple_of(GROUP)
+    }
+
+    /// Returns the bytes of shared memory: a strip of 16 rows of activations for each subgroup,
+    /// rows of which have four values more than sums, and a counter.
+    fn shared_bytes(&self) -> u32 {
+        let row = self.lefts * LEFT_ROWS + 4;
+        self.subgroups.0 * self.subgroups.1 * 16 * row * 4 + 4
+    }
+
+    pub(super) fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
+        let product = &launch.product;
+        let kind = product.input.operand().map(|operand| operand.kind);
+        capabilities.fragments
+            && product.matrix.format == Format::F16Fragments
+            && kind == Some(OperandKind::Fragments)
+            && product.outputs().is_multiple_of(LEFT_ROWS as usize)
+            && (self.fills_groups(launch) || !product.output.is_halves())
+            && (1..=32).contains(&self.subgroups.0)
+            && (1..=32).contains(&self.subgroups.1)
+            && (1..=8).contains(&self.lefts)
+            && matches!(self.rights, 2 | 4 | 8)
+            && (!product.is_gated() || self.lefts.is_multiple_of(2))
+            && self.shared_bytes() <= capabilities.shared_bytes
+            && self.local() <= capabilities.invocations
+            && self.rounds(launch).shared as usize <= COUNTERS
+    }
+
+    /// Returns the specialisation constants, in the order of their numbers in the shader.
+    pub(super) fn constants(&self, launch: &MatmulLaunch<'_>) -> Vec<u32> {
+        let (rows, _) = self.tile();
+        let rows = if launch.product.is_gated() { rows / 2 } else { rows };
+        let ragged = !(launch.product.outputs() as u32).is_multiple_of(rows);
+        vec![
+            self.local(),
+            self.lefts,
+            self.rights,
+            launch.product.output.number(),
+            u32::from(ragged),
+            u32::from(self.rounds(launch).shared > 0),
+            self.subgroups.1,
+        ]
+    }
+}
+
+/// Subgroups along the rows of weights and along those of activations, left factors, right factors,
+/// and the workgroups that a core runs at the same time (0: one for each tile).
+type Layout = [u32; 5];
+
+/// Most rows of activations that small tiles suit better.
+const FEW_ROWS: usize = 512;
+/// Layouts for few and for many rows, in the order of their speed with the products of a layer of
+/// the tower of Gemma 3 on an H100 (`docs/benchmarks/gpu-kernels.md`).
+const FEW: &[Layout] =
+    &[[2, 1, 2, 8, 4], [2, 2, 2, 8, 2], [4, 1, 2, 8, 2], [2, 1, 2, 4, 4], [2, 1, 2, 8, 0]];
+const MANY: &[Layout] = &[
+    [2, 2, 4, 8, 2],
+    [2, 2, 4, 8, 1],
+    [2, 2, 4, 8, 0],
+    [4, 2, 4, 8, 1],
+    [2, 4, 4, 8, 1],
+    [2, 2, 2, 8, 2],
+    [2, 2, 2, 8, 0],
+];
+
+/// Returns the shapes that are worth measuring, the likeliest first.
+pub(super) fn candidates(
+    capabilities: &Capabilities,
+    launch: &MatmulLaunch<'_>,
+) -> Vec<HalvesShape> {
+    let cores = capabilities.cores_or_guess();
+    let mut list: Vec<HalvesShape> = Vec::new();
+    let layouts = if launch.product.width <= FEW_ROWS { FEW } else { MANY };
+    for &[down, across, lefts, rights, share] in layouts {
+        let subgroups = (down, across);
+        let shape = HalvesShape { subgroups, lefts, rights, workgroups: share * cores };
+        // Where no tile would be shared, it is the shape that shares none.
+        let workgroups = if shape.rounds(launch).shared > 0 { shape.workgroups } else { 0 };
+        let shape = HalvesShape { workgroups, ..shape };
+        if !list.contains(&shape) {
+            list.push(shape);
+        }
+    }
+    list
+}
