@@ -40,15 +40,18 @@ pub(crate) async fn fetch(
     let (mut kept, count) = (0, urls.len());
     for (index, (picture, url)) in urls.into_iter().enumerate() {
         let most = budget.most(kept);
+        let own = Allowance::take(&mut room, most, deadline);
         let fetched = tokio::select! {
             biased;
             () = app.lifecycle.reached(Phase::Aborting) => return Err(ApiError::draining()),
-            fetched = timeout_at(deadline, fetch_one(app, allowed, &url, most, deadline)) => fetched,
+            fetched = timeout_at(deadline, fetch_one(app, allowed, &url, own)) => fetched,
         };
         let seconds = time.as_secs_f64();
         let late = || UrlError::Failed(format!("it did not come within {seconds} s"));
-        let file = fetched.unwrap_or_else(|_| Err(late()));
-        let file = file.map_err(|error| sent.wrong(picture, budget.explain(error, most)))?;
+        let fetched = fetched.unwrap_or_else(|_| Err(late()));
+        let (file, own) =
+            fetched.map_err(|error| sent.wrong(picture, budget.explain(error, most)))?;
+        room.merge(own.room);
         kept += file.len().div_ceil(PERMIT_BYTES);
         let spare = room.num_permits().saturating_sub(budget.wanted(kept, count - index - 1));
         drop(room.split(spare));
@@ -75,6 +78,25 @@ async fn wait_for_room(
     let full = "other requests take all the room for pictures that are fetched; try again later";
     // The room is never closed.
     room.map_err(|_| ApiError::overloaded(full))?.map_err(|_| ApiError::draining())
+}
+
+/// What a file may take.
+#[derive(Debug)]
+struct Allowance {
+    /// Most bytes.
+    bytes: usize,
+    deadline: Instant,
+    /// Room for as many bytes. The thread that reads the file keeps it until it has ended.
+    room: OwnedSemaphorePermit,
+}
+
+impl Allowance {
+    /// Takes room for a file of at most `bytes` from that of its request.
+    fn take(room: &mut OwnedSemaphorePermit, bytes: usize, deadline: Instant) -> Self {
+        let permits = bytes.div_ceil(PERMIT_BYTES).min(room.num_permits());
+        let room = room.split(permits).expect("it is a part of the room");
+        Self { bytes, deadline, room }
+    }
 }
 
 /// What the files that a request names may take, in permits.
@@ -118,23 +140,24 @@ impl Budget {
     }
 }
 
-/// Fetches one file of at most `most` bytes, from redirect to redirect.
+/// Fetches one file, from redirect to redirect. Returns its room with it.
 async fn fetch_one(
     app: &App,
     allowed: &ImageUrls,
     url: &Uri,
-    most: usize,
-    deadline: Instant,
-) -> Result<Vec<u8>, UrlError> {
+    mut own: Allowance,
+) -> Result<(Vec<u8>, Allowance), UrlError> {
+    let most = own.bytes;
     let mut place = Place::of(url, Some(allowed))?;
     let mut from: Option<Uri> = None;
     for _ in 0..=REDIRECTS_MAX {
-        let error = match fetch_place(app, allowed, &place, most, deadline).await {
-            Ok(Fetched::Body(file)) if file.len() <= most => return Ok(file),
-            Ok(Fetched::Body(_) | Fetched::TooLarge) => UrlError::TooLarge(most),
-            Ok(Fetched::Redirect(location)) => {
+        let error = match fetch_place(app, allowed, &place, own).await {
+            Ok((Fetched::Body(file), own)) if file.len() <= most => return Ok((file, own)),
+            Ok((Fetched::Body(_) | Fetched::TooLarge, _)) => UrlError::TooLarge(most),
+            Ok((Fetched::Redirect(location), back)) => {
                 let next = place.redirected(&location, Some(allowed))?;
                 from = Some(std::mem::replace(&mut place, next).url);
+                own = back;
                 continue;
             }
             Err(error) => error,
@@ -152,22 +175,23 @@ async fn fetch_place(
     app: &App,
     allowed: &ImageUrls,
     place: &Place,
-    bytes: usize,
-    deadline: Instant,
-) -> Result<Fetched, UrlError> {
+    own: Allowance,
+) -> Result<(Fetched, Allowance), UrlError> {
     let found = lookup_host((place.host.trim_matches(['[', ']']), place.port)).await;
     let addresses: Vec<SocketAddr> = found.map_err(|_| UrlError::NotFound)?.collect();
     place.check(&addresses)?;
     let url = place.url.to_string();
     let closed = |_| UrlError::Failed("the server ends".to_owned());
-    // The thread keeps its place until its request has ended, also if nobody waits for it.
     let permit = Arc::clone(&app.rooms.fetching).acquire_owned().await.map_err(closed)?;
     let fetcher = Arc::clone(&allowed.fetcher);
+    // The thread keeps its place and the file's room until its request has ended, also if nobody
+    // waits for it.
     let fetched = tokio::task::spawn_blocking(move || {
         let _permit = permit;
         // The wait for the place is over only now.
-        let time = deadline.saturating_duration_since(Instant::now());
-        fetcher.get(&Fetch { url, addresses, bytes, time })
+        let time = own.deadline.saturating_duration_since(Instant::now());
+        let fetched = fetcher.get(&Fetch { url, addresses, bytes: own.bytes, time })?;
+        Ok((fetched, own))
     });
     let failed = |_| UrlError::Failed("the request met a defect of the server".to_owned());
     fetched.await.map_err(failed)?.map_err(UrlError::Failed)

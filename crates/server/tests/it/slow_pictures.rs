@@ -1,12 +1,13 @@
 //! Pictures that are fetched from a server that is slow.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use trine_server::{Fetch, Fetched, Fetcher, ImageUrls};
 
+use crate::client;
 use crate::harness::Harness;
 use crate::pictures::{CHAT, file, image, message, server_with, user};
 
@@ -50,24 +51,28 @@ fn pictures_that_do_not_come_in_time_are_an_error() {
     assert!(times[0] <= TIME && times[1] + PAUSE <= times[0], "{times:?}");
 }
 
-/// Answers after a pause, and counts.
+/// Answers after a pause, and not while it is held; counts.
 #[derive(Debug)]
 struct Steady {
     pause: Duration,
     asked: AtomicUsize,
+    is_held: AtomicBool,
 }
 
 impl Fetcher for Steady {
     fn get(&self, _: &Fetch) -> Result<Fetched, String> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         std::thread::sleep(self.pause);
+        while self.is_held.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Ok(Fetched::Body(file("a.png")))
     }
 }
 
 /// A server with room for `files` of the largest size.
 fn steady(files: usize, pause: Duration, time: Duration) -> (Harness, Arc<Steady>) {
-    let steady = Arc::new(Steady { pause, asked: AtomicUsize::new(0) });
+    let steady = Arc::new(Steady { pause, asked: AtomicUsize::default(), is_held: false.into() });
     let fetcher: Arc<dyn Fetcher> = steady.clone();
     let server = server_with(|options| {
         options.image_urls = Some(ImageUrls { hosts: vec!["1.1.1.1".to_owned()], fetcher });
@@ -115,4 +120,33 @@ fn a_request_waits_for_room_no_longer_than_for_its_pictures() {
         let (_, error) = full.expect("there is no room for both");
         assert!(message(error).contains("that are fetched; try again later"), "{error}");
     });
+}
+
+/// Nobody stops the thread that reads a file: it has room until it ends.
+#[test]
+fn room_is_taken_until_a_file_is_read_whoever_leaves() {
+    let (server, steady) = steady(1, Duration::ZERO, TIME);
+    let asked = || steady.asked.load(Ordering::SeqCst);
+    let leave = || {
+        let mut stream = client::connect(server.address);
+        client::send(&mut stream, "POST", CHAT, &[], naming(1).to_string().as_bytes());
+        while asked() == 1 {
+            std::thread::yield_now();
+        }
+    };
+    for round in 0..2 {
+        steady.is_held.store(true, Ordering::SeqCst);
+        steady.asked.store(1, Ordering::SeqCst);
+        match round {
+            0 => leave(),
+            _ => assert_eq!(server.post(CHAT, &naming(1)).0, 400, "it does not come in time"),
+        }
+        assert_eq!(asked(), 2);
+        let (status, error) = server.post(CHAT, &naming(1));
+        assert_eq!((status, asked()), (503, 2), "{error}");
+        steady.is_held.store(false, Ordering::SeqCst);
+        while server.post(CHAT, &naming(1)).0 != 200 {
+            std::thread::yield_now();
+        }
+    }
 }
