@@ -155,11 +155,12 @@ const QUOTED_MAX: usize = 200;
 
 /// Returns the beginning of a URL or host for an error.
 fn quoted(text: &str) -> String {
-    // Only ASCII is in a `Uri`.
-    match text.get(..QUOTED_MAX) {
-        Some(beginning) if beginning.len() < text.len() => format!("{beginning}..."),
-        _ => text.to_owned(),
+    if text.len() <= QUOTED_MAX {
+        return text.to_owned();
     }
+    // Paths of a `Uri` may have any characters, and one may lie across the end.
+    let end = (0..=QUOTED_MAX).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+    format!("{}...", &text[..end])
 }
 
 /// Returns a URL for an error, without its query, which may hold a key.
@@ -538,8 +539,12 @@ pub(crate) mod tests {
             let told = told(from, location);
             assert!(told.contains("redirects to another place: the URL is not"), "{told}");
         }
-        let long = format!("https://example.com/{}", "a".repeat(5000));
-        assert!(told(&long, "https://evil.org/").len() < 500);
+        // Also where the last byte that is quoted is inside a character, in one of the two.
+        for path in ["a".repeat(5000), "\u{e4}".repeat(2500), format!("a{}", "\u{e4}".repeat(2500))]
+        {
+            let told = told(&format!("https://example.com/{path}"), "https://evil.org/");
+            assert!(told.contains("... redirects to") && told.len() < 500, "{}", told.len());
+        }
     }
 
     /// The examples of RFC 3986, section 5.4, with a scheme that is fetched.
