@@ -93,6 +93,8 @@ pub struct Engine {
     common: Vec<usize>,
     traffic: Traffic,
     status: Status,
+    /// How often a waiting request was looked at to start one.
+    visits: u64,
     /// The store that keeps prefixes beyond the cache.
     prefixes: Option<Prefixes>,
     /// What guesses tokens, if anything does.
@@ -228,6 +230,7 @@ impl Engine {
             common: Vec::with_capacity(slots),
             traffic: Traffic::new(plan, options),
             status,
+            visits: 0,
             prefixes: None,
             drafting: None,
             confirms: Sequence::is_confirmed,
@@ -301,6 +304,11 @@ impl Engine {
             partner: self.sharing.as_ref().map(Sharing::counts),
             ..self.status
         }
+    }
+
+    /// Returns how often waiting requests were looked at to start one: what the queue costs.
+    pub fn visits(&self) -> u64 {
+        self.visits
     }
 
     /// Returns the Program, for reports about its Plan, memory and options.

@@ -36,13 +36,16 @@ impl Engine {
                 return Ok(());
             }
             let mut common = std::mem::take(&mut self.common);
-            let next = self.queue.iter_after(passed).find(|(rank, sequence)| {
-                !self.waits_for_pages(sequence, now)
-                    && !self.waits_for_pictures(*rank, sequence)
-                    && !self.waits(sequence, &mut common)
-            });
+            let mut visits = 0;
+            let next =
+                self.queue.iter_after(passed).inspect(|_| visits += 1).find(|(rank, sequence)| {
+                    !self.waits_for_pages(sequence, now)
+                        && !self.waits_for_pictures(*rank, sequence)
+                        && !self.waits(sequence, &mut common)
+                });
             let next = next.filter(|(_, sequence)| self.has_room(sequence)).map(|(rank, _)| rank);
             self.common = common;
+            self.visits += visits;
             let Some(rank) = next else { return Ok(()) };
             if self.ask_for_pages(rank, now) || self.ask_for_pictures(rank) {
                 // Others may go ahead of this one.
