@@ -73,6 +73,12 @@ fn texts_of_a_png_state_its_orientation() {
         let noted = png_with(&png, name, data);
         assert!(is_turned(&png, &noted), "{}", String::from_utf8_lossy(data));
     }
+    // Its last chunk ends it.
+    for (name, data) in [(b"eXIf", &exif(6)), (b"tEXt", &plain), (b"iTXt", &international)] {
+        let noted = png_with(&png, name, data);
+        let after = [&png, &noted[33..33 + noted.len() - png.len()]].concat();
+        assert_eq!(decode(&after), decode(&png), "{}", String::from_utf8_lossy(data));
+    }
     // Its own chunk comes first, and XMP last.
     let upright = png_with(&png_with(&png, b"zTXt", &zipped), b"eXIf", &exif(1));
     assert_eq!(decode(&upright), decode(&png));

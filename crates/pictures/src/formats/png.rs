@@ -90,7 +90,8 @@ fn text<'a>(file: &'a [u8], keyword: &[u8]) -> Option<Cow<'a, [u8]>> {
     }
 }
 
-/// Walks over the chunks of a file: names and data, up to where it is cut.
+/// Walks over the chunks of a file: names and data, up to the one that ends it, or to where it is
+/// cut. What comes after its end is no part of it.
 fn chunks(file: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let mut rest = file.get(8..).unwrap_or_default();
     std::iter::from_fn(move || {
@@ -99,7 +100,7 @@ fn chunks(file: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
         let (data, after) = after.split_at_checked(u32::from_be_bytes(*length) as usize)?;
         // The checksum.
         rest = after.get(4..)?;
-        Some((name, data))
+        (name != b"IEND").then_some((name, data))
     })
 }
 
