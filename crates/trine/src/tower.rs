@@ -7,13 +7,28 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use trine_model::{Model, ModelError, Pixels, Tower, TowerConfig, TowerKind};
+use trine_model::{Family, Model, ModelError, Pixels, Tower, TowerConfig, TowerKind};
 use trine_pictures::Preparation;
 
 use crate::cli::TowerArgs;
 use crate::model_source::Source;
 use crate::picture_file::expanded;
 use crate::{output, terminal};
+
+/// The hidden sizes of the Gemma 3 that were made for texts: 270M and 1B.
+const TEXT_SIZES: [usize; 2] = [640, 1152];
+
+/// Returns why no file has a vision tower for models of a family and hidden size; `None` if one may
+/// have.
+pub(crate) fn why_never(family: Family, hidden: usize) -> Option<&'static str> {
+    match family {
+        Family::Gemma3 if TEXT_SIZES.contains(&hidden) => {
+            Some("no vision tower was made for models of its size")
+        }
+        Family::Gemma3n(_) => Some("the vision towers of Gemma 3n are not run"),
+        Family::Gemma3 | Family::Gemma4(_) => None,
+    }
+}
 
 /// Which vision tower a model is given.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -43,7 +58,7 @@ impl Choice {
 /// # Errors
 /// Returns an error if it has none, or none that can be used; the message says what to do.
 pub(crate) fn attach(source: &Source, model: Model, choice: &Choice) -> Result<Model> {
-    find(source, &model, choice)?.with_context(|| none(source, choice))
+    find(source, &model, choice)?.with_context(|| none(source, &model, choice))
 }
 
 /// Returns the model with its vision tower if it has one. A tower that cannot be used costs the
@@ -116,10 +131,14 @@ fn is_news(text: &str, files: &[PathBuf]) -> bool {
 }
 
 /// Returns why a model has no vision tower, and what to do.
-fn none(source: &Source, choice: &Choice) -> String {
+fn none(source: &Source, model: &Model, choice: &Choice) -> String {
     let name = terminal::harmless(&source.name()).into_owned();
     if *choice == Choice::Off {
         return format!("{name} reads no pictures with --no-mmproj; leave it out");
+    }
+    let other = "take a model that does, such as gemma3:4b: trine pull gemma3:4b";
+    if let Some(why) = why_never(model.config().family, model.config().hidden) {
+        return format!("{name} reads no pictures: {why}; {other}");
     }
     let facts = format!(
         "{name} reads no pictures: there is no vision tower in its files and no mmproj file beside it"
@@ -128,9 +147,7 @@ fn none(source: &Source, choice: &Choice) -> String {
         Source::Local(_) => format!(
             "{facts}; `trine pull {name}` fetches one, or says why there is none; --mmproj names another file"
         ),
-        Source::Embedded(_) => format!(
-            "{name} reads no pictures; take a model that does, such as gemma3:4b: trine pull gemma3:4b"
-        ),
+        Source::Embedded(_) => format!("{name} reads no pictures; {other}"),
         Source::Path(_) => format!(
             "{facts}; give a model that does, put its mmproj file into the folder of the model, or name it with --mmproj"
         ),
@@ -356,6 +373,14 @@ impl Wish {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_that_were_made_for_texts_have_no_towers() {
+        let has = |hidden: usize| why_never(Family::Gemma3, hidden).is_none();
+        // 270M, 1B; 4B, 12B, 27B, and one that is not published.
+        assert!(!has(640) && !has(1152));
+        assert!([2560, 3840, 5376, 64].into_iter().all(has));
+    }
 
     #[test]
     fn what_is_told_of_a_file_is_told_once_for_each_state() {

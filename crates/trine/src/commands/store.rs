@@ -80,9 +80,10 @@ fn pictures_of(
             None => "pictures are given with --image FILE".to_owned(),
         }),
         _ if is_told => None,
-        Ok(None) => Some(
-            "it takes texts only: its repository has no vision tower for it; --mmproj FILE names one for pictures".to_owned(),
-        ),
+        Ok(None) => Some(match tower::why_never(model.config().family, model.config().hidden) {
+            Some(why) => format!("it takes texts only: {why}"),
+            None => "it takes texts only: its repository has no vision tower for it; --mmproj FILE names one for pictures".to_owned(),
+        }),
         Err(error) => Some(format!("it takes texts only: {error:#}")),
     }
 }

@@ -57,6 +57,13 @@ fn a_pull_says_whether_the_model_reads_pictures() {
     assert!(none.contains(line), "{none}");
     let error = store.trine(&["run", "me/see-GGUF", "a", "--image", "a.png"]).fails(1);
     assert!(error.contains("fetches one, or says why there is none"), "{error}");
+    // No file would help this one.
+    std::fs::copy(golden("gguf/gemma3n/model.gguf"), store.folder().join("see-F32.gguf")).unwrap();
+    let never = told();
+    let line = "it takes texts only: the vision towers of Gemma 3n are not run";
+    assert!(never.contains(line) && !never.contains("--mmproj"), "{never}");
+    let error = store.trine(&["run", "me/see-GGUF", "a", "--image", "a.png"]).fails(1);
+    assert!(error.contains("are not run; take a model that does"), "{error}");
 }
 
 #[test]
