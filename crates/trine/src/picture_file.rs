@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use trine_pictures::{Format, Limits, Picture, PictureError, Preparation, Prepared};
 
+use crate::failure::usage;
 use crate::terminal;
 
 /// The most bytes of a file that show whether it is a picture.
@@ -72,6 +73,18 @@ pub(crate) fn prepare(path: &Path, preparation: &Preparation) -> Result<Prepared
 pub(crate) fn is_input(path: &Path) -> bool {
     let names = ["/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"];
     path == Path::new("-") || cfg!(unix) && names.iter().any(|name| path == Path::new(name))
+}
+
+/// Returns whether one of a command's pictures comes from standard input.
+///
+/// # Errors
+/// Returns an error if several do: it can be read only once.
+pub(crate) fn takes_input(files: &[PathBuf]) -> Result<bool> {
+    match files.iter().filter(|path| is_input(path)).count() {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(usage("standard input is one picture; name the files of the others")),
+    }
 }
 
 /// Returns the path that a person means, in which `~` may stand for the home folder where no shell

@@ -29,6 +29,9 @@ use crate::tower::{self, Choice};
 /// As [`super::logits::run`], and if the model reads no pictures, one cannot be read, or the ids do
 /// not have places for exactly these.
 pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
+    if picture_file::takes_input(&args.image)? && picture_file::is_input(&args.ids) {
+        return Err(usage("standard input is the picture of --image; name the file of --ids"));
+    }
     let ids = read_ids(&args.ids)?;
     let source = find(Some(&args.model), &args.fetch)?.source;
     let settings = Settings::measuring(&args.placement, KvType::F32);

@@ -21,7 +21,7 @@ use crate::model_source::{Chosen, ModelOrPrompt, find, hub_config, model_or_prom
 use crate::npu::Done;
 use crate::options::{ContextFrom, Settings, Writing};
 use crate::output;
-use crate::picture_file::{self, Input, expanded, is_input, is_picture};
+use crate::picture_file::{self, Input, expanded, is_picture};
 use crate::preset;
 use crate::printer::Printer;
 use crate::prompt::Words;
@@ -149,15 +149,13 @@ fn pictures(session: &Session, files: &[PathBuf]) -> Result<Vec<(TurnPicture, St
 /// # Errors
 /// Returns an error if several are, or a chat reads its lines there.
 fn takes_input(args: &RunArgs) -> Result<bool> {
-    let count = args.pictures.image.iter().filter(|path| is_input(path)).count();
-    match count {
-        0 => Ok(false),
-        _ if args.interactive => Err(usage(
+    let takes_input = picture_file::takes_input(&args.pictures.image)?;
+    if takes_input && args.interactive {
+        return Err(usage(
             "--interactive reads lines from standard input, so that no picture can come from there; name its file",
-        )),
-        1 => Ok(true),
-        _ => Err(usage("standard input is one picture; name the files of the others")),
+        ));
     }
+    Ok(takes_input)
 }
 
 /// Looks for pictures among the words of a prompt that was typed: the model sees words there.

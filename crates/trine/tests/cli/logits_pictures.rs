@@ -186,6 +186,13 @@ fn pictures_and_places_have_to_agree() {
     assert!(error.contains("--context 3"), "{error}");
     let error = fails(&folder, text, &[&one[..], &["--draft", "x"]].concat(), 2);
     assert!(error.contains("--draft"), "{error}");
+    let error = fails(&folder, text, &["--image", "-", "--image", "-"], 2);
+    assert!(error.contains("standard input is one picture"), "{error}");
+    if cfg!(unix) {
+        let base = ["logits", &folder, "--ids", "/dev/stdin", "--out", &out, "--image", "-"];
+        let error = trine(&base).fails(2);
+        assert!(error.contains("name the file of --ids"), "{error}");
+    }
 }
 
 /// The files beside a model are tried by name, and the last one says what is wrong.
