@@ -22,6 +22,7 @@ mod parts;
 pub mod placement;
 mod program;
 pub mod reference;
+mod threads;
 mod tower;
 
 pub use aside::{Aside, Handed, LoadAside};
@@ -38,4 +39,5 @@ pub use program::{
     Facts, Flights, Idle, InFlight, Memory, Program, Results, SERIES_MAX, Share, TOP, TOP_ROWS_MAX,
     TopLogit,
 };
+pub use threads::share;
 pub use tower::{SoftRows, TowerProgram};

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use rayon::prelude::*;
 use trine_model::{KvType, Model, Rows, TowerConfig, Width};
 
 use crate::batch::{BLOCK, BULK_ROWS, Batch, ProgramOptions, SequenceView};
 use crate::device::Device;
 use crate::error::BackendError;
 use crate::program::Program;
+use crate::threads::share;
+
+/// Patches that a thread arranges at a time: about a megabyte.
+const PIECE: usize = 512;
 
 /// The tower of a model as a Program for one picture at a time, of any shape that the tower takes.
 ///
@@ -140,11 +143,14 @@ impl TowerProgram {
             self.rows = PictureRows::new(config, columns, rows);
         }
         let PictureRows { order, tokens, positions, sequence_of, ahead, outputs, .. } = &self.rows;
-        // Of large pictures these are ten megabytes, for which one thread needs milliseconds.
         self.input.resize(patches.len(), 0.0);
-        self.input.par_chunks_exact_mut(values).zip(order).for_each(|(row, &patch)| {
-            row.copy_from_slice(&patches[patch * values..(patch + 1) * values]);
-            config.prepare(row);
+        // Of large pictures these are ten megabytes, for which one thread needs milliseconds.
+        let pieces = self.input.chunks_mut(PIECE * values).zip(order.chunks(PIECE));
+        share(pieces, |(rows, order)| {
+            for (row, &patch) in rows.chunks_exact_mut(values).zip(order) {
+                row.copy_from_slice(&patches[patch * values..(patch + 1) * values]);
+            }
+            config.prepare(rows);
         });
         let batch = Batch {
             tokens,

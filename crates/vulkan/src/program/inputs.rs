@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-use trine_backend::{Batch, gather};
+use trine_backend::{Batch, gather, share};
 use trine_model::{Input, Plan, Source, Width};
 use trine_weights::Tensor;
 
@@ -103,8 +102,9 @@ impl Inputs {
 /// Writes rows, those of a picture by several threads: one writes the memory of a GPU across its
 /// bus at about 10 GB/s.
 fn write_rows(buffer: &Buffer, rows: &[f32]) {
-    const PART: usize = 1 << 18;
-    rows.par_chunks(PART).enumerate().for_each(|(index, part)| {
-        buffer.write((4 * PART * index) as u64, bytemuck::cast_slice(part));
+    /// Values that a thread writes at a time: a megabyte.
+    const PIECE: usize = 1 << 18;
+    share(rows.chunks(PIECE).enumerate(), |(index, piece)| {
+        buffer.write((4 * PIECE * index) as u64, bytemuck::cast_slice(piece));
     });
 }
