@@ -611,7 +611,7 @@ void join(const vec2 kept) {
 // far.
 vec2 factors[LEFTS];
 vec2 high[LEFTS];
-// Sums of weights, the same in each column.
+// Sums of weights: of row r in element 0, of row r + 8 in element 2. The others are not kept up.
 Sum totals[LEFTS];
 
 // Returns which scores of a left factor count that begin at position `base`, a bit for each: those whose keys their rows see.

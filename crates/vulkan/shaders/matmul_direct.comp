@@ -64,8 +64,6 @@ const uint TILE_FEATURES = SUBGROUPS * SUBGROUP_FEATURES;
 const uint ROWS = 2 * LEFTS;
 // Products of 16 columns in a group of 128.
 const uint PRODUCTS = 8;
-// Parts of a tile that are loaded together when they are added.
-const uint PARTS_TOGETHER = 4;
 
 // Codes of a unit of each row; of Q8_0 those of one half of it.
 uvec4 codes[ROWS];
@@ -208,29 +206,12 @@ void multiply(const uint group, const uint following) {
 #include "include/outputs.glsl"
 
 #ifndef EXPERTS
-// Returns where a subgroup's sums for eight tokens lie in a part of a shared tile.
-uint part_at(const uint first_part, const uint split, const uint right) {
-    return (((first_part + split) * RIGHTS + right) * SUBGROUPS + gl_SubgroupID) * (LEFTS * LANES) + lane;
-}
+#include "include/parts.glsl"
 
-// Adds the parts of a tile in the order of the workgroups.
+// Adds the parts of a tile.
 void finish_tile(const uint first_part, const uint splits) {
     [[dont_unroll]] for (uint right = 0; right < RIGHTS; right++) {
-        vec4 values[LEFTS];
-        [[unroll]] for (uint i = 0; i < LEFTS; i++) values[i] = vec4(0.0);
-        [[dont_unroll]] for (uint split = 0; split < splits; split += PARTS_TOGETHER) {
-            vec4 loaded[PARTS_TOGETHER * LEFTS];
-            [[unroll]] for (uint n = 0; n < PARTS_TOGETHER; n++) {
-                const uint at = part_at(first_part, min(split + n, splits - 1), right);
-                [[unroll]] for (uint i = 0; i < LEFTS; i++) loaded[n * LEFTS + i] = parts().at[at + i * LANES];
-            }
-            [[unroll]] for (uint n = 0; n < PARTS_TOGETHER; n++) {
-                [[unroll]] for (uint i = 0; i < LEFTS; i++) {
-                    if (split + n < splits) values[i] += loaded[n * LEFTS + i];
-                }
-            }
-        }
-        store_outputs(first_feature, first_token + 8 * right, values);
+        store_outputs(first_feature, first_token + 8 * right, add_parts(first_part, splits, right));
     }
 }
 #endif

@@ -33,7 +33,8 @@ layout(constant_id = 1) const uint LEFTS = 4;
 layout(constant_id = 2) const uint RIGHTS = 8;
 // 0: the products. 1: the upper half of each subgroup's rows is of `gate`, the lower of `up`; the result is gelu(gate) * up. 2:
 // the same as halves in fragment order. 4: products with biases. 5: gelu(product + bias) as such halves. The format of the
-// weights has one plane: the addresses of the others are those of the biases of each output.
+// weights has one plane: the addresses of the others are those of the biases of each output. 6: the first third with biases; keys
+// and values, which follow, with biases and in the order in which attention takes them (kernels/attention/whole.rs).
 layout(constant_id = 3) const uint OUTPUT = 0;
 // 1: the last tile has rows beyond the matrix.
 layout(constant_id = 4) const uint RAGGED = 0;
@@ -41,6 +42,8 @@ layout(constant_id = 4) const uint RAGGED = 0;
 layout(constant_id = 5) const uint SPLIT = 0;
 // Subgroups with the same features.
 layout(constant_id = 6) const uint ACROSS = 2;
+// Elements of a head, if OUTPUT is 6.
+layout(constant_id = 7) const uint DIM = 8;
 
 layout(push_constant, scalar) uniform Push {
     MatmulArgs args;
@@ -64,8 +67,6 @@ const uint PRODUCTS = 8;
 const uint TURN = 2;
 // Bytes from a left factor to the next one of its rows; right factors of 64 tokens take four times as many.
 const uint FACTOR_BYTES = LANES * 16;
-// Parts of a tile that are loaded together when they are added.
-const uint PARTS_TOGETHER = 4;
 // A subgroup's sums for 16 tokens: one token after another, so that lanes write different banks.
 const uint STRIP_ROW = 16 * LEFTS + 4;
 const uint STRIP = 16 * STRIP_ROW;
@@ -161,7 +162,7 @@ vec4 outputs(const uint token, const uint row, const uint feature) {
     const float factor = MatmulFactors(push.args.operand_scales).at[min(token, push.args.tokens - 1)];
     const vec4 values = laid_out(row, feature) * factor;
     if (GATED) return gelu(values) * (laid_out(row, SUBGROUP_FEATURES + feature) * factor);
-    if (OUTPUT == 4) return values + bias(first_feature + feature);
+    if (OUTPUT == 4 || OUTPUT == 6) return values + bias(first_feature + feature);
     if (OUTPUT == 5) return gelu(values + bias(first_feature + feature));
     return values;
 }
@@ -194,9 +195,61 @@ void store_halves(const uint feature, const uint token, const vec4 first, const 
     }
 }
 
+// Returns where an element of a feature's head is for a tile of 16 tokens: the place of its 16 elements, and which it is.
+uvec2 head_place(const uint feature, const uint token) {
+    const uint sixteens = (DIM + 15) / 16;
+    const uint tile = feature / DIM * push.args.columns + token / 16;
+    return uvec2(tile * sixteens + feature % DIM / 16, feature % DIM % 16);
+}
+
+uvec2 halves_in_row(const vec4 v) {
+    return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw));
+}
+
+// Stores four elements of keys r and r + 8.
+void store_keys(const uint feature, const uint token, const vec4 first, const vec4 second) {
+    const uvec2 place = head_place(feature, token);
+    const uint at = place.x * LANES + token % 8 * 4 + place.y / 4;
+    Quads(push.args.out1).at[at] = uvec4(halves_in_row(first), halves_in_row(second));
+    // What a head ends with.
+    if (DIM % 16 == 8 && feature % DIM >= DIM - 8) Quads(push.args.out1).at[at + 2] = uvec4(0);
+}
+
+// Stores the strip as values: a lane has four tokens of an element of each eight.
+void store_values(const uint token) {
+    const uint last = push.args.tokens - 1;
+    const uint own = lane % 4 * 2;
+    const uvec4 rows = uvec4(own, own + 1, own + 8, own + 9);
+    vec4 factors;
+    [[unroll]] for (uint k = 0; k < 4; k++) {
+        factors[k] = MatmulFactors(push.args.operand_scales).at[min(token + rows[k], last)];
+    }
+    [[unroll]] for (uint n = 0; n < 2 * OUT_LEFTS; n++) {
+        const uint from = 8 * n + lane / 4;
+        const uint feature = first_feature + from - push.args.split2;
+        if (first_feature + from >= push.args.features) continue;
+        vec4 four;
+        [[unroll]] for (uint k = 0; k < 4; k++) {
+            four[k] = strips[gl_SubgroupID * STRIP + rows[k] * STRIP_ROW + from];
+        }
+        four = four * factors + ReadFloats(push.args.supers).at[feature];
+        const uvec2 place = head_place(feature, token);
+        const bool ends = DIM % 16 == 8 && feature % DIM >= DIM - 8;
+        const uint column = ends ? place.y : place.y / 4 * 2 + place.y % 2;
+        const uint second = ends ? 0 : place.y % 4 / 2;
+        Pairs(push.args.out2).at[(place.x * LANES + column * 4 + lane % 4) * 2 + second] = halves_in_row(four);
+    }
+}
+
 // Stores what the strip holds: 16 tokens from `token` on.
 void store_strip(const uint token) {
     subgroupBarrier();
+    if (OUTPUT == 6 && token >= push.args.columns * 16) return;
+    if (OUTPUT == 6 && first_feature >= push.args.split2) {
+        store_values(token);
+        subgroupBarrier();
+        return;
+    }
     [[unroll]] for (uint n = 0; n < OUT_LEFTS; n++) {
         const uint index = n * LANES + lane;
         const uint feature = index % (4 * OUT_LEFTS) * 4;
@@ -205,6 +258,8 @@ void store_strip(const uint token) {
         const vec4 second = outputs(token + row + 8, row + 8, feature);
         if (OUTPUT == 2 || OUTPUT == 5) {
             store_halves(first_feature + feature, token + row, first, second);
+        } else if (OUTPUT == 6 && first_feature >= push.args.split1) {
+            store_keys(first_feature + feature - push.args.split1, token + row, first, second);
         } else {
             store_plain(first_feature + feature, token + row, first);
             store_plain(first_feature + feature, token + row + 8, second);
@@ -213,29 +268,7 @@ void store_strip(const uint token) {
     subgroupBarrier();
 }
 
-// Returns where a subgroup's sums for eight tokens lie in a part of a shared tile.
-uint part_at(const uint first_part, const uint split, const uint right) {
-    return (((first_part + split) * RIGHTS + right) * SUBGROUPS + gl_SubgroupID) * (LEFTS * LANES) + lane;
-}
-
-// Returns the sums of all parts of a tile for eight tokens, in the order of the workgroups.
-vec4[LEFTS] add_parts(const uint first_part, const uint splits, const uint right) {
-    vec4 values[LEFTS];
-    [[unroll]] for (uint i = 0; i < LEFTS; i++) values[i] = vec4(0.0);
-    [[dont_unroll]] for (uint split = 0; split < splits; split += PARTS_TOGETHER) {
-        vec4 loaded[PARTS_TOGETHER * LEFTS];
-        [[unroll]] for (uint n = 0; n < PARTS_TOGETHER; n++) {
-            const uint at = part_at(first_part, min(split + n, splits - 1), right);
-            [[unroll]] for (uint i = 0; i < LEFTS; i++) loaded[n * LEFTS + i] = parts().at[at + i * LANES];
-        }
-        [[unroll]] for (uint n = 0; n < PARTS_TOGETHER; n++) {
-            [[unroll]] for (uint i = 0; i < LEFTS; i++) {
-                if (split + n < splits) values[i] += loaded[n * LEFTS + i];
-            }
-        }
-    }
-    return values;
-}
+#include "include/parts.glsl"
 
 void main() {
     lane = gl_SubgroupInvocationID;

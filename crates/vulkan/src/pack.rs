@@ -145,7 +145,7 @@ impl Format {
         }
     }
 
-    /// All formats that weights of any Plan are held in.
+    /// All but [`Format::F16Fragments`], which only weights of pictures have.
     pub const ALL: [Format; 7] = [
         Format::F32,
         Format::F16,

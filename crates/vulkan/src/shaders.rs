@@ -32,6 +32,7 @@ shaders![
     "attend_direct",
     "attend_matrix",
     "attend_tile",
+    "attend_whole",
     "chain_probe",
     "choose",
     "clusters",

@@ -12,7 +12,6 @@ use trine_weights::{DType, Tensor, quantize_tensor};
 
 use crate::capabilities::Capabilities;
 use crate::error::GpuError;
-use crate::kernels::matmul::MatmulShape;
 use crate::pack::{Format, Matrix, PlaneBytes, PlanesMut, ROWS_PADDED, pack_rows};
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::{Arena, Buffer, Place, blocks_bytes};
@@ -247,12 +246,14 @@ impl Load<'_> {
     /// gated or activated product after a norm, if products take halves, otherwise none.
     fn reaches(&self, joint: &Joint) -> Vec<Reach> {
         let ids = &joint.weights;
-        if !MatmulShape::operand_for(self.gpu.capabilities(), joint.format, 1).is_halves() {
+        if !joint.takes_halves(self.gpu.capabilities(), self.plan.is_of_picture()) {
             return Vec::new();
         }
         let factors = match ids[..] {
             [gate, _] => norm_before(self.plan, gate).map(|norm| self.vector(norm)),
-            [id] => activated(self.plan, id).map(|_| vec![1.0; joint.columns]),
+            [id] if joint.format == Format::F16Fragments => {
+                activated(self.plan, id).map(|_| vec![1.0; joint.columns])
+            }
             _ => None,
         };
         let Some(factors) = factors else { return Vec::new() };

@@ -5,12 +5,14 @@
 //! - [`TileLaunch`]: many rows, in plain f32 arithmetic.
 //! - [`MatrixLaunch`]: many rows with cooperative matrices, through shared memory or, where the
 //!   layout of their registers is known, without it.
+//! - [`WholeLaunch`]: the rows of a picture, without a cache.
 
 mod cache;
 mod decode;
 mod direct;
 mod matrix;
 mod tile;
+pub(crate) mod whole;
 
 #[cfg(test)]
 pub(crate) mod bed;
@@ -27,6 +29,7 @@ pub use self::decode::{AttendDecodeShape, DecodeLaunch, Fused, OwnRows};
 pub use self::direct::AttendDirectShape;
 pub use self::matrix::{AttendMatrixShape, AttendUnits, MatrixLaunch, MatrixOutput, UNITS_DIM_MAX};
 pub use self::tile::{AttendTileShape, TILE_ROWS, TileLaunch};
+pub use self::whole::WholeLaunch;
 
 /// Addresses of what the host writes for each step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -58,16 +58,18 @@
 //! The halves kernel decodes nothing: both factors lie in memory in the order in which the matrix
 //! units hold them. For a product of 16 columns a subgroup with 64 rows of weights and 64 of
 //! activations loads 4 KiB through the core's first cache, and issues 32 products, 188 clocks at
-//! 640 TFLOP/s. A tile of 128 x 128 reads 8 KiB from the second cache for that, 5.5 TB/s if all
-//! cores did it at that rate. Without the outputs the products of a layer of the tower of Gemma 3
-//! reach 340 to 420 TFLOP/s on an H100, with them 220 to 300: 57 MB of f32 for queries, keys and
-//! values take about as long as memory does, which is why activations are written as halves.
+//! 640 TFLOP/s. A tile of 128 x 128 reads 8 KiB from the second cache for that: 10 TB/s if all
+//! cores did it at that rate, and 5.5 at 350 TFLOP/s. Without the outputs the products of a layer
+//! of the tower of Gemma 3 reach 340 to 420 TFLOP/s on an H100, with them 220 to 300: 57 MB of f32
+//! for queries, keys and values take about as long as memory does, which is why activations are
+//! written as halves.
 //!
 //! Decoded weights are rounded to f16 once, with a relative error of 2^-11. Weights beyond 65504
 //! become infinite, and bf16 weights below 2^-24 become zero.
 
 use bytemuck::{Pod, Zeroable};
 
+use super::attention::WholeLaunch;
 use super::operand::Operand;
 use super::product::{
     Front, Layout, Product, ProductInput, ProductLaunch, ProductOutput, Segment, no_room,
@@ -95,14 +97,11 @@ pub use direct::DirectShape;
 pub use fragment::FragmentShape;
 pub use halves::HalvesShape;
 pub use launch::MatmulLaunch;
+use launch::PIECE_ROWS;
 pub use probe::Instruction;
 pub use resident::ResidentShape;
 use rounds::Rounds;
 pub use shape::{MatmulShape, MatrixShape, TileShape};
-
-/// If a product is too large for one dispatch, its pieces have a multiple of this many rows. No
-/// tile has more rows of activations, so none reads beyond the memory of its piece.
-const PIECE_ROWS: usize = 128;
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
@@ -242,6 +241,7 @@ impl MatmulLaunch<'_> {
                 operand: operand.map(|operand| part(operand, outputs)),
             },
             ProductOutput::Gates { .. } => unreachable!("only the kernel for one row gates others"),
+            ProductOutput::Heads { .. } => unreachable!("pictures are not multiplied in pieces"),
             ProductOutput::GatedHalves { operand, unit } => {
                 ProductOutput::GatedHalves { operand: part(operand, outputs), unit }
             }
@@ -265,7 +265,10 @@ impl MatmulLaunch<'_> {
             scratch: self.scratch.map_or(0, |span| span.address),
             chain: 0,
             features: outputs,
-            columns: product.matrix.columns as u32,
+            columns: match product.output {
+                ProductOutput::Heads { .. } => WholeLaunch::tiles(product.width) as u32,
+                _ => product.matrix.columns as u32,
+            },
             groups: product.groups(),
             tokens: product.width as u32,
             splits,
@@ -290,7 +293,9 @@ impl MatmulLaunch<'_> {
             ProductOutput::Segments(_) | ProductOutput::Gated { operand: None, .. } => {}
             ProductOutput::Gated { .. } => panic!("{shape:?} gives only f32 and halves"),
             ProductOutput::Gates { .. } => panic!("only the kernel for one row gates others"),
-            ProductOutput::Biased { .. } | ProductOutput::Activated { .. } => {
+            ProductOutput::Biased { .. }
+            | ProductOutput::Activated { .. }
+            | ProductOutput::Heads { .. } => {
                 assert!(matches!(shape, MatmulShape::Halves(_)), "{shape:?} adds no biases");
             }
             ProductOutput::GatedHalves { .. } => {

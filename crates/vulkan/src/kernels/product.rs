@@ -94,6 +94,20 @@ pub enum ProductOutput<'a> {
         /// As in [`ProductOutput::GatedHalves`].
         unit: f32,
     },
+    /// Queries, keys and values of a picture are written with their biases, a third of the rows
+    /// each. For such weights, too.
+    Heads {
+        /// (width, rows / 3) f32.
+        query: Span,
+        /// As [`WholeLaunch`](crate::kernels::attention::WholeLaunch) takes them.
+        keys: Span,
+        /// As [`WholeLaunch`](crate::kernels::attention::WholeLaunch) takes them.
+        values: Span,
+        /// Elements of a head.
+        dim: usize,
+        /// Address of the biases of each third, (rows / 3) f32.
+        biases: [u64; OUTPUTS_MAX],
+    },
     /// `gelu(product) * by` is written.
     Gates {
         /// (width, rows) f32; one row.
@@ -328,6 +342,7 @@ impl ProductOutput<'_> {
             ProductOutput::GatedHalves { .. } => "gated halves",
             ProductOutput::Biased { .. } => "biased rows",
             ProductOutput::Activated { .. } => "activated halves",
+            ProductOutput::Heads { .. } => "heads",
             ProductOutput::Gates { .. } => "gates",
         }
     }
@@ -341,6 +356,7 @@ impl ProductOutput<'_> {
             ProductOutput::Gates { .. } => 3,
             ProductOutput::Biased { .. } => 4,
             ProductOutput::Activated { .. } => 5,
+            ProductOutput::Heads { .. } => 6,
         }
     }
 
@@ -361,6 +377,7 @@ impl ProductOutput<'_> {
             }
             ProductOutput::GatedHalves { operand, .. }
             | ProductOutput::Activated { operand, .. } => operand.spans().collect(),
+            ProductOutput::Heads { query, keys, values, .. } => vec![*query, *keys, *values],
             ProductOutput::Gates { by, target } => vec![*target, *by],
         }
     }
@@ -395,7 +412,7 @@ impl Product<'_> {
         let mut outputs = [0; OUTPUTS_MAX];
         outputs.iter_mut().zip(self.output.spans()).for_each(|(to, span)| *to = span.address);
         let [high, scales, supers] = match self.output {
-            ProductOutput::Biased { biases, .. } => biases,
+            ProductOutput::Biased { biases, .. } | ProductOutput::Heads { biases, .. } => biases,
             ProductOutput::Activated { bias, .. } => [bias; OUTPUTS_MAX],
             _ => [planes.high, planes.scales, planes.supers],
         };
@@ -417,6 +434,10 @@ impl Product<'_> {
                         *begin = row;
                     }
                 }
+            }
+            ProductOutput::Heads { .. } => {
+                rows = [outputs / 3; OUTPUTS_MAX];
+                begins = [outputs / 3, outputs / 3 * 2];
             }
             ProductOutput::Gated { .. }
             | ProductOutput::GatedHalves { .. }
@@ -465,6 +486,9 @@ impl Product<'_> {
             }
             ProductOutput::Activated { operand, .. } => {
                 assert_eq!(operand.kind, OperandKind::Fragments, "what activated products give");
+            }
+            ProductOutput::Heads { dim, .. } => {
+                assert!(rows.is_multiple_of(3 * dim), "queries, keys and values of whole heads");
             }
             ProductOutput::Gates { by, .. } => {
                 assert!(self.width == 1 && by.bytes >= 4 * rows as u64, "a row for the gate");

@@ -22,7 +22,7 @@ use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
 use crate::kernels::attention::{
     AttendTileShape, DecodeLaunch, FrameAddresses, Fused, KvCache, MatrixLaunch, MatrixOutput,
-    OwnRows, TileLaunch,
+    OwnRows, TileLaunch, WholeLaunch,
 };
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::embed::EmbedLaunch;
@@ -263,11 +263,14 @@ impl Emitter<'_> {
                 if work.biases.is_empty() {
                     ProductOutput::Segments(&segments)
                 } else {
-                    let mut biases = [0; OUTPUTS_MAX];
-                    let found = work.biases.iter().map(|&id| self.weights.vector(id));
-                    biases.iter_mut().zip(found).for_each(|(to, address)| *to = address);
+                    let biases = self.biases(&work.biases);
                     ProductOutput::Biased { segments: &segments, biases }
                 }
+            }
+            Output::Heads { query, keys, values, dim } => {
+                let [query, keys, values] = [*query, *keys, *values].map(|id| self.span(id));
+                let biases = self.biases(&work.biases);
+                ProductOutput::Heads { query, keys, values, dim: *dim, biases }
             }
             Output::Activated(value) => ProductOutput::Activated {
                 bias: self.weights.vector(work.biases[0]),
@@ -297,6 +300,14 @@ impl Emitter<'_> {
                 self.pieces(&MatmulLaunch { product, scratch }, node, out)
             }
         }
+    }
+
+    /// Returns the addresses of the biases of a product's outputs.
+    fn biases(&self, ids: &[WeightId]) -> [u64; OUTPUTS_MAX] {
+        let mut biases = [0; OUTPUTS_MAX];
+        let found = ids.iter().map(|&id| self.weights.vector(id));
+        biases.iter_mut().zip(found).for_each(|(to, address)| *to = address);
+        biases
     }
 
     /// Adds a product of many rows, in as many dispatches as it takes.
@@ -503,6 +514,16 @@ impl Emitter<'_> {
                     node.step,
                 )
             }
+            AttendKernel::Whole { keys, values, output } => WholeLaunch {
+                attention,
+                row_count: self.row_count(node.rows),
+                rows,
+                query,
+                keys: self.span(*keys),
+                values: self.span(*values),
+                operand: self.operand(*output),
+            }
+            .dispatch(self.compiler, &node.label, node.step),
             AttendKernel::Tiles { output } => {
                 let capabilities = self.compiler.capabilities();
                 let (target, shape) =

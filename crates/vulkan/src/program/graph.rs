@@ -64,6 +64,8 @@ pub(super) enum Output {
     Gated(Made),
     /// `gelu(product)`.
     Activated(OperandValue),
+    /// Queries, keys and values, those as attention of a picture takes them.
+    Heads { query: ValueId, keys: ValueId, values: ValueId, dim: usize },
     /// `gelu(product) * by`, with the columns of `by` from `first` on.
     Gates { by: ValueId, first: usize, result: ValueId },
 }
@@ -173,6 +175,8 @@ pub(super) enum AttendKernel {
     Matrix { output: Form, shape: AttendUnits },
     /// Tiles of rows without them.
     Tiles { output: ValueId },
+    /// All rows of a picture, on matrix units; the cache is not used.
+    Whole { keys: ValueId, values: ValueId, output: OperandValue },
 }
 
 /// Attention of the step's rows.
@@ -331,6 +335,10 @@ impl AttendWork {
             }
             AttendKernel::Matrix { output, .. } => see(Touch::Write(*output)),
             AttendKernel::Tiles { output } => see(write(*output)),
+            AttendKernel::Whole { keys, values, output } => {
+                [read(*keys), read(*values)].into_iter().for_each(&mut *see);
+                see(Touch::Write(Form::Operand(*output)));
+            }
         }
     }
 }
@@ -345,6 +353,9 @@ impl ProductWork {
             Output::Parts(parts) => parts.iter().for_each(|&id| see(write(id))),
             Output::Gated(made) => made.touches(see),
             Output::Activated(operand) => see(Touch::Write(Form::Operand(*operand))),
+            Output::Heads { query, keys, values, .. } => {
+                [*query, *keys, *values].map(write).into_iter().for_each(see);
+            }
             Output::Gates { by, result, .. } => {
                 [read(*by), write(*result)].into_iter().for_each(see)
             }
@@ -542,7 +553,10 @@ impl Graph {
         match &work.output {
             // A product may be of the first rows only.
             Output::Parts(values) => self.value(values[0]).rows,
-            Output::Gated(_) | Output::Activated(_) | Output::Gates { .. } => self.width.of(rows),
+            Output::Gated(_)
+            | Output::Activated(_)
+            | Output::Heads { .. }
+            | Output::Gates { .. } => self.width.of(rows),
         }
     }
 

@@ -242,6 +242,7 @@ impl ProductWork {
             Output::Parts(_) => "",
             Output::Activated(_) if !self.biases.is_empty() => " + bias + gelu",
             Output::Activated(_) => " + gelu",
+            Output::Heads { .. } => " + bias as heads",
             Output::Gated(_) => " + geglu",
             Output::Gates { .. } => " + geglu of another row",
         };
@@ -300,6 +301,7 @@ impl Work {
                 AttendKernel::Rows { prepare: None, .. } => "attend by rows",
                 AttendKernel::Matrix { .. } => "attend by tiles on matrix units",
                 AttendKernel::Tiles { .. } => "attend by tiles",
+                AttendKernel::Whole { .. } => "attend to a picture",
             },
             Work::Product(work) => return work.name(),
             Work::Experts(work) => work.name(),

@@ -34,7 +34,7 @@ mod sums;
 type Rule = fn(&mut Graph, usize, &Selection) -> bool;
 
 /// The rules, in the order in which they walk the graph.
-const RULES: [Rule; 34] = [
+const RULES: [Rule; 35] = [
     pictures::embed_inserts,
     pictures::products_add,
     pictures::layer_norms_add,
@@ -57,6 +57,7 @@ const RULES: [Rule; 34] = [
     pictures::products_activate,
     experts_give_operand,
     attention_gives_operand,
+    pictures::attends_whole,
     gated_gives_operand,
     gated_interleaves,
     experts::choice_routes,

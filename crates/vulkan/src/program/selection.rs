@@ -8,7 +8,9 @@ use trine_model::{KvType, Op, Plan, Product, WeightId};
 use super::graph::{ProductKernel, ProductWork};
 use super::tuning::Shapes;
 use crate::capabilities::{Capabilities, DeviceKind};
-use crate::kernels::attention::{AttendDecodeShape, AttendUnits, Attention, DecodeLaunch};
+use crate::kernels::attention::{
+    AttendDecodeShape, AttendUnits, Attention, DecodeLaunch, WholeLaunch,
+};
 use crate::kernels::experts::Grouping;
 use crate::kernels::matmul::MatmulShape;
 use crate::kernels::matmul::grouped::GROUP_PLACES;
@@ -31,6 +33,8 @@ pub(super) struct Selection {
     shapes: Shapes,
     /// Longest sequence.
     context: usize,
+    /// Most sequences of a step.
+    sequences: usize,
     /// How caches are stored.
     kv: KvType,
     /// Whether the Plan is for pictures, whose weights of 16 bits matrix units multiply.
@@ -56,6 +60,7 @@ impl Selection {
             is_picture: plan.is_of_picture(),
             shapes: Shapes::default(),
             context: options.context,
+            sequences: options.sequences,
             kv: options.kv,
         }
     }
@@ -138,8 +143,7 @@ impl Selection {
     /// Returns the operand of a product of `rows` rows.
     pub(super) fn operand(&self, joint: &Joint, rows: usize) -> OperandKind {
         let format = joint.format;
-        let is_short = matches!(format, Format::F16 | Format::Bf16);
-        if self.is_picture && is_short && !self.is_narrow(format, rows) {
+        if self.is_picture && joint.is_short() && !self.is_narrow(format, rows) {
             MatmulShape::short_operand(&self.capabilities)
         } else if self.streams(joint, rows, false) {
             OperandKind::Plain
@@ -189,6 +193,7 @@ impl Selection {
             return true;
         }
         rows == 1
+            && self.is_narrow(format, rows)
             && columns <= NORM_COLUMNS_MAX
             && bytes + SHARED_RESERVE <= self.capabilities.shared_bytes as usize
     }
@@ -202,6 +207,7 @@ impl Selection {
     /// on matrix units, and if it is known how large they can be.
     pub(super) fn gates_in_halves(&self, joint: &Joint, columns: usize, rows: usize) -> bool {
         self.operand(joint, rows).is_halves()
+            && joint.takes_halves(&self.capabilities, self.is_picture)
             && columns.is_multiple_of(GROUP)
             && self.bounded.contains(&joint.weights[0])
     }
@@ -209,6 +215,15 @@ impl Selection {
     /// Returns whether the kernel of a product adds biases to its results.
     pub(super) fn adds_biases(&self, work: &ProductWork) -> bool {
         work.joint.format == Format::F16Fragments
+    }
+
+    /// Returns whether a product can hand keys and values of a picture to its attention.
+    pub(super) fn attends_whole(&self, work: &ProductWork, attention: &Attention) -> bool {
+        self.is_picture
+            && self.sequences == 1
+            && self.adds_biases(work)
+            && work.biases.len() == 3
+            && WholeLaunch::runs(&self.capabilities, attention, self.kv)
     }
 
     /// Returns whether a product can write the activation of its result in halves: if its kernel

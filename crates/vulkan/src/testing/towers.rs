@@ -15,6 +15,8 @@ pub enum Gemma4Tower {
     E2b,
     /// That of 31B, which standardises the means of patches.
     Large,
+    /// That of E2B without limits, so that gated products have whole groups of results.
+    Unlimited,
 }
 
 /// Returns Gemma 3's tower with the text model of 27B, and its fused Plan. The published one has 27
@@ -44,13 +46,13 @@ pub fn gemma4(
     limits: &dyn Fn(usize) -> Limits,
 ) -> (TowerConfig, Plan) {
     let (hidden, heads, dim, feed_forward, output) = match tower {
-        Gemma4Tower::E2b => (768, 12, 64, 3072, 1536),
+        Gemma4Tower::E2b | Gemma4Tower::Unlimited => (768, 12, 64, 3072, 1536),
         Gemma4Tower::Large => (1152, 16, 72, 4304, 5376),
     };
     let clips = tower == Gemma4Tower::E2b;
     let heads = Heads { query: heads, kv: heads, dim };
     let layers = TowerLayers { count: layers, heads, feed_forward };
-    let (theta, standardizes) = (100.0, !clips);
+    let (theta, standardizes) = (100.0, tower == Gemma4Tower::Large);
     let config = TowerConfig {
         kind: TowerKind::Gemma4 { layers, theta, clips, standardizes },
         pixels: Pixels::Budget { soft_tokens: 280, side: 1024 },

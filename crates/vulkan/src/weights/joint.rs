@@ -7,6 +7,7 @@
 use trine_model::{Op, Plan, WeightId, WeightPlace};
 
 use crate::capabilities::Capabilities;
+use crate::kernels::matmul::MatmulShape;
 use crate::pack::{Format, format_of, fragments};
 
 /// Most matrices of a joint: a product writes to at most this many places.
@@ -28,6 +29,21 @@ impl Joint {
     pub(crate) fn of(plan: &Plan, id: WeightId) -> Self {
         let weight = plan.weight(id);
         Self { weights: vec![id], format: format_of(weight.dtype), columns: weight.columns }
+    }
+
+    /// Returns whether its format is one of 16 bits in rows.
+    pub(crate) fn is_short(&self) -> bool {
+        matches!(self.format, Format::F16 | Format::Bf16)
+    }
+
+    /// Returns whether products of many rows take activations in halves, which matrix units
+    /// multiply, so that such a product can also give halves. `of_picture`: of a Plan for pictures.
+    pub(crate) fn takes_halves(&self, capabilities: &Capabilities, of_picture: bool) -> bool {
+        let kind = match of_picture && self.is_short() {
+            true => MatmulShape::short_operand(capabilities),
+            false => MatmulShape::operand_for(capabilities, self.format, usize::MAX),
+        };
+        kind.is_halves()
     }
 
     /// Returns the joints of an operation's matrices on a device: those of one format together,
@@ -54,16 +70,19 @@ impl Joint {
         if ids.iter().any(|id| plan.weight(*id).place == WeightPlace::Aside) {
             return Vec::new();
         }
-        if ids.iter().any(|&id| plan.holder(id) != id) {
-            return ids.into_iter().map(|id| Self::of(plan, id)).collect();
-        }
         let in_fragments = lie_in_fragments(capabilities, plan, op, &ids);
+        let own = |id| {
+            let own = Self::of(plan, id);
+            let format =
+                if in_fragments && own.is_short() { Format::F16Fragments } else { own.format };
+            Self { format, ..own }
+        };
+        if ids.iter().any(|&id| plan.holder(id) != id) {
+            return ids.into_iter().map(own).collect();
+        }
         let mut joints: Vec<Self> = Vec::new();
         for id in ids {
-            let mut own = Self::of(plan, id);
-            if in_fragments && is_short(own.format) {
-                own.format = Format::F16Fragments;
-            }
+            let own = own(id);
             let takes =
                 |joint: &&mut Self| joint.format == own.format && joint.weights.len() < PARTS_MAX;
             match joints.iter_mut().find(takes) {
@@ -75,16 +94,12 @@ impl Joint {
     }
 }
 
-/// Returns whether a format is one of 16 bits, which pictures are multiplied with on matrix units.
-fn is_short(format: Format) -> bool {
-    matches!(format, Format::F16 | Format::Bf16)
-}
-
 /// Returns whether the weights of 16 bits among an operation's matrices lie in fragments: those of
-/// products of pictures on a device that takes them, if they are whole left factors.
+/// products of pictures on a device that takes them, if they are whole left factors. Slices lie as
+/// what they are slices of.
 fn lie_in_fragments(capabilities: &Capabilities, plan: &Plan, op: &Op, ids: &[WeightId]) -> bool {
     capabilities.fragments
         && plan.is_of_picture()
         && matches!(op, Op::MatMul { .. } | Op::GatedMatMul { .. })
-        && ids.iter().all(|id| plan.weight(*id).rows.is_multiple_of(fragments::ROWS))
+        && ids.iter().all(|&id| plan.weight(plan.holder(id)).rows.is_multiple_of(fragments::ROWS))
 }

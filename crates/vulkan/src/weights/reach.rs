@@ -20,7 +20,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use half::f16;
+use half::{bf16, f16};
 use trine_model::{BufferId, Op, Plan, WeightId};
 
 use crate::kernels::operand::SCALE_BLOCK;
@@ -65,7 +65,8 @@ pub(crate) struct Activated {
     bias: WeightId,
 }
 
-/// Returns what bounds the activated product with a matrix, or `None` if it is used otherwise, too.
+/// Returns what bounds the activated product with a matrix, or `None` if other products use it,
+/// too.
 pub(crate) fn activated(plan: &Plan, matrix: WeightId) -> Option<Activated> {
     let multiplies = |op: &Op| match op {
         Op::MatMul { products, .. } => products.iter().any(|product| product.weight == matrix),
@@ -181,15 +182,18 @@ fn highest_of_blocks(format: Format, row: &[u8], mut each: impl FnMut(f32)) {
                 }
             }
         }
-        Format::F16Fragments => {
-            for block in row.chunks(2 * SCALE_BLOCK) {
-                let halves = block.as_chunks::<2>().0.iter().map(|bytes| half(*bytes).abs());
-                // A maximum that keeps a NaN.
-                each(halves.fold(0.0, |most, half| if half <= most { most } else { half }));
-            }
-        }
-        // Products of other float weights neither take nor give halves.
-        Format::F32 | Format::F16 | Format::Bf16 => {}
+        Format::F16 | Format::F16Fragments => highest_of_shorts(row, half, each),
+        Format::Bf16 => highest_of_shorts(row, |bytes| bf16::from_le_bytes(bytes).to_f32(), each),
+        // Products of weights in f32 neither take nor give halves.
+        Format::F32 => {}
+    }
+}
+
+/// Calls `each` with the largest magnitude of each block of numbers of 16 bits.
+fn highest_of_shorts(row: &[u8], number: impl Fn([u8; 2]) -> f32, mut each: impl FnMut(f32)) {
+    for block in row.chunks(2 * SCALE_BLOCK) {
+        let numbers = block.as_chunks::<2>().0.iter().map(|&bytes| f64::from(number(bytes).abs()));
+        each(largest(numbers) as f32);
     }
 }
 
@@ -223,7 +227,9 @@ mod tests {
     fn no_result_exceeds_the_bound() {
         let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(3);
         let columns = 768;
-        for format in [Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q6K, Format::F16Fragments] {
+        for format in
+            [Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q6K, Format::F16, Format::Bf16]
+        {
             for size in [1e-3_f32, 1.0, 100.0] {
                 let mut value = |size: f32| (random.random::<f32>() - 0.5) * size;
                 let factors: Vec<f32> = (0..columns).map(|_| value(8.0)).collect();
@@ -315,5 +321,13 @@ mod tests {
         block[..2].copy_from_slice(&f16::NAN.to_le_bytes());
         reach.see(Format::Q8_0, 32, 0, &block);
         assert!(reach.rows().all(f64::is_nan));
+        for format in [Format::F16, Format::F16Fragments, Format::Bf16] {
+            let reach = Reach::new(&[1.0; 32], 1);
+            let mut row = [0; 64];
+            // Not a number in all of these formats.
+            row[20..22].copy_from_slice(&[0xFF, 0x7F]);
+            reach.see(format, 32, 0, &row);
+            assert!(reach.rows().all(f64::is_nan), "{format:?}");
+        }
     }
 }

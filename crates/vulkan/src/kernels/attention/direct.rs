@@ -205,8 +205,9 @@ impl AttendDirectShape {
         let joined = if self.slices > 1 { subgroups * LANES * (16 + 4 * 16) } else { 32 };
         // Two blocks of keys and values, whose rows are filled up.
         let quads = dim as u32 / 8;
-        let (keys, pairs) = ((quads + 3) / 8 * 8 + 4, (2 * quads + 5) / 8 * 8 + 2);
-        let blocks = if self.staged { KV_BLOCK as u32 * (2 * keys + pairs) } else { 1 };
+        let (keys, fours) = ((quads + 3) / 8 * 8 + 4, (4 * quads + 5) / 8 * 8 + 2);
+        let block = KV_BLOCK as u32 * keys + KV_BLOCK as u32 / 4 * fours;
+        let blocks = if self.staged { 2 * block } else { 1 };
         queries + joined + 16 * blocks
     }
 

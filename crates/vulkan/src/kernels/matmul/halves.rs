@@ -1,15 +1,15 @@
 //! The kernel for many rows of activations with weights in halves: `shaders/matmul_halves.comp`.
 
-use super::launch::{COUNTERS, MatmulLaunch};
+use super::launch::{COUNTERS, MatmulLaunch, PIECE_ROWS};
+use super::probe::LANES;
 use super::rounds::Rounds;
 use crate::capabilities::Capabilities;
 use crate::kernels::operand::{GROUP, OperandKind};
-use crate::pack::Format;
+use crate::kernels::product::ProductOutput;
+use crate::pack::{Format, fragments};
 
-/// Invocations of a subgroup.
-const LANES: u32 = 32;
 /// Rows of weights in a left factor.
-const LEFT_ROWS: u32 = 16;
+const LEFT_ROWS: u32 = fragments::ROWS as u32;
 /// Rows of activations in a right factor.
 const RIGHT_TOKENS: u32 = 8;
 
@@ -54,6 +54,13 @@ impl HalvesShape {
         outputs.next_multiple_of(features) >= outputs.next_multiple_of(GROUP)
     }
 
+    /// Returns whether each subgroup has only queries, only keys or only values.
+    fn divides_heads(&self, launch: &MatmulLaunch<'_>) -> bool {
+        let third = launch.product.outputs() / 3;
+        !matches!(launch.product.output, ProductOutput::Heads { .. })
+            || third.is_multiple_of((self.lefts * LEFT_ROWS) as usize)
+    }
+
     /// Returns the bytes of shared memory: a strip of 16 rows of activations for each subgroup,
     /// rows of which have four values more than sums, and a counter.
     fn shared_bytes(&self) -> u32 {
@@ -69,12 +76,14 @@ impl HalvesShape {
             && kind == Some(OperandKind::Fragments)
             && product.outputs().is_multiple_of(LEFT_ROWS as usize)
             && (self.fills_groups(launch) || !product.output.is_halves())
+            && self.divides_heads(launch)
             && (1..=32).contains(&self.subgroups.0)
             && (1..=32).contains(&self.subgroups.1)
             && (1..=8).contains(&self.lefts)
             && matches!(self.rights, 2 | 4 | 8)
             && (!product.is_gated() || self.lefts.is_multiple_of(2))
             && self.shared_bytes() <= capabilities.shared_bytes
+            && self.tile().1 as usize <= PIECE_ROWS
             && self.local() <= capabilities.invocations
             && self.rounds(launch).shared as usize <= COUNTERS
     }
@@ -92,6 +101,10 @@ impl HalvesShape {
             u32::from(ragged),
             u32::from(self.rounds(launch).shared > 0),
             self.subgroups.1,
+            match launch.product.output {
+                ProductOutput::Heads { dim, .. } => dim as u32,
+                _ => 8,
+            },
         ]
     }
 }
@@ -111,10 +124,13 @@ const MANY: &[Layout] = &[
     [2, 2, 4, 8, 1],
     [2, 2, 4, 8, 0],
     [4, 2, 4, 8, 1],
-    [2, 4, 4, 8, 1],
     [2, 2, 2, 8, 2],
     [2, 2, 2, 8, 0],
 ];
+
+/// All of them.
+#[cfg(test)]
+pub(super) const LAYOUTS: [&[Layout]; 2] = [FEW, MANY];
 
 /// Returns the shapes that are worth measuring, the likeliest first.
 pub(super) fn candidates(

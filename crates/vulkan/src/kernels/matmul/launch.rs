@@ -9,6 +9,10 @@ use crate::pack::Matrix;
 /// share.
 pub(super) const COUNTERS: usize = 4096;
 
+/// If a product is too large for one dispatch, its pieces have a multiple of this many rows. No
+/// tile has more rows of activations, so none reads beyond the memory of its piece.
+pub(super) const PIECE_ROWS: usize = 128;
+
 /// A product with many rows of activations. These are an operand, of the kind that
 /// [`MatmulShape::operand`](super::MatmulShape::operand) names.
 #[derive(Debug, Clone, Copy)]

@@ -448,9 +448,11 @@ fn kernels() -> Vec<(Format, MatmulShape)> {
     let fragment =
         fragment::shapes_or_notice().into_iter().take(1).map(|shape| (Format::Q4_0, shape));
     let direct = direct::shapes_or_notice().into_iter().take(1).map(|shape| (Format::Q4_0, shape));
+    let halves = short::shapes_or_notice().into_iter().take(1);
     matrix
         .chain(fragment)
         .chain(direct)
+        .chain(halves.map(|shape| (Format::F16Fragments, shape)))
         .chain([(Format::Q8_0, tile), (Format::F32, tile)])
         .collect()
 }
@@ -464,9 +466,12 @@ fn matrices_treat_all_rows_alike() {
     let units = units.chain(resident::for_512_columns());
     let is_tile = |(_, shape): &(Format, MatmulShape)| matches!(shape, MatmulShape::Tile(_));
     let tiles = kernels().into_iter().filter(is_tile);
-    for (format, shape) in units.map(|shape| (Format::Q4_0, shape)).chain(tiles) {
+    let halves = short::shapes_or_notice().into_iter();
+    let halves = halves.map(|shape| (Format::F16Fragments, shape));
+    for (format, shape) in units.map(|shape| (Format::Q4_0, shape)).chain(halves).chain(tiles) {
         let (width, columns) = (width_within(&shape, 53), 512);
-        let case = Case { format, shape, width, columns, rows: vec![130, 67], gated: false };
+        let rows = if format == Format::F16Fragments { vec![144, 64] } else { vec![130, 67] };
+        let case = Case { format, shape, width, columns, rows, gated: false };
         let mut random = ChaCha8Rng::seed_from_u64(9);
         let weights = weights(&mut random, format, case.total(), columns);
         let row = values(&mut random, columns, 2.0);

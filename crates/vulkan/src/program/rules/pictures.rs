@@ -3,9 +3,11 @@
 use trine_model::WeightId;
 
 use super::super::graph::{
-    ElementsKind, Graph, HeadsWork, Home, Made, Node, NormWork, Output, ValueId, Work,
+    AttendKernel, AttendWork, ElementsKind, Form, Graph, HeadsWork, Home, Made, Node, NormWork,
+    Output, ValueId, Work,
 };
 use super::super::selection::Selection;
+use crate::kernels::attention::WholeLaunch;
 use crate::kernels::operand::OperandKind;
 
 /// Lets the launch that looks up tokens copy the rows of soft ones, if they are put in right after
@@ -101,6 +103,42 @@ pub(super) fn products_activate(graph: &mut Graph, index: usize, selection: &Sel
         work.output = Output::Activated(operand);
     }
     graph.nodes.remove(index);
+    true
+}
+
+/// Lets attention of a picture take keys and values from the product that makes them, instead of a
+/// cache, where both kernels do that.
+pub(super) fn attends_whole(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
+    let Work::Attend(work) = &graph.nodes[index].work else { return false };
+    let AttendKernel::Matrix { output: Form::Operand(output), .. } = work.kernel else {
+        return false;
+    };
+    let (query, cache, attention) = (work.query, work.cache, work.attention);
+    let [.., product, store] = &graph.nodes[..index] else { return false };
+    let (
+        Work::Product(product),
+        Work::Heads(HeadsWork::Store { key, value, biases: None, cache: own }),
+    ) = (&product.work, &store.work)
+    else {
+        return false;
+    };
+    let parts = [query, *key, *value];
+    let fits = product.output == Output::Parts(parts.to_vec())
+        && *own == cache
+        && parts.iter().all(|&id| graph.readers(id) == 1)
+        && output.kind == OperandKind::Fragments
+        && selection.attends_whole(product, &attention);
+    if !fits {
+        return false;
+    }
+    let (rows, columns) = WholeLaunch::memory(attention.heads, graph.value(query).rows);
+    let [keys, values] = [0; 2].map(|_| graph.fresh_rows(rows, columns, Home::Own));
+    if let Work::Product(work) = &mut graph.nodes[index - 2].work {
+        work.output = Output::Heads { query, keys, values, dim: attention.heads.dim };
+    }
+    let kernel = AttendKernel::Whole { keys, values, output };
+    graph.nodes[index].work = Work::Attend(AttendWork { query, cache, attention, kernel });
+    graph.nodes.remove(index - 1);
     true
 }
 

@@ -2,6 +2,8 @@
 //! matrices is known.
 
 use super::*;
+use crate::kernels::attention::WholeLaunch;
+use crate::kernels::attention::whole::{key_place, value_place};
 
 /// Returns shapes that take every path of the kernel; prints a notice if there are none, because
 /// the layout of the device's matrices is another.
@@ -22,7 +24,20 @@ pub(super) fn shapes_or_notice() -> Vec<MatmulShape> {
         HalvesShape { subgroups: (1, 3), rights: 4, workgroups: 0, ..base },
         HalvesShape { subgroups: (8, 2), lefts: 2, rights: 2, workgroups: 3 },
     ];
-    shapes.map(MatmulShape::Halves).to_vec()
+    let offered = crate::kernels::matmul::halves::LAYOUTS.into_iter().flatten();
+    let offered = offered.map(|&[down, across, lefts, rights, _]| HalvesShape {
+        subgroups: (down, across),
+        lefts,
+        rights,
+        workgroups: 11,
+    });
+    let mut all = shapes.to_vec();
+    for shape in offered {
+        if !all.contains(&shape) {
+            all.push(shape);
+        }
+    }
+    all.into_iter().map(MatmulShape::Halves).collect()
 }
 
 #[test]
@@ -215,6 +230,64 @@ fn products_of_halves_are_activated() {
             if rows.next_multiple_of(features as usize) >= rows.next_multiple_of(GROUP) {
                 let seed = 4300 + (10 * number + index) as u64;
                 Biased::new(shape, width, columns, &[rows], seed).check_halves();
+            }
+        }
+    }
+}
+
+#[test]
+fn products_of_halves_are_handed_to_attention() {
+    let cases = [(1, 20, 16, 72), (73, 290, 2, 64), (130, 131, 4, 8), (300, 600, 8, 80)];
+    for (number, shape) in shapes_or_notice().into_iter().enumerate() {
+        let MatmulShape::Halves(halves) = shape else { unreachable!() };
+        for (index, (width, columns, heads, dim)) in cases.into_iter().enumerate() {
+            let third: usize = heads * dim;
+            if third.is_multiple_of(16) && third.is_multiple_of(16 * halves.lefts as usize) {
+                let seed = 4400 + (10 * number + index) as u64;
+                Biased::new(shape, width, columns, &[third; 3], seed).check_heads(heads, dim);
+            }
+        }
+    }
+}
+
+impl Biased {
+    /// Checks queries, and keys and values in the order in which attention takes them.
+    fn check_heads(&self, heads: usize, dim: usize) {
+        let (gpu, width, third) = (gpu(), self.width, heads * dim);
+        let tiles = WholeLaunch::tiles(width);
+        let halves = 16 * tiles * heads * dim.next_multiple_of(16);
+        let query = poisoned(&gpu, (4 * width * third + GUARD) as u64);
+        let memory = [0; 2].map(|_| poisoned(&gpu, (2 * halves + GUARD) as u64));
+        let [keys, values] = [&memory[0], &memory[1]].map(Buffer::span);
+        let biases = self.addresses;
+        self.run(ProductOutput::Heads { query: query.span(), keys, values, dim, biases });
+        let query: Vec<f32> = download(&gpu, &query);
+        let [keys, values]: [Vec<u16>; 2] = [&memory[0], &memory[1]].map(|it| download(&gpu, it));
+        assert!(query[width * third..].iter().all(|value| value.to_bits() == u32::MAX));
+        assert!(keys[halves..].iter().chain(&values[halves..]).all(|&code| code == u16::MAX));
+        for token in 0..width {
+            for head in 0..heads {
+                for element in 0..dim {
+                    let column = head * dim + element;
+                    let wanted =
+                        |part: usize| self.expected[token * 3 * third + part * third + column];
+                    let half = |code: u16| f64::from(f16::from_bits(code).to_f32());
+                    let found = [
+                        f64::from(query[token * third + column]),
+                        half(keys[key_place(dim, tiles, head, token, element)]),
+                        half(values[value_place(dim, tiles, head, token, element)]),
+                    ];
+                    for (part, found) in found.into_iter().enumerate() {
+                        let (wanted, slack) = wanted(part);
+                        let slack =
+                            slack + if part > 0 { wanted.abs() / 2048.0 + 1e-6 } else { 0.0 };
+                        let near = (found - wanted).abs() <= slack;
+                        assert!(near, "{:?} {token} {column} {part}: {found} {wanted}", self.shape);
+                    }
+                }
+                for element in dim..dim.next_multiple_of(16) {
+                    assert_eq!(keys[key_place(dim, tiles, head, token, element)], 0);
+                }
             }
         }
     }

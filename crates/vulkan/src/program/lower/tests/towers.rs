@@ -6,6 +6,7 @@ use trine_model::gemma4_vision::Limits as ProductLimits;
 use super::super::super::graph::{AttendKernel, ProductKernel};
 use super::*;
 use crate::kernels::attention::AttendUnits;
+use crate::pack::Format;
 use crate::testing::towers::{Gemma4Tower, gemma3, gemma4};
 
 fn tower(format: DType) -> Plan {
@@ -18,7 +19,9 @@ fn graph(capabilities: &Capabilities, plan: &Plan) -> Graph {
 
 fn graph_of(capabilities: &Capabilities, plan: &Plan, width: Width) -> Graph {
     let key = PassKey { width, attended: Attended::Tiles, goal: 0 };
-    lower(plan, key, &selection(capabilities, plan, KvType::F16, width.tokens)).unwrap()
+    let (context, blocks) = (width.tokens, width.tokens.div_ceil(32));
+    let options = ProgramOptions { width, kv: KvType::F16, context, sequences: 1, blocks };
+    lower(plan, key, &Selection::new(capabilities, plan, &options)).unwrap()
 }
 
 /// Matrix units multiply everything, and what goes before a product writes its operand. Biases are
@@ -27,9 +30,8 @@ fn graph_of(capabilities: &Capabilities, plan: &Plan, width: Width) -> Graph {
 fn a_layer_of_a_tower_is_ten_launches_at_most() {
     let on_units = [
         "add_layer_norm",
-        "matmul + bias",
-        "store_kv",
-        "attend by tiles on matrix units",
+        "matmul + bias as heads",
+        "attend to a picture",
         "matmul + bias",
         "add_layer_norm",
         "matmul + bias + gelu",
@@ -50,6 +52,7 @@ fn a_layer_of_a_tower_is_ten_launches_at_most() {
     for (capabilities, format, layer) in [
         (h200(), DType::F16, &on_units[..]),
         (h200(), DType::BF16, &on_units),
+        (h200(), DType::Q8_0, &beside),
         (radeon_780m(), DType::F16, &beside),
     ] {
         let plan = tower(format);
@@ -158,9 +161,10 @@ fn a_layer_of_a_tower_of_gemma_4_is_ten_launches_at_most() {
 /// All rows of a tile share what a workgroup reads, 128 of them.
 #[test]
 fn towers_pass_keys_through_shared_memory() {
-    let plan = tower(DType::F16);
-    let kernels = |capabilities| {
-        let graph = graph(&capabilities, &plan);
+    // Of Gemma 3, where products do not write keys and values; of Gemma 4, which rotates them.
+    let gemma4 = tower_of_gemma4(Gemma4Tower::Large, false);
+    let kernels = |capabilities, plan: &Plan| {
+        let graph = graph(&capabilities, plan);
         let kernel = |work: &Work| match work {
             Work::Attend(AttendWork { attention, kernel, .. }) => {
                 let heads = Heads { query: 16, kv: 16, dim: 72 };
@@ -171,13 +175,73 @@ fn towers_pass_keys_through_shared_memory() {
         };
         graph.nodes.iter().find_map(|node| kernel(&node.work)).unwrap()
     };
-    let AttendKernel::Matrix { shape: AttendUnits::Direct(shape), .. } = kernels(h200()) else {
+    let AttendKernel::Matrix { shape: AttendUnits::Direct(shape), .. } = kernels(h200(), &gemma4)
+    else {
         panic!("registers of a known layout")
     };
     assert_eq!((shape.stacked, shape.slices, shape.staged, shape.kept), (4, 1, true, true));
-    let AttendKernel::Matrix { shape: AttendUnits::Staged(shape), .. } = kernels(radeon_780m())
+    let AttendKernel::Matrix { shape: AttendUnits::Staged(shape), .. } =
+        kernels(radeon_780m(), &tower(DType::F16))
     else {
         panic!("matrix units")
     };
     assert!(shape.subgroups * shape.product.0 >= 64, "{shape:?}");
+}
+
+/// Whatever writes halves needs a bound on its results, which is found while the weights are
+/// loaded.
+#[test]
+fn products_that_give_halves_are_examined_when_they_are_loaded() {
+    let plans = [
+        tower(DType::F16),
+        tower(DType::BF16),
+        tower(DType::Q8_0),
+        tower_of_gemma4(Gemma4Tower::Unlimited, false),
+    ];
+    let mut found = 0;
+    for capabilities in [h200(), radeon_780m(), software()] {
+        for plan in &plans {
+            for node in graph(&capabilities, plan).nodes {
+                let Work::Product(ProductWork { joint, output, .. }) = node.work else { continue };
+                let gives_halves = match output {
+                    Output::Activated(_) => true,
+                    Output::Gated(made) => made.operand().is_some_and(|it| it.kind.is_halves()),
+                    _ => false,
+                };
+                if gives_halves {
+                    found += 1;
+                    assert!(joint.takes_halves(&capabilities, true), "{}", node.label);
+                }
+            }
+        }
+    }
+    assert_eq!(found, 4 * LAYERS, "three towers on one device, one on another");
+}
+
+/// A picture of one soft token has a product of one row, which its kernel does not norm.
+#[test]
+fn one_soft_token_is_multiplied_by_the_kernel_for_many_rows() {
+    let plan = tower(DType::F16);
+    let graph = graph_of(&h200(), &plan, Width { tokens: 16, outputs: 1 });
+    for node in &graph.nodes {
+        let Work::Product(work) = &node.work else { continue };
+        let is_given = matches!(work.input, Input::Given(Form::Operand(_)));
+        assert!(is_given && work.kernel == ProductKernel::Matmul, "{}", node.label);
+    }
+}
+
+/// What a partner leaves of a matrix lies as the matrix does.
+#[test]
+fn slices_of_weights_in_fragments_are_in_fragments() {
+    let whole = tower(DType::F16);
+    let lent = lend(whole, &|weight| weight.rows / 3);
+    let mut slices = 0;
+    for step in &lent.steps {
+        let is_product = matches!(step.op, Op::MatMul { .. } | Op::GatedMatMul { .. });
+        for joint in Joint::all(&h200(), &lent, &step.op).iter().filter(|_| is_product) {
+            assert_eq!(joint.format, Format::F16Fragments, "{}", step.label);
+            slices += usize::from(joint.weights.iter().any(|&id| lent.holder(id) != id));
+        }
+    }
+    assert!(slices > 2 * LAYERS, "{slices}");
 }
