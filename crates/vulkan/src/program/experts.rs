@@ -41,7 +41,7 @@ pub(super) struct ExpertsProduct {
 
 /// A router with the norm before it, and another norm of the same rows.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Routed {
+pub(super) struct NormedRouter {
     pub(super) source: ValueId,
     pub(super) norm: RowNorm,
     pub(super) router: WeightId,
@@ -54,7 +54,7 @@ pub(super) struct Routed {
 pub(super) enum ExpertsWork {
     /// The experts of each row, and their shares. A choice with a router makes its logits itself.
     Choose {
-        router: Option<Routed>,
+        router: Option<NormedRouter>,
         logits: ValueId,
         factors: Option<WeightId>,
         scale: f32,
@@ -130,7 +130,7 @@ impl ExpertsWork {
     pub(super) fn name(&self) -> &'static str {
         match self {
             ExpertsWork::Choose { router: None, .. } => "choose experts",
-            ExpertsWork::Choose { router: Some(Routed { other: None, .. }), .. } => {
+            ExpertsWork::Choose { router: Some(NormedRouter { other: None, .. }), .. } => {
                 "norm + router + choose experts"
             }
             ExpertsWork::Choose { .. } => "norm + router + choose experts + norm",

@@ -3,7 +3,7 @@
 
 use trine_model::WeightId;
 
-use super::super::experts::{ExpertsWork, Routed};
+use super::super::experts::{ExpertsWork, NormedRouter};
 use super::super::graph::{Graph, Made, NormWork, Work};
 use super::super::selection::Selection;
 use super::super::streams::RowNorm;
@@ -19,7 +19,7 @@ pub(super) fn choice_routes(graph: &mut Graph, index: usize, selection: &Selecti
     let next = next_norm(graph, index, &routed);
     let other = next.map(|(_, other)| other);
     if let Work::Experts(ExpertsWork::Choose { router, .. }) = &mut graph.nodes[index].work {
-        *router = Some(Routed { other, ..routed });
+        *router = Some(NormedRouter { other, ..routed });
     }
     if let Some((at, _)) = next {
         graph.nodes.remove(at);
@@ -34,7 +34,7 @@ fn found_router(
     graph: &Graph,
     index: usize,
     capabilities: &Capabilities,
-) -> Option<(usize, usize, Routed)> {
+) -> Option<(usize, usize, NormedRouter)> {
     let Work::Experts(ExpertsWork::Choose { router: None, logits, chosen, .. }) =
         graph.nodes[index].work
     else {
@@ -55,11 +55,15 @@ fn found_router(
         && routes(capabilities, (columns(logits), columns(chosen)), columns(source), rows)
         && graph.is_kept(norm_at + 1..index, source);
     let norm = RowNorm { weight, epsilon };
-    fits.then_some((norm_at, product, Routed { source, norm, router, other: None }))
+    fits.then_some((norm_at, product, NormedRouter { source, norm, router, other: None }))
 }
 
 /// Returns the launch after a choice that norms the routed rows too, if it may be done with it.
-fn next_norm(graph: &Graph, index: usize, routed: &Routed) -> Option<(usize, (WeightId, Made))> {
+fn next_norm(
+    graph: &Graph,
+    index: usize,
+    routed: &NormedRouter,
+) -> Option<(usize, (WeightId, Made))> {
     let found = |at: &usize| match graph.nodes[*at].work {
         Work::Norm { norm: NormWork::Norm { source, weight, epsilon }, made } => {
             let fits = source == routed.source && epsilon == routed.norm.epsilon;

@@ -31,20 +31,20 @@ pub(super) fn small_product(graph: &Graph, index: usize) -> Option<(ValueId, Wei
 }
 
 /// What a norm before a router norms, and what it adds first.
-struct Routed {
+struct NormBeforeRouter {
     row: ValueId,
     added: Option<(ValueId, RowNorm)>,
     norm: RowNorm,
     result: ValueId,
 }
 
-fn routed(graph: &Graph, index: usize) -> Option<Routed> {
+fn norm_before_router(graph: &Graph, index: usize) -> Option<NormBeforeRouter> {
     let Work::Norm { norm, made: Made::Rows(result) } = graph.nodes[index].work else {
         return None;
     };
     match norm {
         NormWork::Norm { source: row, weight, epsilon } => {
-            Some(Routed { row, added: None, norm: RowNorm { weight, epsilon }, result })
+            Some(NormBeforeRouter { row, added: None, norm: RowNorm { weight, epsilon }, result })
         }
         NormWork::NormAddNorm {
             source,
@@ -59,7 +59,7 @@ fn routed(graph: &Graph, index: usize) -> Option<Routed> {
             let is_only = graph.readers(updated) == 1;
             let added = Some((source, RowNorm { weight, epsilon }));
             let norm = RowNorm { weight: next_weight, epsilon };
-            is_only.then_some(Routed { row: target, added, norm, result })
+            is_only.then_some(NormBeforeRouter { row: target, added, norm, result })
         }
         NormWork::Bare { .. }
         | NormWork::Layer { .. }
@@ -83,7 +83,7 @@ pub(super) fn route(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 
 /// Returns how many launches from `index` on a mix with a router replaces.
 fn found_route(graph: &Graph, index: usize) -> Option<(usize, RouteWork)> {
-    let routed = routed(graph, index)?;
+    let routed = norm_before_router(graph, index)?;
     let (input, router, product) = small_product(graph, index + 1)?;
     let Work::Elements { kind: ElementsKind::Softcap { cap, target }, result: capped } =
         graph.nodes.get(index + 2)?.work
@@ -125,7 +125,7 @@ fn found_route(graph: &Graph, index: usize) -> Option<(usize, RouteWork)> {
 fn corrected(
     graph: &Graph,
     index: usize,
-    routed: &Routed,
+    routed: &NormBeforeRouter,
     sum: &SumWork,
     first: ValueId,
     sources: &[ValueId],
