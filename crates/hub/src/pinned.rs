@@ -43,7 +43,8 @@ impl Resolver for Fixed {
 
 /// Sends one GET request for `url` to one of `addresses`, whatever its host is resolved to, through
 /// no proxy, with neither cookies nor credentials. A body has at most `bytes`, and everything
-/// together takes at most `time`.
+/// together takes at most `time`. `stoppable` gets what ends the request from another thread: at
+/// once, or after the longest wait for a connection while one is made.
 ///
 /// # Errors
 /// Returns why there is no such answer, in words.
@@ -52,6 +53,7 @@ pub fn get_pinned(
     addresses: &[SocketAddr],
     bytes: usize,
     time: Duration,
+    stoppable: impl FnOnce(Box<dyn FnOnce() + Send>),
 ) -> Result<Pinned, String> {
     let config = Agent::config_builder()
         .http_status_as_error(false)
@@ -65,6 +67,8 @@ pub fn get_pinned(
         .max_idle_connections(0)
         .build();
     let agent = Agent::with_parts(config, DefaultConnector::default(), Fixed(addresses.to_vec()));
+    let stopped = agent.clone();
+    stoppable(Box::new(move || stopped.shutdown()));
     let failed = |error: &dyn std::fmt::Display| printable(&error.to_string(), 200);
     let response = agent.get(url).call().map_err(|error| failed(&error))?;
     match response.status().as_u16() {
@@ -117,19 +121,19 @@ mod tests {
 
     fn get(answer: &'static [u8]) -> Result<Pinned, String> {
         let (address, _) = once(answer);
-        get_pinned("http://pictures.example/a.png", &[address], 6, TIME)
+        get_pinned("http://pictures.example/a.png", &[address], 6, TIME, |_| {})
     }
 
     #[test]
     fn the_addresses_given_are_the_ones_asked() {
         let (address, asked) = once(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc");
         let url = "http://pictures.example:8080/a.png?b=c";
-        assert_eq!(get_pinned(url, &[address], 6, TIME), Ok(Pinned::Body(b"abc".to_vec())));
+        assert_eq!(get_pinned(url, &[address], 6, TIME, |_| {}), Ok(Pinned::Body(b"abc".to_vec())));
         let head = asked.join().unwrap().to_ascii_lowercase();
         assert!(head.starts_with("get /a.png?b=c http/1.1"), "{head}");
         assert!(head.contains("host: pictures.example:8080"), "{head}");
         assert!(!head.contains("cookie") && !head.contains("authorization"), "{head}");
-        assert!(get_pinned(url, &[], 6, TIME).is_err());
+        assert!(get_pinned(url, &[], 6, TIME, |_| {}).is_err());
     }
 
     #[test]
@@ -165,7 +169,32 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let begin = std::time::Instant::now();
         let limit = Duration::from_millis(300);
-        assert!(get_pinned("http://pictures.example/", &[address], 6, limit).is_err());
+        assert!(get_pinned("http://pictures.example/", &[address], 6, limit, |_| {}).is_err());
         assert!(begin.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_request_is_ended_while_it_waits() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let begin = std::time::Instant::now();
+        let stop_when_asked = |stop: Box<dyn FnOnce() + Send>| {
+            std::thread::spawn(move || {
+                let mut stream = listener.accept().unwrap().0;
+                let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\na";
+                stream.read_exact(&mut [0]).unwrap();
+                stream.write_all(answer).unwrap();
+                stop();
+                stream
+            });
+        };
+        let hour = Duration::from_secs(3600);
+        assert!(
+            get_pinned("http://pictures.example/", &[address], 6, hour, stop_when_asked).is_err()
+        );
+        assert!(begin.elapsed() < Duration::from_secs(5));
+        let at_once = |stop: Box<dyn FnOnce() + Send>| stop();
+        let (address, _) = once(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        assert!(get_pinned("http://pictures.example/", &[address], 6, hour, at_once).is_err());
     }
 }

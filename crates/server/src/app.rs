@@ -20,7 +20,7 @@ use crate::rooms::{DecodingRoom, PERMIT_BYTES, PreparedRoom};
 use crate::warnings::{Noted, Told};
 use crate::workers::{Weight, Workers};
 
-/// Pictures that are fetched at once.
+/// Pictures that are fetched at once, lookups of their hosts included.
 const FETCHES_MAX: usize = 16;
 
 /// Room for pictures of requests.

@@ -1,12 +1,12 @@
 //! Which pictures the server may fetch: those of hosts that its owner has named, at addresses that
 //! anybody could reach.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::http::Uri;
+
+use crate::fetcher::Fetcher;
 
 /// Most redirects from one picture.
 pub(crate) const REDIRECTS_MAX: usize = 3;
@@ -69,43 +69,6 @@ fn is_name(text: &str) -> bool {
             && label.bytes().all(is_letter)
     };
     text.len() <= 253 && text.split('.').all(is_label)
-}
-
-/// Speaks HTTP for the server, which has checked where to.
-pub trait Fetcher: fmt::Debug + Send + Sync + 'static {
-    /// Sends one GET request and returns the answer, without following a redirect. Called on a
-    /// thread that may wait.
-    ///
-    /// It connects to one of the addresses of the request whatever the URL's host is resolved to,
-    /// through no proxy, and sends neither cookies nor credentials.
-    ///
-    /// # Errors
-    /// Why there is no answer, for the client.
-    fn get(&self, request: &Fetch) -> Result<Fetched, String>;
-}
-
-/// A request for a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fetch {
-    /// The URL, of the scheme `http` or `https`.
-    pub url: String,
-    /// The addresses of its host, which were checked; not empty.
-    pub addresses: Vec<SocketAddr>,
-    /// Most bytes of the answer's body; a longer one is [`Fetched::TooLarge`].
-    pub bytes: usize,
-    /// Time for the whole answer.
-    pub time: Duration,
-}
-
-/// The answer to a [`Fetch`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fetched {
-    /// The body of an answer of the status 200, without a content encoding.
-    Body(Vec<u8>),
-    /// An answer of the status 200 whose body is too long.
-    TooLarge,
-    /// The `Location` of a redirect.
-    Redirect(String),
 }
 
 /// Why a URL is not fetched.
@@ -376,13 +339,14 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::fetcher::{Fetch, FetchEnd, Fetched};
 
     /// Answers as a table of URLs says.
     #[derive(Debug, Default)]
     pub(crate) struct Table(pub(crate) Vec<(&'static str, Fetched)>);
 
     impl Fetcher for Table {
-        fn get(&self, request: &Fetch) -> Result<Fetched, String> {
+        fn get(&self, request: &Fetch, _: &FetchEnd) -> Result<Fetched, String> {
             assert!(request.addresses.iter().all(|address| is_public(address.ip())));
             let found = self.0.iter().find(|(url, _)| *url == request.url);
             found.map(|(_, answer)| answer.clone()).ok_or_else(|| "status 404".to_owned())

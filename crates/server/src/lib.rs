@@ -18,7 +18,7 @@
 //! | `models` | several models by name, loaded when they are asked for and unloaded when their time is over |
 //! | `flow`, `open` | the way of a request for texts, and its part before any text, which other requests share |
 //! | `body`, `json`, `parameters`, `unsupported`, `conversation`, `calling`, `places`, `structure` | what the dialects have in common on the way in |
-//! | `pictures`, `image_urls` | pictures of requests, and where the server may fetch some |
+//! | `pictures`, `image_urls`, `fetcher` | pictures of requests, and where and how the server may fetch some |
 //! | `generate`, `guide`, `stream`, `error`, `warnings` | what they have in common on the way out |
 //! | `embeddings` | embeddings of texts, in OpenAI's and Ollama's dialects |
 //! | `openai`, `anthropic`, `llama`, `ollama`, `responses`, `text_routes`, `routers` | the dialects |
@@ -39,6 +39,7 @@ mod clock;
 mod conversation;
 mod embeddings;
 mod error;
+mod fetcher;
 mod flow;
 mod generate;
 mod guard;
@@ -78,9 +79,10 @@ mod unsupported;
 mod warnings;
 mod workers;
 
+pub use fetcher::{Fetch, FetchEnd, Fetched, Fetcher};
 pub use generate::{END_FIELD, START_FIELD};
 pub use guide::Guide;
-pub use image_urls::{Fetch, Fetched, Fetcher, ImageUrls};
+pub use image_urls::ImageUrls;
 pub use keys::Keys;
 pub use models::{
     Description, Found, KeepAlive, Library, LibraryError, Listed, LoadedModel, Loader, Outline,

@@ -1,23 +1,24 @@
 //! Fetches the pictures that a request only names.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::Uri;
-use tokio::net::lookup_host;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::sent::Sent;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::image_urls::{Fetch, Fetched, ImageUrls, Place, REDIRECTS_MAX, UrlError};
+use crate::fetcher::{Fetch, Fetched, Waiter};
+use crate::image_urls::{ImageUrls, Place, REDIRECTS_MAX, UrlError};
 use crate::lifecycle::Phase;
 use crate::rooms::PERMIT_BYTES;
 
 /// The share of the room for fetched files that one request may take: one part of this many.
 const REQUEST_SHARE: usize = 4;
+/// Name of threads that wait for other servers.
+const THREAD: &str = "fetching";
 
 /// Fetches the pictures of a request that it only names, one after the other, and reads their
 /// headers. Returns the room that the files take.
@@ -177,24 +178,43 @@ async fn fetch_place(
     place: &Place,
     own: Allowance,
 ) -> Result<(Fetched, Allowance), UrlError> {
-    let found = lookup_host((place.host.trim_matches(['[', ']']), place.port)).await;
-    let addresses: Vec<SocketAddr> = found.map_err(|_| UrlError::NotFound)?.collect();
-    place.check(&addresses)?;
-    let url = place.url.to_string();
     let closed = |_| UrlError::Failed("the server ends".to_owned());
     let permit = Arc::clone(&app.rooms.fetching).acquire_owned().await.map_err(closed)?;
     let fetcher = Arc::clone(&allowed.fetcher);
+    let (host, port) = (place.host.trim_matches(['[', ']']).to_owned(), place.port);
+    // Nothing ends a lookup: its thread keeps the place until the system gives up.
+    let look_up = move || (fetcher.addresses(&host, port), permit);
+    let (found, permit) = on_thread(look_up).await?;
+    let addresses = found.map_err(|_| UrlError::NotFound)?;
+    place.check(&addresses)?;
+    let url = place.url.to_string();
+    let fetcher = Arc::clone(&allowed.fetcher);
+    let waiter = Waiter::default();
+    let end = waiter.end();
     // The thread keeps its place and the file's room until its request has ended, also if nobody
     // waits for it.
-    let fetched = tokio::task::spawn_blocking(move || {
+    let fetched = on_thread(move || {
         let _permit = permit;
         // The wait for the place is over only now.
         let time = own.deadline.saturating_duration_since(Instant::now());
-        let fetched = fetcher.get(&Fetch { url, addresses, bytes: own.bytes, time })?;
+        let fetched = fetcher.get(&Fetch { url, addresses, bytes: own.bytes, time }, &end)?;
         Ok((fetched, own))
     });
+    fetched.await?.map_err(UrlError::Failed)
+}
+
+/// Runs what waits for other servers on a thread of its own. Those of the runtimes are for texts,
+/// which must not wait for it; nor does the end of the server.
+async fn on_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, UrlError> {
+    let (done, result) = oneshot::channel();
+    // If nobody waits, the result is dropped with what it holds.
+    let work = move || drop(done.send(work()));
+    let thread = std::thread::Builder::new().name(THREAD.to_owned()).spawn(work);
+    thread.map_err(|_| UrlError::Failed("the server has no thread for it".to_owned()))?;
     let failed = |_| UrlError::Failed("the request met a defect of the server".to_owned());
-    fetched.await.map_err(failed)?.map_err(UrlError::Failed)
+    result.await.map_err(failed)
 }
 
 #[cfg(test)]

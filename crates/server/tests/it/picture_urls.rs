@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use trine_server::{Fetch, Fetched, Fetcher, ImageUrls, ServerOptions};
+use trine_server::{Fetch, FetchEnd, Fetched, Fetcher, ImageUrls, ServerOptions};
 
 use crate::harness::Harness;
 use crate::pictures::{
@@ -20,7 +20,7 @@ struct Web {
 }
 
 impl Fetcher for Web {
-    fn get(&self, request: &Fetch) -> Result<Fetched, String> {
+    fn get(&self, request: &Fetch, _: &FetchEnd) -> Result<Fetched, String> {
         self.asked.lock().unwrap().push(request.clone());
         let found = self.answers.iter().find(|(url, _)| *url == request.url);
         found

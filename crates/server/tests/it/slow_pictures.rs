@@ -1,11 +1,14 @@
 //! Pictures that are fetched from a server that is slow.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use trine_server::{Fetch, Fetched, Fetcher, ImageUrls};
+use trine_server::{Fetch, FetchEnd, Fetched, Fetcher, ImageUrls};
 
 use crate::client;
 use crate::harness::Harness;
@@ -21,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 struct Slow(Mutex<Vec<Duration>>);
 
 impl Fetcher for Slow {
-    fn get(&self, request: &Fetch) -> Result<Fetched, String> {
+    fn get(&self, request: &Fetch, _: &FetchEnd) -> Result<Fetched, String> {
         self.0.lock().unwrap().push(request.time);
         if request.url.ends_with("moved") {
             std::thread::sleep(PAUSE);
@@ -60,7 +63,7 @@ struct Steady {
 }
 
 impl Fetcher for Steady {
-    fn get(&self, _: &Fetch) -> Result<Fetched, String> {
+    fn get(&self, _: &Fetch, _: &FetchEnd) -> Result<Fetched, String> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         std::thread::sleep(self.pause);
         while self.is_held.load(Ordering::SeqCst) {
@@ -122,7 +125,7 @@ fn a_request_waits_for_room_no_longer_than_for_its_pictures() {
     });
 }
 
-/// Nobody stops the thread that reads a file: it has room until it ends.
+/// A thread that reads a file has room until it ends, also where its fetcher goes on.
 #[test]
 fn room_is_taken_until_a_file_is_read_whoever_leaves() {
     let (server, steady) = steady(1, Duration::ZERO, TIME);
@@ -149,4 +152,96 @@ fn room_is_taken_until_a_file_is_read_whoever_leaves() {
             std::thread::yield_now();
         }
     }
+}
+
+/// Places of fetches.
+const PLACES: usize = 16;
+
+/// Finds no host while it is held, and reads paths that end in `hang` until it is told to end.
+#[derive(Debug, Default)]
+struct Waiting {
+    looked_up: AtomicUsize,
+    asked: AtomicUsize,
+    is_held: AtomicBool,
+}
+
+impl Fetcher for Waiting {
+    fn addresses(&self, _: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        assert_eq!(std::thread::current().name(), Some("fetching"));
+        self.looked_up.fetch_add(1, Ordering::SeqCst);
+        while self.is_held.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(vec![SocketAddr::from(([1, 1, 1, 1], port))])
+    }
+
+    fn get(&self, request: &Fetch, end: &FetchEnd) -> Result<Fetched, String> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        if request.url.ends_with("hang") {
+            let (told, ended) = channel();
+            end.then(move || told.send(()).unwrap_or_default());
+            let _ = ended.recv();
+        }
+        Ok(Fetched::Body(file("a.png")))
+    }
+}
+
+fn waiting(time: Duration) -> (Harness, Arc<Waiting>) {
+    let waiting = Arc::new(Waiting::default());
+    let fetcher: Arc<dyn Fetcher> = waiting.clone();
+    let server = server_with(|options| {
+        options.image_urls = Some(ImageUrls { hosts: vec!["*.example.com".to_owned()], fetcher });
+        options.limits.bodies_bytes = 1 << 30;
+        options.limits.pictures.fetching = time;
+    });
+    (server, waiting)
+}
+
+/// A request for a picture of a host of its own.
+fn of_host(number: usize, path: &str) -> Value {
+    let parts = [image(&format!("https://{number}.example.com/{path}"))];
+    json!({"messages": [user(&parts)], "max_tokens": 1})
+}
+
+/// Lookups take the places of fetches and their time, and no thread of texts.
+#[test]
+fn names_that_nobody_resolves_are_few_at_once() {
+    let (server, waiting) = waiting(TIME);
+    waiting.is_held.store(true, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let (server, count) = (&server, PLACES + 8);
+        let asked: Vec<_> = (0..count)
+            .map(|number| scope.spawn(move || server.post(CHAT, &of_host(number, "a.png"))))
+            .collect();
+        for asked in asked {
+            let (status, error) = asked.join().unwrap();
+            assert_eq!(status, 400, "{error}");
+            assert!(message(&error).contains("within 0.4 s"), "{error}");
+        }
+    });
+    assert_eq!(waiting.looked_up.load(Ordering::SeqCst), PLACES);
+    waiting.is_held.store(false, Ordering::SeqCst);
+    while server.post(CHAT, &of_host(0, "a.png")).0 != 200 {
+        std::thread::yield_now();
+    }
+}
+
+/// A client that leaves ends its fetch, and gives back its place.
+#[test]
+fn fetches_end_with_their_requests() {
+    let (server, waiting) = waiting(Duration::from_secs(20));
+    let left: Vec<_> = (0..PLACES)
+        .map(|number| {
+            let mut stream = client::connect(server.address);
+            let body = of_host(number, "hang").to_string();
+            client::send(&mut stream, "POST", CHAT, &[], body.as_bytes());
+            stream
+        })
+        .collect();
+    while waiting.asked.load(Ordering::SeqCst) < PLACES {
+        std::thread::yield_now();
+    }
+    drop(left);
+    let (status, answer) = server.post(CHAT, &of_host(0, "a.png"));
+    assert_eq!(status, 200, "{answer}");
 }

@@ -10,8 +10,8 @@ use trine_engine::{CONTEXT_DEFAULT, Pooling, SamplingParams, Service};
 use trine_hub::{Pinned, get_pinned};
 use trine_model::{KvType, Model};
 use trine_server::{
-    Description, Fetch, Fetched, Fetcher, Found, ImageUrls, Keys, Library, Limits, Listed,
-    LoadedModel, Loader, Outline, Pictures, ServeError, Server, ServerOptions,
+    Description, Fetch, FetchEnd, Fetched, Fetcher, Found, ImageUrls, Keys, Library, Limits,
+    Listed, LoadedModel, Loader, Outline, Pictures, ServeError, Server, ServerOptions,
 };
 
 use super::serve_names::{Names, Served, laid, served_name, stamp};
@@ -249,9 +249,9 @@ fn read_keys(path: &Path) -> Result<Keys> {
 struct Fetching;
 
 impl Fetcher for Fetching {
-    fn get(&self, request: &Fetch) -> Result<Fetched, String> {
+    fn get(&self, request: &Fetch, end: &FetchEnd) -> Result<Fetched, String> {
         let Fetch { url, addresses, bytes, time } = request;
-        Ok(match get_pinned(url, addresses, *bytes, *time)? {
+        Ok(match get_pinned(url, addresses, *bytes, *time, |stop| end.then(stop))? {
             Pinned::Body(body) => Fetched::Body(body),
             Pinned::TooLarge => Fetched::TooLarge,
             Pinned::Redirect(place) => Fetched::Redirect(place),
