@@ -29,7 +29,8 @@ impl ImageUrls {
     /// Reads an entry of the list of hosts.
     ///
     /// # Errors
-    /// What an entry looks like.
+    /// What an entry looks like, or that nothing is fetched from it: it is this machine, or an
+    /// address that is not public.
     pub fn read_host(text: &str) -> Result<String, String> {
         let (entry, port) = port_of(text);
         let wildcard = entry.strip_prefix("*.");
@@ -44,6 +45,12 @@ impl ImageUrls {
             true => wildcard.is_none() && name.parse::<Ipv4Addr>().is_ok(),
             false => is_name(name),
         };
+        let is_private = last.eq_ignore_ascii_case("localhost")
+            || name.parse().is_ok_and(|address| !is_public_v4(address));
+        if is_host && is_private {
+            return Err("pictures are never fetched from this machine or its network; name a host at a public address"
+                .to_owned());
+        }
         if is_host && port.is_none_or(is_port) {
             return Ok(text.to_ascii_lowercase());
         }
@@ -425,7 +432,7 @@ pub(crate) mod tests {
             "1.1.1.1",
             "1.1.1.1:65535",
             "a_b-c.d",
-            "localhost",
+            "localhost.com",
             "1and1.com",
             "xn--bcher-kva.example",
             &longest,
@@ -469,6 +476,20 @@ pub(crate) mod tests {
         ] {
             let error = ImageUrls::read_host(text).unwrap_err();
             assert!(error.contains("example.com:8443"), "{text}");
+        }
+        for text in [
+            "localhost",
+            "LOCALHOST:8080",
+            "*.localhost",
+            "pictures.localhost",
+            "127.0.0.1",
+            "10.0.0.1:80",
+            "192.168.1.1",
+            "169.254.169.254",
+            "0.0.0.0",
+        ] {
+            let error = ImageUrls::read_host(text).unwrap_err();
+            assert!(error.contains("never fetched from this machine"), "{text}: {error}");
         }
     }
 
