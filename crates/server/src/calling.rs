@@ -1,9 +1,11 @@
 //! Calls of tools: what a request declares, in the form of OpenAI's API, and how that changes the
 //! prompt and the answer.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 use trine_text::{
-    GrammarError, Offer, Relaxed, ReplyFormat, ToolCall, ToolChoice, ToolError, Tools,
+    Grammar, GrammarError, Offer, Relaxed, ReplyFormat, ToolCall, ToolChoice, ToolError, Tools,
 };
 
 use crate::error::ApiError;
@@ -12,7 +14,7 @@ use crate::json::Fields;
 use crate::models::LoadedModel;
 use crate::parameters::Parameters;
 use crate::places::Places;
-use crate::structure;
+use crate::structure::{self, Structure};
 use crate::unsupported;
 use crate::warnings::{Warnings, note};
 
@@ -137,12 +139,31 @@ impl Calling {
     ) -> Result<(), ApiError> {
         // First by itself, so that an error names its field and not the tools.
         parameters.compile(model)?;
-        let offer = self.offer();
-        parameters.reader = format.reader(&offer);
-        if !offer.is_open() {
-            return Ok(());
+        parameters.reader = format.reader(&self.offer());
+        let structure = parameters.fields.structure.as_ref();
+        if let Some(grammar) = self.grammar(structure, format, model)? {
+            warn_of(grammar.relaxed());
+            parameters.grammar = Some(grammar);
         }
-        let answer = match &parameters.fields.structure {
+        Ok(())
+    }
+
+    /// Returns the grammar of texts that may be calls; an answer has the form of `structure`.
+    /// `None` if calls need none. For a thread that may wait.
+    ///
+    /// # Errors
+    /// As [`Calling::apply`].
+    pub(crate) fn grammar(
+        &self,
+        structure: Option<&Structure>,
+        format: &dyn ReplyFormat,
+        model: &LoadedModel,
+    ) -> Result<Option<Arc<Grammar>>, ApiError> {
+        let offer = self.offer();
+        if !offer.is_open() {
+            return Ok(None);
+        }
+        let answer = match structure {
             None => None,
             Some(structure) => Some(structure.schema().ok_or_else(|| {
                 let remedy = "an answer may be a call of a tool, beside which it can be held to a JSON schema; use one, or \
@@ -150,12 +171,8 @@ impl Calling {
                 ApiError::unsupported(structure.param.clone(), remedy)
             })?),
         };
-        if let Some(source) = format.grammar(&offer, answer) {
-            let grammar = model.grammars.get(&source).map_err(|error| self.not_held(&error))?;
-            warn_of(grammar.relaxed());
-            parameters.grammar = Some(grammar);
-        }
-        Ok(())
+        let Some(source) = format.grammar(&offer, answer) else { return Ok(None) };
+        model.grammars.get(&source).map(Some).map_err(|error| self.not_held(&error))
     }
 }
 

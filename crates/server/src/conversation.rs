@@ -10,7 +10,7 @@ use crate::error::{ApiError, Code, shown};
 use crate::generate::check_queue;
 use crate::json::Fields;
 use crate::models::{Lease, LoadedModel, Preset};
-use crate::parameters::Parameters;
+use crate::parameters::{ParameterFields, Parameters};
 use crate::pictures::{Pictured, Sent};
 use crate::places::Places;
 use crate::prompts::{check_engine, check_messages, cut, encode_conversation};
@@ -181,6 +181,25 @@ impl Conversation {
         let soft_tokens = self.soft_tokens(lease)?;
         let text = self.text(lease)?;
         Ok(cut(lease, &text, &soft_tokens)?.ids)
+    }
+
+    /// Checks what needs no picture, before pictures are fetched for it.
+    ///
+    /// # Errors
+    /// Some of those of [`Conversation::prompt`]: if the words are longer than the context in any
+    /// case, and for grammars and schemas that cannot be used.
+    pub(crate) fn check(&self, fields: &ParameterFields, lease: &Lease) -> Result<(), ApiError> {
+        if let Some(param) = self.pictures.param() {
+            lease.sees(param)?;
+        }
+        check_engine(lease)?;
+        let format = lease.format();
+        let messages = with_preset(&lease.preset, self.messages.clone());
+        let written = format.write(messages, &self.calling.offer()).map_err(calling::refused)?;
+        check_messages(lease, &written.messages, 0)?;
+        let structure = fields.structure.as_ref();
+        structure.map(|structure| structure.compile(lease)).transpose()?;
+        self.calling.grammar(structure, &*format, lease).map(drop)
     }
 
     /// Returns its token ids as the prompt of texts, and writes its pictures and the form that the

@@ -189,6 +189,14 @@ impl Pictured for Asked {
             Turn::Generate { pictures, .. } => Some(pictures),
         }
     }
+
+    fn check(&self, lease: &Lease) -> Result<(), ApiError> {
+        match &self.turn {
+            Some(Turn::Chat(conversation)) => conversation.check(&self.parameters, lease),
+            // Its pictures are never only named.
+            Some(Turn::Generate { .. }) | None => Ok(()),
+        }
+    }
 }
 
 impl flow::Asked for Asked {

@@ -48,7 +48,7 @@ pub(crate) async fn open<D: Pictured + Send + 'static, T: Send + 'static>(
 ///
 /// # Errors
 /// 408 and 503 if the model is not loaded, 400 for pictures of a request that it does not take,
-/// the errors of [`fetch`] and [`admit`], and those of `work`.
+/// the errors of [`Pictured::check`], [`fetch`] and [`admit`], and those of `work`.
 pub(crate) async fn open_named<D: Pictured + Send + 'static, T: Send + 'static>(
     app: &App,
     received: Received<D>,
@@ -59,6 +59,13 @@ pub(crate) async fn open_named<D: Pictured + Send + 'static, T: Send + 'static>(
     let Received { mut asked, mut weight, scope, mut room, .. } = received;
     let mut lease = lease(app, named, keep).await?;
     lease.scope = scope;
+    let lease = Arc::new(lease);
+    if sees == Sees::All && asked.pictures().is_some_and(|sent| sent.names_urls()) {
+        // An error that is certain need not wait for other servers.
+        let reading = Arc::clone(&lease);
+        let checked = app.work(weight, move || asked.check(&reading).map(|()| asked)).await;
+        asked = checked.inspect_err(|error| count_refused(app, &lease, error))?;
+    }
     if let Some(sent) = asked.pictures()
         && let Some(param) = sent.param()
     {
@@ -82,18 +89,20 @@ pub(crate) async fn open_named<D: Pictured + Send + 'static, T: Send + 'static>(
         let late = "the pictures were not read in the time that a request may take";
         in_time(app, lease.asked, admitted, late).await?;
     }
-    let lease = Arc::new(lease);
     let reading = Arc::clone(&lease);
     let work = move || {
         let _room = room;
         work(asked, &reading)
     };
-    let done = app.work(weight, work).await.inspect_err(|error| {
-        if error.code == Code::QueueFull {
-            app.metrics.model(&lease.base).refused();
-        }
-    })?;
-    Ok((done, lease))
+    let done = app.work(weight, work).await;
+    Ok((done.inspect_err(|error| count_refused(app, &lease, error))?, lease))
+}
+
+/// Counts a request that found no place in the model's queue.
+fn count_refused(app: &App, lease: &Lease, error: &ApiError) {
+    if error.code == Code::QueueFull {
+        app.metrics.model(&lease.base).refused();
+    }
 }
 
 /// Leases a model, waiting no longer than a request may take.

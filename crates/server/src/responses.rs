@@ -64,6 +64,10 @@ impl Pictured for Asked {
     fn pictures(&mut self) -> Option<&mut Sent> {
         self.conversation.pictures()
     }
+
+    fn check(&self, lease: &Lease) -> Result<(), ApiError> {
+        self.conversation.check(&self.parameters, lease)
+    }
 }
 
 /// Answers a conversation.

@@ -13,7 +13,7 @@ use trine_text::{Content, Part};
 
 use crate::error::ApiError;
 use crate::image_urls::{ImageUrls, Place};
-use crate::models::Pictures;
+use crate::models::{Lease, Pictures};
 use crate::options::PictureLimits;
 use crate::pictures::tower_input;
 use crate::rooms::Decoding;
@@ -30,6 +30,15 @@ pub(crate) trait Pictured {
     /// Returns its pictures; `None` if its kind has none.
     fn pictures(&mut self) -> Option<&mut Sent> {
         None
+    }
+
+    /// Checks what needs no picture, before pictures are fetched for it. For a thread that may
+    /// wait.
+    ///
+    /// # Errors
+    /// Those of the request's work that are certain already.
+    fn check(&self, _: &Lease) -> Result<(), ApiError> {
+        Ok(())
     }
 }
 
@@ -176,6 +185,11 @@ impl Sent {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether pictures are only named.
+    pub(crate) fn names_urls(&self) -> bool {
+        self.0.iter().any(|picture| matches!(picture.source, Source::Url(_)))
     }
 
     /// Returns the URLs of the pictures that are only named, with their indices.

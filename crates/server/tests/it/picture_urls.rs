@@ -213,3 +213,31 @@ fn nothing_is_fetched_unless_hosts_are_named() {
         json!({"model": "broken", "messages": [user(&[image("https://example.com/a.png")])]});
     assert_eq!(server.post(CHAT, &body).0, 400);
 }
+
+/// What is wrong without its pictures is refused before another server is asked for them.
+#[test]
+fn nothing_is_fetched_for_a_request_that_is_refused_without_it() {
+    let (server, web) = web();
+    let picture = image("https://1.1.1.1/a.png");
+    let chat = json!({"messages": [user(std::slice::from_ref(&picture))]});
+    let with = |field: &str, value: Value| {
+        let mut body = chat.clone();
+        body[field] = value;
+        body
+    };
+    let schema = json!({"type": "nonsense"});
+    let long = [picture.clone(), text(&"one word and another ".repeat(2000))];
+    let format = json!({"type": "json_schema", "json_schema": {"name": "a", "schema": schema}});
+    for (path, body, words) in [
+        (CHAT, with("response_format", format), "nonsense"),
+        (CHAT, with("guided_regex", json!("(")), "guided_regex"),
+        (CHAT, json!({"messages": [user(&long)]}), "context"),
+        ("/api/chat", with("format", schema.clone()), "nonsense"),
+    ] {
+        let (status, error) = server.post(path, &body);
+        assert_eq!(status, 400, "{error}");
+        assert!(error.to_string().contains(words), "{words}: {error}");
+        assert!(web.asked.lock().unwrap().is_empty(), "{words}");
+    }
+    assert_eq!(server.post(CHAT, &with("max_tokens", json!(1))).0, 200);
+}
