@@ -346,6 +346,8 @@ fn is_web(text: &str) -> bool {
 
 /// Reads a picture that a URL names or holds.
 fn read_url(url: &str, param: &str) -> Result<Source, ApiError> {
+    // As in browsers (<https://url.spec.whatwg.org/#concept-basic-url-parser>).
+    let url = url.trim_matches(|sign| sign <= ' ');
     if begins_with(url, "data:") {
         let file = from_data_url(url, &unlimited()).map_err(|error| of(param, error))?;
         return Ok(Source::File(file));

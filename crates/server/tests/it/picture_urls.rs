@@ -93,7 +93,7 @@ fn files_of_a_request_that_never_have_room_are_its_error() {
 fn urls_of_named_hosts_are_fetched() {
     let (server, web) = web();
     let parts = [
-        image("https://1.1.1.1/a.png"),
+        image(" https://1.1.1.1/a.png\n"),
         image(&url("a.png")),
         image("https://1.1.1.1/moved"),
         text("Compare."),
