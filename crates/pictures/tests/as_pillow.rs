@@ -114,6 +114,27 @@ fn xmp_of_a_webp_states_its_orientation() {
     assert!(is_turned(&stored, &webp) && is_turned(&stored, &without(4, &chunk)));
 }
 
+/// Flags of a WebP file are hints.
+#[test]
+fn a_webp_may_announce_chunks_that_it_does_not_have() {
+    let webp = read("lossy.webp");
+    let plain = decode(&webp).unwrap();
+    assert_eq!(webp[12..16], *b"VP8 ");
+    let side = |side: u32| (side - 1).to_le_bytes();
+    let (width, height) = (side(plain.width()), side(plain.height()));
+    for flags in [0x20, 0x04, 0x08, 0x10, 0x1c, 0x3c] {
+        let canvas = [&[flags, 0, 0, 0], &width[..3], &height[..3]].concat();
+        let chunk = [b"VP8X", &10_u32.to_le_bytes()[..], &canvas].concat();
+        let length = (webp.len() as u32 - 8 + chunk.len() as u32).to_le_bytes();
+        let file = [b"RIFF", &length[..], b"WEBP", &chunk, &webp[12..]].concat();
+        assert_eq!(decode(&file).as_ref(), Ok(&plain), "{flags:#x}");
+        // One whose end is missing is cut short, as its length tells.
+        let length = (file.len() as u32).to_le_bytes();
+        let cut = [&file[..4], &length, &file[8..]].concat();
+        assert_eq!(decode(&cut).is_ok(), flags == 0x20, "{flags:#x}");
+    }
+}
+
 /// A file with a segment after the marker of its beginning.
 fn jpeg_with(jpeg: &[u8], marker: u8, data: &[u8]) -> Vec<u8> {
     let length = (data.len() as u16 + 2).to_be_bytes();

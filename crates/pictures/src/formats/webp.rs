@@ -1,6 +1,6 @@
 //! WebP.
 
-use std::io::Cursor;
+use std::io::{self, BufRead, Read, Seek, SeekFrom};
 
 use image_webp::{DecodingError, WebPDecoder};
 
@@ -18,12 +18,85 @@ const BYTES_PER_LOSSLESS_BYTE: usize = 512;
 /// read.
 const PARTITION_BYTES: usize = 1 << 24;
 
+/// Where the flags of an extended file are, in its first chunk.
+const FLAGS: usize = 20;
+/// The flags for alpha, for EXIF and XMP, and for an animation.
+const ALPHA: u8 = 0x10;
+const METADATA: u8 = 0x0c;
+const ANIMATION: u8 = 0x02;
+
+/// A file with flags that announce no more than it has. The decoder refuses others, which programs
+/// write that leave out chunks only; libwebp reads them.
+struct Corrected<'a> {
+    /// The file to the flags.
+    beginning: [u8; FLAGS + 1],
+    file: &'a [u8],
+    position: usize,
+}
+
+impl<'a> Corrected<'a> {
+    fn of(file: &'a [u8]) -> Self {
+        let mut beginning = [0; FLAGS + 1];
+        let known = beginning.len().min(file.len());
+        beginning[..known].copy_from_slice(&file[..known]);
+        // The rest of a file that is cut short may have them.
+        let length = u32::from_le_bytes([4, 5, 6, 7].map(|at| beginning[at])) as usize;
+        let is_whole = file.get(8..).is_some_and(|rest| rest.len() >= length);
+        if is_whole && beginning[12..16] == *b"VP8X" {
+            // The decoder reads these chunks whatever the flags are.
+            beginning[FLAGS] &= !METADATA;
+            let has = |wanted: &[u8; 4]| {
+                chunks(file.get(12..).unwrap_or_default()).any(|(name, _, _)| name == *wanted)
+            };
+            if beginning[FLAGS] & ANIMATION == 0 && has(&LOSSY) && !has(b"ALPH") {
+                beginning[FLAGS] &= !ALPHA;
+            }
+        }
+        Self { beginning, file, position: 0 }
+    }
+}
+
+impl Read for Corrected<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.fill_buf()?.read(buffer)?;
+        self.consume(count);
+        Ok(count)
+    }
+}
+
+impl BufRead for Corrected<'_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        let end = self.beginning.len().min(self.file.len());
+        Ok(match self.beginning[..end].get(self.position..) {
+            Some(beginning) if !beginning.is_empty() => beginning,
+            _ => self.file.get(self.position..).unwrap_or_default(),
+        })
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.position = self.position.saturating_add(count);
+    }
+}
+
+impl Seek for Corrected<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let to = match to {
+            SeekFrom::Start(position) => Some(position),
+            SeekFrom::Current(by) => (self.position as u64).checked_add_signed(by),
+            SeekFrom::End(by) => (self.file.len() as u64).checked_add_signed(by),
+        };
+        let position = to.and_then(|to| usize::try_from(to).ok());
+        self.position = position.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.position as u64)
+    }
+}
+
 pub(super) fn measure(bytes: &[u8], limits: &Limits) -> Result<(usize, usize), PictureError> {
     Ok(open(bytes, limits)?.1)
 }
 
 /// Reads the headers. Returns a decoder and the size of the picture.
-fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Opened<WebPDecoder<Cursor<&'a [u8]>>> {
+fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Opened<WebPDecoder<Corrected<'a>>> {
     check_frames(bytes, limits)?;
     let lossless = lossless(bytes);
     if lossless > limits.lossless_webp_bytes {
@@ -31,7 +104,7 @@ fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Opened<WebPDecoder<Cursor<&'a [
         return Err(PictureError::TooMuchLossless { bytes, limit });
     }
     // This reads headers only.
-    let mut decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(to_error)?;
+    let mut decoder = WebPDecoder::new(Corrected::of(bytes)).map_err(to_error)?;
     decoder.set_memory_limit(bytes.len());
     let (width, height) = decoder.dimensions();
     limits.check(Format::Webp, width.into(), height.into())?;
