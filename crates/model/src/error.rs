@@ -219,12 +219,23 @@ impl ModelError {
 /// The most characters of a value that a message repeats.
 const SHOWN_MAX: usize = 100;
 
-/// Returns what a message repeats of a text from a file.
+/// Returns what a message repeats of a text from a file: on one line, without anything that a
+/// terminal would obey.
 fn cut(text: &str) -> String {
-    match text.char_indices().nth(SHOWN_MAX) {
-        None => text.to_owned(),
-        Some((end, _)) => format!("{}... ({} bytes)", &text[..end], text.len()),
+    let mut shown = String::new();
+    for character in text.chars().take(SHOWN_MAX) {
+        // These begin lines, or turn the direction of writing.
+        let is_harmful = character.is_control()
+            || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        match is_harmful {
+            true => shown.extend(character.escape_default()),
+            false => shown.push(character),
+        }
     }
+    if text.chars().nth(SHOWN_MAX).is_some() {
+        shown.push_str(&format!("... ({} bytes)", text.len()));
+    }
+    shown
 }
 
 #[cfg(test)]

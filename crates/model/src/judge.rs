@@ -71,6 +71,9 @@ mod tests {
                 assert!(matches!(error, ModelError::UnsupportedTower { .. }), "{error}");
             }
         }
+        let lines = [clip.clone(), entry(KIND_KEYS[0], 8, &text("a\nb\u{1b}[1m"))];
+        let told = judge_tower("mmproj.gguf", &beginning(&lines)).unwrap_err().to_string();
+        assert!(told.contains("a\\nb\\u{1b}[1m"), "{told}");
         judge_tower("mmproj.gguf", &beginning(std::slice::from_ref(&clip))).unwrap();
         let sound = entry(SOUND_KEY, 8, &text("gemma4a"));
         let error = judge_tower("mmproj.gguf", &beginning(&[clip.clone(), sound.clone()]));

@@ -45,7 +45,7 @@ pub enum TextError {
         limit: usize,
     },
     /// The chat template refused the conversation with `raise_exception`.
-    #[error("the model's chat template refuses this conversation: {message}")]
+    #[error("the model's chat template refuses this conversation: {}", on_one_line(message))]
     TemplateRefused {
         /// The template's own message.
         message: String,
@@ -108,4 +108,16 @@ impl TextError {
     pub(crate) fn unsupported(place: impl Into<String>, found: impl Into<String>) -> Self {
         Self::UnsupportedTokenizer { place: place.into(), found: found.into() }
     }
+}
+
+/// Returns a text from a file for a message: its control characters are escaped.
+fn on_one_line(text: &str) -> String {
+    let mut line = String::new();
+    for character in text.chars() {
+        match character.is_control() {
+            true => line.extend(character.escape_default()),
+            false => line.push(character),
+        }
+    }
+    line
 }

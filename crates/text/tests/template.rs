@@ -410,6 +410,8 @@ fn row_46_the_templates_own_words_reach_the_user() {
         run("{{ raise_exception('tools are not for me') }}"),
         Err(TextError::TemplateRefused { message: "tools are not for me".to_owned() })
     );
+    let told = run("{{ raise_exception('a\\nb') }}").unwrap_err().to_string();
+    assert!(told.ends_with("conversation: a\\nb"), "{told}");
     let error = run("a\nb\n{{ missing.attribute.more }}").unwrap_err();
     assert!(matches!(error, TextError::Template { line: 3, .. }), "{error:?}");
     let error = run("a\n{% if %}").unwrap_err();
