@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use trine_model::{Family, Model, ModelError, Pixels, Tower, TowerConfig, TowerKind};
 use trine_pictures::Preparation;
@@ -266,6 +266,20 @@ pub(crate) struct Report {
     hidden: usize,
     /// The most rows of the text model that a picture takes.
     soft_tokens: usize,
+}
+
+/// Returns an error for rows of a picture that are not finite: what is computed with them is no
+/// result.
+pub(crate) fn check_rows(model: &Model, rows: &[f32]) -> Result<()> {
+    if rows.iter().all(|value| value.is_finite()) {
+        return Ok(());
+    }
+    let file = model.tower().map(|tower| terminal::shown(tower.checkpoint().source()));
+    bail!(
+        "{} makes rows of pictures that are not finite: the vision tower's file is damaged or its values overflow; fetch it \
+         again, or try --device reference to rule the device out",
+        file.unwrap_or_default()
+    )
 }
 
 impl Report {

@@ -84,10 +84,11 @@ pub(super) fn run(args: &BenchArgs, picture: &BenchPicture, verbose: bool) -> Re
     for run in 0..=usize::from(args.repeats) {
         watch.check()?;
         let begin = Instant::now();
-        program.rows(&input)?;
+        let rows = program.rows(&input)?;
         if run > 0 {
             seconds.push(begin.elapsed().as_secs_f64());
         }
+        tower::check_rows(&model, &rows)?;
     }
     drop(program);
     // Pictures of Gemma 4 have patches in numbers of their own.

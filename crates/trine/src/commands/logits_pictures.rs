@@ -127,11 +127,13 @@ fn run_tower(
 ) -> Result<Vec<SoftRows>> {
     let refused = || format!("the vision tower cannot be loaded on {}", device.name());
     let tower = TowerProgram::load(device, model, settings.kv, true);
-    let mut tower = tower.with_context(refused)?;
+    let mut program = tower.with_context(refused)?;
     let made = pictures.iter().map(|picture| {
         watch.check()?;
         let (columns, rows) = picture.patches();
-        Ok(tower.run(&picture.rows(), (columns as usize, rows as usize))?)
+        let made = program.run(&picture.rows(), (columns as usize, rows as usize))?;
+        tower::check_rows(model, &made.rows)?;
+        Ok(made)
     });
     made.collect()
 }

@@ -2,7 +2,7 @@
 
 use trine_weights::Checkpoint;
 
-use crate::common::{model, trine};
+use crate::common::{golden, model, named_ids_json, trine};
 
 /// A copy of the golden model in which one weight of the last norm is not a number.
 fn broken_model(folder: &std::path::Path) -> String {
@@ -43,4 +43,33 @@ fn a_broken_model_is_an_error_and_no_result() {
     assert!(!out.exists(), "no file looks like a result");
     let error = trine(&["bench", &broken, "-p", "8", "-n", "2", "--repeats", "1"]).fails(1);
     assert!(error.contains("broken") && error.contains("not finite"), "{error}");
+}
+
+/// A tower that makes no numbers is named, and not its model.
+#[test]
+fn a_broken_tower_is_named() {
+    let place = tempfile::tempdir().unwrap();
+    let source = golden("gguf/gemma3-vision/mmproj-f16.gguf");
+    let mut bytes = std::fs::read(&source).unwrap();
+    let checkpoint = Checkpoint::open(&source).unwrap();
+    let norm = checkpoint.tensor("v.post_ln.weight").expect("every tower has it").bytes();
+    let found = bytes.windows(norm.len()).position(|part| part == norm).unwrap();
+    bytes[found..found + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    let tower = place.path().join("tower.gguf").display().to_string();
+    std::fs::write(&tower, bytes).unwrap();
+    let model = golden("gguf/gemma3-vision/model-f32.gguf").display().to_string();
+    let ids = place.path().join("ids.json").display().to_string();
+    let text = named_ids_json("gemma3-vision", "two.input_ids").replace("512", "262144");
+    std::fs::write(&ids, text).unwrap();
+    let out = place.path().join("out.safetensors").display().to_string();
+    let [a, b] = ["a", "b"]
+        .map(|name| golden("gemma3-vision").join(format!("{name}.png")).display().to_string());
+    for arguments in [
+        &["logits", &model, "--ids", &ids, "--out", &out, "--image", &a, "--image", &b][..],
+        &["bench", &model, "--image", &a],
+    ] {
+        let more = ["--mmproj", &tower, "--device", "cpu", "--threads", "1"];
+        let error = trine(&[arguments, &more].concat()).fails(1);
+        assert!(error.contains("tower.gguf makes rows of pictures that are not finite"), "{error}");
+    }
 }
