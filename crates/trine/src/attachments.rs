@@ -84,6 +84,12 @@ impl TurnPicture {
         Ok((picture, line))
     }
 
+    /// Returns whether it is the file at a path.
+    pub(crate) fn is_at(&self, path: &Path) -> bool {
+        let whole = || Some(path.canonicalize().ok()?.display().to_string());
+        self.path.is_some() && self.path == whole()
+    }
+
     /// Returns whether its file has to be read before the model can see it.
     pub(crate) fn is_unread(&self) -> bool {
         self.sight.is_none() && !self.is_lost
@@ -113,12 +119,12 @@ pub(crate) fn dragged(line: &str) -> Vec<PathBuf> {
         return Vec::new();
     }
     // Some terminals write blanks as they are.
-    let whole = path_of(line);
+    let whole = expanded(&path_of(line));
     if is_picture(&whole) {
         return vec![whole];
     }
     let Some(words) = words(line) else { return Vec::new() };
-    let paths: Vec<PathBuf> = words.iter().map(|word| path_of(word)).collect();
+    let paths: Vec<PathBuf> = words.iter().map(|word| expanded(&path_of(word))).collect();
     let is_list = !paths.is_empty() && paths.iter().all(|path| is_picture(path));
     if is_list { paths } else { Vec::new() }
 }
@@ -130,10 +136,10 @@ pub(crate) fn leading(line: &str) -> Option<PathBuf> {
         return None;
     }
     let word = first_word(line)?;
-    let path = path_of(&word);
+    let path = expanded(&path_of(&word));
     let is_path = match line.starts_with('/') {
         true => word.matches('/').nth(1).is_some() || path.is_file(),
-        false => path.is_absolute() && is_picture(&path),
+        false => line.starts_with("~/") || path.is_absolute() && is_picture(&path),
     };
     is_path.then_some(path)
 }
@@ -143,6 +149,12 @@ fn first_word(line: &str) -> Option<String> {
     let blanks = line.char_indices().filter(|(_, next)| next.is_whitespace());
     let ends = blanks.map(|(at, _)| at).chain([line.len()]);
     ends.filter_map(|end| words(&line[..end])).find_map(|mut words| words.pop())
+}
+
+/// Returns the picture with whose path a text begins that is longer than the path.
+pub(crate) fn with_words(text: &str) -> Option<PathBuf> {
+    let path = expanded(&path_of(&first_word(text)?));
+    is_picture(&path).then_some(path)
 }
 
 /// Returns why a line that begins with a path is no message, and what to do.

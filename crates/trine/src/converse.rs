@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use trine_text::Specials;
 
-use crate::attachments::{TurnPicture, advice, dragged, leading};
+use crate::attachments::{TurnPicture, advice, dragged, leading, with_words};
 use crate::chat::{Conversation, PICTURES_MAX, Prompt, Role, Rows, TooLong, Turn, check_bytes};
 use crate::cli::SamplingArgs;
 use crate::failure::{Interrupted, OutputClosed};
@@ -15,8 +15,9 @@ use crate::line_source::{Line, LineSource, next_input};
 use crate::options::Writing;
 use crate::output;
 use crate::parameters::Parameters;
-use crate::picture_file::Input;
+use crate::picture_file::{Input, expanded, named_in};
 use crate::session::Session;
+use crate::terminal;
 use crate::vocabulary::{TextSide, Thinking};
 
 const HELP: &str = "\
@@ -339,7 +340,13 @@ impl<'a> Chat<'a> {
             }
             // Quoted and escaped as terminals write it, or just a path.
             path => match &dragged(path)[..] {
-                [] => self.attach(&[PathBuf::from(path)])?,
+                [] => match with_words(path).filter(|_| !Path::new(path).exists()) {
+                    Some(picture) => bail!(
+                        "/image takes a path and no text: give /image {}, and ask on the next line",
+                        picture.display()
+                    ),
+                    None => self.attach(&[PathBuf::from(path)])?,
+                },
                 paths => self.attach(paths)?,
             },
         }
@@ -409,6 +416,7 @@ impl<'a> Chat<'a> {
         if self.conversation.turns.last().is_some_and(|turn| turn.role == Role::User) {
             self.conversation.turns.pop();
         }
+        self.tell_of_names(&content);
         let pictures = self.waiting.iter().map(|(picture, _)| picture.clone()).collect();
         self.conversation.turns.push(Turn { pictures, ..Turn::new(Role::User, content) });
         interrupt::set_unsaved(true);
@@ -432,6 +440,23 @@ impl<'a> Chat<'a> {
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Says of the first picture that a text names, and that was not given, that the model does not
+    /// see it.
+    fn tell_of_names(&self, text: &str) {
+        let given = self.conversation.turns.iter().flat_map(|turn| &turn.pictures);
+        let given: Vec<_> = given.chain(self.waiting.iter().map(|(picture, _)| picture)).collect();
+        let is_new = |name: &&str| {
+            let path = expanded(Path::new(name));
+            !given.iter().any(|picture| picture.is_at(&path))
+        };
+        if let Some(name) = named_in(text).into_iter().find(is_new) {
+            let name = terminal::harmless(name);
+            output::note(&format!(
+                "the model sees the name {name} only; /image {name} gives the picture to the next message"
+            ));
         }
     }
 

@@ -104,3 +104,28 @@ fn the_home_folder_is_found_without_a_shell() {
     let told = finish(command.env("HOME", place.path()).output().unwrap()).ok().err;
     assert!(told.contains("cat.png: 91 x 67 pixels"), "{told}");
 }
+
+/// What is typed into a chat about pictures, and what it says.
+#[test]
+fn a_chat_says_how_pictures_are_given() {
+    let place = tempfile::tempdir().unwrap();
+    let (model, a) = (model(place.path()), picture("a"));
+    let told = |line: &str| {
+        let script = place.path().join("script.txt");
+        std::fs::write(&script, format!("{line}\n")).unwrap();
+        with_input(&script.display().to_string(), &["run", &model, "-i"])
+    };
+    for (line, said) in [
+        (format!("/image {a} what is this"), "a path and no text: give /image"),
+        ("~/no such.png".to_owned(), "cannot be read; check the path"),
+        ("~/nosuch.png what is this".to_owned(), "cannot be read; check the path"),
+    ] {
+        let error = told(&line).fails(1);
+        assert!(error.contains(said), "{line}: {error}");
+    }
+    let note = "a.png gives the picture to the next message";
+    let named = told(&format!("What is in {a}?")).ok().err;
+    assert!(named.contains(note), "{named}");
+    let given = told(&format!("/image {a}\nWhat is in {a}?\nAnd in {a}?")).ok().err;
+    assert!(!given.contains(note), "{given}");
+}
