@@ -65,7 +65,7 @@ pub enum PictureError {
     /// The file has more scans than are read: each costs a pass over the picture.
     #[error("a JPEG has more than {limit} scans; save it again")]
     TooManyScans {
-        /// The most scans allowed.
+        /// The most scans allowed for its size.
         limit: usize,
     },
     /// The file begins as no picture does that is known here.

@@ -485,6 +485,31 @@ fn thousands_of_scans_cost_no_time() {
     assert!(peak <= CONSTANT_BYTES + foreseen, "{peak} bytes of memory");
 }
 
+/// Scans over many pixels take longer: the largest pictures may have fewer.
+#[test]
+fn large_pictures_have_few_scans() {
+    let files = originals("jpg");
+    let is_progressive = |jpeg: &&Vec<u8>| jpeg.windows(2).any(|pair| pair == [0xff, 0xc2]);
+    let original = files.iter().find(is_progressive).unwrap();
+    let whole = Picture::decode(original, &Limits::default()).unwrap();
+    let is_scan = |pair: &&[u8]| *pair == [0xff, 0xda];
+    let scans = original.windows(2).filter(is_scan).count();
+    let last = original.windows(2).rposition(|pair| pair == [0xff, 0xda]).unwrap();
+    let end = original.len() - 2;
+    let with = |scans_more: usize, pixels: u64| {
+        let mut jpeg = original.clone();
+        jpeg.splice(end..end, original[last..end].repeat(scans_more));
+        Picture::decode(&jpeg, &Limits { pixels, ..Limits::default() })
+    };
+    let pixels = u64::from(whole.width()) * u64::from(whole.height());
+    assert!(scans < 16);
+    assert_eq!(with(17 - scans, pixels), Err(PictureError::TooManyScans { limit: 16 }));
+    for (more, pixels) in [(16 - scans, pixels), (17 - scans, 2 * pixels)] {
+        let result = with(more, pixels);
+        assert!(!matches!(result, Err(PictureError::TooManyScans { .. })), "{result:?}");
+    }
+}
+
 #[test]
 fn other_files_are_named() {
     let error = |bytes: &[u8]| refused(bytes).to_string();

@@ -15,6 +15,9 @@ use crate::{Format, Limits, PictureError};
 
 /// Scans of a progressive file. Encoders write about ten; each costs a pass over the picture.
 const SCANS_MAX: usize = 64;
+/// The most of them over pictures of all the pixels that are allowed; smaller ones may have more.
+/// The scans of a file take their time whatever little data they have.
+const SCANS_OF_LARGEST: u64 = 16;
 /// The markers of a scan and of the end.
 const SCAN: u8 = 0xda;
 const END: u8 = 0xd9;
@@ -40,7 +43,7 @@ fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Opened<JpegDecoder<ZCursor<&'a 
 pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureError> {
     let bytes = &with_usual_colours(bytes);
     let (mut decoder, (width, height)) = open(bytes, limits)?;
-    check_scans(bytes)?;
+    check_scans(bytes, most_scans(width, height, limits))?;
     let is_gray = decoder.input_colorspace() == Some(ColorSpace::Luma);
     let (colours, channels) = if is_gray { (ColorSpace::Luma, 1) } else { (ColorSpace::RGB, 3) };
     // The decoder takes CMYK for stored inverted, as Adobe's programs do. So does Pillow.
@@ -58,17 +61,22 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, PictureEr
     Ok(Decoded { width, height, rgb, orientation })
 }
 
+/// Returns the most scans of a picture.
+fn most_scans(width: usize, height: usize, limits: &Limits) -> usize {
+    let pixels = (width as u64).saturating_mul(height as u64).max(1);
+    let most = limits.pixels.saturating_mul(SCANS_OF_LARGEST) / pixels;
+    usize::try_from(most).unwrap_or(usize::MAX).min(SCANS_MAX)
+}
+
 /// Checks that the end marker follows the first scan, and the number of scans. What is missing
 /// before the marker, a decoder would fill with gray.
-fn check_scans(bytes: &[u8]) -> Result<(), PictureError> {
+fn check_scans(bytes: &[u8], limit: usize) -> Result<(), PictureError> {
     let mut scans = 0;
     for (marker, _) in segments(bytes) {
         match marker {
             END if scans > 0 => return Ok(()),
             END => return Err(DAMAGED),
-            SCAN if scans == SCANS_MAX => {
-                return Err(PictureError::TooManyScans { limit: SCANS_MAX });
-            }
+            SCAN if scans == limit => return Err(PictureError::TooManyScans { limit }),
             SCAN => scans += 1,
             _ => {}
         }
