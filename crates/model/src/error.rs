@@ -13,7 +13,7 @@ pub enum ModelError {
     Weights(#[from] WeightsError),
     /// The architecture is not one that trine knows.
     #[error(
-        "unsupported architecture {found:?}; trine runs: {supported}. Use a model of these families; a draft of theirs goes to --draft, their vision tower to --mmproj"
+        "unsupported architecture \"{found}\"; trine runs: {supported}. Use a model of these families; a draft of theirs goes to --draft, their vision tower to --mmproj"
     )]
     UnknownArchitecture {
         /// The architecture that the file states.
@@ -115,7 +115,8 @@ pub enum ModelError {
     },
     /// A tensor that the architecture needs is stored in a format that trine does not read.
     #[error(
-        "tensor {name} is stored as {format}, which trine does not read; use the model's BF16, F16 or GGUF files"
+        "tensor {name} is stored as {}, which trine does not read; use the model's BF16, F16 or GGUF files",
+        cut(format)
     )]
     UnreadableTensor {
         /// Name of the tensor as the file format spells it.
@@ -125,7 +126,8 @@ pub enum ModelError {
     },
     /// The files hold more layers than the configuration says.
     #[error(
-        "tensor {name} belongs to a layer beyond the {layers} of the configuration; tensors and configuration are not of the same model"
+        "tensor {} belongs to a layer beyond the {layers} of the configuration; tensors and configuration are not of the same model",
+        cut(name)
     )]
     ExtraLayer {
         /// Name of the tensor as the file spells it.
@@ -167,8 +169,8 @@ impl ModelError {
     ) -> Self {
         ModelError::OtherDraft {
             what: what.to_string(),
-            found: found.to_string(),
-            expected: expected.to_string(),
+            found: cut(&found.to_string()),
+            expected: cut(&expected.to_string()),
         }
     }
 
@@ -255,6 +257,25 @@ mod tests {
         }
         let whole = "x".repeat(SHOWN_MAX);
         assert!(ModelError::bad("key", &whole, "y").to_string().contains(&format!("{whole},")));
+    }
+
+    #[test]
+    fn messages_are_one_line_whatever_a_file_says() {
+        let lines = "a\nerror: b\u{1b}[1m\u{202e}".to_owned();
+        let (name, format) = ("tensor".to_owned(), lines.clone());
+        for error in [
+            ModelError::bad(&lines, &lines, "a number"),
+            ModelError::tower("key", &lines, "b"),
+            ModelError::unknown(&lines, "gemma3"),
+            ModelError::other_draft("family", &lines, "b"),
+            ModelError::contradiction("key", &lines, "tensor", true),
+            ModelError::UnreadableTensor { name, format },
+            ModelError::ExtraLayer { name: lines.clone(), layers: 1 },
+        ] {
+            let message = error.to_string();
+            assert!(message.contains("a\\nerror: b\\u{1b}[1m\\u{202e}"), "{message}");
+            assert!(!message.contains(char::is_control), "{message}");
+        }
     }
 
     #[test]

@@ -7,7 +7,10 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum TextError {
     /// A tokenizer file contradicts itself or exceeds a bound.
-    #[error("{place}: {problem}; fetch the tokenizer files again or use another copy of the model")]
+    #[error(
+        "{place}: {}; fetch the tokenizer files again or use another copy of the model",
+        on_one_line(problem)
+    )]
     InvalidTokenizer {
         /// The file and key, for example `tokenizer.json: model.merges[3]`.
         place: String,
@@ -16,7 +19,8 @@ pub enum TextError {
     },
     /// A tokenizer file uses a component that Gemma tokenizers do not have.
     #[error(
-        "{place}: {found} is not supported; trine reads byte-fallback BPE tokenizers as Gemma models have them"
+        "{place}: {} is not supported; trine reads byte-fallback BPE tokenizers as Gemma models have them",
+        on_one_line(found)
     )]
     UnsupportedTokenizer {
         /// The file and key.
@@ -51,7 +55,10 @@ pub enum TextError {
         message: String,
     },
     /// The chat template is not valid, or failed while it was rendered.
-    #[error("chat template, line {line}: {problem}; correct the template or choose another one")]
+    #[error(
+        "chat template, line {line}: {}; correct the template or choose another one",
+        on_one_line(problem)
+    )]
     Template {
         /// The line in the template source, from 1; 0 if unknown.
         line: usize,
