@@ -3,7 +3,7 @@
 
 use super::launch::{COUNTERS, MatmulLaunch};
 use super::probe::LANES;
-use super::rounds::Rounds;
+use super::rounds::{Rounds, distinct};
 use crate::capabilities::Capabilities;
 use crate::kernels::operand::OperandKind;
 
@@ -99,16 +99,12 @@ pub(super) fn candidates(
     launch: &MatmulLaunch<'_>,
 ) -> Vec<DirectShape> {
     let cores = capabilities.cores_or_guess();
-    let mut list: Vec<DirectShape> = Vec::new();
     let layouts = if launch.product.width <= FEW_ROWS { FEW } else { MANY };
-    for &[subgroups, lefts, rights, share] in layouts {
+    let shape = |&[subgroups, lefts, rights, share]: &Layout| {
         let shape = DirectShape { subgroups, lefts, rights, workgroups: share * cores };
         // Where no tile would be shared, it is the shape that shares none.
         let workgroups = if shape.rounds(launch).shared > 0 { shape.workgroups } else { 0 };
-        let shape = DirectShape { workgroups, ..shape };
-        if !list.contains(&shape) {
-            list.push(shape);
-        }
-    }
-    list
+        DirectShape { workgroups, ..shape }
+    };
+    distinct(layouts.iter().map(shape))
 }

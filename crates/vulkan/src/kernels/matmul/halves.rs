@@ -2,7 +2,7 @@
 
 use super::launch::{COUNTERS, MatmulLaunch, PIECE_ROWS};
 use super::probe::LANES;
-use super::rounds::Rounds;
+use super::rounds::{Rounds, distinct};
 use crate::capabilities::Capabilities;
 use crate::kernels::operand::{GROUP, OperandKind};
 use crate::kernels::product::ProductOutput;
@@ -138,17 +138,13 @@ pub(super) fn candidates(
     launch: &MatmulLaunch<'_>,
 ) -> Vec<HalvesShape> {
     let cores = capabilities.cores_or_guess();
-    let mut list: Vec<HalvesShape> = Vec::new();
     let layouts = if launch.product.width <= FEW_ROWS { FEW } else { MANY };
-    for &[down, across, lefts, rights, share] in layouts {
+    let shape = |&[down, across, lefts, rights, share]: &Layout| {
         let subgroups = (down, across);
         let shape = HalvesShape { subgroups, lefts, rights, workgroups: share * cores };
         // Where no tile would be shared, it is the shape that shares none.
         let workgroups = if shape.rounds(launch).shared > 0 { shape.workgroups } else { 0 };
-        let shape = HalvesShape { workgroups, ..shape };
-        if !list.contains(&shape) {
-            list.push(shape);
-        }
-    }
-    list
+        HalvesShape { workgroups, ..shape }
+    };
+    distinct(layouts.iter().map(shape))
 }

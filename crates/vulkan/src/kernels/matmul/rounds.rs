@@ -57,3 +57,14 @@ impl Rounds {
         if splits < 2 { Self::whole(tiles) } else { Self { whole: tiles - shared, shared, splits } }
     }
 }
+
+/// Returns shapes in their order, each once.
+pub(super) fn distinct<S: PartialEq>(shapes: impl Iterator<Item = S>) -> Vec<S> {
+    let mut list = Vec::new();
+    for shape in shapes {
+        if !list.contains(&shape) {
+            list.push(shape);
+        }
+    }
+    list
+}
