@@ -18,6 +18,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_KHR_shader_subgroup_vote : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_explicit_arithmetic_types : require
 #extension GL_EXT_shader_16bit_storage : require
@@ -145,6 +146,18 @@ vec2 highest_score(const uint left, const uint count, const bool is_partial) {
     return max(largest, subgroupShuffleXor(largest, 2u));
 }
 
+// Multiplies the sums of a left factor by factors of rows r and r + 8.
+void scale_sums(const uint left, const vec2 kept) {
+    totals[left][0] *= kept.x;
+    totals[left][2] *= kept.y;
+    [[unroll]] for (uint i = left * FACTORS; i < left * FACTORS + FACTORS; ++i) {
+        sums[i][0] *= kept.x;
+        sums[i][1] *= kept.x;
+        sums[i][2] *= kept.y;
+        sums[i][3] *= kept.y;
+    }
+}
+
 // Returns the weights of a tile of keys, and adds them to the sums of weights. `zero`: the score whose weight is 1.
 Left weights_of(const uint left, const uint tile, const vec2 zero) {
     const uint i = (left * TILES + tile) * 2u;
@@ -176,14 +189,7 @@ void take_block(const uint count, const bool is_partial, const bool is_last) {
         const vec2 kept = exp2(high[left] - highest);
         high[left] = highest;
         zeros[left] = highest - 14.0;
-        totals[left][0] *= kept.x;
-        totals[left][2] *= kept.y;
-        [[unroll]] for (uint i = left * FACTORS; i < left * FACTORS + FACTORS; ++i) {
-            sums[i][0] *= kept.x;
-            sums[i][1] *= kept.x;
-            sums[i][2] *= kept.y;
-            sums[i][3] *= kept.y;
-        }
+        if (subgroupAny(kept != vec2(1.0))) scale_sums(left, kept);
     }
     [[unroll]] for (uint tile = 0u; tile < TILES; ++tile) {
         Left weights[LEFTS];
