@@ -594,7 +594,7 @@ fn requests_are_checked() {
     }
 }
 
-/// A walk that began anew for each request would look at half a million.
+/// A walk that started again for each request would look at half a million.
 #[test]
 fn a_long_queue_is_walked_once_for_all_its_pictures() {
     let gated = Gated::new(BUDGET);

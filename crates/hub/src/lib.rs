@@ -12,7 +12,6 @@
 //! in `<store>/.presets`.
 #![forbid(unsafe_code)]
 
-mod anew;
 mod api;
 mod cache;
 pub mod catalog;
@@ -40,6 +39,7 @@ mod space;
 mod spelling;
 mod stems;
 mod store;
+mod temporary;
 mod told;
 
 pub use config::{HubConfig, Judge, Token};

@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::anew::create_anew;
 use crate::catalog;
 use crate::error::HubError;
 use crate::hub::Hub;
 use crate::name::{LONGEST_REPOSITORY_PART, valid_component, valid_repository_part};
 use crate::spelling::{closest, printable};
+use crate::temporary::create_temporary;
 use crate::told::warn_once;
 
 /// The folder of the store for presets. No owner's name begins with a dot.
@@ -455,7 +455,7 @@ impl Hub {
         let count = WRITTEN.fetch_add(1, Ordering::Relaxed);
         let process = std::process::id();
         let temporary = folder.join(format!(".{}.{process}.{count}.tmp", name.file()));
-        let written = create_anew(&temporary).and_then(|mut file| {
+        let written = create_temporary(&temporary).and_then(|mut file| {
             file.write_all(text.as_bytes())?;
             file.sync_all()
         });

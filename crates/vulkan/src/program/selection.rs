@@ -46,9 +46,11 @@ pub(super) struct Selection {
 
 impl Selection {
     pub(super) fn new(capabilities: &Capabilities, plan: &Plan, options: &ProgramOptions) -> Self {
+        let is_picture = plan.is_of_picture();
         let bounded = |op: &Op| match op {
             &Op::GatedMatMul { gate, .. } => norm_before(plan, gate).map(|_| gate),
-            Op::MatMul { products, .. } => match products[..] {
+            // Only products of pictures are activated.
+            Op::MatMul { products, .. } if is_picture => match products[..] {
                 [Product { weight, .. }] => activated(plan, weight).map(|_| weight),
                 _ => None,
             },
@@ -57,7 +59,7 @@ impl Selection {
         Self {
             bounded: plan.steps.iter().filter_map(|step| bounded(&step.op)).collect(),
             capabilities: capabilities.clone(),
-            is_picture: plan.is_of_picture(),
+            is_picture,
             shapes: Shapes::default(),
             context: options.context,
             sequences: options.sequences,

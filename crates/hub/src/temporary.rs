@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// Creates a file for writing. What an interrupted process left at the path is removed before: a
 /// link there is never followed.
-pub(crate) fn create_anew(path: &Path) -> io::Result<File> {
+pub(crate) fn create_temporary(path: &Path) -> io::Result<File> {
     match File::create_new(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             fs::remove_file(path)?;
@@ -27,11 +27,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tmp");
         for text in ["longer", "text"] {
-            create_anew(&path).unwrap().write_all(text.as_bytes()).unwrap();
+            create_temporary(&path).unwrap().write_all(text.as_bytes()).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
         fs::create_dir(folder.path().join("b.tmp")).unwrap();
-        assert!(create_anew(&folder.path().join("b.tmp")).is_err());
+        assert!(create_temporary(&folder.path().join("b.tmp")).is_err());
     }
 
     #[cfg(unix)]
@@ -43,7 +43,7 @@ mod tests {
         fs::write(&victim, "precious").unwrap();
         for target in [&victim, &nowhere] {
             std::os::unix::fs::symlink(target, &path).unwrap();
-            create_anew(&path).unwrap().write_all(b"text").unwrap();
+            create_temporary(&path).unwrap().write_all(b"text").unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), "text");
             fs::remove_file(&path).unwrap();
         }
