@@ -579,32 +579,35 @@ void store_one(const uint row, const uint column, const float value) {
     KvShorts(push.target).at[at] = uint16_t(packHalf2x16(vec2(value, 0.0)));
 }
 
+// Adds `count` sums of the slices, up to four, from `first` on, to those of the first slice. Both are constants where it is called: a
+// loop whose length depends on anything else would put all sums into memory.
+void join_sums(const uint first, const uint count) {
+    barrier();
+    [[unroll]] for (uint t = 0u; t < count; ++t) {
+        const uint i = first + t;
+        parts[(gl_SubgroupID * 4u + t) * LANES + lane] = vec4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
+    }
+    barrier();
+    if (gl_SubgroupID % SLICES == 0u) {
+        [[unroll]] for (uint t = 0u; t < count; ++t) {
+            vec4 total = vec4(0.0);
+            for (uint slice = 0u; slice < SLICES; ++slice) {
+                total += parts[((gl_SubgroupID + slice) * 4u + t) * LANES + lane];
+            }
+            const uint i = first + t;
+            sums[i][0] = total.x;
+            sums[i][1] = total.y;
+            sums[i][2] = total.z;
+            sums[i][3] = total.w;
+        }
+    }
+}
+
 // Adds the sums of the slices to those of the first, whose factors for rows r and r + 8 are `kept`.
 void join(const vec2 kept) {
     scale_sums(0u, kept);
-    [[unroll]] for (uint first = 0u; first < SUMS; first += 4u) {
-        barrier();
-        [[unroll]] for (uint t = 0u; t < 4u; ++t) {
-            const uint i = first + t;
-            if (i >= SUMS) continue;
-            parts[(gl_SubgroupID * 4u + t) * LANES + lane] = vec4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
-        }
-        barrier();
-        if (gl_SubgroupID % SLICES == 0u) {
-            [[unroll]] for (uint t = 0u; t < 4u; ++t) {
-                if (first + t >= SUMS) continue;
-                vec4 total = vec4(0.0);
-                for (uint slice = 0u; slice < SLICES; ++slice) {
-                    total += parts[((gl_SubgroupID + slice) * 4u + t) * LANES + lane];
-                }
-                const uint i = first + t;
-                sums[i][0] = total.x;
-                sums[i][1] = total.y;
-                sums[i][2] = total.z;
-                sums[i][3] = total.w;
-            }
-        }
-    }
+    [[unroll]] for (uint first = 0u; first + 4u <= SUMS; first += 4u) join_sums(first, 4u);
+    if (SUMS % 4u > 0u) join_sums(SUMS / 4u * 4u, SUMS % 4u);
 }
 
 // What is known of the vectors of rows r and r + 8 of each left factor: what a score counts in powers of two, and the highest one so

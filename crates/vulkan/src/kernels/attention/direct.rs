@@ -80,13 +80,18 @@ impl AttendDirectShape {
         let subgroups = vectors.div_ceil(VECTORS as usize) as u32 * one.shares;
         let room = SUBGROUPS_OF_CORE * capabilities.cores_or_guess();
         let slices = match one.shares {
-            1 if HELD_OF_UNSLICED * subgroups > room => 1,
+            // Subgroups whose queries are in shared memory are few: they need one another's keys.
+            1 if one.kept && HELD_OF_UNSLICED * subgroups > room => 1,
             1 => room.div_ceil(subgroups.max(1)).next_power_of_two().min(SUBGROUPS_MAX),
             _ => SLICES_OF_SHARES,
         };
-        // As many vectors together as shared memory has room for, so that keys are read for more.
-        // Without slices, more workgroups with fewer queries there are faster.
-        let room_for = if one.kept || slices > 1 { SUBGROUPS_MAX / slices } else { UNKEPT_STACKED };
+        // As many vectors together as a workgroup has room for, so that keys are read for more. With
+        // queries in shared memory, more workgroups with fewer of them there are faster.
+        let room_for = match slices {
+            _ if one.kept => SUBGROUPS_MAX / slices,
+            1 => UNKEPT_STACKED,
+            _ => 1,
+        };
         let most = all.min(room_for);
         let stacked = std::iter::successors(Some(most), |stacked| Some(stacked / 2));
         stacked

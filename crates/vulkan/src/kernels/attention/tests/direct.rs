@@ -118,7 +118,8 @@ fn direct_shapes_suit_real_models() {
         let subgroups = (rows * heads.query / 16) as u32 * shape.slices * shape.shares;
         let is_cut = shape.shares > 1 && (shape.stacked, shape.slices) == (1, 4);
         let fills = shape.slices == 8 || subgroups >= 8 * cores;
-        let is_unsliced = shape.slices == 1 && 3 * subgroups > 8 * cores;
+        let is_unsliced = shape.kept && shape.slices == 1 && 3 * subgroups > 8 * cores;
+        assert!(shape.kept || shape.slices == 1 || shape.stacked == 1, "{heads:?}: {shape:?}");
         assert!(is_cut || is_unsliced || fills, "{heads:?}: {shape:?}");
         let of = |kind| AttendDirectShape::suited(&capabilities, &attention, kind, rows);
         assert_eq!(of(KvType::F32), None);
