@@ -4,13 +4,24 @@ use std::num::NonZero;
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, available_parallelism, scope};
 
-/// Most threads, the caller's included: more of them do not make the bus of a GPU faster.
-const MOST: usize = 8;
+/// Most threads of a copy, the caller's included: more of them do not make the bus of a GPU faster.
+const COPYING: usize = 8;
 
 /// Works on pieces of a copy between the host's memories, with a few threads that help the
-/// caller's. If none can be started, the caller works alone.
-pub fn share<T: Send>(pieces: impl ExactSizeIterator<Item = T> + Send, work: impl Fn(T) + Sync) {
-    let threads = available_parallelism().map_or(1, NonZero::get).min(MOST).min(pieces.len());
+/// caller's.
+pub fn copy<T: Send>(pieces: impl ExactSizeIterator<Item = T> + Send, work: impl Fn(T) + Sync) {
+    share("copy", COPYING, pieces, work);
+}
+
+/// Works on pieces, in their order, with threads of a name that help the caller's: no more than
+/// there are processors, and at most `most`. If none can be started, the caller works alone.
+pub fn share<T: Send>(
+    name: &str,
+    most: usize,
+    pieces: impl ExactSizeIterator<Item = T> + Send,
+    work: impl Fn(T) + Sync,
+) {
+    let threads = available_parallelism().map_or(1, NonZero::get).min(most).min(pieces.len());
     let pieces = Mutex::new(pieces);
     let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
     let take = || {
@@ -20,7 +31,7 @@ pub fn share<T: Send>(pieces: impl ExactSizeIterator<Item = T> + Send, work: imp
     };
     scope(|scope| {
         for _ in 1..threads {
-            if Builder::new().name("copy".to_owned()).spawn_scoped(scope, take).is_err() {
+            if Builder::new().name(name.to_owned()).spawn_scoped(scope, take).is_err() {
                 break;
             }
         }
@@ -36,7 +47,9 @@ mod tests {
     fn every_piece_is_worked_on_once() {
         for count in [0_usize, 1, 2, 7, 1000] {
             let mut values = vec![0_u32; count];
-            share(values.chunks_mut(3), |piece| piece.iter_mut().for_each(|value| *value += 1));
+            share("test", 5, values.chunks_mut(3), |piece| {
+                piece.iter_mut().for_each(|value| *value += 1)
+            });
             assert!(values.iter().all(|&value| value == 1), "{count}");
         }
     }

@@ -102,7 +102,7 @@ pub struct PlaneBytes {
 
 impl PlaneBytes {
     /// Returns the planes of `rows` rows, if `self` is the planes of one row.
-    fn times(self, rows: u64) -> Option<Self> {
+    pub fn times(self, rows: u64) -> Option<Self> {
         Some(Self {
             codes: self.codes.checked_mul(rows)?,
             high: self.high.checked_mul(rows)?,

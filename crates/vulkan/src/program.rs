@@ -1,6 +1,7 @@
 //! A Plan bound to a GPU: weights and caches in its memory, and, for each of a ladder of widths,
 //! the commands of a whole pass, recorded once.
 
+mod ahead;
 mod aside;
 mod bound;
 pub(crate) mod catalogue;

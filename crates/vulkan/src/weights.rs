@@ -1,8 +1,8 @@
 //! The model's weights on the device: packed by all threads, directly into device memory if it is
 //! mapped.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use half::{bf16, f16};
 use rayon::prelude::*;
@@ -106,7 +106,7 @@ impl Weights {
         let joints = joints(gpu.capabilities(), plan);
         let total: u64 = joints.iter().map(|joint| planned_bytes(plan, lent, joint)).sum();
         let mut arena = Arena::new(gpu, Place::Device, total);
-        let transfer = Transfer::new(gpu);
+        let (transfer, spare) = (Transfer::new(gpu), Spare::default());
         let done = AtomicU64::new(0);
         let ids = joints.iter().flat_map(|joint| &joint.weights);
         let file_bytes: u64 = ids.map(|id| plan.weight(*id).bytes()).sum();
@@ -117,19 +117,34 @@ impl Weights {
             }
         };
         let fail = |error: GpuError| error.on(&name);
+        let load = Load {
+            gpu,
+            plan,
+            lent,
+            model,
+            transfer: &transfer,
+            spare: &spare,
+            tell: &tell,
+            name: &name,
+        };
         let mut converted = Vec::new();
         let mut matrices = Vec::with_capacity(joints.len());
         let mut memory = Vec::with_capacity(joints.len() + 1);
         let mut units = Vec::new();
-        for joint in joints {
-            let load =
-                Load { gpu, plan, lent, model, transfer: &transfer, tell: &tell, name: &name };
-            let reaches = load.reaches(&joint);
-            let (matrix, buffer) = load.matrix(&joint, &reaches, &mut arena, &mut converted)?;
-            units.extend(load.unit(&joint, &reaches).map(|unit| (joint.weights[0], unit)));
-            matrices.push((joint.weights, matrix));
-            memory.push(buffer);
-        }
+        rayon::in_place_scope(|scope| {
+            // Drivers take long for memory: it is allocated while what came before is filled.
+            let (sender, buffers) = mpsc::channel();
+            let (load, joints, arena) = (&load, &joints, &mut arena);
+            scope.spawn(move |_| load.allocate(joints, arena, sender));
+            for (joint, buffer) in joints.iter().zip(buffers) {
+                let reaches = load.reaches(joint);
+                let (matrix, buffer) = load.matrix(joint, &reaches, buffer?, &mut converted)?;
+                units.extend(load.unit(joint, &reaches).map(|unit| (joint.weights[0], unit)));
+                matrices.push((joint.weights.clone(), matrix));
+                memory.push(buffer);
+            }
+            Ok::<_, BackendError>(())
+        })?;
         say_converted(&converted);
         let (vectors, buffer) = load_vectors(model, plan, &mut arena, &transfer).map_err(fail)?;
         memory.push(buffer);
@@ -237,6 +252,7 @@ struct Load<'a> {
     lent: Option<&'a Plan>,
     model: &'a Model,
     transfer: &'a Transfer,
+    spare: &'a Spare,
     tell: &'a (dyn Fn(u64) + Sync),
     name: &'a str,
 }
@@ -276,11 +292,31 @@ impl Load<'_> {
         }
     }
 
+    /// Allocates the memory of matrices in turn and hands it over, until there is no more or nobody
+    /// takes it.
+    fn allocate(
+        &self,
+        joints: &[Joint],
+        arena: &mut Arena,
+        sender: mpsc::Sender<Result<Buffer, BackendError>>,
+    ) {
+        for joint in joints {
+            let bytes = planned_bytes(self.plan, self.lent, joint);
+            let buffer = arena.allocate(bytes, &self.plan.weight(joint.weights[0]).name);
+            let is_last = buffer.is_err();
+            let is_taken = sender.send(buffer.map_err(|error| error.on(self.name))).is_ok();
+            if is_last || !is_taken {
+                break;
+            }
+        }
+    }
+
+    /// Fills the memory of a matrix.
     fn matrix(
         &self,
         joint: &Joint,
         reaches: &[Reach],
-        arena: &mut Arena,
+        buffer: Buffer,
         converted: &mut Vec<(DType, u64)>,
     ) -> Result<(Matrix, Buffer), BackendError> {
         let Joint { weights: ids, format, columns } = joint;
@@ -292,9 +328,8 @@ impl Load<'_> {
         };
         let planned = planned_rows(self.plan, self.lent, joint);
         let planes = format.plane_bytes(planned, columns).ok_or_else(too_large)?;
-        let (starts, bytes) = planes.layout().ok_or_else(too_large)?;
+        let (starts, _) = planes.layout().ok_or_else(too_large)?;
         let fail = |error: GpuError| error.on(self.name);
-        let buffer = arena.allocate(bytes, &first.name).map_err(fail)?;
         let mut row = 0;
         for (index, id) in ids.iter().enumerate() {
             let weight = self.plan.weight(*id);
@@ -330,24 +365,24 @@ impl Load<'_> {
         let source = tensor.row_bytes().max(1);
         let piece = (PIECE / source).max(1).next_multiple_of(format.rows_together());
         let needs_halves = format == Format::F16Fragments && tensor.dtype() == DType::BF16;
-        tensor.bytes().par_chunks(piece * source).enumerate().try_for_each_init(
-            Planes::default,
-            |planes, (index, bytes)| {
-                let count = bytes.len() / source;
-                planes.resize(row, count);
-                let halves = needs_halves.then(|| halves_of_brains(bytes));
-                let bytes = halves.as_deref().unwrap_or(bytes);
-                pack_rows(format, tensor.columns(), bytes, &mut planes.as_mut())
-                    .expect("the planes have the sizes that the format states");
-                if let Some(reach) = reach {
-                    reach.see(format, tensor.columns(), index * piece, bytes);
-                }
-                let at = (first + index * piece) as u64;
-                planes.each(starts, row, at, |offset, bytes| {
-                    self.transfer.write(buffer, offset, bytes)
-                })
-            },
-        )
+        tensor.bytes().par_chunks(piece * source).enumerate().try_for_each(|(index, bytes)| {
+            let count = bytes.len() / source;
+            let mut planes = self.spare.take();
+            planes.resize(row, count);
+            let halves = needs_halves.then(|| halves_of_brains(bytes));
+            let bytes = halves.as_deref().unwrap_or(bytes);
+            pack_rows(format, tensor.columns(), bytes, &mut planes.as_mut())
+                .expect("the planes have the sizes that the format states");
+            if let Some(reach) = reach {
+                reach.see(format, tensor.columns(), index * piece, bytes);
+            }
+            let at = (first + index * piece) as u64;
+            planes.each(starts, row, at, |offset, bytes| {
+                self.transfer.write(buffer, offset, bytes)
+            })?;
+            self.spare.give(planes);
+            Ok(())
+        })
     }
 
     /// Writes zeros after the last row.
@@ -381,6 +416,22 @@ fn halves_of_brains(bytes: &[u8]) -> Vec<u8> {
     let (brains, _) = bytes.as_chunks::<2>();
     let half = |&brain: &[u8; 2]| f16::from_f32(bf16::from_le_bytes(brain).to_f32()).to_le_bytes();
     brains.iter().flat_map(half).collect()
+}
+
+/// Planes for the threads that pack: a piece's memory serves the next one. Fresh memory costs more
+/// than packing, because the system clears it and takes it back from all processors.
+#[derive(Default)]
+struct Spare(Mutex<Vec<Planes>>);
+
+impl Spare {
+    /// Returns planes that hold anything.
+    fn take(&self) -> Planes {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    fn give(&self, planes: Planes) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(planes);
+    }
 }
 
 /// The planes of some rows in host memory.

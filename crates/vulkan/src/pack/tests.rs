@@ -173,6 +173,34 @@ fn packed_rows_hold_what_the_file_holds() {
     }
 }
 
+/// Memory that held other rows serves again.
+#[test]
+fn every_byte_of_a_plane_is_written() {
+    let mut random = ChaCha8Rng::seed_from_u64(5);
+    for format in Format::ALL {
+        let together = format.rows_together();
+        for columns in [32, 64, 96, 160, 256, 512, 768] {
+            let Some(bytes) = format.dtype().row_bytes(columns) else { continue };
+            let rows = 3 * together;
+            let mut source = vec![0; rows * bytes];
+            random.fill_bytes(&mut source);
+            let planes = format.row_bytes(columns);
+            let packed = |before: u8| {
+                let plane = |bytes: u64| vec![before; rows * bytes as usize];
+                let mut packed = Packed {
+                    codes: plane(planes.codes),
+                    high: plane(planes.high),
+                    scales: plane(planes.scales),
+                    supers: plane(planes.supers),
+                };
+                pack_rows(format, columns, &source, &mut packed.planes()).unwrap();
+                [packed.codes, packed.high, packed.scales, packed.supers]
+            };
+            assert!(packed(0xA5) == packed(0x5A), "{format:?}, {columns} columns");
+        }
+    }
+}
+
 #[test]
 fn threads_pack_disjoint_rows_of_one_allocation() {
     let (format, rows, columns) = (Format::Q6K, 40, 512);

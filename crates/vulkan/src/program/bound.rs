@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use trine_backend::{Aside, BLOCK, BackendError, Batch, Lent, Memory, ProgramOptions};
-use trine_model::{BufferId, Heads, Input, Model, Op, Plan, Rows, Source};
+use trine_model::{BufferId, Input, Model, Plan, Rows, Source};
 
+use super::ahead;
 use super::aside::AsideTable;
 use super::emit::{Emitted, Emitter};
-use super::forecast::cache_bytes;
+use super::forecast::{cache_bytes, counter_bytes};
 use super::frame::{Frame, FrameLayout, SLOT_BITS, tile_rows};
 use super::graph::{Home, ValueId};
 use super::inputs::Inputs;
@@ -126,8 +127,11 @@ impl Binding<'_> {
     ) -> Result<Bound, BackendError> {
         let name = gpu.capabilities().name.clone();
         self.check(&name)?;
-        let weights = Weights::load(gpu, self.model, self.plan, self.lent, progress)?;
-        let bound = self.record_all(gpu, keys, weights, tuner).map_err(|error| error.on(&name))?;
+        let fail = |error: GpuError| error.on(&name);
+        let selection = Selection::new(gpu.capabilities(), self.plan, self.options);
+        let graphs = self.plans().lower_all(keys, &selection).map_err(fail)?;
+        let weights = ahead::load(gpu, self.model, self.plans(), &graphs, &selection, progress)?;
+        let bound = self.record_all(gpu, &graphs, weights, selection, tuner).map_err(fail)?;
         gpu.save_pipelines();
         Ok(bound)
     }
@@ -171,15 +175,14 @@ impl Binding<'_> {
     fn record_all(
         &self,
         gpu: &Arc<Gpu>,
-        keys: Vec<PassKey>,
+        graphs: &[Lowered],
         weights: Weights,
+        selection: Selection,
         tuner: &Tuner,
     ) -> Result<Bound, GpuError> {
-        let selection = Selection::new(gpu.capabilities(), self.plan, self.options);
-        let graphs = self.plans().lower_all(keys, &selection)?;
         let scratch_bytes = graphs.iter().map(|lowered| lowered.scratch.bytes).max().unwrap_or(0);
         let mut bound = self.allocate(gpu, weights, selection, scratch_bytes as u64)?;
-        let shapes = tuner.settle(gpu, &|survey| self.survey(&bound, &graphs, survey))?;
+        let shapes = tuner.settle(gpu, &|survey| self.survey(&bound, graphs, survey))?;
         bound.selection.tune(shapes);
         let alone = graphs.iter().filter(|lowered| lowered.exact.is_none());
         let expected = alone.map(|lowered| ChainMemory::most_bytes(lowered.graph.nodes.len()));
@@ -189,7 +192,7 @@ impl Binding<'_> {
         } else {
             None
         };
-        for lowered in &graphs {
+        for lowered in graphs {
             // Where the host takes part, little follows without a barrier. A picture's patches
             // would be kept for a second run, which takes longer than its barriers.
             let meets = !loans(self.plans().of(lowered.exact), &lowered.graph).is_empty();
@@ -295,7 +298,8 @@ impl Binding<'_> {
         let scratch = gpu.allocate(scratch_bytes, Place::Device, "working memory")?;
         let split_scratch =
             gpu.allocate(selection.split_bytes(), Place::Device, "working memory")?;
-        let counters = gpu.allocate(self.counter_bytes(), Place::Device, "working memory")?;
+        let counters =
+            gpu.allocate(counter_bytes(self.plan, self.options), Place::Device, "working memory")?;
         let zeros = Transfer::new(gpu);
         zeros.write(&split_scratch, 0, &[0; MatmulLaunch::COUNTER_BYTES])?;
         zeros.write(&counters, 0, &vec![0; counters.bytes() as usize])?;
@@ -347,16 +351,6 @@ impl Binding<'_> {
             caches.insert(at, arena.allocate(bytes(&self.plan.caches[at]), "the KV cache")?);
         }
         Ok(caches.into_values().collect())
-    }
-
-    /// Bytes of attention's counters: one for each row and query head.
-    fn counter_bytes(&self) -> u64 {
-        let heads = |op: &Op| match op {
-            Op::Attend { heads: Heads { query, .. }, .. } => *query,
-            _ => 0,
-        };
-        let most = self.plan.steps.iter().map(|step| heads(&step.op)).max().unwrap_or(0);
-        4 * (most * self.options.width.tokens) as u64
     }
 
     fn emitter<'b>(&'b self, bound: &'b Bound, lowered: &'b Lowered) -> Emitter<'b> {

@@ -19,7 +19,6 @@ use super::selection::Selection;
 use super::series::choose_launch;
 use super::top_memory::top_launch;
 use super::tuning::Survey;
-use crate::capabilities::Capabilities;
 use crate::capabilities::rates::{ATTENTION_FACTOR, Rates};
 use crate::chain;
 use crate::compiler::Described;
@@ -163,25 +162,26 @@ impl Catalogue {
 }
 
 /// Returns the kernels that a Program with these Plans and passes compiles on a device: those that
-/// it launches, and those that tuning may try.
+/// it launches by the static tables, and, with `trials`, those that tuning may try.
 ///
 /// # Errors
-/// If a Plan cannot be lowered, or a launch has no room on the device.
+/// If a launch has no room on the device.
 pub(super) fn catalogue(
-    capabilities: &Capabilities,
     plans: Plans<'_>,
-    keys: Vec<PassKey>,
+    graphs: &[Lowered],
+    selection: &Selection,
+    trials: bool,
 ) -> Result<Vec<Catalogued>, GpuError> {
+    let capabilities = selection.capabilities();
     let mut catalogue = Catalogue::default();
     let chained = chain::suits(capabilities.kind).then(|| chain::probe_key(capabilities));
     for key in probe::key_for(capabilities).into_iter().chain(chained) {
         catalogue.add(key, false, None);
     }
     let device = Arc::new(Described::new(capabilities.clone()));
-    let selection = Selection::new(capabilities, plans.plan, plans.options);
-    let places = Places::of(&plans, &device, &selection)?;
+    let places = Places::of(&plans, &device, selection)?;
     let survey = RefCell::new(Survey::listing(device.clone()));
-    for lowered in &plans.lower_all(keys, &selection)? {
+    for lowered in graphs {
         let emitter = places.emitter(&plans, lowered);
         let shows = Emitter { survey: Some(&survey), ..places.emitter(&plans, lowered) };
         for node in &lowered.graph.nodes {
@@ -191,7 +191,7 @@ pub(super) fn catalogue(
             for key in device.take() {
                 catalogue.add(key, false, Some(launch.clone()));
             }
-            if matches!(node.work, Work::Product(_)) {
+            if trials && matches!(node.work, Work::Product(_)) {
                 shows.node(node, &mut dispatches)?;
                 for key in survey.borrow_mut().take_listed() {
                     catalogue.add(key, true, Some(launch.clone()));

@@ -2,13 +2,14 @@
 
 use std::cmp::Reverse;
 
+use rayon::prelude::*;
 use trine_backend::{BLOCK, Memory, ProgramOptions};
-use trine_model::{Plan, WeightPlace, Width};
+use trine_model::{Heads, Op, Plan, WeightPlace, Width};
 
 use super::frame::FrameLayout;
 use super::graph::{Graph, allocated};
 use super::loans::{LoanBytes, lent_keys};
-use super::lower::{lower, lower_lent};
+use super::lower::lower_lent;
 use super::passes::{Attended, PassKey};
 use super::selection::Selection;
 use super::top_memory::top_bytes;
@@ -30,6 +31,16 @@ pub(super) fn cache_bytes(options: &ProgramOptions, cache: &trine_model::Cache) 
         None => options.blocks,
     };
     KvCache::bytes(options.kv, cache.kv_heads, cache.head_dim, blocks)
+}
+
+/// Bytes of attention's counters: one for each row and query head.
+pub(super) fn counter_bytes(plan: &Plan, options: &ProgramOptions) -> u64 {
+    let heads = |op: &Op| match op {
+        Op::Attend { heads: Heads { query, .. }, .. } => *query,
+        _ => 0,
+    };
+    let most = plan.steps.iter().map(|step| heads(&step.op)).max().unwrap_or(0);
+    4 * (most * options.width.tokens) as u64
 }
 
 /// Returns the memory of a Plan's Program, which may be `lent` to a partner. Recordings and
@@ -72,14 +83,14 @@ fn scratch(
         .copied()
         .collect();
     // A Plan that cannot be lowered is refused when it is loaded.
-    let alone = widest_keys.iter().filter_map(|key| lower(plan, *key, &selection).ok());
+    let alone = widest_keys.iter().map(|&key| (plan, key, 0));
     let beside = lent.into_iter().flat_map(|lent| {
         let keys = lent_keys(&widest_keys, options).into_iter();
         keys.map(move |(key, exact)| (lent, key, exact))
     });
-    let beside =
-        beside.filter_map(|(lent, key, exact)| lower_lent(lent, key, exact, &selection).ok());
-    let graphs: Vec<Graph> = alone.chain(beside).collect();
+    let all: Vec<_> = alone.chain(beside).collect();
+    let lowered = |(plan, key, exact)| lower_lent(plan, key, exact, &selection).ok();
+    let graphs: Vec<Graph> = all.into_par_iter().filter_map(lowered).collect();
     let passes = graphs.iter().map(|graph| graph.place().bytes as u64).max().unwrap_or(0);
     let launches = graphs.iter().map(|graph| graph.nodes.len()).max().unwrap_or(0);
     let chains = match chain::suits(capabilities.kind) {

@@ -1,5 +1,6 @@
 //! The launches of all passes of a Program, before anything has an address.
 
+use rayon::prelude::*;
 use trine_backend::ProgramOptions;
 use trine_model::{Plan, Scratch};
 
@@ -62,7 +63,8 @@ impl<'a> Plans<'a> {
     ) -> Result<Vec<Lowered>, GpuError> {
         let beside = self.lent.map_or(Vec::new(), |_| lent_keys(&keys, self.options));
         let beside = beside.into_iter().map(|(key, exact)| (key, Some(exact)));
-        let keys = keys.into_iter().map(|key| (key, None)).chain(beside);
-        keys.map(|(key, exact)| self.lower(key, exact, selection)).collect()
+        let keys: Vec<_> = keys.into_iter().map(|key| (key, None)).chain(beside).collect();
+        // Rules take a time that grows with the square of the launches.
+        keys.into_par_iter().map(|(key, exact)| self.lower(key, exact, selection)).collect()
     }
 }

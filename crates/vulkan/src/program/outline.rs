@@ -152,7 +152,9 @@ impl Outline {
         let keys = pass_keys(&plan, options, self.is_invariant);
         let lent = self.lend(&plan, options);
         let plans = Plans { plan: &plan, lent: lent.as_ref(), options };
-        catalogue(&self.capabilities, plans, keys)
+        let selection = Selection::new(&self.capabilities, &plan, options);
+        let graphs = plans.lower_all(keys, &selection)?;
+        catalogue(plans, &graphs, &selection, true)
     }
 
     /// Returns the pass of a step and its launches.

@@ -2,11 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use ash::vk;
+use trine_backend::share;
 
 use super::instance::{Instance, Listed};
-use super::pipeline::{self, Kernel, KernelKey, PipelineCache, Pipelines};
+use super::pipeline::{self, Kernel, KernelKey, PipelineCache, Pipelines, Use};
 use crate::capabilities::{Capabilities, DeviceKind, MissingFeatures};
 use crate::error::{During, GpuError};
 use crate::shaders::Shader;
@@ -19,6 +21,9 @@ const OPTIONAL: [&std::ffi::CStr; 5] = [
     c"VK_KHR_external_memory_fd",
     c"VK_EXT_external_memory_dma_buf",
 ];
+
+/// Most threads that compile kernels at the same time.
+const COMPILING: usize = 16;
 
 /// See [`Gpu::submission_seconds`].
 const SUBMISSION_SECONDS: f64 = 0.1;
@@ -173,22 +178,43 @@ impl Gpu {
     /// # Errors
     /// If the driver refuses it.
     pub fn kernel(&self, key: &KernelKey) -> Result<Kernel, GpuError> {
+        self.compiled(key, Use::Now)
+    }
+
+    /// Compiles kernels that launches will probably ask for, on as many threads as there are
+    /// processors. Leaves out what the driver refuses: the launch that asks for it gets the error.
+    /// Begins no more of them once `is_over` is set.
+    pub(crate) fn compile_ahead(&self, keys: &[KernelKey], is_over: &AtomicBool) {
+        share("compiling", COMPILING, keys.iter(), |key| {
+            if is_over.load(Ordering::Relaxed) {
+                return;
+            }
+            if let Err(error) = self.compiled(key, Use::Later) {
+                tracing::debug!(%error, "a kernel was not compiled ahead");
+            }
+        });
+    }
+
+    fn compiled(&self, key: &KernelKey, when: Use) -> Result<Kernel, GpuError> {
         let stand_in = self.poses.load(Ordering::Relaxed).then(stand_in);
         let code = stand_in.as_ref().unwrap_or(key);
-        let source = match self.pipelines().find(&self.device, key, code.shader)? {
+        let source = match self.pipelines().find(&self.device, key, code.shader, when)? {
             Ok(kernel) => return Ok(kernel),
             Err(source) => source,
         };
+        let begin = Instant::now();
         let flags = vk::PipelineCreateFlags::empty();
         let pipeline = pipeline::compile(&self.device, &self.capabilities, code, source, flags)?;
-        Ok(self.pipelines().keep(&self.device, key, pipeline))
+        let seconds = begin.elapsed().as_secs_f64();
+        tracing::trace!(shader = code.shader.0, constants = ?code.constants, seconds, "a kernel was compiled");
+        Ok(self.pipelines().keep(&self.device, key, pipeline, when))
     }
 
     fn pipelines(&self) -> MutexGuard<'_, Pipelines> {
         self.pipelines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the keys of the kernels compiled so far, in no particular order.
+    /// Returns the keys of the kernels that launches have asked for so far, in no particular order.
     pub fn kernels(&self) -> Vec<KernelKey> {
         self.pipelines().keys().cloned().collect()
     }

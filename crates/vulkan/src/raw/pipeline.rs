@@ -115,7 +115,23 @@ fn read(path: &Path) -> Vec<u8> {
 }
 
 /// Kernels by their keys.
-type KernelTable = HashMap<KernelKey, Kernel>;
+type KernelTable = HashMap<KernelKey, Compiled>;
+
+/// A kernel in the table.
+struct Compiled {
+    kernel: Kernel,
+    /// Whether it was asked for since, or only compiled ahead.
+    is_asked_for: bool,
+}
+
+/// When a kernel is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// A launch asks for it.
+    Now,
+    /// Launches will probably ask for it.
+    Later,
+}
 
 /// The pipelines of a device.
 pub(super) struct Pipelines {
@@ -165,14 +181,18 @@ impl Pipelines {
 
     /// Returns a kernel that was compiled already, or else what it is to be compiled from: the code
     /// of a shader.
+    ///
+    /// `when`: whether a launch asks for it, or it is only compiled ahead.
     pub(super) fn find(
         &mut self,
         device: &ash::Device,
         key: &KernelKey,
         shader: Shader,
+        when: Use,
     ) -> Result<Result<Kernel, Source>, GpuError> {
-        if let Some(kernel) = self.table.get(key) {
-            return Ok(Ok(*kernel));
+        if let Some(compiled) = self.table.get_mut(key) {
+            compiled.is_asked_for |= when == Use::Now;
+            return Ok(Ok(compiled.kernel));
         }
         let module = match self.modules.get(&shader) {
             Some(module) => *module,
@@ -192,20 +212,24 @@ impl Pipelines {
         device: &ash::Device,
         key: &KernelKey,
         pipeline: vk::Pipeline,
+        when: Use,
     ) -> Kernel {
-        if let Some(kernel) = self.table.get(key) {
+        let is_asked_for = when == Use::Now;
+        if let Some(compiled) = self.table.get_mut(key) {
             // SAFETY: nobody has seen the pipeline.
             unsafe { device.destroy_pipeline(pipeline, None) };
-            return *kernel;
+            compiled.is_asked_for |= is_asked_for;
+            return compiled.kernel;
         }
         let kernel = Kernel { pipeline, layout: self.layout };
-        self.table.insert(key.clone(), kernel);
+        self.table.insert(key.clone(), Compiled { kernel, is_asked_for });
         self.unsaved += 1;
         kernel
     }
 
+    /// Returns the keys of the kernels that were asked for.
     pub(super) fn keys(&self) -> impl Iterator<Item = &KernelKey> {
-        self.table.keys()
+        self.table.iter().filter(|(_, compiled)| compiled.is_asked_for).map(|(key, _)| key)
     }
 
     pub(super) fn save(&mut self, device: &ash::Device) {
@@ -228,7 +252,9 @@ impl Pipelines {
     pub(super) unsafe fn destroy(&mut self, device: &ash::Device) {
         // SAFETY: the caller's duty; all handles are this value's own.
         unsafe {
-            self.table.values().for_each(|kernel| device.destroy_pipeline(kernel.pipeline, None));
+            for Compiled { kernel, .. } in self.table.values() {
+                device.destroy_pipeline(kernel.pipeline, None);
+            }
             self.modules.values().for_each(|module| device.destroy_shader_module(*module, None));
             device.destroy_pipeline_layout(self.layout, None);
             device.destroy_pipeline_cache(self.cache, None);

@@ -1,0 +1,139 @@
+//! Times what a start takes: bytes written into the device's memory, rows packed, and a model's
+//! Program loaded.
+//!
+//! ```text
+//! load_bench MODEL.gguf [--loads 4] [--device NAME]
+//! ```
+//!
+//! Writes and rows are shared by 1 to all threads, from and to memory of the host's that is no
+//! file. Loads are one after the other; the file should be in the page cache.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use rayon::prelude::*;
+use trine_backend::{BLOCK, Device, ProgramOptions};
+use trine_model::{KvType, Model, Width};
+use trine_vulkan::pack::{Format, PlanesMut, pack_rows};
+use trine_vulkan::raw::memory::Place;
+use trine_vulkan::{Choice, VulkanDevice};
+use trine_weights::Checkpoint;
+
+/// Bytes that are written or packed in a measurement.
+const BYTES: usize = 1 << 30;
+/// Bytes that a thread takes at a time.
+const PIECE: usize = 1 << 20;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), String> {
+    let (mut model, mut loads, mut choice) = (None, 4, Choice::Any);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or(format!("{argument} wants a value"));
+        match argument.as_str() {
+            "--loads" => loads = value()?.parse().map_err(|error| format!("--loads: {error}"))?,
+            "--device" => choice = Choice::Named(value()?),
+            path => model = Some(path.to_owned()),
+        }
+    }
+    let begin = Instant::now();
+    let device = VulkanDevice::open(choice, None, None).map_err(|error| error.to_string())?;
+    println!("{}: opened in {:.3} s", device.name(), begin.elapsed().as_secs_f64());
+    writes(&device)?;
+    for format in [Format::Q4_0, Format::Q4K, Format::Q8_0, Format::Q6K] {
+        packs(format)?;
+    }
+    let Some(path) = model else { return Ok(()) };
+    let begin = Instant::now();
+    let checkpoint = Checkpoint::open(&path).map_err(|error| error.to_string())?;
+    let bytes = checkpoint.file_bytes();
+    let model = Model::from_checkpoint(checkpoint).map_err(|error| error.to_string())?;
+    println!("{path}: read in {:.3} s", begin.elapsed().as_secs_f64());
+    let (context, sequences) = (4096, 1);
+    let width = Width { tokens: 512, outputs: 1 };
+    let (kv, blocks) = (KvType::F16, context / BLOCK);
+    let options = ProgramOptions { width, kv, context, sequences, blocks };
+    for _ in 0..loads {
+        let begin = Instant::now();
+        let program = device.load_plan(&model, model.plan(), &options);
+        let program = program.map_err(|error| error.to_string())?;
+        let loaded = begin.elapsed().as_secs_f64();
+        drop(program);
+        let all = begin.elapsed().as_secs_f64();
+        println!(
+            "loaded in {loaded:.3} s, {:.1} GB/s of the file; given back in {:.3} s",
+            bytes as f64 / loaded / 1e9,
+            all - loaded
+        );
+    }
+    Ok(())
+}
+
+/// Returns numbers of threads: powers of two, and all.
+fn threads() -> Vec<usize> {
+    let all = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut found: Vec<usize> = (0..).map(|power| 1 << power).take_while(|n| *n < all).collect();
+    found.push(all);
+    found
+}
+
+/// Prints how fast each number of threads does something with pieces of [`BYTES`].
+fn time(what: &str, work: impl Fn(usize) + Sync) -> Result<(), String> {
+    for threads in threads() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        let pool = pool.map_err(|error| error.to_string())?;
+        let all = || (0..BYTES / PIECE).into_par_iter().for_each(&work);
+        pool.install(all);
+        let begin = Instant::now();
+        pool.install(all);
+        let rate = BYTES as f64 / begin.elapsed().as_secs_f64() / 1e9;
+        println!("{what}: {threads} threads {rate:.1} GB/s");
+    }
+    Ok(())
+}
+
+fn writes(device: &VulkanDevice) -> Result<(), String> {
+    let target = device.gpu().allocate(BYTES as u64, Place::Device, "a bench");
+    let target = target.map_err(|error| error.to_string())?;
+    if !target.is_mapped() {
+        println!("the device's memory is not mapped: writes are not measured");
+        return Ok(());
+    }
+    let source = vec![1_u8; BYTES];
+    time("write", |piece| {
+        let at = piece * PIECE;
+        target.write(at as u64, &source[at..at + PIECE]);
+    })
+}
+
+fn packs(format: Format) -> Result<(), String> {
+    let columns = 5376;
+    let dtype = format.dtype();
+    let row = dtype.row_bytes(columns).ok_or("rows of whole blocks")?;
+    let rows = PIECE / row;
+    let source: Vec<u8> =
+        (0..BYTES).map(|at| (at.wrapping_mul(2_654_435_761) >> 16) as u8).collect();
+    let planes = format.row_bytes(columns).times(rows as u64).ok_or("a small piece")?;
+    time(&format!("pack {}", dtype.name()), |piece| {
+        let plane = |bytes: u64| vec![0; bytes as usize];
+        let (mut codes, mut high) = (plane(planes.codes), plane(planes.high));
+        let (mut scales, mut supers) = (plane(planes.scales), plane(planes.supers));
+        let mut target = PlanesMut {
+            codes: &mut codes,
+            high: &mut high,
+            scales: &mut scales,
+            supers: &mut supers,
+        };
+        let from = &source[piece * PIECE..][..rows * row];
+        pack_rows(format, columns, from, &mut target).expect("planes of the format's sizes");
+    })
+}
