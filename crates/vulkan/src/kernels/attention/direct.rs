@@ -85,8 +85,8 @@ impl AttendDirectShape {
             1 => room.div_ceil(subgroups.max(1)).next_power_of_two().min(SUBGROUPS_MAX),
             _ => SLICES_OF_SHARES,
         };
-        // As many vectors together as a workgroup has room for, so that keys are read for more. With
-        // queries in shared memory, more workgroups with fewer of them there are faster.
+        // As many vectors together as a workgroup has room for, so that keys are read for more.
+        // With queries in shared memory, more workgroups with fewer of them there are faster.
         let room_for = match slices {
             _ if one.kept => SUBGROUPS_MAX / slices,
             1 => UNKEPT_STACKED,
