@@ -1,6 +1,8 @@
 //! The kernel that keeps scores in the registers of matrix units.
 
 use super::*;
+use crate::raw::pipeline::KernelKey;
+use crate::shaders::Shader;
 
 /// Returns some shapes of the kernel for a bed, if matrices lie in registers as it expects.
 fn shapes(bed: &Bed) -> Vec<AttendUnits> {
@@ -90,6 +92,42 @@ fn scales_of_any_size_neither_overflow_nor_vanish_in_halves() {
         bed.store_rows();
         for shape in shapes(&bed).into_iter().take(1) {
             check_matrices(&bed, shape, &format!("sizes {sizes:?}, {shape:?}"));
+        }
+    }
+}
+
+/// A driver that cannot tell which sums a loop works on keeps all of them in memory, and attention
+/// takes twice as long.
+#[test]
+fn sums_stay_in_registers() {
+    let gpu = crate::testing::gpu();
+    let capabilities = gpu.capabilities();
+    if !capabilities.fragments {
+        println!("{}: matrices lie otherwise, the test is skipped", capabilities.name);
+    }
+    for (heads, kind) in [
+        (heads(8, 4, 256), KvType::F16),
+        (heads(8, 4, 256), KvType::Int8),
+        (heads(16, 8, 256), KvType::F16),
+        (heads(32, 16, 128), KvType::F16),
+    ] {
+        let attention = plain(heads);
+        for rows in [64, 512] {
+            let shape = AttendDirectShape::suited(capabilities, &attention, kind, rows);
+            let Some(shape) = shape else { continue };
+            let key = KernelKey {
+                shader: Shader("attend_direct"),
+                constants: shape.constants(&attention, kind, 0),
+                subgroup: Some(capabilities.subgroup),
+            };
+            let report = gpu.report(&key).unwrap();
+            let mut statistics = report.statistics.iter();
+            let local = statistics.find(|(name, _)| name == "Local Memory Size");
+            // The driver adds 2^36.
+            let local = local.map_or(0, |(_, bytes)| *bytes as u64 % (1 << 36));
+            // Each of the 32 lanes has its part of 16 sums of each element, in f32.
+            let sums = 2 * heads.dim as u64;
+            assert!(local < sums, "{local} bytes of {shape:?} for {heads:?} are in memory");
         }
     }
 }
