@@ -39,5 +39,5 @@ pub use program::{
     Facts, Flights, Idle, InFlight, Memory, Program, Results, SERIES_MAX, Share, TOP, TOP_ROWS_MAX,
     TopLogit,
 };
-pub use threads::{copy, share};
+pub use threads::{share, share_copy};
 pub use tower::{SoftRows, TowerProgram};

@@ -9,12 +9,16 @@ const COPYING: usize = 8;
 
 /// Works on pieces of a copy between the host's memories, with a few threads that help the
 /// caller's.
-pub fn copy<T: Send>(pieces: impl ExactSizeIterator<Item = T> + Send, work: impl Fn(T) + Sync) {
+pub fn share_copy<T: Send>(
+    pieces: impl ExactSizeIterator<Item = T> + Send,
+    work: impl Fn(T) + Sync,
+) {
     share("copy", COPYING, pieces, work);
 }
 
-/// Works on pieces, in their order, with threads of a name that help the caller's: no more than
-/// there are processors, and at most `most`. If none can be started, the caller works alone.
+/// Works on pieces, in their order, with as many threads as there are processors, but at most
+/// `most`, the caller's included. The others have a name. If none can be started, the caller works
+/// alone.
 pub fn share<T: Send>(
     name: &str,
     most: usize,

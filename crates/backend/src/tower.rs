@@ -9,7 +9,7 @@ use crate::batch::{BLOCK, BULK_ROWS, Batch, ProgramOptions, SequenceView};
 use crate::device::Device;
 use crate::error::BackendError;
 use crate::program::Program;
-use crate::threads::copy;
+use crate::threads::share_copy;
 
 /// Patches that a thread arranges at a time: about a megabyte.
 const PIECE: usize = 512;
@@ -146,7 +146,7 @@ impl TowerProgram {
         self.input.resize(patches.len(), 0.0);
         // Of large pictures these are ten megabytes, for which one thread needs milliseconds.
         let pieces = self.input.chunks_mut(PIECE * values).zip(order.chunks(PIECE));
-        copy(pieces, |(rows, order)| {
+        share_copy(pieces, |(rows, order)| {
             for (row, &patch) in rows.chunks_exact_mut(values).zip(order) {
                 row.copy_from_slice(&patches[patch * values..(patch + 1) * values]);
             }

@@ -42,6 +42,7 @@ fn run() -> Result<(), String> {
         match argument.as_str() {
             "--loads" => loads = value()?.parse().map_err(|error| format!("--loads: {error}"))?,
             "--device" => choice = Choice::Named(value()?),
+            other if other.starts_with("--") => return Err(format!("{other} is not known")),
             path => model = Some(path.to_owned()),
         }
     }

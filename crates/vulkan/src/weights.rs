@@ -135,7 +135,12 @@ impl Weights {
             // Drivers take long for memory: it is allocated while what came before is filled.
             let (sender, buffers) = mpsc::channel();
             let (load, joints, arena) = (&load, &joints, &mut arena);
-            scope.spawn(move |_| load.allocate(joints, arena, sender));
+            let allocate = move || load.allocate(joints, arena, sender);
+            match rayon::current_thread_index() {
+                None => scope.spawn(|_| allocate()),
+                // The thread that waits for the memory might be the one to allocate it.
+                Some(_) => allocate(),
+            }
             for (joint, buffer) in joints.iter().zip(buffers) {
                 let reaches = load.reaches(joint);
                 let (matrix, buffer) = load.matrix(joint, &reaches, buffer?, &mut converted)?;
@@ -418,8 +423,8 @@ fn halves_of_brains(bytes: &[u8]) -> Vec<u8> {
     brains.iter().flat_map(half).collect()
 }
 
-/// Planes for the threads that pack: a piece's memory serves the next one. Fresh memory costs more
-/// than packing, because the system clears it and takes it back from all processors.
+/// Planes for the threads that pack: a piece's memory serves the next one. Where pieces come from
+/// the system and go back to it, as in a server (decision 024), that costs more than packing.
 #[derive(Default)]
 struct Spare(Mutex<Vec<Planes>>);
 

@@ -30,17 +30,28 @@ pub(super) fn load(
 ) -> Result<Weights, BackendError> {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        // Also if a panic ends the load.
+        let ended = Ended(&is_over);
         let compile = || compile(gpu, plans, graphs, selection, &is_over);
         let thread = Builder::new().name("compiling".to_owned()).spawn_scoped(scope, compile);
         if let Err(error) = thread {
             tracing::debug!(%error, "kernels are not compiled ahead");
         }
         let begin = Instant::now();
-        let weights = Weights::load(gpu, model, plans.plan, plans.lent, progress);
-        is_over.store(weights.is_err(), Ordering::Relaxed);
+        let weights = Weights::load(gpu, model, plans.plan, plans.lent, progress)?;
+        std::mem::forget(ended);
         tracing::debug!(seconds = begin.elapsed().as_secs_f64(), "weights were loaded");
-        weights
+        Ok(weights)
     })
+}
+
+/// Ends compiling when it is dropped: no more kernels are begun.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 fn compile(
@@ -51,9 +62,15 @@ fn compile(
     is_over: &AtomicBool,
 ) {
     let begin = Instant::now();
-    let Ok(kernels) = catalogue(plans, graphs, selection, false) else { return };
+    let kernels = match catalogue(plans, graphs, selection, false) {
+        Ok(kernels) => kernels,
+        Err(error) => {
+            tracing::debug!(%error, "kernels are not compiled ahead");
+            return;
+        }
+    };
     let keys: Vec<KernelKey> = kernels.into_iter().map(|kernel| kernel.key).collect();
-    gpu.compile_ahead(&keys, is_over);
-    let seconds = begin.elapsed().as_secs_f64();
-    tracing::debug!(kernels = keys.len(), seconds, "kernels were compiled");
+    let kernels = gpu.compile_ahead(&keys, is_over);
+    let (of, seconds) = (keys.len(), begin.elapsed().as_secs_f64());
+    tracing::debug!(kernels, of, seconds, "kernels were compiled ahead");
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trine_backend::{Batch, copy, gather};
+use trine_backend::{Batch, gather, share_copy};
 use trine_model::{Input, Plan, Source, Width};
 use trine_weights::Tensor;
 
@@ -104,7 +104,7 @@ impl Inputs {
 fn write_rows(buffer: &Buffer, rows: &[f32]) {
     /// Values that a thread writes at a time: a megabyte.
     const PIECE: usize = 1 << 18;
-    copy(rows.chunks(PIECE).enumerate(), |(index, piece)| {
+    share_copy(rows.chunks(PIECE).enumerate(), |(index, piece)| {
         buffer.write((4 * PIECE * index) as u64, bytemuck::cast_slice(piece));
     });
 }

@@ -64,7 +64,10 @@ impl<'a> Plans<'a> {
         let beside = self.lent.map_or(Vec::new(), |_| lent_keys(&keys, self.options));
         let beside = beside.into_iter().map(|(key, exact)| (key, Some(exact)));
         let keys: Vec<_> = keys.into_iter().map(|key| (key, None)).chain(beside).collect();
-        // Rules take a time that grows with the square of the launches.
-        keys.into_par_iter().map(|(key, exact)| self.lower(key, exact, selection)).collect()
+        // Passes of deep models take long enough to be lowered by several threads. The first error
+        // in their order counts.
+        let lower = |(key, exact)| self.lower(key, exact, selection);
+        let all: Vec<Result<Lowered, GpuError>> = keys.into_par_iter().map(lower).collect();
+        all.into_iter().collect()
     }
 }

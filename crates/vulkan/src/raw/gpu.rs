@@ -1,6 +1,6 @@
 //! An opened device.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -181,18 +181,21 @@ impl Gpu {
         self.compiled(key, Use::Now)
     }
 
-    /// Compiles kernels that launches will probably ask for, on as many threads as there are
-    /// processors. Leaves out what the driver refuses: the launch that asks for it gets the error.
-    /// Begins no more of them once `is_over` is set.
-    pub(crate) fn compile_ahead(&self, keys: &[KernelKey], is_over: &AtomicBool) {
+    /// Compiles kernels that launches will probably ask for, on several threads. Leaves out what the
+    /// driver refuses: the launch that asks for it gets the error. Begins no more of them once
+    /// `is_over` is set. Returns how many of them there are.
+    pub(crate) fn compile_ahead(&self, keys: &[KernelKey], is_over: &AtomicBool) -> usize {
+        let count = AtomicUsize::new(0);
         share("compiling", COMPILING, keys.iter(), |key| {
             if is_over.load(Ordering::Relaxed) {
                 return;
             }
-            if let Err(error) = self.compiled(key, Use::Later) {
-                tracing::debug!(%error, "a kernel was not compiled ahead");
+            match self.compiled(key, Use::Later) {
+                Ok(_) => _ = count.fetch_add(1, Ordering::Relaxed),
+                Err(error) => tracing::debug!(%error, "a kernel was not compiled ahead"),
             }
         });
+        count.into_inner()
     }
 
     fn compiled(&self, key: &KernelKey, when: Use) -> Result<Kernel, GpuError> {
@@ -217,6 +220,11 @@ impl Gpu {
     /// Returns the keys of the kernels that launches have asked for so far, in no particular order.
     pub fn kernels(&self) -> Vec<KernelKey> {
         self.pipelines().keys().cloned().collect()
+    }
+
+    /// Returns the keys of the kernels that were compiled only when a launch asked for them.
+    pub fn late_kernels(&self) -> Vec<KernelKey> {
+        self.pipelines().late().cloned().collect()
     }
 
     /// Returns statistics and machine code of a kernel, as far as the driver reports them.

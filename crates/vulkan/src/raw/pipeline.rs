@@ -120,7 +120,9 @@ type KernelTable = HashMap<KernelKey, Compiled>;
 /// A kernel in the table.
 struct Compiled {
     kernel: Kernel,
-    /// Whether it was asked for since, or only compiled ahead.
+    /// When it was needed first.
+    first: Use,
+    /// Whether a launch has asked for it.
     is_asked_for: bool,
 }
 
@@ -222,9 +224,14 @@ impl Pipelines {
             return compiled.kernel;
         }
         let kernel = Kernel { pipeline, layout: self.layout };
-        self.table.insert(key.clone(), Compiled { kernel, is_asked_for });
+        self.table.insert(key.clone(), Compiled { kernel, first: when, is_asked_for });
         self.unsaved += 1;
         kernel
+    }
+
+    /// Returns the keys of the kernels that were not compiled ahead.
+    pub(super) fn late(&self) -> impl Iterator<Item = &KernelKey> {
+        self.table.iter().filter(|(_, compiled)| compiled.first == Use::Now).map(|(key, _)| key)
     }
 
     /// Returns the keys of the kernels that were asked for.

@@ -16,7 +16,8 @@ const SUBGROUPS_MAX: u32 = 8;
 /// Subgroups that a core should have: as many as its registers hold at the same time, by the
 /// reports on the kernel for NVIDIA's.
 const SUBGROUPS_OF_CORE: u32 = 8;
-/// Subgroups share no keys if there is more than one for this many that the cores hold: more of
+/// Subgroups whose queries stay in registers share no keys if there is more than one for this many
+/// that the cores hold: more of
 /// them that share keys are slower then (`docs/benchmarks/gpu-kernels.md`).
 const HELD_OF_UNSLICED: u32 = 3;
 /// Most subgroups with keys and vectors of their own whose queries are in shared memory.
@@ -80,17 +81,18 @@ impl AttendDirectShape {
         let subgroups = vectors.div_ceil(VECTORS as usize) as u32 * one.shares;
         let room = SUBGROUPS_OF_CORE * capabilities.cores_or_guess();
         let slices = match one.shares {
-            // Subgroups whose queries are in shared memory are few: they need one another's keys.
             1 if one.kept && HELD_OF_UNSLICED * subgroups > room => 1,
             1 => room.div_ceil(subgroups.max(1)).next_power_of_two().min(SUBGROUPS_MAX),
             _ => SLICES_OF_SHARES,
         };
         // As many vectors together as a workgroup has room for, so that keys are read for more.
         // With queries in shared memory, more workgroups with fewer of them there are faster.
-        let room_for = match slices {
-            _ if one.kept => SUBGROUPS_MAX / slices,
-            1 => UNKEPT_STACKED,
-            _ => 1,
+        let room_for = if one.kept {
+            SUBGROUPS_MAX / slices
+        } else if slices == 1 {
+            UNKEPT_STACKED
+        } else {
+            1
         };
         let most = all.min(room_for);
         let stacked = std::iter::successors(Some(most), |stacked| Some(stacked / 2));
