@@ -181,9 +181,9 @@ impl Gpu {
         self.compiled(key, Use::Now)
     }
 
-    /// Compiles kernels that launches will probably ask for, on several threads. Leaves out what the
-    /// driver refuses: the launch that asks for it gets the error. Begins no more of them once
-    /// `is_over` is set. Returns how many of them there are.
+    /// Compiles kernels that launches will probably ask for, on several threads. Leaves out what
+    /// the driver refuses: the launch that asks for it gets the error. Begins no more of them once
+    /// `is_over` is set. Returns how many there are then.
     pub(crate) fn compile_ahead(&self, keys: &[KernelKey], is_over: &AtomicBool) -> usize {
         let count = AtomicUsize::new(0);
         share("compiling", COMPILING, keys.iter(), |key| {
