@@ -6,11 +6,12 @@
 use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
-use std::time::Instant;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
+use wait_timeout::ChildExt;
 
 use crate::driver::Driver;
 
@@ -121,21 +122,57 @@ pub(crate) fn run(root: &Path, name: &str, arguments: &[&str]) -> anyhow::Result
     step(root, name, arguments, |mut cargo| Ok((cargo.status().context("cannot start cargo")?, ())))
 }
 
-/// Starts a program and passes on each line of its standard output.
-pub(crate) fn lines(
+/// Starts a program, passes on each line of its standard output, and waits for its end.
+///
+/// # Errors
+/// Returns an error if the program cannot be started or its output cannot be read.
+pub(crate) fn lines(command: &mut Command, take: impl FnMut(&str)) -> anyhow::Result<ExitStatus> {
+    let (mut child, output) = start(command)?;
+    pass_on(output, take)?;
+    child.wait().context("cannot wait for a program")
+}
+
+/// Does the same with a program that may hang, which is killed after `most`. Returns `None` if it
+/// was. Programs that it started are left, and keep this waiting while they hold its output.
+///
+/// # Errors
+/// As [`lines`].
+pub(crate) fn lines_within(
+    most: Duration,
     command: &mut Command,
-    mut take: impl FnMut(&str),
-) -> anyhow::Result<ExitStatus> {
+    take: impl FnMut(&str),
+) -> anyhow::Result<Option<ExitStatus>> {
+    let (mut child, output) = start(command)?;
+    std::thread::scope(|scope| {
+        let watch = scope.spawn(move || {
+            let ended = child.wait_timeout(most)?;
+            if ended.is_none() {
+                child.kill()?;
+                child.wait()?;
+            }
+            Ok::<_, std::io::Error>(ended)
+        });
+        let passed = pass_on(output, take);
+        let ended = watch.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        passed.and(ended.context("cannot wait for a program"))
+    })
+}
+
+fn start(command: &mut Command) -> anyhow::Result<(Child, ChildStdout)> {
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("cannot start {}", command.get_program().display()))?;
     let output = child.stdout.take().expect("the output is piped");
+    Ok((child, output))
+}
+
+fn pass_on(output: ChildStdout, mut take: impl FnMut(&str)) -> anyhow::Result<()> {
     for line in BufReader::new(output).split(b'\n') {
         let line = line.context("cannot read a program's output")?;
         take(&String::from_utf8_lossy(&line));
     }
-    child.wait().context("cannot wait for a program")
+    Ok(())
 }
 
 /// Returns the program in a message of cargo.
@@ -212,5 +249,23 @@ mod tests {
         assert!(program(root, &message("lib", "vulkan", false, "null")).is_none());
         assert!(program(root, r#"{"reason":"build-finished","success":true}"#).is_none());
         assert!(program(root, "not JSON").is_none());
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_killed_and_its_lines_are_kept() {
+        let run = |most, script| {
+            let mut found = Vec::new();
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            let take = |line: &str| found.push(line.to_owned());
+            let status = lines_within(most, &mut command, take).unwrap();
+            (status.map(|status| status.code()), found)
+        };
+        let lines = vec!["a".to_owned(), "b".to_owned()];
+        let long = Duration::from_secs(600);
+        assert_eq!(run(long, "echo a; echo b; exit 3"), (Some(Some(3)), lines.clone()));
+        let short = Duration::from_millis(300);
+        assert_eq!(run(short, "echo a; echo b; exec sleep 600"), (None, lines));
+        assert_eq!(run(short, "exec >&-; exec sleep 600"), (None, Vec::new()));
     }
 }

@@ -3,13 +3,19 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
 use crate::driver::Driver;
-use crate::programs::{Program, lines};
+use crate::programs::{Program, lines_within};
 use crate::validation::{self, Messages, SUMMARY};
+
+/// The longest that a test program may run: several times as long as the slowest one takes on two
+/// cores. One that hangs ends here, and the rest of the checks still runs.
+const MOST: Duration = Duration::from_secs(25 * 60);
+/// What a test runner says of a test that is slow, or hangs.
+const SLOW: &str = "has been running for over";
 
 /// What a run has to show in addition to passing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +81,11 @@ impl<'a> TestRun<'a> {
             say(&format!("     Running {program}{place}"));
             let (mut output, mut summary) = (String::new(), String::new());
             let complaints = found.messages.complaints();
-            let status = lines(&mut self.command(root, program)?, |line| {
+            let begin = Instant::now();
+            let status = lines_within(MOST, &mut self.command(root, program)?, |line| {
+                if line.contains(SLOW) {
+                    say(line);
+                }
                 found.add(line);
                 output.push_str(line);
                 output.push('\n');
@@ -84,11 +94,18 @@ impl<'a> TestRun<'a> {
                     summary.push('\n');
                 }
             })?;
-            let is_clean = status.success() && found.messages.complaints() == complaints;
+            let has_passed = status.is_some_and(|status| status.success());
+            let is_clean = has_passed && found.messages.complaints() == complaints;
             let shown = if is_clean { summary } else { output };
-            say(&format!("     Ran {program}{place}\n{}", shown.trim_end()));
-            if !status.success() {
-                failed.push(format!("{program}: {status}"));
+            let seconds = begin.elapsed().as_secs_f64();
+            say(&format!("     Ran {program}{place} in {seconds:.1} s\n{}", shown.trim_end()));
+            match status {
+                Some(_) if has_passed => {}
+                Some(status) => failed.push(format!("{program}: {status}")),
+                None => failed.push(format!(
+                    "{program}: killed after {} minutes; the tests above that have no result hang",
+                    MOST.as_secs() / 60
+                )),
             }
         }
         let Counts { binaries, passed, failed: tests, ignored } = found.counts;

@@ -137,16 +137,13 @@ impl Gated {
 
     /// Waits until the tower has begun with a picture, if any is wanted. Returns whether one is.
     pub(crate) fn settle(&self) -> bool {
-        loop {
+        let mut is_wanted = false;
+        soon(|| {
             let counts = self.tower.counts();
-            if counts.waiting == 0 {
-                return false;
-            }
-            if self.taken.load(Ordering::SeqCst) > counts.pictures as usize {
-                return true;
-            }
-            std::thread::yield_now();
-        }
+            is_wanted = counts.waiting > 0;
+            !is_wanted || self.taken.load(Ordering::SeqCst) > counts.pictures as usize
+        });
+        is_wanted
     }
 
     /// Gives up the gate, without which the tower makes no more rows.
@@ -159,9 +156,7 @@ impl Gated {
         let before = self.tower.counts().pictures;
         if self.settle() {
             self.permits.send(()).expect("the tower has not ended");
-            while self.tower.counts().pictures == before {
-                std::thread::yield_now();
-            }
+            soon(|| self.tower.counts().pictures > before);
         }
         self.settle();
     }
@@ -189,10 +184,22 @@ pub(crate) fn joined(parts: &[&[u32]]) -> Vec<u32> {
 
 /// Waits until something is so.
 #[track_caller]
-pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
+pub(crate) fn until(is_so: impl FnMut() -> bool) {
+    wait(is_so, Duration::from_millis(1));
+}
+
+/// Waits for something that another thread does at once. Sleeps, because a thread that yields again
+/// and again gets no more time from Linux while another one works.
+#[track_caller]
+fn soon(is_so: impl FnMut() -> bool) {
+    wait(is_so, Duration::from_micros(10));
+}
+
+#[track_caller]
+fn wait(mut is_so: impl FnMut() -> bool, pause: Duration) {
     let begin = Instant::now();
     while !is_so() {
         assert!(begin.elapsed() < Duration::from_secs(20), "it does not become so");
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::sleep(pause);
     }
 }
