@@ -249,7 +249,7 @@ impl Pipelines {
         match result {
             Ok(()) => self.unsaved = 0,
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "compiled pipelines could not be kept, and the next start compiles them again; remove what stands at this path, or set XDG_CACHE_HOME to a folder that can be written");
+                tracing::warn!(path = %path.display(), %error, "compiled pipelines could not be kept, and the next start compiles them again; free some disk space or remove what stands at this path, or set XDG_CACHE_HOME to a folder that can be written");
             }
         }
     }

@@ -292,6 +292,16 @@ fn every_shape_of_every_kind_of_device_agrees() {
     }
 }
 
+/// As many rows as the vocabulary of Gemma has, in workgroups of one subgroup, which have the
+/// longest loops: a software renderer ends long ones early.
+#[test]
+fn a_tall_matrix_has_all_its_outputs() {
+    let (format, rows, columns) = (Format::Q4_0, 262_144, 32);
+    let shape = StreamShape::of(gpu().capabilities(), format, columns, false, (8, 2, 1, 1));
+    assert!(shape.is_some_and(|shape| shape.teams == 1), "{shape:?}");
+    check(&Case { format, rows, columns, prologue: 0, gated: false, size: 4.0 }, shape);
+}
+
 #[test]
 fn the_residual_stream_is_updated() {
     let case =
@@ -404,7 +414,7 @@ fn workgroups_share_outputs_evenly_where_few_are_left_out() {
             StreamLaunch(Product { matrix, width: 1, input: ProductInput::Operand(x), output });
         let shape =
             StreamShape { lanes: 192, teams, batch: 4, workgroups: 132, banks: 1, turns: true };
-        launch.workgroups(&shape)
+        launch.workgroups(DeviceKind::Discrete, &shape)
     };
     assert_eq!(workgroups(8192, false, 4), 128);
     assert_eq!(workgroups(5376, false, 1), 128);
