@@ -16,7 +16,7 @@ use crate::picture_file::{expanded, is_picture};
 use crate::settings::{self, Settings};
 #[cfg(unix)]
 use crate::signals;
-use crate::{allocator, interrupt, log, output, screen, terminal, traces};
+use crate::{allocator, driver_cache, interrupt, log, output, screen, terminal, traces};
 
 /// The exit code after a defect in trine, the same as that of other Rust programs.
 const PANICKED: u8 = 101;
@@ -25,6 +25,7 @@ const MISUNDERSTOOD: u8 = 2;
 
 /// Runs the command line. Every regular exit of the program goes through this function.
 pub(crate) fn main() -> ExitCode {
+    driver_cache::avoid_full_disk();
     report_panics();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let settings = Settings::read();

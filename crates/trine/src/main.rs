@@ -24,6 +24,8 @@ mod converse;
 mod destination;
 mod device;
 mod draft;
+#[allow(unsafe_code, reason = "changes the environment before there are threads")]
+mod driver_cache;
 mod embedded;
 mod energy;
 mod experts;

@@ -122,6 +122,9 @@ impl WeightsError {
             io::ErrorKind::NotFound => "Check the path",
             io::ErrorKind::PermissionDenied => "Check the permissions of the file and its folder",
             io::ErrorKind::StorageFull => "Free some disk space and try again",
+            io::ErrorKind::OutOfMemory => {
+                "Raise the limit of memory (ulimit -v), or end other programs"
+            }
             _ => "Check the disk and the path, then try again",
         };
         Self::Io { file: file.to_owned(), action, source, remedy }
