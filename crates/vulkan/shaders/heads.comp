@@ -66,13 +66,15 @@ void work_on_heads() {
     uint64_t weight = is_query ? push.query_norm : (is_key ? push.key_norm : 0ul);
     if (BIASED != 0u) weight = (is_value ? push.query_norm : push.key_norm) + 4ul * uint64_t(kv_head * DIM);
     const bool norms = (NORMED & (is_query ? 1u : (is_key ? 2u : 4u))) != 0u;
-    const uint64_t rope = is_value ? 0ul : push.rope;
+    const bool rotates = !is_value && push.rope != 0ul;
     uint64_t source = is_query ? push.query : (is_key ? push.key : push.value);
     source += 4ul * uint64_t((is_query ? row * HEADS + unit : row * KV_HEADS + kv_head) * DIM);
 
     if (exists) {
         head_ask_weights(weight);
-        if ((NORMED & 8u) == 0u) head_ask_shares(rope);
+        // Subgroups with values ask too: a renderer on a processor reads what a subgroup reads from one address even where a
+        // condition that differs between subgroups excludes it, so that address must be one.
+        if ((NORMED & 8u) == 0u) head_ask_shares(push.rope);
     }
     const uvec4 place = kv_row(push.frame, PICKS, row);
     const bool has_row = row < kv_rows(push.frame, PICKS);
@@ -89,9 +91,9 @@ void work_on_heads() {
     if (exists) {
         if (LIMITED != 0u) head_limit(is_query ? push.query_limits : (is_key ? push.key_limits : push.value_limits));
         if (BIASED != 0u) head_add_weights();
-        if (rope != 0ul && HEAD_SIDE == 0u) head_turn(position);
-        if (rope != 0ul && HEAD_SIDE > 0u) head_turn_in_grid(place.x);
-        head_prepare(norms, rope != 0ul, push.epsilon, 1.0);
+        if (rotates && HEAD_SIDE == 0u) head_turn(position);
+        if (rotates && HEAD_SIDE > 0u) head_turn_in_grid(place.x);
+        head_prepare(norms, rotates, push.epsilon, 1.0);
         if (is_query) {
             [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
                 if (!head_has(i)) continue;
