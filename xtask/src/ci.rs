@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 
 use crate::drivers::{self, Drivers};
 use crate::programs::{self, Program};
-use crate::test_runs::{TestRun, Validation};
+use crate::test_runs::{MOST_FOR_KERNELS, TestRun, Validation};
 use crate::{chart, checks, dist, image, outside, radv, shaders, test_runs, tidy, validation};
 
 /// If this is 1, `ci` passes without the drivers that it could not install or fetch.
@@ -183,7 +183,9 @@ fn vulkan_tests(
         } else {
             skipped.push(format!("validation of trine-vulkan on {name}: there is no layer"));
         }
-        runs.iter_mut().for_each(|run| (run.driver, run.place) = (Some(driver), name));
+        for run in &mut runs {
+            (run.driver, run.place, run.most) = (Some(driver), name, MOST_FOR_KERNELS);
+        }
         at_once.push(runs);
     }
     test_runs::run_at_once(root, &at_once)?;

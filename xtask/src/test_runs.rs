@@ -11,9 +11,11 @@ use crate::driver::Driver;
 use crate::programs::{Program, lines_within};
 use crate::validation::{self, Messages, SUMMARY};
 
-/// The longest that a test program may run: several times as long as the slowest one takes on two
+/// The longest that a test program may run, five times as long as the slowest one takes on two slow
 /// cores. One that hangs ends here, and the rest of the checks still runs.
-const MOST: Duration = Duration::from_secs(25 * 60);
+const MOST: Duration = Duration::from_secs(12 * 60);
+/// The same for programs that run kernels on processors, twice as long as the slowest.
+pub(crate) const MOST_FOR_KERNELS: Duration = Duration::from_secs(45 * 60);
 /// What a test runner says of a test that is slow, or hangs.
 const SLOW: &str = "has been running for over";
 
@@ -48,6 +50,8 @@ pub(crate) struct TestRun<'a> {
     /// The words with which a test says that it skips itself because the driver lacks something, if
     /// this driver must have it.
     pub(crate) forbidden: Option<&'a str>,
+    /// The longest that each program may run.
+    pub(crate) most: Duration,
 }
 
 impl<'a> TestRun<'a> {
@@ -63,6 +67,7 @@ impl<'a> TestRun<'a> {
             variable: None,
             least: 1,
             forbidden: None,
+            most: MOST,
         }
     }
 
@@ -82,7 +87,7 @@ impl<'a> TestRun<'a> {
             let (mut output, mut summary) = (String::new(), String::new());
             let complaints = found.messages.complaints();
             let begin = Instant::now();
-            let status = lines_within(MOST, &mut self.command(root, program)?, |line| {
+            let status = lines_within(self.most, &mut self.command(root, program)?, |line| {
                 if line.contains(SLOW) {
                     say(line);
                 }
@@ -104,7 +109,7 @@ impl<'a> TestRun<'a> {
                 Some(status) => failed.push(format!("{program}: {status}")),
                 None => failed.push(format!(
                     "{program}: killed after {} minutes; the tests above that have no result hang",
-                    MOST.as_secs() / 60
+                    self.most.as_secs() / 60
                 )),
             }
         }
