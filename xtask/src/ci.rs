@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 
 use crate::drivers::{self, Drivers};
 use crate::programs::{self, Program};
-use crate::test_runs::{MOST_FOR_KERNELS, TestRun, Validation};
+use crate::test_runs::{MOST_ON_LAVAPIPE, TestRun, Validation};
 use crate::{chart, checks, dist, image, outside, radv, shaders, test_runs, tidy, validation};
 
 /// If this is 1, `ci` passes without the drivers that it could not install or fetch.
@@ -184,7 +184,7 @@ fn vulkan_tests(
             skipped.push(format!("validation of trine-vulkan on {name}: there is no layer"));
         }
         for run in &mut runs {
-            (run.driver, run.place, run.most) = (Some(driver), name, MOST_FOR_KERNELS);
+            (run.driver, run.place, run.most) = (Some(driver), name, MOST_ON_LAVAPIPE);
         }
         at_once.push(runs);
     }

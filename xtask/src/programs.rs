@@ -7,6 +7,7 @@ use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -14,6 +15,9 @@ use serde::Deserialize;
 use wait_timeout::ChildExt;
 
 use crate::driver::Driver;
+
+/// How long the lines of a program that was killed or has ended may take to come.
+const REMAINS: Duration = Duration::from_millis(500);
 
 /// A program that cargo built.
 #[derive(Debug, Clone)]
@@ -133,29 +137,40 @@ pub(crate) fn lines(command: &mut Command, take: impl FnMut(&str)) -> anyhow::Re
 }
 
 /// Does the same with a program that may hang, which is killed after `most`. Returns `None` if it
-/// was. Programs that it started are left, and keep this waiting while they hold its output.
+/// was. Programs that it started are left, and what they still write is not waited for.
 ///
 /// # Errors
-/// As [`lines`].
+/// Returns an error if the program cannot be started, waited for or killed.
 pub(crate) fn lines_within(
     most: Duration,
     command: &mut Command,
-    take: impl FnMut(&str),
+    mut take: impl FnMut(&str),
 ) -> anyhow::Result<Option<ExitStatus>> {
+    let end = Instant::now() + most;
+    let rest = |end: Instant| end.saturating_duration_since(Instant::now());
     let (mut child, output) = start(command)?;
-    std::thread::scope(|scope| {
-        let watch = scope.spawn(move || {
-            let ended = child.wait_timeout(most)?;
-            if ended.is_none() {
-                child.kill()?;
-                child.wait()?;
-            }
-            Ok::<_, std::io::Error>(ended)
-        });
-        let passed = pass_on(output, take);
-        let ended = watch.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        passed.and(ended.context("cannot wait for a program"))
-    })
+    let (sender, received) = mpsc::channel();
+    // Ends with the output, which another program may hold for longer.
+    std::thread::spawn(move || {
+        pass_on(output, |line| {
+            // Nobody receives it once the program has ended.
+            let _ = sender.send(line.to_owned());
+        })
+    });
+    while let Ok(line) = received.recv_timeout(rest(end)) {
+        take(&line);
+    }
+    // A program may close its output and go on.
+    let ended = child.wait_timeout(rest(end)).context("cannot wait for a program")?;
+    if ended.is_none() {
+        child.kill().context("cannot kill a program")?;
+        child.wait().context("cannot wait for a program")?;
+    }
+    // What it had written.
+    while let Ok(line) = received.recv_timeout(REMAINS) {
+        take(&line);
+    }
+    Ok(ended)
 }
 
 fn start(command: &mut Command) -> anyhow::Result<(Child, ChildStdout)> {
@@ -262,10 +277,11 @@ mod tests {
             (status.map(|status| status.code()), found)
         };
         let lines = vec!["a".to_owned(), "b".to_owned()];
-        let long = Duration::from_secs(600);
+        let (long, short) = (Duration::from_secs(600), Duration::from_secs(4));
         assert_eq!(run(long, "echo a; echo b; exit 3"), (Some(Some(3)), lines.clone()));
-        let short = Duration::from_millis(300);
-        assert_eq!(run(short, "echo a; echo b; exec sleep 600"), (None, lines));
+        assert_eq!(run(short, "echo a; echo b; exec sleep 600"), (None, lines.clone()));
         assert_eq!(run(short, "exec >&-; exec sleep 600"), (None, Vec::new()));
+        // Another program holds the output.
+        assert_eq!(run(short, "echo a; echo b; sleep 60 & exit 3"), (Some(Some(3)), lines));
     }
 }

@@ -139,7 +139,7 @@ fn a_draft_that_is_stopped_leaves_the_caches() {
         let raise = Arc::clone(&stop);
         let raised = std::thread::spawn(move || {
             while runs.load(Ordering::Relaxed) < 3 {
-                std::thread::yield_now();
+                std::thread::sleep(std::time::Duration::from_millis(1));
             }
             raise.store(true, Ordering::Relaxed);
         });

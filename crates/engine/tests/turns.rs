@@ -94,7 +94,7 @@ impl RunsTower for Endless {
             if begin.elapsed() > Duration::from_secs(20) {
                 return Err(failed());
             }
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
         Err(BackendError::Stopped)
     }

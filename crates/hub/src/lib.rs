@@ -52,4 +52,4 @@ pub use name::{ModelName, Selection};
 pub use pinned::{Pinned, get_pinned};
 pub use preset::{Preset, PresetMessage, PresetName, PresetParameters, PresetRole, Taken};
 pub use progress::{Progress, Silent};
-pub use space::available;
+pub use space::available_bytes;

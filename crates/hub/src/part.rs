@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::HubError;
 use crate::progress::Progress;
-use crate::space::{available, is_full};
+use crate::space::{available_bytes, is_full};
 
 /// The number of bytes read or written at once.
 pub(crate) const BLOCK: usize = 256 << 10;
@@ -117,7 +117,7 @@ impl Part {
 fn write_error(error: io::Error, path: &Path, needed: u64) -> HubError {
     if is_full(&error) {
         let folder = path.parent().unwrap_or(path);
-        let available = available(folder);
+        let available = available_bytes(folder);
         return HubError::NoSpace { path: folder.to_owned(), needed, available };
     }
     HubError::file("write", path, error)

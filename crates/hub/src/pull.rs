@@ -15,7 +15,7 @@ use crate::part::{hash_file, part_path};
 use crate::progress::Progress;
 use crate::select::{self, Pick};
 use crate::shelf::Shelf;
-use crate::space::available;
+use crate::space::available_bytes;
 use crate::spelling::closest;
 
 /// The room in bytes that a download leaves free beyond what it needs.
@@ -307,7 +307,7 @@ fn check_room(folder: &Path, jobs: &[Job<'_>]) -> Result<(), HubError> {
     if needed == 0 {
         return Ok(());
     }
-    match available(folder) {
+    match available_bytes(folder) {
         Some(free) if free < needed.saturating_add(SPARE_ROOM) => {
             Err(HubError::NoSpace { path: folder.to_owned(), needed, available: Some(free) })
         }

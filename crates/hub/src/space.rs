@@ -5,7 +5,7 @@ use std::path::Path;
 
 /// Returns the bytes that an ordinary user can still write on the disk of `path`, if the system
 /// says. A path that does not exist yet counts as its nearest existing parent.
-pub fn available(path: &Path) -> Option<u64> {
+pub fn available_bytes(path: &Path) -> Option<u64> {
     path.ancestors().find_map(|folder| {
         let disk = fs4::statvfs(folder).ok()?;
         // Some network disks report nothing at all.

@@ -25,7 +25,8 @@ const MISUNDERSTOOD: u8 = 2;
 
 /// Runs the command line. Every regular exit of the program goes through this function.
 pub(crate) fn main() -> ExitCode {
-    driver_cache::avoid_full_disk();
+    // First: it changes the environment, which no thread may read meanwhile.
+    let full = driver_cache::avoid_full_disk();
     report_panics();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let settings = Settings::read();
@@ -53,6 +54,9 @@ pub(crate) fn main() -> ExitCode {
             allocator::give_memory_back();
         }
         let _log = log::start(cli.verbose, is_server, collector.as_ref())?;
+        if let Some(folder) = full {
+            tracing::info!(folder = %folder.display(), "Mesa's drivers keep no kernels, for lack of disk space");
+        }
         interrupt::install();
         #[cfg(unix)]
         signals::let_long_files_fail();

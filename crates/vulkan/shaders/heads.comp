@@ -66,14 +66,14 @@ void work_on_heads() {
     uint64_t weight = is_query ? push.query_norm : (is_key ? push.key_norm : 0ul);
     if (BIASED != 0u) weight = (is_value ? push.query_norm : push.key_norm) + 4ul * uint64_t(kv_head * DIM);
     const bool norms = (NORMED & (is_query ? 1u : (is_key ? 2u : 4u))) != 0u;
-    const bool rotates = !is_value && push.rope != 0ul;
+    const bool rotates = (NORMED & 8u) == 0u && !is_value;
     uint64_t source = is_query ? push.query : (is_key ? push.key : push.value);
     source += 4ul * uint64_t((is_query ? row * HEADS + unit : row * KV_HEADS + kv_head) * DIM);
 
     if (exists) {
         head_ask_weights(weight);
-        // Subgroups with values ask too: a renderer on a processor reads what a subgroup reads from one address even where a
-        // condition that differs between subgroups excludes it, so that address must be one.
+        // Subgroups with values ask too: software reads what a subgroup reads from one address even where a condition that
+        // differs between subgroups excludes it, so that address must be valid.
         if ((NORMED & 8u) == 0u) head_ask_shares(push.rope);
     }
     const uvec4 place = kv_row(push.frame, PICKS, row);

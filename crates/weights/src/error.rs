@@ -121,9 +121,11 @@ impl WeightsError {
         let remedy = match source.kind() {
             io::ErrorKind::NotFound => "Check the path",
             io::ErrorKind::PermissionDenied => "Check the permissions of the file and its folder",
-            io::ErrorKind::StorageFull => "Free some disk space and try again",
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                "Free some disk space and try again"
+            }
             io::ErrorKind::OutOfMemory => {
-                "Raise the limit of memory (ulimit -v), or end other programs"
+                "Raise the limit of memory, such as that of `ulimit -v`, or end other programs"
             }
             _ => "Check the disk and the path, then try again",
         };

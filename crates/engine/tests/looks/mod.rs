@@ -136,14 +136,14 @@ impl Gated {
     }
 
     /// Waits until the tower has begun with a picture, if any is wanted. Returns whether one is.
+    #[track_caller]
     pub(crate) fn settle(&self) -> bool {
-        let mut is_wanted = false;
-        soon(|| {
-            let counts = self.tower.counts();
-            is_wanted = counts.waiting > 0;
-            !is_wanted || self.taken.load(Ordering::SeqCst) > counts.pictures as usize
+        let is_wanted = || self.tower.counts().waiting > 0;
+        until(|| {
+            let done = self.tower.counts().pictures as usize;
+            !is_wanted() || self.taken.load(Ordering::SeqCst) > done
         });
-        is_wanted
+        is_wanted()
     }
 
     /// Gives up the gate, without which the tower makes no more rows.
@@ -152,11 +152,12 @@ impl Gated {
     }
 
     /// Lets the tower make the rows of one picture, if any is wanted.
+    #[track_caller]
     pub(crate) fn paint(&self) {
         let before = self.tower.counts().pictures;
         if self.settle() {
             self.permits.send(()).expect("the tower has not ended");
-            soon(|| self.tower.counts().pictures > before);
+            until(|| self.tower.counts().pictures > before);
         }
         self.settle();
     }
@@ -182,24 +183,15 @@ pub(crate) fn joined(parts: &[&[u32]]) -> Vec<u32> {
     parts.concat()
 }
 
-/// Waits until something is so.
+/// Waits until something is so. Sleeps, because a thread that yields again and again gets hardly
+/// any time from Linux while others work.
 #[track_caller]
-pub(crate) fn until(is_so: impl FnMut() -> bool) {
-    wait(is_so, Duration::from_millis(1));
-}
-
-/// Waits for something that another thread does at once. Sleeps, because a thread that yields again
-/// and again gets no more time from Linux while another one works.
-#[track_caller]
-fn soon(is_so: impl FnMut() -> bool) {
-    wait(is_so, Duration::from_micros(10));
-}
-
-#[track_caller]
-fn wait(mut is_so: impl FnMut() -> bool, pause: Duration) {
+pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
+    let mut pause = Duration::from_micros(10);
     while !is_so() {
         assert!(begin.elapsed() < Duration::from_secs(20), "it does not become so");
         std::thread::sleep(pause);
+        pause = (2 * pause).min(Duration::from_millis(1));
     }
 }

@@ -113,7 +113,7 @@ fn a_request_waits_for_room_no_longer_than_for_its_pictures() {
     std::thread::scope(|scope| {
         let first = scope.spawn(|| server.post(CHAT, &naming(1)));
         while steady.asked.load(Ordering::SeqCst) == 0 {
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
         // One of them may be next, and has the room for as long.
         let others = [(); 2].map(|()| scope.spawn(|| server.post(CHAT, &naming(1))));
@@ -134,7 +134,7 @@ fn room_is_taken_until_a_file_is_read_whoever_leaves() {
         let mut stream = client::connect(server.address);
         client::send(&mut stream, "POST", CHAT, &[], naming(1).to_string().as_bytes());
         while asked() == 1 {
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
     };
     for round in 0..2 {
@@ -149,7 +149,7 @@ fn room_is_taken_until_a_file_is_read_whoever_leaves() {
         assert_eq!((status, asked()), (503, 2), "{error}");
         steady.is_held.store(false, Ordering::SeqCst);
         while server.post(CHAT, &naming(1)).0 != 200 {
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
@@ -222,7 +222,7 @@ fn names_that_nobody_resolves_are_few_at_once() {
     assert_eq!(waiting.looked_up.load(Ordering::SeqCst), PLACES);
     waiting.is_held.store(false, Ordering::SeqCst);
     while server.post(CHAT, &of_host(0, "a.png")).0 != 200 {
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -239,7 +239,7 @@ fn fetches_end_with_their_requests() {
         })
         .collect();
     while waiting.asked.load(Ordering::SeqCst) < PLACES {
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(1));
     }
     drop(left);
     let (status, answer) = server.post(CHAT, &of_host(0, "a.png"));

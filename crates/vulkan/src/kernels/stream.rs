@@ -33,9 +33,9 @@ const KEPT_MAX: u32 = 16;
 const UNEVEN_PART: u32 = 8;
 /// Most blocks that an invocation keeps in registers.
 const SPAN_MAX: u32 = 4;
-/// Most outputs of a team on a software renderer: Mesa's ends the loops of an invocation without a
-/// word after 65,535 iterations of all of them (`LP_MAX_TGSI_LOOP_ITERATIONS`), and an output takes
-/// up to eight.
+/// About the most outputs of a team on a software renderer: Mesa's ends the loops of an invocation,
+/// without an error, after 65,535 iterations of all of them (`LP_MAX_TGSI_LOOP_ITERATIONS`), and an
+/// output takes up to eight.
 const SOFTWARE_OUTPUTS: u32 = 4096;
 
 /// How the work is laid out on the device.
@@ -209,16 +209,20 @@ fn staged_blocks(
 }
 
 impl StreamLaunch<'_> {
-    /// Returns the workgroups in a shape: no more than there are outputs for their teams, and as
+    /// Returns the workgroups in a shape: on a software renderer as many as keep loops short, no
+    /// more than there are outputs for their teams, and as
     /// many as have equal shares of the outputs, if that leaves few of them out. One team with more
     /// rows than the others keeps all of them waiting: with 128 workgroups instead of 132,
     /// generation with 27B on an H200 was 2.5 % faster (`docs/benchmarks/h200.md`).
     fn workgroups(&self, kind: DeviceKind, shape: &StreamShape) -> u32 {
         let outputs = self.0.outputs() as u32;
-        if kind == DeviceKind::Processor && outputs > SOFTWARE_OUTPUTS {
-            return shape.workgroups.max(outputs.div_ceil(SOFTWARE_OUTPUTS * shape.teams));
-        }
-        let most = shape.workgroups.clamp(1, outputs.div_ceil(shape.teams).max(1));
+        let wanted = match kind {
+            DeviceKind::Processor => {
+                shape.workgroups.max(outputs.div_ceil(SOFTWARE_OUTPUTS * shape.teams))
+            }
+            _ => shape.workgroups,
+        };
+        let most = wanted.clamp(1, outputs.div_ceil(shape.teams).max(1));
         let is_even = |workgroups: &u32| outputs.is_multiple_of(workgroups * shape.teams);
         (most - most / UNEVEN_PART..=most).rev().find(is_even).unwrap_or(most)
     }

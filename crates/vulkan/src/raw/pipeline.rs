@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CStr;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use ash::{khr, vk};
@@ -107,7 +108,7 @@ fn read(path: &Path) -> Vec<u8> {
             Some(data) => return data.to_vec(),
             None => "it is damaged".to_owned(),
         },
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Vec::new(),
         Err(error) => error.to_string(),
     };
     tracing::warn!(path = %path.display(), reason, "the file of compiled pipelines is not used and is replaced");
@@ -249,7 +250,11 @@ impl Pipelines {
         match result {
             Ok(()) => self.unsaved = 0,
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "compiled pipelines could not be kept, and the next start compiles them again; free some disk space or remove what stands at this path, or set XDG_CACHE_HOME to a folder that can be written");
+                let remedy = match error.kind() {
+                    ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free some disk space",
+                    _ => "remove what stands at this path",
+                };
+                tracing::warn!(path = %path.display(), %error, "compiled pipelines could not be kept, and the next start compiles them again; {remedy}, or set XDG_CACHE_HOME to a folder that can be written");
             }
         }
     }
