@@ -7,7 +7,7 @@ use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -16,6 +16,8 @@ use wait_timeout::ChildExt;
 
 use crate::driver::Driver;
 
+/// How often it is looked whether a program that writes nothing has ended.
+const LOOK: Duration = Duration::from_secs(1);
 /// How long the lines of a program that was killed or has ended may take to come.
 const REMAINS: Duration = Duration::from_millis(500);
 
@@ -157,8 +159,16 @@ pub(crate) fn lines_within(
             let _ = sender.send(line.to_owned());
         })
     });
-    while let Ok(line) = received.recv_timeout(rest(end)) {
-        take(&line);
+    while !rest(end).is_zero() {
+        match received.recv_timeout(rest(end).min(LOOK)) {
+            Ok(line) => take(&line),
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                if child.try_wait().context("cannot wait for a program")?.is_some() {
+                    break;
+                }
+            }
+        }
     }
     // A program may close its output and go on.
     let ended = child.wait_timeout(rest(end)).context("cannot wait for a program")?;
@@ -167,7 +177,10 @@ pub(crate) fn lines_within(
         child.wait().context("cannot wait for a program")?;
     }
     // What it had written.
-    while let Ok(line) = received.recv_timeout(REMAINS) {
+    let end = Instant::now() + REMAINS;
+    while !rest(end).is_zero()
+        && let Ok(line) = received.recv_timeout(rest(end))
+    {
         take(&line);
     }
     Ok(ended)
@@ -281,6 +294,7 @@ mod tests {
         assert_eq!(run(long, "echo a; echo b; exit 3"), (Some(Some(3)), lines.clone()));
         assert_eq!(run(short, "echo a; echo b; exec sleep 600"), (None, lines.clone()));
         assert_eq!(run(short, "exec >&-; exec sleep 600"), (None, Vec::new()));
+        assert!(run(short, "while :; do echo a; sleep 0.1; done").0.is_none());
         // Another program holds the output.
         assert_eq!(run(short, "echo a; echo b; sleep 60 & exit 3"), (Some(Some(3)), lines));
     }
