@@ -138,12 +138,11 @@ impl Gated {
     /// Waits until the tower has begun with a picture, if any is wanted. Returns whether one is.
     #[track_caller]
     pub(crate) fn settle(&self) -> bool {
-        let is_wanted = || self.tower.counts().waiting > 0;
         until(|| {
-            let done = self.tower.counts().pictures as usize;
-            !is_wanted() || self.taken.load(Ordering::SeqCst) > done
+            let counts = self.tower.counts();
+            counts.waiting == 0 || self.taken.load(Ordering::SeqCst) > counts.pictures as usize
         });
-        is_wanted()
+        self.tower.counts().waiting > 0
     }
 
     /// Gives up the gate, without which the tower makes no more rows.
