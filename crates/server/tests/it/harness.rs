@@ -486,3 +486,13 @@ impl Drop for Harness {
         }
     }
 }
+
+/// Waits until something is so.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited until {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

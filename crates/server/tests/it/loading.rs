@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use trine_server::KeepAlive;
 
 use crate::client;
-use crate::harness::Harness;
+use crate::harness::{Harness, wait_until};
 
 /// An answer that takes longer does not come.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -21,15 +21,6 @@ fn chat(fields: Value) -> Value {
         body[name] = value.clone();
     }
     body
-}
-
-/// Waits until something is so.
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "waited until {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// What tells about models takes what the loader said of their sizes once: it reads the disk.

@@ -7,17 +7,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::client::{self, Answer};
-use crate::harness::Harness;
+use crate::harness::{Harness, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "waited until {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
 
 fn lines(answer: &Answer) -> Vec<Value> {
     let text = String::from_utf8(answer.body.clone()).unwrap();

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use trine_server::{Fetch, FetchEnd, Fetched, Fetcher, ImageUrls};
 
 use crate::client;
-use crate::harness::Harness;
+use crate::harness::{Harness, wait_until};
 use crate::pictures::{CHAT, file, image, message, server_with, user};
 
 /// Time for the pictures of a request.
@@ -112,9 +112,7 @@ fn a_request_waits_for_room_no_longer_than_for_its_pictures() {
     let (server, steady) = steady(1, 2 * TIME, TIME);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| server.post(CHAT, &naming(1)));
-        while steady.asked.load(Ordering::SeqCst) == 0 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until("the first is asked for", || steady.asked.load(Ordering::SeqCst) > 0);
         // One of them may be next, and has the room for as long.
         let others = [(); 2].map(|()| scope.spawn(|| server.post(CHAT, &naming(1))));
         assert_eq!(first.join().unwrap().0, 400);
@@ -133,9 +131,7 @@ fn room_is_taken_until_a_file_is_read_whoever_leaves() {
     let leave = || {
         let mut stream = client::connect(server.address);
         client::send(&mut stream, "POST", CHAT, &[], naming(1).to_string().as_bytes());
-        while asked() == 1 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until("it is asked for", || asked() != 1);
     };
     for round in 0..2 {
         steady.is_held.store(true, Ordering::SeqCst);
@@ -148,9 +144,7 @@ fn room_is_taken_until_a_file_is_read_whoever_leaves() {
         let (status, error) = server.post(CHAT, &naming(1));
         assert_eq!((status, asked()), (503, 2), "{error}");
         steady.is_held.store(false, Ordering::SeqCst);
-        while server.post(CHAT, &naming(1)).0 != 200 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until("there is room", || server.post(CHAT, &naming(1)).0 == 200);
     }
 }
 
@@ -221,9 +215,7 @@ fn names_that_nobody_resolves_are_few_at_once() {
     });
     assert_eq!(waiting.looked_up.load(Ordering::SeqCst), PLACES);
     waiting.is_held.store(false, Ordering::SeqCst);
-    while server.post(CHAT, &of_host(0, "a.png")).0 != 200 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("hosts are looked for again", || server.post(CHAT, &of_host(0, "a.png")).0 == 200);
 }
 
 /// A client that leaves ends its fetch, and gives back its place.
@@ -238,9 +230,7 @@ fn fetches_end_with_their_requests() {
             stream
         })
         .collect();
-    while waiting.asked.load(Ordering::SeqCst) < PLACES {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("all places are taken", || waiting.asked.load(Ordering::SeqCst) >= PLACES);
     drop(left);
     let (status, answer) = server.post(CHAT, &of_host(0, "a.png"));
     assert_eq!(status, 200, "{answer}");
