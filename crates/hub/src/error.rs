@@ -181,7 +181,7 @@ pub enum HubError {
     NoSpace {
         /// The folder of the store.
         path: PathBuf,
-        /// Bytes still to be written.
+        /// Bytes that have to be free.
         needed: u64,
         /// Bytes free, if the system says.
         available: Option<u64>,

@@ -307,8 +307,9 @@ fn check_room(folder: &Path, jobs: &[Job<'_>]) -> Result<(), HubError> {
     if needed == 0 {
         return Ok(());
     }
+    let needed = needed.saturating_add(SPARE_ROOM);
     match available_bytes(folder) {
-        Some(free) if free < needed.saturating_add(SPARE_ROOM) => {
+        Some(free) if free < needed => {
             Err(HubError::NoSpace { path: folder.to_owned(), needed, available: Some(free) })
         }
         _ => Ok(()),

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use trine_weights::{SafetensorsFile, create_part};
 
 use crate::model_source::Source;
+use crate::output;
 
 /// The most symbolic links that are followed in a row, as many as Linux follows.
 const LINKS_MAX: usize = 40;
@@ -49,6 +50,25 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     written.with_context(|| {
         format!("cannot write {}; check the path and its permissions", path.display())
     })
+}
+
+/// Refuses a file of this size if its disk has no room for it. A file at `path` stays until the
+/// new one is complete, so its room does not count.
+///
+/// # Errors
+/// Returns an error if the system says that there is too little room.
+pub(crate) fn check_room(path: &Path, bytes: u64) -> Result<()> {
+    let place = std::path::absolute(path)
+        .with_context(|| format!("{} is no name of a file; choose another", path.display()))?;
+    match trine_hub::available_bytes(&place) {
+        Some(free) if free < bytes => bail!(
+            "cannot write {}: it takes {}, and its disk has {} free; free some space, or choose a name on another disk",
+            path.display(),
+            output::bytes(bytes),
+            output::bytes(free)
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses names at which no file can be written: folders, devices, pipes and sockets, and the
@@ -104,11 +124,21 @@ pub(crate) fn check_logits(path: &Path, source: &Source) -> Result<()> {
     Ok(())
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
-
     use super::*;
+
+    #[test]
+    fn files_larger_than_the_room_on_their_disk_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        check_room(&path, 1).unwrap();
+        check_room(Path::new("a"), 1).unwrap();
+        for path in [path.as_path(), Path::new("a")] {
+            let error = check_room(path, u64::MAX).unwrap_err().to_string();
+            assert!(error.contains("free some space"), "{error}");
+        }
+    }
 
     #[test]
     fn files_of_a_similar_name_stay() {
@@ -129,8 +159,11 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4);
     }
 
+    #[cfg(unix)]
     #[test]
     fn links_stay_and_lead_to_the_file() {
+        use std::os::unix::fs::symlink;
+
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::create_dir(at("far")).unwrap();

@@ -106,10 +106,15 @@ impl Conversation {
     /// Reads a conversation from a file.
     ///
     /// # Errors
-    /// Returns an error if the file holds no conversation, or its turns do not alternate.
+    /// Returns an error if the file is no plain one or holds no conversation, or its turns do not
+    /// alternate.
     pub(crate) fn load(path: &Path) -> Result<Self> {
         let shown = path.display();
         let fail = || format!("cannot read {shown}; check the path and its permissions");
+        // Opening a pipe would wait for its writer.
+        if !std::fs::metadata(path).with_context(fail)?.is_file() {
+            bail!("{shown} is not a plain file; name the file of a conversation");
+        }
         let file = std::fs::File::open(path).with_context(fail)?;
         let mut bytes = Vec::new();
         file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(fail)?;
@@ -193,6 +198,19 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no partial file stays");
         let text = std::fs::read_to_string(&path).unwrap();
         (text, Conversation::load(&path).unwrap())
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn pipes_are_refused_without_waiting_for_a_writer() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        let error = Conversation::load(&pipe).unwrap_err().to_string();
+        assert!(error.contains("not a plain file"), "{error}");
+        let error = Conversation::default().save(&pipe, "demo").unwrap_err().to_string();
+        assert!(error.contains("choose another name"), "{error}");
     }
 
     #[test]

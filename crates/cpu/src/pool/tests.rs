@@ -3,6 +3,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::*;
 
+/// A pause of a thread that waits for another. Yielding may not let that one run while other
+/// programs are busy.
+const PAUSE: Duration = Duration::from_micros(10);
+
 /// Work of phases with these numbers of units; the closure does a unit of a phase on a thread.
 struct Steps<F> {
     units: Vec<usize>,
@@ -99,7 +103,7 @@ fn a_worker_that_came_for_one_phase_is_not_waited_for_in_the_next() {
         let work = steps(&[2, 8, 3], |phase, thread, _| {
             taken.fetch_or(thread == 1, Ordering::SeqCst);
             while phase == 0 && !taken.load(Ordering::SeqCst) {
-                thread::yield_now();
+                thread::sleep(PAUSE);
             }
             assert!(phase == 0 || thread == 0);
         });
@@ -108,7 +112,7 @@ fn a_worker_that_came_for_one_phase_is_not_waited_for_in_the_next() {
                 if let Some(claim) = shared.board.claim() {
                     break claim;
                 }
-                thread::yield_now();
+                thread::sleep(PAUSE);
             };
             // Its turn is over: it does not go on to the next phase, whichever thread ends this
             // one.
@@ -128,7 +132,7 @@ fn others_do_what_a_stopped_thread_has_not_begun() {
             (0, _) => {}
             (_, 0) => {
                 while others.load(Ordering::Acquire) < 99 {
-                    thread::yield_now();
+                    thread::sleep(PAUSE);
                 }
             }
             _ => {

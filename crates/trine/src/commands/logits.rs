@@ -223,6 +223,7 @@ impl LogitsFile {
         let (names, writer): (_, Box<dyn Write>) = match path {
             None => (None, Box::new(stdout())),
             Some(path) => {
+                destination::check_room(path, start + header.len() as u64)?;
                 let (part, file) = create_part(path).with_context(|| {
                     format!("cannot write {}; check the path and its permissions", path.display())
                 })?;
