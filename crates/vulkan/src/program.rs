@@ -21,6 +21,7 @@ pub(crate) mod outline;
 mod pages;
 pub(crate) mod passes;
 mod print;
+mod refusals;
 mod ropes;
 mod rules;
 mod run_series;

@@ -13,12 +13,13 @@ use super::ahead;
 use super::aside::AsideTable;
 use super::emit::{Emitted, Emitter};
 use super::forecast::{cache_bytes, counter_bytes};
-use super::frame::{Frame, FrameLayout, SLOT_BITS, tile_rows};
+use super::frame::{Frame, FrameLayout, tile_rows};
 use super::graph::{Home, ValueId};
 use super::inputs::Inputs;
 use super::loans::{Loan, LoanBytes, Loans, Table, loans, meetings};
 use super::lowered::{Lowered, Plans};
 use super::passes::{PassKey, survey_order};
+use super::refusals;
 use super::ropes::Ropes;
 use super::selection::Selection;
 use super::series::{SeriesRuns, runs_series};
@@ -27,9 +28,7 @@ use super::tuning::{Background, Survey, Tuner};
 use crate::chain::{self, ChainMemory, Chains};
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
-use crate::kernels::heads::DIM_MAX;
 use crate::kernels::matmul::MatmulLaunch;
-use crate::kernels::rows::COLUMNS_MAX;
 use crate::raw::commands::{Copy, Ended, Recording};
 use crate::raw::gpu::{self, Gpu};
 use crate::raw::meeting::Absent;
@@ -126,7 +125,7 @@ impl Binding<'_> {
         tuner: &Tuner,
     ) -> Result<Bound, BackendError> {
         let name = gpu.capabilities().name.clone();
-        self.check(&name)?;
+        refusals::check(gpu.capabilities(), self.plan, self.options)?;
         let fail = |error: GpuError| error.on(&name);
         let selection = Selection::new(gpu.capabilities(), self.plan, self.options);
         let graphs = self.plans().lower_all(keys, &selection).map_err(fail)?;
@@ -134,42 +133,6 @@ impl Binding<'_> {
         let bound = self.record_all(gpu, &graphs, weights, selection, tuner).map_err(fail)?;
         gpu.save_pipelines();
         Ok(bound)
-    }
-
-    /// Refuses what no kernel can do.
-    fn check(&self, name: &str) -> Result<(), BackendError> {
-        let refuse =
-            |what: String| Err(BackendError::Unsupported { device: name.to_owned(), what });
-        if let Some(cache) = self.plan.caches.iter().find(|cache| cache.head_dim > DIM_MAX) {
-            return refuse(format!(
-                "its heads have {} elements, the kernels take at most {DIM_MAX}; use --device cpu",
-                cache.head_dim
-            ));
-        }
-        if let Some(cache) = self.plan.caches.iter().find(|cache| cache.head_dim % 2 > 0) {
-            return refuse(format!(
-                "its heads have {} elements, the kernels take even numbers; use --device cpu",
-                cache.head_dim
-            ));
-        }
-        let ProgramOptions { sequences, width, .. } = *self.options;
-        if sequences.max(width.tokens) > 1 << SLOT_BITS {
-            return refuse(format!(
-                "{sequences} sequences in steps of {} rows are asked for, a frame has room for {} of each",
-                width.tokens,
-                1 << SLOT_BITS
-            ));
-        }
-        let is_wide = |(id, buffer): &(usize, &trine_model::Buffer)| {
-            buffer.columns > COLUMNS_MAX && !self.plan.outputs.contains(&BufferId(*id))
-        };
-        match self.plan.buffers.iter().enumerate().find(is_wide) {
-            Some((_, buffer)) => refuse(format!(
-                "{} has {} columns, the kernels take at most {COLUMNS_MAX}; use --device cpu",
-                buffer.name, buffer.columns
-            )),
-            None => Ok(()),
-        }
     }
 
     fn record_all(
