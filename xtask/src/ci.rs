@@ -15,18 +15,9 @@ const OFFLINE: &str = "TRINE_CI_OFFLINE";
 
 /// All tests, without the examples, which `cargo test` would also treat as tests.
 const EVERYTHING: [&str; 4] = ["--workspace", "--lib", "--bins", "--tests"];
-/// Installs as people do, but without optimising again what the tests have built.
-const INSTALL: [&str; 9] = [
-    "install",
-    "--path",
-    "crates/trine",
-    "--root",
-    "target/installed",
-    "--locked",
-    "--force",
-    "--no-track",
-    "--debug",
-];
+/// Checks the program with the features that its packages have without tests, as `cargo install`
+/// and the first command of the README build it. Linking is tried with the features of the tests.
+const ALONE: [&str; 5] = ["check", "--package", "trine", "--bins", "--locked"];
 
 /// The folder of the Vulkan backend's package.
 const VULKAN: &str = "crates/vulkan";
@@ -36,11 +27,22 @@ const MATRIX_TESTS: [&str; 4] = ["matri", "large_", "finite", "candidates_fit"];
 const WITHOUT_MATRICES: &str = "no matrix units";
 /// The fewest such tests.
 const MATRIX_TESTS_LEAST: u64 = 9;
-/// Tests of whole models whose results cooperative matrices change; models use those wherever the
-/// device has them.
+/// Programs that test whole models, which use cooperative matrices wherever the device has them.
 const MODEL_TESTS: [&str; 2] = ["goldens", "invariance"];
+/// Parts of the names of the tests in them that run such matrices and compare logits: those of
+/// quantised matrices, small caches and company. Tests of cuts and of continuations run the same
+/// kernels.
+const MATRIX_MODEL_TESTS: [&str; 3] =
+    ["stay_within_the_divergence", "depend_on_company", "depend_on_31_others"];
+/// The fewest such tests.
+const MATRIX_MODEL_TESTS_LEAST: u64 = 6;
 /// The same among the tests of random models: with matrix units, halves are passed on.
 const OPERATION_TESTS: [&str; 1] = ["quantised_models_with_small_caches"];
+/// The test programs that take longest, which so begin first.
+const LONG_TESTS: [&str; 2] = ["operations", "goldens"];
+/// The programs that run at a time: a driver compiles one kernel at a time in each, which is most
+/// of the time.
+const WORKERS: usize = 2;
 
 /// The test that provokes a complaint of the validation layer.
 const WRONG_TEST: &str = "raw::commands::tests::copies_over_each_other_are_a_hazard";
@@ -65,7 +67,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let others = programs.iter().filter(|program| program.is_test && !program.is_test_of(VULKAN));
     let others = TestRun::new("tests", others.collect());
     TestRun { driver: drivers.lavapipe.as_ref(), ..others }.run(root)?;
-    programs::run(root, "installing", &INSTALL)?;
+    programs::run(root, "the program without its tests", &ALONE)?;
     skipped.extend(packages(root, &programs)?);
     if is_offline {
         skipped.push("the image, whose parts are fetched".to_owned());
@@ -141,7 +143,10 @@ fn vulkan_tests(
         programs.iter().filter(|program| program.is_test_of(VULKAN) && is_wanted(program)).collect()
     };
     let library = tests(&|program| program.kind == "lib");
-    let everything = TestRun::new("tests of trine-vulkan", tests(&|_| true));
+    let mut everything = tests(&|_| true);
+    everything.sort_by_key(|program| !LONG_TESTS.contains(&program.name.as_str()));
+    let everything =
+        TestRun { workers: WORKERS, ..TestRun::new("tests of trine-vulkan", everything) };
     let kernels = TestRun {
         arguments: [&["--show-output"], &MATRIX_TESTS[..]].concat(),
         least: MATRIX_TESTS_LEAST,
@@ -152,7 +157,11 @@ fn vulkan_tests(
     if models.len() != MODEL_TESTS.len() {
         bail!("trine-vulkan has not all of the tests {}", MODEL_TESTS.join(", "));
     }
-    let models = TestRun::new("models with cooperative matrices", models);
+    let models = TestRun {
+        arguments: MATRIX_MODEL_TESTS.to_vec(),
+        least: MATRIX_MODEL_TESTS_LEAST,
+        ..TestRun::new("models with cooperative matrices", models)
+    };
     let operations = TestRun {
         arguments: OPERATION_TESTS.to_vec(),
         ..TestRun::new(
@@ -188,6 +197,8 @@ fn vulkan_tests(
         }
         at_once.push(runs);
     }
-    test_runs::run_at_once(root, &at_once)?;
+    let work = at_once.iter().map(|runs| || runs.iter().try_for_each(|run| run.run(root)));
+    // All are waited for, and the first failure is the result.
+    test_runs::at_once(work).into_iter().collect::<anyhow::Result<()>>()?;
     Ok(skipped)
 }

@@ -123,9 +123,7 @@ pub(crate) fn find(root: &Path) -> anyhow::Result<Drivers> {
     let system = system_lavapipe().map(|path| Driver {
         environment: vec![
             ("VK_DRIVER_FILES".to_owned(), path.display().to_string()),
-            // Compiling takes longer than running: unoptimised, tests take two thirds of the time.
-            // With the newer lavapipe, compiling takes longer that way.
-            ("GALLIVM_PERF".to_owned(), "nopt".to_owned()),
+            unoptimised(),
             // Device memory is from malloc. glibc fills it with 0xFE, which no test can take for a
             // value that it expects or for an index.
             ("MALLOC_PERTURB_".to_owned(), "1".to_owned()),
@@ -187,6 +185,12 @@ fn shader_cache(root: &Path) -> (String, String) {
     ("MESA_SHADER_CACHE_DIR".to_owned(), folder.display().to_string())
 }
 
+/// Returns the variable that makes Mesa compile shaders without optimising them: compiling takes
+/// longer than running.
+fn unoptimised() -> (String, String) {
+    ("GALLIVM_PERF".to_owned(), "nopt".to_owned())
+}
+
 /// The description of Khronos' validation layer for the Vulkan loader.
 const LAYER: &str = "VkLayer_khronos_validation.json";
 
@@ -232,7 +236,7 @@ fn driver(root: &Path, wanted: &Fetched) -> anyhow::Result<Option<Driver>> {
     let mut layers = None;
     if wanted.whole {
         launch = launcher(&folder);
-        environment.push(shader_cache(root));
+        environment.extend([unoptimised(), shader_cache(root)]);
         let described = folder.join("usr/share/vulkan/explicit_layer.d");
         layers = described.join(LAYER).is_file().then_some(described);
     } else {

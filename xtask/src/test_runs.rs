@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -14,8 +16,8 @@ use crate::validation::{self, Messages, SUMMARY};
 /// The longest that a test program may run: the slowest, `trine`'s `cli`, takes 143 s on two slow
 /// cores that have other work too. The other programs of a run still run if one hangs.
 const MOST: Duration = Duration::from_secs(12 * 60);
-/// The same for those of `trine-vulkan` on lavapipe, of which the slowest takes 1,290 s there.
-pub(crate) const MOST_ON_LAVAPIPE: Duration = Duration::from_secs(45 * 60);
+/// The same for those of `trine-vulkan` on lavapipe, of which the slowest takes 960 s there.
+pub(crate) const MOST_ON_LAVAPIPE: Duration = Duration::from_secs(30 * 60);
 /// What a test runner says of a test that is slow, or hangs.
 const SLOW: &str = "has been running for over";
 
@@ -30,7 +32,7 @@ pub(crate) enum Validation {
     Hazard,
 }
 
-/// A run of test programs, one after the other.
+/// A run of test programs.
 #[derive(Debug)]
 pub(crate) struct TestRun<'a> {
     /// A name for people.
@@ -52,6 +54,8 @@ pub(crate) struct TestRun<'a> {
     pub(crate) forbidden: Option<&'a str>,
     /// The longest that each program may run.
     pub(crate) most: Duration,
+    /// The programs that run at a time.
+    pub(crate) workers: usize,
 }
 
 impl<'a> TestRun<'a> {
@@ -68,51 +72,21 @@ impl<'a> TestRun<'a> {
             least: 1,
             forbidden: None,
             most: MOST,
+            workers: 1,
         }
     }
 
-    /// Runs the programs and sums up their results. Only the runner's summary is shown for a
-    /// program that passes and about which there is nothing to complain. One that fails does not
-    /// keep the others from running.
+    /// Runs the programs and sums up their results. One that fails does not keep the others from
+    /// running.
     pub(crate) fn run(&self, root: &Path) -> anyhow::Result<()> {
         let start = Instant::now();
-        let place =
-            if self.place.is_empty() { String::new() } else { format!(" on {}", self.place) };
-        let name = format!("{}{place}", self.name);
+        let name = format!("{}{}", self.name, self.at());
         say(&format!("== {name}: {} programs {}", self.programs.len(), self.arguments.join(" ")));
-        let mut found = Found { forbidden: self.forbidden, ..Found::default() };
+        let mut found = Found::default();
         let mut failed = Vec::new();
-        for program in &self.programs {
-            say(&format!("     Running {program}{place}"));
-            let (mut output, mut summary) = (String::new(), String::new());
-            let complaints = found.messages.complaints();
-            let begin = Instant::now();
-            let status = lines_within(self.most, &mut self.command(root, program)?, |line| {
-                if line.contains(SLOW) {
-                    say(&format!("{program}{place}: {line}"));
-                }
-                found.add(line);
-                output.push_str(line);
-                output.push('\n');
-                if line.starts_with(SUMMARY) {
-                    summary.push_str(line);
-                    summary.push('\n');
-                }
-            })?;
-            let has_passed = status.is_some_and(|status| status.success());
-            let is_clean = has_passed && found.messages.complaints() == complaints;
-            let shown = if is_clean { summary } else { output };
-            let seconds = begin.elapsed().as_secs_f64();
-            say(&format!("     Ran {program}{place} in {seconds:.1} s\n{}", shown.trim_end()));
-            if !has_passed {
-                let minutes = self.most.as_secs() / 60;
-                failed.push(match status {
-                    Some(status) => format!("{program}: {status}"),
-                    None => format!(
-                        "{program}: killed after {minutes} minutes; look for tests above that have been running for long"
-                    ),
-                });
-            }
+        for ended in self.run_programs(root)? {
+            found.join(ended.found);
+            failed.extend(ended.failure);
         }
         let Counts { binaries, passed, failed: tests, ignored } = found.counts;
         say(&format!(
@@ -123,6 +97,61 @@ impl<'a> TestRun<'a> {
             bail!("{name} failed: {}", failed.join("; "));
         }
         self.judge(&found).with_context(|| format!("{name} failed"))
+    }
+
+    /// Returns ` on` and the place, or nothing.
+    fn at(&self) -> String {
+        if self.place.is_empty() { String::new() } else { format!(" on {}", self.place) }
+    }
+
+    /// Runs the programs, as many at a time as `workers`.
+    fn run_programs(&self, root: &Path) -> anyhow::Result<Vec<Ended<'a>>> {
+        let next = AtomicUsize::new(0);
+        let work = || -> anyhow::Result<Vec<Ended<'a>>> {
+            let mut all = Vec::new();
+            while let Some(program) = self.programs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                all.push(self.run_program(root, program)?);
+            }
+            Ok(all)
+        };
+        let results = at_once((0..self.workers).map(|_| work));
+        let ended = results.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+        Ok(ended.into_iter().flatten().collect())
+    }
+
+    /// Runs a program. Only the runner's summary is shown if it passes and there is nothing to
+    /// complain about.
+    fn run_program(&self, root: &Path, program: &Program) -> anyhow::Result<Ended<'a>> {
+        let place = self.at();
+        say(&format!("     Running {program}{place}"));
+        let mut found = Found { forbidden: self.forbidden, ..Found::default() };
+        let (mut output, mut summary) = (String::new(), String::new());
+        let begin = Instant::now();
+        let status = lines_within(self.most, &mut self.command(root, program)?, |line| {
+            if line.contains(SLOW) {
+                say(&format!("{program}{place}: {line}"));
+            }
+            found.add(line);
+            output.push_str(line);
+            output.push('\n');
+            if line.starts_with(SUMMARY) {
+                summary.push_str(line);
+                summary.push('\n');
+            }
+        })?;
+        let has_passed = status.is_some_and(|status| status.success());
+        let shown = if has_passed && found.messages.complaints() == 0 { summary } else { output };
+        let seconds = begin.elapsed().as_secs_f64();
+        say(&format!("     Ran {program}{place} in {seconds:.1} s\n{}", shown.trim_end()));
+        let minutes = self.most.as_secs() / 60;
+        let failure = match status {
+            Some(_) if has_passed => None,
+            Some(status) => Some(format!("{program}: {status}")),
+            None => Some(format!(
+                "{program}: killed after {minutes} minutes; look for tests above that have been running for long"
+            )),
+        };
+        Ok(Ended { found, failure })
     }
 
     fn command(&self, root: &Path, program: &Program) -> anyhow::Result<Command> {
@@ -151,27 +180,30 @@ impl<'a> TestRun<'a> {
     }
 }
 
-/// Prints lines in one piece: another list's output may come at the same time.
+/// Prints lines in one piece: another program's output may come at the same time.
 fn say(text: &str) {
     // If the output is closed, its reader wants nothing more.
     let _ = std::io::stderr().lock().write_all(format!("{text}\n").as_bytes());
 }
 
-/// Makes lists of runs, all lists at the same time: the compiler for lavapipe keeps only one
-/// processor busy.
-pub(crate) fn run_at_once(root: &Path, lists: &[Vec<TestRun<'_>>]) -> anyhow::Result<()> {
+/// Does work at the same time. Returns the results in the order of the work.
+pub(crate) fn at_once<T: Send>(
+    work: impl IntoIterator<Item = impl FnOnce() -> T + Send>,
+) -> Vec<T> {
     std::thread::scope(|scope| {
-        let threads: Vec<_> = lists
-            .iter()
-            .map(|runs| scope.spawn(move || runs.iter().try_for_each(|run| run.run(root))))
-            .collect();
-        // All are waited for, and the first failure is the result.
-        let results: Vec<_> = threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect();
-        results.into_iter().collect()
+        let threads: Vec<_> = work.into_iter().map(|work| scope.spawn(work)).collect();
+        let join = |thread: ScopedJoinHandle<'_, T>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
     })
+}
+
+/// What a program left behind.
+struct Ended<'a> {
+    found: Found<'a>,
+    /// What went wrong, in a few words.
+    failure: Option<String>,
 }
 
 /// The findings in the output of test programs.
@@ -192,6 +224,13 @@ impl Found<'_> {
         if self.forbidden.is_some_and(|words| line.contains(words)) {
             self.skipped = Some(line.to_owned());
         }
+    }
+
+    /// Adds the findings in the output of other programs.
+    fn join(&mut self, other: Self) {
+        self.counts.join(other.counts);
+        self.messages.join(other.messages);
+        self.skipped = self.skipped.take().or(other.skipped);
     }
 }
 
@@ -226,6 +265,13 @@ impl Counts {
             }
         }
     }
+
+    fn join(&mut self, other: Self) {
+        self.binaries += other.binaries;
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
 }
 
 #[cfg(test)]
@@ -241,6 +287,47 @@ mod tests {
         counts.add(PASSED);
         counts.add("test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured; 7 filtered out; finished in 0.1s");
         assert_eq!(counts, Counts { binaries: 2, passed: 8, failed: 2, ignored: 1 });
+    }
+
+    #[test]
+    fn what_one_of_several_programs_shows_is_kept() {
+        let found = |lines: &[&str]| {
+            let mut found = Found { forbidden: Some("no matrix units"), ..Found::default() };
+            lines.iter().for_each(|line| found.add(line));
+            found
+        };
+        let layer = "vkCreateInstance(): Khronos Validation Layer Active:";
+        let enabled =
+            "    Current Enables: VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT.";
+        let clean = ["running 3 tests", layer, enabled, PASSED];
+        let judged = |others: &[&str]| {
+            let run =
+                TestRun { validation: Validation::Silent, ..TestRun::new("a run", Vec::new()) };
+            [[&clean[..], others], [others, &clean[..]]].map(|programs| {
+                let mut all = Found::default();
+                programs.iter().for_each(|lines| all.join(found(lines)));
+                assert_eq!(all.counts.passed, 6, "{programs:?}");
+                run.judge(&all).is_ok()
+            })
+        };
+        assert_eq!(judged(&clean), [true; 2]);
+        assert_eq!(judged(&["running 3 tests", PASSED]), [false; 2], "one without the layer");
+        let complaint = "Validation Error: [ SYNC-HAZARD-WRITE-AFTER-WRITE ]";
+        assert_eq!(judged(&[&clean[..], &[complaint]].concat()), [false; 2]);
+        let skips = "llvmpipe has no matrix units: their test is skipped";
+        assert_eq!(judged(&[&clean[..], &[skips]].concat()), [false; 2]);
+    }
+
+    #[test]
+    fn results_of_work_at_once_keep_their_order() {
+        let pause = |index: u64| std::thread::sleep(Duration::from_millis(20 - 10 * index));
+        let work = (0..3).map(|index| {
+            move || {
+                pause(index);
+                index
+            }
+        });
+        assert_eq!(at_once(work), [0, 1, 2]);
     }
 
     #[test]

@@ -90,6 +90,13 @@ impl Messages {
         }
     }
 
+    /// Adds the messages of other programs.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.complaints.extend(other.complaints);
+        self.programs += other.programs;
+        self.unseen += other.unseen;
+    }
+
     /// Returns the number of complaints so far.
     pub(crate) fn complaints(&self) -> usize {
         self.complaints.len()

@@ -22,7 +22,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use trine_model::{Heads, KvType, Rope};
-use trine_vulkan::Gpu;
 use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::dispatch::Dispatch;
 use trine_vulkan::kernels::attention::{
@@ -35,7 +34,8 @@ use trine_vulkan::kernels::limits::Limits;
 use trine_vulkan::raw::memory::{Buffer, Place};
 use trine_vulkan::raw::pipeline::KernelKey;
 use trine_vulkan::shaders::Shader;
-use trine_vulkan::testing::{gpu, upload, wall};
+use trine_vulkan::testing::{choice, upload, wall};
+use trine_vulkan::{Gpu, open_gpu};
 
 /// More than the size of any cache.
 const DISTINCT_BYTES: u64 = 256 << 20;
@@ -552,7 +552,7 @@ fn bench_heads(bed: &Bed) -> Result<f64, String> {
 
 fn run() -> Result<(), String> {
     let options = options()?;
-    let gpu = gpu();
+    let gpu = open_gpu(&choice(), None).map_err(|error| error.to_string())?;
     let software = gpu.capabilities().kind == DeviceKind::Processor;
     println!(
         "{}: {:?}, keys and values in {}; * is the default",

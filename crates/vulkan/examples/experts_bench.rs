@@ -29,8 +29,8 @@ use trine_vulkan::kernels::rows::{RowLimits, RowWork, RowsLaunch};
 use trine_vulkan::pack::{Format, Matrix};
 use trine_vulkan::raw::memory::{Arena, Buffer, Place};
 use trine_vulkan::raw::transfer::Transfer;
-use trine_vulkan::testing::{gpu, timed, upload};
-use trine_vulkan::{Gpu, GpuError};
+use trine_vulkan::testing::{choice, timed, upload};
+use trine_vulkan::{Gpu, GpuError, open_gpu};
 
 const EXPERTS: usize = 128;
 const USED: usize = 8;
@@ -462,7 +462,7 @@ fn report(bed: &Bed, name: &str, dispatches: &[Dispatch], facts: (f64, f64)) {
 
 fn run() -> Result<(), String> {
     let options = options()?;
-    let gpu = gpu();
+    let gpu = open_gpu(&choice(), None).map_err(|error| error.to_string())?;
     println!("{}: {}", gpu.capabilities().name, options.format.name());
     let most = options.rows.iter().copied().max().unwrap_or(1).max(EXPERTS / USED);
     let text = |error: GpuError| error.to_string();

@@ -12,7 +12,6 @@
 
 use std::sync::Arc;
 
-use trine_vulkan::GpuError;
 use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::dispatch::{Dispatch, Span};
 use trine_vulkan::kernels::matvec::{MatvecLaunch, MatvecShape};
@@ -24,7 +23,8 @@ use trine_vulkan::kernels::stream::{StreamLaunch, StreamShape};
 use trine_vulkan::pack::{Format, Matrix};
 use trine_vulkan::raw::gpu::Gpu;
 use trine_vulkan::raw::memory::{Buffer, Place};
-use trine_vulkan::testing::{gpu, wall};
+use trine_vulkan::testing::{choice, wall};
+use trine_vulkan::{GpuError, open_gpu};
 
 /// More than the size of any cache.
 const DISTINCT_BYTES: u64 = 400 << 20;
@@ -434,7 +434,7 @@ const LAYERS: f64 = 62.0;
 
 fn main() -> Result<(), String> {
     let options = options()?;
-    let gpu = gpu();
+    let gpu = open_gpu(&choice(), None).map_err(|error| error.to_string())?;
     println!("{}, {}", gpu.capabilities().name, gpu.capabilities().driver);
     let mut token = [0.0; 2];
     for case in cases(options.small)

@@ -10,6 +10,7 @@ use crate::kernels::matmul::probe;
 use crate::program::outline::Outline;
 use crate::program::tuning::{Tuner, Tuning};
 use crate::raw::gpu::{Choice, Gpu};
+use crate::raw::module::Loops;
 use crate::raw::pipeline::PipelineCache;
 use crate::weights::Progress;
 
@@ -23,11 +24,28 @@ pub struct VulkanDevice {
 }
 
 struct Shared {
-    choice: Choice,
-    cache: Option<PipelineCache>,
+    opening: Opening,
     progress: Option<Progress>,
     label: String,
     gpu: Mutex<Arc<Gpu>>,
+}
+
+/// How a device is opened, again after it was lost.
+#[derive(Default)]
+pub(crate) struct Opening {
+    pub(crate) choice: Choice,
+    /// Keeps compiled pipelines.
+    pub(crate) cache: Option<PipelineCache>,
+    pub(crate) loops: Loops,
+}
+
+impl Opening {
+    /// Opens the device and finds out what only kernels that run on it can tell.
+    pub(crate) fn open(&self) -> Result<Arc<Gpu>, GpuError> {
+        let gpu = Gpu::open(&self.choice, self.cache.clone(), self.loops)?;
+        gpu.set_fragments(probe::is_known(&gpu));
+        Ok(gpu)
+    }
 }
 
 /// Opens a device and finds out what only kernels that run on it can tell. `cache` keeps compiled
@@ -36,9 +54,7 @@ struct Shared {
 /// # Errors
 /// [`GpuError`] if there is no such device, it lacks a feature, or the driver fails.
 pub fn open_gpu(choice: &Choice, cache: Option<PipelineCache>) -> Result<Arc<Gpu>, GpuError> {
-    let gpu = Gpu::open(choice, cache)?;
-    gpu.set_fragments(probe::is_known(&gpu));
-    Ok(gpu)
+    Opening { choice: choice.clone(), cache, ..Opening::default() }.open()
 }
 
 impl VulkanDevice {
@@ -52,8 +68,11 @@ impl VulkanDevice {
         cache: Option<PipelineCache>,
         progress: Option<Progress>,
     ) -> Result<Self, GpuError> {
-        let gpu = open_gpu(&choice, cache.clone())?;
-        Ok(Self::of(gpu, choice, cache, progress))
+        Self::opened(Opening { choice, cache, ..Opening::default() }, progress)
+    }
+
+    pub(crate) fn opened(opening: Opening, progress: Option<Progress>) -> Result<Self, GpuError> {
+        Ok(Self::of(opening.open()?, opening, progress))
     }
 
     /// Opens a device that says it has other capabilities, for tests of what Programs ask of a
@@ -64,20 +83,16 @@ impl VulkanDevice {
     /// # Errors
     /// As [`VulkanDevice::open`].
     pub fn posing(choice: Choice, capabilities: Capabilities) -> Result<Self, GpuError> {
-        let gpu = Gpu::open(&choice, None)?;
+        let opening = Opening { choice, ..Opening::default() };
+        let gpu = Gpu::open(&opening.choice, None, opening.loops)?;
         gpu.pose(capabilities);
-        Ok(Self::of(gpu, choice, None, None))
+        Ok(Self::of(gpu, opening, None))
     }
 
-    fn of(
-        gpu: Arc<Gpu>,
-        choice: Choice,
-        cache: Option<PipelineCache>,
-        progress: Option<Progress>,
-    ) -> Self {
+    fn of(gpu: Arc<Gpu>, opening: Opening, progress: Option<Progress>) -> Self {
         let label = gpu.capabilities().label();
         let gpu = Mutex::new(gpu);
-        let shared = Arc::new(Shared { choice, cache, progress, label, gpu });
+        let shared = Arc::new(Shared { opening, progress, label, gpu });
         let tuner = Arc::new(Tuner::new(Tuning::default()));
         Self { shared, tuner, is_invariant: false, partner: None }
     }
@@ -145,7 +160,7 @@ impl VulkanDevice {
 
     /// Opens the device again after it was lost.
     pub(crate) fn reopen(&self) -> Result<Arc<Gpu>, GpuError> {
-        let gpu = open_gpu(&self.shared.choice, self.shared.cache.clone())?;
+        let gpu = self.shared.opening.open()?;
         *self.shared.gpu.lock().unwrap_or_else(PoisonError::into_inner) = gpu.clone();
         Ok(gpu)
     }

@@ -16,6 +16,7 @@ mod hold;
 mod instance;
 pub(crate) mod meeting;
 pub mod memory;
+pub(crate) mod module;
 pub mod pipeline;
 mod queries;
 #[cfg(unix)]

@@ -7,17 +7,21 @@ use std::sync::{Arc, OnceLock};
 use bytemuck::Pod;
 
 use crate::capabilities::DeviceKind;
-use crate::device::open_gpu;
+use crate::device::{Opening, VulkanDevice};
 use crate::dispatch::Dispatch;
 use crate::raw::commands::Recording;
 use crate::raw::gpu::{Choice, Gpu};
 use crate::raw::memory::{Buffer, Place};
+use crate::raw::module::Loops;
 
 #[cfg(test)]
 pub(crate) use inside::{download, poisoned, run};
 
 /// Environment variable with a part of the name of the device that the tests run on.
-pub const DEVICE_VARIABLE: &str = "TRINE_TEST_VULKAN";
+const DEVICE_VARIABLE: &str = "TRINE_TEST_VULKAN";
+
+/// What a test says without a device.
+const NEEDED: &str = "the tests need a Vulkan device (cargo xtask drivers installs one)";
 
 /// Returns the device of the tests: the one that the environment names, otherwise the best one,
 /// software included.
@@ -26,14 +30,24 @@ pub const DEVICE_VARIABLE: &str = "TRINE_TEST_VULKAN";
 /// If there is none: the tests need one, and `cargo xtask drivers` installs a software one.
 pub fn gpu() -> Arc<Gpu> {
     static GPU: OnceLock<Arc<Gpu>> = OnceLock::new();
-    GPU.get_or_init(|| {
-        let choice = std::env::var(DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named);
-        let gpu = open_gpu(&choice, None);
-        gpu.unwrap_or_else(|error| {
-            panic!("the tests need a Vulkan device (cargo xtask drivers installs one): {error}")
-        })
-    })
-    .clone()
+    GPU.get_or_init(own_gpu).clone()
+}
+
+/// The same, opened for the caller only: other tests run on theirs at the same time.
+///
+/// # Panics
+/// As [`gpu`].
+pub(crate) fn own_gpu() -> Arc<Gpu> {
+    opening().open().unwrap_or_else(|error| panic!("{NEEDED}: {error}"))
+}
+
+/// Returns the choice of the tests' device.
+pub fn choice() -> Choice {
+    std::env::var(DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named)
+}
+
+fn opening() -> Opening {
+    Opening { choice: choice(), cache: None, loops: Loops::Kept }
 }
 
 /// Returns whether the tests' device runs the case of this number: a GPU runs all, software one in
@@ -95,15 +109,17 @@ pub fn upload<T: Pod>(gpu: &Arc<Gpu>, values: &[T]) -> Buffer {
 ///
 /// # Panics
 /// If there is none.
-pub fn device() -> crate::VulkanDevice {
-    static DEVICE: OnceLock<crate::VulkanDevice> = OnceLock::new();
-    DEVICE
-        .get_or_init(|| {
-            let choice = std::env::var(DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named);
-            let device = crate::VulkanDevice::open(choice, None, None);
-            device.unwrap_or_else(|error| panic!("the tests need a Vulkan device: {error}"))
-        })
-        .clone()
+pub fn device() -> VulkanDevice {
+    static DEVICE: OnceLock<VulkanDevice> = OnceLock::new();
+    DEVICE.get_or_init(own_device).clone()
+}
+
+/// The same, opened for the caller only: other tests run on theirs at the same time.
+///
+/// # Panics
+/// As [`device`].
+pub fn own_device() -> VulkanDevice {
+    VulkanDevice::opened(opening(), None).unwrap_or_else(|error| panic!("{NEEDED}: {error}"))
 }
 
 /// Helpers of the tests beside the code.

@@ -19,7 +19,8 @@ use trine_backend::{
 };
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Model, Plan, Width, aside};
-use trine_vulkan::{Choice, Injected, VulkanDevice, testing};
+use trine_vulkan::testing::own_device;
+use trine_vulkan::{Injected, VulkanDevice};
 use trine_weights::DType;
 
 const OPTIONS: ProgramOptions = ProgramOptions {
@@ -29,12 +30,6 @@ const OPTIONS: ProgramOptions = ProgramOptions {
     sequences: 1,
     blocks: 1,
 };
-
-/// Opens a device of the test's own.
-fn device() -> VulkanDevice {
-    let choice = std::env::var(testing::DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named);
-    VulkanDevice::open(choice, None, None).unwrap()
-}
 
 fn beside(device: &VulkanDevice, other: Box<dyn Device>, layers: usize) -> Beside {
     Beside { own: Box::new(device.clone()), other, layers }
@@ -50,7 +45,7 @@ fn reference() -> Box<dyn Device> {
 
 #[test]
 fn random_models_agree_with_the_reference() {
-    let (folder, device) = (tempfile::tempdir().unwrap(), device());
+    let (folder, device) = (tempfile::tempdir().unwrap(), own_device());
     // Meetings are between other ends of submissions, too.
     device.gpu().submit_each_step();
     for seed in 0..4 {
@@ -75,7 +70,7 @@ fn random_models_agree_with_the_reference() {
 
 #[test]
 fn goldens_agree_at_every_chunking() {
-    let device = device();
+    let device = own_device();
     for name in ["gemma4-moe", "gguf/gemma4-moe", "gguf/gemma4-moe-split"] {
         let golden = Golden::load(name);
         let all = aside::layers(&golden.model.plan());
@@ -100,7 +95,7 @@ fn goldens_agree_at_every_chunking() {
 /// The other device is told which rows of a prompt are bulk rows.
 #[test]
 fn bulk_rows_are_the_processors_too() {
-    let (model, device) = (Golden::load("gguf/gemma4-moe").model, device());
+    let (model, device) = (Golden::load("gguf/gemma4-moe").model, own_device());
     let vocabulary = model.config().vocabulary as u32;
     let ids: Vec<u32> = (0..BULK_ROWS as u32 + 40).map(|id| (7 * id + 1) % vocabulary).collect();
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -122,7 +117,7 @@ fn bulk_rows_are_the_processors_too() {
 fn memory_decides_where_experts_are() {
     let folder = tempfile::tempdir().unwrap();
     let model = gemma4_with_large_layers(&mut Random(732), folder.path());
-    let (plan, device) = (model.plan(), device());
+    let (plan, device) = (model.plan(), own_device());
     let expected = ReferenceDevice::new().load_plan(&model, plan.clone(), &OPTIONS);
     let expected = expected.unwrap().run(&BATCH).unwrap().to_vec();
     let forecasts: Vec<Memory> =
@@ -157,7 +152,7 @@ fn memory_decides_where_experts_are() {
 
 #[test]
 fn a_lost_device_is_set_up_again() {
-    let (model, device) = (Golden::load("gemma4-moe").model, device());
+    let (model, device) = (Golden::load("gemma4-moe").model, own_device());
     let mut program = beside(&device, cpu(), 2).load_plan(&model, model.plan(), &OPTIONS).unwrap();
     let before = program.run(&BATCH).unwrap().to_vec();
     let whole = program.memory();
@@ -174,7 +169,7 @@ fn a_lost_device_is_set_up_again() {
 /// Stops a step before each of its submissions.
 #[test]
 fn a_stopped_step_leaves_nothing_behind() {
-    let (model, device) = (Golden::load("gemma4-moe").model, device());
+    let (model, device) = (Golden::load("gemma4-moe").model, own_device());
     let mut program = beside(&device, cpu(), 2).load_plan(&model, model.plan(), &OPTIONS).unwrap();
     let before = program.run(&BATCH).unwrap().to_vec();
     let stop = Arc::new(AtomicBool::new(false));
@@ -254,7 +249,7 @@ impl Program for WatchedProgram {
 /// The GPU has nothing to be set up again for: the next step runs.
 #[test]
 fn a_failure_of_the_other_device_ends_the_step() {
-    let (model, device) = (Golden::load("gemma4-moe").model, device());
+    let (model, device) = (Golden::load("gemma4-moe").model, own_device());
     let expected = {
         let device = beside(&device, cpu(), 2);
         let mut program = device.load_plan(&model, model.plan(), &OPTIONS).unwrap();
@@ -277,7 +272,7 @@ fn a_failure_of_the_other_device_ends_the_step() {
 /// Profiles are of what the host does: it waits between the GPU's submissions.
 #[test]
 fn a_profile_has_the_time_of_experts() {
-    let (model, device) = (Golden::load("gemma4-moe").model, device());
+    let (model, device) = (Golden::load("gemma4-moe").model, own_device());
     let mut program = beside(&device, cpu(), 2).load_plan(&model, model.plan(), &OPTIONS).unwrap();
     let before = program.run(&BATCH).unwrap().to_vec();
     program.profile(true);

@@ -17,7 +17,8 @@ use common::{Golden, folder};
 use trine_backend::{BULK_ROWS, Device, ProgramOptions};
 use trine_model::{Assistant, KvType, Model, Plan, Width};
 use trine_vulkan::capabilities::presets::radeon_780m;
-use trine_vulkan::{Choice, Tuning, TuningMode, VulkanDevice, testing};
+use trine_vulkan::testing::{choice, own_device};
+use trine_vulkan::{Tuning, TuningMode, VulkanDevice};
 use trine_weights::DType;
 
 /// A kernel for people to read.
@@ -25,14 +26,6 @@ type Named = (&'static str, Vec<u32>, Option<u32>);
 
 const SIZES: Sizes =
     Sizes { hidden: 256, ffn: 768, kv_heads: 2, group: 2, head_dim: 64, vocabulary: 61, layers: 2 };
-
-fn choice() -> Choice {
-    std::env::var(testing::DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named)
-}
-
-fn device() -> VulkanDevice {
-    VulkanDevice::open(choice(), None, None).unwrap()
-}
 
 fn options(tokens: usize, outputs: usize, kv: KvType) -> ProgramOptions {
     let width = Width { tokens, outputs };
@@ -79,13 +72,13 @@ fn a_description_names_the_kernels_of_a_program() {
         ("gemma3-b", 9, KvType::F32),
     ] {
         let model = Golden::load(name).model;
-        let count = compare(&device(), (&model, model.plan()), &options(tokens, 2, kv), false);
+        let count = compare(&own_device(), (&model, model.plan()), &options(tokens, 2, kv), false);
         assert!(count > 20, "{name}: {count}");
     }
     let draft = Assistant::open(&folder("gemma4-e").join("assistant")).unwrap();
     let model = Golden::load("gemma4-e").model.with_assistant(draft).unwrap();
     let plan = model.plan_with_drafts(false);
-    compare(&device(), (&model, plan), &options(9, 3, KvType::F16), false);
+    compare(&own_device(), (&model, plan), &options(9, 3, KvType::F16), false);
 }
 
 /// The kernels for a Radeon 780M, whose report is made from its description: what Programs ask of a
@@ -129,9 +122,9 @@ fn a_description_names_the_kernels_of_a_program_on_a_radeon_780m() {
 fn a_description_knows_what_other_ways_of_loading_change() {
     let model = Golden::load("gguf/gemma3-qat").model;
     let options = options(6, 2, KvType::F16);
-    let invariant = device().batch_invariant();
+    let invariant = own_device().batch_invariant();
     compare(&invariant, (&model, model.plan()), &options, false);
-    compare(&device(), (&model, model.plan_with_states()), &options, false);
+    compare(&own_device(), (&model, model.plan_with_states()), &options, false);
 }
 
 #[test]
@@ -139,7 +132,7 @@ fn a_description_knows_what_a_partner_changes() {
     let folder = tempfile::tempdir().unwrap();
     let model = Draft::new(&mut Random(4), SIZES, &[DType::Q4_0]).open(folder.path());
     let partner = Plain::new(4, 0.0, Failure::Never);
-    let device = device().with_partner(Arc::new(partner));
+    let device = own_device().with_partner(Arc::new(partner));
     let options = options(BULK_ROWS + 8, 1, KvType::F16);
     compare(&device, (&model, model.plan()), &options, false);
 }
@@ -153,6 +146,6 @@ fn a_description_names_what_tuning_tries() {
         software: true,
         ..Tuning::default()
     };
-    let device = device().tuned(tuning);
+    let device = own_device().tuned(tuning);
     compare(&device, (&model, model.plan()), &options(2, 1, KvType::F16), true);
 }

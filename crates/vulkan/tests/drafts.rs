@@ -14,8 +14,8 @@ use trine_backend::{
     BackendError, Batch, Device, Program, ProgramOptions, Results, SERIES_MAX, SequenceView,
 };
 use trine_model::{Assistant, KvType, Model, Width};
-use trine_vulkan::testing::{self, device};
-use trine_vulkan::{Choice, Injected, VulkanDevice};
+use trine_vulkan::testing::{device, own_device};
+use trine_vulkan::{Injected, VulkanDevice};
 
 #[test]
 fn guesses_are_those_of_another_implementation() {
@@ -51,12 +51,6 @@ const OPTIONS: ProgramOptions = ProgramOptions {
 static TABLES: [[u32; 3]; 3] = [[0, 3, 6], [8, 1, 4], [2, 5, 7]];
 /// The tokens that each slot holds: one text ends with a block.
 const LENGTHS: [usize; 3] = [20, 32, 50];
-
-/// Opens a device of the test's own, on which it injects failures.
-fn own_device() -> VulkanDevice {
-    let choice = std::env::var(testing::DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named);
-    VulkanDevice::open(choice, None, None).unwrap()
-}
 
 fn model(name: &str) -> Model {
     let assistant = Assistant::open(&folder(name).join("assistant")).unwrap();

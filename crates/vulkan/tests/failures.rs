@@ -12,13 +12,8 @@ use trine_backend::{
 };
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Width, cut};
-use trine_vulkan::{Choice, Injected, VulkanDevice, testing};
-
-/// Opens a device of the test's own: other tests run on theirs at the same time.
-fn device() -> VulkanDevice {
-    let choice = std::env::var(testing::DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named);
-    VulkanDevice::open(choice, None, None).unwrap()
-}
+use trine_vulkan::testing::own_device;
+use trine_vulkan::{Injected, VulkanDevice};
 
 const OPTIONS: ProgramOptions = ProgramOptions {
     width: Width { tokens: 4, outputs: 1 },
@@ -31,7 +26,7 @@ const OPTIONS: ProgramOptions = ProgramOptions {
 #[test]
 fn a_lost_device_is_reported_and_set_up_again() {
     let model = Golden::load("gemma3-a").model;
-    let device = device();
+    let device = own_device();
     let mut program = device.load_plan(&model, model.plan(), &OPTIONS).unwrap();
     let before = program.run(&BATCH).unwrap().to_vec();
     for (failure, mark) in [
@@ -51,7 +46,7 @@ fn a_lost_device_is_reported_and_set_up_again() {
 #[test]
 fn missing_memory_is_reported_and_nothing_is_kept() {
     let model = Golden::load("gemma3-a").model;
-    let device = device();
+    let device = own_device();
     device.gpu().inject(Injected::Memory);
     let error = device.load_plan(&model, model.plan(), &OPTIONS).map(|_| ()).unwrap_err();
     let BackendError::OutOfMemory { needed, .. } = error else { panic!("{error}") };
@@ -63,7 +58,7 @@ fn missing_memory_is_reported_and_nothing_is_kept() {
 #[test]
 fn more_sequences_than_a_frame_holds_are_refused() {
     let model = Golden::load("gemma3-a").model;
-    let device = device();
+    let device = own_device();
     for (sequences, tokens) in [((1 << 16) + 1, 4), (usize::MAX, 4), (1, (1 << 16) + 1)] {
         let width = Width { tokens, outputs: 1 };
         let options = ProgramOptions { sequences, width, ..OPTIONS };
@@ -77,7 +72,7 @@ fn more_sequences_than_a_frame_holds_are_refused() {
 fn a_chain_that_does_not_move_is_given_up() {
     // The model with quantised weights: its products of one row are chained.
     let model = Golden::load("gguf/gemma3-qat").model;
-    let device = device();
+    let device = own_device();
     let mut program = device.load_plan(&model, model.plan(), &OPTIONS).unwrap();
     let batch = Batch { tokens: &[5], positions: &[0], sequence_of: &[0], outputs: &[0], ..BATCH };
     let before = program.run(&batch).unwrap().to_vec();
@@ -97,7 +92,7 @@ fn a_step_of_gathered_rows_is_done_again() {
     let model = Golden::load("gguf/gemma3-qat").model;
     let one = Batch { tokens: &[5], positions: &[0], sequence_of: &[0], ..BATCH };
     for batch in [one, BATCH].map(|batch| Batch { outputs: &[], ..batch }) {
-        let device = device();
+        let device = own_device();
         let plan = model.hidden_states_plan();
         let mut program = device.load_plan(&model, plan, &OPTIONS).unwrap();
         assert_eq!(program.facts().plan.inputs.len(), 1, "nothing multiplies the table");
@@ -123,7 +118,7 @@ fn a_chain_of_several_rows_that_does_not_move_is_given_up() {
         Batch { positions: &[0, 0, 0], sequence_of: &[0, 1, 2], sequences: &sequences, ..BATCH };
     let options = ProgramOptions { sequences: 3, blocks: 3, ..OPTIONS };
     for batch in [BATCH, lone] {
-        let device = device();
+        let device = own_device();
         let mut program = device.load_plan(&model, model.plan(), &options).unwrap();
         let before = program.run(&batch).unwrap().to_vec();
         device.gpu().inject(Injected::Stall);
@@ -138,7 +133,7 @@ fn a_chain_of_several_rows_that_does_not_move_is_given_up() {
 #[test]
 fn a_batch_that_breaks_a_rule_costs_nothing() {
     let model = Golden::load("gemma3-a").model;
-    let mut program = device().load_plan(&model, model.plan(), &OPTIONS).unwrap();
+    let mut program = own_device().load_plan(&model, model.plan(), &OPTIONS).unwrap();
     let before = program.run(&BATCH).unwrap().to_vec();
     let bad = Batch { tokens: &[5, 6, u32::MAX], ..BATCH };
     assert!(matches!(program.run(&bad), Err(BackendError::BadBatch { .. })));
@@ -154,7 +149,7 @@ fn beside_the_processor(gpu: &VulkanDevice, choice: LayerChoice) -> DeviceGroup 
 #[test]
 fn a_program_says_which_gpu_holds_it() {
     let model = Golden::load("gemma3-a").model;
-    let gpu = device();
+    let gpu = own_device();
     let whole = gpu.load_plan(&model, model.plan(), &OPTIONS).unwrap();
     assert_eq!(whole.facts().gpu, Some(gpu.uuid()));
     assert_eq!(whole.facts().gpu_bytes(&whole.memory()), whole.memory().total());
@@ -176,7 +171,7 @@ fn a_program_says_which_gpu_holds_it() {
 fn missing_memory_means_another_attempt() {
     let model = Golden::load("gemma3-a").model;
     let layers = model.plan().layers();
-    let gpu = device();
+    let gpu = own_device();
     let expected =
         gpu.load_plan(&model, model.plan(), &OPTIONS).unwrap().run(&BATCH).unwrap().to_vec();
     gpu.gpu().inject(Injected::Memory);
@@ -196,7 +191,7 @@ fn missing_memory_means_another_attempt() {
 #[test]
 fn a_number_of_layers_that_does_not_fit_is_an_error() {
     let model = Golden::load("gemma3-a").model;
-    let gpu = device();
+    let gpu = own_device();
     let split = beside_the_processor(&gpu, LayerChoice::Exactly(2));
     gpu.gpu().inject(Injected::Memory);
     let error = split.load_plan(&model, model.plan(), &OPTIONS).map(|_| ()).unwrap_err();
@@ -207,7 +202,7 @@ fn a_number_of_layers_that_does_not_fit_is_an_error() {
 #[test]
 fn a_device_that_is_lost_beside_the_processor_is_set_up_again() {
     let model = Golden::load("gemma3-a").model;
-    let gpu = device();
+    let gpu = own_device();
     let mut program = beside_the_processor(&gpu, LayerChoice::Exactly(3))
         .load_plan(&model, model.plan(), &OPTIONS)
         .unwrap();
@@ -234,7 +229,7 @@ fn the_forecast_of_memory_holds() {
             let plan = model.plan();
             let [first, second] = cut::cut(&plan, 1).unwrap();
             for part in [plan, first, second] {
-                let device = device();
+                let device = own_device();
                 let expected = device.forecast(&part, &options);
                 let found = device.load_plan(&model, part, &options).unwrap().memory();
                 assert_eq!(expected.weights, found.weights, "{name}");

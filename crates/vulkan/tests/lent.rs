@@ -17,7 +17,8 @@ use trine_backend::{
     BLOCK, BULK_ROWS, BackendError, Batch, Device, Program, ProgramOptions, SequenceView,
 };
 use trine_model::{KvType, Model, Width};
-use trine_vulkan::{Choice, Injected, VulkanDevice, testing};
+use trine_vulkan::Injected;
+use trine_vulkan::testing::own_device;
 use trine_weights::DType;
 
 /// The largest difference of a logit, relative to the largest logit, where all products are
@@ -31,11 +32,6 @@ const ROWS: usize = BULK_ROWS + 9;
 /// together in memory, and so do gate and up.
 const SIZES: Sizes =
     Sizes { hidden: 256, ffn: 768, kv_heads: 2, group: 2, head_dim: 64, vocabulary: 61, layers: 2 };
-
-fn device() -> VulkanDevice {
-    let choice = std::env::var(testing::DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named);
-    VulkanDevice::open(choice, None, None).unwrap()
-}
 
 /// Models of the formats that the kernels decode in their own ways, and of two at once.
 fn models() -> Vec<Model> {
@@ -57,7 +53,7 @@ fn models() -> Vec<Model> {
 
 #[test]
 fn a_prompt_is_the_same_whoever_computes_it() {
-    let device = device();
+    let device = own_device();
     for (index, model) in models().iter().enumerate() {
         let ids = prompt(model, ROWS);
         let expected = logits(&ReferenceDevice::new(), model, &ids, ROWS, KvType::F32);
@@ -83,7 +79,7 @@ fn a_prompt_is_the_same_whoever_computes_it() {
 /// The device does the whole step again, so that nothing of the partner's is left in it.
 #[test]
 fn a_step_whose_partner_fails_has_the_bits_of_the_device() {
-    let device = device();
+    let device = own_device();
     for (index, model) in models().iter().enumerate().step_by(3) {
         let ids = prompt(model, 2 * ROWS);
         let alone = logits(&device, model, &ids, ROWS, KvType::F32);
@@ -115,7 +111,7 @@ fn a_step_whose_partner_fails_has_the_bits_of_the_device() {
 /// A partner that adds something would show wherever it takes part.
 #[test]
 fn narrow_steps_are_the_devices_own() {
-    let device = device();
+    let device = own_device();
     for (index, model) in models().iter().enumerate().take(2) {
         let partner = Arc::new(Plain::new(0, 0.5, Failure::Never));
         let beside = device.clone().with_partner(partner.clone());
@@ -175,7 +171,7 @@ fn mixed(program: &mut dyn Program, exact: usize, bulk: usize) -> Vec<f32> {
 /// rows. Each number of them takes another recording.
 #[test]
 fn rows_of_both_kinds_share_a_step() {
-    let device = device();
+    let device = own_device();
     for (index, model) in models().iter().enumerate() {
         for eighths in if index == 0 { vec![0, 3] } else { vec![3] } {
             let load = |offset| {
@@ -221,7 +217,7 @@ fn rows_of_both_kinds_share_a_step() {
 
 #[test]
 fn what_is_lent_counts_as_memory() {
-    let device = device();
+    let device = own_device();
     for model in models().iter().take(3) {
         for (tokens, sequences) in [(ROWS, 1), (300, 4)] {
             let options = options(tokens, sequences);
@@ -248,7 +244,7 @@ fn a_stopped_step_leaves_everything_ready() {
     let ids = prompt(model, ROWS);
     let load = || {
         let partner = Arc::new(Plain::new(3, 0.0, Failure::Never));
-        let device = device();
+        let device = own_device();
         let beside = device.clone().with_partner(partner.clone());
         let program = beside.load_plan(model, model.hidden_states_plan(), &options(ROWS, 1));
         (device, program.unwrap(), partner)

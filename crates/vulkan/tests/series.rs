@@ -14,8 +14,8 @@ use trine_backend::{
 };
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Model, Width};
-use trine_vulkan::testing::device;
-use trine_vulkan::{Choice, Injected, VulkanDevice, testing};
+use trine_vulkan::testing::{device, own_device};
+use trine_vulkan::{Injected, VulkanDevice};
 
 const OPTIONS: ProgramOptions = ProgramOptions {
     width: Width { tokens: 24, outputs: 3 },
@@ -194,12 +194,6 @@ fn after_series(first: &[Part], more: usize, chosen: &[Option<u32>]) -> Vec<Part
     let mut parts = after(first, chosen);
     parts.iter_mut().for_each(|part| part.position += more);
     parts
-}
-
-/// Opens a device of the test's own, on which it injects failures.
-fn own_device() -> VulkanDevice {
-    let choice = std::env::var(testing::DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named);
-    VulkanDevice::open(choice, None, None).unwrap()
 }
 
 /// Compares series with their steps one by one: tokens, logits, and what they leave in caches.

@@ -15,7 +15,7 @@ use trine_backend::{
 };
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Width};
-use trine_vulkan::{Choice, Injected, VulkanDevice, testing};
+use trine_vulkan::{Injected, VulkanDevice, testing};
 
 const OPTIONS: ProgramOptions = ProgramOptions {
     width: Width { tokens: 4, outputs: 2 },
@@ -30,8 +30,7 @@ const SECOND: SequenceView<'_> = SequenceView { slot: 1, blocks: &[1] };
 /// Opens a device of the test's own, on which each step of the Plan is a submission: other tests
 /// run on theirs at the same time.
 fn device() -> VulkanDevice {
-    let choice = std::env::var(testing::DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named);
-    let device = VulkanDevice::open(choice, None, None).unwrap();
+    let device = testing::own_device();
     device.gpu().submit_each_step();
     device
 }

@@ -15,8 +15,7 @@ use trine_backend::{BLOCK, Device, Idle, Program, ProgramOptions};
 use trine_model::{KvType, Model, Width};
 use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::{
-    Choice, Injected, PipelineCache, Settled, Tuning, TuningMode, VulkanDevice, testing,
-    tuning_state,
+    Injected, PipelineCache, Settled, Tuning, TuningMode, VulkanDevice, testing, tuning_state,
 };
 
 const QUANTISED: &str = "gguf/gemma3-qat";
@@ -30,8 +29,7 @@ const OPTIONS: ProgramOptions = ProgramOptions {
 };
 
 fn device(tuning: Tuning) -> VulkanDevice {
-    let choice = std::env::var(testing::DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named);
-    VulkanDevice::open(choice, None, None).unwrap().tuned(tuning)
+    testing::own_device().tuned(tuning)
 }
 
 /// A folder for measurements.

@@ -35,8 +35,9 @@ const UNEVEN_PART: u32 = 8;
 const SPAN_MAX: u32 = 4;
 /// About the most outputs of a team on a software renderer: Mesa's ends the loops of an invocation,
 /// without an error, after 65,535 iterations of all of them (`LP_MAX_TGSI_LOOP_ITERATIONS`), and an
-/// output takes up to eight.
-const SOFTWARE_OUTPUTS: u32 = 4096;
+/// output takes up to eight, or some thirty where tests keep the loops
+/// ([`Loops::Kept`](crate::raw::module::Loops)).
+const SOFTWARE_OUTPUTS: u32 = 1024;
 
 /// How the work is laid out on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -620,17 +620,15 @@ const HOST: Access = (
 mod tests {
     use super::*;
     use crate::kernels::elements::{ElementWork, ElementsLaunch};
-    use crate::raw::gpu::Choice;
     use crate::raw::memory::Place;
-    use crate::testing::{DEVICE_VARIABLE, gpu, upload};
+    use crate::testing::{self, gpu, upload};
 
     /// The first submission is still held back when the failure is noticed, so that only a run that
     /// waits for it sees what it writes.
     #[test]
     fn a_run_that_fails_leaves_nothing_running() {
         // A device of its own: other tests run on theirs at the same time.
-        let choice = std::env::var(DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named);
-        let gpu = Gpu::open(&choice, None).unwrap();
+        let gpu = testing::own_gpu();
         let [result, source] = [1.0_f32, 2.0].map(|value| upload(&gpu, &[value; 64]));
         let rows = upload(&gpu, &[1_u32]);
         let launch = ElementsLaunch {

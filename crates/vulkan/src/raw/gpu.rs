@@ -8,6 +8,7 @@ use ash::vk;
 use trine_backend::share;
 
 use super::instance::{Instance, Listed};
+use super::module::Loops;
 use super::pipeline::{self, Kernel, KernelKey, PipelineCache, Pipelines, Use};
 use crate::capabilities::{Capabilities, DeviceKind, MissingFeatures};
 use crate::error::{During, GpuError};
@@ -96,13 +97,14 @@ pub fn devices() -> Result<Vec<Description>, GpuError> {
 
 impl Gpu {
     /// Opens a device. Its capabilities are so far only what the driver reports. `cache` is the
-    /// file that compiled pipelines are kept in.
+    /// file that compiled pipelines are kept in; `loops` counts on a software device only.
     ///
     /// # Errors
     /// [`GpuError`] if there is no such device, it lacks a feature, or the driver fails.
     pub(crate) fn open(
         choice: &Choice,
         cache: Option<PipelineCache>,
+        loops: Loops,
     ) -> Result<Arc<Gpu>, GpuError> {
         let instance = Instance::load()?;
         let chosen = choose(instance.devices()?, choice)?;
@@ -118,7 +120,9 @@ impl Gpu {
         let queue = unsafe { device.get_device_queue(family, 0) };
         // SAFETY: the device is the instance's.
         let memory = unsafe { instance.raw.get_physical_device_memory_properties(chosen.raw) };
-        let pipelines = match Pipelines::new(&device, &chosen.capabilities, cache) {
+        let is_software = chosen.capabilities.kind == DeviceKind::Processor;
+        let loops = if is_software { loops } else { Loops::Unrolled };
+        let pipelines = match Pipelines::new(&device, &chosen.capabilities, cache, loops) {
             Ok(pipelines) => pipelines,
             Err(error) => {
                 // SAFETY: nothing was made from the device.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use ash::{khr, vk};
 use sha2::{Digest, Sha256};
 
+use super::module::{self, Loops};
 use crate::capabilities::Capabilities;
 use crate::error::{During, GpuError};
 use crate::files;
@@ -141,6 +142,7 @@ pub(super) struct Pipelines {
     cache: vk::PipelineCache,
     layout: vk::PipelineLayout,
     path: Option<PathBuf>,
+    loops: Loops,
     modules: HashMap<Shader, vk::ShaderModule>,
     table: KernelTable,
     /// Kernels compiled since the file was read or written.
@@ -152,6 +154,7 @@ impl Pipelines {
         device: &ash::Device,
         capabilities: &Capabilities,
         cache: Option<PipelineCache>,
+        loops: Loops,
     ) -> Result<Self, GpuError> {
         let path = cache.map(|cache| cache.path(capabilities));
         let data = path.as_deref().map(read).unwrap_or_default();
@@ -176,6 +179,7 @@ impl Pipelines {
             cache,
             layout,
             path,
+            loops,
             modules: Default::default(),
             table: KernelTable::new(),
             unsaved: 0,
@@ -200,7 +204,7 @@ impl Pipelines {
         let module = match self.modules.get(&shader) {
             Some(module) => *module,
             None => {
-                let module = create_module(device, shader)?;
+                let module = module::create(device, shader, self.loops)?;
                 self.modules.insert(shader, module);
                 module
             }
@@ -272,17 +276,6 @@ impl Pipelines {
             device.destroy_pipeline_cache(self.cache, None);
         }
     }
-}
-
-fn create_module(device: &ash::Device, shader: Shader) -> Result<vk::ShaderModule, GpuError> {
-    let words: Vec<u32> = shader
-        .code()
-        .chunks_exact(4)
-        .map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
-        .collect();
-    let info = vk::ShaderModuleCreateInfo::default().code(&words);
-    // SAFETY: the code is valid SPIR-V: CI runs spirv-val over it.
-    unsafe { device.create_shader_module(&info, None) }.during("vkCreateShaderModule")
 }
 
 /// What the pipelines of a shader are compiled from, apart from their constants. The handles are
@@ -359,9 +352,9 @@ pub(super) fn report(
             what: "VK_KHR_pipeline_executable_properties".to_owned(),
         });
     }
-    let pipelines = Pipelines::new(device, capabilities, None)?;
+    let pipelines = Pipelines::new(device, capabilities, None, Loops::Unrolled)?;
     let mut owner = Owner { device, pipelines, pipeline: vk::Pipeline::null() };
-    let module = create_module(device, key.shader)?;
+    let module = module::create(device, key.shader, Loops::Unrolled)?;
     owner.pipelines.modules.insert(key.shader, module);
     let flags = vk::PipelineCreateFlags::CAPTURE_STATISTICS_KHR
         | vk::PipelineCreateFlags::CAPTURE_INTERNAL_REPRESENTATIONS_KHR;
