@@ -280,6 +280,13 @@ mod tests {
 
     const PASSED: &str = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s";
 
+    /// Returns the findings in the output of a program.
+    fn found(lines: &[&str]) -> Found<'static> {
+        let mut found = Found { forbidden: Some("no matrix units"), ..Found::default() };
+        lines.iter().for_each(|line| found.add(line));
+        found
+    }
+
     #[test]
     fn results_of_all_binaries_are_summed() {
         let mut counts = Counts::default();
@@ -291,11 +298,6 @@ mod tests {
 
     #[test]
     fn what_one_of_several_programs_shows_is_kept() {
-        let found = |lines: &[&str]| {
-            let mut found = Found { forbidden: Some("no matrix units"), ..Found::default() };
-            lines.iter().for_each(|line| found.add(line));
-            found
-        };
         let layer = "vkCreateInstance(): Khronos Validation Layer Active:";
         let enabled =
             "    Current Enables: VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT.";
@@ -332,11 +334,6 @@ mod tests {
 
     #[test]
     fn a_run_of_too_few_tests_or_of_such_that_skip_themselves_fails() {
-        let found = |lines: &[&str]| {
-            let mut found = Found { forbidden: Some("no matrix units"), ..Found::default() };
-            lines.iter().for_each(|line| found.add(line));
-            found
-        };
         let mut run = TestRun::new("a run", Vec::new());
         assert!(run.judge(&found(&[])).is_err());
         run.least = 3;

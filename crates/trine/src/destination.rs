@@ -56,7 +56,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 /// new one is complete, so its room does not count.
 ///
 /// # Errors
-/// Returns an error if the system says that there is too little room.
+/// Returns an error if the disk has less room, as far as the system tells.
 pub(crate) fn check_room(path: &Path, bytes: u64) -> Result<()> {
     let place = std::path::absolute(path)
         .with_context(|| format!("{} is no name of a file; choose another", path.display()))?;
