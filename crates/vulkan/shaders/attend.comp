@@ -46,6 +46,7 @@ layout(constant_id = 19) const uint VALUE_NORM = 0;
 layout(constant_id = 20) const uint AHEAD = 0xFFFFFFFF;
 
 #include "include/chain.glsl"
+#include "include/handed.glsl"
 #include "include/attend.glsl"
 
 layout(push_constant, scalar) uniform Push {
@@ -54,5 +55,5 @@ layout(push_constant, scalar) uniform Push {
 
 void main() {
     attend(push.args, gl_WorkGroupID.x, gl_NumWorkGroups.x);
-    chain_signal(push.args.chain);
+    handed_signal(push.args.chain);
 }

@@ -1,6 +1,6 @@
 #version 460
 // One dispatch of a chain that tests whether chains work: each invocation writes a number, and checks a number of another
-// workgroup of the dispatch before.
+// workgroup of the dispatch before. They are handed on as the link says: after a fence and a count, or as they come.
 
 #extension GL_GOOGLE_include_directive : require
 #include "include/memory.glsl"
@@ -8,6 +8,7 @@
 layout(local_size_x_id = 0) in;
 
 #include "include/chain.glsl"
+#include "include/handed.glsl"
 
 layout(push_constant, scalar) uniform Push {
     uint64_t chain;
@@ -20,21 +21,26 @@ layout(push_constant, scalar) uniform Push {
     uint groups;
 } push;
 
-// Returns what each invocation writes in a turn.
+// Returns what each invocation writes in a turn. The lowest bits of its mantissa are 0.
 float number(const uint turn, const uint group, const uint invocation) {
     return float((turn * 7919u + group * 31u + invocation) % 65536u);
 }
 
 void main() {
-    chain_wait(push.chain);
+    handed_wait(push.chain);
     const uint local = gl_WorkGroupSize.x;
     const uint invocation = gl_LocalInvocationIndex;
     if (push.turn > 0u) {
         const uint other = (gl_WorkGroupID.x + invocation * 37u + push.turn) % push.groups;
-        const float found = ActiveFloats(push.source).at[other * local + invocation];
-        if (found != number(push.turn - 1u, other, invocation)) Words(push.wrong).at[0] = 1u;
+        const bool takes = handed_flag(push.chain, HANDED_TAKES);
+        uint found = floatBitsToUint(ActiveFloats(push.source).at[other * local + invocation]);
+        for (uint looks = 0u; takes && (found & 1u) == 0u && handed_again(push.chain, looks); ++looks) {
+            found = floatBitsToUint(HandedFloats(push.source).at[other * local + invocation]);
+        }
+        const uint expected = floatBitsToUint(number(push.turn - 1u, other, invocation)) | (takes ? 1u : 0u);
+        if (found != expected) Words(push.wrong).at[0] = 1u;
     }
     const uint place = gl_WorkGroupID.x * local + invocation;
-    ActiveFloats(push.target).at[place] = number(push.turn, gl_WorkGroupID.x, invocation);
-    chain_signal(push.chain);
+    ActiveFloats(push.target).at[place] = handed_on(push.chain, number(push.turn, gl_WorkGroupID.x, invocation));
+    handed_signal(push.chain);
 }

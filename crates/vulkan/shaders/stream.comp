@@ -34,6 +34,7 @@ layout(constant_id = 10) const uint BANKS = 1;
 // Rows between two points at which the subgroups of a team meet.
 const uint ROUND = 16u;
 #include "include/chain.glsl"
+#include "include/handed.glsl"
 #include "include/stream.glsl"
 
 layout(push_constant, scalar) uniform Push {
@@ -42,5 +43,5 @@ layout(push_constant, scalar) uniform Push {
 
 void main() {
     stream(push.args, gl_WorkGroupID.x, gl_NumWorkGroups.x);
-    chain_signal(push.args.chain);
+    handed_signal(push.args.chain);
 }

@@ -49,6 +49,11 @@ pub struct Span {
 }
 
 impl Span {
+    /// Returns whether all of another range is in this one.
+    pub fn contains(self, other: Span) -> bool {
+        self.address <= other.address && other.address + other.bytes <= self.address + self.bytes
+    }
+
     /// Returns whether the ranges share a byte.
     pub fn overlaps(self, other: Span) -> bool {
         self.address < other.address + other.bytes && other.address < self.address + self.bytes
@@ -91,6 +96,23 @@ pub enum Link {
     Next,
 }
 
+/// What a dispatch of one row can hand on in a chain so that each value says itself that it is
+/// there (module `chain`): spans of f32.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Hands {
+    /// What it can look at until it is there.
+    pub takes: Vec<Span>,
+    /// The residual stream as an earlier dispatch left it, at which it can look too.
+    pub residual: Option<Span>,
+    /// What it writes for the next dispatch.
+    pub gives: Vec<Span>,
+    /// The residual stream as it leaves it.
+    pub updated: Option<Span>,
+    /// Memory, of any type, in which launches of its kind follow one another: what one of them
+    /// leaves there is in place before the first of its values.
+    pub shared: Vec<Span>,
+}
+
 /// One kernel launch.
 #[derive(Debug, Clone)]
 pub struct Dispatch {
@@ -110,9 +132,23 @@ pub struct Dispatch {
     pub writes: Vec<Span>,
     /// Its part in a chain.
     pub link: Link,
+    /// What it can hand on, if its kernel does so.
+    pub hands: Option<Hands>,
 }
 
 impl Dispatch {
+    /// Writes the address of its link, with flags, into the arguments of a dispatch that can be
+    /// chained.
+    ///
+    /// # Panics
+    /// If it cannot be chained, or is.
+    pub fn set_link(&mut self, address: u64) {
+        let Link::Able { offset, .. } = self.link else {
+            panic!("{}: {:?} has no room for a link", self.label, self.link)
+        };
+        self.push.set_address(offset, address);
+    }
+
     /// Returns the number of workgroups.
     pub fn workgroups(&self) -> u32 {
         self.groups.iter().product()
@@ -130,6 +166,11 @@ pub struct Hazards {
 }
 
 impl Hazards {
+    /// Begins after something has written memory.
+    pub fn after(written: impl Iterator<Item = Span>) -> Self {
+        Self { reads: Vec::new(), writes: written.collect() }
+    }
+
     /// Returns whether a barrier has to stand before this dispatch, and remembers the dispatch.
     pub fn needs_barrier(&mut self, dispatch: &Dispatch) -> bool {
         let meets = |spans: &[Span], others: &[Span]| {
@@ -171,6 +212,7 @@ mod tests {
             reads: spans(reads),
             writes: spans(writes),
             link: Link::Outside,
+            hands: None,
         }
     }
 

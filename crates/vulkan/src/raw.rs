@@ -10,7 +10,9 @@
 //! on the device touches, which is why the functions that hand out mapped memory say who has to
 //! wait for whom.
 
+mod access;
 pub(crate) mod commands;
+pub(crate) mod copies;
 pub mod gpu;
 mod hold;
 mod instance;

@@ -131,7 +131,8 @@ mod inside {
 
     use super::upload;
     use crate::dispatch::Dispatch;
-    use crate::raw::commands::{Copy, Recording};
+    use crate::raw::commands::Recording;
+    use crate::raw::copies::Copy;
     use crate::raw::gpu::Gpu;
     use crate::raw::memory::{Buffer, Place};
 

@@ -10,7 +10,7 @@
 // crates/vulkan/src/kernels/attention/decode.rs chooses the constants, which the including shader defines: DIM, HEADS,
 // KV_HEADS, KV, QUERIES, LANES, ELEMENTS, UNROLL, MERGED, SPLITS, FUSED, OUTPUT, SUBGROUP, RING, WINDOW, ALONE, LEAST, PICKS,
 // VALUE_NORM and AHEAD.
-// Before the include: memory.glsl, chain.glsl.
+// Before the include: memory.glsl, chain.glsl, handed.glsl.
 
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
@@ -27,6 +27,7 @@ const uint UNITS = QUERIES + (OWNS ? 2u : 0u);
 const uint HEAD_PLACES = FUSED != 0u ? UNITS : 1u;
 const uint HEAD_SIDE = 0u;
 
+#define HEAD_HANDED
 #include "kv.glsl"
 #include "heads.glsl"
 #include "operand.glsl"
@@ -163,9 +164,10 @@ void attend_emit(const AttendArgs args, const uint row, const uint head, const u
     const uint column = head * DIM + slot * SLOT;
     if ((OUTPUT & 1u) != 0u) {
         if (DIM % 4u == 0u && SLOT == 4u) {
-            ActiveVec4s(args.target).at[(row * (HEADS * DIM) + column) / 4u] = value;
+            ActiveVec4s(args.target).at[(row * (HEADS * DIM) + column) / 4u] = handed_on(args.chain, value);
         } else {
-            [[unroll]] for (uint k = 0u; k < SLOT; ++k) ActiveFloats(args.target).at[row * (HEADS * DIM) + column + k] = value[k];
+            const uint at = row * (HEADS * DIM) + column;
+            [[unroll]] for (uint k = 0u; k < SLOT; ++k) ActiveFloats(args.target).at[at + k] = handed_on(args.chain, value[k]);
         }
     }
     if ((OUTPUT & 12u) != 0u) {
@@ -249,7 +251,9 @@ void attend_prepare(
 ) {
     const uint units = owner ? UNITS : QUERIES;
     for (uint unit = gl_SubgroupID; unit < units; unit += SUBGROUPS) {
-        head_ask(attend_source(args, row, group, kv_head, unit));
+        const uint64_t source = attend_source(args, row, group, kv_head, unit);
+        head_ask(source);
+        head_take(args.chain, source);
         if (UNITS > SUBGROUPS) head_ask_weights(attend_norm(args, unit));
         const bool rotates = unit <= QUERIES && args.rope != 0ul;
         head_prepare(attend_norms(args, unit), rotates, args.epsilon, unit < QUERIES ? scale : 1.0);
@@ -611,7 +615,7 @@ void attend_work(
     }
     if (FUSED != 0u && args.rope != 0ul) head_turn(position);
     // What the dispatch before leaves is read after this, and not before.
-    chain_wait(args.chain);
+    handed_wait(args.chain);
     if (FUSED != 0u) {
         attend_prepare(args, row, group, kv_head, owner, scale);
         barrier();
@@ -651,8 +655,9 @@ void attend_work(
         if (attend_invocation() == 0u) attend_turn = atomicAdd(AttendCounters(args.counters).at[group_of_all], 1u);
         barrier();
         if (attend_turn == shares - 1u) {
-            memoryBarrierBuffer();
+            // The next launch may count as soon as it sees values of this one.
             if (attend_invocation() == 0u) AttendCounters(args.counters).at[group_of_all] = 0u;
+            memoryBarrierBuffer();
             attend_finish(args, row, group, shares, parts);
         }
     }

@@ -39,6 +39,13 @@ void chain_meet() {
 }
 #endif
 
+// Returns whether to go on waiting after a round of CHAIN_LOOKS looks. The last round that there is patience for fails the chain.
+bool chain_goes_on(const uint64_t link, const uint round) {
+    ChainFailed failed = ChainFailed(ChainLink(link).failed);
+    if (round == ChainLink(link).patience) failed.word = 1u;
+    return failed.word == 0u;
+}
+
 // Waits until the dispatch before this one is done. All invocations of the workgroup call it. Outside a chain the link is 0.
 void chain_wait(const uint64_t link) {
     if (link != 0ul) {
@@ -47,9 +54,7 @@ void chain_wait(const uint64_t link) {
             bool waits = left != 0u;
             for (uint round = 1u; waits; ++round) {
                 for (uint look = 0u; left != 0u && look < CHAIN_LOOKS; ++look) left = ChainLink(link).left;
-                ChainFailed failed = ChainFailed(ChainLink(link).failed);
-                if (left != 0u && round == ChainLink(link).patience) failed.word = 1u;
-                waits = left != 0u && failed.word == 0u;
+                waits = left != 0u && chain_goes_on(link, round);
             }
             chain_fence();
         }

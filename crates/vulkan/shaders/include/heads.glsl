@@ -4,7 +4,7 @@
 //
 // Before the include: kv.glsl, and the constants SUBGROUP, HEAD_PLACES (heads in shared memory) and HEAD_SIDE: 0 if heads are
 // rotated by positions. Else they are rotated by places in a grid, of which a side has so many: the first half of a head by the
-// column, the second by the row.
+// column, the second by the row. With HEAD_HANDED also handed.glsl.
 //
 // Functions that attend.comp uses return only at their end, because they are inlined when it is compiled.
 
@@ -108,6 +108,23 @@ void head_ask(const uint64_t source) {
         }
     }
 }
+
+#ifdef HEAD_HANDED
+// Looks at the loaded head until all of it is there, if the dispatch takes values as they come.
+void head_take(const uint64_t link, const uint64_t source) {
+    bool here = !handed_flag(link, HANDED_TAKES);
+    for (uint looks = 0u; !here && handed_again(link, looks); ++looks) {
+        here = true;
+        [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
+            const uint j = head_element(i);
+            if (head_has(i) && !handed_here(head_pairs[i])) {
+                head_pairs[i] = vec2(HandedFloats(source).at[j], HandedFloats(source).at[j + HEAD_APART]);
+                here = false;
+            }
+        }
+    }
+}
+#endif
 
 // Keeps the head within limits.
 void head_limit(const vec2 limits) {

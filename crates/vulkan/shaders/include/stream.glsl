@@ -1,5 +1,5 @@
 // The product of a quantised matrix with one row of activations. Before the include: FORMAT, memory.glsl, formats.glsl,
-// operand.glsl, activation.glsl, chain.glsl, and the constants of stream.comp.
+// operand.glsl, activation.glsl, chain.glsl, handed.glsl, and the constants of stream.comp.
 //
 // A team of LANES invocations goes through its rows of the matrix one after another. Each invocation has its SPAN blocks of the
 // activations in registers, so that only the matrix is read in the loop, and BATCH rows of the matrix in flight. A subgroup's
@@ -39,7 +39,7 @@ struct StreamArgs {
     uint split2;
     float epsilon;
     float scale;           // on the residual stream after the addition
-    uint64_t chain;        // link of the chain, or 0
+    uint64_t chain;        // link of the chain, or 0, with the flags of handed.glsl
 };
 
 const uint TEAMS = gl_WorkGroupSize.x / LANES;
@@ -160,9 +160,19 @@ Operand stream_take(const uint block, const uint blocks) {
 }
 
 // Returns a block of an interleaved row: neighbours read next to each other, and need nothing from one another.
-Operand stream_interleaved(const uint64_t source, const uint block, const uint blocks) {
+Operand stream_interleaved(const StreamArgs args, const uint block, const uint blocks) {
     vec4 values[8];
-    [[unroll]] for (uint k = 0u; k < 8u; ++k) values[k] = ActiveVec4s(source).at[k * blocks + block];
+    [[unroll]] for (uint k = 0u; k < 8u; ++k) values[k] = ActiveVec4s(args.source).at[k * blocks + block];
+    bool here = !handed_flag(args.chain, HANDED_TAKES);
+    for (uint looks = 0u; !here && handed_again(args.chain, looks); ++looks) {
+        here = true;
+        [[unroll]] for (uint k = 0u; k < 8u; ++k) {
+            if (!handed_here(values[k])) {
+                values[k] = HandedVec4s(args.source).at[k * blocks + block];
+                here = false;
+            }
+        }
+    }
     float highest = 0.0;
     [[unroll]] for (uint k = 0u; k < 8u; ++k) highest = max(highest, operand_magnitude(values[k]));
     const float scale = stream_scale(highest);
@@ -210,6 +220,22 @@ void stream_stage(const StreamArgs args, const uint blocks, const bool first_gro
         if (PROLOGUE == STREAM_NORM_ADD_NORM) added[i] = stream_load(args.added, args.columns, quad);
     }
     if (PROLOGUE == STREAM_NORM_ADD_NORM) {
+        const bool residual = handed_flag(args.chain, HANDED_RESIDUAL);
+        bool here = !handed_flag(args.chain, HANDED_TAKES);
+        for (uint looks = 0u; !here && handed_again(args.chain, looks); ++looks) {
+            here = true;
+            [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
+                const uint quad = invocation + i * local;
+                if (4u * quad < args.columns && !handed_here(added[i])) {
+                    added[i] = HandedVec4s(args.added).at[quad];
+                    here = false;
+                }
+                if (4u * quad < args.columns && residual && !handed_here(x[i])) {
+                    x[i] = HandedVec4s(args.source).at[quad];
+                    here = false;
+                }
+            }
+        }
         float squares = 0.0;
         [[unroll]] for (uint i = 0u; i < KEPT; ++i) squares += dot(added[i], added[i]);
         stream_add(0u, squares);
@@ -218,7 +244,7 @@ void stream_stage(const StreamArgs args, const uint blocks, const bool first_gro
         [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
             const uint quad = invocation + i * local;
             x[i] = (x[i] + added[i] * factor * stream_added_weights[i]) * args.scale;
-            if (first_group && 4u * quad < args.columns) ActiveVec4s(args.updated).at[quad] = x[i];
+            if (first_group && 4u * quad < args.columns) ActiveVec4s(args.updated).at[quad] = handed_on(args.chain, x[i]);
         }
     }
     float squares = 0.0;
@@ -229,12 +255,13 @@ void stream_stage(const StreamArgs args, const uint blocks, const bool first_gro
 }
 
 void stream_store(const StreamArgs args, const uint row, const float value) {
+    const float given = handed_on(args.chain, value);
     if (row < args.split1) {
-        ActiveFloats(args.out0).at[row] = value;
+        ActiveFloats(args.out0).at[row] = given;
     } else if (row < args.split2) {
-        ActiveFloats(args.out1).at[row - args.split1] = value;
+        ActiveFloats(args.out1).at[row - args.split1] = given;
     } else {
-        ActiveFloats(args.out2).at[row - args.split2] = value;
+        ActiveFloats(args.out2).at[row - args.split2] = given;
     }
 }
 
@@ -299,11 +326,11 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
     }
     if (STREAM_NORMS) stream_load_weights(args);
     // The matrix depends on nothing: its first rows are loaded during this wait.
-    chain_wait(args.chain);
+    handed_wait(args.chain);
     Operand x[SPAN];
     if (PROLOGUE == STREAM_INTERLEAVED) {
         [[unroll]] for (uint s = 0u; s < SPAN; ++s) {
-            x[s] = stream_interleaved(args.source, min(lane + s * LANES, blocks - 1u), blocks);
+            x[s] = stream_interleaved(args, min(lane + s * LANES, blocks - 1u), blocks);
         }
     } else if (PROLOGUE != STREAM_PLAIN) {
         stream_stage(args, blocks, group == 0u);
@@ -315,6 +342,17 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
             vec4 values[KEPT];
             [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
                 values[i] = stream_load(args.source, args.columns, 8u * begin + invocation + i * gl_WorkGroupSize.x);
+            }
+            bool here = !handed_flag(args.chain, HANDED_TAKES);
+            for (uint looks = 0u; !here && handed_again(args.chain, looks); ++looks) {
+                here = true;
+                [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
+                    const uint quad = 8u * begin + invocation + i * gl_WorkGroupSize.x;
+                    if (4u * quad < args.columns && !handed_here(values[i])) {
+                        values[i] = HandedVec4s(args.source).at[quad];
+                        here = false;
+                    }
+                }
             }
             if (begin > 0u) barrier();
             [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
@@ -383,12 +421,13 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
             if (output_of < outputs) {
                 const uint row = first + output_of * apart;
                 if (GATED == STREAM_GATES) {
-                    ActiveFloats(args.out0).at[row] = gelu(sums[0]) * ActiveFloats(args.out1).at[row];
+                    const float gated = gelu(sums[0]) * ActiveFloats(args.out1).at[row];
+                    ActiveFloats(args.out0).at[row] = handed_on(args.chain, gated);
                 } else if (GATED != 0u) {
                     // An interleaved row is eight planes of the blocks' quads.
                     const uint quad = row % 32u / 4u * (args.rows / 32u) + row / 32u;
                     const uint target = GATED == STREAM_GATED_INTERLEAVED ? 4u * quad + row % 4u : row;
-                    ActiveFloats(args.out0).at[target] = gelu(sums[0]) * sums[1];
+                    ActiveFloats(args.out0).at[target] = handed_on(args.chain, gelu(sums[0]) * sums[1]);
                 } else {
                     stream_store(args, row, sums[0]);
                 }

@@ -82,6 +82,7 @@ impl ChooseLaunch {
             reads: vec![maxima, frame, outputs, series],
             writes: vec![frame, outputs, tiles, series, chosen],
             link: Link::Outside,
+            hands: None,
         })
     }
 }

@@ -232,6 +232,7 @@ impl ElementsLaunch {
                 early: None,
                 fill: self.fill(),
             },
+            hands: None,
         })
     }
 }

@@ -101,6 +101,7 @@ impl EmbedLaunch {
             reads: self.soft.into_iter().collect(),
             writes: vec![self.target],
             link: Link::Outside,
+            hands: None,
         })
     }
 }

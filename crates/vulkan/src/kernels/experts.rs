@@ -135,6 +135,7 @@ impl ChoiceLaunch {
                 early: None,
                 fill: Fill::Little,
             },
+            hands: None,
         })
     }
 }
@@ -202,6 +203,7 @@ impl SortLaunch {
             reads: vec![self.chosen],
             writes: vec![self.sorted],
             link: Link::Outside,
+            hands: None,
         })
     }
 }

@@ -178,6 +178,7 @@ impl HeadsLaunch {
                 early: None,
                 fill: Fill::Little,
             },
+            hands: None,
         })
     }
 }

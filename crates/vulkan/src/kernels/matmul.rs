@@ -377,6 +377,7 @@ impl ProductLaunch for MatmulLaunch<'_> {
             } else {
                 Link::Outside
             },
+            hands: None,
         })
     }
 }

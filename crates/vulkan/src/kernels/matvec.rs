@@ -460,6 +460,7 @@ impl ProductLaunch for MatvecLaunch<'_> {
                 },
                 false => Link::Outside,
             },
+            hands: None,
         })
     }
 }

@@ -102,6 +102,7 @@ impl MixLaunch {
                 early: None,
                 fill: Fill::Little,
             },
+            hands: None,
         })
     }
 }

@@ -11,7 +11,7 @@ use bytemuck::{Pod, Zeroable};
 use super::operand::{GROUP, Operand, OperandKind};
 use crate::capabilities::Capabilities;
 use crate::compiler::Compiler;
-use crate::dispatch::{Dispatch, Link, Push, Span};
+use crate::dispatch::{Dispatch, Hands, Link, Push, Span};
 use crate::error::GpuError;
 use crate::pack::Matrix;
 use crate::raw::pipeline::KernelKey;
@@ -178,6 +178,8 @@ pub struct Layout {
     pub scratch: Option<Span>,
     /// Its part in a chain.
     pub link: Link,
+    /// What it can hand on in a chain.
+    pub hands: Option<Hands>,
 }
 
 /// A product to be launched with one of the kernels. It has several shapes, which differ in speed
@@ -241,7 +243,7 @@ pub trait ProductLaunch: Sync {
         step: usize,
     ) -> Result<Dispatch, GpuError> {
         self.product().check();
-        let Layout { kernel, push, workgroups, scratch, link } =
+        let Layout { kernel, push, workgroups, scratch, link, hands } =
             self.lay_out(gpu.capabilities(), shape, label)?;
         let (mut reads, mut writes) = self.product().spans();
         reads.extend(scratch);
@@ -255,6 +257,7 @@ pub trait ProductLaunch: Sync {
             reads,
             writes,
             link,
+            hands,
         })
     }
 }

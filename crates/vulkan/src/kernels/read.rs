@@ -73,6 +73,7 @@ impl ReadSpeed {
                 reads: Vec::new(),
                 writes: Vec::new(),
                 link: Link::Outside,
+                hands: None,
             }
         };
         let dispatches: Vec<Dispatch> = (0..DISPATCHES).map(dispatch).collect();

@@ -195,6 +195,7 @@ impl RouteLaunch {
                 early: None,
                 fill: Fill::Little,
             },
+            hands: None,
         })
     }
 }

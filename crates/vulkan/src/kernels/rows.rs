@@ -348,6 +348,7 @@ impl RowsLaunch {
                     fill: Fill::Little,
                 },
             },
+            hands: None,
         })
     }
 }

@@ -8,15 +8,18 @@
 //! block of the activations belongs to one invocation: an [interleaved](OperandKind::Interleaved)
 //! row gives it the block's values with eight loads next to those of its neighbours, and they stay
 //! in its registers.
+//!
+//! In a chain it looks at the values of the launch before until they are there, and hands its own
+//! on in the same way ([`Hands`]).
 
 use bytemuck::{Pod, Zeroable};
 
 use super::operand::{OperandKind, SCALE_BLOCK};
 use super::product::{
-    Front, Layout, NormArgs, Product, ProductLaunch, ProductOutput, no_room, subgroup,
+    Front, Layout, NormArgs, Product, ProductInput, ProductLaunch, ProductOutput, no_room, subgroup,
 };
 use crate::capabilities::{Capabilities, DeviceKind};
-use crate::dispatch::{Fill, Link, Push};
+use crate::dispatch::{Fill, Hands, Link, Push};
 use crate::error::GpuError;
 use crate::pack::Format;
 use crate::raw::pipeline::KernelKey;
@@ -243,6 +246,32 @@ impl StreamLaunch<'_> {
         }
     }
 
+    /// Returns what the launch can hand on in a chain.
+    fn hands(&self) -> Hands {
+        let mut hands = Hands::default();
+        match self.0.input {
+            ProductInput::Operand(operand) => hands.takes.push(operand.codes),
+            ProductInput::Norm { .. } => {}
+            ProductInput::NormAddNorm { x, added, x_out, .. } => {
+                hands.takes.push(added);
+                hands.residual = Some(x);
+                hands.updated = Some(x_out);
+            }
+        }
+        match self.0.output {
+            ProductOutput::Segments(segments) => {
+                hands.gives.extend(segments.iter().map(|segment| segment.target));
+            }
+            ProductOutput::Gated { plain, operand } => {
+                hands.gives.extend(plain);
+                hands.gives.extend(operand.map(|operand| operand.codes));
+            }
+            ProductOutput::Gates { target, .. } => hands.gives.push(target),
+            _ => unreachable!("the kernel has no other outputs"),
+        }
+        hands
+    }
+
     /// Asserts that the kernel can multiply this.
     fn check(&self) {
         let product = &self.0;
@@ -327,6 +356,7 @@ impl ProductLaunch for StreamLaunch<'_> {
                 early: None,
                 fill: Fill::Anywhere,
             },
+            hands: Some(self.hands()),
         })
     }
 }

@@ -183,6 +183,7 @@ impl SumLaunch {
                 early: None,
                 fill: Fill::Little,
             },
+            hands: None,
         })
     }
 }

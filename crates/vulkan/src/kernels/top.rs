@@ -97,6 +97,7 @@ impl TopLaunch {
                 reads,
                 writes,
                 link: Link::Outside,
+                hands: None,
             })
         };
         let collectors = (self.vocabulary as u32).div_ceil(LOCAL).min(COLLECTORS);

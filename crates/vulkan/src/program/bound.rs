@@ -25,11 +25,12 @@ use super::selection::Selection;
 use super::series::{SeriesRuns, runs_series};
 use super::top_memory::{TopMemory, top_launch};
 use super::tuning::{Background, Survey, Tuner};
-use crate::chain::{self, ChainMemory, Chains};
+use crate::chain::{self, ChainMemory, Chains, Order};
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
 use crate::kernels::matmul::MatmulLaunch;
-use crate::raw::commands::{Copy, Ended, Recording};
+use crate::raw::commands::{Ended, Recording};
+use crate::raw::copies::Copy;
 use crate::raw::gpu::{self, Gpu};
 use crate::raw::meeting::Absent;
 use crate::raw::memory::{Arena, Buffer, Place};
@@ -61,6 +62,8 @@ pub(super) struct Bound {
     ropes: Ropes,
     selection: Selection,
     scratch: Buffer,
+    /// How the dispatches of chains are ordered, or were before one of them failed.
+    order: Order,
     /// Memory of products that several workgroups share. Its counters are 0 between launches,
     /// unless a chain breaks.
     split_scratch: Buffer,
@@ -96,8 +99,6 @@ pub(super) struct Pass {
     seconds: Vec<f64>,
     /// State of the recording's chains, if it has any.
     pub(super) chains: Option<Chains>,
-    /// Makes the chains ready again after a run that was stopped between two submissions.
-    reset: Option<Recording>,
     /// Fetches each of the Plan's outputs that is not copied by every step: the logits.
     fetch: Vec<Option<Recording>>,
     /// The recording with timestamps, made when profiling needs it, and the Plan's step of each
@@ -143,18 +144,17 @@ impl Binding<'_> {
         selection: Selection,
         tuner: &Tuner,
     ) -> Result<Bound, GpuError> {
-        let scratch_bytes = graphs.iter().map(|lowered| lowered.scratch.bytes).max().unwrap_or(0);
+        let scratch_bytes =
+            graphs.iter().map(|lowered| lowered.placement.scratch.bytes).max().unwrap_or(0);
         let mut bound = self.allocate(gpu, weights, selection, scratch_bytes as u64)?;
         let shapes = tuner.settle(gpu, &|survey| self.survey(&bound, graphs, survey))?;
         bound.selection.tune(shapes);
         let alone = graphs.iter().filter(|lowered| lowered.exact.is_none());
         let expected = alone.map(|lowered| ChainMemory::most_bytes(lowered.graph.nodes.len()));
-        let suits = chain::suits(gpu.capabilities().kind);
-        let mut chains = if suits && chain::probe(gpu)? {
-            Some((ChainMemory::new(gpu, expected.sum())?, Transfer::new(gpu)))
-        } else {
-            None
-        };
+        bound.order = chain::probe(gpu)?;
+        let has_chains = bound.order != Order::Barriers;
+        let memory = has_chains.then(|| ChainMemory::new(gpu, expected.sum())).transpose()?;
+        let mut chains = memory.map(|memory| (memory, Transfer::new(gpu)));
         for lowered in graphs {
             // Where the host takes part, little follows without a barrier. A picture's patches
             // would be kept for a second run, which takes longer than its barriers.
@@ -180,27 +180,31 @@ impl Binding<'_> {
     ) -> Result<Pass, GpuError> {
         let gpu = &bound.gpu;
         let mut draft = self.draft(bound, lowered)?;
-        let link = |(memory, transfer): &mut (ChainMemory, Transfer)| {
-            Chains::link(gpu, memory, transfer, &mut draft.dispatches).transpose()
+        let chains = match chains {
+            Some((memory, transfer)) => {
+                let fresh = bound.fresh(lowered);
+                Chains::link(gpu, memory, transfer, &mut draft.dispatches, fresh)?
+            }
+            None => {
+                bound.mark(lowered, &mut draft);
+                None
+            }
         };
-        let chains = chains.and_then(link).transpose()?;
-        draft.copies.extend(chains.iter().map(Chains::reset));
+        let before = chains.as_ref().map(Chains::before).unwrap_or_default();
         let Lowered { key, exact, .. } = *lowered;
         let (cuts, mut seconds) = self.cuts(self.plans().of(exact), key, &draft.dispatches, gpu);
         let (cuts, meetings) = meetings(&draft.own, &cuts);
         if !meetings.is_empty() {
             seconds.clear();
         }
-        let recording = Recording::record(gpu, &draft.dispatches, &draft.copies, &cuts)?;
+        let Draft { dispatches, copies, .. } = &draft;
+        let recording = Recording::prepared(gpu, &before, dispatches, copies, &cuts)?;
         let recording = recording.with_meetings(meetings);
         let copy = |copy| Recording::record(gpu, &[], &[copy], &[]);
-        let stops_within = recording.submissions() > 1;
-        let reset = chains.iter().filter(|_| stops_within).map(Chains::reset).next();
-        let reset = reset.map(copy).transpose()?;
         let fetch = draft.fetch.into_iter().map(|fetch| fetch.map(copy).transpose());
         let fetch = fetch.collect::<Result<_, _>>()?;
         let loans = loans(self.plans().of(exact), &lowered.graph);
-        Ok(Pass { key, exact, loans, recording, seconds, chains, reset, fetch, timed: None })
+        Ok(Pass { key, exact, loans, recording, seconds, chains, fetch, timed: None })
     }
 
     /// Shows the products of all passes to a survey: those of one row first, then those of the
@@ -290,6 +294,7 @@ impl Binding<'_> {
             caches,
             selection,
             scratch,
+            order: Order::Barriers,
             split_scratch,
             counters,
             inputs,
@@ -317,7 +322,7 @@ impl Binding<'_> {
     }
 
     fn emitter<'b>(&'b self, bound: &'b Bound, lowered: &'b Lowered) -> Emitter<'b> {
-        let Lowered { exact, graph, scratch, .. } = lowered;
+        let Lowered { exact, graph, placement, .. } = lowered;
         Emitter {
             compiler: &bound.gpu,
             plan: self.plans().of(*exact),
@@ -328,7 +333,7 @@ impl Binding<'_> {
             selection: &bound.selection,
             frame: bound.frame.addresses(),
             graph,
-            scratch,
+            scratch: &placement.scratch,
             base: bound.scratch.address(),
             inputs: bound.inputs.buffers().map(Buffer::address).collect(),
             split_scratch: bound.split_scratch.span(),
@@ -447,20 +452,9 @@ impl Pass {
         self.recording.begin(stop, "a step")
     }
 
-    /// Ends the run, or stops it once `stop` is raised, and leaves everything ready for the next
-    /// one.
+    /// Ends the run, or stops it once `stop` is raised.
     fn finish(&mut self, stop: Option<&AtomicBool>) -> Result<Ended, GpuError> {
-        let ended = self.recording.finish(stop, &mut Absent, "a step")?;
-        if ended == Ended::Stopped {
-            self.make_ready()?;
-        }
-        Ok(ended)
-    }
-
-    /// Makes the recording's chains ready after a run that was stopped.
-    pub(super) fn make_ready(&mut self) -> Result<(), GpuError> {
-        let reset = self.reset.as_mut();
-        reset.map_or(Ok(()), |reset| reset.run("making chains ready after a stopped step"))
+        self.recording.finish(stop, &mut Absent, "a step")
     }
 
     /// Returns the recording, and the seconds that its submissions are predicted to take.
@@ -470,6 +464,20 @@ impl Pass {
 }
 
 impl Bound {
+    /// Returns the memory of values that the launches of a pass hand on as they come, if they do.
+    fn fresh(&self, lowered: &Lowered) -> Option<Buffer> {
+        let bytes = lowered.placement.fresh as u64;
+        let hands_on = self.order == Order::Values && bytes > 0;
+        hands_on.then(|| self.scratch.part(0, bytes))
+    }
+
+    /// Gives a draft without chains the values that it has with them.
+    fn mark(&self, lowered: &Lowered, draft: &mut Draft) {
+        if let Some(fresh) = self.fresh(lowered) {
+            chain::mark(&mut draft.dispatches, fresh.span());
+        }
+    }
+
     /// Begins to run a pass for a checked batch, until `stop` is raised.
     pub(super) fn begin(
         &mut self,
@@ -616,7 +624,8 @@ impl Bound {
         }
         let key = self.passes[pass].key;
         let lowered = binding.plans().lower(key, None, &self.selection)?;
-        let draft = binding.draft(self, &lowered)?;
+        let mut draft = binding.draft(self, &lowered)?;
+        self.mark(&lowered, &mut draft);
         let recording = Recording::timed(&self.gpu, &draft.dispatches, &draft.copies)?;
         let steps = draft.dispatches.iter().map(|dispatch| dispatch.step).collect();
         self.passes[pass].timed = Some((recording, steps));

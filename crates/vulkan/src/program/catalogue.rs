@@ -260,7 +260,7 @@ impl<'a> Places<'a> {
             selection: self.selection,
             frame: FrameLayout::new(options).addresses(NOWHERE),
             graph: &lowered.graph,
-            scratch: &lowered.scratch,
+            scratch: &lowered.placement.scratch,
             base: NOWHERE,
             inputs: vec![NOWHERE; self.inputs],
             split_scratch: Span { address: NOWHERE, bytes: self.selection.split_bytes() },

@@ -91,7 +91,11 @@ fn scratch(
     let all: Vec<_> = alone.chain(beside).collect();
     let lowered = |(plan, key, exact)| lower_lent(plan, key, exact, &selection).ok();
     let graphs: Vec<Graph> = all.into_par_iter().filter_map(lowered).collect();
-    let passes = graphs.iter().map(|graph| graph.place().bytes as u64).max().unwrap_or(0);
+    let passes = graphs
+        .iter()
+        .map(|graph| graph.place(capabilities).scratch.bytes as u64)
+        .max()
+        .unwrap_or(0);
     let launches = graphs.iter().map(|graph| graph.nodes.len()).max().unwrap_or(0);
     let chains = match chain::suits(capabilities.kind) {
         true => ChainMemory::most_bytes(launches) * keys.len() as u64,

@@ -4,6 +4,8 @@
 //! and writes a new one with the same [`Home`]. References to values say in which form they are, so
 //! a launch can only name a form that exists.
 
+use std::collections::BTreeSet;
+
 use trine_model::{CacheId, Claim, Heads, Rope, Rows, Scratch, WeightId, Width};
 
 use super::experts::ExpertsWork;
@@ -14,6 +16,8 @@ use super::passes::Attended;
 use super::streams::{MixWork, RouteWork, SumWork};
 pub(super) use super::values::{Form, Home, Made, OperandValue, Touch, ValueId};
 use super::values::{read, write};
+use crate::capabilities::Capabilities;
+use crate::chain;
 use crate::kernels::attention::{AttendUnits, Attention};
 use crate::kernels::limits::Limits;
 use crate::kernels::operand::{FRAGMENT_ROWS, OperandKind};
@@ -425,6 +429,17 @@ impl Work {
         }
     }
 
+    /// Returns whether its kernel can hand values on as they come, in a pass of one row.
+    fn hands_on(&self) -> bool {
+        match self {
+            Work::Product(work) => work.kernel == ProductKernel::Stream,
+            Work::Attend(work) => {
+                matches!(work.kernel, AttendKernel::Rows { prepare: Some(Before::All(_)), .. })
+            }
+            _ => false,
+        }
+    }
+
     fn has(&self, wanted: impl Fn(Touch) -> bool) -> bool {
         let mut found = false;
         self.touches(&mut |touch| found |= wanted(touch));
@@ -451,6 +466,16 @@ pub(super) struct Node {
     /// What a row stands for.
     pub(super) rows: Rows,
     pub(super) work: Work,
+}
+
+/// Where the values of a graph are.
+#[derive(Debug, Clone)]
+pub(super) struct Placement {
+    /// By [`Graph::piece`].
+    pub(super) scratch: Scratch,
+    /// How many bytes, from the first on, are of values that launches may hand on as they come: a
+    /// step writes each of them at most once.
+    pub(super) fresh: usize,
 }
 
 /// Launches in order, and the values that they work on.
@@ -560,16 +585,62 @@ impl Graph {
         }
     }
 
-    /// Places the values in scratch memory: those that do not live at the same time share it.
-    /// Values are numbered by [`Graph::piece`].
-    pub(super) fn place(&self) -> Scratch {
+    /// Returns the values that launches may hand on as they come: those between two launches of one
+    /// row that can do so.
+    fn handed(&self) -> BTreeSet<ValueId> {
+        let [mut read, mut written, mut replaced] = [const { BTreeSet::new() }; 3];
+        for Node { work, .. } in &self.nodes {
+            let hands_on = work.hands_on();
+            work.touches(&mut |touch| match touch {
+                Touch::Read(form) if hands_on => _ = read.insert(form.id()),
+                Touch::Write(form) if self.home(form.id()).0 != form.id() => {
+                    replaced.insert(self.home(form.id()).0);
+                }
+                Touch::Write(form) if hands_on => _ = written.insert(form.id()),
+                _ => {}
+            });
+        }
+        let is_kept = |id: &ValueId| {
+            let is_output = self.outputs.contains(&Some(*id));
+            self.value(*id).home == Home::Own && !replaced.contains(id) && !is_output
+        };
+        read.intersection(&written).copied().filter(is_kept).collect()
+    }
+
+    /// Places the values in scratch memory: those that do not live at the same time share it. Where
+    /// the launches of a device may hand values on as they come, those have memory of their own,
+    /// before all others. An invariant Program has no such launches: those for one row would not
+    /// compute what those for more rows do.
+    pub(super) fn place(&self, capabilities: &Capabilities) -> Placement {
+        let is_of_one = self.width.tokens == 1 && self.attended == Attended::Sequences;
+        let hands_on = is_of_one && chain::suits(capabilities.kind);
+        let handed = if hands_on { self.handed() } else { BTreeSet::new() };
+        let mut fresh = 0;
+        let mut apart = Vec::new();
+        for &id in &handed {
+            for (piece, bytes) in self.value(id).bytes.into_iter().enumerate() {
+                if bytes > 0 {
+                    apart.push((Self::piece(id, piece), fresh));
+                    fresh += bytes.next_multiple_of(ALIGNMENT);
+                }
+            }
+        }
+        let mut scratch = self.place_others(&handed);
+        scratch.bytes += fresh;
+        scratch.offsets.iter_mut().flatten().for_each(|offset| *offset += fresh);
+        apart.into_iter().for_each(|(piece, offset)| scratch.offsets[piece] = Some(offset));
+        Placement { scratch, fresh }
+    }
+
+    /// Places the values that are not among `apart`.
+    fn place_others(&self, apart: &BTreeSet<ValueId>) -> Scratch {
         // In the order in which they are first touched, which decides between values of equal size.
         let mut order: Vec<ValueId> = Vec::new();
         let mut lifetimes: Vec<Option<(usize, usize)>> = vec![None; self.values.len()];
         for (at, node) in self.nodes.iter().enumerate() {
             node.work.touches(&mut |touch| {
                 let (id, home) = self.home(touch.id());
-                if home != Home::Own {
+                if home != Home::Own || apart.contains(&id) {
                     return;
                 }
                 match &mut lifetimes[id.0] {

@@ -2,9 +2,9 @@
 
 use rayon::prelude::*;
 use trine_backend::ProgramOptions;
-use trine_model::{Plan, Scratch};
+use trine_model::Plan;
 
-use super::graph::Graph;
+use super::graph::{Graph, Placement};
 use super::loans::lent_keys;
 use super::lower::lower_lent;
 use super::passes::PassKey;
@@ -27,7 +27,7 @@ pub(super) struct Lowered {
     /// of the device alone.
     pub(super) exact: Option<usize>,
     pub(super) graph: Graph,
-    pub(super) scratch: Scratch,
+    pub(super) placement: Placement,
 }
 
 impl<'a> Plans<'a> {
@@ -47,8 +47,8 @@ impl<'a> Plans<'a> {
         selection: &Selection,
     ) -> Result<Lowered, GpuError> {
         let graph = lower_lent(self.of(exact), key, exact.unwrap_or(0), selection)?;
-        let scratch = graph.place();
-        Ok(Lowered { key, exact, graph, scratch })
+        let placement = graph.place(selection.capabilities());
+        Ok(Lowered { key, exact, graph, placement })
     }
 
     /// Returns the launches of the passes with these keys, and after them those of the passes

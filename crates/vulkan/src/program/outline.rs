@@ -115,7 +115,7 @@ impl Outline {
             graph.nodes.len(),
             plural(tokens),
             plural(outputs),
-            graph.place().bytes as f64 / 1e6,
+            graph.place(&self.capabilities).scratch.bytes as f64 / 1e6,
             Printed::new(&graph, &plan).listing(),
         ))
     }

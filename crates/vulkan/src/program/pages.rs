@@ -6,7 +6,8 @@ use trine_model::Plan;
 use super::bound::Bound;
 use super::forecast::block_bytes;
 use crate::error::GpuError;
-use crate::raw::commands::{Copy, Recording};
+use crate::raw::commands::Recording;
+use crate::raw::copies::Copy;
 use crate::raw::memory::{Buffer, Place};
 use crate::raw::transfer::Transfer;
 

@@ -47,15 +47,9 @@ impl Bound {
         runs.begin(gpu, series.goal, passes, stop)
     }
 
-    /// Ends the run of a series, and leaves everything ready for the next one.
-    fn end_series(&mut self, series: Series, stop: Option<&AtomicBool>) -> Result<Ended, GpuError> {
-        let runs = self.series.as_mut().expect("the Program says that it runs series");
-        let ended = runs.finish(stop)?;
-        if ended == Ended::Stopped {
-            self.passes[series.first].make_ready()?;
-            self.passes[series.next].make_ready()?;
-        }
-        Ok(ended)
+    /// Ends the run of a series.
+    fn end_series(&mut self, stop: Option<&AtomicBool>) -> Result<Ended, GpuError> {
+        self.series.as_mut().expect("the Program says that it runs series").finish(stop)
     }
 
     /// Ends the run of a series that was begun. If a chain fails, the steps after it have run
@@ -66,7 +60,7 @@ impl Bound {
         series: Series,
         stop: Option<&AtomicBool>,
     ) -> Result<Ended, GpuError> {
-        let ended = self.end_series(series, stop)?;
+        let ended = self.end_series(stop)?;
         let has_failed =
             |pass: usize| self.passes[pass].chains.as_ref().is_some_and(Chains::has_failed);
         if !has_failed(series.first) && !has_failed(series.next) {
@@ -79,7 +73,7 @@ impl Bound {
         self.frame.write_again();
         self.inputs.write_again();
         self.submit_series(series, stop)?;
-        self.end_series(series, stop)
+        self.end_series(stop)
     }
 
     /// Runs a series for a checked batch to its end, step by step, and adds the seconds of each of

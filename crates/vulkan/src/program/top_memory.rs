@@ -9,7 +9,7 @@ use super::emit::Emitter;
 use crate::dispatch::Span;
 use crate::error::GpuError;
 use crate::kernels::top::{ROOM, TopLaunch, maxima_bytes};
-use crate::raw::commands::Copy;
+use crate::raw::copies::Copy;
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::{Buffer, Place};
 

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use ash::vk;
 
+use super::access::{ANYTHING_WRITTEN, Access, COMPUTE, EVERYTHING, HOST, TRANSFER};
+use super::copies::{Before, Copy};
 use super::gpu::{Gpu, Injected};
 use super::hold::Hold;
 use super::meeting::{Absent, Host, Meeting};
-use super::memory::Buffer;
 use super::queries::Queries;
 use super::usual::{Next, Usual};
 use crate::dispatch::{Dispatch, Hazards};
@@ -67,14 +68,6 @@ pub(crate) enum Ended {
 // SAFETY: the handles are used only through &mut, and what they refer to by no other value.
 unsafe impl Send for Recording {}
 
-/// A copy between buffers at the end of a recording.
-#[derive(Debug, Clone)]
-pub(crate) struct Copy {
-    pub(crate) from: Buffer,
-    pub(crate) to: Buffer,
-    pub(crate) bytes: u64,
-}
-
 impl Recording {
     /// Records dispatches with the barriers that they need, then copies. A new submission begins
     /// before each dispatch whose index is in `cuts`, which is in ascending order.
@@ -84,12 +77,25 @@ impl Recording {
         copies: &[Copy],
         cuts: &[usize],
     ) -> Result<Self, GpuError> {
+        Self::prepared(gpu, &Before::default(), dispatches, copies, cuts)
+    }
+
+    /// Records what [`Recording::record`] does, after `before`.
+    pub(crate) fn prepared(
+        gpu: &Arc<Gpu>,
+        before: &Before,
+        dispatches: &[Dispatch],
+        copies: &[Copy],
+        cuts: &[usize],
+    ) -> Result<Self, GpuError> {
+        let nothing = Before::default();
         let mut recording = Self::empty(gpu, cuts.len() + 1)?;
         let ends = cuts.iter().copied().chain([dispatches.len()]);
         let mut start = 0;
         for (index, end) in ends.enumerate() {
             let copies = if index == cuts.len() { copies } else { &[] };
-            recording.fill(index, &dispatches[start..end], copies)?;
+            let before = if index == 0 { before } else { &nothing };
+            recording.fill(index, before, &dispatches[start..end], copies)?;
             start = end;
         }
         Ok(recording)
@@ -103,7 +109,7 @@ impl Recording {
     ) -> Result<Self, GpuError> {
         let mut recording = Self::empty(gpu, 1)?;
         recording.queries = Some(Queries::new(gpu, dispatches.len() as u32 + 1)?);
-        recording.fill(0, dispatches, copies)?;
+        recording.fill(0, &Before::default(), dispatches, copies)?;
         Ok(recording)
     }
 
@@ -189,6 +195,7 @@ impl Recording {
     fn fill(
         &mut self,
         submission: usize,
+        before: &Before,
         dispatches: &[Dispatch],
         copies: &[Copy],
     ) -> Result<(), GpuError> {
@@ -208,11 +215,15 @@ impl Recording {
                 device.cmd_reset_query_pool(commands, queries.pool, 0, queries.count);
                 self.stamp(commands, queries, 0);
             }
-            let mut hazards = Hazards::default();
+            self.prepare(commands, before);
+            let mut hazards = Hazards::after(before.spans());
+            // What the next barrier waits for.
+            let mut written = if before.is_empty() { COMPUTE } else { ANYTHING_WRITTEN };
             let mut bound = vk::Pipeline::null();
             for (index, dispatch) in dispatches.iter().enumerate() {
                 if hazards.needs_barrier(dispatch) || self.queries.is_some() {
-                    self.barrier(commands, COMPUTE, COMPUTE);
+                    self.barrier(commands, written, COMPUTE);
+                    written = COMPUTE;
                 }
                 if dispatch.kernel.pipeline != bound {
                     bound = dispatch.kernel.pipeline;
@@ -228,7 +239,7 @@ impl Recording {
                     self.stamp(commands, queries, index as u32 + 1);
                 }
             }
-            self.copy(commands, copies);
+            self.copy(commands, written, copies);
             self.barrier(commands, EVERYTHING, HOST);
             device.end_command_buffer(commands).during("vkEndCommandBuffer")
         }
@@ -251,20 +262,38 @@ impl Recording {
 
     /// # Safety
     /// The command buffer is being recorded.
-    unsafe fn copy(&self, commands: vk::CommandBuffer, copies: &[Copy]) {
+    unsafe fn copy(&self, commands: vk::CommandBuffer, written: Access, copies: &[Copy]) {
         if copies.is_empty() {
             return;
         }
-        // SAFETY: the caller's duty; both buffers were made for copies.
+        // SAFETY: the caller's duty.
         unsafe {
-            self.barrier(commands, COMPUTE, TRANSFER);
-            for copy in copies {
-                let (from, src_offset) = copy.from.raw();
-                let (to, dst_offset) = copy.to.raw();
-                let region = vk::BufferCopy { src_offset, dst_offset, size: copy.bytes };
-                self.gpu.device.cmd_copy_buffer(commands, from, to, &[region]);
+            self.barrier(commands, written, TRANSFER);
+            copies.iter().for_each(|copy| self.copy_one(commands, copy));
+        }
+    }
+
+    /// # Safety
+    /// The command buffer is being recorded.
+    unsafe fn prepare(&self, commands: vk::CommandBuffer, before: &Before) {
+        // SAFETY: the caller's duty; all buffers were made for copies.
+        unsafe {
+            before.copies.iter().for_each(|copy| self.copy_one(commands, copy));
+            for zeros in &before.zeros {
+                let (buffer, offset) = zeros.raw();
+                self.gpu.device.cmd_fill_buffer(commands, buffer, offset, zeros.bytes(), 0);
             }
         }
+    }
+
+    /// # Safety
+    /// The command buffer is being recorded.
+    unsafe fn copy_one(&self, commands: vk::CommandBuffer, copy: &Copy) {
+        let (from, src_offset) = copy.from.raw();
+        let (to, dst_offset) = copy.to.raw();
+        let region = vk::BufferCopy { src_offset, dst_offset, size: copy.bytes };
+        // SAFETY: the caller's duty; both buffers were made for copies.
+        unsafe { self.gpu.device.cmd_copy_buffer(commands, from, to, &[region]) };
     }
 
     /// # Safety
@@ -582,39 +611,6 @@ fn refused(during: &str, result: vk::Result) -> GpuError {
 fn timeout(during: &str) -> GpuError {
     GpuError::Timeout { seconds: PATIENCE.as_secs(), during: during.to_owned() }
 }
-
-/// Stages, and how they access memory.
-type Access = (vk::PipelineStageFlags2, vk::AccessFlags2);
-
-const COMPUTE: Access = (
-    vk::PipelineStageFlags2::COMPUTE_SHADER,
-    vk::AccessFlags2::from_raw(
-        vk::AccessFlags2::SHADER_STORAGE_READ.as_raw()
-            | vk::AccessFlags2::SHADER_STORAGE_WRITE.as_raw(),
-    ),
-);
-const TRANSFER: Access = (
-    vk::PipelineStageFlags2::COPY,
-    vk::AccessFlags2::from_raw(
-        vk::AccessFlags2::TRANSFER_READ.as_raw() | vk::AccessFlags2::TRANSFER_WRITE.as_raw(),
-    ),
-);
-const EVERYTHING: Access = (
-    vk::PipelineStageFlags2::ALL_COMMANDS,
-    vk::AccessFlags2::from_raw(
-        vk::AccessFlags2::MEMORY_READ.as_raw() | vk::AccessFlags2::MEMORY_WRITE.as_raw(),
-    ),
-);
-const HOST: Access = (
-    vk::PipelineStageFlags2::from_raw(
-        vk::PipelineStageFlags2::HOST.as_raw() | vk::PipelineStageFlags2::ALL_COMMANDS.as_raw(),
-    ),
-    vk::AccessFlags2::from_raw(
-        vk::AccessFlags2::HOST_READ.as_raw()
-            | vk::AccessFlags2::MEMORY_READ.as_raw()
-            | vk::AccessFlags2::MEMORY_WRITE.as_raw(),
-    ),
-);
 
 #[cfg(test)]
 mod tests {

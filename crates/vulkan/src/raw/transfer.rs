@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::commands::{Copy, Recording};
+use super::commands::Recording;
+
+use super::copies::Copy;
 use super::gpu::Gpu;
 use super::memory::{Buffer, Place};
 use crate::error::GpuError;

@@ -6,7 +6,7 @@ use trine_model::KvType;
 use super::{Attention, FrameAddresses, KV_BLOCK, KvCache, divisor_up_to, kv_number, power_up_to};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::compiler::Compiler;
-use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
+use crate::dispatch::{Dispatch, Fill, Hands, Link, Push, Span};
 use crate::error::GpuError;
 use crate::kernels::heads::DIM_MAX;
 use crate::kernels::operand::{Operand, OperandKind, SCALE_BLOCK};
@@ -321,6 +321,18 @@ impl DecodeLaunch {
         (reads, writes)
     }
 
+    /// Returns what the launch can hand on in a chain: that of one row which stores its own key and
+    /// value.
+    fn hands(&self) -> Option<Hands> {
+        let own = self.own().filter(|_| self.rows == 1)?;
+        Some(Hands {
+            takes: vec![self.query, own.key, own.value],
+            gives: self.plain.into_iter().collect(),
+            shared: vec![self.scratch, self.counters],
+            ..Hands::default()
+        })
+    }
+
     /// Returns the dispatch of the launch.
     ///
     /// # Errors
@@ -356,6 +368,7 @@ impl DecodeLaunch {
                 early: self.fused.map(|_| self.cache.span),
                 fill: Fill::Anywhere,
             },
+            hands: self.hands(),
         })
     }
 

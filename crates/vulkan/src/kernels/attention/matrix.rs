@@ -318,6 +318,7 @@ impl MatrixLaunch {
                 MatrixOutput::Operand(operand) => operand.spans().collect(),
             },
             link: Link::Outside,
+            hands: None,
         })
     }
 }

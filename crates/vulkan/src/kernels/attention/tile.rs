@@ -152,6 +152,7 @@ impl TileLaunch {
             reads: vec![self.query, self.cache.span],
             writes: vec![self.target],
             link: Link::Outside,
+            hands: None,
         })
     }
 }

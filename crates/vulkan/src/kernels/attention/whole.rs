@@ -129,6 +129,7 @@ impl WholeLaunch {
             reads: vec![query, keys, values],
             writes: operand.spans().collect(),
             link: Link::Outside,
+            hands: None,
         })
     }
 }

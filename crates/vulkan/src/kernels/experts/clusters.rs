@@ -91,6 +91,7 @@ impl ClustersLaunch {
             reads: vec![products, chosen, shares],
             writes: vec![logits],
             link: Link::Outside,
+            hands: None,
         })
     }
 }

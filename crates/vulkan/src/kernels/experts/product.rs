@@ -277,6 +277,7 @@ impl ExpertsLaunch {
             reads: self.input.spans().chain([order]).collect(),
             writes: self.writes(),
             link: Link::Outside,
+            hands: None,
         })
     }
 

@@ -169,6 +169,7 @@ impl RouterLaunch {
                 early: None,
                 fill: Fill::Little,
             },
+            hands: None,
         })
     }
 }

@@ -169,6 +169,7 @@ impl GroupedLaunch<'_> {
             reads: operand.spans().chain([self.sorted]).collect(),
             writes: vec![target],
             link: Link::Outside,
+            hands: None,
         })
     }
 

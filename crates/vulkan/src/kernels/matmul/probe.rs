@@ -11,7 +11,8 @@ use bytemuck::{Pod, Zeroable};
 use crate::capabilities::{Capabilities, Element};
 use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
-use crate::raw::commands::{Copy, Recording};
+use crate::raw::commands::Recording;
+use crate::raw::copies::Copy;
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::Place;
 use crate::raw::pipeline::KernelKey;
@@ -112,6 +113,7 @@ pub(crate) fn ask(gpu: &Arc<Gpu>, instruction: Instruction) -> Result<Held, GpuE
         reads: Vec::new(),
         writes: vec![Span { address: result.address(), bytes }],
         link: Link::Outside,
+        hands: None,
     };
     let copy = Copy { from: result, to: host.clone(), bytes };
     Recording::record(gpu, &[dispatch], &[copy], &[])?.run("a probe")?;

@@ -215,7 +215,7 @@ fn text(capabilities: &Capabilities, plan: &Plan, rows: usize, attended: Attende
     let width = Width { tokens: rows, outputs: rows.min(32) };
     let selection = selection(capabilities, plan, KvType::F16, 32);
     let graph = lower(plan, PassKey { width, attended, goal: 0 }, &selection).unwrap();
-    let bytes = graph.place().bytes;
+    let bytes = graph.place(capabilities).scratch.bytes;
     format!("{bytes} bytes of scratch memory\n{}", Printed::new(&graph, plan))
 }
 

@@ -1,0 +1,33 @@
+//! What recordings do to memory beside their dispatches.
+
+use super::memory::Buffer;
+use crate::dispatch::Span;
+
+/// A copy between buffers. Whoever records it keeps them.
+#[derive(Debug, Clone)]
+pub(crate) struct Copy {
+    pub(crate) from: Buffer,
+    pub(crate) to: Buffer,
+    pub(crate) bytes: u64,
+}
+
+/// What a recording puts into memory before its first dispatch. No two of its targets meet.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Before {
+    pub(crate) copies: Vec<Copy>,
+    /// Set to 0; offsets and lengths are multiples of 4 bytes.
+    pub(crate) zeros: Vec<Buffer>,
+}
+
+impl Before {
+    /// Returns whether it does nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.copies.is_empty() && self.zeros.is_empty()
+    }
+
+    /// Returns the memory that is written.
+    pub(super) fn spans(&self) -> impl Iterator<Item = Span> {
+        let copied = self.copies.iter().map(|copy| copy.to.span());
+        copied.chain(self.zeros.iter().map(Buffer::span))
+    }
+}
