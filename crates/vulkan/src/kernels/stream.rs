@@ -36,6 +36,9 @@ const KEPT_MAX: u32 = 16;
 const UNEVEN_PART: u32 = 8;
 /// Most blocks that an invocation keeps in registers.
 const SPAN_MAX: u32 = 4;
+/// Most outputs of a team that has little use for more than two rows of the matrix in flight: it
+/// would load its last row again and again (`docs/benchmarks/gpu-kernels.md`).
+const FEW_OUTPUTS: u32 = 5;
 /// About the most outputs of a team on a software renderer: Mesa's ends the loops of an invocation,
 /// without an error, after 65,535 iterations of all of them (`LP_MAX_TGSI_LOOP_ITERATIONS`), and an
 /// output takes up to eight, or some thirty where tests keep the loops
@@ -304,7 +307,14 @@ impl ProductLaunch for StreamLaunch<'_> {
 
     fn offer(&self, capabilities: &Capabilities) -> Vec<StreamShape> {
         let Product { matrix, input, .. } = &self.0;
-        StreamShape::candidates(capabilities, matrix.format, matrix.columns, input.norms())
+        let mut shapes =
+            StreamShape::candidates(capabilities, matrix.format, matrix.columns, input.norms());
+        let outputs = self.0.outputs() as u32;
+        let is_deep = |shape: &StreamShape| {
+            shape.batch > 2 && outputs <= FEW_OUTPUTS * shape.workgroups * shape.teams
+        };
+        shapes.sort_by_key(is_deep);
+        shapes
     }
 
     fn parameters(shape: &StreamShape) -> Vec<u32> {

@@ -3,6 +3,7 @@ use rand_chacha::ChaCha8Rng;
 use trine_backend::reference::ops;
 
 use super::*;
+use crate::capabilities::presets;
 use crate::dispatch::Span;
 use crate::kernels::operand::Operand;
 use crate::kernels::product::{ProductInput, Segment};
@@ -422,4 +423,18 @@ fn workgroups_share_outputs_evenly_where_few_are_left_out() {
     assert_eq!(workgroups(2 * 6912, true, 12), 132, "none of 116 to 132 divides 576");
     assert_eq!(workgroups(100, false, 1), 100, "one for each output");
     assert_eq!(workgroups(3, false, 8), 1);
+}
+
+#[test]
+fn teams_with_few_outputs_have_few_rows_in_flight() {
+    let first = |rows: usize, columns: usize| {
+        let (matrix, _) = Matrix::at(0, Format::Q4_0, rows, columns).unwrap();
+        let span = Span { address: 0, bytes: 0 };
+        let x = Operand { kind: OperandKind::Plain, codes: span, scales: span };
+        let (input, output) = (ProductInput::Operand(x), ProductOutput::Segments(&[]));
+        StreamLaunch(Product { matrix, width: 1, input, output }).offer(&presets::h200())[0]
+    };
+    // The output of attention in 4B: 132 workgroups of 12 teams, and in 27B, of 6.
+    assert_eq!(first(2560, 2048), StreamShape { batch: 2, ..first(1 << 20, 2048) });
+    assert_eq!([first(2560, 2048), first(5376, 4096)].map(|shape| shape.batch), [2, 4]);
 }
