@@ -107,14 +107,14 @@ impl Chains {
         dispatches: &mut [Dispatch],
         fresh: Option<Buffer>,
     ) -> Result<Option<Self>, GpuError> {
-        let (placed, initial) = place(dispatches);
+        let (placed, mut words) = place(dispatches);
         if placed.is_empty() {
             return Ok(None);
         }
         let flags = fresh.as_ref().map(|fresh| handed::flags(dispatches, &placed, fresh.span()));
         let flags = flags.unwrap_or_else(|| vec![0; placed.len()]);
         let fresh = fresh.filter(|_| flags.iter().any(|&flags| flags != 0));
-        let bytes = (4 * initial.len()) as u64;
+        let bytes = (4 * words.len()) as u64;
         let failed = memory.failed.clone();
         let links = memory.links.allocate(bytes, "the chains' state")?;
         for (Placed { index, link, first }, flags) in placed.into_iter().zip(flags) {
@@ -123,15 +123,13 @@ impl Chains {
             dispatch.link = if index == first { Link::First } else { Link::Next };
         }
         let [low, high] = [failed.address() as u32, (failed.address() >> 32) as u32];
-        let mut words = initial;
         for link in words.chunks_exact_mut(LINK_WORDS) {
             link[1..4].copy_from_slice(&[patience(gpu.capabilities().kind), low, high]);
         }
-        let image = memory.links.allocate(bytes, "the chains' state")?;
-        for target in [&image, &links] {
-            transfer.write(target, 0, bytemuck::cast_slice(&words))?;
-        }
-        Ok(Some(Self { links, initial: image, failed, fresh }))
+        // Every recording copies it to the links first.
+        let initial = memory.links.allocate(bytes, "the chains' state")?;
+        transfer.write(&initial, 0, bytemuck::cast_slice(&words))?;
+        Ok(Some(Self { links, initial, failed, fresh }))
     }
 
     /// Returns what a recording does first: it makes links and values ready.
