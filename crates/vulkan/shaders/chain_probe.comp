@@ -1,6 +1,7 @@
 #version 460
 // One dispatch of a chain that tests whether chains work: each invocation writes a number, and checks a number of another
-// workgroup of the dispatch before. They are handed on as the link says: after a fence and a count, or as they come.
+// workgroup of the dispatch before. They are passed on after a fence and a count, or handed on as they come, as the link
+// says.
 
 #extension GL_GOOGLE_include_directive : require
 #include "include/memory.glsl"
@@ -21,7 +22,8 @@ layout(push_constant, scalar) uniform Push {
     uint groups;
 } push;
 
-// Returns what each invocation writes in a turn. The lowest bits of its mantissa are 0.
+// Returns what each invocation writes in a turn. The lowest bits of its mantissa are 0; the first one is 0, which becomes
+// subnormal with the bit.
 float number(const uint turn, const uint group, const uint invocation) {
     return float((turn * 7919u + group * 31u + invocation) % 65536u);
 }

@@ -4,10 +4,11 @@
 //! H200's memory time. In a chain, workgroups of the next dispatch start as soon as there is room,
 //! load what does not depend on the dispatch before (weights), and wait for a counter. They wait
 //! only for the dispatch directly before their own. At least one of its workgroups waited for its
-//! own predecessor, so everything that the chain did before is done and visible. Neighbours that
-//! need nothing of one another share a link: they wait for the same dispatch, and the next one
-//! waits for all of them. Dispatches of one row need no counter where their values say that they
-//! are there (module `handed`).
+//! own predecessor, so everything that the chain counted before is done and visible. Neighbours
+//! that need nothing of one another share a link: they wait for the same dispatch, and the next
+//! one waits for all of them. Dispatches of one row need no counter where their values say that
+//! they are there (module `handed`): what those wrote is seen only by dispatches that look for it,
+//! or after the chain.
 //!
 //! ```text
 //! link: workgroups of the dispatches before that are not done, patience, address of `failed`   u32, u32, u64; 256 bytes apart

@@ -655,7 +655,8 @@ void attend_work(
         if (attend_invocation() == 0u) attend_turn = atomicAdd(AttendCounters(args.counters).at[group_of_all], 1u);
         barrier();
         if (attend_turn == shares - 1u) {
-            // The next launch may count as soon as it sees values of this one.
+            // The next launch of attention may count once it has seen all values of this one. Invocation 0 writes some of them, after
+            // this fence.
             if (attend_invocation() == 0u) AttendCounters(args.counters).at[group_of_all] = 0u;
             memoryBarrierBuffer();
             attend_finish(args, row, group, shares, parts);

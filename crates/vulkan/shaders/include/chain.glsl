@@ -15,11 +15,11 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) volatile coherent b
 
 // Bytes from one link to the next: no two share a line of a cache.
 const uint CHAIN_LINK_BYTES = 256u;
-// Looks at a counter between two looks at whether the chain has failed; each look takes up to a microsecond.
+// Looks at a counter or at values between two looks at whether the chain has failed; each look takes up to a microsecond.
 const uint CHAIN_LOOKS = 1u << 10;
 
 // With CHAIN_MEMORY_MODEL defined, a shader uses the terms of the Vulkan memory model, as those with cooperative matrices do,
-// and states that other workgroups see what it writes and the other way round. What it hands on is then nonprivate, and
+// and states that other workgroups see what it writes and the other way round. What it passes on is then nonprivate, and
 // coherent otherwise (memory.glsl).
 #ifdef CHAIN_MEMORY_MODEL
 #extension GL_KHR_memory_scope_semantics : require
@@ -66,7 +66,7 @@ void chain_wait(const uint64_t link) {
 void chain_signal(const uint64_t link) {
     if (link != 0ul) {
 #ifdef CHAIN_MEMORY_MODEL
-        // After meeting all others, the invocation that counts hands on what they have written.
+        // After meeting all others, the invocation that counts passes on what they have written.
         chain_meet();
         if (gl_LocalInvocationIndex == 0u) chain_fence();
 #else

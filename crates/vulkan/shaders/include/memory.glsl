@@ -11,7 +11,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Vec2s { vec2
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Pairs { uvec2 at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) buffer Quads { uvec4 at[]; };
 
-// Memory that dispatches of a chain hand on (chain.glsl): not kept in a cache that only one core sees.
+// Memory that dispatches of a chain pass on (chain.glsl): not kept in a cache that only one core sees.
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer ActiveFloats { float at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer ActiveWords { uint at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) coherent buffer ActiveVec2s { vec2 at[]; };

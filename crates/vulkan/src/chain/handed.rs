@@ -15,12 +15,13 @@
 //!
 //! Only whole words have to arrive. Nothing orders them, so whoever reads what such a dispatch
 //! wrote in the same chain has to look for the bit, and nothing that is read there may be written
-//! again.
-//! A dispatch takes values if
+//! again. A dispatch takes values if
 //!
-//! - all that the dispatch before hands it lies in memory that the chain writes once, and it looks
-//!   at all of that: then it is past its wait only when that dispatch has read all that it reads;
-//! - it writes nothing that the dispatch before reads or writes;
+//! - all that the dispatch before hands it lies in memory that the chain writes once, and its
+//!   workgroups together look at all of that;
+//! - it writes nothing that the dispatch before reads or writes. Each workgroup of a product looks
+//!   at a whole row, so where one is past its wait, all dispatches before the last one have ended;
+//!   no two takers in a row look at a part only;
 //! - it looks for the bit in all else that it reads of this chain, because it loads that before it
 //!   waits.
 //!
@@ -28,7 +29,7 @@
 //! writes looks for the bit too.
 
 use super::places::{LINK_WORDS, Placed};
-use crate::dispatch::{Dispatch, Span};
+use crate::dispatch::{Dispatch, Hands, Span};
 
 #[cfg(test)]
 mod tests;
@@ -137,11 +138,15 @@ fn needs(dispatches: &[Dispatch], placed: &[Placed]) -> Vec<Need> {
         {
             let earlier = &dispatches[of_writer.index];
             let (giver, taker) = (earlier.hands.as_ref(), later.hands.as_ref());
-            let is_shared =
-                |written: &Span| giver.is_some_and(|giver| giver.shared.contains(written));
-            let is_met = |span: &Span| {
-                let mut written = earlier.writes.iter().filter(|written| !is_shared(written));
-                written.any(|written| written.overlaps(*span))
+            let shares = |hands: Option<&Hands>, span: &Span| {
+                hands.is_some_and(|hands| hands.shared.contains(span))
+            };
+            // What it leaves in shared memory is in place: others of its kind may read it, and
+            // everyone may write there.
+            let meets = |span: &Span, is_free: bool| {
+                let met = |written: &&Span| written.overlaps(*span);
+                let mut met = earlier.writes.iter().filter(met);
+                met.any(|written| !(is_free && shares(giver, written)))
             };
             let use_of = |span: &Span| match (giver, taker) {
                 (Some(_), Some(taker)) if writer + 1 == reader && taker.takes.contains(span) => {
@@ -154,8 +159,9 @@ fn needs(dispatches: &[Dispatch], placed: &[Placed]) -> Vec<Need> {
                 }
                 _ => Use::Read,
             };
-            let reads = later.reads.iter().filter(|span| is_met(span)).map(use_of);
-            let writes = later.writes.iter().filter(|span| is_met(span)).map(|_| Use::Write);
+            let reads = later.reads.iter().filter(|span| meets(span, shares(taker, span)));
+            let reads = reads.map(use_of);
+            let writes = later.writes.iter().filter(|span| meets(span, true)).map(|_| Use::Write);
             needs.extend(reads.chain(writes).map(|use_| Need { writer, reader, use_ }));
         }
     }

@@ -37,7 +37,8 @@ const UNEVEN_PART: u32 = 8;
 /// Most blocks that an invocation keeps in registers.
 const SPAN_MAX: u32 = 4;
 /// Most outputs of a team that has little use for more than two rows of the matrix in flight: it
-/// would load its last row again and again (`docs/benchmarks/gpu-kernels.md`).
+/// would load its last row again and again. Measured on an H200 only, with values handed on
+/// (`docs/benchmarks/gpu-kernels.md`).
 const FEW_OUTPUTS: u32 = 5;
 /// About the most outputs of a team on a software renderer: Mesa's ends the loops of an invocation,
 /// without an error, after 65,535 iterations of all of them (`LP_MAX_TGSI_LOOP_ITERATIONS`), and an
@@ -310,10 +311,10 @@ impl ProductLaunch for StreamLaunch<'_> {
         let mut shapes =
             StreamShape::candidates(capabilities, matrix.format, matrix.columns, input.norms());
         let outputs = self.0.outputs() as u32;
-        let is_deep = |shape: &StreamShape| {
+        let loads_beyond_its_rows = |shape: &StreamShape| {
             shape.batch > 2 && outputs <= FEW_OUTPUTS * shape.workgroups * shape.teams
         };
-        shapes.sort_by_key(is_deep);
+        shapes.sort_by_key(loads_beyond_its_rows);
         shapes
     }
 

@@ -215,6 +215,7 @@ impl Recording {
                 device.cmd_reset_query_pool(commands, queries.pool, 0, queries.count);
                 self.stamp(commands, queries, 0);
             }
+            // After the barrier: a series may just have run this recording.
             self.prepare(commands, before);
             let mut hazards = Hazards::after(before.spans());
             // What the next barrier waits for.

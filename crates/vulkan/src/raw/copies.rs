@@ -3,7 +3,7 @@
 use super::memory::Buffer;
 use crate::dispatch::Span;
 
-/// A copy between buffers. Whoever records it keeps them.
+/// A copy between buffers. The caller keeps both as long as the recording.
 #[derive(Debug, Clone)]
 pub(crate) struct Copy {
     pub(crate) from: Buffer,

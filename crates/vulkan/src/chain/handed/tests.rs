@@ -97,6 +97,7 @@ fn a_reader_that_does_not_look_has_a_counter() {
     assert_eq!(with(&|sixth| sixth.writes.push(stored)), without_attention);
     let shared = span(OLD + 100);
     assert_eq!(with(&|sixth| sixth.writes.push(shared)), handed);
+    assert_eq!(with(&|sixth| sixth.reads.push(shared)), without_attention, "another kind");
     let stream = span(FRESH.address + 32 * 8);
     let without_stream = [GIVES, both, both, TAKES | RESIDUAL, 0, 0];
     assert_eq!(with(&|sixth| sixth.reads.push(stream)), without_stream);

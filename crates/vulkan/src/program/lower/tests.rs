@@ -252,6 +252,45 @@ fn launches() {
     }
 }
 
+/// Values between the launches of one row are handed on where there are chains.
+#[test]
+fn values_that_are_handed_on_have_memory_of_their_own() {
+    let plan = plan(LARGE);
+    let cases = [
+        (h200(), 1, Attended::Sequences, true),
+        (h200(), 2, Attended::Sequences, false),
+        // As an invariant Program attends.
+        (h200(), 1, Attended::Rows, false),
+        (radeon_780m(), 1, Attended::Sequences, false),
+    ];
+    for (capabilities, rows, attended, hands_on) in cases {
+        let width = Width { tokens: rows, outputs: rows };
+        let selection = selection(&capabilities, &plan, KvType::F16, 32);
+        let graph = lower(&plan, PassKey { width, attended, goal: 0 }, &selection).unwrap();
+        let placement = graph.place(&capabilities);
+        let end = |id: usize, piece: usize| {
+            let at = placement.scratch.offsets[Graph::piece(ValueId(id), piece)]?;
+            Some((at, at + graph.values[id].bytes[piece]))
+        };
+        let all: Vec<_> = (0..graph.values.len())
+            .flat_map(|id| [0, 1].map(|piece| (id, end(id, piece))))
+            .filter_map(|(id, range)| range.map(|range| (range, id)))
+            .collect();
+        let (mut fresh, others): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|((begin, _), _)| *begin < placement.fresh);
+        fresh.sort_unstable();
+        assert!(fresh.windows(2).all(|pair| pair[0].0.1 <= pair[1].0.0), "each has its own");
+        assert!(others.iter().all(|((begin, _), _)| *begin >= placement.fresh));
+        let is_output = |id: usize| graph.outputs.contains(&Some(ValueId(id)));
+        assert!(!fresh.iter().any(|&(_, id)| is_output(id)));
+        // Queries, keys, values, attended, output, gated, down, and two states of the stream. The
+        // first layer has only one.
+        let layers = graph.nodes.iter().filter(|node| matches!(node.work, Work::Attend(_)));
+        let expected = if hands_on { 9 * layers.count() - 1 } else { 0 };
+        assert_eq!(fresh.len(), expected, "{} rows, {attended:?}", rows);
+    }
+}
+
 /// Returns the Plan of Gemma 3n E2B as it is published, with the first and the last layers of each
 /// kind: with a cutoff and without one, with a cache of their own and with one that they share.
 /// AltUp, LAuReL and the per-layer projection are stored as floats.

@@ -1,5 +1,6 @@
 //! Layers of one row on the device of the tests, whose launches hand their values on.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use rand::{RngExt, SeedableRng};
@@ -7,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use trine_model::{Heads, KvType, Rope};
 
 use crate::chain::{ChainMemory, Chains, mark};
-use crate::dispatch::{Dispatch, Span};
+use crate::dispatch::{Dispatch, Link, Span};
 use crate::kernels::attention::bed::{Bed, Case, Sequence, random};
 use crate::kernels::attention::{AttendDecodeShape, DecodeLaunch, Fused, OwnRows};
 use crate::kernels::heads::turns;
@@ -188,7 +189,7 @@ struct Layers {
     fresh: Buffer,
     /// The values there.
     values: Vec<Span>,
-    /// The caches, and what was in them before.
+    /// Each cache, and a copy of what was in it before.
     caches: Vec<[Buffer; 2]>,
     _kept: (Vec<Buffer>, Vec<Bed>),
 }
@@ -260,8 +261,9 @@ impl Layers {
         }
     }
 
-    /// Runs the launches in a chain without the first few of them. Returns whether none gave up.
-    fn run_chained(&self, without: usize) -> bool {
+    /// Runs some of the launches of a chain. All memory of values is 0 before, or only a `missing`
+    /// part. Returns whether none gave up.
+    fn run_chained(&self, range: Range<usize>, missing: Option<Span>) -> bool {
         let mut dispatches = self.dispatches.clone();
         let mut memory = ChainMemory::new(&self.gpu, 0).unwrap();
         let transfer = Transfer::new(&self.gpu);
@@ -269,9 +271,15 @@ impl Layers {
         let chains = Chains::link(&self.gpu, &mut memory, &transfer, &mut dispatches, fresh);
         transfer.finish().unwrap();
         let chains = chains.unwrap().expect("they can be chained");
-        let before = chains.before();
+        let mut before = chains.before();
         assert_eq!(before.zeros.len(), 1, "they hand values on");
-        let recording = Recording::prepared(&self.gpu, &before, &dispatches[without..], &[], &[]);
+        if let Some(word) = missing {
+            before.zeros = vec![self.fresh.part(word.address - self.fresh.address(), word.bytes)];
+        }
+        let dispatches = &mut dispatches[range];
+        // A barrier stands before it.
+        dispatches[0].link = Link::First;
+        let recording = Recording::prepared(&self.gpu, &before, dispatches, &[], &[]);
         recording.unwrap().run("a test").unwrap();
         !chains.has_failed()
     }
@@ -297,7 +305,9 @@ fn layers_compute_in_a_chain_what_they_compute_between_barriers() {
             assert!(*marked == with_bit, "{model:?}");
         }
         for turn in 0..3 {
-            let found = layers.after(|| assert!(layers.run_chained(0), "{model:?}"));
+            let all = 0..layers.dispatches.len();
+            let found =
+                layers.after(|| assert!(layers.run_chained(all.clone(), None), "{model:?}"));
             let differs = |at: &usize| found.values[*at] != expected.values[*at];
             let first = (0..found.values.len()).find(differs);
             assert!(first.is_none(), "{model:?}, turn {turn}: value {first:?}");
@@ -310,7 +320,29 @@ fn layers_compute_in_a_chain_what_they_compute_between_barriers() {
 #[test]
 fn values_that_never_come_are_given_up() {
     let layers = Layers::new(&Model { layers: 2, depth: 3, ..Model::random(1) });
-    for without in 1..=5 {
-        layers.after(|| assert!(!layers.run_chained(without), "without {without} launches"));
+    for first in 1..=5 {
+        let rest = first..layers.dispatches.len();
+        layers.after(|| assert!(!layers.run_chained(rest, None), "without {first} launches"));
+    }
+}
+
+#[test]
+fn a_launch_looks_at_every_value_that_it_takes() {
+    let layers = Layers::new(&Model { layers: 2, depth: 40, ..Model::random(1) });
+    for at in 1..layers.dispatches.len() {
+        let hands = layers.dispatches[at].hands.as_ref().unwrap();
+        // The first layer's stream was there before the chain.
+        let residual = hands.residual.filter(|stream| layers.fresh.span().contains(*stream));
+        for span in hands.takes.iter().copied().chain(residual) {
+            for word in [0, span.bytes / 8 * 4, span.bytes - 4] {
+                let missing = Span { address: span.address + word, bytes: 4 };
+                let run = || layers.run_chained(at..at + 1, Some(missing));
+                layers.after(|| assert!(!run(), "launch {at}, {span:?}, byte {word}"));
+            }
+        }
+        // The spoiled values have the bit.
+        let elsewhere = layers.values[layers.values.len() - 1];
+        let run = || layers.run_chained(at..at + 1, Some(elsewhere));
+        layers.after(|| assert!(run(), "launch {at} has all"));
     }
 }
