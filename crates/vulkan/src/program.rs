@@ -4,6 +4,7 @@
 mod ahead;
 mod aside;
 mod bound;
+mod caches;
 pub(crate) mod catalogue;
 mod emit;
 mod experts;
@@ -22,6 +23,7 @@ mod pages;
 pub(crate) mod passes;
 mod print;
 mod refusals;
+mod rehearsal;
 mod ropes;
 mod rules;
 mod run_series;
@@ -45,7 +47,7 @@ use crate::device::VulkanDevice;
 use crate::error::GpuError;
 use crate::kernels::top::ROOM;
 use crate::raw::commands::Ended;
-use bound::{Binding, Bound, Pass};
+use bound::{Binding, Bound, Pass, ShownPasses};
 use loans::least_lent;
 use passes::{least, most_mixed, pass_keys};
 use series::{Series, advance, runs_series};
@@ -403,7 +405,8 @@ impl Program for VulkanProgram {
         let Facts { plan, options, .. } = &self.facts;
         let lent = self.lent.as_ref().map(|(plan, _)| plan);
         let binding = Binding { model: &self.model, plan, lent, options };
-        let result = background.advance(&|pass, survey| binding.survey_one(bound, pass, survey));
+        let shown = ShownPasses { binding: &binding, bound, graphs: None };
+        let result = background.advance(&shown);
         bound.background = background;
         match result {
             Ok(left) => Ok(left),

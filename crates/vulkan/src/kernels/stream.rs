@@ -40,6 +40,8 @@ const SPAN_MAX: u32 = 4;
 /// would load its last row again and again. Measured on an H200 only, with values handed on
 /// (`docs/benchmarks/gpu-kernels.md`).
 const FEW_OUTPUTS: u32 = 5;
+/// Rows in flight where teams have few outputs, or rows twice the bytes of those of four bits.
+const FEW_ROWS: u32 = 2;
 /// About the most outputs of a team on a software renderer: Mesa's ends the loops of an invocation,
 /// without an error, after 65,535 iterations of all of them (`LP_MAX_TGSI_LOOP_ITERATIONS`), and an
 /// output takes up to eight, or some thirty where tests keep the loops
@@ -310,11 +312,15 @@ impl ProductLaunch for StreamLaunch<'_> {
         let Product { matrix, input, .. } = &self.0;
         let mut shapes =
             StreamShape::candidates(capabilities, matrix.format, matrix.columns, input.norms());
-        let outputs = self.0.outputs() as u32;
-        let loads_beyond_its_rows = |shape: &StreamShape| {
-            shape.batch > 2 && outputs <= FEW_OUTPUTS * shape.workgroups * shape.teams
-        };
-        shapes.sort_by_key(loads_beyond_its_rows);
+        let likeliest = shapes[0];
+        let outputs_of_teams = FEW_OUTPUTS * likeliest.workgroups * likeliest.teams;
+        let has_few = self.0.outputs() as u32 <= outputs_of_teams;
+        let fewer = StreamShape { batch: FEW_ROWS, ..likeliest };
+        let has_long_rows = matrix.format == Format::Q8_0;
+        if (has_few || has_long_rows) && likeliest.batch > FEW_ROWS {
+            let place = shapes.iter().position(|shape| *shape == fewer).unwrap_or(0);
+            shapes[..=place].rotate_right(1);
+        }
         shapes
     }
 

@@ -1,6 +1,5 @@
 //! What a Program holds on the device.
 
-use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,20 +10,20 @@ use trine_model::{BufferId, Input, Model, Plan, Rows, Source};
 
 use super::ahead;
 use super::aside::AsideTable;
+use super::caches::{cache_bytes, counter_bytes};
 use super::emit::{Emitted, Emitter};
-use super::forecast::{cache_bytes, counter_bytes};
 use super::frame::{Frame, FrameLayout, tile_rows};
 use super::graph::{Home, ValueId};
 use super::inputs::Inputs;
 use super::loans::{Loan, LoanBytes, Loans, Table, loans, meetings};
 use super::lowered::{Lowered, Plans};
-use super::passes::{PassKey, survey_order};
+use super::passes::PassKey;
 use super::refusals;
 use super::ropes::Ropes;
 use super::selection::Selection;
 use super::series::{SeriesRuns, runs_series};
 use super::top_memory::{TopMemory, top_launch};
-use super::tuning::{Background, Survey, Tuner};
+use super::tuning::{Background, Tuner};
 use crate::chain::{self, ChainMemory, Chains, Order};
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
@@ -36,6 +35,8 @@ use crate::raw::meeting::Absent;
 use crate::raw::memory::{Arena, Buffer, Place};
 use crate::raw::transfer::Transfer;
 use crate::weights::{Progress, Weights};
+
+mod shown;
 
 /// What is bound to a device.
 pub(super) struct Binding<'a> {
@@ -147,19 +148,17 @@ impl Binding<'_> {
         let scratch_bytes =
             graphs.iter().map(|lowered| lowered.placement.scratch.bytes).max().unwrap_or(0);
         let mut bound = self.allocate(gpu, weights, selection, scratch_bytes as u64)?;
-        let shapes = tuner.settle(gpu, &|survey| self.survey(&bound, graphs, survey))?;
-        bound.selection.tune(shapes);
+        bound.order = chain::probe(gpu)?;
+        let shown = ShownPasses { binding: self, bound: &bound, graphs: Some(graphs) };
+        let shapes = tuner.settle(gpu, &shown)?;
+        bound.selection = bound.selection.tuned(shapes);
         let alone = graphs.iter().filter(|lowered| lowered.exact.is_none());
         let expected = alone.map(|lowered| ChainMemory::most_bytes(lowered.graph.nodes.len()));
-        bound.order = chain::probe(gpu)?;
         let has_chains = bound.order != Order::Barriers;
         let memory = has_chains.then(|| ChainMemory::new(gpu, expected.sum())).transpose()?;
         let mut chains = memory.map(|memory| (memory, Transfer::new(gpu)));
         for lowered in graphs {
-            // Where the host takes part, little follows without a barrier. A picture's patches
-            // would be kept for a second run, which takes longer than its barriers.
-            let meets = !loans(self.plans().of(lowered.exact), &lowered.graph).is_empty();
-            let chains = chains.as_mut().filter(|_| !meets && !self.plan.is_of_picture());
+            let chains = chains.as_mut().filter(|_| self.suits_chains(lowered));
             let pass = self.record(&bound, lowered, chains)?;
             bound.passes.push(pass);
         }
@@ -169,6 +168,14 @@ impl Binding<'_> {
         }
         bound.background = tuner.background(gpu);
         Ok(bound)
+    }
+
+    /// Returns whether a pass has chains where a device has them. Where the host takes part, little
+    /// follows without a barrier. A picture's patches would be kept for a second run, which takes
+    /// longer than its barriers.
+    fn suits_chains(&self, lowered: &Lowered) -> bool {
+        let meets = !loans(self.plans().of(lowered.exact), &lowered.graph).is_empty();
+        !meets && !self.plan.is_of_picture()
     }
 
     /// Records a pass, with chains if there is memory for them.
@@ -207,39 +214,6 @@ impl Binding<'_> {
         Ok(Pass { key, exact, loans, recording, seconds, chains, fetch, timed: None })
     }
 
-    /// Shows the products of all passes to a survey: those of one row first, then those of the
-    /// longest prompts.
-    fn survey(
-        &self,
-        bound: &Bound,
-        graphs: &[Lowered],
-        survey: &RefCell<Survey>,
-    ) -> Result<(), GpuError> {
-        let most = self.options.width.tokens;
-        let keys = graphs.iter().map(|lowered| (lowered.key, lowered.exact));
-        survey_order(keys, most).into_iter().try_for_each(|(at, _)| {
-            let emitter = self.emitter(bound, &graphs[at]);
-            Emitter { survey: Some(survey), ..emitter }.survey()
-        })
-    }
-
-    /// Shows the products of one pass to a survey, by its number in the order of
-    /// [`Binding::survey`]. Returns `false` if there are not as many.
-    pub(super) fn survey_one(
-        &self,
-        bound: &Bound,
-        number: usize,
-        survey: &RefCell<Survey>,
-    ) -> Result<bool, GpuError> {
-        let keys = bound.passes.iter().map(|pass| (pass.key, pass.exact));
-        let order = survey_order(keys, self.options.width.tokens);
-        let Some(&(_, (key, exact))) = order.get(number) else { return Ok(false) };
-        let lowered = self.plans().lower(key, exact, &bound.selection)?;
-        let emitter = self.emitter(bound, &lowered);
-        Emitter { survey: Some(survey), ..emitter }.survey()?;
-        Ok(true)
-    }
-
     fn allocate(
         &self,
         gpu: &Arc<Gpu>,
@@ -267,10 +241,6 @@ impl Binding<'_> {
             gpu.allocate(selection.split_bytes(), Place::Device, "working memory")?;
         let counters =
             gpu.allocate(counter_bytes(self.plan, self.options), Place::Device, "working memory")?;
-        let zeros = Transfer::new(gpu);
-        zeros.write(&split_scratch, 0, &[0; MatmulLaunch::COUNTER_BYTES])?;
-        zeros.write(&counters, 0, &vec![0; counters.bytes() as usize])?;
-        zeros.finish()?;
         let memory = Memory {
             weights: weights.bytes,
             mapped: weights.mapped,
@@ -285,7 +255,7 @@ impl Binding<'_> {
                 .sum(),
         };
         let frame = Frame::new(layout, frame, tile_rows(self.plan));
-        Ok(Bound {
+        let bound = Bound {
             gpu: gpu.clone(),
             ropes: Ropes::load(gpu, self.plan)?,
             series: SeriesRuns::new(gpu, self.plan, self.options, &frame, &top)?,
@@ -304,7 +274,9 @@ impl Binding<'_> {
             passes: Vec::new(),
             memory,
             background: Background::default(),
-        })
+        };
+        bound.clear_counters()?;
+        Ok(bound)
     }
 
     fn caches(&self, gpu: &Arc<Gpu>) -> Result<Vec<Buffer>, GpuError> {
@@ -437,6 +409,14 @@ impl Binding<'_> {
     }
 }
 
+/// The passes of a Program, for tuning.
+pub(super) struct ShownPasses<'a> {
+    pub(super) binding: &'a Binding<'a>,
+    pub(super) bound: &'a Bound,
+    /// Their launches, while they are at hand and not yet recorded.
+    pub(super) graphs: Option<&'a [Lowered]>,
+}
+
 impl Drop for Bound {
     fn drop(&mut self) {
         // A step that nobody will wait for may be in flight. It uses the memory that is about to be
@@ -469,6 +449,16 @@ impl Bound {
         let bytes = lowered.placement.fresh as u64;
         let hands_on = self.order == Order::Values && bytes > 0;
         hands_on.then(|| self.scratch.part(0, bytes))
+    }
+
+    /// Returns the counters that are 0 between launches, unless a chain breaks.
+    fn zero_between(&self) -> Vec<Buffer> {
+        let of_products = self.split_scratch.part(0, MatmulLaunch::COUNTER_BYTES as u64);
+        vec![of_products, self.counters.clone()]
+    }
+
+    fn clear_counters(&self) -> Result<(), GpuError> {
+        Recording::zeros(&self.gpu, &self.zero_between())?.run("clearing counters")
     }
 
     /// Gives a draft without chains the values that it has with them.
@@ -603,10 +593,7 @@ impl Bound {
         );
         // Dispatches of the broken chain that counted at the same time have left counts that are
         // not 0.
-        let zeros = Transfer::new(&self.gpu);
-        zeros.write(&self.split_scratch, 0, &[0; MatmulLaunch::COUNTER_BYTES])?;
-        zeros.write(&self.counters, 0, &vec![0; self.counters.bytes() as usize])?;
-        zeros.finish()?;
+        self.clear_counters()?;
         for index in 0..self.passes.len() {
             if self.passes[index].chains.is_some() {
                 let Pass { key, exact, .. } = self.passes[index];

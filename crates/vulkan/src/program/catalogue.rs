@@ -8,8 +8,8 @@ use std::sync::Arc;
 use trine_backend::ProgramOptions;
 use trine_model::{Plan, aside};
 
+use super::caches::cache_bytes;
 use super::emit::Emitter;
-use super::forecast::cache_bytes;
 use super::frame::FrameLayout;
 use super::graph::{Graph, Node, Work};
 use super::lowered::{Lowered, Plans};

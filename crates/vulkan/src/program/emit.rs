@@ -86,9 +86,14 @@ pub(super) struct Emitted {
 impl Emitter<'_> {
     /// All dispatches.
     pub(super) fn emit(&self) -> Result<Emitted, GpuError> {
-        let mut dispatches = Vec::with_capacity(self.graph.nodes.len());
+        self.emit_first(self.graph.nodes.len())
+    }
+
+    /// The dispatches of the first `count` nodes.
+    pub(super) fn emit_first(&self, count: usize) -> Result<Emitted, GpuError> {
+        let mut dispatches = Vec::with_capacity(count);
         let mut own: Vec<Range<usize>> = Vec::new();
-        for node in &self.graph.nodes {
+        for node in &self.graph.nodes[..count] {
             self.node(node, &mut dispatches)?;
             let at = dispatches.len();
             match (&node.work, own.last_mut()) {
@@ -109,6 +114,23 @@ impl Emitter<'_> {
             .iter()
             .filter(products)
             .try_for_each(|node| self.node(node, &mut dispatches))
+    }
+
+    /// Returns how many nodes begin a step with `launches` launches of what the survey finds, all
+    /// that follows each of them included. Returns `None` if there are not two of these.
+    pub(super) fn nodes_of(&self, launches: usize) -> Result<Option<usize>, GpuError> {
+        let mut found = 0;
+        for (index, node) in self.graph.nodes.iter().enumerate() {
+            if let Work::Product { .. } = node.work {
+                self.node(node, &mut Vec::new())?;
+                found +=
+                    usize::from(self.survey.is_some_and(|survey| survey.borrow_mut().has_found()));
+                if found > launches {
+                    return Ok(Some(index));
+                }
+            }
+        }
+        Ok((found > 1).then_some(self.graph.nodes.len()))
     }
 
     /// Returns where a piece of a value is; an empty piece is nowhere.

@@ -3,9 +3,10 @@
 use std::cmp::Reverse;
 
 use rayon::prelude::*;
-use trine_backend::{BLOCK, Memory, ProgramOptions};
-use trine_model::{Heads, Op, Plan, WeightPlace, Width};
+use trine_backend::{Memory, ProgramOptions};
+use trine_model::{Plan, WeightPlace, Width};
 
+use super::caches::cache_bytes;
 use super::frame::FrameLayout;
 use super::graph::{Graph, allocated};
 use super::loans::{LoanBytes, lent_keys};
@@ -15,33 +16,8 @@ use super::selection::Selection;
 use super::top_memory::top_bytes;
 use crate::capabilities::Capabilities;
 use crate::chain::{self, ChainMemory};
-use crate::kernels::attention::KvCache;
 use crate::raw::memory::blocks_bytes;
 use crate::weights;
-
-/// Bytes of a block of a KV cache.
-pub(super) fn block_bytes(options: &ProgramOptions, cache: &trine_model::Cache) -> u64 {
-    KvCache::bytes(options.kv, cache.kv_heads, cache.head_dim, 1)
-}
-
-/// Bytes of a KV cache.
-pub(super) fn cache_bytes(options: &ProgramOptions, cache: &trine_model::Cache) -> u64 {
-    let blocks = match cache.window {
-        Some(window) => options.sequences * options.ring_length(window) / BLOCK,
-        None => options.blocks,
-    };
-    KvCache::bytes(options.kv, cache.kv_heads, cache.head_dim, blocks)
-}
-
-/// Bytes of attention's counters: one for each row and query head.
-pub(super) fn counter_bytes(plan: &Plan, options: &ProgramOptions) -> u64 {
-    let heads = |op: &Op| match op {
-        Op::Attend { heads: Heads { query, .. }, .. } => *query,
-        _ => 0,
-    };
-    let most = plan.steps.iter().map(|step| heads(&step.op)).max().unwrap_or(0);
-    4 * (most * options.width.tokens) as u64
-}
 
 /// Returns the memory of a Plan's Program, which may be `lent` to a partner. Recordings and
 /// compiled kernels are not included, nor the memory that weights pass through on their way.

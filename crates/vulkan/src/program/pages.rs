@@ -4,7 +4,7 @@ use trine_backend::{BLOCK, KvPage, PageLayout, ProgramOptions};
 use trine_model::Plan;
 
 use super::bound::Bound;
-use super::forecast::block_bytes;
+use super::caches::block_bytes;
 use crate::error::GpuError;
 use crate::raw::commands::Recording;
 use crate::raw::copies::Copy;

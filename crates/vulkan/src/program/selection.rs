@@ -27,6 +27,7 @@ const SHARED_RESERVE: usize = 6 << 10;
 const NORM_COLUMNS_MAX: usize = 256 * 64;
 
 /// The kernels chosen for a device.
+#[derive(Clone)]
 pub(super) struct Selection {
     capabilities: Capabilities,
     /// Shapes of products.
@@ -71,10 +72,10 @@ impl Selection {
         &self.capabilities
     }
 
-    /// Chooses the shapes of products by measurements. Which kernel does what, and how much memory
+    /// Returns the same with these shapes of products. Which kernel does what, and how much memory
     /// it takes, does not depend on them.
-    pub(super) fn tune(&mut self, shapes: Shapes) {
-        self.shapes = shapes;
+    pub(super) fn tuned(&self, shapes: Shapes) -> Self {
+        Self { shapes, ..self.clone() }
     }
 
     /// Returns how a product is laid out.

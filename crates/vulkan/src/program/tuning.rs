@@ -15,29 +15,28 @@ use std::time::{Duration, Instant};
 
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::error::GpuError;
-use crate::kernels::product::ProductLaunch;
 use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::{PipelineCache, fingerprint};
 
 mod background;
 mod measure;
 mod settled;
+mod shapes;
 mod survey;
 mod table;
 
 pub(super) use background::Background;
 use measure::{Found, Measurement, Verdict, Warmth};
 pub use settled::Settled;
+pub(super) use shapes::{Passes, Shapes};
+use survey::Job;
 pub(super) use survey::Survey;
-use survey::{ChosenShapes, Job};
 use table::{Measured, Refusal, Table, TableFile};
 
 /// How much longer a load may take for measuring, by default.
 const BUDGET: Duration = Duration::from_secs(5);
 /// The longest budget that is accepted.
 const BUDGET_MAX: Duration = Duration::from_secs(3600);
-/// Percent of the budget after which no further kernel is prepared for measuring.
-const COMPILING: u32 = 60;
 
 /// Which shapes kernels get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -115,35 +114,6 @@ pub fn tuning_state(cache: &PipelineCache, capabilities: &Capabilities) -> Tunin
     TuningState { path, kernels, improved, damage }
 }
 
-/// The shapes that were chosen.
-#[derive(Debug, Clone, Default)]
-pub(super) enum Shapes {
-    /// By the static tables.
-    #[default]
-    Static,
-    /// By number.
-    Forced(usize),
-    /// By measurement, for what has been measured.
-    Chosen(Arc<ChosenShapes>),
-}
-
-impl Shapes {
-    /// Returns the shape of a launch. Whatever was chosen, it is one that the kernel offers for the
-    /// launch.
-    pub(super) fn of<L: ProductLaunch>(&self, launch: &L, capabilities: &Capabilities) -> L::Shape {
-        let offer = launch.offer(capabilities);
-        let place = match self {
-            Shapes::Static => None,
-            Shapes::Forced(number) => Some((*number).min(offer.len() - 1)),
-            Shapes::Chosen(chosen) => chosen.get(&launch.key()).and_then(|known| {
-                let wanted = known.as_ref()?;
-                offer.iter().position(|shape| L::parameters(shape) == *wanted)
-            }),
-        };
-        offer[place.unwrap_or(0)]
-    }
-}
-
 /// Chooses shapes for a device.
 pub(crate) struct Tuner {
     tuning: Tuning,
@@ -154,16 +124,11 @@ impl Tuner {
         Self { tuning }
     }
 
-    /// Returns the shapes for a Plan. `show` lets a survey see all its launches, those that matter
-    /// most first.
+    /// Returns the shapes for a Plan's passes.
     ///
     /// # Errors
     /// If the device fails.
-    pub(super) fn settle(
-        &self,
-        gpu: &Arc<Gpu>,
-        show: &dyn Fn(&RefCell<Survey>) -> Result<(), GpuError>,
-    ) -> Result<Shapes, GpuError> {
+    pub(super) fn settle(&self, gpu: &Arc<Gpu>, passes: &dyn Passes) -> Result<Shapes, GpuError> {
         let capabilities = gpu.capabilities();
         let is_software = capabilities.kind == DeviceKind::Processor;
         match self.tuning.mode {
@@ -180,27 +145,26 @@ impl Tuner {
             _ => file.as_ref().map(read).unwrap_or_default(),
         };
         let survey = RefCell::new(Survey::new(gpu.clone(), settled.chosen.clone(), table));
-        show(&survey)?;
+        let mut count = 0;
+        while passes.show(count, &survey)? {
+            count += 1;
+        }
         let start = Instant::now();
         let total = survey.borrow().missing.len();
         let is_now = matches!(self.tuning.mode, TuningMode::Missing | TuningMode::Again);
         let measured = if total == 0 || !is_now {
             Table::new()
         } else {
-            let budget = self.tuning.budget.min(BUDGET_MAX);
-            survey.borrow_mut().collect(start + budget * COMPILING / 100);
-            show(&survey)?;
-            let jobs = std::mem::take(&mut survey.borrow_mut().jobs);
-            self.measure(gpu, jobs, total, start + budget)?
+            let deadline = start + self.tuning.budget.min(BUDGET_MAX);
+            self.measure(gpu, passes, count, &survey, deadline)?
         };
         let Survey { mut chosen, missing, .. } = survey.into_inner();
         if self.tuning.mode == TuningMode::Idle {
             settled.unmeasured.extend(missing.iter().cloned());
         }
-        chosen.extend(missing.into_iter().map(|key| {
-            let shape = measured.get(&key).map(|measured| measured.shape.clone());
-            (key, shape)
-        }));
+        missing.into_iter().for_each(|key| {
+            chosen.entry(key).or_insert(None);
+        });
         settled.chosen = chosen.clone();
         keep(file.as_ref(), measured, total, start, capabilities);
         Ok(Shapes::Chosen(Arc::new(chosen)))
@@ -211,14 +175,17 @@ impl Tuner {
         self.tuning.cache.as_ref().map(|cache| TableFile::of(cache, capabilities))
     }
 
-    /// Measures jobs: the first in any case, the others until a moment.
+    /// Measures what a survey of `count` passes misses, and chooses what it finds: the first kernel
+    /// in any case, the others until the deadline.
     fn measure(
         &self,
         gpu: &Arc<Gpu>,
-        jobs: Vec<Job>,
-        total: usize,
+        passes: &dyn Passes,
+        count: usize,
+        survey: &RefCell<Survey>,
         deadline: Instant,
     ) -> Result<Table, GpuError> {
+        let total = survey.borrow().missing.len();
         let tell = |done: usize| {
             if let Some(progress) = &self.tuning.progress {
                 progress(done, total);
@@ -227,27 +194,56 @@ impl Tuner {
         tell(0);
         let mut table = Table::new();
         let mut warmth = Warmth::default();
+        let mut done = 0;
+        let is_late = |done: usize| done > 0 && Instant::now() >= deadline;
         let seconds = gpu.submission_seconds();
-        for (done, job) in jobs.into_iter().enumerate() {
-            if done > 0 && Instant::now() >= deadline {
+        while !is_late(done) {
+            let jobs = collect(passes, count, survey, deadline)?;
+            if jobs.is_empty() {
                 break;
             }
-            let mut measurement = Measurement::new(job);
-            let rises = done == 0 && gpu.capabilities().kind != DeviceKind::Processor;
-            while rises && !warmth.is_warm() && Instant::now() < deadline {
-                warmth.rise(gpu, &mut measurement, seconds)?;
-            }
-            let verdict = loop {
-                if let Found::All(verdict) = measurement.advance(gpu, seconds)? {
-                    break verdict;
+            for (job, pass) in jobs {
+                if is_late(done) {
+                    break;
                 }
-            };
-            table.extend(verdict.map(|verdict| entry(&measurement.job, verdict)));
-            tell(done + 1);
+                let mut measurement = Measurement::new(job, pass, passes, &survey.borrow().chosen)?;
+                let rises = done == 0 && gpu.capabilities().kind != DeviceKind::Processor;
+                while rises && !warmth.is_warm() && Instant::now() < deadline {
+                    warmth.rise(gpu, &mut measurement, seconds)?;
+                }
+                let verdict = loop {
+                    if let Found::All(verdict) = measurement.advance(gpu, seconds)? {
+                        break verdict;
+                    }
+                };
+                let found = verdict.map(|verdict| entry(&measurement.job, verdict));
+                let shape = found.as_ref().map(|(_, measured)| measured.shape.clone());
+                survey.borrow_mut().chosen.insert(measurement.job.key, shape);
+                table.extend(found);
+                done += 1;
+                tell(done);
+            }
         }
         tell(total);
         Ok(table)
     }
+}
+
+/// Prepares the next kernels that a survey of `count` passes misses, with the numbers of their
+/// passes: the first in any case, the others until the deadline.
+fn collect(
+    passes: &dyn Passes,
+    count: usize,
+    survey: &RefCell<Survey>,
+    deadline: Instant,
+) -> Result<Vec<(Job, usize)>, GpuError> {
+    survey.borrow_mut().collect(deadline);
+    let mut places = Vec::new();
+    for pass in 0..count {
+        passes.show(pass, survey)?;
+        places.resize(survey.borrow().jobs.len(), pass);
+    }
+    Ok(std::mem::take(&mut survey.borrow_mut().jobs).into_iter().zip(places).collect())
 }
 
 /// Returns the table's entry for a job.

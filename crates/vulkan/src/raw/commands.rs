@@ -11,6 +11,7 @@ use super::copies::{Before, Copy};
 use super::gpu::{Gpu, Injected};
 use super::hold::Hold;
 use super::meeting::{Absent, Host, Meeting};
+use super::memory::Buffer;
 use super::queries::Queries;
 use super::usual::{Next, Usual};
 use crate::dispatch::{Dispatch, Hazards};
@@ -88,17 +89,46 @@ impl Recording {
         copies: &[Copy],
         cuts: &[usize],
     ) -> Result<Self, GpuError> {
-        let nothing = Before::default();
+        let recording = Self::empty(gpu, cuts.len() + 1)?;
+        recording.filled(before, dispatches, copies, cuts)
+    }
+
+    /// Records that memory is set to 0; offsets and lengths are multiples of 4 bytes.
+    pub(crate) fn zeros(gpu: &Arc<Gpu>, targets: &[Buffer]) -> Result<Self, GpuError> {
+        let zeros = targets.iter().filter(|target| target.bytes() > 0).cloned().collect();
+        Self::prepared(gpu, &Before { copies: Vec::new(), zeros }, &[], &[], &[])
+    }
+
+    /// Records what [`Recording::prepared`] does, without copies, and with a timestamp before and
+    /// after all of it.
+    pub(crate) fn clocked(
+        gpu: &Arc<Gpu>,
+        before: &Before,
+        dispatches: &[Dispatch],
+        cuts: &[usize],
+    ) -> Result<Self, GpuError> {
         let mut recording = Self::empty(gpu, cuts.len() + 1)?;
+        recording.queries = Some(Queries::of_all(gpu)?);
+        recording.filled(before, dispatches, &[], cuts)
+    }
+
+    fn filled(
+        mut self,
+        before: &Before,
+        dispatches: &[Dispatch],
+        copies: &[Copy],
+        cuts: &[usize],
+    ) -> Result<Self, GpuError> {
+        let nothing = Before::default();
         let ends = cuts.iter().copied().chain([dispatches.len()]);
         let mut start = 0;
         for (index, end) in ends.enumerate() {
             let copies = if index == cuts.len() { copies } else { &[] };
             let before = if index == 0 { before } else { &nothing };
-            recording.fill(index, before, &dispatches[start..end], copies)?;
+            self.fill(index, before, &dispatches[start..end], copies)?;
             start = end;
         }
-        Ok(recording)
+        Ok(self)
     }
 
     /// Records dispatches with a barrier and a timestamp after each, then copies.
@@ -108,7 +138,7 @@ impl Recording {
         copies: &[Copy],
     ) -> Result<Self, GpuError> {
         let mut recording = Self::empty(gpu, 1)?;
-        recording.queries = Some(Queries::new(gpu, dispatches.len() as u32 + 1)?);
+        recording.queries = Some(Queries::of_each(gpu, dispatches.len())?);
         recording.fill(0, &Before::default(), dispatches, copies)?;
         Ok(recording)
     }
@@ -211,18 +241,18 @@ impl Recording {
             device.begin_command_buffer(commands, &begin).during("vkBeginCommandBuffer")?;
             // Makes visible what earlier submissions wrote.
             self.barrier(commands, EVERYTHING, EVERYTHING);
-            if let Some(queries) = &self.queries {
-                device.cmd_reset_query_pool(commands, queries.pool, 0, queries.count);
-                self.stamp(commands, queries, 0);
+            if let Some(queries) = self.queries.as_ref().filter(|_| submission == 0) {
+                queries.begin(device, commands);
             }
             // After the barrier: a series may just have run this recording.
-            self.prepare(commands, before);
+            before.record(device, commands);
             let mut hazards = Hazards::after(before.spans());
             // What the next barrier waits for.
             let mut written = if before.is_empty() { COMPUTE } else { ANYTHING_WRITTEN };
             let mut bound = vk::Pipeline::null();
+            let of_each = self.queries.as_ref().filter(|queries| queries.is_of_each);
             for (index, dispatch) in dispatches.iter().enumerate() {
-                if hazards.needs_barrier(dispatch) || self.queries.is_some() {
+                if hazards.needs_barrier(dispatch) || of_each.is_some() {
                     self.barrier(commands, written, COMPUTE);
                     written = COMPUTE;
                 }
@@ -236,9 +266,13 @@ impl Recording {
                 device.cmd_push_constants(commands, layout, stage, 0, push);
                 let [x, y, z] = dispatch.groups;
                 device.cmd_dispatch(commands, x, y, z);
-                if let Some(queries) = &self.queries {
-                    self.stamp(commands, queries, index as u32 + 1);
+                if let Some(queries) = of_each {
+                    queries.stamp(device, commands, index + 1);
                 }
+            }
+            let is_last = submission + 1 == self.submissions();
+            if let Some(queries) = self.queries.as_ref().filter(|_| is_last && of_each.is_none()) {
+                queries.stamp(device, commands, 1);
             }
             self.copy(commands, written, copies);
             self.barrier(commands, EVERYTHING, HOST);
@@ -270,31 +304,8 @@ impl Recording {
         // SAFETY: the caller's duty.
         unsafe {
             self.barrier(commands, written, TRANSFER);
-            copies.iter().for_each(|copy| self.copy_one(commands, copy));
+            copies.iter().for_each(|copy| copy.record(&self.gpu.device, commands));
         }
-    }
-
-    /// # Safety
-    /// The command buffer is being recorded.
-    unsafe fn prepare(&self, commands: vk::CommandBuffer, before: &Before) {
-        // SAFETY: the caller's duty; all buffers were made for copies.
-        unsafe {
-            before.copies.iter().for_each(|copy| self.copy_one(commands, copy));
-            for zeros in &before.zeros {
-                let (buffer, offset) = zeros.raw();
-                self.gpu.device.cmd_fill_buffer(commands, buffer, offset, zeros.bytes(), 0);
-            }
-        }
-    }
-
-    /// # Safety
-    /// The command buffer is being recorded.
-    unsafe fn copy_one(&self, commands: vk::CommandBuffer, copy: &Copy) {
-        let (from, src_offset) = copy.from.raw();
-        let (to, dst_offset) = copy.to.raw();
-        let region = vk::BufferCopy { src_offset, dst_offset, size: copy.bytes };
-        // SAFETY: the caller's duty; both buffers were made for copies.
-        unsafe { self.gpu.device.cmd_copy_buffer(commands, from, to, &[region]) };
     }
 
     /// # Safety
@@ -308,14 +319,6 @@ impl Recording {
         let info = vk::DependencyInfo::default().memory_barriers(&barriers);
         // SAFETY: the caller's duty.
         unsafe { self.gpu.device.cmd_pipeline_barrier2(commands, &info) };
-    }
-
-    /// # Safety
-    /// The command buffer is being recorded.
-    unsafe fn stamp(&self, commands: vk::CommandBuffer, queries: &Queries, index: u32) {
-        let stage = vk::PipelineStageFlags2::COMPUTE_SHADER;
-        // SAFETY: the caller's duty; the index is inside the pool.
-        unsafe { self.gpu.device.cmd_write_timestamp2(commands, stage, queries.pool, index) };
     }
 
     /// Has the host take part in each run: meetings in ascending order, of which none begins before

@@ -5,22 +5,60 @@ use ash::vk;
 use super::gpu::Gpu;
 use crate::error::{During, GpuError};
 
-/// A timestamp before the first dispatch and after each.
+/// A timestamp before the first dispatch, and after each of them or after the last.
 pub(super) struct Queries {
     pub(super) pool: vk::QueryPool,
-    pub(super) count: u32,
+    count: u32,
+    /// Whether one stands after each dispatch.
+    pub(super) is_of_each: bool,
 }
 
 impl Queries {
-    /// Makes room for `count` timestamps.
-    pub(super) fn new(gpu: &Gpu, count: u32) -> Result<Self, GpuError> {
+    /// Makes room for the timestamps of each of `dispatches` dispatches.
+    pub(super) fn of_each(gpu: &Gpu, dispatches: usize) -> Result<Self, GpuError> {
+        Self::new(gpu, dispatches as u32 + 1, true)
+    }
+
+    /// Makes room for the timestamps of all dispatches together.
+    pub(super) fn of_all(gpu: &Gpu) -> Result<Self, GpuError> {
+        Self::new(gpu, 2, false)
+    }
+
+    fn new(gpu: &Gpu, count: u32, is_of_each: bool) -> Result<Self, GpuError> {
         let info = vk::QueryPoolCreateInfo::default()
             .query_type(vk::QueryType::TIMESTAMP)
             .query_count(count);
         // SAFETY: the structure lives until the call returns.
         let pool =
             unsafe { gpu.device.create_query_pool(&info, None) }.during("vkCreateQueryPool")?;
-        Ok(Self { pool, count })
+        Ok(Self { pool, count, is_of_each })
+    }
+
+    /// Records the first timestamp.
+    ///
+    /// # Safety
+    /// The command buffer is being recorded.
+    pub(super) unsafe fn begin(&self, device: &ash::Device, commands: vk::CommandBuffer) {
+        // SAFETY: the caller's duty.
+        unsafe {
+            device.cmd_reset_query_pool(commands, self.pool, 0, self.count);
+            self.stamp(device, commands, 0);
+        }
+    }
+
+    /// Records the timestamp of this number.
+    ///
+    /// # Safety
+    /// The command buffer is being recorded, and there is room for it.
+    pub(super) unsafe fn stamp(
+        &self,
+        device: &ash::Device,
+        commands: vk::CommandBuffer,
+        index: usize,
+    ) {
+        let stage = vk::PipelineStageFlags2::COMPUTE_SHADER;
+        // SAFETY: the caller's duty.
+        unsafe { device.cmd_write_timestamp2(commands, stage, self.pool, index as u32) };
     }
 
     /// Returns the seconds between any two timestamps that follow one another. The run that wrote

@@ -10,6 +10,7 @@ use trine_backend::Idle;
 
 use super::measure::{Found, Measurement, Warmth};
 use super::settled::OfDevice;
+use super::shapes::Passes;
 use super::survey::Survey;
 use super::table::{Table, TableFile};
 use super::{Tuner, TuningMode, entry};
@@ -24,11 +25,6 @@ const PIECE_SECONDS: f64 = 0.05;
 const COMPILING: Duration = Duration::from_millis(20);
 /// How often it is tried whether other Programs leave the device alone.
 const BUSY: Duration = Duration::from_secs(1);
-
-/// Shows the products of one pass to a survey, the passes that matter most first. Returns `false`
-/// if there is no such pass.
-pub(in crate::program) type Show<'a> =
-    dyn Fn(usize, &RefCell<Survey>) -> Result<bool, GpuError> + 'a;
 
 /// What a Program measures while it has nothing to do.
 #[derive(Default)]
@@ -96,9 +92,9 @@ impl Background {
     ///
     /// # Errors
     /// If the device fails. Nothing can be measured any more then.
-    pub(in crate::program) fn advance(&mut self, show: &Show<'_>) -> Result<Idle, GpuError> {
+    pub(in crate::program) fn advance(&mut self, passes: &dyn Passes) -> Result<Idle, GpuError> {
         let Some(mut work) = self.work.take() else { return Ok(Idle::Done) };
-        let left = work.advance(show)?;
+        let left = work.advance(passes)?;
         if left == Idle::Done {
             work.conclude();
         } else {
@@ -109,19 +105,19 @@ impl Background {
 }
 
 impl Measuring {
-    fn advance(&mut self, show: &Show<'_>) -> Result<Idle, GpuError> {
+    fn advance(&mut self, passes: &dyn Passes) -> Result<Idle, GpuError> {
         let device = self.device.clone();
         let Some(_turn) = device.turn(self.program) else { return Ok(Idle::Later(BUSY)) };
         let state = std::mem::replace(&mut self.state, State::Looking);
         match state {
-            State::Looking => return self.look(show),
+            State::Looking => return self.look(passes),
             State::Compiling(key, compiling) if !compiling.is_done() => {
                 self.state = State::Compiling(key, compiling);
                 return Ok(Idle::Later(COMPILING));
             }
             State::Compiling(key, compiling) => {
                 compiling.end()?;
-                self.prepare(key, show)?;
+                self.prepare(key, passes)?;
             }
             State::Timing(measurement) => self.time(measurement)?,
         }
@@ -129,13 +125,13 @@ impl Measuring {
     }
 
     /// Looks for a missing key in one pass.
-    fn look(&mut self, show: &Show<'_>) -> Result<Idle, GpuError> {
+    fn look(&mut self, passes: &dyn Passes) -> Result<Idle, GpuError> {
         let unmeasured = self.device.choices().unmeasured.clone();
         if unmeasured.is_empty() {
             return Ok(Idle::Done);
         }
         let survey = RefCell::new(Survey::finding(&self.gpu, unmeasured));
-        if !show(self.pass, &survey)? {
+        if !passes.show(self.pass, &survey)? {
             return Ok(Idle::Done);
         }
         match survey.into_inner().found {
@@ -149,11 +145,15 @@ impl Measuring {
     }
 
     /// Prepares a key whose shapes are compiled.
-    fn prepare(&mut self, key: String, show: &Show<'_>) -> Result<(), GpuError> {
+    fn prepare(&mut self, key: String, passes: &dyn Passes) -> Result<(), GpuError> {
         let survey = RefCell::new(Survey::of_one(&self.gpu, &key));
-        show(self.pass, &survey)?;
+        passes.show(self.pass, &survey)?;
         match survey.into_inner().jobs.pop() {
-            Some(job) => self.state = State::Timing(Box::new(Measurement::new(job))),
+            Some(job) => {
+                let others = self.device.choices().chosen.clone();
+                let measurement = Measurement::new(job, self.pass, passes, &others)?;
+                self.state = State::Timing(Box::new(measurement));
+            }
             None => self.forget(&key),
         }
         Ok(())

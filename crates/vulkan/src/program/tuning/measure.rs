@@ -1,12 +1,16 @@
-//! How long launches take by the device's clock. The shapes of a key are measured in turn, each
-//! launch with other weights, in as many pieces as the caller wants.
+//! How long launches take by the device's clock. The shapes of a key are measured in turn, in as
+//! many pieces as the caller wants: by launches between barriers, each with other weights, or by
+//! beginnings of steps where launches are chained. In a chain a launch loads before the one before
+//! it has ended and looks for what that one gives, so other shapes suit it than between barriers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::survey::Job;
+use super::shapes::{Passes, Shapes};
+use super::survey::{ChosenShapes, Job};
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
+use crate::program::rehearsal::Rehearsal;
 use crate::raw::commands::Recording;
 use crate::raw::gpu::Gpu;
 
@@ -25,6 +29,11 @@ const FINALISTS: usize = 4;
 /// Seconds, and least and most rounds, of the first look and of the final.
 const FIRST_LOOK: (f64, usize, usize) = (0.02, 2, 6);
 const FINAL: (f64, usize, usize) = (0.04, 6, 32);
+/// The same for beginnings of steps. A shape changes only a part of their time, and medians of one
+/// shape differ by up to 0.2 % on an H100.
+const STEPS_MARGIN: f64 = 0.004;
+const STEPS_FIRST_LOOK: (f64, usize, usize) = (0.1, 4, 12);
+const STEPS_FINAL: (f64, usize, usize) = (0.2, 12, 64);
 /// A device whose clocks have not risen for this long counts as warm.
 const WARM_AFTER: Duration = Duration::from_millis(400);
 /// A device that was idle, or waited while kernels were compiled, takes about this long to raise
@@ -40,7 +49,7 @@ const RISING: f64 = 0.98;
 pub(super) struct Verdict {
     /// Number of the best trial; the first is the shape of the static tables.
     pub(super) best: usize,
-    /// Seconds of a launch in the best shape.
+    /// Seconds of a launch, or of the beginning of a step, in the best shape.
     pub(super) seconds: f64,
     /// Seconds in the shape of the static tables.
     pub(super) default_seconds: f64,
@@ -89,7 +98,8 @@ impl Warmth {
         seconds: f64,
     ) -> Result<(), GpuError> {
         let known = self.known.filter(|known| known.worked.elapsed() < PAUSE);
-        let found = median(&of.times(gpu, &vec![0; of.fitting(seconds)])?);
+        let times = of.times(gpu, &vec![0; of.fitting(seconds)])?;
+        let found = times.map_or(f64::INFINITY, |times| median(&times));
         let now = Instant::now();
         let fresh = Warming { begun: now, quickest: found, risen: now, worked: now };
         let Warming { begun, quickest, risen, .. } = known.unwrap_or(fresh);
@@ -103,9 +113,7 @@ impl Warmth {
 /// A job that is being measured, in pieces.
 pub(super) struct Measurement {
     pub(super) job: Job,
-    /// Launches so far: their weights take turns, so that no cache keeps them from one launch to
-    /// the next.
-    launched: usize,
+    runs: Runs,
     stage: Stage,
     /// The trials of the stage, that of the static tables first.
     trials: Vec<usize>,
@@ -113,6 +121,15 @@ pub(super) struct Measurement {
     order: Vec<usize>,
     /// Seconds of the launches that have run.
     seconds: Vec<f64>,
+}
+
+/// What is timed.
+enum Runs {
+    /// Launches between barriers. Their weights take turns, so that no cache keeps them from one
+    /// launch to the next: how many there were so far.
+    Launches(usize),
+    /// Beginnings of steps, one for each trial.
+    Steps(Vec<Rehearsal>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,10 +152,32 @@ pub(super) enum Found {
 }
 
 impl Measurement {
-    pub(super) fn new(job: Job) -> Self {
+    /// Prepares a job of the pass of this number, in whose steps other products have the shapes of
+    /// `others`.
+    ///
+    /// # Errors
+    /// If memory cannot be allocated or the device fails.
+    pub(super) fn new(
+        job: Job,
+        pass: usize,
+        passes: &dyn Passes,
+        others: &ChosenShapes,
+    ) -> Result<Self, GpuError> {
+        let in_steps = |parameters: &Vec<u32>| {
+            let mut chosen = others.clone();
+            chosen.insert(job.key.clone(), Some(parameters.clone()));
+            Shapes::Chosen(Arc::new(chosen))
+        };
+        let steps = if job.is_chained() {
+            let shapes = job.trials.iter().map(|trial| in_steps(&trial.parameters));
+            passes.rehearse(pass, &job.key, shapes.collect())?
+        } else {
+            None
+        };
+        let runs = steps.map_or(Runs::Launches(0), Runs::Steps);
         let trials: Vec<usize> = (0..job.trials.len()).collect();
         let order = trials.clone();
-        Self { job, launched: 0, stage: Stage::Once, trials, order, seconds: Vec::new() }
+        Ok(Self { job, runs, stage: Stage::Once, trials, order, seconds: Vec::new() })
     }
 
     /// Measures on, by launches that are predicted to take some seconds, or by one.
@@ -147,7 +186,7 @@ impl Measurement {
         let taken =
             self.order.iter().skip(self.seconds.len()).take(self.fitting(seconds).min(rest));
         let named: Vec<usize> = taken.map(|&place| self.trials[place]).collect();
-        let found = self.times(gpu, &named)?;
+        let Some(found) = self.times(gpu, &named)? else { return Ok(Found::All(None)) };
         self.seconds.extend(found);
         Ok(if self.seconds.len() < self.order.len() { Found::Nothing } else { self.conclude() })
     }
@@ -157,16 +196,20 @@ impl Measurement {
         let mut samples = vec![Vec::new(); self.trials.len()];
         self.order.iter().zip(&self.seconds).for_each(|(&place, &took)| samples[place].push(took));
         let medians: Vec<f64> = samples.iter().map(|times| median(times)).collect();
+        let (margin, first_look, last) = match self.runs {
+            Runs::Launches(_) => (MARGIN, FIRST_LOOK, FINAL),
+            Runs::Steps(_) => (STEPS_MARGIN, STEPS_FIRST_LOOK, STEPS_FINAL),
+        };
         match self.stage {
-            Stage::Once => self.begin(Stage::Look, FIRST_LOOK, &medians),
+            Stage::Once => self.begin(Stage::Look, first_look, &medians),
             Stage::Look => {
                 self.trials[1..].sort_by(|&a, &b| medians[a].total_cmp(&medians[b]));
                 self.trials.truncate(FINALISTS);
                 let typical: Vec<f64> = self.trials.iter().map(|&trial| medians[trial]).collect();
-                self.begin(Stage::Final, FINAL, &typical);
+                self.begin(Stage::Final, last, &typical);
             }
             Stage::Final => {
-                let verdict = judge(&samples);
+                let verdict = judge(&samples, margin);
                 let named = |found: Verdict| Verdict { best: self.trials[found.best], ..found };
                 return Found::All(verdict.map(named));
             }
@@ -185,27 +228,34 @@ impl Measurement {
         self.seconds.clear();
     }
 
-    /// How many launches are predicted to fit into some seconds: at least one.
+    /// How many launches or steps are predicted to fit into some seconds: at least one.
     fn fitting(&self, seconds: f64) -> usize {
-        ((seconds / self.job.seconds) as usize).clamp(1, LAUNCHES_MAX)
+        let each = match &self.runs {
+            Runs::Launches(_) => self.job.seconds,
+            Runs::Steps(steps) => steps[0].predicted_seconds,
+        };
+        ((seconds / each) as usize).clamp(1, LAUNCHES_MAX)
     }
 
-    /// Seconds of a launch of each of these trials, which are submitted together.
-    fn times(&mut self, gpu: &Arc<Gpu>, trials: &[usize]) -> Result<Vec<f64>, GpuError> {
+    /// Seconds of each of these trials; `None` if a chain breaks. Launches are submitted together.
+    fn times(&mut self, gpu: &Arc<Gpu>, trials: &[usize]) -> Result<Option<Vec<f64>>, GpuError> {
+        if let Runs::Steps(steps) = &mut self.runs {
+            return trials.iter().map(|&trial| steps[trial].run(DURING)).collect();
+        }
         let lead = usize::from(trials.len() >= LAUNCHES_WITH_LEAD);
         let dispatches: Vec<Dispatch> =
             trials[..lead].iter().chain(trials).map(|&trial| self.take(trial)).collect();
         let mut recording = Recording::timed(gpu, &dispatches, &[])?;
         recording.run(DURING)?;
-        Ok(recording.times()?[lead..].to_vec())
+        Ok(Some(recording.times()?[lead..].to_vec()))
     }
 
     /// The next launch in a trial's shape.
     fn take(&mut self, trial: usize) -> Dispatch {
         let dispatches = &self.job.trials[trial].dispatches;
-        let dispatch = dispatches[self.launched % dispatches.len()].clone();
-        self.launched += 1;
-        dispatch
+        let Runs::Launches(launched) = &mut self.runs else { return dispatches[0].clone() };
+        *launched += 1;
+        dispatches[*launched % dispatches.len()].clone()
     }
 }
 
@@ -218,7 +268,7 @@ fn rounds((seconds, least, most): (f64, usize, usize), times: &[f64]) -> usize {
 
 /// Returns the best of some shapes by the times of each, in the order in which they were measured,
 /// the static tables' shape first. Returns `None` if the times are not usable.
-fn judge(samples: &[Vec<f64>]) -> Option<Verdict> {
+fn judge(samples: &[Vec<f64>], margin: f64) -> Option<Verdict> {
     let halves = |times: &[f64]| {
         let (early, late) = times.split_at(times.len() / 2);
         [median(early), median(late)]
@@ -230,7 +280,7 @@ fn judge(samples: &[Vec<f64>]) -> Option<Verdict> {
     }
     let is_better = |trial: &usize| {
         let times = halves(&samples[*trial]);
-        times.iter().zip(&default).all(|(time, default)| *time < (1.0 - MARGIN) * default)
+        times.iter().zip(&default).all(|(time, default)| *time < (1.0 - margin) * default)
     };
     let better = (1..samples.len()).filter(is_better);
     let best = better.min_by(|&a, &b| whole[a].total_cmp(&whole[b])).unwrap_or(0);
@@ -252,7 +302,7 @@ mod tests {
     fn a_shape_is_taken_only_if_it_is_clearly_and_steadily_quicker() {
         let best = |samples: &[&[f64]]| {
             let samples: Vec<Vec<f64>> = samples.iter().map(|times| times.to_vec()).collect();
-            judge(&samples).map(|verdict| verdict.best)
+            judge(&samples, MARGIN).map(|verdict| verdict.best)
         };
         let default = [1.00, 1.01, 0.99, 1.0];
         assert_eq!(best(&[&default]), Some(0));
@@ -267,11 +317,11 @@ mod tests {
 
     #[test]
     fn a_clock_that_tells_nothing_decides_nothing() {
-        assert_eq!(judge(&[]), None);
-        assert_eq!(judge(&[vec![], vec![]]), None);
-        assert_eq!(judge(&[vec![0.0; 4], vec![0.0; 4]]), None);
-        assert_eq!(judge(&[vec![1.0; 4], vec![0.0; 4]]), None);
-        assert_eq!(judge(&[vec![f64::NAN; 4], vec![1.0; 4]]), None);
+        assert_eq!(judge(&[], MARGIN), None);
+        assert_eq!(judge(&[vec![], vec![]], MARGIN), None);
+        assert_eq!(judge(&[vec![0.0; 4], vec![0.0; 4]], MARGIN), None);
+        assert_eq!(judge(&[vec![1.0; 4], vec![0.0; 4]], MARGIN), None);
+        assert_eq!(judge(&[vec![f64::NAN; 4], vec![1.0; 4]], MARGIN), None);
         assert_eq!(rounds(FINAL, &[0.0, 0.0]), FINAL.2);
         assert_eq!(rounds(FINAL, &[10.0]), FINAL.1);
     }

@@ -19,6 +19,9 @@ use crate::raw::pipeline::KernelKey;
 /// Most shapes that are tried for a key: each may have to be compiled, which takes about a tenth of
 /// a second.
 const TRIALS_MAX: usize = 8;
+/// Most keys that are prepared at a time: those that matter most are measured before others are
+/// compiled.
+const JOBS_MAX: usize = 6;
 /// Most launches of a key, each with other weights: measurements go through them in turn.
 const LAUNCHES_MAX: usize = 64;
 
@@ -40,6 +43,14 @@ pub(super) struct Job {
     pub(super) trials: Vec<Trial>,
     /// The indices, among the shapes offered, of those that are tried.
     numbers: Vec<usize>,
+}
+
+impl Job {
+    /// Returns whether its launches hand on values where they are chained.
+    pub(super) fn is_chained(&self) -> bool {
+        let mut launches = self.trials.iter().flat_map(|trial| &trial.dispatches);
+        launches.any(|dispatch| dispatch.hands.is_some())
+    }
 }
 
 /// Parameters of the chosen shapes by key; `None` stands for the shape of the static tables.
@@ -69,7 +80,7 @@ pub(crate) struct Survey {
 enum Aim {
     /// Notes them.
     Count,
-    /// Prepares them to be measured: the first in any case, the others until this moment.
+    /// Prepares some to be measured: the first in any case, the others until this moment.
     Collect(Instant),
     /// Finds the first.
     Find,
@@ -112,12 +123,17 @@ impl Survey {
     }
 
     /// Creates a survey that finds the first of some keys which it sees.
-    pub(super) fn finding(gpu: &Arc<Gpu>, missing: HashSet<String>) -> Self {
+    pub(in crate::program) fn finding(gpu: &Arc<Gpu>, missing: HashSet<String>) -> Self {
         Self {
             missing,
             aim: Aim::Find,
             ..Self::new(gpu.clone(), ChosenShapes::new(), Table::new())
         }
+    }
+
+    /// Returns whether it has found a key since the last call.
+    pub(in crate::program) fn has_found(&mut self) -> bool {
+        self.found.take().is_some()
     }
 
     /// Creates a survey that prepares a key to be measured.
@@ -127,10 +143,12 @@ impl Survey {
         Self { missing, aim, ..Self::new(gpu.clone(), ChosenShapes::new(), Table::new()) }
     }
 
-    /// From here on, prepares missing keys to be measured: the first in any case, the others until
-    /// the deadline.
+    /// From here on, prepares some missing keys to be measured: the first in any case, the others
+    /// until the deadline.
     pub(super) fn collect(&mut self, deadline: Instant) {
         self.aim = Aim::Collect(deadline);
+        self.jobs.clear();
+        self.places.clear();
     }
 
     /// Looks at a launch.
@@ -199,7 +217,8 @@ impl Survey {
     ) -> Result<(), GpuError> {
         let shapes = launch.offer(self.compiler.capabilities());
         let Some(&place) = self.places.get(&key) else {
-            if !self.jobs.is_empty() && Instant::now() >= deadline {
+            let is_full = self.jobs.len() >= JOBS_MAX || Instant::now() >= deadline;
+            if !self.jobs.is_empty() && is_full {
                 return Ok(());
             }
             let job = self.job(key, launch, &shapes)?;

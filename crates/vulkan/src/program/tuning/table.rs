@@ -2,7 +2,7 @@
 //!
 //! ```json
 //! {
-//!   "version": 1,
+//!   "version": 2,
 //!   "fingerprint": "0123456789abcdef0123456789abcdef",
 //!   "device": "AMD Radeon 780M Graphics (RADV PHOENIX)",
 //!   "kernels": {
@@ -25,7 +25,7 @@ use crate::files;
 use crate::raw::pipeline::{PipelineCache, fingerprint};
 
 /// Changes when keys or the meaning of shapes do.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Larger files were not written by trine: 2048 kernels take about two thirds of this.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Most kernels in a file: a model has some tens.
@@ -36,7 +36,7 @@ const KEY_BYTES_MAX: usize = 120;
 const PARAMETERS_MAX: usize = 32;
 /// Longest digest of an offer, in bytes.
 const OFFER_BYTES_MAX: usize = 64;
-/// A launch that takes longer is a mistake. This is an hour.
+/// What takes longer is a mistake. This is an hour.
 const US_MAX: f64 = 3.6e9;
 
 /// What was measured for a key.
@@ -47,7 +47,8 @@ pub(super) struct Measured {
     pub(super) offer: String,
     /// Parameters of the best.
     pub(super) shape: Vec<u32>,
-    /// Microseconds of a launch in the best shape.
+    /// Microseconds in the best shape: of a launch, or of the beginning of a step where launches
+    /// are chained.
     pub(super) us: f64,
     /// The same in the shape of the static tables.
     pub(super) default_us: f64,
@@ -218,7 +219,7 @@ mod tests {
                 .collect();
             let kernels = kernels.join(",");
             format!(
-                "{{\"version\":1,\"fingerprint\":\"f00d\",\"device\":\"\",\"kernels\":{{{kernels}}}}}"
+                "{{\"version\":{VERSION},\"fingerprint\":\"f00d\",\"device\":\"\",\"kernels\":{{{kernels}}}}}"
             )
             .into_bytes()
         };
@@ -228,7 +229,7 @@ mod tests {
             vec![b'['; 100_000],
             [&whole[..], b"x"].concat(),
             changed("\"f00d\"", "\"beef\""),
-            changed("\"version\": 1", "\"version\": 2"),
+            changed("\"version\": 2", "\"version\": 1"),
             changed("1.5", "-1.5"),
             changed("1.5", "0"),
             changed("1.5", "1e300"),

@@ -1,7 +1,9 @@
+use super::survey::ChosenShapes;
 use super::*;
 use crate::dispatch::Span;
-use crate::kernels::product::{Layout, Product, ProductInput, ProductOutput};
+use crate::kernels::product::{Layout, Product, ProductInput, ProductLaunch, ProductOutput};
 use crate::pack::{Format, Matrix, PlaneBytes};
+use crate::program::rehearsal::Rehearsal;
 use crate::testing::gpu;
 
 /// A launch that offers these shapes and never runs.
@@ -33,6 +35,25 @@ impl ProductLaunch for Offer {
 
     fn lay_out(&self, _: &Capabilities, shape: [u32; 2], _: &str) -> Result<Layout, GpuError> {
         panic!("{shape:?} is not to be launched")
+    }
+}
+
+/// The launch of one pass.
+impl Passes for Offer {
+    fn show(&self, number: usize, survey: &RefCell<Survey>) -> Result<bool, GpuError> {
+        if number == 0 {
+            survey.borrow_mut().see(self)?;
+        }
+        Ok(number == 0)
+    }
+
+    fn rehearse(
+        &self,
+        _: usize,
+        _: &str,
+        _: Vec<Shapes>,
+    ) -> Result<Option<Vec<Rehearsal>>, GpuError> {
+        Ok(None)
     }
 }
 
@@ -89,13 +110,12 @@ fn a_measurement_counts_for_the_shapes_that_it_compared() {
 fn software_is_not_measured_and_what_is_missing_stays_missing_in_a_process() {
     let gpu = gpu();
     let launch = Offer(vec![[1, 2], [3, 4]]);
-    let show = |survey: &RefCell<Survey>| survey.borrow_mut().see(&launch);
     if gpu.capabilities().kind == DeviceKind::Processor {
         let tuner = Tuner::new(Tuning { mode: TuningMode::Missing, ..Tuning::default() });
-        assert!(matches!(tuner.settle(&gpu, &show).unwrap(), Shapes::Static));
+        assert!(matches!(tuner.settle(&gpu, &launch).unwrap(), Shapes::Static));
     }
     let tuner = Tuner::new(Tuning { mode: TuningMode::Kept, software: true, ..Tuning::default() });
-    let shapes = tuner.settle(&gpu, &show).unwrap();
+    let shapes = tuner.settle(&gpu, &launch).unwrap();
     assert_eq!(shapes.of(&launch, gpu.capabilities()), [1, 2]);
     let of_device = tuner.tuning.settled.of(&fingerprint(gpu.capabilities()));
     assert!(of_device.choices().chosen.contains_key(KEY), "it stays so in this process");
@@ -106,12 +126,11 @@ fn software_is_not_measured_and_what_is_missing_stays_missing_in_a_process() {
 fn a_model_that_is_loaded_again_has_the_shapes_that_it_had() {
     let gpu = gpu();
     let launch = Offer(vec![[1, 2], [3, 4]]);
-    let show = |survey: &RefCell<Survey>| survey.borrow_mut().see(&launch);
     let folder = tempfile::tempdir().unwrap();
     let cache = Some(PipelineCache::in_folder(folder.path()));
     let tuning = Tuning { mode: TuningMode::Idle, software: true, cache, ..Tuning::default() };
     let shape = |tuning: &Tuning| {
-        let shapes = Tuner::new(tuning.clone()).settle(&gpu, &show).unwrap();
+        let shapes = Tuner::new(tuning.clone()).settle(&gpu, &launch).unwrap();
         shapes.of(&launch, gpu.capabilities())
     };
     assert_eq!(shape(&tuning), [1, 2]);

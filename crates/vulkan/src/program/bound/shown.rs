@@ -1,0 +1,92 @@
+//! The passes of a Program as tuning sees them.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::ShownPasses;
+use crate::chain::Order;
+use crate::error::GpuError;
+use crate::program::emit::{Emitted, Emitter};
+use crate::program::lowered::Lowered;
+use crate::program::passes::survey_order;
+use crate::program::rehearsal::{Rehearsal, Stage};
+use crate::program::tuning::{Passes, Shapes, Survey};
+use crate::raw::transfer::Transfer;
+
+/// Launches of a kernel in the beginning of a step that is run for its time: more layers would
+/// only take longer, and the weights of fewer would fit into a cache.
+const LAUNCHES: usize = 12;
+
+impl ShownPasses<'_> {
+    /// Calls a function with a pass, by its number in their order: those of one row come first,
+    /// then those of the longest prompts. Returns `None` if there are not as many.
+    fn with<T>(
+        &self,
+        number: usize,
+        call: impl FnOnce(&Lowered) -> Result<T, GpuError>,
+    ) -> Result<Option<T>, GpuError> {
+        let Self { binding, bound, graphs } = self;
+        let most = binding.options.width.tokens;
+        if let Some(graphs) = graphs {
+            let keys = graphs.iter().map(|lowered| (lowered.key, lowered.exact));
+            let at = survey_order(keys, most).get(number).map(|&(at, _)| at);
+            return at.map(|at| call(&graphs[at])).transpose();
+        }
+        let keys = bound.passes.iter().map(|pass| (pass.key, pass.exact));
+        let Some(&(_, (key, exact))) = survey_order(keys, most).get(number) else {
+            return Ok(None);
+        };
+        call(&binding.plans().lower(key, exact, &bound.selection)?).map(Some)
+    }
+}
+
+impl Passes for ShownPasses<'_> {
+    fn show(&self, number: usize, survey: &RefCell<Survey>) -> Result<bool, GpuError> {
+        let show = |lowered: &Lowered| {
+            let emitter = self.binding.emitter(self.bound, lowered);
+            Emitter { survey: Some(survey), ..emitter }.survey()
+        };
+        Ok(self.with(number, show)?.is_some())
+    }
+
+    fn rehearse(
+        &self,
+        number: usize,
+        key: &str,
+        shapes: Vec<Shapes>,
+    ) -> Result<Option<Vec<Rehearsal>>, GpuError> {
+        let Self { binding, bound, .. } = self;
+        let gpu = &bound.gpu;
+        let rehearse = |lowered: &Lowered| {
+            let Lowered { key: pass, exact, .. } = *lowered;
+            let is_step = pass.width.tokens == 1 && exact.is_none();
+            if !is_step || bound.order == Order::Barriers || !binding.suits_chains(lowered) {
+                return Ok(None);
+            }
+            let survey = RefCell::new(Survey::finding(gpu, HashSet::from([key.to_owned()])));
+            let shows = Emitter { survey: Some(&survey), ..binding.emitter(bound, lowered) };
+            let Some(count) = shows.nodes_of(LAUNCHES)? else { return Ok(None) };
+            let (plan, counters) = (binding.plan, bound.zero_between());
+            let stage = Arc::new(Stage::new(gpu, plan, binding.options, pass, counters)?);
+            let transfer = Transfer::new(gpu);
+            let record = |shapes| {
+                let selection = bound.selection.tuned(shapes);
+                let emitter = Emitter {
+                    selection: &selection,
+                    frame: stage.frame(),
+                    caches: stage.caches(),
+                    ..binding.emitter(bound, lowered)
+                };
+                let Emitted { dispatches, .. } = emitter.emit_first(count)?;
+                let cuts = binding.cuts(plan, pass, &dispatches, gpu);
+                let fresh = bound.fresh(lowered);
+                Rehearsal::record(gpu, &stage, &transfer, dispatches, fresh, cuts)
+            };
+            let steps = shapes.into_iter().map(record).collect::<Result<Option<_>, _>>()?;
+            transfer.finish()?;
+            Ok(steps)
+        };
+        Ok(self.with(number, rehearse)?.flatten())
+    }
+}

@@ -1,0 +1,30 @@
+//! Sizes of what attention keeps on the device.
+
+use trine_backend::{BLOCK, ProgramOptions};
+use trine_model::{Heads, Op, Plan};
+
+use crate::kernels::attention::KvCache;
+
+/// Bytes of a block of a KV cache.
+pub(super) fn block_bytes(options: &ProgramOptions, cache: &trine_model::Cache) -> u64 {
+    KvCache::bytes(options.kv, cache.kv_heads, cache.head_dim, 1)
+}
+
+/// Bytes of a KV cache.
+pub(super) fn cache_bytes(options: &ProgramOptions, cache: &trine_model::Cache) -> u64 {
+    let blocks = match cache.window {
+        Some(window) => options.sequences * options.ring_length(window) / BLOCK,
+        None => options.blocks,
+    };
+    KvCache::bytes(options.kv, cache.kv_heads, cache.head_dim, blocks)
+}
+
+/// Bytes of attention's counters: one for each row and query head.
+pub(super) fn counter_bytes(plan: &Plan, options: &ProgramOptions) -> u64 {
+    let heads = |op: &Op| match op {
+        Op::Attend { heads: Heads { query, .. }, .. } => *query,
+        _ => 0,
+    };
+    let most = plan.steps.iter().map(|step| heads(&step.op)).max().unwrap_or(0);
+    4 * (most * options.width.tokens) as u64
+}
