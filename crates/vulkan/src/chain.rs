@@ -260,6 +260,7 @@ fn works(gpu: &Arc<Gpu>, order: Order) -> Result<bool, GpuError> {
                     early: None,
                     fill: Fill::Anywhere,
                 },
+                // Its workgroups look at a part only, but nothing is written again.
                 hands: Some(Hands { takes: reads, gives: vec![target], ..Hands::default() }),
             }
         })

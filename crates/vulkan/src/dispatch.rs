@@ -108,6 +108,8 @@ pub struct Hands {
     pub gives: Vec<Span>,
     /// The residual stream as it leaves it.
     pub updated: Option<Span>,
+    /// Whether each workgroup looks at a part of what it takes only; together they look at all.
+    pub is_split: bool,
     /// Memory, of any type, in which launches of its kind follow one another: what one of them
     /// leaves there is in place before the first of its values.
     pub shared: Vec<Span>,

@@ -19,9 +19,10 @@
 //!
 //! - all that the dispatch before hands it lies in memory that the chain writes once, and its
 //!   workgroups together look at all of that;
-//! - it writes nothing that the dispatch before reads or writes. Each workgroup of a product looks
-//!   at a whole row, so where one is past its wait, all dispatches before the last one have ended;
-//!   no two takers in a row look at a part only;
+//! - it writes nothing that the dispatch before reads or writes, and not both of them have
+//!   workgroups that look at a part only. Each workgroup of a product looks at a whole row, so where
+//!   one is past its wait, all dispatches before the last one have made their last access: each
+//!   workgroup of a dispatch that gives values gives its last one after all that it reads;
 //! - it looks for the bit in all else that it reads of this chain, because it loads that before it
 //!   waits.
 //!
@@ -83,7 +84,11 @@ pub(super) fn flags(dispatches: &[Dispatch], placed: &[Placed], fresh: Span) -> 
         .collect();
     let needs = needs(dispatches, placed);
     loop {
-        let mut broken = Vec::new();
+        let looks_at_part = |place: usize| {
+            takes[place] && at(place).hands.as_ref().is_some_and(|hands| hands.is_split)
+        };
+        let is_early = |place: &usize| looks_at_part(place - 1) && looks_at_part(*place);
+        let mut broken: Vec<usize> = (1..placed.len()).filter(is_early).collect();
         for &Need { writer, reader, use_ } in &needs {
             let (gives, taken) = (takes[writer + 1], takes[reader]);
             let is_looked_at = taken && matches!(use_, Use::Taken | Use::Residual);

@@ -220,10 +220,11 @@ fn staged_blocks(
 
 impl StreamLaunch<'_> {
     /// Returns the workgroups in a shape: on a software renderer as many as keep loops short, no
-    /// more than there are outputs for their teams, and as
-    /// many as have equal shares of the outputs, if that leaves few of them out. One team with more
-    /// rows than the others keeps all of them waiting: with 128 workgroups instead of 132,
-    /// generation with 27B on an H200 was 2.5 % faster (`docs/benchmarks/h200.md`).
+    /// more than there are outputs for their teams, and as many as have equal shares of the
+    /// outputs, if that leaves few of them out. One team with more rows than the others keeps all
+    /// of them waiting: with 128 workgroups instead of 132, generation with 27B on an H200 was
+    /// 2.5 % faster (`docs/benchmarks/h200.md`). One without outputs would read the activations and
+    /// give nothing that says when it has (module `chain::handed`).
     fn workgroups(&self, kind: DeviceKind, shape: &StreamShape) -> u32 {
         let outputs = self.0.outputs() as u32;
         let wanted = match kind {

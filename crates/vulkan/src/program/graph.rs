@@ -588,7 +588,7 @@ impl Graph {
     /// Returns the values that launches may hand on as they come: those between two launches of one
     /// row that can do so.
     fn handed(&self) -> BTreeSet<ValueId> {
-        let [mut read, mut written, mut replaced] = [const { BTreeSet::new() }; 3];
+        let [mut read, mut seen, mut written, mut replaced] = [const { BTreeSet::new() }; 4];
         for Node { work, .. } in &self.nodes {
             let hands_on = work.hands_on();
             work.touches(&mut |touch| match touch {
@@ -596,6 +596,8 @@ impl Graph {
                 Touch::Write(form) if self.home(form.id()).0 != form.id() => {
                     replaced.insert(self.home(form.id()).0);
                 }
+                // The second writer of a value replaces what the first one wrote.
+                Touch::Write(form) if !seen.insert(form.id()) => _ = replaced.insert(form.id()),
                 Touch::Write(form) if hands_on => _ = written.insert(form.id()),
                 _ => {}
             });

@@ -19,7 +19,7 @@ fn spans(addresses: &[u64]) -> Vec<Span> {
 fn hands(takes: &[u64], gives: &[u64], residual: Option<(u64, u64)>) -> Dispatch {
     let (residual, updated) = residual.map(|(old, new)| (span(old), span(new))).unzip();
     let hands =
-        Hands { takes: spans(takes), gives: spans(gives), residual, updated, shared: Vec::new() };
+        Hands { takes: spans(takes), gives: spans(gives), residual, updated, ..Hands::default() };
     Dispatch {
         label: String::new(),
         step: 0,
@@ -128,6 +128,21 @@ fn a_taker_reads_nothing_that_is_counted() {
     // Nothing in the chain wrote that.
     dispatches[2].reads.push(span(OLD + 16));
     assert_eq!(found(&dispatches), [GIVES, both, both, both | RESIDUAL, TAKES]);
+}
+
+/// Two in a row might write what the one before them still reads.
+#[test]
+fn a_taker_that_looks_at_a_part_follows_none_that_does() {
+    let [a, b, c] = [0, 32, 64].map(|offset| FRESH.address + offset);
+    let mut row = [hands(&[OLD], &[a], None), hands(&[a], &[b], None), hands(&[b], &[c], None)];
+    let both = TAKES | GIVES;
+    assert_eq!(found(&row), [GIVES, both, TAKES]);
+    row[1].hands.as_mut().unwrap().is_split = true;
+    assert_eq!(found(&row), [GIVES, both, TAKES]);
+    row[2].hands.as_mut().unwrap().is_split = true;
+    assert_eq!(found(&row), [GIVES, TAKES, 0]);
+    row[1].hands.as_mut().unwrap().is_split = false;
+    assert_eq!(found(&row), [GIVES, both, TAKES]);
 }
 
 #[test]

@@ -328,6 +328,7 @@ impl DecodeLaunch {
         Some(Hands {
             takes: vec![self.query, own.key, own.value],
             gives: self.plain.into_iter().collect(),
+            is_split: true,
             shared: vec![self.scratch, self.counters],
             ..Hands::default()
         })

@@ -68,6 +68,8 @@ struct Maker {
     fresh: Buffer,
     values: Vec<Span>,
     kept: Vec<Buffer>,
+    /// Attention's partial sums and its counters, of all layers.
+    shared: Option<[Buffer; 2]>,
     dispatches: Vec<Dispatch>,
 }
 
@@ -120,10 +122,13 @@ impl Maker {
         let Heads { query: count, dim, .. } = bed.case.heads;
         let capabilities = self.gpu.capabilities();
         let shape = AttendDecodeShape::suited(capabilities, &bed.attention, bed.case.kind, 1);
-        let scratch = DecodeLaunch::scratch_bytes(&bed.attention, 1, &shape);
-        let scratch = poisoned(&self.gpu, scratch);
-        let counters = DecodeLaunch::counter_bytes(&bed.attention, 1) as usize;
-        let counters = upload(&self.gpu, &vec![0_u8; counters]);
+        let gpu = &self.gpu;
+        let [scratch, counters] = self.shared.get_or_insert_with(|| {
+            let counters = DecodeLaunch::counter_bytes(&bed.attention, 1) as usize;
+            let scratch = DecodeLaunch::scratch_bytes(&bed.attention, 1, &shape);
+            [poisoned(gpu, scratch), upload(gpu, &vec![0_u8; counters])]
+        });
+        let [scratch, counters] = [scratch, counters].map(|buffer| buffer.span());
         let [query_norm, key_norm] = [(); 2].map(|()| Some(self.floats(dim).address()));
         let rope = upload(&self.gpu, &turns(dim, Rope::full(10_000.0, 1.0)));
         let plain = self.value(count * dim);
@@ -135,8 +140,8 @@ impl Maker {
             query,
             plain: Some(plain),
             operand: None,
-            scratch: scratch.span(),
-            counters: counters.span(),
+            scratch,
+            counters,
             fused: Some(Fused {
                 query_norm,
                 rope: Some(rope.address()),
@@ -145,7 +150,7 @@ impl Maker {
             }),
             shape,
         };
-        self.kept.extend([scratch, counters, rope]);
+        self.kept.push(rope);
         self.dispatches.push(launch.dispatch(&self.gpu, "attention", 0).unwrap());
         plain
     }
@@ -225,6 +230,7 @@ impl Layers {
             random: ChaCha8Rng::seed_from_u64(model.seed),
             values: Vec::new(),
             kept: Vec::new(),
+            shared: None,
             dispatches: Vec::new(),
         };
         let [mut x, mut added] = [(); 2].map(|()| {
@@ -240,7 +246,8 @@ impl Layers {
             [bed.memory.clone(), kept]
         };
         let caches = beds.iter().map(cache).collect();
-        let Maker { fresh, values, kept, dispatches, .. } = maker;
+        let Maker { fresh, values, mut kept, shared, dispatches, .. } = maker;
+        kept.extend(shared.into_iter().flatten());
         Self { gpu, dispatches, fresh, values, caches, _kept: (kept, beds) }
     }
 
@@ -292,8 +299,14 @@ fn copy(gpu: &Arc<Gpu>, from: &Buffer, to: &Buffer) {
 
 #[test]
 fn layers_compute_in_a_chain_what_they_compute_between_barriers() {
-    for seed in (0..35).filter(|&seed| takes(seed as usize, 7)) {
-        let model = Model::random(seed);
+    let random = (0..35).filter(|&seed| takes(seed as usize, 7)).map(Model::random);
+    // Layers whose attention several workgroups share, by memory that all layers use.
+    let mut shared = (35..43).filter(|&seed| takes(seed as usize, 8)).map(|seed| Model {
+        layers: 3,
+        depth: 400,
+        ..Model::random(seed)
+    });
+    for model in random.chain(&mut shared) {
         let layers = Layers::new(&model);
         let mut marked = layers.dispatches.clone();
         mark(&mut marked, layers.fresh.span());
