@@ -20,9 +20,9 @@
 //! - all that the dispatch before hands it lies in memory that the chain writes once, and its
 //!   workgroups together look at all of that;
 //! - it writes nothing that the dispatch before reads or writes, and not both of them have
-//!   workgroups that look at a part only. Each workgroup of a product looks at a whole row, so where
-//!   one is past its wait, all dispatches before the last one have made their last access: each
-//!   workgroup of a dispatch that gives values gives its last one after all that it reads;
+//!   workgroups that look at a part only. Each workgroup of a product looks at a whole row, so
+//!   where one is past its wait, all dispatches before the last one have made their last access:
+//!   each workgroup of a dispatch that gives values gives its last one after all that it reads;
 //! - it looks for the bit in all else that it reads of this chain, because it loads that before it
 //!   waits.
 //!
