@@ -596,9 +596,15 @@ impl Graph {
                 Touch::Write(form) if self.home(form.id()).0 != form.id() => {
                     replaced.insert(self.home(form.id()).0);
                 }
-                // The second writer of a value replaces what the first one wrote.
-                Touch::Write(form) if !seen.insert(form.id()) => _ = replaced.insert(form.id()),
-                Touch::Write(form) if hands_on => _ = written.insert(form.id()),
+                Touch::Write(form) => {
+                    if !seen.insert(form.id()) {
+                        // Its second writer replaces what the first one wrote.
+                        replaced.insert(form.id());
+                    }
+                    if hands_on {
+                        written.insert(form.id());
+                    }
+                }
                 _ => {}
             });
         }

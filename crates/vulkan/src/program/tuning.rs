@@ -197,7 +197,7 @@ impl Tuner {
         let mut done = 0;
         let is_late = |done: usize| done > 0 && Instant::now() >= deadline;
         let seconds = gpu.submission_seconds();
-        while !is_late(done) {
+        'all: while !is_late(done) {
             let jobs = collect(passes, count, survey, deadline)?;
             if jobs.is_empty() {
                 break;
@@ -206,14 +206,26 @@ impl Tuner {
                 if is_late(done) {
                     break;
                 }
-                let mut measurement = Measurement::new(job, pass, passes, &survey.borrow().chosen)?;
+                let others = survey.borrow().chosen.clone();
+                let mut measurement = match Measurement::new(job, pass, passes, &others) {
+                    Ok(measurement) => measurement,
+                    // A model that leaves no room runs in the shapes that are known.
+                    Err(error @ GpuError::OutOfMemory { .. }) => {
+                        tracing::debug!(%error, "no more kernels are measured");
+                        break 'all;
+                    }
+                    Err(error) => return Err(error),
+                };
                 let rises = done == 0 && gpu.capabilities().kind != DeviceKind::Processor;
-                while rises && !warmth.is_warm() && Instant::now() < deadline {
-                    warmth.rise(gpu, &mut measurement, seconds)?;
+                let mut holds = true;
+                while holds && rises && !warmth.is_warm() && Instant::now() < deadline {
+                    holds = warmth.rise(gpu, &mut measurement, seconds)?;
                 }
                 let verdict = loop {
-                    if let Found::All(verdict) = measurement.advance(gpu, seconds)? {
-                        break verdict;
+                    match measurement.advance(gpu, seconds)? {
+                        Found::All(verdict) => break verdict,
+                        Found::Nothing if is_late(done) => break 'all,
+                        Found::Nothing => {}
                     }
                 };
                 let found = verdict.map(|verdict| entry(&measurement.job, verdict));

@@ -580,7 +580,8 @@ impl Recording {
         }
     }
 
-    /// Returns the seconds of each dispatch in the last run, for a recording with timestamps.
+    /// Returns the seconds of each dispatch in the last run, or of all together, for a recording
+    /// with timestamps.
     pub(crate) fn times(&self) -> Result<Vec<f64>, GpuError> {
         self.queries.as_ref().map_or(Ok(Vec::new()), |queries| queries.seconds(&self.gpu))
     }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::ShownPasses;
+use super::{Pass, ShownPasses};
 use crate::chain::Order;
 use crate::error::GpuError;
 use crate::program::emit::{Emitted, Emitter};
@@ -61,7 +61,12 @@ impl Passes for ShownPasses<'_> {
         let rehearse = |lowered: &Lowered| {
             let Lowered { key: pass, exact, .. } = *lowered;
             let is_step = pass.width.tokens == 1 && exact.is_none();
-            if !is_step || bound.order == Order::Barriers || !binding.suits_chains(lowered) {
+            // One whose chains broke was recorded again without them.
+            let is_recorded = |own: &&Pass| own.key == pass && own.exact == exact;
+            let was_chained =
+                bound.passes.iter().find(is_recorded).is_none_or(|own| own.chains.is_some());
+            let has_chains = bound.order != Order::Barriers && binding.suits_chains(lowered);
+            if !(is_step && has_chains && was_chained) {
                 return Ok(None);
             }
             let survey = RefCell::new(Survey::finding(gpu, HashSet::from([key.to_owned()])));

@@ -167,8 +167,8 @@ impl Measuring {
         if is_software || self.warmth.is_warm() {
             found = measurement.advance(&self.gpu, seconds)?;
             self.warmth.worked();
-        } else {
-            self.warmth.rise(&self.gpu, &mut measurement, seconds)?;
+        } else if !self.warmth.rise(&self.gpu, &mut measurement, seconds)? {
+            found = Found::All(None);
         }
         let Found::All(verdict) = found else {
             self.state = State::Timing(measurement);

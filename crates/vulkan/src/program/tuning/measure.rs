@@ -90,23 +90,23 @@ impl Warmth {
     }
 
     /// Lets the device raise its clocks, by launches of a measurement that are predicted to take
-    /// some seconds.
+    /// some seconds. Returns `false` if a chain broke: the measurement has no verdict.
     pub(super) fn rise(
         &mut self,
         gpu: &Arc<Gpu>,
         of: &mut Measurement,
         seconds: f64,
-    ) -> Result<(), GpuError> {
+    ) -> Result<bool, GpuError> {
         let known = self.known.filter(|known| known.worked.elapsed() < PAUSE);
-        let times = of.times(gpu, &vec![0; of.fitting(seconds)])?;
-        let found = times.map_or(f64::INFINITY, |times| median(&times));
+        let Some(times) = of.times(gpu, &vec![0; of.fitting(seconds)])? else { return Ok(false) };
+        let found = median(&times);
         let now = Instant::now();
         let fresh = Warming { begun: now, quickest: found, risen: now, worked: now };
         let Warming { begun, quickest, risen, .. } = known.unwrap_or(fresh);
         let (quickest, risen) =
             if found < RISING * quickest { (found, now) } else { (quickest, risen) };
         self.known = Some(Warming { begun, quickest, risen, worked: now });
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -117,9 +117,9 @@ pub(super) struct Measurement {
     stage: Stage,
     /// The trials of the stage, that of the static tables first.
     trials: Vec<usize>,
-    /// The place among these of each launch of the stage.
+    /// The place among these of each launch or step of the stage.
     order: Vec<usize>,
-    /// Seconds of the launches that have run.
+    /// Seconds of those that have run.
     seconds: Vec<f64>,
 }
 
@@ -147,7 +147,7 @@ enum Stage {
 pub(super) enum Found {
     /// Nothing yet.
     Nothing,
-    /// The end; without a verdict if the device's clock is not usable.
+    /// The end; without a verdict if the device's clock is not usable or a chain broke.
     All(Option<Verdict>),
 }
 
@@ -180,7 +180,7 @@ impl Measurement {
         Ok(Self { job, runs, stage: Stage::Once, trials, order, seconds: Vec::new() })
     }
 
-    /// Measures on, by launches that are predicted to take some seconds, or by one.
+    /// Measures on, by launches or steps that are predicted to take some seconds, or by one.
     pub(super) fn advance(&mut self, gpu: &Arc<Gpu>, seconds: f64) -> Result<Found, GpuError> {
         let rest = self.order.len() - self.seconds.len();
         let taken =
