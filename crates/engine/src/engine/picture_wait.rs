@@ -1,11 +1,12 @@
 //! Waits for rows of pictures, and says which requests have to.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use trine_backend::BLOCK;
 
 use super::Engine;
-use super::picture_state::{Borders, PictureState, state_of};
+use super::picture_state::{PictureState, state_of};
 use super::place::Place;
 use super::prefixes::Reading;
 use super::sequence::Sequence;
@@ -13,7 +14,6 @@ use crate::events::Event;
 use crate::pictures::SightError;
 use crate::queue::Rank;
 use crate::request::PromptPicture;
-use crate::scheduler::Cuts;
 
 /// The least number of rows before a picture for which a request takes a slot while the picture's
 /// rows are made. With fewer it waits in the queue, and others go ahead.
@@ -44,12 +44,16 @@ impl Engine {
         };
         let unit = sequence.album.units(from..sequence.prompt).next();
         let next = unit.filter(|unit| unit.start - from < WORTH_STARTING);
-        next.is_some_and(|unit| {
-            let pictures = sequence.pictures_in(unit);
-            pictures
-                .iter()
-                .any(|own| matches!(state_of(own, self.picture_wait.columns), PictureState::Waits))
-        })
+        next.is_some_and(|unit| self.waits_within(sequence, unit))
+    }
+
+    /// Returns whether rows of a picture in a range of positions are still to be made. One that
+    /// failed is not waited for: [`Engine::end_blind`] ends the request in the next step.
+    fn waits_within(&self, sequence: &Sequence, range: Range<usize>) -> bool {
+        let waits = |picture: &PromptPicture| {
+            matches!(state_of(picture, self.picture_wait.columns), PictureState::Waits)
+        };
+        sequence.pictures_in(range).iter().any(waits)
     }
 
     /// Returns the running sequence that waits for a picture, if there are slots that could keep
@@ -58,11 +62,14 @@ impl Engine {
         if self.places.len() <= self.limits.sequences {
             return None;
         }
-        let cuts =
-            Borders { places: &self.places, kv: &self.kv, columns: self.picture_wait.columns };
         let waits = |&slot: &usize| {
             let is_free = self.scheduler.is_prefilling(slot) && !self.scheduler.is_flying(slot);
-            is_free && cuts.least(slot) == 0
+            let running = self.places[slot].running().filter(|_| is_free);
+            let next = self.kv.length(slot);
+            running.is_some_and(|sequence| {
+                let unit = sequence.album.units(next..next + 1).next();
+                unit.is_some_and(|unit| self.waits_within(sequence, unit))
+            })
         };
         let rank = |slot: usize| match &self.places[slot] {
             Place::Running(rank, _) => Some((*rank, slot)),
@@ -145,12 +152,9 @@ impl Engine {
     /// Notes that a step had nothing to run. If that is so because of pictures, it waits for their
     /// rows, provided that it `may_wait` and nobody else is woken.
     pub(super) fn note_stall(&mut self, may_wait: bool) {
-        let columns = self.picture_wait.columns;
         let waits_for_rows = |sequence: &Sequence| {
-            let wanted =
-                sequence.wanted_from.map(|from| sequence.pictures_in(from..sequence.prompt));
-            let waits = |own: &PromptPicture| matches!(state_of(own, columns), PictureState::Waits);
-            wanted.is_some_and(|wanted| wanted.iter().any(waits))
+            let from = sequence.wanted_from;
+            from.is_some_and(|from| self.waits_within(sequence, from..sequence.prompt))
         };
         let mut waiting = self.queue.iter().map(|(_, sequence)| &**sequence);
         let mut running = self.places.iter().filter_map(Place::running);
