@@ -2,6 +2,8 @@
 // mantissa is 1, in memory that was 0. crates/vulkan/src/chain/handed.rs says which dispatches do so. Before the include:
 // memory.glsl and chain.glsl.
 
+#extension GL_KHR_shader_subgroup_vote : require
+
 // In the lowest bits of a link's address.
 // It looks at the values that it takes instead of the counter.
 const uint HANDED_TAKES = 1u;
@@ -31,9 +33,12 @@ void handed_signal(const uint64_t link) {
     if (!handed_flag(link, HANDED_GIVES)) chain_signal(handed_link(link));
 }
 
-// Returns whether to look again at values of which some were not there, after `looks` looks.
-bool handed_again(const uint64_t link, const uint looks) {
-    return looks % CHAIN_LOOKS != 0u || looks == 0u || chain_goes_on(handed_link(link), looks / CHAIN_LOOKS);
+// Returns whether to look again after `looks` looks: `here` says whether an invocation has all its values. All invocations of the
+// subgroup call it and get the same answer, so that they leave their loop together. Vulkan does not promise that invocations
+// which leave a loop one by one have met again before the next operation of the subgroup.
+bool handed_again(const uint64_t link, const bool here, const uint looks) {
+    const bool is_patient = looks % CHAIN_LOOKS != 0u;
+    return subgroupAny(!here && (is_patient || chain_goes_on(handed_link(link), looks / CHAIN_LOOKS)));
 }
 
 bool handed_here(const vec2 values) {

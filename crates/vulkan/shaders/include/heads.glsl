@@ -112,9 +112,9 @@ void head_ask(const uint64_t source) {
 #ifdef HEAD_HANDED
 // Looks at the loaded head until all of it is there, if the dispatch takes values as they come.
 void head_take(const uint64_t link, const uint64_t source) {
-    bool here = !handed_flag(link, HANDED_TAKES);
-    for (uint looks = 0u; !here && handed_again(link, looks); ++looks) {
-        here = true;
+    bool again = handed_flag(link, HANDED_TAKES);
+    for (uint looks = 1u; again; ++looks) {
+        bool here = true;
         [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
             const uint j = head_element(i);
             if (head_has(i) && !handed_here(head_pairs[i])) {
@@ -122,6 +122,7 @@ void head_take(const uint64_t link, const uint64_t source) {
                 here = false;
             }
         }
+        again = handed_again(link, here, looks);
     }
 }
 #endif
