@@ -278,7 +278,7 @@ impl Bed {
             weights: upload(gpu, &values(heads.dim)),
             rope: upload(gpu, &table),
             scratch: zero(DecodeLaunch::scratch_bytes(&attention, rows.min(32), &most)),
-            counters: zero(DecodeLaunch::counter_bytes(&attention, rows)),
+            counters: zero(DecodeLaunch::counter_bytes(attention.heads, rows)),
             _frame: frame,
             bytes: (case.sequences * read * position) as f64,
             operations: (4 * case.sequences * seen * heads.query * heads.dim) as f64,

@@ -264,6 +264,84 @@ fn a_device_that_fails_between_steps_is_set_up_again_and_measures_no_more() {
     }
 }
 
+/// Lets the chain of the next step that is run for its time break, each time that one was run.
+/// Returns how many have broken.
+fn breaking(device: &VulkanDevice, breaks: &Mutex<usize>) -> usize {
+    let mut breaks = breaks.lock().unwrap();
+    if !device.gpu().has_injected() {
+        *breaks += 1;
+        device.gpu().inject(Injected::Stall);
+    }
+    *breaks
+}
+
+#[test]
+fn a_chain_that_breaks_in_a_load_costs_one_measurement() {
+    let golden = Golden::load(QUANTISED);
+    let (model, ids) = (&golden.model, &golden.ids);
+    let tuning =
+        |store: &Store, mode: TuningMode| Tuning { mode, budget: LONG, ..in_pieces(store) };
+    let new = |device: &VulkanDevice| OneSequence::new(device, model, ids.len(), 1, KvType::F32);
+    let [calm, store] = [Store::new(), Store::new()];
+    new(&device(tuning(&calm, TuningMode::Missing)));
+    let count = calm.kernels().unwrap();
+    let device = device(Tuning::default());
+    device.gpu().inject(Injected::Stall);
+    let breaks = Arc::new(Mutex::new(0));
+    let (told, counted) = (device.clone(), breaks.clone());
+    let progress = Arc::new(move |_: usize, _: usize| {
+        breaking(&told, &counted);
+    });
+    let missing = Tuning { progress: Some(progress), ..tuning(&store, TuningMode::Missing) };
+    let mut sequence = new(&device.clone().tuned(missing));
+    assert_eq!(*breaks.lock().unwrap(), 1, "what came later was not measured in a chain");
+    assert!(device.gpu().withdraw());
+    assert_eq!(store.kernels(), Some(count - 1), "all but one were measured");
+    // The chains of steps are whole.
+    let kept = self::device(tuning(&store, TuningMode::Kept));
+    assert!(one_by_one(&mut sequence, ids) == one_by_one(&mut new(&kept), ids));
+    new(&self::device(tuning(&store, TuningMode::Missing)));
+    assert_eq!(store.kernels(), Some(count), "the one is measured by the next process");
+}
+
+/// Returns the logits of a prompt, one step for each token.
+fn one_by_one(sequence: &mut OneSequence, ids: &[u32]) -> Vec<f32> {
+    ids.chunks(1).flat_map(|id| sequence.extend(id)).collect()
+}
+
+#[test]
+fn a_chain_that_breaks_between_steps_costs_one_measurement() {
+    let golden = Golden::load(QUANTISED);
+    let (model, ids) = (&golden.model, &golden.ids);
+    let new = |device: &VulkanDevice| OneSequence::new(device, model, ids.len(), 1, KvType::F32);
+    let [calm, store] = [Store::new(), Store::new()];
+    let mut sequence = new(&device(in_pieces(&calm)));
+    rest(sequence.program.as_mut(), usize::MAX);
+    let count = calm.kernels().unwrap();
+    let calm = one_by_one(&mut new(&testing::own_device()), ids);
+    let device = device(in_pieces(&store));
+    let mut sequence = new(&device);
+    device.gpu().inject(Injected::Stall);
+    let breaks = Mutex::new(0);
+    let (mut pieces, mut known) = (0, store.kernels());
+    while rest(sequence.program.as_mut(), 1) && breaking(&device, &breaks) == 0 {
+        let kernels = store.kernels();
+        pieces = if kernels == known { pieces + 1 } else { 0 };
+        known = kernels;
+    }
+    // It looked for the kernel, had it compiled, recorded a step for each of at least two shapes,
+    // and found that none was left.
+    assert!(pieces >= 5, "one at a time: {pieces}");
+    assert!(!rest(sequence.program.as_mut(), usize::MAX));
+    assert_eq!(breaking(&device, &breaks), 1, "what came later was not measured in a chain");
+    assert_eq!(store.kernels(), Some(count - 1), "all but one were measured");
+    assert!(device.gpu().withdraw());
+    // Its steps still have their chains.
+    device.gpu().inject(Injected::Stall);
+    assert!(one_by_one(&mut sequence, ids) == calm, "not a bit of a step's results");
+    assert!(!device.gpu().has_injected());
+}
+
 #[test]
 fn a_program_may_end_between_any_two_pieces() {
     let model = Golden::load(QUANTISED).model;

@@ -1,9 +1,9 @@
 //! Sizes of what attention keeps on the device.
 
 use trine_backend::{BLOCK, ProgramOptions};
-use trine_model::{Heads, Op, Plan};
+use trine_model::{Op, Plan};
 
-use crate::kernels::attention::KvCache;
+use crate::kernels::attention::{DecodeLaunch, KvCache};
 
 /// Bytes of a block of a KV cache.
 pub(super) fn block_bytes(options: &ProgramOptions, cache: &trine_model::Cache) -> u64 {
@@ -19,12 +19,11 @@ pub(super) fn cache_bytes(options: &ProgramOptions, cache: &trine_model::Cache) 
     KvCache::bytes(options.kv, cache.kv_heads, cache.head_dim, blocks)
 }
 
-/// Bytes of attention's counters: one for each row and query head.
+/// Bytes of attention's counters, which all layers use.
 pub(super) fn counter_bytes(plan: &Plan, options: &ProgramOptions) -> u64 {
-    let heads = |op: &Op| match op {
-        Op::Attend { heads: Heads { query, .. }, .. } => *query,
+    let bytes = |op: &Op| match op {
+        Op::Attend { heads, .. } => DecodeLaunch::counter_bytes(*heads, options.width.tokens),
         _ => 0,
     };
-    let most = plan.steps.iter().map(|step| heads(&step.op)).max().unwrap_or(0);
-    4 * (most * options.width.tokens) as u64
+    plan.steps.iter().map(|step| bytes(&step.op)).max().unwrap_or(0)
 }

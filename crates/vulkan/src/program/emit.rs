@@ -116,15 +116,15 @@ impl Emitter<'_> {
             .try_for_each(|node| self.node(node, &mut dispatches))
     }
 
-    /// Returns how many nodes begin a step with `launches` launches of what the survey finds, all
-    /// that follows each of them included. Returns `None` if there are not two of these.
-    pub(super) fn nodes_of(&self, launches: usize) -> Result<Option<usize>, GpuError> {
+    /// Returns how many nodes begin a step with `launches` launches of what the survey watches for,
+    /// all that follows each of them included. Returns `None` if there are not two of these.
+    pub(super) fn nodes_with_launches(&self, launches: usize) -> Result<Option<usize>, GpuError> {
         let mut found = 0;
         for (index, node) in self.graph.nodes.iter().enumerate() {
             if let Work::Product { .. } = node.work {
                 self.node(node, &mut Vec::new())?;
                 found +=
-                    usize::from(self.survey.is_some_and(|survey| survey.borrow_mut().has_found()));
+                    usize::from(self.survey.is_some_and(|survey| survey.borrow_mut().take_seen()));
                 if found > launches {
                     return Ok(Some(index));
                 }

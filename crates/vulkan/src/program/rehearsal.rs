@@ -14,24 +14,39 @@ use crate::chain::{ChainMemory, Chains};
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
 use crate::raw::commands::Recording;
-use crate::raw::gpu::Gpu;
+use crate::raw::gpu::{FailurePoint, Gpu};
 use crate::raw::memory::{Arena, Buffer, Place};
 use crate::raw::transfer::Transfer;
 
 /// What a rehearsal is called in memory's messages.
 const WHAT: &str = "the measurement of kernels";
 
-/// Memory of steps of one row that are rehearsed.
-pub(super) struct Stage {
+/// Steps of a pass of one row, or their beginnings, in different shapes of kernels: one for each
+/// trial.
+pub(super) struct Rehearsals {
+    gpu: Arc<Gpu>,
     frame: Frame,
     /// A block of each cache. Caches that shared one would end chains.
     caches: Vec<Buffer>,
     /// Counters of the Program's, which are 0 between launches unless a chain breaks.
     counters: Vec<Buffer>,
+    links: ChainMemory,
+    /// How many nodes of the pass each consists of.
+    pub(super) nodes: usize,
+    /// Those that were recorded.
+    steps: Vec<Step>,
 }
 
-impl Stage {
-    /// Makes the memory for steps of a pass of one row, which also use these `counters`.
+/// What is run for a trial.
+struct Step {
+    recording: Recording,
+    chains: Chains,
+    predicted_seconds: f64,
+}
+
+impl Rehearsals {
+    /// Makes the memory for about `trials` steps of the first `nodes` nodes of a pass of one row,
+    /// which also use these `counters`.
     ///
     /// # Errors
     /// If memory cannot be allocated.
@@ -41,6 +56,7 @@ impl Stage {
         options: &ProgramOptions,
         key: PassKey,
         counters: Vec<Buffer>,
+        (nodes, trials): (usize, usize),
     ) -> Result<Self, GpuError> {
         let width = Width { tokens: 1, ..key.width };
         let (sequences, blocks, context) = (1, 1, BLOCK);
@@ -64,7 +80,10 @@ impl Stage {
             plan.caches.iter().map(|cache| block_bytes(&options, cache)).collect();
         let mut arena = Arena::new(gpu, Place::Device, bytes.iter().sum());
         let caches = bytes.into_iter().map(|bytes| arena.allocate(bytes, WHAT));
-        Ok(Self { frame, caches: caches.collect::<Result<_, _>>()?, counters })
+        let caches = caches.collect::<Result<_, _>>()?;
+        let links = ChainMemory::new(gpu, trials as u64 * ChainMemory::most_bytes(nodes))?;
+        let (gpu, steps) = (gpu.clone(), Vec::new());
+        Ok(Self { gpu, frame, caches, counters, links, nodes, steps })
     }
 
     /// Returns the addresses of the frame.
@@ -76,54 +95,53 @@ impl Stage {
     pub(super) fn caches(&self) -> Vec<Span> {
         self.caches.iter().map(Buffer::span).collect()
     }
-}
 
-/// A step that is run for its time.
-pub(super) struct Rehearsal {
-    recording: Recording,
-    chains: Chains,
-    gpu: Arc<Gpu>,
-    /// The memory that it uses.
-    stage: Arc<Stage>,
-    /// What it is predicted to take, cautiously.
-    pub(super) predicted_seconds: f64,
-}
+    /// Returns how many were recorded.
+    pub(super) fn count(&self) -> usize {
+        self.steps.len()
+    }
 
-impl Rehearsal {
-    /// Records a step whose submissions begin at `cuts` and are predicted to take these seconds.
-    /// Returns `None` if none of its dispatches can be chained. For `transfer` and `fresh` see
-    /// [`Chains::link`].
+    /// Returns what one of them is predicted to take, cautiously.
+    pub(super) fn predicted_seconds(&self) -> f64 {
+        self.steps.first().map_or(0.0, |step| step.predicted_seconds)
+    }
+
+    /// Records one more, whose submissions begin at `cuts` and are predicted to take these seconds.
+    /// Returns `false` if none of its dispatches can be chained. For `fresh` see [`Chains::link`].
     ///
     /// # Errors
     /// If memory cannot be allocated or the device fails.
     pub(super) fn record(
-        gpu: &Arc<Gpu>,
-        stage: &Arc<Stage>,
-        transfer: &Transfer,
+        &mut self,
         mut dispatches: Vec<Dispatch>,
         fresh: Option<Buffer>,
         (cuts, seconds): (Vec<usize>, Vec<f64>),
-    ) -> Result<Option<Self>, GpuError> {
-        let mut memory = ChainMemory::new(gpu, ChainMemory::most_bytes(dispatches.len()))?;
-        let chains = Chains::link(gpu, &mut memory, transfer, &mut dispatches, fresh)?;
-        let Some(chains) = chains else { return Ok(None) };
+    ) -> Result<bool, GpuError> {
+        let Self { gpu, links, steps, .. } = self;
+        let transfer = Transfer::new(gpu);
+        let chains = Chains::link(gpu, links, &transfer, &mut dispatches, fresh)?;
+        let Some(chains) = chains else { return Ok(false) };
+        transfer.finish()?;
         let recording = Recording::clocked(gpu, &chains.before(), &dispatches, &cuts)?;
-        let (gpu, stage) = (gpu.clone(), stage.clone());
-        let predicted_seconds = seconds.iter().sum();
-        Ok(Some(Self { recording, chains, gpu, stage, predicted_seconds }))
+        steps.push(Step { recording, chains, predicted_seconds: seconds.iter().sum() });
+        Ok(true)
     }
 
-    /// Runs it and returns the seconds that it took by the device's clock; `None` if its chains
-    /// broke.
+    /// Runs that of a trial and returns the seconds that it took by the device's clock; `None` if a
+    /// chain broke, in this run or in an earlier one.
     ///
     /// # Errors
     /// If the device fails; `during` is named in the error.
-    pub(super) fn run(&mut self, during: &str) -> Result<Option<f64>, GpuError> {
-        self.recording.run(during)?;
-        if self.chains.has_failed() {
-            Recording::zeros(&self.gpu, &self.stage.counters)?.run(during)?;
+    pub(super) fn run(&mut self, trial: usize, during: &str) -> Result<Option<f64>, GpuError> {
+        let Step { recording, chains, .. } = &mut self.steps[trial];
+        if self.gpu.injected_at(FailurePoint::Chain).is_some() {
+            chains.stall(&self.gpu)?;
+        }
+        recording.run(during)?;
+        if chains.has_failed() {
+            Recording::zeros(&self.gpu, &self.counters)?.run(during)?;
             return Ok(None);
         }
-        Ok(self.recording.times()?.first().copied())
+        Ok(recording.times()?.first().copied())
     }
 }

@@ -29,8 +29,8 @@ pub(super) use background::Background;
 use measure::{Found, Measurement, Verdict, Warmth};
 pub use settled::Settled;
 pub(super) use shapes::{Passes, Shapes};
-use survey::Job;
 pub(super) use survey::Survey;
+use survey::{ChosenShapes, Job};
 use table::{Measured, Refusal, Table, TableFile};
 
 /// How much longer a load may take for measuring, by default.
@@ -195,6 +195,8 @@ impl Tuner {
         let mut table = Table::new();
         let mut warmth = Warmth::default();
         let mut done = 0;
+        // Whether what is chained is measured in steps: until a chain breaks there.
+        let mut in_steps = true;
         let is_late = |done: usize| done > 0 && Instant::now() >= deadline;
         let seconds = gpu.submission_seconds();
         'all: while !is_late(done) {
@@ -207,7 +209,7 @@ impl Tuner {
                     break;
                 }
                 let others = survey.borrow().chosen.clone();
-                let mut measurement = match Measurement::new(job, pass, passes, &others) {
+                let mut measurement = match ready(job, pass, passes, &others, in_steps) {
                     Ok(measurement) => measurement,
                     // A model that leaves no room runs in the shapes that are known.
                     Err(error @ GpuError::OutOfMemory { .. }) => {
@@ -228,6 +230,7 @@ impl Tuner {
                         Found::Nothing => {}
                     }
                 };
+                in_steps &= !measurement.has_broken;
                 let found = verdict.map(|verdict| entry(&measurement.job, verdict));
                 let shape = found.as_ref().map(|(_, measured)| measured.shape.clone());
                 survey.borrow_mut().chosen.insert(measurement.job.key, shape);
@@ -256,6 +259,19 @@ fn collect(
         places.resize(survey.borrow().jobs.len(), pass);
     }
     Ok(std::mem::take(&mut survey.borrow_mut().jobs).into_iter().zip(places).collect())
+}
+
+/// Prepares a job to be measured, see [`Measurement::new`] and [`Measurement::prepare`].
+fn ready(
+    job: Job,
+    pass: usize,
+    passes: &dyn Passes,
+    others: &ChosenShapes,
+    in_steps: bool,
+) -> Result<Measurement, GpuError> {
+    let mut measurement = Measurement::new(job, pass, passes, in_steps)?;
+    while measurement.prepare(passes, others)? {}
+    Ok(measurement)
 }
 
 /// Returns the table's entry for a job.

@@ -1,7 +1,7 @@
 //! Attention of a few rows: `shaders/attend.comp`.
 
 use bytemuck::{Pod, Zeroable};
-use trine_model::KvType;
+use trine_model::{Heads, KvType};
 
 use super::{Attention, FrameAddresses, KV_BLOCK, KvCache, divisor_up_to, kv_number, power_up_to};
 use crate::capabilities::{Capabilities, DeviceKind};
@@ -203,9 +203,10 @@ impl DecodeLaunch {
         (rows * attention.heads.query * shape.splits as usize * (1 + slots) * 16) as u64
     }
 
-    /// Returns the bytes of counters that a launch of `rows` rows needs.
-    pub fn counter_bytes(attention: &Attention, rows: usize) -> u64 {
-        (4 * rows * attention.heads.query) as u64
+    /// Returns the bytes of counters that a launch of `rows` rows needs: one for each row and query
+    /// head.
+    pub fn counter_bytes(heads: Heads, rows: usize) -> u64 {
+        (4 * rows * heads.query) as u64
     }
 
     /// Returns the specialisation constants, from 0 on.

@@ -62,7 +62,7 @@ impl Decode {
     fn new(bed: &Bed, shape: &AttendDecodeShape, query: &[f32]) -> Self {
         let kind = OperandKind::Fixed16;
         let columns = bed.columns();
-        let counters = DecodeLaunch::counter_bytes(&bed.attention, bed.width) as usize / 4;
+        let counters = DecodeLaunch::counter_bytes(bed.attention.heads, bed.width) as usize / 4;
         Self {
             output: bed.output(),
             codes: poisoned(&bed.gpu, (bed.width * kind.code_bytes(columns)) as u64),
@@ -173,7 +173,7 @@ fn decode(mut bed: Bed, shape: AttendDecodeShape) {
     let found: Vec<f32> = download(&bed.gpu, &memory.output);
     bed.check(&found, &expected, 1e-5, &format!("{shape:?}"));
     let counters: Vec<u32> = download(&bed.gpu, &memory.counters);
-    let used = DecodeLaunch::counter_bytes(&bed.attention, bed.width) as usize / 4;
+    let used = DecodeLaunch::counter_bytes(bed.attention.heads, bed.width) as usize / 4;
     assert!(counters[..used].iter().all(|&count| count == 0), "counters are left at 0");
     if operand {
         let columns = bed.columns();

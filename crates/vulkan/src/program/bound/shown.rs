@@ -1,8 +1,6 @@
 //! The passes of a Program as tuning sees them.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
-use std::sync::Arc;
 
 use super::{Pass, ShownPasses};
 use crate::chain::Order;
@@ -10,9 +8,8 @@ use crate::error::GpuError;
 use crate::program::emit::{Emitted, Emitter};
 use crate::program::lowered::Lowered;
 use crate::program::passes::survey_order;
-use crate::program::rehearsal::{Rehearsal, Stage};
+use crate::program::rehearsal::Rehearsals;
 use crate::program::tuning::{Passes, Shapes, Survey};
-use crate::raw::transfer::Transfer;
 
 /// Launches of a kernel in the beginning of a step that is run for its time: more layers would
 /// only take longer, and the weights of fewer would fit into a cache.
@@ -50,15 +47,14 @@ impl Passes for ShownPasses<'_> {
         Ok(self.with(number, show)?.is_some())
     }
 
-    fn rehearse(
+    fn rehearsals(
         &self,
         number: usize,
         key: &str,
-        shapes: Vec<Shapes>,
-    ) -> Result<Option<Vec<Rehearsal>>, GpuError> {
+        trials: usize,
+    ) -> Result<Option<Rehearsals>, GpuError> {
         let Self { binding, bound, .. } = self;
-        let gpu = &bound.gpu;
-        let rehearse = |lowered: &Lowered| {
+        let make = |lowered: &Lowered| {
             let Lowered { key: pass, exact, .. } = *lowered;
             let is_step = pass.width.tokens == 1 && exact.is_none();
             // One whose chains broke was recorded again without them.
@@ -69,29 +65,35 @@ impl Passes for ShownPasses<'_> {
             if !(is_step && has_chains && was_chained) {
                 return Ok(None);
             }
-            let survey = RefCell::new(Survey::finding(gpu, HashSet::from([key.to_owned()])));
-            let shows = Emitter { survey: Some(&survey), ..binding.emitter(bound, lowered) };
-            let Some(count) = shows.nodes_of(LAUNCHES)? else { return Ok(None) };
-            let (plan, counters) = (binding.plan, bound.zero_between());
-            let stage = Arc::new(Stage::new(gpu, plan, binding.options, pass, counters)?);
-            let transfer = Transfer::new(gpu);
-            let record = |shapes| {
-                let selection = bound.selection.tuned(shapes);
-                let emitter = Emitter {
-                    selection: &selection,
-                    frame: stage.frame(),
-                    caches: stage.caches(),
-                    ..binding.emitter(bound, lowered)
-                };
-                let Emitted { dispatches, .. } = emitter.emit_first(count)?;
-                let cuts = binding.cuts(plan, pass, &dispatches, gpu);
-                let fresh = bound.fresh(lowered);
-                Rehearsal::record(gpu, &stage, &transfer, dispatches, fresh, cuts)
-            };
-            let steps = shapes.into_iter().map(record).collect::<Result<Option<_>, _>>()?;
-            transfer.finish()?;
-            Ok(steps)
+            let survey = RefCell::new(Survey::watching(&bound.gpu, key));
+            let watched = Emitter { survey: Some(&survey), ..binding.emitter(bound, lowered) };
+            let Some(nodes) = watched.nodes_with_launches(LAUNCHES)? else { return Ok(None) };
+            let (plan, options, counters) = (binding.plan, binding.options, bound.zero_between());
+            let sizes = (nodes, trials);
+            Rehearsals::new(&bound.gpu, plan, options, pass, counters, sizes).map(Some)
         };
-        Ok(self.with(number, rehearse)?.flatten())
+        Ok(self.with(number, make)?.flatten())
+    }
+
+    fn rehearse(
+        &self,
+        number: usize,
+        shapes: Shapes,
+        rehearsals: &mut Rehearsals,
+    ) -> Result<bool, GpuError> {
+        let Self { binding, bound, .. } = self;
+        let record = |lowered: &Lowered| {
+            let selection = bound.selection.tuned(shapes);
+            let emitter = Emitter {
+                selection: &selection,
+                frame: rehearsals.frame(),
+                caches: rehearsals.caches(),
+                ..binding.emitter(bound, lowered)
+            };
+            let Emitted { dispatches, .. } = emitter.emit_first(rehearsals.nodes)?;
+            let cuts = binding.cuts(binding.plan, lowered.key, &dispatches, &bound.gpu);
+            rehearsals.record(dispatches, bound.fresh(lowered), cuts)
+        };
+        Ok(self.with(number, record)?.unwrap_or(false))
     }
 }

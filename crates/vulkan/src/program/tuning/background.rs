@@ -42,6 +42,8 @@ struct Measuring {
     /// The pass in which a missing key is looked for.
     pass: usize,
     state: State,
+    /// Whether what is chained is measured in steps: until a chain breaks there.
+    in_steps: bool,
     warmth: Warmth,
     measured: usize,
     improved: usize,
@@ -52,6 +54,8 @@ enum State {
     Looking,
     /// Its shapes are being compiled.
     Compiling(String, Compiling),
+    /// Steps are being recorded, one for each of its shapes.
+    Recording(Box<Measurement>),
     /// Its shapes are being measured.
     Timing(Box<Measurement>),
 }
@@ -72,6 +76,7 @@ impl Tuner {
             file: self.file(capabilities),
             pass: 0,
             state: State::Looking,
+            in_steps: true,
             warmth: Warmth::default(),
             measured: 0,
             improved: 0,
@@ -119,6 +124,12 @@ impl Measuring {
                 compiling.end()?;
                 self.prepare(key, passes)?;
             }
+            State::Recording(mut measurement) => {
+                let others = self.device.choices().chosen.clone();
+                let has_more = measurement.prepare(passes, &others)?;
+                let next = if has_more { State::Recording } else { State::Timing };
+                self.state = next(measurement);
+            }
             State::Timing(measurement) => self.time(measurement)?,
         }
         Ok(Idle::More)
@@ -150,9 +161,8 @@ impl Measuring {
         passes.show(self.pass, &survey)?;
         match survey.into_inner().jobs.pop() {
             Some(job) => {
-                let others = self.device.choices().chosen.clone();
-                let measurement = Measurement::new(job, self.pass, passes, &others)?;
-                self.state = State::Timing(Box::new(measurement));
+                let measurement = Measurement::new(job, self.pass, passes, self.in_steps)?;
+                self.state = State::Recording(Box::new(measurement));
             }
             None => self.forget(&key),
         }
@@ -174,6 +184,7 @@ impl Measuring {
             self.state = State::Timing(measurement);
             return Ok(());
         };
+        self.in_steps &= !measurement.has_broken;
         self.forget(&measurement.job.key);
         let Some(verdict) = verdict else { return Ok(()) };
         self.measured += 1;

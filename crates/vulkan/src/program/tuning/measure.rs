@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::shapes::{Passes, Shapes};
-use super::survey::{ChosenShapes, Job};
+use super::survey::{ChosenShapes, Job, Trial};
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
-use crate::program::rehearsal::Rehearsal;
+use crate::program::rehearsal::Rehearsals;
 use crate::raw::commands::Recording;
 use crate::raw::gpu::Gpu;
 
@@ -113,7 +113,11 @@ impl Warmth {
 /// A job that is being measured, in pieces.
 pub(super) struct Measurement {
     pub(super) job: Job,
+    /// The number of its pass.
+    pass: usize,
     runs: Runs,
+    /// Whether a chain broke: there is no verdict.
+    pub(super) has_broken: bool,
     stage: Stage,
     /// The trials of the stage, that of the static tables first.
     trials: Vec<usize>,
@@ -129,7 +133,7 @@ enum Runs {
     /// launch to the next: how many there were so far.
     Launches(usize),
     /// Beginnings of steps, one for each trial.
-    Steps(Vec<Rehearsal>),
+    Steps(Box<Rehearsals>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,8 +156,8 @@ pub(super) enum Found {
 }
 
 impl Measurement {
-    /// Prepares a job of the pass of this number, in whose steps other products have the shapes of
-    /// `others`.
+    /// Begins with a job of the pass of this number. It is measured in steps where it is chained,
+    /// with `in_steps`.
     ///
     /// # Errors
     /// If memory cannot be allocated or the device fails.
@@ -161,27 +165,46 @@ impl Measurement {
         job: Job,
         pass: usize,
         passes: &dyn Passes,
-        others: &ChosenShapes,
+        in_steps: bool,
     ) -> Result<Self, GpuError> {
-        let in_steps = |parameters: &Vec<u32>| {
-            let mut chosen = others.clone();
-            chosen.insert(job.key.clone(), Some(parameters.clone()));
-            Shapes::Chosen(Arc::new(chosen))
-        };
-        let steps = if job.is_chained() {
-            let shapes = job.trials.iter().map(|trial| in_steps(&trial.parameters));
-            passes.rehearse(pass, &job.key, shapes.collect())?
+        let count = job.trials.len();
+        let steps = if in_steps && job.is_chained() {
+            passes.rehearsals(pass, &job.key, count)?
         } else {
             None
         };
-        let runs = steps.map_or(Runs::Launches(0), Runs::Steps);
-        let trials: Vec<usize> = (0..job.trials.len()).collect();
-        let order = trials.clone();
-        Ok(Self { job, runs, stage: Stage::Once, trials, order, seconds: Vec::new() })
+        let runs = steps.map_or(Runs::Launches(0), |steps| Runs::Steps(Box::new(steps)));
+        let (trials, order) = ((0..count).collect(), (0..count).collect());
+        let (has_broken, stage, seconds) = (false, Stage::Once, Vec::new());
+        Ok(Self { job, pass, runs, has_broken, stage, trials, order, seconds })
+    }
+
+    /// Records the step of one more trial, in which other products have the shapes of `others`.
+    /// Returns `false` if there is none left.
+    ///
+    /// # Errors
+    /// If memory cannot be allocated or the device fails.
+    pub(super) fn prepare(
+        &mut self,
+        passes: &dyn Passes,
+        others: &ChosenShapes,
+    ) -> Result<bool, GpuError> {
+        let Runs::Steps(steps) = &mut self.runs else { return Ok(false) };
+        let Some(trial) = self.job.trials.get(steps.count()) else { return Ok(false) };
+        let mut chosen = others.clone();
+        chosen.insert(self.job.key.clone(), Some(trial.parameters.clone()));
+        let is_chained = passes.rehearse(self.pass, Shapes::Chosen(Arc::new(chosen)), steps)?;
+        if !is_chained {
+            self.runs = Runs::Launches(0);
+        }
+        Ok(is_chained)
     }
 
     /// Measures on, by launches or steps that are predicted to take some seconds, or by one.
     pub(super) fn advance(&mut self, gpu: &Arc<Gpu>, seconds: f64) -> Result<Found, GpuError> {
+        if self.has_broken {
+            return Ok(Found::All(None));
+        }
         let rest = self.order.len() - self.seconds.len();
         let taken =
             self.order.iter().skip(self.seconds.len()).take(self.fitting(seconds).min(rest));
@@ -232,31 +255,36 @@ impl Measurement {
     fn fitting(&self, seconds: f64) -> usize {
         let each = match &self.runs {
             Runs::Launches(_) => self.job.seconds,
-            Runs::Steps(steps) => steps[0].predicted_seconds,
+            Runs::Steps(steps) => steps.predicted_seconds(),
         };
         ((seconds / each) as usize).clamp(1, LAUNCHES_MAX)
     }
 
     /// Seconds of each of these trials; `None` if a chain breaks. Launches are submitted together.
     fn times(&mut self, gpu: &Arc<Gpu>, trials: &[usize]) -> Result<Option<Vec<f64>>, GpuError> {
-        if let Runs::Steps(steps) = &mut self.runs {
-            return trials.iter().map(|&trial| steps[trial].run(DURING)).collect();
-        }
+        let launched = match &mut self.runs {
+            Runs::Launches(launched) => launched,
+            Runs::Steps(steps) => {
+                let run = |&trial: &usize| steps.run(trial, DURING);
+                let times: Option<Vec<f64>> = trials.iter().map(run).collect::<Result<_, _>>()?;
+                self.has_broken = times.is_none();
+                return Ok(times);
+            }
+        };
         let lead = usize::from(trials.len() >= LAUNCHES_WITH_LEAD);
+        let named = trials[..lead].iter().chain(trials);
         let dispatches: Vec<Dispatch> =
-            trials[..lead].iter().chain(trials).map(|&trial| self.take(trial)).collect();
+            named.map(|&trial| take(&self.job.trials[trial], launched)).collect();
         let mut recording = Recording::timed(gpu, &dispatches, &[])?;
         recording.run(DURING)?;
         Ok(Some(recording.times()?[lead..].to_vec()))
     }
+}
 
-    /// The next launch in a trial's shape.
-    fn take(&mut self, trial: usize) -> Dispatch {
-        let dispatches = &self.job.trials[trial].dispatches;
-        let Runs::Launches(launched) = &mut self.runs else { return dispatches[0].clone() };
-        *launched += 1;
-        dispatches[*launched % dispatches.len()].clone()
-    }
+/// Returns the next launch in a trial's shape, after so many of the measurement's.
+fn take(trial: &Trial, launched: &mut usize) -> Dispatch {
+    *launched += 1;
+    trial.dispatches[*launched % trial.dispatches.len()].clone()
 }
 
 /// How many rounds of launches with these times fit into a number of seconds.

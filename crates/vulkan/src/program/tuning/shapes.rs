@@ -7,7 +7,7 @@ use super::survey::{ChosenShapes, Survey};
 use crate::capabilities::Capabilities;
 use crate::error::GpuError;
 use crate::kernels::product::ProductLaunch;
-use crate::program::rehearsal::Rehearsal;
+use crate::program::rehearsal::Rehearsals;
 
 /// The shapes that were chosen.
 #[derive(Debug, Clone, Default)]
@@ -51,16 +51,28 @@ pub(in crate::program) trait Passes {
     /// If the device fails.
     fn show(&self, number: usize, survey: &RefCell<Survey>) -> Result<bool, GpuError>;
 
-    /// Records beginnings of steps of a pass that launch the kernel of this key some times, one
-    /// with each of these shapes, to be run for their time. Returns `None` if the pass has more
-    /// than one row, if its launches are not chained, or if it launches the kernel only once.
+    /// Makes the memory for beginnings of steps of a pass that launch the kernel of this key some
+    /// times, one for each of some trials, to be run for their time. Returns `None` if the pass has
+    /// more than one row, if its launches are not chained, or if it launches the kernel only once.
+    ///
+    /// # Errors
+    /// If memory cannot be allocated or the device fails.
+    fn rehearsals(
+        &self,
+        number: usize,
+        key: &str,
+        trials: usize,
+    ) -> Result<Option<Rehearsals>, GpuError>;
+
+    /// Records one more of these beginnings of steps of a pass, with these shapes. Returns `false`
+    /// if none of its launches can be chained.
     ///
     /// # Errors
     /// If memory cannot be allocated or the device fails.
     fn rehearse(
         &self,
         number: usize,
-        key: &str,
-        shapes: Vec<Shapes>,
-    ) -> Result<Option<Vec<Rehearsal>>, GpuError>;
+        shapes: Shapes,
+        rehearsals: &mut Rehearsals,
+    ) -> Result<bool, GpuError>;
 }

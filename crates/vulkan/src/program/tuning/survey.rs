@@ -71,6 +71,8 @@ pub(crate) struct Survey {
     places: HashMap<String, usize>,
     /// The first missing key that was seen.
     pub(super) found: Option<Found>,
+    /// Whether a missing key was seen since it was last asked.
+    has_seen: bool,
     /// What the shapes of all products are compiled from, if they are to be listed.
     listed: Vec<KernelKey>,
 }
@@ -84,6 +86,8 @@ enum Aim {
     Collect(Instant),
     /// Finds the first.
     Find,
+    /// Notes that it sees one.
+    Watch,
     /// Lists what the shapes of all products are compiled from.
     List,
 }
@@ -108,6 +112,7 @@ impl Survey {
             jobs,
             places,
             found: None,
+            has_seen: false,
             listed: Vec::new(),
         }
     }
@@ -123,7 +128,7 @@ impl Survey {
     }
 
     /// Creates a survey that finds the first of some keys which it sees.
-    pub(in crate::program) fn finding(gpu: &Arc<Gpu>, missing: HashSet<String>) -> Self {
+    pub(super) fn finding(gpu: &Arc<Gpu>, missing: HashSet<String>) -> Self {
         Self {
             missing,
             aim: Aim::Find,
@@ -131,9 +136,14 @@ impl Survey {
         }
     }
 
-    /// Returns whether it has found a key since the last call.
-    pub(in crate::program) fn has_found(&mut self) -> bool {
-        self.found.take().is_some()
+    /// Creates a survey that notes whether it sees a key.
+    pub(in crate::program) fn watching(gpu: &Arc<Gpu>, key: &str) -> Self {
+        Self { aim: Aim::Watch, ..Self::finding(gpu, HashSet::from([key.to_owned()])) }
+    }
+
+    /// Returns whether it has seen the key since the last call.
+    pub(in crate::program) fn take_seen(&mut self) -> bool {
+        std::mem::take(&mut self.has_seen)
     }
 
     /// Creates a survey that prepares a key to be measured.
@@ -161,7 +171,7 @@ impl Survey {
             return Ok(());
         }
         match (self.aim, self.missing.contains(&key)) {
-            (Aim::Count, true) | (Aim::Collect(_) | Aim::Find, false) => Ok(()),
+            (Aim::Count, true) | (Aim::Collect(_) | Aim::Find | Aim::Watch, false) => Ok(()),
             (Aim::Count, false) => {
                 self.decide(key, launch);
                 Ok(())
@@ -176,6 +186,10 @@ impl Survey {
             }
             (Aim::Find, true) => {
                 self.find(key, launch);
+                Ok(())
+            }
+            (Aim::Watch, true) => {
+                self.has_seen = true;
                 Ok(())
             }
         }

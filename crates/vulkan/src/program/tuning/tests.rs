@@ -1,9 +1,8 @@
-use super::survey::ChosenShapes;
 use super::*;
 use crate::dispatch::Span;
 use crate::kernels::product::{Layout, Product, ProductInput, ProductLaunch, ProductOutput};
 use crate::pack::{Format, Matrix, PlaneBytes};
-use crate::program::rehearsal::Rehearsal;
+use crate::program::rehearsal::Rehearsals;
 use crate::testing::gpu;
 
 /// A launch that offers these shapes and never runs.
@@ -47,13 +46,12 @@ impl Passes for Offer {
         Ok(number == 0)
     }
 
-    fn rehearse(
-        &self,
-        _: usize,
-        _: &str,
-        _: Vec<Shapes>,
-    ) -> Result<Option<Vec<Rehearsal>>, GpuError> {
+    fn rehearsals(&self, _: usize, _: &str, _: usize) -> Result<Option<Rehearsals>, GpuError> {
         Ok(None)
+    }
+
+    fn rehearse(&self, _: usize, _: Shapes, _: &mut Rehearsals) -> Result<bool, GpuError> {
+        Ok(false)
     }
 }
 

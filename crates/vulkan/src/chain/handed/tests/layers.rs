@@ -124,7 +124,7 @@ impl Maker {
         let shape = AttendDecodeShape::suited(capabilities, &bed.attention, bed.case.kind, 1);
         let gpu = &self.gpu;
         let [scratch, counters] = self.shared.get_or_insert_with(|| {
-            let counters = DecodeLaunch::counter_bytes(&bed.attention, 1) as usize;
+            let counters = DecodeLaunch::counter_bytes(bed.attention.heads, 1) as usize;
             let scratch = DecodeLaunch::scratch_bytes(&bed.attention, 1, &shape);
             [poisoned(gpu, scratch), upload(gpu, &vec![0_u8; counters])]
         });
@@ -301,12 +301,12 @@ fn copy(gpu: &Arc<Gpu>, from: &Buffer, to: &Buffer) {
 fn layers_compute_in_a_chain_what_they_compute_between_barriers() {
     let random = (0..35).filter(|&seed| takes(seed as usize, 7)).map(Model::random);
     // Layers whose attention several workgroups share, by memory that all layers use.
-    let mut shared = (35..43).filter(|&seed| takes(seed as usize, 8)).map(|seed| Model {
+    let shared = (35..43).filter(|&seed| takes(seed as usize, 8)).map(|seed| Model {
         layers: 3,
         depth: 400,
         ..Model::random(seed)
     });
-    for model in random.chain(&mut shared) {
+    for model in random.chain(shared) {
         let layers = Layers::new(&model);
         let mut marked = layers.dispatches.clone();
         mark(&mut marked, layers.fresh.span());
