@@ -38,7 +38,7 @@ use crate::dispatch::{Dispatch, Fill, Hands, Link, Push, Span};
 use crate::error::GpuError;
 use crate::raw::commands::Recording;
 use crate::raw::copies::{Before, Copy};
-use crate::raw::gpu::Gpu;
+use crate::raw::gpu::{FailurePoint, Gpu};
 use crate::raw::memory::{Arena, Buffer, Place};
 use crate::raw::pipeline::KernelKey;
 use crate::raw::transfer::Transfer;
@@ -122,6 +122,10 @@ impl Chains {
             let dispatch = &mut dispatches[index];
             dispatch.set_link((links.address() + (4 * link) as u64) | flags);
             dispatch.link = if index == first { Link::First } else { Link::Next };
+            let gives = flags & handed::GIVES != 0;
+            if gives && gpu.injected_at(FailurePoint::Giver(dispatch.step)).is_some() {
+                dispatch.groups = [0; 3];
+            }
         }
         let [low, high] = [failed.address() as u32, (failed.address() >> 32) as u32];
         for link in words.chunks_exact_mut(LINK_WORDS) {

@@ -8,7 +8,8 @@ mod common;
 
 use common::{BATCH, Golden};
 use trine_backend::{
-    BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, ProgramOptions, SequenceView,
+    BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, Program, ProgramOptions,
+    SequenceView,
 };
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Width, cut};
@@ -84,6 +85,41 @@ fn a_chain_that_does_not_move_is_given_up() {
     assert!(device.gpu().has_injected(), "there are no chains any more");
     let next = Batch { tokens: &[6], positions: &[1], ..batch };
     assert!(program.run(&next).unwrap().iter().all(|logit| logit.is_finite()));
+}
+
+/// In a chain of one row most launches look at the values that another one gives, not at a counter.
+#[test]
+fn a_step_whose_values_do_not_come_is_done_again() {
+    let model = Golden::load("gguf/gemma3-qat").model;
+    let device = own_device();
+    // Two passes. The first token's keys and values decide the logits of the second.
+    let first = Batch { tokens: &[5], positions: &[0], sequence_of: &[0], outputs: &[], ..BATCH };
+    let second = Batch { tokens: &[6], positions: &[1], outputs: &[0], ..first };
+    let both = |program: &mut dyn Program| {
+        program.run(&first).unwrap();
+        program.run(&second).unwrap().to_vec()
+    };
+    let mut program = device.load_plan(&model, model.plan(), &OPTIONS).unwrap();
+    device.gpu().inject(Injected::Stall);
+    both(program.as_mut());
+    let expected = both(program.as_mut());
+    assert!(!device.gpu().has_injected(), "those are the results with barriers");
+    let layers = model.plan().layers();
+    let mut silent = 0;
+    for step in 1..model.plan().steps.len() {
+        device.gpu().inject(Injected::Silence(step));
+        let mut program = device.load_plan(&model, model.plan(), &OPTIONS).unwrap();
+        if device.gpu().withdraw() {
+            // Nobody looks at what it gives.
+            continue;
+        }
+        silent += 1;
+        assert!(both(program.as_mut()) == expected, "without step {step}");
+        device.gpu().inject(Injected::Stall);
+        assert!(both(program.as_mut()) == expected, "after step {step} was missing");
+        assert!(device.gpu().withdraw(), "there are no chains any more after step {step}");
+    }
+    assert!(silent >= 4 * layers, "most launches of {layers} layers: {silent}");
 }
 
 /// Rows of a table that the host gathers are an input, which a step of several rows changes.

@@ -323,6 +323,10 @@ pub enum Injected {
     Memory,
     /// A workgroup that others wait for in the next chain of dispatches never runs.
     Stall,
+    /// In the next chain that is recorded with one, the launch of the Plan's step of this number
+    /// which hands values on never runs: those that look for them see none. The first step of a
+    /// Plan, which the probes of chains have too, has no such launch.
+    Silence(usize),
     /// Not a failure: the next run that can be stopped is stopped before the submission of this
     /// number, counted from 0.
     Stop(usize),
@@ -334,6 +338,7 @@ impl Injected {
             Self::Loss | Self::Timeout | Self::Refusal => FailurePoint::Submission,
             Self::Memory => FailurePoint::Allocation,
             Self::Stall => FailurePoint::Chain,
+            Self::Silence(step) => FailurePoint::Giver(step),
             Self::Stop(next) => FailurePoint::Before(next),
         }
     }
@@ -345,6 +350,8 @@ pub(crate) enum FailurePoint {
     Submission,
     Allocation,
     Chain,
+    /// Where a launch of the Plan's step of this number that hands values on is chained.
+    Giver(usize),
     /// Before the submission of this number, in a run that can be stopped.
     Before(usize),
 }
