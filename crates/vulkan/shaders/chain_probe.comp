@@ -36,11 +36,8 @@ void main() {
         const uint other = (gl_WorkGroupID.x + invocation * 37u + push.turn) % push.groups;
         const bool takes = handed_flag(push.chain, HANDED_TAKES);
         uint found = floatBitsToUint(ActiveFloats(push.source).at[other * local + invocation]);
-        bool again = takes;
-        for (uint looks = 1u; again; ++looks) {
-            const bool here = (found & 1u) != 0u;
-            if (!here) found = floatBitsToUint(HandedFloats(push.source).at[other * local + invocation]);
-            again = handed_again(push.chain, here, looks);
+        for (uint looks = 0u; takes && (found & 1u) == 0u && handed_again(push.chain, looks); ++looks) {
+            found = floatBitsToUint(HandedFloats(push.source).at[other * local + invocation]);
         }
         const uint expected = floatBitsToUint(number(push.turn - 1u, other, invocation)) | (takes ? 1u : 0u);
         if (found != expected) Words(push.wrong).at[0] = 1u;

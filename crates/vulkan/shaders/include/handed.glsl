@@ -33,12 +33,20 @@ void handed_signal(const uint64_t link) {
     if (!handed_flag(link, HANDED_GIVES)) chain_signal(handed_link(link));
 }
 
-// Returns whether to look again after `looks` looks: `here` says whether an invocation has all its values. All invocations of the
-// subgroup call it and get the same answer, so that they leave their loop together. Vulkan does not promise that invocations
-// which leave a loop one by one have met again before the next operation of the subgroup.
-bool handed_again(const uint64_t link, const bool here, const uint looks) {
-    const bool is_patient = looks % CHAIN_LOOKS != 0u;
-    return subgroupAny(!here && (is_patient || chain_goes_on(handed_link(link), looks / CHAIN_LOOKS)));
+// Returns whether to look again at values of which some were not there, after `looks` looks. Invocations may leave their loop one
+// by one if the whole workgroup has entered it: they have met again after it.
+bool handed_again(const uint64_t link, const uint looks) {
+    return looks % CHAIN_LOOKS != 0u || looks == 0u || chain_goes_on(handed_link(link), looks / CHAIN_LOOKS);
+}
+
+// Returns the same to all invocations of a subgroup, of which each says whether its values are `here`. All of them call it after
+// each look. Where only a subgroup has entered a loop, Vulkan does not promise that those which leave it one by one have met again
+// before the subgroup's next operation.
+bool handed_again_together(const uint64_t link, const bool here, const uint looks) {
+    bool again = subgroupAny(!here);
+    // Others may fail the chain between the looks of two invocations.
+    if (again && looks % CHAIN_LOOKS == 0u) again = subgroupAll(chain_goes_on(handed_link(link), looks / CHAIN_LOOKS));
+    return again;
 }
 
 bool handed_here(const vec2 values) {

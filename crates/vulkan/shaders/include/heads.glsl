@@ -122,7 +122,7 @@ void head_take(const uint64_t link, const uint64_t source) {
                 here = false;
             }
         }
-        again = handed_again(link, here, looks);
+        again = handed_again_together(link, here, looks);
     }
 }
 #endif

@@ -163,16 +163,15 @@ Operand stream_take(const uint block, const uint blocks) {
 Operand stream_interleaved(const StreamArgs args, const uint block, const uint blocks) {
     vec4 values[8];
     [[unroll]] for (uint k = 0u; k < 8u; ++k) values[k] = ActiveVec4s(args.source).at[k * blocks + block];
-    bool again = handed_flag(args.chain, HANDED_TAKES);
-    for (uint looks = 1u; again; ++looks) {
-        bool here = true;
+    bool here = !handed_flag(args.chain, HANDED_TAKES);
+    for (uint looks = 0u; !here && handed_again(args.chain, looks); ++looks) {
+        here = true;
         [[unroll]] for (uint k = 0u; k < 8u; ++k) {
             if (!handed_here(values[k])) {
                 values[k] = HandedVec4s(args.source).at[k * blocks + block];
                 here = false;
             }
         }
-        again = handed_again(args.chain, here, looks);
     }
     float highest = 0.0;
     [[unroll]] for (uint k = 0u; k < 8u; ++k) highest = max(highest, operand_magnitude(values[k]));
@@ -222,9 +221,9 @@ void stream_stage(const StreamArgs args, const uint blocks, const bool first_gro
     }
     if (PROLOGUE == STREAM_NORM_ADD_NORM) {
         const bool residual = handed_flag(args.chain, HANDED_RESIDUAL);
-        bool again = handed_flag(args.chain, HANDED_TAKES);
-        for (uint looks = 1u; again; ++looks) {
-            bool here = true;
+        bool here = !handed_flag(args.chain, HANDED_TAKES);
+        for (uint looks = 0u; !here && handed_again(args.chain, looks); ++looks) {
+            here = true;
             [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
                 const uint quad = invocation + i * local;
                 if (4u * quad < args.columns && !handed_here(added[i])) {
@@ -236,7 +235,6 @@ void stream_stage(const StreamArgs args, const uint blocks, const bool first_gro
                     here = false;
                 }
             }
-            again = handed_again(args.chain, here, looks);
         }
         float squares = 0.0;
         [[unroll]] for (uint i = 0u; i < KEPT; ++i) squares += dot(added[i], added[i]);
@@ -345,9 +343,9 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
             [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
                 values[i] = stream_load(args.source, args.columns, 8u * begin + invocation + i * gl_WorkGroupSize.x);
             }
-            bool again = handed_flag(args.chain, HANDED_TAKES);
-            for (uint looks = 1u; again; ++looks) {
-                bool here = true;
+            bool here = !handed_flag(args.chain, HANDED_TAKES);
+            for (uint looks = 0u; !here && handed_again(args.chain, looks); ++looks) {
+                here = true;
                 [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
                     const uint quad = 8u * begin + invocation + i * gl_WorkGroupSize.x;
                     if (4u * quad < args.columns && !handed_here(values[i])) {
@@ -355,7 +353,6 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
                         here = false;
                     }
                 }
-                again = handed_again(args.chain, here, looks);
             }
             if (begin > 0u) barrier();
             [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
