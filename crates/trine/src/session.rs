@@ -1,7 +1,9 @@
 //! A model on a device, ready to run, and the decisions made on the way.
 
 use std::ops::ControlFlow;
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::thread::Builder;
 
 use anyhow::{Context, Result, bail};
 use trine_backend::{BackendError, Facts, MemoryKind, Partner, Program, Share, placement};
@@ -131,9 +133,13 @@ impl Session {
     ) -> Result<Self> {
         let Settings { threads, gpu_layers, tune, batch_invariant, .. } = *settings;
         let gpu = GpuOptions { batch_invariant, ..GpuOptions::tuned(tune.into()) };
-        let opened = settings.device.open(threads, gpu_layers, gpu)?;
         let name = source.name();
-        let seeing = settings.vision.fulfil(source, source.open(settings.quantize)?)?;
+        let (model, opened) = both(
+            || source.open(settings.quantize),
+            || settings.device.open(threads, gpu_layers, gpu),
+        );
+        let opened = opened?;
+        let seeing = settings.vision.fulfil(source, model?)?;
         let mut attached = drafting.attach(source, seeing)?;
         attached.check_layers(gpu_layers)?;
         let model = &attached.model;
@@ -305,6 +311,20 @@ impl Session {
         let step = Workload { sequences: 1, tokens: rows, context, outputs: rows, kv };
         plan.cost(step).memory_bytes()
     }
+}
+
+/// Calls two functions at the same time, the first one on a thread of its own if the system has one
+/// for it.
+fn both<A: Send, B>(first: impl Fn() -> A + Sync, second: impl FnOnce() -> B) -> (A, B) {
+    std::thread::scope(|scope| {
+        let thread = Builder::new().name("opening".to_owned()).spawn_scoped(scope, &first);
+        let second = second();
+        let first = match thread {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Err(_) => first(),
+        };
+        (first, second)
+    })
 }
 
 /// Returns an error for logits that are not finite: statistics over them look like results but are

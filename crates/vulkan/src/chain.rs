@@ -28,7 +28,7 @@
 mod handed;
 mod places;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::{Pod, Zeroable};
 
@@ -44,9 +44,10 @@ use crate::raw::pipeline::KernelKey;
 use crate::raw::transfer::Transfer;
 use crate::shaders::Shader;
 
-/// The memory of the chains of recordings that never run at the same time.
+/// The memory of the chains of recordings that never run at the same time. Several threads may link
+/// chains in it.
 pub(crate) struct ChainMemory {
-    links: Arena,
+    links: Mutex<Arena>,
     failed: Buffer,
 }
 
@@ -58,7 +59,12 @@ impl ChainMemory {
     pub(crate) fn new(gpu: &Arc<Gpu>, expected: u64) -> Result<Self, GpuError> {
         let failed = gpu.allocate(4, Place::Readback, "the chains' state")?;
         failed.write(0, &[0; 4]);
-        Ok(Self { links: Arena::new(gpu, Place::Device, expected), failed })
+        Ok(Self { links: Mutex::new(Arena::new(gpu, Place::Device, expected)), failed })
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<Buffer, GpuError> {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.allocate(bytes, "the chains' state")
     }
 
     /// Returns the most bytes that a recording of `dispatches` dispatches takes: a link for each
@@ -69,7 +75,8 @@ impl ChainMemory {
 
     /// Returns the bytes on the device.
     pub(crate) fn bytes(&self) -> u64 {
-        self.links.allocated() + self.failed.bytes()
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.allocated() + self.failed.bytes()
     }
 }
 
@@ -103,7 +110,7 @@ impl Chains {
     /// If memory cannot be allocated or the device fails.
     pub(crate) fn link(
         gpu: &Gpu,
-        memory: &mut ChainMemory,
+        memory: &ChainMemory,
         transfer: &Transfer,
         dispatches: &mut [Dispatch],
         fresh: Option<Buffer>,
@@ -117,7 +124,7 @@ impl Chains {
         let fresh = fresh.filter(|_| flags.iter().any(|&flags| flags != 0));
         let bytes = (4 * words.len()) as u64;
         let failed = memory.failed.clone();
-        let links = memory.links.allocate(bytes, "the chains' state")?;
+        let links = memory.allocate(bytes)?;
         for (Placed { index, link, first }, flags) in placed.into_iter().zip(flags) {
             let dispatch = &mut dispatches[index];
             dispatch.set_link((links.address() + (4 * link) as u64) | flags);
@@ -132,7 +139,7 @@ impl Chains {
             link[1..4].copy_from_slice(&[patience(gpu.capabilities().kind), low, high]);
         }
         // Every recording copies it to the links first.
-        let initial = memory.links.allocate(bytes, "the chains' state")?;
+        let initial = memory.allocate(bytes)?;
         transfer.write(&initial, 0, bytemuck::cast_slice(&words))?;
         Ok(Some(Self { links, initial, failed, fresh }))
     }
@@ -269,10 +276,10 @@ fn works(gpu: &Arc<Gpu>, order: Order) -> Result<bool, GpuError> {
             }
         })
         .collect();
-    let mut links = ChainMemory::new(gpu, ChainMemory::most_bytes(dispatches.len()))?;
+    let links = ChainMemory::new(gpu, ChainMemory::most_bytes(dispatches.len()))?;
     let transfer = Transfer::new(gpu);
     let fresh = (order == Order::Values).then(|| memory.clone());
-    let chains = Chains::link(gpu, &mut links, &transfer, &mut dispatches, fresh)?;
+    let chains = Chains::link(gpu, &links, &transfer, &mut dispatches, fresh)?;
     transfer.finish()?;
     let Some(chains) = chains else { return Ok(false) };
     let before = chains.before();

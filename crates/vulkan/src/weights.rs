@@ -1,6 +1,7 @@
 //! The model's weights on the device: packed by all threads, directly into device memory if it is
 //! mapped.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
@@ -26,6 +27,10 @@ pub(crate) use reach::{activated, norm_before};
 
 /// Bytes of a file that one thread packs at a time.
 const PIECE: usize = 1 << 20;
+
+/// Bytes of matrices that are packed at the same time, as far as one is not larger: as many that
+/// few threads have nothing to do at the end, and as few that what is converted takes little room.
+const TOGETHER: u64 = 256 << 20;
 
 /// Called with the bytes done and the bytes in all while weights are loaded, by several threads.
 pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
@@ -141,12 +146,21 @@ impl Weights {
                 // The thread that waits for the memory might be the one to allocate it.
                 Some(_) => allocate(),
             }
-            for (joint, buffer) in joints.iter().zip(buffers) {
-                let reaches = load.reaches(joint);
-                let (matrix, buffer) = load.matrix(joint, &reaches, buffer?, &mut converted)?;
-                units.extend(load.unit(joint, &reaches).map(|unit| (joint.weights[0], unit)));
-                matrices.push((joint.weights.clone(), matrix));
-                memory.push(buffer);
+            let mut buffers = buffers.into_iter();
+            let sizes = joints.iter().map(|joint| planned_bytes(plan, lent, joint));
+            for list in together(sizes) {
+                let joints = &joints[list];
+                let ready: Vec<_> = joints.iter().zip(&mut buffers).collect();
+                let fill = |(joint, buffer)| load.joint(joint, buffer?);
+                let loaded: Vec<Result<Loaded, _>> = ready.into_par_iter().map(fill).collect();
+                // The first error in their order counts.
+                for (joint, loaded) in joints.iter().zip(loaded) {
+                    let Loaded { matrix, buffer, unit, other_formats } = loaded?;
+                    units.extend(unit.map(|unit| (joint.weights[0], unit)));
+                    matrices.push((joint.weights.clone(), matrix));
+                    memory.push(buffer);
+                    converted.extend(other_formats);
+                }
             }
             Ok::<_, BackendError>(())
         })?;
@@ -191,6 +205,23 @@ fn joints(capabilities: &Capabilities, plan: &Plan) -> Vec<Joint> {
         }
     }
     all
+}
+
+/// Returns lists of neighbours among matrices of these sizes that are packed at the same time.
+fn together(sizes: impl Iterator<Item = u64>) -> Vec<Range<usize>> {
+    let mut lists: Vec<Range<usize>> = Vec::new();
+    let mut bytes = 0;
+    for (index, more) in sizes.enumerate() {
+        match lists.last_mut().filter(|_| bytes + more <= TOGETHER) {
+            Some(list) => list.end = index + 1,
+            None => {
+                lists.push(index..index + 1);
+                bytes = 0;
+            }
+        }
+        bytes += more;
+    }
+    lists
 }
 
 /// Returns the tables that stay in the file.
@@ -248,6 +279,15 @@ struct Packed<'a> {
     buffer: &'a Buffer,
     starts: PlaneBytes,
     reach: Option<&'a Reach>,
+}
+
+/// Matrices that lie together on the device.
+struct Loaded {
+    matrix: Matrix,
+    buffer: Buffer,
+    unit: Option<f32>,
+    /// Formats without kernels, and bytes in them.
+    other_formats: Vec<(DType, u64)>,
 }
 
 /// What loading a matrix needs.
@@ -316,14 +356,21 @@ impl Load<'_> {
         }
     }
 
-    /// Fills the memory of a matrix.
+    /// Fills the memory of a joint.
+    fn joint(&self, joint: &Joint, buffer: Buffer) -> Result<Loaded, BackendError> {
+        let reaches = self.reaches(joint);
+        let (matrix, other_formats) = self.matrix(joint, &reaches, &buffer)?;
+        Ok(Loaded { matrix, buffer, unit: self.unit(joint, &reaches), other_formats })
+    }
+
+    /// Fills the memory of a matrix. Returns also the formats without kernels, and the bytes in
+    /// them.
     fn matrix(
         &self,
         joint: &Joint,
         reaches: &[Reach],
-        buffer: Buffer,
-        converted: &mut Vec<(DType, u64)>,
-    ) -> Result<(Matrix, Buffer), BackendError> {
+        buffer: &Buffer,
+    ) -> Result<(Matrix, Vec<(DType, u64)>), BackendError> {
         let Joint { weights: ids, format, columns } = joint;
         let (first, format, columns) = (self.plan.weight(ids[0]), *format, *columns);
         let rows: usize = ids.iter().map(|id| self.plan.weight(*id).rows).sum();
@@ -335,23 +382,29 @@ impl Load<'_> {
         let planes = format.plane_bytes(planned, columns).ok_or_else(too_large)?;
         let (starts, _) = planes.layout().ok_or_else(too_large)?;
         let fail = |error: GpuError| error.on(self.name);
-        let mut row = 0;
-        for (index, id) in ids.iter().enumerate() {
+        let firsts = ids.iter().scan(0, |row, id| {
+            let rows = self.plan.weight(*id).rows;
+            Some(std::mem::replace(row, *row + rows))
+        });
+        let fill = |(index, (id, row)): (usize, (&WeightId, usize))| {
             let weight = self.plan.weight(*id);
-            let place = Packed { format, buffer: &buffer, starts, reach: reaches.get(index) };
+            let place = Packed { format, buffer, starts, reach: reaches.get(index) };
             let tensor = self.model.converted(weight)?;
-            if format.holds(tensor.dtype()) {
+            let is_held = format.holds(tensor.dtype());
+            if is_held {
                 self.rows(&tensor, place, row).map_err(fail)?;
             } else {
-                converted.push((tensor.dtype(), weight.bytes()));
                 let copy = quantize_tensor(&tensor, DType::Q8_0)?;
                 self.rows(&copy, place, row).map_err(fail)?;
             }
             tensor.release_pages(0..tensor.bytes().len());
             (self.tell)(weight.bytes());
-            row += weight.rows;
-        }
-        self.padding(planes, format.row_bytes(columns), &buffer, starts, rows).map_err(fail)?;
+            Ok((!is_held).then(|| (tensor.dtype(), weight.bytes())))
+        };
+        let tensors: Vec<_> = ids.iter().zip(firsts).enumerate().collect();
+        let filled: Vec<Result<_, BackendError>> = tensors.into_par_iter().map(fill).collect();
+        let other_formats: Vec<Option<_>> = filled.into_iter().collect::<Result<_, _>>()?;
+        self.padding(planes, format.row_bytes(columns), buffer, starts, rows).map_err(fail)?;
         self.model.checkpoint().check_intact()?;
         let base = buffer.address();
         let planes = PlaneBytes {
@@ -360,7 +413,8 @@ impl Load<'_> {
             scales: base + starts.scales,
             supers: base + starts.supers,
         };
-        Ok((Matrix { format, rows, columns, planes }, buffer))
+        let other_formats = other_formats.into_iter().flatten().collect();
+        Ok((Matrix { format, rows, columns, planes }, other_formats))
     }
 
     /// Packs a tensor's rows, beginning at row `first`.
@@ -527,5 +581,20 @@ fn say_converted(converted: &[(DType, u64)]) {
             bytes,
             "the GPU has no kernels for this format: its matrices were converted to Q8_0"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_matrices_are_packed_one_by_one_and_small_ones_together() {
+        let lists = |sizes: &[u64]| together(sizes.iter().copied());
+        assert_eq!(lists(&[]), []);
+        assert_eq!(lists(&[TOGETHER + 1]), vec![0..1; 1]);
+        assert_eq!(lists(&[1, TOGETHER + 1, 1]), [0..1, 1..2, 2..3]);
+        assert_eq!(lists(&[TOGETHER / 2; 5]), [0..2, 2..4, 4..5]);
+        assert_eq!(lists(&[TOGETHER, 0, 1, TOGETHER - 1, 1]), [0..2, 2..4, 4..5]);
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use rayon::prelude::*;
 use trine_backend::{Aside, BLOCK, BackendError, Batch, Lent, Memory, ProgramOptions};
 use trine_model::{BufferId, Input, Model, Plan, Rows, Source};
 
@@ -156,16 +157,16 @@ impl Binding<'_> {
         let expected = alone.map(|lowered| ChainMemory::most_bytes(lowered.graph.nodes.len()));
         let has_chains = bound.order != Order::Barriers;
         let memory = has_chains.then(|| ChainMemory::new(gpu, expected.sum())).transpose()?;
-        let mut chains = memory.map(|memory| (memory, Transfer::new(gpu)));
-        for lowered in graphs {
-            let chains = chains.as_mut().filter(|_| self.suits_chains(lowered));
-            let pass = self.record(&bound, lowered, chains)?;
-            bound.passes.push(pass);
-        }
-        if let Some((memory, transfer)) = chains {
-            transfer.finish()?;
-            bound.memory.scratch += memory.bytes();
-        }
+        let transfer = Transfer::new(gpu);
+        let record = |lowered| {
+            let memory = memory.as_ref().filter(|_| self.suits_chains(lowered));
+            self.record(&bound, lowered, memory.map(|memory| (memory, &transfer)))
+        };
+        // Half of the time is the driver's. The first error in their order counts.
+        let passes: Vec<Result<Pass, GpuError>> = graphs.par_iter().map(record).collect();
+        bound.passes = passes.into_iter().collect::<Result<_, _>>()?;
+        transfer.finish()?;
+        bound.memory.scratch += memory.iter().map(ChainMemory::bytes).sum::<u64>();
         bound.background = tuner.background(gpu);
         Ok(bound)
     }
@@ -183,7 +184,7 @@ impl Binding<'_> {
         &self,
         bound: &Bound,
         lowered: &Lowered,
-        chains: Option<&mut (ChainMemory, Transfer)>,
+        chains: Option<(&ChainMemory, &Transfer)>,
     ) -> Result<Pass, GpuError> {
         let gpu = &bound.gpu;
         let mut draft = self.draft(bound, lowered)?;

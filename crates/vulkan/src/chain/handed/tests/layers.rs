@@ -272,10 +272,10 @@ impl Layers {
     /// part. Returns whether none gave up.
     fn run_chained(&self, range: Range<usize>, missing: Option<Span>) -> bool {
         let mut dispatches = self.dispatches.clone();
-        let mut memory = ChainMemory::new(&self.gpu, 0).unwrap();
+        let memory = ChainMemory::new(&self.gpu, 0).unwrap();
         let transfer = Transfer::new(&self.gpu);
         let fresh = Some(self.fresh.clone());
-        let chains = Chains::link(&self.gpu, &mut memory, &transfer, &mut dispatches, fresh);
+        let chains = Chains::link(&self.gpu, &memory, &transfer, &mut dispatches, fresh);
         transfer.finish().unwrap();
         let chains = chains.unwrap().expect("they can be chained");
         let mut before = chains.before();
