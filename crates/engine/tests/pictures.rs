@@ -12,7 +12,6 @@ mod looks;
 mod texts;
 
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use fake::{Fake, options};
@@ -301,41 +300,6 @@ fn a_failure_ends_its_own_request() {
     let counts = tower.counts();
     assert_eq!((counts.failures, counts.waiting), (counts.pictures, 0));
     text(&mut engine, &tower, &joined(&[&[1], &picture(5), &[3]]), 5);
-}
-
-/// Of requests for one picture only the first has asked for it when it fails: the others come to
-/// their turn with a picture that is neither made nor waited for.
-#[test]
-fn requests_that_find_a_failure_end() {
-    let gated = Gated::new(BUDGET);
-    let mut engine = engine(80, 1, 4);
-    engine.set_waker(|| {});
-    let bad = joined(&[&picture(BAD[0]), &[3]]);
-    let ask = |engine: &mut Engine| {
-        engine.submit(request(&gated.tower, &bad, 5)).expect("it is sound");
-    };
-    ask(&mut engine);
-    engine.step().expect("the device works");
-    let plain = prompt(1, 20);
-    engine.submit(Request::new(plain.clone(), 5)).expect("it is sound");
-    engine.step().expect("the device works");
-    (0..3).for_each(|_| ask(&mut engine));
-    gated.paint();
-    // On another thread, so that one that never ends fails the test.
-    let (sender, ends) = channel();
-    std::thread::spawn(move || {
-        while !engine.is_idle() {
-            for event in engine.step().expect("the device works") {
-                event.finish().into_iter().for_each(|finish| sender.send(finish).unwrap());
-            }
-            engine.check_integrity().expect("the books agree");
-        }
-    });
-    let next = || ends.recv_timeout(Duration::from_secs(20)).expect("requests end");
-    let found: [Finish; 5] = std::array::from_fn(|_| next());
-    let mut expected = [Finish::PictureFailed; 5];
-    expected[1] = Finish::Length;
-    assert_eq!(found, expected);
 }
 
 #[test]

@@ -32,7 +32,9 @@ impl Engine {
         let mut passed = None;
         loop {
             let is_full = self.scheduler.sequences() >= self.limits.sequences;
-            if is_full && self.last_in_wait().is_none() {
+            // Towers make rows meanwhile: who gives way is decided once.
+            let aside = if is_full { self.last_in_wait() } else { None };
+            if is_full && aside.is_none() {
                 return Ok(());
             }
             let mut common = std::mem::take(&mut self.common);
@@ -59,8 +61,8 @@ impl Engine {
                 self.land_all(events)?;
                 continue;
             }
-            if is_full {
-                self.set_aside();
+            if let Some(slot) = aside {
+                self.set_aside(slot);
             }
             let Some(sequence) = self.queue.remove(rank) else { return Ok(()) };
             self.start(rank, sequence, events)?;
@@ -68,7 +70,8 @@ impl Engine {
     }
 
     /// Returns whether a request should wait until a running prompt that begins like it is in the
-    /// cache. Leaves in `common` the number of tokens that it shares with each slot.
+    /// cache. Leaves in `common` the number of tokens that it shares with each slot. A prompt that
+    /// has run what they share gives it no more later: its rings may have lost that already.
     fn waits(&self, sequence: &Sequence, common: &mut Vec<usize>) -> bool {
         let is_prefilling = |&slot: &usize| self.scheduler.is_prefilling(slot);
         if sequence.runs_all() || !(0..self.places.len()).any(|slot| is_prefilling(&slot)) {
@@ -76,7 +79,8 @@ impl Engine {
         }
         common.clear();
         common.extend(self.places.iter().map(|place| place.common(sequence)));
-        let shared = (0..self.places.len()).filter(is_prefilling).map(|slot| common[slot]);
+        let is_coming = |slot: &usize| is_prefilling(slot) && self.kv.length(*slot) < common[*slot];
+        let shared = (0..self.places.len()).filter(is_coming).map(|slot| common[slot]);
         let most = shared.max().unwrap_or(0);
         most >= WORTH_WAITING
             && most >= self.reusable(sequence, |slot| common[slot]) + WORTH_WAITING

@@ -79,10 +79,9 @@ impl Engine {
         waiting.max().map(|(_, slot)| slot)
     }
 
-    /// Queues a running sequence again that waits for a picture, so that another can have its
-    /// place. What it has in the cache is kept.
-    pub(super) fn set_aside(&mut self) {
-        let Some(slot) = self.last_in_wait() else { return };
+    /// Queues the running sequence of a slot again, which waits for a picture, so that another can
+    /// have its place. What it has in the cache is kept.
+    pub(super) fn set_aside(&mut self, slot: usize) {
         let Place::Running(rank, _) = self.places[slot] else { return };
         let length = self.kv.length(slot);
         let mut sequence = self.end(slot, true);
