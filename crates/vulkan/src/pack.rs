@@ -502,14 +502,15 @@ fn pack_q4_k(source: &[u8], codes: &mut [u8], scales: &mut [u8], supers: &mut [u
             two[16..].copy_from_slice(&nibbles(low, high, 4).to_le_bytes());
         }
         *codes = out;
-        *scales = q4_k_scales(&block[4..16]);
+        *scales = q4_k_scales(block);
         *supers = [block[0], block[1], block[2], block[3]];
     }
 }
 
-/// Returns the 6-bit scale and minimum of each of the eight runs, from the twelve bytes that
-/// `trine_weights::blocks` describes.
-pub(crate) fn q4_k_scales(packed: &[u8]) -> [u8; 16] {
+/// Returns the 6-bit scale and minimum of each of the eight runs of a block of Q4_K, from the
+/// twelve bytes that `trine_weights::blocks` describes.
+pub(crate) fn q4_k_scales(block: &[u8; 144]) -> [u8; 16] {
+    let packed = &block[4..16];
     let mut out = [0; 16];
     for run in 0..4 {
         let (a, b, c) = (packed[run], packed[run + 4], packed[run + 8]);

@@ -2,7 +2,6 @@
 //! mapped.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use half::{bf16, f16};
@@ -28,11 +27,13 @@ pub(crate) use reach::{activated, norm_before};
 /// Bytes of a file that one thread packs at a time.
 const PIECE: usize = 1 << 20;
 
-/// Bytes of matrices that are packed at the same time, as far as one is not larger: as many that
-/// few threads have nothing to do at the end, and as few that what is converted takes little room.
+/// Bytes of neighbouring matrices that are packed at the same time; a larger one is packed by
+/// itself. More would leave fewer threads idle at the end of a list, fewer keep small what is
+/// converted: the copies of a list are in the host's memory together.
 const TOGETHER: u64 = 256 << 20;
 
-/// Called with the bytes done and the bytes in all while weights are loaded, by several threads.
+/// Called with the bytes done and the bytes in all while weights are loaded: by several threads,
+/// but one at a time, and with rising numbers.
 pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
 /// All weights of a Plan.
@@ -112,13 +113,15 @@ impl Weights {
         let total: u64 = joints.iter().map(|joint| planned_bytes(plan, lent, joint)).sum();
         let mut arena = Arena::new(gpu, Place::Device, total);
         let (transfer, spare) = (Transfer::new(gpu), Spare::default());
-        let done = AtomicU64::new(0);
+        let done = Mutex::new(0);
         let ids = joints.iter().flat_map(|joint| &joint.weights);
         let file_bytes: u64 = ids.map(|id| plan.weight(*id).bytes()).sum();
         let tell = |bytes: u64| {
-            let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            // Held meanwhile, so that nobody is told of fewer bytes after more.
+            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+            *done += bytes;
             if let Some(progress) = progress {
-                progress(done, file_bytes);
+                progress(*done, file_bytes);
             }
         };
         let fail = |error: GpuError| error.on(&name);

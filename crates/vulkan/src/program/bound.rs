@@ -162,7 +162,7 @@ impl Binding<'_> {
             let memory = memory.as_ref().filter(|_| self.suits_chains(lowered));
             self.record(&bound, lowered, memory.map(|memory| (memory, &transfer)))
         };
-        // Half of the time is the driver's. The first error in their order counts.
+        // The first error in their order counts.
         let passes: Vec<Result<Pass, GpuError>> = graphs.par_iter().map(record).collect();
         bound.passes = passes.into_iter().collect::<Result<_, _>>()?;
         transfer.finish()?;

@@ -66,12 +66,6 @@ pub(crate) enum Ended {
     Abandoned,
 }
 
-// SAFETY: the handles are used only through &mut, and what they refer to by no other value.
-unsafe impl Send for Recording {}
-// SAFETY: through & the device is only asked about fences and timestamps, and the handles of what
-// is recorded are copied: Vulkan lets any number of threads do so at the same time.
-unsafe impl Sync for Recording {}
-
 impl Recording {
     /// Records dispatches with the barriers that they need, then copies. A new submission begins
     /// before each dispatch whose index is in `cuts`, which is in ascending order.

@@ -20,6 +20,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use trine_model::{BufferId, Op, Plan, WeightId};
 
@@ -137,12 +138,9 @@ impl Reach {
         let Some(bytes) = format.dtype().row_bytes(columns).filter(|&bytes| bytes > 0) else {
             return;
         };
+        let mut magnitudes = Magnitudes::default();
         for (row, reach) in source.chunks_exact(bytes).zip(&self.rows[first..]) {
-            let mut squares = self.squares.iter();
-            let mut sum = 0.0;
-            highest_of_blocks(format, row, |high| {
-                sum += f64::from(high) * f64::from(high) * squares.next().copied().unwrap_or(0.0);
-            });
+            let sum = weighted_squares(magnitudes.of_row(format, row), &self.squares);
             reach.store((sum.sqrt() as f32).to_bits(), Ordering::Relaxed);
         }
     }
@@ -153,47 +151,103 @@ impl Reach {
     }
 }
 
-/// Calls `each` with the largest magnitude that each block of a row may have.
-fn highest_of_blocks(format: Format, row: &[u8], mut each: impl FnMut(f32)) {
-    let half = |bytes: [u8; 2]| f16::from_le_bytes(bytes).to_f32();
-    match format {
-        Format::Q8_0 => {
-            row.as_chunks::<34>().0.iter().for_each(|b| each(128.0 * half([b[0], b[1]]).abs()));
+/// Returns the sum of the squares of numbers, each times its weight. Eight sums that do not wait
+/// for one another take a fraction of the time of one.
+fn weighted_squares(numbers: &[f32], weights: &[f64]) -> f64 {
+    let count = numbers.len().min(weights.len());
+    let (numbers, numbers_left) = numbers[..count].as_chunks::<8>();
+    let (weights, weights_left) = weights[..count].as_chunks::<8>();
+    let term = |number: f32, weight: f64| f64::from(number) * f64::from(number) * weight;
+    let mut sums = [0.0; 8];
+    for (numbers, weights) in numbers.iter().zip(weights) {
+        for lane in 0..8 {
+            sums[lane] += term(numbers[lane], weights[lane]);
         }
-        Format::Q4_0 => {
-            row.as_chunks::<18>().0.iter().for_each(|b| each(8.0 * half([b[0], b[1]]).abs()));
-        }
-        Format::Q4K => {
-            for block in row.as_chunks::<144>().0 {
-                let [factor, least] = [0, 2].map(|at| half([block[at], block[at + 1]]));
-                for &[scale, minimum] in q4_k_scales(&block[4..16]).as_chunks::<2>().0 {
-                    let (step, low) = (factor * f32::from(scale), -least * f32::from(minimum));
-                    let high = low + 15.0 * step;
-                    each(if low.abs() > high.abs() { low.abs() } else { high.abs() });
-                }
-            }
-        }
-        Format::Q6K => {
-            for block in row.as_chunks::<210>().0 {
-                let factor = half([block[208], block[209]]).abs();
-                for &[first, second] in block[192..208].as_chunks::<2>().0 {
-                    let scale = [first, second].map(|byte| byte.cast_signed().unsigned_abs());
-                    each(32.0 * factor * f32::from(scale[0].max(scale[1])));
-                }
-            }
-        }
-        Format::F16 | Format::F16Fragments => highest_of_shorts(row, half, each),
-        Format::Bf16 => highest_of_shorts(row, |bytes| bf16::from_le_bytes(bytes).to_f32(), each),
-        // Products of weights in f32 neither take nor give halves.
-        Format::F32 => {}
     }
+    let left = numbers_left.iter().zip(weights_left).map(|(&number, &weight)| term(number, weight));
+    sums.iter().sum::<f64>() + left.sum::<f64>()
 }
 
-/// Calls `each` with the largest magnitude of each block of numbers of 16 bits.
-fn highest_of_shorts(row: &[u8], number: impl Fn([u8; 2]) -> f32, mut each: impl FnMut(f32)) {
-    for block in row.chunks(2 * SCALE_BLOCK) {
-        let numbers = block.as_chunks::<2>().0.iter().map(|&bytes| f64::from(number(bytes).abs()));
-        each(largest(numbers) as f32);
+/// The largest magnitude that each block of a row may have. Rows take turns in its memory.
+#[derive(Default)]
+struct Magnitudes {
+    halves: Vec<f16>,
+    /// The same numbers.
+    floats: Vec<f32>,
+    blocks: Vec<f32>,
+}
+
+impl Magnitudes {
+    /// Returns those of a row.
+    fn of_row(&mut self, format: Format, row: &[u8]) -> &[f32] {
+        match format {
+            Format::Q8_0 => self.of_scales::<34>(row, 128.0),
+            Format::Q4_0 => self.of_scales::<18>(row, 8.0),
+            Format::Q4K => self.of_q4_k(row.as_chunks().0),
+            Format::Q6K => self.of_q6_k(row.as_chunks().0),
+            Format::F16 | Format::F16Fragments => {
+                self.of_shorts(row, |bytes| f16::from_le_bytes(bytes).to_f32());
+            }
+            Format::Bf16 => self.of_shorts(row, |bytes| bf16::from_le_bytes(bytes).to_f32()),
+            // Products of weights in f32 neither take nor give halves.
+            Format::F32 => self.blocks.clear(),
+        }
+        &self.blocks
+    }
+
+    /// Converts all the halves at once, which takes less than one after the other.
+    fn convert(&mut self) {
+        self.floats.resize(self.halves.len(), 0.0);
+        self.halves.convert_to_f32_slice(&mut self.floats);
+    }
+
+    /// Blocks of `BYTES` bytes that begin with a scale, whose largest code is `most`.
+    fn of_scales<const BYTES: usize>(&mut self, row: &[u8], most: f32) {
+        let scales = row.as_chunks::<BYTES>().0.iter();
+        self.halves.clear();
+        self.halves.extend(scales.map(|block| f16::from_le_bytes([block[0], block[1]])));
+        self.convert();
+        self.blocks.clear();
+        self.blocks.extend(self.floats.iter().map(|scale| most * scale.abs()));
+    }
+
+    fn of_q4_k(&mut self, row: &[[u8; 144]]) {
+        self.blocks.clear();
+        for whole in row {
+            let half = |at: usize| f16::from_le_bytes([whole[at], whole[at + 1]]).to_f32();
+            let (factor, least) = (half(0), half(2));
+            let scales = q4_k_scales(whole);
+            self.blocks.extend(scales.as_chunks::<2>().0.iter().map(|&[scale, minimum]| {
+                let (step, low) = (factor * f32::from(scale), -least * f32::from(minimum));
+                let high = low + 15.0 * step;
+                if low.abs() > high.abs() { low.abs() } else { high.abs() }
+            }));
+        }
+    }
+
+    fn of_q6_k(&mut self, row: &[[u8; 210]]) {
+        self.halves.clear();
+        self.halves.extend(row.iter().map(|whole| f16::from_le_bytes([whole[208], whole[209]])));
+        self.convert();
+        self.blocks.resize(8 * row.len(), 0.0);
+        let blocks = self.blocks.as_chunks_mut::<8>().0;
+        for ((whole, factor), blocks) in row.iter().zip(&self.floats).zip(blocks) {
+            let scales = whole[192..208].as_chunks::<2>().0;
+            for (block, [first, second]) in blocks.iter_mut().zip(scales) {
+                let scale = |byte: &u8| byte.cast_signed().unsigned_abs();
+                *block = 32.0 * factor.abs() * f32::from(scale(first).max(scale(second)));
+            }
+        }
+    }
+
+    /// Blocks of numbers of 16 bits.
+    fn of_shorts(&mut self, row: &[u8], number: impl Fn([u8; 2]) -> f32) {
+        let blocks = row.chunks(2 * SCALE_BLOCK).map(|block| {
+            let numbers = block.as_chunks::<2>().0.iter();
+            largest(numbers.map(|&bytes| f64::from(number(bytes).abs()))) as f32
+        });
+        self.blocks.clear();
+        self.blocks.extend(blocks);
     }
 }
 
