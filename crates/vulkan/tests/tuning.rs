@@ -264,7 +264,7 @@ fn a_device_that_fails_between_steps_is_set_up_again_and_measures_no_more() {
     }
 }
 
-/// Lets the chain of the next step that is run for its time break, each time that one was run.
+/// Lets the chain of the next step that is run for its time break, once the last break is over.
 /// Returns how many have broken.
 fn breaking(device: &VulkanDevice, breaks: &Mutex<usize>) -> usize {
     let mut breaks = breaks.lock().unwrap();

@@ -281,7 +281,8 @@ impl Measurement {
     }
 }
 
-/// Returns the next launch in a trial's shape, after so many of the measurement's.
+/// Returns a launch in a trial's shape. Each call takes the next weights: `launched` counts the
+/// calls.
 fn take(trial: &Trial, launched: &mut usize) -> Dispatch {
     *launched += 1;
     trial.dispatches[*launched % trial.dispatches.len()].clone()
