@@ -205,7 +205,7 @@ impl Bench {
                 added_weight: first,
                 weight: second,
                 epsilon,
-                x_out: self.vectors[4].span(),
+                x_out: Some(self.vectors[4].span()),
             },
             Before::Nothing if self.format.is_float() => ProductInput::Operand(Operand {
                 kind: OperandKind::Plain,

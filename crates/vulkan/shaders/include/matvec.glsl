@@ -46,7 +46,7 @@ struct MatvecArgs {
     uint64_t out2;
     uint64_t weight;       // of the norm before the product
     uint64_t added_weight; // of the norm before the addition
-    uint64_t x_out;        // the residual stream after the addition
+    uint64_t x_out;        // the residual stream after the addition, or 0
     uint rows;             // of the matrix; for a gated product the outputs
     uint columns;
     uint split1;           // first row of the second segment; for a gated product the first row of `up`
@@ -155,7 +155,7 @@ void matvec_stage(const MatvecArgs args, const uint prologue, const uint groups,
         [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
             const uint quad = invocation + i * local;
             x[i] = (x[i] + added[i] * factor * matvec_load(args.added_weight, 0u, args.columns, quad)) * args.scale;
-            if (first_group) matvec_keep(args.x_out, args.columns, quad, x[i]);
+            if (first_group && args.x_out != 0ul) matvec_keep(args.x_out, args.columns, quad, x[i]);
         }
     }
     float squares = 0.0;

@@ -32,7 +32,7 @@ struct StreamArgs {
     uint64_t out2;
     uint64_t weight;       // of the norm before the product
     uint64_t added_weight; // of the norm before the addition
-    uint64_t updated;      // the residual stream after the addition
+    uint64_t updated;      // the residual stream after the addition, or 0 if another product writes it
     uint rows;             // outputs
     uint columns;
     uint split1;           // first row of the second segment; for a gated product the first row of `up`
@@ -209,7 +209,7 @@ void stream_load_weights(const StreamArgs args) {
 // Stages the residual stream (after an addition), times the weights of the norm. The factor that the whole row shares comes
 // after the product, from sum 1: blocks have scales of their own, so their codes do not depend on it, and nothing here waits
 // for that sum. All loads are issued before any is waited for.
-void stream_stage(const StreamArgs args, const uint blocks, const bool first_group) {
+void stream_stage(const StreamArgs args, const uint blocks, const bool updates) {
     const uint invocation = stream_invocation();
     const uint local = gl_WorkGroupSize.x;
     vec4 x[KEPT];
@@ -244,7 +244,7 @@ void stream_stage(const StreamArgs args, const uint blocks, const bool first_gro
         [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
             const uint quad = invocation + i * local;
             x[i] = (x[i] + added[i] * factor * stream_added_weights[i]) * args.scale;
-            if (first_group && 4u * quad < args.columns) ActiveVec4s(args.updated).at[quad] = handed_on(args.chain, x[i]);
+            if (updates && 4u * quad < args.columns) ActiveVec4s(args.updated).at[quad] = handed_on(args.chain, x[i]);
         }
     }
     float squares = 0.0;
@@ -333,7 +333,7 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
             x[s] = stream_interleaved(args, min(lane + s * LANES, blocks - 1u), blocks);
         }
     } else if (PROLOGUE != STREAM_PLAIN) {
-        stream_stage(args, blocks, group == 0u);
+        stream_stage(args, blocks, group == 0u && args.updated != 0ul);
         [[unroll]] for (uint s = 0u; s < SPAN; ++s) x[s] = stream_take(min(lane + s * LANES, blocks - 1u), blocks);
     } else {
         // In pieces that fit into shared memory.

@@ -1,6 +1,6 @@
 //! Values that say themselves that they are there.
 //!
-//! A dispatch of one row usually reads only what the dispatch before it wrote. Between them a
+//! A dispatch of one row usually reads only what the dispatches before it wrote. Between them a
 //! counter costs a row of waits: the writers' fence, their count, the readers' look at the count, a
 //! barrier, and then the loads of the values. Here the readers look at the values instead: the
 //! lowest bit of each mantissa is 1, in memory that is 0 before the step. A value changes by at
@@ -8,28 +8,31 @@
 //! it.
 //!
 //! ```text
-//! link's address | 1  takes: looks at the values of the dispatch before, not at its counter
+//! link's address | 1  takes: looks at the values of the dispatches before, not at their counter
 //!                | 2  looks at the residual stream too
 //!                | 4  gives: its values have the bit; it neither fences nor counts
 //! ```
 //!
 //! Only whole words have to arrive. Nothing orders them, so whoever reads what such a dispatch
 //! wrote in the same chain has to look for the bit, and nothing that is read there may be written
-//! again. A dispatch takes values if
+//! again. Dispatches that share a link take or give together, since they share a counter. They
+//! take values if
 //!
-//! - all that the dispatch before hands it lies in memory that the chain writes once, and its
-//!   workgroups together look at all of that;
-//! - it writes nothing that the dispatch before reads or writes, and not both of them have
-//!   workgroups that look at a part only. Each workgroup of a product looks at a whole row, so
-//!   where one is past its wait, all dispatches before the last one have made their last access:
+//! - all that the dispatches before hand them lies in memory that the chain writes once, and each
+//!   of them looks at all of that: its workgroups together do;
+//! - none of them writes anything that a dispatch before reads or writes, and not both of the links
+//!   have workgroups that look at a part only. Each workgroup of a product looks at a whole row, so
+//!   where one is past its wait, all dispatches before the last ones have made their last access:
 //!   each workgroup of a dispatch that gives values gives its last one after all that it reads;
-//! - it looks for the bit in all else that it reads of this chain, because it loads that before it
-//!   waits.
+//! - they look for the bit in all else that they read of this chain, because they load that before
+//!   they wait.
 //!
-//! A dispatch gives values if the next one takes them, and if every reader of anything else that it
-//! writes looks for the bit too.
+//! Dispatches give values if the next ones take them, and if every reader of anything else that
+//! they write looks for the bit too.
 
-use super::places::{LINK_WORDS, Placed};
+use std::iter::repeat_n;
+
+use super::places::Placed;
 use crate::dispatch::{Dispatch, Hands, Span};
 
 #[cfg(test)]
@@ -65,31 +68,28 @@ enum Use {
 /// Returns the flags of the links of dispatches in chains. In `fresh` they write each word at most
 /// once.
 pub(super) fn flags(dispatches: &[Dispatch], placed: &[Placed], fresh: Span) -> Vec<u64> {
-    let at = |place: usize| &dispatches[placed[place].index];
-    let link = |place: usize| placed.get(place).map(|placed| placed.link);
-    // Dispatches that share a link have several predecessors or successors.
-    let is_next = |place: usize| {
-        let (before, own) = (placed[place - 1], placed[place]);
-        before.first == own.first
-            && own.link == before.link + LINK_WORDS
-            && link(place + 1) != Some(own.link)
-            && (place < 2 || link(place - 2) != Some(before.link))
-    };
-    // One more, which takes nothing: the last one gives nothing.
-    let mut takes: Vec<bool> = (0..=placed.len())
-        .map(|place| {
-            let has_next = (1..placed.len()).contains(&place) && is_next(place);
-            has_next && fits(at(place - 1), at(place), fresh)
+    let links: Vec<&[Placed]> = placed.chunk_by(|one, other| one.link == other.link).collect();
+    let link_of: Vec<usize> =
+        (0..).zip(&links).flat_map(|(link, abreast)| repeat_n(link, abreast.len())).collect();
+    let all = |link: usize| links[link].iter().map(|placed| &dispatches[placed.index]);
+    let is_next = |link: usize| links[link - 1][0].first == links[link][0].first;
+    // One more, which takes nothing: the last ones give nothing.
+    let mut takes: Vec<bool> = (0..=links.len())
+        .map(|link| {
+            (1..links.len()).contains(&link)
+                && is_next(link)
+                && fit(&Vec::from_iter(all(link - 1)), &Vec::from_iter(all(link)), fresh)
         })
         .collect();
-    let needs = needs(dispatches, placed);
+    let needs = needs(dispatches, placed, &link_of);
     loop {
-        let looks_at_part = |place: usize| {
-            takes[place] && at(place).hands.as_ref().is_some_and(|hands| hands.is_split)
+        let look_at_part = |link: usize| {
+            takes[link] && all(link).any(|one| one.hands.as_ref().is_some_and(|it| it.is_split))
         };
-        let is_early = |place: &usize| looks_at_part(place - 1) && looks_at_part(*place);
-        let mut broken: Vec<usize> = (1..placed.len()).filter(is_early).collect();
+        let is_early = |link: &usize| look_at_part(link - 1) && look_at_part(*link);
+        let mut broken: Vec<usize> = (1..links.len()).filter(is_early).collect();
         for &Need { writer, reader, use_ } in &needs {
+            let (writer, reader) = (link_of[writer], link_of[reader]);
             let (gives, taken) = (takes[writer + 1], takes[reader]);
             let is_looked_at = taken && matches!(use_, Use::Taken | Use::Residual);
             if gives && !is_looked_at {
@@ -102,38 +102,48 @@ pub(super) fn flags(dispatches: &[Dispatch], placed: &[Placed], fresh: Span) -> 
         if broken.is_empty() {
             break;
         }
-        broken.into_iter().for_each(|place| takes[place] = false);
+        broken.into_iter().for_each(|link| takes[link] = false);
     }
-    let mut flags: Vec<u64> = (0..placed.len())
-        .map(|place| {
-            let given = if takes[place + 1] { GIVES } else { 0 };
-            given | if takes[place] { TAKES } else { 0 }
+    let mut flags: Vec<u64> = link_of
+        .iter()
+        .map(|&link| {
+            let given = if takes[link + 1] { GIVES } else { 0 };
+            given | if takes[link] { TAKES } else { 0 }
         })
         .collect();
     for need in needs {
-        if need.use_ == Use::Residual && takes[need.reader] {
+        if need.use_ == Use::Residual && takes[link_of[need.reader]] {
             flags[need.reader] |= RESIDUAL;
         }
     }
     flags
 }
 
-/// Returns whether `next` can look at the values of the dispatch before it.
-fn fits(before: &Dispatch, next: &Dispatch, fresh: Span) -> bool {
-    let (Some(giver), Some(taker)) = (&before.hands, &next.hands) else { return false };
+/// Returns whether the dispatches of a link can look at the values of those of the link before.
+fn fit<'a>(before: &[&'a Dispatch], next: &[&'a Dispatch], fresh: Span) -> bool {
+    let hands = |dispatches: &[&'a Dispatch]| {
+        dispatches.iter().map(|one| one.hands.as_ref()).collect::<Option<Vec<&Hands>>>()
+    };
+    let (Some(givers), Some(takers)) = (hands(before), hands(next)) else { return false };
+    let given: Vec<Span> = givers.iter().flat_map(|giver| &giver.gives).copied().collect();
+    let looks_at_all = |taker: &&Hands| {
+        taker.takes.iter().all(|span| given.contains(span))
+            && given.iter().all(|span| taker.takes.contains(span))
+    };
     let is_fresh = |span: &Span| fresh.contains(*span);
     let is_written_again = |written: &Span| {
-        before.reads.iter().chain(&before.writes).any(|touched| touched.overlaps(*written))
+        let mut touched = before.iter().flat_map(|one| one.reads.iter().chain(&one.writes));
+        touched.any(|touched| touched.overlaps(*written))
     };
-    !taker.takes.is_empty()
-        && taker.takes.iter().all(|span| giver.gives.contains(span))
-        && giver.gives.iter().all(|span| taker.takes.contains(span))
-        && giver.gives.iter().chain(&giver.updated).all(is_fresh)
-        && !next.writes.iter().any(is_written_again)
+    givers.iter().all(|giver| !giver.gives.is_empty())
+        && takers.iter().all(looks_at_all)
+        && given.iter().chain(givers.iter().flat_map(|giver| &giver.updated)).all(is_fresh)
+        && !next.iter().flat_map(|one| &one.writes).any(is_written_again)
 }
 
-/// Returns which dispatches read or write what earlier ones of their chains wrote.
-fn needs(dispatches: &[Dispatch], placed: &[Placed]) -> Vec<Need> {
+/// Returns which dispatches read or write what earlier ones of their chains wrote, given the link
+/// of each place.
+fn needs(dispatches: &[Dispatch], placed: &[Placed], link_of: &[usize]) -> Vec<Need> {
     let mut needs = Vec::new();
     for (reader, of_reader) in placed.iter().enumerate() {
         let later = &dispatches[of_reader.index];
@@ -154,7 +164,9 @@ fn needs(dispatches: &[Dispatch], placed: &[Placed]) -> Vec<Need> {
                 met.any(|written| !(is_free && shares(giver, written)))
             };
             let use_of = |span: &Span| match (giver, taker) {
-                (Some(_), Some(taker)) if writer + 1 == reader && taker.takes.contains(span) => {
+                (Some(_), Some(taker))
+                    if link_of[writer] + 1 == link_of[reader] && taker.takes.contains(span) =>
+                {
                     Use::Taken
                 }
                 (Some(giver), Some(taker))

@@ -50,7 +50,8 @@ pub enum ProductInput {
         /// Added to the mean squares of both.
         epsilon: f32,
         /// Where the new residual stream goes; other memory than `x`, which all workgroups read.
-        x_out: Span,
+        /// `None` if another product writes it.
+        x_out: Option<Span>,
     },
 }
 
@@ -319,7 +320,7 @@ impl ProductInput {
             ProductInput::Operand(_) => NormArgs::default(),
             ProductInput::Norm { weight, .. } => NormArgs { weight, ..NormArgs::default() },
             ProductInput::NormAddNorm { weight, added_weight, x_out, .. } => {
-                NormArgs { weight, added_weight, x_out: x_out.address }
+                NormArgs { weight, added_weight, x_out: x_out.map_or(0, |span| span.address) }
             }
         }
     }
@@ -461,7 +462,7 @@ impl Product<'_> {
             ProductInput::Operand(operand) => operand.spans().collect(),
             ProductInput::Norm { x, .. } => vec![x],
             ProductInput::NormAddNorm { x, added, x_out, .. } => {
-                writes.push(x_out);
+                writes.extend(x_out);
                 vec![x, added]
             }
         };
@@ -474,7 +475,7 @@ impl Product<'_> {
         let Matrix { rows, columns, .. } = self.matrix;
         assert!(self.width > 0 && rows > 0 && columns > 0, "an empty product");
         assert!(self.width == 1 || !self.input.norms(), "a norm is of one row");
-        if let ProductInput::NormAddNorm { x, x_out, .. } = self.input {
+        if let ProductInput::NormAddNorm { x, x_out: Some(x_out), .. } = self.input {
             assert!(!x.overlaps(x_out), "all workgroups read the old residual stream");
         }
         match self.output {
@@ -553,7 +554,7 @@ mod tests {
             added_weight: 300,
             weight: 400,
             epsilon: 0.5,
-            x_out: span(500),
+            x_out: Some(span(500)),
         }
     }
 

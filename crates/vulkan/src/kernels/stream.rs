@@ -262,7 +262,7 @@ impl StreamLaunch<'_> {
             ProductInput::NormAddNorm { x, added, x_out, .. } => {
                 hands.takes.push(added);
                 hands.residual = Some(x);
-                hands.updated = Some(x_out);
+                hands.updated = x_out;
             }
         }
         match self.0.output {

@@ -57,6 +57,18 @@ pub(super) enum Input {
     /// The norm of a row, which every workgroup of the product computes for itself. All of them
     /// read the target, so the updated one has a home of its own.
     Norm(NormWork),
+    /// The same for a product after one that computes this norm too and writes the updated target.
+    SameNorm(NormWork),
+}
+
+impl Input {
+    /// Returns the norm that the product computes.
+    pub(super) fn norm(self) -> Option<NormWork> {
+        match self {
+            Input::Given(_) => None,
+            Input::Norm(norm) | Input::SameNorm(norm) => Some(norm),
+        }
+    }
 }
 
 /// What happens to the results of a product.
@@ -352,6 +364,11 @@ impl ProductWork {
         match self.input {
             Input::Given(form) => see(Touch::Read(form)),
             Input::Norm(norm) => norm.touches(see),
+            Input::SameNorm(norm) => norm.touches(&mut |touch| {
+                if matches!(touch, Touch::Read(_)) {
+                    see(touch);
+                }
+            }),
         }
         match &self.output {
             Output::Parts(parts) => parts.iter().for_each(|&id| see(write(id))),

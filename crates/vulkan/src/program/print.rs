@@ -14,8 +14,8 @@ use trine_model::listing::{Line, Listing};
 use trine_model::{Plan, Source, WeightId};
 
 use super::graph::{
-    AttendKernel, AttendWork, Before, ElementsKind, Form, Graph, HeadsWork, Home, Input, Node,
-    NormWork, Output, ProductKernel, ProductWork, Touch, ValueId, Work,
+    AttendKernel, AttendWork, Before, ElementsKind, Form, Graph, HeadsWork, Home, Node, NormWork,
+    Output, ProductKernel, ProductWork, Touch, ValueId, Work,
 };
 use super::limits::{LimitedRows, LimitedWork};
 use super::streams::{First, RouteWork, SumWork};
@@ -228,10 +228,8 @@ impl RouteWork {
 
 impl ProductWork {
     fn name(&self) -> String {
-        let before = match self.input {
-            Input::Given(_) => String::new(),
-            Input::Norm(norm) => format!("{} + ", norm.name()),
-        };
+        let before = self.input.norm().map(|norm| format!("{} + ", norm.name()));
+        let before = before.unwrap_or_default();
         let kernel = match self.kernel {
             ProductKernel::Stream => "stream",
             ProductKernel::Matvec => "matvec",
@@ -349,10 +347,7 @@ impl Work {
             },
             Work::Experts(work) => work.weights(),
             Work::Product(work) => {
-                let mut weights = match work.input {
-                    Input::Given(_) => Vec::new(),
-                    Input::Norm(norm) => norm.weights(),
-                };
+                let mut weights = work.input.norm().map_or_else(Vec::new, NormWork::weights);
                 weights.extend(&work.joint.weights);
                 weights.extend(&work.biases);
                 weights

@@ -1,5 +1,5 @@
 //! Rules that let a launch take over work of its neighbours: norms, attention and gated products
-//! hand their rows on as the operand that the next product takes, a product norms its own row,
+//! hand their rows on as the operand that the next product takes, products norm their own row,
 //! attention prepares its own heads. Those of models with several streams are in [`streams`], of
 //! sums in [`sums`], of experts in [`experts`], of pictures in [`pictures`],
 //! [`places`] and [`limits`].
@@ -11,8 +11,8 @@
 use super::experts::{EntryOutput, ExpertsProduct, ExpertsWork};
 use super::graph::{
     AttendKernel, AttendWork, Before, ElementsKind, Form, Graph, HeadsWork, Home, Input, Made,
-    NormWork, OperandValue, Output, Prepare, ProductKernel, ProductWork, Touch, Turn, ValueId,
-    Work,
+    Node, NormWork, OperandValue, Output, Prepare, ProductKernel, ProductWork, Touch, Turn,
+    ValueId, Work,
 };
 use super::limits::LimitedWork;
 use super::passes::Attended;
@@ -320,26 +320,33 @@ fn product_gates(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     true
 }
 
-/// Lets a product norm its row itself, if it is the next launch and the only one that reads the
-/// normed row.
+/// Lets products norm their row themselves, if they are the next launches and the only ones that
+/// read the normed row. Several have matrices of different formats. Each computes the norm, which
+/// takes less time than a launch, and the first one writes the updated target.
 fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
     let Work::Norm { norm, made } = graph.nodes[index].work else { return false };
     if !matches!(norm, NormWork::Norm { .. } | NormWork::NormAddNorm { .. }) {
         return false;
     }
-    let Some(form) = made.only().filter(|form| graph.readers(form.id()) == 1) else {
-        return false;
+    let Some(form) = made.only() else { return false };
+    let width = graph.width;
+    let can_norm = |node: &Node| {
+        let Work::Product(work) = &node.work else { return false };
+        work.input == Input::Given(form) && selection.can_norm(&work.joint, width.of(node.rows))
     };
-    let Some(next) = graph.nodes.get_mut(index + 1) else { return false };
-    let rows = graph.width.of(next.rows);
-    let Work::Product(work) = &mut next.work else { return false };
-    if work.input != Input::Given(form) || !selection.can_norm(&work.joint, rows) {
+    let readers = graph.readers(form.id());
+    let products = graph.nodes[index + 1..].iter().take_while(|node| can_norm(node)).count();
+    if products == 0 || products != readers {
         return false;
     }
-    work.input = Input::Norm(norm);
-    work.kernel = selection.product(&work.joint, rows, true);
+    let mut input = Input::Norm(norm);
+    for node in &mut graph.nodes[index + 1..=index + products] {
+        let Work::Product(work) = &mut node.work else { continue };
+        work.input = std::mem::replace(&mut input, Input::SameNorm(norm));
+        work.kernel = selection.product(&work.joint, width.of(node.rows), true);
+    }
     if let NormWork::NormAddNorm { updated, .. } = norm {
-        // Every workgroup of the product reads the old one.
+        // Every workgroup of the products reads the old one.
         graph.values[updated.0].home = Home::Own;
     }
     graph.nodes.remove(index);

@@ -161,8 +161,49 @@ fn values_that_are_written_again_are_not_looked_at() {
     assert!(!one([hands(&[OLD], &[a], None), without]), "it cannot look");
 }
 
+/// Layers whose values have a product of their own, which norms the same row.
+fn layers_apart(count: u64) -> Vec<Dispatch> {
+    let apart = |layer: &[Dispatch]| {
+        let mut layer = layer.to_vec();
+        let mut values = layer[0].clone();
+        let value = layer[0].writes.remove(2);
+        layer[0].hands.as_mut().unwrap().gives.pop();
+        values.writes = vec![value];
+        let hands = values.hands.as_mut().unwrap();
+        (hands.gives, hands.updated) = (vec![value], None);
+        layer.insert(1, values);
+        layer
+    };
+    layers(count).chunks(5).flat_map(apart).collect()
+}
+
 #[test]
-fn neighbours_that_share_a_link_have_counters() {
+fn neighbours_that_share_a_link_hand_on_together() {
+    let both = TAKES | GIVES;
+    let first = [GIVES, GIVES, both, both, both | RESIDUAL, both];
+    let next = [both | RESIDUAL, both | RESIDUAL, both, both, both | RESIDUAL, both];
+    let mut expected = [first, next].concat();
+    *expected.last_mut().unwrap() = TAKES;
+    assert_eq!(found(&layers_apart(2)), expected);
+
+    // What if one of the two in the second layer cannot?
+    let counted = |change: &dyn Fn(&mut Dispatch)| {
+        let mut dispatches = layers_apart(2);
+        change(&mut dispatches[7]);
+        found(&dispatches)
+    };
+    // It gives nothing, so the stream that the other one updates has no bit either.
+    let without = [0, 0, 0, GIVES, TAKES, GIVES, TAKES];
+    assert_eq!(counted(&|values| values.hands = None)[5..], without);
+    // It does not look at the stream.
+    let blind = |values: &mut Dispatch| values.hands.as_mut().unwrap().residual = None;
+    let found = counted(&blind);
+    assert_eq!(found[6..], [GIVES, GIVES, both, both, both | RESIDUAL, TAKES]);
+    assert_eq!(found[4], TAKES | RESIDUAL, "nobody takes what is read with it");
+}
+
+#[test]
+fn neighbours_that_share_a_link_and_take_other_values_have_counters() {
     let [a, b, c] = [0, 32, 64].map(|offset| FRESH.address + offset);
     let dispatches = [
         hands(&[OLD], &[a], None),

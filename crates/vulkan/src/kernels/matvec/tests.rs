@@ -268,7 +268,7 @@ fn slack(weights: &[f32], errors: &[f64]) -> f64 {
 }
 
 /// Checks one row through a norm, or an addition and a norm, including large values of the residual
-/// stream.
+/// stream. In one case another product writes that.
 fn check_norms(format: Format) {
     let gpu = gpu();
     let subgroup = gpu.capabilities().subgroup;
@@ -307,7 +307,7 @@ fn check_norms(format: Format) {
                     added_weight: buffers[2].address(),
                     weight: buffers[3].address(),
                     epsilon: EPSILON,
-                    x_out: x_out.span(),
+                    x_out: (case != 1).then(|| x_out.span()),
                 }
             } else {
                 let weight = buffers[3].address();
@@ -318,7 +318,7 @@ fn check_norms(format: Format) {
             let launch = MatvecLaunch(Product { matrix, width: 1, input, output });
             let shape = shape(8 * subgroup, 2 * subgroup, 2, 2, 2);
             run(&gpu, &[launch.dispatch(&gpu, shape, "normed", 0).unwrap()]);
-            if add {
+            if add && case != 1 {
                 let found = download::<f32>(&gpu, &x_out);
                 let high = x.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
                 for (found, wanted) in found.iter().zip(&x) {

@@ -43,7 +43,8 @@ struct Case {
     format: Format,
     rows: usize,
     columns: usize,
-    /// 3: the activations are interleaved, and so are gated products of whole blocks.
+    /// 3: the activations are interleaved, and so are gated products of whole blocks. 4: as 2, but
+    /// another product writes the residual stream.
     prologue: u32,
     gated: bool,
     size: f32,
@@ -80,7 +81,7 @@ fn found(case: &Case, shape: Option<StreamShape>) -> (Vec<f32>, Vec<f32>, Vec<(f
             added_weight: v_memory.address(),
             weight: w_memory.address(),
             epsilon: EPSILON,
-            x_out: updated.span(),
+            x_out: (prologue == 2).then(|| updated.span()),
         },
     };
     let outputs = if gated { rows / 2 } else { rows };
@@ -111,14 +112,14 @@ fn found(case: &Case, shape: Option<StreamShape>) -> (Vec<f32>, Vec<f32>, Vec<(f
 
     let wide: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
     let summed: Vec<f64> = match prologue {
-        2 => {
+        2 | 4 => {
             let added: Vec<f64> = added.iter().map(|&x| f64::from(x)).collect();
             let sums = wide.iter().zip(norm(&added, &v)).map(|(x, y)| x + y);
             sums.map(|sum| sum * f64::from(SCALE)).collect()
         }
         _ => wide,
     };
-    let activations = if matches!(prologue, 1 | 2) { norm(&summed, &w) } else { summed };
+    let activations = if matches!(prologue, 1 | 2 | 4) { norm(&summed, &w) } else { summed };
     let weights = decoded(format, &source, rows * columns);
     let product = |row: usize| {
         let terms = weights[row * columns..][..columns].iter().zip(&activations);
@@ -171,7 +172,7 @@ fn products_of_every_format_agree_with_their_definition() {
         };
         for (at, &columns) in all.iter().enumerate() {
             let rows = [6, 50, 134][at % 3];
-            for prologue in 0..3 {
+            for prologue in [0, 1, 2, 4] {
                 for gated in [false, true] {
                     if number.next().is_some_and(|number| takes(number, 5)) {
                         check(&Case { format, rows, columns, prologue, gated, size: 4.0 }, None);
@@ -315,6 +316,9 @@ fn the_residual_stream_is_updated() {
         assert!((f64::from(*found) - wanted).abs() <= 1e-6 * 1e5, "{found} {wanted}");
     }
     assert!(values.iter().all(|value| value.is_finite()));
+    let (same, untouched, _) = found(&Case { prologue: 4, ..case }, None);
+    assert_eq!(values, same);
+    assert!(untouched.iter().all(|value| value.is_nan()), "another product writes it");
 }
 
 /// A norm's factor comes after the product, so what is multiplied may be of any size.
@@ -348,7 +352,7 @@ fn broken_activations_break_the_products() {
         let operand =
             |kind| ProductInput::Operand(Operand { kind, codes: row.span(), scales: none });
         let [weight, added_weight] = [sound.address(); 2];
-        let (epsilon, x_out) = (EPSILON, updated.span());
+        let (epsilon, x_out) = (EPSILON, Some(updated.span()));
         let normed = |x, added| ProductInput::NormAddNorm {
             x,
             scale: 1.0,

@@ -324,7 +324,7 @@ fn a_gated_product_of_one_row_interleaves_it_for_its_only_reader() {
 }
 
 #[test]
-fn a_product_norms_its_row_itself() {
+fn products_norm_their_row_themselves() {
     let rules: [Rule; 2] = [rows_give_operand, product_norms];
     for (capabilities, kernel) in [(h200(), "stream"), (narrow(), "matvec")] {
         let expected = format!("norm + {kernel} %0 f32[1,256] x n, v:q4_0 -> %1 f32[1,256]");
@@ -340,14 +340,23 @@ fn a_product_norms_its_row_itself() {
         );
         assert_eq!(found[1..], [expected]);
     }
+    // Different formats make two products of one step. The first one updates the target.
+    let gated = Op::GatedMatMul { input: B, gate: V, up: F, output: C };
+    let added = plan(&[matmul(A, F, E), norm_add_norm(E, A, B), gated], C);
+    let found = &one(h200()).walked(&added, &rules)[1];
+    let normed = "%1 f32[1,256], %0 f32[1,256] x n, m";
+    let expected = [
+        format!("norm_add_norm + stream {normed}, v:q4_0 -> %2 f32[1,256], %3 f32[1,256]"),
+        format!("norm_add_norm + matvec {normed}, f:f16 -> %4 f32[1,256]"),
+    ];
+    assert_eq!(found[1..3], expected);
     let refused = [
         // The normed row is read elsewhere.
         plan(&[norm(A, B), matmul(B, V, C)], B),
-        plan(&[norm(A, B), matmul(B, V, C), matmul(B, W, D)], D),
-        // Different formats make two products of it.
-        plan(&[norm(A, B), Op::GatedMatMul { input: B, gate: V, up: F, output: C }], C),
+        plan(&[norm(A, B), matmul(B, V, C), matmul(B, W, D)], B),
         // Another launch stands between.
         plan(&[norm(A, B), norm(A, D), matmul(B, V, C)], C),
+        plan(&[norm(A, B), matmul(B, V, C), norm(A, D), matmul(B, W, E)], E),
     ];
     refused.iter().for_each(|plan| one(h200()).refuses(plan, &rules));
     eight().refuses(&plan(&[norm(A, B), matmul(B, V, C)], C), &rules);

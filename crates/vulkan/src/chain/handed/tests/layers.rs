@@ -40,6 +40,8 @@ struct Model {
     /// Positions before the row.
     depth: usize,
     kv: KvType,
+    /// Whether values have a matrix of their own.
+    is_apart: bool,
     seed: u64,
 }
 
@@ -56,6 +58,7 @@ impl Model {
             heads: Heads { query: kv * one(&[1, 2, 3]), kv, dim: one(&[32, 64, 96, 256]) },
             depth: one(&[0, 3, 31, 200]),
             kv: [KvType::F32, KvType::F16, KvType::Int8][one(&[0, 1, 2])],
+            is_apart: one(&[0, 1]) == 1,
             seed,
         }
     }
@@ -106,15 +109,23 @@ impl Maker {
         self.dispatches.push(launch.dispatch(&self.gpu, shape, "product", 0).unwrap());
     }
 
-    /// The norms of what is added to a stream and of the sum; returns the updated stream too.
-    fn norms(&mut self, x: Span, added: Span) -> (ProductInput, Span) {
+    /// The norms of what is added to a stream and of the sum, for a product that writes the sum and
+    /// for another one; returns the sum too.
+    fn norms(&mut self, x: Span, added: Span) -> ([ProductInput; 2], Span) {
         let count = x.bytes as usize / 4;
         let [weight, added_weight] = [(); 2].map(|()| self.floats(count).address());
         let x_out = self.value(count);
         let (scale, epsilon) = (0.9, EPSILON);
-        let input =
-            ProductInput::NormAddNorm { x, scale, added, added_weight, weight, epsilon, x_out };
-        (input, x_out)
+        let input = |x_out| ProductInput::NormAddNorm {
+            x,
+            scale,
+            added,
+            added_weight,
+            weight,
+            epsilon,
+            x_out,
+        };
+        ([Some(x_out), None].map(input), x_out)
     }
 
     /// Attention of the row, which also norms, rotates and stores it.
@@ -160,9 +171,14 @@ impl Maker {
         let Model { hidden, inner, heads, .. } = *model;
         let parts = [heads.query, heads.kv, heads.kv].map(|count| count * heads.dim);
         let segments = parts.map(|rows| Segment { rows, target: self.value(rows) });
-        let matrix = self.matrix(parts.iter().sum(), hidden);
-        let (input, x) = self.norms(x, added);
-        self.product(matrix, input, ProductOutput::Segments(&segments));
+        let (inputs, x) = self.norms(x, added);
+        let (first, others) = segments.split_at(if model.is_apart { 2 } else { 3 });
+        for (input, segments) in inputs.into_iter().zip([first, others]) {
+            if !segments.is_empty() {
+                let matrix = self.matrix(segments.iter().map(|part| part.rows).sum(), hidden);
+                self.product(matrix, input, ProductOutput::Segments(segments));
+            }
+        }
 
         let attended = self.attention(bed, segments.map(|segment| segment.target));
         let matrix = self.matrix(hidden, parts[0]);
@@ -171,7 +187,7 @@ impl Maker {
         self.product(matrix, input, ProductOutput::Segments(&segments));
 
         let matrix = self.matrix(2 * inner, hidden);
-        let (input, x) = self.norms(x, segments[0].target);
+        let ([input, _], x) = self.norms(x, segments[0].target);
         let gated = operand(OperandKind::Interleaved, self.value(inner));
         self.product(matrix, input, ProductOutput::Gated { plain: None, operand: Some(gated) });
 
@@ -332,30 +348,39 @@ fn layers_compute_in_a_chain_what_they_compute_between_barriers() {
 /// Not even if memory has the bit of earlier values.
 #[test]
 fn values_that_never_come_are_given_up() {
-    let layers = Layers::new(&Model { layers: 2, depth: 3, ..Model::random(1) });
-    for first in 1..=5 {
-        let rest = first..layers.dispatches.len();
-        layers.after(|| assert!(!layers.run_chained(rest, None), "without {first} launches"));
+    for is_apart in [false, true] {
+        let layers = Layers::new(&Model { layers: 2, depth: 3, is_apart, ..Model::random(1) });
+        for first in 1..=layers.dispatches.len() / 2 {
+            let rest = first..layers.dispatches.len();
+            layers.after(|| assert!(!layers.run_chained(rest, None), "without {first} launches"));
+        }
     }
 }
 
 #[test]
 fn a_launch_looks_at_every_value_that_it_takes() {
-    let layers = Layers::new(&Model { layers: 2, depth: 40, ..Model::random(1) });
-    for at in 1..layers.dispatches.len() {
-        let hands = layers.dispatches[at].hands.as_ref().unwrap();
-        // The first layer's stream was there before the chain.
-        let residual = hands.residual.filter(|stream| layers.fresh.span().contains(*stream));
-        for span in hands.takes.iter().copied().chain(residual) {
-            for word in [0, span.bytes / 8 * 4, span.bytes - 4] {
-                let missing = Span { address: span.address + word, bytes: 4 };
-                let run = || layers.run_chained(at..at + 1, Some(missing));
-                layers.after(|| assert!(!run(), "launch {at}, {span:?}, byte {word}"));
-            }
+    for is_apart in [false, true] {
+        let layers = Layers::new(&Model { layers: 2, depth: 40, is_apart, ..Model::random(1) });
+        for at in 1..layers.dispatches.len() {
+            looks_at_every_value(&layers, at);
         }
-        // The spoiled values have the bit.
-        let elsewhere = layers.values[layers.values.len() - 1];
-        let run = || layers.run_chained(at..at + 1, Some(elsewhere));
-        layers.after(|| assert!(run(), "launch {at} has all"));
     }
+}
+
+fn looks_at_every_value(layers: &Layers, at: usize) {
+    let fresh = layers.fresh.span();
+    let hands = layers.dispatches[at].hands.as_ref().unwrap();
+    // What the first layer reads was there before the chain.
+    let looked_at = hands.takes.iter().copied().chain(hands.residual);
+    for span in looked_at.filter(|span| fresh.contains(*span)) {
+        for word in [0, span.bytes / 8 * 4, span.bytes - 4] {
+            let missing = Span { address: span.address + word, bytes: 4 };
+            let run = || layers.run_chained(at..at + 1, Some(missing));
+            layers.after(|| assert!(!run(), "launch {at}, {span:?}, byte {word}"));
+        }
+    }
+    // The spoiled values have the bit.
+    let elsewhere = layers.values[layers.values.len() - 1];
+    let run = || layers.run_chained(at..at + 1, Some(elsewhere));
+    layers.after(|| assert!(run(), "launch {at} has all"));
 }
