@@ -83,7 +83,7 @@ struct Link {
 /// What the handles and the thread share.
 #[derive(Debug)]
 struct Board {
-    /// The number of requests that were accepted and have not started.
+    /// The number of requests in the engine's queue, and of those that it has not got yet.
     waiting: AtomicUsize,
     /// Their prompt tokens.
     waiting_tokens: AtomicUsize,
@@ -150,6 +150,7 @@ impl Service {
             board,
             clients: HashMap::new(),
             sequences: HashMap::new(),
+            queued: Queued::default(),
             events: Vec::new(),
             leisure,
             began: Instant::now(),
@@ -292,6 +293,26 @@ impl Board {
         self.waiting.fetch_sub(1, Ordering::AcqRel);
         self.waiting_tokens.fetch_sub(tokens, Ordering::AcqRel);
     }
+
+    /// Counts what the engine's queue has got or lost.
+    fn follow(&self, before: Queued, now: Queued) {
+        let change = |count: &AtomicUsize, before: usize, now: usize| match now.checked_sub(before)
+        {
+            Some(more) => count.fetch_add(more, Ordering::AcqRel),
+            None => count.fetch_sub(before - now, Ordering::AcqRel),
+        };
+        change(&self.waiting, before.requests, now.requests);
+        change(&self.waiting_tokens, before.tokens, now.tokens);
+    }
+}
+
+/// What is in the engine's queue: requests that have not started, and those that left their place
+/// to others.
+#[derive(Debug, Clone, Copy, Default)]
+struct Queued {
+    requests: usize,
+    /// Their prompt tokens.
+    tokens: usize,
 }
 
 /// What the thread owns.
@@ -301,6 +322,8 @@ struct Worker {
     clients: HashMap<SequenceId, Client>,
     /// The sequences by ticket.
     sequences: HashMap<u64, SequenceId>,
+    /// The engine's queue as the board counts it.
+    queued: Queued,
     events: Vec<Event>,
     leisure: Leisure,
     began: Instant,
@@ -312,8 +335,6 @@ struct Worker {
 struct Client {
     ticket: u64,
     updates: UnboundedSender<Update>,
-    /// The number of prompt tokens while the request is in the queue.
-    queued: Option<usize>,
 }
 
 impl Worker {
@@ -415,9 +436,11 @@ impl Worker {
                 let tokens = request.prompt.len();
                 match self.engine.submit(*request) {
                     Ok(sequence) => {
-                        let client = Client { ticket, updates, queued: Some(tokens) };
-                        self.clients.insert(sequence, client);
+                        self.clients.insert(sequence, Client { ticket, updates });
                         self.sequences.insert(ticket, sequence);
+                        // The board has counted it before the engine got it.
+                        self.queued.requests += 1;
+                        self.queued.tokens += tokens;
                     }
                     Err(error) => {
                         // The request was checked against the same limits before.
@@ -442,18 +465,17 @@ impl Worker {
             tracing::error!(%error, "the step failed");
             std::thread::sleep(AFTER_FAILURE);
         }
+        let status = self.engine.status();
+        let now = Queued { requests: status.waiting, tokens: status.waiting_tokens };
+        self.board.follow(std::mem::replace(&mut self.queued, now), now);
         events.drain(..).for_each(|event| self.deliver(event));
         self.events = events;
-        *self.board.status.lock().unwrap_or_else(PoisonError::into_inner) = self.engine.status();
+        *self.board.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 
     fn deliver(&mut self, Event { sequence, update }: Event) {
-        let Some(client) = self.clients.get_mut(&sequence) else { return };
+        let Some(client) = self.clients.get(&sequence) else { return };
         let is_last = matches!(update, Update::Finished { .. });
-        let leaves = is_last || matches!(update, Update::Started { .. });
-        if let Some(tokens) = client.queued.take_if(|_| leaves) {
-            self.board.leave(tokens);
-        }
         // A client that is gone has sent a cancellation, so a failed send can be ignored.
         let _ = client.updates.send(update);
         if is_last {

@@ -14,10 +14,10 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use greedy::greedy;
-use looks::{BAD, BUDGET, Gated, engine, joined, picture, request, seen};
+use looks::{BAD, BUDGET, Gated, engine, joined, picture, request, seen, until};
 use texts::prompt;
 use trine_engine::disk::{NotRead, Origin, PageKey, PageName, PageStore, Spill, StoreCounts};
-use trine_engine::{Engine, Event, Finish, Request, SequenceId, Update};
+use trine_engine::{Engine, EngineError, Event, Finish, Request, SequenceId, Service, Update};
 
 /// Runs some steps. Adds the tokens of sequences to their lists.
 #[track_caller]
@@ -176,4 +176,30 @@ fn requests_that_find_a_failure_end() {
     expected[1] = Finish::Length;
     assert_eq!(found, expected);
     thread.join().unwrap();
+}
+
+/// A started prompt that leaves its place to another waits again.
+#[test]
+fn requests_that_are_set_aside_count_in_the_queue_of_a_service() {
+    let gated = Gated::new(BUDGET);
+    let mut engine = engine(80, 1, 4);
+    engine.set_queue(2, 4096);
+    let service = Service::start(engine).expect("there is a thread");
+    let codes = |seed| joined(&[&prompt(seed, 40), &picture(42), &[3]]);
+    let ask = |seed| service.submit(request(&gated.tower, &codes(seed), 5));
+    // Each takes the place of the one before it.
+    let begun = [0, 1, 2].map(|seed| {
+        let mut generation = ask(seed).expect("there is room");
+        let update = generation.blocking_next();
+        assert!(matches!(update, Some(Update::Started { .. })), "{update:?}");
+        generation
+    });
+    let status = service.status();
+    assert_eq!((status.waiting, status.waiting_tokens), (2, 2 * codes(0).len()));
+    let error = ask(3).expect_err("the queue is full");
+    assert!(matches!(error, EngineError::QueueFull { waiting: 2, .. }), "{error}");
+    drop(begun);
+    until(|| service.status().waiting == 0);
+    assert_eq!(service.status().waiting_tokens, 0);
+    drop(ask(4).expect("there is room"));
 }
