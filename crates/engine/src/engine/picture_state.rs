@@ -76,6 +76,13 @@ impl Borders<'_> {
         let sequence = self.places[slot].running().filter(|own| !own.album.is_empty())?;
         Some((sequence, self.kv.length(slot)))
     }
+
+    /// Returns the sequence of a slot and the unit that its next row is in, if there is one.
+    pub(super) fn next_unit(&self, slot: usize) -> Option<(&Sequence, Range<usize>)> {
+        let (sequence, done) = self.with_pictures(slot)?;
+        let unit = sequence.album.units(done..done + 1).next()?;
+        Some((sequence, unit))
+    }
 }
 
 impl Cuts for Borders<'_> {
@@ -88,9 +95,8 @@ impl Cuts for Borders<'_> {
     }
 
     fn least(&self, slot: usize) -> usize {
-        let Some((sequence, done)) = self.with_pictures(slot) else { return 1 };
-        match sequence.album.units(done..done + 1).next() {
-            Some(unit) if self.is_ready(sequence, unit.clone()) => unit.len(),
+        match self.next_unit(slot) {
+            Some((sequence, unit)) if self.is_ready(sequence, unit.clone()) => unit.len(),
             Some(_) => 0,
             None => 1,
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use trine_backend::BLOCK;
 
 use super::Engine;
-use super::picture_state::{PictureState, state_of};
+use super::picture_state::{Borders, PictureState, state_of};
 use super::place::Place;
 use super::prefixes::Reading;
 use super::sequence::Sequence;
@@ -62,14 +62,12 @@ impl Engine {
         if self.places.len() <= self.limits.sequences {
             return None;
         }
+        let columns = self.picture_wait.columns;
+        let borders = Borders { places: &self.places, kv: &self.kv, columns };
         let waits = |&slot: &usize| {
             let is_free = self.scheduler.is_prefilling(slot) && !self.scheduler.is_flying(slot);
-            let running = self.places[slot].running().filter(|_| is_free);
-            let next = self.kv.length(slot);
-            running.is_some_and(|sequence| {
-                let unit = sequence.album.units(next..next + 1).next();
-                unit.is_some_and(|unit| self.waits_within(sequence, unit))
-            })
+            let has_come_to = |(sequence, unit)| self.waits_within(sequence, unit);
+            is_free && borders.next_unit(slot).is_some_and(has_come_to)
         };
         let rank = |slot: usize| match &self.places[slot] {
             Place::Running(rank, _) => Some((*rank, slot)),
