@@ -496,10 +496,15 @@ impl KvCache {
         self.pool.blocks()
     }
 
-    /// Returns the number of blocks that running sequences own. The others are free, or become free
-    /// when they are needed.
+    /// Returns the number of blocks that running sequences own. Others are free if they are needed.
     pub fn running_blocks(&self) -> usize {
         self.running_blocks
+    }
+
+    /// Returns the number of blocks of a running sequence that no other running one owns.
+    pub fn own_blocks(&self, slot: usize) -> usize {
+        let is_own = |&&block: &&u32| self.running_owners[block as usize] == 1;
+        self.slots[slot].blocks.iter().filter(is_own).count()
     }
 
     /// Checks the books: every block is owned by exactly those that name it or is free, tables

@@ -545,7 +545,7 @@ fn random_traffic_with_pictures_keeps_the_books_and_the_texts() {
         assert!(sizes.mixed == sizes.width || wide > 20, "{wide} steps for wide units");
         assert!(reasons.len() == 7 && reasons.values().all(|&count| count > 10), "{reasons:?}");
         assert!(reused > 10_000 && failures > 50, "{reused} positions, {failures} failures");
-        assert!(accepted > 500, "{accepted} guesses accepted");
+        assert!(accepted > 300, "{accepted} guesses accepted");
         let [shown, run] = pictures;
         let counts = looks.expect("there are pictures").tower.counts();
         println!("{shown} pictures, {run} of them run; {counts:?}; {accepted} guesses accepted");

@@ -13,9 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use fake::{Fake, options};
 use greedy::greedy;
 use looks::{BAD, BUDGET, Gated, engine, joined, picture, request, seen, until};
 use texts::prompt;
+use trine_backend::ProgramOptions;
 use trine_engine::disk::{NotRead, Origin, PageKey, PageName, PageStore, Spill, StoreCounts};
 use trine_engine::{Engine, EngineError, Event, Finish, Request, SequenceId, Service, Update};
 
@@ -202,4 +204,66 @@ fn requests_that_are_set_aside_count_in_the_queue_of_a_service() {
     until(|| service.status().waiting == 0);
     assert_eq!(service.status().waiting_tokens, 0);
     drop(ask(4).expect("there is room"));
+}
+
+/// An engine for `running` sequences with 8 blocks.
+fn small_engine(running: usize, slots: usize) -> Engine {
+    let sizes = ProgramOptions { blocks: 8, ..options(256, slots, 80) };
+    let mut engine =
+        Engine::with_running(Box::new(Fake::new(sizes, &[20]).with_pictures()), running);
+    engine.set_waker(|| {});
+    engine
+}
+
+/// A prompt that waits for its picture gives up blocks where the next request has no room without
+/// them. Requests start in order then, and it goes on once it has its picture, whatever comes.
+#[test]
+fn blocks_of_a_prompt_that_waits_for_its_picture_go_to_others() {
+    for (running, slots) in [(3, 4), (3, 3), (1, 3)] {
+        let gated = Gated::new(BUDGET);
+        let mut engine = small_engine(running, slots);
+        let holder = joined(&[&prompt(2, 150), &picture(42), &[3]]);
+        let first = engine.submit(request(&gated.tower, &holder, 5)).expect("it is sound");
+        let mut lists = vec![(first, Vec::new())];
+        steps(&mut engine, 5, &mut lists);
+        assert_eq!(engine.status().blocks_running, 5);
+        let texts = [prompt(3, 120), prompt(4, 20)];
+        for text in &texts {
+            let id = engine.submit(Request::new(text.clone(), 5)).expect("it is sound");
+            lists.push((id, Vec::new()));
+        }
+        steps(&mut engine, 1, &mut lists);
+        assert_eq!(engine.status().running, running.min(2), "they start in order");
+        steps(&mut engine, 30, &mut lists);
+        for (text, (_, tokens)) in texts.iter().zip(&lists[1..]) {
+            assert_eq!(tokens, &greedy(text, 5), "{running} may run");
+        }
+        gated.paint();
+        for seed in 10..40 {
+            engine.submit(Request::new(prompt(seed, 100), 20)).expect("it is sound");
+            steps(&mut engine, 1, &mut lists);
+        }
+        assert_eq!(lists[0].1, greedy(&seen(&holder), 5), "{running} may run");
+    }
+}
+
+/// It keeps them where they are too few for that request.
+#[test]
+fn blocks_that_are_of_no_use_to_others_are_kept() {
+    let gated = Gated::new(BUDGET);
+    let mut engine = small_engine(3, 4);
+    let running = prompt(5, 100);
+    let text = engine.submit(Request::new(running.clone(), 20)).expect("it is sound");
+    let codes = joined(&[&prompt(2, 40), &picture(5), &[3]]);
+    engine.submit(request(&gated.tower, &codes, 5)).expect("it is sound");
+    let mut lists = vec![(text, Vec::new())];
+    steps(&mut engine, 5, &mut lists);
+    engine.submit(Request::new(prompt(3, 200), 5)).expect("it is sound");
+    steps(&mut engine, 1, &mut lists);
+    let status = engine.status();
+    assert_eq!((status.running, status.waiting, status.blocks_running), (2, 1, 6));
+    steps(&mut engine, 30, &mut lists);
+    assert_eq!(lists[0].1, greedy(&running, 20));
+    let status = engine.status();
+    assert_eq!((status.running, status.waiting), (0, 1), "the large one has ended");
 }

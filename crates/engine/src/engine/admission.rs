@@ -33,7 +33,7 @@ impl Engine {
         loop {
             let is_full = self.scheduler.sequences() >= self.limits.sequences;
             // Towers make rows meanwhile: who gives way is decided once.
-            let aside = if is_full { self.last_in_wait() } else { None };
+            let aside = self.last_in_wait();
             if is_full && aside.is_none() {
                 return Ok(());
             }
@@ -45,10 +45,13 @@ impl Engine {
                         && !self.waits_for_pictures(*rank, sequence)
                         && !self.waits(sequence, &mut common)
                 });
-            let next = next.filter(|(_, sequence)| self.has_room(sequence)).map(|(rank, _)| rank);
+            let next = next.map(|(rank, sequence)| (rank, self.has_room(sequence)));
             self.common = common;
             self.visits += visits;
-            let Some(rank) = next else { return Ok(()) };
+            let Some((rank, has_room)) = next else { return Ok(()) };
+            if !has_room && !self.waiting_leave_room(rank) {
+                return Ok(());
+            }
             if self.ask_for_pages(rank, now) || self.ask_for_pictures(rank) {
                 // Others may go ahead of this one.
                 passed = Some(rank);
@@ -61,8 +64,10 @@ impl Engine {
                 self.land_all(events)?;
                 continue;
             }
-            if let Some(slot) = aside {
+            if let Some(slot) = aside.filter(|_| is_full || !has_room) {
                 self.set_aside(slot);
+                // The request may need the blocks of another one that waits as well.
+                continue;
             }
             let Some(sequence) = self.queue.remove(rank) else { return Ok(()) };
             self.start(rank, sequence, events)?;
@@ -96,9 +101,25 @@ impl Engine {
     /// Returns whether there is memory for all tokens of a request and one more block without
     /// taking any from running sequences. A request that would run alone may always start.
     fn has_room(&self, sequence: &Sequence) -> bool {
+        self.scheduler.is_idle() || self.lacking_blocks(sequence) == 0
+    }
+
+    /// Returns whether a request of the queue would have room if no running sequence waited for a
+    /// picture. Blocks that several of these share do not count.
+    fn waiting_leave_room(&self, rank: Rank) -> bool {
+        let (mut left, mut blocks) = (self.scheduler.sequences(), 0);
+        for (_, slot) in self.in_wait() {
+            left -= 1;
+            blocks += self.kv.own_blocks(slot);
+        }
+        let lacking = self.queue.get(rank).map(|sequence| self.lacking_blocks(sequence));
+        left == 0 || lacking.is_some_and(|lacking| lacking <= blocks)
+    }
+
+    /// Returns how many blocks more than there are a request needs.
+    fn lacking_blocks(&self, sequence: &Sequence) -> usize {
         let needed = sequence.tokens.len() / BLOCK + 1;
-        let available = self.kv.total_blocks() - self.kv.running_blocks();
-        self.scheduler.is_idle() || needed <= available
+        needed.saturating_sub(self.kv.total_blocks() - self.kv.running_blocks())
     }
 
     fn start(

@@ -56,29 +56,31 @@ impl Engine {
         sequence.pictures_in(range).iter().any(waits)
     }
 
-    /// Returns the running sequence that waits for a picture, if there are slots that could keep
-    /// what it has in the cache: of several the last in rank.
+    /// Returns the running sequence that is last in rank of those that wait for a picture.
     pub(super) fn last_in_wait(&self) -> Option<usize> {
-        if self.places.len() <= self.limits.sequences {
-            return None;
-        }
+        self.in_wait().max().map(|(_, slot)| slot)
+    }
+
+    /// Returns the running sequences that wait for a picture. There are none if no slot is left for
+    /// another one: theirs are to keep what they have in the cache.
+    pub(super) fn in_wait(&self) -> impl Iterator<Item = (Rank, usize)> {
         let columns = self.picture_wait.columns;
         let borders = Borders { places: &self.places, kv: &self.kv, columns };
-        let waits = |&slot: &usize| {
+        let waits = move |slot: usize| {
             let is_free = self.scheduler.is_prefilling(slot) && !self.scheduler.is_flying(slot);
             let has_come_to = |(sequence, unit)| self.waits_within(sequence, unit);
             is_free && borders.next_unit(slot).is_some_and(has_come_to)
         };
-        let rank = |slot: usize| match &self.places[slot] {
+        let is_any_left = self.scheduler.sequences() < self.places.len();
+        let slots = (0..self.places.len()).filter(move |&slot| is_any_left && waits(slot));
+        slots.filter_map(|slot| match &self.places[slot] {
             Place::Running(rank, _) => Some((*rank, slot)),
             Place::Kept(_) => None,
-        };
-        let waiting = (0..self.places.len()).filter(waits).filter_map(rank);
-        waiting.max().map(|(_, slot)| slot)
+        })
     }
 
     /// Queues the running sequence of a slot again, which waits for a picture, so that another can
-    /// have its place. What it has in the cache is kept.
+    /// have its place or its blocks. What it has in the cache is kept until those are needed.
     pub(super) fn set_aside(&mut self, slot: usize) {
         let Place::Running(rank, _) = self.places[slot] else { return };
         let length = self.kv.length(slot);

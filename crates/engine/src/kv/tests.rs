@@ -190,6 +190,7 @@ fn a_branch_is_forked_and_both_go_on() {
     assert_eq!(fork, Lease { slot: 1, reused: 96, copied_from: Some(0), branch: 0 });
     assert_eq!(kv.blocks(1), &kv.blocks(0)[..3]);
     assert_eq!((kv.running_blocks(), kv.shared_blocks()), (4, 3));
+    assert_eq!((kv.own_blocks(0), kv.own_blocks(1)), (1, 0));
     fill(&mut kv, 1, 24);
     assert_ne!(kv.blocks(0)[3], kv.blocks(1)[3], "they go on in blocks of their own");
     kv.release(0, true);
