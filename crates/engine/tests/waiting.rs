@@ -19,7 +19,9 @@ use looks::{BAD, BUDGET, Gated, engine, joined, picture, request, seen, until};
 use texts::prompt;
 use trine_backend::ProgramOptions;
 use trine_engine::disk::{NotRead, Origin, PageKey, PageName, PageStore, Spill, StoreCounts};
-use trine_engine::{Engine, EngineError, Event, Finish, Request, SequenceId, Service, Update};
+use trine_engine::{
+    Engine, EngineError, Event, Finish, Logprobs, Request, SequenceId, Service, Update,
+};
 
 /// Runs some steps. Adds the tokens of sequences to their lists.
 #[track_caller]
@@ -266,4 +268,52 @@ fn blocks_that_are_of_no_use_to_others_are_kept() {
     assert_eq!(lists[0].1, greedy(&running, 20));
     let status = engine.status();
     assert_eq!((status.running, status.waiting), (0, 1), "the large one has ended");
+}
+
+/// Runs an engine to its end, for no more than some steps. Returns each request's log-probabilities
+/// of its prompt, and the steps that its prompt took.
+#[track_caller]
+fn costs(engine: &mut Engine, most: usize, costs: &mut [(SequenceId, Vec<Logprobs>, usize)]) {
+    for _ in 0..most {
+        for Event { sequence, update } in engine.step().expect("the device works") {
+            let Some(own) = costs.iter_mut().find(|own| own.0 == sequence) else { continue };
+            match update {
+                Update::PromptLogprobs(logprobs) => own.1.extend(logprobs),
+                Update::Finished { statistics, .. } => own.2 = statistics.prefill_steps,
+                _ => {}
+            }
+        }
+        engine.check_integrity().expect("the books agree");
+    }
+}
+
+/// The log-probabilities of a prompt that was set aside come once, and what it has in the cache is
+/// not run again for them.
+#[test]
+fn a_prompt_with_logprobs_that_was_set_aside_goes_on_where_it_was() {
+    let codes = joined(&[&prompt(2, 70), &picture(42), &prompt(4, 9)]);
+    let run = |is_set_aside: bool| {
+        let gated = Gated::new(BUDGET);
+        let mut engine = engine(80, 1, 3);
+        engine.set_waker(|| {});
+        let asked = request(&gated.tower, &codes, 5);
+        let id = engine.submit(Request { prompt_logprobs: Some(1), ..asked }).expect("it is sound");
+        let mut found = [(id, Vec::new(), 0)];
+        costs(&mut engine, 30, &mut found);
+        assert_eq!(found[0].1.len(), 69, "what is before the picture is run");
+        if is_set_aside {
+            engine.submit(Request::new(prompt(1, 20), 5)).expect("it is sound");
+            costs(&mut engine, 20, &mut found);
+            let status = engine.status();
+            assert_eq!((status.running, status.waiting), (0, 1), "the text has ended");
+        }
+        gated.paint();
+        costs(&mut engine, 30, &mut found);
+        assert!(engine.is_idle());
+        let [(_, logprobs, steps)] = found;
+        (logprobs, steps)
+    };
+    let expected = run(false);
+    assert_eq!(expected.0.len(), 69 + 9);
+    assert_eq!(run(true), expected);
 }

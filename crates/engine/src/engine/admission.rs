@@ -79,7 +79,7 @@ impl Engine {
     /// has run what they share gives it no more later: its rings may have lost that already.
     fn waits(&self, sequence: &Sequence, common: &mut Vec<usize>) -> bool {
         let is_prefilling = |&slot: &usize| self.scheduler.is_prefilling(slot);
-        if sequence.runs_all() || !(0..self.places.len()).any(|slot| is_prefilling(&slot)) {
+        if !(0..self.places.len()).any(|slot| is_prefilling(&slot)) {
             return false;
         }
         common.clear();
@@ -133,9 +133,7 @@ impl Engine {
             return Err(error);
         }
         let places = &self.places;
-        let common = |slot: usize| {
-            if sequence.runs_all() { 0 } else { places[slot].common(&sequence) }
-        };
+        let common = |slot: usize| places[slot].common(&sequence);
         let cut = |position: usize| sequence.album.cut(position);
         let Some(lease) = self.kv.lease_cut(sequence.tokens.len(), common, cut) else {
             // There are at least as many slots as sequences that may run.

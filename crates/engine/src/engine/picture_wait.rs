@@ -96,8 +96,7 @@ impl Engine {
             return false;
         };
         let common = |slot: usize| self.places[slot].common(sequence);
-        let reused = if sequence.runs_all() { 0 } else { self.reusable(sequence, common) };
-        let from = reused.max(self.arrived(rank));
+        let from = self.reusable(sequence, common).max(self.arrived(rank));
         if let Some(sequence) = self.queue.get_mut(rank) {
             sequence.want_pictures(from, &self.picture_wait.waker);
         }

@@ -68,13 +68,14 @@ impl Place {
     }
 
     /// Returns the number of leading tokens that it shares with a sequence and whose positions the
-    /// sequence may use ([`Computed::serves`]). Sequences of different scopes share nothing, and
-    /// pictures only whole.
+    /// sequence may use ([`Computed::serves`], [`Sequence::most_reused`]). Sequences of different
+    /// scopes share nothing, and pictures only whole.
     pub(super) fn common(&self, sequence: &Sequence) -> usize {
-        if self.scope() != sequence.scope {
+        let most = sequence.most_reused();
+        if most == 0 || self.scope() != sequence.scope {
             return 0;
         }
-        let common = common_length(self.tokens(), &sequence.tokens);
+        let common = common_length(self.tokens(), &sequence.tokens[..most]);
         let common = self.album().common(&sequence.album, common);
         self.computed().serves(sequence.computed(), common)
     }

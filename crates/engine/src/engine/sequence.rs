@@ -134,9 +134,17 @@ impl Sequence {
         sequence
     }
 
-    /// Returns whether all tokens of its prompt must be run, whatever the cache holds.
-    pub(super) fn runs_all(&self) -> bool {
-        self.wants_prompt_logprobs() || self.pool.as_ref().is_some_and(Pool::needs_all)
+    /// Returns how many of its first positions it may take from the cache: the rows of the others
+    /// give something that was not reported yet.
+    pub(super) fn most_reused(&self) -> usize {
+        if self.pool.as_ref().is_some_and(Pool::needs_all) {
+            0
+        } else if self.wants_prompt_logprobs() {
+            // A row gives the log-probability of the token after it.
+            self.next_logprob - 1
+        } else {
+            self.tokens.len()
+        }
     }
 
     /// Returns whether log-probabilities of its prompt's tokens remain to be reported.

@@ -169,7 +169,8 @@ impl Engine {
         if sequence.turn == Turn::Over {
             return false;
         }
-        let turn = if sequence.runs_all() {
+        let turn = if sequence.most_reused() < sequence.tokens.len() {
+            // What is to be reported comes from rows that the store would save.
             Turn::Over
         } else {
             let places = &self.places;
