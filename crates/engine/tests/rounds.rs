@@ -6,6 +6,7 @@ mod texts;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use fake::{Fake, options};
 use texts::{prompt, run};
@@ -94,7 +95,8 @@ fn logits_that_are_no_numbers_are_no_guess() {
 fn begin(engine: &mut Engine, seed: u64) {
     engine.submit(Request::new(prompt(seed, 20), TOKENS)).expect("it is sound");
     let is_token = |event: &Event| matches!(event.update, Update::Token { .. });
-    while !engine.step().expect("the device works").iter().any(is_token) {}
+    let has_begun = |_| engine.step().expect("the device works").iter().any(is_token);
+    assert!((0..20).any(has_begun), "it writes a token");
 }
 
 /// What the caches hold is lost with the device, whoever ran the step: the fake device fails the
@@ -138,8 +140,10 @@ fn a_draft_that_is_stopped_leaves_the_caches() {
         begin(&mut engine, 1);
         let raise = Arc::clone(&stop);
         let raised = std::thread::spawn(move || {
+            let begin = Instant::now();
             while runs.load(Ordering::Relaxed) < 3 {
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                assert!(begin.elapsed() < Duration::from_secs(20), "no draft has begun");
+                std::thread::sleep(Duration::from_millis(1));
             }
             raise.store(true, Ordering::Relaxed);
         });
