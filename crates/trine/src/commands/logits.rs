@@ -33,13 +33,7 @@ pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
     let ids = read_ids(&args.ids)?;
     let source = find(Some(&args.model), &args.fetch)?.source;
     let mut settings = Settings::measuring(&args.placement, KvType::F32);
-    if let Some(context) = settings.context.filter(|&context| context < ids.len()) {
-        return Err(usage(format!(
-            "{} holds {} ids, more than --context {context}; leave --context out or raise it",
-            args.ids.display(),
-            ids.len()
-        )));
-    }
+    check_context(&settings, &ids, &args.ids)?;
     let out = destination_of(&args.out, &source)?;
     settings.context = settings.context.or(Some(ids.len()));
     let chunk = args.chunk.unwrap_or(PREFILL).min(ids.len());
@@ -112,6 +106,18 @@ pub(super) fn destination_of(path: &Path, source: &Source) -> Result<Option<Path
     let file = destination::behind_links(path)?;
     destination::check_logits(&file, source)?;
     Ok(Some(file))
+}
+
+/// Checks the number of ids against the context that was asked for.
+pub(super) fn check_context(settings: &Settings, ids: &[u32], path: &Path) -> Result<()> {
+    match settings.context.filter(|&context| context < ids.len()) {
+        None => Ok(()),
+        Some(context) => Err(usage(format!(
+            "{} holds {} ids, more than --context {context}; leave --context out or raise it",
+            path.display(),
+            ids.len()
+        ))),
+    }
 }
 
 /// Checks the number of ids against the model's context, which is known from its files before

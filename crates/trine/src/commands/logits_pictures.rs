@@ -11,7 +11,7 @@ use trine_backend::{
 use trine_model::{KvType, Model, Pixels, TowerConfig, Width};
 use trine_pictures::Prepared;
 
-use super::logits::{LogitsFile, check_ids, check_length, destination_of, read_ids};
+use super::logits::{LogitsFile, check_context, check_ids, check_length, destination_of, read_ids};
 use crate::cli::LogitsArgs;
 use crate::device::GpuOptions;
 use crate::failure::usage;
@@ -35,6 +35,7 @@ pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
     let ids = read_ids(&args.ids)?;
     let source = find(Some(&args.model), &args.fetch)?.source;
     let settings = Settings::measuring(&args.placement, KvType::F32);
+    check_context(&settings, &ids, &args.ids)?;
     let out = destination_of(&args.out, &source)?;
     check_length(&source, &ids, &args.ids)?;
     let choice = Choice::typed(&args.tower);
@@ -47,9 +48,7 @@ pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
     let watch = Watch::new();
     let gpu = GpuOptions::tuned(settings.tune.into());
     let device = settings.device.open(settings.threads, settings.gpu_layers, gpu)?.device;
-    let made = run_tower(&model, device.as_ref(), &settings, &pictures, &watch)?;
     let chunk = args.chunk.unwrap_or(PREFILL);
-    let mut sequence = Sequence::load(&model, device.as_ref(), &settings, &rows, chunk)?;
     let (count, vocabulary) = (pictures.len(), model.config().vocabulary);
     let facts = json!({
         "producer": concat!("trine ", env!("CARGO_PKG_VERSION")),
@@ -60,7 +59,10 @@ pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
     let tensors = tensors(&config, &pictures, [ids.len(), vocabulary]);
     let tensors: Vec<_> =
         tensors.iter().map(|(name, shape)| (name.as_str(), "F32", shape.clone())).collect();
+    // It looks for room on the disk, before the tower works for minutes.
     let mut file = LogitsFile::create(out.as_deref(), &tensors, &facts)?;
+    let made = run_tower(&model, device.as_ref(), &settings, &pictures, &watch)?;
+    let mut sequence = Sequence::load(&model, device.as_ref(), &settings, &rows, chunk)?;
     let soft = made.iter().flat_map(|made| made.rows.iter().copied()).collect::<Vec<f32>>();
     let name = source.name();
     sequence.run(&rows, &soft, |position, row| {
@@ -238,11 +240,6 @@ impl Sequence {
         chunk: usize,
     ) -> Result<Self> {
         let context = rows.tokens.len();
-        if let Some(asked) = settings.context.filter(|&asked| asked < context) {
-            return Err(usage(format!(
-                "{context} ids are more than --context {asked}; leave --context out or raise it"
-            )));
-        }
         let widest = rows.pieces(chunk).map(|(start, end)| end - start).max().unwrap_or(1);
         let blocks = context.div_ceil(BLOCK);
         let width = Width { tokens: widest, outputs: widest };

@@ -45,31 +45,45 @@ fn a_broken_model_is_an_error_and_no_result() {
     assert!(error.contains("broken") && error.contains("not finite"), "{error}");
 }
 
-/// A tower that makes no numbers is named, and not its model.
-#[test]
-fn a_broken_tower_is_named() {
-    let place = tempfile::tempdir().unwrap();
+/// A copy of the golden tower in which one weight of the last norm is not a number.
+fn broken_tower(folder: &std::path::Path) -> String {
     let source = golden("gguf/gemma3-vision/mmproj-f16.gguf");
     let mut bytes = std::fs::read(&source).unwrap();
     let checkpoint = Checkpoint::open(&source).unwrap();
     let norm = checkpoint.tensor("v.post_ln.weight").expect("every tower has it").bytes();
     let found = bytes.windows(norm.len()).position(|part| part == norm).unwrap();
     bytes[found..found + 4].copy_from_slice(&f32::NAN.to_le_bytes());
-    let tower = place.path().join("tower.gguf").display().to_string();
+    let tower = folder.join("tower.gguf");
     std::fs::write(&tower, bytes).unwrap();
+    tower.display().to_string()
+}
+
+/// A tower that makes no numbers is named, and not its model. What can be refused without its
+/// rows is refused before it makes any.
+#[test]
+fn a_broken_tower_is_named_where_it_is_needed() {
+    let place = tempfile::tempdir().unwrap();
+    let tower = broken_tower(place.path());
     let model = golden("gguf/gemma3-vision/model-f32.gguf").display().to_string();
     let ids = place.path().join("ids.json").display().to_string();
     let text = named_ids_json("gemma3-vision", "two.input_ids").replace("512", "262144");
     std::fs::write(&ids, text).unwrap();
-    let out = place.path().join("out.safetensors").display().to_string();
+    let out = place.path().join("out.safetensors");
+    let nowhere = place.path().join("nowhere/out.safetensors");
+    let [out, nowhere] = [out, nowhere].map(|path| path.display().to_string());
     let [a, b] = ["a", "b"]
         .map(|name| golden("gemma3-vision").join(format!("{name}.png")).display().to_string());
-    for arguments in [
-        &["logits", &model, "--ids", &ids, "--out", &out, "--image", &a, "--image", &b][..],
-        &["bench", &model, "--image", &a],
-    ] {
+    let fails = |arguments: &[&str], code, expected: &str| {
         let more = ["--mmproj", &tower, "--device", "cpu", "--threads", "1"];
-        let error = trine(&[arguments, &more].concat()).fails(1);
-        assert!(error.contains("tower.gguf makes rows of pictures that are not finite"), "{error}");
-    }
+        let error = trine(&[arguments, &more].concat()).fails(code);
+        assert!(error.contains(expected), "{error}");
+    };
+    let named = "tower.gguf makes rows of pictures that are not finite";
+    let logits = ["logits", &model, "--ids", &ids, "--image", &a, "--image", &b, "--out"];
+    fails(&[&logits[..], &[&out]].concat(), 1, named);
+    fails(&["bench", &model, "--image", &a], 1, named);
+    fails(&[&logits[..], &[&nowhere]].concat(), 1, "cannot write");
+    fails(&[&logits[..], &[&out, "--context", "2"]].concat(), 2, "more than --context 2");
+    let left = std::fs::read_dir(place.path()).unwrap().count();
+    assert_eq!(left, 2, "only the tower and the ids are there");
 }
