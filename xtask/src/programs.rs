@@ -4,7 +4,7 @@
 //! dependency again for each choice of packages that needs other features of it.
 
 use std::fmt;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -134,7 +134,7 @@ pub(crate) fn run(root: &Path, name: &str, arguments: &[&str]) -> anyhow::Result
 /// Returns an error if the program cannot be started or its output cannot be read.
 pub(crate) fn lines(command: &mut Command, take: impl FnMut(&str)) -> anyhow::Result<ExitStatus> {
     let (mut child, output) = start(command)?;
-    pass_on(output, take)?;
+    pass_on(output, &shown(command), take)?;
     child.wait().context("cannot wait for a program")
 }
 
@@ -142,26 +142,39 @@ pub(crate) fn lines(command: &mut Command, take: impl FnMut(&str)) -> anyhow::Re
 /// was. Programs that it started are left, and what they still write is not waited for.
 ///
 /// # Errors
-/// Returns an error if the program cannot be started, waited for or killed.
+/// Returns an error if the program cannot be started, waited for or killed, or its output cannot be
+/// read; it is killed then.
 pub(crate) fn lines_within(
     most: Duration,
     command: &mut Command,
+    take: impl FnMut(&str),
+) -> anyhow::Result<Option<ExitStatus>> {
+    let (child, output) = start(command)?;
+    follow(child, (output, shown(command)), most, take)
+}
+
+/// Passes on each line of a program's output, of the program that is shown so, until its end.
+fn follow(
+    mut child: Child,
+    (output, shown): (impl Read + Send + 'static, String),
+    most: Duration,
     mut take: impl FnMut(&str),
 ) -> anyhow::Result<Option<ExitStatus>> {
     let end = Instant::now() + most;
     let rest = |end: Instant| end.saturating_duration_since(Instant::now());
-    let (mut child, output) = start(command)?;
     let (sender, received) = mpsc::channel();
     // Ends with the output, which another program may hold for longer.
     std::thread::spawn(move || {
-        pass_on(output, |line| {
-            // Nobody receives it once the program has ended.
-            let _ = sender.send(line.to_owned());
-        })
+        // Nobody receives it once the program has ended.
+        let send = |line: anyhow::Result<String>| drop(sender.send(line));
+        let read = pass_on(output, &shown, |line| send(Ok(line.to_owned())));
+        read.unwrap_or_else(|error| send(Err(error)));
     });
-    while !rest(end).is_zero() {
+    let mut failure = None;
+    while failure.is_none() && !rest(end).is_zero() {
         match received.recv_timeout(rest(end).min(LOOK)) {
-            Ok(line) => take(&line),
+            Ok(Ok(line)) => take(&line),
+            Ok(Err(error)) => failure = Some(error),
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
                 if child.try_wait().context("cannot wait for a program")?.is_some() {
@@ -171,33 +184,42 @@ pub(crate) fn lines_within(
         }
     }
     // A program may close its output and go on.
-    let ended = child.wait_timeout(rest(end)).context("cannot wait for a program")?;
+    let left = if failure.is_none() { rest(end) } else { Duration::ZERO };
+    let ended = child.wait_timeout(left).context("cannot wait for a program")?;
     if ended.is_none() {
         child.kill().context("cannot kill a program")?;
         child.wait().context("cannot wait for a program")?;
+    }
+    if let Some(error) = failure {
+        return Err(error);
     }
     // What it had written.
     let end = Instant::now() + REMAINS;
     while !rest(end).is_zero()
         && let Ok(line) = received.recv_timeout(rest(end))
     {
-        take(&line);
+        take(&line?);
     }
     Ok(ended)
+}
+
+fn shown(command: &Command) -> String {
+    command.get_program().display().to_string()
 }
 
 fn start(command: &mut Command) -> anyhow::Result<(Child, ChildStdout)> {
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()
-        .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        .with_context(|| format!("cannot start {}", shown(command)))?;
     let output = child.stdout.take().expect("the output is piped");
     Ok((child, output))
 }
 
-fn pass_on(output: ChildStdout, mut take: impl FnMut(&str)) -> anyhow::Result<()> {
-    for line in BufReader::new(output).split(b'\n') {
-        let line = line.context("cannot read a program's output")?;
+fn pass_on(output: impl Read, shown: &str, mut take: impl FnMut(&str)) -> anyhow::Result<()> {
+    for (at, line) in BufReader::new(output).split(b'\n').enumerate() {
+        let line =
+            line.with_context(|| format!("cannot read line {} of the output of {shown}", at + 1))?;
         take(&String::from_utf8_lossy(&line));
     }
     Ok(())
@@ -235,7 +257,7 @@ pub(crate) fn finish(command: &mut Command) -> anyhow::Result<()> {
 
 /// Returns the output of a command.
 pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
-    let name = command.get_program().display().to_string();
+    let name = shown(command);
     let output =
         command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}"))?;
     if !output.status.success() {
@@ -297,5 +319,31 @@ mod tests {
         assert!(run(short, "while :; do echo a; sleep 0.1; done").0.is_none());
         // Another program holds the output.
         assert_eq!(run(short, "echo a; echo b; sleep 60 & exit 3"), (Some(Some(3)), lines));
+    }
+
+    /// An output of which only a part can be read.
+    struct Torn(&'static [u8]);
+
+    impl Read for Torn {
+        fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+            match self.0.read(bytes) {
+                Ok(0) => Err(std::io::Error::other("it is torn")),
+                read => read,
+            }
+        }
+    }
+
+    #[test]
+    fn an_output_that_cannot_be_read_is_an_error_with_its_place() {
+        for script in ["exec sleep 600", "exit 0"] {
+            let (child, _) = start(Command::new("sh").args(["-c", script])).unwrap();
+            let mut found = Vec::new();
+            let output = (Torn(b"a\nb\nc"), "the tests".to_owned());
+            let take = |line: &str| found.push(line.to_owned());
+            let error = follow(child, output, Duration::from_secs(600), take).unwrap_err();
+            let error = format!("{error:#}");
+            assert_eq!(error, "cannot read line 3 of the output of the tests: it is torn");
+            assert_eq!(found, ["a", "b"]);
+        }
     }
 }
