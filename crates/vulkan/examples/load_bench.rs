@@ -87,12 +87,17 @@ fn threads() -> Vec<usize> {
     found
 }
 
-/// Prints how fast each number of threads does something with pieces of [`BYTES`].
-fn time(what: &str, work: impl Fn(usize) + Sync) -> Result<(), String> {
+/// Prints how fast each number of threads does something with pieces of [`BYTES`]. What `take`
+/// returns serves many pieces.
+fn time<T>(
+    what: &str,
+    take: impl Fn() -> T + Sync,
+    work: impl Fn(&mut T, usize) + Sync,
+) -> Result<(), String> {
     for threads in threads() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         let pool = pool.map_err(|error| error.to_string())?;
-        let all = || (0..BYTES / PIECE).into_par_iter().for_each(&work);
+        let all = || (0..BYTES / PIECE).into_par_iter().for_each_init(&take, &work);
         pool.install(all);
         let begin = Instant::now();
         pool.install(all);
@@ -110,7 +115,8 @@ fn writes(device: &VulkanDevice) -> Result<(), String> {
         return Ok(());
     }
     let source = vec![1_u8; BYTES];
-    time("write", |piece| {
+    let nothing = || ();
+    time("write", nothing, |(), piece| {
         let at = piece * PIECE;
         target.write(at as u64, &source[at..at + PIECE]);
     })
@@ -124,16 +130,10 @@ fn packs(format: Format) -> Result<(), String> {
     let source: Vec<u8> =
         (0..BYTES).map(|at| (at.wrapping_mul(2_654_435_761) >> 16) as u8).collect();
     let planes = format.row_bytes(columns).times(rows as u64).ok_or("a small piece")?;
-    time(&format!("pack {}", dtype.name()), |piece| {
-        let plane = |bytes: u64| vec![0; bytes as usize];
-        let (mut codes, mut high) = (plane(planes.codes), plane(planes.high));
-        let (mut scales, mut supers) = (plane(planes.scales), plane(planes.supers));
-        let mut target = PlanesMut {
-            codes: &mut codes,
-            high: &mut high,
-            scales: &mut scales,
-            supers: &mut supers,
-        };
+    let plane = |bytes: u64| vec![0; bytes as usize];
+    let take = || [planes.codes, planes.high, planes.scales, planes.supers].map(plane);
+    time(&format!("pack {}", dtype.name()), take, |[codes, high, scales, supers], piece| {
+        let mut target = PlanesMut { codes, high, scales, supers };
         let from = &source[piece * PIECE..][..rows * row];
         pack_rows(format, columns, from, &mut target).expect("planes of the format's sizes");
     })

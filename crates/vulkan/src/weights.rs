@@ -19,6 +19,8 @@ use crate::raw::transfer::Transfer;
 
 mod joint;
 mod reach;
+#[cfg(test)]
+mod speed;
 
 pub(crate) use joint::Joint;
 use reach::{Reach, unit};
