@@ -31,7 +31,7 @@
 use thiserror::Error;
 use trine_weights::DType;
 
-use crate::kernels::operand::{GROUP, SCALE_BLOCK};
+use crate::kernels::operand::GROUP;
 
 pub(crate) mod fragments;
 #[cfg(test)]
@@ -39,8 +39,6 @@ pub(crate) mod tests;
 
 /// Rows that a matrix is padded to, so that a tile of that many rows can be read whole.
 pub const ROWS_PADDED: usize = 16;
-/// Elements of a K format's block.
-const SUPER: usize = 256;
 /// Bytes that each plane is aligned to.
 const PLANE_ALIGNMENT: u64 = 256;
 
@@ -446,18 +444,6 @@ fn pack_classic<const BYTES: usize, const CODES: usize>(
     }
 }
 
-/// Returns the 16 bytes at `at` as a number.
-fn sixteen(bytes: &[u8], at: usize) -> u128 {
-    let mut array = [0; 16];
-    array.copy_from_slice(&bytes[at..at + 16]);
-    u128::from_le_bytes(array)
-}
-
-/// Returns a number whose sixteen bytes are all this one.
-const fn everywhere(byte: u8) -> u128 {
-    u128::from_le_bytes([byte; 16])
-}
-
 /// A block of zeros: a scale of 0, and codes that pack to 0.
 const Q4_0_ZEROS: [u8; 18] = {
     let mut block = [0x88; 18];
@@ -468,7 +454,7 @@ const Q4_0_ZEROS: [u8; 18] = {
 
 fn q4_0_group(blocks: &[[u8; 18]; 4], out: &mut [u8; 64]) {
     for (block, out) in blocks.iter().zip(out.as_chunks_mut::<16>().0) {
-        *out = (sixteen(block, 2) ^ everywhere(0x88)).to_le_bytes();
+        *out = std::array::from_fn(|at| block[2 + at] ^ 0x88);
     }
 }
 
@@ -482,9 +468,9 @@ fn q8_0_group(blocks: &[[u8; 34]; 4], out: &mut [u8; 128]) {
 
 /// Returns 16 bytes whose nibbles are the low (shift 0) or high (shift 4) nibbles of 16 bytes and
 /// of 16 other bytes.
-fn nibbles(low: u128, high: u128, shift: u32) -> u128 {
-    let mask = everywhere(0x0F);
-    ((low >> shift) & mask) | (((high >> shift) & mask) << 4)
+fn nibbles(low: &[u8; 16], high: &[u8; 16], shift: u32) -> [u8; 16] {
+    // Byte by byte: compilers make vectors of this, but not of shifts of 128 bits.
+    std::array::from_fn(|at| (low[at] >> shift) & 15 | (high[at] >> shift) << 4)
 }
 
 fn pack_q4_k(source: &[u8], codes: &mut [u8], scales: &mut [u8], supers: &mut [u8]) {
@@ -493,15 +479,13 @@ fn pack_q4_k(source: &[u8], codes: &mut [u8], scales: &mut [u8], supers: &mut [u
     let scales = scales.as_chunks_mut::<16>().0;
     let supers = supers.as_chunks_mut::<4>().0;
     for (((block, codes), scales), supers) in blocks.iter().zip(codes).zip(scales).zip(supers) {
-        let mut out = [0; 128];
-        for (two, source) in
-            out.as_chunks_mut::<32>().0.iter_mut().zip(block[16..].as_chunks::<32>().0)
-        {
-            let (low, high) = (sixteen(source, 0), sixteen(source, 16));
-            two[..16].copy_from_slice(&nibbles(low, high, 0).to_le_bytes());
-            two[16..].copy_from_slice(&nibbles(low, high, 4).to_le_bytes());
+        // The first is no code.
+        let sources = block.as_chunks::<16>().0;
+        for (two, out) in codes.as_chunks_mut::<16>().0.chunks_exact_mut(2).enumerate() {
+            let (low, high) = (&sources[1 + 2 * two], &sources[2 + 2 * two]);
+            out[0] = nibbles(low, high, 0);
+            out[1] = nibbles(low, high, 4);
         }
-        *codes = out;
         *scales = q4_k_scales(block);
         *supers = [block[0], block[1], block[2], block[3]];
     }
@@ -536,32 +520,43 @@ fn pack_q6_k(
     let supers = supers.as_chunks_mut::<4>().0;
     let planes = codes.iter_mut().zip(highs).zip(scales).zip(supers);
     for (block, (((codes, high), scales), supers)) in blocks.iter().zip(planes) {
-        let mut low_out = [0; 128];
-        let mut high_out = [0; 64];
-        for run in 0..SUPER / SCALE_BLOCK {
+        let sources = block.as_chunks::<16>().0;
+        for (run, out) in codes.as_chunks_mut::<16>().0.iter_mut().enumerate() {
             let (half, quarter) = (run / 4, run % 4);
-            let low = 64 * half + 32 * (quarter % 2);
-            let (first, second) = (sixteen(block, low), sixteen(block, low + 16));
-            let both = nibbles(first, second, 4 * (quarter as u32 / 2));
-            low_out[16 * run..][..16].copy_from_slice(&both.to_le_bytes());
-            for part in 0..2 {
-                let source = sixteen(block, 128 + 32 * half + 16 * part);
-                let word = q6_k_pairs(source >> (2 * quarter));
-                high_out[8 * run + 4 * part..][..4].copy_from_slice(&word.to_le_bytes());
+            let low = 4 * half + 2 * (quarter % 2);
+            *out = nibbles(&sources[low], &sources[low + 1], 4 * (quarter as u32 / 2));
+        }
+        let mut out = [0; 64];
+        let words = out.as_chunks_mut::<4>().0;
+        for (index, source) in sources[8..12].iter().enumerate() {
+            let (half, part) = (index / 2, index % 2);
+            for (quarter, word) in q6_k_pairs(source).into_iter().enumerate() {
+                words[2 * (4 * half + quarter) + part] = word.to_le_bytes();
             }
         }
-        *codes = low_out;
-        *high = high_out;
-        let mut signed = [0; 16];
-        signed.copy_from_slice(&block[192..208]);
-        *scales = signed;
+        *high = out;
+        *scales = sources[12];
         *supers = [block[208], block[209], 0, 0];
     }
 }
 
-/// Returns the high pairs of 16 elements, which are the lowest two bits of 16 bytes, in one word.
-/// Inverting the upper bit turns q into q - 32 in two's complement.
-fn q6_k_pairs(bytes: u128) -> u32 {
-    let pairs = (bytes & everywhere(3)) ^ everywhere(2);
-    (0..4).fold(0, |word, k| word | ((pairs >> (32 * k)) as u32) << (2 * k))
+/// Returns the high pairs of 16 elements of each of four runs, in one word each. Byte b of word k
+/// of the source has the pairs of elements 4k + b, that of run r at bit 2r; byte b of word r of the
+/// result has pair k at bit 2k. So the pairs at the same place of four words are transposed: first
+/// two by two, then within these. Inverting the upper bit turns q into q - 32 in two's complement.
+fn q6_k_pairs(source: &[u8; 16]) -> [u32; 4] {
+    let bytes = source.as_chunks::<4>().0;
+    let mut words: [u32; 4] = std::array::from_fn(|k| u32::from_le_bytes(bytes[k]));
+    for (first, second, bits, mask) in [
+        (0, 2, 4, 0x0F0F_0F0F),
+        (1, 3, 4, 0x0F0F_0F0F),
+        (0, 1, 2, 0x3333_3333),
+        (2, 3, 2, 0x3333_3333),
+    ] {
+        // Exchanges the upper of the first with the lower of the second.
+        let differ = (words[first] >> bits ^ words[second]) & mask;
+        words[first] ^= differ << bits;
+        words[second] ^= differ;
+    }
+    words.map(|word| word ^ 0xAAAA_AAAA)
 }
