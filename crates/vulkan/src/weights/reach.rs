@@ -186,9 +186,9 @@ impl Magnitudes {
             Format::Q4K => self.of_q4_k(row.as_chunks().0),
             Format::Q6K => self.of_q6_k(row.as_chunks().0),
             Format::F16 | Format::F16Fragments => {
-                self.of_shorts(row, |bytes| f16::from_le_bytes(bytes).to_f32());
+                self.of_shorts(row, |bits| f16::from_bits(bits).to_f32());
             }
-            Format::Bf16 => self.of_shorts(row, |bytes| bf16::from_le_bytes(bytes).to_f32()),
+            Format::Bf16 => self.of_shorts(row, |bits| bf16::from_bits(bits).to_f32()),
             // Products of weights in f32 neither take nor give halves.
             Format::F32 => self.blocks.clear(),
         }
@@ -240,11 +240,13 @@ impl Magnitudes {
         }
     }
 
-    /// Blocks of numbers of 16 bits.
-    fn of_shorts(&mut self, row: &[u8], number: impl Fn([u8; 2]) -> f32) {
+    /// Blocks of numbers of 16 bits. Without the sign their bits are ordered as they are, and what
+    /// is no number is above all that are.
+    fn of_shorts(&mut self, row: &[u8], number: fn(u16) -> f32) {
         let blocks = row.chunks(2 * SCALE_BLOCK).map(|block| {
             let numbers = block.as_chunks::<2>().0.iter();
-            largest(numbers.map(|&bytes| f64::from(number(bytes).abs()))) as f32
+            let bits = numbers.map(|&bytes| i16::from_le_bytes(bytes) & i16::MAX);
+            number(bits.fold(0, i16::max).cast_unsigned())
         });
         self.blocks.clear();
         self.blocks.extend(blocks);
@@ -344,6 +346,28 @@ mod tests {
                 most = most.max((result + f64::from(*own)).abs());
             }
             assert!(most <= 32768.0 * unit && most > 256.0 * unit, "{size}: {most} {unit}");
+        }
+    }
+
+    #[test]
+    fn a_block_of_shorts_is_as_large_as_its_largest_number() {
+        let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(7);
+        for columns in [1_usize, 20, 32, 131, 1152] {
+            // Also infinities and what is no number.
+            let row: Vec<u8> = (0..2 * columns).map(|_| random.random()).collect();
+            for (format, number) in [
+                (Format::F16, (|bits| f16::from_bits(bits).to_f32()) as fn(u16) -> f32),
+                (Format::Bf16, |bits| bf16::from_bits(bits).to_f32()),
+            ] {
+                let numbers = row.as_chunks::<2>().0.iter().map(|b| number(u16::from_le_bytes(*b)));
+                let numbers: Vec<f64> = numbers.map(|number| f64::from(number.abs())).collect();
+                let expected = numbers.chunks(SCALE_BLOCK).map(|b| largest(b.iter().copied()));
+                let mut magnitudes = Magnitudes::default();
+                let found = magnitudes.of_row(format, &row).iter().map(|&found| f64::from(found));
+                let same = |(a, b): (f64, f64)| a == b || a.is_nan() && b.is_nan();
+                assert_eq!(found.len(), columns.div_ceil(SCALE_BLOCK));
+                assert!(found.zip(expected).all(same), "{format:?}, {columns} columns");
+            }
         }
     }
 
