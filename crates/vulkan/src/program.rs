@@ -22,6 +22,7 @@ pub(crate) mod outline;
 mod pages;
 pub(crate) mod passes;
 mod print;
+mod products;
 mod refusals;
 mod rehearsal;
 mod ropes;
