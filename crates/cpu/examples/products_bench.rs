@@ -48,6 +48,8 @@ fn main() {
         Some("avx2") => Isa::Avx2,
         Some("avx-vnni") => Isa::AvxVnni,
         Some("avx512") => Isa::Avx512Vnni,
+        Some("neon") => Isa::Neon,
+        Some("neon-dot") => Isa::NeonDot,
         _ => Isa::detect(),
     };
     println!("{isa:?}, {threads} threads");

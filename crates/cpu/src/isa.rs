@@ -13,12 +13,14 @@ pub enum Isa {
     Avx512Vnni,
     /// 64-bit ARM with NEON.
     Neon,
+    /// The same with the dot products of ARMv8.2 (2018 and later, all of ARMv8.4).
+    NeonDot,
 }
 
 impl Isa {
     /// Returns the best instruction set of this processor.
     pub fn detect() -> Isa {
-        [Isa::Avx512Vnni, Isa::AvxVnni, Isa::Avx2, Isa::Neon]
+        [Isa::Avx512Vnni, Isa::AvxVnni, Isa::Avx2, Isa::NeonDot, Isa::Neon]
             .into_iter()
             .find(|isa| isa.is_available())
             .unwrap_or(Isa::Scalar)
@@ -26,7 +28,7 @@ impl Isa {
 
     /// Returns every instruction set that this processor can run, the portable one first.
     pub fn available() -> Vec<Isa> {
-        [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512Vnni, Isa::Neon]
+        [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512Vnni, Isa::Neon, Isa::NeonDot]
             .into_iter()
             .filter(|isa| isa.is_available())
             .collect()
@@ -44,6 +46,8 @@ impl Isa {
             Isa::Avx512Vnni => has_avx512(),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => true,
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDot => std::arch::is_aarch64_feature_detected!("dotprod"),
             #[allow(unreachable_patterns)]
             _ => false,
         }

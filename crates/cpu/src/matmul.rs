@@ -502,7 +502,9 @@ impl PackedMatrix {
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512Vnni => run_quantized::<avx512::Avx512>(job),
                 #[cfg(target_arch = "aarch64")]
-                Isa::Neon => run_quantized::<neon::Neon>(job),
+                Isa::Neon => run_quantized::<neon::Neon<false>>(job),
+                #[cfg(target_arch = "aarch64")]
+                Isa::NeonDot => run_quantized::<neon::Neon<true>>(job),
                 _ => run_quantized::<scalar::Scalar>(job),
             }
         }
@@ -520,7 +522,7 @@ impl PackedMatrix {
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512Vnni => run_float::<avx512::Avx512>(job),
                 #[cfg(target_arch = "aarch64")]
-                Isa::Neon => run_float::<neon::Neon>(job),
+                Isa::Neon | Isa::NeonDot => run_float::<neon::Neon<false>>(job),
                 _ => run_float::<scalar::Scalar>(job),
             }
         }

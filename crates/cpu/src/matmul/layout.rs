@@ -91,7 +91,7 @@ fn sections(dtype: DType) -> Sections {
 pub(super) fn integer_rows(isa: Isa) -> usize {
     match isa {
         Isa::Avx512Vnni => 16,
-        Isa::Scalar | Isa::Avx2 | Isa::AvxVnni | Isa::Neon => 8,
+        Isa::Scalar | Isa::Avx2 | Isa::AvxVnni | Isa::Neon | Isa::NeonDot => 8,
     }
 }
 

@@ -1,9 +1,11 @@
-//! NEON of the 64-bit ARM base instruction set: panels of 8 rows, two 128-bit registers per vector.
+//! NEON of 64-bit ARM: panels of 8 rows, two 128-bit registers per vector.
 //!
-//! Bytes are multiplied into 16-bit lanes, one product per lane and quad, and lanes are summed in
-//! pairs at the end. A code below 64 times an activation of at most 127 is at most 8001: eight
-//! quads of codes below 32, four of codes below 64, or two of signed codes (32512) fit a lane.
-//! Bound by the multiplications: 16 products each, one or two per cycle.
+//! With `sdot` (ARMv8.2 `dotprod`, in most processors since 2018) the products of a quad are summed
+//! into 32 bits, exactly, 16 products an instruction. The base instruction set multiplies bytes
+//! into 16-bit lanes, one product per lane and quad, and sums lanes in pairs at the end. A code
+//! below 64 times an activation of at most 127 is at most 8001: eight quads of codes below 32, four
+//! of codes below 64, or two of signed codes (32512) fit a lane. Both are bound by the
+//! multiplications, and have the same results. Neither has been measured on an ARM processor.
 
 use std::arch::aarch64::*;
 
@@ -11,9 +13,9 @@ use super::kernel;
 use super::simd::{Element, Format, Simd, each_quad};
 use super::tile::{Block, Columns, FloatTile, Tile, Unpack};
 
-/// 64-bit ARM with NEON.
+/// 64-bit ARM with NEON, with `sdot` or without.
 #[derive(Clone, Copy)]
-pub(super) struct Neon;
+pub(super) struct Neon<const SDOT: bool>;
 
 /// Eight quads, or eight sums.
 type Bytes = [uint8x16_t; 2];
@@ -22,7 +24,8 @@ type Floats = [float32x4_t; 2];
 /// Wraps expressions made of intrinsics.
 macro_rules! simd {
     ($body:expr) => {{
-        // SAFETY: every 64-bit ARM processor has NEON; pointers cover what the method names.
+        // SAFETY: every 64-bit ARM processor has NEON, and the trait's contract says that this one
+        // has `sdot` where it is used; pointers cover what the method names.
         unsafe { $body }
     }};
 }
@@ -56,12 +59,32 @@ unsafe fn rows_of(sums: [int16x8_t; 4]) -> [int32x4_t; 2] {
     ])
 }
 
-/// Computes dot products of the quads of `range`, flushed to 32 bits after every `flush` quads.
+/// Adds the products of four quads to their sums. The intrinsic is not stable in Rust.
+///
+/// # Safety
+/// The processor has `sdot`.
+#[inline(always)]
+unsafe fn sdot(mut sums: int32x4_t, codes: uint8x16_t, x: int8x16_t) -> int32x4_t {
+    simd!({
+        std::arch::asm!(
+            ".arch_extension dotprod",
+            "sdot {0:v}.4s, {1:v}.16b, {2:v}.16b",
+            inout(vreg) sums,
+            in(vreg) codes,
+            in(vreg) x,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+        sums
+    })
+}
+
+/// Computes dot products of the quads of `range`. Without `sdot` they are flushed to 32 bits after
+/// every `flush` quads.
 ///
 /// # Safety
 /// Same as [`Simd`]; the column exists and `flush` products fit 16 bits.
 #[inline(always)]
-unsafe fn dot(
+unsafe fn dot<const SDOT: bool>(
     codes: &[Bytes; 8],
     columns: Columns,
     column: usize,
@@ -75,6 +98,10 @@ unsafe fn dot(
         let mut sums = none;
         for (index, code) in codes.iter().enumerate().take(range.1).skip(range.0) {
             let x = vreinterpretq_s8_s32(vdupq_n_s32(quads.add(index).read()));
+            if SDOT {
+                total = [sdot(total[0], code[0], x), sdot(total[1], code[1], x)];
+                continue;
+            }
             sums = multiply_quad(sums, *code, x);
             if (index + 1 - range.0).is_multiple_of(flush) {
                 let rows = rows_of(sums);
@@ -98,7 +125,7 @@ unsafe fn add_scaled(sum: &mut Floats, scale: Floats, factor: f32, dots: [int32x
     })
 }
 
-impl Simd for Neon {
+impl<const SDOT: bool> Simd for Neon<SDOT> {
     const ROWS: usize = 8;
     const UNSIGNED_COLUMNS: usize = 4;
     const SIGNED_COLUMNS: usize = 4;
@@ -242,7 +269,7 @@ impl Simd for Neon {
     ) {
         simd!(for (index, sum) in sums.iter_mut().enumerate() {
             let x = columns.at(index);
-            let raw = dot(codes, columns, index, (0, 8), 8);
+            let raw = dot::<SDOT>(codes, columns, index, (0, 8), 8);
             let start = vdupq_n_s32((*x).minus_eight_sums);
             let exact = [vaddq_s32(raw[0], start), vaddq_s32(raw[1], start)];
             add_scaled(sum, scale, (*x).scale, exact);
@@ -261,7 +288,7 @@ impl Simd for Neon {
         simd!(for (index, sum) in sums.iter_mut().enumerate() {
             let x = columns.at(index);
             *sum = Self::multiply_add(minimum, Self::splat((*x).scaled_sum), *sum);
-            add_scaled(sum, scale, (*x).scale, dot(codes, columns, index, (0, 8), 8));
+            add_scaled(sum, scale, (*x).scale, dot::<SDOT>(codes, columns, index, (0, 8), 8));
         })
     }
 
@@ -279,8 +306,8 @@ impl Simd for Neon {
             let (low, all) = ((*x).scaled_low_sum, (*x).scaled_sum);
             *sum = Self::multiply_add(minimum[0], Self::splat(low), *sum);
             *sum = Self::multiply_add(minimum[1], Self::splat(all - low), *sum);
-            add_scaled(sum, scale[0], (*x).scale, dot(codes, columns, index, (0, 4), 4));
-            add_scaled(sum, scale[1], (*x).scale, dot(codes, columns, index, (4, 8), 4));
+            add_scaled(sum, scale[0], (*x).scale, dot::<SDOT>(codes, columns, index, (0, 4), 4));
+            add_scaled(sum, scale[1], (*x).scale, dot::<SDOT>(codes, columns, index, (4, 8), 4));
         })
     }
 
@@ -294,7 +321,7 @@ impl Simd for Neon {
         simd!({
             let codes = each_quad!(array QUAD => F::code::<Self>(block, QUAD));
             for (index, sum) in sums.iter_mut().enumerate() {
-                let raw = dot(&codes, columns, index, (0, 8), 2);
+                let raw = dot::<SDOT>(&codes, columns, index, (0, 8), 2);
                 add_scaled(sum, scale, (*columns.at(index)).scale, raw);
             }
         })

@@ -29,7 +29,7 @@ macro_rules! dispatch_table {
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx512Vnni => Some(&avx512_table::TABLE),
                     #[cfg(target_arch = "aarch64")]
-                    Isa::Neon => Some(&neon_table::TABLE),
+                    Isa::Neon | Isa::NeonDot => Some(&neon_table::TABLE),
                     #[allow(unreachable_patterns, reason = "other processors' sets")]
                     _ => None,
                 }
