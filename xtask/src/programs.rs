@@ -153,7 +153,7 @@ pub(crate) fn lines_within(
     follow(child, (output, shown(command)), most, take)
 }
 
-/// Passes on each line of a program's output, of the program that is shown so, until its end.
+/// Passes on each line of a program's output until its end. Errors name the program as `shown`.
 fn follow(
     mut child: Child,
     (output, shown): (impl Read + Send + 'static, String),

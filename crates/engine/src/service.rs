@@ -83,7 +83,7 @@ struct Link {
 /// What the handles and the thread share.
 #[derive(Debug)]
 struct Board {
-    /// The number of requests in the engine's queue, and of those that it has not got yet.
+    /// The number of requests in the engine's queue, and of those not yet handed to it.
     waiting: AtomicUsize,
     /// Their prompt tokens.
     waiting_tokens: AtomicUsize,
@@ -296,10 +296,9 @@ impl Board {
 
     /// Counts what the engine's queue has got or lost.
     fn follow(&self, before: Queued, now: Queued) {
-        let change = |count: &AtomicUsize, before: usize, now: usize| match now.checked_sub(before)
-        {
-            Some(more) => count.fetch_add(more, Ordering::AcqRel),
-            None => count.fetch_sub(before - now, Ordering::AcqRel),
+        // Atomics wrap.
+        let change = |count: &AtomicUsize, before: usize, now: usize| {
+            count.fetch_add(now.wrapping_sub(before), Ordering::AcqRel);
         };
         change(&self.waiting, before.requests, now.requests);
         change(&self.waiting_tokens, before.tokens, now.tokens);

@@ -270,13 +270,13 @@ fn blocks_that_are_of_no_use_to_others_are_kept() {
     assert_eq!((status.running, status.waiting), (0, 1), "the large one has ended");
 }
 
-/// Runs an engine to its end, for no more than some steps. Returns each request's log-probabilities
-/// of its prompt, and the steps that its prompt took.
+/// Runs steps of an engine. Adds each request's log-probabilities of its prompt to `found`, and the
+/// steps that its prompt took.
 #[track_caller]
-fn costs(engine: &mut Engine, most: usize, costs: &mut [(SequenceId, Vec<Logprobs>, usize)]) {
-    for _ in 0..most {
+fn follow(engine: &mut Engine, steps: usize, found: &mut [(SequenceId, Vec<Logprobs>, usize)]) {
+    for _ in 0..steps {
         for Event { sequence, update } in engine.step().expect("the device works") {
-            let Some(own) = costs.iter_mut().find(|own| own.0 == sequence) else { continue };
+            let Some(own) = found.iter_mut().find(|own| own.0 == sequence) else { continue };
             match update {
                 Update::PromptLogprobs(logprobs) => own.1.extend(logprobs),
                 Update::Finished { statistics, .. } => own.2 = statistics.prefill_steps,
@@ -299,16 +299,16 @@ fn a_prompt_with_logprobs_that_was_set_aside_goes_on_where_it_was() {
         let asked = request(&gated.tower, &codes, 5);
         let id = engine.submit(Request { prompt_logprobs: Some(1), ..asked }).expect("it is sound");
         let mut found = [(id, Vec::new(), 0)];
-        costs(&mut engine, 30, &mut found);
+        follow(&mut engine, 30, &mut found);
         assert_eq!(found[0].1.len(), 69, "what is before the picture is run");
         if is_set_aside {
             engine.submit(Request::new(prompt(1, 20), 5)).expect("it is sound");
-            costs(&mut engine, 20, &mut found);
+            follow(&mut engine, 20, &mut found);
             let status = engine.status();
             assert_eq!((status.running, status.waiting), (0, 1), "the text has ended");
         }
         gated.paint();
-        costs(&mut engine, 30, &mut found);
+        follow(&mut engine, 30, &mut found);
         assert!(engine.is_idle());
         let [(_, logprobs, steps)] = found;
         (logprobs, steps)

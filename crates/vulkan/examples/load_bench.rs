@@ -1,8 +1,9 @@
-//! Times what a start takes: bytes written into the device's memory, rows packed, and a model's
-//! Program loaded.
+//! Times what a start takes: bytes written into the device's memory, rows packed, what bounds their
+//! results found, and a model's Program loaded.
 //!
 //! ```text
 //! load_bench MODEL.gguf [--loads 4] [--device NAME]
+//! load_bench --no-device
 //! ```
 //!
 //! Writes and rows are shared by 1 to all threads, from and to memory of the host's that is no
@@ -16,13 +17,15 @@ use trine_backend::{BLOCK, Device, ProgramOptions};
 use trine_model::{KvType, Model, Width};
 use trine_vulkan::pack::{Format, PlanesMut, pack_rows};
 use trine_vulkan::raw::memory::Place;
-use trine_vulkan::{Choice, VulkanDevice};
+use trine_vulkan::{Choice, Reach, VulkanDevice};
 use trine_weights::Checkpoint;
 
 /// Bytes that are written or packed in a measurement.
 const BYTES: usize = 1 << 30;
 /// Bytes that a thread takes at a time.
 const PIECE: usize = 1 << 20;
+/// Columns of a row.
+const COLUMNS: usize = 5376;
 
 fn main() -> ExitCode {
     match run() {
@@ -35,25 +38,27 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), String> {
-    let (mut model, mut loads, mut choice) = (None, 4, Choice::Any);
+    let (mut model, mut loads, mut choice) = (None, 4, Some(Choice::Any));
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} wants a value"));
         match argument.as_str() {
             "--loads" => loads = value()?.parse().map_err(|error| format!("--loads: {error}"))?,
-            "--device" => choice = Choice::Named(value()?),
+            "--device" => choice = Some(Choice::Named(value()?)),
+            "--no-device" => choice = None,
             other if other.starts_with("--") => return Err(format!("{other} is not known")),
             path => model = Some(path.to_owned()),
         }
     }
-    let begin = Instant::now();
-    let device = VulkanDevice::open(choice, None, None).map_err(|error| error.to_string())?;
-    println!("{}: opened in {:.3} s", device.name(), begin.elapsed().as_secs_f64());
-    writes(&device)?;
-    for format in [Format::Q4_0, Format::Q4K, Format::Q8_0, Format::Q6K] {
-        packs(format)?;
+    let device = choice.map(open).transpose()?;
+    if let Some(device) = &device {
+        writes(device)?;
     }
-    let Some(path) = model else { return Ok(()) };
+    for format in Format::ALL {
+        packs(format)?;
+        bounds(format)?;
+    }
+    let (Some(path), Some(device)) = (model, device) else { return Ok(()) };
     let begin = Instant::now();
     let checkpoint = Checkpoint::open(&path).map_err(|error| error.to_string())?;
     let bytes = checkpoint.file_bytes();
@@ -77,6 +82,13 @@ fn run() -> Result<(), String> {
         );
     }
     Ok(())
+}
+
+fn open(choice: Choice) -> Result<VulkanDevice, String> {
+    let begin = Instant::now();
+    let device = VulkanDevice::open(choice, None, None).map_err(|error| error.to_string())?;
+    println!("{}: opened in {:.3} s", device.name(), begin.elapsed().as_secs_f64());
+    Ok(device)
 }
 
 /// Returns numbers of threads: powers of two, and all.
@@ -122,19 +134,33 @@ fn writes(device: &VulkanDevice) -> Result<(), String> {
     })
 }
 
+/// Returns bytes of a file, all in memory.
+fn source() -> Vec<u8> {
+    (0..BYTES).map(|at| (at.wrapping_mul(2_654_435_761) >> 16) as u8).collect()
+}
+
+/// Returns the bytes of a row in a file, and the rows of a piece.
+fn rows(format: Format) -> Result<(usize, usize), String> {
+    let row = format.dtype().row_bytes(COLUMNS).ok_or("rows of whole blocks")?;
+    Ok((row, PIECE / row))
+}
+
 fn packs(format: Format) -> Result<(), String> {
-    let columns = 5376;
-    let dtype = format.dtype();
-    let row = dtype.row_bytes(columns).ok_or("rows of whole blocks")?;
-    let rows = PIECE / row;
-    let source: Vec<u8> =
-        (0..BYTES).map(|at| (at.wrapping_mul(2_654_435_761) >> 16) as u8).collect();
-    let planes = format.row_bytes(columns).times(rows as u64).ok_or("a small piece")?;
+    let ((row, rows), source) = (rows(format)?, source());
+    let planes = format.row_bytes(COLUMNS).times(rows as u64).ok_or("a small piece")?;
     let plane = |bytes: u64| vec![0; bytes as usize];
     let take = || [planes.codes, planes.high, planes.scales, planes.supers].map(plane);
-    time(&format!("pack {}", dtype.name()), take, |[codes, high, scales, supers], piece| {
+    time(&format!("pack {}", format.name()), take, |[codes, high, scales, supers], piece| {
         let mut target = PlanesMut { codes, high, scales, supers };
         let from = &source[piece * PIECE..][..rows * row];
-        pack_rows(format, columns, from, &mut target).expect("planes of the format's sizes");
+        pack_rows(format, COLUMNS, from, &mut target).expect("planes of the format's sizes");
+    })
+}
+
+fn bounds(format: Format) -> Result<(), String> {
+    let ((row, rows), source) = (rows(format)?, source());
+    let take = || Reach::new(&[1.0; COLUMNS], rows);
+    time(&format!("bound {}", format.name()), take, |reach, piece| {
+        reach.see(format, COLUMNS, 0, &source[piece * PIECE..][..rows * row]);
     })
 }

@@ -28,4 +28,4 @@ pub use program::passes::INVARIANT_ROWS;
 pub use program::tuning::{Settled, Tuning, TuningMode, TuningProgress, TuningState, tuning_state};
 pub use raw::gpu::{Choice, Description, Gpu, Injected, devices};
 pub use raw::pipeline::PipelineCache;
-pub use weights::Progress;
+pub use weights::{Progress, Reach};

@@ -479,10 +479,10 @@ fn pack_q4_k(source: &[u8], codes: &mut [u8], scales: &mut [u8], supers: &mut [u
     let scales = scales.as_chunks_mut::<16>().0;
     let supers = supers.as_chunks_mut::<4>().0;
     for (((block, codes), scales), supers) in blocks.iter().zip(codes).zip(scales).zip(supers) {
-        // The first is no code.
+        // The first has the scales.
         let sources = block.as_chunks::<16>().0;
-        for (two, out) in codes.as_chunks_mut::<16>().0.chunks_exact_mut(2).enumerate() {
-            let (low, high) = (&sources[1 + 2 * two], &sources[2 + 2 * two]);
+        for (pair, out) in codes.as_chunks_mut::<16>().0.chunks_exact_mut(2).enumerate() {
+            let (low, high) = (&sources[1 + 2 * pair], &sources[2 + 2 * pair]);
             out[0] = nibbles(low, high, 0);
             out[1] = nibbles(low, high, 4);
         }
@@ -520,6 +520,7 @@ fn pack_q6_k(
     let supers = supers.as_chunks_mut::<4>().0;
     let planes = codes.iter_mut().zip(highs).zip(scales).zip(supers);
     for (block, (((codes, high), scales), supers)) in blocks.iter().zip(planes) {
+        // 128 bytes of low nibbles, 64 of high pairs, 16 scales; then the factor.
         let sources = block.as_chunks::<16>().0;
         for (run, out) in codes.as_chunks_mut::<16>().0.iter_mut().enumerate() {
             let (half, quarter) = (run / 4, run % 4);

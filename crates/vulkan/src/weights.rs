@@ -19,11 +19,10 @@ use crate::raw::transfer::Transfer;
 
 mod joint;
 mod reach;
-#[cfg(test)]
-mod speed;
 
 pub(crate) use joint::Joint;
-use reach::{Reach, unit};
+pub use reach::Reach;
+use reach::unit;
 pub(crate) use reach::{activated, norm_before};
 
 /// Bytes of a file that one thread packs at a time.

@@ -49,7 +49,7 @@ impl Engine {
             self.common = common;
             self.visits += visits;
             let Some((rank, has_room)) = next else { return Ok(()) };
-            if !has_room && !self.waiting_leave_room(rank) {
+            if !has_room && !self.has_room_without_waiting(rank) {
                 return Ok(());
             }
             if self.ask_for_pages(rank, now) || self.ask_for_pictures(rank) {
@@ -105,8 +105,9 @@ impl Engine {
     }
 
     /// Returns whether a request of the queue would have room if no running sequence waited for a
-    /// picture. Blocks that several of these share do not count.
-    fn waiting_leave_room(&self, rank: Rank) -> bool {
+    /// picture. Blocks that several of these share do not count, so the answer may be no where it
+    /// could be yes.
+    fn has_room_without_waiting(&self, rank: Rank) -> bool {
         let (mut left, mut blocks) = (self.scheduler.sequences(), 0);
         for (_, slot) in self.in_wait() {
             left -= 1;
@@ -116,7 +117,8 @@ impl Engine {
         left == 0 || lacking.is_some_and(|lacking| lacking <= blocks)
     }
 
-    /// Returns how many blocks more than there are a request needs.
+    /// Returns how many blocks a request lacks: for its tokens and one more, beyond those that no
+    /// running sequence owns.
     fn lacking_blocks(&self, sequence: &Sequence) -> usize {
         let needed = sequence.tokens.len() / BLOCK + 1;
         needed.saturating_sub(self.kv.total_blocks() - self.kv.running_blocks())

@@ -61,8 +61,8 @@ impl Engine {
         self.in_wait().max().map(|(_, slot)| slot)
     }
 
-    /// Returns the running sequences that wait for a picture. There are none if no slot is left for
-    /// another one: theirs are to keep what they have in the cache.
+    /// Returns the running sequences that wait for a picture. Empty if every slot runs a sequence: a
+    /// new one would take the slot, and the cache, of the one set aside.
     pub(super) fn in_wait(&self) -> impl Iterator<Item = (Rank, usize)> {
         let columns = self.picture_wait.columns;
         let borders = Borders { places: &self.places, kv: &self.kv, columns };
@@ -79,8 +79,8 @@ impl Engine {
         })
     }
 
-    /// Queues the running sequence of a slot again, which waits for a picture, so that another can
-    /// have its place or its blocks. What it has in the cache is kept until those are needed.
+    /// Queues a running sequence that waits for a picture again, so that another can have its place
+    /// or its blocks. The cache keeps what it has until another needs the memory.
     pub(super) fn set_aside(&mut self, slot: usize) {
         let Place::Running(rank, _) = self.places[slot] else { return };
         let length = self.kv.length(slot);

@@ -134,8 +134,8 @@ impl Sequence {
         sequence
     }
 
-    /// Returns how many of its first positions it may take from the cache: the rows of the others
-    /// give something that was not reported yet.
+    /// Returns how many leading positions the cache may give, by what it has to report: later rows
+    /// have something to report. The lease has limits of its own.
     pub(super) fn most_reused(&self) -> usize {
         if self.pool.as_ref().is_some_and(Pool::needs_all) {
             0

@@ -170,7 +170,7 @@ impl Engine {
             return false;
         }
         let turn = if sequence.most_reused() < sequence.tokens.len() {
-            // What is to be reported comes from rows that the store would save.
+            // Rows that are read are not run, and these have something to report.
             Turn::Over
         } else {
             let places = &self.places;

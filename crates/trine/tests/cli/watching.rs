@@ -195,7 +195,8 @@ mod on_a_terminal {
 
     #[test]
     fn a_server_goes_away_and_comes_back() {
-        let server = Answering::start("127.0.0.1:0", status("first"));
+        // At 127.0.0.1 another test may take the port while no server has it.
+        let server = Answering::start("127.77.0.1:0", status("first"));
         let address = server.address.clone();
         let terminal = Terminal::open();
         let mut child = watch(&terminal, &address);

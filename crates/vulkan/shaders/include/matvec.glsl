@@ -46,7 +46,7 @@ struct MatvecArgs {
     uint64_t out2;
     uint64_t weight;       // of the norm before the product
     uint64_t added_weight; // of the norm before the addition
-    uint64_t x_out;        // the residual stream after the addition, or 0
+    uint64_t x_out;        // the residual stream after the addition, or 0 if another product writes it
     uint rows;             // of the matrix; for a gated product the outputs
     uint columns;
     uint split1;           // first row of the second segment; for a gated product the first row of `up`
@@ -139,7 +139,7 @@ uvec2 matvec_quantise(const vec4 values, out vec2 scale) {
 }
 
 // Norms the residual stream (after an addition) and stages it as the operand.
-void matvec_stage(const MatvecArgs args, const uint prologue, const uint groups, const bool first_group) {
+void matvec_stage(const MatvecArgs args, const uint prologue, const uint groups, const bool updates) {
     const uint invocation = matvec_invocation();
     const uint local = gl_WorkGroupSize.x;
     vec4 x[KEPT];
@@ -155,7 +155,7 @@ void matvec_stage(const MatvecArgs args, const uint prologue, const uint groups,
         [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
             const uint quad = invocation + i * local;
             x[i] = (x[i] + added[i] * factor * matvec_load(args.added_weight, 0u, args.columns, quad)) * args.scale;
-            if (first_group && args.x_out != 0ul) matvec_keep(args.x_out, args.columns, quad, x[i]);
+            if (updates) matvec_keep(args.x_out, args.columns, quad, x[i]);
         }
     }
     float squares = 0.0;
@@ -285,7 +285,7 @@ void matvec(
     }
     // The matrix depends on nothing: its first rows are loaded during this wait.
     if (CHAINED != 0u) chain_wait(args.chain);
-    if (staged && tile < tiles) matvec_stage(args, prologue, planes.groups, group == 0u);
+    if (staged && tile < tiles) matvec_stage(args, prologue, planes.groups, group == 0u && args.x_out != 0ul);
 
     uint turn = 0u;
     for (; tile < tiles; tile += groups) {

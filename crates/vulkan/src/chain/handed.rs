@@ -8,7 +8,7 @@
 //! it.
 //!
 //! ```text
-//! link's address | 1  takes: looks at the values of the dispatches before, not at their counter
+//! link's address | 1  takes: looks at the values of the link before, not at its counter
 //!                | 2  looks at the residual stream too
 //!                | 4  gives: its values have the bit; it neither fences nor counts
 //! ```
@@ -18,10 +18,10 @@
 //! again. Dispatches that share a link take or give together, since they share a counter. They
 //! take values if
 //!
-//! - all that the dispatches before hand them lies in memory that the chain writes once, and each
+//! - all that those of the link before hand them lies in memory that the chain writes once, and each
 //!   of them looks at all of that: its workgroups together do;
-//! - none of them writes anything that a dispatch before reads or writes, and not both of the links
-//!   have workgroups that look at a part only. Each workgroup of a product looks at a whole row, so
+//! - none of them writes anything that one of the link before reads or writes, and not both of the
+//!   links have workgroups that look at a part only. Each workgroup of a product looks at a whole row, so
 //!   where one is past its wait, all dispatches before the last ones have made their last access:
 //!   each workgroup of a dispatch that gives values gives its last one after all that it reads;
 //! - they look for the bit in all else that they read of this chain, because they load that before
@@ -55,7 +55,7 @@ struct Need {
 /// What a dispatch does with what an earlier one of its chain wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// If it takes values, it looks for the bit there: the dispatch before it gives them.
+    /// If it takes values, it looks for the bit there: a dispatch of the link before gives them.
     Taken,
     /// The same with the residual stream.
     Residual,
@@ -71,20 +71,25 @@ pub(super) fn flags(dispatches: &[Dispatch], placed: &[Placed], fresh: Span) -> 
     let links: Vec<&[Placed]> = placed.chunk_by(|one, other| one.link == other.link).collect();
     let link_of: Vec<usize> =
         (0..).zip(&links).flat_map(|(link, abreast)| repeat_n(link, abreast.len())).collect();
-    let all = |link: usize| links[link].iter().map(|placed| &dispatches[placed.index]);
+    let dispatches_of = |link: usize| links[link].iter().map(|placed| &dispatches[placed.index]);
     let is_next = |link: usize| links[link - 1][0].first == links[link][0].first;
     // One more, which takes nothing: the last ones give nothing.
     let mut takes: Vec<bool> = (0..=links.len())
         .map(|link| {
             (1..links.len()).contains(&link)
                 && is_next(link)
-                && fit(&Vec::from_iter(all(link - 1)), &Vec::from_iter(all(link)), fresh)
+                && can_take(
+                    &Vec::from_iter(dispatches_of(link)),
+                    &Vec::from_iter(dispatches_of(link - 1)),
+                    fresh,
+                )
         })
         .collect();
     let needs = needs(dispatches, placed, &link_of);
     loop {
         let look_at_part = |link: usize| {
-            takes[link] && all(link).any(|one| one.hands.as_ref().is_some_and(|it| it.is_split))
+            takes[link]
+                && dispatches_of(link).any(|one| one.hands.as_ref().is_some_and(|it| it.is_split))
         };
         let is_early = |link: &usize| look_at_part(link - 1) && look_at_part(*link);
         let mut broken: Vec<usize> = (1..links.len()).filter(is_early).collect();
@@ -120,13 +125,13 @@ pub(super) fn flags(dispatches: &[Dispatch], placed: &[Placed], fresh: Span) -> 
 }
 
 /// Returns whether the dispatches of a link can look at the values of those of the link before.
-fn fit<'a>(before: &[&'a Dispatch], next: &[&'a Dispatch], fresh: Span) -> bool {
+fn can_take<'a>(next: &[&'a Dispatch], before: &[&'a Dispatch], fresh: Span) -> bool {
     let hands = |dispatches: &[&'a Dispatch]| {
         dispatches.iter().map(|one| one.hands.as_ref()).collect::<Option<Vec<&Hands>>>()
     };
     let (Some(givers), Some(takers)) = (hands(before), hands(next)) else { return false };
     let given: Vec<Span> = givers.iter().flat_map(|giver| &giver.gives).copied().collect();
-    let looks_at_all = |taker: &&Hands| {
+    let takes_all = |taker: &&Hands| {
         taker.takes.iter().all(|span| given.contains(span))
             && given.iter().all(|span| taker.takes.contains(span))
     };
@@ -136,7 +141,7 @@ fn fit<'a>(before: &[&'a Dispatch], next: &[&'a Dispatch], fresh: Span) -> bool 
         touched.any(|touched| touched.overlaps(*written))
     };
     givers.iter().all(|giver| !giver.gives.is_empty())
-        && takers.iter().all(looks_at_all)
+        && takers.iter().all(takes_all)
         && given.iter().chain(givers.iter().flat_map(|giver| &giver.updated)).all(is_fresh)
         && !next.iter().flat_map(|one| &one.writes).any(is_written_again)
 }

@@ -12,10 +12,9 @@ pub(super) enum Input {
     /// The result of another launch.
     Given(Form),
     /// The norm of a row, which every workgroup of the product computes for itself. All of them
-    /// read the target, so the updated one has a home of its own.
-    Norm(NormWork),
-    /// The same for a product after one that computes this norm too and writes the updated target.
-    SameNorm(NormWork),
+    /// read the target, so the updated one has a home of its own. Of several products with the same
+    /// norm one writes that.
+    Norm { norm: NormWork, updates: bool },
 }
 
 impl Input {
@@ -23,7 +22,7 @@ impl Input {
     pub(super) fn norm(self) -> Option<NormWork> {
         match self {
             Input::Given(_) => None,
-            Input::Norm(norm) | Input::SameNorm(norm) => Some(norm),
+            Input::Norm { norm, .. } => Some(norm),
         }
     }
 }
@@ -69,9 +68,8 @@ impl ProductWork {
     pub(super) fn touches(&self, see: &mut dyn FnMut(Touch)) {
         match self.input {
             Input::Given(form) => see(Touch::Read(form)),
-            Input::Norm(norm) => norm.touches(see),
-            Input::SameNorm(norm) => norm.touches(&mut |touch| {
-                if matches!(touch, Touch::Read(_)) {
+            Input::Norm { norm, updates } => norm.touches(&mut |touch| {
+                if updates || matches!(touch, Touch::Read(_)) {
                     see(touch);
                 }
             }),

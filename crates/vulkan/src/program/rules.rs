@@ -321,8 +321,9 @@ fn product_gates(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 }
 
 /// Lets products norm their row themselves, if they are the next launches and the only ones that
-/// read the normed row. Several have matrices of different formats. Each computes the norm, which
-/// takes less time than a launch, and the first one writes the updated target.
+/// read the normed row. Several have matrices of different formats. Each computes the norm, and the
+/// first one writes the updated target. On an H100 that takes less time than a launch for the norm
+/// (docs/benchmarks/gpu-kernels.md); other devices have not been measured.
 fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
     let Work::Norm { norm, made } = graph.nodes[index].work else { return false };
     if !matches!(norm, NormWork::Norm { .. } | NormWork::NormAddNorm { .. }) {
@@ -339,10 +340,9 @@ fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool
     if products == 0 || products != readers {
         return false;
     }
-    let mut input = Input::Norm(norm);
-    for node in &mut graph.nodes[index + 1..=index + products] {
-        let Work::Product(work) = &mut node.work else { continue };
-        work.input = std::mem::replace(&mut input, Input::SameNorm(norm));
+    for (at, node) in graph.nodes[index + 1..=index + products].iter_mut().enumerate() {
+        let Work::Product(work) = &mut node.work else { unreachable!("products can norm") };
+        work.input = Input::Norm { norm, updates: at == 0 };
         work.kernel = selection.product(&work.joint, width.of(node.rows), true);
     }
     if let NormWork::NormAddNorm { updated, .. } = norm {

@@ -115,8 +115,9 @@ fn largest(numbers: impl Iterator<Item = f64>) -> f64 {
     numbers.fold(0.0, |most, number| if keeps(most, number) { most } else { number })
 }
 
-/// Finds |W_j w| for each row of a matrix W.
-pub(super) struct Reach {
+/// Finds |W_j w| for each row of a matrix W, or a bound of it.
+#[derive(Debug)]
+pub struct Reach {
     /// The sum of the squares of w for each block of columns.
     squares: Vec<f64>,
     /// The bits of an f32 for each row.
@@ -125,16 +126,16 @@ pub(super) struct Reach {
 
 impl Reach {
     /// Creates it for a norm's factors and a matrix of `rows` rows.
-    pub(super) fn new(factors: &[f32], rows: usize) -> Self {
+    pub fn new(factors: &[f32], rows: usize) -> Self {
         let square = |&w: &f32| f64::from(w) * f64::from(w);
         let squares =
             factors.chunks(SCALE_BLOCK).map(|block| block.iter().map(square).sum()).collect();
         Self { squares, rows: (0..rows).map(|_| AtomicU32::new(0)).collect() }
     }
 
-    /// Examines whole rows in the file's format, from row `first` on. It reads only the scale of a
-    /// block: no weight is larger than the largest code with that scale.
-    pub(super) fn see(&self, format: Format, columns: usize, first: usize, source: &[u8]) {
+    /// Examines whole rows in the file's format, from row `first` on. Of a quantised
+    /// block it reads only the scale: no weight is larger than the largest code with that scale.
+    pub fn see(&self, format: Format, columns: usize, first: usize, source: &[u8]) {
         let Some(bytes) = format.dtype().row_bytes(columns).filter(|&bytes| bytes > 0) else {
             return;
         };
@@ -240,8 +241,8 @@ impl Magnitudes {
         }
     }
 
-    /// Blocks of numbers of 16 bits. Without the sign their bits are ordered as they are, and what
-    /// is no number is above all that are.
+    /// Blocks of numbers of 16 bits. Without the sign, bits sort as the values do, and NaN sorts
+    /// above infinity. They are signed because the smallest vectors have a maximum only of those.
     fn of_shorts(&mut self, row: &[u8], number: fn(u16) -> f32) {
         let blocks = row.chunks(2 * SCALE_BLOCK).map(|block| {
             let numbers = block.as_chunks::<2>().0.iter();

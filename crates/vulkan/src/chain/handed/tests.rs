@@ -187,17 +187,17 @@ fn neighbours_that_share_a_link_hand_on_together() {
     assert_eq!(found(&layers_apart(2)), expected);
 
     // What if one of the two in the second layer cannot?
-    let counted = |change: &dyn Fn(&mut Dispatch)| {
+    let flags_with = |change: &dyn Fn(&mut Dispatch)| {
         let mut dispatches = layers_apart(2);
         change(&mut dispatches[7]);
         found(&dispatches)
     };
     // It gives nothing, so the stream that the other one updates has no bit either.
     let without = [0, 0, 0, GIVES, TAKES, GIVES, TAKES];
-    assert_eq!(counted(&|values| values.hands = None)[5..], without);
+    assert_eq!(flags_with(&|values| values.hands = None)[5..], without);
     // It does not look at the stream.
     let blind = |values: &mut Dispatch| values.hands.as_mut().unwrap().residual = None;
-    let found = counted(&blind);
+    let found = flags_with(&blind);
     assert_eq!(found[6..], [GIVES, GIVES, both, both, both | RESIDUAL, TAKES]);
     assert_eq!(found[4], TAKES | RESIDUAL, "nobody takes what is read with it");
 }

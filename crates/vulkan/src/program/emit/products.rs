@@ -126,8 +126,7 @@ impl Emitter<'_> {
         let vector = |id| self.weights.vector(id);
         let (norm, updates) = match input {
             Input::Given(form) => return ProductInput::Operand(self.form(form)),
-            Input::Norm(norm) => (norm, true),
-            Input::SameNorm(norm) => (norm, false),
+            Input::Norm { norm, updates } => (norm, updates),
         };
         match norm {
             NormWork::Norm { source, weight, epsilon } => {

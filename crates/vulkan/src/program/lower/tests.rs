@@ -174,7 +174,7 @@ fn products_of_any_formats_get_their_operands() {
                         let kind = if interleaved { OperandKind::Plain } else { operand.kind };
                         assert_eq!(wanted, kind, "{node:?}");
                     }
-                    Input::Norm(_) | Input::SameNorm(_) => {
+                    Input::Norm { .. } => {
                         assert!(selection.can_norm(joint, rows), "{node:?}")
                     }
                 }
