@@ -61,8 +61,8 @@ impl Engine {
         self.in_wait().max().map(|(_, slot)| slot)
     }
 
-    /// Returns the running sequences that wait for a picture. Empty if every slot runs a sequence: a
-    /// new one would take the slot, and the cache, of the one set aside.
+    /// Returns the running sequences that wait for a picture. Empty if every slot runs a sequence:
+    /// a new one would take the slot, and the cache, of the one set aside.
     pub(super) fn in_wait(&self) -> impl Iterator<Item = (Rank, usize)> {
         let columns = self.picture_wait.columns;
         let borders = Borders { places: &self.places, kv: &self.kv, columns };

@@ -59,8 +59,8 @@ pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
     let tensors = tensors(&config, &pictures, [ids.len(), vocabulary]);
     let tensors: Vec<_> =
         tensors.iter().map(|(name, shape)| (name.as_str(), "F32", shape.clone())).collect();
-    // Creating the file finds out whether the disk has room, before the tower works for minutes. The
-    // model is loaded after the tower, whose memory is free then.
+    // Creating the file finds out whether the disk has room, before the tower works for minutes.
+    // The model is loaded after the tower, whose memory is free then.
     let mut file = LogitsFile::create(out.as_deref(), &tensors, &facts)?;
     let made = run_tower(&model, device.as_ref(), &settings, &pictures, &watch)?;
     let mut sequence = Sequence::load(&model, device.as_ref(), &settings, &rows, chunk)?;

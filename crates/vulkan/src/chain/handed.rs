@@ -18,12 +18,13 @@
 //! again. Dispatches that share a link take or give together, since they share a counter. They
 //! take values if
 //!
-//! - all that those of the link before hand them lies in memory that the chain writes once, and each
-//!   of them looks at all of that: its workgroups together do;
+//! - all that those of the link before hand them lies in memory that the chain writes once, and
+//!   each of them looks at all of that: its workgroups together do;
 //! - none of them writes anything that one of the link before reads or writes, and not both of the
-//!   links have workgroups that look at a part only. Each workgroup of a product looks at a whole row, so
-//!   where one is past its wait, all dispatches before the last ones have made their last access:
-//!   each workgroup of a dispatch that gives values gives its last one after all that it reads;
+//!   links have workgroups that look at a part only. Each workgroup of a product looks at a whole
+//!   row, so where one is past its wait, all dispatches before the last ones have made their last
+//!   access: each workgroup of a dispatch that gives values gives its last one after all that it
+//!   reads;
 //! - they look for the bit in all else that they read of this chain, because they load that before
 //!   they wait.
 //!
