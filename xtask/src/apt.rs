@@ -2,9 +2,11 @@
 //! whose lists, settings and cache are in a folder of this repository's `target`.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, bail};
+
+use crate::meter;
 
 /// The keys that sign every release of Debian, from the package debian-archive-keyring.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -120,7 +122,7 @@ impl Apt {
 
 /// Runs a command whose output is useful only if it fails.
 fn finish(command: &mut Command, what: &str) -> anyhow::Result<()> {
-    let output = command.stdin(Stdio::null()).output().with_context(|| what.to_owned())?;
+    let output = meter::output(command).with_context(|| what.to_owned())?;
     if output.status.success() {
         return Ok(());
     }

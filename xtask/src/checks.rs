@@ -2,11 +2,33 @@
 
 use std::path::Path;
 
+use anyhow::bail;
+
+use crate::machine::is_program;
 use crate::programs::{self, Program};
 
 const LINTS: [&str; 6] = ["clippy", "--all-targets", "--locked", "--", "-D", "warnings"];
 
 const TESTS: [&str; 3] = ["test", "--locked", "--no-run"];
+
+/// Libraries, programs, tests and examples of the whole workspace.
+const EVERYTHING: [&str; 4] = ["build", "--workspace", "--all-targets", "--locked"];
+
+/// Clippy's driver: a compiler that lints what it compiles.
+const DRIVER: &str = "clippy-driver";
+/// The driver's arguments `-D warnings`, each with the mark that ends it, as `cargo clippy` passes
+/// them on.
+const DRIVER_ARGUMENTS: &str = "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__";
+
+/// Lints and builds everything in the workspace, and returns the programs. One process lints and
+/// compiles: `cargo clippy` would compile all dependencies a second time, for itself.
+pub(crate) fn build(root: &Path) -> anyhow::Result<Vec<Program>> {
+    if !is_program(DRIVER) {
+        bail!("{DRIVER} is missing; get it with: rustup component add clippy");
+    }
+    let environment = [("RUSTC_WORKSPACE_WRAPPER", DRIVER), ("CLIPPY_ARGS", DRIVER_ARGUMENTS)];
+    programs::build(root, "linting and building everything", &EVERYTHING, &environment)
+}
 
 /// Lints the packages that these arguments of cargo choose.
 pub(crate) fn lint(root: &Path, name: &str, packages: &[&str]) -> anyhow::Result<()> {
@@ -19,7 +41,7 @@ pub(crate) fn build_tests(
     name: &str,
     chosen: &[&str],
 ) -> anyhow::Result<Vec<Program>> {
-    programs::build(root, name, &[&TESTS[..], chosen].concat())
+    programs::build(root, name, &[&TESTS[..], chosen].concat(), &[])
 }
 
 /// Returns a command of cargo with more arguments, which have to come before `--`.

@@ -1,20 +1,20 @@
 //! Runs everything that has to pass before a change lands.
 
-use std::path::Path;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
 use crate::drivers::{self, Drivers};
+use crate::lanes::both;
+use crate::meter::{self, Spent};
 use crate::programs::{self, Program};
-use crate::test_runs::{MOST_ON_LAVAPIPE, TestRun, Validation};
-use crate::{chart, checks, dist, image, outside, radv, shaders, test_runs, tidy, validation};
+use crate::test_runs::{self, MOST_ON_LAVAPIPE, TestRun, Validation};
+use crate::timings::{self, Timings};
+use crate::{chart, checks, dist, image, outside, radv, shaders, tidy, validation};
 
 /// If this is 1, `ci` passes without the drivers that it could not install or fetch.
 const OFFLINE: &str = "TRINE_CI_OFFLINE";
 
-/// All tests, without the examples, which `cargo test` would also treat as tests.
-const EVERYTHING: [&str; 4] = ["--workspace", "--lib", "--bins", "--tests"];
 /// Checks the program with the features that its packages have without tests, as `cargo install`
 /// and the first command of the README build it. Linking is tried with the features of the tests.
 const ALONE: [&str; 5] = ["check", "--package", "trine", "--bins", "--locked"];
@@ -40,59 +40,118 @@ const MATRIX_MODEL_TESTS_LEAST: u64 = 6;
 const OPERATION_TESTS: [&str; 1] = ["quantised_models_with_small_caches"];
 /// The test programs that take longest, which so begin first.
 const LONG_TESTS: [&str; 2] = ["operations", "goldens"];
-/// The programs that run at a time: a driver compiles one kernel at a time in each, which is most
-/// of the time.
-const WORKERS: usize = 2;
 
 /// The test that provokes a complaint of the validation layer.
 const WRONG_TEST: &str = "raw::commands::tests::copies_over_each_other_are_a_hazard";
 
-/// Runs every check and stops at the first that fails.
-pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
-    let is_offline = std::env::var_os(OFFLINE).is_some_and(|value| value == "1");
-    let drivers = drivers::ensure(root)?;
-    if !drivers.missing.is_empty() && !is_offline {
-        bail!("drivers are missing; to go on without what needs them: {OFFLINE}=1");
-    }
-    let mut skipped = drivers.missing.clone();
+/// Options of the checks.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Write what the steps, and the longest test programs and tests, took into this file, as
+    /// Markdown.
+    #[arg(long, value_name = "FILE")]
+    timings: Option<PathBuf>,
+}
 
-    tidy::run(root)?;
-    chart::run(root, true)?;
-    programs::run(root, "formatting", &["fmt", "--all", "--check"])?;
-    checks::lint(root, "lints", &["--workspace"])?;
-    skipped.extend(shaders::check_unless_sealed(root)?);
-
-    let programs = tests(root)?;
-    let report = radv::build(root)?;
-    let others = programs.iter().filter(|program| program.is_test && !program.is_test_of(VULKAN));
-    let others = TestRun::new("tests", others.collect());
-    TestRun { driver: drivers.lavapipe.as_ref(), ..others }.run(root)?;
-    programs::run(root, "the program without its tests", &ALONE)?;
-    skipped.extend(packages(root, &programs)?);
-    if is_offline {
-        skipped.push("the image, whose parts are fetched".to_owned());
-    } else {
-        skipped.extend(image::run(root)?);
+/// Runs every check. Prints what each took, whether they pass or not.
+pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
+    let timings = Timings::default();
+    let (result, Spent { wall, .. }) = meter::measure(|| everything(root, &timings));
+    let whole = Spent { wall, processor: meter::processor_time(std::process::id()) };
+    let tables = timings.tables(whole);
+    eprintln!("\n{tables}");
+    if let Some(path) = &options.timings {
+        timings::write(path, &tables)?;
     }
-    skipped.extend(outside::page(root, &programs)?);
-    if is_offline {
-        skipped.push("the test of the router, which is fetched".to_owned());
-    } else {
-        skipped.extend(outside::router(root, &programs)?);
+    for warning in timings.warnings(whole, processors()) {
+        eprintln!("== WARNING: {warning}");
     }
-    skipped.extend(vulkan_tests(root, &drivers, &programs)?);
-    match &drivers.radv {
-        Some(driver) => skipped.extend(radv::check(root, driver, &report)?),
-        None => skipped.push("the report on the Radeon 780M's code: no RADV".to_owned()),
-    }
-
-    end("ci", &skipped);
+    end("ci", &result?);
     Ok(())
 }
 
-/// Builds the tests of the whole workspace.
-fn tests(root: &Path) -> anyhow::Result<Vec<Program>> {
-    checks::build_tests(root, "building the tests", &EVERYTHING)
+/// Runs every check. Returns what was skipped.
+fn everything(root: &Path, timings: &Timings) -> anyhow::Result<Vec<String>> {
+    let is_offline = std::env::var_os(OFFLINE).is_some_and(|value| value == "1");
+    timings.step("tidy, chart, formatting", || {
+        tidy::run(root)?;
+        chart::run(root, true)?;
+        programs::run(root, "formatting", &["fmt", "--all", "--check"])
+    })?;
+    // The drivers come from the network while the compiler keeps the processors busy.
+    let (drivers, built) = both(
+        || timings.step("drivers installed and fetched", || drivers::ensure(root)),
+        || timings.step("everything linted and built", || checks::build(root)),
+    );
+    let drivers = drivers?;
+    if !drivers.missing.is_empty() && !is_offline {
+        bail!("drivers are missing; to go on without what needs them: {OFFLINE}=1");
+    }
+    let programs = built?;
+    let mut skipped = drivers.missing.clone();
+    skipped.extend(timings.step("shaders", || shaders::check_unless_sealed(root))?);
+
+    // Most of the other steps wait for a network or a browser.
+    let (others, tested) = both(
+        || around_the_program(root, (&drivers, is_offline), &programs, timings),
+        || timings.step("tests", || tests(root, &drivers, &programs, timings)),
+    );
+    skipped.extend(others?);
+    skipped.extend(tested?);
+    Ok(skipped)
+}
+
+/// Returns the processors of this machine, each of which runs one test program at a time.
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, |processors| processors.get())
+}
+
+/// Checks the program as it is built alone, packed, in a container, by a browser and by a router,
+/// and its kernels for the Radeon 780M. Returns what was skipped.
+fn around_the_program(
+    root: &Path,
+    (drivers, is_offline): (&Drivers, bool),
+    programs: &[Program],
+    timings: &Timings,
+) -> anyhow::Result<Vec<String>> {
+    let mut skipped = Vec::new();
+    match &drivers.radv {
+        Some(driver) => skipped.extend(timings.step("report on the Radeon's kernels", || {
+            radv::check(root, driver, radv::example(programs)?)
+        })?),
+        None => skipped.push("the report on the Radeon 780M's code: no RADV".to_owned()),
+    }
+    timings.step("the program without its tests", || {
+        programs::run(root, "the program without its tests", &ALONE)
+    })?;
+    skipped.extend(timings.step("packages", || packages(root, programs))?);
+    if is_offline {
+        skipped.push("the image, whose parts are fetched".to_owned());
+    } else {
+        skipped.extend(timings.step("image", || image::run(root))?);
+    }
+    skipped.extend(timings.step("page", || outside::page(root, programs))?);
+    if is_offline {
+        skipped.push("the test of the router, which is fetched".to_owned());
+    } else {
+        skipped.extend(timings.step("router", || outside::router(root, programs))?);
+    }
+    Ok(skipped)
+}
+
+/// Runs all tests, as many programs at a time as there are processors. Returns what was skipped.
+fn tests(
+    root: &Path,
+    drivers: &Drivers,
+    programs: &[Program],
+    timings: &Timings,
+) -> anyhow::Result<Vec<String>> {
+    let (mut runs, skipped) = vulkan_runs(root, drivers, programs)?;
+    let others = programs.iter().filter(|program| program.is_test && !program.is_test_of(VULKAN));
+    let others = TestRun::new("tests", others.collect());
+    runs.push(TestRun { driver: drivers.lavapipe.as_ref(), ..others });
+    test_runs::run_all(root, &runs, processors(), timings)?;
+    Ok(skipped)
 }
 
 /// Packs the program that was built for the tests. Returns what was skipped, if anything.
@@ -100,24 +159,24 @@ fn packages(root: &Path, programs: &[Program]) -> anyhow::Result<Option<String>>
     if !dist::is_possible() {
         return Ok(Some("the packages: no dpkg-dev".to_owned()));
     }
-    let start = Instant::now();
     let packed = dist::pack(root, programs).context("the packages failed")?;
-    eprintln!("== packages: {} files in {:.0} s", packed.len(), start.elapsed().as_secs_f64());
+    eprintln!("== packages: {} files", packed.len());
     Ok(None)
 }
 
 /// Runs only the tests of the Vulkan backend, on the drivers found.
 pub(crate) fn vulkan(root: &Path) -> anyhow::Result<()> {
-    let programs = tests(root)?;
-    let skipped = vulkan_tests(root, &drivers::find(root)?, &programs)?;
+    let programs = checks::build(root)?;
+    let drivers = drivers::find(root)?;
+    let (runs, skipped) = vulkan_runs(root, &drivers, &programs)?;
+    test_runs::run_all(root, &runs, processors(), &Timings::default())?;
     end("vulkan", &skipped);
     Ok(())
 }
 
 /// Runs only the tests of the server from outside.
 pub(crate) fn outside(root: &Path) -> anyhow::Result<()> {
-    let build = ["build", "--locked", "--package", "trine"];
-    let programs = programs::build(root, "building trine", &build)?;
+    let programs = checks::build(root)?;
     let skipped = [outside::page(root, &programs)?, outside::router(root, &programs)?];
     end("outside", &skipped.into_iter().flatten().collect::<Vec<_>>());
     Ok(())
@@ -131,22 +190,21 @@ fn end(what: &str, skipped: &[String]) {
     eprintln!("== {what}: passed{but}");
 }
 
-/// Runs the tests of the Vulkan backend under the validation layer: all on the system's lavapipe,
-/// and on the newer one those whose work cooperative matrices change. Returns what could not be
-/// run.
-fn vulkan_tests(
+/// Returns the runs of the tests of the Vulkan backend under the validation layer: all on the
+/// system's lavapipe, and on the newer one those whose work cooperative matrices change. Returns
+/// with them what cannot be run.
+fn vulkan_runs<'a>(
     root: &Path,
-    drivers: &Drivers,
-    programs: &[Program],
-) -> anyhow::Result<Vec<String>> {
-    let tests = |is_wanted: &dyn Fn(&Program) -> bool| -> Vec<&Program> {
+    drivers: &'a Drivers,
+    programs: &'a [Program],
+) -> anyhow::Result<(Vec<TestRun<'a>>, Vec<String>)> {
+    let tests = |is_wanted: &dyn Fn(&Program) -> bool| -> Vec<&'a Program> {
         programs.iter().filter(|program| program.is_test_of(VULKAN) && is_wanted(program)).collect()
     };
     let library = tests(&|program| program.kind == "lib");
     let mut everything = tests(&|_| true);
     everything.sort_by_key(|program| !LONG_TESTS.contains(&program.name.as_str()));
-    let everything =
-        TestRun { workers: WORKERS, ..TestRun::new("tests of trine-vulkan", everything) };
+    let everything = TestRun::new("tests of trine-vulkan", everything);
     let kernels = TestRun {
         arguments: [&["--show-output"], &MATRIX_TESTS[..]].concat(),
         least: MATRIX_TESTS_LEAST,
@@ -172,7 +230,7 @@ fn vulkan_tests(
     validation::prepare(root)?;
 
     let mut skipped = Vec::new();
-    let mut at_once = Vec::new();
+    let mut all = Vec::new();
     for (name, driver, mut runs) in [
         ("the system's lavapipe", &drivers.lavapipe, vec![everything]),
         ("the newer lavapipe", &drivers.matrix, vec![kernels, models, operations]),
@@ -195,10 +253,7 @@ fn vulkan_tests(
         for run in &mut runs {
             (run.driver, run.place, run.most) = (Some(driver), name, MOST_ON_LAVAPIPE);
         }
-        at_once.push(runs);
+        all.extend(runs);
     }
-    let work = at_once.iter().map(|runs| || runs.iter().try_for_each(|run| run.run(root)));
-    // All are waited for, and the first failure is the result.
-    test_runs::at_once(work).into_iter().collect::<anyhow::Result<()>>()?;
-    Ok(skipped)
+    Ok((all, skipped))
 }

@@ -19,6 +19,7 @@ pub(crate) use self::debian::is_possible;
 use self::inventory::Inventory;
 use self::release::Release;
 use self::tree::Tree;
+use crate::checks;
 use crate::programs::{self, Program, finish};
 
 /// The folder of the results, from the repository's root.
@@ -29,15 +30,13 @@ const NPU_TESTS: &str = "program";
 
 /// Builds the program, either for people or as the tests build it, and packs it.
 pub(crate) fn run(root: &Path, dev: bool) -> anyhow::Result<()> {
-    let build = match dev {
-        // Built like the tests, so that nothing is compiled twice.
-        true => ["build", "--locked", "--workspace", "--bin", "trine"],
-        false => ["build", "--locked", "--package", "trine", "--release"],
-    };
-    let mut programs = programs::build(root, "building trine", &build)?;
-    // The tests that try the packed program are not optimised with it.
-    let tests = ["test", "--locked", "--no-run", "--workspace", "--test", NPU_TESTS];
-    programs.extend(programs::build(root, "building the tests of an NPU", &tests)?);
+    let mut programs = checks::build(root)?;
+    if !dev {
+        // The tests that try the packed program are not optimised with it.
+        programs.retain(|program| program.is_test);
+        let build = ["build", "--locked", "--package", "trine", "--release"];
+        programs.extend(programs::build(root, "building trine", &build, &[])?);
+    }
     let results = pack(root, &programs)?;
     for path in results {
         println!("{}", path.display());

@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 
 use crate::machine::{install, is_program};
+use crate::meter;
 
 /// The programs that it needs, which are also the names of Debian's packages.
 const NEEDS: [&str; 4] = ["podman", "runc", "debootstrap", "curl"];
@@ -28,7 +29,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<Option<String>> {
         return Ok(Some(format!("the image: {error:#}")));
     }
     eprintln!("== the image: {SCRIPT}");
-    let status = Command::new("bash").arg(SCRIPT).current_dir(root).status();
+    let status = meter::status(Command::new("bash").arg(SCRIPT).current_dir(root));
     let status = status.context("cannot start bash")?;
     match status.code() {
         Some(0) => eprintln!("== the image: passed in {:.0} s", start.elapsed().as_secs_f64()),

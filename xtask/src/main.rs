@@ -12,7 +12,9 @@ mod driver;
 mod drivers;
 mod image;
 mod imports;
+mod lanes;
 mod machine;
+mod meter;
 mod outside;
 mod programs;
 mod radv;
@@ -22,6 +24,7 @@ mod standard_library;
 mod systems;
 mod test_runs;
 mod tidy;
+mod timings;
 mod validation;
 
 use std::path::{Path, PathBuf};
@@ -47,7 +50,7 @@ enum Task {
     },
     /// Everything that has to pass before a change lands: tidy, formatting, lints, shaders, all
     /// tests, reports.
-    Ci,
+    Ci(ci::Options),
     /// Packages of the program in target/dist: an archive, a Debian package, a bill of materials.
     Dist {
         /// Pack the program without optimisation, to try how it is packed.
@@ -87,7 +90,7 @@ enum Task {
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Chart { check } => chart::run(&root(), check),
-        Task::Ci => ci::run(&root()),
+        Task::Ci(options) => ci::run(&root(), &options),
         Task::Dist { dev } => dist::run(&root(), dev),
         Task::Drivers => drivers::run(&root()),
         Task::Macos => systems::macos(&root()),

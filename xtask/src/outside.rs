@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 
 use crate::machine::is_program;
+use crate::meter;
 use crate::programs::{self, Program};
 
 /// The programs that the tests need in addition to `trine`, and their packages in Debian.
@@ -60,7 +61,7 @@ fn test(
     let start = Instant::now();
     let mut test = Command::new(program);
     test.args(before).arg("--trine").arg(trine).args(after).current_dir(root);
-    if !test.status().with_context(|| format!("cannot start {program}"))?.success() {
+    if !meter::status(&mut test).with_context(|| format!("cannot start {program}"))?.success() {
         bail!("the test of {name} failed");
     }
     eprintln!("== {name}: passed in {:.0} s", start.elapsed().as_secs_f64());

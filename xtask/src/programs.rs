@@ -15,6 +15,7 @@ use serde::Deserialize;
 use wait_timeout::ChildExt;
 
 use crate::driver::Driver;
+use crate::meter::{self, Spent};
 
 /// How often it is looked whether a program that writes nothing has ended.
 const LOOK: Duration = Duration::from_secs(1);
@@ -81,9 +82,16 @@ struct Profile {
     test: bool,
 }
 
-/// Builds the targets of a cargo command and returns the programs.
-pub(crate) fn build(root: &Path, name: &str, arguments: &[&str]) -> anyhow::Result<Vec<Program>> {
+/// Builds the targets of a cargo command, with these variables of the environment, and returns the
+/// programs.
+pub(crate) fn build(
+    root: &Path,
+    name: &str,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> anyhow::Result<Vec<Program>> {
     step(root, name, arguments, |mut cargo| {
+        cargo.envs(environment.iter().copied());
         cargo.arg("--message-format=json-render-diagnostics");
         let mut programs = Vec::new();
         let status = lines(&mut cargo, |line| programs.extend(program(root, line)))?;
@@ -125,7 +133,9 @@ fn step<T>(
 /// # Errors
 /// Returns an error if it fails. The error says how to repeat it.
 pub(crate) fn run(root: &Path, name: &str, arguments: &[&str]) -> anyhow::Result<()> {
-    step(root, name, arguments, |mut cargo| Ok((cargo.status().context("cannot start cargo")?, ())))
+    step(root, name, arguments, |mut cargo| {
+        Ok((meter::status(&mut cargo).context("cannot start cargo")?, ()))
+    })
 }
 
 /// Starts a program, passes on each line of its standard output, and waits for its end.
@@ -135,11 +145,13 @@ pub(crate) fn run(root: &Path, name: &str, arguments: &[&str]) -> anyhow::Result
 pub(crate) fn lines(command: &mut Command, take: impl FnMut(&str)) -> anyhow::Result<ExitStatus> {
     let (mut child, output) = start(command)?;
     pass_on(output, &shown(command), take)?;
-    child.wait().context("cannot wait for a program")
+    meter::wait(&mut child).context("cannot wait for a program")
 }
 
-/// Does the same with a program that may hang, which is killed after `most`. Returns `None` if it
-/// was. Programs that it started are left, and what they still write is not waited for.
+/// Does the same with a program that may hang, which is killed after `most`, and says of each line
+/// what the program had taken when it came. Returns what it took in all, and its status, or `None`
+/// if it was killed. Programs that it started are left, and what they still write is not waited
+/// for.
 ///
 /// # Errors
 /// Returns an error if the program cannot be started, waited for or killed, or its output cannot be
@@ -147,8 +159,8 @@ pub(crate) fn lines(command: &mut Command, take: impl FnMut(&str)) -> anyhow::Re
 pub(crate) fn lines_within(
     most: Duration,
     command: &mut Command,
-    take: impl FnMut(&str),
-) -> anyhow::Result<Option<ExitStatus>> {
+    take: impl FnMut(&str, Spent),
+) -> anyhow::Result<(Option<ExitStatus>, Spent)> {
     let (child, output) = start(command)?;
     follow(child, (output, shown(command)), most, take)
 }
@@ -158,9 +170,13 @@ fn follow(
     mut child: Child,
     (output, shown): (impl Read + Send + 'static, String),
     most: Duration,
-    mut take: impl FnMut(&str),
-) -> anyhow::Result<Option<ExitStatus>> {
-    let end = Instant::now() + most;
+    mut take: impl FnMut(&str, Spent),
+) -> anyhow::Result<(Option<ExitStatus>, Spent)> {
+    let begin = Instant::now();
+    let end = begin + most;
+    // Its status is taken below: until then the system tells what it has taken.
+    let id = child.id();
+    let so_far = || Spent { wall: begin.elapsed(), processor: meter::processor_time(id) };
     let rest = |end: Instant| end.saturating_duration_since(Instant::now());
     let (sender, received) = mpsc::channel();
     // Ends with the output, which another program may hold for longer.
@@ -170,13 +186,17 @@ fn follow(
         let read = pass_on(output, &shown, |line| send(Ok(line.to_owned())));
         read.unwrap_or_else(|error| send(Err(error)));
     });
-    let mut failure = None;
+    let (mut failure, mut spent) = (None, Spent::default());
     while failure.is_none() && !rest(end).is_zero() {
         match received.recv_timeout(rest(end).min(LOOK)) {
-            Ok(Ok(line)) => take(&line),
+            Ok(Ok(line)) => {
+                spent = so_far();
+                take(&line, spent);
+            }
             Ok(Err(error)) => failure = Some(error),
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
+                spent = so_far();
                 if child.try_wait().context("cannot wait for a program")?.is_some() {
                     break;
                 }
@@ -185,6 +205,7 @@ fn follow(
     }
     // A program may close its output and go on.
     let left = if failure.is_none() { rest(end) } else { Duration::ZERO };
+    spent.processor = spent.processor.max(so_far().processor);
     let ended = child.wait_timeout(left).context("cannot wait for a program")?;
     if ended.is_none() {
         child.kill().context("cannot kill a program")?;
@@ -198,9 +219,11 @@ fn follow(
     while !rest(end).is_zero()
         && let Ok(line) = received.recv_timeout(rest(end))
     {
-        take(&line?);
+        take(&line?, spent);
     }
-    Ok(ended)
+    spent.wall = begin.elapsed();
+    meter::add(spent.processor);
+    Ok((ended, spent))
 }
 
 fn shown(command: &Command) -> String {
@@ -258,8 +281,7 @@ pub(crate) fn finish(command: &mut Command) -> anyhow::Result<()> {
 /// Returns the output of a command.
 pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     let name = shown(command);
-    let output =
-        command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}"))?;
+    let output = meter::output(command).with_context(|| format!("cannot start {name}"))?;
     if !output.status.success() {
         bail!("{name} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
@@ -307,8 +329,8 @@ mod tests {
             let mut found = Vec::new();
             let mut command = Command::new("sh");
             command.args(["-c", script]);
-            let take = |line: &str| found.push(line.to_owned());
-            let status = lines_within(most, &mut command, take).unwrap();
+            let take = |line: &str, _| found.push(line.to_owned());
+            let (status, _) = lines_within(most, &mut command, take).unwrap();
             (status.map(|status| status.code()), found)
         };
         let lines = vec!["a".to_owned(), "b".to_owned()];
@@ -339,7 +361,7 @@ mod tests {
             let (child, _) = start(Command::new("sh").args(["-c", script])).unwrap();
             let mut found = Vec::new();
             let output = (Torn(b"a\nb\nc"), "the tests".to_owned());
-            let take = |line: &str| found.push(line.to_owned());
+            let take = |line: &str, _| found.push(line.to_owned());
             let error = follow(child, output, Duration::from_secs(600), take).unwrap_err();
             let error = format!("{error:#}");
             assert_eq!(error, "cannot read line 3 of the output of the tests: it is torn");

@@ -8,7 +8,6 @@ mod kernel;
 mod text;
 
 use std::path::Path;
-use std::process::Stdio;
 
 use anyhow::{Context, bail};
 
@@ -16,31 +15,28 @@ use self::assembly::Counts;
 use self::kernel::{Kernel, Output};
 use self::text::describe;
 use crate::driver::Driver;
-use crate::drivers;
 use crate::programs::{self, Program};
+use crate::{checks, drivers};
 
 /// The committed report.
 const REPORT: &str = "docs/benchmarks/radv-phoenix.md";
 
 /// The example that compiles the kernels and prints the driver's facts about each, as JSON.
 const EXAMPLE: &str = "pipeline_report";
-/// Builds the example with the features that its dependencies have in the whole workspace, so that
-/// tests share these.
-const BUILD: [&str; 5] = ["build", "--locked", "--workspace", "--example", EXAMPLE];
-
 /// Writes the report; with `check`, compares the committed one.
 pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     let drivers = drivers::find(root)?;
     let driver = drivers.radv.context("RADV is not there; get it with: cargo xtask drivers")?;
-    let example = build(root)?;
+    let programs = checks::build(root)?;
+    let example = example(&programs)?;
     if check {
-        for skipped in self::check(root, &driver, &example)? {
+        for skipped in self::check(root, &driver, example)? {
             eprintln!("== SKIPPED: {skipped}");
         }
         return Ok(());
     }
     // Written even if kernels break the rules, because it helps to mend them.
-    let report = report(root, &driver, &example)?;
+    let report = report(root, &driver, example)?;
     let path = root.join(REPORT);
     std::fs::write(&path, &report.text)
         .with_context(|| format!("cannot write {}", path.display()))?;
@@ -50,10 +46,9 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the program that makes the report.
-pub(crate) fn build(root: &Path) -> anyhow::Result<Program> {
-    let programs = programs::build(root, "building the report on kernels", &BUILD)?;
-    programs::find(&programs, "example", EXAMPLE).cloned()
+/// Returns the program that makes the report.
+pub(crate) fn example(programs: &[Program]) -> anyhow::Result<&Program> {
+    programs::find(programs, "example", EXAMPLE)
 }
 
 /// The result for the kernels.
@@ -123,15 +118,13 @@ fn first_difference<'a>(old: &'a str, new: &'a str) -> Option<(usize, &'a str, &
 /// Compiles the kernels and describes them.
 fn report(root: &Path, driver: &Driver, example: &Program) -> anyhow::Result<Report> {
     let mut command = example.command(root, Some(driver));
-    let output = command
-        .stderr(Stdio::inherit())
-        .output()
-        .with_context(|| format!("cannot start {EXAMPLE}"))?;
-    if !output.status.success() {
-        bail!("the kernels do not compile with RADV: {}", output.status);
+    let mut text = String::new();
+    let status = programs::lines(&mut command, |line| text.push_str(line))?;
+    if !status.success() {
+        bail!("the kernels do not compile with RADV: {status}");
     }
-    let output: Output = serde_json::from_slice(&output.stdout)
-        .context("the example's output is not as expected")?;
+    let output: Output =
+        serde_json::from_str(&text).context("the example's output is not as expected")?;
     if output.kernels.is_empty() {
         bail!("the example compiled no kernels");
     }

@@ -4,22 +4,24 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::ScopedJoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 
 use crate::driver::Driver;
+use crate::lanes::at_once;
+use crate::meter::Spent;
 use crate::programs::{Program, lines_within};
+use crate::timings::{Row, Timings};
 use crate::validation::{self, Messages, SUMMARY};
 
-/// The longest that a test program may run: the slowest, `trine`'s `cli`, takes 143 s on two slow
-/// cores that have other work too. The other programs of a run still run if one hangs.
+/// The longest that a test program may run. The other programs of a run still run if one hangs.
 const MOST: Duration = Duration::from_secs(12 * 60);
-/// The same for those of `trine-vulkan` on lavapipe, of which the slowest takes 960 s there.
+/// The same for those of `trine-vulkan` on lavapipe.
 pub(crate) const MOST_ON_LAVAPIPE: Duration = Duration::from_secs(30 * 60);
-/// What a test runner says of a test that is slow, or hangs.
-const SLOW: &str = "has been running for over";
+/// A program runs its tests one after the other, so that the time of each can be told: several
+/// programs run at once instead.
+const ONE_AFTER_THE_OTHER: &str = "--test-threads=1";
 
 /// What a run has to show in addition to passing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,8 +56,6 @@ pub(crate) struct TestRun<'a> {
     pub(crate) forbidden: Option<&'a str>,
     /// The longest that each program may run.
     pub(crate) most: Duration,
-    /// The programs that run at a time.
-    pub(crate) workers: usize,
 }
 
 impl<'a> TestRun<'a> {
@@ -72,31 +72,17 @@ impl<'a> TestRun<'a> {
             least: 1,
             forbidden: None,
             most: MOST,
-            workers: 1,
         }
     }
 
-    /// Runs the programs and sums up their results. One that fails does not keep the others from
-    /// running.
+    /// Runs the programs as [`run_all`] does, one after the other.
     pub(crate) fn run(&self, root: &Path) -> anyhow::Result<()> {
-        let start = Instant::now();
-        let name = format!("{}{}", self.name, self.at());
-        say(&format!("== {name}: {} programs {}", self.programs.len(), self.arguments.join(" ")));
-        let mut found = Found::default();
-        let mut failed = Vec::new();
-        for ended in self.run_programs(root)? {
-            found.join(ended.found);
-            failed.extend(ended.failure);
-        }
-        let Counts { binaries, passed, failed: tests, ignored } = found.counts;
-        say(&format!(
-            "== {name}: {passed} passed, {tests} failed, {ignored} ignored in {binaries} programs, {:.0} s",
-            start.elapsed().as_secs_f64()
-        ));
-        if !failed.is_empty() {
-            bail!("{name} failed: {}", failed.join("; "));
-        }
-        self.judge(&found).with_context(|| format!("{name} failed"))
+        run_all(root, std::slice::from_ref(self), 1, &Timings::default())
+    }
+
+    /// Returns the name, with the place if there is one.
+    fn title(&self) -> String {
+        format!("{}{}", self.name, self.at())
     }
 
     /// Returns ` on` and the place, or nothing.
@@ -104,33 +90,22 @@ impl<'a> TestRun<'a> {
         if self.place.is_empty() { String::new() } else { format!(" on {}", self.place) }
     }
 
-    /// Runs the programs, as many at a time as `workers`.
-    fn run_programs(&self, root: &Path) -> anyhow::Result<Vec<Ended<'a>>> {
-        let next = AtomicUsize::new(0);
-        let work = || -> anyhow::Result<Vec<Ended<'a>>> {
-            let mut all = Vec::new();
-            while let Some(program) = self.programs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                all.push(self.run_program(root, program)?);
-            }
-            Ok(all)
-        };
-        let results = at_once((0..self.workers).map(|_| work));
-        let ended = results.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
-        Ok(ended.into_iter().flatten().collect())
-    }
-
     /// Runs a program. Only the runner's summary is shown if it passes and there is nothing to
     /// complain about.
-    fn run_program(&self, root: &Path, program: &Program) -> anyhow::Result<Ended<'a>> {
-        let place = self.at();
-        say(&format!("     Running {program}{place}"));
+    fn run_program(
+        &self,
+        root: &Path,
+        program: &Program,
+        timings: &Timings,
+    ) -> anyhow::Result<Ended<'a>> {
+        let name = format!("{program}{}", self.at());
+        say(&format!("     Running {name}"));
         let mut found = Found { forbidden: self.forbidden, ..Found::default() };
+        let mut clock = TestClock::default();
         let (mut output, mut summary) = (String::new(), String::new());
-        let begin = Instant::now();
-        let status = lines_within(self.most, &mut self.command(root, program)?, |line| {
-            if line.contains(SLOW) {
-                say(&format!("{program}{place}: {line}"));
-            }
+        let mut command = self.command(root, program)?;
+        let (status, spent) = lines_within(self.most, &mut command, |line, so_far| {
+            clock.add(line, so_far);
             found.add(line);
             output.push_str(line);
             output.push('\n');
@@ -141,28 +116,46 @@ impl<'a> TestRun<'a> {
         })?;
         let has_passed = status.is_some_and(|status| status.success());
         let shown = if has_passed && found.messages.complaints() == 0 { summary } else { output };
-        let seconds = begin.elapsed().as_secs_f64();
-        say(&format!("     Ran {program}{place} in {seconds:.1} s\n{}", shown.trim_end()));
+        let seconds = spent.wall.as_secs_f64();
+        say(&format!("     Ran {name} in {seconds:.1} s\n{}", shown.trim_end()));
         let minutes = self.most.as_secs() / 60;
         let failure = match status {
             Some(_) if has_passed => None,
             Some(status) => Some(format!("{program}: {status}")),
-            None => Some(format!(
-                "{program}: killed after {minutes} minutes; look for tests above that have been running for long"
-            )),
+            None => Some(format!("{program}: killed after {minutes} minutes, {}", clock.place())),
         };
+        timings.add(Row { name, spent }, clock.tests);
         Ok(Ended { found, failure })
     }
 
     fn command(&self, root: &Path, program: &Program) -> anyhow::Result<Command> {
         let mut command = program.command(root, self.driver);
-        command.args(&self.arguments).envs(self.variable);
+        command.arg(ONE_AFTER_THE_OTHER).args(&self.arguments).envs(self.variable);
         if self.validation != Validation::None {
             let layers = self.driver.and_then(|driver| driver.layers.as_ref());
             let layers = layers.context("there is no validation layer")?;
             validation::apply(root, layers, &mut command);
         }
         Ok(command)
+    }
+
+    /// Sums up what the programs left and says whether that is what the run has to show.
+    fn end(&self, ended: Vec<Ended<'_>>) -> anyhow::Result<()> {
+        let mut found = Found::default();
+        let mut failed = Vec::new();
+        for ended in ended {
+            found.join(ended.found);
+            failed.extend(ended.failure);
+        }
+        let name = self.title();
+        let Counts { binaries, passed, failed: tests, ignored } = found.counts;
+        say(&format!(
+            "== {name}: {passed} passed, {tests} failed, {ignored} ignored in {binaries} programs"
+        ));
+        if !failed.is_empty() {
+            bail!("{name} failed: {}", failed.join("; "));
+        }
+        self.judge(&found).with_context(|| format!("{name} failed"))
     }
 
     fn judge(&self, found: &Found<'_>) -> anyhow::Result<()> {
@@ -180,23 +173,89 @@ impl<'a> TestRun<'a> {
     }
 }
 
+/// Runs the programs of several runs in their order, as many at a time as `workers`. One that fails
+/// does not keep the others from running.
+pub(crate) fn run_all(
+    root: &Path,
+    runs: &[TestRun<'_>],
+    workers: usize,
+    timings: &Timings,
+) -> anyhow::Result<()> {
+    for run in runs {
+        let programs = run.programs.len();
+        say(&format!("== {}: {programs} programs {}", run.title(), run.arguments.join(" ")));
+    }
+    let jobs = runs.iter().enumerate();
+    let jobs: Vec<_> =
+        jobs.flat_map(|(at, run)| run.programs.iter().map(move |program| (at, program))).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut all = Vec::new();
+        while let Some(&(at, program)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            all.push((at, runs[at].run_program(root, program, timings)));
+        }
+        all
+    };
+    let mut ended: Vec<_> = runs.iter().map(|_| Vec::new()).collect();
+    let mut failures = Vec::new();
+    for (at, result) in at_once((0..workers).map(|_| work)).into_iter().flatten() {
+        match result {
+            Ok(end) => ended[at].push(end),
+            Err(error) => failures.push(error),
+        }
+    }
+    let judged = runs.iter().zip(ended).map(|(run, ended)| run.end(ended));
+    failures.extend(judged.filter_map(Result::err));
+    let text: Vec<_> = failures.iter().map(|error| format!("{error:#}")).collect();
+    if text.is_empty() { Ok(()) } else { bail!("{}", text.join("; ")) }
+}
+
 /// Prints lines in one piece: another program's output may come at the same time.
 fn say(text: &str) {
     // If the output is closed, its reader wants nothing more.
     let _ = std::io::stderr().lock().write_all(format!("{text}\n").as_bytes());
 }
 
-/// Does work at the same time. Returns the results in the order of the work.
-pub(crate) fn at_once<T: Send>(
-    work: impl IntoIterator<Item = impl FnOnce() -> T + Send>,
-) -> Vec<T> {
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = work.into_iter().map(|work| scope.spawn(work)).collect();
-        let join = |thread: ScopedJoinHandle<'_, T>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        threads.into_iter().map(join).collect()
-    })
+/// Tells from the lines of a program when each of its tests ended.
+#[derive(Debug, Default)]
+struct TestClock {
+    tests: Vec<Row>,
+    /// What the program had taken when the last test ended.
+    last: Spent,
+    /// The test that has begun and written lines of its own.
+    begun: Option<String>,
+}
+
+impl TestClock {
+    /// Takes the next line, which came when the program had taken `so_far`. A runner writes
+    /// `test NAME ... `, then what the test writes past the runner, and `ok` or `FAILED`.
+    fn add(&mut self, line: &str, so_far: Spent) {
+        if line.starts_with("running ") {
+            self.last = so_far;
+        }
+        let mut rest = line;
+        if let Some((name, more)) =
+            line.strip_prefix("test ").and_then(|test| test.split_once(" ... "))
+        {
+            self.begun = Some(name.to_owned());
+            rest = more;
+        }
+        if rest.starts_with("ignored") {
+            self.begun = None;
+        } else if ["ok", "FAILED"].iter().any(|end| rest.ends_with(end))
+            && let Some(name) = self.begun.take()
+        {
+            self.tests.push(Row { name, spent: so_far.since(self.last) });
+            self.last = so_far;
+        }
+    }
+
+    /// Returns where the program is, for people.
+    fn place(&self) -> String {
+        self.begun
+            .as_ref()
+            .map_or_else(|| "between tests".to_owned(), |test| format!("in the test {test}"))
+    }
 }
 
 /// What a program left behind.
@@ -321,15 +380,29 @@ mod tests {
     }
 
     #[test]
-    fn results_of_work_at_once_keep_their_order() {
-        let pause = |index: u64| std::thread::sleep(Duration::from_millis(20 - 10 * index));
-        let work = (0..3).map(|index| {
-            move || {
-                pause(index);
-                index
-            }
-        });
-        assert_eq!(at_once(work), [0, 1, 2]);
+    fn tests_are_timed_from_one_end_to_the_next() {
+        let at = |wall, processor| {
+            let [wall, processor] = [wall, processor].map(Duration::from_secs);
+            Spent { wall, processor }
+        };
+        let mut clock = TestClock::default();
+        for (line, so_far) in [
+            ("running 4 tests", at(1, 1)),
+            ("test a ... ok", at(3, 2)),
+            ("test b - should panic ... a line of the test", at(4, 3)),
+            ("another", at(5, 4)),
+            ("ok", at(6, 5)),
+            ("test c ... ignored, by hand", at(6, 5)),
+            ("test d ... FAILED", at(8, 9)),
+        ] {
+            clock.add(line, so_far);
+        }
+        let expected = [("a", at(2, 1)), ("b - should panic", at(3, 3)), ("d", at(2, 4))];
+        let expected = expected.map(|(name, spent)| Row { name: name.to_owned(), spent });
+        assert_eq!(clock.tests, expected);
+        assert_eq!(clock.place(), "between tests");
+        clock.add("test e ... ", at(9, 9));
+        assert_eq!(clock.place(), "in the test e");
     }
 
     #[test]
