@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
+use crate::changed::{Part, Scope};
 use crate::drivers::{self, Drivers};
 use crate::lanes::both;
 use crate::meter::{self, Spent};
@@ -51,12 +52,25 @@ pub(crate) struct Options {
     /// Markdown.
     #[arg(long, value_name = "FILE")]
     timings: Option<PathBuf>,
+    /// Leave out what cannot be affected by the difference between the working tree and the commit
+    /// at which the branch left `origin/main`, and say what and why.
+    #[arg(long)]
+    changed: bool,
+    /// The same with another commit.
+    #[arg(long, value_name = "COMMIT")]
+    since: Option<String>,
 }
 
-/// Runs every check. Prints what each took, whether they pass or not.
+/// Runs the checks. Prints what each took, whether they pass or not.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
+    let scope = if options.changed || options.since.is_some() {
+        Scope::changed(root, options.since.as_deref())?
+    } else {
+        Scope::everything(root)?
+    };
+    scope.print_left_out();
     let timings = Timings::default();
-    let (result, Spent { wall, .. }) = meter::measure(|| everything(root, &timings));
+    let (result, Spent { wall, .. }) = meter::measure(|| checks(root, &scope, &timings));
     let whole = Spent { wall, processor: meter::processor_time(std::process::id()) };
     let tables = timings.tables(whole);
     eprintln!("\n{tables}");
@@ -70,14 +84,17 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs every check. Returns what was skipped.
-fn everything(root: &Path, timings: &Timings) -> anyhow::Result<Vec<String>> {
+/// Runs the checks of a scope. Returns what was skipped.
+fn checks(root: &Path, scope: &Scope, timings: &Timings) -> anyhow::Result<Vec<String>> {
     let is_offline = std::env::var_os(OFFLINE).is_some_and(|value| value == "1");
     timings.step("tidy, chart, formatting", || {
         tidy::run(root)?;
         chart::run(root, true)?;
         programs::run(root, "formatting", &["fmt", "--all", "--check"])
     })?;
+    if scope.is_empty() {
+        return Ok(Vec::new());
+    }
     // The drivers come from the network while the compiler keeps the processors busy.
     let (drivers, built) = both(
         || timings.step("drivers installed and fetched", || drivers::ensure(root)),
@@ -87,15 +104,11 @@ fn everything(root: &Path, timings: &Timings) -> anyhow::Result<Vec<String>> {
     if !drivers.missing.is_empty() && !is_offline {
         bail!("drivers are missing; to go on without what needs them: {OFFLINE}=1");
     }
-    let programs = built?;
     let mut skipped = drivers.missing.clone();
-    skipped.extend(timings.step("shaders", || shaders::check_unless_sealed(root))?);
-
-    // Most of the other steps wait for a network or a browser.
-    let (others, tested) = both(
-        || around_the_program(root, (&drivers, is_offline), &programs, timings),
-        || timings.step("tests", || tests(root, &drivers, &programs, timings)),
-    );
+    let run = Run { root, scope, is_offline, drivers, programs: built?, timings };
+    skipped.extend(run.part(Part::Shaders, || shaders::check_unless_sealed(root))?);
+    // Most of the other parts wait for a network or a browser.
+    let (others, tested) = both(|| run.around_the_program(), || run.tests());
     skipped.extend(others?);
     skipped.extend(tested?);
     Ok(skipped)
@@ -106,52 +119,72 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, |processors| processors.get())
 }
 
-/// Checks the program as it is built alone, packed, in a container, by a browser and by a router,
-/// and its kernels for the Radeon 780M. Returns what was skipped.
-fn around_the_program(
-    root: &Path,
-    (drivers, is_offline): (&Drivers, bool),
-    programs: &[Program],
-    timings: &Timings,
-) -> anyhow::Result<Vec<String>> {
-    let mut skipped = Vec::new();
-    match &drivers.radv {
-        Some(driver) => skipped.extend(timings.step("report on the Radeon's kernels", || {
-            radv::check(root, driver, radv::example(programs)?)
-        })?),
-        None => skipped.push("the report on the Radeon 780M's code: no RADV".to_owned()),
-    }
-    timings.step("the program without its tests", || {
-        programs::run(root, "the program without its tests", &ALONE)
-    })?;
-    skipped.extend(timings.step("packages", || packages(root, programs))?);
-    if is_offline {
-        skipped.push("the image, whose parts are fetched".to_owned());
-    } else {
-        skipped.extend(timings.step("image", || image::run(root))?);
-    }
-    skipped.extend(timings.step("page", || outside::page(root, programs))?);
-    if is_offline {
-        skipped.push("the test of the router, which is fetched".to_owned());
-    } else {
-        skipped.extend(timings.step("router", || outside::router(root, programs))?);
-    }
-    Ok(skipped)
+/// A run of the checks, once everything is built.
+struct Run<'a> {
+    root: &'a Path,
+    scope: &'a Scope,
+    is_offline: bool,
+    drivers: Drivers,
+    programs: Vec<Program>,
+    timings: &'a Timings,
 }
 
-/// Runs all tests, as many programs at a time as there are processors. Returns what was skipped.
-fn tests(
-    root: &Path,
-    drivers: &Drivers,
-    programs: &[Program],
-    timings: &Timings,
-) -> anyhow::Result<Vec<String>> {
-    let (mut runs, skipped) = vulkan_runs(root, drivers, programs)?;
-    let others = programs.iter().filter(|program| program.is_test && !program.is_test_of(VULKAN));
-    let others = TestRun::new("tests", others.collect());
-    runs.push(TestRun { driver: drivers.lavapipe.as_ref(), ..others });
-    test_runs::run_all(root, &runs, processors(), timings)?;
-    Ok(skipped)
+impl Run<'_> {
+    /// Does a part if it is in the scope. Returns what was skipped.
+    fn part<T: IntoIterator<Item = String>>(
+        &self,
+        part: Part,
+        work: impl FnOnce() -> anyhow::Result<T>,
+    ) -> anyhow::Result<Vec<String>> {
+        if !self.scope.has(part) {
+            return Ok(Vec::new());
+        }
+        let skipped = self.timings.step(part.title(), work)?;
+        Ok(skipped.into_iter().collect())
+    }
+
+    /// Checks the kernels for the Radeon 780M, and the program: built alone, packed, in a
+    /// container, by a browser and by a router. Returns what was skipped.
+    fn around_the_program(&self) -> anyhow::Result<Vec<String>> {
+        let Self { root, programs, .. } = self;
+        let online = |what: &str, work: &dyn Fn() -> anyhow::Result<Option<String>>| {
+            if self.is_offline { Ok(Some(format!("{what}, which is fetched"))) } else { work() }
+        };
+        let mut skipped = self.part(Part::Radv, || match &self.drivers.radv {
+            Some(driver) => radv::check(root, driver, radv::example(programs)?),
+            None => Ok(vec!["the report on the Radeon 780M's code: no RADV".to_owned()]),
+        })?;
+        skipped.extend(self.part(Part::Alone, || {
+            programs::run(root, Part::Alone.title(), &ALONE)?;
+            Ok(None)
+        })?);
+        skipped.extend(self.part(Part::Packages, || packages(root, programs))?);
+        skipped.extend(self.part(Part::Image, || online("the image", &|| image::run(root)))?);
+        skipped.extend(self.part(Part::Page, || outside::page(root, programs))?);
+        let router = || outside::router(root, programs);
+        skipped.extend(self.part(Part::Router, || online("the router", &router))?);
+        Ok(skipped)
+    }
+
+    /// Runs the tests, as many programs at a time as there are processors. Returns what was
+    /// skipped.
+    fn tests(&self) -> anyhow::Result<Vec<String>> {
+        let is_wanted =
+            |program: &&Program| program.is_test && self.scope.has_package(program.folder());
+        let (mut runs, mut skipped) = (Vec::new(), Vec::new());
+        if self.scope.has_package(VULKAN) {
+            (runs, skipped) = vulkan_runs(self.root, &self.drivers, &self.programs)?;
+        }
+        let others = self.programs.iter().filter(is_wanted);
+        let others: Vec<_> = others.filter(|program| !program.is_test_of(VULKAN)).collect();
+        if !others.is_empty() {
+            let driver = self.drivers.lavapipe.as_ref();
+            runs.push(TestRun { driver, ..TestRun::new("tests", others) });
+        }
+        self.timings
+            .step("tests", || test_runs::run_all(self.root, &runs, processors(), self.timings))?;
+        Ok(skipped)
+    }
 }
 
 /// Packs the program that was built for the tests. Returns what was skipped, if anything.

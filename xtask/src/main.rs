@@ -2,6 +2,7 @@
 
 mod apt;
 mod bad_input;
+mod changed;
 mod chart;
 mod checks;
 mod ci;

@@ -49,6 +49,11 @@ impl Program {
         command
     }
 
+    /// Returns the folder of its package, from the repository's root.
+    pub(crate) fn folder(&self) -> &str {
+        self.folder.to_str().unwrap_or_default()
+    }
+
     /// Returns whether it is the tests of the package in this folder.
     pub(crate) fn is_test_of(&self, folder: &str) -> bool {
         self.is_test && self.folder == Path::new(folder)

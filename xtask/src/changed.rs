@@ -1,0 +1,393 @@
+//! What a change can affect: packages by the arrows between them, and other parts of the checks by
+//! folders. Whatever is not known here affects everything.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+use crate::programs::{self, output};
+use crate::sources::{read_all, shown};
+
+/// A part of the checks, other than the tests of a package.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    /// The committed SPIR-V.
+    Shaders,
+    /// The report on the kernels for the Radeon 780M.
+    Radv,
+    /// The program without its tests.
+    Alone,
+    Packages,
+    Image,
+    Page,
+    Router,
+}
+
+impl Part {
+    const ALL: [Self; 7] = [
+        Self::Shaders,
+        Self::Radv,
+        Self::Alone,
+        Self::Packages,
+        Self::Image,
+        Self::Page,
+        Self::Router,
+    ];
+    /// Returns its name for people.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Shaders => "shaders",
+            Self::Radv => "report on the Radeon's kernels",
+            Self::Alone => "the program without its tests",
+            Self::Packages => "packages",
+            Self::Image => "image",
+            Self::Page => "page",
+            Self::Router => "router",
+        }
+    }
+
+    /// The parts that run the program.
+    const OF_THE_PROGRAM: [Self; 5] =
+        [Self::Alone, Self::Packages, Self::Image, Self::Page, Self::Router];
+}
+
+/// The folder of the program's package, and the one with the kernels.
+const PROGRAM: &str = "crates/trine";
+const KERNELS: &str = "crates/vulkan";
+
+/// Files and folders outside the packages, with the packages and the parts that they affect. The
+/// first that fits counts. `tidy`, which always runs, checks documents.
+const PLACES: [(&str, &[&str], &[Part]); 11] = [
+    ("docs/openapi.json", &["crates/server"], &[]),
+    ("docs/benchmarks/radv-phoenix.md", &[], &[Part::Radv, Part::Packages]),
+    ("docs", &[], &[Part::Packages]),
+    ("README.md", &[], &[Part::Packages]),
+    ("ARCHITECTURE.md", &[], &[Part::Packages]),
+    ("CONTRIBUTING.md", &[], &[Part::Packages]),
+    ("tools/page-test", &[], &[Part::Page]),
+    ("tools/server-test", &[], &[Part::Router, Part::Packages]),
+    ("tools/package-test", &[], &[Part::Image]),
+    ("packaging", &[], &[Part::Packages, Part::Image]),
+    // Fuzz targets need a nightly compiler, the other tools are for hands.
+    ("fuzz", &[], &[]),
+];
+
+/// Tools that no check runs.
+const UNCHECKED: [&str; 5] = [
+    "tools/compare-llama",
+    "tools/compare-logits",
+    "tools/demo-model",
+    "tools/make-model",
+    "tools/windows",
+];
+
+/// What has to be checked.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Scope {
+    /// The folders of the packages whose tests run.
+    packages: BTreeSet<String>,
+    parts: BTreeSet<Part>,
+    /// The folders of all packages.
+    all: BTreeSet<String>,
+}
+
+impl Scope {
+    /// Returns everything.
+    pub(crate) fn everything(root: &Path) -> anyhow::Result<Self> {
+        let all: BTreeSet<_> = packages(root)?.into_keys().collect();
+        Ok(Self { packages: all.clone(), parts: Part::ALL.into(), all })
+    }
+
+    /// Returns what the files that differ between the working tree and `since`, or where the branch
+    /// left `origin/main`, can affect.
+    pub(crate) fn changed(root: &Path, since: Option<&str>) -> anyhow::Result<Self> {
+        let base = base(root, since)?;
+        let files = changed_files(root, &base)?;
+        eprintln!("== changed since {}: {} files", &base[..base.len().min(12)], files.len());
+        let sources = read_all(root)?;
+        let texts = sources.iter().map(|source| (source.path.as_str(), source.text.as_str()));
+        Ok(Self::of(&files, &packages(root)?, &included(texts)))
+    }
+
+    /// Returns what files can affect: `packages` has each package's folder with those that it uses,
+    /// `included` the folders whose files packages include from outside.
+    fn of(
+        files: &[String],
+        packages: &BTreeMap<String, BTreeSet<String>>,
+        included: &BTreeMap<String, BTreeSet<String>>,
+    ) -> Self {
+        let all: BTreeSet<String> = packages.keys().cloned().collect();
+        let mut scope = Self { packages: BTreeSet::new(), parts: BTreeSet::new(), all };
+        let mut used = BTreeSet::new();
+        for file in files {
+            let is_in = |folder: &str| Path::new(file).starts_with(folder);
+            // The checks themselves decide what is checked.
+            let package = scope.all.iter().find(|folder| is_in(folder) && *folder != "xtask");
+            if let Some(folder) = package.cloned() {
+                let include = included.iter().filter(|(place, _)| is_in(place));
+                scope.packages.extend(include.flat_map(|(_, by)| by.iter().cloned()));
+                if is_in(&format!("{folder}/shaders")) {
+                    scope.parts.insert(Part::Shaders);
+                }
+                let is_used =
+                    ["tests", "examples"].iter().all(|part| !is_in(&format!("{folder}/{part}")));
+                used.extend(is_used.then(|| folder.clone()));
+                scope.packages.insert(folder);
+            } else if let Some((_, packages, parts)) =
+                PLACES.iter().find(|(place, _, _)| is_in(place))
+            {
+                scope.packages.extend(packages.iter().map(|&folder| folder.to_owned()));
+                used.extend(packages.iter().map(|&folder| folder.to_owned()));
+                scope.parts.extend(parts.iter());
+            } else if !UNCHECKED.iter().any(|place| is_in(place)) {
+                eprintln!("== {file} may affect everything");
+                return Self { packages: scope.all.clone(), parts: Part::ALL.into(), ..scope };
+            }
+        }
+        // Whatever uses a package that is affected is affected, too.
+        loop {
+            let before = used.len();
+            let users = packages.iter().filter(|(_, uses)| !uses.is_disjoint(&used));
+            let users: Vec<_> = users.map(|(folder, _)| folder.clone()).collect();
+            used.extend(users);
+            if used.len() == before {
+                break;
+            }
+        }
+        scope.packages.extend(used.iter().cloned());
+        if used.contains(PROGRAM) {
+            scope.parts.extend(Part::OF_THE_PROGRAM);
+        }
+        if scope.packages.contains(KERNELS) {
+            scope.parts.insert(Part::Radv);
+        }
+        scope
+    }
+
+    /// Returns whether the tests of the package in this folder run.
+    pub(crate) fn has_package(&self, folder: &str) -> bool {
+        self.packages.contains(folder)
+    }
+
+    /// Returns whether a part runs.
+    pub(crate) fn has(&self, part: Part) -> bool {
+        self.parts.contains(&part)
+    }
+
+    /// Returns whether nothing has to be built.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.packages.is_empty() && self.parts.is_empty()
+    }
+
+    /// Prints what does not run, and why.
+    pub(crate) fn print_left_out(&self) {
+        for folder in self.all.difference(&self.packages) {
+            eprintln!("== LEFT OUT: tests of {folder}: neither it nor what it uses has changed");
+        }
+        for part in Part::ALL.iter().filter(|part| !self.parts.contains(part)) {
+            let why = match part {
+                Part::Shaders => "no shader has changed",
+                Part::Radv => "neither the kernels nor what chooses them has changed",
+                _ => "neither the program nor what belongs to this test has changed",
+            };
+            eprintln!("== LEFT OUT: {}: {why}", part.title());
+        }
+    }
+}
+
+/// Returns the commit that the working tree is compared with.
+fn base(root: &Path, since: Option<&str>) -> anyhow::Result<String> {
+    let commit = since.unwrap_or("origin/main");
+    let base = git(root, &["merge-base", "HEAD", commit]).with_context(|| {
+        format!("what has changed cannot be told from {commit}; name a commit with --since COMMIT")
+    })?;
+    Ok(base.trim().to_owned())
+}
+
+/// Returns the files that were changed, added or removed since a commit, committed or not.
+fn changed_files(root: &Path, base: &str) -> anyhow::Result<Vec<String>> {
+    let changed = git(root, &["diff", "--name-only", "--no-renames", "-z", base])?;
+    let added = git(root, &["ls-files", "--others", "--exclude-standard", "-z"])?;
+    let names = changed.split('\0').chain(added.split('\0'));
+    Ok(names.filter(|name| !name.is_empty()).map(str::to_owned).collect())
+}
+
+fn git(root: &Path, arguments: &[&str]) -> anyhow::Result<String> {
+    output(Command::new("git").args(arguments).current_dir(root))
+}
+
+/// What cargo says of the workspace.
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    manifest_path: PathBuf,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    /// The folder of a package of this workspace.
+    path: Option<PathBuf>,
+}
+
+/// Returns the folder of each package with the folders of those that it uses, for tests too.
+fn packages(root: &Path) -> anyhow::Result<BTreeMap<String, BTreeSet<String>>> {
+    let mut cargo = programs::cargo(root);
+    let text = output(cargo.args(["metadata", "--no-deps", "--format-version", "1", "--locked"]))?;
+    let metadata: Metadata =
+        serde_json::from_str(&text).context("the output of cargo metadata is not as expected")?;
+    let shown = |path: &Path| shown(root, path);
+    let package = |package: Package| {
+        let folder = package.manifest_path.parent().map(shown)?;
+        let uses = package.dependencies.iter().filter_map(|used| used.path.as_deref());
+        Some((folder, uses.map(shown).collect()))
+    };
+    let packages: BTreeMap<_, _> = metadata.packages.into_iter().filter_map(package).collect();
+    if packages.is_empty() {
+        bail!("cargo metadata lists no packages");
+    }
+    Ok(packages)
+}
+
+/// Returns the folders from which files of other packages include modules, with the folders of
+/// these packages.
+fn included<'a>(
+    texts: impl Iterator<Item = (&'a str, &'a str)>,
+) -> BTreeMap<String, BTreeSet<String>> {
+    let mut included: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (path, text) in texts {
+        let Some(package) = package_of(path) else { continue };
+        let here = Path::new(path).parent().unwrap_or(Path::new(""));
+        for line in text.lines() {
+            let named =
+                line.trim().strip_prefix("#[path = \"").and_then(|rest| rest.split('"').next());
+            let Some(file) = named.map(|name| normal(&here.join(name))) else { continue };
+            if package_of(&file).is_some_and(|other| other != package)
+                && let Some((folder, _)) = file.rsplit_once('/')
+            {
+                included.entry(folder.to_owned()).or_default().insert(package.to_owned());
+            }
+        }
+    }
+    included
+}
+
+/// Returns the folder of the package of a file below `crates`.
+fn package_of(path: &str) -> Option<&str> {
+    let name = path.strip_prefix("crates/")?.split('/').next()?;
+    path.get(.."crates/".len() + name.len())
+}
+
+/// Returns a path without `..`.
+fn normal(path: &Path) -> String {
+    let mut parts: Vec<_> = Vec::new();
+    for part in path.components() {
+        match part.as_os_str().to_str() {
+            Some("..") => drop(parts.pop()),
+            Some(".") | None => {}
+            Some(part) => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn graph() -> BTreeMap<String, BTreeSet<String>> {
+        let set = |uses: &[&str]| uses.iter().map(|&name| name.to_owned()).collect();
+        [
+            ("crates/weights", &[] as &[&str]),
+            ("crates/backend", &["crates/weights"]),
+            ("crates/vulkan", &["crates/backend"]),
+            ("crates/server", &["crates/backend"]),
+            ("crates/trine", &["crates/server", "crates/vulkan"]),
+            ("xtask", &[]),
+        ]
+        .map(|(folder, uses)| (folder.to_owned(), set(uses)))
+        .into()
+    }
+
+    /// Returns the names of packages and parts that files affect.
+    fn affected(files: &[&str]) -> (Vec<String>, Vec<Part>) {
+        let included = BTreeMap::from([(
+            "crates/backend/tests/common".to_owned(),
+            BTreeSet::from(["crates/vulkan".to_owned()]),
+        )]);
+        let files: Vec<_> = files.iter().map(|&file| file.to_owned()).collect();
+        let scope = Scope::of(&files, &graph(), &included);
+        let name = |folder: &String| folder.trim_start_matches("crates/").to_owned();
+        (scope.packages.iter().map(name).collect(), scope.parts.into_iter().collect())
+    }
+
+    #[test]
+    fn a_package_affects_those_that_use_it() {
+        let (packages, parts) = affected(&["crates/server/src/open.rs"]);
+        assert_eq!(packages, ["server", "trine"]);
+        assert_eq!(parts, Part::OF_THE_PROGRAM);
+        let (packages, parts) = affected(&["crates/weights/src/map.rs"]);
+        assert_eq!(packages, ["backend", "server", "trine", "vulkan", "weights"]);
+        assert!(parts.contains(&Part::Radv) && !parts.contains(&Part::Shaders));
+        let (_, parts) = affected(&["crates/vulkan/shaders/heads.comp"]);
+        assert_eq!(parts, Part::ALL);
+    }
+
+    #[test]
+    fn tests_affect_their_package_and_those_that_include_them() {
+        assert_eq!(affected(&["crates/server/tests/it/main.rs"]).0, ["server"]);
+        assert_eq!(affected(&["crates/backend/tests/common/mod.rs"]).0, ["backend", "vulkan"]);
+        assert_eq!(affected(&["crates/trine/tests/memory.rs"]).1, []);
+    }
+
+    #[test]
+    fn documents_and_tools_affect_their_parts() {
+        assert_eq!(affected(&["docs/server.md", "tools/make-model/a.py"]).1, [Part::Packages]);
+        assert_eq!(affected(&["tools/page-test/page_test.py"]), (vec![], vec![Part::Page]));
+        assert_eq!(affected(&["docs/openapi.json"]).0, ["server", "trine"]);
+        assert_eq!(affected(&[]), (vec![], vec![]));
+    }
+
+    #[test]
+    fn what_is_unknown_affects_everything() {
+        for file in ["Cargo.lock", "xtask/src/ci.rs", "tests/goldens/a.json", "new/file", ".ci/run"]
+        {
+            let (packages, parts) = affected(&["docs/server.md", file]);
+            assert_eq!((packages.len(), parts.len()), (graph().len(), Part::ALL.len()), "{file}");
+        }
+    }
+
+    #[test]
+    fn included_folders_are_found() {
+        let texts = [
+            (
+                "crates/cpu/tests/a.rs",
+                "#[path = \"../../backend/tests/common/mod.rs\"]\nmod common;",
+            ),
+            ("crates/cpu/tests/b.rs", "#[path = \"common/mod.rs\"]\nmod common;"),
+        ];
+        let found = included(texts.into_iter());
+        let cpu = BTreeSet::from(["crates/cpu".to_owned()]);
+        assert_eq!(found, BTreeMap::from([("crates/backend/tests/common".to_owned(), cpu)]));
+    }
+
+    /// The places of the table are there, and so are the packages that it names.
+    #[test]
+    fn the_table_names_what_is_there() {
+        let root = crate::root();
+        let packages = packages(&root).unwrap();
+        for (place, used, _) in PLACES {
+            assert!(root.join(place).exists(), "{place}");
+            assert!(used.iter().all(|folder| packages.contains_key(*folder)), "{place}");
+        }
+        assert!(UNCHECKED.iter().all(|place| root.join(place).is_dir()));
+        assert!([PROGRAM, KERNELS].iter().all(|folder| packages.contains_key(*folder)));
+    }
+}
