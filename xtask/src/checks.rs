@@ -11,8 +11,12 @@ const LINTS: [&str; 6] = ["clippy", "--all-targets", "--locked", "--", "-D", "wa
 
 const TESTS: [&str; 3] = ["test", "--locked", "--no-run"];
 
-/// Libraries, programs, tests and examples of the whole workspace.
-const EVERYTHING: [&str; 4] = ["build", "--workspace", "--all-targets", "--locked"];
+/// Libraries, programs, tests and examples of the product.
+const PRODUCT: [&str; 6] =
+    ["build", "--workspace", "--exclude", "xtask", "--all-targets", "--locked"];
+/// Those of this program, apart, so that they use what it was built with: with the product, their
+/// dependencies would have other features.
+const XTASK: [&str; 5] = ["build", "--package", "xtask", "--all-targets", "--locked"];
 
 /// Clippy's driver: a compiler that lints what it compiles.
 const DRIVER: &str = "clippy-driver";
@@ -27,7 +31,9 @@ pub(crate) fn build(root: &Path) -> anyhow::Result<Vec<Program>> {
         bail!("{DRIVER} is missing; get it with: rustup component add clippy");
     }
     let environment = [("RUSTC_WORKSPACE_WRAPPER", DRIVER), ("CLIPPY_ARGS", DRIVER_ARGUMENTS)];
-    programs::build(root, "linting and building everything", &EVERYTHING, &environment)
+    let mut programs = programs::build(root, "linting and building", &PRODUCT, &environment)?;
+    programs.extend(programs::build(root, "linting and building xtask", &XTASK, &environment)?);
+    Ok(programs)
 }
 
 /// Lints the packages that these arguments of cargo choose.

@@ -1,5 +1,6 @@
 //! Runs everything that has to pass before a change lands.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -28,19 +29,26 @@ const MATRIX_TESTS: [&str; 4] = ["matri", "large_", "finite", "candidates_fit"];
 const WITHOUT_MATRICES: &str = "no matrix units";
 /// The fewest such tests.
 const MATRIX_TESTS_LEAST: u64 = 9;
-/// Programs that test whole models, which use cooperative matrices wherever the device has them.
-const MODEL_TESTS: [&str; 2] = ["goldens", "invariance"];
-/// Parts of the names of the tests in them that run such matrices and compare logits: those of
-/// quantised matrices, small caches and company. Tests of cuts and of continuations run the same
-/// kernels.
-const MATRIX_MODEL_TESTS: [&str; 3] =
-    ["stay_within_the_divergence", "depend_on_company", "depend_on_31_others"];
+/// Parts of the names of the tests of whole models that run such matrices and compare logits: those
+/// of quantised matrices, small caches and company. Tests of cuts and of continuations run the same
+/// kernels. The first are those of goldens; among the others, random models pass halves on.
+const MATRIX_MODEL_TESTS: [&[&str]; 2] = [
+    &["stay_within_the_divergence"],
+    &["depend_on_company", "depend_on_31_others", "quantised_models_with_small_caches"],
+];
 /// The fewest such tests.
-const MATRIX_MODEL_TESTS_LEAST: u64 = 6;
-/// The same among the tests of random models: with matrix units, halves are passed on.
-const OPERATION_TESTS: [&str; 1] = ["quantised_models_with_small_caches"];
-/// The test programs that take longest, which so begin first.
-const LONG_TESTS: [&str; 2] = ["operations", "goldens"];
+const MATRIX_MODEL_TESTS_LEAST: [u64; 2] = [2, 5];
+/// The modules of tests of models that take longest, which run as if each were a program, and begin
+/// first; and whether their time is that of compiling kernels.
+const LONG_MODULES: [(&str, bool); 5] = [
+    ("goldens::", false),
+    ("operations::", true),
+    ("lent::", false),
+    ("invariance::", false),
+    ("drafts::", false),
+];
+/// Makes Mesa optimise kernels, for tests that run them for longer than they compile them.
+const OPTIMISED: (&str, &str) = ("GALLIVM_PERF", "");
 
 /// The test that provokes a complaint of the validation layer.
 const WRONG_TEST: &str = "raw::commands::tests::copies_over_each_other_are_a_hazard";
@@ -235,38 +243,43 @@ fn vulkan_runs<'a>(
         programs.iter().filter(|program| program.is_test_of(VULKAN) && is_wanted(program)).collect()
     };
     let library = tests(&|program| program.kind == "lib");
-    let mut everything = tests(&|_| true);
-    everything.sort_by_key(|program| !LONG_TESTS.contains(&program.name.as_str()));
-    let everything = TestRun::new("tests of trine-vulkan", everything);
+    let models = tests(&|program| program.kind == "test" && program.name == "it");
+    let others = tests(&|program| program.kind == "test" && program.name != "it");
+    let optimised = Some((OPTIMISED.0, OsStr::new(OPTIMISED.1)));
+    let long = LONG_MODULES.map(|(module, compiles)| TestRun {
+        arguments: vec![module],
+        variable: if compiles { None } else { optimised },
+        ..TestRun::new("tests of models", models.clone())
+    });
+    let rest = TestRun {
+        arguments: LONG_MODULES.iter().flat_map(|(module, _)| ["--skip", module]).collect(),
+        variable: optimised,
+        ..TestRun::new("tests of models", models.clone())
+    };
+    let plain = [TestRun::new("tests of kernels", library.clone()), TestRun::new("tuning", others)];
     let kernels = TestRun {
         arguments: [&["--show-output"], &MATRIX_TESTS[..]].concat(),
         least: MATRIX_TESTS_LEAST,
         forbidden: Some(WITHOUT_MATRICES),
         ..TestRun::new("kernels with cooperative matrices", library.clone())
     };
-    let models = tests(&|program| MODEL_TESTS.contains(&program.name.as_str()));
-    if models.len() != MODEL_TESTS.len() {
-        bail!("trine-vulkan has not all of the tests {}", MODEL_TESTS.join(", "));
-    }
-    let models = TestRun {
-        arguments: MATRIX_MODEL_TESTS.to_vec(),
-        least: MATRIX_MODEL_TESTS_LEAST,
-        ..TestRun::new("models with cooperative matrices", models)
-    };
-    let operations = TestRun {
-        arguments: OPERATION_TESTS.to_vec(),
-        ..TestRun::new(
-            "operations with cooperative matrices",
-            tests(&|program| program.name == "operations"),
-        )
-    };
+    let matrices = MATRIX_MODEL_TESTS.into_iter().zip(MATRIX_MODEL_TESTS_LEAST);
+    let matrices = matrices.map(|(names, least)| TestRun {
+        arguments: names.to_vec(),
+        least,
+        ..TestRun::new("models with cooperative matrices", models.clone())
+    });
     validation::prepare(root)?;
 
     let mut skipped = Vec::new();
     let mut all = Vec::new();
     for (name, driver, mut runs) in [
-        ("the system's lavapipe", &drivers.lavapipe, vec![everything]),
-        ("the newer lavapipe", &drivers.matrix, vec![kernels, models, operations]),
+        ("the newer lavapipe", &drivers.matrix, matrices.chain([kernels]).collect()),
+        (
+            "the system's lavapipe",
+            &drivers.lavapipe,
+            long.into_iter().chain([rest]).chain(plain).collect::<Vec<_>>(),
+        ),
     ] {
         let Some(driver) = driver else {
             skipped.push(format!("tests of trine-vulkan on {name}: it is missing"));

@@ -296,6 +296,7 @@ pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lanes::at_once;
 
     /// Returns a message as cargo writes it, shortened.
     fn message(kind: &str, name: &str, is_test: bool, executable: &str) -> String {
@@ -340,12 +341,17 @@ mod tests {
         };
         let lines = vec!["a".to_owned(), "b".to_owned()];
         let (long, short) = (Duration::from_secs(600), Duration::from_secs(4));
-        assert_eq!(run(long, "echo a; echo b; exit 3"), (Some(Some(3)), lines.clone()));
-        assert_eq!(run(short, "echo a; echo b; exec sleep 600"), (None, lines.clone()));
-        assert_eq!(run(short, "exec >&-; exec sleep 600"), (None, Vec::new()));
+        let cases = [
+            (long, "echo a; echo b; exit 3", (Some(Some(3)), lines.clone())),
+            (short, "echo a; echo b; exec sleep 600", (None, lines.clone())),
+            (short, "exec >&-; exec sleep 600", (None, Vec::new())),
+            // Another program holds the output.
+            (short, "echo a; echo b; sleep 60 & exit 3", (Some(Some(3)), lines)),
+        ];
+        at_once(cases.map(|(most, script, expected)| {
+            move || assert_eq!(run(most, script), expected, "{script}")
+        }));
         assert!(run(short, "while :; do echo a; sleep 0.1; done").0.is_none());
-        // Another program holds the output.
-        assert_eq!(run(short, "echo a; echo b; sleep 60 & exit 3"), (Some(Some(3)), lines));
     }
 
     /// An output of which only a part can be read.

@@ -1,5 +1,6 @@
 //! Runs of tests: on which driver, under the validation layer or not, and their results.
 
+use std::ffi::OsStr;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
@@ -47,7 +48,7 @@ pub(crate) struct TestRun<'a> {
     pub(crate) place: &'a str,
     pub(crate) validation: Validation,
     /// A variable of the environment, and its value.
-    pub(crate) variable: Option<(&'a str, &'a Path)>,
+    pub(crate) variable: Option<(&'a str, &'a OsStr)>,
     /// The fewest tests that must pass: if tests are chosen by name, a name that fits no test would
     /// go unnoticed.
     pub(crate) least: u64,
@@ -98,7 +99,8 @@ impl<'a> TestRun<'a> {
         program: &Program,
         timings: &Timings,
     ) -> anyhow::Result<Ended<'a>> {
-        let name = format!("{program}{}", self.at());
+        let chosen: String = self.arguments.iter().map(|word| format!(" {word}")).collect();
+        let name = format!("{program}{chosen}{}", self.at());
         say(&format!("     Running {name}"));
         let mut found = Found { forbidden: self.forbidden, ..Found::default() };
         let mut clock = TestClock::default();
@@ -183,7 +185,7 @@ pub(crate) fn run_all(
 ) -> anyhow::Result<()> {
     for run in runs {
         let programs = run.programs.len();
-        say(&format!("== {}: {programs} programs {}", run.title(), run.arguments.join(" ")));
+        say(&format!("== {}: {programs} programs", run.title()));
     }
     let jobs = runs.iter().enumerate();
     let jobs: Vec<_> =

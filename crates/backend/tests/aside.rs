@@ -2,16 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use common::aside::{Beside, Small};
-use common::gemma4::{gemma4, gemma4_with_large_layers};
-use common::pages::sequences_move_between_programs;
-use common::random::{Random, forms, traffic};
-use common::{BATCH, Golden, greedy, logits};
+use crate::common::aside::{Beside, Small};
+use crate::common::gemma4::{gemma4, gemma4_with_large_layers};
+use crate::common::pages::sequences_move_between_programs;
+use crate::common::random::{Random, forms, traffic};
+use crate::common::{BATCH, Golden, greedy, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{BLOCK, BackendError, Device, DeviceGroup, LayerChoice, ProgramOptions};
 use trine_model::{KvType, Width, aside, cut};

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod common;
-
-use common::drafts::{broken_clusters_are_seen, rounds};
+use crate::common::drafts::{broken_clusters_are_seen, rounds};
 use trine_backend::reference::ReferenceDevice;
 
 #[test]

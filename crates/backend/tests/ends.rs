@@ -3,11 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod common;
-
-use common::BATCH;
-use common::ends::{bits, untied, with_more, with_states};
-use common::random::{Random, forms, model_of_layers};
+use crate::common::BATCH;
+use crate::common::ends::{bits, untied, with_more, with_states};
+use crate::common::random::{Random, forms, model_of_layers};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
     BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, Program, ProgramOptions,

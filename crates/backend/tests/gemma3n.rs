@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::gemma3n::gemma3n;
-use common::random::{Random, forms, traffic};
-use common::{Golden, alternatives};
+use crate::common::gemma3n::gemma3n;
+use crate::common::random::{Random, forms, traffic};
+use crate::common::{Golden, alternatives};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{Device, DeviceGroup, LayerChoice};
 use trine_model::{KvType, cut, gather};

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod common;
-
-use common::{Golden, greedy, logits};
+use crate::common::{Golden, greedy, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_model::KvType;
 

@@ -2,10 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod common;
-
-use common::random::{Random, model_of_layers, traffic};
-use common::{Golden, alternatives, hidden_states, logits_of};
+use crate::common::random::{Random, model_of_layers, traffic};
+use crate::common::{Golden, alternatives, hidden_states, logits_of};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{Device, DeviceGroup, LayerChoice};
 use trine_model::{KvType, names};

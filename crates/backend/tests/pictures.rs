@@ -3,9 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod common;
-
-use common::pictures::{
+use crate::common::pictures::{
     GEMMA4, GoldenPictures, PROMPTS, TWINS, golden_logits, golden_logits_of, golden_rows,
     golden_rows_of_gemma4, open_golden,
 };

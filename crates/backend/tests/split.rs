@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::pages::sequences_move_between_programs;
-use common::random::{Random, forms, model_of_layers, traffic};
-use common::{BATCH, Golden, greedy, logits};
+use crate::common::pages::sequences_move_between_programs;
+use crate::common::random::{Random, forms, model_of_layers, traffic};
+use crate::common::{BATCH, Golden, greedy, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
     BLOCK, BackendError, Batch, Demand, Device, DeviceGroup, DeviceMemory, LayerChoice, Memory,

@@ -2,10 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[path = "../../backend/tests/common/mod.rs"]
-mod common;
-
-use common::drafts::{broken_clusters_are_seen, clusters_agree, rounds};
+use crate::common::drafts::{broken_clusters_are_seen, clusters_agree, rounds};
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
 

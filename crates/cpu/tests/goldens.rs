@@ -3,10 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[path = "../../backend/tests/common/mod.rs"]
-mod common;
-
-use common::{Golden, greedy, logits};
+use crate::common::{Golden, greedy, logits};
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
 use trine_model::KvType;

@@ -3,12 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[path = "../../backend/tests/common/mod.rs"]
-mod common;
-
-use common::gemma3n::gemma3n;
-use common::random::{Random, model, relative_difference, traffic};
-use common::{Golden, alternatives, hidden_states, logits_of};
+use crate::common::gemma3n::gemma3n;
+use crate::common::random::{Random, model, relative_difference, traffic};
+use crate::common::{Golden, alternatives, hidden_states, logits_of};
 use trine_backend::Device;
 use trine_backend::reference::ReferenceDevice;
 use trine_cpu::CpuDevice;

@@ -3,14 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[path = "../../backend/tests/common/mod.rs"]
-mod common;
-
 use std::sync::Arc;
 
-use common::partner::{Failure, Plain, difference, prompt};
-use common::random::{Random, model_of_layers};
-use common::{hidden_states, logits};
+use crate::common::partner::{Failure, Plain, difference, prompt};
+use crate::common::random::{Random, model_of_layers};
+use crate::common::{hidden_states, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{BULK_ROWS, Batch, Device, ProgramOptions, SequenceView};
 use trine_cpu::CpuDevice;

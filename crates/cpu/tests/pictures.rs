@@ -2,15 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[path = "../../backend/tests/common/mod.rs"]
-mod common;
-
-use common::gemma4::gemma4;
-use common::pictures::{
+use crate::common::gemma4::gemma4;
+use crate::common::pictures::{
     GEMMA4, GoldenPictures, PROMPTS, TWINS, golden_logits, golden_logits_of, golden_rows,
     golden_rows_of_gemma4, open_golden, random_rows, with_tower,
 };
-use common::random::{Random, model, relative_difference};
+use crate::common::random::{Random, model, relative_difference};
 use trine_backend::reference::ReferenceDevice;
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;

@@ -2,14 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[path = "../../backend/tests/common/mod.rs"]
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{BATCH, Golden};
+use crate::common::{BATCH, Golden};
 use trine_backend::{BackendError, Device, ProgramOptions};
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Width};

@@ -2,13 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[path = "../../backend/tests/common/mod.rs"]
-mod common;
-
 use std::path::Path;
 
-use common::random::{Random, model};
-use common::{divergence, logits};
+use crate::common::random::{Random, model};
+use crate::common::{divergence, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;

@@ -1,17 +1,13 @@
 //! Guesses change how many steps a text takes, and nothing else.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod fake;
-mod texts;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fake::{Fake, VOCABULARY, options};
+use crate::fake::{Fake, VOCABULARY, options};
+use crate::texts::{Text, prompt, run};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use texts::{Text, prompt, run};
 use trine_backend::BackendError;
 use trine_engine::{
     Ask, Constraint, Drafter, Drafts, Engine, Finish, ModelDrafter, Request, SamplingParams,

@@ -1,12 +1,9 @@
 //! Embeddings of texts, on a device that checks what it is asked to do and gives its logits for
 //! hidden states.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod fake;
-
 use std::collections::HashMap;
 
-use fake::{Fake, VOCABULARY, next_logits, options, states, vector_of};
+use crate::fake::{Fake, VOCABULARY, next_logits, options, states, vector_of};
 use trine_backend::ProgramOptions;
 use trine_engine::{
     Engine, EngineError, Event, Finish, Pooling, Request, SequenceId, Service, Statistics, Update,

@@ -1,12 +1,9 @@
 //! The engine on a device that checks what it is asked to do.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod fake;
-
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-use fake::{Fake, VOCABULARY, next_logits, options};
+use crate::fake::{Fake, VOCABULARY, next_logits, options};
 use trine_engine::{
     Constraint, Engine, EngineError, Event, Finish, Logprobs, Request, Sampler, SamplingParams,
     Scope, SequenceId, Statistics, Update,

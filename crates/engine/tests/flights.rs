@@ -1,16 +1,12 @@
 //! Several steps in flight: their times, and results that cannot be read.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod fake;
-mod greedy;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fake::{Fake, options};
-use greedy::greedy;
+use crate::fake::{Fake, options};
+use crate::greedy::greedy;
 use trine_engine::{Engine, Event, Finish, Request, SequenceId, Statistics, Update};
 
 fn prompt(seed: u32) -> Vec<u32> {

@@ -1,16 +1,12 @@
 //! What streams feel of other people's prompts: the whole engine on a device that computes nothing
 //! and takes, by a clock of its own, as long as a real one would.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod fake;
-mod timed;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fake::{Fake, options};
-use timed::{Cost, Timed, costs};
+use crate::fake::{Fake, options};
+use crate::timed::{Cost, Timed, costs};
 use trine_engine::{Drafter, Drafts, Engine, Event, ModelDrafter, Request, SequenceId, Update};
 
 const CONTEXT: usize = 2048;

@@ -1,15 +1,11 @@
 //! What a device does of its own while no request is there.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod fake;
-mod greedy;
-
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use fake::{Fake, failed, options};
-use greedy::greedy;
+use crate::fake::{Fake, failed, options};
+use crate::greedy::greedy;
 use trine_engine::{Engine, Idle, Leisure, Request, Service, Update};
 
 const AT_ONCE: Leisure = Leisure { after_start: Duration::ZERO, after_work: Duration::ZERO };

@@ -1,24 +1,18 @@
 //! Prompts with pictures: prefixes end before or after one, texts go on while a tower works, and a
 //! failure ends only its own request.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod fake;
-#[allow(dead_code, reason = "other tests use the rest")]
-mod fake_store;
-mod greedy;
-#[allow(dead_code, reason = "other tests use the rest")]
-mod looks;
-#[allow(dead_code, reason = "other tests use the rest")]
-mod texts;
+use crate::looks;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fake::{Fake, options};
-use fake_store::{Faults, Shelf};
-use greedy::greedy;
-use looks::{BAD, BUDGET, Gated, engine, joined, picture, quick, request, seen, size, until};
-use texts::{Text, prompt, run};
+use crate::fake::{Fake, options};
+use crate::fake_store::{Faults, Shelf};
+use crate::greedy::greedy;
+use crate::looks::{
+    BAD, BUDGET, Gated, engine, joined, picture, quick, request, seen, size, until,
+};
+use crate::texts::{Text, prompt, run};
 use trine_backend::{BLOCK, ProgramOptions};
 use trine_engine::disk::Origin;
 use trine_engine::{

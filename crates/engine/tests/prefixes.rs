@@ -1,20 +1,15 @@
 //! Prefixes that leave memory and come back: after a restart, from files that are not what they
 //! were, and beside requests that do not wait for them.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod fake;
-mod fake_store;
-mod greedy;
-
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fake::{Fake, options};
-use fake_store::{Faults, Shelf};
-use greedy::greedy;
+use crate::fake::{Fake, options};
+use crate::fake_store::{Faults, Shelf};
+use crate::greedy::greedy;
 use trine_backend::BLOCK;
 use trine_backend::reference::ReferenceDevice;
 use trine_engine::disk::{DiskStore, Folder, Origin};

@@ -1,15 +1,11 @@
 //! Rounds of guesses by a goal of the Program that is guessed for.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod fake;
-mod texts;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fake::{Fake, options};
-use texts::{prompt, run};
+use crate::fake::{Fake, options};
+use crate::texts::{prompt, run};
 use trine_engine::{
     Drafter, Drafts, Engine, Event, Finish, ReadingDrafter, Request, SamplingParams, Update,
 };

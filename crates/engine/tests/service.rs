@@ -1,15 +1,11 @@
 //! The engine on its thread: clients that read, cancel, go away and come in numbers.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod fake;
-mod greedy;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fake::{Fake, options};
-use greedy::greedy;
+use crate::fake::{Fake, options};
+use crate::greedy::greedy;
 use trine_engine::{Engine, EngineError, Finish, Generation, Request, Service, Update};
 
 fn service(running: usize, queue: usize) -> Service {

@@ -2,13 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod fake;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fake::{Fake, options};
+use crate::fake::{Fake, options};
 use trine_backend::{
     BackendError, Batch, Facts, InFlight, Loan, Memory, Partner, Program, Results, Tally, Work,
 };

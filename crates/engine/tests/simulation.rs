@@ -3,11 +3,7 @@
 //! scarce memory, guesses of tokens and device failures, with the books checked after each step and
 //! each text compared with its definition.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod fake;
-mod fake_store;
-#[allow(dead_code, reason = "other tests use the rest")]
-mod looks;
+use crate::looks;
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fake::{Fake, VOCABULARY, next_logits, options, vector_of};
-use fake_store::{Faults, Shelf};
-use looks::{BAD, Gated};
+use crate::fake::{Fake, VOCABULARY, next_logits, options, vector_of};
+use crate::fake_store::{Faults, Shelf};
+use crate::looks::{BAD, Gated};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use trine_backend::{BLOCK, BackendError, SERIES_MAX};

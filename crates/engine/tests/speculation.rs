@@ -1,20 +1,14 @@
 //! Guesses that pay save time, and others hardly cost any.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod fake;
-#[allow(dead_code, reason = "other tests use the rest")]
-mod texts;
-mod timed;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fake::{Fake, VOCABULARY, next_logits, options};
+use crate::fake::{Fake, VOCABULARY, next_logits, options};
+use crate::texts::{prompt, run};
+use crate::timed::{Cost, Timed, costs};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use texts::{prompt, run};
-use timed::{Cost, Timed, costs};
 use trine_backend::{BLOCK, BackendError};
 use trine_engine::{Ask, Constraint, Drafter, Drafts, Engine, Request, Target};
 

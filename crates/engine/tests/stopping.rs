@@ -1,12 +1,9 @@
 //! Steps that are stopped on the way.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod fake;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fake::{Fake, next_logits, options};
+use crate::fake::{Fake, next_logits, options};
 use trine_engine::{Engine, Finish, Request, Update};
 
 const WINDOWS: [usize; 2] = [5, 20];

@@ -1,9 +1,6 @@
 //! Tokens that a model must never generate.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod fake;
-
-use fake::{Fake, VOCABULARY, options};
+use crate::fake::{Fake, VOCABULARY, options};
 use trine_engine::{Engine, Request, SamplingParams, Update};
 
 fn generate(sampling: SamplingParams) -> Vec<u32> {

@@ -1,16 +1,13 @@
 //! Whose pictures a tower is run for, and for how long their patches take room.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod fake;
-#[allow(dead_code, reason = "other tests use the rest")]
-mod looks;
+use crate::looks;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fake::failed;
-use looks::{BUDGET, Gated, engine, joined, picture, request, until};
+use crate::fake::failed;
+use crate::looks::{BUDGET, Gated, engine, joined, picture, request, until};
 use trine_backend::BackendError;
 use trine_engine::{Event, PromptPicture, Request, RunsTower, Tower, TowerInput};
 

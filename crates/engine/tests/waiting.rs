@@ -1,22 +1,14 @@
 //! Which requests wait for another one or for a picture, and which go ahead of them.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod fake;
-mod greedy;
-#[allow(dead_code, reason = "other tests use the rest")]
-mod looks;
-#[allow(dead_code, reason = "other tests use the rest")]
-mod texts;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use fake::{Fake, options};
-use greedy::greedy;
-use looks::{BAD, BUDGET, Gated, engine, joined, picture, request, seen, until};
-use texts::prompt;
+use crate::fake::{Fake, options};
+use crate::greedy::greedy;
+use crate::looks::{BAD, BUDGET, Gated, engine, joined, picture, request, seen, until};
+use crate::texts::prompt;
 use trine_backend::ProgramOptions;
 use trine_engine::disk::{NotRead, Origin, PageKey, PageName, PageStore, Spill, StoreCounts};
 use trine_engine::{

@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod tower_files;
-
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::tower_files::{damaged, golden, parts, write};
 use serde_json::{Value as Json, json};
-use tower_files::{damaged, golden, parts, write};
 use trine_model::{KvType, Model, Op, Pixels, Plan, Rows, Tower, Workload};
 use trine_weights::gguf::{Array, Value};
 use trine_weights::{Checkpoint, DType, Tensor};

@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod tower_files;
-
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use crate::tower_files::{damaged, golden, parts, write};
 use serde_json::{Value as Json, json};
-use tower_files::{damaged, golden, parts, write};
 use trine_model::{Model, Op, Pixels, Plan, Rows, Tower, TowerKind};
 use trine_weights::gguf::{Array, Metadata as GgufMetadata, Value};
 use trine_weights::{DType, Tensor};

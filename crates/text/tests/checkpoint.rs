@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
+use crate::common;
 
-use common::{golden, json, read};
+use crate::common::{golden, json, read};
 use trine_text::{
     ChatTemplate, GgufVocabulary, Message, RenderOptions, Specials, TextError, Tokenizer,
 };

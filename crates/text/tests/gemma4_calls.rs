@@ -1,15 +1,12 @@
 //! Calls of Gemma 4 are held to the schemas of their tools, from the first mark of a call on.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "common/calls.rs"]
-mod calls;
-mod common;
-#[path = "common/gemma4.rs"]
-mod gemma4;
+use crate::common;
+use crate::gemma4;
 
 use std::sync::Arc;
 
-use calls::{Chance, call, is_bare, object, value};
+use crate::calls::{Chance, call, is_bare, object, value};
 use serde_json::{Value, json};
 use trine_text::{
     ChatTemplate, Course, Grammar, GrammarCompiler, Message, Offer, RenderOptions, ReplyFormat,

@@ -1,8 +1,7 @@
 //! Replies of Gemma 4: thoughts, words and calls, split however they come.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "common/gemma4.rs"]
-mod gemma4;
+use crate::gemma4;
 
 use std::sync::Arc;
 

@@ -1,9 +1,7 @@
 //! Gemma 4's template: rendered cases, and what such templates need of the engine.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::json;
+use crate::common::json;
 use serde_json::{Map, Value, json};
 use trine_text::{ChatTemplate, Message, RenderOptions};
 

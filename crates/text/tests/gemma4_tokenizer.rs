@@ -1,9 +1,8 @@
 //! The rules of Gemma 4's tokenizers, from a GGUF file's vocabulary and from `tokenizer.json`.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-#[path = "common/gemma4.rs"]
-mod gemma4;
+use crate::common;
+use crate::gemma4;
 
 use serde_json::{Map, Value, json};
 use trine_text::{

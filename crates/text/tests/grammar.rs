@@ -1,12 +1,12 @@
 //! Grammars: that replies follow them, and that nothing hostile gets through.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
+use crate::common;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::work::within;
+use crate::common::work::within;
 use trine_text::{GrammarCache, GrammarCompiler, GrammarError, GrammarSource, Matcher, Tokenizer};
 
 fn tokenizer() -> Arc<Tokenizer> {

@@ -1,8 +1,7 @@
 //! Random walks over allowed tokens end in documents that satisfy their schema.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "common/vocabulary.rs"]
-mod vocabulary;
+use crate::vocabulary;
 
 use std::sync::{Arc, OnceLock};
 

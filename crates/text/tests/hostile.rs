@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::{as_gguf, json, read};
+use crate::common::{as_gguf, json, read};
 use serde_json::{Value, json};
 use trine_text::{GgufVocabulary, Specials, TextError, Tokenizer};
 

@@ -2,11 +2,10 @@
 //! a user becomes one.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-#[path = "common/gemma4.rs"]
-mod gemma4;
+use crate::common;
+use crate::gemma4;
 
-use common::{json, read};
+use crate::common::{json, read};
 use serde_json::{Value, json};
 use trine_text::{
     ChatTemplate, Content, Message, Offer, Part, PictureForm, PicturePrompt, RenderOptions,

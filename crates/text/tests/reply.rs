@@ -1,11 +1,9 @@
 //! Replies as text: what [`ReplyDecoder`] joins.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{TOKENIZERS, from_json};
+use crate::common::{TOKENIZERS, from_json};
 use trine_text::{ReplyDecoder, ReplyOptions, Specials, Tokenizer};
 
 const TEXT: &str = "One day a bird flew over a bird and a bird.";

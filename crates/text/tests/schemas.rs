@@ -2,12 +2,12 @@
 //! otherwise.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
+use crate::common;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use common::work::within;
+use crate::common::work::within;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use trine_text::{

@@ -3,9 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
+use crate::common;
 
-use common::{json, read};
+use crate::common::{json, read};
 use proptest::prelude::*;
 use serde_json::json;
 use trine_text::{CalendarTime, ChatTemplate, Content, Message, Part, RenderOptions, TextError};

@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{TOKENIZERS, as_gguf, from_json, json, read};
+use crate::common::{TOKENIZERS, as_gguf, from_json, json, read};
 use proptest::prelude::*;
 use trine_text::{GgufVocabulary, Specials, StreamDecoder, Tokenizer};
 

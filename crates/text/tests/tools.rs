@@ -1,12 +1,12 @@
 //! Tools: declarations, prompts, grammars of calls, and calls found in replies.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
+use crate::common;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::work::within;
+use crate::common::work::within;
 use serde_json::{Value, json};
 use trine_text::{
     ChatTemplate, GrammarCompiler, Message, Offer, RenderOptions, ReplyPart, Specials, ToolChoice,

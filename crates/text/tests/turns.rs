@@ -1,11 +1,9 @@
 //! Conversations of any shape become prompts, and no text in them is lost.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
 use std::sync::OnceLock;
 
-use common::{golden, read};
+use crate::common::{golden, read};
 use proptest::prelude::*;
 use serde_json::json;
 use trine_text::{ChatTemplate, Content, Message, Part, RenderOptions, ToolChoice, Tools};

@@ -2,16 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[path = "../../backend/tests/common/mod.rs"]
-mod common;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::aside::{Beside, Small};
-use common::gemma4::{gemma4, gemma4_with_large_layers};
-use common::random::{Random, forms, relative_difference, traffic};
-use common::{BATCH, Golden, greedy, logits};
+use crate::common::aside::{Beside, Small};
+use crate::common::gemma4::{gemma4, gemma4_with_large_layers};
+use crate::common::random::{Random, forms, relative_difference, traffic};
+use crate::common::{BATCH, Golden, greedy, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
     BLOCK, BULK_ROWS, BackendError, Batch, Device, DeviceGroup, Facts, InFlight, LayerChoice,

@@ -3,17 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[path = "../../backend/tests/common/mod.rs"]
-mod common;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::partner::{Failure, Plain};
-use common::pictures::{TWINS, open_golden};
-use common::random::{Draft, Random, Sizes};
-use common::{Golden, folder};
+use crate::common::partner::{Failure, Plain};
+use crate::common::pictures::{TWINS, open_golden};
+use crate::common::random::{Draft, Random, Sizes};
+use crate::common::{Golden, folder};
 use trine_backend::{BULK_ROWS, Device, ProgramOptions};
 use trine_model::{Assistant, KvType, Model, Plan, Width};
 use trine_vulkan::capabilities::presets::radeon_780m;

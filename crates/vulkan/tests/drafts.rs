@@ -2,14 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[path = "../../backend/tests/common/mod.rs"]
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::drafts::{broken_clusters_are_seen, clusters_agree, rounds};
-use common::{Golden, bits, folder, largest};
+use crate::common::drafts::{broken_clusters_are_seen, clusters_agree, rounds};
+use crate::common::{Golden, bits, folder, largest};
 use trine_backend::{
     BackendError, Batch, Device, Program, ProgramOptions, Results, SERIES_MAX, SequenceView,
 };

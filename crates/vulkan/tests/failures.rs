@@ -3,10 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[path = "../../backend/tests/common/mod.rs"]
-mod common;
-
-use common::{BATCH, Golden};
+use crate::common::{BATCH, Golden};
 use trine_backend::{
     BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, Program, ProgramOptions,
     SequenceView,

@@ -2,10 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[path = "../../backend/tests/common/mod.rs"]
-mod common;
-
-use common::{Golden, greedy, logits};
+use crate::common::{Golden, greedy, logits};
 use trine_backend::{BLOCK, Batch, Device, DeviceGroup, LayerChoice, ProgramOptions, SequenceView};
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Width};

@@ -2,10 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[path = "../../backend/tests/common/mod.rs"]
-mod common;
-
-use common::{Golden, alternatives, hidden_states, logits_of};
+use crate::common::{Golden, alternatives, hidden_states, logits_of};
 use trine_backend::{Device, DeviceGroup, LayerChoice};
 use trine_cpu::CpuDevice;
 use trine_model::KvType;

@@ -2,17 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[path = "../../backend/tests/common/mod.rs"]
-mod common;
-
 use std::ops::Range;
 use std::path::Path;
 
-use common::pictures::{
+use crate::common::pictures::{
     GEMMA4, GoldenPictures, TWINS, golden_rows, golden_rows_of_gemma4, open_golden,
 };
-use common::random::{Random, model};
-use common::{Golden, bits};
+use crate::common::random::{Random, model};
+use crate::common::{Golden, bits};
 use trine_backend::{BLOCK, Batch, Device, ProgramOptions, SOFT, SequenceView, TowerProgram};
 use trine_model::{KvType, Model, Rows, Width};
 use trine_vulkan::INVARIANT_ROWS;

@@ -3,15 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[path = "../../backend/tests/common/mod.rs"]
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::partner::{Failure, Plain, difference, prompt};
-use common::random::{Draft, Random, Sizes};
-use common::{hidden_states, logits};
+use crate::common::partner::{Failure, Plain, difference, prompt};
+use crate::common::random::{Draft, Random, Sizes};
+use crate::common::{hidden_states, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
     BLOCK, BULK_ROWS, BackendError, Batch, Device, Program, ProgramOptions, SequenceView,

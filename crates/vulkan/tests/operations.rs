@@ -3,18 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[path = "../../backend/tests/common/mod.rs"]
-mod common;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use common::ends::{differences, with_more, with_states};
-use common::gemma3n::gemma3n;
-use common::gemma4::gemma4;
-use common::pages::sequences_move_between_programs;
-use common::pictures::with_tower;
-use common::random::{
+use crate::common::ends::{differences, with_more, with_states};
+use crate::common::gemma3n::gemma3n;
+use crate::common::gemma4::gemma4;
+use crate::common::pages::sequences_move_between_programs;
+use crate::common::pictures::with_tower;
+use crate::common::random::{
     Draft, FORMATS, Mixture, Random, Sizes, forms, model, relative_difference, sized, traffic,
     traffic_of,
 };

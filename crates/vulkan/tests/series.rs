@@ -2,13 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[path = "../../backend/tests/common/mod.rs"]
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{Golden, bits, folder, largest};
+use crate::common::{Golden, bits, folder, largest};
 use trine_backend::{
     BackendError, Batch, Device, Program, ProgramOptions, SERIES_MAX, SequenceView,
 };

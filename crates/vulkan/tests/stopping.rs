@@ -2,13 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[path = "../../backend/tests/common/mod.rs"]
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{BATCH, Golden};
+use crate::common::{BATCH, Golden};
 use trine_backend::{
     BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, Program, ProgramOptions,
     SequenceView,

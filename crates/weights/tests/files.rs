@@ -3,15 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure of a test helper is a failure of the test")]
 
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 #[cfg(unix)]
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use support::{Raw, entry, goldens, row, safetensors};
+use crate::support::{Raw, entry, goldens, row, safetensors};
 use trine_weights::gguf::{Array, Metadata as Keys, StringArray, Value, Writer};
 use trine_weights::{Checkpoint, DType, Metadata, SafetensorsFile, Tensor, safetensors_file};
 

@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure of a test helper is a failure of the test")]
 
-mod support;
+use crate::support;
 
 use std::time::{Duration, Instant};
 
-use support::{Raw, entry, row, string};
+use crate::support::{Raw, entry, row, string};
 use trine_weights::{Checkpoint, WeightsError, gguf};
 
 /// Returns the error of parsing `bytes`, which must name the file, contain `expected`, and occur

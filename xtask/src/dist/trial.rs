@@ -77,7 +77,7 @@ fn try_npu(root: &Path, program: &Path, tests: &Program) -> anyhow::Result<()> {
         return Ok(());
     }
     let run = TestRun {
-        variable: Some((NPU_PROGRAM, program)),
+        variable: Some((NPU_PROGRAM, program.as_os_str())),
         least: NPU_TESTS_LEAST,
         ..TestRun::new("the packed program on the model of an NPU", vec![tests])
     };

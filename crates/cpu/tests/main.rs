@@ -1,0 +1,15 @@
+//! The tests of the crate from outside, as one program.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+#[path = "../../backend/tests/common/mod.rs"]
+mod common;
+
+mod drafts;
+mod goldens;
+mod hidden_states;
+mod lent;
+mod operations;
+mod pictures;
+mod stopping;
+mod wide_prompts;

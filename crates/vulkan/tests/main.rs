@@ -1,0 +1,19 @@
+//! The tests of the crate from outside, as one program.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+#[path = "../../backend/tests/common/mod.rs"]
+mod common;
+
+mod aside;
+mod catalogue;
+mod drafts;
+mod failures;
+mod goldens;
+mod hidden_states;
+mod invariance;
+mod lent;
+mod operations;
+mod pictures;
+mod series;
+mod stopping;
