@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde::Deserialize;
 
 use crate::programs::{self, output};
@@ -54,13 +54,15 @@ impl Part {
         [Self::Alone, Self::Packages, Self::Image, Self::Page, Self::Router];
 }
 
-/// The folder of the program's package, and the one with the kernels.
+/// The folders of some packages: of the program, of the kernels, and of the NPU's model, whose
+/// tests run the program and are run again on the packed one.
 const PROGRAM: &str = "crates/trine";
 const KERNELS: &str = "crates/vulkan";
+const PRELOAD: &str = "crates/npu-preload";
 
 /// Files and folders outside the packages, with the packages and the parts that they affect. The
 /// first that fits counts. `tidy`, which always runs, checks documents.
-const PLACES: [(&str, &[&str], &[Part]); 11] = [
+const PLACES: [(&str, &[&str], &[Part]); 10] = [
     ("docs/openapi.json", &["crates/server"], &[]),
     ("docs/benchmarks/radv-phoenix.md", &[], &[Part::Radv, Part::Packages]),
     ("docs", &[], &[Part::Packages]),
@@ -69,14 +71,14 @@ const PLACES: [(&str, &[&str], &[Part]); 11] = [
     ("CONTRIBUTING.md", &[], &[Part::Packages]),
     ("tools/page-test", &[], &[Part::Page]),
     ("tools/server-test", &[], &[Part::Router, Part::Packages]),
-    ("tools/package-test", &[], &[Part::Image]),
+    // The image is built from the packages.
+    ("tools/package-test", &[], &[Part::Packages, Part::Image]),
     ("packaging", &[], &[Part::Packages, Part::Image]),
-    // Fuzz targets need a nightly compiler, the other tools are for hands.
-    ("fuzz", &[], &[]),
 ];
 
-/// Tools that no check runs.
-const UNCHECKED: [&str; 5] = [
+/// What no check runs: fuzz targets, which need a nightly compiler, and tools for use by hand.
+const UNCHECKED: [&str; 6] = [
+    "fuzz",
     "tools/compare-llama",
     "tools/compare-logits",
     "tools/demo-model",
@@ -132,9 +134,12 @@ impl Scope {
                 if is_in(&format!("{folder}/shaders")) {
                     scope.parts.insert(Part::Shaders);
                 }
-                let is_used =
-                    ["tests", "examples"].iter().all(|part| !is_in(&format!("{folder}/{part}")));
-                used.extend(is_used.then(|| folder.clone()));
+                // Other packages use no code of its tests but what they include, and may read data.
+                let is_test =
+                    ["tests", "examples"].iter().any(|part| is_in(&format!("{folder}/{part}")));
+                if !(is_test && file.ends_with(".rs")) {
+                    used.insert(folder.clone());
+                }
                 scope.packages.insert(folder);
             } else if let Some((_, packages, parts)) =
                 PLACES.iter().find(|(place, _, _)| is_in(place))
@@ -161,8 +166,8 @@ impl Scope {
         if used.contains(PROGRAM) {
             scope.parts.extend(Part::OF_THE_PROGRAM);
         }
-        if scope.packages.contains(KERNELS) {
-            scope.parts.insert(Part::Radv);
+        for (folder, part) in [(KERNELS, Part::Radv), (PRELOAD, Part::Packages)] {
+            scope.parts.extend(scope.packages.contains(folder).then_some(part));
         }
         scope
     }
@@ -249,10 +254,11 @@ fn packages(root: &Path) -> anyhow::Result<BTreeMap<String, BTreeSet<String>>> {
         let uses = package.dependencies.iter().filter_map(|used| used.path.as_deref());
         Some((folder, uses.map(shown).collect()))
     };
-    let packages: BTreeMap<_, _> = metadata.packages.into_iter().filter_map(package).collect();
-    if packages.is_empty() {
-        bail!("cargo metadata lists no packages");
-    }
+    let mut packages: BTreeMap<String, BTreeSet<String>> =
+        metadata.packages.into_iter().filter_map(package).collect();
+    // Cargo does not know that tests start the program.
+    let preload = packages.get_mut(PRELOAD).context("cargo metadata lacks a package")?;
+    preload.insert(PROGRAM.to_owned());
     Ok(packages)
 }
 
@@ -310,6 +316,7 @@ mod tests {
             ("crates/vulkan", &["crates/backend"]),
             ("crates/server", &["crates/backend"]),
             ("crates/trine", &["crates/server", "crates/vulkan"]),
+            (PRELOAD, &[PROGRAM]),
             ("xtask", &[]),
         ]
         .map(|(folder, uses)| (folder.to_owned(), set(uses)))
@@ -331,10 +338,10 @@ mod tests {
     #[test]
     fn a_package_affects_those_that_use_it() {
         let (packages, parts) = affected(&["crates/server/src/open.rs"]);
-        assert_eq!(packages, ["server", "trine"]);
+        assert_eq!(packages, ["npu-preload", "server", "trine"]);
         assert_eq!(parts, Part::OF_THE_PROGRAM);
         let (packages, parts) = affected(&["crates/weights/src/map.rs"]);
-        assert_eq!(packages, ["backend", "server", "trine", "vulkan", "weights"]);
+        assert_eq!(packages, ["backend", "npu-preload", "server", "trine", "vulkan", "weights"]);
         assert!(parts.contains(&Part::Radv) && !parts.contains(&Part::Shaders));
         let (_, parts) = affected(&["crates/vulkan/shaders/heads.comp"]);
         assert_eq!(parts, Part::ALL);
@@ -345,13 +352,17 @@ mod tests {
         assert_eq!(affected(&["crates/server/tests/it/main.rs"]).0, ["server"]);
         assert_eq!(affected(&["crates/backend/tests/common/mod.rs"]).0, ["backend", "vulkan"]);
         assert_eq!(affected(&["crates/trine/tests/memory.rs"]).1, []);
+        // Data of tests is read by others.
+        assert_eq!(affected(&["crates/backend/tests/data.bin"]).0.len(), 5);
+        let packed = affected(&["crates/npu-preload/tests/program/main.rs"]);
+        assert_eq!(packed, (vec!["npu-preload".to_owned()], vec![Part::Packages]));
     }
 
     #[test]
     fn documents_and_tools_affect_their_parts() {
         assert_eq!(affected(&["docs/server.md", "tools/make-model/a.py"]).1, [Part::Packages]);
         assert_eq!(affected(&["tools/page-test/page_test.py"]), (vec![], vec![Part::Page]));
-        assert_eq!(affected(&["docs/openapi.json"]).0, ["server", "trine"]);
+        assert_eq!(affected(&["docs/openapi.json"]).0, ["npu-preload", "server", "trine"]);
         assert_eq!(affected(&[]), (vec![], vec![]));
     }
 
@@ -388,6 +399,6 @@ mod tests {
             assert!(used.iter().all(|folder| packages.contains_key(*folder)), "{place}");
         }
         assert!(UNCHECKED.iter().all(|place| root.join(place).is_dir()));
-        assert!([PROGRAM, KERNELS].iter().all(|folder| packages.contains_key(*folder)));
+        assert!([PROGRAM, KERNELS, PRELOAD].iter().all(|folder| packages.contains_key(*folder)));
     }
 }

@@ -2,37 +2,34 @@
 
 use std::path::Path;
 
-use anyhow::bail;
-
-use crate::machine::is_program;
 use crate::programs::{self, Program};
+
+/// The packages of the product.
+const PRODUCT: [&str; 3] = ["--workspace", "--exclude", "xtask"];
+/// This program, apart, so that it uses what it was built with: beside the product, its
+/// dependencies would have other features.
+const XTASK: [&str; 2] = ["--package", "xtask"];
 
 const LINTS: [&str; 6] = ["clippy", "--all-targets", "--locked", "--", "-D", "warnings"];
 
 const TESTS: [&str; 3] = ["test", "--locked", "--no-run"];
 
-/// Libraries, programs, tests and examples of the product.
-const PRODUCT: [&str; 6] =
-    ["build", "--workspace", "--exclude", "xtask", "--all-targets", "--locked"];
-/// Those of this program, apart, so that they use what it was built with: with the product, their
-/// dependencies would have other features.
-const XTASK: [&str; 5] = ["build", "--package", "xtask", "--all-targets", "--locked"];
+/// Libraries, programs, tests and examples.
+const EVERYTHING: [&str; 3] = ["build", "--all-targets", "--locked"];
 
-/// Clippy's driver: a compiler that lints what it compiles.
-const DRIVER: &str = "clippy-driver";
-/// The driver's arguments `-D warnings`, each with the mark that ends it, as `cargo clippy` passes
-/// them on.
-const DRIVER_ARGUMENTS: &str = "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__";
+/// Lints everything in the workspace.
+pub(crate) fn lint_all(root: &Path) -> anyhow::Result<()> {
+    lint(root, "lints", &PRODUCT)?;
+    lint(root, "lints of xtask", &XTASK)
+}
 
-/// Lints and builds everything in the workspace, and returns the programs. One process lints and
-/// compiles: `cargo clippy` would compile all dependencies a second time, for itself.
+/// Builds everything in the workspace and returns the programs.
 pub(crate) fn build(root: &Path) -> anyhow::Result<Vec<Program>> {
-    if !is_program(DRIVER) {
-        bail!("{DRIVER} is missing; get it with: rustup component add clippy");
-    }
-    let environment = [("RUSTC_WORKSPACE_WRAPPER", DRIVER), ("CLIPPY_ARGS", DRIVER_ARGUMENTS)];
-    let mut programs = programs::build(root, "linting and building", &PRODUCT, &environment)?;
-    programs.extend(programs::build(root, "linting and building xtask", &XTASK, &environment)?);
+    let build = |name, packages: &[&str]| {
+        programs::build(root, name, &[&EVERYTHING[..], packages].concat())
+    };
+    let mut programs = build("building everything", &PRODUCT)?;
+    programs.extend(build("building xtask's tests", &XTASK)?);
     Ok(programs)
 }
 
@@ -47,7 +44,7 @@ pub(crate) fn build_tests(
     name: &str,
     chosen: &[&str],
 ) -> anyhow::Result<Vec<Program>> {
-    programs::build(root, name, &[&TESTS[..], chosen].concat(), &[])
+    programs::build(root, name, &[&TESTS[..], chosen].concat())
 }
 
 /// Returns a command of cargo with more arguments, which have to come before `--`.

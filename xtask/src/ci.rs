@@ -47,6 +47,8 @@ const LONG_MODULES: [(&str, bool); 5] = [
     ("invariance::", false),
     ("drafts::", false),
 ];
+/// Test programs that take long, which begin before the other ones.
+const LONG_PROGRAMS: [&str; 5] = ["cli", "it", "storm", "array", "driver"];
 /// Makes Mesa optimise kernels, for tests that run them for longer than they compile them.
 const OPTIMISED: (&str, &str) = ("GALLIVM_PERF", "");
 
@@ -82,13 +84,12 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let whole = Spent { wall, processor: meter::processor_time(std::process::id()) };
     let tables = timings.tables(whole);
     eprintln!("\n{tables}");
-    if let Some(path) = &options.timings {
-        timings::write(path, &tables)?;
-    }
     for warning in timings.warnings(whole, processors()) {
         eprintln!("== WARNING: {warning}");
     }
-    end("ci", &result?);
+    let written = options.timings.as_ref().map_or(Ok(()), |path| timings::write(path, &tables));
+    let (skipped, ()) = all(result, written)?;
+    end("ci", &skipped);
     Ok(())
 }
 
@@ -106,20 +107,34 @@ fn checks(root: &Path, scope: &Scope, timings: &Timings) -> anyhow::Result<Vec<S
     // The drivers come from the network while the compiler keeps the processors busy.
     let (drivers, built) = both(
         || timings.step("drivers installed and fetched", || drivers::ensure(root)),
-        || timings.step("everything linted and built", || checks::build(root)),
+        || {
+            timings.step("lints", || checks::lint_all(root))?;
+            timings.step("everything built", || checks::build(root))
+        },
     );
-    let drivers = drivers?;
+    let (drivers, programs) = all(drivers, built)?;
     if !drivers.missing.is_empty() && !is_offline {
-        bail!("drivers are missing; to go on without what needs them: {OFFLINE}=1");
+        let missing = drivers.missing.join("; ");
+        bail!("{missing}; to go on without what needs the drivers: {OFFLINE}=1");
     }
     let mut skipped = drivers.missing.clone();
-    let run = Run { root, scope, is_offline, drivers, programs: built?, timings };
+    let run = Run { root, scope, is_offline, drivers, programs, timings };
     skipped.extend(run.part(Part::Shaders, || shaders::check_unless_sealed(root))?);
     // Most of the other parts wait for a network or a browser.
     let (others, tested) = both(|| run.around_the_program(), || run.tests());
-    skipped.extend(others?);
-    skipped.extend(tested?);
+    let (others, tested) = all(others, tested)?;
+    skipped.extend(others);
+    skipped.extend(tested);
     Ok(skipped)
+}
+
+/// Returns both results, or the errors of both.
+fn all<A, B>(first: anyhow::Result<A>, second: anyhow::Result<B>) -> anyhow::Result<(A, B)> {
+    match (first, second) {
+        (Ok(first), Ok(second)) => Ok((first, second)),
+        (Err(first), Err(second)) => bail!("{first:#}; {second:#}"),
+        (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
+    }
 }
 
 /// Returns the processors of this machine, each of which runs one test program at a time.
@@ -147,7 +162,9 @@ impl Run<'_> {
         if !self.scope.has(part) {
             return Ok(Vec::new());
         }
-        let skipped = self.timings.step(part.title(), work)?;
+        let skipped = self.timings.step(part.title(), work);
+        // The tests beside it take minutes more.
+        let skipped = skipped.inspect_err(|error| eprintln!("== FAILED: {error:#}"))?;
         Ok(skipped.into_iter().collect())
     }
 
@@ -184,7 +201,8 @@ impl Run<'_> {
             (runs, skipped) = vulkan_runs(self.root, &self.drivers, &self.programs)?;
         }
         let others = self.programs.iter().filter(is_wanted);
-        let others: Vec<_> = others.filter(|program| !program.is_test_of(VULKAN)).collect();
+        let mut others: Vec<_> = others.filter(|program| !program.is_test_of(VULKAN)).collect();
+        others.sort_by_key(|program| !LONG_PROGRAMS.contains(&program.name.as_str()));
         if !others.is_empty() {
             let driver = self.drivers.lavapipe.as_ref();
             runs.push(TestRun { driver, ..TestRun::new("tests", others) });

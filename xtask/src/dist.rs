@@ -30,13 +30,16 @@ const NPU_TESTS: &str = "program";
 
 /// Builds the program, either for people or as the tests build it, and packs it.
 pub(crate) fn run(root: &Path, dev: bool) -> anyhow::Result<()> {
-    let mut programs = checks::build(root)?;
-    if !dev {
-        // The tests that try the packed program are not optimised with it.
-        programs.retain(|program| program.is_test);
+    let programs = if dev {
+        checks::build(root)?
+    } else {
         let build = ["build", "--locked", "--package", "trine", "--release"];
-        programs.extend(programs::build(root, "building trine", &build, &[])?);
-    }
+        let mut programs = programs::build(root, "building trine", &build)?;
+        // The tests that try the packed program are not optimised with it.
+        let tests = ["--workspace", "--test", NPU_TESTS];
+        programs.extend(checks::build_tests(root, "building the tests of an NPU", &tests)?);
+        programs
+    };
     let results = pack(root, &programs)?;
     for path in results {
         println!("{}", path.display());

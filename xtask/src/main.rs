@@ -16,6 +16,7 @@ mod imports;
 mod lanes;
 mod machine;
 mod meter;
+mod orphans;
 mod outside;
 mod programs;
 mod radv;

@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const REMAINS: Duration = Duration::from_millis(500);
 
 /// A program that cargo built.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Program {
     /// The kind of its target in cargo's words: `lib`, `bin`, `test`, `example`.
     pub(crate) kind: String,
@@ -87,16 +87,9 @@ struct Profile {
     test: bool,
 }
 
-/// Builds the targets of a cargo command, with these variables of the environment, and returns the
-/// programs.
-pub(crate) fn build(
-    root: &Path,
-    name: &str,
-    arguments: &[&str],
-    environment: &[(&str, &str)],
-) -> anyhow::Result<Vec<Program>> {
+/// Builds the targets of a cargo command and returns the programs.
+pub(crate) fn build(root: &Path, name: &str, arguments: &[&str]) -> anyhow::Result<Vec<Program>> {
     step(root, name, arguments, |mut cargo| {
-        cargo.envs(environment.iter().copied());
         cargo.arg("--message-format=json-render-diagnostics");
         let mut programs = Vec::new();
         let status = lines(&mut cargo, |line| programs.extend(program(root, line)))?;

@@ -16,13 +16,27 @@ use self::kernel::{Kernel, Output};
 use self::text::describe;
 use crate::driver::Driver;
 use crate::programs::{self, Program};
+use crate::shaders::Hash;
 use crate::{checks, drivers};
 
 /// The committed report.
 const REPORT: &str = "docs/benchmarks/radv-phoenix.md";
 
+/// The beginning of the report's last line, which ends with hashes of what the kernels are compiled
+/// from and of the report up to that line.
+const SEAL: &str = "Sealed: ";
+/// What a report is made from, beside the names of the kernels and the driver: the shaders, what
+/// makes pipelines of them, and the rules.
+const FOLDERS: [&str; 4] = [
+    "crates/vulkan/examples/pipeline_report",
+    "crates/vulkan/shaders/spv",
+    "crates/vulkan/src/raw",
+    "xtask/src/radv",
+];
+
 /// The example that compiles the kernels and prints the driver's facts about each, as JSON.
 const EXAMPLE: &str = "pipeline_report";
+
 /// Writes the report; with `check`, compares the committed one.
 pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     let drivers = drivers::find(root)?;
@@ -38,10 +52,14 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     // Written even if kernels break the rules, because it helps to mend them.
     let report = report(root, &driver, example)?;
     let path = root.join(REPORT);
-    std::fs::write(&path, &report.text)
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    let write = |text: &str| {
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    };
+    write(&report.text)?;
     eprintln!("== radv: {REPORT} is written");
     report.judge()?;
+    // What is in order need not be compiled again.
+    write(&sealed(&report.text, &inputs(root, &driver, example)?))?;
     eprintln!("== radv: {} kernels are in order", report.kernels);
     Ok(())
 }
@@ -71,13 +89,22 @@ impl Report {
     }
 }
 
-/// Checks the kernels against the rules and the committed report against the kernels. Returns what
-/// could not be checked.
+/// Checks the kernels against the rules and the committed report against the kernels. If the report
+/// is sealed and nothing has changed that it is made from, nothing is compiled. Returns what could
+/// not be checked.
 pub(crate) fn check(
     root: &Path,
     driver: &Driver,
     example: &Program,
 ) -> anyhow::Result<Vec<String>> {
+    let path = root.join(REPORT);
+    let committed = std::fs::read_to_string(&path).with_context(|| {
+        format!("cannot read {}; write it with: cargo xtask radv", path.display())
+    })?;
+    if driver.is_pinned && is_sealed(&committed, &inputs(root, driver, example)?) {
+        eprintln!("== radv: nothing has changed since {REPORT} was written");
+        return Ok(Vec::new());
+    }
     let report = report(root, driver, example)?;
     report.judge()?;
     if !driver.is_pinned {
@@ -87,17 +114,15 @@ pub(crate) fn check(
         );
         return Ok(vec![skipped]);
     }
-    let path = root.join(REPORT);
-    let committed = std::fs::read_to_string(&path).with_context(|| {
-        format!("cannot read {}; write it with: cargo xtask radv", path.display())
-    })?;
+    let committed = committed.split(&format!("\n{SEAL}")).next().unwrap_or_default();
     if committed != report.text {
-        if let Some((number, old, new)) = first_difference(&committed, &report.text) {
+        if let Some((number, old, new)) = first_difference(committed, &report.text) {
             eprintln!("radv: line {number} of {REPORT}\n  has    {old}\n  wanted {new}");
         }
         bail!("{REPORT} is not what the kernels give; write it with: cargo xtask radv");
     }
     eprintln!("== radv: {} kernels are in order and as {REPORT} says", report.kernels);
+    eprintln!("== radv: cargo xtask radv seals it, so that they need not be compiled again");
     Ok(Vec::new())
 }
 
@@ -115,14 +140,56 @@ fn first_difference<'a>(old: &'a str, new: &'a str) -> Option<(usize, &'a str, &
     None
 }
 
-/// Compiles the kernels and describes them.
-fn report(root: &Path, driver: &Driver, example: &Program) -> anyhow::Result<Report> {
+/// Runs the example and returns what it prints.
+fn printed(
+    root: &Path,
+    driver: &Driver,
+    example: &Program,
+    arguments: &[&str],
+) -> anyhow::Result<String> {
     let mut command = example.command(root, Some(driver));
     let mut text = String::new();
-    let status = programs::lines(&mut command, |line| text.push_str(line))?;
+    let status = programs::lines(command.args(arguments), |line| text.push_str(line))?;
     if !status.success() {
         bail!("the kernels do not compile with RADV: {status}");
     }
+    Ok(text)
+}
+
+/// Returns a hash of all that a report is made from: the kernels with their launches, the shaders,
+/// the driver, and the rules.
+fn inputs(root: &Path, driver: &Driver, example: &Program) -> anyhow::Result<String> {
+    let mut hash = Hash::default();
+    hash.add(printed(root, driver, example, &["--inputs"])?.as_bytes());
+    hash.add(format!("{} {:?}", driver.version, variables(driver)).as_bytes());
+    hash.add(include_bytes!("radv.rs"));
+    for folder in FOLDERS {
+        hash.add_files(root, folder)?;
+    }
+    Ok(hash.end())
+}
+
+/// Returns the driver's variables, but for those that name folders.
+fn variables(driver: &Driver) -> Vec<&(String, String)> {
+    driver.environment.iter().filter(|(_, value)| !value.contains('/')).collect()
+}
+
+/// Returns a report with its seal.
+fn sealed(text: &str, inputs: &str) -> String {
+    let mut hash = Hash::default();
+    hash.add(text.as_bytes());
+    format!("{text}\n{SEAL}`{inputs}` `{}`\n", hash.end())
+}
+
+/// Returns whether a report was made from these inputs, and not changed since.
+fn is_sealed(report: &str, inputs: &str) -> bool {
+    let text = report.rsplit_once(&format!("\n{SEAL}"));
+    text.is_some_and(|(text, _)| sealed(text, inputs) == report)
+}
+
+/// Compiles the kernels and describes them.
+fn report(root: &Path, driver: &Driver, example: &Program) -> anyhow::Result<Report> {
+    let text = printed(root, driver, example, &[])?;
     let output: Output =
         serde_json::from_str(&text).context("the example's output is not as expected")?;
     if output.kernels.is_empty() {
@@ -256,6 +323,15 @@ mod tests {
         let row = "| 27B: product, 1 row | `matvec` | 64 4 | 48 | 0 | 10 | - |";
         assert!(table[2].starts_with(row), "{}", table[2]);
         assert!(table[2].ends_with("| 7.0 | 3.0 | 0.0 | 12.0 | memory |"), "{}", table[2]);
+    }
+
+    #[test]
+    fn a_seal_holds_for_its_inputs_and_its_text() {
+        let report = sealed("a\nb\n", "inputs");
+        assert!(is_sealed(&report, "inputs"), "{report}");
+        assert!(!is_sealed(&report, "others"));
+        assert!(!is_sealed(&report.replace('b', "c"), "inputs"));
+        assert!(!is_sealed("a\nb\n", "inputs"));
     }
 
     #[test]

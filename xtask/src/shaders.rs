@@ -125,19 +125,20 @@ impl Seal {
     }
 }
 
+/// A hash of several parts.
 #[derive(Default)]
-struct Hash(Sha256);
+pub(crate) struct Hash(Sha256);
 
 impl Hash {
     /// Adds a part with its length, so that moving bytes from one part to the next changes the
     /// hash.
-    fn add(&mut self, part: &[u8]) {
+    pub(crate) fn add(&mut self, part: &[u8]) {
         self.0.update((part.len() as u64).to_le_bytes());
         self.0.update(part);
     }
 
     /// Adds the names and contents of the files in a folder and below it, except for the seal.
-    fn add_files(&mut self, root: &Path, folder: &str) -> anyhow::Result<()> {
+    pub(crate) fn add_files(&mut self, root: &Path, folder: &str) -> anyhow::Result<()> {
         let files = sources::files(&root.join(folder))?;
         if files.is_empty() {
             bail!("there is nothing in {folder}");
@@ -152,7 +153,8 @@ impl Hash {
         Ok(())
     }
 
-    fn end(self) -> String {
+    /// Returns the hash in hexadecimal digits.
+    pub(crate) fn end(self) -> String {
         self.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }

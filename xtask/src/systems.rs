@@ -83,5 +83,5 @@ fn build(
 ) -> anyhow::Result<Vec<Program>> {
     let target = target.iter().map(String::as_str);
     let arguments: Vec<&str> = command.iter().copied().chain(EVERYTHING).chain(target).collect();
-    programs::build(root, name, &arguments, &[])
+    programs::build(root, name, &arguments)
 }

@@ -123,8 +123,8 @@ impl<'a> TestRun<'a> {
         let minutes = self.most.as_secs() / 60;
         let failure = match status {
             Some(_) if has_passed => None,
-            Some(status) => Some(format!("{program}: {status}")),
-            None => Some(format!("{program}: killed after {minutes} minutes, {}", clock.place())),
+            Some(status) => Some(format!("{name}: {status}")),
+            None => Some(format!("{name}: killed after {minutes} minutes, {}", clock.place())),
         };
         timings.add(Row { name, spent }, clock.tests);
         Ok(Ended { found, failure })

@@ -7,6 +7,7 @@
 //! - Every row of the list of bad input has tests that exist.
 //! - The wall clock, which may jump, is read only in the named places.
 //! - The files of a crate do not import one another in circles.
+//! - Every file of tests is in a program.
 //! - The paths and the names of code that the documents have between backticks exist, and links
 //!   between documents lead to a file and a heading.
 
@@ -17,7 +18,7 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
 use crate::sources::{Source, read_all};
-use crate::{bad_input, circles, documents};
+use crate::{bad_input, circles, documents, orphans};
 
 /// The crates, top to bottom: an arrow may only point up.
 const ROOMS: [&str; 13] = [
@@ -109,6 +110,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     complaints.extend(operations(&sources)?);
     complaints.extend(documents::check(root, &sources)?);
     complaints.extend(circles::check(&sources)?);
+    complaints.extend(orphans::check(root, &sources)?);
     if complaints.is_empty() {
         eprintln!("== tidy: {} files are in order", sources.len());
         return Ok(());

@@ -60,6 +60,22 @@ pub fn takes(number: usize, share: usize) -> bool {
     gpu().capabilities().kind != DeviceKind::Processor || number.is_multiple_of(share)
 }
 
+/// Returns the sizes of pieces, of a prompt of `length` tokens, that the tests' device runs of the
+/// model of this number. A GPU runs the whole, single tokens, few and many. Software runs one or
+/// two of them, others for each model: with matrix units a size that uses them, since software
+/// without them runs the rest.
+///
+/// # Panics
+/// If there is no device.
+pub fn pieces(number: usize, length: usize) -> Vec<usize> {
+    let capabilities = gpu().capabilities().clone();
+    if capabilities.kind == DeviceKind::Processor && !capabilities.cooperative.is_empty() {
+        return vec![[length, 32][number % 2]];
+    }
+    let all = [length, 1, 7, 32].into_iter().enumerate();
+    all.filter(|(at, _)| takes(4 * number + at, 3)).map(|(_, size)| size).collect()
+}
+
 /// Returns the seconds of each dispatch, from timestamps with a barrier between any two.
 ///
 /// # Panics

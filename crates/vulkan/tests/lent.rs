@@ -15,7 +15,7 @@ use trine_backend::{
 };
 use trine_model::{KvType, Model, Width};
 use trine_vulkan::Injected;
-use trine_vulkan::testing::own_device;
+use trine_vulkan::testing::{own_device, takes};
 use trine_weights::DType;
 
 /// The largest difference of a logit, relative to the largest logit, where all products are
@@ -57,7 +57,8 @@ fn a_prompt_is_the_same_whoever_computes_it() {
         let alone = logits(&device, model, &ids, ROWS, KvType::F32);
         // What the partner computes is more accurate than what the device does.
         let most = 1.2 * difference(&expected, &alone) + TOLERANCE;
-        for eighths in [0, 3, 7] {
+        let shares = [0, 3, 7].into_iter().enumerate();
+        for (_, eighths) in shares.filter(|(at, _)| takes(at + index, 2)) {
             let partner = Arc::new(Plain::new(eighths, 0.0, Failure::Never));
             let device = device.clone().with_partner(partner.clone());
             let found = logits(&device, model, &ids, ROWS, KvType::F32);

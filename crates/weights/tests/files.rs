@@ -345,7 +345,7 @@ fn foreign_bus_errors_still_kill() {
         return;
     }
     let status = Command::new(std::env::current_exe().unwrap())
-        .args(["foreign_bus_errors_still_kill", "--exact", "--nocapture"])
+        .args(["files::foreign_bus_errors_still_kill", "--exact", "--nocapture"])
         .env("TRINE_TEST_FOREIGN_FAULT", "1")
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())

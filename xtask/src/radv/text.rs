@@ -23,7 +23,7 @@ pub(super) fn describe(output: &Output, version: &str, rows: &[(&Kernel, Counts)
         Program, for a description of the device (`vulkan/src/program/catalogue.rs`). {} are launched by the static tables; {} more\n\
         may be tried by tuning. A kernel that several Programs share is listed once, with its largest launch in the first.\n\
         \n\
-        CI compiles all of them again and compares. It fails on any spill, on room for fewer than {least} waves, on loads of single bytes\n\
+        CI compiles all of them again and compares, unless the last line shows that nothing has changed. It fails on any spill, on room for fewer than {least} waves, on loads of single bytes\n\
         in the main loop of a kernel that reads packed weights or the cache, and where `v_dot4` or `v_wmma` was meant and is not there.\n\
         \n\
         **Waves** are subgroups that a SIMD has room for, at most 16. All subgroups have 64 invocations.\n\

@@ -1,7 +1,8 @@
 //! Compiles the kernels that Gemmas need on a Radeon 780M and prints what the driver of this
 //! machine's device reports of each, as JSON. `cargo xtask radv` makes its report from this.
 //!
-//! The kernels are those that Programs compile ([`Outline::kernels`]); nothing runs.
+//! The kernels are those that Programs compile ([`Outline::kernels`]); nothing runs. With
+//! `--inputs` nothing is compiled either: what is printed is all that is known without the driver.
 
 mod models;
 
@@ -41,10 +42,6 @@ struct Found {
 
 fn run() -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
     let found = find(&presets::radeon_780m())?;
-    if std::env::args().any(|argument| argument == "--list") {
-        let trials = found.iter().filter(|found| found.kernel.is_trial).count();
-        return Ok(json!({ "kernels": found.len() - trials, "trials": trials }));
-    }
     let gpu = trine_vulkan::open_gpu(&Choice::Any, None)?;
     let keys = |capabilities: &Capabilities| -> Result<Vec<KernelKey>, GpuError> {
         // Those of one format tell devices apart.
@@ -54,8 +51,9 @@ fn run() -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
     if keys(&presets::radeon_780m())? != keys(gpu.capabilities())? {
         return Err("the driver reports a device that gets other kernels than the preset".into());
     }
-    let kernels: Result<Vec<Value>, GpuError> =
-        found.par_iter().map(|found| describe(&gpu, found)).collect();
+    let is_compiling = !std::env::args().any(|argument| argument == "--inputs");
+    let describe = |found| if is_compiling { describe(&gpu, found) } else { Ok(facts(found)) };
+    let kernels: Result<Vec<Value>, GpuError> = found.par_iter().map(describe).collect();
     let rates = rates::RADEON_780M;
     Ok(json!({
         "device": gpu.capabilities().name,
@@ -96,16 +94,25 @@ fn find_in(capabilities: &Capabilities, cases: &[Case]) -> Result<Vec<Found>, Gp
     Ok(found)
 }
 
-/// Compiles a kernel.
+/// Compiles a kernel. Returns its facts with those of the driver.
 fn describe(gpu: &Gpu, found: &Found) -> Result<Value, GpuError> {
-    let Catalogued { key, is_trial, launch } = &found.kernel;
-    let report = gpu.report(key)?;
+    let report = gpu.report(&found.kernel.key)?;
     let statistics: BTreeMap<_, _> = report.statistics.into_iter().collect();
+    let mut facts = facts(found);
+    facts["subgroup"] = json!(report.subgroup);
+    facts["statistics"] = json!(statistics);
+    facts["assembly"] = json!(report.assembly);
+    Ok(facts)
+}
+
+/// Returns what is known of a kernel without the driver.
+fn facts(found: &Found) -> Value {
+    let Catalogued { key, is_trial, launch } = &found.kernel;
     let shader = key.shader.0;
     let reads = ["stream_", "matvec_", "matmul_", "attend", "embed_"];
     let what = launch.as_ref().map_or(shader, |launch| part(&launch.label));
     let times = launch.as_ref().map(|launch| launch.times(&rates::RADEON_780M));
-    Ok(json!({
+    json!({
         "program": found.program,
         "what": what,
         "tokens": launch.as_ref().map(|launch| launch.tokens),
@@ -114,12 +121,10 @@ fn describe(gpu: &Gpu, found: &Found) -> Result<Value, GpuError> {
         "times_us": times,
         "shader": shader,
         "constants": key.constants,
-        "subgroup": report.subgroup,
+        "subgroup": key.subgroup,
         "expects": expected(shader),
         "wide": reads.iter().any(|prefix| shader.starts_with(prefix)),
-        "statistics": statistics,
-        "assembly": report.assembly,
-    }))
+    })
 }
 
 /// Returns prefixes of the instructions that a shader should be compiled to.
