@@ -14,8 +14,11 @@ const LINTS: [&str; 6] = ["clippy", "--all-targets", "--locked", "--", "-D", "wa
 
 const TESTS: [&str; 3] = ["test", "--locked", "--no-run"];
 
-/// Libraries, programs, tests and examples.
-const EVERYTHING: [&str; 3] = ["build", "--all-targets", "--locked"];
+/// Programs and tests.
+const BUILD: [&str; 4] = ["build", "--locked", "--bins", "--tests"];
+/// What the product has besides: libraries, and the one example that the checks run. Lints check
+/// the others, of which two have one name.
+const MORE: [&str; 3] = ["--lib", "--example", "pipeline_report"];
 
 /// Lints everything in the workspace.
 pub(crate) fn lint_all(root: &Path) -> anyhow::Result<()> {
@@ -25,11 +28,10 @@ pub(crate) fn lint_all(root: &Path) -> anyhow::Result<()> {
 
 /// Builds everything in the workspace and returns the programs.
 pub(crate) fn build(root: &Path) -> anyhow::Result<Vec<Program>> {
-    let build = |name, packages: &[&str]| {
-        programs::build(root, name, &[&EVERYTHING[..], packages].concat())
-    };
-    let mut programs = build("building everything", &PRODUCT)?;
-    programs.extend(build("building xtask's tests", &XTASK)?);
+    let product = [&BUILD[..], &MORE, &PRODUCT].concat();
+    let mut programs = programs::build(root, "building everything", &product)?;
+    let xtask = [&BUILD[..], &XTASK].concat();
+    programs.extend(programs::build(root, "building xtask's tests", &xtask)?);
     Ok(programs)
 }
 
