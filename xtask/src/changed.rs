@@ -9,7 +9,7 @@ use anyhow::Context;
 use serde::Deserialize;
 
 use crate::programs::{self, output};
-use crate::sources::{read_all, shown};
+use crate::sources::{joined, read_all, shown};
 
 /// A part of the checks, other than the tests of a package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -270,11 +270,10 @@ fn included<'a>(
     let mut included: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (path, text) in texts {
         let Some(package) = package_of(path) else { continue };
-        let here = Path::new(path).parent().unwrap_or(Path::new(""));
         for line in text.lines() {
             let named =
                 line.trim().strip_prefix("#[path = \"").and_then(|rest| rest.split('"').next());
-            let Some(file) = named.map(|name| normal(&here.join(name))) else { continue };
+            let Some(file) = named.map(|name| joined(path, name)) else { continue };
             if package_of(&file).is_some_and(|other| other != package)
                 && let Some((folder, _)) = file.rsplit_once('/')
             {
@@ -289,19 +288,6 @@ fn included<'a>(
 fn package_of(path: &str) -> Option<&str> {
     let name = path.strip_prefix("crates/")?.split('/').next()?;
     path.get(.."crates/".len() + name.len())
-}
-
-/// Returns a path without `..`.
-fn normal(path: &Path) -> String {
-    let mut parts: Vec<_> = Vec::new();
-    for part in path.components() {
-        match part.as_os_str().to_str() {
-            Some("..") => drop(parts.pop()),
-            Some(".") | None => {}
-            Some(part) => parts.push(part),
-        }
-    }
-    parts.join("/")
 }
 
 #[cfg(test)]

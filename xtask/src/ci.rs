@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 
@@ -105,18 +106,23 @@ fn checks(root: &Path, scope: &Scope, timings: &Timings) -> anyhow::Result<Vec<S
         return Ok(Vec::new());
     }
     // The drivers come from the network while the compiler keeps the processors busy.
+    let lacks_drivers = AtomicBool::new(false);
     let (drivers, built) = both(
-        || timings.step("drivers installed and fetched", || drivers::ensure(root)),
+        || {
+            let drivers =
+                timings.step("drivers installed and fetched", || wanted(root, is_offline));
+            lacks_drivers.store(drivers.is_err(), Ordering::Relaxed);
+            drivers
+        },
         || {
             timings.step("lints", || checks::lint_all(root))?;
+            if lacks_drivers.load(Ordering::Relaxed) {
+                return Ok(Vec::new());
+            }
             timings.step("everything built", || checks::build(root))
         },
     );
     let (drivers, programs) = all(drivers, built)?;
-    if !drivers.missing.is_empty() && !is_offline {
-        let missing = drivers.missing.join("; ");
-        bail!("{missing}; to go on without what needs the drivers: {OFFLINE}=1");
-    }
     let mut skipped = drivers.missing.clone();
     let run = Run { root, scope, is_offline, drivers, programs, timings };
     skipped.extend(run.part(Part::Shaders, || shaders::check_unless_sealed(root))?);
@@ -126,6 +132,16 @@ fn checks(root: &Path, scope: &Scope, timings: &Timings) -> anyhow::Result<Vec<S
     skipped.extend(others);
     skipped.extend(tested);
     Ok(skipped)
+}
+
+/// Installs and fetches the drivers. Returns an error that says how to go on if one is missing.
+fn wanted(root: &Path, is_offline: bool) -> anyhow::Result<Drivers> {
+    let drivers = drivers::ensure(root)?;
+    if !drivers.missing.is_empty() && !is_offline {
+        let missing = drivers.missing.join("; ");
+        bail!("{missing}; to go on without what needs the drivers: {OFFLINE}=1");
+    }
+    Ok(drivers)
 }
 
 /// Returns both results, or the errors of both.

@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use crate::apt::Apt;
 use crate::driver::Driver;
 use crate::machine::{install, is_program};
-use crate::{dist, outside};
+use crate::{dist, meter, outside};
 
 /// The drivers of this machine; `None` if a driver is missing.
 pub(crate) struct Drivers {
@@ -309,7 +309,8 @@ fn fetch(root: &Path, wanted: &Fetched) -> anyhow::Result<()> {
     }
     std::fs::create_dir_all(&folder)?;
     for package in &packages {
-        let status = Command::new("dpkg").arg("-x").arg(package).arg(&folder).status()?;
+        let mut unpack = Command::new("dpkg");
+        let status = meter::status(unpack.arg("-x").arg(package).arg(&folder))?;
         if !status.success() {
             bail!("cannot unpack {}", package.display());
         }

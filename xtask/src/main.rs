@@ -11,6 +11,7 @@ mod dist;
 mod documents;
 mod driver;
 mod drivers;
+mod hash;
 mod image;
 mod imports;
 mod lanes;

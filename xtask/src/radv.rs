@@ -15,8 +15,8 @@ use self::assembly::Counts;
 use self::kernel::{Kernel, Output};
 use self::text::describe;
 use crate::driver::Driver;
+use crate::hash::Hash;
 use crate::programs::{self, Program};
-use crate::shaders::Hash;
 use crate::{checks, drivers};
 
 /// The committed report.

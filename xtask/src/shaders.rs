@@ -5,15 +5,15 @@
 //! results: as long as neither the compiler nor a shader has changed since, `ci` does without it.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 
+use crate::hash::Hash;
 use crate::programs::cargo;
 use crate::test_runs::TestRun;
-use crate::{checks, drivers, sources};
+use crate::{checks, drivers, meter};
 
 /// The folder of the shaders, from the repository's root.
 const FOLDER: &str = "crates/vulkan/shaders";
@@ -125,40 +125,6 @@ impl Seal {
     }
 }
 
-/// A hash of several parts.
-#[derive(Default)]
-pub(crate) struct Hash(Sha256);
-
-impl Hash {
-    /// Adds a part with its length, so that moving bytes from one part to the next changes the
-    /// hash.
-    pub(crate) fn add(&mut self, part: &[u8]) {
-        self.0.update((part.len() as u64).to_le_bytes());
-        self.0.update(part);
-    }
-
-    /// Adds the names and contents of the files in a folder and below it, except for the seal.
-    pub(crate) fn add_files(&mut self, root: &Path, folder: &str) -> anyhow::Result<()> {
-        let files = sources::files(&root.join(folder))?;
-        if files.is_empty() {
-            bail!("there is nothing in {folder}");
-        }
-        for path in files.iter().filter(|path| **path != root.join(SEAL)) {
-            let name = path.strip_prefix(root).unwrap_or(path);
-            self.add(name.to_string_lossy().replace('\\', "/").as_bytes());
-            self.add(
-                &std::fs::read(path).with_context(|| format!("cannot read {}", name.display()))?,
-            );
-        }
-        Ok(())
-    }
-
-    /// Returns the hash in hexadecimal digits.
-    pub(crate) fn end(self) -> String {
-        self.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-}
-
 fn compile(root: &Path, check: bool) -> anyhow::Result<()> {
     let folder = root.join(FOLDER);
     if !folder.is_dir() {
@@ -168,9 +134,7 @@ fn compile(root: &Path, check: bool) -> anyhow::Result<()> {
     arguments.extend(COMPILER_ARGUMENTS);
     arguments.extend(["--bin", "shaders", "--", FOLDER]);
     arguments.extend(check.then_some("--check"));
-    let status = cargo(root)
-        .args(&arguments)
-        .status()
+    let status = meter::status(cargo(root).args(&arguments))
         .context("cannot start cargo for the shader compiler")?;
     if !status.success() {
         bail!("the shaders are not in order; repeat with: cargo {}", arguments.join(" "));
@@ -198,13 +162,13 @@ fn validate(root: &Path) -> anyhow::Result<Vec<String>> {
         else {
             bail!("{}: a shader without name or target", path.display());
         };
-        let output = Command::new(&validator[0])
+        let mut command = Command::new(&validator[0]);
+        command
             .args(&validator[1..])
             .args(["--target-env", &format!("vulkan{target}")])
             .args(["--scalar-block-layout", "--workgroup-scalar-block-layout"])
-            .arg(folder.join(format!("{name}.spv")))
-            .stdin(Stdio::null())
-            .output()
+            .arg(folder.join(format!("{name}.spv")));
+        let output = meter::output(&mut command)
             .with_context(|| format!("cannot start {}", validator.join(" ")))?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr).into_owned()

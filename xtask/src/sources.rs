@@ -38,6 +38,22 @@ pub(crate) fn shown(root: &Path, path: &Path) -> String {
     path.strip_prefix(root).unwrap_or(path).to_string_lossy().replace('\\', "/")
 }
 
+/// Returns the path that a file's relative path means.
+pub(crate) fn joined(from: &str, relative: &str) -> String {
+    let mut parts: Vec<&str> = from.split('/').collect();
+    parts.pop();
+    for part in relative.trim_end_matches('/').split('/') {
+        match part {
+            "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
 /// Returns every file in the folder and those below it, sorted, except for the products of cargo;
 /// empty if there is no such folder.
 pub(crate) fn files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {

@@ -1,7 +1,5 @@
 //! Experts that another device computes: here both devices are the scalar reference.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 

@@ -1,7 +1,5 @@
 //! Drafts that read the caches of the model they guess for, on the scalar reference.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use crate::common::drafts::{broken_clusters_are_seen, rounds};
 use trine_backend::reference::ReferenceDevice;
 

@@ -1,8 +1,6 @@
 //! Inputs and outputs of Plans, on the scalar reference alone and on several devices that are the
 //! reference.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use crate::common::BATCH;
 use crate::common::ends::{bits, untied, with_more, with_states};
 use crate::common::random::{Random, forms, model_of_layers};

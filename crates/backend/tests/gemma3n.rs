@@ -1,7 +1,5 @@
 //! Random models of Gemma 3n on the scalar reference: every form of their Plans, and their parts.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::collections::BTreeSet;
 
 use crate::common::gemma3n::gemma3n;

@@ -1,7 +1,5 @@
 //! Whole models on the scalar reference against logits computed by another implementation.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use crate::common::{Golden, greedy, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_model::KvType;

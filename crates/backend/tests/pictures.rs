@@ -1,8 +1,6 @@
 //! A vision tower, and a model that takes its rows, on the scalar reference against what another
 //! implementation computes.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use crate::common::pictures::{
     GEMMA4, GoldenPictures, PROMPTS, TWINS, golden_logits, golden_logits_of, golden_rows,
     golden_rows_of_gemma4, open_golden,

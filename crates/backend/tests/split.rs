@@ -1,7 +1,5 @@
 //! Two devices that share a model: here both are the scalar reference.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::cell::Cell;
 use std::rc::Rc;
 

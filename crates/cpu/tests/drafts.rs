@@ -1,7 +1,5 @@
 //! Drafts that read the caches of the model they guess for, on the processor.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use crate::common::drafts::{broken_clusters_are_seen, clusters_agree, rounds};
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;

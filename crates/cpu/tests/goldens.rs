@@ -1,8 +1,6 @@
 //! Compares whole models on the CPU with logits computed by another implementation, on every
 //! instruction set of this processor.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use crate::common::{Golden, greedy, logits};
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;

@@ -1,8 +1,6 @@
 //! Compares Plans that end with the hidden states, for embeddings of texts, on the CPU with the
 //! scalar reference.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use crate::common::gemma3n::gemma3n;
 use crate::common::random::{Random, model, relative_difference, traffic};
 use crate::common::{Golden, alternatives, hidden_states, logits_of};

@@ -1,8 +1,6 @@
 //! Products that a partner takes a part of: which rows and columns are its own, and what happens if
 //! it fails.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::sync::Arc;
 
 use crate::common::partner::{Failure, Plain, difference, prompt};

@@ -1,8 +1,6 @@
 //! Compares every operation on the CPU with the scalar reference, on random models of odd shapes in
 //! every form of the Plan.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::collections::BTreeSet;
 
 use crate::common::ends::{bits, differences, untied, with_more, with_states};

@@ -1,7 +1,5 @@
 //! Vision towers, and models that take their rows, on every instruction set of this processor.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use crate::common::gemma4::gemma4;
 use crate::common::pictures::{
     GEMMA4, GoldenPictures, PROMPTS, TWINS, golden_logits, golden_logits_of, golden_rows,

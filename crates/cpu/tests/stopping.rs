@@ -1,7 +1,5 @@
 //! Steps that are stopped between two operations.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

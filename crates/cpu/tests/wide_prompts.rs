@@ -1,7 +1,5 @@
 //! Tests prompts wide enough for activations in one 8-bit term, on a trained model.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::path::Path;
 
 use crate::common::random::{Random, model};

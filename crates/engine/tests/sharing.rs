@@ -1,7 +1,5 @@
 //! Steps of a device that has a partner.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

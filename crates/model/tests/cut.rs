@@ -1,7 +1,5 @@
 //! Plans cut in two.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::path::Path;
 
 use trine_model::{

@@ -1,7 +1,5 @@
 //! Drafts that read the caches of the model they guess for.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::path::{Path, PathBuf};
 
 use trine_model::cut::cut;

@@ -1,7 +1,5 @@
 //! Gemma 4: Plans of published sizes, what a token costs, and files that are spoilt.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::path::{Path, PathBuf};
 
 use trine_model::cut::cut;

@@ -1,8 +1,6 @@
 //! Models with impossible hyper-parameters, names or shapes: each gives an error that names what is
 //! wrong.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::path::PathBuf;
 
 use trine_model::{Model, names};

@@ -1,7 +1,5 @@
 //! Tests of the Plan and of what is derived from it: fusion, scratch memory, cost.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::path::Path;
 
 use trine_model::{

@@ -1,7 +1,5 @@
 //! Vision towers in files of every form, and files with towers that cannot be.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,7 +1,5 @@
 //! Towers of Gemma 4 in files of both forms, and files with towers that cannot be.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,6 @@
 //! What Pillow 13 does with files that programs disagree about: who states the orientation, and
 //! which colours a JPEG has.
 
-#![allow(clippy::unwrap_used, reason = "a failure of a test helper is a failure of the test")]
-
 use std::path::Path;
 
 use trine_pictures::{Limits, Picture, PictureError};

@@ -1,8 +1,6 @@
 //! Pictures decoded and prepared as Pillow and transformers do it. `tests/goldens/README.md` says
 //! how the files were made.
 
-#![allow(clippy::unwrap_used, reason = "a failure of a test helper is a failure of the test")]
-
 use std::path::PathBuf;
 
 use safetensors::SafeTensors;

@@ -1,7 +1,5 @@
 //! Tokenizers and templates of whole models.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use crate::common;
 
 use crate::common::{golden, json, read};

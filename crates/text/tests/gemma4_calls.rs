@@ -1,6 +1,4 @@
 //! Calls of Gemma 4 are held to the schemas of their tools, from the first mark of a call on.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use crate::common;
 use crate::gemma4;
 

@@ -1,6 +1,4 @@
 //! Replies of Gemma 4: thoughts, words and calls, split however they come.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use crate::gemma4;
 
 use std::sync::Arc;

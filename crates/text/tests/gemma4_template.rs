@@ -1,6 +1,4 @@
 //! Gemma 4's template: rendered cases, and what such templates need of the engine.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use crate::common::json;
 use serde_json::{Map, Value, json};
 use trine_text::{ChatTemplate, Message, RenderOptions};

@@ -1,6 +1,4 @@
 //! The rules of Gemma 4's tokenizers, from a GGUF file's vocabulary and from `tokenizer.json`.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use crate::common;
 use crate::gemma4;
 

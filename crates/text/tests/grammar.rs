@@ -1,6 +1,4 @@
 //! Grammars: that replies follow them, and that nothing hostile gets through.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use crate::common;
 
 use std::sync::Arc;

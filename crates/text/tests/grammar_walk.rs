@@ -1,6 +1,4 @@
 //! Random walks over allowed tokens end in documents that satisfy their schema.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use crate::vocabulary;
 
 use std::sync::{Arc, OnceLock};

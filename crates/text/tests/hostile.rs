@@ -1,7 +1,5 @@
 //! Broken and hostile tokenizer files (bad-input list, rows 34 to 37).
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use crate::common::{as_gguf, json, read};
 use serde_json::{Value, json};
 use trine_text::{GgufVocabulary, Specials, TextError, Tokenizer};

@@ -1,7 +1,5 @@
 //! Pictures in prompts: their forms, beside another implementation's tokenizer, and that no text of
 //! a user becomes one.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use crate::common;
 use crate::gemma4;
 

@@ -1,6 +1,4 @@
 //! Replies as text: what [`ReplyDecoder`] joins.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::sync::Arc;
 
 use crate::common::{TOKENIZERS, from_json};

@@ -1,7 +1,5 @@
 //! Schemas: what a grammar makes of them, what it leaves out of a tool's, and what it refuses
 //! otherwise.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use crate::common;
 
 use std::sync::{Arc, OnceLock};

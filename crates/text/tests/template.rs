@@ -1,8 +1,6 @@
 //! Chat templates: the golden cases, and what hostile templates may not do
 //! (bad-input list, rows 41 to 49).
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use crate::common;
 
 use crate::common::{json, read};

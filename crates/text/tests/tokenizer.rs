@@ -1,7 +1,5 @@
 //! Tokenizers against the golden cases and against the `tokenizers` crate.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::sync::Arc;
 
 use crate::common::{TOKENIZERS, as_gguf, from_json, json, read};

@@ -1,6 +1,4 @@
 //! Tools: declarations, prompts, grammars of calls, and calls found in replies.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use crate::common;
 
 use std::sync::Arc;

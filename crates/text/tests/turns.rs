@@ -1,6 +1,4 @@
 //! Conversations of any shape become prompts, and no text in them is lost.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::sync::OnceLock;
 
 use crate::common::{golden, read};

@@ -1,7 +1,5 @@
 //! Experts that another device computes for the GPU.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 

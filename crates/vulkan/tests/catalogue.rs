@@ -1,8 +1,6 @@
 //! The kernels that a description of a device names for a Program are those that the Program
 //! compiles on the device.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;

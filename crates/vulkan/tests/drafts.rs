@@ -1,7 +1,5 @@
 //! Drafts that read the caches of the model they guess for, on the GPU.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,8 +1,6 @@
 //! What happens when the device fails: it is reported as an error, and afterwards the device works
 //! again.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use crate::common::{BATCH, Golden};
 use trine_backend::{
     BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, Program, ProgramOptions,

@@ -1,7 +1,5 @@
 //! Whole models on the GPU against the logits of another implementation.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use crate::common::{Golden, greedy, logits};
 use trine_backend::{BLOCK, Batch, Device, DeviceGroup, LayerChoice, ProgramOptions, SequenceView};
 use trine_cpu::CpuDevice;

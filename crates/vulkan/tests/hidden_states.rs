@@ -1,7 +1,5 @@
 //! Plans that end with the hidden states, for embeddings of texts, on the GPU.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use crate::common::{Golden, alternatives, hidden_states, logits_of};
 use trine_backend::{Device, DeviceGroup, LayerChoice};
 use trine_cpu::CpuDevice;

@@ -1,7 +1,5 @@
 //! A row's logits are the same bits by itself and among others, on a device that is asked for that.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::ops::Range;
 use std::path::Path;
 

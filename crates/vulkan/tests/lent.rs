@@ -1,8 +1,6 @@
 //! Products that a partner of the GPU takes a part of: which rows and columns are its own, what it
 //! costs, and what happens if it fails.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

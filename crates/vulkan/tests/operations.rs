@@ -1,8 +1,6 @@
 //! Every operation on the GPU against the scalar reference: random models of odd shapes, in every
 //! form of the Plan.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::collections::BTreeSet;
 use std::path::Path;
 

@@ -1,7 +1,5 @@
 //! Vision towers, and models that take their rows, on the GPU.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::path::Path;
 
 use crate::common::gemma4::gemma4;

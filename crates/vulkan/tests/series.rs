@@ -1,7 +1,5 @@
 //! Series: steps of which each runs what the one before it chose, without the host.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

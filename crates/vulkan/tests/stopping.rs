@@ -1,7 +1,5 @@
 //! Steps that are stopped between two submissions.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,8 +1,6 @@
 //! Compares the block codecs with vectors computed by another implementation (gguf-py 0.19.0), and
 //! tests properties of the encoders.
 
-#![allow(clippy::unwrap_used, reason = "a failure of a test helper is a failure of the test")]
-
 use std::collections::HashMap;
 use std::path::Path;
 

@@ -1,8 +1,6 @@
 //! Checkpoints on disk: folders, shards, split files, odd paths, files that change while open,
 //! and the writer.
 
-#![allow(clippy::unwrap_used, reason = "a failure of a test helper is a failure of the test")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 #[cfg(unix)]

@@ -1,8 +1,6 @@
 //! Damaged GGUF files, one case each. Every error names the file and, if the damage has a place,
 //! its byte. The names follow llama.cpp's `tests/test-gguf.cpp` for the cases that it has.
 
-#![allow(clippy::unwrap_used, reason = "a failure of a test helper is a failure of the test")]
-
 use crate::support;
 
 use std::time::{Duration, Instant};

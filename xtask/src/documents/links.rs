@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::page::{is_markdown, lines_of_text};
+use crate::sources::joined;
 
 /// The texts of the documents by their paths, and all paths of the repository.
 pub(super) struct Links<'a> {
@@ -54,22 +55,6 @@ impl<'a> Links<'a> {
 /// Returns the targets of the links in a line: `[text](target)`.
 fn targets(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|after| after.split([')', ' ']).next())
-}
-
-/// Returns the path that a file's relative path means.
-fn joined(from: &str, relative: &str) -> String {
-    let mut parts: Vec<&str> = from.split('/').collect();
-    parts.pop();
-    for part in relative.trim_end_matches('/').split('/') {
-        match part {
-            "." => {}
-            ".." => {
-                parts.pop();
-            }
-            part => parts.push(part),
-        }
-    }
-    parts.join("/")
 }
 
 /// Returns the anchors of a document's headings, as GitHub spells them.

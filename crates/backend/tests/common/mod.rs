@@ -4,8 +4,6 @@
     dead_code,
     reason = "each test binary that includes this module uses a part of it"
 )]
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::path::{Path, PathBuf};
 
 use trine_backend::reference::ReferenceDevice;
