@@ -148,7 +148,10 @@ impl Scope {
                 used.extend(packages.iter().map(|&folder| folder.to_owned()));
                 scope.parts.extend(parts.iter());
             } else if !UNCHECKED.iter().any(|place| is_in(place)) {
-                eprintln!("== {file} may affect everything");
+                eprintln!(
+                    "== {file} may affect everything; if it is no part of the project, move it away or name it in \
+                     .git/info/exclude"
+                );
                 return Self { packages: scope.all.clone(), parts: Part::ALL.into(), ..scope };
             }
         }
@@ -187,8 +190,28 @@ impl Scope {
         self.packages.is_empty() && self.parts.is_empty()
     }
 
-    /// Prints what does not run, and why.
-    pub(crate) fn print_left_out(&self) {
+    /// Returns whether nothing is left out.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.packages == self.all && self.parts.len() == Part::ALL.len()
+    }
+
+    /// Returns whether something of it needs what is fetched: drivers, a browser, a router.
+    pub(crate) fn needs_drivers(&self) -> bool {
+        let parts = [Part::Radv, Part::Page, Part::Router];
+        self.has_package(KERNELS) || parts.into_iter().any(|part| self.has(part))
+    }
+
+    /// Prints what runs, what does not, and why.
+    pub(crate) fn print(&self) {
+        if self.is_whole() {
+            return;
+        }
+        let tests = self.packages.iter().map(|folder| format!("tests of {folder}"));
+        let parts = self.parts.iter().map(|part| part.title().to_owned());
+        let runs = tests.chain(parts).collect::<Vec<_>>().join(", ");
+        if !runs.is_empty() {
+            eprintln!("== RUNS, after lints and builds of everything: {runs}");
+        }
         for folder in self.all.difference(&self.packages) {
             eprintln!("== LEFT OUT: tests of {folder}: neither it nor what it uses has changed");
         }
@@ -205,9 +228,15 @@ impl Scope {
 
 /// Returns the commit that the working tree is compared with.
 fn base(root: &Path, since: Option<&str>) -> anyhow::Result<String> {
-    let commit = since.unwrap_or("origin/main");
-    let base = git(root, &["merge-base", "HEAD", commit]).with_context(|| {
-        format!("what has changed cannot be told from {commit}; name a commit with --since COMMIT")
+    let name = since.unwrap_or("origin/main");
+    let known = ["rev-parse", "--verify", "--end-of-options", &format!("{name}^{{commit}}")];
+    let commit = git(root, &known).with_context(|| {
+        format!("{name} is no commit here; fetch it, or name another with --since COMMIT")
+    })?;
+    let base = git(root, &["merge-base", "HEAD", commit.trim()]).with_context(|| {
+        format!(
+            "nothing that HEAD and {name} have in common is here; if the clone is shallow: git fetch --unshallow"
+        )
     })?;
     Ok(base.trim().to_owned())
 }

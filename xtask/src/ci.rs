@@ -11,7 +11,7 @@ use crate::drivers::{self, Drivers};
 use crate::lanes::both;
 use crate::meter::{self, Spent};
 use crate::programs::{self, Program};
-use crate::test_runs::{self, MOST_ON_LAVAPIPE, TestRun, Validation};
+use crate::test_runs::{self, MOST_ON_LAVAPIPE, TestRun, Validation, say};
 use crate::timings::{self, Timings};
 use crate::{chart, checks, dist, image, outside, radv, shaders, tidy, validation};
 
@@ -67,30 +67,31 @@ pub(crate) struct Options {
     /// at which the branch left `origin/main`, and say what and why.
     #[arg(long)]
     changed: bool,
-    /// The same with another commit.
+    /// The same, by itself, with where the branch left another commit.
     #[arg(long, value_name = "COMMIT")]
     since: Option<String>,
 }
 
 /// Runs the checks. Prints what each took, whether they pass or not.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
+    options.timings.as_deref().map_or(Ok(()), timings::check)?;
     let scope = if options.changed || options.since.is_some() {
         Scope::changed(root, options.since.as_deref())?
     } else {
         Scope::everything(root)?
     };
-    scope.print_left_out();
+    scope.print();
     let timings = Timings::default();
     let (result, Spent { wall, .. }) = meter::measure(|| checks(root, &scope, &timings));
     let whole = Spent { wall, processor: meter::processor_time(std::process::id()) };
     let tables = timings.tables(whole);
-    eprintln!("\n{tables}");
-    for warning in timings.warnings(whole, processors()) {
-        eprintln!("== WARNING: {warning}");
-    }
     let written = options.timings.as_ref().map_or(Ok(()), |path| timings::write(path, &tables));
+    say(&format!("\n{tables}"));
+    for warning in timings.warnings(whole, processors()) {
+        say(&format!("== WARNING: {warning}"));
+    }
     let (skipped, ()) = all(result, written)?;
-    end("ci", &skipped);
+    end("ci", &skipped, if scope.is_whole() { "" } else { ", but for what was LEFT OUT" });
     Ok(())
 }
 
@@ -107,12 +108,14 @@ fn checks(root: &Path, scope: &Scope, timings: &Timings) -> anyhow::Result<Vec<S
     }
     // The drivers come from the network while the compiler keeps the processors busy.
     let lacks_drivers = AtomicBool::new(false);
+    let get_drivers = || {
+        if scope.needs_drivers() { wanted(root, is_offline) } else { drivers::find(root) }
+    };
     let (drivers, built) = both(
         || {
-            let drivers =
-                timings.step("drivers installed and fetched", || wanted(root, is_offline));
+            let drivers = timings.step("drivers installed and fetched", get_drivers);
             lacks_drivers.store(drivers.is_err(), Ordering::Relaxed);
-            drivers
+            drivers.inspect_err(|error| say(&format!("== FAILED: {error:#}")))
         },
         || {
             timings.step("lints", || checks::lint_all(root))?;
@@ -139,7 +142,7 @@ fn wanted(root: &Path, is_offline: bool) -> anyhow::Result<Drivers> {
     let drivers = drivers::ensure(root)?;
     if !drivers.missing.is_empty() && !is_offline {
         let missing = drivers.missing.join("; ");
-        bail!("{missing}; to go on without what needs the drivers: {OFFLINE}=1");
+        bail!("{missing}; to go on without the checks that need it: {OFFLINE}=1");
     }
     Ok(drivers)
 }
@@ -199,7 +202,7 @@ impl Run<'_> {
             programs::run(root, Part::Alone.title(), &ALONE)?;
             Ok(None)
         })?);
-        skipped.extend(self.part(Part::Packages, || packages(root, programs))?);
+        skipped.extend(self.part(Part::Packages, || packages(root, programs, self.timings))?);
         skipped.extend(self.part(Part::Image, || online("the image", &|| image::run(root)))?);
         skipped.extend(self.part(Part::Page, || outside::page(root, programs))?);
         let router = || outside::router(root, programs);
@@ -232,11 +235,15 @@ impl Run<'_> {
 }
 
 /// Packs the program that was built for the tests. Returns what was skipped, if anything.
-fn packages(root: &Path, programs: &[Program]) -> anyhow::Result<Option<String>> {
+fn packages(
+    root: &Path,
+    programs: &[Program],
+    timings: &Timings,
+) -> anyhow::Result<Option<String>> {
     if !dist::is_possible() {
         return Ok(Some("the packages: no dpkg-dev".to_owned()));
     }
-    let packed = dist::pack(root, programs).context("the packages failed")?;
+    let packed = dist::pack(root, programs, timings).context("the packages failed")?;
     eprintln!("== packages: {} files", packed.len());
     Ok(None)
 }
@@ -247,7 +254,7 @@ pub(crate) fn vulkan(root: &Path) -> anyhow::Result<()> {
     let drivers = drivers::find(root)?;
     let (runs, skipped) = vulkan_runs(root, &drivers, &programs)?;
     test_runs::run_all(root, &runs, processors(), &Timings::default())?;
-    end("vulkan", &skipped);
+    end("vulkan", &skipped, "");
     Ok(())
 }
 
@@ -255,16 +262,17 @@ pub(crate) fn vulkan(root: &Path) -> anyhow::Result<()> {
 pub(crate) fn outside(root: &Path) -> anyhow::Result<()> {
     let programs = checks::build(root)?;
     let skipped = [outside::page(root, &programs)?, outside::router(root, &programs)?];
-    end("outside", &skipped.into_iter().flatten().collect::<Vec<_>>());
+    end("outside", &skipped.into_iter().flatten().collect::<Vec<_>>(), "");
     Ok(())
 }
 
-fn end(what: &str, skipped: &[String]) {
+/// Prints that all has passed but for what was skipped, and for what `left_out` says.
+fn end(what: &str, skipped: &[String], left_out: &str) {
     for what in skipped {
-        eprintln!("== SKIPPED: {what}");
+        say(&format!("== SKIPPED: {what}"));
     }
     let but = if skipped.is_empty() { "" } else { ", but for what was SKIPPED" };
-    eprintln!("== {what}: passed{but}");
+    say(&format!("== {what}: passed{but}{left_out}"));
 }
 
 /// Returns the runs of the tests of the Vulkan backend under the validation layer: all on the

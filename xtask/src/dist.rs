@@ -21,6 +21,7 @@ use self::release::Release;
 use self::tree::Tree;
 use crate::checks;
 use crate::programs::{self, Program, finish};
+use crate::timings::Timings;
 
 /// The folder of the results, from the repository's root.
 const RESULTS: &str = "target/dist";
@@ -40,7 +41,7 @@ pub(crate) fn run(root: &Path, dev: bool) -> anyhow::Result<()> {
         programs.extend(checks::build_tests(root, "building the tests of an NPU", &tests)?);
         programs
     };
-    let results = pack(root, &programs)?;
+    let results = pack(root, &programs, &Timings::default())?;
     for path in results {
         println!("{}", path.display());
     }
@@ -48,7 +49,11 @@ pub(crate) fn run(root: &Path, dev: bool) -> anyhow::Result<()> {
 }
 
 /// Packs the `trine` among built programs and tries the packages. Returns the resulting files.
-pub(crate) fn pack(root: &Path, programs: &[Program]) -> anyhow::Result<Vec<PathBuf>> {
+pub(crate) fn pack(
+    root: &Path,
+    programs: &[Program],
+    timings: &Timings,
+) -> anyhow::Result<Vec<PathBuf>> {
     let program = programs::find(programs, "bin", "trine")?;
     let is_npu_test = |program: &&Program| program.is_test && program.name == NPU_TESTS;
     let npu = programs.iter().find(is_npu_test).context("the tests of an NPU were not built")?;
@@ -77,7 +82,7 @@ pub(crate) fn pack(root: &Path, programs: &[Program]) -> anyhow::Result<Vec<Path
     std::fs::write(&sums, checksums(&results)?)?;
     results.push(sums);
     std::fs::remove_file(&stripped)?;
-    trial::run(root, &results, npu)?;
+    trial::run(root, &results, npu, timings)?;
     Ok(results)
 }
 

@@ -62,6 +62,6 @@ mod tests {
             let (first, other) = both(|| meter::add(second), || meter::add(2 * second));
             at_once([first, other].map(|()| move || meter::add(3 * second)));
         });
-        assert_eq!(spent.processor, 9 * second);
+        assert_eq!(spent.processor.as_secs(), 9);
     }
 }

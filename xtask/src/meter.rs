@@ -1,7 +1,8 @@
 //! What programs take: wall time, and processor time where the system tells it.
 //!
 //! A thread's meter adds up the processor time of the programs that the thread has waited for
-//! through this module, so that steps at the same time on several threads are told apart.
+//! through this module, and of the threads that [`lanes`](crate::lanes) started for it, so that
+//! steps at the same time on several threads are told apart.
 
 use std::cell::Cell;
 use std::io::{self, Read};
@@ -67,12 +68,27 @@ pub(crate) fn add(processor: Duration) {
     METER.set(METER.get() + processor);
 }
 
-/// Does work and returns with its result what it took: the wall time, and the processor time that
-/// the meter of this thread counted.
+/// Does work and returns with its result what it took: the wall time, and the processor time of
+/// this thread and of what its meter counted.
 pub(crate) fn measure<T>(work: impl FnOnce() -> T) -> (T, Spent) {
-    let (begin, before) = (Instant::now(), METER.get());
+    let so_far = || METER.get() + thread_time();
+    let (begin, before) = (Instant::now(), so_far());
     let result = work();
-    (result, Spent { wall: begin.elapsed(), processor: METER.get().saturating_sub(before) })
+    (result, Spent { wall: begin.elapsed(), processor: so_far().saturating_sub(before) })
+}
+
+/// Returns the processor time of this thread; zero where the system does not tell it.
+#[cfg(target_os = "linux")]
+fn thread_time() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn thread_time() -> Duration {
+    Duration::ZERO
 }
 
 /// Waits for the end of a program and leaves its books, which the system discards once its status

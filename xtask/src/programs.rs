@@ -101,6 +101,15 @@ pub(crate) fn build(root: &Path, name: &str, arguments: &[&str]) -> anyhow::Resu
 pub(crate) fn cargo(root: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root);
+    // What cargo told this program of itself: build scripts would run again for it, and for a
+    // cargo that a person starts.
+    let is_of_this_program =
+        |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(is_of_this_program) {
+            command.env_remove(name);
+        }
+    }
     command
 }
 

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use crate::hash::Hash;
 use crate::programs::cargo;
 use crate::test_runs::TestRun;
+use crate::timings::Timings;
 use crate::{checks, drivers, meter};
 
 /// The folder of the shaders, from the repository's root.
@@ -65,7 +66,7 @@ fn check_compiler(root: &Path) -> anyhow::Result<()> {
     let chosen = [&COMPILER_ARGUMENTS[..], &["--bin", "shaders"]].concat();
     let built = checks::build_tests(root, "building the tests of the shader compiler", &chosen)?;
     let tests = built.iter().filter(|program| program.is_test).collect();
-    TestRun::new("tests of the shader compiler", tests).run(root)
+    TestRun::new("tests of the shader compiler", tests).run(root, &Timings::default())
 }
 
 /// Hashes of everything that affects the committed files.

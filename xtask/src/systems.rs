@@ -12,6 +12,7 @@ use crate::machine;
 use crate::programs::{self, Program};
 use crate::standard_library::{self, Purpose};
 use crate::test_runs::TestRun;
+use crate::timings::Timings;
 
 use self::wine::Wine;
 
@@ -65,7 +66,7 @@ pub(crate) fn windows(root: &Path) -> anyhow::Result<()> {
         }
     }
     TestRun { driver: Some(&wine.driver), place: "Wine", ..TestRun::new("portable tests", tests) }
-        .run(root)
+        .run(root, &Timings::default())
 }
 
 /// Checks the types of the workspace for macOS.

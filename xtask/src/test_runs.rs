@@ -77,8 +77,8 @@ impl<'a> TestRun<'a> {
     }
 
     /// Runs the programs as [`run_all`] does, one after the other.
-    pub(crate) fn run(&self, root: &Path) -> anyhow::Result<()> {
-        run_all(root, std::slice::from_ref(self), 1, &Timings::default())
+    pub(crate) fn run(&self, root: &Path, timings: &Timings) -> anyhow::Result<()> {
+        run_all(root, std::slice::from_ref(self), 1, timings)
     }
 
     /// Returns the name, with the place if there is one.
@@ -123,7 +123,7 @@ impl<'a> TestRun<'a> {
         let minutes = self.most.as_secs() / 60;
         let failure = match status {
             Some(_) if has_passed => None,
-            Some(status) => Some(format!("{name}: {status}")),
+            Some(status) => Some(format!("{name}: {status}{}", clock.failures())),
             None => Some(format!("{name}: killed after {minutes} minutes, {}", clock.place())),
         };
         timings.add(Row { name, spent }, clock.tests);
@@ -213,7 +213,7 @@ pub(crate) fn run_all(
 }
 
 /// Prints lines in one piece: another program's output may come at the same time.
-fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     // If the output is closed, its reader wants nothing more.
     let _ = std::io::stderr().lock().write_all(format!("{text}\n").as_bytes());
 }
@@ -226,6 +226,8 @@ struct TestClock {
     last: Spent,
     /// The test that has begun and written lines of its own.
     begun: Option<String>,
+    /// The tests that have failed.
+    failed: Vec<String>,
 }
 
 impl TestClock {
@@ -247,9 +249,20 @@ impl TestClock {
         } else if ["ok", "FAILED"].iter().any(|end| rest.ends_with(end))
             && let Some(name) = self.begun.take()
         {
+            if rest.ends_with("FAILED") {
+                self.failed.push(name.clone());
+            }
             self.tests.push(Row { name, spent: so_far.since(self.last) });
             self.last = so_far;
         }
+    }
+
+    /// Returns which tests have failed, for people.
+    fn failures(&self) -> String {
+        if self.failed.is_empty() {
+            return String::new();
+        }
+        format!(" ({} failed)", self.failed.join(", "))
     }
 
     /// Returns where the program is, for people.

@@ -91,6 +91,14 @@ impl Timings {
     }
 }
 
+/// Checks that the tables can be written into a file, before the work whose result would be lost.
+/// What the file holds stays.
+pub(crate) fn check(path: &Path) -> anyhow::Result<()> {
+    let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+    let opened = opened.with_context(|| format!("cannot write {}", path.display()));
+    opened.map(drop).context("the times of the checks have no place; give another with --timings")
+}
+
 /// Writes the tables into a file.
 pub(crate) fn write(path: &Path, tables: &str) -> anyhow::Result<()> {
     std::fs::write(path, tables).with_context(|| format!("cannot write {}", path.display()))

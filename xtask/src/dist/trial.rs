@@ -9,6 +9,7 @@ use super::tree::{DOCUMENTS_PLACE, files};
 use crate::machine::is_program;
 use crate::programs::{Program, finish, output};
 use crate::test_runs::TestRun;
+use crate::timings::Timings;
 
 /// The highest exposure that `systemd-analyze security` may report, in tenths of its scale from 0
 /// to 10.
@@ -32,7 +33,12 @@ const NPU_TESTS_LEAST: u64 = 15;
 
 /// Unpacks each package and writes a story with its program. Runs tests of an NPU that a library
 /// below the program models, with the program of the archive.
-pub(super) fn run(root: &Path, packages: &[PathBuf], npu: &Program) -> anyhow::Result<()> {
+pub(super) fn run(
+    root: &Path,
+    packages: &[PathBuf],
+    npu: &Program,
+    timings: &Timings,
+) -> anyhow::Result<()> {
     let folder = root.join("target/dist-trial");
     for path in packages {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -41,7 +47,7 @@ pub(super) fn run(root: &Path, packages: &[PathBuf], npu: &Program) -> anyhow::R
         let prefix = if let Some(name) = name.strip_suffix(".tar.gz") {
             finish(Command::new("tar").arg("-xzf").arg(path).arg("-C").arg(&to))?;
             let prefix = to.join(name);
-            try_npu(root, &prefix.join("bin/trine"), npu)?;
+            try_npu(root, &prefix.join("bin/trine"), npu, timings)?;
             prefix
         } else if name.ends_with(".deb") {
             finish(Command::new("dpkg-deb").arg("-R").arg(path).arg(&to))?;
@@ -72,7 +78,7 @@ fn try_program(prefix: &Path) -> anyhow::Result<()> {
 }
 
 /// Runs the tests of an NPU with an unmodified program. The model is one of Linux on x86-64.
-fn try_npu(root: &Path, program: &Path, tests: &Program) -> anyhow::Result<()> {
+fn try_npu(root: &Path, program: &Path, tests: &Program, timings: &Timings) -> anyhow::Result<()> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Ok(());
     }
@@ -81,7 +87,7 @@ fn try_npu(root: &Path, program: &Path, tests: &Program) -> anyhow::Result<()> {
         least: NPU_TESTS_LEAST,
         ..TestRun::new("the packed program on the model of an NPU", vec![tests])
     };
-    run.run(root)
+    run.run(root, timings)
 }
 
 /// Checks that the targets of the documents' links exist.
