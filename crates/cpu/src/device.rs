@@ -127,3 +127,18 @@ impl Device for CpuDevice {
         memory
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_has_the_threads_that_it_was_given() {
+        let device = |threads| CpuDevice::new(Some(threads), None);
+        for threads in [1, 3, crate::pool::MAX_THREADS] {
+            assert_eq!(device(threads).unwrap().threads(), threads);
+        }
+        assert!(device(0).is_err() && device(crate::pool::MAX_THREADS + 1).is_err());
+        assert!(CpuDevice::new(None, None).unwrap().threads() > 0);
+    }
+}

@@ -72,6 +72,7 @@ fn ten_turns_over_one_picture_run_the_tower_once() {
         codes.extend(prompt(turn, 6));
         let found = text(&mut engine, &tower, &codes, 4);
         assert_eq!(found.statistics.pictures, usize::from(turn == 0));
+        assert_eq!(found.statistics.tower_seconds > 0.0, turn == 0);
         codes.extend(found.tokens);
     }
     let counts = tower.counts();

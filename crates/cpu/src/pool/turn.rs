@@ -41,3 +41,16 @@ impl Turn {
         self.began = Instant::now();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_is_over_after_its_length() {
+        let hour = Duration::from_secs(3600);
+        for (length, expected) in [(Duration::ZERO, true), (hour, false), (Duration::MAX, false)] {
+            assert_eq!(Turn::new(length).is_over(), expected, "{length:?}");
+        }
+    }
+}
