@@ -109,6 +109,9 @@ pub struct Preset {
     /// Instructions at the beginning of every conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
+    /// The source of its chat template, in Jinja.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
     /// How its answers are generated.
     #[serde(default, skip_serializing_if = "PresetParameters::is_empty")]
     pub parameters: PresetParameters,
@@ -327,6 +330,7 @@ impl Preset {
             name: name.to_string(),
             from: from.into(),
             system: None,
+            template: None,
             parameters: PresetParameters::default(),
             messages: Vec::new(),
         }
@@ -362,6 +366,7 @@ impl Preset {
             name: self.name,
             from: base.from,
             system: self.system.or(base.system),
+            template: self.template.or(base.template),
             parameters: self.parameters.over(base.parameters),
             messages: if self.messages.is_empty() { base.messages } else { self.messages },
         }

@@ -125,8 +125,9 @@ impl Calling {
         structure::refused(error, field.as_deref().unwrap_or("tools")).placed(&self.places)
     }
 
-    /// Constrains the texts to the requested form, and to calls of tools as requested. For a thread
-    /// that may wait.
+    /// Constrains the texts to the requested form, and to calls of tools as requested. With
+    /// `in_thought` they begin in a thought, which the prompt has opened. For a thread that may
+    /// wait.
     ///
     /// # Errors
     /// 400 if the texts must have a form other than JSON though they may be calls, and for schemas
@@ -136,10 +137,11 @@ impl Calling {
         parameters: &mut Parameters,
         format: &dyn ReplyFormat,
         model: &LoadedModel,
+        in_thought: bool,
     ) -> Result<(), ApiError> {
         // First by itself, so that an error names its field and not the tools.
         parameters.compile(model)?;
-        parameters.reader = format.reader(&self.offer());
+        parameters.reader = format.reader(&self.offer(), in_thought);
         let structure = parameters.fields.structure.as_ref();
         if let Some(grammar) = self.grammar(structure, format, model)? {
             warn_of(grammar.relaxed());

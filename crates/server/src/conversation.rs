@@ -9,7 +9,7 @@ use crate::calling::{self, Calling};
 use crate::error::{ApiError, Code, shown};
 use crate::generate::check_queue;
 use crate::json::Fields;
-use crate::models::{Lease, LoadedModel, Preset};
+use crate::models::{Lease, Preset};
 use crate::parameters::{ParameterFields, Parameters};
 use crate::pictures::{Pictured, Sent};
 use crate::places::Places;
@@ -222,8 +222,9 @@ impl Conversation {
         let prompt = encode_conversation(lease, &text, &soft_tokens)?;
         let texts = parameters.fields.n;
         check_queue(texts, texts * prompt.ids.len(), &lease.limits())?;
-        self.calling.apply(parameters, &*format, lease)?;
-        parameters.thoughts = self.rendering.thinking.thoughts(&*format);
+        let in_thought = format.opens_thought(&prompt.ids);
+        self.calling.apply(parameters, &*format, lease, in_thought)?;
+        parameters.thoughts = self.rendering.thinking.thoughts(&*format, in_thought);
         if let Some(param) = self.pictures.param() {
             let pictures = lease.sees(param)?;
             let sights = self.pictures.sights(pictures, &prompt.starts, parameters.scope)?;
@@ -351,11 +352,11 @@ fn with_preset(preset: &Preset, mut messages: Vec<Message>) -> Vec<Message> {
 
 /// Returns the text of a conversation in the model's format.
 fn render(
-    model: &LoadedModel,
+    model: &Lease,
     messages: Vec<Message>,
     rendering: &Rendering,
 ) -> Result<String, ApiError> {
-    let template = model.template.as_ref().ok_or_else(|| {
+    let template = model.template().ok_or_else(|| {
         let message = "the model has no chat template; use /v1/completions";
         ApiError { code: Code::NoChatTemplate, ..ApiError::field("model", message) }
     })?;
@@ -395,7 +396,7 @@ fn render(
             .ok_or_else(|| wrong_to_continue("the template does not show the last message"))?;
         text.truncate(place);
     }
-    Ok(text)
+    Ok(model.format().mended(text, rendering.begins_answer))
 }
 
 /// Returns a request's variables with the marks of the tokenizer's guard: they are as little

@@ -222,7 +222,7 @@ impl Asked {
             None => return Ok(None),
             Some(Turn::Chat(conversation)) => conversation,
             Some(Turn::Generate { prompt, pictures, is_raw, rendering, .. })
-                if is_raw || (lease.template.is_none() && pictures.is_empty()) =>
+                if is_raw || (lease.template().is_none() && pictures.is_empty()) =>
             {
                 rendering.thinking.check_raw()?;
                 check_engine(lease)?;

@@ -8,6 +8,7 @@ use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, Response};
 use serde_json::{Value, json};
 use trine_engine::Status;
+use trine_text::ChatTemplate;
 
 use crate::app::App;
 use crate::error::{ApiError, Code, shown};
@@ -100,6 +101,7 @@ pub(crate) async fn props(
 ) -> Result<Response<Body>, ApiError> {
     let (named, model) = loaded(&app, &query).await?;
     let (limits, preset) = (model.service.limits(), &named.preset);
+    let template = preset.template.as_ref().or(model.template.as_ref());
     let mut sampling = model.sampling.clone();
     preset.sampling.apply(&mut sampling);
     let mut params = json!(sampling);
@@ -116,7 +118,7 @@ pub(crate) async fn props(
         "model_alias": &*named.name,
         // The path of its file is not for clients.
         "model_path": &*named.name,
-        "chat_template": model.template.as_ref().map_or("", |template| template.source()),
+        "chat_template": template.map_or("", ChatTemplate::source),
         "bos_token": model.tokenizer.bos_text(),
         "eos_token": model.tokenizer.eos_text(),
         "modalities": {"vision": model.pictures.is_some(), "audio": false},
@@ -132,7 +134,8 @@ pub(crate) async fn tokenizer_info(
     State(app): State<Arc<App>>,
     Query(query): Query<Vec<(String, String)>>,
 ) -> Result<Response<Body>, ApiError> {
-    let (_, model) = loaded(&app, &query).await?;
+    let (named, model) = loaded(&app, &query).await?;
+    let template = named.preset.template.as_ref().or(model.template.as_ref());
     let tokenizer = &model.tokenizer;
     Ok(json_response(&json!({
         "tokenizer_class": "GemmaTokenizerFast",
@@ -142,6 +145,6 @@ pub(crate) async fn tokenizer_info(
         "add_eos_token": false,
         "model_max_length": model.service.limits().context,
         "vocab_size": tokenizer.vocabulary_size(),
-        "chat_template": model.template.as_ref().map(|template| template.source()),
+        "chat_template": template.map(ChatTemplate::source),
     })))
 }

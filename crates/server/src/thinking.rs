@@ -268,13 +268,14 @@ impl Thinking {
         }
     }
 
-    /// Returns how a reply's thoughts are held. A budget of no tokens is kept: it bars thoughts
-    /// that come unasked.
-    pub(crate) fn thoughts(self, format: &dyn ReplyFormat) -> Option<Thoughts> {
+    /// Returns how a reply's thoughts are held. They may come unasked, unless they are forbidden. A
+    /// budget of no tokens is kept: it bars them without a grammar, too. `is_open` says whether the
+    /// prompt has opened one.
+    pub(crate) fn thoughts(self, format: &dyn ReplyFormat, is_open: bool) -> Option<Thoughts> {
         let marks = format.thoughts()?;
-        let allowed = self.on == Some(true);
+        let allowed = self.on != Some(false);
         let budget = self.budget.filter(|tokens| allowed || *tokens == 0);
-        Some(Thoughts { marks, allowed, budget })
+        Some(Thoughts { marks, allowed, budget, is_open })
     }
 }
 

@@ -40,6 +40,7 @@ mod scout;
 mod source;
 
 pub use cache::GrammarCache;
+pub(crate) use calls::ARGUMENTS;
 pub use compiled::{Grammar, Relaxed};
 pub use compiler::GrammarCompiler;
 pub use course::{Course, Thoughts};

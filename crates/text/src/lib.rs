@@ -38,7 +38,7 @@ mod validation;
 mod vocabulary;
 
 pub use error::TextError;
-pub use format::{Offer, ReplyFormat, ReplyReader, Written, reply_format, template_thinks};
+pub use format::{Offer, ReplyFormat, ReplyReader, Written, reply_format};
 pub use gguf::GgufVocabulary;
 pub use grammar::{
     CallMarks, CallShape, Course, Grammar, GrammarCache, GrammarCompiler, GrammarError,

@@ -11,6 +11,7 @@ mod limits;
 mod message;
 mod operators;
 mod program;
+mod trials;
 mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,7 @@ pub use clock::CalendarTime;
 pub use limits::MAX_OUTPUT_BYTES as MAX_PROMPT_BYTES;
 pub use message::{Content, Message, Part};
 pub(crate) use program::MAX_SOURCE_BYTES;
+pub(crate) use trials::{ResultsIn, Trials};
 
 use crate::error::TextError;
 use limits::{Budget, MAX_OUTPUT_BYTES, MAX_STEPS, template_error};
@@ -70,8 +72,8 @@ pub struct ChatTemplate {
     source: Arc<str>,
     /// The turns that it takes, once they have been found by trying.
     ways: Arc<OnceLock<Ways>>,
-    /// Whether it shows results of tools, once that has been found by trying.
-    shows_results: Arc<OnceLock<bool>>,
+    /// What else it does, likewise.
+    trials: Arc<OnceLock<Trials>>,
 }
 
 /// The values that a template gets in addition to the messages.
@@ -102,6 +104,12 @@ impl Default for RenderOptions {
     }
 }
 
+impl PartialEq for ChatTemplate {
+    fn eq(&self, other: &Self) -> bool {
+        self.source == other.source
+    }
+}
+
 impl ChatTemplate {
     /// Checks and stores a template.
     ///
@@ -116,22 +124,23 @@ impl ChatTemplate {
     }
 
     fn of(source: Arc<str>) -> Self {
-        Self { source, ways: Arc::default(), shows_results: Arc::default() }
+        Self { source, ways: Arc::default(), trials: Arc::default() }
     }
 
-    /// Returns whether it shows what a message of the role `tool` says.
-    pub(crate) fn shows_results(&self) -> bool {
-        *self.shows_results.get_or_init(|| {
-            let fields = |value: Value| value.as_object().cloned().unwrap_or_default();
-            let call = serde_json::json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": {}}});
-            let mut made = Message::new("assistant", "");
-            made.extra = fields(serde_json::json!({ "tool_calls": [call] }));
-            let mut result = Message::new("tool", "qxazj");
-            result.extra = fields(serde_json::json!({"tool_call_id": "1", "name": "f"}));
-            let messages = [Message::new("user", "qxbzj"), made, result];
-            let rendered = self.render(&messages, &RenderOptions::default());
-            rendered.is_ok_and(|text| text.contains("qxazj"))
+    /// Returns what it does with tools and thoughts.
+    pub(crate) fn trials(&self) -> &Trials {
+        self.trials.get_or_init(|| {
+            Trials::of(|messages, extra| {
+                let options = RenderOptions { extra, ..RenderOptions::default() };
+                self.render(messages, &options).ok()
+            })
         })
+    }
+
+    /// Returns whether it can be told to have the model think before it answers. For a model that
+    /// is not loaded, whose vocabulary is not known.
+    pub fn thinks(&self) -> bool {
+        self.trials().thinks()
     }
 
     /// Returns Gemma 3's turn format, for models that come without a template.
@@ -145,6 +154,12 @@ impl ChatTemplate {
     pub fn gemma4(is_large: bool) -> Self {
         let source = if is_large { format!("{EMPTY_CHANNEL}{GEMMA4}") } else { GEMMA4.to_owned() };
         Self::of(source.into())
+    }
+
+    /// Returns whether a source is in Jinja, not in Go's template language as Ollama's templates
+    /// are: both write values in `{{`, but only Jinja has statements in `{%`.
+    pub fn is_jinja(source: &str) -> bool {
+        source.contains("{%")
     }
 
     /// Returns the template's source.

@@ -58,7 +58,7 @@ impl World {
     /// The calls in tokens.
     fn read(&self, tools: &Tools, ids: &[u32]) -> Vec<ReplyPart> {
         let offer = Offer { tools, choice: &ToolChoice::Auto, parallel: true };
-        let mut reader = self.format.reader(&offer).unwrap();
+        let mut reader = self.format.reader(&offer, false).unwrap();
         let mut decoder = StreamDecoder::new(self.tokenizer.clone(), true);
         let mut parts = Vec::new();
         for &id in ids {
@@ -480,8 +480,9 @@ fn words_and_thoughts_may_come_before_calls() {
     ] {
         check(&world, &auto, text, is_taken);
     }
-    let thoughts =
-        |allowed, budget| world.format.thoughts().map(|marks| Thoughts { marks, allowed, budget });
+    let thoughts = |allowed, budget| {
+        world.format.thoughts().map(|marks| Thoughts { marks, allowed, budget, is_open: false })
+    };
     let required = world.grammar(&tools, &ToolChoice::Required, false);
     let takes = |grammar: Option<&Grammar>, thoughts, text: &str| {
         let mut course = Course::start(grammar, thoughts).unwrap().unwrap();
@@ -499,8 +500,34 @@ fn words_and_thoughts_may_come_before_calls() {
         assert!(takes(Some(grammar), thoughts(true, Some(100)), thinking));
         assert!(!takes(Some(grammar), thoughts(false, None), thinking));
         assert!(!takes(Some(grammar), thoughts(true, Some(2)), thinking));
-        assert!(!takes(Some(grammar), thoughts(true, None), "<|channel>thought\n<turn|>"));
+        // A call in a thought ends it.
+        let in_thought = "<|channel>thought\nabcd<|tool_call>call:f{a:1}<tool_call|>";
+        assert!(takes(Some(grammar), thoughts(true, None), in_thought));
     }
+    // The reply may end in a thought, unless a call has to come.
+    let ended = "<|channel>thought\n<turn|>";
+    assert!(takes(Some(&auto), thoughts(true, None), ended));
+    assert!(!takes(Some(&required), thoughts(true, None), ended));
+    // Thoughts come between words and calls, too, and marks that end nothing.
+    let several = world.grammar(&tools, &ToolChoice::Auto, true);
+    let call = "<|tool_call>call:f{a:1}<tool_call|>";
+    let thought = "<|channel>thought\nx<channel|>";
+    for text in [
+        format!("{call}{thought}{call}"),
+        format!("{call}{thought}"),
+        format!("It is.{thought}I look.{call}"),
+        "It is.<channel|> So.".to_owned(),
+        format!("<channel|>{call}<channel|>"),
+    ] {
+        assert!(takes(Some(&several), thoughts(true, None), &text), "{text}");
+    }
+    assert!(!takes(Some(&several), thoughts(true, None), "<|tool_call>call:f{a:<|channel>"));
+    // A prompt may have opened the thought.
+    let opened = |budget| Some(Thoughts { is_open: true, ..thoughts(true, budget).unwrap() });
+    assert!(takes(Some(&auto), opened(None), "abcd<channel|>It is."));
+    assert!(takes(None, opened(Some(4)), "abcd<channel|>It is."));
+    assert!(!takes(None, opened(Some(3)), "abcd<channel|>It is."));
+    assert!(!takes(Some(&required), opened(None), "abcd<channel|>It is."));
     assert!(!takes(Some(&required), thoughts(true, None), "<|channel>x<channel|>It is sunny."));
     // A budget without a grammar.
     assert!(takes(None, thoughts(true, Some(3)), "<|channel>abc<channel|>It is."));

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use trine_text::{
-    ChatTemplate, Message, Offer, RenderOptions, ReplyDecoder, ReplyFormat, ReplyOptions,
-    ReplyPart, ReplyReader, ReplySplitter, Specials, Tokenizer, ToolChoice, Tools, reply_format,
+    ChatTemplate, GrammarSource, Message, Offer, RenderOptions, ReplyDecoder, ReplyFormat,
+    ReplyOptions, ReplyPart, ReplyReader, ReplySplitter, Specials, Tokenizer, ToolChoice, Tools,
+    reply_format,
 };
 
 fn tokenizer() -> Tokenizer {
@@ -29,7 +30,7 @@ fn tools() -> Tools {
 
 fn reader(parallel: bool) -> Box<dyn ReplyReader> {
     let (tools, choice) = (tools(), ToolChoice::Auto);
-    format().reader(&Offer { tools: &tools, choice: &choice, parallel }).unwrap()
+    format().reader(&Offer { tools: &tools, choice: &choice, parallel }, false).unwrap()
 }
 
 /// Gives a reply to a reader, its text in pieces of `cut` bytes at most.
@@ -212,19 +213,37 @@ fn conversations_are_written_for_the_template() {
         {"role": "tool", "tool_call_id": "2", "content": "hot"},
     ]);
     let expected = "<bos><|turn>user\nWeather?<turn|>\n<|turn>model\n<|channel>thought\nHm.\n<channel|>\
-        <|tool_call>call:weather{A:None,city:<|\"|>Oslo<|\"|>}<tool_call|><|tool_call>call:weather{A:None,city:<|\"|>Rome<|\"|>}<tool_call|>\
+        <|tool_call>call:weather{A:null,city:<|\"|>Oslo<|\"|>}<tool_call|><|tool_call>call:weather{A:null,city:<|\"|>Rome<|\"|>}<tool_call|>\
         <|tool_response>response:weather{value:<|\"|>{\"t\": 1}<|\"|>}<tool_response|><|tool_response>response:weather{value:<|\"|>hot<|\"|>}<tool_response|>\
         I look.<turn|>\n";
     assert_eq!(written(messages.clone(), &ChatTemplate::gemma4(true)), expected);
     // A template that does not know the role `tool` gets results in a field of the call's message.
     let early = ChatTemplate::new(
-        "{%- for m in messages -%}{%- if m.role != 'tool' -%}{{ m.role }}<|tool_call>{%- for r in m.tool_responses or [] -%}[{{ r.name }}:{{ r.response }}]{%- endfor -%}{%- endif -%}{%- endfor -%}",
+        "{%- for t in tools or [] -%}{{ t.function.name }}{%- endfor -%}
+         {%- for m in messages -%}<|turn>{{ m.role }} {% for c in m.tool_calls or [] -%}
+         <|tool_call>call:{{ c.function.name }}{}<tool_call|>{%- endfor -%}
+         {%- for r in m.tool_responses or [] -%}
+         <|tool_response>response:{{ r.name }}{{ r.response }}<tool_response|>{%- endfor -%}
+         {{ m.content if not m.tool_calls }}{%- endfor -%}",
     )
     .unwrap();
     assert_eq!(
-        written(messages, &early),
-        "user<|tool_call>assistant<|tool_call>[weather:{\"t\": 1}][weather:hot]"
+        written(messages.clone(), &early),
+        "<|turn>user Weather?<|turn>assistant <|tool_call>call:weather{}<tool_call|>\
+         <|tool_call>call:weather{}<tool_call|><|tool_response>response:weather{\"t\": 1}<tool_response|>\
+         <|tool_response>response:weatherhot<tool_response|>"
     );
+    // One that only names the marks gets all of it in words.
+    let turns = ChatTemplate::new(
+        "{#- <|tool_call> <|tool_response> -#}
+         {%- for m in messages -%}<|turn>{{ m.role }} {{ m.content }}{%- endfor -%}",
+    )
+    .unwrap();
+    let text = written(messages, &turns);
+    assert!(!text.contains("<|turn>tool"), "{text}");
+    for word in ["\"name\": \"weather\"", "Oslo", "hot"] {
+        assert!(text.contains(word), "{text}");
+    }
 }
 
 #[test]
@@ -240,22 +259,68 @@ fn what_the_template_hides_is_told() {
     assert!(written.left_out[0].contains("named type"), "{:?}", written.left_out);
 }
 
+/// Thoughts are read by the vocabulary's marks, whatever the template shows.
 #[test]
-fn models_without_marks_call_in_json() {
-    let call = r#"{"name": "time", "parameters": {}}"#;
+fn templates_without_tools_get_them_in_words() {
+    let call = "<|channel>thought\nHm.<channel|>{\"name\": \"time\", \"parameters\": {}}";
     let (tools, choice) = (tools(), ToolChoice::Auto);
     let offer = Offer { tools: &tools, choice: &choice, parallel: true };
-    // A template that knows no calls says nothing of the marks.
     for template in [Some(ChatTemplate::gemma()), None] {
         let format = reply_format(&tokenizer(), template.as_ref());
-        assert!(format.thoughts().is_none());
-        let mut reader = format.reader(&offer).unwrap();
-        assert_eq!(shown(&read(&mut *reader, call, 5)), ["time {}"]);
-        let none = Offer { choice: &ToolChoice::None, ..offer };
-        assert!(format.reader(&none).is_none());
+        assert!(matches!(format.grammar(&offer, None), Some(GrammarSource::Calls { .. })));
+        for piece in [1, 5, 100] {
+            let mut reader = format.reader(&offer, false).unwrap();
+            let parts = read(&mut *reader, call, piece);
+            assert_eq!(parts[0], thought("Hm."));
+            assert_eq!(shown(&parts[1..]), ["time {}"]);
+        }
     }
-    assert!(format().thoughts().is_some());
-    assert_eq!([text("a"), thought("b")].len(), 2);
+}
+
+#[test]
+fn marks_of_calls_are_text_where_none_may_come() {
+    let (tools, choice) = (tools(), ToolChoice::None);
+    let offer = Offer { tools: &tools, choice: &choice, parallel: true };
+    let mut reader = format().reader(&offer, false).unwrap();
+    let parts = read(&mut *reader, "A <|tool_call>call:time{}<tool_call|> B", 3);
+    assert_eq!(parts, [text("A <|tool_call>call:time{}<tool_call|> B")]);
+}
+
+/// A template may open a thought, and a model may lose a mark or write one too many.
+#[test]
+fn thoughts_are_read_with_marks_missing() {
+    let (tools, choice) = (tools(), ToolChoice::None);
+    let offer = Offer { tools: &tools, choice: &choice, parallel: true };
+    for (opened, reply, expected) in [
+        (true, "One two.<channel|>Hello.", vec![thought("One two."), text("Hello.")]),
+        (true, "One\ntwo.", vec![thought("One\ntwo.")]),
+        (false, "thought\n<channel|>Hello.", vec![text("Hello.")]),
+        (false, "thought\nHello.", vec![text("thought\nHello.")]),
+        (false, "thought", vec![text("thought")]),
+        (false, "thoughtful", vec![text("thoughtful")]),
+        (false, "Hi.<channel|> there", vec![text("Hi.there")]),
+        (
+            false,
+            "<|channel>thought\nOne.<channel|>A<|channel>thought\nTwo.<channel|>B",
+            vec![thought("One."), text("A"), thought("\nTwo."), text("B")],
+        ),
+    ] {
+        for piece in [1, 3, 100] {
+            let mut reader = format().reader(&offer, opened).unwrap();
+            assert_eq!(read(&mut *reader, reply, piece), expected, "{reply:?} by {piece}");
+        }
+    }
+}
+
+#[test]
+fn a_prompt_tells_whether_it_ends_in_a_thought() {
+    let opens = |text: &str| {
+        let ids = tokenizer().encode(text, Specials::Parse).unwrap();
+        format().opens_thought(&ids)
+    };
+    assert!(opens("<|turn>model\n<|channel>thought\n"));
+    assert!(!opens("<|turn>model\n<|channel>thought\n<channel|>"));
+    assert!(!opens("<|turn>model\n"));
 }
 
 #[test]

@@ -16,6 +16,12 @@ fn render(template: &ChatTemplate, case: &Value) -> String {
     template.render(&messages, &options).unwrap()
 }
 
+/// Returns a case's text as the templates since July 2026 write it: those that the cases were made
+/// with write `None` where these write `null`.
+fn expected(case: &Value) -> String {
+    case["text"].as_str().unwrap().replace("None", "null")
+}
+
 #[test]
 fn golden_cases() {
     let cases = json("gemma4-template-cases.json");
@@ -23,7 +29,7 @@ fn golden_cases() {
     assert_eq!(cases.len(), 12);
     for case in cases {
         let rendered = render(&ChatTemplate::gemma4(true), case);
-        assert_eq!(rendered, case["text"].as_str().unwrap(), "{}", case["name"]);
+        assert_eq!(rendered, expected(case), "{}", case["name"]);
     }
 }
 
@@ -31,8 +37,8 @@ fn golden_cases() {
 fn small_models_get_no_empty_channel() {
     let channel = "<|channel>thought\n<channel|>";
     for case in json("gemma4-template-cases.json")["cases"].as_array().unwrap() {
-        let large = case["text"].as_str().unwrap();
-        let expected = large.strip_suffix(channel).unwrap_or(large);
+        let large = expected(case);
+        let expected = large.strip_suffix(channel).unwrap_or(&large);
         assert_eq!(render(&ChatTemplate::gemma4(false), case), expected, "{}", case["name"]);
     }
 }

@@ -82,7 +82,7 @@ fn calls_are_found_wherever_a_reply_is_cut() {
     }
     assert_eq!(parse(bare, true), (String::new(), found.clone()));
     assert_eq!(parse(&format!("I look.\n{bare}"), true), ("I look.\n".to_owned(), found));
-    let two = format!(r#"[{bare}, {{"name":"time"}}]"#);
+    let two = format!(r#"[{bare}, {{"name":"time","arguments":{{}}}}]"#);
     assert_eq!(parse(&two, true).1.len(), 2);
     assert_eq!(parse(&two, true).1[1], call("time", "{}"));
     assert_eq!(parse(&two, false).1.len(), 1);
@@ -93,8 +93,8 @@ fn calls_are_found_wherever_a_reply_is_cut() {
 /// A call is complete when its object is, not when the list around it is.
 #[test]
 fn calls_of_a_list_come_one_by_one() {
-    let (first, second) =
-        (r#"{"name": "weather", "parameters": {"city": "Bern"}}"#, r#"{"name": "time"}"#);
+    let first = r#"{"name": "weather", "parameters": {"city": "Bern"}}"#;
+    let second = r#"{"name": "time", "parameters": {}}"#;
     let mut parser = tools().parser(true);
     let count = |parts: Vec<ReplyPart>| {
         assert!(parts.iter().all(|part| matches!(part, ReplyPart::Call(_))), "{parts:?}");
@@ -174,7 +174,7 @@ fn a_call_in_which_a_reply_ends_is_no_text() {
             ] {
                 let tools = tools();
                 let offer = Offer { tools: &tools, choice: &choice, parallel: true };
-                let mut reader = format.reader(&offer).unwrap();
+                let mut reader = format.reader(&offer, false).unwrap();
                 let mut parts = reader.text(&whole[..end]);
                 parts.extend(reader.finish());
                 let is_text = end < name && !expected.is_empty();
@@ -294,6 +294,7 @@ fn grammars_of_calls_take_calls() {
     let weather = r#"{"name": "weather", "parameters": {"city": "Bern"}}"#;
     let time = r#"{"name": "time", "parameters": {}}"#;
     let list = format!("[{weather}, {time}]");
+    let other = r#"{"name": "other", "parameters": {}}"#;
     let named = ToolChoice::Named("time".into());
     for (choice, parallel, good) in [
         (&ToolChoice::Required, true, vec![weather, time, &list]),
@@ -302,13 +303,27 @@ fn grammars_of_calls_take_calls() {
         (
             &ToolChoice::Auto,
             true,
-            vec![weather, time, &list, "Hello", "[1]", "{\"a\": 1}", "{\"name\": x", "``` x", " "],
+            vec![
+                weather,
+                time,
+                &list,
+                "Hello",
+                "[1]",
+                "{\"a\": 1}",
+                "{\"name\": x",
+                "``` x",
+                " ",
+                other,
+                "{\"name\": \"Paris\", \"country\": \"France\"}",
+                "{\"name\": \"weather\", \"country\": \"France\"}",
+                "{\"name\": \"weatherman\", \"parameters\": {}}",
+                "[{\"name\": \"Paris\"}]",
+            ],
         ),
     ] {
         let bad = r#"{"name": "weather", "parameters": {"city": 1}}"#;
-        for text in
-            [weather, time, &list, "Hello", bad, "{\"name\": \"other\", \"parameters\": {}}"]
-        {
+        let said = r#"{"name": "weather", "arguments": {"city": "Bern"}}"#;
+        for text in [weather, time, &list, "Hello", bad, other, said] {
             let expected = good.contains(&text);
             assert_eq!(takes(choice, parallel, text), expected, "{choice:?} {parallel} {text}");
         }

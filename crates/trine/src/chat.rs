@@ -291,6 +291,7 @@ impl Conversation {
             ..RenderOptions::default()
         };
         let rendered = template.render(&messages, &options)?;
+        let rendered = text.format().mended(rendered, options.add_generation_prompt);
         let sights: Vec<&Sight> = turns.iter().flat_map(Turn::sights).collect();
         if sights.is_empty() {
             let tokens = tokenizer.encode_prompt(&rendered, Specials::ParseGuarded)?;
@@ -322,7 +323,7 @@ mod tests {
 
     fn text() -> TextSide {
         let checkpoint = Checkpoint::from_static(Embedded::Demo.bytes()).unwrap();
-        TextSide::read(&checkpoint, &[], true).unwrap()
+        TextSide::read(&checkpoint, &[], true, None).unwrap()
     }
 
     fn ask(conversation: &mut Conversation, words: usize, text: &TextSide) -> Result<Prompt> {

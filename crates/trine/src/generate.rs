@@ -67,11 +67,12 @@ struct Written {
 }
 
 impl Written {
-    fn new(text: &TextSide, stops: &[String]) -> Self {
+    /// Begins an answer to these tokens.
+    fn new(text: &TextSide, prompt: &[u32], stops: &[String]) -> Self {
         let options =
             ReplyOptions { stops: stops.to_vec(), skip_special: true, ..ReplyOptions::default() };
         let decoder = ReplyDecoder::new(Arc::clone(&text.tokenizer), options);
-        let splitter = ReplySplitter::new(decoder, text.reader());
+        let splitter = ReplySplitter::new(decoder, text.reader(prompt));
         Self { splitter, text: String::new(), thoughts: String::new() }
     }
 
@@ -121,7 +122,8 @@ pub(crate) fn answer(
 ) -> Result<Answer> {
     let max_tokens = writing.max_tokens.unwrap_or(engine.context());
     let suppressed = text.tokenizer.suppressed_ids().into();
-    let guide = Guide::start(None, text.thoughts())?;
+    let guide = Guide::start(None, text.thoughts(&prompt.tokens))?;
+    let mut written = Written::new(text, &prompt.tokens, &writing.stops);
     let request = Request {
         sampling: SamplingParams { suppressed, ..writing.sampling.clone() },
         stop_ids: text.tokenizer.eos_ids().to_vec(),
@@ -131,7 +133,6 @@ pub(crate) fn answer(
     };
     listener.prefill(0, request.prompt.len());
     let id = engine.submit(request)?;
-    let mut written = Written::new(text, &writing.stops);
     let outcome = follow(engine, id, &mut written, watch, listener);
     if outcome.is_err() {
         engine.cancel(id);
@@ -221,7 +222,7 @@ mod tests {
     #[test]
     fn thoughts_stand_apart_from_the_answer() {
         let text = testing::gemma4(Thinking { on: Some(true), budget: Some(3) });
-        let mut written = Written::new(&text, &["!".to_owned()]);
+        let mut written = Written::new(&text, &[], &["!".to_owned()]);
         let mut heard = Heard::default();
         let reply = "<|channel>thought\nH!\n<channel|>Yes! No";
         for token in text.tokenizer.encode(reply, Specials::Parse).unwrap() {
@@ -232,7 +233,7 @@ mod tests {
         assert_eq!(heard.0, "(H)(!)Yes");
         assert_eq!((written.thoughts.as_str(), written.text.as_str()), ("H!", "Yes"));
         // The budget is held.
-        let mut guide = Guide::start(None, text.thoughts()).unwrap().unwrap();
+        let mut guide = Guide::start(None, text.thoughts(&[])).unwrap().unwrap();
         let mut mask = vec![0; text.tokenizer.vocabulary_size().div_ceil(32)];
         for token in text.tokenizer.encode("<|channel>abc", Specials::Parse).unwrap() {
             guide.allowed(&mut mask).unwrap();

@@ -2,6 +2,7 @@
 //! describes the format.
 
 use trine_hub::{PresetMessage, PresetParameters, PresetRole, Taken};
+use trine_text::ChatTemplate;
 
 /// The most turns that a file may hold.
 const MESSAGES_MAX: usize = 1000;
@@ -13,6 +14,8 @@ pub(crate) struct Modelfile {
     pub(crate) from: String,
     /// Instructions before a conversation.
     pub(crate) system: Option<String>,
+    /// The source of the chat template, in Jinja.
+    pub(crate) template: Option<String>,
     /// How answers are written.
     pub(crate) parameters: PresetParameters,
     /// Turns that every conversation begins with.
@@ -138,16 +141,20 @@ impl Modelfile {
                 Ok(())
             }
             "MESSAGE" => self.message(argument, value),
-            "TEMPLATE" if value.contains("{{") && value.contains('.') => Err(
-                "TEMPLATE is written in Go's template language, which trine does not run; leave it out: the model's own \
-                 template is used"
+            "TEMPLATE" if ChatTemplate::is_jinja(&value) => {
+                self.template = Some(value);
+                Ok(())
+            }
+            "TEMPLATE" => {
+                self.notes.push(format!(
+                    "line {number}: TEMPLATE is left out: it is not written in Jinja; the model's own template is used"
+                ));
+                Ok(())
+            }
+            "ADAPTER" => Err(
+                "ADAPTER: trine has no adapters (LoRA); merge it into the model and quantise that"
                     .to_owned(),
             ),
-            "TEMPLATE" => {
-                Err("TEMPLATE cannot be replaced; leave it out: the model's own is used".to_owned())
-            }
-            "ADAPTER" => Err("ADAPTER: trine has no adapters (LoRA); merge it into the model and quantise that"
-                .to_owned()),
             _ => {
                 let reason = match word {
                     "LICENSE" => "the licence is the model's own",
@@ -217,6 +224,16 @@ mod tests {
     }
 
     #[test]
+    fn templates_in_jinja_are_read_and_those_in_go_left_out() {
+        let jinja = "{% for m in messages %}{{ m.content }}{% endfor %}";
+        let file = parse(&format!("FROM a\nTEMPLATE \"\"\"{jinja}\"\"\"\n")).unwrap();
+        assert_eq!((file.template.as_deref(), file.notes.len()), (Some(jinja), 0));
+        let file = parse("FROM a\nTEMPLATE \"\"\"{{ .System }}\n{{ .Prompt }}\"\"\"\n").unwrap();
+        assert_eq!(file.template, None);
+        assert!(file.notes[0].starts_with("line 2: TEMPLATE is left out"), "{:?}", file.notes);
+    }
+
+    #[test]
     fn what_cannot_be_followed_names_its_line() {
         for (text, said) in [
             ("", "line 1: there is no FROM"),
@@ -224,11 +241,6 @@ mod tests {
             ("MESSAGE user a\n\n", "line 1: MESSAGE lines must alternate"),
             ("FROM\n", "line 1: FROM has no value"),
             ("FROM a\nFROM b\n", "line 2"),
-            (
-                "FROM a\nTEMPLATE \"\"\"{{ .System }}\n{{ .Prompt }}\"\"\"\n",
-                "line 2: TEMPLATE is written in Go",
-            ),
-            ("FROM a\nTEMPLATE plain\n", "line 2: TEMPLATE cannot be replaced"),
             ("FROM a\n\nADAPTER ./lora.gguf\n", "line 3: ADAPTER"),
             (
                 "FROM a\nSYSTM hi\n",

@@ -2,7 +2,7 @@
 //! numbers for people.
 
 use std::fmt::Display;
-use std::io::{Write, stderr, stdout};
+use std::io::{IsTerminal, Write, stderr, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
@@ -23,6 +23,12 @@ pub(crate) fn write_text(text: &str) -> Result<()> {
 /// Writes a line to standard output.
 pub(crate) fn line(text: impl Display) -> Result<()> {
     write_text(&format!("{text}\n"))
+}
+
+/// Writes text from a file to standard output as it is, or to a terminal without what would control
+/// it.
+pub(crate) fn text(text: &str) -> Result<()> {
+    if stdout().is_terminal() { line(terminal::harmless(text)) } else { write_text(text) }
 }
 
 /// Writes a value as JSON to standard output.

@@ -1,7 +1,9 @@
 //! Combines presets with the command line: an option overrides the preset, and the preset overrides
 //! the model's own defaults.
 
+use anyhow::{Context, Result};
 use trine_hub::{Preset, PresetParameters, PresetRole};
+use trine_text::ChatTemplate;
 
 use crate::chat::{Role, Turn};
 use crate::cli::{Placement, SamplingArgs, Seed};
@@ -37,6 +39,15 @@ pub(crate) fn fill(preset: &Preset, sampling: &mut SamplingArgs, placement: &mut
     if sampling.stop.is_empty() {
         sampling.stop.clone_from(stop);
     }
+}
+
+/// Returns the chat template of a preset, if it has one.
+///
+/// # Errors
+/// Returns an error if it is not a template.
+pub(crate) fn template(preset: &Preset) -> Result<Option<ChatTemplate>> {
+    let template = preset.template.as_deref().map(ChatTemplate::new).transpose();
+    template.with_context(|| format!("the chat template of the preset {}", preset.name))
 }
 
 /// Returns the turns that every conversation with a preset begins with.

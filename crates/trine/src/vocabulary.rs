@@ -1,8 +1,10 @@
 //! The text side of a model: its tokenizer and chat template.
 
+use std::io::Read;
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, bail};
 use trine_text::{
     ChatTemplate, Message, Offer, ReplyFormat, ReplyReader, Thoughts, Tokenizer, ToolChoice, Tools,
     Written, reply_format,
@@ -11,6 +13,9 @@ use trine_weights::Checkpoint;
 
 // Every request names them all.
 const _: () = assert!(trine_text::MAX_SUPPRESSED <= trine_engine::sampling::SUPPRESSED_MAX);
+
+/// The longest file that is read as a chat template, in bytes.
+const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
 
 /// Returns the tokenizer of a checkpoint.
 ///
@@ -29,6 +34,30 @@ pub(crate) fn tokenizer(checkpoint: &Checkpoint) -> Result<Tokenizer> {
 pub(crate) fn template(checkpoint: &Checkpoint) -> Result<Option<ChatTemplate>> {
     ChatTemplate::from_checkpoint(checkpoint)
         .context("the model's chat template cannot be used (--raw does without)")
+}
+
+/// Reads a chat template from a file. If the file ends with a line of text, the line break after it
+/// is part of the prompt, although Jinja drops the last line break of a template; after a tag it is
+/// not.
+///
+/// # Errors
+/// Returns an error that names the file if it cannot be read, or is no template.
+pub(crate) fn read_template(path: &Path) -> Result<ChatTemplate> {
+    let shown = path.display();
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(TEMPLATE_BYTES_MAX + 1).read_to_end(&mut bytes))
+        .with_context(|| format!("cannot read {shown}; check the path and its permissions"))?;
+    if bytes.len() as u64 > TEMPLATE_BYTES_MAX {
+        bail!("{shown} has more than {TEMPLATE_BYTES_MAX} bytes; it cannot be a chat template");
+    }
+    let mut source = String::from_utf8(bytes).map_err(|_| anyhow!("{shown} is not UTF-8 text"))?;
+    let ends_with_text =
+        |line: &str| !["\n", "}}", "%}", "#}"].iter().any(|end| line.ends_with(end));
+    if source.strip_suffix('\n').is_some_and(ends_with_text) {
+        source.push('\n');
+    }
+    ChatTemplate::new(source).with_context(|| format!("{shown} is no chat template in Jinja"))
 }
 
 /// The tokenizer and the chat template of a model.
@@ -54,7 +83,7 @@ pub(crate) struct Thinking {
 impl TextSide {
     /// Reads both. `stop_ids` are the end tokens that the model's configuration names. Text that is
     /// only continued needs no template, so with `needs_template` false even a damaged one is no
-    /// error.
+    /// error. `own` takes the place of the checkpoint's.
     ///
     /// # Errors
     /// Returns an error if the tokenizer is missing, or something that is needed is damaged.
@@ -62,10 +91,15 @@ impl TextSide {
         checkpoint: &Checkpoint,
         stop_ids: &[u32],
         needs_template: bool,
+        own: Option<ChatTemplate>,
     ) -> Result<Self> {
         let mut tokenizer = tokenizer(checkpoint)?;
         tokenizer.add_eos_ids(stop_ids);
-        let template = if needs_template { template(checkpoint)? } else { None };
+        let template = match own {
+            _ if !needs_template => None,
+            Some(own) => Some(own),
+            None => template(checkpoint)?,
+        };
         Ok(Self { tokenizer: Arc::new(tokenizer), template, thinking: Thinking::default() })
     }
 
@@ -74,16 +108,23 @@ impl TextSide {
         reply_format(&self.tokenizer, self.template.as_ref())
     }
 
-    /// Returns how thoughts of an answer are held.
-    pub(crate) fn thoughts(&self) -> Option<Thoughts> {
-        let marks = self.format().thoughts()?;
+    /// Returns how thoughts of an answer to these tokens are held.
+    pub(crate) fn thoughts(&self, prompt: &[u32]) -> Option<Thoughts> {
+        let format = self.format();
         let allowed = self.thinking.on == Some(true);
-        Some(Thoughts { marks, allowed, budget: self.thinking.budget.filter(|_| allowed) })
+        Some(Thoughts {
+            marks: format.thoughts()?,
+            allowed,
+            budget: self.thinking.budget.filter(|_| allowed),
+            is_open: format.opens_thought(prompt),
+        })
     }
 
-    /// Returns what splits an answer into thoughts and words; `None` if it is all words.
-    pub(crate) fn reader(&self) -> Option<Box<dyn ReplyReader>> {
-        with_no_tools(|offer| self.format().reader(offer))
+    /// Returns what splits an answer to these tokens into thoughts and words; `None` if it is all
+    /// words.
+    pub(crate) fn reader(&self, prompt: &[u32]) -> Option<Box<dyn ReplyReader>> {
+        let format = self.format();
+        with_no_tools(|offer| format.reader(offer, format.opens_thought(prompt)))
     }
 
     /// Writes messages for the template, and its variables.

@@ -176,8 +176,7 @@ impl Whole {
             ReplyPart::Thought(text) => Some(text.as_str()),
             ReplyPart::Text(_) | ReplyPart::Call(_) => None,
         });
-        let thoughts: Vec<&str> = thoughts.collect();
-        (!thoughts.is_empty()).then(|| thoughts.join("\n"))
+        Some(thoughts.collect::<String>()).filter(|thoughts| !thoughts.is_empty())
     }
 
     /// Returns the calls of tools.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use trine_engine::{EngineError, Limits, Scope};
+use trine_text::{ChatTemplate, ReplyFormat, reply_format};
 
 use super::loader::{LoadedModel, Pictures};
 use super::preset::Preset;
@@ -49,6 +50,16 @@ impl Lease {
         let Named { name, base, preset } = named.clone();
         let (model, scope, shared) = (Arc::clone(model), Scope::default(), Arc::clone(shared));
         Self { name, base, preset, model, scope, asked, shared }
+    }
+
+    /// Returns the chat template of conversations: the preset's, else the model's.
+    pub(crate) fn template(&self) -> Option<&ChatTemplate> {
+        self.preset.template.as_ref().or(self.model.template.as_ref())
+    }
+
+    /// Returns how the model writes conversations and replies with that template.
+    pub(crate) fn format(&self) -> Arc<dyn ReplyFormat> {
+        reply_format(&self.tokenizer, self.template())
     }
 
     /// Returns the limits that requests are checked against: the engine's, and the context that the

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use trine_engine::{Pooling, SamplingParams, Service, Tower};
 use trine_pictures::Preparation;
-use trine_text::{ChatTemplate, GrammarCache, ReplyFormat, Tokenizer, reply_format};
+use trine_text::{ChatTemplate, GrammarCache, Tokenizer};
 
 use super::preset::{Preset, Recipe};
 use crate::error::{ApiError, Code};
@@ -141,11 +141,6 @@ impl LoadedModel {
         if let Some(pictures) = &self.pictures {
             pictures.tower.stop();
         }
-    }
-
-    /// Returns how the model writes conversations and replies.
-    pub(crate) fn format(&self) -> Arc<dyn ReplyFormat> {
-        reply_format(&self.tokenizer, self.template.as_ref())
     }
 
     /// Returns the outline that [`Loader::outline`] returns before the model is loaded.

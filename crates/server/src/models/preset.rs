@@ -1,12 +1,15 @@
 //! What a name adds to the model that it stands for.
 
 use trine_engine::SamplingChanges;
+use trine_text::ChatTemplate;
 
-/// A system prompt and parameters for requests that have none of their own.
+/// A system prompt and parameters for requests that have none of their own, and a chat template.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Preset {
     /// The system prompt of conversations without one.
     pub system: Option<String>,
+    /// A chat template in place of the model's own.
+    pub template: Option<ChatTemplate>,
     /// Changes to the model's sampling.
     pub sampling: SamplingChanges,
     /// Texts that end an answer.
@@ -27,6 +30,8 @@ pub struct Recipe {
     pub from: String,
     /// The system prompt.
     pub system: Option<String>,
+    /// The source of a chat template in Jinja.
+    pub template: Option<String>,
     /// Parameters by their names in Ollama's API, with their values as text; `stop` may occur
     /// several times.
     pub parameters: Vec<(String, String)>,

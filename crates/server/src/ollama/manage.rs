@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response, StatusCode};
 use serde_json::{Value, json};
+use trine_text::ChatTemplate;
 
 use super::models::read_name;
 use crate::app::App;
@@ -16,10 +17,10 @@ use crate::models::{Recipe, Unloaded};
 use crate::service_routes::json_response;
 use crate::stream::{LINES, push_line};
 use crate::unsupported::{Harmless, Unsupported, refuse};
+use crate::warnings::note;
 
 /// Fields of `/api/create` that this server does not support.
-pub(crate) const UNSUPPORTED_CREATE: [Unsupported; 5] = [
-    ("template", Harmless::Off, "templates of this API are Go's; the model's own is used"),
+pub(crate) const UNSUPPORTED_CREATE: [Unsupported; 4] = [
     ("adapters", Harmless::Off, "leave it out"),
     ("files", Harmless::Off, "name a model that is here, or pull one"),
     ("quantize", Harmless::Off, "use `trine quantize`, or pull the quantisation that you want"),
@@ -44,11 +45,27 @@ pub(crate) async fn create(
     let recipe = Recipe {
         from: from.to_owned(),
         system: fields.text("system")?.filter(|text| !text.is_empty()).map(str::to_owned),
+        template: template(fields)?,
         parameters: read_parameters(fields)?,
         messages: read_turns(fields)?,
     };
     app.models.manage(move |library| library.create(&name, &recipe)).await?;
     Ok(done(streams))
+}
+
+/// Returns the template of a preset, if it is one that can be used: Ollama's are written in Go's
+/// template language.
+fn template(fields: Fields<'_>) -> Result<Option<String>, ApiError> {
+    let Some(source) = fields.text("template")?.filter(|source| !source.is_empty()) else {
+        return Ok(None);
+    };
+    if !ChatTemplate::is_jinja(source) {
+        note("template is not written in Jinja: the model's own template is used");
+        return Ok(None);
+    }
+    let checked = ChatTemplate::new(source);
+    checked.map_err(|error| ApiError::field("template", error.to_string()))?;
+    Ok(Some(source.to_owned()))
 }
 
 /// `POST /api/copy`: a further name for a model.

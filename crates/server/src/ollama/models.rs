@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
 use serde_json::{Map, Value, json};
-use trine_text::template_thinks;
+use trine_text::ChatTemplate;
 
 use super::rfc3339;
 use crate::app::App;
@@ -58,7 +58,9 @@ pub(crate) async fn show(
     info.insert("general.parameter_count".to_owned(), description.parameters.into());
     info.insert(format!("{family}.context_length"), description.context.into());
     let mut capabilities = vec!["completion", "tools"];
-    if outline.template.as_deref().is_some_and(template_thinks) {
+    let own = || outline.template.as_deref().and_then(|source| ChatTemplate::new(source).ok());
+    let template = named.preset.template.clone().or_else(own);
+    if template.as_ref().is_some_and(ChatTemplate::thinks) {
         capabilities.push("thinking");
     }
     if description.sees {
@@ -69,7 +71,7 @@ pub(crate) async fn show(
     Ok(json_response(&json!({
         "modelfile": modelfile(&named.base, &named.preset),
         "parameters": parameters(&named.preset, ""),
-        "template": outline.template.unwrap_or_default(),
+        "template": template.as_ref().map_or("", ChatTemplate::source),
         "system": named.preset.system.clone().unwrap_or_default(),
         "details": details(description, parent),
         "model_info": info,
@@ -108,6 +110,9 @@ fn parameters(preset: &Preset, word: &str) -> String {
 /// Returns the preset in the form that Ollama's `create` reads.
 fn modelfile(base: &str, preset: &Preset) -> String {
     let mut text = format!("FROM {base}\n");
+    if let Some(template) = &preset.template {
+        text.push_str(&format!("TEMPLATE \"\"\"{}\"\"\"\n", template.source()));
+    }
     if let Some(system) = &preset.system {
         text.push_str(&format!("SYSTEM \"\"\"{system}\"\"\"\n"));
     }

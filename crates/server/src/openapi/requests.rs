@@ -455,6 +455,13 @@ fn ollama_create() -> Value {
             about(json!({"type": "string", "minLength": 1}), "Name of the other model. Needed."),
         ),
         ("system", about(text(), "System prompt of conversations that have none.")),
+        (
+            "template",
+            about(
+                text(),
+                "Chat template in Jinja in place of the model's own. One in Go's template language is left out with a warning.",
+            ),
+        ),
         ("parameters", about(free_object(), parameters)),
         ("messages", about(list(turn), "Turns that every conversation begins with.")),
     ];

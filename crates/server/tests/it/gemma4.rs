@@ -410,14 +410,18 @@ fn a_call_that_is_cut_off_is_left_out() {
                 assert_eq!(said.calls.len(), usize::from(most > ids.len() - one), "{path} {most}");
             }
         }
-        // One that the model ends itself, which no grammar keeps it from where there are no tools.
-        write(&server, &tokenizer, "<|tool_call>call:f{city:");
+        // Where no call may come, its marks are words; a thought without words is nothing.
         let asked = with(body(path, json!({})), limited(path, 100));
-        for said in [
-            whole(path, &post(&server, path, &asked)),
-            joined(path, &stream(&server, path, &asked)),
-        ] {
-            assert_eq!((said.words.as_str(), said.calls.len()), ("", 0), "{path}");
+        for (reply, words) in
+            [(whole_call, "<|tool_call>call:f{city:\"Oslo\"}<tool_call|>"), ("<|channel>x\n", "")]
+        {
+            write(&server, &tokenizer, reply);
+            for said in [
+                whole(path, &post(&server, path, &asked)),
+                joined(path, &stream(&server, path, &asked)),
+            ] {
+                assert_eq!((said.words.as_str(), said.calls.len()), (words, 0), "{path}");
+            }
         }
         // A conversation with an empty text is refused by the makers of this dialect.
         if path == MESSAGES {

@@ -355,7 +355,10 @@ impl Library for Scripted {
     }
 
     fn create(&self, name: &str, recipe: &Recipe) -> Result<(), LibraryError> {
-        let mut preset = Preset { system: recipe.system.clone(), ..Preset::default() };
+        let template = recipe.template.as_deref().map(ChatTemplate::new).transpose();
+        let template = template
+            .map_err(|error| LibraryError::new(Refusal::Invalid, format!("template: {error}")))?;
+        let mut preset = Preset { system: recipe.system.clone(), template, ..Preset::default() };
         for (name, value) in &recipe.parameters {
             match name.as_str() {
                 "temperature" => preset.sampling.temperature = value.parse().ok(),

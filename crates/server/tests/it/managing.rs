@@ -183,12 +183,25 @@ fn names_are_made_and_removed() {
     assert_eq!(shown["parameters"], "stop \" tall\"\nstop \"x\"\nnum_predict 3");
     assert_eq!(delete(&server, "sailor").0, 200);
     assert_eq!(server.post("/api/chat", &ask).0, 404);
+    // Templates in Jinja are used, those in Go's template language left out.
+    let jinja = "{% for m in messages %}[{{ m.content }}]{% endfor %}";
+    for (template, expected) in [(jinja, "[Who?]"), ("{{ .Prompt }}", "<start_of_turn>")] {
+        let body = json!({"model": "own", "from": "main", "template": template, "stream": false});
+        let (status, answer) = server.post("/api/create", &body);
+        assert_eq!(status, 200, "{answer}");
+        let ask = json!({"model": "own", "messages": [{"role": "user", "content": "Who?"}]});
+        let (_, prompt) = server.post("/apply-template", &ask);
+        assert!(prompt["prompt"].as_str().unwrap().contains(expected), "{prompt}");
+        let (_, shown) = server.post("/api/show", &json!({"model": "own"}));
+        assert_eq!(shown["template"] == jinja, template == jinja, "{shown}");
+        assert_eq!(delete(&server, "own").0, 200);
+    }
     assert_eq!(delete(&server, "sailor").0, 404);
     assert_eq!(server.post("/api/copy", &json!({"source": "none", "destination": "x"})).0, 404);
     for (body, field) in [
         (json!({"model": "x"}), "from"),
         (json!({"from": "main"}), "model"),
-        (json!({"model": "x", "from": "main", "template": "{{ .Prompt }}"}), "template"),
+        (json!({"model": "x", "from": "main", "template": "{% if %}"}), "template"),
         (json!({"model": "x", "from": "main", "files": {"a": "sha256:0"}}), "files"),
         (json!({"model": "x", "from": "main", "modelfile": "FROM main"}), "modelfile"),
         (json!({"model": "x", "from": "main", "parameters": {"stop": [{}]}}), "parameters.stop"),

@@ -3,7 +3,7 @@
 use super::seam::{Offer, ReplyFormat, ReplyReader, Written};
 use crate::grammar::GrammarSource;
 use crate::template::Message;
-use crate::tools::{CallParser, ReplyPart, ToolChoice, ToolError, Tools};
+use crate::tools::{CallParser, ReplyPart, ToolError, Tools};
 
 /// Calls as JSON in the text.
 #[derive(Debug)]
@@ -20,15 +20,8 @@ impl ReplyFormat for Json {
         offer.tools.grammar(offer.choice, offer.parallel, answer)
     }
 
-    fn reader(&self, offer: &Offer<'_>) -> Option<Box<dyn ReplyReader>> {
-        if !offer.is_open() {
-            return None;
-        }
-        let parser = offer.tools.parser(offer.parallel);
-        Some(Box::new(match offer.choice {
-            ToolChoice::Required | ToolChoice::Named(_) => parser.only_calls(),
-            ToolChoice::Auto | ToolChoice::None => parser,
-        }))
+    fn reader(&self, offer: &Offer<'_>, _: bool) -> Option<Box<dyn ReplyReader>> {
+        offer.is_open().then(|| Box::new(offer.parser()) as Box<dyn ReplyReader>)
     }
 }
 

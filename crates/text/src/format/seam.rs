@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::grammar::{GrammarSource, ThoughtMarks};
 use crate::template::Message;
-use crate::tools::{ReplyPart, ToolChoice, ToolError, Tools};
+use crate::tools::{CallParser, ReplyPart, ToolChoice, ToolError, Tools};
 
 /// The tools of a request, and how they may be called.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +21,15 @@ impl Offer<'_> {
     /// Returns whether a tool may be called.
     pub fn is_open(&self) -> bool {
         !self.tools.is_empty() && *self.choice != ToolChoice::None
+    }
+
+    /// Returns a parser of calls that are JSON in the text.
+    pub(super) fn parser(&self) -> CallParser {
+        let parser = self.tools.parser(self.parallel);
+        match self.choice {
+            ToolChoice::Required | ToolChoice::Named(_) => parser.only_calls(),
+            ToolChoice::Auto | ToolChoice::None => parser,
+        }
     }
 }
 
@@ -47,12 +56,26 @@ pub trait ReplyFormat: std::fmt::Debug + Send + Sync {
     /// satisfies the schema `answer`, or any words. Returns `None` if no tool may be called.
     fn grammar(&self, offer: &Offer<'_>, answer: Option<&str>) -> Option<GrammarSource>;
 
-    /// Returns a reader of one reply; `None` if a reply is nothing but words.
-    fn reader(&self, offer: &Offer<'_>) -> Option<Box<dyn ReplyReader>>;
+    /// Returns a rendered prompt as the model needs it, all of whose words are in turns. With
+    /// `begins_answer` it ends in the model's turn.
+    fn mended(&self, prompt: String, _begins_answer: bool) -> String {
+        prompt
+    }
+
+    /// Returns a reader of one reply; `None` if a reply is nothing but words. With `in_thought` the
+    /// prompt has opened a thought ([`ReplyFormat::opens_thought`]).
+    fn reader(&self, offer: &Offer<'_>, in_thought: bool) -> Option<Box<dyn ReplyReader>>;
 
     /// Returns the tokens around a thought, if the model can think before it answers.
     fn thoughts(&self) -> Option<ThoughtMarks> {
         None
+    }
+
+    /// Returns whether a prompt ends in a thought: templates may open one.
+    fn opens_thought(&self, prompt: &[u32]) -> bool {
+        let Some(ThoughtMarks { open, close }) = self.thoughts() else { return false };
+        let mut backwards = prompt.iter().rev();
+        backwards.find(|id| [open, close].contains(id)).is_some_and(|&id| id == open)
     }
 }
 

@@ -11,6 +11,10 @@ use super::relaxing::{Relaxable, Tools, read_tools};
 use super::schema;
 use super::source::CallShape;
 
+/// The keys that a call's arguments may have: the one that prompts ask for, and another that models
+/// know.
+pub(crate) const ARGUMENTS: [&str; 2] = ["parameters", "arguments"];
+
 /// Tools that are called in JSON.
 pub(super) struct Calls<'a> {
     tools: Tools<'a>,
@@ -46,15 +50,21 @@ impl<'a> Calls<'a> {
         Ok(Self { tools, shape, relaxed })
     }
 
-    /// Writes the grammar in Lark. The beginning of a call is one terminal, so that text and calls
-    /// diverge at one place.
+    /// Writes the grammar in Lark. The beginning of a call, up to its arguments, is one terminal:
+    /// text and calls diverge at one place, and other JSON, even with a tool name, is text.
     fn lark(&self) -> String {
         let mut lark = String::from("start: call");
         if self.shape.parallel {
             lark.push_str(" | first (\", \" call)* \"]\"");
         }
         if self.shape.otherwise == Otherwise::Text {
-            lark.push_str(" | TEXT\nTEXT: /(?s:.+)/ & ~/(?s:\\[?\\{\"name\": .*)/");
+            let names = self.tools.iter().map(|(name, _)| escaped(name));
+            let names = names.collect::<Vec<_>>().join("|");
+            // A model that would say `arguments` is made to say `parameters`.
+            let [parameters, arguments] = ARGUMENTS;
+            let keys = format!("{parameters}\"|{arguments}");
+            let call = format!("\\[?\\{{\"name\": \"({names})\", \"({keys}).*");
+            lark.push_str(&format!(" | TEXT\nTEXT: /(?s:.+)/ & ~/(?s:{call})/"));
         }
         for (rule, prefix) in [("call", ""), ("first", "[")] {
             let names: Vec<String> =
@@ -62,8 +72,8 @@ impl<'a> Calls<'a> {
             if prefix.is_empty() || self.shape.parallel {
                 lark.push_str(&format!("\n{rule}: {}", names.join(" | ")));
                 for (index, (name, _)) in self.tools.iter().enumerate() {
-                    let head =
-                        format!("{prefix}{{\"name\": {}, \"parameters\": ", Value::from(*name));
+                    let name = Value::from(*name);
+                    let head = format!("{prefix}{{\"name\": {name}, \"{}\": ", ARGUMENTS[0]);
                     lark.push_str(&format!(
                         "\n{rule}{index}: {} arguments{index} \"}}\"",
                         lark_string(&head)
@@ -104,4 +114,10 @@ impl<'a> Calls<'a> {
         }
         json!({ "anyOf": alternatives, "$defs": definitions })
     }
+}
+
+/// Returns the name of a tool as a regular expression.
+fn escaped(name: &str) -> String {
+    let plain = |sign: char| sign.is_ascii_alphanumeric() || sign == '_';
+    name.chars().flat_map(|sign| (!plain(sign)).then_some('\\').into_iter().chain([sign])).collect()
 }

@@ -25,8 +25,10 @@ pub struct Grammar {
     pub(super) tables: Arc<Tables>,
     pub(super) bytes: usize,
     pub(super) relaxed: Vec<Relaxed>,
-    /// The token from which on a reply has to follow it; before that any text may come.
-    pub(super) lazy: Option<u32>,
+    /// The token that begins a call, if calls stand between marks.
+    pub(super) call: Option<u32>,
+    /// Whether a reply has to follow it only from its first call on; before that any text may come.
+    pub(super) is_lazy: bool,
 }
 
 impl std::fmt::Debug for Grammar {

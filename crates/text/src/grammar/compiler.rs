@@ -227,7 +227,8 @@ fn compile(base: &Base, source: &GrammarSource) -> Result<Grammar, GrammarError>
             let calls = MarkedCalls::read(calls, shape)?;
             let (start, relaxed) = calls.compile(|grammar| base.start(grammar, kind))?;
             let grammar = base.grammar(start, source, relaxed);
-            return Ok(Grammar { tables: Arc::new(tables), lazy: shape.lazy_mark(), ..grammar });
+            let (call, is_lazy) = (Some(shape.marks.open), shape.is_lazy());
+            return Ok(Grammar { tables: Arc::new(tables), call, is_lazy, ..grammar });
         }
     };
     Ok(base.grammar(base.start(grammar, kind)?, source, Vec::new()))
@@ -279,7 +280,8 @@ impl Base {
             tables: self.tables.clone(),
             bytes,
             relaxed,
-            lazy: None,
+            call: None,
+            is_lazy: false,
         }
     }
 }

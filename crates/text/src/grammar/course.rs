@@ -1,4 +1,4 @@
-//! Follows a whole reply: thoughts first, then what a grammar says.
+//! Follows a whole reply: what a grammar says, and thoughts between.
 
 use std::sync::Arc;
 
@@ -16,28 +16,44 @@ pub struct Thoughts {
     pub allowed: bool,
     /// The most tokens of all thoughts together; after them the thought is ended.
     pub budget: Option<usize>,
+    /// Whether the prompt has opened one.
+    pub is_open: bool,
 }
 
 /// Follows one reply: [`Course::allowed`] before each token, [`Course::accept`] after it.
 ///
-/// In a thought any text may come, until its mark or its budget ends it. The grammar holds from the
-/// first token of the answer on, or, if words may come before calls, from the first mark of a call
-/// on. Until then no mask is computed.
+/// The grammar holds from the first token of the answer on, or, if words may come before calls,
+/// from the first mark of a call on; until then no mask is computed. A thought may come at the
+/// beginning and wherever the reply may end: before, between and after words and calls. In a
+/// thought any text may come, until it is ended: by its mark, by its budget, by the mark of a call
+/// where one may come, or by the end of the reply where that may come.
 #[derive(Debug)]
 pub struct Course {
     thoughts: Option<Thoughts>,
     /// Tokens of thoughts so far.
     spent: usize,
-    in_thought: bool,
+    /// What may end the thought that the reply is in.
+    thought: Option<Exits>,
     guide: Option<Guide>,
+}
+
+/// What ends a thought besides its own mark.
+#[derive(Debug, Clone, Copy, Default)]
+struct Exits {
+    /// The mark of a call.
+    call: Option<u32>,
+    /// The end of the reply.
+    ends: bool,
 }
 
 /// A grammar of the answer.
 struct Guide {
     matcher: Matcher,
     tables: Arc<Tables>,
-    /// The token that begins what the grammar holds, until it has come.
-    lazy: Option<u32>,
+    /// The token that begins a call, if calls stand between marks.
+    call: Option<u32>,
+    /// Whether any words may come before the first call, and that has not come.
+    is_lazy: bool,
     has_begun: bool,
 }
 
@@ -67,11 +83,16 @@ impl Course {
             Some(grammar) => Some(Guide {
                 matcher: grammar.matcher()?,
                 tables: Arc::clone(&grammar.tables),
-                lazy: grammar.lazy,
+                call: grammar.call,
+                is_lazy: grammar.is_lazy,
                 has_begun: false,
             }),
         };
-        Ok(Some(Self { thoughts, spent: 0, in_thought: false, guide }))
+        let mut course = Self { thoughts, spent: 0, thought: None, guide };
+        if thoughts.is_some_and(|thoughts| thoughts.is_open) {
+            course.thought = Some(course.exits()?);
+        }
+        Ok(Some(course))
     }
 
     /// Writes which tokens may come next: bit `id % 32` of word `id / 32`. At least one bit is set.
@@ -79,40 +100,32 @@ impl Course {
     /// # Errors
     /// As [`Matcher::allowed`].
     pub fn allowed(&mut self, mask: &mut [u32]) -> Result<(), GrammarError> {
-        if let (true, Some(thoughts)) = (self.in_thought, self.thoughts) {
+        if let (Some(exits), Some(thoughts)) = (self.thought, self.thoughts) {
             if self.is_spent() {
                 mask.fill(0);
                 return set(mask, thoughts.marks.close, true);
             }
             match &self.guide {
-                Some(guide) => guide.text(mask, false)?,
+                Some(guide) => guide.text(mask, exits.ends)?,
                 None => mask.fill(u32::MAX),
             }
+            exits.call.map_or(Ok(()), |call| set(mask, call, true))?;
             return set(mask, thoughts.marks.close, true);
         }
-        let begins = match &mut self.guide {
+        let may_end = match &mut self.guide {
             None => {
                 mask.fill(u32::MAX);
                 true
             }
-            Some(guide) => {
-                match guide.lazy {
-                    Some(mark) => {
-                        guide.text(mask, true)?;
-                        set(mask, mark, true)?;
-                    }
-                    None => guide.matcher.allowed(mask)?,
-                }
-                !guide.has_begun
-            }
+            Some(guide) => guide.allowed(mask)?,
         };
-        match self.thoughts {
-            Some(thoughts) if begins => {
-                let may_think = thoughts.allowed && !self.is_spent();
-                set(mask, thoughts.marks.open, may_think)
-            }
-            _ => Ok(()),
+        let Some(thoughts) = self.thoughts else { return Ok(()) };
+        let begins = self.guide.as_ref().is_some_and(|guide| !guide.has_begun);
+        if may_end || begins {
+            set(mask, thoughts.marks.open, thoughts.allowed && !self.is_spent())?;
         }
+        // A mark that ends nothing does no harm, and models write it.
+        if may_end { set(mask, thoughts.marks.close, true) } else { Ok(()) }
     }
 
     /// Takes the chosen token.
@@ -120,24 +133,30 @@ impl Course {
     /// # Errors
     /// As [`Matcher::accept`].
     pub fn accept(&mut self, token: u32) -> Result<(), GrammarError> {
-        if let Some(thoughts) = self.thoughts {
-            if self.in_thought {
-                self.in_thought = token != thoughts.marks.close;
-                self.spent += usize::from(self.in_thought);
-                return Ok(());
-            }
-            let begins = self.guide.as_ref().is_none_or(|guide| !guide.has_begun);
-            if begins && token == thoughts.marks.open {
-                self.in_thought = true;
-                return Ok(());
+        if let Some(Thoughts { marks, .. }) = self.thoughts {
+            match self.thought {
+                Some(_) if token == marks.close => {
+                    self.thought = None;
+                    return Ok(());
+                }
+                Some(exits) if exits.call == Some(token) => self.thought = None,
+                Some(_) => {
+                    self.spent += 1;
+                    return Ok(());
+                }
+                None if token == marks.open => {
+                    self.thought = Some(self.exits()?);
+                    return Ok(());
+                }
+                None if token == marks.close => return Ok(()),
+                None => {}
             }
         }
         let Some(guide) = &mut self.guide else { return Ok(()) };
-        match guide.lazy {
-            Some(mark) if token != mark => return Ok(()),
-            _ => {}
+        if guide.is_lazy && guide.call != Some(token) {
+            return Ok(());
         }
-        guide.lazy = None;
+        guide.is_lazy = false;
         guide.has_begun = true;
         guide.matcher.accept(token)
     }
@@ -148,7 +167,7 @@ impl Course {
         let marks = self.thoughts.map(|thoughts| thoughts.marks);
         let is_mark =
             |token: &u32| marks.is_some_and(|marks| [marks.open, marks.close].contains(token));
-        if self.in_thought {
+        if self.thought.is_some() {
             let left = self.thoughts.and_then(|thoughts| thoughts.budget);
             let left = left.map_or(usize::MAX, |budget| budget.saturating_sub(self.spent));
             let is_text = |token: &&u32| {
@@ -159,10 +178,18 @@ impl Course {
         }
         match &mut self.guide {
             None => tokens.iter().take_while(|token| !is_mark(token)).count(),
-            Some(guide) => match guide.lazy {
-                Some(_) => tokens.iter().take_while(|token| guide.tables.is_plain(**token)).count(),
-                None => guide.matcher.follow(tokens),
-            },
+            Some(guide) if guide.is_lazy => {
+                tokens.iter().take_while(|token| guide.tables.is_plain(**token)).count()
+            }
+            Some(guide) => guide.matcher.follow(tokens),
+        }
+    }
+
+    /// Returns what may end a thought that begins here.
+    fn exits(&mut self) -> Result<Exits, GrammarError> {
+        match &mut self.guide {
+            None => Ok(Exits { call: None, ends: true }),
+            Some(guide) => guide.exits(),
         }
     }
 
@@ -174,6 +201,23 @@ impl Course {
 }
 
 impl Guide {
+    /// Writes which tokens may come next outside of thoughts. Returns whether the reply may end.
+    fn allowed(&mut self, mask: &mut [u32]) -> Result<bool, GrammarError> {
+        if self.is_lazy {
+            self.text(mask, true)?;
+            self.call.map_or(Ok(()), |call| set(mask, call, true))?;
+            return Ok(true);
+        }
+        self.matcher.allowed(mask)?;
+        Ok(self.tables.ends.iter().any(|&end| has(mask, end)))
+    }
+
+    fn exits(&mut self) -> Result<Exits, GrammarError> {
+        let mut mask = vec![0; self.matcher.mask_words()];
+        let ends = self.allowed(&mut mask)?;
+        Ok(Exits { call: self.call.filter(|&call| has(&mask, call)), ends })
+    }
+
     /// Allows every text, and with `ends` the end of the reply.
     fn text(&self, mask: &mut [u32], ends: bool) -> Result<(), GrammarError> {
         let needed = self.tables.plain.len();
@@ -185,6 +229,11 @@ impl Guide {
         let ends = self.tables.ends.iter().filter(|_| ends);
         ends.copied().try_for_each(|end| set(mask, end, true))
     }
+}
+
+/// Returns whether the bit of a token is set.
+fn has(mask: &[u32], token: u32) -> bool {
+    mask.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
 }
 
 /// Sets or clears the bit of a token.

@@ -51,8 +51,8 @@ pub struct MarkedShape {
 }
 
 impl MarkedShape {
-    /// Returns the mark from which on the grammar holds, if any words may come before it.
-    pub(super) fn lazy_mark(&self) -> Option<u32> {
-        (self.otherwise == Otherwise::Text).then_some(self.marks.open)
+    /// Returns whether any words may come before the first call, from which on the grammar holds.
+    pub(super) fn is_lazy(&self) -> bool {
+        self.otherwise == Otherwise::Text
     }
 }

@@ -5,6 +5,7 @@ use serde_json::value::RawValue;
 
 use super::part::ReplyPart;
 use super::tool::ToolList;
+use crate::grammar::ARGUMENTS;
 
 /// The labels that a fence around calls may have.
 const FENCES: [&str; 6] = ["", "json", "tool_code", "tool_call", "tool_calls", "tool"];
@@ -318,28 +319,44 @@ fn fence(text: &str) -> Option<Option<usize>> {
     Some(Some(text.len() - content.trim_start().len()))
 }
 
-/// Returns whether `text` begins `{"name": "NAME"` with a known name; `None` if it is too short to
-/// decide.
+/// Returns whether `text` begins `{"name": "NAME", "parameters":` (or `"arguments"`) with a known
+/// name; `None` if it is too short to decide.
 fn begins_call(text: &str, tools: &ToolList) -> Option<bool> {
-    let rest = match name_in(text) {
-        Ok(rest) => rest,
-        Err(is_open) => return if is_open { None } else { Some(false) },
+    match call_in(text, tools) {
+        Ok(()) => Some(true),
+        Err(may_come) => (!may_come).then_some(false),
+    }
+}
+
+/// Finds the beginning of a call, or returns whether it may still come.
+fn call_in(text: &str, tools: &ToolList) -> Result<(), bool> {
+    let rest = name_in(text)?;
+    let Some((name, rest)) = rest.split_once('"') else {
+        return Err(tools.iter().any(|tool| tool.name.starts_with(rest)));
     };
-    match rest.split_once('"') {
-        Some((name, _)) => Some(tools.find(name).is_some()),
-        None if tools.iter().any(|tool| tool.name.starts_with(rest)) => None,
-        None => Some(false),
+    if tools.find(name).is_none() {
+        return Err(false);
+    }
+    let rest = after(rest.trim_start(), &[","])?;
+    let keys = ARGUMENTS.map(|key| after(rest, &[&format!("\"{key}\""), ":"]));
+    match keys {
+        [Ok(_), _] | [_, Ok(_)] => Ok(()),
+        [Err(first), Err(second)] => Err(first || second),
     }
 }
 
 /// Returns what follows `{"name": "`, or whether that may still come.
 fn name_in(text: &str) -> Result<&str, bool> {
+    let rest = after(text, &["{", "\"name\"", ":"])?;
+    rest.strip_prefix('"').ok_or(rest.is_empty())
+}
+
+/// Returns what follows these words and the space after each, or whether that may still come.
+fn after<'a>(text: &'a str, words: &[&str]) -> Result<&'a str, bool> {
     let mut rest = text;
-    for expected in ["{", "\"name\"", ":", "\""] {
-        match rest.strip_prefix(expected) {
-            Some(after) => rest = if expected == "\"" { after } else { after.trim_start() },
-            None => return Err(expected.starts_with(rest)),
-        }
+    for word in words {
+        let Some(next) = rest.strip_prefix(word) else { return Err(word.starts_with(rest)) };
+        rest = next.trim_start();
     }
     Ok(rest)
 }
@@ -378,7 +395,7 @@ impl Scan {
 /// Returns the name and the arguments of a value if it is a call.
 fn read_call(text: &str, tools: &ToolList) -> Option<(String, String)> {
     let call: WrittenCall<'_> = serde_json::from_str(text).ok()?;
-    let arguments = call.parameters.map_or("{}", RawValue::get);
+    let arguments = call.parameters.map(RawValue::get)?;
     let is_call = arguments.starts_with('{') && tools.find(&call.name).is_some();
     is_call.then(|| (call.name, arguments.to_owned()))
 }

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::draft::DraftChoice;
 use super::placement::MODEL_HELP;
+use super::template::TemplateArgs;
 use super::values::{parse_number, parse_positive, whole};
 
 /// What a command may do about a model that is not here.
@@ -75,6 +76,10 @@ pub(crate) struct ShowArgs {
     #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
     pub(crate) model: Option<String>,
 
+    /// Print the chat template, and nothing else
+    #[arg(long, conflicts_with_all = ["tensors", "json"])]
+    pub(crate) template: bool,
+
     /// List every tensor
     #[arg(long)]
     pub(crate) tensors: bool,
@@ -125,6 +130,9 @@ pub(crate) struct CreateArgs {
     /// Instructions that stand before a conversation
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) template: TemplateArgs,
 
     #[command(flatten)]
     pub(crate) fetch: FetchArgs,

@@ -12,6 +12,7 @@ use super::draft::DraftArgs;
 use super::models::FetchArgs;
 use super::pictures::TowerArgs;
 use super::placement::{MODEL_HELP, Placement};
+use super::template::TemplateArgs;
 use super::values::{parse_alias, parse_bytes, parse_pooling, parse_positive, whole};
 
 pub(super) const SHORT: &str = "\
@@ -60,6 +61,9 @@ pub(crate) struct ServeArgs {
     /// `trine list`]
     #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
     pub(crate) models: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) template: TemplateArgs,
 
     /// Name or address to listen on
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]

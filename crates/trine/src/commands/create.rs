@@ -12,6 +12,7 @@ use crate::failure::usage;
 use crate::model_source::{find, hub};
 use crate::modelfile::{self, Modelfile};
 use crate::output;
+use crate::preset;
 use crate::terminal;
 
 /// The largest Modelfile that is read, in bytes.
@@ -38,6 +39,9 @@ pub(crate) fn run(args: CreateArgs) -> Result<()> {
     let hub = hub()?;
     let mut preset = Preset::new(&name, base(&hub, &from, &args.fetch)?);
     preset.system = args.system.or(file.system);
+    let template = args.template.read()?.map(|template| template.source().to_owned());
+    preset.template = template.or(file.template);
+    preset::template(&preset)?;
     preset.parameters = parameters;
     preset.messages = file.messages;
     save(&hub, &name, &preset)

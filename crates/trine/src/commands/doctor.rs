@@ -64,7 +64,7 @@ fn program() -> Finding {
 fn embedded_model() -> Finding {
     const CHECK: &str = "demo model";
     let opened = Source::DEMO.open(None).and_then(|model| {
-        TextSide::read(model.checkpoint(), &model.defaults().stop_ids, true).map(|_| model)
+        TextSide::read(model.checkpoint(), &model.defaults().stop_ids, true, None).map(|_| model)
     });
     match opened {
         Ok(model) => {

@@ -7,6 +7,7 @@ use anyhow::Result;
 use serde::Serialize;
 use trine_engine::Statistics;
 use trine_model::KvType;
+use trine_text::ChatTemplate;
 
 use crate::attachments::TurnPicture;
 use crate::chat::{Conversation, PICTURES_MAX, Rows, Turn};
@@ -42,7 +43,9 @@ pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
     let (Chosen { source, preset }, prompt) = what_is_asked(&args)?;
     let typed = args.sampling.clone();
     let (typed_context, mut turns) = (args.placement.context, Vec::new());
+    let mut template = args.template.read()?;
     if let Some(preset) = &preset {
+        template = template.or(preset::template(preset)?);
         preset::fill(preset, &mut args.sampling, &mut args.placement);
         if !args.raw {
             turns = preset::turns(preset);
@@ -58,7 +61,7 @@ pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
     let drafting = Drafting::new(&args.drafting, &args.fetch, true)?.check(&args.drafting)?;
     let mut session =
         Session::open_with(&source, &settings, Sizes::default(), &drafting, |program| program)?;
-    let outcome = write(&mut session, (typed, turns), prompt, args, verbose);
+    let outcome = write(&mut session, (typed, turns, template), prompt, args, verbose);
     // Its thread may still hold a device.
     if let Some(vision) = &session.vision {
         vision.tower.stop();
@@ -67,17 +70,18 @@ pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
 }
 
 /// Answers the prompt, or chats. The conversation begins with `turns`; `typed` are the sampling
-/// options of the command line.
+/// options of the command line; `template` takes the place of the model's.
 fn write(
     session: &mut Session,
-    (typed, turns): (SamplingArgs, Vec<Turn>),
+    (typed, turns, template): (SamplingArgs, Vec<Turn>, Option<ChatTemplate>),
     prompt: Option<String>,
     args: RunArgs,
     verbose: bool,
 ) -> Result<()> {
     session.engine.heed(interrupt::flag());
     let defaults = session.model.defaults().clone();
-    let mut text = TextSide::read(session.model.checkpoint(), &defaults.stop_ids, !args.raw)?;
+    let mut text =
+        TextSide::read(session.model.checkpoint(), &defaults.stop_ids, !args.raw, template)?;
     text.thinking = Thinking { on: args.thinking.is_on(), budget: args.thinking.think_budget };
     if text.thinking.on == Some(true) && text.format().thoughts().is_none() {
         return Err(usage(format!(

@@ -13,6 +13,7 @@ use trine_server::{
     Description, Fetch, FetchEnd, Fetched, Fetcher, Found, ImageUrls, Keys, Library, Limits,
     Listed, LoadedModel, Loader, Outline, Pictures, ServeError, Server, ServerOptions,
 };
+use trine_text::ChatTemplate;
 
 use super::serve_names::{Names, Served, laid, served_name, stamp};
 use crate::cli::{FetchArgs, ServeArgs};
@@ -63,7 +64,18 @@ pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
     // One draft model fits one model; of several, the others do without it.
     let drafting = Drafting::new(&args.drafting, &args.fetch, args.models.len() == 1)?
         .check(&args.drafting)?;
-    let loader = Models { names, settings, drafting, sequences, pooling, prefixes, queue, verbose };
+    let template = args.template.read()?;
+    let loader = Models {
+        template,
+        names,
+        settings,
+        drafting,
+        sequences,
+        pooling,
+        prefixes,
+        queue,
+        verbose,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .thread_name("http")
@@ -262,6 +274,8 @@ impl Fetcher for Fetching {
 /// Opens models for the server.
 struct Models {
     names: Names,
+    /// The chat template of all models, in place of their own.
+    template: Option<ChatTemplate>,
     settings: Settings,
     /// What guesses tokens.
     drafting: Drafting,
@@ -306,7 +320,12 @@ impl Models {
             tracing::warn!("no prefixes are kept on disk: {error:#}");
         }
         let defaults = session.model.defaults().clone();
-        let text = TextSide::read(session.model.checkpoint(), &defaults.stop_ids, true)?;
+        let text = TextSide::read(
+            session.model.checkpoint(),
+            &defaults.stop_ids,
+            true,
+            self.template.clone(),
+        )?;
         session.tell(self.verbose);
         let program = session.engine.program();
         let memory = program.memory();
@@ -456,7 +475,9 @@ impl Loader for Models {
             let source = self.source(model)?;
             let opened = source.open(self.settings.quantize)?;
             let opened = self.settings.vision.fulfil_silently(&source, opened)?;
-            let template = template(opened.checkpoint())?;
+            let own = self.template.clone();
+            let template =
+                own.map_or_else(|| template(opened.checkpoint()), |own| Ok(Some(own)))?;
             Ok(Outline {
                 description: described(&opened),
                 template: template.map(|template| template.source().to_owned()),

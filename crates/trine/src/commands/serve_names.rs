@@ -26,6 +26,7 @@ use trine_server::{
 use crate::embedded::Embedded;
 use crate::failure::usage;
 use crate::model_source::{Chosen, Resolved, Source, resolve_model};
+use crate::preset;
 
 /// The most files of a folder whose state is checked.
 const FILES_MAX: usize = 4096;
@@ -298,6 +299,7 @@ pub(super) fn laid(preset: &Preset) -> Laid {
     let turn = |turn: &PresetMessage| (role(turn.role).to_owned(), turn.content.clone());
     Laid {
         system: preset.system.clone(),
+        template: preset::template(preset).ok().flatten(),
         sampling: SamplingChanges {
             temperature: number(parameters.temperature),
             top_k: count(parameters.top_k),
@@ -598,6 +600,7 @@ impl Library for Shop {
         let invalid = |message: String| LibraryError::new(Refusal::Invalid, message);
         let mut preset = Preset::new(&self.new_name(name)?, self.base(&recipe.from)?);
         preset.system.clone_from(&recipe.system);
+        preset.template.clone_from(&recipe.template);
         for (name, value) in &recipe.parameters {
             let set = preset.parameters.set(name, value);
             set.map_err(|reason| invalid(format!("parameters.{name:.100}: {reason}")))?;

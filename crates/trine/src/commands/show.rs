@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
 use trine_backend::Memory;
@@ -98,6 +98,9 @@ pub(crate) fn run(args: ShowArgs) -> Result<()> {
         return show_partial(&entry, args.json);
     }
     let Chosen { source, preset } = find(args.model.as_deref(), &args.fetch)?;
+    if args.template {
+        return show_template(&source, preset.as_deref());
+    }
     if let Some(draft) = source.open_assistant()? {
         return show_draft::run(&source, &draft, &args);
     }
@@ -135,6 +138,17 @@ pub(crate) fn run(args: ShowArgs) -> Result<()> {
         output::line(output::table(&["tensor", "format", "shape"], rows.collect(), &[]))?;
     }
     Ok(())
+}
+
+/// Prints the chat template of a model as it is.
+fn show_template(source: &Source, preset: Option<&Preset>) -> Result<()> {
+    let own = preset.map(preset::template).transpose()?.flatten();
+    let template = match own {
+        Some(own) => own,
+        None => vocabulary::template(source.open(None)?.checkpoint())?
+            .with_context(|| format!("{} has no chat template", source.name()))?,
+    };
+    output::text(template.source())
 }
 
 /// Returns the entry of a model whose download is not complete.

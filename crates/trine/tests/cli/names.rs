@@ -396,7 +396,7 @@ fn modelfiles_make_presets() {
     let by_hand = [&model(), "hi", "--system", "Be kind.", "--temperature", "0"];
     assert_eq!(store.answer(&["kind", "hi"]), store.answer(&by_hand));
     for (text, said) in [
-        ("FROM demo\nTEMPLATE {{ .Prompt }}\n", "line 2: TEMPLATE is written in Go"),
+        ("FROM demo\nTEMPLATE {% if %}\n", "the chat template of the preset x"),
         ("FROM demo\nADAPTER x\n", "line 2: ADAPTER"),
         ("FROM demo\nPARAMTER top_k 3\n", "Did you mean PARAMETER?"),
         ("SYSTEM hi\n", "no FROM"),
@@ -408,6 +408,41 @@ fn modelfiles_make_presets() {
     }
     std::fs::write(&file, vec![b'#'; (1 << 20) + 1]).unwrap();
     assert!(store.trine(&["create", "x", "-f", path]).fails(1).contains("cannot be a Modelfile"));
+}
+
+#[test]
+fn a_chat_template_takes_the_place_of_the_models() {
+    let store = Store::new();
+    let own = store.trine(&["show", "demo", "--template"]).ok().out;
+    let file = store.folder.path().join("own.jinja");
+    let path = file.to_str().unwrap();
+    let write = |text: &str| std::fs::write(&file, text).unwrap();
+    let ask = ["demo", "Hello", "--temperature", "0"];
+    let with = |more: &[&str]| store.answer(&[&ask[..], more].concat());
+    write(&own);
+    assert_eq!(with(&["--chat-template", path]), with(&[]));
+    let other = "{% for m in messages %}Once upon a time{% endfor %}\n";
+    write(other);
+    let answer = with(&["--chat-template", path]);
+    assert_ne!(answer, with(&[]));
+    // A preset keeps it, also of a Modelfile, whatever becomes of the file.
+    store.trine(&["create", "teller", "--from", "demo", "--chat-template", path]).ok();
+    write(&format!("FROM demo\nTEMPLATE \"\"\"{other}\"\"\"\n"));
+    store.trine(&["create", "narrator", "-f", path]).ok();
+    std::fs::remove_file(&file).unwrap();
+    for name in ["teller", "narrator"] {
+        let again = [&[name], &ask[1..]].concat();
+        assert_eq!(store.answer(&again), answer);
+        assert_eq!(store.trine(&["show", name, "--template"]).ok().out, other);
+    }
+    for command in [&["run", "demo", "Hello"][..], &["serve", "demo"]] {
+        let missing = [command, &["--chat-template", path]].concat();
+        let error = store.trine(&missing).fails(1);
+        assert!(error.contains(path), "{error}");
+    }
+    write("{% if %}");
+    let error = store.trine(&["run", "demo", "Hello", "--chat-template", path]).fails(1);
+    assert!(error.contains(path) && error.contains("line 1"), "{error}");
 }
 
 /// The cause is told once, not with every attempt.

@@ -1,11 +1,11 @@
-//! Writes conversations for Gemma 4's templates.
+//! Writes conversations for templates that show tools, calls and results between marks.
 
 use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
 use crate::format::seam::{Offer, Written};
-use crate::template::{Content, Message};
+use crate::template::{Content, Message, ResultsIn};
 use crate::tools::{ToolError, calls_of, is_result, result_name, with_pictures};
 
 /// The names of properties that the family's templates take for keywords, and do not show.
@@ -14,13 +14,12 @@ const HIDDEN: [&str; 5] = ["description", "type", "properties", "required", "nul
 /// The fields in which clients send back the thoughts of an earlier message.
 const THOUGHTS: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
 
-/// Writes calls with arguments that are JSON, results with the names of their calls, and tools as a
-/// variable of the template. Without `shows_results`, results become a field of the message with
-/// their calls.
+/// Writes calls with arguments that are JSON, results with the names of their calls where the
+/// template looks for them, and tools as a variable of the template.
 pub(super) fn write(
     messages: Vec<Message>,
     offer: &Offer<'_>,
-    shows_results: bool,
+    results: ResultsIn,
 ) -> Result<Written, ToolError> {
     let mut written = Written::default();
     let mut names: HashMap<String, String> = HashMap::new();
@@ -28,15 +27,17 @@ pub(super) fn write(
         let place = format!("messages[{index}]");
         if !is_result(&message) {
             calls(&place, &mut message, &mut names)?;
-            if matches!(&*message.role, "assistant" | "model") {
-                answer(&mut message);
-            }
+            answer(&mut message);
             written.messages.push(message);
             continue;
         }
         let name = result_name(&place, &message, &names)?.unwrap_or_else(|| "unknown".to_owned());
         let text = message.content.text();
-        match written.messages.last_mut().filter(|last| !shows_results && has_calls(last)) {
+        match written
+            .messages
+            .last_mut()
+            .filter(|last| results == ResultsIn::Field && has_calls(last))
+        {
             Some(last) => {
                 let responses = last.extra.entry("tool_responses").or_insert_with(|| json!([]));
                 if let Value::Array(responses) = responses {
@@ -88,8 +89,11 @@ fn calls(
 }
 
 /// Takes thoughts out of the words of a model, and puts those of a field under the name that
-/// templates know.
-fn answer(message: &mut Message) {
+/// templates know. Leaves other speakers' messages as they are.
+pub(super) fn answer(message: &mut Message) {
+    if !matches!(&*message.role, "assistant" | "model") {
+        return;
+    }
     let thoughts = THOUGHTS.iter().find_map(|name| match message.extra.get(*name) {
         Some(Value::String(text)) if !text.trim().is_empty() => Some(text.trim().to_owned()),
         _ => None,

@@ -1,9 +1,10 @@
-//! Splits a reply of Gemma 4 into thoughts, words and calls.
+//! Splits a reply with marks into thoughts, words and calls.
 
 use super::marks::Marks;
 use super::values::{Bit, read_call};
 use crate::format::seam::{ReplyReader, add};
-use crate::tools::{ReplyPart, ToolList};
+use crate::grammar::ThoughtMarks;
+use crate::tools::{CallParser, ReplyPart, ToolList};
 
 /// The longest name of a channel in bytes; what is longer is a thought without a name.
 const MAX_NAME_BYTES: usize = 32;
@@ -11,23 +12,40 @@ const MAX_NAME_BYTES: usize = 32;
 /// The longest space that is held back because a mark may follow, in bytes.
 const MAX_SPACE_BYTES: usize = 256;
 
-/// Splits a reply of Gemma 4 while it arrives.
+/// The name of the channel of thoughts. A reply that begins with it and an end mark has lost its
+/// opening mark.
+const CHANNEL: &str = "thought";
+
+/// Splits a reply while it arrives.
 ///
 /// A call is passed on when it is complete. What stands between the marks of a call but is none,
 /// or calls a tool that was not declared, is passed on as text. A call in which the reply ends is
-/// dropped, unless only its closing mark is missing. Space between thoughts and calls is
-/// dropped, and so are marks that end nothing.
+/// dropped, unless only its closing mark is missing. Where no call may come, its marks are text.
+/// Space between thoughts and calls is dropped, and so are marks that end nothing. Thoughts have a
+/// line break between them.
 #[derive(Debug, Clone)]
 pub(super) struct Reader {
     marks: Marks,
-    tools: ToolList,
-    parallel: bool,
+    calls: Calls,
     place: Place,
     /// Text that is held back.
     held: String,
-    calls: usize,
+    found: usize,
+    /// Whether there was a thought.
+    has_thought: bool,
     is_cut: bool,
     done: bool,
+}
+
+/// How calls come.
+#[derive(Debug, Clone)]
+pub(super) enum Calls {
+    /// Not at all.
+    None,
+    /// Between marks.
+    Marked { tools: ToolList, parallel: bool },
+    /// As JSON in the words.
+    InWords(CallParser),
 }
 
 /// Where the reply is.
@@ -49,16 +67,32 @@ enum Place {
 }
 
 impl Reader {
-    pub(super) fn new(marks: Marks, tools: ToolList, parallel: bool) -> Self {
+    /// Creates a reader, with `in_thought` of a reply that begins in a thought.
+    pub(super) fn new(marks: Marks, calls: Calls, in_thought: bool) -> Self {
+        let place = match in_thought {
+            true => Place::Thought { begun: false },
+            false => Place::Start { after_mark: false },
+        };
         Self {
             marks,
-            tools,
-            parallel,
-            place: Place::Start { after_mark: false },
+            calls,
+            place,
             held: String::new(),
-            calls: 0,
+            found: 0,
+            has_thought: false,
             is_cut: false,
             done: false,
+        }
+    }
+
+    /// Adds words, in which there may be calls.
+    fn say(&mut self, text: String, parts: &mut Vec<ReplyPart>) {
+        match &mut self.calls {
+            Calls::InWords(parser) => {
+                parser.push(&text).into_iter().for_each(|part| add(parts, part));
+                self.done = parser.is_done();
+            }
+            _ => add(parts, ReplyPart::Text(text)),
         }
     }
 
@@ -71,12 +105,22 @@ impl Reader {
             }
             if after_mark {
                 self.held.drain(..self.held.len() - self.held.trim_start().len());
+            } else if self.may_be_channel() {
+                return;
             }
             if !self.held.is_empty() {
                 self.place = Place::Words;
             }
         }
-        add(parts, ReplyPart::Text(std::mem::take(&mut self.held)));
+        let words = std::mem::take(&mut self.held);
+        self.say(words, parts);
+    }
+
+    /// Returns whether the reply may have begun with the name of a channel whose mark was lost.
+    fn may_be_channel(&self) -> bool {
+        let line = self.held.trim();
+        let has_marks = self.marks.thoughts.is_some() && self.held.len() <= MAX_SPACE_BYTES;
+        has_marks && !line.is_empty() && CHANNEL.starts_with(line)
     }
 
     /// Drops the name of a channel once its line is complete.
@@ -94,7 +138,8 @@ impl Reader {
     /// Passes on a thought, without space around it.
     fn thought(&mut self, parts: &mut Vec<ReplyPart>) {
         let Place::Thought { begun } = &mut self.place else { return };
-        if !*begun {
+        let was_begun = *begun;
+        if !was_begun {
             self.held.drain(..self.held.len() - self.held.trim_start().len());
             *begun = !self.held.is_empty();
         }
@@ -103,7 +148,11 @@ impl Reader {
             end => end,
         };
         let kept = self.held.split_off(end);
-        add(parts, ReplyPart::Thought(std::mem::replace(&mut self.held, kept)));
+        let mut text = std::mem::replace(&mut self.held, kept);
+        if !text.is_empty() && !was_begun && std::mem::replace(&mut self.has_thought, true) {
+            text.insert(0, '\n');
+        }
+        add(parts, ReplyPart::Thought(text));
     }
 
     /// Takes what is held back as far as it is certain.
@@ -127,9 +176,14 @@ impl Reader {
     }
 
     /// Ends what the reply is in; what follows begins after a mark.
-    fn close(&mut self, parts: &mut Vec<ReplyPart>) {
+    fn close(&mut self, parts: &mut Vec<ReplyPart>, is_end_of_thought: bool) {
         self.advance(parts);
         let place = std::mem::replace(&mut self.place, Place::Start { after_mark: true });
+        if !is_end_of_thought && place == (Place::Start { after_mark: false }) {
+            // It was no name of a channel.
+            let words = std::mem::take(&mut self.held);
+            self.say(words, parts);
+        }
         // Space before a mark is no part of the words, nor of a thought.
         self.held.clear();
         if let Place::Call(bits) = place
@@ -145,20 +199,22 @@ impl Reader {
 
     /// Passes on a call. Returns whether it is one.
     fn call(&mut self, bits: &[Bit], parts: &mut Vec<ReplyPart>) -> bool {
-        let call = read_call(bits)
-            .and_then(|(name, arguments)| self.tools.call(self.calls, &name, arguments));
+        let Calls::Marked { tools, parallel } = &self.calls else { return false };
+        let call =
+            read_call(bits).and_then(|(name, arguments)| tools.call(self.found, &name, arguments));
         let Some(call) = call else { return false };
         parts.push(ReplyPart::Call(call));
-        self.calls += 1;
-        self.done = !self.parallel;
+        self.found += 1;
+        self.done = !parallel;
         true
     }
 }
 
 impl ReplyReader for Reader {
     fn is_mark(&self, token: u32) -> bool {
-        let Marks { thoughts, calls, results } = self.marks;
-        [thoughts.open, thoughts.close, calls.open, calls.close, calls.quote].contains(&token)
+        let Marks { thoughts, calls, results, .. } = self.marks;
+        thoughts.is_some_and(|thoughts| [thoughts.open, thoughts.close].contains(&token))
+            || [calls.open, calls.close, calls.quote].contains(&token)
             || results.contains(&token)
     }
 
@@ -194,11 +250,18 @@ impl ReplyReader for Reader {
             }
             return parts;
         }
-        self.close(&mut parts);
+        if !matches!(self.calls, Calls::Marked { .. })
+            && let Some(spelled) = self.marks.spelled_out(token)
+        {
+            return self.text(spelled);
+        }
+        let is_thought =
+            |end: fn(&ThoughtMarks) -> u32| thoughts.is_some_and(|marks| end(&marks) == token);
+        self.close(&mut parts, is_thought(|marks| marks.close));
         if self.done {
             return parts;
         }
-        if token == thoughts.open {
+        if is_thought(|marks| marks.open) {
             self.place = Place::Name;
         } else if token == calls.open {
             self.place = Place::Call(Vec::new());
@@ -214,8 +277,12 @@ impl ReplyReader for Reader {
                 Place::Call(bits) => self.is_cut = !self.call(&bits, &mut parts),
                 place => {
                     self.place = place;
-                    self.close(&mut parts);
+                    self.close(&mut parts, false);
                 }
+            }
+            if let Calls::InWords(parser) = &mut self.calls {
+                parser.finish().into_iter().for_each(|part| add(&mut parts, part));
+                self.is_cut |= parser.is_cut();
             }
             self.done = true;
         }
@@ -227,7 +294,10 @@ impl ReplyReader for Reader {
     }
 
     fn calls(&self) -> usize {
-        self.calls
+        match &self.calls {
+            Calls::InWords(parser) => parser.calls(),
+            Calls::None | Calls::Marked { .. } => self.found,
+        }
     }
 
     fn is_done(&self) -> bool {

@@ -1,0 +1,92 @@
+//! What a template does, found by rendering conversations.
+
+use serde_json::{Map, Value, json};
+
+use super::message::Message;
+
+/// Words that stand in no template.
+const TOOL: &str = "qxtzj";
+const RESULT: &str = "qxrzj";
+const WORDS: &str = "qxwzj";
+
+/// The variable that turns thinking on.
+const THINKING: &str = "enable_thinking";
+
+/// Where a template looks for the results of calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ResultsIn {
+    /// In messages of the role `tool` after the calls.
+    Messages,
+    /// In the field `tool_responses` of the message with the calls.
+    Field,
+}
+
+/// Renderings of conversations; `None` where the template refuses one.
+#[derive(Debug)]
+pub(crate) struct Trials {
+    /// With a tool, a call and a result, for each way to give it.
+    results: [(ResultsIn, Option<String>); 2],
+    thinks: bool,
+}
+
+impl Trials {
+    /// Tries a template. `render` renders messages with variables.
+    pub(super) fn of(render: impl Fn(&[Message], Map<String, Value>) -> Option<String>) -> Self {
+        let results = [ResultsIn::Messages, ResultsIn::Field];
+        let tools = json!([{"type": "function", "function": {
+            "name": TOOL, "description": "", "parameters": {"type": "object", "properties": {}},
+        }}]);
+        let tried = |way| {
+            let variables = Map::from_iter([("tools".to_owned(), tools.clone())]);
+            (way, render(&conversation(way), variables))
+        };
+        let thinking = |on: bool| {
+            let variables = Map::from_iter([(THINKING.to_owned(), on.into())]);
+            render(&[Message::new("user", WORDS)], variables)
+        };
+        Self { results: results.map(tried), thinks: thinking(true) != thinking(false) }
+    }
+
+    /// Returns where the template looks for results, if it shows tools, and calls and results
+    /// between these marks.
+    pub(crate) fn results(&self, call: [&str; 2], result: [&str; 2]) -> Option<ResultsIn> {
+        let is_shown = |text: &str| {
+            let inside = |text: &str, [open, close]: [&str; 2], word: &str| {
+                let (before, after) = text.split_once(open)?;
+                let (inside, after) = after.split_once(close)?;
+                inside.contains(word).then(|| (before.contains(TOOL), after.to_owned()))
+            };
+            let Some((declares, after)) = inside(text, call, TOOL) else { return false };
+            declares && inside(&after, result, RESULT).is_some()
+        };
+        let mut ways = self.results.iter();
+        ways.find_map(|(way, text)| text.as_deref().is_some_and(is_shown).then_some(*way))
+    }
+
+    /// Returns whether the template can be told to have the model think.
+    pub(super) fn thinks(&self) -> bool {
+        self.thinks
+    }
+}
+
+/// Returns a question, a call and its result.
+fn conversation(results: ResultsIn) -> Vec<Message> {
+    let fields = |value: Value| value.as_object().cloned().unwrap_or_default();
+    let function = json!({"name": TOOL, "arguments": {}});
+    let call = json!({"id": "1", "type": "function", "function": function});
+    let mut made = Message::new("assistant", "");
+    made.extra = fields(json!({ "tool_calls": [call] }));
+    let mut messages = vec![Message::new("user", WORDS), made];
+    match results {
+        ResultsIn::Messages => {
+            let mut result = Message::new("tool", RESULT);
+            result.extra = fields(json!({"tool_call_id": "1", "name": TOOL}));
+            messages.push(result);
+        }
+        ResultsIn::Field => {
+            let responses = json!([{"name": TOOL, "response": RESULT}]);
+            messages[1].extra.insert("tool_responses".to_owned(), responses);
+        }
+    }
+    messages
+}
