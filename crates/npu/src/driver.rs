@@ -41,4 +41,4 @@ pub use self::device::{DEVICE_PATH, Device};
 pub use self::error::DriverError;
 pub use self::hardware::WATCHDOG;
 pub use self::proven::{ProvenStream, Unproven};
-pub(crate) use self::version::{DRIVER, DriverVersion};
+pub(crate) use self::version::{DRM_DRIVER, DriverVersion};

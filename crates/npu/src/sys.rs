@@ -203,4 +203,7 @@ pub trait Sys: Send + Sync {
 
     /// Returns the time of the monotonic clock.
     fn now(&self) -> Duration;
+
+    /// Waits on that clock.
+    fn sleep(&self, time: Duration);
 }

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use bytemuck::{Pod, bytes_of_mut};
 
 use super::finding::{Diagnosis, Finding};
-use crate::driver::{self, DRIVER, DriverVersion};
+use crate::driver::{self, DRM_DRIVER, DriverVersion};
 use crate::sys::abi::{self, ArrayMetadata, FirmwareVersion};
 use crate::sys::{Errno, File, Pointed, Sys};
 use crate::uapi;
@@ -85,19 +85,19 @@ fn interface(open: &Open<'_>, path: &str, diagnosis: &mut Diagnosis) -> bool {
         }
     };
     let DriverVersion { name, major, minor, is_model } = version;
-    if name != DRIVER {
-        let found = format!("{path} leads to the driver {name:?}, expected {DRIVER:?}");
+    if name != DRM_DRIVER {
+        let found = format!("{path} leads to the driver {name:?}, expected {DRM_DRIVER:?}");
         diagnosis.findings.push(Finding::fail(CHECK, found, OTHER_NODE));
         return false;
     }
     diagnosis.facts.interface = Some([major, minor]);
     diagnosis.facts.is_model = is_model;
-    let shown = if is_model { abi::MODEL_DESCRIPTION } else { DRIVER };
+    let shown = if is_model { abi::MODEL_DESCRIPTION } else { DRM_DRIVER };
     let found = format!("{shown}, {major}.{minor}");
     diagnosis.findings.push(if major == 0 {
         Finding::ok(CHECK, found)
     } else {
-        Finding::fail(CHECK, format!("{found}, expected amdxdna 0"), "update trine")
+        Finding::fail(CHECK, format!("{found}, expected {DRM_DRIVER} 0"), "update trine")
     });
     major == 0
 }
@@ -111,7 +111,7 @@ fn firmware(open: &Open<'_>, diagnosis: &mut Diagnosis) {
             Finding::ok(
                 CHECK,
                 format!(
-                    "{major}.{minor}.{patch}.{build}; the driver takes protocol 5.7 or later and does not tell which it is; trine sends what 5.7 has, and no chains of commands, which 5.8 is reported to drop at times"
+                    "{major}.{minor}.{patch}.{build}; the driver takes protocol 5.7 or later and does not tell which it is; trine sends what 5.7 has; newer drivers send each command as a chain of one, which 5.8 is reported to drop at times"
                 ),
             )
         }

@@ -2,7 +2,7 @@
 
 use super::finding::{Diagnosis, Finding};
 use crate::locked::Limit;
-use crate::sys::abi::{DRIVER, VENDOR, XDNA1};
+use crate::sys::abi::{MODULE, VENDOR, XDNA1};
 use crate::sys::{Errno, Sys};
 use crate::uapi;
 
@@ -100,7 +100,7 @@ fn driver(sys: &dyn Sys, kernel: Option<&str>, diagnosis: &mut Diagnosis) -> boo
     let drivers = sys.list(DRIVERS).unwrap_or_default();
     let version = read(sys, "/sys/module/amdxdna/version");
     diagnosis.facts.module_version.clone_from(&version);
-    if drivers.iter().any(|name| name == DRIVER) {
+    if drivers.iter().any(|name| name == MODULE) {
         let version = version.unwrap_or_else(|| "no version of its own".to_owned());
         let found = format!("amdxdna is loaded, {version}; Linux {shown}");
         diagnosis.findings.push(Finding::ok("driver", found));
@@ -124,14 +124,16 @@ fn numbers(kernel: &str) -> Option<(u32, u32)> {
 }
 
 fn is_bound(sys: &dyn Sys, address: &str) -> bool {
-    let bound = sys.list(&format!("{DRIVERS}/{DRIVER}")).unwrap_or_default();
+    let bound = sys.list(&format!("{DRIVERS}/{MODULE}")).unwrap_or_default();
     bound.iter().any(|name| name == address)
 }
 
 fn firmware(sys: &dyn Sys, is_bound: bool, diagnosis: &mut Diagnosis) {
     const CHECK: &str = "firmware's file";
     let names = FIRMWARE.iter().flat_map(|folder| sys.list(folder).unwrap_or_default());
-    let files: Vec<String> = names.filter(|name| name.starts_with("npu.")).collect();
+    let files: Vec<String> = names
+        .filter(|name| ["npu.", "npu_7."].iter().any(|start| name.starts_with(start)))
+        .collect();
     let finding = match (files.is_empty(), is_bound) {
         (false, _) => Finding::ok(CHECK, format!("amdnpu/1502_00: {}", files.join(", "))),
         (true, true) => Finding::ok(CHECK, "in no usual folder; the driver has found it"),

@@ -241,7 +241,7 @@ impl<S: Sys> Context<S> {
         submitted: u64,
         done: &[Flight<S>],
     ) -> Result<Vec<Vec<u8>>, DriverError> {
-        let counted = i128::from(self.hardware.completions()?) - i128::from(before);
+        let counted = self.hardware.counted(before, submitted)?;
         if counted != i128::from(submitted) {
             return Err(DriverError::NotCounted { submitted, counted });
         }

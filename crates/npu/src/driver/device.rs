@@ -7,7 +7,7 @@ use super::buffer::{DeviceBuffer, Exports, HostBuffer};
 use super::error::DriverError;
 use super::handle::Handle;
 use super::heap::{Block, Heap};
-use super::version::{DRIVER, DriverVersion};
+use super::version::{DRM_DRIVER, DriverVersion};
 use crate::sys::abi::{VENDOR, XDNA1};
 use crate::sys::{Errno, File, Process, Sys};
 
@@ -138,7 +138,7 @@ fn check_driver<S: Sys>(handle: &Handle<S>, path: &str) -> Result<DriverVersion,
         Errno::ENOTTY | Errno::EINVAL => DriverError::NoDriver { path: path(), errno },
         _ => DriverError::call("ask for the version of the NPU's driver")(errno),
     })?;
-    if version.name != DRIVER {
+    if version.name != DRM_DRIVER {
         return Err(DriverError::WrongNode { path: path(), name: version.name });
     }
     let DriverVersion { major, minor, .. } = version;

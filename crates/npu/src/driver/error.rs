@@ -45,7 +45,7 @@ pub enum DriverError {
     },
     /// The node leads to another driver, as it may in a container.
     #[error(
-        "{path} leads to the driver {name:?}, expected \"amdxdna\". Name the NPU's node, which `trine npu doctor` finds, or give the container that one"
+        "{path} leads to the driver {name:?}, expected \"amdxdna_accel_driver\". Name the NPU's node, which `trine npu doctor` finds, or give the container that one"
     )]
     WrongNode {
         /// The node's path.

@@ -15,6 +15,10 @@ use crate::uapi;
 
 /// How long a command may take. After 2 s the kernel gives it up, which may leave the device hung.
 pub const WATCHDOG: Duration = Duration::from_secs(1);
+
+/// The first and the longest pause between two looks at the driver's counter.
+const COUNTER_PAUSE: Duration = Duration::from_micros(20);
+const COUNTER_PAUSE_MAX: Duration = Duration::from_millis(5);
 /// Rows of cores in a column.
 const CORE_ROWS: u32 = 4;
 /// Most operations each cycle, as published kernels give them.
@@ -147,6 +151,22 @@ impl<S: Sys> Hardware<S> {
         };
         self.quarantine(&error);
         Err(error)
+    }
+
+    /// Waits until the driver has counted this many submissions since `before`, as long as the
+    /// watchdog allows: some versions count a submission only after its end has been told. Returns
+    /// how many it has counted.
+    pub(super) fn counted(&self, before: u64, submitted: u64) -> Result<i128, DriverError> {
+        let deadline = self.handle.sys.now() + WATCHDOG;
+        let mut pause = COUNTER_PAUSE;
+        loop {
+            let counted = i128::from(self.completions()?) - i128::from(before);
+            if counted >= i128::from(submitted) || self.handle.sys.now() >= deadline {
+                return Ok(counted);
+            }
+            self.handle.sys.sleep(pause);
+            pause = (2 * pause).min(COUNTER_PAUSE_MAX);
+        }
     }
 
     /// Returns how many submissions of this context have ended, as the driver counts them: a chain

@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use bytemuck::bytes_of_mut;
 
-pub(crate) use crate::sys::abi::DRIVER;
+pub(crate) use crate::sys::abi::DRM_DRIVER;
 use crate::sys::abi::{self, Version};
 use crate::sys::{Errno, File, Pointed, Sys};
 

@@ -14,8 +14,11 @@ const fn number(direction: u32, number: u32, bytes: usize) -> u32 {
     direction << 30 | (bytes as u32) << 16 | (b'd' as u32) << 8 | number
 }
 
-/// The name of the NPU's driver.
-pub const DRIVER: &str = "amdxdna";
+/// The name with which the driver of a node answers [`VERSION`], in every version (Linux,
+/// `drivers/accel/amdxdna/amdxdna_pci_drv.c`, `amdxdna_drm_drv`).
+pub const DRM_DRIVER: &str = "amdxdna_accel_driver";
+/// The name of its module, and among the drivers of PCI in sysfs (`KBUILD_MODNAME`).
+pub const MODULE: &str = "amdxdna";
 /// AMD's number as a vendor, as sysfs has it.
 pub const VENDOR: &str = "0x1022";
 /// The number of an XDNA1 among AMD's devices.

@@ -226,6 +226,15 @@ impl ModelSys {
         device::pass(&mut state, to);
     }
 
+    /// Lets time pass unless a command runs, which would end on what the model knows of memory.
+    pub fn pass_idle(&self, time: Duration) {
+        let mut state = self.state();
+        if device::next_ending(&state).is_none() {
+            let to = state.now + time;
+            device::pass(&mut state, to);
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic in here is a test that fails already.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -335,6 +344,10 @@ impl Sys for ModelSys {
 
     fn now(&self) -> Duration {
         self.state().now
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.pass(time);
     }
 }
 

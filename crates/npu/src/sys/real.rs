@@ -35,8 +35,8 @@ pub struct RealSys {
 #[derive(Debug)]
 struct Opened {
     descriptor: OwnedFd,
-    /// Whether it has said that its driver is [`abi::DRIVER`]. The same numbers are other calls of
-    /// other drivers, with pointers in other places.
+    /// Whether it has said that its driver is [`abi::DRM_DRIVER`]. The same numbers are other calls
+    /// of other drivers, with pointers in other places.
     is_npu: bool,
 }
 
@@ -51,7 +51,7 @@ fn names_driver(answer: &[u8], pointed: &[Pointed<'_>]) -> bool {
     let length = pod_read_unaligned::<abi::Version>(answer).name_len;
     let name = pointed.iter().find(|part| part.field == offset_of!(abi::Version, name));
     let name = name.and_then(|name| name.bytes.get(..usize::try_from(length).ok()?));
-    name == Some(abi::DRIVER.as_bytes())
+    name == Some(abi::DRM_DRIVER.as_bytes())
 }
 
 /// Takes a lock. No state between is left by a panic: each section changes one entry.
@@ -279,6 +279,10 @@ impl Sys for RealSys {
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
         Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
     }
+
+    fn sleep(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
 }
 
 impl Drop for RealSys {
@@ -316,10 +320,13 @@ mod tests {
             let pointed = [Pointed { field: offset_of!(abi::Version, name), bytes: &mut bytes }];
             names_driver(bytemuck::bytes_of(&version(length)), &pointed)
         };
-        assert!(names(7, "amdxdna") && names(7, "amdxdna, and room"));
-        assert!(!names(6, "amdgpu") && !names(8, "amdxdna2") && !names(6, "amdxdna"));
-        assert!(!names(7, "amd") && !names(0, "") && !names(u64::MAX, "amdxdna"));
-        assert!(!names_driver(bytemuck::bytes_of(&version(7)), &[]));
+        // As Linux answers: amdxdna_pci_drv.c, amdxdna_drm_drv.
+        let name = "amdxdna_accel_driver";
+        assert!(names(20, name) && names(20, "amdxdna_accel_driver, and room"));
+        assert!(!names(6, "amdgpu") && !names(21, "amdxdna_accel_driver2") && !names(19, name));
+        assert!(!names(7, "amdxdna") && !names(20, "amdxdna"));
+        assert!(!names(0, "") && !names(u64::MAX, name));
+        assert!(!names_driver(bytemuck::bytes_of(&version(20)), &[]));
     }
 
     #[test]

@@ -77,4 +77,7 @@ impl Sys for Changed {
     fn now(&self) -> std::time::Duration {
         self.model.now()
     }
+    fn sleep(&self, time: std::time::Duration) {
+        self.model.sleep(time);
+    }
 }

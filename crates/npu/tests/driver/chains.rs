@@ -12,7 +12,8 @@ use trine_npu::uapi::{self, ExecCmd};
 
 use crate::calls::{CREATE, Open, units};
 use crate::support::{
-    Bench, Changed, RESULT_BYTES, bytes_of_result, call, contract, inputs, model, product,
+    Bench, Changed, RESULT_BYTES, bytes_of_result, call, contract, counting_at_once, inputs, model,
+    product,
 };
 
 /// Commands of a chain with six buffers each.
@@ -126,7 +127,7 @@ fn a_command_that_is_dropped_silently_is_found() {
 /// As the published driver does: a counter of ended submissions.
 #[test]
 fn the_counter_rises_by_the_chains_and_not_by_the_commands() {
-    let sys = model(Machine::default());
+    let sys = model(counting_at_once());
     let file = sys.open(trine_npu::driver::DEVICE_PATH).unwrap();
     let completions = || {
         let mut bytes = [0; 128];
@@ -187,11 +188,11 @@ fn nothing_is_left_of_a_chain_whichever_call_fails() {
         bench.chain(2)?;
         bench.chain(3).map(drop)
     };
-    let sys = model(Machine::default());
+    let sys = model(counting_at_once());
     work(&sys).unwrap();
     let (calls, mut kept) = (sys.calls(), 0);
     for call in 0..calls {
-        let sys = model(Machine::default());
+        let sys = model(counting_at_once());
         sys.fail(call, Errno::ENOMEM);
         work(&sys).unwrap_err();
         let is_kept = sys.process().quarantine().is_some();

@@ -57,7 +57,7 @@ fn a_healthy_machine_has_no_remedies() {
     assert!(found(&diagnosis, "interface").1.contains("trine's model"));
     let other = of(Machine { description: "another", ..healthy() });
     assert!(!other.facts.is_model);
-    assert!(found(&other, "interface").1.starts_with("amdxdna, 0.6"));
+    assert!(found(&other, "interface").1.starts_with("amdxdna_accel_driver, 0.6"));
     assert_eq!(facts.clocks_mhz, Some([400, 800]));
     assert_eq!(facts.array.map(|array| (array.cols, array.core.row_count)), Some((5, 4)));
     assert_eq!(facts.firmware.map(|version| version.build), Some(391));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytemuck::pod_read_unaligned;
 use trine_npu::driver::DriverError;
@@ -22,6 +23,24 @@ fn run_with(fault: Fault) -> DriverError {
 fn a_command_that_is_dropped_silently_is_no_work() {
     let error = run_with(Fault::Dropped);
     assert_eq!(error, DriverError::NotCounted { submitted: 3, counted: 2 });
+}
+
+/// Newer drivers count a command after they have told its end.
+#[test]
+fn a_command_that_is_counted_late_is_work() {
+    for (seed, late) in [(1, 0), (2, 1), (3, 40), (4, 900), (5, 900), (6, 900)] {
+        let counted_late = Duration::from_millis(late);
+        let sys = model(Machine { seed, counted_late, ..Machine::default() });
+        let mut bench = Bench::new(sys, 0).unwrap();
+        for _ in 0..5 {
+            bench.run(3).unwrap();
+        }
+    }
+    // One that is not counted within the watchdog's time may never have run.
+    let counted_late = Duration::from_secs(3600);
+    let sys = model(Machine { counted_late, ..Machine::default() });
+    let error = Bench::new(sys, 0).unwrap().run(3).unwrap_err();
+    assert_eq!(error, DriverError::NotCounted { submitted: 3, counted: 0 });
 }
 
 #[test]

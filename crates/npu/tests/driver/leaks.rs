@@ -4,7 +4,7 @@ use trine_npu::driver::DriverError;
 use trine_npu::sys::model::{Held, Machine};
 use trine_npu::sys::{Errno, Sys};
 
-use crate::support::{Bench, model};
+use crate::support::{Bench, counting_at_once, model};
 
 #[test]
 fn nothing_is_left_after_a_good_end() {
@@ -28,13 +28,13 @@ fn nothing_is_left_whichever_call_fails() {
         exports.ok_or_else(problem)?;
         bench.run(3).map(drop)
     };
-    let sys = model(Machine::default());
+    let sys = model(counting_at_once());
     work(&sys).unwrap();
     let calls = sys.calls();
     assert!(calls > 40, "{calls}");
     let (mut failures, mut kept) = (0, 0);
     for call in 0..calls {
-        let sys = model(Machine::default());
+        let sys = model(counting_at_once());
         sys.fail(call, Errno::ENOMEM);
         failures += usize::from(work(&sys).is_err());
         // What a command may still write to stays where it is not known to have ended.

@@ -12,6 +12,8 @@ use trine_npu::sys::Sys;
 use trine_npu::sys::model::{Behaviour, Fault, Held, Machine, ModelSys, Tiles, xclbin};
 use trine_npu::tile::Tile;
 
+use crate::support::counting_at_once;
+
 /// Kernels with small products.
 const KERNELS: [Kernel; 2] =
     [Kernel::Int8 { m: 8, k: 2048, n: 2048 }, Kernel::Int8 { m: 1, k: 2048, n: 2048 }];
@@ -52,7 +54,7 @@ fn model(machine: Machine, is_wrong: bool) -> ModelSys {
 
 #[test]
 fn exact_products_are_right_the_smallest_first() {
-    let sys = model(Machine::default(), false);
+    let sys = model(counting_at_once(), false);
     let results = run(&sys, &plan(&KERNELS));
     assert!(results.are_right(), "{results:#?}");
     let names: Vec<&str> = results.outcomes.iter().map(|outcome| outcome.name.as_str()).collect();

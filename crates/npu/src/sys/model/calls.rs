@@ -444,13 +444,18 @@ fn contexts(state: &State) -> Vec<u8> {
             num_col: context.columns,
             pid: state.machine.process,
             command_submissions: context.submissions,
-            command_completions: context.completions,
+            command_completions: counted(context, state.now),
             errors: context.errors,
             ..ContextInfo::default()
         };
         answer.extend(bytes_of(&info));
     }
     answer
+}
+
+/// Returns how many commands of a context the driver has counted by now.
+fn counted(context: &Context, now: Duration) -> u64 {
+    context.counted.iter().filter(|at| **at <= now).count() as u64
 }
 
 fn set_state(state: &mut State, value: &mut uapi::GetInfo) -> Answer {

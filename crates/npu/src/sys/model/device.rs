@@ -1,11 +1,12 @@
 //! Time passes, and the device works.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use super::array::{DeviceMemory, Task, Trap};
 use super::chain::{self, Work, Works};
-use super::machine::Fault;
+use super::machine::{Fault, Machine};
 use super::memory::Memory;
 use super::objects::{Command, State};
 use crate::packet::State as Stage;
@@ -103,9 +104,15 @@ fn finish(
     if let Some(timeline) = client.timelines.get_mut(&handle) {
         timeline.reached = command.point + 1;
     }
+    let Machine { counted_late, seed, .. } = state.machine;
     let context = context(state, file, handle);
     context.free_from = at;
-    context.completions += u64::from(ending.is_counted);
+    if ending.is_counted {
+        let mut hasher = DefaultHasher::new();
+        (seed, context.counted.len()).hash(&mut hasher);
+        let late = counted_late.mul_f64(hasher.finish() as f64 / u64::MAX as f64);
+        context.counted.push(at + late);
+    }
     context.errors += u64::from(ending.stage != Stage::Completed);
 }
 

@@ -70,6 +70,11 @@ pub struct Machine {
     pub command_time: Duration,
     /// After how long the driver gives up a command.
     pub command_time_max: Duration,
+    /// At most how long after a command's end the driver counts it. Since its commit 66545bd8 of
+    /// June 2026 it does so when the job is freed, which is after its fence.
+    pub counted_late: Duration,
+    /// Decides how much later each is.
+    pub seed: u64,
     /// Whether the device works again after the driver has given up a command.
     pub recovers: bool,
 }
@@ -82,7 +87,7 @@ impl Default for Machine {
             is_there: true,
             kernel: "6.14.0",
             driver: "amdxdna",
-            node_driver: "amdxdna",
+            node_driver: "amdxdna_accel_driver",
             description: MODEL_DESCRIPTION,
             driver_major: 0,
             is_loaded: true,
@@ -103,6 +108,8 @@ impl Default for Machine {
             is_root: false,
             command_time: Duration::from_millis(2),
             command_time_max: Duration::from_secs(2),
+            counted_late: Duration::from_millis(3),
+            seed: 1,
             recovers: false,
         }
     }

@@ -42,7 +42,8 @@ pub(super) struct Context {
     /// When the command before the queue's first ended.
     pub(super) free_from: Duration,
     pub(super) submissions: u64,
-    pub(super) completions: u64,
+    /// When the driver counts each command that has ended.
+    pub(super) counted: Vec<Duration>,
     pub(super) errors: u64,
 }
 
