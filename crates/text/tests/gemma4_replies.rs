@@ -217,6 +217,14 @@ fn conversations_are_written_for_the_template() {
         <|tool_response>response:weather{value:<|\"|>{\"t\": 1}<|\"|>}<tool_response|><|tool_response>response:weather{value:<|\"|>hot<|\"|>}<tool_response|>\
         I look.<turn|>\n";
     assert_eq!(written(messages.clone(), &ChatTemplate::gemma4(true)), expected);
+    // Results stand with their calls, in whatever order and wherever they come.
+    let mut turned = messages.as_array().unwrap().clone();
+    turned.swap(2, 3);
+    assert_eq!(written(turned.clone().into(), &ChatTemplate::gemma4(true)), expected);
+    turned.insert(3, json!({"role": "user", "content": "And?"}));
+    let text = written(turned.into(), &ChatTemplate::gemma4(true));
+    assert!(text.contains("response:weather{value:<|\"|>{\"t\": 1}"), "{text}");
+    assert!(text.find("hot").unwrap() < text.find("And?").unwrap(), "{text}");
     // A template that does not know the role `tool` gets results in a field of the call's message.
     let early = ChatTemplate::new(
         "{%- for t in tools or [] -%}{{ t.function.name }}{%- endfor -%}
@@ -298,7 +306,13 @@ fn thoughts_are_read_with_marks_missing() {
         (false, "thought\nHello.", vec![text("thought\nHello.")]),
         (false, "thought", vec![text("thought")]),
         (false, "thoughtful", vec![text("thoughtful")]),
-        (false, "Hi.<channel|> there", vec![text("Hi.there")]),
+        (false, "Hi.<channel|> there", vec![text("Hi. there")]),
+        (
+            false,
+            "<|channel>x\nOne.<channel|>thought\n<channel|>Hi.",
+            vec![thought("One."), text("Hi.")],
+        ),
+        (false, "th<channel|>Hi.", vec![text("thHi.")]),
         (
             false,
             "<|channel>thought\nOne.<channel|>A<|channel>thought\nTwo.<channel|>B",

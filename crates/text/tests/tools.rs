@@ -158,12 +158,12 @@ fn a_call_in_which_a_reply_ends_is_no_text() {
         format!("```json\n{call}"),
         format!("```tool_code\n[ {call}"),
     ] {
-        let name = whole.find("\"name\"").unwrap() + "\"name\": \"".len();
+        let name = whole.find("\"parameters\":").unwrap() + "\"parameters\":".len();
         for end in name..whole.len() {
             let (text, calls) = parse(&format!("I look.\n{}", &whole[..end]), true);
             assert_eq!((text.as_str(), calls.len()), ("I look.\n", 0), "{:?}", &whole[..end]);
         }
-        // Before the name it may be anything, unless nothing but calls may come.
+        // Before the arguments it may be anything, unless nothing but calls may come.
         let begun = &whole[..name - 1];
         assert_eq!(parse(begun, true).0, begun);
         for end in 1..whole.len() {

@@ -52,6 +52,7 @@ pub(crate) fn read_template(path: &Path) -> Result<ChatTemplate> {
         bail!("{shown} has more than {TEMPLATE_BYTES_MAX} bytes; it cannot be a chat template");
     }
     let mut source = String::from_utf8(bytes).map_err(|_| anyhow!("{shown} is not UTF-8 text"))?;
+    source = source.strip_prefix('\u{feff}').unwrap_or(&source).replace("\r\n", "\n");
     let ends_with_text =
         |line: &str| !["\n", "}}", "%}", "#}"].iter().any(|end| line.ends_with(end));
     if source.strip_suffix('\n').is_some_and(ends_with_text) {

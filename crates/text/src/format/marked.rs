@@ -8,9 +8,9 @@
 //! ([`Tokenizer::guard`](crate::Tokenizer::guard)). Results follow as
 //! `<|tool_response>response:NAME{...}<tool_response|>`, in the model's own turn.
 //!
-//! Thoughts and calls are read by the vocabulary's marks. How tools and results get into a prompt
-//! is found by trying the template ([`Trials`](crate::template::Trials)): one that does not show
-//! them gets them in words, as models without such tokens do.
+//! Thoughts are read by the vocabulary's marks. How tools and results get into a prompt is found by
+//! trying the template ([`Trials`](crate::template::Trials)): with one that does not show them they
+//! are told in words and calls are JSON, as for models without such tokens.
 
 mod marks;
 mod reader;
@@ -93,5 +93,12 @@ impl ReplyFormat for Marked {
 
     fn thoughts(&self) -> Option<ThoughtMarks> {
         self.marks.thoughts
+    }
+
+    fn opens_thought(&self, prompt: &[u32]) -> bool {
+        let Some(ThoughtMarks { open, close }) = self.marks.thoughts else { return false };
+        // What stands in earlier turns says nothing of this one.
+        let is_mark = |id: &&u32| [open, close].contains(id) || self.marks.turn == Some(**id);
+        prompt.iter().rev().find(is_mark) == Some(&open)
     }
 }

@@ -71,11 +71,9 @@ pub trait ReplyFormat: std::fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns whether a prompt ends in a thought: templates may open one.
-    fn opens_thought(&self, prompt: &[u32]) -> bool {
-        let Some(ThoughtMarks { open, close }) = self.thoughts() else { return false };
-        let mut backwards = prompt.iter().rev();
-        backwards.find(|id| [open, close].contains(id)).is_some_and(|&id| id == open)
+    /// Returns whether a prompt ends in a thought: templates may open one in the model's turn.
+    fn opens_thought(&self, _prompt: &[u32]) -> bool {
+        false
     }
 }
 

@@ -64,7 +64,7 @@ impl<'a> Calls<'a> {
             let [parameters, arguments] = ARGUMENTS;
             let keys = format!("{parameters}\"|{arguments}");
             let call = format!("\\[?\\{{\"name\": \"({names})\", \"({keys}).*");
-            lark.push_str(&format!(" | TEXT\nTEXT: /(?s:.+)/ & ~/(?s:{call})/"));
+            lark.push_str(&format!(" | TEXT?\nTEXT: /(?s:.+)/ & ~/(?s:{call})/"));
         }
         for (rule, prefix) in [("call", ""), ("first", "[")] {
             let names: Vec<String> =

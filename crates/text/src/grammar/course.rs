@@ -110,6 +110,8 @@ impl Course {
                 None => mask.fill(u32::MAX),
             }
             exits.call.map_or(Ok(()), |call| set(mask, call, true))?;
+            // Models open a thought again that the prompt has opened.
+            set(mask, thoughts.marks.open, thoughts.allowed)?;
             return set(mask, thoughts.marks.close, true);
         }
         let may_end = match &mut self.guide {

@@ -51,13 +51,20 @@ impl Trials {
     /// between these marks.
     pub(crate) fn results(&self, call: [&str; 2], result: [&str; 2]) -> Option<ResultsIn> {
         let is_shown = |text: &str| {
-            let inside = |text: &str, [open, close]: [&str; 2], word: &str| {
-                let (before, after) = text.split_once(open)?;
-                let (inside, after) = after.split_once(close)?;
-                inside.contains(word).then(|| (before.contains(TOOL), after.to_owned()))
-            };
-            let Some((declares, after)) = inside(text, call, TOOL) else { return false };
-            declares && inside(&after, result, RESULT).is_some()
+            let (mut outside, mut has_call, mut has_result) = (String::new(), false, false);
+            let mut rest = text;
+            // An explanation of the format may have marks, too.
+            while let Some((at, [open, close])) = next(rest, [call, result]) {
+                let (before, after) = rest.split_at(at);
+                let after = &after[open.len()..];
+                let Some((inside, after)) = after.split_once(close) else { break };
+                outside.push_str(before);
+                has_call |= open == call[0] && inside.contains(TOOL);
+                has_result |= open == result[0] && inside.contains(TOOL) && inside.contains(RESULT);
+                rest = after;
+            }
+            outside.push_str(rest);
+            has_call && has_result && outside.contains(TOOL)
         };
         let mut ways = self.results.iter();
         ways.find_map(|(way, text)| text.as_deref().is_some_and(is_shown).then_some(*way))
@@ -67,6 +74,12 @@ impl Trials {
     pub(super) fn thinks(&self) -> bool {
         self.thinks
     }
+}
+
+/// Returns the place of the first of the opening marks, and its pair.
+fn next<'a>(text: &str, pairs: [[&'a str; 2]; 2]) -> Option<(usize, [&'a str; 2])> {
+    let places = pairs.into_iter().filter_map(|pair| Some((text.find(pair[0])?, pair)));
+    places.min_by_key(|(at, _)| *at)
 }
 
 /// Returns a question, a call and its result.

@@ -19,8 +19,8 @@ const MAX_SPACE_BYTES: usize = 256;
 /// tool, or one in a list of them, at the beginning of a line, bare or in a fence such as
 /// ` ```tool_code `. Text that may be the beginning of a call is held back; if it turns out not to
 /// be one, it is passed on unchanged. A call in a list is passed on when it is complete, whatever
-/// becomes of the list. A call in which the reply breaks off is dropped, from the name of a
-/// declared tool on. Each byte is scanned a bounded number of times.
+/// becomes of the list. A call in which the reply breaks off is dropped, from its arguments on.
+/// Each byte is scanned a bounded number of times.
 #[derive(Debug, Clone)]
 pub struct CallParser {
     tools: ToolList,
@@ -274,12 +274,12 @@ impl CallParser {
         }
     }
 
-    /// Returns whether the line at `start` has reached the name of a call.
+    /// Returns whether the line at `start` has reached the arguments of a call.
     fn is_begun(&self, start: usize) -> bool {
         let line = &self.held[start..];
         let Some(Some(inner)) = fence(line) else { return false };
         let element = line[inner..].strip_prefix('[').map_or(&line[inner..], str::trim_start);
-        name_in(element).is_ok()
+        begins_call(element, &self.tools) == Some(true)
     }
 
     /// Returns the content at `start`.
@@ -357,6 +357,9 @@ fn after<'a>(text: &'a str, words: &[&str]) -> Result<&'a str, bool> {
     for word in words {
         let Some(next) = rest.strip_prefix(word) else { return Err(word.starts_with(rest)) };
         rest = next.trim_start();
+        if next.len() - rest.len() > MAX_SPACE_BYTES {
+            return Err(false);
+        }
     }
     Ok(rest)
 }

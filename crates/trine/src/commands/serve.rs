@@ -459,7 +459,12 @@ impl Loader for Models {
     }
 
     fn find(&self, name: &str) -> Result<Option<Found>, String> {
-        self.names.find(name)
+        let mut found = self.names.find(name)?;
+        if let (Some(found), Some(_)) = (&mut found, &self.template) {
+            // The option comes before the preset.
+            Arc::make_mut(&mut found.preset).template = None;
+        }
+        Ok(found)
     }
 
     fn bytes(&self, model: &str) -> u64 {

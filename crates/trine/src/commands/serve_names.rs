@@ -299,7 +299,10 @@ pub(super) fn laid(preset: &Preset) -> Laid {
     let turn = |turn: &PresetMessage| (role(turn.role).to_owned(), turn.content.clone());
     Laid {
         system: preset.system.clone(),
-        template: preset::template(preset).ok().flatten(),
+        template: preset::template(preset).unwrap_or_else(|error| {
+            tracing::error!("{error:#}; the model's own is used");
+            None
+        }),
         sampling: SamplingChanges {
             temperature: number(parameters.temperature),
             top_k: count(parameters.top_k),

@@ -43,6 +43,8 @@ pub(in crate::format) struct Marks {
     pub(super) calls: CallMarks,
     /// Around results.
     pub(super) results: [u32; 2],
+    /// Begins a turn.
+    pub(super) turn: Option<u32>,
     pub(super) spelling: &'static Spelling,
 }
 
@@ -63,7 +65,8 @@ impl Marks {
         };
         let [open, close] = pair(spelling.call)?;
         let calls = CallMarks { open, close, quote: find(spelling.quote)? };
-        Some(Self { thoughts, calls, results: pair(spelling.result)?, spelling })
+        let turn = find(spelling.turn[0]);
+        Some(Self { thoughts, calls, results: pair(spelling.result)?, turn, spelling })
     }
 
     /// Returns the text of a mark of calls or results; `None` for other tokens.

@@ -105,7 +105,8 @@ impl Reader {
             }
             if after_mark {
                 self.held.drain(..self.held.len() - self.held.trim_start().len());
-            } else if self.may_be_channel() {
+            }
+            if self.may_be_channel() {
                 return;
             }
             if !self.held.is_empty() {
@@ -179,7 +180,8 @@ impl Reader {
     fn close(&mut self, parts: &mut Vec<ReplyPart>, is_end_of_thought: bool) {
         self.advance(parts);
         let place = std::mem::replace(&mut self.place, Place::Start { after_mark: true });
-        if !is_end_of_thought && place == (Place::Start { after_mark: false }) {
+        let is_channel = is_end_of_thought && self.held.trim() == CHANNEL;
+        if !is_channel && matches!(place, Place::Start { .. }) && !self.held.trim().is_empty() {
             // It was no name of a channel.
             let words = std::mem::take(&mut self.held);
             self.say(words, parts);
@@ -255,13 +257,17 @@ impl ReplyReader for Reader {
         {
             return self.text(spelled);
         }
-        let is_thought =
-            |end: fn(&ThoughtMarks) -> u32| thoughts.is_some_and(|marks| end(&marks) == token);
-        self.close(&mut parts, is_thought(|marks| marks.close));
+        let [opens, closes] = thoughts
+            .map_or([false; 2], |ThoughtMarks { open, close }| [open, close].map(|id| id == token));
+        if closes && self.place == Place::Words {
+            // It ends nothing, and parts no words.
+            return parts;
+        }
+        self.close(&mut parts, closes);
         if self.done {
             return parts;
         }
-        if is_thought(|marks| marks.open) {
+        if opens {
             self.place = Place::Name;
         } else if token == calls.open {
             self.place = Place::Call(Vec::new());

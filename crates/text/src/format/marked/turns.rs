@@ -19,22 +19,35 @@ pub(super) fn mended(prompt: String, [open, close]: [&str; 2], begins_answer: bo
     };
     let mut mended = String::new();
     let mut rest = prompt.as_str();
+    let mut is_open = false;
     while let Some(end) = rest.find(close).map(|at| at + close.len()) {
         let (turn, after) = rest.split_at(end);
         let words = after.trim_start();
-        mended.push_str(turn);
+        push_turns(&mut mended, turn, [open, close], is_open);
         rest = after;
+        is_open = false;
         if if words.is_empty() { begins_answer } else { !is_turn(words) } {
             let space = &after[..after.len() - words.len()];
             mended.extend([if space.is_empty() { "\n" } else { space }, open, MODEL]);
             rest = words;
+            is_open = true;
         }
     }
-    if mended.is_empty() {
-        return prompt;
-    }
-    mended.push_str(rest);
+    push_turns(&mut mended, rest, [open, close], is_open);
     mended
+}
+
+/// Appends a stretch with one end of a turn at most, closing each turn in which another begins.
+/// With `is_open` the stretch begins in a turn.
+fn push_turns(mended: &mut String, stretch: &str, [open, close]: [&str; 2], mut is_open: bool) {
+    let mut parts = stretch.split(open);
+    mended.extend(parts.next());
+    for part in parts {
+        if std::mem::replace(&mut is_open, true) {
+            mended.extend([close, "\n"]);
+        }
+        mended.extend([open, part]);
+    }
 }
 
 #[cfg(test)]
@@ -59,6 +72,10 @@ mod tests {
                 "<|turn>model\nA<turn|>\n<|turn>model\nB<turn|>\n<|turn>user\nC",
             ),
             ("no turns", "no turns"),
+            (
+                "<bos><|turn>user\nA<turn|>\n<|turn>model\nB<|turn>user\nC<turn|>\n<|turn>model\n",
+                "<bos><|turn>user\nA<turn|>\n<|turn>model\nB<turn|>\n<|turn>user\nC<turn|>\n<|turn>model\n",
+            ),
         ] {
             assert_eq!(mended(prompt.to_owned(), MARKS, true), expected);
         }

@@ -14,8 +14,16 @@ const HIDDEN: [&str; 5] = ["description", "type", "properties", "required", "nul
 /// The fields in which clients send back the thoughts of an earlier message.
 const THOUGHTS: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
 
+/// The result of a call.
+struct Told {
+    /// The place of the call among those of its message; results without an id come last.
+    call: usize,
+    message: Message,
+}
+
 /// Writes calls with arguments that are JSON, results with the names of their calls where the
-/// template looks for them, and tools as a variable of the template.
+/// template looks for them, and tools as a variable of the template. Results follow the message
+/// with their calls, in the order of the calls, wherever and in whatever order they came.
 pub(super) fn write(
     messages: Vec<Message>,
     offer: &Offer<'_>,
@@ -23,33 +31,45 @@ pub(super) fn write(
 ) -> Result<Written, ToolError> {
     let mut written = Written::default();
     let mut names: HashMap<String, String> = HashMap::new();
+    // For each message, the results of its calls, with the place of the call and of the result.
+    let mut told: Vec<(Message, Vec<Told>)> = Vec::new();
+    let mut owners: HashMap<String, (usize, usize)> = HashMap::new();
     for (index, mut message) in messages.into_iter().enumerate() {
         let place = format!("messages[{index}]");
         if !is_result(&message) {
-            calls(&place, &mut message, &mut names)?;
+            let ids = calls(&place, &mut message, &mut names)?;
+            let own = ids.into_iter().enumerate().map(|(call, id)| (id, (told.len(), call)));
+            owners.extend(own);
             answer(&mut message);
-            written.messages.push(message);
+            told.push((message, Vec::new()));
             continue;
         }
         let name = result_name(&place, &message, &names)?.unwrap_or_else(|| "unknown".to_owned());
         let text = message.content.text();
-        match written
-            .messages
-            .last_mut()
-            .filter(|last| results == ResultsIn::Field && has_calls(last))
-        {
-            Some(last) => {
-                let responses = last.extra.entry("tool_responses").or_insert_with(|| json!([]));
-                if let Value::Array(responses) = responses {
-                    responses.push(json!({"name": name, "response": text}));
-                }
-            }
-            None => {
-                message.role = "tool".to_owned();
-                message.content = with_pictures(text, &message.content);
-                message.extra.insert("name".to_owned(), name.into());
-                written.messages.push(message);
-            }
+        message.role = "tool".to_owned();
+        message.content = with_pictures(text, &message.content);
+        message.extra.insert("name".to_owned(), name.into());
+        let id = message.extra.get("tool_call_id").and_then(Value::as_str);
+        let latest = told.iter().rposition(|(message, _)| has_calls(message));
+        match id.and_then(|id| owners.get(id).copied()).or(latest.map(|at| (at, usize::MAX))) {
+            Some((owner, call)) => told[owner].1.push(Told { call, message }),
+            None => told.push((message, Vec::new())),
+        }
+    }
+    for (mut message, mut own) in told {
+        own.sort_by_key(|told| told.call);
+        let own = own.into_iter().map(|told| told.message);
+        if results == ResultsIn::Field && has_calls(&message) && own.len() > 0 {
+            let response = |told: Message| {
+                let text = told.content.text();
+                json!({"name": told.extra.get("name"), "response": text})
+            };
+            let responses: Vec<Value> = own.map(response).collect();
+            message.extra.insert("tool_responses".to_owned(), responses.into());
+            written.messages.push(message);
+        } else {
+            written.messages.push(message);
+            written.messages.extend(own);
         }
     }
     if offer.is_open() {
@@ -64,28 +84,30 @@ fn has_calls(message: &Message) -> bool {
     message.extra.contains_key("tool_calls")
 }
 
-/// Writes the calls of a message, each with an id; `names` learns them.
+/// Writes the calls of a message, each with an id; `names` learns them. Returns the ids.
 fn calls(
     place: &str,
     message: &mut Message,
     names: &mut HashMap<String, String>,
-) -> Result<(), ToolError> {
+) -> Result<Vec<String>, ToolError> {
     let made = calls_of(place, message)?;
     message.extra.shift_remove("tool_calls");
     if made.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
+    let mut ids = Vec::with_capacity(made.len());
     let write = |(index, call): (usize, crate::tools::Made)| {
         // The text was an object when it was read.
         let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
         let id = call.id.unwrap_or_else(|| format!("{place}.{index}"));
         let function = json!({"name": call.name, "arguments": arguments});
         names.insert(id.clone(), call.name);
+        ids.push(id.clone());
         json!({"id": id, "type": "function", "function": function})
     };
     let calls: Vec<Value> = made.into_iter().enumerate().map(write).collect();
     message.extra.insert("tool_calls".to_owned(), calls.into());
-    Ok(())
+    Ok(ids)
 }
 
 /// Takes thoughts out of the words of a model, and puts those of a field under the name that
