@@ -467,9 +467,10 @@ impl Worker {
         let status = self.engine.status();
         let now = Queued { requests: status.waiting, tokens: status.waiting_tokens };
         self.board.follow(std::mem::replace(&mut self.queued, now), now);
+        // Who has an answer sees a status that knows of it.
+        *self.board.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
         events.drain(..).for_each(|event| self.deliver(event));
         self.events = events;
-        *self.board.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 
     fn deliver(&mut self, Event { sequence, update }: Event) {

@@ -69,6 +69,18 @@ fn many_clients_get_their_own_texts() {
 }
 
 #[test]
+fn who_has_an_answer_sees_a_status_that_knows_of_it() {
+    let service = service(3, 100);
+    for round in 1..=2000 {
+        let mut generation = service.submit(Request::new(prompt(1), 1)).unwrap();
+        let end = read(&mut generation).1;
+        let status = service.status();
+        assert_eq!((end, status.generated_tokens), (Some(Finish::Length), round));
+        assert_eq!((status.running, status.requests), (0, round));
+    }
+}
+
+#[test]
 fn tokens_say_when_they_were_sampled() {
     let service = service(1, 8);
     let before = Instant::now();
