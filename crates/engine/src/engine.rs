@@ -353,8 +353,8 @@ impl Engine {
     }
 
     /// Makes one pass: admits, schedules, runs and samples. Returns no events if there is nothing
-    /// to do. If nothing can be done until a picture's rows are made, it waits for them, for 50
-    /// ms at most, unless another one is [woken](Engine::set_waker).
+    /// to do. If nothing can be done until another thread is done, it waits for that, for 50 ms at
+    /// most, unless another one is [woken](Engine::set_waker).
     ///
     /// # Errors
     /// Same as [`Engine::step_into`].

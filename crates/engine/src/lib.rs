@@ -52,7 +52,7 @@ pub use events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
 pub use options::{CONTEXT_DEFAULT, EngineOptions};
 pub use pictures::{RunsTower, Sight, SightError, Tower, TowerCounts, TowerInput};
 pub use pooling::Pooling;
-pub use request::{Constraint, Job, LOGPROBS_MAX, Limits, PromptPicture, Request};
+pub use request::{Constraint, Job, LOGPROBS_MAX, Limits, PromptPicture, Request, Waker};
 pub use sampling::logprobs::log_sum_exp;
 pub use sampling::{Sampler, SamplingChanges, SamplingParams};
 pub use scope::Scope;

@@ -16,7 +16,6 @@ mod tower;
 pub(crate) use album::{Album, Shown};
 pub(crate) use bell::Bell;
 pub use desk::TowerCounts;
-pub(crate) use desk::Waker;
 pub use input::{RunsTower, SightError, TowerInput};
 pub use sight::Sight;
 pub use tower::Tower;

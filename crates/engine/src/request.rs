@@ -96,8 +96,12 @@ impl Job {
     }
 }
 
+/// Wakes an engine, from any thread.
+pub type Waker = Arc<dyn Fn() + Send + Sync>;
+
 /// Allows only some tokens, for instance those of a grammar. A constraint belongs to one request
-/// and is called on the engine's thread.
+/// and is called on the engine's thread, on which all texts wait for it. What takes long belongs on
+/// another thread ([`Constraint::is_ready`]).
 ///
 /// An error ends the request with [`Finish::ConstraintFailed`](crate::Finish::ConstraintFailed):
 /// without the mask of its constraint no token is sampled.
@@ -115,6 +119,14 @@ pub trait Constraint: Send + std::fmt::Debug {
     /// # Errors
     /// Returns the reason in words if the text cannot go on after it.
     fn accept(&mut self, token: u32) -> Result<(), String>;
+
+    /// Returns whether [`Constraint::allowed`] can answer at once. If not, another thread works on
+    /// the answer and calls `waker` once it is there. Until then the text has no row in a step, and
+    /// other texts go on.
+    fn is_ready(&mut self, waker: &Waker) -> bool {
+        let _ = waker;
+        true
+    }
 
     /// Returns how many of the guesses, from the first on, the constraint would take one after the
     /// other. Its state is unchanged. A wrong answer costs only time: a guess that is refused later

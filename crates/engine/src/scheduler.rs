@@ -36,7 +36,7 @@ pub enum Wanted {
     All,
 }
 
-/// Says where the rows of prompts may be cut into steps.
+/// Says where the rows of prompts may be cut into steps, and which sequences wait.
 pub trait Cuts {
     /// Returns how many of the next rows of a slot's prompt, at most `rows`, a step may run: fewer
     /// where the last ones would be a part of a picture, or would wait for one.
@@ -45,6 +45,11 @@ pub trait Cuts {
     /// Returns how many of them a step must run if it runs any: those of the picture that comes
     /// next, or one. 0 if they have to wait.
     fn least(&self, slot: usize) -> usize;
+
+    /// Returns whether a decoding sequence has to wait.
+    fn waits(&self, _slot: usize) -> bool {
+        false
+    }
 }
 
 /// Prompts without pictures.
@@ -168,7 +173,7 @@ impl Scheduler {
     /// Picks the rows of the next step and counts them as run. `picks` is empty if there is nothing
     /// to do. Picks at most `decodes` decoding sequences, and next to any at most `prompt_rows`
     /// rows of prompts (both at least one). Passes over a sequence with rows in another step that
-    /// has not [landed](Scheduler::land), and over a prompt that `cuts` makes wait. Returns the
+    /// has not [landed](Scheduler::land), and over what `cuts` makes wait. Returns the
     /// goal of the step; if sequences of several goals wait, the goals take turns.
     pub fn next_step(
         &mut self,
@@ -183,7 +188,7 @@ impl Scheduler {
             self.pick_texts(decodes, prompt_rows, cuts, picks);
         } else {
             // Running texts wait for this step as they do for a prompt's piece.
-            let most = if self.has_decode() { prompt_rows.max(1) } else { usize::MAX };
+            let most = if self.has_decode(cuts) { prompt_rows.max(1) } else { usize::MAX };
             let Width { tokens: rows, outputs } = self.width;
             let mut budget = Budget { share: rows.min(most), rows, outputs };
             // Only texts have pictures, so none is left out.
@@ -200,7 +205,7 @@ impl Scheduler {
         let first = |but: Option<usize>| {
             let prompts = self.queue.iter().filter(|&&slot| self.can_run(slot, cuts));
             let mut goals = prompts.map(|&slot| self.goals[slot]);
-            let decode = self.has_decode().then_some(0);
+            let decode = self.has_decode(cuts).then_some(0);
             goals.find(|goal| Some(*goal) != but).or(decode.filter(|goal| Some(*goal) != but))
         };
         let due = self.passed_over.filter(|due| self.has_rows(*due, cuts));
@@ -210,7 +215,7 @@ impl Scheduler {
     }
 
     fn has_rows(&self, goal: usize, cuts: &dyn Cuts) -> bool {
-        (goal == 0 && self.has_decode()) || self.has_prompt_to_run(goal, cuts)
+        (goal == 0 && self.has_decode(cuts)) || self.has_prompt_to_run(goal, cuts)
     }
 
     /// Returns whether rows of a slot's prompt may be picked.
@@ -218,8 +223,12 @@ impl Scheduler {
         !self.flying[slot] && cuts.least(slot) > 0
     }
 
-    fn has_decode(&self) -> bool {
-        self.phases.contains(&Phase::Decode)
+    fn has_decode(&self, cuts: &dyn Cuts) -> bool {
+        (0..self.phases.len()).any(|slot| self.can_decode(slot, cuts))
+    }
+
+    fn can_decode(&self, slot: usize, cuts: &dyn Cuts) -> bool {
+        self.phases[slot] == Phase::Decode && !cuts.waits(slot)
     }
 
     fn pick_texts(
@@ -236,7 +245,7 @@ impl Scheduler {
         };
         // With only prompts it is first in the queue, and needs a step of its own only if it is too
         // wide for one with others.
-        let needs_turn = |&slot: &usize| self.has_decode() || cuts.least(slot) > rows;
+        let needs_turn = |&slot: &usize| self.has_decode(cuts) || cuts.least(slot) > rows;
         let due = self.due.filter(is_due).filter(needs_turn);
         self.due = None;
         if let Some(slot) = due {
@@ -253,7 +262,7 @@ impl Scheduler {
         let held = usize::from(starves);
         budget.rows -= held;
         budget.outputs -= held;
-        self.pick_decodes(decodes.max(1), &mut budget, picks);
+        self.pick_decodes(decodes.max(1), &mut budget, cuts, picks);
         budget.rows += held;
         budget.outputs += held;
         let decodes = picks.len() - first;
@@ -283,14 +292,20 @@ impl Scheduler {
         self.queue.iter().any(|&slot| self.goals[slot] == goal && self.can_run(slot, cuts))
     }
 
-    fn pick_decodes(&mut self, most: usize, budget: &mut Budget, picks: &mut Vec<Pick>) {
+    fn pick_decodes(
+        &mut self,
+        most: usize,
+        budget: &mut Budget,
+        cuts: &dyn Cuts,
+        picks: &mut Vec<Pick>,
+    ) {
         let (slots, before) = (self.phases.len(), picks.len());
         let first = self.turn;
         for slot in (0..slots).map(|offset| (first + offset) % slots) {
             if budget.rows == 0 || budget.outputs == 0 || picks.len() - before == most {
                 break;
             }
-            if self.phases[slot] == Phase::Decode {
+            if self.can_decode(slot, cuts) {
                 self.phases[slot] = Phase::Waiting;
                 picks.push(Pick { slot, rows: 1, outputs: 1, prefill: false });
                 budget.rows -= 1;

@@ -34,8 +34,8 @@ const AFTER_FAILURE: Duration = Duration::from_millis(100);
 /// has answered.
 const STORE_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The interval at which it looks after deadlines while it waits for rows of a picture.
-const PICTURE_INTERVAL: Duration = Duration::from_millis(50);
+/// The interval at which it looks after deadlines while it waits for another thread.
+const STALL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// When an engine without requests lets its device do work of its own ([`Engine::idle`]).
 #[derive(Debug, Clone, Copy)]
@@ -389,7 +389,7 @@ impl Worker {
         if self.engine.waits_for_store() {
             return Some(STORE_INTERVAL);
         }
-        self.engine.waits_for_picture().then_some(PICTURE_INTERVAL)
+        self.engine.is_stalled().then_some(STALL_INTERVAL)
     }
 
     /// Lets the device be for a while after the start or a step.

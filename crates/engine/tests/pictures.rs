@@ -210,9 +210,9 @@ fn a_request_waits_for_a_picture_in_the_queue() {
         ended.extend(events.iter().filter(|own| own.finish().is_some()).map(|own| own.sequence));
     }
     assert_eq!(ended, [id]);
-    assert!(engine.waits_for_picture() && !engine.is_idle());
+    assert!(engine.is_stalled() && !engine.is_idle());
     gated.paint();
-    assert!(!engine.waits_for_picture(), "it was woken");
+    assert!(!engine.is_stalled(), "it was woken");
     for _ in 0..20 {
         let events = engine.step().expect("the device works");
         ended.extend(events.iter().filter(|own| own.finish().is_some()).map(|own| own.sequence));

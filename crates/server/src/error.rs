@@ -380,9 +380,9 @@ pub(crate) fn failure(finish: Finish, picture: Option<&SightError>) -> Option<Ap
         Finish::DeviceFailed => StatusCode::SERVICE_UNAVAILABLE,
         Finish::Cancelled => return Some(ApiError::draining()),
         Finish::Deadline => StatusCode::REQUEST_TIMEOUT,
-        Finish::ConstraintFailed | Finish::NonFiniteLogits | Finish::PictureFailed => {
-            StatusCode::INTERNAL_SERVER_ERROR
-        }
+        // The grammar is the client's, and would fail again.
+        Finish::ConstraintFailed => StatusCode::BAD_REQUEST,
+        Finish::NonFiniteLogits | Finish::PictureFailed => StatusCode::INTERNAL_SERVER_ERROR,
     };
     let code = match finish {
         Finish::DeviceFailed => Code::DeviceFailed,

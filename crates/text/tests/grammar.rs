@@ -160,6 +160,54 @@ ws ::= | " " | "\n" [ \t]{0,20}
     );
 }
 
+/// Follows a text of small words until it ends or `most` tokens are taken. Returns how many were
+/// taken, and the error.
+fn march(source: &GrammarSource, most: usize) -> (usize, Option<GrammarError>) {
+    let tokenizer = tokenizer();
+    let compiler = GrammarCompiler::new(tokenizer.clone());
+    let mut matcher = matcher(&compiler, source.clone());
+    let mut mask = vec![0; matcher.mask_words()];
+    let words = tokenizer.encode("the cat sat on a mat ", trine_text::Specials::AsText).unwrap();
+    for (count, id) in words.into_iter().cycle().take(most).enumerate() {
+        if let Err(error) = matcher.allowed(&mut mask) {
+            return (count, Some(error));
+        }
+        assert_eq!(mask[id as usize / 32] >> (id % 32) & 1, 1, "{source:?} at {count}");
+        if let Err(error) = matcher.accept(id) {
+            return (count, Some(error));
+        }
+    }
+    (most, None)
+}
+
+#[test]
+fn repetition_by_recursion_costs_what_repetition_costs() {
+    for source in [
+        "root ::= [a-z ] root | [a-z ]",
+        "root ::= ([a-z ] root)?",
+        "root ::= item\nitem ::= [a-z] item | \" \" item | \"\"",
+        "root ::= s\ns ::= s s | [a-z ]",
+        "root ::= s\ns ::= s s | s s s | [a-z] | \" \" | \"\"",
+        "root ::= root [a-z ] | [a-z ]",
+    ] {
+        let name = format!("5,000 tokens of {source}");
+        let outcome = within(Duration::from_secs(5), &name, || march(&gbnf(source), 5_000));
+        assert_eq!(outcome, (5_000, None), "{source}");
+    }
+}
+
+#[test]
+fn a_reply_that_takes_too_much_work_ends() {
+    let ambiguous = gbnf("root ::= s\ns ::= [a-z ] s [a-z ] | s s | [a-z ]");
+    let lark = GrammarSource::Lark("start: /[a-z ]/ start | start start | /[a-z ]/".to_owned());
+    for source in [ambiguous, lark] {
+        let (count, error) = march(&source, 5_000);
+        let message = error.unwrap().to_string();
+        assert!(message.contains("too much work") && message.contains("repetition"), "{message}");
+        assert_eq!(march(&source, 5_000).0, count, "work is counted, not time");
+    }
+}
+
 #[test]
 fn control_tokens_are_never_allowed() {
     let tokenizer = tokenizer();

@@ -6,18 +6,18 @@ use std::sync::Arc;
 use super::place::Place;
 use super::sequence::Sequence;
 use crate::kv::KvCache;
-use crate::pictures::{Bell, SightError, Waker};
-use crate::request::PromptPicture;
+use crate::pictures::{Bell, SightError};
+use crate::request::{PromptPicture, Waker};
 use crate::scheduler::Cuts;
 
-/// What an engine knows about the pictures that it waits for.
+/// What an engine knows about the pictures, and the constraints, that it waits for.
 pub(super) struct PictureWait {
     pub(super) bell: Arc<Bell>,
     /// Rings it.
     pub(super) waker: Waker,
     /// Columns of the rows of pictures.
     pub(super) columns: usize,
-    /// Whether the last step could do nothing until rows of a picture are made.
+    /// Whether the last step could do nothing until another thread is done.
     pub(super) is_stalled: bool,
 }
 
@@ -86,6 +86,10 @@ impl Borders<'_> {
 }
 
 impl Cuts for Borders<'_> {
+    fn waits(&self, slot: usize) -> bool {
+        self.places[slot].running().is_some_and(|sequence| sequence.is_held)
+    }
+
     fn most(&self, slot: usize, rows: usize) -> usize {
         let Some((sequence, done)) = self.with_pictures(slot) else { return rows };
         let end = sequence.album.cut(done + rows);

@@ -1,4 +1,5 @@
-//! Waits for rows of pictures, and says which requests have to.
+//! Waits for other threads: for rows of pictures, and for constraints. Says which requests have
+//! to.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -18,21 +19,21 @@ use crate::request::PromptPicture;
 /// The least number of rows before a picture for which a request takes a slot while the picture's
 /// rows are made. With fewer it waits in the queue, and others go ahead.
 const WORTH_STARTING: usize = BLOCK;
-/// The longest time that a step waits for rows of pictures, so that whoever calls it can look after
-/// other things.
+/// The longest time that a step waits for another thread, so that the caller can look after other
+/// things.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 impl Engine {
     /// Sets what is called, from another thread, when rows of a picture are made that a request
-    /// waits for. It must not call a [`Tower`](crate::Tower). Steps then wait for no picture:
-    /// whoever calls them waits as long as [`Engine::waits_for_picture`] says so.
+    /// waits for, or a constraint is ready. It must not call a [`Tower`](crate::Tower). Steps then
+    /// do not wait: the caller waits as long as [`Engine::is_stalled`] says so.
     pub fn set_waker(&mut self, waker: impl Fn() + Send + Sync + 'static) {
         self.picture_wait.bell.set_outer(Box::new(waker));
     }
 
-    /// Returns whether nothing can be done until rows of a picture are made, a request comes or
-    /// goes, or a deadline passes.
-    pub fn waits_for_picture(&self) -> bool {
+    /// Returns whether nothing can be done until rows of a picture are made, a constraint is ready,
+    /// a request comes or goes, or a deadline passes.
+    pub fn is_stalled(&self) -> bool {
         self.picture_wait.is_stalled && !self.picture_wait.bell.is_rung()
     }
 
@@ -147,8 +148,8 @@ impl Engine {
         }
     }
 
-    /// Notes that a step had nothing to run. If that is so because of pictures, it waits for their
-    /// rows, provided that it `may_wait` and nobody else is woken.
+    /// Notes that a step had nothing to run. If that is so because of another thread, it waits for
+    /// it, provided that it `may_wait` and nobody else is woken.
     pub(super) fn note_stall(&mut self, may_wait: bool) {
         let waits_for_rows = |sequence: &Sequence| {
             let from = sequence.wanted_from;
@@ -156,7 +157,8 @@ impl Engine {
         };
         let mut waiting = self.queue.iter().map(|(_, sequence)| &**sequence);
         let mut running = self.places.iter().filter_map(Place::running);
-        self.picture_wait.is_stalled = waiting.any(waits_for_rows) || running.any(waits_for_rows);
+        self.picture_wait.is_stalled = waiting.any(waits_for_rows)
+            || running.any(|sequence| sequence.is_held || waits_for_rows(sequence));
         let is_alone = !self.picture_wait.bell.has_outer() && !self.waits_for_store();
         if self.picture_wait.is_stalled && may_wait && is_alone {
             self.picture_wait.bell.wait(PATIENCE);

@@ -10,9 +10,9 @@ use super::precision::{Computed, Precision};
 use crate::drafts::Ask;
 use crate::drafts::kinds::{Acceptances, Origin};
 use crate::events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
-use crate::pictures::{Album, SightError, Waker};
+use crate::pictures::{Album, SightError};
 use crate::pooling::Pool;
-use crate::request::{Constraint, Job, Limits, PromptPicture, Request};
+use crate::request::{Constraint, Job, Limits, PromptPicture, Request, Waker};
 use crate::rows::RowLogits;
 use crate::sampling::{Choice, Stream, Workspace, logprobs};
 use crate::scheduler::Wanted;
@@ -62,6 +62,8 @@ pub(super) struct Sequence {
     logprobs: Option<usize>,
     prompt_logprobs: Option<usize>,
     constraint: Option<Box<dyn Constraint>>,
+    /// Whether it has no row in a step until its constraint is ready.
+    pub(super) is_held: bool,
     stream: Stream,
     /// The hidden state that the last token was chosen by; empty if steps give none.
     state: Vec<f32>,
@@ -118,6 +120,7 @@ impl Sequence {
             logprobs: request.logprobs,
             prompt_logprobs: request.prompt_logprobs,
             constraint: request.constraint,
+            is_held: false,
             stream: Stream::new(request.sampling),
             submitted: Instant::now(),
             is_announced: false,
@@ -220,6 +223,12 @@ impl Sequence {
         let wanted = self.pictures_in(from..self.prompt);
         let list = Arc::as_ptr(&self.pictures).addr();
         wanted.iter().for_each(|picture| picture.sight.want(list, waker));
+    }
+
+    /// Notes whether its constraint is ready.
+    pub(super) fn ask_constraint(&mut self, waker: &Waker) {
+        let constraint = self.constraint.as_mut();
+        self.is_held = constraint.is_some_and(|constraint| !constraint.is_ready(waker));
     }
 
     /// Reports that the request has left the queue, unless it was reported before. Returns whether

@@ -7,6 +7,7 @@ use trine_backend::{BLOCK, BackendError, InFlight, SequenceView};
 use super::Engine;
 use super::flight::{Flight, Landed, Outcome, Times};
 use super::picture_state::Borders;
+use super::place::Place;
 use super::sequence::Sequence;
 use crate::error::EngineError;
 use crate::events::{Event, Finish, Update};
@@ -27,6 +28,7 @@ impl Engine {
         let decodes =
             if overlaps { self.scheduler.sequences().div_ceil(depth) } else { usize::MAX };
         while self.flights.is_empty() || (overlaps && self.flights.len() < depth) {
+            self.ask_constraints();
             let prompts = self.scheduler.prompts() + self.queue.len();
             let prompt_rows = if self.is_paced { self.pace.rows(prompts) } else { usize::MAX };
             let cuts =
@@ -54,6 +56,13 @@ impl Engine {
             self.flights.push_back(Flight { step, picks, goal, takes_top, times });
         }
         Ok(())
+    }
+
+    /// Notes which sequences wait for their constraints.
+    fn ask_constraints(&mut self) {
+        let waker = &self.picture_wait.waker;
+        let running = self.places.iter_mut().filter_map(Place::running_mut);
+        running.for_each(|sequence| sequence.ask_constraint(waker));
     }
 
     /// Returns whether steps may be submitted while others are in flight. They may not if a

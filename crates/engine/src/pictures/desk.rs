@@ -5,12 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::input::{SightError, TowerInput};
+use crate::request::Waker;
 
 /// The name of a picture's rows.
 pub(crate) type Name = [u8; 32];
-
-/// Is called when rows are made, or when there will be none.
-pub(crate) type Waker = Arc<dyn Fn() + Send + Sync>;
 
 /// Rows of a picture: (soft tokens, hidden size of the text model).
 pub(crate) type Made = Result<Arc<[f32]>, SightError>;

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::desk::{Desk, Made, Picture, Waker};
+use super::desk::{Desk, Made, Picture};
+use crate::request::Waker;
 
 /// A picture in a prompt: its name, the number of its soft tokens, and its rows once the engine
 /// wants them. Clones are the same picture.

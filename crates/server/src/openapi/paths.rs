@@ -36,10 +36,7 @@ const STATUSES: [(u16, &str); 13] = [
     (413, "The body is too large."),
     (415, "The body is not JSON, or compressed."),
     (429, "Too many requests without a valid key."),
-    (
-        500,
-        "The model failed, a text cannot go on as its grammar demands, or a defect of the server.",
-    ),
+    (500, "The model failed, or a defect of the server."),
     (501, "This server gives embeddings and generates nothing, or the other way round."),
     (502, "The disk, the network or the other side failed."),
     (

@@ -335,7 +335,7 @@ fn a_grammar_that_fails_is_an_error_and_no_answer() {
             let body = with(body.clone(), &json!({"model": "narrow", "stream": stream}));
             let answer = client::post(server.address, path, &[], body.to_string().as_bytes());
             let error = answer.json();
-            assert_eq!(answer.status, 500, "{path}: {error}");
+            assert_eq!(answer.status, 400, "{path}: {error}");
             assert!(error.to_string().contains("grammar"), "{path}: {error}");
             if path == CHAT {
                 assert_eq!(error["error"]["code"], "constraint_failed");

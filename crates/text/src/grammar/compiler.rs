@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, OnceLock};
 
 use llguidance::ParserFactory;
-use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
 use serde_json::json;
 use toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 
@@ -248,17 +248,22 @@ impl Base {
         if let Some(problem) = start.get_error() {
             return Err(refusal(kind, &problem));
         }
-        let open = start.is_accepting().map_err(|error| refusal(kind, &error.to_string()))?;
-        if !open {
-            // A grammar that allows no text at all would fail at the first token of a reply.
-            let mut probe = start.deep_clone();
-            probe.compute_mask().map_err(|_| {
-                GrammarError::invalid(
+        let is_open = start.is_accepting().map_err(|error| refusal(kind, &error.to_string()))?;
+        // A grammar that allows no text at all, or of which one mask is too much work, would fail
+        // at the first token of a reply.
+        let mut probe = start.deep_clone();
+        if probe.compute_mask().is_err() {
+            let reason = probe.stop_reason();
+            if [StopReason::ParserTooComplex, StopReason::LexerTooComplex].contains(&reason) {
+                return Err(too_complex(kind));
+            }
+            if !is_open {
+                return Err(GrammarError::invalid(
                     kind,
                     "as a whole",
                     "no text satisfies it; remove what contradicts itself",
-                )
-            })?;
+                ));
+            }
         }
         Ok((start, states))
     }

@@ -187,6 +187,17 @@ impl Course {
         }
     }
 
+    /// Returns the number of words of 32 tokens that a mask needs; 0 if only thoughts are limited.
+    pub fn mask_words(&self) -> usize {
+        self.guide.as_ref().map_or(0, |guide| guide.matcher.mask_words())
+    }
+
+    /// Returns whether the next [`Course::allowed`] is likely to take long: about a millisecond or
+    /// more.
+    pub fn is_costly(&self) -> bool {
+        self.guide.as_ref().is_some_and(|guide| guide.matcher.is_costly())
+    }
+
     /// Returns what may end a thought that begins here.
     fn exits(&mut self) -> Result<Exits, GrammarError> {
         match &mut self.guide {

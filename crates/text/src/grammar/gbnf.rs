@@ -5,6 +5,7 @@
 //! `{m,}`, `{m,n}`. Tokens (`<...>`) are refused.
 
 mod lark;
+mod linear;
 mod parse;
 
 use std::collections::HashMap;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::budget::Budget;
 use super::error::GrammarError;
 use super::library::{failed, guarded, has_stopped};
 use super::marks::CallMarks;
@@ -54,6 +55,7 @@ pub struct Matcher {
     finished: bool,
     failure: Option<GrammarError>,
     scout: Scout,
+    budget: Budget,
 }
 
 impl std::fmt::Debug for Matcher {
@@ -67,7 +69,14 @@ impl std::fmt::Debug for Matcher {
 
 impl Matcher {
     pub(super) fn new(state: llguidance::Matcher, tables: Arc<Tables>) -> Self {
-        Self { state, tables, finished: false, failure: None, scout: Scout::default() }
+        Self {
+            state,
+            tables,
+            finished: false,
+            failure: None,
+            scout: Scout::default(),
+            budget: Budget::default(),
+        }
     }
 
     /// Returns the number of words of 32 tokens that a mask needs: vocabulary / 32, rounded up.
@@ -81,8 +90,8 @@ impl Matcher {
     ///
     /// # Errors
     /// [`GrammarError::MaskSize`] for a short mask; [`GrammarError::Finished`] after the end;
-    /// [`GrammarError::Failed`] if this step costs more than is allowed or nothing can follow. The
-    /// mask is then all 0.
+    /// [`GrammarError::Failed`] if this mask, or all of the reply together, cost more than is
+    /// allowed, or if nothing can follow. The mask is then all 0.
     pub fn allowed(&mut self, mask: &mut [u32]) -> Result<(), GrammarError> {
         mask.fill(0);
         self.check()?;
@@ -93,6 +102,7 @@ impl Matcher {
         let outcome = guarded(|| {
             has_stopped(&self.state)?;
             let tokens = self.state.compute_mask_or_eos().map_err(|error| failed(&error))?;
+            self.budget.count(self.state.last_step_stats().map_err(|error| failed(&error))?)?;
             let may_end = may_end(&mut self.state)?;
             for ((word, tokens), text) in
                 mask.iter_mut().zip(tokens.as_slice()).zip(&self.tables.text)
@@ -168,6 +178,11 @@ impl Matcher {
     pub fn is_complete(&mut self) -> bool {
         self.failure.is_none()
             && (self.finished || guarded(|| may_end(&mut self.state)).unwrap_or(false))
+    }
+
+    /// Returns whether the next mask is likely to take long: about a millisecond or more.
+    pub fn is_costly(&self) -> bool {
+        self.budget.is_costly()
     }
 
     fn check(&self) -> Result<(), GrammarError> {

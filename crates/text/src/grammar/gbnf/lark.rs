@@ -6,13 +6,14 @@
 //! one stretch is not such a case, across a recursion it is). It never adds any.
 
 use super::super::library::lark_string;
+use super::linear;
 use super::parse::parse;
 use super::{GrammarError, KIND, Node, Rules};
 use crate::vocabulary::shortened;
 
 /// Returns the Lark grammar of a GBNF source.
 pub(in super::super) fn to_lark(source: &str) -> Result<String, GrammarError> {
-    let rules = parse(source)?;
+    let mut rules = parse(source)?;
     let Some(&root) = rules.index.get("root") else {
         return Err(GrammarError::invalid(
             KIND,
@@ -20,15 +21,9 @@ pub(in super::super) fn to_lark(source: &str) -> Result<String, GrammarError> {
             "there is no rule `root`; name the first one so",
         ));
     };
-    let mut bodies = Vec::with_capacity(rules.bodies.len());
-    for (body, (name, line)) in rules.bodies.iter().zip(&rules.names) {
-        let body = body.as_ref().ok_or_else(|| {
-            let problem = format!("the rule `{}` is not defined; define it", shortened(name));
-            GrammarError::invalid(KIND, format!("line {line}"), problem)
-        })?;
-        bodies.push(body);
-    }
-    check_productive(&rules, &bodies, root)?;
+    check_productive(&rules, &defined(&rules)?, root)?;
+    linear::solve(&mut rules);
+    let bodies = defined(&rules)?;
     let mut writer = Writer { recursive: recursive(&bodies), output: String::new(), terminals: 0 };
     writer.output.push_str(&format!("start: {}\n", writer.rule_name(root)));
     for (index, body) in bodies.iter().enumerate() {
@@ -36,6 +31,19 @@ pub(in super::super) fn to_lark(source: &str) -> Result<String, GrammarError> {
         writer.output.push_str(&format!("{name}: {spelled}\n"));
     }
     Ok(writer.output)
+}
+
+/// Returns the bodies of all rules.
+///
+/// # Errors
+/// [`GrammarError::Invalid`] naming a rule that is mentioned only.
+fn defined(rules: &Rules) -> Result<Vec<&Node>, GrammarError> {
+    let undefined = |(name, line): &(String, usize)| {
+        let problem = format!("the rule `{}` is not defined; define it", shortened(name));
+        GrammarError::invalid(KIND, format!("line {line}"), problem)
+    };
+    let bodies = rules.bodies.iter().zip(&rules.names);
+    bodies.map(|(body, name)| body.as_ref().ok_or_else(|| undefined(name))).collect()
 }
 
 /// Refuses a root that no finite text satisfies.

@@ -1,0 +1,82 @@
+//! Texts whose constraints are worked on by other threads.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::fake::{Fake, options};
+use trine_engine::{Constraint, Engine, Request, SequenceId, Update, Waker};
+
+/// Is ready once it is told so.
+#[derive(Clone, Default)]
+struct Gate {
+    is_open: Arc<AtomicBool>,
+    waker: Arc<Mutex<Option<Waker>>>,
+}
+
+impl std::fmt::Debug for Gate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gate").finish_non_exhaustive()
+    }
+}
+
+impl Constraint for Gate {
+    fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String> {
+        mask.fill(u32::MAX);
+        Ok(())
+    }
+
+    fn accept(&mut self, _token: u32) -> Result<(), String> {
+        self.is_open.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn is_ready(&mut self, waker: &Waker) -> bool {
+        *self.waker.lock().unwrap() = Some(Arc::clone(waker));
+        self.is_open.load(Ordering::Relaxed)
+    }
+}
+
+/// Makes a step. Returns the tokens of a text.
+fn step(engine: &mut Engine, id: SequenceId) -> Vec<u32> {
+    let events = engine.step().expect("the device works");
+    engine.check_integrity().expect("the books agree");
+    let token = |update: &Update| match *update {
+        Update::Token { token, .. } => Some(token),
+        _ => None,
+    };
+    let own = events.iter().filter(|event| event.sequence == id);
+    own.filter_map(|event| token(&event.update)).collect()
+}
+
+fn request(first: u32, max_tokens: usize) -> Request {
+    Request::new((first..first + 10).collect(), max_tokens)
+}
+
+#[test]
+fn others_go_on_while_a_constraint_is_not_ready() {
+    let mut engine = Engine::from_program(Box::new(Fake::new(options(128, 2, 16), &[5, 20])));
+    let alone = engine.submit(request(2, 4)).unwrap();
+    let expected: Vec<u32> = (0..10).flat_map(|_| step(&mut engine, alone)).collect();
+    assert_eq!(expected.len(), 4);
+    engine.forget();
+
+    engine.set_waker(|| {});
+    let gate = Gate::default();
+    let constraint = Some(Box::new(gate.clone()) as Box<dyn Constraint>);
+    let held = engine.submit(Request { constraint, ..request(2, 4) }).unwrap();
+    engine.submit(request(3, 30)).unwrap();
+    let mut text: Vec<u32> = (0..40).flat_map(|_| step(&mut engine, held)).collect();
+    assert_eq!(engine.status().generated_tokens, 4 + 1 + 30, "the other text is whole");
+    // The first token is sampled from the last row of the prompt.
+    for count in 1..4 {
+        assert!(engine.is_stalled() && !engine.is_idle());
+        assert_eq!((text.len(), step(&mut engine, held)), (count, Vec::new()));
+        gate.is_open.store(true, Ordering::Relaxed);
+        gate.waker.lock().unwrap().clone().unwrap()();
+        assert!(!engine.is_stalled(), "it was woken");
+        text.extend(step(&mut engine, held));
+        text.extend(step(&mut engine, held));
+    }
+    assert_eq!(text, expected);
+    assert!(engine.is_idle());
+}
