@@ -34,7 +34,7 @@ use crate::kv::{KvCache, KvShape};
 use crate::options::EngineOptions;
 use crate::pace::Pace;
 use crate::pooling::Pool;
-use crate::queue::{Queue, Rank};
+use crate::queue::{ClientId, Load, Queue, Rank};
 use crate::request::{Job, Limits, Request};
 use crate::rows::{self, RowLogits, Rows, soft_columns};
 use crate::sampling::Workspace;
@@ -336,10 +336,10 @@ impl Engine {
     /// then.
     pub fn submit(&mut self, request: Request) -> Result<SequenceId, EngineError> {
         self.limits.check(&request)?;
-        let (waiting, tokens) = (self.queue.len(), self.queue.tokens());
-        self.limits.check_queue(waiting, tokens, request.prompt.len())?;
+        self.limits.check_queue(self.queue.crowd(request.client), request.prompt.len())?;
         self.picture_wait.is_stalled = false;
-        let rank = Rank { priority: request.priority, arrival: self.status.requests };
+        let (priority, client) = (request.priority, request.client);
+        let rank = Rank { priority, arrival: self.status.requests, client };
         self.status.requests += 1;
         let id = SequenceId(self.status.requests);
         // One more than the context: the token after the last position can be sampled too.
@@ -447,6 +447,17 @@ impl Engine {
         let left = self.program.idle().inspect_err(|_| self.abandon())?;
         let drafting = self.drafting.as_mut().filter(|_| left != Idle::More);
         Ok(left.and(drafting.map_or(Idle::Done, |drafting| drafting.idle())))
+    }
+
+    /// Sets whether priorities order the requests of all clients. Otherwise a priority orders the
+    /// requests of its own client, which takes turns with the others.
+    pub fn share_priorities(&mut self, shares_priorities: bool) {
+        self.queue.share_priorities(shares_priorities);
+    }
+
+    /// Returns what waits of each client.
+    pub fn loads(&self) -> impl Iterator<Item = (ClientId, Load)> {
+        self.queue.loads()
     }
 
     /// Drops all reusable prefixes.

@@ -8,7 +8,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`kv`] | who owns which block and slot, and how far a finished sequence can be reused; pure |
-//! | [`queue`] | which request is next; pure |
+//! | [`queue`] | which request is next, of which client; pure |
 //! | [`pace`] | how many rows of prompts go beside decoding sequences; pure |
 //! | [`scheduler`] | which rows the next step runs; pure, sees counts only |
 //! | [`disk`] | beginnings of sequences in files: names, checks, limit, threads |
@@ -52,6 +52,7 @@ pub use events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
 pub use options::{CONTEXT_DEFAULT, EngineOptions};
 pub use pictures::{RunsTower, Sight, SightError, Tower, TowerCounts, TowerInput};
 pub use pooling::Pooling;
+pub use queue::{ClientId, Crowd, Load};
 pub use request::{Constraint, Job, LOGPROBS_MAX, Limits, PromptPicture, Request, Waker};
 pub use sampling::logprobs::log_sum_exp;
 pub use sampling::{Sampler, SamplingChanges, SamplingParams};

@@ -8,6 +8,7 @@ use trine_backend::SOFT;
 use crate::error::EngineError;
 use crate::pictures::{Shown, Sight};
 use crate::pooling::Pooling;
+use crate::queue::{ClientId, Crowd, Load};
 use crate::sampling::SamplingParams;
 use crate::scope::Scope;
 
@@ -36,8 +37,11 @@ pub struct Request {
     pub ignore_stop: bool,
     /// The number of tokens before which no stop id is sampled.
     pub min_tokens: usize,
-    /// The priority. Requests with a lower number start first and give way last when memory runs
-    /// out; equal ones go in the order of arrival.
+    /// Who sent it. Clients take turns.
+    pub client: ClientId,
+    /// The priority. Of one client's requests those with a lower number start first and give way
+    /// last when memory runs out; equal ones go in the order of arrival. It counts across clients
+    /// only if the engine [says so](crate::Engine::share_priorities).
     pub priority: i32,
     /// The scope within which prefixes are shared with other requests.
     pub scope: Scope,
@@ -147,6 +151,7 @@ impl Request {
             stop_ids: Vec::new(),
             ignore_stop: false,
             min_tokens: 0,
+            client: ClientId::default(),
             priority: 0,
             scope: Scope::default(),
             deadline: None,
@@ -223,21 +228,24 @@ impl Limits {
     }
 
     /// Checks whether the queue has room for a request with `tokens` prompt tokens. An empty queue
-    /// accepts any request.
+    /// accepts any request. If the queue is full, a client that has less in it than its share,
+    /// which is the same for all clients of which something waits, still has room until the queue
+    /// is twice as full: no client can keep others out.
     ///
     /// # Errors
     /// Returns [`EngineError::QueueFull`].
-    pub fn check_queue(
-        &self,
-        waiting: usize,
-        waiting_tokens: usize,
-        tokens: usize,
-    ) -> Result<(), EngineError> {
-        let are_too_many = waiting >= self.queue || waiting_tokens + tokens > self.queue_tokens;
-        if waiting > 0 && are_too_many {
-            return Err(EngineError::QueueFull { waiting, tokens: waiting_tokens });
+    pub fn check_queue(&self, crowd: Crowd, tokens: usize) -> Result<(), EngineError> {
+        let Crowd { all, own, others } = crowd;
+        let fits = |load: Load, requests: usize, most: usize| {
+            load.requests < requests && load.tokens.saturating_add(tokens) <= most
+        };
+        let share = |most: usize| most / (others + 1);
+        let is_small = fits(own, share(self.queue), share(self.queue_tokens))
+            && fits(all, self.queue.saturating_mul(2), self.queue_tokens.saturating_mul(2));
+        if all.requests == 0 || fits(all, self.queue, self.queue_tokens) || is_small {
+            return Ok(());
         }
-        Ok(())
+        Err(EngineError::QueueFull { waiting: all.requests, tokens: all.tokens })
     }
 
     /// Checks a prompt whose tokens are not known yet, except that there are at least `least`.

@@ -1,10 +1,10 @@
 //! Chooses the rows of the next step. Pure: it sees slots and counts, no tokens, no clock, no
 //! device.
 //!
-//! Every decoding sequence gets one row, then prompts get the rest of the width in the order of
-//! their arrival. So a running stream never waits for more than one step's share of a prompt. If
-//! the width or the number of rows with logits is too small for all, decoding sequences take turns,
-//! and a prompt that was left out comes first in the next step.
+//! Every decoding sequence gets one row, then prompts get the rest of the width in the order in
+//! which they were put. So a running stream never waits for more than one step's share of a prompt.
+//! If the width or the number of rows with logits is too small for all, decoding sequences take
+//! turns, and a prompt that was left out comes first in the next step.
 //!
 //! The rows of a picture run in one step ([`Cuts`]). They may exceed a step's share of prompts. If
 //! the step has no room for them, they come first in the next one, before decoding sequences. If
@@ -111,7 +111,7 @@ pub struct Scheduler {
     /// By slot: whether rows of it are in a step that was picked and has not
     /// [landed](Scheduler::land).
     flying: Vec<bool>,
-    /// Slots in [`Phase::Prefill`], in order of arrival.
+    /// Slots in [`Phase::Prefill`], in their order.
     queue: Vec<usize>,
     /// The slot that has the first turn among the decoding ones.
     turn: usize,
@@ -146,17 +146,18 @@ impl Scheduler {
         Self { unit_rows: rows.max(self.width.tokens), ..self }
     }
 
-    /// Adds a sequence with `rows` rows of prompt to run (at least one), after the other prompts.
+    /// Adds a sequence with `rows` rows of prompt to run (at least one), after `place` other
+    /// prompts ([`Scheduler::prompt_slots`]).
     /// `goal` is what its rows are for ([`Batch::goal`](trine_backend::Batch::goal)); only those of
     /// goal 0 go on with further tokens.
-    pub fn admit(&mut self, slot: usize, rows: usize, wanted: Wanted, goal: usize) {
+    pub fn admit(&mut self, slot: usize, rows: usize, wanted: Wanted, goal: usize, place: usize) {
         debug_assert!(
             rows > 0 && self.phases[slot] == Phase::Absent,
             "slot {slot} is taken or has no rows"
         );
         self.phases[slot] = Phase::Prefill { left: rows, wanted };
         self.goals[slot] = goal;
-        self.queue.push(slot);
+        self.queue.insert(place.min(self.queue.len()), slot);
     }
 
     /// Gives a sequence whose rows have all been run more rows of its prompt (at least one), ahead
@@ -416,6 +417,11 @@ impl Scheduler {
     /// Returns whether a slot's sequence has rows of its prompt to run.
     pub fn is_prefilling(&self, slot: usize) -> bool {
         matches!(self.phases[slot], Phase::Prefill { .. })
+    }
+
+    /// Returns the slots of prompts that have rows to run, in their order.
+    pub fn prompt_slots(&self) -> &[usize] {
+        &self.queue
     }
 
     /// Returns the number of prompts that have rows to run.

@@ -11,9 +11,9 @@
 //! short pieces, after some time ([`Leisure`]).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,7 @@ use trine_backend::Idle;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::events::{Event, SequenceId, Update};
+use crate::queue::{ClientId, Crowd, Load};
 use crate::request::{Limits, Request};
 use crate::status::Status;
 
@@ -83,12 +84,18 @@ struct Link {
 /// What the handles and the thread share.
 #[derive(Debug)]
 struct Board {
-    /// The number of requests in the engine's queue, and of those not yet handed to it.
-    waiting: AtomicUsize,
-    /// Their prompt tokens.
-    waiting_tokens: AtomicUsize,
+    /// The requests in the engine's queue, and those not yet handed to it.
+    waiting: Mutex<Waiting>,
     is_draining: AtomicBool,
     status: Mutex<Status>,
+}
+
+/// Requests that wait.
+#[derive(Debug, Default)]
+struct Waiting {
+    all: Load,
+    /// Those of each client that has any.
+    clients: HashMap<ClientId, Load>,
 }
 
 #[derive(Debug)]
@@ -126,8 +133,7 @@ impl Service {
         // Places in the queue are assigned before the engine sees a request.
         engine.set_queue(usize::MAX, usize::MAX);
         let board = Arc::new(Board {
-            waiting: AtomicUsize::new(0),
-            waiting_tokens: AtomicUsize::new(0),
+            waiting: Mutex::default(),
             is_draining: AtomicBool::new(false),
             status: Mutex::new(engine.status()),
         });
@@ -150,7 +156,7 @@ impl Service {
             board,
             clients: HashMap::new(),
             sequences: HashMap::new(),
-            queued: Queued::default(),
+            queued: HashMap::new(),
             events: Vec::new(),
             leisure,
             began: Instant::now(),
@@ -173,31 +179,30 @@ impl Service {
         if board.is_draining.load(Ordering::Acquire) {
             return Err(EngineError::Draining);
         }
-        board.enter(request.prompt.len(), limits)?;
-        let tokens = request.prompt.len();
+        let (client, tokens) = (request.client, request.prompt.len());
+        board.enter(client, tokens, limits)?;
         let ticket = tickets.fetch_add(1, Ordering::Relaxed);
         let (sender, updates) = unbounded_channel();
         let command = Command::Submit { ticket, request: Box::new(request), updates: sender };
         if commands.send(command).is_err() {
-            board.leave(tokens);
+            board.waiting().leave(client, tokens);
             return Err(EngineError::Draining);
         }
         Ok(Generation { ticket, updates, is_over: false, link: Arc::clone(&self.link) })
     }
 
-    /// Checks whether the queue would accept a request at the moment, so that no work is done for
-    /// one that it would refuse.
+    /// Checks whether the queue would accept a request of a client at the moment, so that no work
+    /// is done for one that it would refuse.
     ///
     /// # Errors
     /// Returns [`EngineError::QueueFull`], and after [`Service::drain`] or [`Service::stop`]
     /// [`EngineError::Draining`].
-    pub fn check_room(&self, tokens: usize) -> Result<(), EngineError> {
+    pub fn check_room(&self, client: ClientId, tokens: usize) -> Result<(), EngineError> {
         let Link { limits, board, .. } = &*self.link;
         if board.is_draining.load(Ordering::Acquire) {
             return Err(EngineError::Draining);
         }
-        let waiting = board.waiting.load(Ordering::Acquire);
-        limits.check_queue(waiting, board.waiting_tokens.load(Ordering::Acquire), tokens)
+        limits.check_queue(board.waiting().crowd(client), tokens)
     }
 
     /// Returns the limits for requests.
@@ -209,9 +214,10 @@ impl Service {
     pub fn status(&self) -> Status {
         let board = &self.link.board;
         let status = *board.status.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = board.waiting().all;
         Status {
-            waiting: board.waiting.load(Ordering::Relaxed),
-            waiting_tokens: board.waiting_tokens.load(Ordering::Relaxed),
+            waiting: all.requests,
+            waiting_tokens: all.tokens,
             draining: board.is_draining.load(Ordering::Relaxed),
             ..status
         }
@@ -278,40 +284,58 @@ impl Drop for Generation {
 }
 
 impl Board {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Takes a place in the queue.
-    fn enter(&self, tokens: usize, limits: &Limits) -> Result<(), EngineError> {
-        let waiting = self.waiting.fetch_add(1, Ordering::AcqRel);
-        let waiting_tokens = self.waiting_tokens.fetch_add(tokens, Ordering::AcqRel);
-        let result = limits.check_queue(waiting, waiting_tokens, tokens);
-        if result.is_err() {
-            self.leave(tokens);
-        }
-        result
-    }
-
-    fn leave(&self, tokens: usize) {
-        self.waiting.fetch_sub(1, Ordering::AcqRel);
-        self.waiting_tokens.fetch_sub(tokens, Ordering::AcqRel);
-    }
-
-    /// Counts what the engine's queue has got or lost.
-    fn follow(&self, before: Queued, now: Queued) {
-        // Atomics wrap.
-        let change = |count: &AtomicUsize, before: usize, now: usize| {
-            count.fetch_add(now.wrapping_sub(before), Ordering::AcqRel);
-        };
-        change(&self.waiting, before.requests, now.requests);
-        change(&self.waiting_tokens, before.tokens, now.tokens);
+    fn enter(&self, client: ClientId, tokens: usize, limits: &Limits) -> Result<(), EngineError> {
+        let mut waiting = self.waiting();
+        limits.check_queue(waiting.crowd(client), tokens)?;
+        waiting.all.add(tokens);
+        waiting.clients.entry(client).or_default().add(tokens);
+        Ok(())
     }
 }
 
-/// What is in the engine's queue: requests that have not started, and those that left their place
-/// to others.
-#[derive(Debug, Clone, Copy, Default)]
-struct Queued {
-    requests: usize,
-    /// Their prompt tokens.
-    tokens: usize,
+impl Waiting {
+    fn crowd(&self, client: ClientId) -> Crowd {
+        let own = self.clients.get(&client).copied();
+        let others = self.clients.len() - usize::from(own.is_some());
+        Crowd { all: self.all, own: own.unwrap_or_default(), others }
+    }
+
+    fn leave(&mut self, client: ClientId, tokens: usize) {
+        self.all.remove(tokens);
+        if let Some(own) = self.clients.get_mut(&client) {
+            own.remove(tokens);
+            if own.requests == 0 {
+                self.clients.remove(&client);
+            }
+        }
+    }
+
+    /// Counts what the engine's queue has got or lost since `before`, which is brought up to date.
+    fn follow(
+        &mut self,
+        before: &mut HashMap<ClientId, Load>,
+        now: impl Iterator<Item = (ClientId, Load)>,
+    ) {
+        let gone = std::mem::take(before);
+        before.extend(now);
+        let clients = gone.keys().chain(before.keys().filter(|client| !gone.contains_key(client)));
+        for client in clients {
+            let of =
+                |loads: &HashMap<ClientId, Load>| loads.get(client).copied().unwrap_or_default();
+            let (old, new) = (of(&gone), of(before));
+            let moved = |count: usize, old: usize, new: usize| count + new - old;
+            for load in [&mut self.all, self.clients.entry(*client).or_default()] {
+                load.requests = moved(load.requests, old.requests, new.requests);
+                load.tokens = moved(load.tokens, old.tokens, new.tokens);
+            }
+        }
+        self.clients.retain(|_, load| load.requests > 0);
+    }
 }
 
 /// What the thread owns.
@@ -322,7 +346,7 @@ struct Worker {
     /// The sequences by ticket.
     sequences: HashMap<u64, SequenceId>,
     /// The engine's queue as the board counts it.
-    queued: Queued,
+    queued: HashMap<ClientId, Load>,
     events: Vec<Event>,
     leisure: Leisure,
     began: Instant,
@@ -378,7 +402,7 @@ impl Worker {
         // Handles commands that were sent meanwhile.
         while let Ok(command) = inbox.try_recv() {
             if let Command::Submit { request, updates, .. } = command {
-                self.board.leave(request.prompt.len());
+                self.board.waiting().leave(request.client, request.prompt.len());
                 drop(updates);
             }
         }
@@ -432,19 +456,18 @@ impl Worker {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Submit { ticket, request, updates } => {
-                let tokens = request.prompt.len();
+                let (client, tokens) = (request.client, request.prompt.len());
                 match self.engine.submit(*request) {
                     Ok(sequence) => {
                         self.clients.insert(sequence, Client { ticket, updates });
                         self.sequences.insert(ticket, sequence);
                         // The board has counted it before the engine got it.
-                        self.queued.requests += 1;
-                        self.queued.tokens += tokens;
+                        self.queued.entry(client).or_default().add(tokens);
                     }
                     Err(error) => {
                         // The request was checked against the same limits before.
                         tracing::error!(%error, "an accepted request was refused by the engine");
-                        self.board.leave(tokens);
+                        self.board.waiting().leave(client, tokens);
                     }
                 }
             }
@@ -465,8 +488,7 @@ impl Worker {
             std::thread::sleep(AFTER_FAILURE);
         }
         let status = self.engine.status();
-        let now = Queued { requests: status.waiting, tokens: status.waiting_tokens };
-        self.board.follow(std::mem::replace(&mut self.queued, now), now);
+        self.board.waiting().follow(&mut self.queued, self.engine.loads());
         // Who has an answer sees a status that knows of it.
         *self.board.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
         events.drain(..).for_each(|event| self.deliver(event));

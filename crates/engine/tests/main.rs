@@ -9,6 +9,7 @@ mod looks;
 mod texts;
 mod timed;
 
+mod clients;
 mod constraints;
 mod drafts;
 mod embeddings;

@@ -19,8 +19,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use trine_backend::{BLOCK, BackendError, SERIES_MAX};
 use trine_engine::disk::Origin;
 use trine_engine::{
-    Ask, Drafter, Drafts, Engine, EngineError, Event, Finish, Logprobs, ModelDrafter, Pooling,
-    Request, Sampler, SamplingParams, Scope, SequenceId, Statistics, Target, Update,
+    Ask, ClientId, Drafter, Drafts, Engine, EngineError, Event, Finish, Logprobs, ModelDrafter,
+    Pooling, Request, Sampler, SamplingParams, Scope, SequenceId, Statistics, Target, Update,
 };
 
 const STEPS: usize = 1_000_000;
@@ -306,6 +306,7 @@ impl Simulation {
             sampling: sampling(seed),
             stop_ids: vec![stop],
             priority: self.below(3) as i32,
+            client: ClientId(self.below(3) as u64),
             scope,
             deadline: (self.below(200) == 0).then(Instant::now),
             prompt_logprobs: (self.below(20) == 0).then_some(1),
@@ -350,6 +351,7 @@ impl Simulation {
         let request = Request {
             scope,
             priority: self.below(3) as i32,
+            client: ClientId(self.below(3) as u64),
             ..Request::embedding(prompt.clone(), pooling)
         };
         let id = self.engine.submit(request).expect("the request is sound");

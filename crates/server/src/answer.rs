@@ -16,13 +16,13 @@ use axum::http::{Method, Request, Response};
 use tower::ServiceExt;
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
-use trine_engine::Scope;
 
 use crate::app::App;
 use crate::body::Held;
 use crate::error::{ApiError, Dialect, shown};
 use crate::guard::{Asked, METHODS};
 use crate::lifecycle::{InFlight, Phase};
+use crate::visitor::Visitor;
 use crate::warnings::Noted;
 
 /// Answers a request. Never fails: an error is a response too.
@@ -47,15 +47,15 @@ pub(crate) async fn answer(
         if is_reserve && !matches!(&*asked.path, "/health" | "/ready") {
             return Err(ApiError::overloaded("too many connections are open; try again later"));
         }
-        let scope = match *request.method() {
-            Method::OPTIONS => Scope::default(),
+        let visitor = match *request.method() {
+            Method::OPTIONS => Visitor::default(),
             _ => app.guard.check_key(&request, client)?,
         };
         // Requests that only ask about the server are answered to the end.
         if work.is_some() && app.lifecycle.phase() != Phase::Running {
             return Err(ApiError::draining());
         }
-        Ok(scope)
+        Ok(visitor)
     });
     let noted = Noted::default();
     let response = match checked {
@@ -66,8 +66,8 @@ pub(crate) async fn answer(
             response.headers_mut().insert("allow", methods);
             response
         }
-        Ok(scope) => {
-            request.extensions_mut().insert(scope);
+        Ok(visitor) => {
+            request.extensions_mut().insert(visitor);
             let answered = router.oneshot(request).instrument(span.clone());
             match CatchPanic(Box::pin(noted.clone().of(answered))).await {
                 Ok(Ok(response)) => response,

@@ -15,7 +15,6 @@ use http_body_util::BodyExt;
 use serde_json::{Map, Value};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
-use trine_engine::Scope;
 
 use crate::app::App;
 use crate::error::{ApiError, Code, Dialect};
@@ -23,6 +22,7 @@ use crate::json::{Fields, VALUE_BYTES, parse_object};
 use crate::lanes::{LIGHT_BYTES, Switch};
 use crate::pictures::Pictured;
 use crate::rooms::PERMIT_BYTES;
+use crate::visitor::Visitor;
 use crate::workers::Weight;
 
 /// The JSON object of a request, and the room that it takes.
@@ -31,7 +31,7 @@ pub(crate) struct Object {
     map: Map<String, Value>,
     /// Bytes of its text.
     bytes: usize,
-    scope: Scope,
+    visitor: Visitor,
     room: Vec<OwnedSemaphorePermit>,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Received<T> {
     /// The dialect of its path.
     pub(crate) dialect: Dialect,
     pub(crate) weight: Weight,
-    pub(crate) scope: Scope,
+    pub(crate) visitor: Visitor,
     pub(crate) room: Vec<OwnedSemaphorePermit>,
 }
 
@@ -118,8 +118,8 @@ pub(crate) async fn receive<T: Pictured + Send + 'static>(
         if let Some(pictures) = asked.pictures() {
             pictures.check(&limits, urls.as_ref())?;
         }
-        let (weight, scope) = (object.weight(), object.scope);
-        Ok(Received { asked, model, dialect, weight, scope, room: object.room })
+        let (weight, visitor) = (object.weight(), object.visitor);
+        Ok(Received { asked, model, dialect, weight, visitor, room: object.room })
     };
     parsed(app, request, receive).await
 }
@@ -131,7 +131,7 @@ async fn parsed<T: Send + 'static>(
     then: impl FnOnce(Object) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     check_type(&request)?;
-    let scope = request.extensions().get().copied().unwrap_or_default();
+    let visitor = request.extensions().get().copied().unwrap_or_default();
     let (bytes, mut room) = read(app, request).await?;
     let bodies = Arc::clone(&app.bodies);
     app.work(Weight::of(bytes.len()), move || {
@@ -141,7 +141,7 @@ async fn parsed<T: Send + 'static>(
         room.push(taken.map_err(|_| no_room())?);
         let length = bytes.len();
         drop(bytes);
-        then(Object { map, bytes: length, scope, room })
+        then(Object { map, bytes: length, visitor, room })
     })
     .await
 }
@@ -377,7 +377,7 @@ mod tests {
     fn work_is_weighed_before_it_is_done() {
         let weight = |bytes: usize, map: Value| {
             let map = map.as_object().unwrap().clone();
-            Object { map, bytes, scope: Scope::default(), room: Vec::new() }.weight()
+            Object { map, bytes, visitor: Visitor::default(), room: Vec::new() }.weight()
         };
         assert_eq!(weight(100, json!({"prompt": "a", "tools": null})), Weight::Light);
         assert_eq!(weight(100, json!({"prompt": "a", "guided_regex": "a+"})), Weight::Grammar);

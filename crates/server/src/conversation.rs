@@ -13,7 +13,7 @@ use crate::models::{Lease, Preset};
 use crate::parameters::{ParameterFields, Parameters};
 use crate::pictures::{Pictured, Sent};
 use crate::places::Places;
-use crate::prompts::{check_engine, check_messages, cut, encode_conversation};
+use crate::prompts::{check_messages, cut, encode_conversation};
 use crate::thinking::{Thinking, unread};
 use crate::warnings::note;
 
@@ -192,7 +192,7 @@ impl Conversation {
         if let Some(param) = self.pictures.param() {
             lease.sees(param)?;
         }
-        check_engine(lease)?;
+        lease.check_room()?;
         let format = lease.format();
         let messages = with_preset(&lease.preset, self.messages.clone());
         let written = format.write(messages, &self.calling.offer()).map_err(calling::refused)?;
@@ -213,7 +213,7 @@ impl Conversation {
         parameters: &mut Parameters,
         lease: &Lease,
     ) -> Result<Vec<u32>, ApiError> {
-        check_engine(lease)?;
+        lease.check_room()?;
         let format = lease.format();
         let soft_tokens = self.soft_tokens(lease)?;
         let (messages, rendering) = self.written(&*format, lease)?;

@@ -34,6 +34,7 @@ use crate::metrics::ModelMetrics;
 use crate::models::{Lease, LoadedModel};
 use crate::pictures::Pictured;
 use crate::prompts::Prompt;
+use crate::visitor::Visitor;
 
 /// Most texts in a request, and most tokens in all of them, as in OpenAI's API.
 pub(crate) const TEXTS_MAX: usize = 2048;
@@ -81,7 +82,7 @@ impl Inputs {
         check_dimensions(self.dimensions, dimensions)?;
         let room = room(app, self.prompts.len() * dimensions * size_of::<f32>())?;
         if !self.prompts.is_empty() {
-            lease.service.check_room(1)?;
+            lease.check_room()?;
         }
         let of_field = |error: ApiError| error.of_field(self.param);
         let least = self.prompts.iter().map(|prompt| prompt.check(lease).map_err(of_field));
@@ -177,9 +178,9 @@ async fn embed(app: &App, lease: &Lease, ready: Ready, priority: i32) -> Result<
     let mut tries = 0;
     loop {
         while let Some(prompt) = prompts.peek().filter(|_| running.len() < most) {
-            let scope = lease.scope;
+            let Visitor { scope, client } = lease.visitor;
             let embedding = Request::embedding(prompt.clone(), model.pooling);
-            let request = Request { priority, deadline, scope, ..embedding };
+            let request = Request { client, priority, deadline, scope, ..embedding };
             let is_queued = match model.service.submit(request) {
                 Ok(generation) => {
                     running.push_back(Running::new(generation, &metrics, prompt));

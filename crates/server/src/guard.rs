@@ -11,6 +11,7 @@ use crate::error::{ApiError, Code, shown};
 use crate::keys::{Keys, WrongKeys};
 use crate::options::{ServerOptions, is_loopback};
 use crate::page;
+use crate::visitor::{self, Visitor};
 
 /// Methods that at least one path takes.
 pub(crate) const METHODS: &str = "GET, HEAD, POST, DELETE, OPTIONS";
@@ -85,20 +86,21 @@ impl Guard {
         Err(ApiError::new(StatusCode::FORBIDDEN, Code::HostNotAllowed, message))
     }
 
-    /// Checks the key, if one is needed. Returns the scope of the prefixes that the request may
-    /// use.
+    /// Checks the key, if one is needed. Returns who sent the request.
     pub(crate) fn check_key<B>(
         &self,
         request: &Request<B>,
         client: IpAddr,
-    ) -> Result<Scope, ApiError> {
-        let Some(keys) = &self.keys else { return Ok(Scope::default()) };
+    ) -> Result<Visitor, ApiError> {
+        let visitor = Visitor { scope: Scope::default(), client: visitor::of_address(client) };
+        let Some(keys) = &self.keys else { return Ok(visitor) };
         if is_public(request.uri().path()) {
-            return Ok(Scope::default());
+            return Ok(visitor);
         }
         if let Some(digest) = keys.admit(request.headers()) {
             let scope = self.has_scopes.then(|| Scope::default().within(&digest));
-            return Ok(scope.unwrap_or_default());
+            let client = visitor::of_key(&digest);
+            return Ok(Visitor { scope: scope.unwrap_or_default(), client });
         }
         if self.wrong_keys.note(client) {
             let message = "a valid API key is needed; send it as `Authorization: Bearer KEY`";

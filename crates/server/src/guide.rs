@@ -194,10 +194,13 @@ mod tests {
         let (mut expected, mut mask) = (vec![0; plain.mask_words()], vec![0; plain.mask_words()]);
         let mut away = 0;
         for &token in words.iter().cycle().take(30) {
-            if !guide.is_ready(&waker) {
+            if matches!(&guide.0, State::Here(course) if course.is_costly()) {
                 away += 1;
-                woken.recv().unwrap();
-                assert!(guide.is_ready(&waker));
+                // Wakes of earlier masks may be left.
+                while !guide.is_ready(&waker) {
+                    woken.recv().unwrap();
+                }
+                assert!(matches!(guide.0, State::Back(_)));
                 assert_eq!(guide.follow(&[token]), 0, "nothing is guessed while masks are costly");
             }
             plain.allowed(&mut expected).unwrap();

@@ -76,6 +76,7 @@ mod text_routes;
 mod thinking;
 mod transport;
 mod unsupported;
+mod visitor;
 mod warnings;
 mod workers;
 

@@ -28,7 +28,7 @@ use crate::models::{KeepAlive, Lease, Unloaded};
 use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX, UNLIMITED, read_stops};
 use crate::pictures::{Pictured, Sent};
 use crate::places::Places;
-use crate::prompts::{check_engine, encode};
+use crate::prompts::encode;
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_line};
 use crate::structure::Structure;
@@ -225,7 +225,7 @@ impl Asked {
                 if is_raw || (lease.template().is_none() && pictures.is_empty()) =>
             {
                 rendering.thinking.check_raw()?;
-                check_engine(lease)?;
+                lease.check_room()?;
                 let ids = encode(lease, &prompt, Specials::Parse)?;
                 parameters.compile(lease)?;
                 return Ok(Some(parameters.ask(ids, None, lease)));

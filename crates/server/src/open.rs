@@ -56,9 +56,9 @@ pub(crate) async fn open_named<D: Pictured + Send + 'static, T: Send + 'static>(
     (keep, sees): (Option<KeepAlive>, Sees),
     work: impl FnOnce(D, &Arc<Lease>) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<(T, Arc<Lease>), ApiError> {
-    let Received { mut asked, mut weight, scope, mut room, .. } = received;
+    let Received { mut asked, mut weight, visitor, mut room, .. } = received;
     let mut lease = lease(app, named, keep).await?;
-    lease.scope = scope;
+    lease.visitor = visitor;
     let lease = Arc::new(lease);
     if sees == Sees::All && asked.pictures().is_some_and(|sent| sent.names_urls()) {
         // An error that is certain need not wait for other servers.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use rand::RngExt;
 use serde_json::Value;
 use trine_engine::sampling::{BIAS_MAX, BIASES_MAX, PENALTY, TEMPERATURE_MAX, TOP_K_MAX};
-use trine_engine::{LOGPROBS_MAX, PromptPicture, Request, SamplingChanges, SamplingParams, Scope};
+use trine_engine::{
+    ClientId, LOGPROBS_MAX, PromptPicture, Request, SamplingChanges, SamplingParams, Scope,
+};
 use trine_text::{Grammar, ReplyReader, Thoughts};
 
 use crate::error::ApiError;
@@ -130,12 +132,13 @@ impl ParameterFields {
         let default = self.default_tokens.map(|most| most.max(self.min_tokens));
         let max_tokens = self.max_tokens.or(preset.max_tokens);
         check_least(self.min_tokens, max_tokens)?;
-        let salted = self.salt.as_ref().map(|salt| lease.scope.within(salt.as_bytes()));
+        let salted = self.salt.as_ref().map(|salt| lease.visitor.scope.within(salt.as_bytes()));
         Ok(Parameters {
             sampling,
             max_tokens: max_tokens.or(default).unwrap_or(UNLIMITED),
             stops: self.stops.clone().unwrap_or_else(|| preset.stops.clone()),
-            scope: salted.unwrap_or(lease.scope),
+            scope: salted.unwrap_or(lease.visitor.scope),
+            client: lease.visitor.client,
             grammar: None,
             reader: None,
             thoughts: None,
@@ -219,6 +222,8 @@ pub(crate) struct Parameters {
     stops: Vec<String>,
     /// The scope of the prefixes that the texts' prompts may use.
     pub(crate) scope: Scope,
+    /// Whose turn they take.
+    pub(crate) client: ClientId,
     /// The grammar of the form that the texts must have, once it is compiled.
     pub(crate) grammar: Option<Arc<Grammar>>,
     /// What finds thoughts and calls of tools in the texts.
@@ -268,6 +273,7 @@ impl Parameters {
         request.min_tokens = fields.min_tokens.min(max_tokens);
         request.priority = fields.priority;
         request.scope = self.scope;
+        request.client = self.client;
         request.logprobs = logprobs;
         request.prompt_logprobs = fields.prompt_logprobs;
         request.pictures = Arc::clone(&self.pictures);

@@ -7,7 +7,7 @@ use trine_text::{Content, Message, Part, PictureForm, PicturePrompt, Specials};
 
 use crate::error::ApiError;
 use crate::json::{Fields, token_id};
-use crate::models::{Lease, LoadedModel};
+use crate::models::Lease;
 
 /// A prompt of a request.
 #[derive(Debug)]
@@ -69,14 +69,6 @@ impl Prompt {
             }
         }
     }
-}
-
-/// Refuses a request that the model's engine would refuse whatever its prompt is.
-///
-/// # Errors
-/// 503 if its queue is full.
-pub(crate) fn check_engine(model: &LoadedModel) -> Result<(), ApiError> {
-    Ok(model.service.check_room(1)?)
 }
 
 /// Refuses a text that has more tokens than the context in any case. Returns the fewest that it can

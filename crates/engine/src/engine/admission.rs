@@ -1,5 +1,6 @@
 //! Moves requests from the queue to slots, and back if memory runs out.
 
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use trine_backend::BLOCK;
@@ -10,7 +11,7 @@ use super::sequence::{Sequence, Turn};
 use crate::error::EngineError;
 use crate::events::{Event, Finish};
 use crate::kv::Lease;
-use crate::queue::Rank;
+use crate::queue::{ClientId, Rank};
 
 /// The least number of positions that a request must save, beyond what it could reuse now, to wait
 /// for a prompt that is being run.
@@ -30,18 +31,28 @@ impl Engine {
         // Requests up to this one wait: what others ask for makes none of them ready. Without it a
         // queue full of pictures would be walked from its beginning for each of them.
         let mut passed = None;
-        loop {
+        // The request for which another one gave way.
+        let mut favoured = None;
+        while !self.queue.is_empty() {
             let is_full = self.scheduler.sequences() >= self.limits.sequences;
             // Towers make rows meanwhile: who gives way is decided once.
             let aside = self.last_in_wait();
+            let spare = self.spare();
+            // Clients that get no place which another one would have to give up.
+            let mut served = HashSet::new();
             if is_full && aside.is_none() {
-                return Ok(());
+                if spare.is_none() {
+                    return Ok(());
+                }
+                served.extend(self.places.iter().filter_map(Place::rank).map(|rank| rank.client));
             }
             let mut common = std::mem::take(&mut self.common);
             let mut visits = 0;
             let next =
                 self.queue.iter_after(passed).inspect(|_| visits += 1).find(|(rank, sequence)| {
-                    !self.waits_for_pages(sequence, now)
+                    favoured.is_none_or(|favoured| favoured == *rank)
+                        && !served.contains(&rank.client)
+                        && !self.waits_for_pages(sequence, now)
                         && !self.waits_for_pictures(*rank, sequence)
                         && !self.waits(sequence, &mut common)
                 });
@@ -49,7 +60,10 @@ impl Engine {
             self.common = common;
             self.visits += visits;
             let Some((rank, has_room)) = next else { return Ok(()) };
-            if !has_room && !self.has_room_without_waiting(rank) {
+            let gives_way = spare.filter(|_| !self.has_running(rank.client));
+            let gives_way = gives_way.filter(|_| is_full || self.has_room_without_spares(rank));
+            let waiting_suffice = has_room || self.has_room_without_waiting(rank);
+            if !waiting_suffice && gives_way.is_none() {
                 return Ok(());
             }
             if self.ask_for_pages(rank, now) || self.ask_for_pictures(rank) {
@@ -64,14 +78,22 @@ impl Engine {
                 self.land_all(events)?;
                 continue;
             }
+            let aside = aside.filter(|_| waiting_suffice);
             if let Some(slot) = aside.filter(|_| is_full || !has_room) {
                 self.set_aside(slot);
                 // The request may need the blocks of another one that waits as well.
                 continue;
             }
-            let Some(sequence) = self.queue.remove(rank) else { return Ok(()) };
+            if let Some(slot) = gives_way.filter(|_| is_full || !has_room) {
+                self.preempt(slot);
+                favoured = Some(rank);
+                continue;
+            }
+            favoured = None;
+            let Some(sequence) = self.queue.take(rank) else { return Ok(()) };
             self.start(rank, sequence, events)?;
         }
+        Ok(())
     }
 
     /// Returns whether a request should wait until a running prompt that begins like it is in the
@@ -131,7 +153,7 @@ impl Engine {
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
         if let Err(error) = self.restore(rank, &sequence) {
-            self.queue.push(rank, sequence.prompt, sequence);
+            self.queue.put_back(rank, sequence.prompt, sequence);
             return Err(error);
         }
         let places = &self.places;
@@ -140,12 +162,12 @@ impl Engine {
         let Some(lease) = self.kv.lease_cut(sequence.tokens.len(), common, cut) else {
             // There are at least as many slots as sequences that may run.
             debug_assert!(false, "no slot is free, though not all sequences run");
-            self.queue.push(rank, sequence.prompt, sequence);
+            self.queue.put_back(rank, sequence.prompt, sequence);
             return Ok(());
         };
         if let Err(error) = self.spill_lost() {
             self.kv.release(lease.slot, false);
-            self.queue.push(rank, sequence.prompt, sequence);
+            self.queue.put_back(rank, sequence.prompt, sequence);
             return Err(error);
         }
         let is_branch =
@@ -157,7 +179,10 @@ impl Engine {
         }
         sequence.want_pictures(lease.reused, &self.picture_wait.waker);
         let (rows, wanted) = sequence.next_rows(lease.reused);
-        self.scheduler.admit(lease.slot, rows, wanted, sequence.job.goal());
+        let prompts = self.scheduler.prompt_slots().iter();
+        let clients = prompts.filter_map(|&slot| self.places[slot].rank());
+        let place = fair_place(clients.map(|rank| rank.client), rank.client);
+        self.scheduler.admit(lease.slot, rows, wanted, sequence.job.goal(), place);
         self.places[lease.slot] = Place::Running(rank, sequence);
         let Some(from) = lease.copied_from else { return Ok(()) };
         self.program.copy_slot(from as u32, lease.slot as u32, self.kv.written(from))?;
@@ -218,8 +243,8 @@ impl Engine {
         }
     }
 
-    /// Reserves blocks for the picked rows. If there are none, the running sequence that is last in
-    /// rank gives way; the only running sequence ends instead.
+    /// Reserves blocks for the picked rows. If there are none, a running sequence gives way: the
+    /// last in rank of the client that has the most. The only running sequence ends instead.
     ///
     /// # Errors
     /// Returns [`EngineError::Backend`] if the device fails to export pages.
@@ -243,7 +268,7 @@ impl Engine {
                 continue;
             }
             debug_assert!(self.flights.is_empty(), "sequences in flight cannot give way");
-            let last = self.last_in_rank();
+            let last = self.last_in_turn();
             if self.scheduler.sequences() == 1 {
                 let sequence = self.end(last, true);
                 events.push(sequence.finished(Finish::Context));
@@ -283,13 +308,45 @@ impl Engine {
         self.queue.push(rank, sequence.prompt, sequence);
     }
 
-    fn last_in_rank(&self) -> usize {
-        let rank = |slot: usize| match &self.places[slot] {
-            Place::Running(rank, _) => Some((*rank, slot)),
-            Place::Kept(_) => None,
-        };
-        let last = (0..self.places.len()).filter_map(rank).max();
-        last.expect("a sequence that was picked is running").1
+    /// Returns the running sequence that is the first to give way.
+    fn last_in_turn(&self) -> usize {
+        let last = self.losses().into_iter().max();
+        last.expect("a sequence that was picked is running").2
+    }
+
+    /// Returns the running sequence that gives its place to a client that has none: the first to
+    /// give way, if its client has others.
+    fn spare(&self) -> Option<usize> {
+        self.losses().into_iter().max().filter(|(index, ..)| *index > 0).map(|(_, _, slot)| slot)
+    }
+
+    /// Returns the running sequences with how many of their clients go before them: those with the
+    /// most are the first to give way, and among them the last in rank.
+    fn losses(&self) -> Vec<(usize, Rank, usize)> {
+        let ranked = |slot: usize| Some((0, self.places[slot].rank()?, slot));
+        let mut losses: Vec<_> = (0..self.places.len()).filter_map(ranked).collect();
+        losses.sort_unstable();
+        let mut counts = HashMap::new();
+        for (index, rank, _) in &mut losses {
+            let count: &mut usize = counts.entry(rank.client).or_default();
+            *index = std::mem::replace(count, *count + 1);
+        }
+        losses
+    }
+
+    /// Returns whether a sequence of a client is running.
+    fn has_running(&self, client: ClientId) -> bool {
+        self.places.iter().filter_map(Place::rank).any(|rank| rank.client == client)
+    }
+
+    /// Returns whether a request of the queue would have room if each client had one sequence that
+    /// runs.
+    fn has_room_without_spares(&self, rank: Rank) -> bool {
+        let losses = self.losses();
+        let spares = losses.iter().filter(|(index, ..)| *index > 0);
+        let blocks: usize = spares.map(|(_, _, slot)| self.kv.own_blocks(*slot)).sum();
+        let lacking = self.queue.get(rank).map(|sequence| self.lacking_blocks(sequence));
+        lacking.is_some_and(|lacking| lacking <= blocks)
     }
 
     /// Takes a sequence out of its slot. What it has in the cache stays reusable if `keep` is set.
@@ -333,7 +390,7 @@ impl Engine {
                 // Memory is empty now, but the store may have its beginning.
                 sequence.turn = Turn::Open;
                 sequence.wanted_from = None;
-                self.queue.push(rank, sequence.prompt, sequence);
+                self.queue.put_back(rank, sequence.prompt, sequence);
             } else {
                 self.ended.push(sequence.finished(Finish::DeviceFailed));
             }
@@ -341,4 +398,16 @@ impl Engine {
         self.kv.take_lost();
         self.kv.forget();
     }
+}
+
+/// Returns how many of some prompts, which are in turn, go before a new one of `client`: each
+/// client has its first one before any has a second.
+fn fair_place(prompts: impl Iterator<Item = ClientId>, client: ClientId) -> usize {
+    let (mut before, prompts) = (HashMap::new(), prompts.collect::<Vec<_>>());
+    let own = prompts.iter().filter(|other| **other == client).count();
+    let mut index = |other: &ClientId| {
+        let count: &mut usize = before.entry(*other).or_default();
+        std::mem::replace(count, *count + 1)
+    };
+    prompts.iter().position(|other| index(other) > own).unwrap_or(prompts.len())
 }

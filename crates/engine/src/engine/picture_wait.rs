@@ -87,7 +87,7 @@ impl Engine {
         let length = self.kv.length(slot);
         let mut sequence = self.end(slot, true);
         sequence.wanted_from = Some(length);
-        self.queue.push(rank, sequence.prompt, sequence);
+        self.queue.put_back(rank, sequence.prompt, sequence);
     }
 
     /// Asks for the pictures of a waiting request that could start, except for those that it can

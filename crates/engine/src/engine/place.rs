@@ -29,6 +29,14 @@ pub(super) struct Kept {
 }
 
 impl Place {
+    /// Returns the rank of a running sequence.
+    pub(super) fn rank(&self) -> Option<Rank> {
+        match self {
+            Place::Running(rank, _) => Some(*rank),
+            Place::Kept(_) => None,
+        }
+    }
+
     pub(super) fn tokens(&self) -> &[u32] {
         match self {
             Place::Running(_, sequence) => &sequence.tokens,

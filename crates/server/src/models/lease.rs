@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
-use trine_engine::{EngineError, Limits, Scope};
+use trine_engine::{EngineError, Limits};
 use trine_text::{ChatTemplate, ReplyFormat, reply_format};
 
 use super::loader::{LoadedModel, Pictures};
@@ -12,6 +12,7 @@ use super::preset::Preset;
 use super::shared::{Named, Shared, bounded};
 use super::table::{FAILED_STEPS, Problem, Ready};
 use crate::error::{ApiError, Code, shown};
+use crate::visitor::Visitor;
 
 /// A model that stays loaded while this lives.
 #[derive(Debug)]
@@ -24,8 +25,8 @@ pub(crate) struct Lease {
     pub(crate) preset: Arc<Preset>,
     /// The model.
     pub(crate) model: Arc<LoadedModel>,
-    /// The scope of the prefixes that the request may use.
-    pub(crate) scope: Scope,
+    /// Who sent the request.
+    pub(crate) visitor: Visitor,
     /// When the model was asked for, which may be long before it was loaded.
     pub(crate) asked: Instant,
     shared: Arc<Shared>,
@@ -48,8 +49,16 @@ impl Lease {
         shared: &Arc<Shared>,
     ) -> Self {
         let Named { name, base, preset } = named.clone();
-        let (model, scope, shared) = (Arc::clone(model), Scope::default(), Arc::clone(shared));
-        Self { name, base, preset, model, scope, asked, shared }
+        let (model, visitor, shared) = (Arc::clone(model), Visitor::default(), Arc::clone(shared));
+        Self { name, base, preset, model, visitor, asked, shared }
+    }
+
+    /// Refuses a request that the model's engine would refuse whatever its prompt is.
+    ///
+    /// # Errors
+    /// 503 if its queue is full.
+    pub(crate) fn check_room(&self) -> Result<(), EngineError> {
+        self.model.service.check_room(self.visitor.client, 1)
     }
 
     /// Returns the chat template of conversations: the preset's, else the model's.

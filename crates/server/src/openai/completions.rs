@@ -22,7 +22,7 @@ use crate::json::Fields;
 use crate::models::Lease;
 use crate::parameters::{ParameterFields, Penalties};
 use crate::pictures::Pictured;
-use crate::prompts::{Prompt, check_engine, encode, read_prompts};
+use crate::prompts::{Prompt, encode, read_prompts};
 use crate::stream::{Writer, push_event};
 use crate::thinking;
 use crate::warnings::Warnings;
@@ -131,14 +131,14 @@ impl flow::Asked for Asked {
 ///
 /// # Errors
 /// 400 if one is longer than the context or has token ids that the model does not have, or if there
-/// are more than there is ever room for; as [`check_engine`] otherwise.
+/// are more than there is ever room for; as [`Lease::check_room`] otherwise.
 pub(crate) fn encode_all(
     prompts: Vec<Prompt>,
     lease: &Lease,
     echo: bool,
     n: usize,
 ) -> Result<Vec<Encoded>, ApiError> {
-    check_engine(lease)?;
+    lease.check_room()?;
     let of_prompt = |error: ApiError| error.of_field("prompt");
     let (texts, limits) = (prompts.len() * n, lease.limits());
     let least = prompts.iter().map(|prompt| prompt.check(lease).map_err(of_prompt));

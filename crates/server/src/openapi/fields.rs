@@ -28,7 +28,7 @@ pub(super) fn stream(streams: bool) -> Field {
 }
 
 pub(super) fn priority() -> Field {
-    let words = "Requests with lower numbers go first.";
+    let words = "Of a client's requests those with lower numbers go first.";
     ("priority", about(default(integer(i32::MIN, i32::MAX), 0), words))
 }
 

@@ -4,7 +4,7 @@ use std::io::BufReader;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use trine_engine::{Pooling, Request, Update};
+use trine_engine::{ClientId, Pooling, Request, Update};
 
 use crate::client;
 use crate::harness::{CONTEXT, DIMENSIONS, Harness, demo_embedder};
@@ -309,7 +309,12 @@ fn a_full_queue_is_told() {
     let _running = slow(&server, 4);
     let service = server.loader.service.lock().unwrap().clone().unwrap();
     let mut held = Vec::new();
-    while let Ok(generation) = service.submit(Request::embedding(vec![1; CONTEXT], Pooling::Mean)) {
+    // Of as many clients as there are texts: one of them would leave room for others.
+    let of = |client: usize| Request {
+        client: ClientId(client as u64),
+        ..Request::embedding(vec![1; CONTEXT], Pooling::Mean)
+    };
+    while let Ok(generation) = service.submit(of(held.len())) {
         held.push(generation);
     }
     let body = json!({"model": "embedder", "input": ["a", "b"]}).to_string();

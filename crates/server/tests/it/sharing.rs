@@ -1,10 +1,12 @@
 //! Whose prompts serve whose: what an answer tells of others.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use trine_server::Keys;
 
 use crate::client;
-use crate::harness::Harness;
+use crate::harness::{Harness, SEQUENCES};
 
 /// Tokens that the server says it had already, for a prompt that is sent with a key and further
 /// fields.
@@ -87,4 +89,30 @@ fn every_dialect_takes_a_salt() {
         };
         assert_eq!(status, 400, "{path}: {error}");
     }
+}
+
+/// However many texts one client asks for, another's is not made to wait for all of them. A client
+/// is a key, else an address.
+#[test]
+fn clients_take_turns() {
+    let server = server("one\ntwo", false);
+    let ask = |key: &str, n: usize, max_tokens: usize| {
+        let body =
+            json!({"prompt": [7, 8, 9], "max_tokens": max_tokens, "n": n, "ignore_eos": true});
+        let bearer = format!("Bearer {key}");
+        let headers = [("Authorization", bearer.as_str())];
+        client::post(server.address, "/v1/completions", &headers, body.to_string().as_bytes())
+    };
+    assert_eq!(ask("two", 1, 1).status, 200);
+    server.slow_down(Duration::from_millis(2));
+    std::thread::scope(|scope| {
+        let many = scope.spawn(|| ask("one", 30, 50));
+        server.wait_for("the first client has all places", |status| status.running == SEQUENCES);
+        let waiting = server.status().waiting;
+        assert_eq!(ask("two", 1, 3).status, 200);
+        let left = server.status().waiting;
+        assert!(left >= waiting, "{left} of {waiting} wait: none has begun meanwhile");
+        assert_eq!(many.join().unwrap().status, 200);
+    });
+    server.wait_idle();
 }

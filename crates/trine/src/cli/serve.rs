@@ -110,6 +110,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", default_value = "256", value_parser = whole(1u32..=1_000_000))]
     pub(crate) queue: u32,
 
+    /// Let the priority of a request count among those of all clients, not only its own client's
+    #[arg(long)]
+    pub(crate) share_priorities: bool,
+
     /// Open connections
     #[arg(long, value_name = "N", default_value = "1024", value_parser = whole(1u32..=1_000_000))]
     pub(crate) connections: u32,

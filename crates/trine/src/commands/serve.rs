@@ -74,6 +74,7 @@ pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
         pooling,
         prefixes,
         queue,
+        shares_priorities: args.share_priorities,
         verbose,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -286,6 +287,8 @@ struct Models {
     prefixes: Option<(PathBuf, u64)>,
     /// The most requests that wait in the queue.
     queue: usize,
+    /// Whether priorities count across clients.
+    shares_priorities: bool,
     verbose: bool,
 }
 
@@ -314,6 +317,7 @@ impl Models {
             Session::open_with(&source, &self.settings, sizes, &self.drafting, |program| program)?;
         let tokens = session.engine.context().saturating_mul(QUEUE_CONTEXTS);
         session.engine.set_queue(self.queue, tokens);
+        session.engine.share_priorities(self.shares_priorities);
         if let Some((folder, limit)) = &self.prefixes
             && let Err(error) = keep_prefixes(&mut session, folder, *limit)
         {

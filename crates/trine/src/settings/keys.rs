@@ -87,7 +87,7 @@ const fn key(name: &'static str, kind: Kind, place: Place, default: &'static str
 }
 
 /// All settings, in the order in which `trine config` prints them.
-pub(crate) const KEYS: [Key; 44] = {
+pub(crate) const KEYS: [Key; 45] = {
     use Kind::{Number, Path, Size, Switch, Text, Texts};
     use Place::{Client, Program, Run, Serve};
     [
@@ -118,6 +118,7 @@ pub(crate) const KEYS: [Key; 44] = {
         key("server.port", Number, Serve, "8080"),
         key("server.api-key-file", Path, Serve, "none"),
         key("server.share-prefixes", Switch, Serve, "false"),
+        key("server.share-priorities", Switch, Serve, "false"),
         key("server.tls-cert", Path, Serve, "none"),
         key("server.tls-key", Path, Serve, "none"),
         key("server.sequences", Number, Serve, "8"),
