@@ -3,10 +3,12 @@
 //!
 //! One engine serves both kinds of vocabulary: a `tokenizer.json` orders pairs by the rank of a
 //! merge, a GGUF file by the score of the joined piece. For n characters there are at most 3n heap
-//! entries, so the work is O(n log n) for any text.
+//! entries, so the work is O(n log n) for any text. `encoder.rs` gives it long texts in stretches.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+
+use foldhash::fast::RandomState;
 
 use crate::pieces::{NO_PIECE, PieceTable};
 
@@ -15,7 +17,7 @@ const NONE: u32 = u32::MAX;
 /// Decides whether, and in which order, neighbours are joined.
 pub(crate) enum MergeRule {
     /// (left id, right id) -> (rank, joined id); a smaller rank goes first.
-    Ranks(HashMap<(u32, u32), (u32, u32)>),
+    Ranks(HashMap<(u32, u32), (u32, u32), RandomState>),
     /// Sort key by joined id; a smaller key (a larger score) goes first.
     Scores(Vec<u32>),
 }
@@ -30,6 +32,9 @@ pub(crate) fn score_key(score: f32) -> u32 {
     !ascending
 }
 
+/// The key of a pair that is never joined: no score and no rank has it.
+const NEVER: u32 = u32::MAX;
+
 /// A run of the text that is one piece so far.
 #[derive(Clone, Copy)]
 struct Symbol {
@@ -39,30 +44,36 @@ struct Symbol {
     previous: u32,
     next: u32,
     id: u32,
-}
-
-/// A pair that waits to be joined, ordered by key, then by place.
-#[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
-struct Candidate {
+    /// The key by which it is joined with the next symbol, or [`NEVER`].
     key: u32,
-    left: u32,
-    right: u32,
-    /// The bytes of both when the entry was made. The entry is stale if they have changed.
-    length: u32,
+    /// What that makes.
     joined: u32,
 }
 
-/// Buffers of one encoding call, reused for each chunk.
+/// Buffers of one encoding call, reused for each merge.
 #[derive(Default)]
 pub(crate) struct Scratch {
     symbols: Vec<Symbol>,
-    heap: BinaryHeap<Reverse<Candidate>>,
+    /// Pairs that wait to be joined: the key, and below it the index of the left symbol, which is
+    /// the order of places. An entry is stale if the symbol's key is another one.
+    heap: BinaryHeap<Reverse<u64>>,
     /// The number of heap entries made, with which tests measure the work.
     pub(crate) candidates: u64,
 }
 
+/// What follows a text that is merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum After {
+    /// Nothing that a merge could join with it.
+    Nothing,
+    /// More text, of which nothing is known.
+    Text,
+}
+
 /// Merges `text` and calls `emit(spelling, id)` for each resulting piece from left to right. `id`
-/// is [`NO_PIECE`] for a character that is not in the vocabulary.
+/// is [`NO_PIECE`] for a character that is not in the vocabulary. If more text follows, only those
+/// pieces are given that are the same whatever it is: fewer than all, and none if the text is
+/// short.
 ///
 /// `text` is at most [`crate::tokenizer::MAX_TEXT_BYTES`] times the length of the space symbol,
 /// well below 2^32.
@@ -70,40 +81,127 @@ pub(crate) fn merge(
     table: &PieceTable,
     rule: &MergeRule,
     text: &str,
+    after: After,
     scratch: &mut Scratch,
     mut emit: impl FnMut(&str, u32),
 ) {
     start(table, text, scratch);
     let bytes = text.as_bytes();
-    let last = scratch.symbols.len();
-    for left in 1..last {
-        propose(table, rule, bytes, scratch, (left - 1) as u32, left as u32);
+    let mut edge = Edge::new(table, rule, bytes, after, &scratch.symbols);
+    for left in 1..scratch.symbols.len() {
+        propose(table, rule, bytes, scratch, (left - 1) as u32);
     }
     while let Some(Reverse(top)) = scratch.heap.pop() {
-        let left = scratch.symbols[top.left as usize];
-        let right = scratch.symbols[top.right as usize];
-        let stale = left.length == 0
-            || right.length == 0
-            || left.next != top.right
-            || left.length + right.length != top.length;
-        if stale {
+        let (key, index) = ((top >> 32) as u32, top as u32);
+        let left = scratch.symbols[index as usize];
+        if left.length == 0 || left.key != key {
             continue;
         }
-        scratch.symbols[top.left as usize] =
-            Symbol { length: top.length, next: right.next, id: top.joined, ..left };
-        scratch.symbols[top.right as usize].length = 0;
+        edge.pass(key, &scratch.symbols);
+        if left.next >= edge.end {
+            continue;
+        }
+        let right = scratch.symbols[left.next as usize];
+        let length = left.length + right.length;
+        scratch.symbols[index as usize] =
+            Symbol { length, next: right.next, id: left.joined, key: NEVER, ..left };
+        scratch.symbols[left.next as usize].length = 0;
         if right.next != NONE {
-            scratch.symbols[right.next as usize].previous = top.left;
-            propose(table, rule, bytes, scratch, top.left, right.next);
+            scratch.symbols[right.next as usize].previous = index;
+            propose(table, rule, bytes, scratch, index);
         }
         if left.previous != NONE {
-            propose(table, rule, bytes, scratch, left.previous, top.left);
+            propose(table, rule, bytes, scratch, left.previous);
         }
+        edge.joined(index, left.next, &scratch.symbols);
     }
-    for symbol in &scratch.symbols {
+    edge.pass(NEVER, &scratch.symbols);
+    let known = scratch.symbols.len().min(edge.end as usize);
+    for symbol in &scratch.symbols[..known] {
         if symbol.length != 0 {
             let range = symbol.start as usize..(symbol.start + symbol.length) as usize;
             emit(&text[range], symbol.id);
+        }
+    }
+}
+
+/// Where the symbols end whose merges are known although more text follows. A symbol before it is
+/// joined as is seen here, unless the last one of them is joined with what follows it first.
+struct Edge<'a> {
+    table: &'a PieceTable,
+    rule: &'a MergeRule,
+    text: &'a [u8],
+    /// The index of the first symbol that is not known; beyond all symbols if nothing follows.
+    end: u32,
+    /// The bytes that this symbol had when it was known last. It has no fewer.
+    least: usize,
+    /// The index of the last symbol that is known; [`NONE`] if there is none.
+    last: u32,
+    /// The best key by which that one may be joined with what follows it.
+    key: u32,
+}
+
+impl<'a> Edge<'a> {
+    fn new(
+        table: &'a PieceTable,
+        rule: &'a MergeRule,
+        text: &'a [u8],
+        after: After,
+        symbols: &[Symbol],
+    ) -> Self {
+        let mut edge = Self { table, rule, text, end: NONE, least: 0, last: NONE, key: NEVER };
+        if after == After::Text {
+            // A piece that begins here may reach into what is not known.
+            let unknown = text.len().saturating_sub(table.longest());
+            let end = symbols.partition_point(|symbol| (symbol.start as usize) < unknown);
+            edge.end = end as u32;
+            edge.least = symbols.get(end).map_or(0, |symbol| symbol.length as usize);
+            edge.last = edge.end.wrapping_sub(1);
+            edge.find_key(symbols);
+        }
+        edge
+    }
+
+    /// Goes back over symbols that may be joined with what follows them before a pair with `key`
+    /// is joined. Of equal keys the left pair comes first.
+    fn pass(&mut self, key: u32, symbols: &[Symbol]) {
+        while self.key < key {
+            let symbol = symbols[self.last as usize];
+            (self.end, self.least) = (self.last, symbol.length as usize);
+            self.last = symbol.previous;
+            self.find_key(symbols);
+        }
+    }
+
+    /// Notes that two symbols before the edge were joined.
+    fn joined(&mut self, left: u32, right: u32, symbols: &[Symbol]) {
+        if right == self.last {
+            self.last = left;
+            self.find_key(symbols);
+        }
+    }
+
+    /// Finds the best key of the last symbol with any piece that begins after it and has at least
+    /// the bytes that are known to be one symbol there.
+    fn find_key(&mut self, symbols: &[Symbol]) {
+        self.key = NEVER;
+        if self.last == NONE {
+            return;
+        }
+        let last = symbols[self.last as usize];
+        let (start, middle) = (last.start as usize, (last.start + last.length) as usize);
+        let most = self.text.len().min(start + self.table.longest());
+        for end in middle + self.least..=most {
+            let found = match self.rule {
+                MergeRule::Ranks(ranks) => self
+                    .table
+                    .find(&self.text[middle..end])
+                    .and_then(|right| ranks.get(&(last.id, right)).map(|found| found.0)),
+                MergeRule::Scores(keys) => {
+                    self.table.find(&self.text[start..end]).map(|joined| keys[joined as usize])
+                }
+            };
+            self.key = self.key.min(found.unwrap_or(NEVER));
         }
     }
 }
@@ -122,6 +220,8 @@ fn start(table: &PieceTable, text: &str, scratch: &mut Scratch) {
             previous: index.wrapping_sub(1),
             next: index + 1,
             id: table.find(spelled).unwrap_or(NO_PIECE),
+            key: NEVER,
+            joined: NO_PIECE,
         });
     }
     if let Some(symbol) = scratch.symbols.last_mut() {
@@ -129,33 +229,27 @@ fn start(table: &PieceTable, text: &str, scratch: &mut Scratch) {
     }
 }
 
-/// Pushes the pair onto the heap if the vocabulary joins it.
+/// Pushes a symbol and the next one onto the heap if the vocabulary joins them.
 fn propose(
     table: &PieceTable,
     rule: &MergeRule,
     text: &[u8],
     scratch: &mut Scratch,
     left_index: u32,
-    right_index: u32,
 ) {
     let left = scratch.symbols[left_index as usize];
-    let right = scratch.symbols[right_index as usize];
-    let length = left.length + right.length;
+    let right = scratch.symbols[left.next as usize];
     let found = match rule {
         MergeRule::Ranks(ranks) => ranks.get(&(left.id, right.id)).copied(),
         MergeRule::Scores(keys) => table
-            .find(&text[left.start as usize..(left.start + length) as usize])
+            .find(&text[left.start as usize..(left.start + left.length + right.length) as usize])
             .map(|joined| (keys[joined as usize], joined)),
     };
-    if let Some((key, joined)) = found {
+    let symbol = &mut scratch.symbols[left_index as usize];
+    (symbol.key, symbol.joined) = found.unwrap_or((NEVER, NO_PIECE));
+    if symbol.key != NEVER {
         scratch.candidates += 1;
-        scratch.heap.push(Reverse(Candidate {
-            key,
-            left: left_index,
-            right: right_index,
-            length,
-            joined,
-        }));
+        scratch.heap.push(Reverse(u64::from(symbol.key) << 32 | u64::from(left_index)));
     }
 }
 
@@ -181,7 +275,8 @@ mod tests {
         }
         let rule = MergeRule::Scores(vec![score_key(0.0); 3]);
         let mut ids = Vec::new();
-        merge(&table, &rule, "aaaaa", &mut Scratch::default(), |_, id| ids.push(id));
+        let scratch = &mut Scratch::default();
+        merge(&table, &rule, "aaaaa", After::Nothing, scratch, |_, id| ids.push(id));
         assert_eq!(ids, [2, 0]);
     }
 }

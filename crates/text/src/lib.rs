@@ -18,6 +18,7 @@
 
 mod bpe;
 mod checkpoint;
+mod encoder;
 mod error;
 mod format;
 mod gguf;
@@ -37,6 +38,7 @@ mod utf8;
 mod validation;
 mod vocabulary;
 
+pub use encoder::Encoder;
 pub use error::TextError;
 pub use format::{Offer, ReplyFormat, ReplyReader, Written, reply_format};
 pub use gguf::GgufVocabulary;

@@ -2,8 +2,9 @@
 //! that are cut out of a text before merging.
 
 use std::collections::HashMap;
-use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
 
 /// Marks an empty slot, and a symbol that has no vocabulary item.
 pub(crate) const NO_PIECE: u32 = u32::MAX;
@@ -15,7 +16,11 @@ pub(crate) struct PieceTable {
     spelled: Vec<u8>,
     /// The end of each spelling in `spelled`. A spelling begins where the one before it ends.
     ends: Vec<u32>,
-    slots: Vec<u32>,
+    /// An id, and above it the upper half of its spelling's hash, so that few other spellings are
+    /// looked at; [`NO_PIECE`] in an empty slot.
+    slots: Vec<u64>,
+    /// The indexed ids of single ASCII characters.
+    ascii: [u32; 128],
     state: RandomState,
     longest: usize,
 }
@@ -33,8 +38,9 @@ impl PieceTable {
         }
         spelled.shrink_to_fit();
         ends.shrink_to_fit();
-        let slots = vec![NO_PIECE; (ends.len().max(4) * 2).next_power_of_two()];
-        Self { spelled, ends, slots, state: RandomState::new(), longest: 0 }
+        let slots = vec![NO_PIECE.into(); (ends.len().max(4) * 2).next_power_of_two()];
+        let ascii = [NO_PIECE; 128];
+        Self { spelled, ends, slots, ascii, state: RandomState::default(), longest: 0 }
     }
 
     /// Returns the number of ids.
@@ -57,17 +63,21 @@ impl PieceTable {
         if length == 0 {
             return None;
         }
-        let mask = self.slots.len() - 1;
-        let mut slot = self.state.hash_one(piece) as usize & mask;
-        while self.slots[slot] != NO_PIECE {
-            if self.get(self.slots[slot]) == Some(piece) {
-                return Some(self.slots[slot]);
-            }
-            slot = (slot + 1) & mask;
+        let slot = match self.slot(piece) {
+            Ok(found) => return Some(found),
+            Err(slot) => slot,
+        };
+        self.slots[slot.place] = slot.tag | u64::from(id);
+        if let Some(&[byte @ 0..128]) = self.get(id) {
+            self.ascii[byte as usize] = id;
         }
-        self.slots[slot] = id;
         self.longest = self.longest.max(length);
         None
+    }
+
+    /// Returns the length of the longest indexed spelling, in bytes.
+    pub(crate) fn longest(&self) -> usize {
+        self.longest
     }
 
     /// Returns whether [`find`](Self::find) returns `id` for the spelling of `id`.
@@ -77,19 +87,39 @@ impl PieceTable {
 
     /// Returns the indexed id with this spelling.
     pub(crate) fn find(&self, piece: &[u8]) -> Option<u32> {
-        if piece.is_empty() || piece.len() > self.longest {
-            return None;
-        }
-        let mask = self.slots.len() - 1;
-        let mut slot = self.state.hash_one(piece) as usize & mask;
-        while self.slots[slot] != NO_PIECE {
-            if self.get(self.slots[slot]) == Some(piece) {
-                return Some(self.slots[slot]);
+        match piece {
+            [byte @ 0..128] => {
+                let id = self.ascii[*byte as usize];
+                (id != NO_PIECE).then_some(id)
             }
-            slot = (slot + 1) & mask;
+            _ if piece.is_empty() || piece.len() > self.longest => None,
+            _ => self.slot(piece).ok(),
         }
-        None
     }
+
+    /// Returns the id with this spelling, or the slot in which it would be.
+    fn slot(&self, piece: &[u8]) -> Result<u32, Slot> {
+        let mask = self.slots.len() - 1;
+        let hash = self.state.hash_one(piece);
+        let (tag, mut place) = (hash & !u64::from(u32::MAX), hash as usize & mask);
+        loop {
+            let found = self.slots[place];
+            let id = found as u32;
+            if id == NO_PIECE {
+                return Err(Slot { place, tag });
+            }
+            if found & !u64::from(u32::MAX) == tag && self.get(id) == Some(piece) {
+                return Ok(id);
+            }
+            place = (place + 1) & mask;
+        }
+    }
+}
+
+/// An empty slot, and what an entry has above its id.
+struct Slot {
+    place: usize,
+    tag: u64,
 }
 
 /// Finds the leftmost-longest occurrences of a set of pieces.
@@ -98,7 +128,7 @@ impl PieceTable {
 /// at most [`crate::tokenizer::MAX_PIECE_BYTES`] long.
 #[derive(Default)]
 pub(crate) struct PieceTrie {
-    edges: HashMap<(u32, u8), u32>,
+    edges: HashMap<(u32, u8), u32, RandomState>,
     /// The id of the piece that ends at a node, or [`NO_PIECE`].
     ends: Vec<u32>,
     starts: Vec<bool>,

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::bpe::{MergeRule, Scratch, merge};
+use crate::bpe::MergeRule;
+use crate::encoder::{Progress, check_length};
 use crate::error::TextError;
 use crate::kind::{Kind, NOT_CONTROL, spelled_byte};
 use crate::pieces::{NO_PIECE, PieceTable, PieceTrie};
@@ -76,11 +77,12 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-/// The buffers and the result of one call.
+/// The result of one call.
 #[derive(Default)]
 struct Encoding {
     ids: Vec<u32>,
-    scratch: Scratch,
+    /// The number of heap entries made, with which tests measure the work.
+    candidates: u64,
 }
 
 impl Tokenizer {
@@ -293,9 +295,7 @@ impl Tokenizer {
     }
 
     fn encode_counted(&self, text: &str, specials: Specials) -> Result<Encoding, TextError> {
-        if text.len() > MAX_TEXT_BYTES {
-            return Err(TextError::TextTooLong { bytes: text.len(), limit: MAX_TEXT_BYTES });
-        }
+        check_length(text)?;
         let mut encoding = Encoding::default();
         match specials {
             Specials::Parse => self.cut(text, true, &mut encoding),
@@ -306,19 +306,10 @@ impl Tokenizer {
     }
 
     /// Cuts out whole pieces and merges the text between them.
-    fn cut(&self, text: &str, parse: bool, encoding: &mut Encoding) {
-        let (mut done, mut from) = (0, 0);
-        while let Some(found) = self.every.find(text.as_bytes(), from) {
-            from = found.end;
-            let control = matches!(self.kinds[found.id as usize], Kind::Special | Kind::Unknown);
-            if control && !parse {
-                continue;
-            }
-            self.merge_between(&text[done..found.start], encoding);
-            encoding.ids.push(found.id);
-            done = found.end;
-        }
-        self.merge_between(&text[done..], encoding);
+    fn cut(&self, text: &str, parses: bool, encoding: &mut Encoding) {
+        let mut progress = Progress::new(parses);
+        while progress.step(self, text, &mut encoding.ids) {}
+        encoding.candidates += progress.candidates();
     }
 
     /// Cuts out unguarded control tokens. The rest is ordinary text, from which the marks are
@@ -337,48 +328,8 @@ impl Tokenizer {
         self.cut(&Self::unguard(&text[done..]), false, encoding);
     }
 
-    /// Encodes a stretch of text that contains no whole piece to cut out.
-    fn merge_between(&self, text: &str, encoding: &mut Encoding) {
-        if text.is_empty() {
-            return;
-        }
-        let mut normal = Cow::Borrowed(text);
-        if let Some(space) = &self.space {
-            if text.contains(' ') {
-                normal = Cow::Owned(text.replace(' ', space));
-            }
-            if self.prefix_space {
-                normal = Cow::Owned(format!("{space}{normal}"));
-            }
-        }
-        if self.whole_first
-            && let Some(id) = self.table.find(normal.as_bytes())
-        {
-            encoding.ids.push(id);
-            return;
-        }
-        let Encoding { ids, scratch } = encoding;
-        let mut after_unknown = false;
-        for word in words(&normal, self.is_gemma4) {
-            let whole = if word.starts_with('\n') && self.is_gemma4 {
-                self.table.find(word.as_bytes())
-            } else {
-                None
-            };
-            if let Some(id) = whole {
-                self.emit(word, id, &mut after_unknown, ids);
-                continue;
-            }
-            for part in self.parts(word) {
-                merge(&self.table, &self.rule, &word[part], scratch, |spelled, id| {
-                    self.emit(spelled, id, &mut after_unknown, ids);
-                });
-            }
-        }
-    }
-
     /// Splits before those space symbols that no piece can span.
-    fn parts<'a>(&'a self, text: &'a str) -> impl Iterator<Item = Range<usize>> + 'a {
+    pub(crate) fn parts<'a>(&'a self, text: &'a str) -> impl Iterator<Item = Range<usize>> + 'a {
         let symbol = self.space.as_deref().filter(|_| self.before_space.is_some());
         let before = self.before_space.as_deref().unwrap_or_default();
         let mut start = 0;
@@ -401,7 +352,14 @@ impl Tokenizer {
         })
     }
 
-    fn emit(&self, spelled: &str, id: u32, after_unknown: &mut bool, ids: &mut Vec<u32>) {
+    /// Adds the ids of a piece.
+    pub(crate) fn emit(
+        &self,
+        spelled: &str,
+        id: u32,
+        after_unknown: &mut bool,
+        ids: &mut Vec<u32>,
+    ) {
         if id != NO_PIECE {
             ids.push(id);
         } else if let Some(bytes) = &self.bytes {
@@ -415,23 +373,6 @@ impl Tokenizer {
         }
         *after_unknown = false;
     }
-}
-
-/// Splits a text into runs of newlines and the text between them if `splits`; else returns it
-/// whole.
-fn words(text: &str, splits: bool) -> impl Iterator<Item = &str> {
-    let mut rest = text;
-    std::iter::from_fn(move || {
-        let first = *rest.as_bytes().first()?;
-        let end = match (splits, first) {
-            (false, _) => None,
-            (true, b'\n') => rest.find(|character| character != '\n'),
-            (true, _) => rest.find('\n'),
-        };
-        let (word, after) = rest.split_at(end.unwrap_or(rest.len()));
-        rest = after;
-        Some(word)
-    })
 }
 
 fn contains(piece: &[u8], part: &[u8]) -> bool {

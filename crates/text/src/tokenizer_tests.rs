@@ -31,7 +31,7 @@ fn hostile_tokenizer() -> Tokenizer {
 }
 
 fn candidates(tokenizer: &Tokenizer, text: &str) -> u64 {
-    tokenizer.encode_counted(text, Specials::Parse).unwrap().scratch.candidates
+    tokenizer.encode_counted(text, Specials::Parse).unwrap().candidates
 }
 
 /// Bad-input list, row 38.
@@ -42,8 +42,9 @@ fn row_38_work_grows_with_the_length_of_the_text() {
         let text = |bytes: usize| unit.repeat(bytes / unit.len());
         let small = candidates(&tokenizer, &text(1 << 18));
         let large = candidates(&tokenizer, &text(1 << 20));
-        assert!(large <= 3 << 20, "{unit:?}: {large}");
-        assert!(large <= small * 4 + 64, "{unit:?}: {small} {large}");
+        // Where a stretch ends, some is merged again.
+        assert!(large <= 13 << 18, "{unit:?}: {large}");
+        assert!(large <= small * 4 + small / 16 + 64, "{unit:?}: {small} {large}");
     }
 }
 

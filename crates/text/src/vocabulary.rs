@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
+
 use crate::bpe::{MergeRule, score_key};
 use crate::error::TextError;
 use crate::kind::{Kind, NOT_CONTROL};
@@ -271,7 +273,7 @@ impl Vocabulary {
                 spellings.entry(&entry.spelled).or_insert(id as u32);
             }
         }
-        let mut ranks = HashMap::with_capacity(pairs.len());
+        let mut ranks = HashMap::with_capacity_and_hasher(pairs.len(), RandomState::default());
         let mut joined = Vec::new();
         for (rank, (left, right)) in pairs.iter().enumerate() {
             joined.clear();
