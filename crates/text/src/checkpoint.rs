@@ -5,13 +5,15 @@ use std::io::Read;
 use std::path::Path;
 
 use serde_json::Value;
-use trine_weights::{Checkpoint, HuggingFaceMetadata, Metadata, WeightsError, gguf};
+use trine_weights::gguf::{self, StringArray};
+use trine_weights::{Checkpoint, HuggingFaceMetadata, Metadata, WeightsError};
 
 use crate::error::TextError;
 use crate::gguf::GgufVocabulary;
 use crate::json::{MAX_FILE_BYTES, chat_template_source};
 use crate::template::{ChatTemplate, MAX_SOURCE_BYTES};
 use crate::tokenizer::Tokenizer;
+use crate::vocabulary::MAX_VOCABULARY;
 
 /// The token that ends turns in Gemma 4, and its id in the family's vocabularies.
 const END_OF_TURN: &[u8] = b"<turn|>";
@@ -71,6 +73,14 @@ impl GgufVocabulary {
             types.into_iter().map(|kind| i32::try_from(kind).unwrap_or(i32::MAX)).collect()
         });
         let merges = metadata.optional_strings(&key("merges")).map_err(weights)?;
+        // Before a list is made of them that takes several times as much.
+        for (name, strings) in [("tokens", Some(tokens)), ("merges", merges)] {
+            let count = strings.map_or(0, StringArray::len);
+            if count > MAX_VOCABULARY {
+                let problem = format!("{count} {name}; the limit is {MAX_VOCABULARY}");
+                return Err(TextError::invalid(key(name), problem));
+            }
+        }
         let truth = |name: &str| metadata.optional_bool(&key(name)).map_err(weights);
         Ok(Self {
             model: metadata

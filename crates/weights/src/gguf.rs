@@ -12,6 +12,8 @@
 //!
 //! * at most 65,536 metadata entries and 131,072 tensors, far above any real model, so that the
 //!   tables built from a file stay within a fixed multiple of it;
+//! * metadata of at most 128 MiB in all: the largest vocabularies with their merges take 20 MB;
+//! * lists of numbers that are read as whole numbers have at most 4,194,304;
 //! * alignment a power of two from 8 to 65,536: below 8, the reader could not trust the offsets
 //!   of 8-byte data; above the largest page size in use (64 KiB) it would serve nothing but
 //!   overflowing sums;
@@ -48,6 +50,8 @@ pub const ALIGNMENT_KEY: &str = "general.alignment";
 /// The key that names the architecture.
 pub const ARCHITECTURE_KEY: &str = "general.architecture";
 
+pub(crate) const METADATA_BYTES_MAX: usize = 1 << 27;
+pub(crate) const NUMBERS_MAX: usize = 1 << 22;
 pub(crate) const ENTRIES_MAX: u64 = 1 << 16;
 pub(crate) const TENSORS_MAX: u64 = 1 << 17;
 pub(crate) const KEY_BYTES_MAX: usize = 65_535;

@@ -132,6 +132,21 @@ fn kv_value_larger_than_the_file() {
     }
 }
 
+/// Long enough for its claim, and of nothing.
+#[test]
+fn kv_metadata_that_takes_too_much() {
+    let length = 1_u64 << 27;
+    let text = u64::to_le_bytes(length).to_vec();
+    let bytes =
+        |kind: u32, each: u64| [&kind.to_le_bytes()[..], &u64::to_le_bytes(length / each)].concat();
+    let values = [(8, text), (9, bytes(0, 1)), (9, bytes(7, 1)), (9, bytes(4, 4))];
+    for (kind, value) in values {
+        let mut file = Raw::with_entry(entry("k", kind, &value)).bytes();
+        file.resize(file.len() + length as usize, 0);
+        refuse(&file, "the metadata take more than 134217728 bytes with `k`");
+    }
+}
+
 #[test]
 fn kv_duplicate_key() {
     let mut raw = Raw::with_entry(entry("twice", 4, &[0; 4]));

@@ -7,12 +7,14 @@ use crate::error::{DOWNLOAD_AGAIN, quoted};
 pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
     offset: usize,
+    /// Where what is read now has to end at the latest, and what it is.
+    bound: Option<(usize, String)>,
     file: &'a str,
 }
 
 impl<'a> Cursor<'a> {
     pub(super) fn new(bytes: &'a [u8], file: &'a str) -> Self {
-        Self { bytes, offset: 0, file }
+        Self { bytes, offset: 0, bound: None, file }
     }
 
     pub(super) fn file(&self) -> &'a str {
@@ -33,12 +35,25 @@ impl<'a> Cursor<'a> {
         (self.bytes.len() - self.offset) as u64
     }
 
+    /// Bounds what is read from here on to so many bytes; `None` ends the bound. `what` names it in
+    /// errors.
+    pub(super) fn bound(&mut self, bound: Option<(usize, &str)>) {
+        self.bound = bound.map(|(bytes, what)| {
+            (self.offset.saturating_add(bytes), format!("{what} take more than {bytes} bytes"))
+        });
+    }
+
     /// Returns the next `length` bytes.
     pub(super) fn take(&mut self, length: u64, what: &str) -> Result<&'a [u8], WeightsError> {
         let left = self.remaining();
         if length > left {
             let problem = format!("{what} needs {length} bytes, but the file has {left} left");
             return Err(self.error_here(problem));
+        }
+        if let Some((end, problem)) = &self.bound
+            && self.offset as u64 + length > *end as u64
+        {
+            return Err(self.error_here(format!("{problem} with {what}")));
         }
         // `length` is at most the size of a slice, so it fits.
         let taken = &self.bytes[self.offset..][..length as usize];

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::{Array, StringArray, Value};
+use super::{Array, NUMBERS_MAX, StringArray, Value};
 use crate::WeightsError;
 
 /// Keys and values in file order. Keys are unique.
@@ -210,8 +210,14 @@ impl Metadata {
     ///
     /// # Errors
     ///
-    /// Returns an error if the value is not an array of non-negative whole numbers.
+    /// Returns an error if the value is not an array of non-negative whole numbers, or holds more
+    /// than 4,194,304.
     pub fn optional_u64s(&self, key: &str) -> Result<Option<Vec<u64>>, WeightsError> {
+        let length = self.get(key).and_then(Value::as_array).map_or(0, Array::len);
+        if length > NUMBERS_MAX {
+            let problem = format!("holds {length} numbers; at most {NUMBERS_MAX} are read");
+            return Err(self.error(key, problem));
+        }
         self.typed(key, "an array of whole numbers", |value| {
             let array = value.as_array()?;
             (0..array.len()).map(|index| array.get(index)?.as_u64()).collect()

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::cursor::Cursor;
 use super::{
     ALIGNMENT_KEY, ARCHITECTURE_KEY, ARRAY_DEPTH_MAX, Array, DEFAULT_ALIGNMENT, ENTRIES_MAX,
-    Element, KEY_BYTES_MAX, MAGIC, Metadata, NAME_BYTES_MAX, NESTED_ARRAYS_MAX, StringArray,
-    TENSORS_MAX, Value, alignment_is_valid,
+    Element, KEY_BYTES_MAX, MAGIC, METADATA_BYTES_MAX, Metadata, NAME_BYTES_MAX, NESTED_ARRAYS_MAX,
+    StringArray, TENSORS_MAX, Value, alignment_is_valid,
 };
 use crate::dtype::foreign_ggml_name;
 use crate::error::quoted;
@@ -53,7 +53,8 @@ pub struct IntegersInfo {
 
 /// Reads a whole GGUF file given as bytes. `file` names it in errors.
 ///
-/// Allocates no more than the text and numbers of the metadata plus the two tables.
+/// Allocates no more than the text and numbers of the metadata, which are bounded, plus the two
+/// tables.
 ///
 /// # Errors
 ///
@@ -183,6 +184,7 @@ fn read_counts(cursor: &mut Cursor<'_>) -> Result<(u64, u64), WeightsError> {
 
 fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<(Metadata, u32), WeightsError> {
     let start = cursor.offset();
+    cursor.bound(Some((METADATA_BYTES_MAX, "the metadata")));
     let mut entries = Vec::with_capacity(count as usize);
     let mut nested = 0;
     let mut alignment = DEFAULT_ALIGNMENT;
@@ -205,6 +207,7 @@ fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<(Metadata, u32),
         }
         entries.push((key, value));
     }
+    cursor.bound(None);
     let metadata = Metadata::from_entries(cursor.file(), entries).map_err(|key| {
         cursor.error_at(start, format!("metadata key {} appears twice", quoted(key.as_bytes())))
     })?;
