@@ -1,19 +1,66 @@
 //! New files that replace others once they are whole.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
 /// Creates a file for writing. What an interrupted process left at the path is removed before: a
-/// link there is never followed.
+/// link there is never followed. The file is locked for as long as it is open, where the disk knows
+/// locks: keep it so until it has been renamed.
 pub(crate) fn create_temporary(path: &Path) -> io::Result<File> {
-    match File::create_new(path) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            fs::remove_file(path)?;
-            File::create_new(path)
+    let mut is_cleared = false;
+    loop {
+        let file = match File::create_new(path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && !is_cleared => {
+                fs::remove_file(path)?;
+                is_cleared = true;
+                continue;
+            }
+            // Whoever has taken it for a dead one is about to remove it.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                std::thread::yield_now();
+                continue;
+            }
+            created => created?,
+        };
+        is_cleared = true;
+        match file.try_lock() {
+            Ok(()) if is_at(&file, path) => return Ok(file),
+            // The disk knows no locks.
+            Err(TryLockError::Error(_)) => return Ok(file),
+            // Another process has taken it for a dead one before it was locked.
+            Ok(()) | Err(TryLockError::WouldBlock) => {}
         }
-        created => created,
     }
+}
+
+/// Removes a temporary file of a process that is not there any more: one that nobody has locked.
+pub(crate) fn remove_dead(path: &Path) {
+    // A link is not ours.
+    if !fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
+        return;
+    }
+    let Ok(file) = File::options().write(true).open(path) else { return };
+    if file.try_lock().is_ok() && is_at(&file, path) {
+        // If it cannot be removed, it stays where nobody looks for it.
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// Returns whether an open file is still the one of this name, as far as the system tells.
+#[cfg(unix)]
+pub(crate) fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+
+    let place = |found: fs::Metadata| (found.dev(), found.ino());
+    let (open, named) = (file.metadata().map(place), fs::symlink_metadata(path).map(place));
+    matches!((open, named), (Ok(open), Ok(named)) if open == named)
+}
+
+/// Returns whether an open file is still the one of this name: it is not removed while it is open.
+#[cfg(not(unix))]
+pub(crate) fn is_at(_file: &File, path: &Path) -> bool {
+    path.exists()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use trine_weights::{SafetensorsFile, create_part};
+use trine_weights::{SafetensorsFile, create_part, remove_dead_parts};
 
 use crate::model_source::Source;
 use crate::output;
@@ -39,9 +39,10 @@ pub(crate) fn behind_links(path: &Path) -> Result<PathBuf> {
 /// # Errors
 /// Returns an error if the file cannot be written. A file that was at `path` then stays.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    clear(path);
     let written = create_part(path).and_then(|(part, mut file)| {
         let whole = file.write_all(bytes).and_then(|()| file.sync_all());
-        drop(file);
+        // It is open, and so locked, until it has its name.
         let named = whole.and_then(|()| std::fs::rename(&part, path));
         named.inspect_err(|_| {
             let _ = std::fs::remove_file(&part);
@@ -50,6 +51,13 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     written.with_context(|| {
         format!("cannot write {}; check the path and its permissions", path.display())
     })
+}
+
+/// Removes what killed runs left of this file, and says so.
+pub(crate) fn clear(path: &Path) {
+    for part in remove_dead_parts(path) {
+        output::note(&format!("removed {}, which a run that was ended left", part.display()));
+    }
 }
 
 /// Refuses a file of this size if its disk has no room for it. A file at `path` stays until the
@@ -145,6 +153,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let parts = [at("a.part"), at(&format!("a.{}.part", std::process::id()))];
+        let dead = at("a.trine-1.part");
+        std::fs::write(&dead, "half").unwrap();
         for part in &parts {
             std::fs::write(part, "mine").unwrap();
         }
@@ -152,6 +162,7 @@ mod tests {
         for part in parts {
             assert_eq!(std::fs::read(part).unwrap(), b"mine");
         }
+        assert!(!dead.exists(), "what a killed run left is gone");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
         // A folder cannot be replaced; nothing is left beside it.
         std::fs::create_dir(at("b")).unwrap();

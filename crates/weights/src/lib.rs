@@ -48,7 +48,7 @@ pub use checkpoint::{Checkpoint, Metadata, UnreadableTensor};
 pub use dtype::DType;
 pub use error::WeightsError;
 pub use huggingface::HuggingFaceMetadata;
-pub use part::create_part;
+pub use part::{create_part, create_part_folder, remove_dead_part_folders, remove_dead_parts};
 pub use quantize::{fallback, quantize_tensor};
 pub use safetensors_file::SafetensorsFile;
 pub use tensor::Tensor;

@@ -229,6 +229,7 @@ impl LogitsFile {
         let (names, writer): (_, Box<dyn Write>) = match path {
             None => (None, Box::new(stdout())),
             Some(path) => {
+                destination::clear(path);
                 destination::check_room(path, start + header.len() as u64)?;
                 let (part, file) = create_part(path).with_context(|| {
                     format!("cannot write {}; check the path and its permissions", path.display())
@@ -277,10 +278,10 @@ impl LogitsFile {
     pub(super) fn finish(mut self) -> Result<()> {
         let mut writer = self.writer.take().expect("it is open until it is finished");
         let flushed = writer.flush();
-        drop(writer);
         let Some([part, path]) = &self.names else {
             return flushed.map_err(output_error);
         };
+        // `writer` is open, and so its file locked, until that has its name.
         let saved = flushed
             // On Windows only a file that is open for writing can be flushed to disk.
             .and_then(|()| File::options().write(true).open(part)?.sync_all())
@@ -288,6 +289,7 @@ impl LogitsFile {
         if saved.is_err() {
             let _ = std::fs::remove_file(part);
         }
+        drop(writer);
         saved.map_err(|error| self.failure(error))
     }
 }

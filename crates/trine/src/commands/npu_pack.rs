@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use trine_npu::generate::Family;
 use trine_npu::pack::Pack;
 use trine_npu::{UNTESTED, published};
+use trine_weights::{create_part_folder, remove_dead_part_folders};
 
 use crate::cli::NpuPackArgs;
 use crate::npu_packs;
@@ -48,10 +49,16 @@ fn place(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<Pack> {
         bail!("{told} is there; remove it, or name another folder with --to");
     }
     let Some(last) = folder.file_name() else { bail!("{told} names no folder that can be made") };
-    let mut part = OsString::from(".");
-    part.push(last);
-    part.push(format!(".{}.part", std::process::id()));
-    let part = folder.with_file_name(part);
+    let mut hidden = OsString::from(".");
+    hidden.push(last);
+    let hidden = folder.with_file_name(hidden);
+    for dead in remove_dead_part_folders(&hidden) {
+        output::note(&format!("removed {}, which a run that was ended left", shown(&dead)));
+    }
+    let failed = || format!("cannot write {told}; check the folder, its permissions and its disk");
+    std::fs::create_dir_all(hidden.parent().unwrap_or(folder)).with_context(failed)?;
+    // It is open, and so locked, until it has its name.
+    let (part, _open) = create_part_folder(&hidden).with_context(failed)?;
     let pack = write(&part, files).and_then(|pack| {
         std::fs::rename(&part, folder).with_context(|| format!("cannot write {told}"))?;
         Ok(pack)
@@ -66,7 +73,6 @@ fn place(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<Pack> {
 fn write(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<Pack> {
     let told = shown(folder);
     let failed = || format!("cannot write {told}; check the folder, its permissions and its disk");
-    std::fs::create_dir_all(folder).with_context(failed)?;
     for (name, bytes) in files {
         std::fs::write(folder.join(name), bytes).with_context(failed)?;
     }
@@ -89,6 +95,8 @@ mod tests {
         let pack = folder.path().join("store/pack");
         let files = [("manifest.toml".to_owned(), b"format = 2".to_vec())];
         for _ in 0..2 {
+            let dead = folder.path().join("store/.pack.trine-1.part");
+            std::fs::create_dir_all(dead.join("half")).unwrap();
             let error = format!("{:#}", place(&pack, &files).unwrap_err());
             assert!(error.contains("is refused: manifest.toml"), "{error}");
         }

@@ -101,6 +101,7 @@ pub(crate) fn run(mut args: QuantizeArgs) -> Result<()> {
     let targets = targets(&subject, args.dtype, args.embedding);
     let formats = targets.iter().map(|target| target.dtype).collect::<Vec<_>>();
     let metadata = subject.metadata(&formats, args.dtype)?;
+    destination::clear(&args.output);
     destination::check_room(&args.output, targets.iter().map(Target::bytes).sum())?;
     let mut writer = Writer::new(&args.output, metadata)?;
     for target in &targets {

@@ -289,9 +289,8 @@ impl DataWriter {
             .into_inner()
             .map_err(|error| fail("write the file", error.into_error()))
             .and_then(|file| {
-                file.sync_all().map_err(|source| fail("bring the file to disk", source))
-            })
-            .and_then(|()| {
+                file.sync_all().map_err(|source| fail("bring the file to disk", source))?;
+                // It is open, and so locked, until it has its name.
                 std::fs::rename(&self.part_path, &self.path)
                     .map_err(|source| fail("give the file its name", source))
             });
