@@ -50,6 +50,8 @@ pub use local::{
 };
 pub use name::{ModelName, Selection};
 pub use pinned::{Pinned, get_pinned};
-pub use preset::{Preset, PresetMessage, PresetName, PresetParameters, PresetRole, Taken};
+pub use preset::{
+    Preset, PresetMessage, PresetName, PresetParameters, PresetRole, PresetRoom, Taken,
+};
 pub use progress::{Progress, Silent};
 pub use space::available_bytes;

@@ -9,6 +9,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,7 @@ use crate::error::HubError;
 use crate::hub::Hub;
 use crate::name::{LONGEST_REPOSITORY_PART, valid_component, valid_repository_part};
 use crate::spelling::{closest, printable};
-use crate::temporary::create_temporary;
+use crate::temporary::{create_temporary, remove_dead};
 use crate::told::warn_once;
 
 /// The folder of the store for presets. No owner's name begins with a dot.
@@ -35,6 +36,15 @@ const MOST_STOPS: usize = 64;
 static WRITTEN: AtomicU64 = AtomicU64::new(0);
 /// The replacement in a file's name for the colon of a preset's name; no name contains it.
 const COLON: &str = "@";
+
+/// Room for presets.
+#[derive(Debug, Clone, Copy)]
+pub struct PresetRoom {
+    /// The most presets.
+    pub count: usize,
+    /// The most bytes of all their files.
+    pub bytes: u64,
+}
 
 /// The name of a preset: `mario` or `mario:formal`, of letters, digits, `-`, `_` and `.`. Upper and
 /// lower case are equal, and `:latest` is left out.
@@ -412,30 +422,60 @@ impl Hub {
         Ok(Some(preset))
     }
 
-    /// Returns all presets that can be read, by name. One that cannot is logged.
+    /// Returns all presets that can be read, by name. One that cannot is logged. All are in memory
+    /// at once: [`Hub::preset_names`] holds one at a time.
     ///
     /// # Errors
     /// [`HubError::File`] if their folder exists and cannot be read.
     pub fn presets(&self) -> Result<Vec<Preset>, HubError> {
+        let mut presets = Vec::new();
+        self.each_preset(|preset| presets.push(preset))?;
+        presets.sort_by_key(|preset| preset.name.to_lowercase());
+        Ok(presets)
+    }
+
+    /// Returns the names of all presets that can be read, in order. One that cannot is logged.
+    ///
+    /// # Errors
+    /// As [`Hub::presets`].
+    pub fn preset_names(&self) -> Result<Vec<String>, HubError> {
+        let mut names = Vec::new();
+        self.each_preset(|preset| names.push(preset.name))?;
+        names.sort_by_key(|name| name.to_lowercase());
+        Ok(names)
+    }
+
+    /// Reads one preset after the other. What killed processes left beside them is removed.
+    fn each_preset(&self, mut each: impl FnMut(Preset)) -> Result<(), HubError> {
+        for (file, _) in self.preset_files()? {
+            let Some(name) = file.strip_suffix(".toml") else { continue };
+            match self.preset(&name.replace(COLON, ":")) {
+                Ok(preset) => preset.into_iter().for_each(&mut each),
+                Err(error) => warn_once(format_args!("a preset is left out: {error}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the names of the files of presets, and their bytes. What killed processes left
+    /// beside them is removed.
+    fn preset_files(&self) -> Result<Vec<(String, u64)>, HubError> {
         let folder = self.presets_folder();
         let entries = match fs::read_dir(&folder) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(HubError::file("read", folder, error)),
         };
-        let mut presets = Vec::new();
-        for entry in entries.flatten().take(MOST) {
-            let file = entry.file_name();
-            let Some(name) = file.to_str().and_then(|file| file.strip_suffix(".toml")) else {
-                continue;
-            };
-            match self.preset(&name.replace(COLON, ":")) {
-                Ok(preset) => presets.extend(preset),
-                Err(error) => warn_once(format_args!("a preset is left out: {error}")),
+        let mut files = Vec::new();
+        for entry in entries.flatten() {
+            let Ok(file) = entry.file_name().into_string() else { continue };
+            if file.starts_with('.') && file.contains(".toml.") && file.ends_with(".tmp") {
+                remove_dead(&entry.path());
+            } else if file.ends_with(".toml") && files.len() < MOST {
+                files.push((file, entry.metadata().map_or(0, |found| found.len())));
             }
         }
-        presets.sort_by_key(|preset| preset.name.to_lowercase());
-        Ok(presets)
+        Ok(files)
     }
 
     /// Stores a preset, replacing one of the same name.
@@ -444,6 +484,22 @@ impl Hub {
     /// [`HubError::InvalidPreset`] if its name or its values cannot be used, or if it would be
     /// based on itself; [`HubError::File`] if it cannot be written.
     pub fn save_preset(&self, preset: &Preset) -> Result<(), HubError> {
+        self.save(preset, None)
+    }
+
+    /// Does the same for somebody who may not fill the disk: all presets together, this one
+    /// included, are bounded.
+    ///
+    /// # Errors
+    /// As [`Hub::save_preset`], and [`HubError::InvalidPreset`] if there is no room for it.
+    pub fn save_preset_within(&self, preset: &Preset, room: PresetRoom) -> Result<(), HubError> {
+        // Two that are saved at once do not both take what is left.
+        static SAVING: Mutex<()> = Mutex::new(());
+        let _one = SAVING.lock().unwrap_or_else(PoisonError::into_inner);
+        self.save(preset, Some(room))
+    }
+
+    fn save(&self, preset: &Preset, room: Option<PresetRoom>) -> Result<(), HubError> {
         let name = PresetName::parse(&preset.name)?;
         let invalid = |reason: String| HubError::InvalidPreset { name: name.to_string(), reason };
         preset.check().map_err(invalid)?;
@@ -451,6 +507,21 @@ impl Hub {
         let text = toml::to_string_pretty(preset).map_err(|error| invalid(error.to_string()))?;
         if text.len() as u64 > LARGEST {
             return Err(invalid(format!("it has more than {LARGEST} bytes")));
+        }
+        let mut files = self.preset_files()?;
+        files.retain(|(file, _)| *file != name.file());
+        if let Some(room) = room {
+            let bytes = files.iter().map(|(_, bytes)| bytes).sum::<u64>();
+            if files.len() >= room.count || bytes + text.len() as u64 > room.bytes {
+                return Err(invalid(format!(
+                    "it has {} bytes, and there are {} presets with {bytes} bytes already, of at most {} with {} bytes; \
+                     remove some",
+                    text.len(),
+                    files.len(),
+                    room.count,
+                    room.bytes
+                )));
+            }
         }
         let folder = self.presets_folder();
         self.store.create_inside(&folder)?;
@@ -462,12 +533,16 @@ impl Hub {
         let temporary = folder.join(format!(".{}.{process}.{count}.tmp", name.file()));
         let written = create_temporary(&temporary).and_then(|mut file| {
             file.write_all(text.as_bytes())?;
-            file.sync_all()
+            file.sync_all()?;
+            Ok(file)
         });
+        // The file is open, and so locked, until it has its name.
         let renamed =
-            written.map_err(|error| HubError::file("write", &temporary, error)).and_then(|()| {
+            written.map_err(|error| HubError::file("write", &temporary, error)).and_then(|file| {
                 fs::rename(&temporary, &path)
-                    .map_err(|error| HubError::file("replace", &path, error))
+                    .map_err(|error| HubError::file("replace", &path, error))?;
+                drop(file);
+                Ok(())
             });
         if renamed.is_err() {
             // The first error says what is wrong.
@@ -504,10 +579,14 @@ impl Hub {
     /// [`HubError::File`] if the presets cannot be read.
     pub fn presets_on(&self, name: &str) -> Result<Vec<String>, HubError> {
         let Ok(name) = PresetName::parse(name) else { return Ok(Vec::new()) };
-        let stands =
-            |preset: &Preset| PresetName::parse(&preset.from).is_ok_and(|from| from == name);
-        let presets = self.presets()?.into_iter().filter(stands);
-        Ok(presets.map(|preset| preset.name).collect())
+        let mut above = Vec::new();
+        self.each_preset(|preset| {
+            if PresetName::parse(&preset.from).is_ok_and(|from| from == name) {
+                above.push(preset.name);
+            }
+        })?;
+        above.sort_by_key(|name| name.to_lowercase());
+        Ok(above)
     }
 
     /// Removes a preset and returns whether there was one.

@@ -43,6 +43,59 @@ fn a_preset_comes_back_as_it_was_kept() {
     assert!(!hub.remove_preset("../x").unwrap());
 }
 
+/// Whoever may not fill the disk is told what is taken and what there is; replacing a preset is
+/// saving no further one.
+#[test]
+fn presets_have_a_room() {
+    let (_folder, hub) = hub();
+    let room = PresetRoom { count: 3, bytes: 10_000 };
+    let save = |name: &str, bytes: usize| {
+        let mut preset = preset(name, "demo");
+        preset.system = Some("y".repeat(bytes));
+        hub.save_preset_within(&preset, room).map_err(|error| error.to_string())
+    };
+    save("a", 5000).unwrap();
+    save("b", 4000).unwrap();
+    let error = save("c", 3000).unwrap_err();
+    assert!(
+        error.contains("there are 2 presets with 9") && error.contains("at most 3 with 10000"),
+        "{error}"
+    );
+    save("b", 1000).unwrap();
+    save("c", 3000).unwrap();
+    let error = save("d", 0).unwrap_err();
+    assert!(error.contains("there are 3 presets"), "{error}");
+    save("C", 10).unwrap();
+    assert_eq!(hub.preset_names().unwrap(), ["a", "b", "C"]);
+    // Whoever owns the machine is not bound, and what is there counts.
+    hub.save_preset(&preset("d", "demo")).unwrap();
+    hub.remove_preset("a").unwrap();
+    assert!(save("e", 0).is_err());
+    hub.remove_preset("d").unwrap();
+    save("e", 0).unwrap();
+}
+
+#[test]
+fn what_killed_processes_leave_is_removed() {
+    let (_folder, hub) = hub();
+    hub.save_preset(&preset("a", "demo")).unwrap();
+    let folder = hub.presets_folder();
+    let at = |name: &str| folder.join(name);
+    let dead = [".a.toml.4711.0.tmp", ".p@q.toml.1.12.tmp"];
+    let others = [".notes.tmp", "a.toml.1.tmp", ".a.toml.1.2.tmpx"];
+    for name in dead.iter().chain(&others) {
+        std::fs::write(at(name), "half").unwrap();
+    }
+    let living = at(".b.toml.1.0.tmp");
+    let held = create_temporary(&living).unwrap();
+    assert_eq!(hub.preset_names().unwrap(), ["a"]);
+    assert!(dead.iter().all(|name| !at(name).exists()));
+    assert!(living.exists() && others.iter().all(|name| at(name).exists()));
+    drop(held);
+    hub.save_preset(&preset("b", "demo")).unwrap();
+    assert!(!living.exists());
+}
+
 #[test]
 fn latest_is_no_tag_of_its_own() {
     let (_folder, hub) = hub();

@@ -11,6 +11,7 @@ use crate::name::ModelName;
 use crate::progress::Progress;
 use crate::retry::wait;
 use crate::shelf::{Shelf, ShelfFile, find_files};
+use crate::temporary::is_at;
 use crate::told::warn_once;
 
 /// The most folders that are considered in one listing.
@@ -27,7 +28,20 @@ pub(crate) struct Store {
 /// Holds the lock of one repository until it is dropped or the process ends.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    _file: Option<File>,
+    /// The file that is locked, and its name; nothing on a disk without locks.
+    file: Option<(File, PathBuf)>,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Names that clients ask for leave nothing. A waiting process sees that its file is gone.
+        if let Some((file, path)) = self.file.take()
+            && cfg!(unix)
+        {
+            let _ = fs::remove_file(path);
+            drop(file);
+        }
+    }
 }
 
 impl Store {
@@ -44,8 +58,8 @@ impl Store {
         self.root.join(name.owner()).join(name.repo())
     }
 
-    /// Waits for the lock of a repository. Lock files are never deleted: otherwise a waiting
-    /// process would get the lock of a file that others no longer find.
+    /// Waits for the lock of a repository. Its file is removed with the lock, and one that was
+    /// removed locks nothing: others would no longer find it.
     pub(crate) fn lock(
         &self,
         name: &ModelName,
@@ -69,20 +83,25 @@ impl Store {
         let folder = self.root.join(".locks");
         fs::create_dir_all(&folder).map_err(|error| HubError::file("create", &folder, error))?;
         let path = folder.join(format!("{}--{}.lock", name.owner(), name.repo()));
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(|error| HubError::file("create", &path, error))?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(Lock { _file: Some(file) })),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) if error.kind() == std::io::ErrorKind::Unsupported => {
-                tracing::warn!(path = %path.display(), "this disk knows no locks: going on without");
-                Ok(Some(Lock { _file: None }))
-            }
-            Err(TryLockError::Error(error)) => Err(HubError::file("lock", path, error)),
+        loop {
+            let file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&path)
+                .map_err(|error| HubError::file("create", &path, error))?;
+            return match file.try_lock() {
+                Ok(()) if !is_at(&file, &path) => continue,
+                Ok(()) => Ok(Some(Lock { file: Some((file, path)) })),
+                Err(TryLockError::WouldBlock) => Ok(None),
+                Err(TryLockError::Error(error))
+                    if error.kind() == std::io::ErrorKind::Unsupported =>
+                {
+                    tracing::warn!(path = %path.display(), "this disk knows no locks: going on without");
+                    Ok(Some(Lock { file: None }))
+                }
+                Err(TryLockError::Error(error)) => Err(HubError::file("lock", path, error)),
+            };
         }
     }
 
@@ -235,5 +254,32 @@ impl Store {
         }
         let _ = fs::remove_dir(&folder);
         let _ = fs::remove_dir(self.root.join(name.owner()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_held_by_one_and_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::new(folder.path().to_owned());
+        let name = ModelName::parse("owner/repo").unwrap();
+        let files = || fs::read_dir(folder.path().join(".locks")).unwrap().count();
+        for _ in 0..2 {
+            let lock = store.try_lock(&name).unwrap();
+            assert!(lock.is_some() && store.try_lock(&name).unwrap().is_none());
+            assert_eq!(files(), 1);
+            drop(lock);
+            assert_eq!(files(), usize::from(!cfg!(unix)));
+        }
+        // Who opened the file before it was removed does not hold the lock of the next one.
+        let path = folder.path().join("a");
+        let removed = File::create(&path).unwrap();
+        assert!(is_at(&removed, &path));
+        fs::remove_file(&path).unwrap();
+        File::create(&path).unwrap();
+        assert!(!is_at(&removed, &path) || !cfg!(unix));
     }
 }

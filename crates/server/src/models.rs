@@ -111,6 +111,7 @@ impl Models {
             table: Mutex::new(Table::default()),
             loading: tokio::sync::Mutex::new(()),
             released: Notify::new(),
+            looking: tokio::sync::Mutex::new(()),
             is_starting: AtomicBool::new(false),
             settled: Notify::new(),
         };
@@ -132,6 +133,12 @@ impl Models {
         let shared = Arc::clone(&self.shared);
         let is_young = |at: Instant| at.elapsed() < LIST_AGE;
         if shared.loader.library().is_none() || is_young(shared.list().0) {
+            return self.known();
+        }
+        // Requests that come at once wait for one of them to look.
+        let looking = Arc::clone(&shared);
+        let _one = looking.looking.lock().await;
+        if is_young(shared.list().0) {
             return self.known();
         }
         let looked = tokio::task::spawn_blocking(move || {

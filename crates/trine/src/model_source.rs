@@ -461,7 +461,7 @@ fn close_models(typed: &str) -> Vec<String> {
     let mut names: Vec<String> =
         Embedded::ALL.into_iter().map(|model| model.name().to_owned()).collect();
     if let Ok(hub) = hub() {
-        names.extend(hub.presets().unwrap_or_default().into_iter().map(|preset| preset.name));
+        names.extend(hub.preset_names().unwrap_or_default());
         names.extend(hub.short_names());
     }
     names.extend(local_names());

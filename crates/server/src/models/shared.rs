@@ -28,6 +28,8 @@ pub(super) struct Shared {
     pub(super) loader: Arc<dyn Loader>,
     /// The names, and when they were asked for.
     pub(super) list: Mutex<(Instant, Arc<[Listed]>)>,
+    /// Held by the request that asks for the names again.
+    pub(super) looking: tokio::sync::Mutex<()>,
     pub(super) keep: KeepAlive,
     pub(super) budget: Option<u64>,
     pub(super) waiters_max: usize,

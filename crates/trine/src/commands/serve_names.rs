@@ -16,7 +16,7 @@ use anyhow::{Result, anyhow};
 use trine_hub::catalog::{self, Known};
 use trine_hub::{
     EntryState, Hub, HubError, LocalModel, ModelName, Preset, PresetMessage, PresetName,
-    PresetRole, Progress,
+    PresetRole, PresetRoom, Progress,
 };
 use trine_server::{
     Found, Library, LibraryError, Listed, Preset as Laid, PullProgress, Recipe, Refusal,
@@ -27,6 +27,10 @@ use crate::embedded::Embedded;
 use crate::failure::usage;
 use crate::model_source::{Chosen, Resolved, Source, resolve_model};
 use crate::preset;
+
+/// Room for presets while clients make them: what users of this machine make counts and is not
+/// bound.
+const PRESETS: PresetRoom = PresetRoom { count: 1000, bytes: 64 << 20 };
 
 /// The most files of a folder whose state is checked.
 const FILES_MAX: usize = 4096;
@@ -345,11 +349,10 @@ impl Shop {
                 all.push(listed(&name, &name, &Source::Local(Box::new(model))));
             }
         }
-        let presets = self.hub.presets().unwrap_or_else(|error| {
+        let names = self.hub.preset_names().unwrap_or_else(|error| {
             tracing::error!(%error, "the presets cannot be listed");
             Vec::new()
         });
-        let names = presets.into_iter().map(|preset| preset.name);
         let names: Vec<String> =
             self.aliases.iter().map(|(name, _)| name.clone()).chain(names).collect();
         for name in names {
@@ -596,7 +599,7 @@ impl Library for Shop {
             }
             None => Preset::new(&to, self.base(bare)?),
         };
-        self.hub.save_preset(&copy).map_err(told)
+        self.hub.save_preset_within(&copy, PRESETS).map_err(told)
     }
 
     fn create(&self, name: &str, recipe: &Recipe) -> Result<(), LibraryError> {
@@ -613,7 +616,7 @@ impl Library for Shop {
             content: content.clone(),
         };
         preset.messages = recipe.messages.iter().map(turn).collect();
-        self.hub.save_preset(&preset).map_err(told)
+        self.hub.save_preset_within(&preset, PRESETS).map_err(told)
     }
 }
 
