@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, Request, Response};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use trine_text::{Content, Message, Part, ReplyPart, ToolCall};
 
@@ -437,7 +438,7 @@ impl Writer for Events {
         Some((HeaderName::from_static("request-id"), self.id.parse().ok()?))
     }
 
-    fn whole(&self, texts: &[Whole]) -> Value {
+    fn whole<'a>(&'a self, texts: &'a [Whole]) -> impl Serialize {
         let ended = &texts[0].ended;
         let (reason, sequence) = stop(&ended.reason);
         json!({

@@ -16,7 +16,7 @@ use crate::models::Models;
 use crate::ollama::pulls::Pulls;
 use crate::options::{Limits, PictureLimits, TraceParent};
 use crate::rates::Samples;
-use crate::rooms::{DecodingRoom, PERMIT_BYTES, PreparedRoom};
+use crate::rooms::{DecodingRoom, PERMIT_BYTES, PreparedRoom, Room};
 use crate::warnings::{Noted, Told};
 use crate::workers::{Weight, Workers};
 
@@ -58,13 +58,11 @@ pub(crate) struct App {
     pub(crate) told: Told,
     /// Models that are being fetched.
     pub(crate) pulls: Pulls,
-    /// Room for bodies, in permits of [`PERMIT_BYTES`]. The first [`PERMIT_BYTES`] of a
-    /// body need none, nor do as many bytes of its values: the number of connections bounds these,
-    /// and ordinary requests pass whatever large bodies do.
-    pub(crate) bodies: Arc<Semaphore>,
-    /// As much room again for the embeddings of answers, in permits of the same size: a client that
-    /// reads slowly keeps no body out.
-    pub(crate) answers: Arc<Semaphore>,
+    /// Room for bodies and what is made of them before the model's work.
+    pub(crate) bodies: Room,
+    /// As much room again for what is made for answers: a client that reads slowly keeps no body
+    /// out.
+    pub(crate) answers: Room,
     /// Where pictures of requests may be fetched.
     pub(crate) image_urls: Option<ImageUrls>,
     pub(crate) rooms: PictureRooms,
@@ -85,7 +83,6 @@ impl App {
         bulk: Bulk,
     ) -> Self {
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
-        let permits = limits.bodies_bytes / PERMIT_BYTES;
         Self {
             models,
             guard,
@@ -95,8 +92,8 @@ impl App {
             rates: Samples::default(),
             told: Told::default(),
             pulls: Pulls::default(),
-            bodies: Arc::new(Semaphore::new(permits)),
-            answers: Arc::new(Semaphore::new(permits)),
+            bodies: Room::new("bodies", limits.bodies_bytes),
+            answers: Room::new("answers", limits.bodies_bytes),
             image_urls,
             rooms: PictureRooms::new(&limits.pictures, limits.bodies_bytes),
             workers: Workers::new(threads),

@@ -18,10 +18,10 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::app::App;
 use crate::error::{ApiError, Code, Dialect};
-use crate::json::{Fields, VALUE_BYTES, parse_object};
+use crate::json::{Fields, parse_object};
 use crate::lanes::{LIGHT_BYTES, Switch};
 use crate::pictures::Pictured;
-use crate::rooms::PERMIT_BYTES;
+use crate::rooms::permits_beyond;
 use crate::visitor::Visitor;
 use crate::workers::Weight;
 
@@ -133,29 +133,25 @@ async fn parsed<T: Send + 'static>(
     check_type(&request)?;
     let visitor = request.extensions().get().copied().unwrap_or_default();
     let (bytes, mut room) = read(app, request).await?;
-    let bodies = Arc::clone(&app.bodies);
+    let parsing = Arc::clone(app);
     app.work(Weight::of(bytes.len()), move || {
-        let (map, values) = parse_object(&bytes)?;
-        // A few bytes of text can stand for many of memory.
-        let taken = bodies.try_acquire_many_owned(permits(values * VALUE_BYTES) as u32);
-        room.push(taken.map_err(|_| no_room())?);
         let length = bytes.len();
+        let mut taken = length;
+        // A few bytes of text can stand for many of memory.
+        let map = parse_object(&bytes, &mut |held| {
+            let all = length.saturating_add(held);
+            room.push(parsing.bodies.grow(taken, all, SMALLER)?);
+            taken = all;
+            Ok(())
+        })?;
         drop(bytes);
         then(Object { map, bytes: length, visitor, room })
     })
     .await
 }
 
-/// Returns the permits for a body of this size. The first [`PERMIT_BYTES`] need none: the
-/// number of connections bounds how often these are taken, and small bodies pass even where large
-/// ones take all permits.
-pub(crate) fn permits(bytes: usize) -> usize {
-    bytes.saturating_sub(1) / PERMIT_BYTES
-}
-
-fn no_room() -> ApiError {
-    ApiError::overloaded("other requests take all the room for bodies; try again later")
-}
+/// What to do about a body for which there is never room.
+const SMALLER: &str = "send less, or fewer lists and objects";
 
 /// Checks the body's media type: it must be JSON, or absent. A web page can send other types to a
 /// foreign server without being asked whether it may. Ollama's clients send any type.
@@ -253,9 +249,8 @@ impl<'a> Reading<'a> {
             if length > self.app.limits.body_bytes {
                 return Err(self.too_large());
             }
-            while permits(length) > self.room.len() {
-                let permit = Arc::clone(&self.app.bodies).try_acquire_owned();
-                self.room.push(permit.map_err(|_| no_room())?);
+            if permits_beyond(length) > permits_beyond(self.bytes.len()) {
+                self.room.push(self.app.bodies.grow(self.bytes.len(), length, SMALLER)?);
             }
             self.bytes.extend_from_slice(&data);
         }

@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::Response;
-use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use bytes::Bytes;
 use http_body::Frame;
 use serde_json::Value;
@@ -26,7 +25,6 @@ use trine_engine::{EngineError, Finish, Generation, Request, Update};
 use trine_text::Specials;
 
 use crate::app::App;
-use crate::body::permits;
 use crate::error::{ApiError, failure};
 use crate::json::Fields;
 use crate::lifecycle::Phase;
@@ -34,7 +32,9 @@ use crate::metrics::ModelMetrics;
 use crate::models::{Lease, LoadedModel};
 use crate::pictures::Pictured;
 use crate::prompts::Prompt;
+use crate::rooms::permits_beyond;
 use crate::visitor::Visitor;
+use crate::written::json_of;
 
 /// Most texts in a request, and most tokens in all of them, as in OpenAI's API.
 pub(crate) const TEXTS_MAX: usize = 2048;
@@ -80,7 +80,9 @@ impl Inputs {
     fn encode(self, app: &App, lease: &Lease) -> Result<Ready, ApiError> {
         let dimensions = dimensions(lease)?;
         check_dimensions(self.dimensions, dimensions)?;
-        let room = room(app, self.prompts.len() * dimensions * size_of::<f32>())?;
+        let bytes = self.prompts.len() * dimensions * size_of::<f32>();
+        let remedy = "send fewer texts in a request";
+        let room = app.answers.take(bytes, remedy).map_err(|error| error.of_field(self.param))?;
         if !self.prompts.is_empty() {
             lease.check_room()?;
         }
@@ -237,18 +239,6 @@ async fn pause(deadline: Option<Instant>) -> Result<(), ApiError> {
     }
 }
 
-/// Takes room for the rows of an answer.
-fn room(app: &App, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
-    if bytes > app.limits.bodies_bytes {
-        let message = format!("the answer would have {bytes} bytes; send fewer texts in a request");
-        return Err(ApiError::field("input", message));
-    }
-    let taken = Arc::clone(&app.answers).try_acquire_many_owned(permits(bytes) as u32);
-    taken.map_err(|_| {
-        ApiError::overloaded("other requests take all the room for answers; try again later")
-    })
-}
-
 /// A text in the engine. Dropping it cancels it.
 struct Running {
     generation: Generation,
@@ -316,21 +306,13 @@ fn respond(
     let (count, mut room) = (vectors.rows.len(), vectors.room);
     let items = vectors.rows.into_iter().enumerate().map(move |(index, row)| {
         // A row that has been passed on takes no room any more.
-        let left = permits((count - index - 1) * size_of_val(&*row));
+        let left = permits_beyond((count - index - 1) * size_of_val(&*row));
         drop(room.split(room.num_permits().saturating_sub(left)));
         let comma = if index == 0 { "" } else { "," };
         comma.to_owned() + &item(index, &row)
     });
     let pieces = std::iter::once(head).chain(items).chain(std::iter::once("]}".to_owned()));
     json_of(Body::new(Pieces { pieces }))
-}
-
-/// Returns a response whose body is JSON.
-fn json_of(body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
-    let json = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(CONTENT_TYPE, json);
-    response
 }
 
 /// Returns the numbers of a vector as JSON, each with the digits that distinguish it from other

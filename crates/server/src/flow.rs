@@ -7,16 +7,16 @@ use axum::body::Body;
 use axum::http::{Request, Response};
 
 use crate::app::App;
-use crate::body::{Received, receive};
+use crate::body::{Held, Received, receive};
 use crate::error::ApiError;
-use crate::generate::{Ask, Choices, collect};
+use crate::generate::{Ask, Choices, Whole, WholeRoom, collect};
 use crate::json::Fields;
 use crate::models::{KeepAlive, Lease, Named};
 use crate::open::{Sees, open_named};
 use crate::pictures::Pictured;
-use crate::service_routes::json_response;
 use crate::stream::{Writer, respond};
 use crate::warnings::Warnings;
+use crate::written::{json_of, push_json};
 
 /// A request for texts, read from its fields.
 pub(crate) trait Asked: Pictured + Send + 'static {
@@ -55,6 +55,13 @@ pub(crate) async fn answer<A: Asked>(
     answer_named(app, received, &named, None).await
 }
 
+/// Returns the answer with texts that are all there.
+fn whole(writer: &impl Writer, texts: &[Whole]) -> Response<Body> {
+    let mut out = Vec::new();
+    push_json(&mut out, &writer.whole(texts));
+    json_of(Body::from(out))
+}
+
 /// Answers a request that has been read, with a model that has been found and that is kept loaded
 /// as long as `keep` says.
 ///
@@ -72,14 +79,14 @@ pub(crate) async fn answer_named<A: Asked>(
     let header = writer.header();
     let count = asks.len();
     let mut response = if count == 0 {
-        json_response(&writer.whole(&[]))
+        whole(&writer, &[])
+    } else if streams {
+        respond(Choices::start(app, &lease, asks)?, writer, dialect).await?
     } else {
-        let choices = Choices::start(app, &lease, asks)?;
-        if streams {
-            respond(choices, writer, dialect).await?
-        } else {
-            json_response(&writer.whole(&collect(choices, count).await?))
-        }
+        let room = WholeRoom::take(app, &asks)?;
+        let (texts, room) = collect(Choices::start(app, &lease, asks)?, count, room).await?;
+        let response = app.work(room.weight(), move || Ok(whole(&writer, &texts))).await?;
+        response.map(|body| Body::new(Held::new(body, room)))
     };
     response.headers_mut().extend(header);
     Ok(warnings.on(response))

@@ -1,8 +1,10 @@
 //! From prompts to text: the part between the engine and the wire that all dialects share.
 
 mod assembler;
+mod backlog;
 mod piece;
 mod shared;
+mod whole_room;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,16 +22,13 @@ use crate::lifecycle::{Lifecycle, Phase};
 use crate::metrics::ModelMetrics;
 use crate::models::Lease;
 use assembler::Assembler;
+use backlog::Backlog;
 pub(crate) use piece::{Ask, Ended, Piece, Reason, TokenText, Whole};
 pub use shared::{END_FIELD, START_FIELD};
+pub(crate) use whole_room::WholeRoom;
 
-/// Pieces that may wait for a slow client; beyond them the texts wait as tokens in the engine's own
-/// channel.
+/// Pieces that may wait for a slow client; beyond them the texts wait in a [`Backlog`].
 const PIECES: usize = 16;
-
-/// Most log-probabilities in an answer that is sent whole, alternatives included: as JSON each
-/// takes some hundred bytes.
-const LOGPROBS_WHOLE_MAX: usize = 1 << 18;
 
 /// The texts of a request while they are written.
 #[derive(Debug)]
@@ -53,7 +52,6 @@ impl Choices {
         let (metrics, deadline) = (app.metrics.model(&lease.base), lifecycle.deadline(lease.asked));
         let tokens = asks.iter().map(|ask| ask.request.prompt.len()).sum();
         check_queue(asks.len(), tokens, &model.service.limits())?;
-        check_prompt_logprobs(&asks)?;
         let mut runs = Vec::with_capacity(asks.len());
         for ask in asks {
             let span = generate_span(&lease.base, &ask);
@@ -62,13 +60,13 @@ impl Choices {
             runs.push(run);
         }
         let (sender, pieces) = channel(PIECES);
-        let open = runs.len();
+        let (open, backlog) = (runs.len(), Backlog::new(app.answers.clone()));
         for (index, run) in runs.into_iter().enumerate() {
             let (sender, lifecycle) = (sender.clone(), lifecycle.clone());
-            let lease = Arc::clone(lease);
+            let (lease, backlog) = (Arc::clone(lease), backlog.clone());
             let span = run.span.clone();
             let follow = async move {
-                run.follow(index, sender, &lease, &lifecycle).await;
+                run.follow(index, sender, backlog, &lease, &lifecycle).await;
             };
             tokio::spawn(follow.instrument(span));
         }
@@ -102,25 +100,21 @@ impl Choices {
     }
 }
 
-/// Waits for `count` texts to be complete.
+/// Waits for `count` texts to be complete. Returns them and the room that they take.
 ///
 /// # Errors
-/// If one of them fails, or there are more log-probabilities than an answer may have.
-pub(crate) async fn collect(mut choices: Choices, count: usize) -> Result<Vec<Whole>, ApiError> {
+/// If one of them fails, and as [`WholeRoom::grow`].
+pub(crate) async fn collect(
+    mut choices: Choices,
+    count: usize,
+    mut room: WholeRoom,
+) -> Result<(Vec<Whole>, WholeRoom), ApiError> {
     let mut wholes: Vec<Whole> = (0..count).map(|_| Whole::default()).collect();
-    let mut logprobs = 0;
     while let Some((index, piece)) = choices.next().await {
-        logprobs += piece.logprobs();
-        if logprobs > LOGPROBS_WHOLE_MAX {
-            let message = format!(
-                "the answer has more than {LOGPROBS_WHOLE_MAX} log-probabilities, alternatives included; ask for fewer tokens, \
-                 texts or alternatives, or for a stream"
-            );
-            return Err(ApiError::field("logprobs", message));
-        }
+        room.grow(&piece)?;
         wholes[index].take(piece)?;
     }
-    Ok(wholes)
+    Ok((wholes, room))
 }
 
 /// Refuses texts that the queue could not hold together even if it were empty: they are queued at
@@ -136,25 +130,6 @@ pub(crate) fn check_queue(texts: usize, tokens: usize, limits: &Limits) -> Resul
             limits.queue, limits.queue_tokens
         );
         return Err(ApiError::field("n", message));
-    }
-    Ok(())
-}
-
-/// Refuses prompts with more log-probabilities than an answer may have, before anything is run.
-fn check_prompt_logprobs(asks: &[Ask]) -> Result<(), ApiError> {
-    let of = |ask: &Ask| {
-        let alternatives = ask.request.prompt_logprobs?;
-        Some(ask.request.prompt.len().saturating_sub(1) * (1 + alternatives))
-    };
-    let wanted: usize = asks.iter().filter_map(of).sum();
-    if wanted > LOGPROBS_WHOLE_MAX {
-        let message = format!(
-            "the prompts have {wanted} log-probabilities, alternatives included, and an answer has at most \
-             {LOGPROBS_WHOLE_MAX}; send shorter or fewer prompts, or ask for fewer alternatives"
-        );
-        let echoes = asks.iter().any(|ask| ask.request.logprobs.is_some());
-        let param = if echoes { "logprobs" } else { "prompt_logprobs" };
-        return Err(ApiError::field(param, message));
     }
     Ok(())
 }
@@ -233,10 +208,11 @@ impl Run {
         mut self,
         index: usize,
         sender: Sender<(usize, Piece)>,
+        backlog: Backlog,
         lease: &Lease,
         lifecycle: &Lifecycle,
     ) {
-        if !self.pass_on(index, &sender, lease, lifecycle).await {
+        if !self.pass_on(index, &sender, backlog, lease, lifecycle).await {
             self.note_end("abort", false);
         }
     }
@@ -247,18 +223,33 @@ impl Run {
         &mut self,
         index: usize,
         sender: &Sender<(usize, Piece)>,
+        backlog: Backlog,
         lease: &Lease,
         lifecycle: &Lifecycle,
     ) -> bool {
         let aborting = lifecycle.reached(Phase::Aborting);
         tokio::pin!(aborting);
+        let (mut waiting, mut is_over) = (backlog.waiting(), false);
         loop {
+            // What the engine has made is taken even while nobody reads: only here is it counted.
             let update = tokio::select! {
-                update = self.generation.next() => update,
-                () = sender.closed() => return false,
-                () = &mut aborting => return false,
+                biased;
+                place = sender.reserve(), if !waiting.is_empty() => {
+                    let Ok(place) = place else { return is_over };
+                    if let Some(piece) = waiting.pop() {
+                        place.send((index, piece));
+                    }
+                    if is_over && waiting.is_empty() {
+                        return true;
+                    }
+                    continue;
+                }
+                update = self.generation.next(), if !is_over => update,
+                () = sender.closed() => return is_over,
+                () = &mut aborting => return is_over,
             };
-            let (pieces, is_over) = self.take(update);
+            let (pieces, last) = self.take(update);
+            is_over = last;
             for piece in pieces {
                 let piece = match piece {
                     Piece::Failed(error) => Piece::Failed(lease.explain(error).await),
@@ -268,15 +259,18 @@ impl Run {
                     }
                     piece => piece,
                 };
-                let sent = tokio::select! {
-                    sent = sender.send((index, piece)) => sent.is_ok(),
-                    () = &mut aborting => false,
-                };
-                if !sent {
-                    return is_over;
+                if let Err(error) = waiting.push(piece) {
+                    waiting.clear();
+                    if is_over {
+                        let _ = waiting.push(Piece::Failed(error));
+                    } else {
+                        is_over = true;
+                        let _ = waiting.push(self.fail(error));
+                    }
+                    break;
                 }
             }
-            if is_over {
+            if is_over && waiting.is_empty() {
                 return true;
             }
         }
@@ -405,6 +399,7 @@ mod tests {
     use super::*;
     use crate::models::testing::{Demo, demo};
     use crate::models::{KeepAlive, Models};
+    use crate::rooms::Room;
 
     /// A text whose client goes away while a piece waits for room is counted like others.
     #[tokio::test]
@@ -428,7 +423,8 @@ mod tests {
         }
         let (sender, pieces) = channel(1);
         let lifecycle = Lifecycle::new(None);
-        let mut follow = std::pin::pin!(run.follow(0, sender, &lease, &lifecycle));
+        let backlog = Backlog::new(Room::new("answers", 0));
+        let mut follow = std::pin::pin!(run.follow(0, sender, backlog, &lease, &lifecycle));
         let first = std::future::poll_fn(|context| {
             std::task::Poll::Ready(follow.as_mut().poll(context).is_ready())
         });
@@ -439,9 +435,43 @@ mod tests {
         let ended = "vllm:request_success_total{model_name=\"main\",engine=\"0\",finished_reason=";
         let text = metrics.text(&[]);
         let counted: Vec<&str> = text.lines().filter(|line| line.starts_with(ended)).collect();
-        assert_eq!(counted, [format!("{ended}\"abort\"}} 1")]);
+        // It was written to its end, which waited.
+        assert_eq!(counted, [format!("{ended}\"length\"}} 1")]);
         service.stop();
     }
+
+    /// What nobody reads is written as far as there is room for it.
+    #[tokio::test]
+    async fn a_text_that_finds_no_room_ends_with_an_error() {
+        let models = Models::new(Arc::new(Demo), KeepAlive::Forever, None, 1);
+        let named = models.find(None).await.unwrap();
+        let lease = models.acquire(&named, None).await.unwrap();
+        let (service, tokenizer) = (lease.service.clone(), Arc::clone(&lease.tokenizer));
+        let mut request = Request::new(vec![tokenizer.bos_id().unwrap()], 250);
+        request.logprobs = Some(20);
+        let ask = Ask { request, ..ask(&[]) };
+        let metrics = crate::metrics::Metrics::new().model("main");
+        let now = Instant::now();
+        let run = Run::start(&service, &tokenizer, now, ask, None, &metrics, Span::none()).unwrap();
+        let (sender, mut pieces) = channel(1);
+        let (lifecycle, room) = (Lifecycle::new(None), Room::new("answers", 0));
+        let follow = run.follow(0, sender, Backlog::new(room), &lease, &lifecycle);
+        let read = async {
+            while service.status().generated_tokens == 0 || service.status().running > 0 {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            let mut all = Vec::new();
+            while let Some((_, piece)) = pieces.recv().await {
+                all.push(piece);
+            }
+            all
+        };
+        let ((), mut all) = tokio::join!(follow, read);
+        assert!(matches!(all.pop(), Some(Piece::Failed(error)) if error.status == 413));
+        assert!(all.len() <= 1, "what waited is not kept: {}", all.len());
+        service.stop();
+    }
+
     /// Runs a greedy text to its end. Returns it and how it ended.
     async fn written(service: &Service, stops: &[&str]) -> (String, Ended) {
         let tokenizer = demo::tokenizer();

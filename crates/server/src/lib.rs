@@ -79,6 +79,7 @@ mod unsupported;
 mod visitor;
 mod warnings;
 mod workers;
+mod written;
 
 pub use fetcher::{Fetch, FetchEnd, Fetched, Fetcher};
 pub use generate::{END_FIELD, START_FIELD};

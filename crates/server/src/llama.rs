@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::{Request, Response};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -138,7 +139,7 @@ fn timings(prompt: usize, ended: &Ended) -> Value {
 }
 
 impl Writer for Texts {
-    fn whole(&self, texts: &[Whole]) -> Value {
+    fn whole<'a>(&'a self, texts: &'a [Whole]) -> impl Serialize {
         let texts = texts.iter().enumerate();
         let mut answers: Vec<Value> =
             texts.map(|(index, whole)| self.last(index, &whole.text(), &whole.ended)).collect();

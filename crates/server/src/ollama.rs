@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use trine_text::{Message, Specials, ToolCall};
 
@@ -442,7 +443,7 @@ fn written(call: &ToolCall) -> Value {
 impl Writer for Lines {
     const MEDIA_TYPE: &'static str = "application/x-ndjson";
 
-    fn whole(&self, texts: &[Whole]) -> Value {
+    fn whole<'a>(&'a self, texts: &'a [Whole]) -> impl Serialize {
         let Some(whole) = texts.first() else { return self.without_text("load") };
         let mut line = self.last(&whole.text(), &whole.ended);
         if let Some(thoughts) = whole.thoughts() {

@@ -41,7 +41,7 @@ mod schema;
 mod tests;
 
 /// The document as JSON.
-const DOCUMENT: &str = include_str!("../../../docs/openapi.json");
+pub(crate) const DOCUMENT: &str = include_str!("../../../docs/openapi.json");
 
 /// `GET /openapi.json`
 pub(crate) async fn document() -> Response<Body> {

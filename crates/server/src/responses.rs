@@ -7,6 +7,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use trine_text::{ReplyPart, ToolCall};
 
@@ -395,7 +396,7 @@ impl Events {
 }
 
 impl Writer for Events {
-    fn whole(&self, texts: &[Whole]) -> Value {
+    fn whole<'a>(&'a self, texts: &'a [Whole]) -> impl Serialize {
         let Whole { parts, ended, .. } = &texts[0];
         let status = item_status(ended);
         let item = |(index, part): (usize, &ReplyPart)| match part {

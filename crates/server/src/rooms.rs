@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use tokio::sync::Semaphore;
+use axum::http::StatusCode;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::error::{ApiError, Code};
 use crate::workers::Weight;
 
 /// Bytes that one permit of a room stands for: of bodies, answers, or pictures.
@@ -22,6 +24,76 @@ const BYTES_PER_PIXEL: usize = 16;
 /// are.
 pub(crate) fn permits(bytes: usize) -> u32 {
     u32::try_from(bytes / PERMIT_BYTES).unwrap_or(u32::MAX)
+}
+
+/// Returns the permits for what takes some bytes. The first [`PERMIT_BYTES`] need none: the number
+/// of connections bounds how often these are taken, and what is small passes even where what is
+/// large takes all permits.
+pub(crate) fn permits_beyond(bytes: usize) -> usize {
+    bytes.saturating_sub(1) / PERMIT_BYTES
+}
+
+/// Room for what requests, or their answers, hold: it is taken before they are made.
+#[derive(Debug, Clone)]
+pub(crate) struct Room {
+    /// What it is for, in errors: `bodies` or `answers`.
+    what: &'static str,
+    bytes: usize,
+    free: Arc<Semaphore>,
+}
+
+impl Room {
+    pub(crate) fn new(what: &'static str, bytes: usize) -> Self {
+        let free = Arc::new(Semaphore::new(permits(bytes) as usize));
+        Self { what, bytes, free }
+    }
+
+    /// Takes room for some bytes beyond the first [`PERMIT_BYTES`].
+    ///
+    /// # Errors
+    /// 413 with the remedy if there is never as much, and 503 if others have taken it.
+    pub(crate) fn take(
+        &self,
+        bytes: usize,
+        remedy: &str,
+    ) -> Result<OwnedSemaphorePermit, ApiError> {
+        self.take_permits(permits_beyond(bytes), bytes, remedy)
+    }
+
+    /// Takes more room for something that had `before` bytes and has `bytes`.
+    ///
+    /// # Errors
+    /// As [`Room::take`].
+    pub(crate) fn grow(
+        &self,
+        before: usize,
+        bytes: usize,
+        remedy: &str,
+    ) -> Result<OwnedSemaphorePermit, ApiError> {
+        let wanted = permits_beyond(bytes).saturating_sub(permits_beyond(before));
+        self.take_permits(wanted, bytes, remedy)
+    }
+
+    fn take_permits(
+        &self,
+        wanted: usize,
+        bytes: usize,
+        remedy: &str,
+    ) -> Result<OwnedSemaphorePermit, ApiError> {
+        let what = self.what;
+        if permits_beyond(bytes) > permits(self.bytes) as usize {
+            let message = format!(
+                "the request takes {bytes} bytes of memory or more, and all {what} together may take {}; {remedy}",
+                self.bytes
+            );
+            return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, Code::BodyTooLarge, message));
+        }
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+        Arc::clone(&self.free).try_acquire_many_owned(wanted).map_err(|_| {
+            let message = format!("other requests take all the room for {what}; try again later");
+            ApiError::overloaded(message)
+        })
+    }
 }
 
 /// What decoding a picture takes.
@@ -109,6 +181,23 @@ impl PreparedRoom {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_room_tells_what_never_fits_from_what_does_not_fit_now() {
+        let room = Room::new("answers", 4 * PERMIT_BYTES);
+        let status =
+            |bytes: usize| room.take(bytes, "ask for less").map_err(|it| it.status.as_u16());
+        let whole = status(5 * PERMIT_BYTES).unwrap();
+        assert_eq!(whole.num_permits(), 4, "the first bytes need none");
+        assert_eq!(status(5 * PERMIT_BYTES + 1).unwrap_err(), 413);
+        assert_eq!(status(2 * PERMIT_BYTES).unwrap_err(), 503);
+        assert_eq!(status(PERMIT_BYTES).unwrap().num_permits(), 0);
+        drop(whole);
+        let grown = room.grow(PERMIT_BYTES, 3 * PERMIT_BYTES, "").unwrap();
+        assert_eq!(grown.num_permits(), 2);
+        assert_eq!(room.grow(3 * PERMIT_BYTES, 9 * PERMIT_BYTES, "").unwrap_err().status, 413);
+        assert_eq!(room.grow(PERMIT_BYTES, 5 * PERMIT_BYTES, "").unwrap_err().status, 503);
+    }
 
     #[test]
     fn a_few_prepared_pictures_do_not_wait_for_many() {

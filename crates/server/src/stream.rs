@@ -13,11 +13,13 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderName, HeaderValue, Response};
 use bytes::Bytes;
 use http_body::Frame;
+use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::error::{ApiError, Dialect};
 use crate::generate::{Choices, Piece, Whole};
+use crate::written::push_json;
 
 /// Chunks that may wait for a slow client.
 const CHUNKS: usize = 16;
@@ -36,7 +38,7 @@ pub(crate) trait Writer: Send + 'static {
     }
 
     /// Returns the answer to a request that is not streamed.
-    fn whole(&self, texts: &[Whole]) -> Value;
+    fn whole<'a>(&'a self, texts: &'a [Whole]) -> impl Serialize;
 
     /// Writes what comes before all pieces.
     fn begin(&mut self, _out: &mut Vec<u8>) {}
@@ -58,11 +60,6 @@ pub(crate) trait Writer: Send + 'static {
     fn keep_alive(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(b": keep-alive\n\n");
     }
-}
-
-/// Appends JSON.
-pub(crate) fn push_json(out: &mut Vec<u8>, value: &Value) {
-    serde_json::to_writer(out, value).expect("a value is written to memory");
 }
 
 /// Appends a line of JSON.

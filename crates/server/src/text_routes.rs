@@ -1,13 +1,16 @@
 //! From texts to token ids and back, and from conversations to prompts, as in llama.cpp's server.
 
+use std::collections::HashMap;
+use std::io::Write;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
-use serde_json::{Value, json};
+use serde_json::json;
+use tokio::sync::OwnedSemaphorePermit;
 use trine_engine::SOFT;
-use trine_text::{PictureForm, Specials, Tokenizer};
+use trine_text::{Encoder, PictureForm, StreamDecoder, Tokenizer};
 
 use crate::app::App;
 use crate::conversation::Conversation;
@@ -17,14 +20,19 @@ use crate::models::Lease;
 use crate::open::{Sees, open};
 use crate::pictures::{Pictured, Sent};
 use crate::service_routes::json_response;
+use crate::workers::Weight;
+use crate::written::{Source, push_inner, push_text, written};
 
 /// Longest answer of `/detokenize`, in token ids.
 pub(crate) const IDS_MAX: usize = 1 << 20;
 
+/// Ids of which the answer is made at once.
+const IDS_BATCH: usize = 1 << 12;
+
 /// The input of `/tokenize`.
 enum Given {
     Conversation(Box<Conversation>),
-    Text { text: String, adds_bos: bool, specials: Specials },
+    Text { text: String, adds_bos: bool, parses: bool },
 }
 
 impl Pictured for Given {
@@ -51,15 +59,18 @@ pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (answer, _) = open(&app, request, Sees::Sizes, read_tokenize, tokenized).await?;
-    Ok(json_response(&answer))
+    let answers = Arc::clone(&app);
+    let begin = move |asked, lease: &Arc<Lease>| tokens(&answers, asked, lease);
+    let ((tokens, weight, room), _) =
+        open(&app, request, Sees::Sizes, read_tokenize, begin).await?;
+    written(&app, weight, tokens, room).await
 }
 
 fn read_tokenize(fields: Fields<'_>) -> Result<(Given, Form), ApiError> {
     let text = |text: &str, adds_bos: Option<bool>, parses: bool| Given::Text {
         text: text.to_owned(),
         adds_bos: adds_bos.unwrap_or(false),
-        specials: if parses { Specials::Parse } else { Specials::AsText },
+        parses,
     };
     let with_pieces = fields.boolean("with_pieces")?.unwrap_or(false);
     let is_vllm = fields.get("messages").is_some() || fields.get("prompt").is_some();
@@ -79,40 +90,151 @@ fn read_tokenize(fields: Fields<'_>) -> Result<(Given, Form), ApiError> {
     Ok((given, Form { with_pieces, is_vllm, with_names }))
 }
 
-fn tokenized((given, form): (Given, Form), lease: &Arc<Lease>) -> Result<Value, ApiError> {
-    let tokenizer = &*lease.tokenizer;
-    let soft = PictureForm::of(tokenizer).and_then(|form| form.soft_id(tokenizer));
-    let soft = soft.unwrap_or(tokenizer.vocabulary_size() as u32);
-    let ids = match given {
+/// What to do about a text for which there is never room.
+const SHORTER: &str = "send a shorter text";
+
+/// Returns what writes the answer, the weight of that work, and the room for what it holds.
+fn tokens(
+    app: &App,
+    (given, form): (Given, Form),
+    lease: &Arc<Lease>,
+) -> Result<(Tokens, Weight, OwnedSemaphorePermit), ApiError> {
+    let (ids, held) = match given {
         Given::Conversation(conversation) => {
+            let tokenizer = &*lease.tokenizer;
+            let soft = PictureForm::of(tokenizer).and_then(|form| form.soft_id(tokenizer));
+            let soft = soft.unwrap_or(tokenizer.vocabulary_size() as u32);
             let ids = conversation.token_ids(lease)?.into_iter();
-            ids.map(|id| if id == SOFT { soft } else { id }).collect()
+            let ids: Vec<u32> = ids.map(|id| if id == SOFT { soft } else { id }).collect();
+            let held = size_of_val(&*ids);
+            (Ids::Whole { ids, place: 0 }, held)
         }
-        Given::Text { text, adds_bos: true, specials } => {
-            tokenizer.encode_prompt(&text, specials)?
+        Given::Text { text, adds_bos, parses } => {
+            let held = text.len();
+            let tokenizer = Arc::clone(&lease.tokenizer);
+            let encoder = Encoder::new(tokenizer, text, parses, adds_bos)?;
+            (Ids::Of(Box::new(encoder)), held)
         }
-        Given::Text { text, adds_bos: false, specials } => tokenizer.encode(&text, specials)?,
     };
-    let mut answer = json!({ "tokens": ids });
-    if form.with_pieces {
-        let piece = |id: &u32| json!({"id": id, "piece": piece(tokenizer, *id)});
-        answer["tokens"] = ids.iter().map(piece).collect();
+    let room = app.answers.take(held, SHORTER)?;
+    let tokens = Tokens {
+        lease: Arc::clone(lease),
+        ids,
+        form,
+        part: Part::Beginning,
+        count: 0,
+        batch: Vec::new(),
+        spelled: HashMap::new(),
+    };
+    Ok((tokens, Weight::of(held), room))
+}
+
+/// Token ids, some after the other, twice if need be.
+enum Ids {
+    Whole { ids: Vec<u32>, place: usize },
+    Of(Box<Encoder>),
+}
+
+impl Ids {
+    /// Adds the next ids. Returns false after the last ones.
+    fn more(&mut self, batch: &mut Vec<u32>) -> bool {
+        match self {
+            Self::Of(encoder) => encoder.more(batch),
+            Self::Whole { ids, place } => {
+                let rest = &ids[*place..];
+                let next = &rest[..rest.len().min(IDS_BATCH)];
+                batch.extend_from_slice(next);
+                *place += next.len();
+                *place < ids.len()
+            }
+        }
     }
-    if form.is_vllm {
-        answer["count"] = ids.len().into();
-        answer["max_model_len"] = lease.limits().context.into();
+
+    fn rewind(&mut self) {
+        match self {
+            Self::Of(encoder) => encoder.rewind(),
+            Self::Whole { place, .. } => *place = 0,
+        }
     }
-    if form.with_names {
-        let names = ids.iter().map(|&id| tokenizer.piece(id).unwrap_or_default());
-        answer["token_strs"] = names.collect();
+}
+
+/// Writes the answer of `/tokenize`.
+struct Tokens {
+    lease: Arc<Lease>,
+    ids: Ids,
+    form: Form,
+    part: Part,
+    /// Number of ids.
+    count: usize,
+    batch: Vec<u32>,
+    /// What is written of each id, as far as it is known: there may be millions of one.
+    spelled: HashMap<u32, Box<[u8]>>,
+}
+
+/// The part of the answer that is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Beginning,
+    Tokens,
+    Names,
+}
+
+impl Source for Tokens {
+    fn more(&mut self, out: &mut Vec<u8>) -> bool {
+        if self.part == Part::Beginning {
+            out.extend_from_slice(b"{\"tokens\":[");
+            self.part = Part::Tokens;
+        }
+        self.batch.clear();
+        let goes_on = self.ids.more(&mut self.batch);
+        let tokenizer = &self.lease.tokenizer;
+        for &id in &self.batch {
+            if self.count > 0 {
+                out.push(b',');
+            }
+            self.count += 1;
+            let spell = || match self.part {
+                Part::Names => {
+                    let mut name = Vec::new();
+                    push_text(&mut name, &tokenizer.piece(id).unwrap_or_default());
+                    name
+                }
+                _ if self.form.with_pieces => piece(tokenizer, id),
+                _ => id.to_string().into_bytes(),
+            };
+            out.extend_from_slice(
+                self.spelled.entry(id).or_insert_with(|| spell().into_boxed_slice()),
+            );
+        }
+        if goes_on {
+            return true;
+        }
+        out.push(b']');
+        let count = std::mem::take(&mut self.count);
+        if self.part == Part::Tokens && self.form.is_vllm {
+            let context = self.lease.limits().context;
+            push(out, format_args!(",\"count\":{count},\"max_model_len\":{context}"));
+        }
+        if self.part == Part::Tokens && self.form.with_names {
+            out.extend_from_slice(b",\"token_strs\":[");
+            self.part = Part::Names;
+            self.ids.rewind();
+            self.spelled.clear();
+            return true;
+        }
+        out.push(b'}');
+        false
     }
-    Ok(answer)
+}
+
+fn push(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    out.write_fmt(text).expect("memory takes what is written");
 }
 
 /// The input of `/detokenize`.
-struct Ids(Vec<u32>);
+struct Pieces(Vec<u32>);
 
-impl Pictured for Ids {}
+impl Pictured for Pieces {}
 
 /// `POST /detokenize`
 pub(crate) async fn detokenize(
@@ -126,17 +248,54 @@ pub(crate) async fn detokenize(
         if ids.len() > IDS_MAX {
             return Err(ApiError::field("tokens", format!("use at most {IDS_MAX} token ids")));
         }
-        Ok(Ids(ids))
+        Ok(Pieces(ids))
     };
-    let decode = |Ids(ids): Ids, lease: &Arc<Lease>| {
+    let answers = Arc::clone(&app);
+    let begin = move |Pieces(ids): Pieces, lease: &Arc<Lease>| {
         let vocabulary = lease.limits().vocabulary;
         if ids.iter().any(|&id| id as usize >= vocabulary) {
             return Err(ApiError::field("tokens", format!("use token ids below {vocabulary}")));
         }
-        Ok(lease.tokenizer.decode(&ids, false))
+        let (held, room) = (ids.len() * 4, answers.answers.take(size_of_val(&*ids), SHORTER)?);
+        let decoder = StreamDecoder::new(Arc::clone(&lease.tokenizer), false);
+        Ok((Text { ids, place: 0, is_second: false, decoder }, Weight::of(held), room))
     };
-    let (text, _) = open(&app, request, Sees::Sizes, read, decode).await?;
-    Ok(json_response(&json!({"content": text, "prompt": text})))
+    let ((text, weight, room), _) = open(&app, request, Sees::Sizes, read, begin).await?;
+    written(&app, weight, text, room).await
+}
+
+/// Writes the answer of `/detokenize`: the text twice, under llama.cpp's name and under vLLM's.
+struct Text {
+    ids: Vec<u32>,
+    place: usize,
+    is_second: bool,
+    decoder: StreamDecoder,
+}
+
+impl Source for Text {
+    fn more(&mut self, out: &mut Vec<u8>) -> bool {
+        if self.place == 0 {
+            let begin: &[u8] = if self.is_second { b",\"prompt\":\"" } else { b"{\"content\":\"" };
+            out.extend_from_slice(begin);
+        }
+        let rest = &self.ids[self.place..];
+        let batch = &rest[..rest.len().min(IDS_BATCH)];
+        for &id in batch {
+            push_inner(out, self.decoder.push(id));
+        }
+        self.place += batch.len();
+        if self.place < self.ids.len() {
+            return true;
+        }
+        push_inner(out, self.decoder.finish());
+        out.push(b'"');
+        self.place = 0;
+        if std::mem::replace(&mut self.is_second, true) {
+            out.push(b'}');
+            return false;
+        }
+        true
+    }
 }
 
 /// `POST /apply-template`: the prompt that a conversation becomes.
@@ -151,11 +310,12 @@ pub(crate) async fn apply_template(
     Ok(open(&app, request, Sees::Places, Conversation::read, render).await?.0)
 }
 
-/// Returns a token's text, or its bytes if they are not text.
-fn piece(tokenizer: &Tokenizer, id: u32) -> Value {
+/// Returns an entry of `tokens` with the token's text, or with its bytes if they are not text.
+fn piece(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     let bytes = tokenizer.token_bytes(id).unwrap_or_default();
-    match std::str::from_utf8(&bytes) {
-        Ok(text) => text.into(),
-        Err(_) => bytes.to_vec().into(),
-    }
+    let piece = match std::str::from_utf8(&bytes) {
+        Ok(text) => json!({"id": id, "piece": text}),
+        Err(_) => json!({"id": id, "piece": bytes}),
+    };
+    piece.to_string().into_bytes()
 }

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::{Request, Response};
 use serde_json::{Value, json};
 
-use super::{Inputs, Ready, TEXTS_MAX, embed, json_of, numbers, read_dimensions, respond};
+use super::{Inputs, Ready, TEXTS_MAX, embed, numbers, read_dimensions, respond};
 use crate::app::App;
 use crate::body::receive;
 use crate::error::ApiError;
@@ -18,6 +18,7 @@ use crate::ollama::read_keep_alive;
 use crate::open::{Sees, open_named};
 use crate::prompts::read_prompts;
 use crate::unsupported::{PICTURES, refuse};
+use crate::written::json_of;
 
 /// `POST /api/embed`
 pub(crate) async fn embed_inputs(

@@ -63,6 +63,24 @@ pub(crate) enum Piece {
 }
 
 impl Piece {
+    /// Returns about how many bytes of memory the piece takes.
+    pub(super) fn bytes(&self) -> usize {
+        let tokens = match self {
+            Self::Prompt(tokens) => tokens.len(),
+            Self::Text { tokens, .. } => tokens.len(),
+            Self::Call(_) | Self::Thought { .. } | Self::End(_) | Self::Failed(_) => 0,
+        };
+        let text = match self {
+            Self::Text { text, .. } | Self::Thought { text, .. } => text.len(),
+            Self::Call(call) => call.arguments.len(),
+            Self::Prompt(_) | Self::End(_) | Self::Failed(_) => 0,
+        };
+        size_of::<Self>()
+            + text
+            + tokens * size_of::<TokenText>()
+            + self.logprobs() * size_of::<(u32, f32)>()
+    }
+
     /// Returns how many log-probabilities the piece has, alternatives included.
     pub(super) fn logprobs(&self) -> usize {
         let of = |logprobs: &Logprobs| 1 + logprobs.top.len();

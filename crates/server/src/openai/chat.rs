@@ -5,8 +5,10 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
+use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::logprobs::PromptLogprobs;
 use super::{FINGERPRINT, Streaming, Tally, finish_reason, logprobs, stop_reason};
 use crate::app::App;
 use crate::calling::openai_call;
@@ -106,11 +108,36 @@ struct Chunks {
     tally: Tally,
 }
 
+/// An answer that is sent whole.
+#[derive(Serialize)]
+struct Answer<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<Choice<'a>>,
+    usage: Value,
+    system_fingerprint: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<PromptLogprobs<'a>>,
+}
+
+#[derive(Serialize)]
+struct Choice<'a> {
+    index: usize,
+    message: Value,
+    logprobs: Option<logprobs::Chat<'a>>,
+    finish_reason: &'static str,
+    stop_reason: Value,
+}
+
 impl Chunks {
-    fn choice(&self, index: usize, whole: &Whole) -> Value {
+    fn logprobs<'a>(&'a self, tokens: &'a [TokenText]) -> logprobs::Chat<'a> {
+        logprobs::Chat { tokenizer: &self.lease.model.tokenizer, tokens }
+    }
+
+    fn choice<'a>(&'a self, index: usize, whole: &'a Whole) -> Choice<'a> {
         let (text, reason) = (whole.text(), &whole.ended.reason);
-        let tokenizer = &self.lease.model.tokenizer;
-        let known = self.logprobs.then(|| logprobs::chat(tokenizer, &whole.tokens));
         let mut message = json!({"role": "assistant", "content": text, "refusal": null});
         if let Some(thoughts) = whole.thoughts() {
             message["reasoning_content"] = thoughts.into();
@@ -122,13 +149,13 @@ impl Chunks {
                 message["content"] = Value::Null;
             }
         }
-        json!({
-            "index": index,
-            "message": message,
-            "logprobs": known,
-            "finish_reason": finish_reason(reason),
-            "stop_reason": stop_reason(reason),
-        })
+        Choice {
+            index,
+            message,
+            logprobs: self.logprobs.then(|| self.logprobs(&whole.tokens)),
+            finish_reason: finish_reason(reason),
+            stop_reason: stop_reason(reason),
+        }
     }
 
     fn chunk(&self, choices: Value, usage: Value) -> Value {
@@ -155,7 +182,7 @@ impl Chunks {
         ended: Option<&Ended>,
     ) -> Value {
         let known = self.logprobs && !tokens.is_empty();
-        let known = known.then(|| logprobs::chat(&self.lease.model.tokenizer, tokens));
+        let known = known.then(|| self.logprobs(tokens));
         let mut choice = json!({
             "index": index,
             "delta": delta,
@@ -171,23 +198,24 @@ impl Chunks {
 }
 
 impl Writer for Chunks {
-    fn whole(&self, texts: &[Whole]) -> Value {
-        let choices = texts.iter().enumerate();
-        let choices: Value = choices.map(|(index, whole)| self.choice(index, whole)).collect();
-        let mut answer = json!({
-            "id": self.id,
-            "object": "chat.completion",
-            "created": self.created,
-            "model": &*self.lease.name,
-            "choices": choices,
-            "usage": self.tally.counts_of(texts).json(),
-            "system_fingerprint": FINGERPRINT,
+    fn whole<'a>(&'a self, texts: &'a [Whole]) -> impl Serialize {
+        let tokenizer = &self.lease.model.tokenizer;
+        let prompt_logprobs = self.prompt.as_deref().map(|prompt| PromptLogprobs {
+            tokenizer,
+            prompt,
+            logprobs: &texts[0].prompt,
         });
-        if let Some(ids) = &self.prompt {
-            let (tokenizer, known) = (&self.lease.model.tokenizer, &texts[0].prompt);
-            answer["prompt_logprobs"] = logprobs::vllm_prompt(tokenizer, ids, known);
+        let choices = texts.iter().enumerate();
+        Answer {
+            id: &self.id,
+            object: "chat.completion",
+            created: self.created,
+            model: &self.lease.name,
+            choices: choices.map(|(index, whole)| self.choice(index, whole)).collect(),
+            usage: self.tally.counts_of(texts).json(),
+            system_fingerprint: FINGERPRINT,
+            prompt_logprobs,
         }
-        answer
     }
 
     fn begin(&mut self, out: &mut Vec<u8>) {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
+use serde::Serialize;
 use serde_json::{Value, json};
 use trine_engine::LOGPROBS_MAX;
 use trine_text::Specials;
 
-use super::logprobs::{Legacy, vllm_prompt};
+use super::logprobs::{Legacy, PromptLogprobs};
 use super::{Counts, FINGERPRINT, Streaming, Tally, finish_reason, stop_reason};
 use crate::app::App;
 use crate::calling;
@@ -177,31 +178,55 @@ struct Chunks {
     streaming: Streaming,
 }
 
+/// An answer that is sent whole.
+#[derive(Serialize)]
+struct Answer<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<Choice<'a>>,
+    usage: Value,
+    system_fingerprint: &'static str,
+}
+
+#[derive(Serialize)]
+struct Choice<'a> {
+    index: usize,
+    text: String,
+    logprobs: Option<Legacy<'a>>,
+    finish_reason: &'static str,
+    stop_reason: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<PromptLogprobs<'a>>,
+}
+
 impl Chunks {
-    fn choice(&self, index: usize, whole: &Whole) -> Value {
+    fn choice<'a>(&'a self, index: usize, whole: &'a Whole) -> Choice<'a> {
         let (tokenizer, prompt) = (&self.lease.model.tokenizer, &self.prompts[index / self.n]);
         let reason = &whole.ended.reason;
         let echoed = if self.echo { &*prompt.text } else { "" };
         let known = self.logprobs.map(|alternatives| {
-            let mut legacy = Legacy::default();
+            let mut legacy = Legacy::new(tokenizer, alternatives);
             if self.echo {
-                legacy.prompt(tokenizer, &prompt.ids, &whole.prompt, alternatives);
+                legacy.prompt(&prompt.ids, &whole.prompt);
             }
-            let start = echoed.chars().count();
-            legacy.generated(tokenizer, &whole.tokens, start, alternatives);
-            legacy.json()
+            legacy.generated(&whole.tokens, echoed.chars().count());
+            legacy
         });
-        let mut choice = json!({
-            "index": index,
-            "text": format!("{echoed}{}", whole.text()),
-            "logprobs": known,
-            "finish_reason": finish_reason(reason),
-            "stop_reason": stop_reason(reason),
+        let prompt_logprobs = self.prompt_logprobs.then(|| PromptLogprobs {
+            tokenizer,
+            prompt: &prompt.ids,
+            logprobs: &whole.prompt,
         });
-        if self.prompt_logprobs {
-            choice["prompt_logprobs"] = vllm_prompt(tokenizer, &prompt.ids, &whole.prompt);
+        Choice {
+            index,
+            text: format!("{echoed}{}", whole.text()),
+            logprobs: known,
+            finish_reason: finish_reason(reason),
+            stop_reason: stop_reason(reason),
+            prompt_logprobs,
         }
-        choice
     }
 
     fn chunk(&self, choices: Value, usage: Option<Counts>) -> Value {
@@ -218,7 +243,7 @@ impl Chunks {
         chunk
     }
 
-    fn text(&self, index: usize, text: &str, known: Option<Value>) -> Value {
+    fn text(&self, index: usize, text: &str, known: Option<Legacy<'_>>) -> Value {
         let choice =
             json!({"index": index, "text": text, "logprobs": known, "finish_reason": null});
         let usage = self.streaming.continuous_usage.then(|| self.tally.counts());
@@ -227,18 +252,17 @@ impl Chunks {
 }
 
 impl Writer for Chunks {
-    fn whole(&self, texts: &[Whole]) -> Value {
+    fn whole<'a>(&'a self, texts: &'a [Whole]) -> impl Serialize {
         let choices = texts.iter().enumerate();
-        let choices: Value = choices.map(|(index, whole)| self.choice(index, whole)).collect();
-        json!({
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": &*self.lease.name,
-            "choices": choices,
-            "usage": self.tally.counts_of(texts).json(),
-            "system_fingerprint": FINGERPRINT,
-        })
+        Answer {
+            id: &self.id,
+            object: "text_completion",
+            created: self.created,
+            model: &self.lease.name,
+            choices: choices.map(|(index, whole)| self.choice(index, whole)).collect(),
+            usage: self.tally.counts_of(texts).json(),
+            system_fingerprint: FINGERPRINT,
+        }
     }
 
     fn begin(&mut self, out: &mut Vec<u8>) {
@@ -257,11 +281,11 @@ impl Writer for Chunks {
                 self.tally.grow(index, generated);
                 let known = self.logprobs.filter(|_| !tokens.is_empty());
                 let known = known.map(|alternatives| {
-                    let mut legacy = Legacy::default();
+                    let mut legacy = Legacy::new(&self.lease.model.tokenizer, alternatives);
                     // No prompt stands before them: streams with both `echo` and `logprobs` are
                     // refused.
-                    legacy.generated(&self.lease.model.tokenizer, &tokens, 0, alternatives);
-                    legacy.json()
+                    legacy.generated(&tokens, 0);
+                    legacy
                 });
                 push_event(out, None, &self.text(index, &text, known));
             }

@@ -86,6 +86,41 @@ fn long_texts_of_few_tokens_are_answered() {
     assert!(tokens["tokens"].as_array().unwrap().len() > 100_000);
 }
 
+/// Values that take more memory than there is room for, a hundred times the bytes that they are spelled
+/// with, are refused while they are parsed; those that no reader reads are not kept.
+#[test]
+fn bodies_that_take_too_much_memory_are_refused() {
+    let server = Harness::with(|options| options.limits.bodies_bytes = 8 << 20);
+    let objects = json!(vec![json!({"a": 0}); 20_000]);
+    let lists = json!(vec![json!([[[[0]]]]); 20_000]);
+    let hi = json!({"role": "user", "content": "Hi"});
+    let with = |name: &str, value: &Value| {
+        let mut message = hi.clone();
+        message[name] = value.clone();
+        json!({"messages": [message], "max_tokens": 1})
+    };
+    let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"x": objects}}});
+    let part = json!({"type": "text", "text": "x"});
+    for (path, body) in [
+        ("/apply-template", json!({"messages": [hi], "chat_template_kwargs": {"x": objects}})),
+        ("/v1/chat/completions/input_tokens", with("x", &objects)),
+        (CHAT, with("x", &lists)),
+        (CHAT, json!({"messages": [hi], "tools": [tool]})),
+        (CHAT, json!({"messages": [hi], "metadata": lists})),
+        ("/v1/messages/count_tokens", with("content", &json!(vec![part; 20_000]))),
+        (COMPLETIONS, json!({ "prompt": lists })),
+        ("/detokenize", json!({"tokens": vec![5; 100_000]})),
+    ] {
+        let (status, error) = server.post(path, &body);
+        let text = error.to_string();
+        assert_eq!(status, 413, "{path}: {text:.300}");
+        assert!(text.contains("all bodies together may take 8388608"), "{path}: {text:.300}");
+    }
+    let unread = json!({"messages": [hi], "max_tokens": 1, "nothing of ours": objects});
+    let (status, answer) = server.post(CHAT, &unread);
+    assert_eq!(status, 200, "{answer}");
+}
+
 /// Prompts are looked at before grammars are compiled, and the engine before both.
 #[test]
 fn cheap_checks_come_first() {
