@@ -1,25 +1,28 @@
 //! The dialect of Anthropic's API: `/v1/messages`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderName, HeaderValue, Request, Response};
+use axum::http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use trine_text::{Content, Message, Part, ReplyPart, ToolCall};
 
 use crate::app::App;
-use crate::calling::{Calling, LeftOut, arguments};
-use crate::conversation::{Conversation, Rendering, read_messages};
-use crate::error::{ApiError, Dialect, shown};
+use crate::calling::{Calling, Ends, Offered, arguments};
+use crate::conversation::{Conversation, Rendering};
+use crate::error::{ApiError, Code, Dialect, shown};
 use crate::flow::{self, Prepared};
 use crate::generate::{Piece, Reason, Whole};
 use crate::guard::random_id;
 use crate::json::Fields;
+use crate::messages::read_messages;
 use crate::models::Lease;
 use crate::open::{Sees, open};
 use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX, read_stops};
+use crate::parts;
 use crate::pictures::{Pictured, Sent};
 use crate::places::Places;
 use crate::service_routes::json_response;
@@ -27,7 +30,7 @@ use crate::stream::{Writer, push_event};
 use crate::structure::Structure;
 use crate::thinking::Thinking;
 use crate::unsupported::{Harmless, Unsupported, refuse};
-use crate::warnings::Warnings;
+use crate::warnings::note;
 
 /// Fields of the API that this server does not support.
 pub(crate) const UNSUPPORTED: [Unsupported; 2] =
@@ -41,7 +44,6 @@ struct Asked {
     parameters: ParameterFields,
     conversation: Conversation,
     streams: bool,
-    warnings: Warnings,
 }
 
 impl Pictured for Asked {
@@ -68,20 +70,35 @@ pub(crate) async fn count_tokens(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let read = |fields: Fields<'_>| {
-        let mut warnings = Warnings::default();
+        check_thread(fields)?;
         // A conversation that ends with the assistant's words is counted like any other.
         let rendering =
             Rendering { thinking: Thinking::of_message(fields)?, ..Rendering::default() };
-        Ok((conversation(fields, rendering, &mut warnings)?, warnings))
+        conversation(fields, rendering)
     };
-    let count = |(conversation, warnings): (Conversation, Warnings), lease: &Arc<Lease>| {
-        Ok((conversation.token_ids(lease)?.len(), warnings))
-    };
-    let ((count, warnings), _) = open(&app, request, Sees::Sizes, read, count).await?;
-    Ok(warnings.on(json_response(&json!({"input_tokens": count}))))
+    let count =
+        |conversation: Conversation, lease: &Arc<Lease>| Ok(conversation.token_ids(lease)?.len());
+    let (count, _) = open(&app, request, Sees::Sizes, read, count).await?;
+    Ok(json_response(&json!({"input_tokens": count})))
+}
+
+/// Refuses threads of messages, of which nothing is kept. Anthropic's SDKs go on by themselves with
+/// the whole conversation if the error has these codes (anthropic 2.14.0, `lib/threads`).
+fn check_thread(fields: Fields<'_>) -> Result<(), ApiError> {
+    let Some(thread) = fields.get("thread") else { return Ok(()) };
+    if thread["type"] == "continue" {
+        let message = "thread: no messages are kept here, so none can be continued; send the whole conversation";
+        let error = ApiError::new(StatusCode::NOT_FOUND, Code::NotFound, message);
+        return Err(error.with_details(json!({"error_code": "thread_not_found"})));
+    }
+    let error =
+        ApiError::unsupported("thread", "no messages are kept; send the whole conversation");
+    let details = json!({"error_code": "thread_unsupported_request", "unsupported": ["thread"]});
+    Err(error.with_details(details))
 }
 
 fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
+    check_thread(fields)?;
     let streams = fields.boolean("stream")?.unwrap_or(false);
     refuse(fields, &UNSUPPORTED)?;
     let mut parameters = ParameterFields::begin(fields)?;
@@ -91,9 +108,8 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
         Some(most.ok_or_else(|| fields.wrong("max_tokens", "a number of tokens"))?);
     parameters.stops = read_stops(fields, "stop_sequences")?;
     parameters.structure = Structure::of_message(fields)?;
-    let mut warnings = Warnings::default();
-    let conversation = conversation(fields, rendering(fields)?, &mut warnings)?;
-    Ok(Asked { parameters, conversation, streams, warnings })
+    let conversation = conversation(fields, rendering(fields)?)?;
+    Ok(Asked { parameters, conversation, streams })
 }
 
 impl flow::Asked for Asked {
@@ -110,37 +126,24 @@ impl flow::Asked for Asked {
             opened: None,
         };
         let asks = vec![parameters.ask(ids, None, lease)];
-        Ok(Prepared { asks, streams: self.streams, writer, warnings: self.warnings })
+        Ok(Prepared { asks, streams: self.streams, writer })
     }
 }
 
 /// Puts the tools and their choice into OpenAI's form; errors name the fields of this one. Tools
 /// that Anthropic's servers run, or know without a schema, are left out.
-fn calling(fields: Fields<'_>, warnings: &mut Warnings) -> Result<Calling, ApiError> {
-    let (mut tools, mut left_out) = (Vec::new(), LeftOut::default());
+fn calling(fields: Fields<'_>) -> Result<Calling, ApiError> {
+    let mut offered = Offered::default();
+    for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
+        if let Some((tool, places)) = function(tool, format!("tools[{index}]"), &mut offered) {
+            offered.add(tool, places);
+        }
+    }
+    change_tools(fields.list("messages")?.unwrap_or_default(), &mut offered);
     let mut places = Places::default();
     places.add("tool_choice.function", "tool_choice");
-    for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
-        if let Some(kind) =
-            tool.get("type").and_then(Value::as_str).filter(|kind| *kind != "custom")
-        {
-            warnings.push(format!(
-                "the tool of type {} is left out: this server runs no tools itself; declare one with an input_schema",
-                shown(kind)
-            ));
-            left_out.add(kind, tool["name"].as_str());
-            continue;
-        }
-        let (field, place) =
-            (format!("tools[{}].function", tools.len()), format!("tools[{index}]"));
-        places.add(format!("{field}.parameters"), format!("{place}.input_schema"));
-        places.add(field, place);
-        tools.push(json!({"type": "function", "function": {
-            "name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"],
-        }}));
-    }
     let Some(choice) = fields.object("tool_choice")? else {
-        return Calling::without(&left_out, tools, &Value::Null, true, places, warnings);
+        return offered.choose(&Value::Null, true, places);
     };
     let choice = Fields::within(choice, "tool_choice.");
     let serial = choice.boolean("disable_parallel_tool_use")?.unwrap_or(false);
@@ -151,7 +154,70 @@ fn calling(fields: Fields<'_>, warnings: &mut Warnings) -> Result<Calling, ApiEr
         Some("tool") => json!({"type": "function", "function": {"name": choice.text("name")?}}),
         _ => return Err(choice.wrong("type", "auto, any, tool or none")),
     };
-    Calling::without(&left_out, tools, &form, !serial, places, warnings)
+    offered.choose(&form, !serial, places)
+}
+
+/// Puts the declaration of a tool into OpenAI's form; leaves it out if its type says that no client
+/// runs it.
+fn function(tool: &Value, place: String, offered: &mut Offered) -> Option<(Value, Ends)> {
+    if let Some(kind) = tool.get("type").and_then(Value::as_str).filter(|kind| *kind != "custom") {
+        let remedy = "this server runs no tools itself; declare one with an input_schema";
+        offered.leave_out(kind, tool["name"].as_str(), remedy);
+        return None;
+    }
+    let places =
+        vec![(".function.parameters", format!("{place}.input_schema")), (".function", place)];
+    let function = json!({
+        "name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"],
+    });
+    Some((json!({"type": "function", "function": function}), places))
+}
+
+/// Follows the tools through the conversation: blocks `tool_removal` take one back, and blocks
+/// `tool_addition` give it again or bring a new one. A summary has the changes of what it stands
+/// for.
+fn change_tools(messages: &[Value], offered: &mut Offered) {
+    let mut removed: HashMap<String, (Value, Ends)> = HashMap::new();
+    let mut change = |block: &Value, place: String| {
+        let tool = &block["tool"];
+        let name = tool["name"].as_str().unwrap_or_default();
+        match (block["type"].as_str(), tool["type"].as_str()) {
+            (Some("tool_removal"), Some("tool_reference")) => {
+                removed.extend(offered.remove(name).map(|tool| (name.to_owned(), tool)));
+            }
+            (Some("tool_addition"), Some("tool_reference")) => {
+                if let Some((tool, places)) = removed.remove(name) {
+                    offered.replace(tool, places);
+                }
+            }
+            (Some("tool_addition"), Some("tool_definition")) => {
+                let place = format!("{place}.tool.definition");
+                if let Some((tool, places)) = function(&tool["definition"], place, offered) {
+                    offered.replace(tool, places);
+                }
+            }
+            _ => {}
+        }
+    };
+    for (index, message) in messages.iter().enumerate() {
+        let blocks = message.get("content").and_then(Value::as_array);
+        for (block, value) in blocks.into_iter().flatten().enumerate() {
+            let place = format!("messages[{index}].content[{block}]");
+            if is_change(value) {
+                change(value, place);
+                continue;
+            }
+            let changes = value.get("tool_changes").and_then(Value::as_array);
+            for (index, value) in changes.into_iter().flatten().enumerate() {
+                change(value, format!("{place}.tool_changes[{index}]"));
+            }
+        }
+    }
+}
+
+/// Returns whether a block changes the tools.
+fn is_change(block: &Value) -> bool {
+    matches!(block["type"].as_str(), Some("tool_addition" | "tool_removal"))
 }
 
 /// Messages in OpenAI's form.
@@ -176,13 +242,8 @@ impl Unfolded {
 /// their message. What tools that run on another server have done is left out.
 ///
 /// # Errors
-/// 400 naming a block of thoughts without a text, or a result that names no call.
-fn unfold(
-    index: usize,
-    message: &Value,
-    unfolded: &mut Unfolded,
-    warnings: &mut Warnings,
-) -> Result<(), ApiError> {
+/// 400 naming a result that names no call.
+fn unfold(index: usize, message: &Value, unfolded: &mut Unfolded) -> Result<(), ApiError> {
     let place = format!("messages[{index}]");
     let is_of = |block: &Value, kind: &str| block.get("type").is_some_and(|name| name == kind);
     let blocks = message.get("content").and_then(Value::as_array);
@@ -204,17 +265,19 @@ fn unfold(
         };
         match kind {
             "thinking" => {
-                thoughts.push(text_of("thinking")?);
+                thoughts.push(parts::thought(block));
                 continue;
             }
             // Nobody but its maker can read it.
             "redacted_thinking" => continue,
             _ => {}
         }
+        if is_change(block) {
+            continue;
+        }
         if is_hosted(kind) {
             let kind = shown(kind);
-            warnings
-                .push(format!("blocks of type {kind} are left out: this server has no such tool"));
+            note(format!("blocks of type {kind} are left out: this server has no such tool"));
         } else if is_of(block, "tool_result") {
             let content = match block.get("content") {
                 None | Some(Value::Null) => json!(""),
@@ -245,6 +308,7 @@ fn unfold(
     let others = others.map(|(key, value)| (key.clone(), value.clone()));
     let mut message = Value::Object(others.collect());
     message["content"] = if rest.is_empty() { Value::Null } else { rest.into() };
+    thoughts.retain(|thought| !thought.is_empty());
     if !thoughts.is_empty() {
         message["reasoning_content"] = thoughts.join("\n").into();
     }
@@ -260,7 +324,7 @@ fn unfold(
 
 /// Returns whether blocks of a type report what a tool that runs on the server has done.
 fn is_hosted(kind: &str) -> bool {
-    matches!(kind, "server_tool_use" | "mcp_tool_use" | "tool_reference")
+    matches!(kind, "server_tool_use" | "mcp_tool_use")
         || (kind.ends_with("_tool_result") && kind != "tool_result")
 }
 
@@ -278,15 +342,11 @@ fn rendering(fields: Fields<'_>) -> Result<Rendering, ApiError> {
 }
 
 /// Reads the messages with their tools, after the system's instructions.
-fn conversation(
-    fields: Fields<'_>,
-    rendering: Rendering,
-    warnings: &mut Warnings,
-) -> Result<Conversation, ApiError> {
-    let calling = calling(fields, warnings)?;
+fn conversation(fields: Fields<'_>, rendering: Rendering) -> Result<Conversation, ApiError> {
+    let calling = calling(fields)?;
     let mut unfolded = Unfolded::default();
     for (index, message) in fields.list("messages")?.unwrap_or_default().iter().enumerate() {
-        unfold(index, message, &mut unfolded, warnings)?;
+        unfold(index, message, &mut unfolded)?;
     }
     let Unfolded { messages, places } = unfolded;
     let map = Map::from_iter([("messages".to_owned(), messages.into())]);

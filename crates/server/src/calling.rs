@@ -1,6 +1,7 @@
 //! Calls of tools: what a request declares, in the form of OpenAI's API, and how that changes the
 //! prompt and the answer.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -8,7 +9,7 @@ use trine_text::{
     Grammar, GrammarError, Offer, Relaxed, ReplyFormat, ToolCall, ToolChoice, ToolError, Tools,
 };
 
-use crate::error::ApiError;
+use crate::error::{ApiError, shown};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::LoadedModel;
@@ -16,7 +17,10 @@ use crate::parameters::Parameters;
 use crate::places::Places;
 use crate::structure::{self, Structure};
 use crate::unsupported;
-use crate::warnings::{Warnings, note};
+use crate::warnings::note;
+
+/// What to do instead of offering a tool of another type.
+pub(crate) const ONLY_FUNCTIONS: &str = "only functions can be called here";
 
 /// The tools of a request, and how they may be called.
 #[derive(Debug, Default)]
@@ -31,82 +35,202 @@ pub(crate) struct Calling {
 /// Tools of a request that no model here can call: those that another server runs, or knows without
 /// a schema.
 #[derive(Debug, Default)]
-pub(crate) struct LeftOut {
+struct LeftOut {
     kinds: Vec<String>,
-    names: Vec<String>,
+    names: HashSet<String>,
 }
 
 impl LeftOut {
-    pub(crate) fn add(&mut self, kind: &str, name: Option<&str>) {
-        self.kinds.push(kind.to_owned());
-        self.names.extend(name.map(str::to_owned));
-    }
-
     /// Returns whether a choice, in OpenAI's form, can be met only by these tools: it names one of
     /// them, or demands any call where there are no other tools.
-    fn is_demanded(&self, choice: &Value, others: &[Value]) -> bool {
-        let is_one = |all: &[String], wanted: &str| all.iter().any(|one| one == wanted);
+    fn is_demanded(&self, choice: &Value, others: &HashMap<String, usize>) -> bool {
         match choice {
             Value::String(word) => {
                 matches!(&**word, "required" | "any") && others.is_empty() && !self.kinds.is_empty()
             }
-            choice => match choice["function"]["name"].as_str().or(choice["name"].as_str()) {
-                Some(name) => {
-                    is_one(&self.names, name)
-                        && others.iter().all(|tool| tool["function"]["name"] != name)
+            choice => match name_of(choice) {
+                Some(name) => self.names.contains(name) && !others.contains_key(name),
+                None => {
+                    let kind = choice["type"].as_str();
+                    kind.is_some_and(|kind| self.kinds.iter().any(|other| other == kind))
                 }
-                None => choice["type"].as_str().is_some_and(|kind| is_one(&self.kinds, kind)),
             },
         }
     }
 }
 
-impl Calling {
-    /// As [`Calling::new`], for tools that the request has in another form, in `places`, some of
-    /// which were left out. A demand for one of those is dropped: the model calls another tool, or
-    /// answers in words.
+/// Returns the name of a tool, or of the tool that a choice names, in a form of OpenAI's.
+fn name_of(tool: &Value) -> Option<&str> {
+    ["function", "custom"]
+        .iter()
+        .find_map(|kind| tool[*kind]["name"].as_str())
+        .or(tool["name"].as_str())
+}
+
+/// Ends of the paths of a tool's fields, each with its place in the request.
+pub(crate) type Ends = Vec<(&'static str, String)>;
+
+/// A tool that can be called.
+#[derive(Debug)]
+struct Declared {
+    /// In the form of OpenAI's chats.
+    tool: Value,
+    places: Ends,
+}
+
+/// The tools of a request while they are gathered. The last declaration of a name counts where
+/// tools are added or removed in the course of a conversation.
+#[derive(Debug, Default)]
+pub(crate) struct Offered {
+    tools: Vec<Option<Declared>>,
+    /// The tools by their names.
+    names: HashMap<String, usize>,
+    left_out: LeftOut,
+}
+
+impl Offered {
+    /// Adds a tool in the form of OpenAI's chats, whose fields are at these places of the request.
+    pub(crate) fn add(&mut self, tool: Value, places: Ends) {
+        if let Some(name) = name_of(&tool) {
+            self.names.entry(name.to_owned()).or_insert(self.tools.len());
+        }
+        self.tools.push(Some(Declared { tool, places }));
+    }
+
+    /// Adds a tool in the place of an earlier one of its name.
+    pub(crate) fn replace(&mut self, tool: Value, places: Ends) {
+        if let Some(name) = name_of(&tool) {
+            self.remove(name);
+        }
+        self.add(tool, places);
+    }
+
+    /// Takes a tool back.
+    pub(crate) fn remove(&mut self, name: &str) -> Option<(Value, Ends)> {
+        let index = self.names.remove(name)?;
+        self.tools[index].take().map(|declared| (declared.tool, declared.places))
+    }
+
+    /// Notes a tool that is no function of the client's, and the warning about it.
+    pub(crate) fn leave_out(&mut self, kind: &str, name: Option<&str>, remedy: &str) {
+        let named = name.map_or(String::new(), |name| format!(" {}", shown(name)));
+        note(format!("the tool{named} of type {} is left out: {remedy}", shown(kind)));
+        if !self.left_out.kinds.iter().any(|other| other == kind) {
+            self.left_out.kinds.push(kind.to_owned());
+        }
+        self.left_out.names.extend(name.map(str::to_owned));
+    }
+
+    /// Keeps the tools that OpenAI's `allowed_tools` names, and returns its mode.
+    fn allow(&mut self, choice: &Value) -> Result<Value, ApiError> {
+        let (path, own) = match choice.get("allowed_tools") {
+            Some(own) => ("tool_choice.allowed_tools", own),
+            None => ("tool_choice", choice),
+        };
+        let wrong = |field: &str, what: &str| {
+            let path = format!("{path}.{field}");
+            ApiError::field(&path, format!("{path} {what}"))
+        };
+        let mode = match own.get("mode").and_then(Value::as_str) {
+            None | Some("auto") => "auto",
+            Some("required") => "required",
+            Some(_) => return Err(wrong("mode", "must be auto or required")),
+        };
+        let allowed = own.get("tools").and_then(Value::as_array);
+        let allowed = allowed.ok_or_else(|| wrong("tools", "must be a list of tools"))?;
+        let mut indices = HashSet::new();
+        for (index, tool) in allowed.iter().enumerate() {
+            let space = tool["namespace"].as_str();
+            let name = name_of(tool).map(|name| match space {
+                Some(space) => joined(space, name),
+                None => name.to_owned(),
+            });
+            match name.and_then(|name| self.names.get(&name)) {
+                Some(&index) => drop(indices.insert(index)),
+                // It is left out of the tools, too.
+                None if tool["type"].as_str().is_some_and(|kind| kind != "function") => {}
+                None => return Err(wrong(&format!("tools[{index}]"), "names no tool of `tools`")),
+            }
+        }
+        for (index, tool) in self.tools.iter_mut().enumerate() {
+            if !indices.contains(&index) {
+                *tool = None;
+            }
+        }
+        self.names.retain(|_, index| indices.contains(index));
+        Ok(mode.into())
+    }
+
+    /// Returns the tools with a choice in OpenAI's form, whose places in the request `places` has.
+    /// A demand for a tool that is left out is dropped: the model calls another one, or answers in
+    /// words.
     ///
     /// # Errors
-    /// 400 naming what is wrong with the other tools or the choice.
-    pub(crate) fn without(
-        left_out: &LeftOut,
-        tools: Vec<Value>,
+    /// 400 naming what is wrong with the tools or the choice.
+    pub(crate) fn choose(
+        mut self,
         choice: &Value,
         parallel: bool,
-        places: Places,
-        warnings: &mut Warnings,
-    ) -> Result<Self, ApiError> {
-        let auto = Value::from("auto");
-        let choice = if left_out.is_demanded(choice, &tools) {
-            warnings.push(
-                "tool_choice demands a tool that is left out: the model may answer without it",
-            );
-            &auto
-        } else {
-            choice
+        mut places: Places,
+    ) -> Result<Calling, ApiError> {
+        let allowed = match choice["type"].as_str() {
+            Some("allowed_tools") => Some(self.allow(choice)?),
+            _ => None,
         };
-        match Self::new(&tools.into(), choice, parallel) {
-            Ok(calling) => Ok(Self { places, ..calling }),
+        let mut choice = allowed.as_ref().unwrap_or(choice);
+        let auto = Value::from("auto");
+        if self.left_out.is_demanded(choice, &self.names) {
+            note("tool_choice demands a tool that is left out: the model may answer without it");
+            choice = &auto;
+        }
+        let mut tools = Vec::with_capacity(self.tools.len());
+        for Declared { tool, places: own } in self.tools.into_iter().flatten() {
+            let field = format!("tools[{}]", tools.len());
+            for (end, place) in own {
+                places.add(format!("{field}{end}"), place);
+            }
+            tools.push(tool);
+        }
+        match Calling::new(&tools.into(), choice, parallel) {
+            Ok(calling) => Ok(Calling { places, ..calling }),
             Err(error) => Err(error.placed(&places)),
         }
     }
+}
 
-    /// Reads `tools`, `tool_choice` and `parallel_tool_calls` of a chat.
+/// Returns the name under which the model knows a function of a namespace of Responses.
+pub(crate) fn joined(space: &str, name: &str) -> String {
+    format!("{space}.{name}")
+}
+
+impl Calling {
+    /// Reads `tools`, `tool_choice` and `parallel_tool_calls` of a chat. Tools of other types than
+    /// functions are left out.
     ///
     /// # Errors
     /// 400 naming what is wrong with them.
     pub(crate) fn read(fields: Fields<'_>) -> Result<Self, ApiError> {
-        let value = |name: &str| fields.get(name).unwrap_or(&Value::Null);
+        let mut offered = Offered::default();
+        for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
+            match tool.get("type").and_then(Value::as_str).filter(|kind| *kind != "function") {
+                Some(kind) => offered.leave_out(kind, name_of(tool), ONLY_FUNCTIONS),
+                None => offered.add(tool.clone(), vec![("", format!("tools[{index}]"))]),
+            }
+        }
         let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
-        Self::new(value("tools"), value("tool_choice"), parallel)
+        let choice = fields.get("tool_choice").unwrap_or(&Value::Null);
+        offered.choose(choice, parallel, Places::default())
     }
 
     /// Makes it from OpenAI's forms of tools and choice; null is absent.
-    ///
-    /// # Errors
-    /// 400 naming what is wrong with them.
-    pub(crate) fn new(tools: &Value, choice: &Value, parallel: bool) -> Result<Self, ApiError> {
+    fn new(tools: &Value, choice: &Value, parallel: bool) -> Result<Self, ApiError> {
         let tools = Tools::from_openai(tools).map_err(refused)?;
+        for (tool, unread) in tools.unread() {
+            let (place, keyword) = (&unread.place, &unread.keyword);
+            note(format!(
+                "the tool {tool}: {place}/{keyword} cannot be read, and is left out of its schema"
+            ));
+        }
         let choice = tools.choice_from_openai(choice).map_err(refused)?;
         Ok(Self { tools, choice, parallel, places: Places::default() })
     }

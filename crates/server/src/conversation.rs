@@ -1,14 +1,17 @@
 //! From messages to a prompt's token ids.
 
 use serde_json::{Map, Value};
+use trine_engine::PromptPicture;
 use trine_text::{
-    Content, MAX_PROMPT_BYTES, Message, Part, RenderOptions, ReplyFormat, Tokenizer, Tools,
+    Content, MAX_PROMPT_BYTES, Message, PicturePrompt, RenderOptions, ReplyFormat, Tokenizer, Tools,
 };
 
 use crate::calling::{self, Calling};
-use crate::error::{ApiError, Code, shown};
+use crate::error::{ApiError, Code};
 use crate::generate::check_queue;
+use crate::history::{LeftOuts, fill};
 use crate::json::Fields;
+use crate::messages::{Talk, read_messages};
 use crate::models::{Lease, Preset};
 use crate::parameters::{ParameterFields, Parameters};
 use crate::pictures::{Pictured, Sent};
@@ -16,9 +19,6 @@ use crate::places::Places;
 use crate::prompts::{check_messages, cut, encode_conversation};
 use crate::thinking::{Thinking, unread};
 use crate::warnings::note;
-
-/// Most messages in a conversation.
-pub(crate) const MESSAGES_MAX: usize = 1 << 14;
 
 /// How a conversation becomes a prompt.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ impl Rendering {
             ));
         }
         let mut variables = fields.object("chat_template_kwargs")?.cloned().unwrap_or_default();
-        if let Some(effort) = fields.text("reasoning_effort")? {
+        if let Some(effort) = fields.text("reasoning_effort")?.filter(|effort| !effort.is_empty()) {
             variables.entry("reasoning_effort").or_insert_with(|| effort.into());
         }
         if let Some(thinking) = fields.boolean("enable_thinking")? {
@@ -76,20 +76,9 @@ pub(crate) struct Conversation {
     messages: Vec<Message>,
     /// The pictures of their parts.
     pictures: Sent,
+    /// What the model is not shown.
+    left_out: LeftOuts,
     rendering: Rendering,
-}
-
-/// Messages and the pictures of their parts, in order.
-#[derive(Debug, Default)]
-pub(crate) struct Talk {
-    pub(crate) messages: Vec<Message>,
-    pub(crate) pictures: Sent,
-}
-
-impl From<Vec<Message>> for Talk {
-    fn from(messages: Vec<Message>) -> Self {
-        Self { messages, pictures: Sent::default() }
-    }
 }
 
 impl Pictured for Conversation {
@@ -108,9 +97,9 @@ impl Conversation {
         talk: impl Into<Talk>,
         rendering: Rendering,
     ) -> Result<Self, ApiError> {
-        let Talk { messages, pictures } = talk.into();
+        let Talk { messages, pictures, left_out } = talk.into();
         Tools::check_calls(&messages).map_err(calling::refused)?;
-        Ok(Self { calling, messages, pictures, rendering })
+        Ok(Self { calling, messages, pictures, left_out, rendering })
     }
 
     /// Puts the system's instructions, if there are any, before the conversation.
@@ -124,6 +113,7 @@ impl Conversation {
     /// Names fields by their places in the request.
     pub(crate) fn placed(mut self, places: &Places) -> Self {
         self.pictures.place(|field| places.of(field));
+        self.left_out.place(places);
         self
     }
 
@@ -141,8 +131,19 @@ impl Conversation {
     /// # Errors
     /// 400 if the model has no template, or if the template refuses the conversation.
     pub(crate) fn text(mut self, lease: &Lease) -> Result<String, ApiError> {
+        self.pictures.meet(lease.pictures.is_some());
+        self.tell_missing();
+        self.left_out.note();
         let (messages, rendering) = self.written(&*lease.format(), lease)?;
         render(lease, messages, &rendering)
+    }
+
+    /// Puts words in the places of pictures that are left out.
+    fn tell_missing(&mut self) {
+        let missing = self.pictures.missing();
+        fill(&mut self.messages, &missing);
+        missing.into_iter().flatten().for_each(|missing| self.left_out.add(missing));
+        self.pictures.forget_missing();
     }
 
     /// Returns the messages as the model's format has them, with the preset of the model's name and
@@ -161,15 +162,22 @@ impl Conversation {
         Ok((written.messages, rendering))
     }
 
-    /// Returns the number of soft tokens of each picture.
+    /// Puts words in the places of pictures that the model does not take, and returns the number of
+    /// soft tokens of each of the others.
     ///
     /// # Errors
-    /// 400 naming a picture that the model does not take.
-    fn soft_tokens(&self, lease: &Lease) -> Result<Vec<usize>, ApiError> {
-        match self.pictures.param() {
-            Some(param) => self.pictures.soft_tokens(lease.sees(param)?, &lease.limits()),
-            None => Ok(Vec::new()),
-        }
+    /// 400 naming a picture of the newest turn that the model does not take.
+    fn soft_tokens(&mut self, lease: &Lease) -> Result<Vec<usize>, ApiError> {
+        self.pictures.meet(lease.pictures.is_some());
+        let soft_tokens = match self.pictures.param() {
+            Some(param) => {
+                let pictures = lease.sees(param)?;
+                self.pictures.soft_tokens(pictures, &lease.limits())?
+            }
+            None => Vec::new(),
+        };
+        self.tell_missing();
+        Ok(soft_tokens)
     }
 
     /// Returns its token ids, to be counted or looked at, with [`SOFT`](trine_engine::SOFT) for
@@ -177,10 +185,40 @@ impl Conversation {
     ///
     /// # Errors
     /// As [`Conversation::text`], and 400 for pictures that the model does not take.
-    pub(crate) fn token_ids(self, lease: &Lease) -> Result<Vec<u32>, ApiError> {
+    pub(crate) fn token_ids(mut self, lease: &Lease) -> Result<Vec<u32>, ApiError> {
+        let format = lease.format();
+        let write = |own: &mut Self, soft_tokens: &[usize]| {
+            let (messages, rendering) = own.written(&*format, lease)?;
+            cut(lease, &render(lease, messages, &rendering)?, soft_tokens)
+        };
+        let First { prompt, .. } = self.first(lease, write)?;
+        self.left_out.note();
+        Ok(prompt.ids)
+    }
+
+    /// Writes its prompt with the pictures that can be shown, as far as that is known before they
+    /// are decoded. A template need not show those of results: earlier ones that it does not show
+    /// are left out.
+    ///
+    /// # Errors
+    /// The errors of `write`, which takes the messages.
+    fn first(
+        &mut self,
+        lease: &Lease,
+        write: impl Fn(&mut Self, &[usize]) -> Result<PicturePrompt, ApiError>,
+    ) -> Result<First, ApiError> {
         let soft_tokens = self.soft_tokens(lease)?;
-        let text = self.text(lease)?;
-        Ok(cut(lease, &text, &soft_tokens)?.ids)
+        let again = self.pictures.has_earlier().then(|| self.messages.clone());
+        match (write(self, &soft_tokens), again) {
+            (Err(error), Some(messages)) if error.code == Code::TemplateError => {
+                self.messages = messages;
+                self.pictures.leave_out_earlier("the model's template does not show it here");
+                let soft_tokens = self.soft_tokens(lease)?;
+                let prompt = write(self, &soft_tokens)?;
+                Ok(First { prompt, soft_tokens, again: None })
+            }
+            (prompt, again) => Ok(First { prompt: prompt?, soft_tokens, again }),
+        }
     }
 
     /// Checks what needs no picture, before pictures are fetched for it.
@@ -194,7 +232,9 @@ impl Conversation {
         }
         lease.check_room()?;
         let format = lease.format();
-        let messages = with_preset(&lease.preset, self.messages.clone());
+        let mut messages = self.messages.clone();
+        fill(&mut messages, &self.pictures.missing());
+        let messages = with_preset(&lease.preset, messages);
         let written = format.write(messages, &self.calling.offer()).map_err(calling::refused)?;
         check_messages(lease, &written.messages, 0)?;
         let structure = fields.structure.as_ref();
@@ -215,123 +255,53 @@ impl Conversation {
     ) -> Result<Vec<u32>, ApiError> {
         lease.check_room()?;
         let format = lease.format();
-        let soft_tokens = self.soft_tokens(lease)?;
-        let (messages, rendering) = self.written(&*format, lease)?;
-        check_messages(lease, &messages, soft_tokens.iter().sum())?;
-        let text = render(lease, messages, &rendering)?;
-        let prompt = encode_conversation(lease, &text, &soft_tokens)?;
+        let write =
+            |own: &mut Self, soft_tokens: &[usize]| own.encoded(&*format, soft_tokens, lease);
+        let First { mut prompt, mut soft_tokens, again } = self.first(lease, write)?;
         let texts = parameters.fields.n;
         check_queue(texts, texts * prompt.ids.len(), &lease.limits())?;
         let in_thought = format.opens_thought(&prompt.ids);
         self.calling.apply(parameters, &*format, lease, in_thought)?;
         parameters.thoughts = self.rendering.thinking.thoughts(&*format, in_thought);
         if let Some(param) = self.pictures.param() {
-            let pictures = lease.sees(param)?;
-            let sights = self.pictures.sights(pictures, &prompt.starts, parameters.scope)?;
-            parameters.pictures = sights.into();
+            let sights = self.pictures.sights(lease.sees(param)?, parameters.scope)?;
+            // That a picture is damaged is known only now.
+            if let Some(messages) = again.filter(|_| sights.iter().any(Option::is_none)) {
+                let mut is_shown = sights.iter().map(Option::is_some);
+                soft_tokens.retain(|_| is_shown.next().unwrap_or(true));
+                self.messages = messages;
+                self.tell_missing();
+                prompt = self.encoded(&*format, &soft_tokens, lease)?;
+            }
+            let sights = sights.into_iter().flatten().zip(&prompt.starts);
+            let pictures = sights.map(|(sight, &at)| PromptPicture { at, sight });
+            parameters.pictures = pictures.collect();
         }
+        self.left_out.note();
         Ok(prompt.ids)
     }
-}
 
-/// Reads the messages of a field.
-///
-/// # Errors
-/// 400 naming the invalid message.
-pub(crate) fn read_messages(fields: Fields<'_>) -> Result<Talk, ApiError> {
-    let items = fields.list("messages")?.ok_or_else(|| {
-        ApiError::field("messages", "messages is missing; use a list of messages")
-    })?;
-    check_count(items)?;
-    let mut pictures = Sent::default();
-    let read = |(index, item): (usize, &Value)| read_message(index, item, &mut pictures);
-    let messages = items.iter().enumerate().map(read).collect::<Result<Vec<Message>, _>>()?;
-    Ok(Talk { messages, pictures })
-}
-
-/// Refuses a list of messages by its length.
-///
-/// # Errors
-/// 400 if there are none or too many.
-pub(crate) fn check_count(messages: &[Value]) -> Result<(), ApiError> {
-    if (1..=MESSAGES_MAX).contains(&messages.len()) {
-        return Ok(());
+    /// Returns its prompt; takes its messages.
+    fn encoded(
+        &mut self,
+        format: &dyn ReplyFormat,
+        soft_tokens: &[usize],
+        lease: &Lease,
+    ) -> Result<PicturePrompt, ApiError> {
+        let (messages, rendering) = self.written(format, lease)?;
+        check_messages(lease, &messages, soft_tokens.iter().sum())?;
+        let text = render(lease, messages, &rendering)?;
+        encode_conversation(lease, &text, soft_tokens)
     }
-    let message = format!("there are {} messages; use 1 to {MESSAGES_MAX}", messages.len());
-    Err(ApiError::field("messages", message))
 }
 
-/// The fields of a message with what the model thought before it, in several dialects.
-const THOUGHTS: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
-
-fn is_text_or_absent(value: Option<&Value>) -> bool {
-    value.is_none_or(|value| value.is_null() || value.is_string())
-}
-
-fn read_message(index: usize, item: &Value, pictures: &mut Sent) -> Result<Message, ApiError> {
-    let prefix = format!("messages[{index}].");
-    let Value::Object(map) = item else {
-        let path = format!("messages[{index}]");
-        return Err(ApiError::field(&path, format!("{path} must be an object")));
-    };
-    let fields = Fields::within(map, &prefix);
-    let role = match fields.text("role")? {
-        Some("developer") => "system",
-        Some(role @ ("system" | "user" | "assistant" | "tool" | "model")) => role,
-        _ => return Err(fields.wrong("role", "system, developer, user, assistant or tool")),
-    };
-    let content = match fields.get("content") {
-        Some(Value::String(text)) => Content::Text(text.clone()),
-        Some(Value::Array(parts)) => Content::Parts(read_parts(fields, role, parts, pictures)?),
-        None if map.get("tool_calls").is_some_and(|calls| !calls.is_null()) => Content::Absent(()),
-        _ => return Err(fields.wrong("content", "a text, or a list of parts")),
-    };
-    if let Some(name) = THOUGHTS.iter().find(|name| !is_text_or_absent(map.get(**name))) {
-        let path = fields.path(name);
-        return Err(ApiError::field(&path, format!("{path} must be a text")));
-    }
-    let is_read = |key: &str| matches!(key, "role" | "content");
-    let extra = map.iter().filter(|(key, value)| !is_read(key) && !value.is_null());
-    let extra = extra.map(|(key, value)| (key.clone(), value.clone())).collect();
-    Ok(Message { role: role.to_owned(), content, extra })
-}
-
-/// Reads the parts of a message; `pictures` takes the pictures among them.
-fn read_parts(
-    fields: Fields<'_>,
-    role: &str,
-    parts: &[Value],
-    pictures: &mut Sent,
-) -> Result<Vec<Part>, ApiError> {
-    let path = fields.path("content");
-    let mut read = |(index, part): (usize, &Value)| {
-        let wrong = |what: &str| {
-            let path = format!("{path}[{index}]");
-            ApiError::field(&path, format!("{path} {what}"))
-        };
-        let kind = part.get("type").and_then(Value::as_str);
-        match kind {
-            Some("text" | "input_text" | "output_text") => {
-                let text = part.get("text").and_then(Value::as_str);
-                let text = text.ok_or_else(|| wrong("has no text"))?;
-                Ok(Part::text(text))
-            }
-            Some("input_audio" | "video_url" | "file" | "input_file" | "document") => {
-                Err(wrong("is neither text nor a picture; this server takes nothing else"))
-            }
-            // Templates read other messages as one text.
-            Some("image_url" | "input_image" | "image") if !matches!(role, "user" | "tool") => {
-                let role = shown(role);
-                Err(wrong(&format!(
-                    "is a picture in a message of the role {role}; put it into one of the user"
-                )))
-            }
-            _ => pictures.read(part, &format!("{path}[{index}]"))?.ok_or_else(|| {
-                wrong("must be a text or a picture, an object whose type says which")
-            }),
-        }
-    };
-    parts.iter().enumerate().map(&mut read).collect()
+/// A conversation that was written.
+struct First {
+    prompt: PicturePrompt,
+    /// The soft tokens of each picture.
+    soft_tokens: Vec<usize>,
+    /// The messages, if it may have to be written again without a picture of an earlier turn.
+    again: Option<Vec<Message>>,
 }
 
 /// Puts the turns of a preset before those of a conversation, and its system prompt if the

@@ -32,6 +32,8 @@ pub(crate) struct ApiError {
     pub(crate) param: Option<String>,
     /// Tokens of a prompt that is too long, or the fewest that it can have, and the context.
     pub(crate) counts: Option<(usize, usize)>,
+    /// What else programs look for, in Anthropic's dialect.
+    pub(crate) details: Option<Box<Value>>,
 }
 
 /// What went wrong, for programs. On the wire it is the variant's name in snake case.
@@ -132,7 +134,8 @@ impl Dialect {
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, code: Code, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), code, param: None, counts: None }
+        let message = message.into();
+        Self { status, message, code, param: None, counts: None, details: None }
     }
 
     /// Returns a 400 for the whole body.
@@ -207,6 +210,12 @@ impl ApiError {
         self
     }
 
+    /// Adds what programs look for in Anthropic's dialect.
+    #[must_use]
+    pub(crate) fn with_details(self, details: Value) -> Self {
+        Self { details: Some(Box::new(details)), ..self }
+    }
+
     /// Returns the body in a dialect.
     pub(crate) fn body(&self, dialect: Dialect) -> Value {
         let message = &*self.message_in(dialect);
@@ -225,7 +234,11 @@ impl ApiError {
                 json!({ "error": error })
             }
             Dialect::Anthropic => {
-                json!({"type": "error", "error": {"type": self.anthropic_type(), "message": message}})
+                let mut error = json!({"type": self.anthropic_type(), "message": message});
+                if let Some(details) = &self.details {
+                    error["details"] = (**details).clone();
+                }
+                json!({"type": "error", "error": error})
             }
             Dialect::Ollama => json!({ "error": message }),
         }

@@ -15,7 +15,6 @@ use crate::models::{KeepAlive, Lease, Named};
 use crate::open::{Sees, open_named};
 use crate::pictures::Pictured;
 use crate::stream::{Writer, respond};
-use crate::warnings::Warnings;
 use crate::written::{json_of, push_json};
 
 /// A request for texts, read from its fields.
@@ -37,8 +36,6 @@ pub(crate) struct Prepared<W> {
     /// Whether the answer is sent while it is written.
     pub(crate) streams: bool,
     pub(crate) writer: W,
-    /// Requested things that the answer is written without.
-    pub(crate) warnings: Warnings,
 }
 
 /// Answers a request for texts whose fields `read` reads.
@@ -75,7 +72,7 @@ pub(crate) async fn answer_named<A: Asked>(
 ) -> Result<Response<Body>, ApiError> {
     let dialect = received.dialect;
     let (prepared, lease) = open_named(app, received, named, (keep, Sees::All), A::prepare).await?;
-    let Prepared { asks, streams, writer, warnings } = prepared;
+    let Prepared { asks, streams, writer } = prepared;
     let header = writer.header();
     let count = asks.len();
     let mut response = if count == 0 {
@@ -89,5 +86,5 @@ pub(crate) async fn answer_named<A: Asked>(
         response.map(|body| Body::new(Held::new(body, room)))
     };
     response.headers_mut().extend(header);
-    Ok(warnings.on(response))
+    Ok(response)
 }

@@ -23,7 +23,6 @@ use crate::prompts::Prompt;
 use crate::service_routes::{json_response, loaded};
 use crate::stream::{Writer, push_event};
 use crate::thinking;
-use crate::warnings::Warnings;
 
 /// What a request asks for.
 struct Asked {
@@ -68,7 +67,7 @@ impl flow::Asked for Asked {
             prompt_tokens: asks.iter().map(|ask| ask.request.prompt.len()).collect(),
             generated: vec![0; asks.len()],
         };
-        Ok(Prepared { asks, streams: self.streams, writer, warnings: Warnings::default() })
+        Ok(Prepared { asks, streams: self.streams, writer })
     }
 }
 

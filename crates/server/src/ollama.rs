@@ -20,11 +20,12 @@ use crate::app::App;
 use crate::body::receive;
 use crate::calling::{Calling, arguments};
 use crate::clock::unix_seconds;
-use crate::conversation::{Conversation, Rendering, Talk, check_count, read_messages};
+use crate::conversation::{Conversation, Rendering};
 use crate::error::{ApiError, Dialect};
 use crate::flow::{self, Prepared};
 use crate::generate::{Ask, Ended, Piece, Reason, Whole};
 use crate::json::Fields;
+use crate::messages::{Talk, check_count, read_messages};
 use crate::models::{KeepAlive, Lease, Unloaded};
 use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX, UNLIMITED, read_stops};
 use crate::pictures::{Pictured, Sent};
@@ -35,7 +36,6 @@ use crate::stream::{Writer, push_line};
 use crate::structure::Structure;
 use crate::thinking::{self, Thinking};
 use crate::unsupported::{Harmless, Unsupported, refuse};
-use crate::warnings::Warnings;
 
 /// Options that this server does not support.
 pub(crate) const UNSUPPORTED_OPTIONS: [Unsupported; 3] = [
@@ -211,7 +211,7 @@ impl flow::Asked for Asked {
         let ask = self.ask(lease)?;
         writer.prompt_tokens = ask.as_ref().map_or(0, |ask| ask.request.prompt.len());
         let asks = ask.into_iter().collect();
-        Ok(Prepared { asks, streams, writer, warnings: Warnings::default() })
+        Ok(Prepared { asks, streams, writer })
     }
 }
 
@@ -235,7 +235,8 @@ impl Asked {
                 let system = system.map(|system| Message::new("system", system));
                 let asked = Message::new("user", pictures.before(prompt));
                 let messages = system.into_iter().chain([asked]).collect();
-                Conversation::new(Calling::default(), Talk { messages, pictures }, rendering)?
+                let talk = Talk { messages, pictures, ..Talk::default() };
+                Conversation::new(Calling::default(), talk, rendering)?
             }
         };
         let ids = conversation.prompt(&mut parameters, lease)?;

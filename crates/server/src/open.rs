@@ -60,6 +60,9 @@ pub(crate) async fn open_named<D: Pictured + Send + 'static, T: Send + 'static>(
     let mut lease = lease(app, named, keep).await?;
     lease.visitor = visitor;
     let lease = Arc::new(lease);
+    if let Some(sent) = asked.pictures() {
+        sent.meet(lease.pictures.is_some());
+    }
     if sees == Sees::All && asked.pictures().is_some_and(|sent| sent.names_urls()) {
         // An error that is certain need not wait for other servers.
         let reading = Arc::clone(&lease);

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::error::ApiError;
 use crate::generate::{Ended, Reason, Whole};
 use crate::json::Fields;
+use crate::warnings::note;
 
 /// `system_fingerprint`: the part of what determines the texts of a seed, besides the request, that
 /// is the program. OpenAI's document does not allow null.
@@ -39,6 +40,15 @@ impl Streaming {
         let continuous = options.boolean("continuous_usage_stats")?.unwrap_or(false);
         let usage = options.boolean("include_usage")?.unwrap_or(false);
         Ok(Self { streams, usage, continuous_usage: usage && continuous })
+    }
+}
+
+/// Says that answers are not kept, if a request asks for it.
+pub(crate) fn check_store(fields: Fields<'_>) {
+    if fields.get("store").is_some_and(|store| store == true) {
+        note(
+            "store changes nothing: answers are not kept here; send the whole conversation each time",
+        );
     }
 }
 

@@ -28,7 +28,6 @@ use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event};
 use crate::structure::Structure;
 use crate::unsupported::{Harmless, Unsupported, refuse};
-use crate::warnings::Warnings;
 use input::Spaces;
 
 /// Fields of the API that need state or other things that this server does not have.
@@ -58,7 +57,6 @@ struct Asked {
     spaces: Spaces,
     /// Fields that the answer repeats.
     echoed: Map<String, Value>,
-    warnings: Warnings,
 }
 
 impl Pictured for Asked {
@@ -84,20 +82,17 @@ pub(crate) async fn input_tokens(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    type Read = (Conversation, Spaces, Warnings);
-    let count = |(conversation, _, warnings): Read, lease: &Arc<Lease>| {
-        Ok((conversation.token_ids(lease)?.len(), warnings))
+    let count = |(conversation, _): (Conversation, Spaces), lease: &Arc<Lease>| {
+        Ok(conversation.token_ids(lease)?.len())
     };
-    let ((count, warnings), _) = open(&app, request, Sees::Sizes, conversation, count).await?;
-    Ok(warnings.on(json_response(&openai::input_tokens(count))))
+    let (count, _) = open(&app, request, Sees::Sizes, conversation, count).await?;
+    Ok(json_response(&openai::input_tokens(count)))
 }
 
-/// Reads the conversation, the names of its functions, and the warnings about what is left out.
-fn conversation(fields: Fields<'_>) -> Result<(Conversation, Spaces, Warnings), ApiError> {
-    let mut warnings = Warnings::default();
-    let (calling, spaces) = input::calling(fields, &mut warnings)?;
-    let conversation = input::conversation(fields, calling, &mut warnings)?;
-    Ok((conversation, spaces, warnings))
+/// Reads the conversation, and the names of its functions.
+fn conversation(fields: Fields<'_>) -> Result<(Conversation, Spaces), ApiError> {
+    let (calling, spaces) = input::calling(fields)?;
+    Ok((input::conversation(fields, calling)?, spaces))
 }
 
 fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
@@ -112,16 +107,17 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     let mut parameters = ParameterFields::begin(fields)?;
     parameters.read_sampling(fields, Penalties::OfAnswer)?;
     parameters.max_tokens = fields.count("max_output_tokens", 1, TOKENS_MAX)?;
-    parameters.structure = Structure::of_response(fields)?;
-    let (conversation, spaces, warnings) = conversation(fields)?;
-    Ok(Asked { parameters, conversation, streams, spaces, echoed: echoed(fields), warnings })
+    parameters.structure = Structure::of_response(fields, input::updated_format(fields))?;
+    openai::check_store(fields);
+    let (conversation, spaces) = conversation(fields)?;
+    Ok(Asked { parameters, conversation, streams, spaces, echoed: echoed(fields) })
 }
 
 impl flow::Asked for Asked {
     type Writer = Events;
 
     fn prepare(self, lease: &Arc<Lease>) -> Result<Prepared<Events>, ApiError> {
-        let Self { parameters, conversation, streams, spaces, echoed, warnings } = self;
+        let Self { parameters, conversation, streams, spaces, echoed } = self;
         let mut parameters = parameters.over(lease)?;
         let ids = conversation.prompt(&mut parameters, lease)?;
         let answer = Answer {
@@ -134,7 +130,7 @@ impl flow::Asked for Asked {
         };
         let writer = Events { answer, sequence: 0, items: Vec::new(), text: None, thought: None };
         let asks = vec![parameters.ask(ids, None, lease)];
-        Ok(Prepared { asks, streams, writer, warnings })
+        Ok(Prepared { asks, streams, writer })
     }
 }
 

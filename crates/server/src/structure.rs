@@ -35,17 +35,21 @@ impl Structure {
         only_one([response_format(fields)?].into_iter().chain(of_others(fields)?))
     }
 
-    /// Reads `text.format` of OpenAI's Responses API, and the fields of llama.cpp, vLLM and SGLang.
+    /// Reads `text.format` of OpenAI's Responses API, in whose place a later item of the
+    /// conversation may have put another one, and the fields of llama.cpp, vLLM and SGLang.
     ///
     /// # Errors
     /// 400 naming the field of a wrong shape, or the second one of two.
-    pub(crate) fn of_response(fields: Fields<'_>) -> Result<Option<Self>, ApiError> {
-        let format = match fields.object("text")? {
+    pub(crate) fn of_response(
+        fields: Fields<'_>,
+        updated: Option<(String, &Map<String, Value>)>,
+    ) -> Result<Option<Self>, ApiError> {
+        let text = fields.object("text")?.map(|text| Fields::within(text, "text."));
+        let own = text.map(|text| text.object("format")).transpose()?.flatten();
+        let own = own.map(|format| ("text.format".to_owned(), format));
+        let format = match updated.or(own) {
             None => None,
-            Some(text) => match Fields::within(text, "text.").object("format")? {
-                None => None,
-                Some(format) => read_format("text.format", format)?,
-            },
+            Some((path, format)) => read_format(&path, format)?,
         };
         only_one([format].into_iter().chain(of_others(fields)?))
     }

@@ -28,11 +28,14 @@ pub(crate) fn unread(variables: &Map<String, Value>, template: &ChatTemplate) ->
 }
 
 /// The efforts that a request may name. All but the first let the model think, and none limits it.
-pub(crate) const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+/// `ultra` is Ollama's, `default` Groq's.
+pub(crate) const EFFORTS: [&str; 9] =
+    ["none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra", "default"];
 
-/// The fields with the most tokens of thoughts, as vLLM and llama.cpp call them. -1 is no limit.
-/// Every dialect takes them.
-pub(crate) const BUDGETS: [&str; 2] = ["thinking_token_budget", "thinking_budget_tokens"];
+/// The fields with the most tokens of thoughts, as vLLM, llama.cpp and Qwen call them. -1 is no
+/// limit. Every dialect takes them.
+pub(crate) const BUDGETS: [&str; 3] =
+    ["thinking_token_budget", "thinking_budget_tokens", "thinking_budget"];
 
 /// Why a text without a conversation has no thoughts that are told apart.
 const RAW: &str = "the prompt decides whether the model thinks; use /v1/chat/completions";
@@ -47,51 +50,46 @@ const SPELLINGS: [&str; 6] = [
     "think",
 ];
 
-/// The fields of thinking that a dialect reads, and what to do instead of using another one's.
+/// The fields of thinking that a dialect reads by itself. Those of others count where these say
+/// nothing: clients and the libraries between send what one large server documents to all.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Spelling {
-    own: &'static [&'static str],
-    pub(crate) remedy: &'static str,
-}
+pub(crate) struct Spelling(&'static [&'static str]);
 
 /// OpenAI's chats, with vLLM's and llama.cpp's fields.
-pub(crate) const CHATS: Spelling = Spelling {
-    own: &["reasoning_effort", "enable_thinking", "chat_template_kwargs"],
-    remedy: "use reasoning_effort",
-};
+pub(crate) const CHATS: Spelling =
+    Spelling(&["reasoning_effort", "enable_thinking", "chat_template_kwargs"]);
 /// Anthropic's messages.
-pub(crate) const MESSAGES: Spelling = Spelling { own: &["thinking"], remedy: "use thinking" };
+pub(crate) const MESSAGES: Spelling = Spelling(&["thinking"]);
 /// The Responses API.
-pub(crate) const RESPONSES: Spelling =
-    Spelling { own: &["reasoning"], remedy: "use reasoning.effort" };
+pub(crate) const RESPONSES: Spelling = Spelling(&["reasoning"]);
 /// Ollama's requests.
-pub(crate) const OLLAMA: Spelling = Spelling { own: &["think"], remedy: "use think" };
-/// `options` of Ollama's requests.
-pub(crate) const OPTIONS: Spelling =
-    Spelling { own: &[], remedy: "set think or thinking_token_budget beside options" };
-/// Texts without a conversation.
-pub(crate) const TEXTS: Spelling = Spelling { own: &[], remedy: RAW };
+pub(crate) const OLLAMA: Spelling = Spelling(&["think"]);
 
 impl Spelling {
     /// Returns the fields of other dialects.
     pub(crate) fn others(self) -> impl Iterator<Item = &'static str> {
-        SPELLINGS.into_iter().filter(move |name| !self.own.contains(name))
+        SPELLINGS.into_iter().filter(move |name| !self.0.contains(name))
+    }
+}
+
+/// A place where nothing can be said about thinking, and what to do instead.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Refusal(pub(crate) &'static str);
+
+/// `options` of Ollama's requests.
+pub(crate) const OPTIONS: Refusal = Refusal("set think or thinking_token_budget beside options");
+/// Texts without a conversation.
+pub(crate) const TEXTS: Refusal = Refusal(RAW);
+
+impl Refusal {
+    /// Returns the budgets.
+    pub(crate) fn budgets(self) -> [Unsupported; 3] {
+        BUDGETS.map(|name| (name, Harmless::UpTo(0.0), self.0))
     }
 
-    /// Refuses fields of other dialects that ask for thoughts, and those that say no where `on`.
-    fn check(self, fields: Fields<'_>, on: bool) -> Result<(), ApiError> {
-        for name in self.others() {
-            let said = fields.get(name).and_then(said);
-            if said == Some(true) || (said == Some(false) && on) {
-                return Err(ApiError::unsupported(fields.path(name), self.remedy));
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the budgets where they are refused.
-    pub(crate) fn budgets(self) -> [Unsupported; 2] {
-        BUDGETS.map(|name| (name, Harmless::UpTo(0.0), self.remedy))
+    /// Returns the other fields.
+    pub(crate) fn fields(self) -> impl Iterator<Item = &'static str> {
+        SPELLINGS.into_iter()
     }
 
     /// Refuses every field that asks for thoughts.
@@ -100,7 +98,10 @@ impl Spelling {
     /// 400 naming the first one.
     pub(crate) fn refuse(self, fields: Fields<'_>) -> Result<(), ApiError> {
         refuse(fields, &self.budgets())?;
-        self.check(fields, false)
+        match self.fields().find(|name| fields.get(name).and_then(said) == Some(true)) {
+            Some(name) => Err(ApiError::unsupported(fields.path(name), self.0)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -130,6 +131,13 @@ fn said(value: &Value) -> Option<bool> {
             (!all.is_empty()).then(|| !is_off && all.iter().any(|(on, _)| *on))
         }
     }
+}
+
+/// Returns the most tokens of thoughts that a field of another dialect names.
+fn budget_in(value: &Value) -> Option<usize> {
+    let fields = ["budget_tokens", "max_tokens"];
+    let tokens = fields.iter().find_map(|field| value.get(field).and_then(Value::as_u64))?;
+    usize::try_from(tokens).ok().filter(|tokens| *tokens <= TOKENS_MAX)
 }
 
 /// What a request says about thinking.
@@ -175,9 +183,12 @@ impl Thinking {
         };
         let thinking = Fields::within(thinking, "thinking.");
         let on = match thinking.text("type")? {
-            Some("adaptive" | "enabled") => true,
+            Some("adaptive" | "enabled" | "between_tools") => true,
             Some("disabled") => false,
-            _ => return Err(thinking.wrong("type", "adaptive, enabled or disabled")),
+            _ => {
+                let expected = "adaptive, enabled, between_tools or disabled";
+                return Err(thinking.wrong("type", expected));
+            }
         };
         let budget = thinking.count("budget_tokens", 0, TOKENS_MAX)?;
         Self { on: Some(on), budget, demand: None }.within_budget(fields, MESSAGES)
@@ -191,6 +202,7 @@ impl Thinking {
         let on = match fields.get("think") {
             None => None,
             Some(Value::Bool(on)) => Some(*on),
+            Some(Value::String(name)) if name.is_empty() => None,
             Some(Value::String(name)) if EFFORTS.contains(&&**name) => Some(is_effort(name)),
             Some(_) => {
                 let expected = format!("true, false, or an effort: {}", EFFORTS.join(", "));
@@ -213,9 +225,17 @@ impl Thinking {
         Self { on, ..Self::default() }.within_budget(fields, RESPONSES)
     }
 
+    /// Returns it with an effort that a later item of the conversation sets.
+    pub(crate) fn updated(self, effort: Option<&str>) -> Self {
+        match effort {
+            Some(effort) if !effort.is_empty() => Self { on: Some(is_effort(effort)), ..self },
+            _ => self,
+        }
+    }
+
     /// Reads the budget that every dialect takes, unless there is one of the dialect's own. By
-    /// itself it turns thinking on; a budget of no tokens turns it off. Refuses the fields of other
-    /// dialects.
+    /// itself it turns thinking on; a budget of no tokens turns it off. Then reads the fields of
+    /// other dialects, which count where the dialect's own say nothing.
     fn within_budget(mut self, fields: Fields<'_>, dialect: Spelling) -> Result<Self, ApiError> {
         for name in BUDGETS {
             let Some(tokens) = fields.integer(name, -1..=TOKENS_MAX as i64)? else { continue };
@@ -231,7 +251,11 @@ impl Thinking {
             Some(0) => self.on = Some(false),
             Some(_) => self.on = self.on.or(Some(true)),
         }
-        dialect.check(fields, self.on == Some(true))?;
+        let others: Vec<&Value> = dialect.others().filter_map(|name| fields.get(name)).collect();
+        self.on = self.on.or_else(|| others.iter().find_map(|value| said(value)));
+        if self.on == Some(true) && self.budget.is_none() {
+            self.budget = others.iter().find_map(|value| budget_in(value)).filter(|it| *it > 0);
+        }
         Ok(self)
     }
 
@@ -281,7 +305,9 @@ impl Thinking {
 
 /// Reads a field with an effort: whether the model is to think.
 fn effort(fields: Fields<'_>, name: &str) -> Result<Option<bool>, ApiError> {
-    let Some(effort) = fields.text(name)? else { return Ok(None) };
+    let Some(effort) = fields.text(name)?.filter(|effort| !effort.is_empty()) else {
+        return Ok(None);
+    };
     if !EFFORTS.contains(&effort) {
         return Err(fields.wrong(name, &format!("one of {}", EFFORTS.join(", "))));
     }
@@ -377,6 +403,7 @@ mod tests {
         for (thinking, expected) in [
             (json!({"type": "enabled", "budget_tokens": 1024}), (Some(true), Some(1024))),
             (json!({"type": "adaptive"}), (Some(true), None)),
+            (json!({"type": "between_tools"}), (Some(true), None)),
             (json!({"type": "disabled"}), (Some(false), None)),
         ] {
             let fields = json!({ "thinking": thinking });
@@ -421,7 +448,10 @@ mod tests {
                 assert_eq!(thinking.on, is_on, "{fields}");
             }
         }
-        for wrong in ["", "hard", "High"] {
+        for (reader, (fields, _)) in DIALECTS.into_iter().zip(fields("")) {
+            assert_eq!(read(reader, &fields).unwrap().on, None, "{fields}");
+        }
+        for wrong in ["hard", "High"] {
             for (reader, (fields, name)) in DIALECTS.into_iter().zip(fields(wrong)) {
                 let error = read(reader, &fields).unwrap_err();
                 assert_eq!(error.param.as_deref(), Some(name), "{fields}");
@@ -430,20 +460,20 @@ mod tests {
         }
     }
 
+    /// Fields as one large server each documents them: OpenRouter, DeepSeek, Kimi, Ollama, vLLM.
     #[test]
-    fn spellings_of_other_dialects_are_refused_by_name() {
-        let own = [CHATS, MESSAGES, OLLAMA, RESPONSES];
+    fn spellings_of_other_dialects_are_read_where_the_own_says_nothing() {
         let asking = [
-            json!({"reasoning_effort": "low"}),
-            json!({"enable_thinking": true}),
-            json!({"chat_template_kwargs": {"enable_thinking": true, "a": 1}}),
-            json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}),
-            json!({"thinking": {"type": "adaptive"}}),
-            json!({"reasoning": {"effort": "high"}}),
-            json!({"reasoning": {"max_tokens": 100}}),
-            json!({"reasoning": {"enabled": true}}),
-            json!({"think": true}),
-            json!({"think": "low"}),
+            (json!({"reasoning_effort": "low"}), None),
+            (json!({"enable_thinking": true}), None),
+            (json!({"chat_template_kwargs": {"enable_thinking": true, "a": 1}}), None),
+            (json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}), Some(1024)),
+            (json!({"thinking": {"type": "adaptive"}}), None),
+            (json!({"reasoning": {"effort": "high"}}), None),
+            (json!({"reasoning": {"max_tokens": 100}}), Some(100)),
+            (json!({"reasoning": {"enabled": true}}), None),
+            (json!({"think": true}), None),
+            (json!({"think": "low"}), None),
         ];
         let not_asking = [
             json!({"reasoning_effort": "none"}),
@@ -455,27 +485,35 @@ mod tests {
             json!({"reasoning": {"summary": "auto"}}),
             json!({"think": false}),
         ];
+        let own_no = [
+            json!({"reasoning_effort": "none"}),
+            json!({"thinking": {"type": "disabled"}}),
+            json!({"think": false}),
+            json!({"reasoning": {"effort": "none"}}),
+        ];
         let name_of = |fields: &Value| fields.as_object().unwrap().keys().next().unwrap().clone();
-        for (reader, dialect) in DIALECTS.into_iter().zip(own) {
-            for fields in &asking {
-                let name = name_of(fields);
-                let thinking = read(reader, fields);
-                if dialect.own.contains(&&*name) {
-                    let is_read = name == "reasoning" && fields["reasoning"]["effort"].is_null();
-                    assert!(thinking.is_ok_and(|it| it.on == Some(true)) || is_read, "{fields}");
+        let own = [CHATS, MESSAGES, OLLAMA, RESPONSES];
+        for ((reader, dialect), no) in DIALECTS.into_iter().zip(own).zip(own_no) {
+            for (fields, budget) in &asking {
+                let (name, thinking) = (name_of(fields), read(reader, fields).unwrap());
+                if dialect.0.contains(&&*name) {
                     continue;
                 }
-                let error = thinking.expect_err(&name);
-                assert_eq!(error.param.as_deref(), Some(&*name));
-                assert!(error.message.contains(dialect.remedy), "{}", error.message);
+                assert_eq!((thinking.on, thinking.budget), (Some(true), *budget), "{fields}");
+                // Only the own field is a demand.
+                assert_eq!(thinking.demand, None, "{fields}");
+                let mut both = no.clone();
+                both[&name] = fields[&name].clone();
+                assert_eq!(read(reader, &both).unwrap().on, Some(false), "{both}");
             }
             for fields in &not_asking {
                 assert_ne!(read(reader, fields).unwrap().on, Some(true), "{fields}");
             }
         }
-        for fields in &asking {
-            for dialect in [TEXTS, OPTIONS] {
-                let error = dialect.refuse(Fields::new(fields.as_object().unwrap())).unwrap_err();
+        assert_eq!(read(Thinking::read, &json!({"thinking": true})).unwrap().on, Some(true));
+        for (fields, _) in &asking {
+            for refusal in [TEXTS, OPTIONS] {
+                let error = refusal.refuse(Fields::new(fields.as_object().unwrap())).unwrap_err();
                 assert_eq!(error.param, Some(name_of(fields)));
             }
         }
@@ -487,8 +525,15 @@ mod tests {
             let error = OPTIONS.refuse(Fields::new(fields.as_object().unwrap())).unwrap_err();
             assert!(error.message.contains("beside options"), "{}", error.message);
         }
-        let both = json!({"reasoning_effort": "high", "think": false});
-        assert_eq!(read(Thinking::read, &both).unwrap_err().param.as_deref(), Some("think"));
+    }
+
+    #[test]
+    fn later_items_set_the_effort() {
+        let thinking =
+            read(Thinking::of_response, &json!({"reasoning": {"effort": "low"}})).unwrap();
+        assert_eq!(thinking.updated(Some("none")).on, Some(false));
+        assert_eq!(thinking.updated(None).on, Some(true));
+        assert_eq!(Thinking::default().updated(Some("high")).on, Some(true));
     }
 
     #[test]

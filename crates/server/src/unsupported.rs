@@ -25,7 +25,7 @@ pub(crate) enum Harmless {
 }
 
 /// Those of OpenAI's, vLLM's, SGLang's and llama.cpp's fields that no dialect supports.
-pub(crate) const EVERYWHERE: [Unsupported; 38] = [
+pub(crate) const EVERYWHERE: [Unsupported; 36] = [
     (
         "suffix",
         Harmless::Off,
@@ -63,7 +63,6 @@ pub(crate) const EVERYWHERE: [Unsupported; 38] = [
     ("lora", Harmless::Off, "leave it out"),
     ("image_data", Harmless::Off, "send pictures to /v1/chat/completions"),
     ("multimodal_data", Harmless::Off, "send pictures to /v1/chat/completions"),
-    ("web_search_options", Harmless::Off, "leave it out"),
     ("audio", Harmless::Off, "answers are text"),
     ("functions", Harmless::Off, "use tools"),
     ("function_call", Harmless::Text(&["none", "auto"]), "use tools"),
@@ -71,7 +70,6 @@ pub(crate) const EVERYWHERE: [Unsupported; 38] = [
     ("n_keep", Harmless::At(&[0.0, -1.0]), "prompts and answers are never cut; leave it out"),
     ("id_slot", Harmless::UpTo(-1.0), "the engine chooses; leave it out"),
     ("reasoning_budget", Harmless::UpTo(0.0), "use thinking_token_budget"),
-    ("thinking_budget", Harmless::UpTo(0.0), "use thinking_token_budget"),
 ];
 
 /// Pictures where prompts are texts.

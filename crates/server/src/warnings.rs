@@ -5,8 +5,7 @@
 //! this server supports. A refusal would end its session over something that the answer may never
 //! need ([decision 015](../../../docs/decisions/015-what-agents-offer.md)).
 //!
-//! The reader of a request hands its [`Warnings`] to the answer. What is noticed further in, where
-//! the answer is not known, is noted ([`note`]) with the task that answers the request;
+//! What is noticed is noted ([`note`]) with the task that answers the request;
 //! [`App::work`](crate::app::App::work) takes that along to its threads.
 
 use std::cell::RefCell;
@@ -99,7 +98,8 @@ struct Warning {
 pub(crate) struct Warnings(Vec<Warning>);
 
 impl Warnings {
-    pub(crate) fn push(&mut self, text: impl Into<String>) {
+    #[cfg(test)]
+    fn push(&mut self, text: impl Into<String>) {
         self.add(Warning { text: text.into(), is_logged: false });
     }
 

@@ -33,16 +33,19 @@ pub use parser::CallParser;
 pub use part::{ReplyPart, ToolCall};
 pub(crate) use tool::ToolList;
 
-use crate::grammar::{CallShape, GrammarSource, MAX_SCHEMA_BYTES, Otherwise, check_tool_schema};
+use crate::grammar::schema::readable;
+use crate::grammar::{
+    CallShape, GrammarSource, LeftOut, MAX_SCHEMA_BYTES, Otherwise, check_tool_schema,
+};
 use crate::template::Message;
 use crate::vocabulary::shortened;
 use tool::Tool;
 
 /// The most tools of one request.
-pub const MAX_TOOLS: usize = 128;
+pub const MAX_TOOLS: usize = 1024;
 
-/// The longest name of a tool in bytes.
-const MAX_NAME_BYTES: usize = 64;
+/// The longest name of a tool in bytes, as in Anthropic's API.
+const MAX_NAME_BYTES: usize = 128;
 
 /// Whether a reply has to call a tool, and which.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -71,7 +74,8 @@ impl Tools {
     ///
     /// # Errors
     /// Returns a [`ToolError`] for more than [`MAX_TOOLS`], a wrong shape, a name that is missing,
-    /// malformed or used twice, and parameters that are not the schema of an object.
+    /// malformed or used twice, and parameters that are not the schema of an object. What
+    /// cannot be read within such a schema is left out ([`Tools::unread`]).
     pub fn from_openai(value: &Value) -> Result<Self, ToolError> {
         let list = match value {
             Value::Null => return Ok(Self::default()),
@@ -158,6 +162,14 @@ impl Tools {
         Some(format!("tools[{index}].function.parameters"))
     }
 
+    /// Returns what could not be read of the schemas, each with the name of its tool: it is left
+    /// out, and the rest of the schema holds.
+    pub fn unread(&self) -> impl Iterator<Item = (&str, &LeftOut)> {
+        self.tools
+            .iter()
+            .flat_map(|tool| tool.unread.iter().map(move |left_out| (&*tool.name, left_out)))
+    }
+
     /// Checks calls and results in a conversation.
     ///
     /// # Errors
@@ -239,7 +251,7 @@ fn read_tool(place: &str, entry: &Value) -> Result<Tool, ToolError> {
     let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
     let good = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:/".contains(&byte);
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(good) {
-        let problem = "a name has 1 to 64 letters, digits, `_`, `-`, `.`, `:` or `/`";
+        let problem = "a name has 1 to 128 letters, digits, `_`, `-`, `.`, `:` or `/`";
         return Err(ToolError::new(format!("{place}.name"), problem));
     }
     let description = match function.get("description") {
@@ -247,12 +259,18 @@ fn read_tool(place: &str, entry: &Value) -> Result<Tool, ToolError> {
         Some(Value::String(text)) => Some(text.clone()),
         Some(_) => return Err(ToolError::new(format!("{place}.description"), "it must be text")),
     };
-    let schema = read_parameters(&format!("{place}.parameters"), name, function.get("parameters"))?;
-    Ok(Tool { name: name.to_owned(), description, schema, checker: OnceLock::new() })
+    let place = format!("{place}.parameters");
+    let (schema, unread) = read_parameters(&place, name, function.get("parameters"))?;
+    Ok(Tool { name: name.to_owned(), description, schema, unread, checker: OnceLock::new() })
 }
 
-/// Returns the schema of the arguments of the function `name` as text.
-fn read_parameters(place: &str, name: &str, value: Option<&Value>) -> Result<String, ToolError> {
+/// Returns the schema of the arguments of the function `name` as text, and what could not be read of
+/// it.
+fn read_parameters(
+    place: &str,
+    name: &str,
+    value: Option<&Value>,
+) -> Result<(String, Vec<LeftOut>), ToolError> {
     let wrong =
         |place: &str, problem: &str| ToolError::new(place, format!("the tool `{name}`: {problem}"));
     let mut parameters = match value {
@@ -265,16 +283,16 @@ fn read_parameters(place: &str, name: &str, value: Option<&Value>) -> Result<Str
         Some(Value::Object(parameters)) => parameters.clone(),
         Some(_) => return Err(wrong(place, "it must be the JSON schema of an object")),
     };
-    if parameters.get("type").is_some_and(|kind| kind != "object") {
+    let (is_object, unread) = readable::of_arguments(&mut parameters);
+    if !is_object {
         let problem = "arguments have names, so the type must be \"object\"";
         return Err(wrong(&format!("{place}.type"), problem));
     }
-    parameters.entry("type").or_insert_with(|| "object".into());
     let schema = Value::Object(parameters).to_string();
     if schema.len() > MAX_SCHEMA_BYTES {
         let problem = format!("its schema exceeds {MAX_SCHEMA_BYTES} bytes; use a smaller one");
         return Err(wrong(place, &problem));
     }
     check_tool_schema(&schema).map_err(|error| wrong(place, &error.to_string()))?;
-    Ok(schema)
+    Ok((schema, unread))
 }

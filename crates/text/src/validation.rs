@@ -44,7 +44,7 @@ const STACK_BYTES: usize = 64 << 20;
 const DRAFTS: [Draft; 3] = [Draft::Draft202012, Draft::Draft7, Draft::Draft4];
 
 /// Returns whether a text is a regular expression of JSON Schema.
-pub(crate) fn is_pattern(text: &str) -> bool {
+fn is_pattern(text: &str) -> bool {
     options(Draft::Draft202012).build(&json!({ "pattern": text })).is_ok()
 }
 
@@ -206,6 +206,9 @@ fn tidy(schema: &mut Value, root: &Value, patterns: &mut usize) {
             *patterns += usize::from(map.get("pattern").is_some_and(Value::is_string));
             *patterns +=
                 map.get("patternProperties").and_then(Value::as_object).map_or(0, Map::len);
+            if *patterns <= MAX_PATTERNS {
+                without_foreign_patterns(map);
+            }
             for (key, value) in map.iter_mut() {
                 if !matches!(key.as_str(), "enum" | "const" | "default" | "examples") {
                     tidy(value, root, patterns);
@@ -214,6 +217,22 @@ fn tidy(schema: &mut Value, root: &Value, patterns: &mut usize) {
         }
         Value::Array(items) => items.iter_mut().for_each(|item| tidy(item, root, patterns)),
         _ => {}
+    }
+}
+
+/// Removes expressions that the library cannot read, without which a schema demands less.
+fn without_foreign_patterns(map: &mut Map<String, Value>) {
+    if map.get("pattern").and_then(Value::as_str).is_some_and(|pattern| !is_pattern(pattern)) {
+        map.shift_remove("pattern");
+    }
+    if let Some(Value::Object(named)) = map.get_mut("patternProperties") {
+        let before = named.len();
+        named.retain(|pattern, _| is_pattern(pattern));
+        if named.len() < before {
+            // Names that a removed expression would have matched are not "additional" ones.
+            map.shift_remove("additionalProperties");
+            map.shift_remove("unevaluatedProperties");
+        }
     }
 }
 

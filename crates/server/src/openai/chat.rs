@@ -25,7 +25,7 @@ use crate::parameters::{ParameterFields, Penalties, read_chat_logprobs};
 use crate::pictures::{Pictured, Sent};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event};
-use crate::warnings::Warnings;
+use crate::warnings::note;
 
 /// What a request asks for.
 struct Asked {
@@ -72,6 +72,10 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
         return Err(ApiError::unsupported("prompt_logprobs", remedy));
     }
     let logprobs = read_chat_logprobs(fields)?;
+    super::check_store(fields);
+    if fields.get("web_search_options").is_some() {
+        note("web_search_options is left out: this server has no such tool");
+    }
     Ok(Asked { parameters, conversation: Conversation::read(fields)?, logprobs, streaming })
 }
 
@@ -91,8 +95,7 @@ impl flow::Asked for Asked {
             tally: Tally::new(ids.len(), asks.len()),
             prompt: parameters.fields.prompt_logprobs.map(|_| ids),
         };
-        let (streams, warnings) = (self.streaming.streams, Warnings::default());
-        Ok(Prepared { asks, streams, writer, warnings })
+        Ok(Prepared { asks, streams: self.streaming.streams, writer })
     }
 }
 

@@ -26,7 +26,6 @@ use crate::pictures::Pictured;
 use crate::prompts::{Prompt, encode, read_prompts};
 use crate::stream::{Writer, push_event};
 use crate::thinking;
-use crate::warnings::Warnings;
 
 /// Tokens written if the request does not say, as in OpenAI's API.
 pub(crate) const TOKENS_DEFAULT: usize = 16;
@@ -123,7 +122,7 @@ impl flow::Asked for Asked {
             prompt_logprobs: prompt_logprobs.is_some(),
             streaming,
         };
-        Ok(Prepared { asks, streams: streaming.streams, writer, warnings: Warnings::default() })
+        Ok(Prepared { asks, streams: streaming.streams, writer })
     }
 }
 

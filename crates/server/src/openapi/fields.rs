@@ -9,9 +9,9 @@ use super::schema::{
     Field, about, any, asked, boolean, choice, constant, default, free_object, integer, list,
     list_of, map, number_from, object, one_of, refused, schema, text, token_id,
 };
-use crate::conversation::MESSAGES_MAX;
+use crate::messages::MESSAGES_MAX;
 use crate::parameters::{CHOICES_MAX, STOP_BYTES_MAX, STOPS_MAX, TOKENS_MAX};
-use crate::thinking::{BUDGETS, CHATS, EFFORTS, Spelling};
+use crate::thinking::{BUDGETS, CHATS, EFFORTS, Refusal, Spelling};
 use crate::unsupported::{EVERYWHERE, Harmless, Unsupported};
 
 pub(super) fn model() -> Field {
@@ -297,12 +297,17 @@ pub(super) fn parallel() -> Field {
 /// Returns the fields of a function, wherever the dialect has it. `arguments` is the name of their
 /// schema.
 pub(super) fn function(arguments: &'static str) -> Vec<Field> {
-    let name = json!({"type": "string", "pattern": "^[A-Za-z0-9_.:/-]{1,64}$"});
+    let name = json!({"type": "string", "pattern": "^[A-Za-z0-9_.:/-]{1,128}$"});
     let schema = about(free_object(), "JSON schema of the arguments, an object.");
     vec![("name", name), ("description", text()), (arguments, schema)]
 }
 
 pub(super) fn tool() -> Value {
+    let other = about(asked([("type", text())], []), "Of any other type: left out with a warning.");
+    one_of(vec![function_tool(), other])
+}
+
+fn function_tool() -> Value {
     let [name, rest @ ..] = &*function("parameters") else { unreachable!("it has a name") };
     let function = asked([name.clone()], rest.iter().cloned());
     object([("function", function)], [("type", constant("function"))])
@@ -313,7 +318,20 @@ pub(super) fn tool_choice() -> Value {
     let function = asked([("name", text())], []);
     let named = object([("function", function)], [("type", constant("function"))]);
     let flat = object([("name", text())], [("type", constant("function"))]);
-    about(one_of(vec![words, named, flat]), "Whether and which function has to be called.")
+    let mode = || ("mode", choice(["auto", "required"]));
+    let tools = || ("tools", list(free_object()));
+    let kind = || ("type", constant("allowed_tools"));
+    let allowed = asked([kind(), ("allowed_tools", asked([mode(), tools()], []))], []);
+    let flat_allowed = asked([kind(), mode(), tools()], []);
+    about(
+        one_of(vec![words, named, flat, allowed, flat_allowed]),
+        "Whether and which function has to be called, or which may be.",
+    )
+}
+
+/// Returns the field of `openai::check_store`.
+pub(super) fn store() -> Field {
+    ("store", about(any(), "Answers are not kept: true is answered with a warning."))
 }
 
 /// Returns the fields of `conversation::Rendering::read`.
@@ -351,23 +369,24 @@ pub(super) fn rendering() -> Vec<Field> {
 
 /// Returns the fields by which other dialects say whether a model is to think.
 pub(super) fn others_thinking(dialect: Spelling) -> impl Iterator<Item = Field> {
-    let words =
-        format!("Not supported: {}. Accepted where it asks for no thoughts.", dialect.remedy);
-    dialect.others().map(move |name| (name, about(any(), &*words)))
+    let words = "Another dialect's word for whether the model thinks, and how long. Counts if this dialect's own says nothing.";
+    dialect.others().map(move |name| (name, about(any(), words)))
 }
 
-/// Returns the fields of `thinking::Spelling::refuse`.
-pub(super) fn no_thinking(dialect: Spelling) -> impl Iterator<Item = Field> {
-    let budgets: Vec<Field> = refused_fields(&dialect.budgets()).collect();
-    budgets.into_iter().chain(others_thinking(dialect))
+/// Returns the fields of `thinking::Refusal::refuse`.
+pub(super) fn no_thinking(refusal: Refusal) -> impl Iterator<Item = Field> {
+    let words = format!("Not supported: {}. Accepted where it asks for no thoughts.", refusal.0);
+    let budgets: Vec<Field> = refused_fields(&refusal.budgets()).collect();
+    budgets.into_iter().chain(refusal.fields().map(move |name| (name, about(any(), &*words))))
 }
 
 /// Returns the fields with the most tokens of thoughts that every dialect takes.
-pub(super) fn budgets() -> [Field; 2] {
+pub(super) fn budgets() -> [Field; 3] {
     let most = || integer(-1, TOKENS_MAX as i64);
     let words =
         "Most tokens of thoughts, -1 for any number. By itself it lets a model think that can.";
-    [(BUDGETS[0], about(most(), words)), (BUDGETS[1], about(most(), "The same."))]
+    let same = |name| (name, about(most(), "The same."));
+    [(BUDGETS[0], about(most(), words)), same(BUDGETS[1]), same(BUDGETS[2])]
 }
 
 /// Returns the schema of the most tokens of thoughts.

@@ -558,7 +558,8 @@ fn errors() -> Vec<Field> {
         vec![("code", status), message(), kind(Dialect::Llama), param()],
         vec![("n_prompt_tokens", count()), ("n_ctx", count())],
     );
-    let anthropic = within(vec![kind(Dialect::Anthropic), message()], Vec::new());
+    let details = about(free_object(), "Codes for programs: of refused threads.");
+    let anthropic = within(vec![kind(Dialect::Anthropic), message()], vec![("details", details)]);
     let anthropic = object([("type", constant("error")), ("error", anthropic)], []);
     vec![
         ("OpenAiError", object([("error", openai)], [])),

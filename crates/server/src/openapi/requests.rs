@@ -6,7 +6,7 @@ use trine_engine::LOGPROBS_MAX;
 use super::fields::{
     budgets, calling, everywhere, function, ids, message, messages, model, most_tokens,
     no_thinking, others_thinking, parallel, parameters, picture_block, picture_part, priority,
-    refused_fields, rendering, response_format, sampling, stops, stream, streaming,
+    refused_fields, rendering, response_format, sampling, stops, store, stream, streaming,
     structure_of_others, texts_or_ids, thoughts, tool, tool_choice,
 };
 use super::schema::{
@@ -68,6 +68,8 @@ fn chat() -> Value {
         ("logprobs", about(default(boolean(), false), "Whether log-probabilities are given.")),
         ("top_logprobs", top),
     ]);
+    let words = "Left out with a warning: this server searches nothing.";
+    fields.extend([store(), ("web_search_options", about(any(), words))]);
     fields.extend(calling());
     fields.extend(rendering());
     asked([messages()], fields)
@@ -151,6 +153,7 @@ fn response() -> Value {
         ),
         ("metadata", about(any(), "Repeated in the answer.")),
         ("user", about(any(), "Repeated in the answer.")),
+        store(),
     ]);
     fields.extend(structure_of_others());
     fields.extend(refused_fields(&responses::UNSUPPORTED));
@@ -274,8 +277,10 @@ fn effort() -> Value {
 /// Returns the fields of `Thinking::of_message`, without the effort.
 fn anthropic_thinking() -> Vec<Field> {
     let budget = about(thoughts(), "Most tokens of thoughts.");
-    let thinking =
-        asked([("type", choice(["adaptive", "enabled", "disabled"]))], [("budget_tokens", budget)]);
+    let thinking = asked(
+        [("type", choice(["adaptive", "enabled", "between_tools", "disabled"]))],
+        [("budget_tokens", budget)],
+    );
     let words = "Whether the model thinks before it answers, if it can.";
     let own = [("thinking", about(thinking, words))].into_iter();
     own.chain(budgets()).chain(others_thinking(thinking::MESSAGES)).collect()
@@ -295,7 +300,9 @@ fn anthropic_messages() -> Field {
 fn anthropic_conversation() -> Vec<Field> {
     let part = asked([("text", text())], []);
     let system = about(one_of(vec![text(), list(part)]), "What stands before the conversation.");
+    let remedy = "no messages are kept; send the whole conversation";
     vec![
+        ("thread", refused(remedy, json!([null]))),
         ("system", system),
         ("tools", list(schema("AnthropicTool"))),
         ("tool_choice", schema("AnthropicToolChoice")),

@@ -17,22 +17,28 @@ use crate::workers::Weight;
 /// weight the decoding has.
 ///
 /// # Errors
-/// 400 for pictures that never have room together, 503 if the server ends.
+/// 400 for pictures of the newest turn that never have room together (older ones are left out), 503 if the server ends.
 pub(crate) async fn admit(
     app: &App,
     sent: &mut Sent,
     pictures: &Pictures,
 ) -> Result<(OwnedSemaphorePermit, Weight), ApiError> {
     let room = &app.rooms.prepared;
-    let each = sent.prepared_bytes(&pictures.preparation);
-    let bytes = each.iter().sum::<usize>();
-    if bytes > room.most_bytes {
+    let (each, bytes) = loop {
+        let each = sent.prepared_bytes(&pictures.preparation);
+        let bytes = each.iter().sum::<usize>();
+        if bytes <= room.most_bytes {
+            break (each, bytes);
+        }
         let message = format!(
-            "the pictures of the request take {bytes} bytes when they are prepared, more than {}; send fewer",
+            "the images of the request take {bytes} bytes when they are prepared, more than {}; send fewer",
             room.most_bytes
         );
-        return Err(ApiError::field(sent.param().unwrap_or("messages"), message));
-    }
+        let error = ApiError::field(sent.param().unwrap_or("messages"), message);
+        if !sent.fail_oldest(&error) {
+            return Err(error);
+        }
+    };
     let wait = async {
         // Each is rounded up, and all of them may be as many as there are.
         let each: Vec<usize> = each.iter().map(|bytes| bytes.div_ceil(PERMIT_BYTES)).collect();

@@ -21,10 +21,11 @@ const REQUEST_SHARE: usize = 4;
 const THREAD: &str = "fetching";
 
 /// Fetches the pictures of a request that it only names, one after the other, and reads their
-/// headers. Returns the room that the files take.
+/// headers. Returns the room that the files take. Those of earlier turns that do not come are left
+/// out.
 ///
 /// # Errors
-/// 400 naming the picture that is not there or not what it should be, 503 if there is no room in
+/// 400 naming a picture of the newest turn that is not there or not what it should be, 503 if there is no room in
 /// the time that fetching may take, or if the server ends.
 pub(crate) async fn fetch(
     app: &App,
@@ -50,13 +51,18 @@ pub(crate) async fn fetch(
         let seconds = time.as_secs_f64();
         let late = || UrlError::Failed(format!("it did not come within {seconds} s"));
         let fetched = fetched.unwrap_or_else(|_| Err(late()));
-        let (file, own) =
-            fetched.map_err(|error| sent.wrong(picture, budget.explain(error, most)))?;
-        room.merge(own.room);
-        kept += file.len().div_ceil(PERMIT_BYTES);
+        match fetched {
+            Ok((file, own)) => {
+                room.merge(own.room);
+                kept += file.len().div_ceil(PERMIT_BYTES);
+                sent.put(picture, file);
+            }
+            Err(error) => {
+                sent.fail(picture, sent.wrong(picture, budget.explain(error, most)))?;
+            }
+        }
         let spare = room.num_permits().saturating_sub(budget.wanted(kept, count - index - 1));
         drop(room.split(spare));
-        sent.put(picture, file);
     }
     sent.check(&app.limits.pictures, app.image_urls.as_ref())?;
     Ok(Some(room))
@@ -96,7 +102,8 @@ impl Allowance {
     fn take(room: &mut OwnedSemaphorePermit, bytes: usize, deadline: Instant) -> Self {
         let permits = bytes.div_ceil(PERMIT_BYTES).min(room.num_permits());
         let room = room.split(permits).expect("it is a part of the room");
-        Self { bytes, deadline, room }
+        // A file that did not come may have taken its room with it.
+        Self { bytes: bytes.min(permits * PERMIT_BYTES), deadline, room }
     }
 }
 

@@ -7,11 +7,12 @@ use axum::http::Uri;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::OwnedSemaphorePermit;
-use trine_engine::{EngineError, PromptPicture, Scope, Sight, TowerInput};
+use trine_engine::{EngineError, Scope, Sight, TowerInput};
 use trine_pictures::{Limits, Picture, Preparation, from_base64, from_data_url};
 use trine_text::{Content, Part};
 
 use crate::error::ApiError;
+use crate::history::{Missing, Turn, reason};
 use crate::image_urls::{ImageUrls, Place};
 use crate::models::{Lease, Pictures};
 use crate::options::PictureLimits;
@@ -22,8 +23,15 @@ use crate::rooms::Decoding;
 const MOST: usize = 64;
 
 /// The pictures of a request, in the order of their parts in its messages.
+///
+/// A picture of an earlier turn that cannot be shown is no error: it is left out, and its message
+/// says so in words ([`Sent::missing`]).
 #[derive(Debug, Default)]
-pub(crate) struct Sent(Vec<SentPicture>);
+pub(crate) struct Sent {
+    pictures: Vec<SentPicture>,
+    /// Number of pictures in the newest turn.
+    newest: usize,
+}
 
 /// A request that may have pictures.
 pub(crate) trait Pictured {
@@ -58,6 +66,9 @@ impl<A: Pictured, B, C> Pictured for (A, B, C) {
 struct SentPicture {
     /// Its field in the request.
     param: String,
+    turn: Turn,
+    /// Its media type and name, as far as the request says so.
+    about: String,
     source: Source,
     /// The room that it takes when it is prepared.
     room: Option<OwnedSemaphorePermit>,
@@ -68,6 +79,10 @@ enum Source {
     /// A file whose header was read.
     Measured(Measured),
     Url(Uri),
+    /// It was decoded.
+    Decoded,
+    /// It is not shown, for this reason.
+    LeftOut(String),
 }
 
 struct Measured {
@@ -89,25 +104,103 @@ impl fmt::Debug for SentPicture {
 
 impl Sent {
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.pictures.is_empty()
     }
 
-    /// Returns the field of the first picture.
+    /// Returns the field of the first picture that is not left out.
     pub(crate) fn param(&self) -> Option<&str> {
-        self.0.first().map(|picture| picture.param.as_str())
+        self.shown().next().map(|picture| picture.param.as_str())
+    }
+
+    /// Returns the pictures that are not left out.
+    fn shown(&self) -> impl Iterator<Item = &SentPicture> {
+        self.pictures.iter().filter(|picture| !matches!(picture.source, Source::LeftOut(_)))
+    }
+
+    /// Leaves out pictures of earlier turns for a model that takes none.
+    pub(crate) fn meet(&mut self, sees: bool) {
+        if !sees {
+            self.leave_out_earlier("this model reads none");
+        }
+    }
+
+    /// Leaves out the pictures of earlier turns.
+    pub(crate) fn leave_out_earlier(&mut self, why: &str) {
+        let earlier = self.pictures.iter_mut().filter(|picture| picture.turn == Turn::Earlier);
+        for picture in earlier {
+            if !matches!(picture.source, Source::LeftOut(_)) {
+                picture.leave_out(why.to_owned());
+            }
+        }
+    }
+
+    /// Returns for each picture, in order, what its message says instead if it is left out.
+    pub(crate) fn missing(&self) -> Vec<Option<Missing>> {
+        let of = |picture: &SentPicture| match &picture.source {
+            Source::LeftOut(why) => Some(Missing {
+                what: "image".to_owned(),
+                about: picture.about.clone(),
+                why: why.clone(),
+                param: picture.param.clone(),
+            }),
+            _ => None,
+        };
+        self.pictures.iter().map(of).collect()
+    }
+
+    /// Forgets the pictures that are left out, once the messages say so.
+    pub(crate) fn forget_missing(&mut self) {
+        self.pictures.retain(|picture| !matches!(picture.source, Source::LeftOut(_)));
+    }
+
+    /// Returns whether a picture is of an earlier turn.
+    pub(crate) fn has_earlier(&self) -> bool {
+        self.shown().any(|picture| picture.turn == Turn::Earlier)
+    }
+
+    /// Leaves a picture out because of an error.
+    ///
+    /// # Errors
+    /// The error, if the picture is in the newest turn.
+    pub(super) fn fail(&mut self, index: usize, error: ApiError) -> Result<(), ApiError> {
+        match self.pictures.get_mut(index) {
+            Some(picture) if picture.turn == Turn::Earlier => {
+                picture.leave_out(reason(&error));
+                Ok(())
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// Leaves out the oldest picture of earlier turns; returns whether there was one.
+    pub(super) fn fail_oldest(&mut self, error: &ApiError) -> bool {
+        let is_earlier = |picture: &&mut SentPicture| {
+            picture.turn == Turn::Earlier && !matches!(picture.source, Source::LeftOut(_))
+        };
+        let oldest = self.pictures.iter_mut().find(is_earlier);
+        oldest.map(|picture| picture.leave_out(reason(error))).is_some()
+    }
+
+    /// Returns the indices of all pictures: those of the newest turn, which have to be shown, and
+    /// then the others, the newest first.
+    pub(super) fn by_weight(&self) -> Vec<usize> {
+        let of = |turn: Turn| {
+            let is_of = move |index: &usize| self.pictures[*index].turn == turn;
+            (0..self.pictures.len()).filter(is_of)
+        };
+        of(Turn::Newest).chain(of(Turn::Earlier).rev()).collect()
     }
 
     /// Replaces the fields of pictures by their places in the request.
     pub(crate) fn place(&mut self, place: impl Fn(&str) -> Option<String>) {
-        for picture in &mut self.0 {
+        for picture in &mut self.pictures {
             if let Some(place) = place(&picture.param) {
                 picture.param = place;
             }
         }
     }
 
-    /// Adds the picture of a part at `path` of a message, if the part is one, and returns the part
-    /// that stands for it in the conversation.
+    /// Adds the picture of a part at `path` of a message.
     ///
     /// | type | picture |
     /// |---|---|
@@ -116,16 +209,19 @@ impl Sent {
     ///
     /// # Errors
     /// 400 naming the field for a picture that is not there, in no form that is read, or one too
-    /// many.
-    pub(crate) fn read(&mut self, part: &Value, path: &str) -> Result<Option<Part>, ApiError> {
-        let kind = part.get("type").and_then(Value::as_str);
-        let (param, source) = match kind {
-            Some("image_url" | "input_image") => read_url_part(part, path)?,
+    /// many in the newest turn.
+    pub(crate) fn read(
+        &mut self,
+        part: &Value,
+        path: &str,
+        turn: Turn,
+        about: &str,
+    ) -> Result<(), ApiError> {
+        let (param, source) = match part.get("type").and_then(Value::as_str) {
             Some("image") => read_source_part(part, path)?,
-            _ => return Ok(None),
+            _ => read_url_part(part, path)?,
         };
-        self.add(param, source)?;
-        Ok(Some(Part::picture()))
+        self.add(param, source, turn, about)
     }
 
     /// Adds a picture of a list of files in base64.
@@ -134,10 +230,10 @@ impl Sent {
     /// 400 naming the field.
     pub(crate) fn read_base64(&mut self, data: &Value, path: String) -> Result<(), ApiError> {
         let Some(data) = data.as_str() else {
-            return Err(ApiError::field(&path, format!("{path} must be a picture in base64")));
+            return Err(ApiError::field(&path, format!("{path} must be an image in base64")));
         };
         let source = read_data(data, &path)?;
-        self.add(path, source)
+        self.add(path, source, Turn::Newest, "")
     }
 
     /// Returns the content of a message that shows all of them before a text.
@@ -145,43 +241,52 @@ impl Sent {
         if self.is_empty() {
             return Content::Text(text);
         }
-        let pictures = self.0.iter().map(|_| Part::picture());
+        let pictures = self.pictures.iter().map(|_| Part::picture());
         Content::Parts(pictures.chain([Part::text(text)]).collect())
     }
 
-    fn add(&mut self, param: String, source: Source) -> Result<(), ApiError> {
-        if self.0.len() == MOST {
-            let message = format!("the request has more than {MOST} pictures; send fewer");
-            return Err(ApiError::field(param, message));
+    fn add(
+        &mut self,
+        param: String,
+        source: Source,
+        turn: Turn,
+        about: &str,
+    ) -> Result<(), ApiError> {
+        if turn == Turn::Newest {
+            self.newest += 1;
+            if self.newest > MOST {
+                let message = format!("the request has more than {MOST} images; send fewer");
+                return Err(ApiError::field(param, message));
+            }
         }
-        self.0.push(SentPicture { param, source, room: None });
+        let about = about.to_owned();
+        self.pictures.push(SentPicture { param, turn, about, source, room: None });
         Ok(())
     }
 
-    /// Checks what needs no model: hosts of pictures that are named, and what files announce.
+    /// Checks what needs no model: hosts of pictures that are named, what files announce, and how
+    /// many there are. Those of the newest turn count first, and then the newest of the others.
     ///
     /// # Errors
-    /// 400 naming the picture.
+    /// 400 naming a picture of the newest turn.
     pub(crate) fn check(
         &mut self,
         limits: &PictureLimits,
         urls: Option<&ImageUrls>,
     ) -> Result<(), ApiError> {
-        let mut pixels = 0_u64;
-        for picture in &mut self.0 {
-            if let Source::Url(url) = &picture.source {
-                Place::of(url, urls).map_err(|what| of(&picture.param, what))?;
+        let (mut pixels, mut count) = (0_u64, 0);
+        for index in self.by_weight() {
+            let picture = &mut self.pictures[index];
+            if matches!(picture.source, Source::LeftOut(_)) {
+                continue;
             }
-            picture.measure(limits)?;
-            if let Source::Measured(Measured { size: (width, height), .. }) = picture.source {
-                pixels = pixels.saturating_add(u64::from(width) * u64::from(height));
+            if count == MOST {
+                picture.leave_out(format!("only the newest {MOST} are shown"));
+                continue;
             }
-            if pixels > limits.pixels {
-                let message = format!(
-                    "the pictures of the request have more than {} pixels together; make them smaller, or send fewer",
-                    limits.pixels
-                );
-                return Err(ApiError::field(&picture.param, message));
+            match picture.check(limits, urls, pixels) {
+                Ok(all) => (pixels, count) = (all, count + 1),
+                Err(error) => self.fail(index, error)?,
             }
         }
         Ok(())
@@ -189,37 +294,29 @@ impl Sent {
 
     /// Returns whether pictures are only named.
     pub(crate) fn names_urls(&self) -> bool {
-        self.0.iter().any(|picture| matches!(picture.source, Source::Url(_)))
+        self.pictures.iter().any(|picture| matches!(picture.source, Source::Url(_)))
     }
 
-    /// Returns the URLs of the pictures that are only named, with their indices.
+    /// Returns the URLs of the pictures that are only named, with their indices, those first that
+    /// have to be shown.
     pub(super) fn urls(&self) -> Vec<(usize, Uri)> {
-        let url = |(index, picture): (usize, &SentPicture)| match &picture.source {
+        let url = |index: usize| match &self.pictures[index].source {
             Source::Url(url) => Some((index, url.clone())),
-            Source::File(_) | Source::Measured(..) => None,
+            _ => None,
         };
-        self.0.iter().enumerate().filter_map(url).collect()
+        self.by_weight().into_iter().filter_map(url).collect()
     }
 
     /// Returns an error about a picture.
     pub(super) fn wrong(&self, index: usize, what: impl fmt::Display) -> ApiError {
-        of(self.0.get(index).map_or("messages", |picture| &picture.param), what)
+        of(self.pictures.get(index).map_or("messages", |picture| &picture.param), what)
     }
 
     /// Puts a file in the place of a URL.
     pub(super) fn put(&mut self, index: usize, file: Vec<u8>) {
-        if let Some(picture) = self.0.get_mut(index) {
+        if let Some(picture) = self.pictures.get_mut(index) {
             picture.source = Source::File(file);
         }
-    }
-
-    /// Returns the width and height of each picture, which must have been checked; zeros for one
-    /// that was not fetched.
-    fn sizes(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        self.0.iter().map(|picture| match picture.source {
-            Source::Measured(Measured { size, .. }) => size,
-            Source::File(_) | Source::Url(_) => (0, 0),
-        })
     }
 
     /// Returns the bytes that each picture takes when it is prepared: none for one whose file came
@@ -234,12 +331,12 @@ impl Sent {
             }
             _ => 0,
         };
-        self.0.iter().map(of).collect()
+        self.pictures.iter().map(of).collect()
     }
 
     /// Gives each picture its permits of a room.
     pub(super) fn house(&mut self, mut room: OwnedSemaphorePermit, each: &[usize]) {
-        for (picture, &permits) in self.0.iter_mut().zip(each) {
+        for (picture, &permits) in self.pictures.iter_mut().zip(each) {
             picture.room = room.split(permits.min(room.num_permits()));
         }
     }
@@ -251,52 +348,71 @@ impl Sent {
                 pixels: (size.0 as usize).saturating_mul(size.1 as usize),
                 bytes: Picture::decoding_bytes(file, *size),
             },
-            Source::File(_) | Source::Url(_) => Decoding::default(),
+            _ => Decoding::default(),
         };
-        self.0.iter().map(of).collect()
+        self.pictures.iter().map(of).collect()
     }
 
-    /// Returns the number of soft tokens of each picture.
+    /// Returns the number of soft tokens of each picture that is not left out.
     ///
     /// # Errors
-    /// 400 naming a picture that is wider than a step of the model.
+    /// 400 naming a picture of the newest turn that is wider than a step of the model.
     pub(crate) fn soft_tokens(
-        &self,
+        &mut self,
         pictures: &Pictures,
         limits: &trine_engine::Limits,
     ) -> Result<Vec<usize>, ApiError> {
         let most = limits.picture.ok_or(EngineError::NoPictures)?;
-        let of = |(index, (width, height))| {
+        let mut counts = Vec::with_capacity(self.pictures.len());
+        for index in 0..self.pictures.len() {
+            let (width, height) = match self.pictures[index].source {
+                Source::LeftOut(_) => continue,
+                Source::Measured(Measured { size, .. }) => size,
+                // It was not fetched.
+                Source::File(_) | Source::Url(_) | Source::Decoded => (0, 0),
+            };
             let soft_tokens = pictures.preparation.soft_tokens(width, height) as usize;
-            if soft_tokens > most {
-                return Err(self.wrong(index, EngineError::PictureTooWide { soft_tokens, most }));
+            if soft_tokens <= most {
+                counts.push(soft_tokens);
+            } else {
+                let wide = EngineError::PictureTooWide { soft_tokens, most };
+                self.fail(index, self.wrong(index, wide))?;
             }
-            Ok(soft_tokens)
-        };
-        self.sizes().enumerate().map(of).collect()
+        }
+        Ok(counts)
     }
 
-    /// Decodes and prepares the pictures, whose first soft tokens are at `starts` of a prompt,
-    /// those with one file once. Their rows are kept for requests of one scope.
+    /// Decodes and prepares the pictures, those with one file once; `None` for one that is left out
+    /// because it is damaged. Their rows are kept for requests of one scope.
     ///
     /// # Errors
-    /// 400 naming a picture that is damaged.
+    /// 400 naming a picture of the newest turn that is damaged.
     pub(crate) fn sights(
-        self,
+        &mut self,
         pictures: &Pictures,
-        starts: &[usize],
         scope: Scope,
-    ) -> Result<Vec<PromptPicture>, ApiError> {
+    ) -> Result<Vec<Option<Sight>>, ApiError> {
         let mut known: HashMap<[u8; 32], Sight> = HashMap::new();
-        let of_picture = |(picture, &at): (SentPicture, &usize)| {
-            let SentPicture { param, source, room } = picture;
+        let mut sights = Vec::with_capacity(self.pictures.len());
+        for index in 0..self.pictures.len() {
+            let picture = &mut self.pictures[index];
+            let room = picture.room.take();
+            let source = std::mem::replace(&mut picture.source, Source::Decoded);
             let Source::Measured(Measured { file, digest, limits, .. }) = source else {
                 return Err(ApiError::internal("a picture was not measured"));
             };
             if let Some(sight) = known.get(&digest) {
-                return Ok(PromptPicture { at, sight: sight.clone() });
+                sights.push(Some(sight.clone()));
+                continue;
             }
-            let decoded = Picture::decode(&file, &limits).map_err(|error| of(&param, error))?;
+            let decoded = match Picture::decode(&file, &limits) {
+                Ok(decoded) => decoded,
+                Err(error) => {
+                    self.fail(index, self.wrong(index, error))?;
+                    sights.push(None);
+                    continue;
+                }
+            };
             drop(file);
             let prepared = pictures.preparation.prepare(&decoded);
             drop(decoded);
@@ -305,13 +421,44 @@ impl Sent {
             let input = TowerInput { digest: scope.digest(input.digest), ..input };
             let sight = pictures.tower.sight_in(input, room);
             known.insert(digest, sight.clone());
-            Ok(PromptPicture { at, sight })
-        };
-        self.0.into_iter().zip(starts).map(of_picture).collect()
+            sights.push(Some(sight));
+        }
+        Ok(sights)
     }
 }
 
 impl SentPicture {
+    fn leave_out(&mut self, why: String) {
+        self.source = Source::LeftOut(why);
+        self.room = None;
+    }
+
+    /// Checks the picture beside others, which have `pixels` together; returns the pixels with its
+    /// own.
+    fn check(
+        &mut self,
+        limits: &PictureLimits,
+        urls: Option<&ImageUrls>,
+        pixels: u64,
+    ) -> Result<u64, ApiError> {
+        if let Source::Url(url) = &self.source {
+            Place::of(url, urls).map_err(|what| of(&self.param, what))?;
+        }
+        self.measure(limits)?;
+        let Source::Measured(Measured { size: (width, height), .. }) = self.source else {
+            return Ok(pixels);
+        };
+        let pixels = pixels.saturating_add(u64::from(width) * u64::from(height));
+        if pixels > limits.pixels {
+            let message = format!(
+                "the images of the request have more than {} pixels together; make them smaller, or send fewer",
+                limits.pixels
+            );
+            return Err(ApiError::field(&self.param, message));
+        }
+        Ok(pixels)
+    }
+
     /// Reads the header of a file.
     fn measure(&mut self, limits: &PictureLimits) -> Result<(), ApiError> {
         if let Source::File(file) = &mut self.source {

@@ -5,13 +5,16 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 use trine_text::Message;
 
-use crate::calling::{Calling, LeftOut};
-use crate::conversation::{Conversation, Rendering, Talk, read_messages};
+use crate::calling::{Calling, ONLY_FUNCTIONS, Offered, joined};
+use crate::conversation::{Conversation, Rendering};
 use crate::error::{ApiError, shown};
+use crate::history::{Turn, Turns};
 use crate::json::Fields;
+use crate::messages::{Talk, read_messages};
+use crate::parts;
 use crate::places::Places;
 use crate::thinking::Thinking;
-use crate::warnings::Warnings;
+use crate::warnings::note;
 
 /// Functions that are declared in namespaces, by the names under which the model knows them.
 #[derive(Debug, Default)]
@@ -30,11 +33,6 @@ impl Spaces {
     }
 }
 
-/// Returns the name under which the model knows a function of a namespace.
-fn joined(space: &str, name: &str) -> String {
-    format!("{space}.{name}")
-}
-
 /// Returns the name of a call or choice under which the model knows its function.
 fn name_of(item: &Value) -> Value {
     match (item["namespace"].as_str(), item["name"].as_str()) {
@@ -44,20 +42,18 @@ fn name_of(item: &Value) -> Value {
 }
 
 /// Reads functions, which have no object `function` of their own here, those of namespaces among
-/// the others. Tools of other kinds are left out.
-pub(super) fn calling(
-    fields: Fields<'_>,
-    warnings: &mut Warnings,
-) -> Result<(Calling, Spaces), ApiError> {
-    let mut places = Places::default();
-    places.add("tool_choice.function", "tool_choice");
-    let mut offered = Offered { tools: Vec::new(), places, left_out: LeftOut::default(), warnings };
-    let mut spaces = Spaces::default();
+/// the others, and those that items of the input add. Tools of other kinds are left out.
+pub(super) fn calling(fields: Fields<'_>) -> Result<(Calling, Spaces), ApiError> {
+    let mut tools =
+        Tools { offered: Offered::default(), spaces: Spaces::default(), replaces: false };
     for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
-        let place = format!("tools[{index}]");
-        match tool.get("type").and_then(Value::as_str) {
-            Some("namespace") => add_space(&place, tool, &mut offered, &mut spaces)?,
-            kind => offered.add(kind, tool, None, place),
+        tools.add(tool, format!("tools[{index}]"))?;
+    }
+    tools.replaces = true;
+    for (index, item) in items(fields).iter().enumerate() {
+        let added = item.get("tools").and_then(Value::as_array).filter(|_| adds_tools(item));
+        for (at, tool) in added.into_iter().flatten().enumerate() {
+            tools.add(tool, format!("input[{index}].tools[{at}]"))?;
         }
     }
     let choice = match fields.get("tool_choice") {
@@ -68,65 +64,74 @@ pub(super) fn calling(
         None => Value::Null,
     };
     let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
-    let Offered { tools, places, left_out, warnings } = offered;
-    Ok((Calling::without(&left_out, tools, &choice, parallel, places, warnings)?, spaces))
+    let mut places = Places::default();
+    places.add("tool_choice.function", "tool_choice");
+    Ok((tools.offered.choose(&choice, parallel, places)?, tools.spaces))
 }
 
-/// Adds the functions of a namespace, each under the name of both.
-fn add_space(
-    place: &str,
-    tool: &Value,
-    offered: &mut Offered<'_>,
-    spaces: &mut Spaces,
-) -> Result<(), ApiError> {
-    let wrong = |field: &str, words: &str| {
-        let param = format!("{place}.{field}");
-        ApiError::field(&param, format!("{param} must be {words}"))
-    };
-    let space = tool["name"].as_str().ok_or_else(|| wrong("name", "the namespace's name"))?;
-    let within = tool["tools"].as_array().ok_or_else(|| wrong("tools", "a list of functions"))?;
-    for (index, tool) in within.iter().enumerate() {
-        let name = tool["name"].as_str().unwrap_or_default();
-        let full = joined(space, name);
-        let place = format!("{place}.tools[{index}]");
-        offered.add(tool.get("type").and_then(Value::as_str), tool, Some(&full), place);
-        spaces.0.insert(full, (space.to_owned(), name.to_owned()));
+/// Returns the items of the input; none if it is a text.
+fn items(fields: Fields<'_>) -> &[Value] {
+    fields.get("input").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn adds_tools(item: &Value) -> bool {
+    item["type"] == "additional_tools"
+}
+
+/// The tools of a request.
+struct Tools {
+    offered: Offered,
+    spaces: Spaces,
+    /// Whether a tool takes the place of an earlier one of its name.
+    replaces: bool,
+}
+
+impl Tools {
+    fn add(&mut self, tool: &Value, place: String) -> Result<(), ApiError> {
+        match tool.get("type").and_then(Value::as_str) {
+            Some("namespace") => self.add_space(&place, tool),
+            kind => {
+                self.add_one(kind, tool, None, place);
+                Ok(())
+            }
+        }
     }
-    Ok(())
-}
 
-/// The tools of a request; those that can be called are in the form of chats.
-struct Offered<'a> {
-    tools: Vec<Value>,
-    places: Places,
-    left_out: LeftOut,
-    warnings: &'a mut Warnings,
-}
+    /// Adds the functions of a namespace, each under the name of both.
+    fn add_space(&mut self, place: &str, tool: &Value) -> Result<(), ApiError> {
+        let wrong = |field: &str, words: &str| {
+            let param = format!("{place}.{field}");
+            ApiError::field(&param, format!("{param} must be {words}"))
+        };
+        let space = tool["name"].as_str().ok_or_else(|| wrong("name", "the namespace's name"))?;
+        let within = tool["tools"].as_array();
+        let within = within.ok_or_else(|| wrong("tools", "a list of functions"))?;
+        for (index, tool) in within.iter().enumerate() {
+            let name = tool["name"].as_str().unwrap_or_default();
+            let full = joined(space, name);
+            let place = format!("{place}.tools[{index}]");
+            self.add_one(tool.get("type").and_then(Value::as_str), tool, Some(&full), place);
+            self.spaces.0.insert(full, (space.to_owned(), name.to_owned()));
+        }
+        Ok(())
+    }
 
-impl Offered<'_> {
-    /// Adds the tool at a place, under another name if one is given; leaves it out with a warning
-    /// if it is not a function.
-    fn add(&mut self, kind: Option<&str>, tool: &Value, name: Option<&str>, place: String) {
-        match kind {
-            Some(kind) if kind != "function" => {
-                let name = name.or(tool["name"].as_str());
-                let named = name.map_or(String::new(), |name| format!(" {}", shown(name)));
-                self.warnings.push(format!(
-                    "the tool{named} of type {} is left out: only functions can be called here",
-                    shown(kind)
-                ));
-                self.left_out.add(kind, name);
-            }
-            _ => {
-                let mut function = tool.clone();
-                if let (Some(name), Some(map)) = (name, function.as_object_mut()) {
-                    map.insert("name".to_owned(), name.into());
-                }
-                let field = format!("tools[{}]", self.tools.len());
-                self.places.add(format!("{field}.function"), place.as_str());
-                self.places.add(field, place);
-                self.tools.push(json!({"type": kind, "function": function}));
-            }
+    /// Adds the tool at a place, under another name if one is given; leaves it out if it is not a
+    /// function.
+    fn add_one(&mut self, kind: Option<&str>, tool: &Value, name: Option<&str>, place: String) {
+        if let Some(kind) = kind.filter(|kind| *kind != "function") {
+            self.offered.leave_out(kind, name.or(tool["name"].as_str()), ONLY_FUNCTIONS);
+            return;
+        }
+        let mut function = tool.clone();
+        if let (Some(name), Some(map)) = (name, function.as_object_mut()) {
+            map.insert("name".to_owned(), name.into());
+        }
+        let tool = json!({"type": kind, "function": function});
+        let places = vec![(".function", place.clone()), ("", place)];
+        match self.replaces {
+            true => self.offered.replace(tool, places),
+            false => self.offered.add(tool, places),
         }
     }
 }
@@ -139,6 +144,8 @@ enum Item {
     Thought(String),
     /// An item that the model is not told of.
     LeftOut,
+    /// An item of a type that is not known here.
+    Unknown,
 }
 
 /// Returns an error about a field that has to be a text.
@@ -146,7 +153,7 @@ fn no_text(path: &str) -> ApiError {
     ApiError::field(path, format!("{path} must be a text"))
 }
 
-fn unfold(place: &str, item: &Value, warnings: &mut Warnings) -> Result<Item, ApiError> {
+fn unfold(place: &str, item: &Value) -> Result<Item, ApiError> {
     let call = |name: Value, arguments: Value| {
         let function = json!({"name": name, "arguments": arguments});
         let call = json!({"id": item["call_id"], "type": "function", "function": function});
@@ -163,8 +170,10 @@ fn unfold(place: &str, item: &Value, warnings: &mut Warnings) -> Result<Item, Ap
         }
         Some("computer_call_output") => {
             let screenshot = screenshot(place, &item["output"])?;
-            Ok(Item::Message(result(place, item, json!([screenshot]))?))
+            Ok(Item::Message(result(place, item, screenshot)?))
         }
+        None if is_reference(item) => Err(not_kept(place, item)),
+        Some("item_reference") => Err(not_kept(place, item)),
         None | Some("message") => {
             let mut item = item.clone();
             if let Some(map) = item.as_object_mut() {
@@ -172,20 +181,74 @@ fn unfold(place: &str, item: &Value, warnings: &mut Warnings) -> Result<Item, Ap
             }
             Ok(Item::Message(item))
         }
-        Some("reasoning") => Ok(Item::Thought(thought(place, item)?)),
+        // Its content, or else its summary.
+        Some("reasoning") => Ok(Item::Thought(parts::thought(item))),
         // Work that another server has done by itself; the answer that it gave after that is an
         // item of its own.
         Some(kind) if is_hosted(kind) => {
             let kind = shown(kind);
-            warnings
-                .push(format!("items of type {kind} are left out: this server has no such tool"));
+            note(format!("items of type {kind} are left out: this server has no such tool"));
             Ok(Item::LeftOut)
         }
-        Some(kind) => {
-            let what = format!("items of type {} are not taken", shown(kind));
-            Err(ApiError::unsupported("input", &what))
+        // The tools are offered, and the effort holds.
+        Some("additional_tools" | "configuration_update") => Ok(Item::LeftOut),
+        Some(kind @ ("compaction" | "program" | "program_output" | "agent_message")) => {
+            let kind = shown(kind);
+            note(format!("items of type {kind} are left out: only their maker can read them"));
+            Ok(Item::LeftOut)
         }
+        Some(_) => Ok(Item::Unknown),
     }
+}
+
+/// Returns whether an item without a type is a reference to one.
+fn is_reference(item: &Value) -> bool {
+    item["id"].is_string() && item.get("role").is_none() && item.get("content").is_none()
+}
+
+/// Returns the error of a reference to an item.
+fn not_kept(place: &str, item: &Value) -> ApiError {
+    let id = shown(item["id"].as_str().unwrap_or_default());
+    let remedy = format!("items are not kept, so {id} is not known; send the item itself");
+    ApiError::unsupported(format!("{place}.id"), &remedy)
+}
+
+/// Leaves out items of types that are not known: new ones come every month. One in the newest turn
+/// may be what a person asks for.
+///
+/// # Errors
+/// 400 for an item in the newest turn.
+fn leave_out_unknown(
+    unknown: &[(usize, &str, String)],
+    messages: &[Value],
+) -> Result<(), ApiError> {
+    let turns = Turns::of(messages);
+    for (index, kind, place) in unknown {
+        if turns.turn_before(*index) == Turn::Newest {
+            let what = format!("items of type {} are not taken", shown(kind));
+            return Err(ApiError::unsupported(place.as_str(), &what));
+        }
+        let kind = shown(kind);
+        note(format!("items of type {kind} are left out: the type is not known here"));
+    }
+    Ok(())
+}
+
+/// Returns the items that change how answers are written, with their indices, the last one first.
+fn updates(items: &[Value]) -> impl Iterator<Item = (usize, &Value)> {
+    items.iter().enumerate().rev().filter(|(_, item)| item["type"] == "configuration_update")
+}
+
+/// Returns the effort that items of the conversation have set.
+fn updated_effort(items: &[Value]) -> Option<&str> {
+    updates(items).find_map(|(_, item)| item["reasoning"]["effort"].as_str())
+}
+
+/// Returns the form of the text that items of the conversation have set, and its field.
+pub(super) fn updated_format(fields: Fields<'_>) -> Option<(String, &Map<String, Value>)> {
+    let place = |index: usize| format!("input[{index}].text.format");
+    updates(items(fields))
+        .find_map(|(index, item)| Some((place(index), item["text"]["format"].as_object()?)))
 }
 
 /// Returns the message with the result of a call.
@@ -203,41 +266,23 @@ fn actions(item: &Value) -> Value {
     Value::Object(own.collect())
 }
 
-/// Returns the picture of a computer's screen as a part of a message.
+/// Returns what a computer answers, the picture of its screen as a part of a message.
 fn screenshot(place: &str, output: &Value) -> Result<Value, ApiError> {
-    match output.get("type").and_then(Value::as_str) {
-        Some("computer_screenshot" | "input_image") => {
-            let mut part = output.clone();
-            part["type"] = "input_image".into();
-            Ok(part)
+    match output {
+        Value::Object(map) => {
+            let mut part = map.clone();
+            if output["type"] == "computer_screenshot" {
+                part.insert("type".to_owned(), "input_image".into());
+            }
+            Ok(json!([part]))
         }
+        Value::String(_) | Value::Array(_) => Ok(output.clone()),
         _ => {
             let param = format!("{place}.output");
             let what = "it must be an object of the type computer_screenshot with image_url";
             Err(ApiError::field(&param, format!("{param}: {what}")))
         }
     }
-}
-
-/// Returns what an item of thoughts says: its content, or else its summary.
-fn thought(place: &str, item: &Value) -> Result<String, ApiError> {
-    let texts = |field: &str| -> Result<Vec<&str>, ApiError> {
-        let path = format!("{place}.{field}");
-        let parts = match item.get(field) {
-            None | Some(Value::Null) => return Ok(Vec::new()),
-            Some(Value::Array(parts)) => parts,
-            Some(_) => {
-                return Err(ApiError::field(&path, format!("{path} must be a list of texts")));
-            }
-        };
-        let texts = parts.iter().enumerate().map(|(index, part)| {
-            let text = part.get("text").and_then(Value::as_str);
-            text.ok_or_else(|| no_text(&format!("{path}[{index}].text")))
-        });
-        texts.collect()
-    };
-    let (content, summary) = (texts("content")?, texts("summary")?);
-    Ok(if content.is_empty() { summary.join("\n") } else { content.join("\n") })
 }
 
 /// Returns whether items of a type report what a tool that runs on the server has done.
@@ -261,19 +306,24 @@ fn is_hosted(kind: &str) -> bool {
 
 /// Returns the items as messages, and where each of them is: calls that follow one another, or the
 /// words before them, are one message.
-fn unfolded(items: &[Value], warnings: &mut Warnings) -> Result<(Vec<Value>, Places), ApiError> {
+fn unfolded(items: &[Value]) -> Result<(Vec<Value>, Places), ApiError> {
     let mut messages: Vec<Value> = Vec::with_capacity(items.len());
     let mut places = Places::default();
-    let mut thoughts = Vec::new();
+    let (mut thoughts, mut unknown) = (Vec::new(), Vec::new());
     for (index, item) in items.iter().enumerate() {
         let place = format!("input[{index}]");
-        let mut message = match unfold(&place, item, warnings)? {
+        let mut message = match unfold(&place, item)? {
             Item::Message(message) => message,
             Item::Thought(text) => {
-                thoughts.push(text);
+                thoughts.extend(Some(text).filter(|text| !text.is_empty()));
                 continue;
             }
             Item::LeftOut => continue,
+            Item::Unknown => {
+                let kind = item["type"].as_str().unwrap_or_default();
+                unknown.push((messages.len(), kind, place));
+                continue;
+            }
         };
         let thoughts = std::mem::take(&mut thoughts);
         if message["role"] == "assistant" && !thoughts.is_empty() {
@@ -306,7 +356,7 @@ fn unfolded(items: &[Value], warnings: &mut Warnings) -> Result<(Vec<Value>, Pla
                 }
                 if message.get("tool_call_id").is_some() {
                     places.add(format!("{field}.tool_call_id"), format!("{place}.call_id"));
-                    if item["type"] == "computer_call_output" {
+                    if item["type"] == "computer_call_output" && item["output"].is_object() {
                         places.add(format!("{field}.content[0]"), format!("{place}.output"));
                     }
                     places.add(format!("{field}.content"), format!("{place}.output"));
@@ -317,27 +367,25 @@ fn unfolded(items: &[Value], warnings: &mut Warnings) -> Result<(Vec<Value>, Pla
         }
     }
     places.add("messages", "input");
+    leave_out_unknown(&unknown, &messages)?;
     Ok((messages, places))
 }
 
 /// Reads the conversation, after the instructions.
-pub(super) fn conversation(
-    fields: Fields<'_>,
-    calling: Calling,
-    warnings: &mut Warnings,
-) -> Result<Conversation, ApiError> {
+pub(super) fn conversation(fields: Fields<'_>, calling: Calling) -> Result<Conversation, ApiError> {
     let (talk, places) = match fields.get("input") {
         Some(Value::String(text)) => {
             (Ok(Talk::from(vec![Message::new("user", text.as_str())])), Places::default())
         }
         Some(Value::Array(items)) => {
-            let (messages, places) = unfolded(items, warnings)?;
+            let (messages, places) = unfolded(items)?;
             let map = Map::from_iter([("messages".to_owned(), messages.into())]);
             (read_messages(Fields::new(&map)), places)
         }
         _ => return Err(fields.wrong("input", "a text or a list of messages")),
     };
-    let rendering = Rendering { thinking: Thinking::of_response(fields)?, ..Rendering::default() };
+    let thinking = Thinking::of_response(fields)?.updated(updated_effort(items(fields)));
+    let rendering = Rendering { thinking, ..Rendering::default() };
     let conversation = talk.and_then(|talk| Conversation::new(calling, talk, rendering));
     let conversation = conversation.map_err(|error| error.placed(&places))?;
     Ok(conversation.placed(&places).after(fields.text("instructions")?))

@@ -404,7 +404,7 @@ fn namespaces_and_items_of_wrong_shapes_are_named() {
             json!({"input": [{"type": "custom_tool_call_output", "output": "a"}]}),
             "input[0].call_id",
         ),
-        (json!({"input": [{"type": "item_reference", "id": "msg_1"}]}), "input"),
+        (json!({"input": [{"type": "item_reference", "id": "msg_1"}]}), "input[0].id"),
         (
             json!({"tools": [{"type": "web_search"}], "tool_choice": {"type": "shell"}}),
             "tool_choice",
@@ -463,14 +463,15 @@ fn errors_name_the_fields_of_messages() {
             "messages[1].content[1].tool_use_id",
         ),
         (
-            json!({"messages": [called, user(&[result("c", json!("")), json!({"type": "image"})])]}),
-            "messages[1].content[1].source: ",
+            json!({"messages": [called, user(&[json!({"type": "text", "text": "a"})]),
+                user(&[json!({"type": "text", "text": "b"}), json!({"type": "image"})])]}),
+            "messages[2].content[1].source: ",
         ),
         (
             json!({"messages": [{"role": "assistant", "content": [
-                {"type": "thinking", "thinking": "a"}, {"type": "tool_use", "id": "c", "name": "Run", "input": "{"},
+                {"type": "thinking", "thinking": "a"}, {"type": "tool_use", "id": "c", "name": 5, "input": "{"},
             ]}]}),
-            "messages[0].content[1].input",
+            "messages[0].content[1].name",
         ),
     ] {
         let mut body = json!({"max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}]});

@@ -604,3 +604,39 @@ fn calls_of_200_schemas_go_through_all_dialects_and_back() {
     }
     server.wait_idle();
 }
+
+/// A call that broke off is shown as the text that it is, and many tools of any shape are declared.
+#[test]
+fn broken_calls_and_unusual_tools_are_rendered() {
+    let (server, _) = start();
+    let prompt = |fields: Value| {
+        let answer = post(&server, "/apply-template", &ask(fields));
+        answer["prompt"].as_str().unwrap().to_owned()
+    };
+    for (arguments, shown) in [
+        ("{\"a\": \"b", "call:f{{\"a\": \"b}"),
+        ("null", "call:f{null}"),
+        ("{\"a\": 1}", "call:f{a:1}"),
+    ] {
+        let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}});
+        let messages = json!([
+            {"role": "user", "content": "Hi"}, {"role": "assistant", "content": null, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c", "content": "it broke off"},
+        ]);
+        let prompt = prompt(json!({ "messages": messages }));
+        assert!(prompt.contains(shown), "{prompt}");
+        assert!(prompt.contains("it broke off"), "{prompt}");
+    }
+    let odd = json!({"type": "OBJECT", "required": null, "properties": {
+        "a": {"type": null, "enum": null}, "b": {"type": "any", "items": null}, "c": null,
+        "d": {"type": "string", "required": true, "pattern": "["}, "e": {"type": "array", "items": "string"},
+    }});
+    let tool = |index: usize| {
+        let function =
+            json!({"name": format!("tool_{index}"), "description": "Does it.", "parameters": odd});
+        json!({"type": "function", "function": function})
+    };
+    let tools: Value = (0..1024).map(tool).collect();
+    let prompt = prompt(json!({ "tools": tools }));
+    assert!(prompt.contains("tool_1023"), "{}", &prompt[..2000]);
+}

@@ -14,6 +14,7 @@ mod ending;
 mod fake;
 mod gemma4;
 mod harness;
+mod histories;
 mod llama;
 mod loading;
 mod log_lines;

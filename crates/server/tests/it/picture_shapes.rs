@@ -22,16 +22,20 @@ fn screenshots_of_computers_are_pictures() {
     let (status, answer) = server.post(RESPONSES, &input(screenshot));
     assert_eq!(status, 200, "{answer}");
     assert_eq!(server.loader.eye.seen.lock().unwrap().len(), 1);
-    for (output, param) in [
-        (json!({"type": "computer_screenshot", "file_id": "f"}), "input[2].output.file_id"),
-        (json!({"type": "computer_screenshot"}), "input[2].output.image_url"),
-        (json!({"type": "computer_screenshot", "image_url": "a"}), "input[2].output.image_url"),
-        (json!({"type": "text"}), "input[2].output"),
-        (json!("done"), "input[2].output"),
+    // Anything else is a result like all others.
+    for output in [
+        json!({"type": "computer_screenshot", "file_id": "f"}),
+        json!({"type": "computer_screenshot"}),
+        json!({"type": "computer_screenshot", "image_url": "a"}),
+        json!({"type": "text", "text": "done"}),
+        json!("done"),
     ] {
-        let (status, error) = server.post(RESPONSES, &input(output));
-        assert_eq!((status, error["error"]["param"].as_str()), (400, Some(param)), "{error}");
+        let (status, answer) = server.post(RESPONSES, &input(output));
+        assert_eq!(status, 200, "{answer}");
     }
+    let (status, error) = server.post(RESPONSES, &input(json!(5)));
+    assert_eq!((status, &error["error"]["param"]), (400, &json!("input[2].output")), "{error}");
+    assert_eq!(server.loader.eye.seen.lock().unwrap().len(), 1);
 }
 
 /// Open WebUI as a client of the OpenAI API: the words of a message, which may be empty, and then

@@ -423,16 +423,7 @@ fn pictures_are_bounded_in_number_and_together() {
 #[test]
 fn pictures_stand_only_where_models_see_them() {
     let server = server();
-    let picture = image(&url("a.png"));
     for (body, param) in [
-        (
-            json!([{"role": "system", "content": [picture]}, user(&[text("a")])]),
-            "messages[0].content[0]",
-        ),
-        (
-            json!([user(&[text("a")]), {"role": "assistant", "content": [text("b"), picture]}]),
-            "messages[1].content[1]",
-        ),
         (json!([user(&[json!({"type": "image_url"})])]), "messages[0].content[0].image_url"),
         (
             json!([user(&[json!({"type": "image_url", "image_url": {"url": 5}})])]),
@@ -465,7 +456,6 @@ fn pictures_stand_only_where_models_see_them() {
         ("/api/generate", json!({"prompt": "a", "raw": true, "images": images})),
         ("/api/chat", json!({"messages": [{"role": "user", "content": "a", "images": "AAAA"}]})),
         ("/api/chat", json!({"messages": [{"role": "user", "content": "a", "images": [5]}]})),
-        ("/api/chat", json!({"messages": [{"role": "system", "content": "a", "images": images}]})),
         ("/completion", json!({"prompt": "a", "image_data": [{"data": images[0], "id": 1}]})),
         ("/completion", json!({"prompt": "a", "images": images})),
         ("/v1/completions", json!({"prompt": "a", "images": images})),

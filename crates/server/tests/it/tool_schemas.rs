@@ -123,7 +123,6 @@ fn a_tool_that_cannot_be_called_is_named() {
     let impossible = json!({"type": "object", "properties": {"a": {"allOf": [{"type": "string"}, {"type": "null"}]}}, "required": ["a"]});
     for (bad, param) in [
         (impossible, "tools[1].function.parameters"),
-        (json!({"properties": {"a": {"type": "thing"}}}), "tools[1].function.parameters"),
         (json!({"type": "array"}), "tools[1].function.parameters.type"),
     ] {
         let tools = json!([function("good", parameters()), function("bad", bad)]);
@@ -131,6 +130,169 @@ fn a_tool_that_cannot_be_called_is_named() {
         let (status, error) = server.post(CHAT, &body);
         assert_eq!((status, &error["error"]["param"]), (400, &json!(param)), "{error}");
         assert!(error["error"]["message"].as_str().unwrap().contains("`bad`"), "{error}");
+    }
+}
+
+/// One unusual tool among those of an agent does not end its session.
+#[test]
+fn an_unusual_tool_is_no_reason_to_refuse_the_others() {
+    let server = Harness::start();
+    let long = "mcp__github-enterprise__list_all_the_open_pull_requests_of_a_repository_with_reviewers_and_labels";
+    assert_eq!(long.len(), 97);
+    for (parameters, place) in [
+        (json!({"type": "object", "properties": {"a": {"type": "any"}}}), "#/properties/a/type"),
+        (
+            json!({"type": "object", "properties": {"a": {"type": "string", "required": true}}}),
+            "#/properties/a/required",
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"type": "string", "pattern": r"[\w-\.]+"}}}),
+            "#/properties/a/pattern",
+        ),
+        (json!({"type": "OBJECT", "properties": null, "required": null}), ""),
+    ] {
+        let function = json!({"name": long, "parameters": parameters});
+        let mut flat = function.clone();
+        flat["type"] = "function".into();
+        let messages = json!([{"role": "user", "content": "Hi"}]);
+        let tool = json!({"type": "function", "function": function});
+        let schema = json!({"name": long, "input_schema": parameters});
+        for (path, body, pointer) in [
+            (
+                CHAT,
+                json!({"messages": messages, "tools": [tool]}),
+                "/choices/0/message/tool_calls/0/function/name",
+            ),
+            ("/v1/responses", json!({"input": "Hi", "tools": [flat]}), "/output/0/name"),
+            (
+                "/v1/messages",
+                json!({"messages": messages, "max_tokens": 120, "tools": [schema]}),
+                "/content/0/name",
+            ),
+            (
+                "/api/chat",
+                json!({"messages": messages, "tools": [tool], "stream": false}),
+                "/message/tool_calls/0/function/name",
+            ),
+        ] {
+            let mut body = body;
+            body["model"] = "long".into();
+            post(&server, path, &body);
+            server.reply(&format!(r#"{{"name": "{long}", "parameters": {{}}}}"#));
+            let answer = post(&server, path, &body);
+            assert_eq!(answer.json().pointer(pointer), Some(&json!(long)), "{}", answer.json());
+            let told = warnings(&answer);
+            let is_told = told.contains(place) && told.contains(long);
+            assert!(if place.is_empty() { told.is_empty() } else { is_told }, "{path}: {told}");
+        }
+    }
+}
+
+/// Tools that OpenAI's or another server runs, in the dialects that have OpenAI's form.
+#[test]
+fn tools_of_other_types_are_left_out_of_chats() {
+    let server = Harness::start();
+    let function =
+        |name: &str| json!({"type": "function", "function": {"name": name, "parameters": {}}});
+    let custom = json!({"type": "custom", "custom": {"name": "patch"}});
+    let search = json!({"type": "web_search"});
+    let ask = |tools: Value, choice: Value| {
+        let messages = json!([{"role": "user", "content": "Hi"}]);
+        json!({"model": "main", "messages": messages, "tools": tools, "tool_choice": choice})
+    };
+    post(&server, CHAT, &json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}));
+    server.reply(r#"{"name": "f", "parameters": {}}"#);
+    let named = json!({"type": "custom", "custom": {"name": "patch"}});
+    for (tools, choice, told, calls) in [
+        (json!([search, function("f"), custom]), json!("auto"), 2, 1),
+        (json!([custom, function("f")]), named, 2, 1),
+        (json!([search]), json!("required"), 2, 0),
+    ] {
+        let answer = post(&server, CHAT, &ask(tools.clone(), choice));
+        assert_eq!(warnings(&answer).lines().count(), told, "{}", warnings(&answer));
+        let message = &answer.json()["choices"][0]["message"];
+        let found = message["tool_calls"].as_array().map_or(0, Vec::len);
+        assert_eq!(found, calls, "{tools}: {message}");
+        let mut ollama = ask(tools, Value::Null);
+        ollama["stream"] = false.into();
+        assert!(warnings(&post(&server, "/api/chat", &ollama)).contains("left out"));
+    }
+    // A place is that of the request.
+    let wrong = json!({"type": "function", "function": {"name": "%"}});
+    let (status, error) = server.post(CHAT, &ask(json!([search, wrong]), json!("auto")));
+    assert_eq!(
+        (status, &error["error"]["param"]),
+        (400, &json!("tools[1].function.name")),
+        "{error}"
+    );
+}
+
+/// OpenAI's reference: the tools that are named may be called, the others not.
+#[test]
+fn allowed_tools_are_those_that_can_be_called() {
+    let server = Harness::start();
+    let function =
+        |name: &str| json!({"type": "function", "function": {"name": name, "parameters": {}}});
+    let flat = |name: &str| json!({"type": "function", "name": name, "parameters": {}});
+    let hosted = json!({"type": "mcp", "server_label": "s"});
+    let chat = |mode: &str, allowed: Value| {
+        let choice =
+            json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": allowed}});
+        let messages = json!([{"role": "user", "content": "Hi"}]);
+        json!({"model": "main", "messages": messages, "tools": [function("f"), function("g")], "tool_choice": choice})
+    };
+    let response = |mode: &str, allowed: Value| {
+        let choice = json!({"type": "allowed_tools", "mode": mode, "tools": allowed});
+        let space = json!({"type": "namespace", "name": "s", "tools": [flat("h")]});
+        json!({"model": "main", "input": "Hi", "tools": [flat("f"), flat("g"), space], "tool_choice": choice})
+    };
+    post(&server, CHAT, &json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}));
+    let call = |name: &str| format!(r#"{{"name": "{name}", "parameters": {{}}}}"#);
+    for mode in ["auto", "required"] {
+        server.reply(&call("g"));
+        let answer = post(&server, CHAT, &chat(mode, json!([function("g"), hosted]))).json();
+        assert_eq!(answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "g");
+        let answer = post(&server, "/v1/responses", &response(mode, json!([flat("g")]))).json();
+        assert_eq!(answer["output"][0]["name"], "g", "{answer}");
+        server.reply(&call("s.h"));
+        let spaced = json!({"type": "function", "namespace": "s", "name": "h"});
+        let answer = post(&server, "/v1/responses", &response(mode, json!([spaced]))).json();
+        assert_eq!(answer["output"][0]["name"], "h", "{answer}");
+    }
+    // A call of another one is words.
+    server.reply(&call("f"));
+    let answer = post(&server, CHAT, &chat("auto", json!([function("g")]))).json();
+    assert!(answer["choices"][0]["message"]["tool_calls"].is_null(), "{answer}");
+    for (path, body, param) in [
+        (CHAT, chat("auto", json!([function("x")])), "tool_choice.allowed_tools.tools[0]"),
+        (CHAT, chat("some", json!([function("f")])), "tool_choice.allowed_tools.mode"),
+        (CHAT, chat("required", json!([])), "tool_choice"),
+        ("/v1/responses", response("auto", json!([flat("x")])), "tool_choice.tools[0]"),
+        ("/v1/responses", response("auto", json!("f")), "tool_choice.tools"),
+    ] {
+        let (status, error) = server.post(path, &body);
+        assert_eq!((status, &error["error"]["param"]), (400, &json!(param)), "{error}");
+    }
+}
+
+/// What is not kept or searched is told.
+#[test]
+fn store_and_searches_are_warned_of() {
+    let server = Harness::start();
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    for (path, body, told) in [
+        (CHAT, json!({"messages": messages, "max_tokens": 1, "store": true}), "store"),
+        ("/v1/responses", json!({"input": "Hi", "max_output_tokens": 1, "store": true}), "store"),
+        (CHAT, json!({"messages": messages, "max_tokens": 1, "store": false}), ""),
+        (
+            CHAT,
+            json!({"messages": messages, "max_tokens": 1, "web_search_options": {"search_context_size": "low"}}),
+            "web_search_options",
+        ),
+    ] {
+        let answer = post(&server, path, &body);
+        let found = warnings(&answer);
+        assert!(found.contains(told) && found.is_empty() == told.is_empty(), "{body}: {found}");
     }
 }
 

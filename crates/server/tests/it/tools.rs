@@ -356,23 +356,12 @@ fn tools_that_are_none() {
         ("tools", json!({ "tools": many })),
         ("tools[0]", json!({"tools": ["weather"]})),
         ("tools[0].function", json!({"tools": [{"type": "function"}]})),
-        ("tools[0].type", json!({"tools": [{"type": "retrieval"}]})),
         ("tools[1].function.name", json!({ "tools": twice })),
         ("tools[0].function.name", tool(json!({"name": "a b"}))),
         ("tools[0].function.parameters", tool(json!({"name": "a", "parameters": "none"}))),
         (
             "tools[0].function.parameters.type",
             tool(json!({"name": "a", "parameters": {"type": "array"}})),
-        ),
-        (
-            "tools[0].function.parameters",
-            tool(json!({"name": "a", "parameters": {"properties": {"b": {"type": "thing"}}}})),
-        ),
-        (
-            "tools[0].function.parameters",
-            tool(
-                json!({"name": "a", "parameters": {"properties": {"b": {"type": "string", "pattern": "[.*"}}}}),
-            ),
         ),
         ("guided_regex", json!({"guided_regex": "a+"})),
         ("parallel_tool_calls", json!({"parallel_tool_calls": "yes"})),

@@ -37,6 +37,10 @@ const MAX_TRIE_DEPTH: usize = 1022;
 /// The number of states of one matcher's lexer, of 1 to 2 kB each.
 const MAX_LEXER_STATES: usize = 32_768;
 
+/// The number of alternatives that a matcher follows at one place: with a list of calls each of
+/// [`MAX_TOOLS`](crate::MAX_TOOLS) begins two.
+const MAX_ITEMS: usize = 4096;
+
 /// The memory of a compiled grammar, and of its source in a cache, for each byte of the source, in
 /// addition to the lexer's states.
 const BYTES_PER_SOURCE_BYTE: usize = 64;
@@ -155,6 +159,7 @@ fn build_base(tokenizer: &Arc<Tokenizer>) -> Result<Base, GrammarError> {
     factory.quiet();
     *factory.limits_mut() = ParserLimits {
         max_lexer_states: MAX_LEXER_STATES,
+        max_items_in_row: MAX_ITEMS,
         verbose_errors: false,
         ..ParserLimits::default()
     };

@@ -6,6 +6,7 @@ mod check;
 mod close;
 mod counts;
 mod keywords;
+pub(crate) mod readable;
 pub(crate) mod references;
 
 use serde_json::{Map, Value};

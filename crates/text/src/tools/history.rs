@@ -12,8 +12,19 @@ use crate::vocabulary::shortened;
 pub(crate) struct Made {
     pub(crate) id: Option<String>,
     pub(crate) name: String,
-    /// The text of a JSON object, as it came.
+    /// The text of a JSON object, as it came. Another model may have broken off in it, or written
+    /// something else: then it is shown as the text that it is.
     pub(crate) arguments: String,
+}
+
+impl Made {
+    /// Returns the arguments as JSON: an object, or else their text.
+    pub(crate) fn value(&self) -> Value {
+        match serde_json::from_str::<Map<String, Value>>(&self.arguments) {
+            Ok(map) => map.into(),
+            Err(_) => self.arguments.as_str().into(),
+        }
+    }
 }
 
 /// Returns the calls in `tool_calls` of the message at `place`.
@@ -43,18 +54,8 @@ pub(crate) fn calls_of(place: &str, message: &Message) -> Result<Vec<Made>, Tool
         let arguments = match function.get("arguments") {
             None | Some(Value::Null) => "{}".to_owned(),
             Some(Value::String(text)) if text.trim().is_empty() => "{}".to_owned(),
-            Some(Value::String(text))
-                if serde_json::from_str::<Map<String, Value>>(text).is_ok() =>
-            {
-                text.clone()
-            }
-            Some(Value::Object(map)) => Value::Object(map.clone()).to_string(),
-            Some(_) => {
-                return Err(ToolError::new(
-                    format!("{place}.arguments"),
-                    "it must be a JSON object as text",
-                ));
-            }
+            Some(Value::String(text)) => text.clone(),
+            Some(value) => value.to_string(),
         };
         Ok(Made { id, name: name.to_owned(), arguments })
     };

@@ -6,17 +6,20 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value;
 
 use super::part::ToolCall;
+use crate::grammar::LeftOut;
 use crate::validation::Checker;
 
 /// One function.
 #[derive(Debug)]
 pub(crate) struct Tool {
-    /// Letters, digits and `_-.:/`, at most 64.
+    /// Letters, digits and `_-.:/`, at most 128.
     pub(super) name: String,
     /// Its purpose.
     pub(super) description: Option<String>,
     /// The JSON schema of its arguments, an object, as text.
     pub(super) schema: String,
+    /// What could not be read of it.
+    pub(super) unread: Vec<LeftOut>,
     /// Compares calls with the schema, once there was one.
     pub(super) checker: OnceLock<Checker>,
 }

@@ -97,8 +97,7 @@ fn calls(
     }
     let mut ids = Vec::with_capacity(made.len());
     let write = |(index, call): (usize, crate::tools::Made)| {
-        // The text was an object when it was read.
-        let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
+        let arguments = call.value();
         let id = call.id.unwrap_or_else(|| format!("{place}.{index}"));
         let function = json!({"name": call.name, "arguments": arguments});
         names.insert(id.clone(), call.name);

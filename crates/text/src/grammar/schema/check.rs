@@ -13,7 +13,8 @@ use crate::grammar::error::GrammarError;
 use crate::grammar::library::{first_line, regex_problem};
 use crate::vocabulary::shortened;
 
-const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
+pub(super) const TYPES: [&str; 7] =
+    ["null", "boolean", "integer", "number", "string", "array", "object"];
 
 /// The formats for which the library has an expression. Others are annotations, as in JSON Schema.
 const FORMATS: [&str; 10] =
@@ -59,9 +60,6 @@ const MAX_MULTIPLE_DIGITS: u32 = 6;
 /// The work for comparing two expressions, in the library's unit.
 const MAX_PATTERN_WORK: u64 = 10_000;
 
-/// The most expressions that are checked a second time because the library does not take them.
-const MAX_FOREIGN_PATTERNS: usize = 64;
-
 /// Whether a grammar can enforce a keyword.
 enum Held {
     /// The grammar enforces it.
@@ -86,7 +84,6 @@ pub(super) struct Check<'a> {
     /// References to parts that no keyword makes a schema, and those of them to be checked.
     elsewhere: HashSet<String>,
     unchecked: Vec<String>,
-    foreign_patterns: usize,
     /// The number of steps that proofs have taken.
     proof_steps: usize,
     /// Each `multipleOf` without its decimal point, the number of digits after that point, and its
@@ -108,7 +105,6 @@ impl<'a> Check<'a> {
             patterns: 0,
             elsewhere: HashSet::new(),
             unchecked: Vec::new(),
-            foreign_patterns: 0,
             proof_steps: 0,
             multiples: Vec::new(),
             merges: false,
@@ -254,7 +250,7 @@ impl<'a> Check<'a> {
             }
             "pattern" => match value.as_str() {
                 Some(text) => {
-                    let problem = self.pattern_problem(&at, text)?;
+                    let problem = pattern_problem(text);
                     return self.stays(place, key, problem);
                 }
                 None => return Err(invalid(&at, "it must be a regular expression")),
@@ -288,31 +284,6 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Returns why the library does not take an expression, or `None` if it does.
-    ///
-    /// # Errors
-    /// Returns an error if it is not a regular expression in any syntax, or too many are foreign.
-    fn pattern_problem(&mut self, at: &str, text: &str) -> Result<Option<String>, GrammarError> {
-        let problem = match regex_problem(text) {
-            Some((character, problem)) => format!("character {character}: {problem}"),
-            None => match RegexBuilder::new().mk_regex_for_serach(&regex_to_lark(text, "dw")) {
-                Ok(_) => return Ok(None),
-                Err(error) => first_line(&error.to_string()),
-            },
-        };
-        if self.left_out.is_some() {
-            self.foreign_patterns += 1;
-            if self.foreign_patterns > MAX_FOREIGN_PATTERNS {
-                let what = "the number of patterns in another syntax than Rust's regex";
-                return Err(GrammarError::too_large(KIND, what, MAX_FOREIGN_PATTERNS as u64));
-            }
-            if !crate::validation::is_pattern(text) {
-                return Err(invalid(at, problem));
-            }
-        }
-        Ok(Some(problem))
-    }
-
     /// Leaves out `patternProperties` that the library does not take, and with them the schema of
     /// all other properties.
     fn pattern_properties(
@@ -326,8 +297,7 @@ impl<'a> Check<'a> {
         self.count("patternProperties", names.len())?;
         self.patterns -= names.len();
         for name in &names {
-            let at = format!("{place}/patternProperties/{name}");
-            if let Some(problem) = self.pattern_problem(&at, name)? {
+            if let Some(problem) = pattern_problem(name) {
                 self.leave_out(&format!("{place}/patternProperties"), name, &problem)?;
                 patterns.shift_remove(name);
                 opens = true;
@@ -434,6 +404,17 @@ impl<'a> Check<'a> {
             }
         };
         self.stays(place, "$ref", Some(problem))
+    }
+}
+
+/// Returns why the library does not take an expression, or `None` if it does.
+fn pattern_problem(text: &str) -> Option<String> {
+    match regex_problem(text) {
+        Some((character, problem)) => Some(format!("character {character}: {problem}")),
+        None => match RegexBuilder::new().mk_regex_for_serach(&regex_to_lark(text, "dw")) {
+            Ok(_) => None,
+            Err(error) => Some(first_line(&error.to_string())),
+        },
     }
 }
 

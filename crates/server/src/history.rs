@@ -1,0 +1,276 @@
+//! What a history may hold: content that a model cannot take ends no session.
+//!
+//! An agent sends its whole history with each request. A picture, a document or a block of another
+//! server in it would be refused every time, and nobody could go on. So content is refused only in
+//! the newest turn that a person wrote, where somebody waits for just this. In results of tools and
+//! in other turns it becomes a line of text where it stood, and the answer says so.
+
+use std::ops::Range;
+
+use serde_json::Value;
+use trine_text::{Content, Message, Part};
+
+use crate::error::{ApiError, shown};
+use crate::places::Places;
+use crate::warnings::note;
+
+/// Most kinds of missing content that an answer tells of.
+const TOLD_MAX: usize = 16;
+
+/// The turn that content stands in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// The newest one that a person wrote: what the model cannot take of it is refused.
+    Newest,
+    /// An earlier one, an answer, instructions, or the result of a tool.
+    Earlier,
+}
+
+/// Tells the turns of a conversation apart.
+#[derive(Debug)]
+pub(crate) struct Turns<'a> {
+    messages: &'a [Value],
+    newest: Range<usize>,
+}
+
+impl<'a> Turns<'a> {
+    /// Finds the newest turn that a person wrote: the last message of the role `user` that is no
+    /// part of a result, and those before it up to an answer or a result. Several clients put the
+    /// picture of a result into a message of the user right after it.
+    pub(crate) fn of(messages: &'a [Value]) -> Self {
+        let is_persons = |index: &usize| {
+            let after_result =
+                index.checked_sub(1).is_some_and(|before| is_result(&messages[before]));
+            role(&messages[*index]) == "user" && !after_result
+        };
+        let last = (0..messages.len()).rev().find(is_persons);
+        let newest = last.map_or(0..0, |last| {
+            let own = (0..last).rev().take_while(|index| {
+                is_persons(index) || matches!(role(&messages[*index]), "system" | "developer")
+            });
+            own.filter(is_persons).last().unwrap_or(last)..last + 1
+        });
+        Self { messages, newest }
+    }
+
+    /// Returns the turn of a message.
+    pub(crate) fn turn(&self, index: usize) -> Turn {
+        let is_user = self.messages.get(index).is_some_and(|message| role(message) == "user");
+        if is_user && self.newest.contains(&index) { Turn::Newest } else { Turn::Earlier }
+    }
+
+    /// Returns the turn of something that stands before the message of this index, or after all: it
+    /// is in the newest turn of a person if nothing but that turn is around it.
+    pub(crate) fn turn_before(&self, index: usize) -> Turn {
+        let is_after = self.newest.start < index || self.messages.is_empty();
+        let own = self.messages.get(self.newest.start..).unwrap_or_default();
+        let is_last = !own.iter().any(|message| is_result(message) || is_answer(message));
+        if is_after && is_last { Turn::Newest } else { Turn::Earlier }
+    }
+}
+
+fn role(message: &Value) -> &str {
+    message.get("role").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn is_result(message: &Value) -> bool {
+    matches!(role(message), "tool" | "function")
+}
+
+fn is_answer(message: &Value) -> bool {
+    matches!(role(message), "assistant" | "model")
+}
+
+/// Content that a model is not shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Missing {
+    /// What it is: an image, a document and so on.
+    pub(crate) what: String,
+    /// Its media type and its name, as far as they are known.
+    pub(crate) about: String,
+    pub(crate) why: String,
+    /// Its field in the request.
+    pub(crate) param: String,
+}
+
+impl Missing {
+    /// Returns what the model is told in its place.
+    pub(crate) fn line(&self) -> String {
+        let Self { what, about, why, .. } = self;
+        match &**about {
+            "" => format!("[{what} left out: {why}]"),
+            about => format!("[{what} left out: {why} ({about})]"),
+        }
+    }
+}
+
+/// Returns a media type and a name, as far as they are known, for a [`Missing`].
+pub(crate) fn about(media_type: Option<&str>, name: Option<&str>) -> String {
+    let is_type = |text: &&str| {
+        let is_sign = |byte: u8| byte.is_ascii_alphanumeric() || b"/+-.".contains(&byte);
+        (1..=60).contains(&text.len()) && text.bytes().all(is_sign)
+    };
+    let media_type = media_type.filter(is_type).map(str::to_owned);
+    let name = name.filter(|name| !name.is_empty()).map(shown);
+    media_type.into_iter().chain(name).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the reason of an error about a field, without the field and without what a client could
+/// do instead.
+pub(crate) fn reason(error: &ApiError) -> String {
+    let message = error.message.as_str();
+    let rest = error.param.as_deref().and_then(|param| message.strip_prefix(param));
+    let rest = rest.unwrap_or(message);
+    let rest = rest.strip_prefix(" is not supported").unwrap_or(rest);
+    let rest = rest.trim_start_matches([':', ' ']);
+    rest.split("; ").next().unwrap_or(rest).to_owned()
+}
+
+/// What a conversation is shown without, each kind and reason once.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LeftOuts(Vec<(Missing, usize)>);
+
+impl LeftOuts {
+    pub(crate) fn add(&mut self, missing: Missing) {
+        let is_same = |known: &Missing| (&known.what, &known.why) == (&missing.what, &missing.why);
+        let is_full = self.0.len() == TOLD_MAX;
+        match self.0.iter_mut().find(|(known, _)| is_same(known)) {
+            Some((_, count)) => *count += 1,
+            None if is_full => {}
+            None => self.0.push((missing, 1)),
+        }
+    }
+
+    /// Replaces fields by their places in the request.
+    pub(crate) fn place(&mut self, places: &Places) {
+        for (missing, _) in &mut self.0 {
+            if let Some(place) = places.of(&missing.param) {
+                missing.param = place;
+            }
+        }
+    }
+
+    /// Adds warnings to the answer to the present request.
+    pub(crate) fn note(&self) {
+        for (Missing { what, why, param, .. }, count) in &self.0 {
+            let others = if *count > 1 { " and others" } else { "" };
+            note(format!("the {what} at {param}{others}: left out of the conversation: {why}"));
+        }
+    }
+}
+
+/// Puts lines in the places of pictures, of which `missing` has one entry each, in order.
+pub(crate) fn fill(messages: &mut [Message], missing: &[Option<Missing>]) {
+    let mut missing = missing.iter();
+    for message in messages {
+        let Content::Parts(parts) = &mut message.content else { continue };
+        if !parts.iter().any(Part::is_picture) {
+            continue;
+        }
+        let pieces = std::mem::take(parts).into_iter().map(|part| {
+            let missing = part.is_picture().then(|| missing.next()).flatten();
+            match missing.and_then(Option::as_ref) {
+                Some(missing) => (Part::text(missing.line()), true),
+                None => (part, false),
+            }
+        });
+        *parts = in_lines(pieces);
+    }
+}
+
+/// Returns parts of which some stand in lines of their own: templates write nothing between parts.
+pub(crate) fn in_lines(pieces: impl Iterator<Item = (Part, bool)>) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    let mut was_line = false;
+    for (mut part, is_line) in pieces {
+        if let Some(text) = &mut part.text
+            && let Some(before) = parts.last().and_then(|part| part.text.as_ref())
+            && (is_line || was_line)
+            && !before.ends_with('\n')
+            && !text.starts_with('\n')
+        {
+            text.insert(0, '\n');
+        }
+        was_line = is_line;
+        parts.push(part);
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// `u`: user, `a`: assistant, `t`: result, `s`: system.
+    #[test]
+    fn the_newest_turn_of_a_person_is_found() {
+        for (roles, newest) in [
+            ("u", "u"),
+            ("uau", "__u"),
+            ("uat", "u__"),
+            ("uatu", "u___"),
+            ("uatuu", "____u"),
+            ("uatau", "____u"),
+            ("suu", "_uu"),
+            ("usu", "u_u"),
+            ("uausus", "__u_u_"),
+            ("at", "__"),
+            ("", ""),
+        ] {
+            let message = |role: char| match role {
+                'u' => json!({"role": "user"}),
+                'a' => json!({"role": "assistant"}),
+                't' => json!({"role": "tool"}),
+                _ => json!({"role": "system"}),
+            };
+            let messages: Vec<Value> = roles.chars().map(message).collect();
+            let turns = Turns::of(&messages);
+            let found = |(index, role): (usize, char)| match turns.turn(index) {
+                Turn::Newest => role,
+                Turn::Earlier => '_',
+            };
+            assert_eq!(roles.chars().enumerate().map(found).collect::<String>(), newest, "{roles}");
+        }
+    }
+
+    #[test]
+    fn what_stands_between_messages_is_in_a_turn() {
+        let messages = |roles: &[&str]| -> Vec<Value> {
+            roles.iter().map(|role| json!({ "role": role })).collect()
+        };
+        for (roles, index, turn) in [
+            (&[][..], 0, Turn::Newest),
+            (&["user"], 0, Turn::Earlier),
+            (&["user"], 1, Turn::Newest),
+            (&["user", "assistant", "user"], 2, Turn::Earlier),
+            (&["user", "assistant", "user"], 3, Turn::Newest),
+            (&["user", "assistant", "tool"], 1, Turn::Earlier),
+            (&["user", "assistant", "tool"], 3, Turn::Earlier),
+        ] {
+            let messages = messages(roles);
+            assert_eq!(Turns::of(&messages).turn_before(index), turn, "{roles:?} {index}");
+        }
+    }
+
+    #[test]
+    fn lines_say_what_is_missing_and_stand_by_themselves() {
+        let missing = Missing {
+            what: "image".to_owned(),
+            about: about(Some("image/png"), Some("a\n.png")),
+            why: "this model reads none".to_owned(),
+            param: String::new(),
+        };
+        let line = missing.line();
+        assert_eq!(line, r#"[image left out: this model reads none (image/png, "a\n.png")]"#);
+        assert_eq!(about(Some("text/x\n"), None), "");
+        let parts = [Part::text("a"), Part::picture(), Part::picture(), Part::text("b")];
+        let mut messages = [Message::new("user", Content::Parts(parts.to_vec()))];
+        fill(&mut messages, &[Some(missing), None]);
+        let Content::Parts(parts) = &messages[0].content else { panic!("they are parts") };
+        assert_eq!(parts[1], Part::text(format!("\n{line}")));
+        assert_eq!(parts[2], Part::picture());
+        assert_eq!(parts[3], Part::text("b"));
+    }
+}
