@@ -281,7 +281,7 @@ fn with_message(message: &str) -> String {
 }
 
 /// Formats bytes for people, in powers of ten as disks are counted.
-fn shown(bytes: u64) -> String {
+pub(crate) fn shown(bytes: u64) -> String {
     match bytes {
         0..1_000_000 => format!("{bytes} bytes"),
         1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),

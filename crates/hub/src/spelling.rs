@@ -23,7 +23,8 @@ pub(crate) fn printable(text: &str, limit: usize) -> String {
 /// Returns the few `candidates` whose spelling is closest to `wanted`, best first.
 pub(crate) fn closest(wanted: &str, candidates: &[String]) -> Vec<String> {
     let wanted = wanted.to_lowercase();
-    let limit = (wanted.chars().count() / 3).max(3);
+    // More than one letter in four is another word.
+    let limit = (wanted.chars().count() / 4).clamp(1, 4);
     let mut ranked: Vec<(usize, &String)> = candidates
         .iter()
         .take(2000)

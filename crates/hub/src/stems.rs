@@ -45,7 +45,7 @@ pub(crate) fn quant_of(stem: &str) -> Option<String> {
 
 /// Returns whether a text is a quantisation's name: a known type, perhaps with suffixes such as
 /// `_K_M`.
-fn is_quant(text: &str) -> bool {
+pub(crate) fn is_quant(text: &str) -> bool {
     let upper = text.to_ascii_uppercase();
     let mut pieces = upper.split('_');
     let first = pieces.next().unwrap_or_default();

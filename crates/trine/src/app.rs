@@ -2,23 +2,20 @@
 
 use std::io::{Write, stdout};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::FromArgMatches;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::cli::{self, Cli, Command};
 use crate::commands;
 use crate::failure::{exit_code, message, output_error, usage};
-use crate::picture_file::{expanded, is_picture};
 use crate::settings::{self, Settings};
 #[cfg(unix)]
 use crate::signals;
-use crate::{allocator, driver_cache, interrupt, log, output, screen, terminal, traces};
+use crate::{allocator, driver_cache, habits, interrupt, log, output, screen, terminal, traces};
 
-/// The exit code after a defect in trine, the same as that of other Rust programs.
+/// The exit code after a bug in trine, the same as that of other Rust programs.
 const PANICKED: u8 = 101;
 /// The exit code for a command line that cannot be understood.
 const MISUNDERSTOOD: u8 = 2;
@@ -29,16 +26,24 @@ pub(crate) fn main() -> ExitCode {
     let full = driver_cache::avoid_full_disk();
     report_panics();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let typed: Vec<_> = std::env::args_os().skip(1).collect();
+        if typed.is_empty() {
+            return commands::welcome::run().map(|()| ExitCode::SUCCESS);
+        }
         let settings = Settings::read();
         // Help and mistakes on the command line are reported before errors in the settings file.
         let command = match &settings {
             Ok(settings) => settings.fill(cli::command()),
             Err(_) => cli::command(),
         };
-        let matches = command.try_get_matches();
+        let meant = habits::understood(typed, &command);
+        let matches = command.try_get_matches_from([&["trine".into()], &meant[..]].concat());
         let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
             Ok(cli) => cli,
-            Err(told) => return tell(told),
+            Err(mut told) => {
+                habits::correct(&mut told, &meant);
+                return tell(&told);
+            }
         };
         match (settings, &cli.command) {
             (Ok(settings), _) => settings::set(settings),
@@ -75,20 +80,7 @@ pub(crate) fn main() -> ExitCode {
 }
 
 /// Prints the help, the version, or the problem with the command line.
-fn tell(mut told: clap::Error) -> Result<ExitCode> {
-    // No command is spelled like `chat`, so clap would suggest nothing; `run` is what chats.
-    if told.get(ContextKind::InvalidSubcommand) == Some(&ContextValue::String("chat".to_owned())) {
-        let run = ContextValue::Strings(vec!["run".to_owned()]);
-        told.insert(ContextKind::SuggestedSubcommand, run);
-    }
-    // `--image a.png b.png`, where a list was meant.
-    if let Some(ContextValue::String(extra)) = told.get(ContextKind::InvalidArg)
-        && told.kind() == ErrorKind::UnknownArgument
-        && is_picture(&expanded(Path::new(extra)))
-    {
-        let tip = "give each picture by an option of its own: --image FILE --image FILE";
-        told.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    }
+fn tell(told: &clap::Error) -> Result<ExitCode> {
     let printed = told.print().and_then(|()| stdout().flush());
     if told.use_stderr() {
         return Ok(ExitCode::from(MISUNDERSTOOD));
@@ -124,7 +116,7 @@ fn run(mut cli: Cli) -> Result<()> {
         Command::Plan(args) => commands::plan::run(args),
         Command::Quantize(args) => commands::quantize::run(args),
         Command::Pull(args) => commands::store::pull(args),
-        Command::Search(args) => commands::search::run(args),
+        Command::Search(args) => commands::search::run(args, verbose),
         Command::Create(args) => commands::create::run(args),
         Command::Cp(args) => commands::create::copy(args),
         Command::List(args) => commands::store::list(args),
@@ -139,7 +131,7 @@ fn run(mut cli: Cli) -> Result<()> {
     }
 }
 
-/// Makes panics, which are defects, report themselves and what would help to fix them.
+/// Makes panics, which are bugs, report themselves and what would help to fix them.
 fn report_panics() {
     std::panic::set_hook(Box::new(|panic| {
         screen::leave();
@@ -152,7 +144,7 @@ fn report_panics() {
             .or_else(|| panic.payload().downcast_ref::<String>().cloned())
             .unwrap_or_else(|| "no message".to_owned());
         output::error(format_args!(
-            "trine has a defect and must stop: {} (at {place}, version {}). Please report this with the command \
+            "trine has a bug and must stop: {} (at {place}, version {}). Please report this with the command \
              line and, if you can, the model's name",
             terminal::harmless(&what),
             env!("CARGO_PKG_VERSION"),

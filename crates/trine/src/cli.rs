@@ -9,11 +9,13 @@ use trine_weights::DType;
 mod documents;
 mod draft;
 mod explain;
+mod groups;
 mod logits;
 mod models;
 mod npu;
 mod pictures;
 mod placement;
+mod run;
 mod serve;
 mod servers;
 mod template;
@@ -32,18 +34,17 @@ pub(crate) use models::{
 pub(crate) use npu::{
     NpuArgs, NpuCommand, NpuDoctorArgs, NpuInspectArgs, NpuPackArgs, NpuSelftestArgs, NpuVerifyArgs,
 };
-pub(crate) use pictures::{BenchPicture, PictureArgs, TowerArgs};
+pub(crate) use pictures::{BenchPicture, TowerArgs};
 use placement::MODEL_HELP;
 pub(crate) use placement::Placement;
+pub(crate) use run::{RunArgs, SamplingArgs};
 pub(crate) use serve::ServeArgs;
 pub(crate) use servers::{ConfigArgs, PsArgs, ServerArgs, StopArgs};
-pub(crate) use template::TemplateArgs;
-pub(crate) use think::ThinkArgs;
 pub(crate) use top::TopArgs;
 pub(crate) use values::Seed;
 use values::{
-    parse_batch, parse_bias, parse_context, parse_count, parse_drafts, parse_gap, parse_kv,
-    parse_number, parse_positive, parse_probability, parse_rate, parse_seed, parse_target, whole,
+    parse_batch, parse_context, parse_count, parse_drafts, parse_gap, parse_kv, parse_positive,
+    parse_probability, parse_rate, parse_target, whole,
 };
 
 /// Shown at the end of every command's long help.
@@ -52,7 +53,7 @@ Exit codes:
   0    done (also when the reader of the output went away)
   1    an error; the message says what happened and what to do
   2    the command line cannot be understood
-  101  a defect in trine itself; please report it
+  101  a bug in trine; please report it
   130  interrupted with Ctrl-C";
 
 /// Runs Gemma models on this machine.
@@ -77,19 +78,20 @@ pub(crate) fn command() -> clap::Command {
         let takes = arg.get_action().takes_values() && !arg.is_positional();
         if takes { arg.allow_negative_numbers(true) } else { arg }
     };
-    Cli::command().mut_args(values).mut_subcommands(|command| command.mut_args(values))
+    let program = groups::grouped(Cli::command());
+    program.mut_args(values).mut_subcommands(|command| command.mut_args(values))
 }
 
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Write text: answer a prompt, or chat
-    #[command(after_long_help = RUN_DETAILS, after_help = RUN_SHORT)]
+    /// Chat with a model, or answer one prompt
+    #[command(alias = "chat", after_long_help = run::DETAILS, after_help = run::SHORT)]
     Run(RunArgs),
-    /// Answer requests over HTTP, in the dialects of OpenAI, Anthropic and Ollama
-    #[command(after_long_help = serve::DETAILS, after_help = serve::SHORT)]
+    /// Start a server with OpenAI, Anthropic and Ollama APIs and a chat page
+    #[command(alias = "server", after_long_help = serve::DETAILS, after_help = serve::SHORT)]
     Serve(ServeArgs),
-    /// Show live what a server does: speed, batch, KV blocks, queue
+    /// Watch a server live: speed, requests, queue
     #[command(after_long_help = top::DETAILS, after_help = top::SHORT)]
     Top(TopArgs),
     /// List the models that a server has loaded
@@ -106,23 +108,24 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     /// Write a smaller copy of a model as a GGUF file
     Quantize(QuantizeArgs),
-    /// Fetch a model from Hugging Face
+    /// Download a model from Hugging Face
     Pull(PullArgs),
-    /// List the models that can be fetched by a short name
+    /// List models that can be downloaded, whether they fit and how fast they would be
     Search(SearchArgs),
-    /// List the models and presets on this machine
+    /// List downloaded models and presets
+    #[command(alias = "ls")]
     List(ListArgs),
-    /// Remove a fetched model or a preset
+    /// Remove a downloaded model or a preset
     Rm(RemoveArgs),
     /// Give a model a name, a system prompt and parameters of its own
     Create(CreateArgs),
-    /// Give a model a further name
+    /// Give a model an alias
     Cp(CopyArgs),
     /// Show what a model is: size, formats, tokenizer, defaults
     Show(ShowArgs),
-    /// Show the settings that hold, and where they come from
+    /// Show the settings in effect, and where they come from
     Config(ConfigArgs),
-    /// Check this machine and say what is wrong with it
+    /// Check this machine: what is wrong, and which model suits it
     Doctor(DoctorArgs),
     /// Write a model's logits for a list of token ids
     Logits(LogitsArgs),
@@ -165,136 +168,6 @@ impl Command {
             Command::Man(_) => ("man", None),
         }
     }
-}
-
-const RUN_SHORT: &str = "\
-With PROMPT, or with text on standard input, one answer is written; else a chat begins. --help tells more.";
-
-const RUN_DETAILS: &str = "\
-With a PROMPT, or with text on standard input, one answer is written and the program ends. Without
-either a chat begins (/help shows its commands). With both, the text of standard input comes after
-the prompt, with an empty line between: trine run MODEL \"Summarise this\" < report.txt. A PROMPT of
-`-` is only standard input. A program that starts trine in a loop over its own standard input gives
-it another one: < /dev/null.
-
-A single argument of several words is the prompt for the embedded model: trine run \"Once upon a
-time\". A word that could name a model is never taken for a prompt.
-
-A model that is known and not on this machine is fetched after a question, or with --yes. A preset's
-system prompt and parameters hold where no option says otherwise.
-
-The prompt is put into the model's chat template; --raw continues it as it is. A model without a
-template always continues.
-
-Sampling settings that are not given are the model's own. The same --seed gives the same text on the
-same device, on a CPU with the same number of threads.
-
-The text goes to standard output, everything else to standard error.";
-
-/// `trine run`
-#[derive(Debug, Args)]
-pub(crate) struct RunArgs {
-    /// The model to run [default: demo]
-    #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
-    pub(crate) model: Option<String>,
-
-    /// What to say to it; `-` reads standard input
-    #[arg(value_name = "PROMPT")]
-    pub(crate) prompt: Option<String>,
-
-    /// Take the prompt from a file; `-` is standard input
-    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
-    pub(crate) prompt_file: Option<PathBuf>,
-
-    /// Instructions that stand before the conversation
-    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
-    pub(crate) system: Option<String>,
-
-    /// Continue the prompt as it is, without the chat template
-    #[arg(long)]
-    pub(crate) raw: bool,
-
-    /// Chat even though standard input is not a terminal: its lines are taken as if typed
-    #[arg(short, long, conflicts_with_all = ["prompt", "prompt_file", "json"])]
-    pub(crate) interactive: bool,
-
-    /// Print one JSON object with text, counts, timings and the reason for the end
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    /// Say nothing on standard error but warnings and errors
-    #[arg(short, long, conflicts_with = "verbose")]
-    pub(crate) quiet: bool,
-
-    #[command(flatten)]
-    pub(crate) template: TemplateArgs,
-
-    #[command(flatten)]
-    pub(crate) fetch: FetchArgs,
-
-    #[command(flatten)]
-    pub(crate) sampling: SamplingArgs,
-
-    #[command(flatten)]
-    pub(crate) thinking: ThinkArgs,
-
-    #[command(flatten)]
-    pub(crate) drafting: DraftArgs,
-
-    #[command(flatten)]
-    pub(crate) pictures: PictureArgs,
-
-    #[command(flatten)]
-    pub(crate) placement: Placement,
-}
-
-/// How tokens are chosen, and when to stop.
-#[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Sampling")]
-pub(crate) struct SamplingArgs {
-    /// Most tokens to write [default: until the model ends or the context is full]
-    #[arg(long, value_name = "N", value_parser = parse_positive)]
-    pub(crate) max_tokens: Option<usize>,
-
-    /// Randomness: 0 always takes the most likely token
-    #[arg(long, value_name = "T", value_parser = parse_number::<f32>)]
-    pub(crate) temperature: Option<f32>,
-
-    /// Choose among the K most likely tokens; 0 for all
-    #[arg(long, value_name = "K", value_parser = parse_count)]
-    pub(crate) top_k: Option<usize>,
-
-    /// Choose among the most likely tokens that together have probability P
-    #[arg(long, value_name = "P", value_parser = parse_number::<f32>)]
-    pub(crate) top_p: Option<f32>,
-
-    /// Leave out tokens less likely than P times the most likely one
-    #[arg(long, value_name = "P", value_parser = parse_number::<f32>)]
-    pub(crate) min_p: Option<f32>,
-
-    /// Start of the random numbers [default: -1, another one each time]
-    #[arg(long, value_name = "N", value_parser = parse_seed)]
-    pub(crate) seed: Option<Seed>,
-
-    /// Divide the scores of tokens that were used already; 1 is off
-    #[arg(long, value_name = "X", value_parser = parse_number::<f32>)]
-    pub(crate) repetition_penalty: Option<f32>,
-
-    /// Subtract from the scores of tokens that were used already; 0 is off
-    #[arg(long, value_name = "X", value_parser = parse_number::<f32>)]
-    pub(crate) presence_penalty: Option<f32>,
-
-    /// Subtract from the scores of tokens for each time they were used; 0 is off
-    #[arg(long, value_name = "X", value_parser = parse_number::<f32>)]
-    pub(crate) frequency_penalty: Option<f32>,
-
-    /// Add VALUE to the score of token ID; can be repeated
-    #[arg(long, value_name = "ID=VALUE", value_parser = parse_bias)]
-    pub(crate) logit_bias: Vec<(u32, f32)>,
-
-    /// End the answer before this text; can be repeated
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) stop: Vec<String>,
 }
 
 /// `trine bench`
@@ -486,8 +359,8 @@ pub(crate) struct PlanArgs {
     #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "1,8,32", value_parser = parse_batch)]
     pub(crate) batch: Vec<usize>,
 
-    /// Positions of each sequence, and lengths of prompts, separated by commas [default: 512,8192]
-    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_context)]
+    /// Context lengths in tokens, and lengths of prompts, separated by commas [default: 512,8192]
+    #[arg(short, long, alias = "ctx-size", value_name = "N,...", value_delimiter = ',', value_parser = parse_context)]
     pub(crate) context: Vec<usize>,
 
     /// What guesses tokens: a MODEL with the same tokenizer, in passes of its own; ngram, from the
@@ -512,7 +385,7 @@ pub(crate) struct PlanArgs {
     pub(crate) quantize: Option<DType>,
 
     /// Threads, where this machine is measured [default: one for each physical core]
-    #[arg(long, value_name = "N", value_parser = whole(1u16..=512))]
+    #[arg(short, long, value_name = "N", value_parser = whole(1u16..=512))]
     pub(crate) threads: Option<u16>,
 
     /// Print the forecast as JSON
@@ -581,6 +454,7 @@ pub(crate) struct DoctorArgs {
 mod tests {
     use clap::error::ErrorKind;
 
+    use super::values::{parse_bias, parse_seed};
     use super::*;
     use crate::device::{DeviceChoice, Tune};
 

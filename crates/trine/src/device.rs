@@ -76,11 +76,26 @@ impl From<Tune> for TuningMode {
     }
 }
 
+/// Returns the name, for people, of another way to drive a GPU that a text begins with.
+fn foreign(text: &str) -> Option<&'static str> {
+    let word = text.split([':', ',']).next().unwrap_or_default().to_ascii_lowercase();
+    Some(match &*word {
+        "cuda" | "nvidia" | "cublas" => "CUDA",
+        "rocm" | "hip" | "amd" | "hipblas" => "ROCm",
+        "metal" | "mps" => "Metal",
+        "sycl" | "intel" | "xpu" | "oneapi" => "SYCL",
+        "opencl" | "clblast" => "OpenCL",
+        "directml" | "dml" | "d3d12" => "DirectML",
+        _ => return None,
+    })
+}
+
 impl DeviceChoice {
     /// Reads `auto`, `reference`, `cpu`, `vulkan`, `vulkan:INDEX` or `vulkan:NAME`, where the name
     /// is a part of the device's own or its UUID, or several of the last two separated by commas.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         check_list(text)?;
+        let text = if text == "gpu" { "vulkan" } else { text };
         let named = |name: &str| match name.parse() {
             Ok(index) => Some(Choice::Index(index)),
             Err(_) if name.trim().is_empty() => None,
@@ -100,6 +115,11 @@ impl DeviceChoice {
         {
             let name = text.split(",vulkan:").nth(twice).unwrap_or_default();
             return Err(format!("vulkan:{name} is named twice; name each device once"));
+        }
+        if let Some(foreign) = foreign(text) {
+            return Err(format!(
+                "trine has no {foreign}; it drives NVIDIA, AMD and Intel GPUs through Vulkan: --device vulkan"
+            ));
         }
         choice.ok_or_else(|| {
             "choose auto, cpu, reference, vulkan[:INDEX or :NAME] or several, such as vulkan:0,vulkan:1; `trine doctor` \
@@ -427,6 +447,17 @@ mod tests {
         let vulkan = |choice| Ok(DeviceChoice::Vulkan(vec![choice]));
         assert_eq!(DeviceChoice::parse("auto"), Ok(DeviceChoice::Auto));
         assert_eq!(DeviceChoice::parse("vulkan"), vulkan(Choice::Best));
+        assert_eq!(DeviceChoice::parse("gpu"), vulkan(Choice::Best));
+        for (foreign, called) in
+            [("cuda", "CUDA"), ("cuda:0", "CUDA"), ("ROCm", "ROCm"), ("mps", "Metal")]
+        {
+            let told = DeviceChoice::parse(foreign).unwrap_err();
+            assert!(
+                told.contains(&format!("trine has no {called}"))
+                    && told.contains("--device vulkan"),
+                "{told}"
+            );
+        }
         assert_eq!(DeviceChoice::parse("vulkan:3"), vulkan(Choice::Index(3)));
         assert_eq!(DeviceChoice::parse("vulkan:780M"), vulkan(Choice::Named("780M".to_owned())));
         let both = DeviceChoice::Vulkan(vec![Choice::Index(0), Choice::Named("780M".to_owned())]);
@@ -436,17 +467,9 @@ mod tests {
         assert_eq!(DeviceChoice::parse(&format!("vulkan:{name}")), named);
         let twice = DeviceChoice::parse("vulkan:1,vulkan:0,vulkan:1").unwrap_err();
         assert!(twice.contains("vulkan:1 is named twice"), "{twice}");
-        for wrong in [
-            "",
-            "gpu",
-            "vulkan:",
-            "vulkan: ",
-            "vulcan:1",
-            "CPU ",
-            "vulkan:0,vulkan:",
-            "cpu,vulkan:0",
-            ",",
-        ] {
+        for wrong in
+            ["", "vulkan:", "vulkan: ", "vulcan:1", "CPU ", "vulkan:0,vulkan:", "cpu,vulkan:0", ","]
+        {
             assert!(DeviceChoice::parse(wrong).is_err(), "{wrong}");
         }
         for list in ["vulkan:0,cpu", "cpu,vulkan:0", "vulkan:0, cpu", "vulkan:0,cpu,vulkan:1"] {

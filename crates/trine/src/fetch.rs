@@ -1,13 +1,14 @@
-//! Fetches models: asks first, and shows the progress.
+//! Downloads models: asks first, and shows the progress.
 
 use std::io::{Write, stdin};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
-use trine_hub::{Hub, HubError, LeftOut, LocalModel, ModelName, Progress};
+use trine_hub::{Hub, HubError, LeftOut, LocalModel, ModelName, Progress, catalog};
 
-use crate::failure::Interrupted;
+use crate::failure::{Interrupted, Negative};
+use crate::fitting::Room;
 use crate::interrupt::Watch;
 use crate::output;
 use crate::terminal;
@@ -58,41 +59,63 @@ fn without_tower(name: &ModelName, left_out: &LeftOut) -> String {
     }
 }
 
-/// Asks on the terminal whether to fetch a model. `bytes` is its size if that is known without
-/// asking the server.
+/// Asks on the terminal whether to download a model. `bytes` is its size if that is known without
+/// asking the server. A model that has no memory here is told as such, and Enter means no then.
 ///
 /// # Errors
-/// Returns an error if the answer is no, or the server does not have the model.
+/// Returns [`Negative`] if the answer is no, or an error if the server does not have the model.
 pub(crate) fn ask(hub: &Hub, typed: &str, name: &ModelName, bytes: Option<u64>) -> Result<()> {
-    let size = match bytes {
-        Some(bytes) => output::about_bytes(bytes),
+    let (bytes, size) = match bytes {
+        Some(bytes) => (bytes, output::about_bytes(bytes)),
         None => {
             let watch = Watch::new();
             let mut shown = Shown::new(&watch);
             match hub.remote_bytes(name, &mut shown) {
                 Err(HubError::Cancelled) => return Err(Interrupted.into()),
-                other => other?.map_or("of unknown size".to_owned(), output::bytes),
+                other => match other? {
+                    Some(bytes) => (bytes, output::bytes(bytes)),
+                    None => (0, "of unknown size".to_owned()),
+                },
             }
         }
     };
+    let misfit = misfit(name, bytes);
     let typed = terminal::harmless(typed);
     let what = match name.to_string() {
         name if name == typed => name,
         name => format!("{typed} ({name})"),
     };
-    eprint_question(&format!("{what} is not on this machine. Fetch it, {size}? [Y/n] "));
+    eprint_question(&match &misfit {
+        None => format!("{what} is not on this machine. Download it, {size}? [Y/n] "),
+        Some(misfit) => format!(
+            "{what} is not on this machine; its files have {size}.\n{misfit}\nDownload it anyway? [y/N] "
+        ),
+    });
     let mut reply = String::new();
     // No watch is alive here, so Ctrl-C ends the program.
     let read = std::io::BufRead::read_line(
         &mut std::io::Read::take(stdin().lock(), REPLY_BYTES_MAX),
         &mut reply,
     );
-    let is_yes = matches!(reply.trim().to_ascii_lowercase().as_str(), "" | "y" | "yes");
+    let is_yes = match reply.trim().to_ascii_lowercase().as_str() {
+        "" => misfit.is_none(),
+        reply => matches!(reply, "y" | "yes"),
+    };
     match read {
         // Zero bytes mean the end of the input, which is no consent.
         Ok(count) if count > 0 && is_yes => Ok(()),
-        _ => Err(anyhow!("{what} was not fetched")),
+        // The person decided so: this is no error to explain.
+        _ => {
+            output::remark(format_args!("{what} was not downloaded"));
+            Err(Negative.into())
+        }
     }
+}
+
+/// Returns what there is to say before a download of a model that has no memory here.
+fn misfit(name: &ModelName, bytes: u64) -> Option<String> {
+    let known = catalog::models().iter().find(|model| model.model() == *name);
+    Room::now().misfit(known, bytes)
 }
 
 fn eprint_question(text: &str) {
@@ -123,8 +146,8 @@ impl Progress for Shown<'_> {
         let name = terminal::harmless(file).into_owned();
         if !terminal::stderr_is_terminal() {
             output::remark(match total {
-                Some(total) => format!("fetching {name}, {}", output::bytes(total)),
-                None => format!("fetching {name}"),
+                Some(total) => format!("downloading {name}, {}", output::bytes(total)),
+                None => format!("downloading {name}"),
             });
             return;
         }

@@ -205,6 +205,23 @@ impl Seconds {
 }
 
 impl Machine {
+    /// Creates a machine whose speed is that of its reads: one token after the other waits for
+    /// nothing else on most machines.
+    pub(crate) fn of_reads(gbps: f64) -> Self {
+        Self {
+            name: "a machine of these reads".to_owned(),
+            gbps,
+            gbps_limit: gbps,
+            tops_skinny: f64::INFINITY,
+            tops_wide: f64::INFINITY,
+            tops_limit: f64::INFINITY,
+            gap_us: 0.0,
+            memory_bytes: None,
+            has_npu: false,
+            sources: Vec::new(),
+        }
+    }
+
     /// Returns the time of a pass on this machine.
     pub(crate) fn seconds(&self, work: &Work) -> Seconds {
         let gaps = work.launches as f64 * self.gap_us * 1e-6;

@@ -76,6 +76,25 @@ pub(crate) fn has_npu(sys: &Path) -> bool {
     })
 }
 
+/// Returns the version of the running kernel. `proc` is the path of `/proc`.
+pub(crate) fn kernel(proc: &Path) -> Option<String> {
+    version(&proc.join("sys/kernel/osrelease"))
+}
+
+/// Returns the version of the machine's firmware, with its date. `sys` is the path of `/sys`.
+pub(crate) fn firmware(sys: &Path) -> Option<String> {
+    let of = |name: &str| version(&sys.join("class/dmi/id").join(name));
+    let name = of("bios_version")?;
+    Some(of("bios_date").map_or_else(|| name.clone(), |date| format!("{name} of {date}")))
+}
+
+/// Returns the first words of a file that names a version.
+fn version(path: &Path) -> Option<String> {
+    let text = read(path)?;
+    let line: String = text.lines().next()?.trim().chars().take(60).collect();
+    (!line.is_empty()).then_some(line)
+}
+
 /// Lists processor features that the kernels can use: (name, present).
 pub(crate) fn processor_features() -> Vec<(&'static str, bool)> {
     #[cfg(target_arch = "x86_64")]
@@ -127,6 +146,23 @@ mod tests {
         assert_eq!(parse_size("512"), Some(512));
         assert_eq!(parse_size(""), None);
         assert!(cores() >= 1);
+    }
+
+    #[test]
+    fn kernel_and_firmware_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        assert_eq!((kernel(root), firmware(root)), (None, None));
+        std::fs::create_dir_all(root.join("sys/kernel")).unwrap();
+        std::fs::write(root.join("sys/kernel/osrelease"), "6.12.48+deb13-amd64\n").unwrap();
+        std::fs::create_dir_all(root.join("class/dmi/id")).unwrap();
+        std::fs::write(root.join("class/dmi/id/bios_version"), "F.21\n").unwrap();
+        assert_eq!(firmware(root).as_deref(), Some("F.21"));
+        std::fs::write(root.join("class/dmi/id/bios_date"), "08/19/2025\n").unwrap();
+        assert_eq!(kernel(root).as_deref(), Some("6.12.48+deb13-amd64"));
+        assert_eq!(firmware(root).as_deref(), Some("F.21 of 08/19/2025"));
+        std::fs::write(root.join("class/dmi/id/bios_version"), "x".repeat(9999)).unwrap();
+        assert!(firmware(root).unwrap().len() < 100);
     }
 
     #[test]

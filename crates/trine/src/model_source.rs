@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use trine_hub::catalog::{self, Known};
+use trine_hub::catalog::{self, Known, Refused};
 use trine_hub::{Hub, HubConfig, HubError, LocalModel, ModelName, Preset};
 use trine_model::{Assistant, Model};
 use trine_weights::{Checkpoint, DType};
@@ -258,15 +258,19 @@ pub(crate) fn repository(hub: &Hub, typed: &str) -> Result<ModelName> {
     }
     match catalog::find(typed) {
         Some(Known::Model(entry)) => return Ok(entry.model()),
-        Some(Known::Refused(family)) if hub.short_name(typed)?.is_none() => {
-            bail!("trine does not run {typed}: {}", family.reason)
+        Some(Known::Refused(refused)) if hub.short_name(typed)?.is_none() => {
+            return Err(refusal(typed, &refused));
         }
         _ => {}
     }
     match ModelName::parse(typed) {
         // The user may have typed the name of a local model with other upper and lower case.
         Ok(name) if hub.show(&name).is_ok() => Ok(name),
-        Ok(name) => Ok(hub.short_name(typed)?.unwrap_or(name)),
+        Ok(name) => match (hub.short_name(typed)?, catalog::other_family(&name)) {
+            (Some(local), _) => Ok(local),
+            (None, Some(refused)) => Err(refusal(typed, &refused)),
+            (None, None) => Ok(name),
+        },
         Err(error) => match hub.short_name(typed)? {
             Some(name) => Ok(name),
             None if looks_like_name(typed) && !looks_like_path(typed) => Err(not_found(typed)),
@@ -291,7 +295,7 @@ pub(crate) fn resolve_model(hub: &Hub, typed: &str) -> Result<Resolved> {
         let name = entry.model();
         return Ok(match hub.resolve(&name)? {
             Some(model) => here(Source::Local(Box::new(model))),
-            None => missing(typed, name, entry.bytes),
+            None => missing(typed, name, Some(entry.bytes)),
         });
     }
     if let Some(name) = hub.short_name(typed)? {
@@ -301,13 +305,23 @@ pub(crate) fn resolve_model(hub: &Hub, typed: &str) -> Result<Resolved> {
             None => missing(typed, name, None),
         });
     }
-    if let Some(Known::Refused(family)) = known {
-        bail!("trine does not run {typed}: {}", family.reason);
+    if let Some(Known::Refused(refused)) = known {
+        return Err(refusal(typed, &refused));
     }
     Ok(match parsed {
-        Some(name) if !is_meant_as_file(typed) => missing(typed, name, None),
+        Some(name) if !is_meant_as_file(typed) => {
+            if let Some(refused) = catalog::other_family(&name) {
+                return Err(refusal(typed, &refused));
+            }
+            missing(typed, name, None)
+        }
         _ => Resolved::Unknown,
     })
+}
+
+/// Returns the error for a model that trine does not run.
+fn refusal(typed: &str, refused: &Refused) -> anyhow::Error {
+    anyhow!("trine does not run {}: {}", terminal::harmless(typed), refused.reason())
 }
 
 fn here(source: Source) -> Resolved {
@@ -415,8 +429,8 @@ fn not_here(typed: &str, name: &ModelName, bytes: Option<u64>) -> anyhow::Error 
         false => format!(". On this machine: {}", local.join(", ")),
     };
     anyhow!(
-        "{typed} is not on this machine{facts}. Fetch it with `trine pull {typed}`, or let this command fetch it \
-         with --yes{local}"
+        "{typed} is not on this machine{facts}. Download it with `trine pull {typed}`, or let this command \
+         download it with --yes{local}"
     )
 }
 
@@ -450,7 +464,7 @@ fn not_found(typed: &str) -> anyhow::Error {
     }
     message.push_str(
         " A model is a .gguf file, a folder with config.json, or a name: `trine list` shows those of this machine, `trine \
-         search` those that can be fetched, and owner/repo names any repository of Hugging Face",
+         search` those that can be downloaded, and owner/repo names any repository of Hugging Face",
     );
     anyhow!(message)
 }

@@ -194,6 +194,19 @@ pub(crate) fn rate(value: f64) -> String {
     }
 }
 
+/// Formats a rate that is a forecast, with two significant digits: `0.5`, `7`, `30`.
+pub(crate) fn short_rate(value: f64) -> String {
+    match value {
+        v if !v.is_finite() => "-".to_owned(),
+        v if v >= 10.0 => {
+            let step = 10_f64.powf(v.log10().floor() - 1.0);
+            format!("{:.0}", (v / step).round() * step)
+        }
+        v if v >= 1.0 => format!("{v:.0}"),
+        v => format!("{v:.1}"),
+    }
+}
+
 /// Formats seconds for people: `412 ms`, `2.31 s`.
 pub(crate) fn seconds(value: f64) -> String {
     if value < 1.0 { format!("{:.0} ms", value * 1e3) } else { format!("{value:.2} s") }
@@ -247,6 +260,8 @@ mod tests {
         assert_eq!(rate(0.5123), "0.512");
         assert_eq!(rate(f64::NAN), "-");
         assert_eq!(seconds(0.0214), "21 ms");
+        let short = [0.52, 6.6, 13.7, 128.0, f64::NAN].map(short_rate);
+        assert_eq!(short, ["0.5", "7", "14", "130", "-"]);
     }
 
     #[test]

@@ -65,7 +65,8 @@ impl Words {
         let prompt = joined(words, input);
         if prompt.trim().is_empty() {
             return Err(usage(
-                "the prompt is empty; give one as PROMPT, with --prompt-file or on standard input, or run in a terminal to chat",
+                "the prompt is empty; give one: trine run demo \"Tell me a story\", with --prompt-file or on standard input, or \
+                 run in a terminal to chat",
             ));
         }
         Ok(prompt)

@@ -12,7 +12,7 @@ use super::values::{parse_number, parse_positive, whole};
 /// What a command may do about a model that is not here.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct FetchArgs {
-    /// Fetch the model without asking if it is not on this machine
+    /// Download the model without asking if it is not on this machine
     #[arg(short, long)]
     pub(crate) yes: bool,
 }
@@ -29,6 +29,10 @@ pub(crate) struct PullArgs {
     #[arg(value_name = "MODEL")]
     pub(crate) model: String,
 
+    /// Accepted because commands that may download take it: a pull asks nothing.
+    #[arg(short, long, hide = true)]
+    pub(crate) yes: bool,
+
     /// Leave out the vision tower of a GGUF model, its mmproj file: texts only
     #[arg(long)]
     pub(crate) no_mmproj: bool,
@@ -41,12 +45,17 @@ pub(crate) struct PullArgs {
 /// `trine search`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The list is part of the program and needs no network. Any other repository of Hugging Face with GGUF or safetensors \
-files of Gemma 3 is named owner/repo or owner/repo:Q4_0.")]
+The list is part of the program and needs no network. Tokens per second are forecasts for this machine, from its \
+memory bandwidth. Any other repository of Hugging Face with GGUF or safetensors files of Gemma 3, 3n or 4 is named \
+owner/repo or owner/repo:Q4_0.")]
 pub(crate) struct SearchArgs {
     /// Words that the name, the repository or the quantisation holds, such as `qat 4b`
     #[arg(value_name = "TEXT")]
     pub(crate) text: Vec<String>,
+
+    /// Leave out the measurement of this machine (it takes a second), and with it tokens per second
+    #[arg(long)]
+    pub(crate) quick: bool,
 
     /// Print the list as JSON
     #[arg(long)]
@@ -146,7 +155,7 @@ pub(crate) struct CreateArgs {
 #[command(next_help_heading = "Parameters")]
 pub(crate) struct PresetArgs {
     /// Randomness: 0 always takes the most likely token
-    #[arg(long, value_name = "T", value_parser = parse_number::<f64>)]
+    #[arg(long, alias = "temp", value_name = "T", value_parser = parse_number::<f64>)]
     pub(crate) temperature: Option<f64>,
 
     /// Choose among the K most likely tokens; 0 for all
@@ -177,12 +186,12 @@ pub(crate) struct PresetArgs {
     #[arg(long, value_name = "N", value_parser = whole(0..=u64::MAX))]
     pub(crate) seed: Option<u64>,
 
-    /// Most tokens to write
+    /// Maximum number of tokens to generate
     #[arg(long, value_name = "N", value_parser = parse_positive)]
     pub(crate) max_tokens: Option<usize>,
 
-    /// Most positions (tokens) of a conversation
-    #[arg(long, value_name = "N", value_parser = parse_positive)]
+    /// Context length in tokens
+    #[arg(short, long, aliases = ["ctx-size", "num-ctx"], value_name = "N", value_parser = parse_positive)]
     pub(crate) context: Option<usize>,
 
     /// End the answer before this text; can be repeated

@@ -24,47 +24,46 @@ pub(crate) struct Placement {
 
     /// Layers that GPUs run, the last ones and the output; the CPU runs the others [default: all
     /// that fit]
-    #[arg(long, value_name = "N", value_parser = parse_count)]
+    #[arg(long, alias = "n-gpu-layers", value_name = "N", value_parser = parse_count, hide_short_help = true)]
     pub(crate) gpu_layers: Option<usize>,
 
     /// Measure which kernels suit the GPU: auto (once, while a server has nothing to do, the
     /// default), off, again
-    #[arg(long, value_name = "WHEN", value_parser = Tune::parse)]
+    #[arg(long, value_name = "WHEN", value_parser = Tune::parse, hide_short_help = true)]
     pub(crate) tune: Option<Tune>,
 
-    /// Make results on a GPU the same bits whatever else runs at the same time, as they always are
-    /// on the CPU; slower
-    #[arg(long)]
+    /// Bit-identical output on the GPU regardless of other requests, as always on the CPU (slower)
+    #[arg(long, hide_short_help = true)]
     pub(crate) batch_invariant: bool,
 
     /// Threads of the CPU device [default: one for each physical core]
-    #[arg(long, value_name = "N", value_parser = whole(1u16..=512))]
+    #[arg(short, long, value_name = "N", value_parser = whole(1u16..=512))]
     pub(crate) threads: Option<u16>,
 
     /// Let an AMD NPU compute a part of prompts beside the CPU or a GPU, with the kernel pack in
     /// this folder, or auto for the store's; never run on silicon
-    #[arg(long, value_name = "PACK", value_parser = PackChoice::parse)]
+    #[arg(long, value_name = "PACK", value_parser = PackChoice::parse, hide_short_help = true)]
     pub(crate) npu: Option<PackChoice>,
 
     /// Part of each matrix that the NPU takes: auto (by measurements), or from 0 to 1
     /// [default: auto]
-    #[arg(long, value_name = "PART", value_parser = NpuShare::parse, requires = "npu")]
+    #[arg(long, value_name = "PART", value_parser = NpuShare::parse, requires = "npu", hide_short_help = true)]
     pub(crate) npu_share: Option<NpuShare>,
 
-    /// How keys and values are stored: f32, f16, int8 [default: f16; logits: f32]
-    #[arg(long, value_name = "TYPE", value_parser = parse_kv)]
+    /// Format of the KV cache: f32, f16, int8 [default: f16; logits: f32]
+    #[arg(long, value_name = "TYPE", value_parser = parse_kv, hide_short_help = true)]
     pub(crate) kv: Option<KvType>,
 
-    /// Most positions (tokens) of a conversation [default: the model's, at most 8192]
-    #[arg(long, value_name = "N", value_parser = parse_positive)]
+    /// Context length in tokens [default: the model's, at most 8192]
+    #[arg(short, long, aliases = ["ctx-size", "num-ctx"], value_name = "N", value_parser = parse_positive)]
     pub(crate) context: Option<usize>,
 
-    /// Most memory for keys and values, such as 4G, shared by all sequences [default: what is free]
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    /// Most memory for the KV cache, such as 4G, shared by all requests [default: what is free]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, hide_short_help = true)]
     pub(crate) kv_memory: Option<u64>,
 
     /// Quantise F32, F16 and BF16 weights while loading: Q8_0, Q4_0, Q4_K, Q6_K
-    #[arg(long, value_name = "TYPE", value_parser = parse_target)]
+    #[arg(long, value_name = "TYPE", value_parser = parse_target, hide_short_help = true)]
     pub(crate) quantize: Option<DType>,
 }
 

@@ -102,8 +102,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "TYPE", value_parser = parse_pooling)]
     pub(crate) pooling: Option<Pooling>,
 
-    /// Sequences that a model runs at once; others wait
-    #[arg(long, value_name = "N", default_value = "8", value_parser = whole(1u16..=4096))]
+    /// Requests that a model runs at once; others wait
+    #[arg(long, alias = "parallel", value_name = "N", default_value = "8", value_parser = whole(1u16..=4096))]
     pub(crate) sequences: u16,
 
     /// Requests that may wait for a model; more are answered with 503
@@ -132,7 +132,7 @@ pub(crate) struct ServeArgs {
 
     /// How long a model that no request uses stays loaded, such as 5m, 0 or -1 (forever) [default:
     /// -1]
-    #[arg(long, value_name = "TIME", value_parser = KeepAlive::parse, allow_hyphen_values = true)]
+    #[arg(long, alias = "keepalive", value_name = "TIME", value_parser = KeepAlive::parse, allow_hyphen_values = true)]
     pub(crate) keep_alive: Option<KeepAlive>,
 
     /// Keep prefixes of prompts in this folder when memory has no room for them, and over restarts

@@ -6,6 +6,7 @@ use anyhow::Result;
 use trine_hub::EntryState;
 
 use super::doctor_gpu;
+use super::doctor_verdict::Verdict;
 use super::finding::{Finding, State};
 use crate::bandwidth::Bandwidth;
 use crate::cli::DoctorArgs;
@@ -32,10 +33,13 @@ pub(crate) fn run(args: DoctorArgs) -> Result<()> {
     findings.extend(store());
     findings.extend(doctor_gpu::findings(args.quick));
     findings.extend(device_nodes());
+    let verdict = Verdict::new(args.quick);
     if args.json {
+        findings.push(verdict.finding());
         output::json(&findings)?;
     } else {
         findings.iter().try_for_each(Finding::print)?;
+        output::line(format_args!("\n{}", verdict.text()))?;
     }
     if findings.iter().any(|finding| finding.state == State::Fail) {
         return Err(Negative.into());
@@ -242,7 +246,7 @@ fn writable(check: &'static str, folder: &Path, setting: &str) -> Finding {
         Ok(_) if existing == folder => {
             Finding::ok(check, format!("{} can be written", folder.display()))
         }
-        Ok(_) => Finding::ok(check, format!("{} will be made when it is needed", folder.display())),
+        Ok(_) => Finding::ok(check, format!("{} is not created yet", folder.display())),
         Err(error) => Finding::fail(
             check,
             format!("{} cannot be written: {error}", existing.display()),
@@ -286,7 +290,7 @@ mod tests {
         let missing = folder.path().join("a/b");
         let finding = writable("store", &missing, "X");
         assert_eq!(finding.state, State::Ok);
-        assert!(finding.found.contains("will be made"), "{}", finding.found);
+        assert!(finding.found.contains("not created yet"), "{}", finding.found);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();

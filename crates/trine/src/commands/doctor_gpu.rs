@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use trine_hub::catalog;
 use trine_vulkan::capabilities::{Capabilities, DeviceKind};
 use trine_vulkan::{Choice, Description, Gpu, GpuError, TuningState};
 
 use super::finding::Finding;
 use crate::amdgpu::{self, Memory, Timeout};
 use crate::device;
+use crate::fitting::Room;
 use crate::machine;
 use crate::measured::{self, Reads};
 use crate::output;
@@ -122,7 +124,8 @@ fn device_findings(index: usize, device: &Description, quick: bool) -> Vec<Findi
         if capabilities.kind == DeviceKind::Integrated
             && let Some(found) = amdgpu::memory(sys, capabilities.vendor, capabilities.device)
         {
-            findings.push(shared_memory(index, found, machine::total_memory()));
+            let system = (machine::kernel(Path::new("/proc")), machine::firmware(sys));
+            findings.push(shared_memory(index, found, machine::total_memory(), system));
         }
     }
     if let Some(cache) = device::cache()
@@ -316,15 +319,34 @@ fn watchdog(index: usize, timeout: &Timeout) -> Finding {
 
 /// Checks whether an integrated GPU may use enough of the machine's memory. By default the kernel
 /// allows it half.
-fn shared_memory(index: usize, found: Memory, total: Option<u64>) -> Finding {
+fn shared_memory(
+    index: usize,
+    found: Memory,
+    total: Option<u64>,
+    (kernel, firmware): (Option<String>, Option<String>),
+) -> Finding {
     let check = format!("gpu {index} GTT");
     let usable = found.shared.saturating_add(found.own);
-    let text = format!(
-        "{} of the machine's memory and {} set aside may be used by the GPU",
+    let mut text = format!(
+        "the GPU may use {} of the machine's memory (GTT) and {} that the firmware sets aside (UMA)",
         output::bytes(found.shared),
         output::bytes(found.own)
     );
-    let details = json!({ "gtt_bytes": found.shared, "vram_bytes": found.own });
+    for (what, version) in [("kernel", &kernel), ("firmware", &firmware)] {
+        text.push_str(&version.as_ref().map_or(String::new(), |it| format!("; {what} {it}")));
+    }
+    let room = Room { free: Some(usable), beside: 0 };
+    let fitting = catalog::offered().into_iter().rev().find(|model| room.fits(model) == Some(true));
+    if let Some(model) = fitting {
+        text.push_str(&format!("; {} fits into that", model.name()));
+    }
+    let details = json!({
+        "gtt_bytes": found.shared,
+        "vram_bytes": found.own,
+        "kernel": kernel,
+        "firmware": firmware,
+        "largest_model": fitting.map(|model| model.name()),
+    });
     let finding = match total {
         // The two numbers have different sources, so slightly less than half counts as half.
         Some(total) if usable < total / 2 - total / 32 => {
@@ -514,12 +536,13 @@ mod tests {
     #[test]
     fn little_shared_memory_is_warned_of() {
         const GIB: u64 = 1 << 30;
-        let state = |shared, own, total| shared_memory(0, Memory { shared, own }, total);
+        let system = || (Some("6.12".to_owned()), Some("F.21".to_owned()));
+        let state = |shared, own, total| shared_memory(0, Memory { shared, own }, total, system());
         assert_eq!(state(16 * GIB, GIB / 2, Some(32 * GIB)).state, State::Ok);
         assert_eq!(
             state(2 * GIB, 16 * GIB, Some(16 * GIB)).state,
             State::Ok,
-            "set aside by the firmware"
+            "the firmware sets aside"
         );
         let little = state(3 * GIB, GIB / 2, Some(32 * GIB));
         assert_eq!(little.state, State::Warn);

@@ -3,7 +3,7 @@
 use std::io::stdin;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use serde::Serialize;
 use trine_engine::Statistics;
 use trine_model::KvType;
@@ -27,10 +27,9 @@ use crate::preset;
 use crate::printer::Printer;
 use crate::prompt::Words;
 use crate::session::{Session, Sizes};
-use crate::settings;
-use crate::terminal;
 use crate::tower::{self, Wish};
 use crate::vocabulary::{TextSide, Thinking};
+use crate::{fitting, habits, settings, terminal};
 
 /// Answers once, or chats.
 ///
@@ -40,7 +39,12 @@ pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
     if args.quiet {
         output::keep_quiet();
     }
-    let (Chosen { source, preset }, prompt) = what_is_asked(&args)?;
+    if args.keepalive.is_some() {
+        output::note(
+            "--keepalive has no effect here: `run` ends with its answer. `trine serve --keep-alive` keeps a model loaded",
+        );
+    }
+    let (Chosen { source, preset }, prompt) = what_is_asked(&mut args)?;
     let typed = args.sampling.clone();
     let (typed_context, mut turns) = (args.placement.context, Vec::new());
     let mut template = args.template.read()?;
@@ -92,6 +96,11 @@ fn write(
     let writing = Writing::new(&args.sampling, &defaults);
     writing.sampling.check(session.engine.vocabulary())?;
     session.tell(verbose);
+    if terminal::stderr_is_terminal()
+        && let Some(told) = fitting::about_demo(&session.name)
+    {
+        output::note(&told);
+    }
     let raw = args.raw || text.template.is_none();
     if raw && !args.raw {
         if args.system.is_some() {
@@ -106,7 +115,9 @@ fn write(
                 session.name
             )));
         }
-        output::note("the model has no chat template: texts are continued as they are");
+        output::note(
+            "this is a base model: it continues texts and was not trained to chat; models to chat with have -it in their names",
+        );
     }
     let pictures = pictures(session, &args.pictures.image)?;
     match prompt {
@@ -162,33 +173,59 @@ fn takes_input(args: &RunArgs) -> Result<bool> {
     Ok(takes_input)
 }
 
-/// Looks for pictures among the words of a prompt that was typed: the model sees words there.
+/// Looks for images among the words of a prompt that was typed. A person at a terminal means them
+/// to be seen; from elsewhere the model sees words there, and a note says so.
 ///
 /// # Errors
-/// Returns an error if the prompt is a picture's path.
-fn look_for_pictures(args: &RunArgs, prompt: &str) -> Result<()> {
-    if is_picture(&expanded(Path::new(prompt))) {
+/// Returns an error if one of the arguments that make up the prompt is an image's path.
+fn look_for_pictures(args: &mut RunArgs, prompt: &str) -> Result<()> {
+    let whole = [prompt.to_owned()];
+    let picture = |word: &&String| is_picture(&expanded(Path::new(word.as_str())));
+    if let Some(word) = args.prompt.iter().chain(&whole).find(picture) {
+        let (word, plain) = (terminal::harmless(word), args.prompt.len() < 2);
+        let place = if plain { ", and stands in the place of PROMPT" } else { "" };
         return Err(usage(format!(
-            "{prompt} is a picture, and stands in the place of PROMPT; give each picture by an option of its own: --image \
-             {prompt}"
+            "{word} is an image{place}; give each image by an option of its own: --image {word}"
         )));
     }
     let given = |name: &&str| !args.pictures.image.iter().any(|path| path == Path::new(name));
-    if let Some(name) = picture_file::named_in(prompt).into_iter().find(given) {
+    let named: Vec<&str> = picture_file::named_in(prompt).into_iter().filter(given).collect();
+    if terminal::stdin_is_terminal() && terminal::stderr_is_terminal() {
+        args.pictures.image.extend(named.iter().map(|name| PathBuf::from(*name)));
+    } else if let Some(name) = named.first() {
         let name = terminal::harmless(name);
         output::note(&format!(
-            "the model sees the name {name} only; --image {name} shows the picture"
+            "the model sees the name {name} only; --image {name} shows the image"
         ));
     }
     Ok(())
 }
 
+/// Joins the words of a prompt that was typed without quotes.
+fn joined(args: &RunArgs) -> Option<String> {
+    let words = (!args.prompt.is_empty()).then(|| args.prompt.join(" "));
+    words.or_else(|| args.prompt_option.clone())
+}
+
+/// Adds to an error about a model that may be the first word of a prompt how to give the prompt.
+fn with_quotes(error: anyhow::Error, model: &str, args: &RunArgs) -> anyhow::Error {
+    let is_sentence = !args.prompt.is_empty() && !model.contains(['/', ':', '.', '-']);
+    if !is_sentence {
+        return error;
+    }
+    let prompt = habits::quoted(&format!("{model} {}", args.prompt.join(" ")));
+    anyhow!("{error}; the prompt for the default model is given in quotes: trine run {prompt}")
+}
+
 /// Returns the model, and the prompt unless a chat was asked for.
-fn what_is_asked(args: &RunArgs) -> Result<(Chosen, Option<String>)> {
+fn what_is_asked(args: &mut RunArgs) -> Result<(Chosen, Option<String>)> {
     let takes_input = takes_input(args)?;
     let default = || find(None, &args.fetch);
-    let (chosen, argument) = match (&args.model, &args.prompt) {
-        (Some(model), Some(prompt)) => (find(Some(model), &args.fetch)?, Some(prompt.clone())),
+    let (chosen, argument) = match (&args.model, joined(args)) {
+        (Some(model), Some(prompt)) => {
+            let found = find(Some(model), &args.fetch);
+            (found.map_err(|error| with_quotes(error, model, args))?, Some(prompt))
+        }
         (Some(text), None) if text == "-" => (default()?, Some(text.clone())),
         (Some(text), None) if args.prompt_file.is_some() => (find(Some(text), &args.fetch)?, None),
         (Some(text), None) => match model_or_prompt(text, &args.fetch)? {
@@ -200,7 +237,7 @@ fn what_is_asked(args: &RunArgs) -> Result<(Chosen, Option<String>)> {
             }
             ModelOrPrompt::Prompt(prompt) => (default()?, Some(prompt)),
         },
-        (None, _) => (default()?, None),
+        (None, prompt) => (default()?, prompt),
     };
     if let Some(argument) = argument.as_ref().filter(|_| !args.raw) {
         look_for_pictures(args, argument)?;
@@ -303,7 +340,7 @@ fn chat(
 ) -> Result<()> {
     let is_typed = terminal::stdin_is_terminal();
     let mut lines: Box<dyn LineSource> = if is_typed {
-        output::note("/help shows the commands, Ctrl-D leaves");
+        output::note("/help for commands, Ctrl-D to leave");
         Box::new(Typed::new(history_file())?)
     } else {
         Box::new(Piped(stdin().lock()))

@@ -2,55 +2,89 @@
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use trine_hub::catalog::{self, CatalogModel};
+use trine_hub::catalog::{self, CatalogModel, Known};
 use trine_hub::{EntryState, Hub};
 
 use crate::cli::SearchArgs;
 use crate::model_source::hub;
 use crate::output;
+use crate::suiting::Suited;
 use crate::terminal;
 
-/// Lists the models that have a short name.
+/// Lists the models that have a short name, with what is forecast for this machine. `verbose` adds
+/// the repositories.
 ///
 /// # Errors
 /// Returns an error if the store cannot be read.
-pub(crate) fn run(args: SearchArgs) -> Result<()> {
+pub(crate) fn run(args: SearchArgs, verbose: bool) -> Result<()> {
     let text = args.text.join(" ");
     let found = catalog::search(&text);
     let hub = hub()?;
-    if args.json {
-        let entries: Vec<Value> =
-            found.iter().map(|model| entry(model, state(&hub, model))).collect();
-        return output::json(&entries);
-    }
-    if found.is_empty() {
-        let mut words = text.split_whitespace();
-        match words.find_map(|word| Some((word, catalog::find(word)?))) {
-            Some((word, catalog::Known::Refused(family))) => {
-                output::remark(format_args!("{}: {}", terminal::harmless(word), family.reason));
-            }
-            _ => output::remark(format_args!(
-                "no name holds {}; trine runs Gemma 3 and 4, and any repository of them on Hugging Face by owner/repo",
-                terminal::harmless(&text)
-            )),
-        }
+    if found.is_empty() && !args.json {
+        output::remark(nothing(&text));
         return Ok(());
     }
+    // Without a measurement only the memory is known.
+    let suited = match args.quick {
+        true => Suited::unmeasured(),
+        false => Suited::measured().unwrap_or_else(|_| Suited::unmeasured()),
+    };
+    let best = suited.best();
+    if args.json {
+        let entries: Vec<Value> =
+            found.iter().map(|model| entry(model, state(&hub, model), &suited)).collect();
+        return output::json(&entries);
+    }
     let row = |model: &&CatalogModel| {
+        let fits = match suited.room.fits(model) {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "-",
+        };
+        let rate = suited.rate(model).filter(|_| suited.room.fits(model) != Some(false));
         let state = match state(&hub, model) {
+            None if *model == best => "recommended",
             None => "",
+            Some(EntryState::Complete) if *model == best => "here, recommended",
             Some(EntryState::Complete) => "here",
             Some(EntryState::Partial) => "partly here",
         };
-        vec![
+        let mut cells = vec![
             model.name(),
-            model.bytes.map_or("-".to_owned(), output::about_bytes),
+            output::bytes(model.bytes),
+            fits.to_owned(),
+            rate.map_or("-".to_owned(), output::short_rate),
             state.to_owned(),
-            model.model().to_string(),
-        ]
+        ];
+        if verbose {
+            cells.push(model.model().to_string());
+        }
+        cells
     };
     let rows = found.iter().map(row).collect();
-    output::line(output::table(&["name", "size", "state", "repository"], rows, &[1]))
+    let mut header = vec!["name", "size", "fits", "about tokens/s", ""];
+    if verbose {
+        header.push("repository");
+    }
+    output::line(output::table(&header, rows, &[1, 3]))?;
+    output::note(&format!(
+        "sizes are rounded; tokens/s are a forecast for {}; `trine run {}` downloads and runs the recommended model",
+        terminal::harmless(&suited.device()),
+        best.name()
+    ));
+    Ok(())
+}
+
+/// Returns what there is to say if no model of the catalogue has the words.
+fn nothing(text: &str) -> String {
+    let mut words = text.split_whitespace();
+    match words.find_map(catalog::find) {
+        Some(Known::Refused(refused)) => refused.reason(),
+        _ => format!(
+            "no name has {}; trine runs Gemma 3, 3n and 4, and any repository of them on Hugging Face by owner/repo",
+            terminal::harmless(text)
+        ),
+    }
 }
 
 /// Returns the state of a model on this machine, if it is there.
@@ -58,13 +92,16 @@ fn state(hub: &Hub, model: &CatalogModel) -> Option<EntryState> {
     hub.show(&model.model()).ok().map(|entry| entry.state)
 }
 
-fn entry(model: &CatalogModel, state: Option<EntryState>) -> Value {
+fn entry(model: &CatalogModel, state: Option<EntryState>, suited: &Suited) -> Value {
     json!({
         "name": model.name(),
         "names": model.names(),
         "model": model.model(),
         "quantization": model.quant(),
         "bytes_about": model.bytes,
+        "fits": suited.room.fits(model),
+        "tokens_per_second_about": suited.rate(model),
+        "recommended": model == suited.best(),
         "state": state,
     })
 }

@@ -26,7 +26,7 @@ use crate::options::Settings;
 use crate::session::{Session, Sizes, formats};
 use crate::tower::{self, Wish};
 use crate::vocabulary::{TextSide, template};
-use crate::{open_files, output, settings, signals, terminal, traces};
+use crate::{fitting, open_files, output, settings, signals, terminal, traces};
 
 /// The number of threads that serve connections; the models have their own.
 const THREADS: usize = 2;
@@ -124,11 +124,7 @@ fn tell(server: &Server, model: &str, has_tls: bool, needs_key: bool) {
     let scheme = if has_tls { "https" } else { "http" };
     let address = server.address();
     let url = format!("{scheme}://{address}");
-    let key = if needs_key {
-        format!(" -H {}", quoted("Authorization: Bearer KEY"))
-    } else {
-        String::new()
-    };
+    let key = if needs_key { ", with `Authorization: Bearer KEY`" } else { "" };
     let model = terminal::harmless(model);
     output::remark(format_args!("serving {model} at {url}"));
     // A server that listens on all addresses cannot be reached under the unspecified address.
@@ -136,17 +132,12 @@ fn tell(server: &Server, model: &str, has_tls: bool, needs_key: bool) {
         true => format!("{scheme}://localhost:{}", address.port()),
         false => url.clone(),
     };
-    output::remark(format_args!("open {own}/ in a browser: chat and what it does"));
-    output::remark(format_args!(
-        "try: curl {own}/v1/chat/completions{key} -H {} -d {}",
-        quoted("Content-Type: application/json"),
-        quoted(r#"{"messages":[{"role":"user","content":"Hello"}]}"#)
-    ));
-}
-
-/// Quotes an argument for the system's shell.
-fn quoted(text: &str) -> String {
-    if cfg!(windows) { format!("\"{}\"", text.replace('"', "\\\"")) } else { format!("'{text}'") }
+    output::remark(format_args!("Chat in your browser: {own}/"));
+    output::remark(format_args!("For programs: {own}/v1 (OpenAI), {own} (Anthropic, Ollama){key}"));
+    if let Some(told) = fitting::about_demo(&model) {
+        output::remark(told);
+    }
+    output::remark("Ctrl-C ends the server.");
 }
 
 /// Makes the first signal drain the server and the second end the program.
@@ -154,7 +145,7 @@ fn watch_signals(drain: impl Fn() + Send + Sync + 'static) -> Result<()> {
     let once = Once::new();
     let first = Arc::new(move || {
         once.call_once(|| {
-            output::remark("finishing the requests in flight; another signal ends at once");
+            output::remark("finishing running requests; press Ctrl-C again to quit now");
             drain();
         });
     });

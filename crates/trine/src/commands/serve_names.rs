@@ -523,13 +523,17 @@ impl Library for Shop {
         }
         match catalog::find(name) {
             Some(Known::Model(entry)) => return Ok(entry.model().to_string()),
-            Some(Known::Refused(family)) => {
-                let message = format!("trine does not run {name:.100}: {}", family.reason);
+            Some(Known::Refused(refused)) => {
+                let message = format!("trine does not run {name:.100}: {}", refused.reason());
                 return Err(LibraryError::new(Refusal::Invalid, message));
             }
             None => {}
         }
         if let Ok(name) = ModelName::parse(name) {
+            if let Some(refused) = catalog::other_family(&name) {
+                let message = format!("trine does not run {name:.100}: {}", refused.reason());
+                return Err(LibraryError::new(Refusal::Invalid, message));
+            }
             return Ok(name.to_string());
         }
         if let Some(local) = self.hub.short_name(name).map_err(told)? {

@@ -10,6 +10,7 @@ use crate::assistants;
 use crate::cli::{ListArgs, PullArgs, RemoveArgs};
 use crate::embedded::Embedded;
 use crate::fetch::fetch;
+use crate::fitting::Room;
 use crate::model_source::{Source, hub, hub_config, repository};
 
 use crate::output;
@@ -29,7 +30,14 @@ pub(crate) fn pull(args: PullArgs) -> Result<()> {
         Some(preset) => preset.from,
         None => args.model.clone(),
     };
-    let model = fetch(&hub, &repository(&hub, &typed)?)?;
+    let name = repository(&hub, &typed)?;
+    let known = catalog::models().iter().find(|known| is_same(&known.model(), &name));
+    if let Some(known) = known
+        && let Some(misfit) = Room::now().misfit(Some(known), known.bytes)
+    {
+        output::warning(misfit);
+    }
+    let model = fetch(&hub, &name)?;
     if args.json {
         return output::json(&model);
     }

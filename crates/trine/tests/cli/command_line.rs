@@ -48,9 +48,22 @@ fn help_texts() {
 
 #[test]
 fn version_goes_to_standard_output() {
-    let ran = trine(&["--version"]).ok();
-    assert_eq!(ran.out, format!("trine {}\n", env!("CARGO_PKG_VERSION")));
-    assert_eq!(ran.err, "");
+    for typed in ["--version", "version", "-v"] {
+        let ran = trine(&[typed]).ok();
+        assert_eq!(ran.out, format!("trine {}\n", env!("CARGO_PKG_VERSION")));
+        assert_eq!(ran.err, "");
+    }
+}
+
+/// Who types the name alone learns in a few lines what it is and how to begin.
+#[test]
+fn the_name_alone_is_answered_with_three_ways_to_begin() {
+    let ran = trine(&[]).ok();
+    assert!(ran.out.lines().count() <= 12 && ran.err.is_empty(), "{}{}", ran.out, ran.err);
+    for said in ["trine run \"Tell me a story", "trine run gemma", "trine serve", "trine search"] {
+        assert!(ran.out.contains(said), "{said}: {}", ran.out);
+    }
+    assert!(ran.out.lines().all(|line| line.len() <= 100), "{}", ran.out);
 }
 
 #[test]
@@ -59,8 +72,8 @@ fn wrong_arguments_are_usage_errors() {
         &["nonsense"][..],
         &["run", "--temperature", "hot"],
         &["run", "--no-such-flag"],
-        &["run", "demo", "a", "b"],
-        &["run", "--device", "gpu", "demo", "x"],
+        &["run", "demo", "a", "-p", "b"],
+        &["run", "--device", "cuda", "demo", "x"],
         &["run", "--device", "", "demo", "x"],
         &["run", "--device", "vulkan:", "demo", "x"],
         &["run", "--device", "vulkan: ", "demo", "x"],
@@ -81,7 +94,6 @@ fn wrong_arguments_are_usage_errors() {
         &["completions", "tcsh"],
         &["--threads", "2", "list"],
         &["--device", "cpu", "plan"],
-        &[],
     ] {
         let ran = trine(arguments);
         assert_eq!(ran.code, 2, "{arguments:?}: {}", ran.err);

@@ -144,7 +144,7 @@ impl Ran {
     pub(crate) fn fails(self, code: i32) -> String {
         assert_eq!(self.code, code, "stdout: {}\nstderr: {}", self.out, self.err);
         assert_eq!(self.out, "", "an error writes nothing to standard output");
-        assert!(!self.err.contains("panicked") && !self.err.contains("defect"), "{}", self.err);
+        assert!(!self.err.contains("panicked") && !self.err.contains("has a bug"), "{}", self.err);
         self.err
     }
 

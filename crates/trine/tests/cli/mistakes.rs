@@ -73,10 +73,72 @@ fn a_model_that_cannot_think_is_not_asked_to() {
     }
 }
 
+const FEW: [&str; 6] = ["--max-tokens", "3", "--seed", "1", "--threads", "1"];
+
+/// What the hands of people do who come from Ollama and llama.cpp.
 #[test]
-fn who_types_chat_is_shown_run() {
-    let error = trine(&["chat"]).fails(2);
-    assert!(error.contains("'run'") && !error.contains("'create'"), "{error}");
+fn habits_mean_what_they_mean_elsewhere() {
+    let answer = |arguments: &[&str]| trine(&[arguments, &FEW].concat()).ok().out;
+    let expected = answer(&["run", "demo", "Tell me a story"]);
+    for typed in [
+        &["run", "demo", "Tell", "me", "a", "story"][..],
+        &["-p", "Tell me a story", "-m", "demo"],
+        &["run", "-m", "demo", "Tell me a story"],
+        &["chat", "demo", "Tell me a story"],
+        &["run", "demo", "-p", "Tell me a story", "--keepalive", "5m"],
+        &["run", "demo", "Tell me a story", "-c", "512", "-ngl", "0"],
+        &["run", "demo", "Tell me a story", "--ctx-size", "512"],
+    ] {
+        assert_eq!(answer(typed), expected, "{typed:?}");
+    }
+    let few = trine(&["run", "demo", "Tell me a story", "-n", "3", "--seed", "1", "-t", "1"]);
+    assert_eq!(few.ok().out, expected);
+    let cold = |option: &str| answer(&["run", "demo", "Hello", option, "0"]);
+    assert_eq!(cold("--temp"), cold("--temperature"));
+    assert_eq!(trine(&["ls"]).ok().out, trine(&["list"]).ok().out);
+}
+
+#[test]
+fn what_is_not_understood_is_answered_with_the_right_command() {
+    for (typed, said, unsaid) in [
+        (&["gemma3:4b", "Why is it?"][..], "write: trine run gemma3:4b \"Why is it?\"", "similar"),
+        (&["Tell me a story"], "write: trine run \"Tell me a story\"", "similar"),
+        (&["get", "gemma3:4b"], "write: trine pull gemma3:4b", "similar"),
+        (&["status"], "write: trine ps", "similar"),
+        (&["launch", "claude"], "write: trine serve", "'bench'"),
+        (&["lisst"], "'list'", "write"),
+        (&["run", "demo", "hi", "--format", "json"], "Structured output", "--draft"),
+        (&["run", "demo", "hi", "--nowordwrap"], "unexpected argument '--nowordwrap'", "-- --"),
+        (&["run", "demo", "hi", "--temprature", "1"], "'--temperature'", "-- --"),
+        (&["run", "demo", "hi", "--device", "cuda"], "trine has no CUDA", "reference"),
+    ] {
+        let error = trine(typed).fails(2);
+        assert!(error.contains(said) && !error.contains(unsaid), "{typed:?}: {error}");
+    }
+    let error = trine(&["run", "Tell", "me", "a", "story"]).fails(1);
+    assert!(error.contains("in quotes: trine run \"Tell me a story\""), "{error}");
+}
+
+/// The model inside the program says what it is to people, and to nobody else.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_demo_says_what_it_is_on_a_terminal() {
+    use crate::pty::{Terminal, ended};
+    let said = |arguments: &[&str]| {
+        let terminal = Terminal::of_columns(200);
+        let mut child = terminal.spawn_whole(&mut command(&[arguments, &FEW].concat()));
+        ended(&mut child);
+        let written = terminal.written();
+        terminal.close();
+        written
+    };
+    let about = "demo is a tiny model that only tells short stories";
+    assert!(said(&["run", "demo", "hi"]).contains(about));
+    assert!(!said(&["run", "demo", "hi", "--quiet"]).contains(about));
+    let other = crate::common::model();
+    assert!(!said(&["run", &other, "hi"]).contains(about));
+    let piped = trine(&[&["run", "demo", "hi"][..], &FEW].concat()).ok();
+    assert!(!piped.out.contains(about) && !piped.err.contains(about));
 }
 
 #[test]

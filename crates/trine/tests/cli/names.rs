@@ -119,12 +119,16 @@ fn a_name_of_the_catalogue_is_no_prompt_for_the_demo() {
         ("gemma3:5b", "Did you mean gemma3:"),
         ("gema3:4b", "gemma3:4b"),
         ("gemma-3-4b-it", "Did you mean gemma3:4b?"),
-        ("medgemma", "trine does not run medgemma: trine's list has no files of MedGemma"),
+        ("medgemma:27b", "it is made of Gemma 3, so that a repository with its GGUF files"),
+        ("gemma-4-e4b-it", "Did you mean gemma4:e4b?"),
+        ("google/gemma-3-4b", "(ggml-org/gemma-3-4b-it-GGUF:Q4_K_M, about 3.3 GB)"),
+        ("acme/llama-3-GGUF", "not Llama"),
         (
             "gemma4:12b",
-            "(google/gemma-4-12B-it-qat-q4_0-gguf:Q4_0). Fetch it with `trine pull gemma4:12b`",
+            "(google/gemma-4-12B-it-qat-q4_0-gguf:Q4_0, about 7.2 GB). Download it with `trine pull gemma4:12b`",
         ),
-        ("llama3.2:3b", "trine does not run llama3.2:3b: it is of another family"),
+        ("llama3.2:3b", "not Llama. About the same size: `trine run gemma4:e2b` (4.3 GB)"),
+        ("bge-m3", "`trine serve` makes embeddings"),
         ("demoo", "Did you mean demo"),
         ("hello", "trine run demo \"hello\""),
         ("model-q4.gguf", "no such file"),
@@ -222,7 +226,9 @@ fn a_whole_name_means_its_own_repository() {
 fn search_needs_no_network() {
     let store = Store::new().with("ggml-org/gemma-3-1b-it-GGUF/gemma-3-1b-it-Q4_K_M.gguf");
     let all = store.trine(&["search"]).ok().out;
-    assert!(all.contains("gemma3:27b-it-qat") && all.contains("about 810 MB"), "{all}");
+    assert!(all.contains("gemma3:27b-it-qat") && all.contains("806.0 MB"), "{all}");
+    assert_eq!(all.matches("recommended").count(), 1, "{all}");
+    assert!(!all.contains("ggml-org/"), "repositories are for -v: {all}");
     let found = store.trine(&["search", "1b", "--json"]).ok().json();
     let found = found.as_array().unwrap();
     assert!(found.iter().any(|entry| entry["name"] == "gemma3:1b" && entry["state"] == "complete"));
@@ -231,10 +237,19 @@ fn search_needs_no_network() {
     );
     let sizes = store.trine(&["search", "gemma4"]).ok().out;
     for name in ["gemma4:e2b", "gemma4:e4b", "gemma4:12b", "gemma4:26b", "gemma4:31b"] {
-        assert!(sizes.contains(name), "{name}: {sizes}");
+        let row = sizes.lines().find(|line| line.split_whitespace().next() == Some(name));
+        let row: Vec<&str> = row.unwrap_or_default().split_whitespace().collect();
+        assert!(
+            row[1].parse::<f64>().is_ok() && ["yes", "no"].contains(&row[3]),
+            "{row:?}: {sizes}"
+        );
     }
+    let verbose = store.trine(&["search", "gemma4", "-v", "--quick"]).ok().out;
+    assert!(verbose.contains("google/gemma-4-E4B-it-qat-q4_0-gguf:Q4_0"), "{verbose}");
+    let json = store.trine(&["search", "gemma3:1b", "--json"]).ok().json();
+    assert!(json[0]["fits"].is_boolean() && json[0]["tokens_per_second_about"].is_f64(), "{json}");
     let nothing = store.trine(&["search", "gemma2"]).ok();
-    assert!(nothing.out.is_empty() && nothing.err.contains("runs Gemma 3"), "{}", nothing.err);
+    assert!(nothing.out.is_empty() && nothing.err.contains("Gemma models only"), "{}", nothing.err);
 }
 
 /// A draft is no model, but is fetched and named like one.
@@ -289,9 +304,10 @@ fn a_terminal_is_asked_before_a_download() {
         terminal.close();
         (status.code(), written)
     };
-    let question = "gemma3:4b (ggml-org/gemma-3-4b-it-GGUF:Q4_K_M) is not on this machine. Fetch it, about 3.3 GB? [Y/n]";
-    let (code, written) = ask("gemma3:4b", question, "n\n", "was not fetched");
+    let question = "gemma3:4b (ggml-org/gemma-3-4b-it-GGUF:Q4_K_M) is not on this machine. Download it, about 3.3 GB? [Y/n]";
+    let (code, written) = ask("gemma3:4b", question, "n\n", "was not downloaded");
     assert_eq!(code, Some(1), "{written}");
+    assert!(!written.contains("error"), "it was the person's own decision: {written}");
     assert!(hub.asked.lock().unwrap().is_empty(), "nothing is asked of a server before the answer");
     let (code, written) = ask("gemma3:4b", question, "\n", "architecture");
     assert_eq!(code, Some(0), "{written}");

@@ -65,9 +65,9 @@ fn a_picture_in_the_place_of_something_else_is_told() {
     let empty = place.path().join("empty.png").display().to_string();
     std::fs::write(&empty, "").unwrap();
     for (code, arguments, said) in [
-        (2, &["What?", "--image", &a, &b][..], "give each picture by an option of its own"),
-        (2, &["--image", &a, &b], "b.png is a picture, and stands in the place of PROMPT"),
-        (2, &[&a], "a.png is a picture, and stands in the place of PROMPT"),
+        (2, &["What?", "--image", &a, &b][..], "give each image by an option of its own"),
+        (2, &["--image", &a, &b], "b.png is an image, and stands in the place of PROMPT"),
+        (2, &[&a], "a.png is an image, and stands in the place of PROMPT"),
         (1, &["What?", "--image", &list], "it is a list of files; name each by itself"),
         (1, &["What?", "--image", &empty], "empty.png: the picture is empty"),
     ] {
@@ -85,7 +85,7 @@ fn a_picture_in_the_place_of_something_else_is_told() {
     }
     let about = format!("What is in {a}?");
     let told = |more: &[&str]| trine(&[&["run", &model, &about][..], &FEW, more].concat()).ok().err;
-    let note = "a.png shows the picture";
+    let note = "a.png shows the image";
     assert!(told(&[]).contains(note), "{}", told(&[]));
     for more in [&["--image", &a][..], &["-q"], &["--raw"]] {
         assert!(!told(more).contains(note), "{more:?}");

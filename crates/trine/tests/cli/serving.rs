@@ -150,9 +150,10 @@ fn a_server_for_everybody_is_tried_on_this_machine() {
     serving.wait();
     let said = serving.said();
     let port = serving.address.rsplit(':').next().unwrap();
-    for word in
-        [format!("open http://localhost:{port}/ "), format!("curl http://localhost:{port}/v1")]
-    {
+    for word in [
+        format!("browser: http://localhost:{port}/\n"),
+        format!("programs: http://localhost:{port}/v1"),
+    ] {
         assert!(said.contains(&word), "{word}: {said}");
     }
 }
@@ -332,7 +333,7 @@ fn requests_leave_traces() {
     serving.signal("-TERM");
     assert_eq!(serving.wait().code(), Some(0));
     let said = serving.said();
-    let page = format!("open http://{}/ in a browser", serving.address);
+    let page = format!("Chat in your browser: http://{}/", serving.address);
     assert!(said.contains(&page), "{said}");
     let ended = said.lines().find(|line| line.ends_with("ended")).expect("a text has ended");
     let (date, _) = ended.split_once('T').expect("a line begins with its time");

@@ -1,0 +1,65 @@
+//! `trine doctor`: which model suits this machine.
+
+use serde_json::json;
+use trine_hub::catalog::CatalogModel;
+
+use super::finding::Finding;
+use crate::output;
+use crate::suiting::Suited;
+use crate::terminal;
+
+/// The model that suits this machine.
+pub(super) struct Verdict {
+    suited: Suited,
+    best: &'static CatalogModel,
+}
+
+impl Verdict {
+    /// Chooses the model, by memory only if `quick`.
+    pub(super) fn new(quick: bool) -> Self {
+        let measured = (!quick).then(|| Suited::measured().ok()).flatten();
+        let suited = measured.unwrap_or_else(Suited::unmeasured);
+        let best = suited.best();
+        Self { suited, best }
+    }
+
+    /// Returns it with the command that runs it.
+    pub(super) fn text(&self) -> String {
+        format!("{}. Run: trine run {}", self.found(), self.best.name())
+    }
+
+    /// Returns it for programs.
+    pub(super) fn finding(&self) -> Finding {
+        Finding::ok("best model", self.found()).with_details(json!({
+            "name": self.best.name(),
+            "model": self.best.model(),
+            "bytes_about": self.best.bytes,
+            "fits": self.suited.room.fits(self.best),
+            "tokens_per_second_about": self.suited.rate(self.best),
+        }))
+    }
+
+    fn found(&self) -> String {
+        let speed = |model| {
+            let rate = self.suited.rate(model)?;
+            let device = self.suited.device();
+            let device = terminal::harmless(&device);
+            Some(format!(", about {} tokens/s on {device}", output::short_rate(rate)))
+        };
+        let size = output::about_bytes(self.best.bytes);
+        let speed_of_best = speed(self.best).unwrap_or_default();
+        let mut text =
+            format!("Best for this machine: {} ({size}{speed_of_best})", self.best.name());
+        if self.suited.room.fits(self.best) == Some(false) {
+            text.push_str("; not even this one surely fits its free memory");
+        }
+        if let Some((larger, rate)) = self.suited.slow() {
+            text.push_str(&format!(
+                ". {} fits too, but is slow here (about {} tokens/s): a GPU helps",
+                larger.name(),
+                output::short_rate(rate)
+            ));
+        }
+        text
+    }
+}
