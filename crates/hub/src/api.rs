@@ -37,6 +37,13 @@ pub(crate) struct Repository {
     pub(crate) files: Vec<RemoteFile>,
 }
 
+impl Repository {
+    /// Returns the names of all files.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.files.iter().map(|file| file.name.clone()).collect()
+    }
+}
+
 /// A file of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RemoteFile {

@@ -65,6 +65,7 @@ pub(crate) fn snapshot(cache: &Path, name: &ModelName, commit: &str) -> Option<S
             here: found.bytes,
             total: Some(found.bytes),
             complete: true,
+            at: None,
         })
         .collect();
     (!files.is_empty()).then(|| Shelf {

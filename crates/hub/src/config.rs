@@ -9,6 +9,7 @@ use std::time::Duration;
 use etcetera::BaseStrategy;
 
 use crate::error::HubError;
+use crate::local::Origin;
 
 /// The public Hugging Face Hub.
 pub(crate) const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
@@ -68,6 +69,8 @@ pub struct HubConfig {
     pub store: PathBuf,
     /// The root of the Hugging Face cache (`.../hub`), which is only read.
     pub hugging_face_cache: Option<PathBuf>,
+    /// The folders of models of other programs, which are only read.
+    pub neighbours: Vec<(Origin, PathBuf)>,
     /// Whether never to connect: `pull` then fails with [`HubError::Offline`] unless the model is
     /// here.
     pub offline: bool,
@@ -100,6 +103,7 @@ impl HubConfig {
             token: None,
             store: store.into(),
             hugging_face_cache: None,
+            neighbours: Vec::new(),
             offline: false,
             connect_timeout: Duration::from_secs(15),
             read_timeout: Duration::from_secs(60),
@@ -114,7 +118,8 @@ impl HubConfig {
     }
 
     /// Reads `TRINE_HOME`, `XDG_DATA_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HOME`,
-    /// `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, the token file of the Hugging Face cache and the usual
+    /// `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `OLLAMA_MODELS`, `LLAMA_CACHE`, the token file of the
+    /// Hugging Face cache and the usual
     /// proxy variables. Without `TRINE_HOME` the store is at `store`, or, if that is `None`, in the
     /// user's data folder.
     ///
@@ -157,7 +162,8 @@ impl HubConfig {
         }
         let cache_home = path("XDG_CACHE_HOME")
             .filter(|p| p.is_absolute())
-            .or_else(|| home.map(|home| home.join(".cache")));
+            .or_else(|| home.as_ref().map(|home| home.join(".cache")));
+        config.neighbours = neighbours(&path, home.as_deref(), cache_home.as_deref());
         let hugging_face =
             path("HF_HOME").or_else(|| cache_home.map(|cache| cache.join("huggingface")));
         config.hugging_face_cache = path("HF_HUB_CACHE")
@@ -181,6 +187,35 @@ impl HubConfig {
     pub(crate) fn proxy(&self) -> Option<&ureq::Proxy> {
         self.proxy.as_ref()
     }
+}
+
+/// Returns the folders in which other programs keep models, whether they exist or not.
+fn neighbours(
+    path: &dyn Fn(&str) -> Option<PathBuf>,
+    home: Option<&Path>,
+    cache_home: Option<&Path>,
+) -> Vec<(Origin, PathBuf)> {
+    let mut places = Vec::new();
+    match path("OLLAMA_MODELS") {
+        Some(models) => places.push((Origin::Ollama, models)),
+        None => {
+            places.extend(home.map(|home| (Origin::Ollama, home.join(".ollama").join("models"))));
+            // The user of its service on Linux.
+            if cfg!(target_os = "linux") {
+                places.push((Origin::Ollama, PathBuf::from("/usr/share/ollama/.ollama/models")));
+            }
+        }
+    }
+    for folder in [".lmstudio/models", ".cache/lm-studio/models"] {
+        places.extend(home.map(|home| (Origin::LmStudio, home.join(folder))));
+    }
+    let llama = path("LLAMA_CACHE").or_else(|| match () {
+        () if cfg!(target_os = "macos") => Some(home?.join("Library/Caches/llama.cpp")),
+        () if cfg!(windows) => Some(path("LOCALAPPDATA")?.join("llama.cpp")),
+        () => Some(cache_home?.join("llama.cpp")),
+    });
+    places.extend(llama.map(|folder| (Origin::LlamaCpp, folder)));
+    places
 }
 
 /// Returns the token in a file. A file that cannot be read or contains no token is logged and

@@ -75,8 +75,10 @@ pub(crate) fn fetch(job: &Job<'_>, progress: &mut dyn Progress) -> Result<Fetche
             Some(_) => return Ok(Fetched { size, sha256: found }),
             None => {
                 if file.name.ends_with(".gguf") || file.name.ends_with(".safetensors") {
-                    let file = &file.name;
-                    tracing::warn!(file, "no checksum is published: only the size was checked");
+                    progress.remark(&format!(
+                        "the server publishes no checksum of {}: only its size was checked",
+                        file.name
+                    ));
                 }
                 return Ok(Fetched { size, sha256: found });
             }

@@ -101,9 +101,9 @@ pub enum HubError {
     },
     /// The server could not be reached at all.
     #[error(
-        "{endpoint} cannot be reached: {reason}; check the network or HF_ENDPOINT, or run a model \
-         that is already here: {}",
-        listed(.local)
+        "no connection to {endpoint}: {reason}; check the network, the proxy or HF_ENDPOINT. What is here works \
+         without: {}",
+        if .local.is_empty() { "trine run demo".to_owned() } else { listed(.local) }
     )]
     Offline {
         /// The server.

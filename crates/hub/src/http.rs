@@ -232,14 +232,17 @@ fn request_failure(error: ureq::Error, location: &Location) -> Failure {
         Error::HostNotFound
         | Error::ConnectionFailed
         | Error::Timeout(Timeout::Connect | Timeout::Resolve) => true,
-        Error::Io(error) => matches!(
-            error.kind(),
-            io::ErrorKind::ConnectionRefused
-                | io::ErrorKind::NetworkUnreachable
-                | io::ErrorKind::HostUnreachable
-                | io::ErrorKind::NetworkDown
-                | io::ErrorKind::AddrNotAvailable
-        ),
+        Error::Io(error) => {
+            is_unresolved(error)
+                || matches!(
+                    error.kind(),
+                    io::ErrorKind::ConnectionRefused
+                        | io::ErrorKind::NetworkUnreachable
+                        | io::ErrorKind::HostUnreachable
+                        | io::ErrorKind::NetworkDown
+                        | io::ErrorKind::AddrNotAvailable
+                )
+        }
         Error::Timeout(_) | Error::BodyStalled => false,
         // A malformed answer, a certificate that is not trusted, a proxy that refuses.
         _ => {
@@ -247,7 +250,19 @@ fn request_failure(error: ureq::Error, location: &Location) -> Failure {
             return HubError::BadResponse { url: location.shown(), reason }.into();
         }
     };
-    let reason = printable(&error.to_string(), 300);
+    let reason = match &error {
+        Error::HostNotFound => UNRESOLVED.to_owned(),
+        Error::Io(error) if is_unresolved(error) => UNRESOLVED.to_owned(),
+        Error::Io(error) => printable(&error.to_string(), 300),
+        error => printable(&error.to_string(), 300),
+    };
     let error = HubError::Connection { url: location.shown(), reason };
     Failure::Again { error, after: None, unconnected }
+}
+
+const UNRESOLVED: &str = "its name cannot be resolved";
+
+/// Returns whether the system knows no address of a name. Its error has no kind of its own.
+fn is_unresolved(error: &io::Error) -> bool {
+    error.to_string().contains("failed to lookup address information")
 }

@@ -3,12 +3,14 @@
 use std::path::Path;
 
 use crate::cache;
+use crate::catalog::CatalogModel;
 use crate::config::HubConfig;
 use crate::error::HubError;
 use crate::http::Client;
-use crate::local::{EntryState, LocalModel, RemovedModel, StoreEntry};
+use crate::local::{EntryState, LocalModel, OLLAMA, RemovedModel, StoreEntry};
 use crate::manifest::Manifest;
 use crate::name::{ModelName, Selection};
+use crate::neighbours;
 use crate::select;
 use crate::shelf::Shelf;
 use crate::store::Store;
@@ -51,7 +53,7 @@ impl Hub {
     }
 
     /// Returns all models of the store, complete or not, and the complete ones of the Hugging Face
-    /// cache. Skips everything else that lies there.
+    /// cache and of other programs. Skips everything else that lies there.
     ///
     /// # Errors
     /// [`HubError::File`] if the store exists but cannot be read.
@@ -70,6 +72,9 @@ impl Hub {
             let cached = cached.iter().flat_map(Shelf::entries);
             entries.extend(cached.filter(|entry| entry.state == EntryState::Complete));
         }
+        let others = neighbours::shelves(self.client.config());
+        let others = others.iter().flat_map(Shelf::entries);
+        entries.extend(others.filter(|entry| entry.state == EntryState::Complete));
         Ok(entries)
     }
 
@@ -153,7 +158,9 @@ impl Hub {
     pub(crate) fn shelves_of(&self, name: &ModelName) -> Vec<Shelf> {
         let cache = self.client.config().hugging_face_cache.as_deref();
         let cached = cache.and_then(|cache| cache::shelf(cache, name));
-        self.store.shelf(name).into_iter().chain(cached).collect()
+        let others = neighbours::shelves(self.client.config()).into_iter();
+        let others = others.filter(|shelf| shelf.name.repository() == name.repository());
+        self.store.shelf(name).into_iter().chain(cached).chain(others).collect()
     }
 
     fn not_local(&self, name: &ModelName) -> HubError {
@@ -171,7 +178,35 @@ impl Hub {
                               delete that folder or use 'hf cache delete'";
                 HubError::Refused { path, reason: reason.to_owned() }
             }
-            _ => self.not_local(name),
+            _ => match self.shelves_of(name).pop() {
+                Some(shelf) if select::pick(name, &shelf.names()).is_ok() => {
+                    let place = shelf.origin.place().unwrap_or_default();
+                    let reason = format!("it is one of {place}; remove it with that program");
+                    HubError::Refused { path: shelf.folder, reason }
+                }
+                _ => self.not_local(name),
+            },
+        }
+    }
+
+    /// Returns a model of another program that is the same as one of the catalogue: of its name in
+    /// Ollama's library, or of the same size, training and format.
+    ///
+    /// # Errors
+    /// [`HubError::Ambiguous`] if several match.
+    pub fn neighbour(&self, model: &CatalogModel) -> Result<Option<LocalModel>, HubError> {
+        let shelves = neighbours::shelves(self.client.config());
+        let names: Vec<String> =
+            model.names().iter().map(|name| neighbours::listed(name)).collect();
+        let is_same = |entry: &StoreEntry| {
+            let is_listed = entry.name.owner() == OLLAMA
+                && names.iter().any(|name| name.eq_ignore_ascii_case(entry.name.repo()));
+            entry.state == EntryState::Complete && (is_listed || model.is_copy(&entry.name))
+        };
+        let mut entries = shelves.iter().flat_map(Shelf::entries);
+        match entries.find(is_same) {
+            Some(entry) => self.resolve(&entry.name),
+            None => Ok(None),
         }
     }
 }

@@ -26,6 +26,7 @@ mod location;
 mod manifest;
 mod mmproj;
 mod name;
+mod neighbours;
 mod part;
 mod pinned;
 mod preset;
@@ -54,4 +55,5 @@ pub use preset::{
     Preset, PresetMessage, PresetName, PresetParameters, PresetRole, PresetRoom, Taken,
 };
 pub use progress::{Progress, Silent};
+pub use select::{InFolder, in_folder};
 pub use space::available_bytes;

@@ -6,6 +6,9 @@ use serde::{Serialize, Serializer};
 
 use crate::name::ModelName;
 
+/// The owner under which models of Ollama's library are listed.
+pub(crate) const OLLAMA: &str = "ollama";
+
 /// The place of a local model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -14,6 +17,25 @@ pub enum Origin {
     Store,
     /// The cache of the Hugging Face tools, which is only read.
     HuggingFaceCache,
+    /// Ollama's models, which are only read.
+    Ollama,
+    /// LM Studio's models, which are only read.
+    LmStudio,
+    /// The cache of llama.cpp's programs, which is only read.
+    LlamaCpp,
+}
+
+impl Origin {
+    /// Returns the place, for people; `None` for the store.
+    pub fn place(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Store => return None,
+            Self::HuggingFaceCache => "the Hugging Face cache",
+            Self::Ollama => "Ollama's models",
+            Self::LmStudio => "LM Studio's models",
+            Self::LlamaCpp => "llama.cpp's cache",
+        })
+    }
 }
 
 /// A complete model on this machine.

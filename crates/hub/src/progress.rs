@@ -20,6 +20,11 @@ pub trait Progress {
         let _ = reason;
     }
 
+    /// Called with what is worth knowing about a download: what was chosen, what was not verified.
+    fn remark(&mut self, text: &str) {
+        let _ = text;
+    }
+
     /// Returns whether the download must stop with
     /// [`HubError::Cancelled`](crate::HubError::Cancelled), keeping what it has. Called between
     /// blocks, and several times a second during a wait.

@@ -50,6 +50,9 @@ impl Hub {
             Err(error) => return Err(error),
         };
         let (pick, left_out) = self.choose(name, &remote)?;
+        if let Some(remark) = select::chosen_among(name, &remote.names()) {
+            progress.remark(&remark);
+        }
         let told = |local: LocalModel| LocalModel { left_out, ..local };
         let cached = self.cached(name, &remote, &pick);
         let mut files = wanted(&remote, &pick);
@@ -99,7 +102,7 @@ impl Hub {
         name: &ModelName,
         remote: &Repository,
     ) -> Result<(Pick, Option<LeftOut>), HubError> {
-        let names: Vec<String> = remote.files.iter().map(|file| file.name.clone()).collect();
+        let names = remote.names();
         let pick = select::choose(name, &names)?;
         let shelves = self.shelves_of(name);
         let here: Vec<String> = shelves.iter().flat_map(Shelf::whole_names).collect();

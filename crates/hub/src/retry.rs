@@ -8,7 +8,7 @@ use crate::progress::Progress;
 
 /// The repetitions if there was no connection: a user who is offline should not wait long for the
 /// message.
-const CONNECT_RETRIES: u32 = 2;
+const CONNECT_RETRIES: u32 = 1;
 /// How often a wait checks whether it must stop.
 const SLICE: Duration = Duration::from_millis(50);
 

@@ -173,6 +173,26 @@ pub(crate) fn pick(name: &ModelName, files: &[String]) -> Result<Pick, HubError>
     }
 }
 
+/// Returns what was chosen of a repository whose name says no format, and what else it has; `None`
+/// if there was no choice.
+pub(crate) fn chosen_among(name: &ModelName, files: &[String]) -> Option<String> {
+    if *name.selection() != Selection::Default {
+        return None;
+    }
+    let Ok(Pick::Gguf(chosen)) = pick(name, files) else { return None };
+    let sets = gguf_sets(files);
+    let quants = sets.iter().filter(|set| set.stem != chosen.stem).map(|set| set.quant.clone());
+    let mut others: Vec<String> = quants.collect::<Option<_>>()?;
+    others.sort_unstable();
+    others.dedup();
+    (!others.is_empty()).then(|| {
+        let taken = chosen.quant.as_deref().unwrap_or(&chosen.stem);
+        let more = if others.len() > 12 { ", ..." } else { "" };
+        others.truncate(12);
+        format!("taking {taken} of {}; it also has {}{more}", name.repository(), others.join(", "))
+    })
+}
+
 /// Returns the models in a list of files, each with a name that picks exactly it.
 pub(crate) fn models(name: &ModelName, files: &[String]) -> Vec<(ModelName, Pick)> {
     let sets = gguf_sets(files);
@@ -183,6 +203,29 @@ pub(crate) fn models(name: &ModelName, files: &[String]) -> Vec<(ModelName, Pick
         models.push((name.with_selection(Selection::Default), Pick::Folder(folder)));
     }
     models
+}
+
+/// The models in a folder of GGUF files that is no repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InFolder {
+    /// None.
+    Nothing,
+    /// One: its file, or the first of its parts.
+    One(String),
+    /// Several: their files, or the first of their parts.
+    Several(Vec<String>),
+}
+
+/// Returns the models among the names of a folder's files. Vision towers, importance matrices and
+/// drafts beside a model are none.
+pub fn in_folder(names: &[String]) -> InFolder {
+    let first = |set: &GgufSet| set.files.first().cloned();
+    let mut models: Vec<String> = gguf_sets(names).iter().filter_map(first).collect();
+    match models.len() {
+        0 => InFolder::Nothing,
+        1 => InFolder::One(models.remove(0)),
+        _ => InFolder::Several(models),
+    }
 }
 
 /// Returns what a folder of safetensors lacks, if anything.

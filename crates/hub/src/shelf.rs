@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::HubError;
-use crate::local::{EntryState, LocalModel, ModelFile, Origin, StoreEntry, StoredFile};
+use crate::local::{EntryState, LocalModel, ModelFile, OLLAMA, Origin, StoreEntry, StoredFile};
 use crate::name::{ModelName, has_extension, valid_file};
 use crate::select::{self, Pick};
 use crate::told::warn_once;
@@ -37,13 +37,25 @@ pub(crate) struct ShelfFile {
     pub(crate) total: Option<u64>,
     pub(crate) sha256: Option<String>,
     pub(crate) complete: bool,
+    /// Where it is, if not under its name in the shelf's folder.
+    pub(crate) at: Option<PathBuf>,
+}
+
+impl ShelfFile {
+    /// Returns its path. `folder` is the shelf's.
+    pub(crate) fn place(&self, folder: &Path) -> PathBuf {
+        self.at.clone().unwrap_or_else(|| folder.join(&self.name))
+    }
 }
 
 impl Shelf {
     /// Returns all models, complete or not, each with the name that picks it.
     pub(crate) fn entries(&self) -> Vec<StoreEntry> {
         let models = select::models(&self.name, &self.names());
-        models.iter().map(|(name, pick)| self.entry(name, pick)).collect()
+        // Each model of Ollama's library is a repository of its own.
+        let is_library = self.origin == Origin::Ollama && self.name.owner() == OLLAMA;
+        let only = is_library.then(|| self.name.clone());
+        models.iter().map(|(name, pick)| self.entry(only.as_ref().unwrap_or(name), pick)).collect()
     }
 
     /// Returns the names of all files.
@@ -80,7 +92,7 @@ impl Shelf {
     pub(crate) fn local(&self, name: &ModelName, pick: &Pick, others: &[Shelf]) -> LocalModel {
         let of = |shelf: &Shelf, file: &ShelfFile| ModelFile {
             name: file.name.clone(),
-            path: shelf.folder.join(&file.name),
+            path: file.place(&shelf.folder),
             bytes: file.here,
             sha256: file.sha256.clone(),
         };
@@ -167,7 +179,10 @@ impl Shelf {
     fn path(&self, pick: &Pick) -> PathBuf {
         match pick {
             Pick::Gguf(set) => match set.files.first() {
-                Some(file) => self.folder.join(file),
+                Some(name) => {
+                    let file = self.files.iter().find(|file| file.name == *name);
+                    file.map_or_else(|| self.folder.join(name), |file| file.place(&self.folder))
+                }
                 None => self.folder.clone(),
             },
             Pick::Folder(_) => self.folder.clone(),

@@ -2,8 +2,9 @@
 
 use crate::error::HubError;
 use crate::hub::Hub;
-use crate::local::{EntryState, StoreEntry};
+use crate::local::{EntryState, OLLAMA, Origin, StoreEntry};
 use crate::name::{ModelName, Selection, has_extension};
+use crate::neighbours::listed;
 
 impl Hub {
     /// Returns the local model, complete or not, that a short name means. A short name is a
@@ -53,6 +54,10 @@ fn is_meant(text: &str, entry: &StoreEntry) -> bool {
         _ => "",
     };
     if has_extension(file, ".gguf") && file[..file.len() - 5].eq_ignore_ascii_case(text) {
+        return true;
+    }
+    let is_library = entry.origin == Origin::Ollama && entry.name.owner() == OLLAMA;
+    if is_library && listed(text).eq_ignore_ascii_case(entry.name.repo()) {
         return true;
     }
     let (stem, quant) = match text.split_once(':') {

@@ -162,6 +162,7 @@ impl Store {
                 sha256: record.and_then(|record| record.sha256.clone()),
                 complete: total == found.bytes,
                 name: found.name,
+                at: None,
             });
         }
         let mut add_partial = |name: &str, here: u64| {
@@ -173,6 +174,7 @@ impl Store {
                     total: record.and_then(|record| record.size),
                     sha256: record.and_then(|record| record.sha256.clone()),
                     complete: false,
+                    at: None,
                 });
             }
         };

@@ -21,6 +21,8 @@ use keys::{Keys, attention_kinds, kv_owners, layer_count, ropes};
 const SUPPORTED: &str = "gemma3, gemma3n, gemma4";
 /// The architecture of drafts that read the caches of another model.
 pub(crate) const ASSISTANT: &str = "gemma4-assistant";
+/// What a file is: `model`, `adapter`, `mmproj`, `imatrix`.
+pub(crate) const KIND_KEY: &str = "general.type";
 /// The distance between global layers of Gemma 3 if the file has no pattern.
 const PATTERN: usize = 6;
 /// The number of layers of the 27B model: only it scales scores by its hidden size per head, and no
@@ -39,12 +41,36 @@ pub(crate) fn check_supported(architecture: &str) -> Result<(), ModelError> {
     Err(ModelError::unknown(found, SUPPORTED))
 }
 
+/// Refuses files that belong to models and are none, by `general.type` and the architecture.
+///
+/// # Errors
+/// Returns [`ModelError::NotAModel`] for them.
+pub(crate) fn check_whole(kind: Option<&str>, architecture: &str) -> Result<(), ModelError> {
+    let (what, remedy) = match (kind, architecture) {
+        (Some("adapter"), _) => (
+            "a LoRA adapter",
+            "trine runs no adapters: merge it into its model first, and convert that",
+        ),
+        (Some("imatrix"), _) => (
+            "an importance matrix",
+            "quantising tools use it: name the model that was made with it",
+        ),
+        (Some("mmproj"), _) | (_, "clip") => (
+            "a vision tower",
+            "name the model beside it, which finds it by itself, or give it to a model by --mmproj",
+        ),
+        _ => return Ok(()),
+    };
+    Err(ModelError::NotAModel { what, remedy })
+}
+
 /// Reads a configuration from GGUF metadata and, for what no key states, the tensors.
 ///
 /// # Errors
 /// Returns a [`ModelError`] with the key or tensor that is wrong.
 pub(crate) fn read(metadata: &Metadata, tensors: &dyn Tensors) -> Result<Config, ModelError> {
     let architecture = metadata.optional_str(ARCHITECTURE_KEY)?.unwrap_or_default();
+    check_whole(metadata.optional_str(KIND_KEY)?, architecture)?;
     check_supported(architecture)?;
     let keys = Keys { metadata, architecture };
     let is_3n = architecture == "gemma3n";

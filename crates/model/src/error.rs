@@ -13,13 +13,21 @@ pub enum ModelError {
     Weights(#[from] WeightsError),
     /// The architecture is not one that trine knows.
     #[error(
-        "unsupported architecture \"{found}\"; trine runs: {supported}. Use a model of these families; a draft of theirs goes to --draft, their vision tower to --mmproj"
+        "this is a model of the architecture \"{found}\", and trine runs Google's Gemma models only: {supported}"
     )]
     UnknownArchitecture {
         /// The architecture that the file states.
         found: String,
         /// The supported architectures.
         supported: &'static str,
+    },
+    /// The file belongs to a model and is none.
+    #[error("this is {what}, not a model; {remedy}")]
+    NotAModel {
+        /// What it is.
+        what: &'static str,
+        /// What to do with it.
+        remedy: &'static str,
     },
     /// A required hyper-parameter is absent.
     #[error(

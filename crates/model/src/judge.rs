@@ -15,8 +15,8 @@ const SOUND_KEY: &str = "clip.audio.projector_type";
 /// refuse it: the reader of the whole file sees more.
 ///
 /// # Errors
-/// Returns [`ModelError::UnknownArchitecture`], or [`ModelError::Weights`] for a file that does not
-/// begin like a GGUF file.
+/// Returns [`ModelError::UnknownArchitecture`] or [`ModelError::NotAModel`], or
+/// [`ModelError::Weights`] for a file that does not begin like a GGUF file.
 pub fn judge(file: &str, beginning: &[u8]) -> Result<(), ModelError> {
     if file.ends_with(".json") {
         return match serde_json::from_slice::<Value>(beginning) {
@@ -24,7 +24,10 @@ pub fn judge(file: &str, beginning: &[u8]) -> Result<(), ModelError> {
             _ => Ok(()),
         };
     }
-    match gguf::architecture(beginning, file)? {
+    let architecture = gguf::architecture(beginning, file)?;
+    let kind = gguf::text_of(config_gguf::KIND_KEY, beginning, file)?;
+    config_gguf::check_whole(kind.as_deref(), architecture.as_deref().unwrap_or_default())?;
+    match architecture {
         Some(architecture) if architecture != config_gguf::ASSISTANT => {
             config_gguf::check_supported(&architecture)
         }

@@ -327,7 +327,8 @@ fn render(
     rendering: &Rendering,
 ) -> Result<String, ApiError> {
     let template = model.template().ok_or_else(|| {
-        let message = "the model has no chat template; use /v1/completions";
+        let message = "this is a base model: it continues text and was not trained to chat; choose one with -it in its name, or use \
+             /v1/completions";
         ApiError { code: Code::NoChatTemplate, ..ApiError::field("model", message) }
     })?;
     let bytes: usize = messages.iter().map(|message| message.content.bytes()).sum();

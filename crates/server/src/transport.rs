@@ -211,13 +211,24 @@ fn unresolved(error: &io::Error) -> String {
     format!("the name is unknown ({error}); give an address such as 127.0.0.1")
 }
 
+/// Returns a port near one that is in use, on which an address can be listened on now.
+fn free_port(taken: &SocketAddr) -> Option<u16> {
+    let next = taken.port().checked_add(1)?;
+    let is_free = |port: &u16| std::net::TcpListener::bind((taken.ip(), *port)).is_ok();
+    (next..=next.saturating_add(20)).find(is_free)
+}
+
 /// Says why none of the addresses can be listened on, and what helps.
 fn unusable(addresses: &[SocketAddr], error: &io::Error) -> String {
     let is_ipv6 = !addresses.is_empty() && addresses.iter().all(SocketAddr::is_ipv6);
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "the port is in use by another program; stop it, or choose another with --port"
-                .to_owned()
+            let free = addresses.first().and_then(free_port);
+            let such =
+                free.map_or(String::new(), |port| format!(", such as {port}, which is free"));
+            format!(
+                "the port is in use by another program; stop it, or choose another with --port{such}"
+            )
         }
         io::ErrorKind::PermissionDenied => {
             "the system does not allow it; choose a port from 1024 on with --port".to_owned()

@@ -17,83 +17,9 @@ use crate::output;
 use crate::parameters::Parameters;
 use crate::picture_file::{Input, expanded, named_in};
 use crate::session::Session;
-use crate::terminal;
+use crate::slash::{HELP, LEAVING, Slash, parse};
 use crate::vocabulary::{TextSide, Thinking};
-
-const HELP: &str = "\
-/help          this list
-/reset         forget the conversation (the system text stays)
-/system TEXT   set the instructions that stand before the conversation; without TEXT remove them
-/think WHAT    whether the model thinks before it answers: on, off, or the most tokens of thoughts;
-               without WHAT tell which holds
-/image FILE    give a picture to the next message; so does dragging its file here. Without FILE list
-               those that wait; - takes them back
-/save FILE     keep the conversation in a file
-/load FILE     go on with a conversation from a file
-/exit          leave (also Ctrl-D, or Ctrl-C twice; three times if the conversation is not saved)
-
-Several lines: end a line with \\, or put the text between \"\"\" and \"\"\".
-A text that begins with a slash is sent with a space before it.
-Ctrl-C while the model writes stops it.";
-
-/// The names of the commands.
-const COMMANDS: [&str; 10] =
-    ["/help", "/reset", "/system", "/think", "/image", "/save", "/load", "/exit", "/bye", "/quit"];
-
-/// A command of the chat.
-#[derive(Debug, PartialEq, Eq)]
-enum Slash<'a> {
-    Help,
-    Reset,
-    System(&'a str),
-    Think(Option<Thinking>),
-    Image(&'a str),
-    Save(&'a Path),
-    Load(&'a Path),
-    Exit,
-}
-
-/// Parses a command; returns `None` if the input is a message to the model.
-fn parse(input: &str) -> Result<Option<Slash<'_>>> {
-    if !input.starts_with('/') {
-        return Ok(None);
-    }
-    let (name, rest) = input.split_once(char::is_whitespace).unwrap_or((input, ""));
-    let rest = rest.trim();
-    let file = || match rest {
-        "" => Err(anyhow!("{name} needs a file name: {name} FILE")),
-        rest => Ok(Path::new(rest)),
-    };
-    Ok(Some(match name {
-        "/help" | "/?" => Slash::Help,
-        "/reset" | "/clear" => Slash::Reset,
-        "/system" => Slash::System(rest),
-        "/think" => Slash::Think(thinking(rest)?),
-        "/image" => Slash::Image(rest),
-        "/save" => Slash::Save(file()?),
-        "/load" => Slash::Load(file()?),
-        "/exit" | "/bye" | "/quit" => Slash::Exit,
-        other => {
-            let close = output::close_names(other, COMMANDS);
-            let hint = close.first().map_or(String::new(), |name| format!(" Did you mean {name}?"));
-            return Err(anyhow!("there is no command {other}.{hint} /help lists the commands"));
-        }
-    }))
-}
-
-/// Parses what a model is to think; `None` for no text.
-fn thinking(text: &str) -> Result<Option<Thinking>> {
-    Ok(Some(match text {
-        "" => return Ok(None),
-        "on" => Thinking { on: Some(true), budget: None },
-        "off" => Thinking { on: Some(false), budget: None },
-        number => match number.parse() {
-            Ok(0) => Thinking { on: Some(false), budget: None },
-            Ok(tokens) => Thinking { on: Some(true), budget: Some(tokens) },
-            Err(_) => bail!("/think takes on, off, or the most tokens of thoughts"),
-        },
-    }))
-}
+use crate::{settable, terminal};
 
 /// Runs a prompt and shows the answer and the remarks about it.
 pub(crate) type Show<'a> =
@@ -107,8 +33,9 @@ pub(crate) struct Chat<'a> {
     text: &'a mut TextSide,
     /// The sampling options from the command line. They override those in a conversation file.
     typed: &'a SamplingArgs,
-    /// The same with the values of a preset added, which a conversation file overrides.
-    preset: &'a SamplingArgs,
+    /// The same with the values of a preset and of `/set` added, which a conversation file
+    /// overrides.
+    preset: SamplingArgs,
     /// How answers are written.
     writing: Writing,
     /// Whether inputs are continued as they are, without a template or memory.
@@ -117,6 +44,8 @@ pub(crate) struct Chat<'a> {
     conversation: Conversation,
     /// Pictures for the next message, each with a line about it.
     waiting: Vec<(TurnPicture, String)>,
+    /// Whether a person types the messages.
+    is_typed: bool,
     /// Whether a file holds the conversation in its current state.
     is_saved: bool,
     /// The file that the conversation was loaded from or saved to, with all links resolved.
@@ -146,11 +75,12 @@ impl<'a> Chat<'a> {
             session,
             text,
             typed,
-            preset,
+            preset: preset.clone(),
             writing,
             raw,
             conversation,
             waiting,
+            is_typed: false,
             is_saved: true,
             file: None,
             refused: None,
@@ -168,6 +98,7 @@ impl<'a> Chat<'a> {
         // Between an answer and the next input, Ctrl-C is briefly a signal, which must not end the
         // program.
         let _watch = lines.is_typed().then(Watch::new);
+        self.is_typed = lines.is_typed();
         loop {
             interrupt::set_unsaved(self.is_unsaved());
             let prompt = interrupt::Prompt::new(i32::from(self.has_failed));
@@ -202,6 +133,13 @@ impl<'a> Chat<'a> {
             };
             match parsed {
                 Ok(Some(Slash::Exit)) => return Ok(!self.has_failed),
+                Ok(Some(Slash::Retry)) => {
+                    let answered = self.retry(show);
+                    self.tell(answered);
+                }
+                Ok(None) if self.asks(&input, refused.as_deref()) => {
+                    self.refused = Some(input.trim().to_owned());
+                }
                 Ok(Some(command)) => {
                     let is_repeated = refused.is_some_and(|line| line == input.trim());
                     let obeyed = match self.check_loss(&command) {
@@ -227,6 +165,18 @@ impl<'a> Chat<'a> {
                 Err(error) => self.tell(Err(error)),
             }
         }
+    }
+
+    /// Asks about a word that leaves, or helps, in other programs, unless it is repeated. Returns
+    /// whether it did.
+    fn asks(&self, input: &str, refused: Option<&str>) -> bool {
+        let word = input.trim();
+        if !self.is_typed || !LEAVING.contains(&word) || refused == Some(word) {
+            return false;
+        }
+        let command = if word == "help" { "/help shows the commands" } else { "/exit to leave" };
+        output::note(&format!("{command}; type {word} again to say it to the model"));
+        true
     }
 
     /// Returns whether leaving would lose something.
@@ -307,7 +257,15 @@ impl<'a> Chat<'a> {
                 ));
             }
             Slash::Load(path) => self.load(path)?,
-            Slash::Exit => {}
+            Slash::Set("") | Slash::Show => output::help(&self.shown()),
+            Slash::Set(text) => self.set(text)?,
+            Slash::Model(name) => {
+                let name = if name.is_empty() { "MODEL" } else { name };
+                bail!(
+                    "a chat keeps its model; for another one /save FILE, leave, and /load FILE in: trine run {name}"
+                )
+            }
+            Slash::Exit | Slash::Retry => {}
         }
         Ok(())
     }
@@ -322,6 +280,62 @@ impl<'a> Chat<'a> {
         }
         output::note(&thinking_note(self.text.thinking));
         Ok(())
+    }
+
+    /// Changes a parameter from the next answer on.
+    fn set(&mut self, text: &str) -> Result<()> {
+        let one = settable::changed(&SamplingArgs::default(), text)?;
+        let preset = settable::changed(&self.preset, text)?;
+        let parameters = self.conversation.parameters.beneath(&one);
+        let writing = Writing::new(&parameters.over(&preset), self.session.model.defaults());
+        writing.sampling.check(self.session.engine.vocabulary())?;
+        (self.writing, self.preset, self.conversation.parameters) = (writing, preset, parameters);
+        output::note("from the next answer on; /show lists what applies");
+        Ok(())
+    }
+
+    /// Returns what applies to the chat, for people.
+    fn shown(&self) -> String {
+        let Self { session, conversation, writing, .. } = self;
+        let system = conversation.system.as_ref();
+        format!(
+            "model               {}\ndevice              {}\ncontext             {} tokens\nconversation        {}\n{}{}",
+            terminal::harmless(&session.name),
+            terminal::harmless(&session.device),
+            session.engine.context(),
+            messages(conversation.turns.len()),
+            settable::shown(writing),
+            system.map_or(String::new(), |text| format!("\nsystem              {text}")),
+        )
+    }
+
+    /// Answers the last message again; the answer that was there is kept beside the new one.
+    fn retry(&mut self, show: &mut Show<'_>) -> Result<()> {
+        let watch = Watch::new();
+        let Some(before) = self.conversation.turns.pop_if(|turn| turn.role == Role::Assistant)
+        else {
+            bail!("there is no answer to try again");
+        };
+        // Another seed: the same one would write the same text.
+        let chosen = self.conversation.parameters.over(&self.preset);
+        self.writing = Writing::new(&chosen, self.session.model.defaults());
+        match self.answer(&watch, show) {
+            Ok(answer) if answer.ending != Ending::Interrupted || !answer.text.is_empty() => {
+                let mut earlier = before.earlier.clone();
+                earlier.push(before.content);
+                let turn = Turn { earlier, ..Turn::new(Role::Assistant, answer.text) };
+                self.conversation.turns.push(turn);
+                self.is_saved = false;
+                Ok(())
+            }
+            other => {
+                self.conversation.turns.push(before);
+                other.map(drop).or_else(|error| match error.is::<Interrupted>() {
+                    true => Ok(()),
+                    false => Err(error),
+                })
+            }
+        }
     }
 
     /// Lists the pictures that wait for the next message, takes them back, or adds those of a file.
@@ -377,7 +391,7 @@ impl<'a> Chat<'a> {
         let mut conversation = Conversation::load(path)?;
         let lost = conversation.keep_pictures(PICTURES_MAX.saturating_sub(self.waiting.len()));
         let parameters = conversation.parameters.beneath(self.typed);
-        let writing = Writing::new(&parameters.over(self.preset), self.session.model.defaults());
+        let writing = Writing::new(&parameters.over(&self.preset), self.session.model.defaults());
         writing
             .sampling
             .check(self.session.engine.vocabulary())
@@ -416,7 +430,7 @@ impl<'a> Chat<'a> {
         if self.conversation.turns.last().is_some_and(|turn| turn.role == Role::User) {
             self.conversation.turns.pop();
         }
-        self.tell_of_names(&content);
+        self.tell_of_names(&content)?;
         let pictures = self.waiting.iter().map(|(picture, _)| picture.clone()).collect();
         self.conversation.turns.push(Turn { pictures, ..Turn::new(Role::User, content) });
         interrupt::set_unsaved(true);
@@ -443,9 +457,9 @@ impl<'a> Chat<'a> {
         }
     }
 
-    /// Says of the first picture that a text names, and that was not given, that the model does not
-    /// see it.
-    fn tell_of_names(&self, text: &str) {
+    /// Attaches the first image that a text names and that was not given, if a person typed it and
+    /// the model sees images; else says that the model does not see it.
+    fn tell_of_names(&mut self, text: &str) -> Result<()> {
         let given = self.conversation.turns.iter().flat_map(|turn| &turn.pictures);
         let given: Vec<_> = given.chain(self.waiting.iter().map(|(picture, _)| picture)).collect();
         let is_new = |name: &&str| {
@@ -453,11 +467,15 @@ impl<'a> Chat<'a> {
             !given.iter().any(|picture| picture.is_at(&path))
         };
         if let Some(name) = named_in(text).into_iter().find(is_new) {
+            if self.is_typed && self.session.vision.is_some() {
+                return self.attach(&[expanded(Path::new(name))]);
+            }
             let name = terminal::harmless(name);
             output::note(&format!(
-                "the model sees the name {name} only; /image {name} gives the picture to the next message"
+                "the model sees the name {name} only; /image {name} gives the image to the next message"
             ));
         }
+        Ok(())
     }
 
     fn answer(&mut self, watch: &Watch, show: &mut Show<'_>) -> Result<Answer> {
@@ -581,29 +599,5 @@ mod tests {
         );
         assert_eq!(note(Some(false), None), "the model answers at once");
         assert_eq!(note(None, None), "the chat template decides whether the model thinks");
-    }
-
-    #[test]
-    fn commands() {
-        assert_eq!(parse("hello").unwrap(), None);
-        assert_eq!(parse(" /help").unwrap(), None);
-        assert_eq!(parse("/help").unwrap(), Some(Slash::Help));
-        assert_eq!(parse("/system Be brief.  ").unwrap(), Some(Slash::System("Be brief.")));
-        assert_eq!(parse("/system").unwrap(), Some(Slash::System("")));
-        assert_eq!(
-            parse("/save my chat.json").unwrap(),
-            Some(Slash::Save(Path::new("my chat.json")))
-        );
-        assert_eq!(parse("/quit").unwrap(), Some(Slash::Exit));
-        let think = |on, budget| Some(Slash::Think(Some(Thinking { on: Some(on), budget })));
-        assert_eq!(parse("/think on").unwrap(), think(true, None));
-        assert_eq!(parse("/think off").unwrap(), think(false, None));
-        assert_eq!(parse("/think 200").unwrap(), think(true, Some(200)));
-        assert_eq!(parse("/think 0").unwrap(), think(false, None));
-        assert_eq!(parse("/think").unwrap(), Some(Slash::Think(None)));
-        assert!(parse("/think hard").unwrap_err().to_string().contains("on, off, or"));
-        assert_eq!(parse("/image my cat.png").unwrap(), Some(Slash::Image("my cat.png")));
-        assert!(parse("/save").unwrap_err().to_string().contains("/save FILE"));
-        assert!(parse("/hlep").unwrap_err().to_string().contains("Did you mean /help?"));
     }
 }

@@ -31,8 +31,8 @@ impl Embedded {
     /// Returns the purpose of the model, for a list of models.
     pub(crate) fn purpose(self) -> &'static str {
         match self {
-            Self::Demo => "inside this program; runs where no model is named",
-            Self::Draft => "inside this program; guesses tokens for demo",
+            Self::Demo => "built in; used when you name no model",
+            Self::Draft => "built in; guesses tokens for demo",
         }
     }
 

@@ -170,12 +170,25 @@ impl Progress for Shown<'_> {
     }
 
     fn done(&mut self, file: &str) {
+        if let Some(bar) = &self.bar
+            && let Some(length) = bar.length()
+        {
+            bar.set_position(length);
+        }
         self.clear();
         output::remark(format_args!(
             "{} {}",
             terminal::on_stderr("done:", terminal::GOOD),
             terminal::harmless(file)
         ));
+    }
+
+    fn remark(&mut self, text: &str) {
+        let text = terminal::harmless(text);
+        match &self.bar {
+            Some(bar) => bar.println(text),
+            None => output::remark(text),
+        }
     }
 
     fn waiting(&mut self, reason: &str) {

@@ -3,7 +3,8 @@
 //! While a [`Watch`] lives, Ctrl-C only raises a flag, and the work that the watch covers ends in
 //! good order. If the flag is still raised, a second Ctrl-C ends the program, except that if a
 //! conversation would be lost, the second one prints a warning and the third one ends the program.
-//! Without a watch Ctrl-C ends the program at once.
+//! At a prompt the first one prints what the second one does: it ends the program. Without a watch
+//! Ctrl-C ends the program at once.
 //!
 //! At a [`Prompt`] the editor of lines reads Ctrl-C as a key, but between two lines the terminal
 //! sends it as a signal. Both count, and both are answered alike.
@@ -32,11 +33,12 @@ const NO_PROMPT: i32 = -1;
 /// The exit code after Ctrl-C as in shells: 128 + SIGINT.
 pub(crate) const EXIT_CODE: i32 = 130;
 
-/// The warning before a conversation is lost.
+/// The warning before a conversation is lost: the answer to the first Ctrl-C at a prompt, or to the
+/// second one while an answer is stopped.
 const UNSAVED_NOTE: &str =
-    "the conversation is not saved (/save FILE does that); Ctrl-C once more leaves without it";
+    "the conversation is not saved (/save FILE does that); Ctrl-C again leaves without it";
 
-/// The answer to the first Ctrl-C at a prompt.
+/// The answer to the first Ctrl-C at a prompt if nothing would be lost.
 const AGAIN_NOTE: &str = "Ctrl-C again, or /exit, to leave";
 
 /// Installs the handler of Ctrl-C, unless the program was started with the signal ignored. If the
@@ -91,8 +93,8 @@ pub(crate) fn flag() -> Arc<AtomicBool> {
 /// Counts a Ctrl-C at a prompt. Returns the note to print, or `None` if it ends the program.
 pub(crate) fn pressed_at_prompt() -> Option<&'static str> {
     match PRESSED.fetch_add(1, Ordering::SeqCst) {
+        0 if UNSAVED.load(Ordering::SeqCst) => Some(UNSAVED_NOTE),
         0 => Some(AGAIN_NOTE),
-        1 if UNSAVED.load(Ordering::SeqCst) => Some(UNSAVED_NOTE),
         _ => None,
     }
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use trine_hub::catalog::{self, Known, Refused};
-use trine_hub::{Hub, HubConfig, HubError, LocalModel, ModelName, Preset};
+use trine_hub::{Hub, HubConfig, HubError, InFolder, LocalModel, ModelName, Preset};
 use trine_model::{Assistant, Model};
 use trine_weights::{Checkpoint, DType};
 
@@ -21,6 +21,9 @@ use crate::embedded::Embedded;
 use crate::failure::usage;
 use crate::picture_file::is_picture;
 use crate::{fetch, output, settings, terminal};
+
+/// The most entries of a folder that are looked at for models.
+const FOLDER_MAX: usize = 4096;
 
 /// A model that exists.
 #[derive(Debug, Clone)]
@@ -293,7 +296,11 @@ pub(crate) fn resolve_model(hub: &Hub, typed: &str) -> Result<Resolved> {
     let known = catalog::find(typed);
     if let Some(Known::Model(entry)) = known {
         let name = entry.model();
-        return Ok(match hub.resolve(&name)? {
+        let found = match hub.resolve(&name)? {
+            Some(model) => Some(model),
+            None => hub.neighbour(entry)?,
+        };
+        return Ok(match found {
             Some(model) => here(Source::Local(Box::new(model))),
             None => missing(typed, name, Some(entry.bytes)),
         });
@@ -321,7 +328,7 @@ pub(crate) fn resolve_model(hub: &Hub, typed: &str) -> Result<Resolved> {
 
 /// Returns the error for a model that trine does not run.
 fn refusal(typed: &str, refused: &Refused) -> anyhow::Error {
-    anyhow!("trine does not run {}: {}", terminal::harmless(typed), refused.reason())
+    anyhow!("{} does not run here: {}", terminal::harmless(typed), refused.reason())
 }
 
 fn here(source: Source) -> Resolved {
@@ -361,6 +368,7 @@ fn existing_path(typed: &str) -> Result<Option<Source>> {
             "{typed} is a picture, not a model; give it to a model by --image: trine run MODEL \"What is \
              this?\" --image {typed}"
         ),
+        Ok(facts) if facts.is_dir() => return in_folder(path).map(Some),
         Ok(_) => return Ok(Some(Source::Path(path.to_owned()))),
         Err(error) => error,
     };
@@ -376,6 +384,34 @@ fn existing_path(typed: &str) -> Result<Option<Source>> {
         );
     }
     Ok(None)
+}
+
+/// Returns the model of a folder: the folder itself, or its only GGUF model.
+///
+/// # Errors
+/// Returns an error that lists them if there are several.
+fn in_folder(folder: &Path) -> Result<Source> {
+    let whole = || Ok(Source::Path(folder.to_owned()));
+    if folder.join("config.json").exists() {
+        return whole();
+    }
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().take(FOLDER_MAX);
+    let names: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    match trine_hub::in_folder(&names) {
+        InFolder::Nothing => whole(),
+        InFolder::One(file) => Ok(Source::Path(folder.join(file))),
+        InFolder::Several(files) => {
+            let shown: Vec<String> =
+                files.iter().take(12).map(|file| folder.join(file).display().to_string()).collect();
+            bail!(
+                "{} has {} models; name one of them: {}",
+                folder.display(),
+                files.len(),
+                shown.join(", ")
+            )
+        }
+    }
 }
 
 /// Returns whether a text can be anything but a path or a prompt.

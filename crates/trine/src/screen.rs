@@ -71,6 +71,20 @@ pub(crate) fn leave() {
     }
 }
 
+/// Keeps what is typed out of what is written, until it is dropped: it is read as the next lines.
+pub(crate) struct Hush {
+    #[cfg(unix)]
+    _hushed: Option<editing::Hushed>,
+}
+
+/// Hushes the terminal while an answer is written.
+pub(crate) fn hush() -> Hush {
+    Hush {
+        #[cfg(unix)]
+        _hushed: editing::Hushed::take(),
+    }
+}
+
 /// Notes how the terminal is before lines are edited on it, so that [`exit`] can restore it.
 pub(crate) fn note_terminal() {
     #[cfg(unix)]
@@ -85,7 +99,7 @@ mod editing {
     use std::sync::OnceLock;
 
     use rustix::process::getpgrp;
-    use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
+    use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 
     static FOUND: OnceLock<Termios> = OnceLock::new();
 
@@ -95,10 +109,40 @@ mod editing {
         }
     }
 
+    /// The terminal without an echo.
+    pub(super) struct Hushed(Termios);
+
+    impl Hushed {
+        /// Switches the echo off. Ctrl-C does not take away what was typed before it. `None` if
+        /// standard input is no terminal of this job.
+        pub(super) fn take() -> Option<Self> {
+            let found = tcgetattr(stdin()).ok().filter(|_| is_ours())?;
+            let mut hushed = found.clone();
+            hushed.local_modes.remove(LocalModes::ECHO | LocalModes::ECHONL);
+            hushed.local_modes.insert(LocalModes::NOFLSH);
+            tcsetattr(stdin(), OptionalActions::Now, &hushed).ok()?;
+            Some(Self(found))
+        }
+    }
+
+    impl Drop for Hushed {
+        fn drop(&mut self) {
+            if is_ours() {
+                // The next line is edited with modes of its own.
+                let _ = tcsetattr(stdin(), OptionalActions::Now, &self.0);
+            }
+        }
+    }
+
+    /// Returns whether this job has the terminal: the system would stop a process that changes one
+    /// that another job has.
+    fn is_ours() -> bool {
+        tcgetpgrp(stdin()).map_or(true, |group| group == getpgrp())
+    }
+
     pub(super) fn restore() {
-        // The system would stop a process that changes its terminal while another job has it.
         if let Some(found) = FOUND.get()
-            && tcgetpgrp(stdin()).map_or(true, |group| group == getpgrp())
+            && is_ours()
         {
             // The program ends, so nothing can be done about a terminal that refuses.
             let _ = tcsetattr(stdin(), OptionalActions::Now, found);

@@ -197,8 +197,8 @@ impl Session {
         Ok(Self { name, model, engine, device, gpu, threads, draft, npu, vision, reduced })
     }
 
-    /// Prints one line for each decision, on standard error: on a terminal, or if asked for. That a
-    /// GPU has too little memory for the model is always printed.
+    /// Prints on standard error what runs where: a line on a terminal, all decisions if asked for.
+    /// That a GPU has too little memory for the model is always printed.
     pub(crate) fn tell(&self, verbose: bool) {
         let shares = shares(&self.engine.program().facts().shares);
         let device = shares.as_ref().unwrap_or(&self.device);
@@ -211,6 +211,11 @@ impl Session {
                     terminal::harmless(device)
                 ));
             }
+            return;
+        }
+        if !verbose {
+            let name = terminal::harmless(&self.name);
+            output::note(&format!("{name} on {}", terminal::harmless(device)));
             return;
         }
         let memory = self.engine.program().memory();

@@ -199,8 +199,13 @@ fn files(source: &Source, model: &Model) -> Vec<PathBuf> {
         Source::Local(local) => local.mmproj.clone(),
         Source::Embedded(_) | Source::Path(_) => None,
     };
+    // A model inside the program is in no folder: nothing of the working directory is its own.
+    let beside = match source {
+        Source::Embedded(_) => Vec::new(),
+        Source::Local(_) | Source::Path(_) => beside(model),
+    };
     let mut seen = HashSet::new();
-    let mut files: Vec<PathBuf> = own.into_iter().chain(beside(model)).collect();
+    let mut files: Vec<PathBuf> = own.into_iter().chain(beside).collect();
     files.retain(|file| seen.insert(file.canonicalize().unwrap_or_else(|_| file.clone())));
     files
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::quoted;
 use crate::map::Mapping;
 use crate::tensor::{Data, Integers};
-use crate::{DType, HuggingFaceMetadata, Tensor, WeightsError, gguf, huggingface};
+use crate::{DType, HuggingFaceMetadata, Tensor, WeightsError, foreign, gguf, huggingface};
 
 /// What a checkpoint says about itself, in the terms of its format.
 #[derive(Clone, Debug)]
@@ -63,6 +63,9 @@ impl Checkpoint {
         let has_extension =
             |extension: &str| path.extension().is_some_and(|e| e.eq_ignore_ascii_case(extension));
         let bytes = mapping.bytes();
+        if let Some(refusal) = foreign::recognise(&label, bytes) {
+            return Err(refusal);
+        }
         if bytes.starts_with(&gguf::MAGIC) || has_extension("gguf") {
             return Self::from_gguf_parts(path, gguf::open_parts(path, mapping)?);
         }

@@ -166,6 +166,13 @@ fn not_an_object(path: &Path) -> WeightsError {
 }
 
 fn no_config(directory: &Path) -> WeightsError {
+    if exists(&directory.join("adapter_config.json")) {
+        return WeightsError::NotAModel {
+            file: directory.display().to_string(),
+            found: "this is a LoRA adapter, not a model".to_owned(),
+            remedy: "trine runs no adapters: merge it into its model first, and give that",
+        };
+    }
     let has_gguf = files_where(directory, |path| path.extension().is_some_and(|e| e == "gguf"));
     WeightsError::NotAModel {
         file: directory.display().to_string(),

@@ -35,6 +35,7 @@ pub mod blocks;
 mod checkpoint;
 mod dtype;
 mod error;
+mod foreign;
 pub mod gguf;
 mod huggingface;
 #[allow(unsafe_code, reason = "memory mapping and the SIGBUS guard need system calls")]

@@ -2,7 +2,7 @@
 
 use super::parts::Parts;
 use super::shapes::{self, Shape};
-use crate::name::ModelName;
+use crate::name::{ModelName, Selection};
 
 /// A model of the catalogue.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -350,6 +350,19 @@ impl CatalogModel {
     /// Returns whether it is of the training and the format that a name says.
     pub(super) fn is_of(&self, parts: &Parts) -> bool {
         self.has_quant(parts) && (!parts.qat || self.is_qat())
+    }
+
+    /// Returns whether a repository has the same model in the same format, by its name.
+    pub(crate) fn is_copy(&self, name: &ModelName) -> bool {
+        let Selection::Quant(quant) = name.selection() else { return false };
+        let parts = Parts::of(name.repo()).filter(|parts| parts.unknown == 0);
+        let same = |parts: Parts, own: Parts| {
+            own.generation == parts.generation
+                && own.size == parts.size
+                && parts.qat == self.is_qat()
+        };
+        quant.eq_ignore_ascii_case(self.quant)
+            && parts.zip(self.parts()).is_some_and(|(parts, own)| same(parts, own))
     }
 
     /// Returns its parts, which all its names have.

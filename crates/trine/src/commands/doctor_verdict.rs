@@ -25,7 +25,15 @@ impl Verdict {
 
     /// Returns it with the command that runs it.
     pub(super) fn text(&self) -> String {
-        format!("{}. Run: trine run {}", self.found(), self.best.name())
+        let mut text = format!("{}. Run: trine run {}", self.found(), self.best.name());
+        if let Some((larger, rate)) = self.suited.slow() {
+            text.push_str(&format!(
+                "\n{} fits too, but is slow here (about {} tokens/s): a GPU helps",
+                larger.name(),
+                output::short_rate(rate)
+            ));
+        }
+        text
     }
 
     /// Returns it for programs.
@@ -52,13 +60,6 @@ impl Verdict {
             format!("Best for this machine: {} ({size}{speed_of_best})", self.best.name());
         if self.suited.room.fits(self.best) == Some(false) {
             text.push_str("; not even this one surely fits its free memory");
-        }
-        if let Some((larger, rate)) = self.suited.slow() {
-            text.push_str(&format!(
-                ". {} fits too, but is slow here (about {} tokens/s): a GPU helps",
-                larger.name(),
-                output::short_rate(rate)
-            ));
         }
         text
     }

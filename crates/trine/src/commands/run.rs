@@ -29,7 +29,7 @@ use crate::prompt::Words;
 use crate::session::{Session, Sizes};
 use crate::tower::{self, Wish};
 use crate::vocabulary::{TextSide, Thinking};
-use crate::{fitting, habits, settings, terminal};
+use crate::{fitting, habits, screen, settings, terminal};
 
 /// Answers once, or chats.
 ///
@@ -347,6 +347,7 @@ fn chat(
     };
     let mut show =
         |session: &mut Session, text: &TextSide, prompt, writing: &Writing, watch: &Watch| {
+            let _hush = is_typed.then(screen::hush);
             let mut printer = Printer::new(false);
             let outcome = answer(&mut session.engine, text, prompt, writing, watch, &mut printer);
             printer.finish()?;

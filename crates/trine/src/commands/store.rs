@@ -3,7 +3,8 @@
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use trine_hub::catalog;
-use trine_hub::{EntryState, Hub, LocalModel, ModelName, Origin, Preset, StoreEntry};
+use trine_hub::catalog::CatalogModel;
+use trine_hub::{EntryState, Hub, LocalModel, ModelName, Preset, StoreEntry};
 use trine_model::Model;
 
 use crate::assistants;
@@ -130,29 +131,33 @@ pub(crate) fn list(args: ListArgs) -> Result<()> {
 }
 
 fn row(entry: &StoreEntry) -> Vec<String> {
+    let (name, whole) = (short_name(entry), entry.name.to_string());
+    let whole = terminal::harmless(&whole).into_owned();
     let mut state = match (entry.state, entry.origin) {
-        (EntryState::Complete, Origin::Store) => "complete".to_owned(),
-        (EntryState::Complete, Origin::HuggingFaceCache) => {
-            "complete, in the Hugging Face cache".to_owned()
-        }
+        (EntryState::Complete, origin) => match origin.place() {
+            None => "complete".to_owned(),
+            Some(place) => format!("complete, one of {place}"),
+        },
         (EntryState::Partial, _) => {
-            let share = entry.percent.map_or(String::new(), |percent| format!(" {percent} %"));
-            format!("partial{share}; `trine pull` continues")
+            let share = entry.percent.map_or(String::new(), |percent| format!(" ({percent} %)"));
+            format!("not finished{share}: `trine pull {name}` goes on")
         }
     };
-    let known = catalog::models().iter().find(|known| is_same(&known.model(), &entry.name));
-    if let Some(known) = known {
-        state.push_str(&format!("; also {}", known.name()));
-    }
     let is_cut = entry.files.iter().any(|file| !file.complete);
     if entry.state == EntryState::Complete && is_cut {
-        state.push_str("; its mmproj file is partial: `trine pull` continues");
+        state.push_str(&format!("; its mmproj file is not: `trine pull {name}` goes on"));
     }
-    vec![
-        terminal::harmless(&entry.name.to_string()).into_owned(),
-        output::bytes(entry.bytes),
-        state,
-    ]
+    if name != whole {
+        state.push_str(&format!("; {whole}"));
+    }
+    vec![name, output::bytes(entry.bytes), state]
+}
+
+/// Returns the name by which people ask for a model: the short one of the catalogue, or the whole.
+fn short_name(entry: &StoreEntry) -> String {
+    let known = catalog::models().iter().find(|known| is_same(&known.model(), &entry.name));
+    let name = known.map_or_else(|| entry.name.to_string(), CatalogModel::name);
+    terminal::harmless(&name).into_owned()
 }
 
 /// Returns whether two names mean the same model; quantisations may be in upper or lower case.

@@ -43,6 +43,27 @@ fn chat_commands_and_their_mistakes() {
 }
 
 #[test]
+fn parameters_are_seen_and_changed_and_answers_repeated() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("chat.json").display().to_string();
+    let script = format!(
+        "hello\n/retry\n/set parameter temperature 0.5\n/set top_p 7\n/show\n/save {file}\n/model other\n"
+    );
+    let ran = chat(&script);
+    assert_eq!(ran.code, 1);
+    for said in ["temperature         0.5", "2 messages", "top_p", "trine run other"] {
+        assert!(ran.err.contains(said), "{said}: {}", ran.err);
+    }
+    let saved = std::fs::read_to_string(&file).unwrap();
+    let saved: serde_json::Value = serde_json::from_str(&saved).unwrap();
+    assert_eq!(saved["parameters"]["temperature"], 0.5);
+    assert_eq!(saved["messages"].as_array().unwrap().len(), 2);
+    assert_eq!(saved["messages"][1]["earlier"].as_array().unwrap().len(), 1, "{saved}");
+    let nothing = chat("/retry\n");
+    assert!(nothing.err.contains("no answer to try again"), "{}", nothing.err);
+}
+
+#[test]
 fn conversations_are_saved_and_loaded() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("chat.json").display().to_string();
@@ -214,6 +235,41 @@ mod typed {
     }
 
     #[test]
+    fn what_is_typed_while_the_model_writes_is_the_next_line() {
+        let terminal = Terminal::open();
+        let endless = ["--logit-bias=1=-100", "--logit-bias=106=-100", "--max-tokens", "400"];
+        let mut child = start(&terminal, &[&["demo", "--context", "1024"][..], &endless].concat());
+        terminal.wait_for_written(">>> ");
+        terminal.press("Tell a story\r");
+        let begun = || terminal.written().split("Tell a story").nth(1).map_or(0, str::len) > 40;
+        terminal.wait("the beginning of a story", begun);
+        terminal.press("/show\n");
+        interrupt(&child);
+        terminal.wait_for_written("repetition_penalty");
+        let story = terminal.written();
+        let story = story.split("(stopped)").next().unwrap_or_default();
+        assert!(!story.contains("/show") && !story.contains("^C"), "{story}");
+        terminal.press("/exit\r");
+        assert!(ended(&mut child).success());
+        assert!(terminal.is_cooked(), "the terminal is as it was");
+    }
+
+    #[test]
+    fn a_word_that_leaves_elsewhere_is_asked_about() {
+        let terminal = Terminal::open();
+        let mut child = start(&terminal, &["demo", "--max-tokens", "3"]);
+        terminal.wait_for_written("demo on cpu");
+        assert!(!terminal.written().contains("draft:"), "{}", terminal.written());
+        terminal.wait_for_written(">>> ");
+        terminal.press("exit\r");
+        terminal.wait_for_written("/exit to leave; type exit again to say it to the model");
+        terminal.press("exit\r");
+        wait_for(&terminal, "first after", 1);
+        terminal.press("/exit\r");
+        assert!(ended(&mut child).success());
+    }
+
+    #[test]
     fn statistics_are_for_people() {
         let terminal = Terminal::open();
         let mut child = start(&terminal, &["demo", "Hello", "--max-tokens", "3"]);
@@ -235,7 +291,7 @@ mod typed {
     }
 
     #[test]
-    fn leaving_an_unsaved_conversation_takes_one_more_interrupt() {
+    fn leaving_takes_two_interrupts_and_names_what_is_lost() {
         let folder = tempfile::tempdir().unwrap();
         let terminal = Terminal::open();
         let mut child = start(&terminal, &["demo", "--max-tokens", "3"]);
@@ -244,14 +300,12 @@ mod typed {
         wait_for(&terminal, "first after", 1);
         wait_for(&terminal, ">>> ", 2);
         terminal.press(CTRL_C);
-        terminal.wait_for_written("Ctrl-C again, or /exit, to leave");
-        terminal.press(CTRL_C);
-        terminal.wait_for_written("Ctrl-C once more leaves without it");
+        terminal.wait_for_written("Ctrl-C again leaves without it");
         // Anything else begins the count again.
         terminal.press(&format!("/save {}\r", folder.path().join("chat.json").display()));
         terminal.wait_for_written("2 messages in");
         terminal.press(CTRL_C);
-        wait_for(&terminal, "Ctrl-C again, or /exit, to leave", 2);
+        terminal.wait_for_written("Ctrl-C again, or /exit, to leave");
         terminal.press(CTRL_C);
         assert!(ended(&mut child).success());
     }
@@ -266,9 +320,7 @@ mod typed {
         wait_for(&terminal, "first after", 1);
         wait_for(&terminal, ">>> ", 2);
         terminal.press(CTRL_C);
-        terminal.wait_for_written("Ctrl-C again, or /exit, to leave");
-        interrupt(&child);
-        terminal.wait_for_written("Ctrl-C once more leaves without it");
+        terminal.wait_for_written("Ctrl-C again leaves without it");
         interrupt(&child);
         assert!(ended(&mut child).success());
         assert!(terminal.is_cooked(), "the terminal is as it was");

@@ -39,6 +39,8 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
         .env_clear()
         .env("TRINE_HOME", &store)
         .env("HF_HOME", &store)
+        .env("HOME", &store)
+        .env("OLLAMA_MODELS", &store)
         .env("HF_ENDPOINT", "http://127.0.0.1:9")
         .env("XDG_CONFIG_HOME", Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-config"))
         .env("XDG_CACHE_HOME", Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache"))

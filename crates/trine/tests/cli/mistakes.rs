@@ -119,6 +119,45 @@ fn what_is_not_understood_is_answered_with_the_right_command() {
     assert!(error.contains("in quotes: trine run \"Tell me a story\""), "{error}");
 }
 
+/// Files that belong to models, and what is left of downloads that went wrong.
+#[test]
+fn files_that_are_no_models_are_named_for_what_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    let gguf = |entries: &[(&str, &str)]| {
+        let mut bytes = [&b"GGUF"[..], &3_u32.to_le_bytes(), &0_u64.to_le_bytes()].concat();
+        bytes.extend((entries.len() as u64).to_le_bytes());
+        for (key, value) in entries {
+            bytes.extend([text(key), 8_u32.to_le_bytes().to_vec(), text(value)].concat());
+        }
+        bytes
+    };
+    let architecture = |name| ("general.architecture", name);
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 2489757856\n";
+    for (content, said) in [
+        (pointer.as_bytes().to_vec(), "a Git LFS pointer, not the model (2.5 GB)"),
+        (b"<!DOCTYPE html><html></html>".to_vec(), "this is a web page"),
+        (b"{\"error\": \"Invalid username or password\"}".to_vec(), "Invalid username or password"),
+        (gguf(&[architecture("gemma3"), ("general.type", "adapter")]), "this is a LoRA adapter"),
+        (gguf(&[architecture("clip"), ("general.type", "mmproj")]), "this is a vision tower"),
+        (gguf(&[("general.type", "imatrix")]), "this is an importance matrix"),
+        (
+            gguf(&[architecture("llama")]),
+            "the architecture \"llama\", and trine runs Google's Gemma",
+        ),
+    ] {
+        std::fs::write(at("m.gguf"), content).unwrap();
+        let error = trine(&["run", &at("m.gguf"), "hi"]).fails(1);
+        assert!(error.contains(said) && !error.contains("--draft"), "{said}: {error}");
+    }
+    std::fs::write(at("model.bin"), b"PK\x03\x04").unwrap();
+    assert!(trine(&["run", &at("model.bin"), "hi"]).fails(1).contains("PyTorch's pickle"));
+    std::fs::create_dir(at("lora")).unwrap();
+    std::fs::write(at("lora/adapter_config.json"), "{}").unwrap();
+    assert!(trine(&["run", &at("lora"), "hi"]).fails(1).contains("this is a LoRA adapter"));
+}
+
 /// The model inside the program says what it is to people, and to nobody else.
 #[cfg(target_os = "linux")]
 #[test]

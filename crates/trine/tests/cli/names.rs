@@ -202,7 +202,9 @@ fn short_names_mean_pulled_models() {
     let error = store.trine(&["show", "gema-3-1b-it"]).fails(1);
     assert!(error.contains("gemma-3-1b-it"), "{error}");
     let list = store.trine(&["list"]).ok().out;
-    assert!(list.contains("also gemma3:1b") && list.contains("guesses tokens for demo"), "{list}");
+    let one = list.lines().find(|line| line.trim().starts_with("gemma3:1b ")).unwrap();
+    assert!(one.contains("complete; ggml-org/gemma-3-1b-it-GGUF:Q4_K_M"), "{list}");
+    assert!(list.contains("guesses tokens for demo"), "{list}");
     store.trine(&["rm", "gemma-3-1b-it"]).ok();
     assert!(!store.trine(&["list"]).ok().out.contains("gemma-3-1b"));
 }
@@ -250,6 +252,110 @@ fn search_needs_no_network() {
     assert!(json[0]["fits"].is_boolean() && json[0]["tokens_per_second_about"].is_f64(), "{json}");
     let nothing = store.trine(&["search", "gemma2"]).ok();
     assert!(nothing.out.is_empty() && nothing.err.contains("Gemma models only"), "{}", nothing.err);
+}
+
+/// What Ollama, LM Studio and llama.cpp have downloaded is found by its name, listed and run in
+/// place, and never written.
+#[test]
+fn models_of_other_programs_are_used_in_place() {
+    let store = Store::new();
+    let home = tempfile::tempdir().unwrap();
+    let bytes = std::fs::read(model()).unwrap();
+    let put = |path: &str, bytes: &[u8]| {
+        let path = home.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    };
+    let hash = "ab".repeat(32);
+    let manifest = |hash: &str, bytes: &[u8]| {
+        let layer = serde_json::json!({
+            "mediaType": "application/vnd.ollama.image.model",
+            "digest": format!("sha256:{hash}"), "size": bytes.len(),
+        });
+        serde_json::json!({ "schemaVersion": 2, "layers": [layer] }).to_string().into_bytes()
+    };
+    let library = "ollama/manifests/registry.ollama.ai/library";
+    put(&format!("ollama/blobs/sha256-{hash}"), &bytes);
+    put(&format!("{library}/gemma3/4b"), &manifest(&hash, &bytes));
+    put(&format!("{library}/story/latest"), &manifest(&hash, &bytes));
+    put(&format!("{library}/cut/latest"), &manifest(&hash, &bytes[1..]));
+    put(&format!("{library}/out/latest"), &manifest("../../../../etc/passwd", &bytes));
+    put(&format!("{library}/broken/latest"), b"{\"layers\": 7}");
+    let other =
+        b"GGUF\x03\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x14\0\0\0\0\0\0\0general.architecture\
+        \x08\0\0\0\x05\0\0\0\0\0\0\0llama";
+    put(".lmstudio/models/meta/llama-GGUF/llama-Q4_0.gguf", other);
+    put(
+        ".lmstudio/models/lmstudio-community/gemma-3-12b-it-GGUF/gemma-3-12b-it-Q4_K_M.gguf",
+        &bytes,
+    );
+    put("llama/manifest=me=tiny-GGUF=latest.json", b"{}");
+    put("llama/me_tiny-GGUF_tiny-Q8_0.gguf", &bytes);
+    let run = |arguments: &[&str]| {
+        let mut command = store.command(arguments);
+        command.env("HOME", home.path()).env("OLLAMA_MODELS", home.path().join("ollama"));
+        finish(command.env("LLAMA_CACHE", home.path().join("llama")).output().unwrap())
+    };
+    let list = run(&["list"]).ok().out;
+    for (name, place) in [
+        ("ollama/gemma3-4b", "one of Ollama's models"),
+        ("ollama/story", "one of Ollama's models"),
+        ("lmstudio-community/gemma-3-12b-it-GGUF:Q4_K_M", "one of LM Studio's models"),
+        ("me/tiny-GGUF:Q8_0", "one of llama.cpp's cache"),
+    ] {
+        let line = list.lines().find(|line| line.contains(name));
+        assert!(line.is_some_and(|line| line.contains(place)), "{name}: {list}");
+    }
+    for absent in ["llama-GGUF", "cut", "out", "broken"] {
+        assert!(!list.contains(absent), "{absent}: {list}");
+    }
+    for name in ["gemma3:4b", "story", "gemma3:12b", "tiny", "me/tiny-GGUF"] {
+        let ran = run(&["show", name, "--json"]).ok().json();
+        assert_eq!(ran["layers"], 8, "{name}");
+    }
+    for name in ["ollama/gemma3-4b", "me/tiny-GGUF"] {
+        let error = run(&["rm", name]).fails(1);
+        assert!(error.contains("remove it with that program"), "{error}");
+    }
+    assert!(home.path().join(format!("ollama/blobs/sha256-{hash}")).exists());
+}
+
+#[test]
+fn a_folder_with_one_model_is_that_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::copy(model(), at("gemma-Q4_0.gguf")).unwrap();
+    std::fs::write(at("mmproj-F16.gguf"), "").unwrap();
+    let shown = trine(&["show", &at("")]).ok().out;
+    assert!(shown.contains("architecture gemma3"), "{shown}");
+    std::fs::copy(model(), at("gemma-Q8_0.gguf")).unwrap();
+    let error = trine(&["show", &at("")]).fails(1);
+    for said in ["has 2 models; name one of them", "gemma-Q4_0.gguf", "gemma-Q8_0.gguf"] {
+        assert!(error.contains(said) && !error.contains("mmproj"), "{said}: {error}");
+    }
+}
+
+/// Nothing of the working directory is the embedded model's.
+#[test]
+fn the_demo_looks_for_nothing_beside_it() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["mmproj.gguf", "mtp-demo.gguf", "demo-assistant"] {
+        std::fs::write(folder.path().join(name), "GGUF").unwrap();
+    }
+    let mut run = command(&["run", "demo", "hi", "--max-tokens", "2"]);
+    let ran = finish(run.current_dir(folder.path()).output().unwrap()).ok();
+    assert!(!ran.err.contains("warning") && !ran.err.contains("pictures"), "{}", ran.err);
+}
+
+/// A repository with several formats: what was taken is said, and what else there is.
+#[test]
+fn a_pull_says_what_it_chose() {
+    let hub = TestHub::start(&[("a/b-GGUF", "b-Q8_0.gguf\"},{\"rfilename\":\"b-Q4_0.gguf")]);
+    let mut store = Store::new();
+    store.endpoint = hub.address.clone();
+    let error = store.trine(&["pull", "a/b-GGUF", "--yes"]).err;
+    assert!(error.contains("taking Q4_0 of a/b-GGUF; it also has Q8_0"), "{error}");
+    assert!(!error.contains("WARN"), "{error}");
 }
 
 /// A draft is no model, but is fetched and named like one.

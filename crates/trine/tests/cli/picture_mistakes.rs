@@ -123,7 +123,7 @@ fn a_chat_says_how_pictures_are_given() {
         let error = told(&line).fails(1);
         assert!(error.contains(said), "{line}: {error}");
     }
-    let note = "a.png gives the picture to the next message";
+    let note = "a.png gives the image to the next message";
     let named = told(&format!("What is in {a}?")).ok().err;
     assert!(named.contains(note), "{named}");
     let given = told(&format!("/image {a}\nWhat is in {a}?\nAnd in {a}?")).ok().err;
