@@ -15,7 +15,8 @@ use crate::location::encode_path;
 use crate::name::{ModelName, sha256_text, valid_file};
 use crate::progress::Progress;
 use crate::retry::{Failure, Retries};
-use crate::spelling::{closest, printable};
+use crate::spelling::closest;
+use trine_foreign::cut_name;
 
 /// The branch that is pulled.
 const BRANCH: &str = "main";
@@ -127,7 +128,7 @@ fn json(client: &Client, url: &str, repository: &str) -> Result<Value, Failure> 
         }
         error => Failure::again(HubError::Connection {
             url: shown.clone(),
-            reason: printable(&error.to_string(), 300),
+            reason: cut_name(&error.to_string(), 300),
         }),
     })?;
     serde_json::from_slice(&body)
@@ -163,7 +164,7 @@ fn parse(value: &Value, url: &str) -> Result<Repository, HubError> {
 fn remote_file(sibling: &Value) -> Option<RemoteFile> {
     let name = sibling.get("rfilename")?.as_str()?;
     if !valid_file(name) {
-        tracing::debug!(name = printable(name, 120), "a file with an unusable name is left out");
+        tracing::debug!(name = cut_name(name, 120), "a file with an unusable name is left out");
         return None;
     }
     let lfs = sibling.get("lfs");

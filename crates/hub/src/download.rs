@@ -10,7 +10,7 @@ use crate::name::has_extension;
 use crate::part::{BLOCK, Part};
 use crate::progress::Progress;
 use crate::retry::{Failure, Retries};
-use crate::spelling::printable;
+use trine_foreign::cut_name;
 
 /// The progress in bytes that resets the count of failures. Smaller gains do not, so that a server
 /// that sends a few bytes per connection cannot keep a download alive forever.
@@ -146,7 +146,7 @@ impl Transfer<'_> {
             206 => {
                 let text = range.ok_or_else(|| bad("a part without Content-Range".to_owned()))?;
                 let (first, last, total) = content_range(text)
-                    .ok_or_else(|| bad(format!("Content-Range '{}'", printable(text, 60))))?;
+                    .ok_or_else(|| bad(format!("Content-Range '{}'", cut_name(text, 60))))?;
                 let ends = last.checked_add(1);
                 let whole = self.size.or(total);
                 let fits = first == from
@@ -193,7 +193,7 @@ impl Transfer<'_> {
             Some(text) => Some(
                 text.trim()
                     .parse::<u64>()
-                    .map_err(|_| bad(format!("Content-Length '{}'", printable(text, 40))))?,
+                    .map_err(|_| bad(format!("Content-Length '{}'", cut_name(text, 40))))?,
             ),
             None => None,
         };
@@ -249,7 +249,7 @@ impl Transfer<'_> {
                 Err(error) => {
                     let reason = format!(
                         "{} after {} bytes",
-                        printable(&error.to_string(), 200),
+                        cut_name(&error.to_string(), 200),
                         self.part.length()
                     );
                     return Err(Failure::again(HubError::Connection { url, reason }));

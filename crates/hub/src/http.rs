@@ -12,7 +12,7 @@ use crate::error::HubError;
 use crate::location::Location;
 use crate::name::sha256_text;
 use crate::retry::{Failure, retry_after};
-use crate::spelling::printable;
+use trine_foreign::cut_name;
 
 /// The longest chain of redirects that is followed. The Hub uses up to three.
 const MOST_REDIRECTS: usize = 8;
@@ -60,7 +60,7 @@ impl Client {
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
-            .https_only(text.to_ascii_lowercase().starts_with("https://"))
+            .https_only(endpoint.is_https())
             .proxy(config.proxy().cloned())
             .user_agent(concat!("trine/", env!("CARGO_PKG_VERSION")))
             .accept_encoding("identity")
@@ -74,7 +74,8 @@ impl Client {
         if config.token.is_some() && !endpoint.keeps_secrets() {
             tracing::warn!(endpoint = text, "the access token is not sent over plain http");
         }
-        Ok(Client { agent, endpoint, endpoint_text: text.to_owned(), config: config.clone() })
+        let endpoint_text = endpoint.address().trim_end_matches('/').to_owned();
+        Ok(Client { agent, endpoint, endpoint_text, config: config.clone() })
     }
 
     /// Returns the server's address without a final slash.
@@ -99,7 +100,7 @@ impl Client {
             return Err(HubError::Connection { url: url.to_owned(), reason }.into());
         }
         let mut location = Location::parse(url)
-            .map_err(|reason| HubError::BadResponse { url: printable(url, 300), reason })?;
+            .map_err(|reason| HubError::BadResponse { url: cut_name(url, 300), reason })?;
         let mut from_endpoint = true;
         let mut linked_sha256 = None;
         let mut linked_size = None;
@@ -122,11 +123,11 @@ impl Client {
             let target = header(&response, "location")
                 .ok_or_else(|| bad("a redirect without a target".to_owned()))?;
             location = location.redirect(target).map_err(|reason| {
-                bad(format!("a redirect to {}: {reason}", printable(without_query(target), 120)))
+                bad(format!("a redirect to {}: {reason}", cut_name(without_query(target), 120)))
             })?;
         }
         let reason = format!("more than {MOST_REDIRECTS} redirects");
-        Err(HubError::BadResponse { url: printable(without_query(url), 300), reason }.into())
+        Err(HubError::BadResponse { url: cut_name(without_query(url), 300), reason }.into())
     }
 
     fn exchange(
@@ -163,7 +164,7 @@ impl Client {
             close: Vec::new(),
         };
         let plain =
-            || HubError::Status { url: url.clone(), status, message: printable(message, 200) };
+            || HubError::Status { url: url.clone(), status, message: cut_name(message, 200) };
         match status {
             429 => {
                 let after = header(&reply.response, "retry-after").and_then(retry_after);
@@ -215,7 +216,7 @@ pub(crate) fn unusable(response: &Response<Body>) -> Option<String> {
     if !coding.is_empty() && !coding.eq_ignore_ascii_case("identity") {
         return Some(format!(
             "it is compressed ({}), which was not asked for",
-            printable(coding, 40)
+            cut_name(coding, 40)
         ));
     }
     let kind = header(response, "content-type").unwrap_or_default().trim().to_ascii_lowercase();
@@ -246,15 +247,15 @@ fn request_failure(error: ureq::Error, location: &Location) -> Failure {
         Error::Timeout(_) | Error::BodyStalled => false,
         // A malformed answer, a certificate that is not trusted, a proxy that refuses.
         _ => {
-            let reason = printable(&error.to_string(), 300);
+            let reason = cut_name(&error.to_string(), 300);
             return HubError::BadResponse { url: location.shown(), reason }.into();
         }
     };
     let reason = match &error {
         Error::HostNotFound => UNRESOLVED.to_owned(),
         Error::Io(error) if is_unresolved(error) => UNRESOLVED.to_owned(),
-        Error::Io(error) => printable(&error.to_string(), 300),
-        error => printable(&error.to_string(), 300),
+        Error::Io(error) => cut_name(&error.to_string(), 300),
+        error => cut_name(&error.to_string(), 300),
     };
     let error = HubError::Connection { url: location.shown(), reason };
     Failure::Again { error, after: None, unconnected }

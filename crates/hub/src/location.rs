@@ -1,118 +1,66 @@
 //! Addresses: parsing, redirects, and which of them may receive the token.
 
-use ureq::http::Uri;
+use trine_foreign::{Host, WebUrl, cut_name};
 
 /// The longest accepted address in bytes. Signed addresses of file servers reach two thousand.
 const LONGEST: usize = 16 * 1024;
 
 /// An absolute `http` or `https` address without user information and fragment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Location {
-    secure: bool,
-    host: String,
-    port: u16,
-    path_and_query: String,
-}
+pub(crate) struct Location(WebUrl);
 
 impl Location {
     /// Parses an absolute address.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        if text.len() > LONGEST {
-            return Err("the address is too long".to_owned());
-        }
-        let (scheme, rest) = text.split_once("://").ok_or("it is not an http or https address")?;
-        let secure = match scheme.to_ascii_lowercase().as_str() {
-            "https" => true,
-            "http" => false,
-            _ => return Err("only http and https addresses are followed".to_owned()),
-        };
-        let end = rest.find('#').unwrap_or(rest.len());
-        let uri: Uri = format!("{}://{}", if secure { "https" } else { "http" }, &rest[..end])
-            .parse()
-            .map_err(|error| format!("the address is malformed: {error}"))?;
-        let authority = uri.authority().ok_or("the address names no host")?;
-        if authority.as_str().contains('@') {
-            return Err("the address contains a user name".to_owned());
-        }
-        if authority.host().is_empty() {
-            return Err("the address names no host".to_owned());
-        }
-        let port = match authority.port() {
-            Some(port) => port.as_u16(),
-            None if authority.as_str().ends_with(':') || authority.host() == authority.as_str() => {
-                if secure {
-                    443
-                } else {
-                    80
-                }
-            }
-            None => return Err("the address has a malformed port".to_owned()),
-        };
-        let path_and_query = match uri.path_and_query().map(|p| p.as_str()) {
-            None | Some("") => "/".to_owned(),
-            Some(path) if path.starts_with('/') => path.to_owned(),
-            Some(query) => format!("/{query}"),
-        };
-        Ok(Location { secure, host: authority.host().to_ascii_lowercase(), port, path_and_query })
+        check_length(text)?;
+        WebUrl::parse(text).map(Self).map_err(|problem| problem.to_string())
     }
 
     /// Returns the address that a redirect from here leads to. Relative addresses are resolved
     /// against this one.
     pub(crate) fn redirect(&self, target: &str) -> Result<Self, String> {
-        let before_path = target.find(['/', '?', '#']).unwrap_or(target.len());
-        let target = if target[..before_path].contains(':') {
-            target.to_owned()
-        } else if let Some(authority) = target.strip_prefix("//") {
-            format!("{}://{authority}", self.scheme())
-        } else if target.starts_with('/') {
-            format!("{}{target}", self.origin())
-        } else {
-            let path = self.path();
-            let folder = &path[..path.rfind('/').map_or(0, |slash| slash + 1)];
-            let base = if target.starts_with('?') { path } else { folder };
-            format!("{}{base}{target}", self.origin())
-        };
-        let next = Location::parse(&target)?;
-        if self.secure && !next.secure {
+        check_length(target)?;
+        let next = self.0.join(target).map_err(|problem| problem.to_string())?;
+        if self.0.is_https() && !next.is_https() {
             return Err("it leads from https to plain http".to_owned());
         }
-        Ok(next)
+        Ok(Self(next))
     }
 
     pub(crate) fn same_origin(&self, other: &Location) -> bool {
-        self.secure == other.secure && self.host == other.host && self.port == other.port
+        self.0.has_origin_of(&other.0)
+    }
+
+    /// Returns whether connections to this address are encrypted.
+    pub(crate) fn is_https(&self) -> bool {
+        self.0.is_https()
     }
 
     /// Returns whether a secret may be sent to this address: encrypted, or without leaving this
     /// machine.
     pub(crate) fn keeps_secrets(&self) -> bool {
-        self.secure || matches!(self.host.as_str(), "127.0.0.1" | "[::1]" | "localhost")
+        self.0.is_https()
+            || match self.0.host() {
+                // A resolver may know names below it elsewhere.
+                Host::Name(name) => name == "localhost",
+                host @ Host::Address(_) => host.is_loopback(),
+            }
     }
 
     /// Returns the whole address, as a request needs it.
-    pub(crate) fn address(&self) -> String {
-        format!("{}{}", self.origin(), self.path_and_query)
+    pub(crate) fn address(&self) -> &str {
+        self.0.as_str()
     }
 
     /// Returns the address without its query: queries of file servers contain signatures, which do
     /// not belong in messages.
     pub(crate) fn shown(&self) -> String {
-        crate::spelling::printable(&format!("{}{}", self.origin(), self.path()), 300)
+        cut_name(&format!("{}{}", self.0.origin(), self.0.path()), 300)
     }
+}
 
-    fn scheme(&self) -> &'static str {
-        if self.secure { "https" } else { "http" }
-    }
-
-    fn origin(&self) -> String {
-        format!("{}://{}:{}", self.scheme(), self.host, self.port)
-            .trim_end_matches(if self.secure { ":443" } else { ":80" })
-            .to_owned()
-    }
-
-    fn path(&self) -> &str {
-        self.path_and_query.split('?').next().unwrap_or("/")
-    }
+fn check_length(text: &str) -> Result<(), String> {
+    if text.len() > LONGEST { Err("the address is too long".to_owned()) } else { Ok(()) }
 }
 
 /// Percent-encodes a path, keeping its slashes.
@@ -177,7 +125,16 @@ mod tests {
         assert!(!parse("https://a.example").same_origin(&parse("https://a.example.evil")));
         assert!(!parse("http://127.0.0.1:1").same_origin(&parse("http://127.0.0.1:2")));
         assert!(parse("http://127.0.0.1:1").keeps_secrets());
-        assert!(!parse("http://mirror.example").keeps_secrets());
+        for (place, keeps) in [
+            ("http://mirror.example", false),
+            ("http://127.0.0.1.mirror.example", false),
+            ("http://a.localhost", false),
+            ("http://localhost.:9", true),
+            ("http://127.1:9", true),
+            ("http://[::1]", true),
+        ] {
+            assert_eq!(parse(place).keeps_secrets(), keeps, "{place}");
+        }
         assert_eq!(parse("https://a.example/x?sig=secret").shown(), "https://a.example/x");
         assert_eq!(encode_path("a b/ü#?.gguf"), "a%20b/%C3%BC%23%3F.gguf");
     }

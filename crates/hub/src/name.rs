@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Serialize, Serializer};
 
 use crate::error::HubError;
-use crate::spelling::{is_invisible, printable};
+use trine_foreign::{cut_name, is_misleading};
 
 /// The longest accepted name in bytes; the Hub's own limits (96 per part) stay far below.
 const LONGEST_NAME: usize = 1024;
@@ -48,7 +48,7 @@ impl ModelName {
     /// # Errors
     /// [`HubError::InvalidName`] if the text cannot be a model name.
     pub fn parse(text: &str) -> Result<Self, HubError> {
-        parse(text).map_err(|reason| HubError::InvalidName { name: printable(text, 80), reason })
+        parse(text).map_err(|reason| HubError::InvalidName { name: cut_name(text, 80), reason })
     }
 
     /// Returns the account or organisation.
@@ -114,7 +114,7 @@ fn parse(text: &str) -> Result<ModelName, &'static str> {
     if text.len() > LONGEST_NAME {
         return Err("it is longer than any repository's name");
     }
-    if text.chars().any(|c| c.is_control() || is_invisible(c)) {
+    if text.chars().any(is_misleading) {
         return Err("it contains control characters");
     }
     if text.contains('\\') {
@@ -228,9 +228,7 @@ pub(crate) fn valid_component(part: &str) -> bool {
         return false;
     }
     let forbidden = |c: char| {
-        c.is_control()
-            || is_invisible(c)
-            || matches!(c, '/' | '\\' | ':' | '*' | '?' | '"' | '<' | '>' | '|')
+        is_misleading(c) || matches!(c, '/' | '\\' | ':' | '*' | '?' | '"' | '<' | '>' | '|')
     };
     if part.contains(forbidden) {
         return false;

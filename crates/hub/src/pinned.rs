@@ -11,7 +11,7 @@ use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 use ureq::{Agent, Error};
 
 use crate::http::{header, unusable};
-use crate::spelling::printable;
+use trine_foreign::cut_name;
 
 /// The longest wait for a connection.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -69,7 +69,7 @@ pub fn get_pinned(
     let agent = Agent::with_parts(config, DefaultConnector::default(), Fixed(addresses.to_vec()));
     let stopped = agent.clone();
     stoppable(Box::new(move || stopped.shutdown()));
-    let failed = |error: &dyn std::fmt::Display| printable(&error.to_string(), 200);
+    let failed = |error: &dyn std::fmt::Display| cut_name(&error.to_string(), 200);
     let response = agent.get(url).call().map_err(|error| failed(&error))?;
     match response.status().as_u16() {
         200 => {}

@@ -17,9 +17,10 @@ use crate::catalog;
 use crate::error::HubError;
 use crate::hub::Hub;
 use crate::name::{LONGEST_REPOSITORY_PART, valid_component, valid_repository_part};
-use crate::spelling::{closest, printable};
+use crate::spelling::closest;
 use crate::temporary::{create_temporary, remove_dead};
 use crate::told::warn_once;
+use trine_foreign::cut_name;
 
 /// The folder of the store for presets. No owner's name begins with a dot.
 const FOLDER: &str = ".presets";
@@ -59,7 +60,7 @@ impl PresetName {
     /// of the catalogue.
     pub fn parse(text: &str) -> Result<Self, HubError> {
         let wrong = |reason: &str| HubError::InvalidPreset {
-            name: printable(text, 80),
+            name: cut_name(text, 80),
             reason: reason.to_owned(),
         };
         let longest = text.split(':').map(str::len).max().unwrap_or_default();
@@ -329,7 +330,7 @@ const PARAMETERS: [&str; 11] = [
 ];
 
 fn number<N: std::str::FromStr>(text: &str) -> Result<N, String> {
-    text.trim().parse().map_err(|_| format!("{:?} is not a number that fits", printable(text, 40)))
+    text.trim().parse().map_err(|_| format!("{:?} is not a number that fits", cut_name(text, 40)))
 }
 
 impl Preset {
@@ -651,7 +652,7 @@ fn read(path: &Path, name: &str) -> Result<Option<Preset>, HubError> {
 
 /// Describes the problem of a TOML text on one line, with the line's number.
 fn toml_problem(text: &str, error: &toml::de::Error) -> String {
-    let message = printable(&error.message().replace('\n', " "), 300);
+    let message = cut_name(&error.message().replace('\n', " "), 300);
     match error.span() {
         Some(span) => {
             let before = text.get(..span.start).unwrap_or_default();

@@ -1,24 +1,4 @@
-//! Text from outside: which characters may be shown, and what was meant by a wrong name.
-
-/// Returns whether a character is invisible or changes the direction of text: with such characters
-/// a name can pose as another.
-pub(crate) fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-}
-
-/// Makes text from outside fit for a terminal: replaces control characters and cuts it to `limit`
-/// characters.
-pub(crate) fn printable(text: &str, limit: usize) -> String {
-    let mut clean: String = text
-        .chars()
-        .take(limit)
-        .map(|c| if c.is_control() || is_invisible(c) { '\u{fffd}' } else { c })
-        .collect();
-    if text.chars().nth(limit).is_some() {
-        clean.push_str("...");
-    }
-    clean
-}
+//! What was meant by a wrong name.
 
 /// Returns the few `candidates` whose spelling is closest to `wanted`, best first.
 pub(crate) fn closest(wanted: &str, candidates: &[String]) -> Vec<String> {
@@ -63,11 +43,5 @@ mod tests {
         let names = ["gemma-Q4_0.gguf", "gemma-Q8_0.gguf", "quite-different"].map(String::from);
         assert_eq!(closest("gema-q4_0.gguf", &names)[0], "gemma-Q4_0.gguf");
         assert!(closest("zzzzzzzzzz", &names).is_empty());
-    }
-
-    #[test]
-    fn text_from_outside_loses_its_control_characters() {
-        assert_eq!(printable("a\u{1b}[31mb\n", 20), "a\u{fffd}[31mb\u{fffd}");
-        assert_eq!(printable("abcdef", 3), "abc...");
     }
 }

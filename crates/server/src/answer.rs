@@ -133,6 +133,7 @@ fn finish(
     }
     headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
     headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+    app.guard.keep_from_pages(headers);
     if is_from_known_source {
         app.guard.allow_page(asked, headers);
     }

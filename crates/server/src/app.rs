@@ -136,8 +136,6 @@ impl App {
 /// An app of the models of [`Demo`](crate::models::testing::Demo).
 #[cfg(test)]
 pub(crate) mod testing {
-    use std::net::IpAddr;
-
     use super::*;
     use crate::models::KeepAlive;
     use crate::models::testing::Demo;
@@ -145,7 +143,7 @@ pub(crate) mod testing {
 
     pub(crate) fn app() -> Arc<App> {
         let models = Models::new(Arc::new(Demo), KeepAlive::Forever, None, 1);
-        let guard = Guard::new(&ServerOptions::default(), IpAddr::from([127, 0, 0, 1]));
+        let guard = Guard::new(&ServerOptions::default());
         let bulk = Bulk::start().expect("there are threads");
         Arc::new(App::new(models, guard, Limits::default(), None, None, bulk))
     }

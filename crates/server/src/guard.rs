@@ -3,13 +3,15 @@
 use std::net::IpAddr;
 
 use axum::http::header::{HOST, ORIGIN, TRANSFER_ENCODING};
-use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use axum::http::uri::Authority as UriAuthority;
+use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version};
 use trine_engine::Scope;
+use trine_foreign::{Authority, Host};
 
 use crate::error::{ApiError, Code, shown};
+use crate::hosts::{OriginPattern, is_answered, may_use};
 use crate::keys::{Keys, WrongKeys};
-use crate::options::{ServerOptions, is_loopback};
+use crate::options::ServerOptions;
 use crate::page;
 use crate::visitor::{self, Visitor};
 
@@ -27,63 +29,77 @@ pub(crate) struct Guard {
     /// Whether each key has a scope of its own.
     has_scopes: bool,
     wrong_keys: WrongKeys,
-    origins: Vec<String>,
-    /// Host names that are answered; `None` answers all.
-    host_names: Option<Vec<String>>,
+    origins: Vec<OriginPattern>,
+    /// Further hosts that are answered to.
+    own: Vec<Host>,
 }
 
 impl Guard {
-    /// Returns the checks of a server that listens on `address`.
-    pub(crate) fn new(options: &ServerOptions, address: IpAddr) -> Self {
-        // A name that resolves to a loopback address lets foreign web pages reach the server (DNS
-        // rebinding).
-        let host_names = is_loopback(address).then(|| {
-            let own = options.host.trim_matches(['[', ']']).to_ascii_lowercase();
-            let more = options.host_names.iter().map(|name| name.to_ascii_lowercase());
-            std::iter::once(own).chain(more).collect()
-        });
+    /// Returns the checks of a server.
+    pub(crate) fn new(options: &ServerOptions) -> Self {
         let several = options.keys.as_ref().is_some_and(Keys::are_several);
+        let named = Host::parse(&options.host);
         Self {
             has_scopes: several && !options.shares_prefixes,
             keys: options.keys.clone(),
             wrong_keys: WrongKeys::default(),
             origins: options.origins.clone(),
-            host_names,
+            own: named.into_iter().chain(options.host_names.iter().cloned()).collect(),
         }
     }
 
-    /// Checks host and origin.
+    /// Checks from where a request comes: its host, and the page that sends it.
     pub(crate) fn check_source<B>(&self, request: &Request<B>) -> Result<(), ApiError> {
-        self.check_host(request)?;
-        let Some(origin) = request.headers().get(ORIGIN) else { return Ok(()) };
+        check_one_host(request)?;
         // Where keys are required a foreign page can do nothing: it has none, and is not shown the
         // answer.
-        if self.keys.is_none() && !self.allows_origin(origin, host_of(request)) {
-            let origin = shown(&String::from_utf8_lossy(origin.as_bytes()));
-            let message = format!(
-                "web pages of {origin} may not use this server; start it with --origin to let them"
-            );
-            return Err(ApiError::new(StatusCode::FORBIDDEN, Code::OriginNotAllowed, message));
+        if self.keys.is_some() {
+            return Ok(());
         }
-        Ok(())
+        self.check_host(request)?;
+        self.check_page(request)
     }
 
     fn check_host<B>(&self, request: &Request<B>) -> Result<(), ApiError> {
-        if request.headers().get_all(HOST).iter().count() > 1 {
-            return Err(ApiError::bad_request("a request has one Host header"));
-        }
-        let Some(host_names) = &self.host_names else { return Ok(()) };
-        let host = host_of(request).and_then(|host| host.parse::<Authority>().ok());
-        let name = host.as_ref().map(|host| host.host().trim_matches(['[', ']']));
-        let is_own = name.is_some_and(|name| {
-            is_local_name(name) || host_names.iter().any(|own| own.eq_ignore_ascii_case(name))
-        });
-        if is_own {
+        let given = host_of(request);
+        // Browsers always name a host. Health checks of HTTP/1.0 need not.
+        if given.is_none() && request.version() == Version::HTTP_10 {
             return Ok(());
         }
-        let message = "this server answers only for this machine, and the Host header names another; start it with \
-                       --host-name to let that in";
+        let host = given.and_then(Authority::literal).map(|authority| authority.host);
+        let message = match host {
+            Some(host) if is_answered(&host, &self.own) => return Ok(()),
+            Some(host @ Host::Name(_)) => format!(
+                "this server does not answer to the name {host}, which the Host header has; start it with \
+                 --host-name {host} to let that in"
+            ),
+            Some(Host::Address(_)) | None => {
+                "the Host header names no host that this server answers to; use its address or a name, and start it \
+                 with --host-name NAME to let a further name in"
+                    .to_owned()
+            }
+        };
         Err(ApiError::new(StatusCode::FORBIDDEN, Code::HostNotAllowed, message))
+    }
+
+    fn check_page<B>(&self, request: &Request<B>) -> Result<(), ApiError> {
+        let headers = request.headers();
+        let whose = match headers.get(ORIGIN) {
+            Some(origin) if self.allows_origin(origin, asked_host(request).as_ref()) => {
+                return Ok(());
+            }
+            Some(origin) => shown(&String::from_utf8_lossy(origin.as_bytes())),
+            // A browser that sends no origin still says whether a page of another site asks
+            // (https://www.w3.org/TR/fetch-metadata/).
+            None if !is_foreign(headers) || self.allows_all() || opens_page(request) => {
+                return Ok(());
+            }
+            None => "other sites".to_owned(),
+        };
+        let message = format!(
+            "web pages of {whose} may not use this server; start it with --origin to let them"
+        );
+        Err(ApiError::new(StatusCode::FORBIDDEN, Code::OriginNotAllowed, message))
     }
 
     /// Checks the key, if one is needed. Returns who sent the request.
@@ -111,11 +127,18 @@ impl Guard {
         }
     }
 
+    /// Adds the header that says which pages may show a response within themselves
+    /// (<https://fetch.spec.whatwg.org/#cross-origin-resource-policy-header>).
+    pub(crate) fn keep_from_pages(&self, headers: &mut HeaderMap) {
+        let policy = if self.allows_all() { "cross-origin" } else { "same-origin" };
+        headers.insert("cross-origin-resource-policy", HeaderValue::from_static(policy));
+    }
+
     /// Adds the headers that let a web page read the response, if it may.
     pub(crate) fn allow_page(&self, asked: &Asked, headers: &mut HeaderMap) {
         let Some(origin) = &asked.origin else { return };
         headers.insert("vary", HeaderValue::from_static("origin"));
-        if !self.allows_origin(origin, asked.host.as_deref()) {
+        if !self.allows_origin(origin, asked.host.as_ref()) {
             return;
         }
         headers.insert("access-control-allow-origin", origin.clone());
@@ -130,18 +153,29 @@ impl Guard {
         }
     }
 
-    fn allows_origin(&self, origin: &HeaderValue, host: Option<&str>) -> bool {
-        let Ok(origin) = origin.to_str() else { return false };
-        if self.origins.iter().any(|allowed| allowed == "*" || allowed == origin) {
-            return true;
-        }
-        let Some((scheme, authority)) = origin.split_once("://") else { return false };
-        if !matches!(scheme, "http" | "https") {
-            return false;
-        }
-        let Ok(authority) = authority.parse::<Authority>() else { return false };
-        host == Some(authority.as_str()) || is_local_name(authority.host().trim_matches(['[', ']']))
+    fn allows_all(&self) -> bool {
+        self.origins.iter().any(OriginPattern::is_all)
     }
+
+    fn allows_origin(&self, origin: &HeaderValue, host: Option<&Authority>) -> bool {
+        let lets_apps_in = self.keys.is_none();
+        origin.to_str().is_ok_and(|origin| may_use(origin, host, &self.origins, lets_apps_in))
+    }
+}
+
+/// Returns whether a browser says that a page of another site asks.
+fn is_foreign(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    matches!(site, Some(b"cross-site" | b"same-site"))
+}
+
+/// Returns whether a person opens the server's page, from a link on another site.
+fn opens_page<B>(request: &Request<B>) -> bool {
+    let is = |name: &str, value: &str| request.headers().get(name).is_some_and(|it| it == value);
+    matches!(*request.method(), Method::GET | Method::HEAD)
+        && page::has(request.uri().path())
+        && is("sec-fetch-mode", "navigate")
+        && is("sec-fetch-dest", "document")
 }
 
 /// Returns whether everybody may ask for a path.
@@ -159,7 +193,7 @@ pub(crate) struct Asked {
     /// Whether the body came in chunks.
     pub(crate) is_chunked: bool,
     origin: Option<HeaderValue>,
-    host: Option<String>,
+    host: Option<Authority>,
     wanted_headers: Option<HeaderValue>,
 }
 
@@ -177,7 +211,7 @@ impl Asked {
             id: given.map_or_else(|| random_id("req-"), str::to_owned),
             is_chunked: headers.contains_key(TRANSFER_ENCODING),
             origin: headers.get(ORIGIN).cloned(),
-            host: host_of(request).map(str::to_owned),
+            host: asked_host(request),
             wanted_headers: headers.get("access-control-request-headers").cloned(),
         }
     }
@@ -190,84 +224,142 @@ pub(crate) fn random_id(prefix: &str) -> String {
     format!("{prefix}{:024x}", number >> 32)
 }
 
-/// Returns the host and port that a request is for.
+/// Returns the host and port that a request is for, as it writes them.
 fn host_of<B>(request: &Request<B>) -> Option<&str> {
     let named = request.headers().get(HOST).and_then(|host| host.to_str().ok());
-    request.uri().authority().map(Authority::as_str).or(named)
+    request.uri().authority().map(UriAuthority::as_str).or(named)
 }
 
-fn is_local_name(name: &str) -> bool {
-    name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(is_loopback)
+/// Returns the host and port that a request is for.
+fn asked_host<B>(request: &Request<B>) -> Option<Authority> {
+    host_of(request).and_then(Authority::literal)
+}
+
+/// Refuses a request that names several hosts: another program on its way may take the other one.
+fn check_one_host<B>(request: &Request<B>) -> Result<(), ApiError> {
+    let mut named = request.headers().get_all(HOST).iter();
+    let first = named.next();
+    if named.next().is_some() {
+        return Err(ApiError::bad_request("a request has one Host header"));
+    }
+    if let (Some(in_path), Some(first)) = (request.uri().authority(), first) {
+        let scheme = request.uri().scheme_str().unwrap_or("http");
+        let read = |text: &str| {
+            let authority = Authority::literal(text)?;
+            Some((authority.port_or(scheme), authority.host))
+        };
+        let same = first
+            .to_str()
+            .ok()
+            .and_then(read)
+            .is_some_and(|first| Some(first) == read(in_path.as_str()));
+        if !same {
+            return Err(ApiError::bad_request(
+                "the request's address and its Host header name different hosts",
+            ));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn guard(options: &ServerOptions) -> Guard {
-        Guard::new(options, IpAddr::from([127, 0, 0, 1]))
-    }
-
-    fn request(host: &str, origin: Option<&str>) -> Request<()> {
-        let mut request = Request::builder().uri("/v1/models").header(HOST, host);
-        if let Some(origin) = origin {
-            request = request.header(ORIGIN, origin);
-        }
-        request.body(()).unwrap()
-    }
-
-    #[test]
-    fn loopback_servers_answer_to_their_own_names_alone() {
-        let options =
-            ServerOptions { host_names: vec!["box.lan".to_owned()], ..Default::default() };
-        let guard = guard(&options);
-        for host in
-            ["127.0.0.1:8080", "localhost", "LOCALHOST:1", "[::1]:8080", "127.9.9.9", "box.lan:1"]
-        {
-            assert!(guard.check_source(&request(host, None)).is_ok(), "{host}");
-        }
-        for host in [
-            "evil.com",
-            "localhost.evil.com",
-            "evil.com:8080",
-            "",
-            "a b",
-            "192.168.0.1",
-            "user@evil.com",
-        ] {
-            assert_eq!(guard.check_source(&request(host, None)).unwrap_err().status, 403, "{host}");
-        }
-        let bare = Request::builder().uri("/").body(()).unwrap();
-        assert_eq!(guard.check_source(&bare).unwrap_err().status, 403);
-        let open = Guard::new(&ServerOptions::default(), IpAddr::from([0, 0, 0, 0]));
-        assert!(open.check_source(&request("anything.example", None)).is_ok());
-    }
-
-    #[test]
-    fn foreign_pages_are_refused() {
-        let options = ServerOptions {
-            origins: vec!["https://ours.example".to_owned()],
-            ..Default::default()
+    fn request(host: &str, headers: &[(&str, &str)]) -> Request<()> {
+        let request = Request::builder().uri("/v1/models").header(HOST, host);
+        let add = |request: axum::http::request::Builder, &(name, value): &(&str, &str)| {
+            request.header(name, value)
         };
-        let guard = guard(&options);
-        for origin in [
-            "http://localhost:3000",
-            "http://127.0.0.1:8080",
-            "https://ours.example",
-            "http://[::1]:1",
-        ] {
-            assert!(guard.check_source(&request("localhost", Some(origin))).is_ok(), "{origin}");
+        headers.iter().fold(request, add).body(()).unwrap()
+    }
+
+    fn status(guard: &Guard, request: &Request<()>) -> u16 {
+        guard.check_source(request).map_or_else(|error| error.status.as_u16(), |()| 200)
+    }
+
+    /// The same wherever the server listens, the container's default included.
+    #[test]
+    fn servers_without_keys_answer_to_their_own_names() {
+        for host in ["127.0.0.1", "0.0.0.0", "::", "box.lan"] {
+            let options = ServerOptions {
+                host: host.to_owned(),
+                host_names: vec![Host::literal("named.lan").unwrap()],
+                ..Default::default()
+            };
+            let guard = Guard::new(&options);
+            let answered = |name: &str| status(&guard, &request(name, &[]));
+            for name in ["127.0.0.1:8080", "[::1]", "192.168.0.1", "trine:8080", "named.lan.:1"] {
+                assert_eq!(answered(name), 200, "{host} {name}");
+            }
+            assert_eq!(answered("box.lan") == 200, host == "box.lan");
+            let rebound = [("Origin", "http://rebind.example:8080")];
+            assert_eq!(status(&guard, &request("rebind.example:8080", &rebound)), 403);
+            for name in ["evil.com", "0.0.0.0:8080", "", "a b", "user@localhost"] {
+                assert_eq!(answered(name), 403, "{host} {name}");
+            }
+            let error = guard.check_source(&request("a.example", &[])).unwrap_err();
+            assert!(error.message.contains("--host-name a.example"), "{}", error.message);
+            let bare = |version| Request::builder().version(version).uri("/").body(()).unwrap();
+            assert_eq!(status(&guard, &bare(Version::HTTP_11)), 403);
+            assert_eq!(status(&guard, &bare(Version::HTTP_10)), 200);
         }
-        for origin in [
-            "http://evil.com",
-            "null",
-            "http://localhost.evil.com",
-            "file://",
-            "http://ours.example",
+        let keys = Some(Keys::parse("0123456789abcdef").unwrap());
+        let guard = Guard::new(&ServerOptions { keys, ..Default::default() });
+        let foreign = request("anything.example", &[("Origin", "https://evil.example")]);
+        assert_eq!(status(&guard, &foreign), 200, "a page has no key");
+    }
+
+    #[test]
+    fn a_request_names_one_host() {
+        let guard = Guard::new(&ServerOptions::default());
+        for (url, host, expected) in [
+            ("http://127.0.0.1/", "127.0.0.1:80", 200),
+            ("http://localhost:8080/", "LOCALHOST.:8080", 200),
+            ("http://127.0.0.1/", "evil", 400),
+            ("http://evil.example/", "127.0.0.1", 400),
+            ("http://evil.example/", "evil.example", 403),
         ] {
-            let error = guard.check_source(&request("localhost", Some(origin))).unwrap_err();
-            assert_eq!(error.status, 403, "{origin}");
+            let request = Request::builder().uri(url).header(HOST, host).body(()).unwrap();
+            assert_eq!(status(&guard, &request), expected, "{url} {host}");
         }
+        let twice = request("localhost", &[("Host", "localhost")]);
+        assert_eq!(status(&guard, &twice), 400);
+    }
+
+    #[test]
+    fn foreign_pages_are_refused_with_and_without_an_origin() {
+        let guard = |origin: &str| {
+            let origins = vec![OriginPattern::parse(origin).unwrap()];
+            Guard::new(&ServerOptions { origins, ..Default::default() })
+        };
+        let (ours, all) = (guard("https://ours.example"), guard("*"));
+        let sent = |headers: &[(&str, &str)]| {
+            let request = request("localhost:8080", headers);
+            (status(&ours, &request), status(&all, &request))
+        };
+        let site = |site| ("Sec-Fetch-Site", site);
+        for origin in ["https://ours.example", "http://localhost:3000", "app://obsidian.md"] {
+            assert_eq!(sent(&[("Origin", origin), site("cross-site")]), (200, 200), "{origin}");
+        }
+        for origin in ["https://evil.example", "null", "http://ours.example"] {
+            assert_eq!(sent(&[("Origin", origin)]), (403, 200), "{origin}");
+        }
+        for (value, expected) in
+            [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)]
+        {
+            assert_eq!(sent(&[site(value)]), (expected, 200), "{value}");
+        }
+        // A link on another site may open the page, but not be shown within it, nor open more.
+        let opened = |path: &str, dest: &str| {
+            let request = Request::builder().uri(path).header(HOST, "localhost");
+            let request = request.header("Sec-Fetch-Site", "cross-site");
+            let request =
+                request.header("Sec-Fetch-Mode", "navigate").header("Sec-Fetch-Dest", dest);
+            status(&ours, &request.body(()).unwrap())
+        };
+        assert_eq!(opened("/", "document"), 200);
+        assert_eq!([opened("/", "iframe"), opened("/metrics", "document")], [403, 403]);
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Which pictures the server may fetch: those of hosts that its owner has named, at addresses that
 //! anybody could reach.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use axum::http::Uri;
+use trine_foreign::{Authority, Host, UrlProblem, WebUrl};
 
 use crate::fetcher::Fetcher;
 
@@ -32,50 +33,60 @@ impl ImageUrls {
     /// What an entry looks like, or that nothing is fetched from it: it is this machine, or an
     /// address that is not public.
     pub fn read_host(text: &str) -> Result<String, String> {
-        let (entry, port) = port_of(text);
-        let wildcard = entry.strip_prefix("*.");
-        let name = wildcard.unwrap_or(entry);
-        let is_port = |port: &str| {
-            port.bytes().all(|byte| byte.is_ascii_digit())
-                && port.parse::<u16>().is_ok_and(|port| port != 0)
+        let entry = Entry::read(text).ok_or_else(|| {
+            "use the name of a host such as example.com, *.example.com or example.com:8443"
+                .to_owned()
+        })?;
+        let is_private = match &entry.authority.host {
+            Host::Name(name) => entry.authority.host.is_loopback() || name == "localhost",
+            Host::Address(address) => !is_public(*address),
         };
-        let last = name.rsplit('.').next().unwrap_or_default();
-        let is_host = match last.bytes().all(|byte| byte.is_ascii_digit()) {
-            // What ends in a number is an address, and there are no hosts below it.
-            true => wildcard.is_none() && name.parse::<Ipv4Addr>().is_ok(),
-            false => is_name(name),
-        };
-        let is_private = last.eq_ignore_ascii_case("localhost")
-            || name.parse().is_ok_and(|address| !is_public_v4(address));
-        if is_host && is_private {
+        if is_private {
             return Err("pictures are never fetched from this machine or its network; name a host at a public address"
                 .to_owned());
         }
-        if is_host && port.is_none_or(is_port) {
-            return Ok(text.to_ascii_lowercase());
-        }
-        Err("use the name of a host such as example.com, *.example.com or example.com:8443"
-            .to_owned())
+        Ok(entry.to_string())
     }
 }
 
-/// Returns the name and the port of an entry.
-fn port_of(entry: &str) -> (&str, Option<&str>) {
-    entry.rsplit_once(':').map_or((entry, None), |(name, port)| (name, Some(port)))
+/// An entry of the list of hosts.
+#[derive(Debug)]
+struct Entry {
+    /// Whether it stands for the hosts below its own.
+    is_wild: bool,
+    authority: Authority,
 }
 
-/// Returns whether a text is the name of a host: labels of at most 63 letters, digits, `-` and `_`,
-/// at most 253 bytes together (RFC 1035, section 2.3.4; RFC 1123, section 2.1). Names in use have
-/// `_` too.
-fn is_name(text: &str) -> bool {
-    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-    let is_label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-            && label.bytes().all(is_letter)
-    };
-    text.len() <= 253 && text.split('.').all(is_label)
+impl Entry {
+    fn read(text: &str) -> Option<Self> {
+        let (is_wild, rest) = match text.strip_prefix("*.") {
+            Some(rest) => (true, rest),
+            None => (false, text),
+        };
+        // An address in disguise is no name that somebody means.
+        let is_ascii = rest.is_ascii();
+        let read = if is_ascii { Authority::literal } else { Authority::parse };
+        let authority = read(rest).filter(|authority| authority.port != Some(0))?;
+        let is_name = matches!(authority.host, Host::Name(_));
+        // There are no hosts below an address, and lists name addresses of IPv4 only.
+        let is_v4 = matches!(authority.host, Host::Address(IpAddr::V4(_)));
+        (is_name || (is_v4 && !is_wild)).then_some(Self { is_wild, authority })
+    }
+
+    /// Returns whether the entry names a host and port.
+    fn names(&self, host: &Host, port: u16, usual: u16) -> bool {
+        let is_host = match &self.authority.host {
+            Host::Name(domain) if self.is_wild => host.is_below(domain),
+            own => own == host,
+        };
+        is_host && (self.authority.port == Some(port) || port == usual)
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", if self.is_wild { "*." } else { "" }, self.authority)
+    }
 }
 
 /// Why a URL is not fetched.
@@ -128,46 +139,59 @@ fn quoted(text: &str) -> String {
     if text.len() <= QUOTED_MAX {
         return text.to_owned();
     }
-    // Paths of a `Uri` may have any characters, and one may lie across the end.
     let end = (0..=QUOTED_MAX).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
     format!("{}...", &text[..end])
 }
 
 /// Returns a URL for an error, without its query, which may hold a key.
-fn shown(url: &Uri) -> String {
-    let authority = url.authority().map_or("", |authority| authority.as_str());
-    quoted(&format!("{}://{authority}{}", url.scheme_str().unwrap_or_default(), url.path()))
+fn shown(url: &WebUrl) -> String {
+    quoted(&format!("{}{}", url.origin(), url.path()))
+}
+
+impl From<UrlProblem> for UrlError {
+    fn from(_: UrlProblem) -> Self {
+        Self::Malformed
+    }
 }
 
 impl UrlError {
     /// Adds to the error of a place which redirect led there: one of `from`, to `to` if that is a
-    /// URL with a host.
-    pub(crate) fn after(self, from: &Uri, to: Option<&Uri>) -> Self {
-        let to = to.filter(|to| to.scheme().is_some());
-        let host = to.and_then(Uri::host).filter(|host| !host.is_empty()).map(quoted);
+    /// URL.
+    pub(crate) fn after(self, from: &WebUrl, to: Option<&WebUrl>) -> Self {
+        let host = to.map(|to| quoted(&to.host().to_string()));
         let from = shown(from);
-        match (self, host) {
-            (Self::OtherHost, Some(host)) => {
+        match (self, host, to) {
+            (Self::OtherHost, Some(host), Some(to)) => {
                 // A host that is named may be asked at another port.
-                let port = to.and_then(Uri::port).map_or(String::new(), |port| format!(":{port}"));
+                let is_usual = to.port() == to.usual_port();
+                let port = if is_usual { String::new() } else { format!(":{}", to.port()) };
                 Self::RedirectedAway { from, host: host + &port }
             }
-            (why, Some(host)) => {
+            (why, Some(host), _) => {
                 Self::Redirected { from, to: format!("the host {host}"), why: Box::new(why) }
             }
-            (why, None) => {
+            (why, None, _) => {
                 Self::Redirected { from, to: "another place".to_owned(), why: Box::new(why) }
             }
         }
     }
 }
 
+/// Reads the URL of a picture.
+///
+/// # Errors
+/// [`UrlError::TooLong`], or [`UrlError::Malformed`] if it is no URL that is fetched.
+pub(crate) fn read_url(text: &str) -> Result<WebUrl, UrlError> {
+    if text.len() > URL_BYTES_MAX {
+        return Err(UrlError::TooLong);
+    }
+    Ok(WebUrl::parse(text)?)
+}
+
 /// A URL whose host is allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
-    pub(crate) url: Uri,
-    pub(crate) host: String,
-    pub(crate) port: u16,
+    pub(crate) url: WebUrl,
 }
 
 impl Place {
@@ -175,34 +199,24 @@ impl Place {
     ///
     /// # Errors
     /// Why it is not fetched.
-    pub(crate) fn of(url: &Uri, allowed: Option<&ImageUrls>) -> Result<Self, UrlError> {
+    pub(crate) fn of(url: &WebUrl, allowed: Option<&ImageUrls>) -> Result<Self, UrlError> {
         let allowed = allowed.ok_or(UrlError::Off)?;
-        if url.to_string().len() > URL_BYTES_MAX {
-            return Err(UrlError::TooLong);
-        }
-        let usual = match url.scheme_str() {
-            Some("http") => 80,
-            Some("https") => 443,
-            _ => return Err(UrlError::Malformed),
+        let (host, port) = (url.host(), url.port());
+        let is_named = |entry: &String| {
+            Entry::read(entry).is_some_and(|entry| entry.names(&host, port, url.usual_port()))
         };
-        let authority = url.authority().ok_or(UrlError::Malformed)?;
-        if authority.as_str().contains('@') {
-            return Err(UrlError::Malformed);
-        }
-        let host = authority.host().to_ascii_lowercase();
-        if host.is_empty() {
-            return Err(UrlError::Malformed);
-        }
-        let port = match authority.port() {
-            Some(port) => port.as_u16(),
-            // `host:` and ports beyond 65535 are no ports.
-            None if authority.as_str().len() > host.len() => return Err(UrlError::Malformed),
-            None => usual,
-        };
-        if !allowed.hosts.iter().any(|entry| is_named(entry, &host, port, usual)) {
+        if !allowed.hosts.iter().any(is_named) {
             return Err(UrlError::OtherHost);
         }
-        Ok(Self { url: url.clone(), host, port })
+        Ok(Self { url: url.clone() })
+    }
+
+    /// Returns the host to look up: a name, or an address without brackets.
+    pub(crate) fn host(&self) -> String {
+        match self.url.host() {
+            Host::Name(name) => name,
+            Host::Address(address) => address.to_string(),
+        }
     }
 
     /// Returns the place that a redirect leads to.
@@ -215,11 +229,16 @@ impl Place {
         location: &str,
         allowed: Option<&ImageUrls>,
     ) -> Result<Self, UrlError> {
-        let next = resolved(&self.url, location).parse::<Uri>();
-        let next = next.map_err(|_| UrlError::Malformed.after(&self.url, None))?;
+        let is_long = location.len() > URL_BYTES_MAX;
+        let next = if is_long {
+            Err(UrlError::TooLong)
+        } else {
+            self.url.join(location).map_err(UrlError::from)
+        };
+        let next = next.map_err(|error| error.after(&self.url, None))?;
         let place = Self::of(&next, allowed).and_then(|place| {
-            match (self.url.scheme_str(), place.url.scheme_str()) {
-                (Some("https"), Some("http")) => Err(UrlError::Unencrypted),
+            match (self.url.is_https(), place.url.is_https()) {
+                (true, false) => Err(UrlError::Unencrypted),
                 _ => Ok(place),
             }
         });
@@ -241,64 +260,6 @@ impl Place {
             Err(UrlError::NotPublic)
         }
     }
-}
-
-/// Returns what a reference in a document at `base` means, without its fragment (RFC 3986, section
-/// 5.2). It may be no URL.
-fn resolved(base: &Uri, reference: &str) -> String {
-    let reference = reference.split('#').next().unwrap_or_default();
-    let before_path = reference.find(['/', '?']).unwrap_or(reference.len());
-    let has_scheme = reference[..before_path].contains(':');
-    let scheme = base.scheme_str().unwrap_or_default();
-    let authority = base.authority().map_or("", |authority| authority.as_str());
-    match reference {
-        absolute if has_scheme => absolute.to_owned(),
-        other if other.starts_with("//") => format!("{scheme}:{other}"),
-        "" => base.to_string(),
-        query if query.starts_with('?') => {
-            format!("{scheme}://{authority}{}{query}", base.path())
-        }
-        relative => {
-            let (path, query) = relative.split_at(relative.find('?').unwrap_or(relative.len()));
-            let folder = base.path().rsplit_once('/').map_or("", |(folder, _)| folder);
-            let path = match path.starts_with('/') {
-                true => path.to_owned(),
-                false => format!("{folder}/{path}"),
-            };
-            format!("{scheme}://{authority}{}{query}", without_dots(&path))
-        }
-    }
-}
-
-/// Returns an absolute path without the segments `.` and `..` (RFC 3986, section 5.2.4).
-fn without_dots(path: &str) -> String {
-    let mut kept: Vec<&str> = Vec::new();
-    for segment in path.split('/').skip(1) {
-        match segment {
-            "." => {}
-            ".." => drop(kept.pop()),
-            other => kept.push(other),
-        }
-    }
-    if path.ends_with("/.") || path.ends_with("/..") {
-        kept.push("");
-    }
-    format!("/{}", kept.join("/"))
-}
-
-/// Returns whether an entry of the list names a host and port.
-fn is_named(entry: &str, host: &str, port: u16, usual: u16) -> bool {
-    let (name, own_port) = port_of(entry);
-    let own_port = own_port.and_then(|digits| digits.parse().ok());
-    let name = name.to_ascii_lowercase();
-    let is_host = match name.strip_prefix("*.") {
-        Some(domain) => {
-            let below = host.strip_suffix(domain).and_then(|below| below.strip_suffix('.'));
-            below.is_some_and(|below| !below.is_empty())
-        }
-        None => name == host,
-    };
-    is_host && (own_port == Some(port) || port == usual)
 }
 
 /// Returns whether an address is one of the internet that is reached from everywhere, by the
@@ -366,9 +327,8 @@ pub(crate) mod tests {
     }
 
     fn place(url: &str, hosts: &[&str]) -> Result<(String, u16), UrlError> {
-        let url = url.parse().map_err(|_| UrlError::Malformed)?;
-        let place = Place::of(&url, Some(&allowed(hosts, Table::default())))?;
-        Ok((place.host, place.port))
+        let place = Place::of(&read_url(url)?, Some(&allowed(hosts, Table::default())))?;
+        Ok((place.host(), place.url.port()))
     }
 
     #[test]
@@ -382,6 +342,7 @@ pub(crate) mod tests {
             ("https://ports.net:8443/", "ports.net", 8443),
             ("https://ports.net/", "ports.net", 443),
             ("https://1.1.1.1/", "1.1.1.1", 443),
+            ("https://example.com./", "example.com", 443),
         ] {
             assert_eq!(place(url, &hosts), Ok((host.to_owned(), port)), "{url}");
         }
@@ -390,7 +351,6 @@ pub(crate) mod tests {
             "https://example.com.evil.org/",
             "https://evil-example.com/",
             "https://sub.example.com/",
-            "https://example.com./",
             "https://pictures.org/",
             "https://evilpictures.org/",
             "https://example.com:8443/",
@@ -412,12 +372,16 @@ pub(crate) mod tests {
             "https://example.com:99999/",
             "https://example.com:/",
             "https:///a",
+            "https://..pictures.org/",
+            "https://a!b.pictures.org/",
+            "https://-.pictures.org/",
+            "https://example.com\\@evil.org/",
         ] {
             assert_eq!(place(url, &hosts), Err(UrlError::Malformed), "{url}");
         }
         let long = format!("https://example.com/{}", "a".repeat(URL_BYTES_MAX));
         assert_eq!(place(&long, &hosts), Err(UrlError::TooLong));
-        let url = "https://example.com/".parse().unwrap();
+        let url = read_url("https://example.com/").unwrap();
         assert_eq!(Place::of(&url, None), Err(UrlError::Off));
     }
 
@@ -454,7 +418,6 @@ pub(crate) mod tests {
             ".",
             "..",
             ".com",
-            "com.",
             "a..b",
             "*..com",
             "*.*.com",
@@ -497,7 +460,7 @@ pub(crate) mod tests {
     fn redirects_stay_within_the_list() {
         let allowed = allowed(&["example.com", "cdn.example.com"], Table::default());
         let next = |from: &str, location: &str| {
-            let place = Place::of(&from.parse().unwrap(), Some(&allowed)).unwrap();
+            let place = Place::of(&read_url(from).unwrap(), Some(&allowed)).unwrap();
             place.redirected(location, Some(&allowed)).map(|place| place.url.to_string())
         };
         let from = "https://example.com/a?b=1";
@@ -513,14 +476,14 @@ pub(crate) mod tests {
             ("https://cdn.example.com:22/", "cdn.example.com:22, which"),
             ("//evil.org/", "evil.org, which"),
             ("//127.0.0.1/", "127.0.0.1, which"),
-            ("//me@example.com/", "example.com: the URL is not one of a picture"),
         ] {
             let told = told(from, location);
             assert!(told.starts_with(&format!("{begin} {expected}")), "{location}: {told}");
             assert!(!told.contains("b=1"), "a query may hold a key: {told}");
         }
         assert!(next(from, "https:evil.org@example.com").is_err());
-        for location in ["file:///etc/passwd", "\u{0}", "c:d", "https:", "//"] {
+        for location in ["file:///etc/passwd", "\u{0}", "c:d", "https:", "//", "//me@example.com/"]
+        {
             let told = told(from, location);
             assert!(told.contains("redirects to another place: the URL is not"), "{told}");
         }
@@ -530,43 +493,8 @@ pub(crate) mod tests {
             let told = told(&format!("https://example.com/{path}"), "https://evil.org/");
             assert!(told.contains("... redirects to") && told.len() < 500, "{}", told.len());
         }
-    }
-
-    /// The examples of RFC 3986, section 5.4, with a scheme that is fetched.
-    #[test]
-    fn relative_redirects_are_resolved() {
-        let allowed = allowed(&["a", "g"], Table::default());
-        let base = Place::of(&"http://a/b/c/d;p?q".parse().unwrap(), Some(&allowed)).unwrap();
-        for (location, expected) in [
-            ("g", "http://a/b/c/g"),
-            ("./g", "http://a/b/c/g"),
-            ("g/", "http://a/b/c/g/"),
-            ("/g", "http://a/g"),
-            ("//g", "http://g/"),
-            ("?y", "http://a/b/c/d;p?y"),
-            ("g?y", "http://a/b/c/g?y"),
-            ("#s", "http://a/b/c/d;p?q"),
-            ("g#s", "http://a/b/c/g"),
-            ("g?y#s", "http://a/b/c/g?y"),
-            (";x", "http://a/b/c/;x"),
-            ("g;x?y#s", "http://a/b/c/g;x?y"),
-            ("", "http://a/b/c/d;p?q"),
-            (".", "http://a/b/c/"),
-            ("..", "http://a/b/"),
-            ("../g", "http://a/b/g"),
-            ("../..", "http://a/"),
-            ("../../g", "http://a/g"),
-            ("../../../g", "http://a/g"),
-            ("/../g", "http://a/g"),
-            ("g.", "http://a/b/c/g."),
-            ("..g", "http://a/b/c/..g"),
-            ("./g/.", "http://a/b/c/g/"),
-            ("g/../h", "http://a/b/c/h"),
-            ("g?y/../x", "http://a/b/c/g?y/../x"),
-        ] {
-            let next = base.redirected(location, Some(&allowed)).map(|next| next.url.to_string());
-            assert_eq!(next.as_deref(), Ok(expected), "{location:?}");
-        }
+        let long = told(from, &"a".repeat(URL_BYTES_MAX + 1));
+        assert!(long.contains("longer than"), "{long}");
     }
 
     #[test]
@@ -628,7 +556,7 @@ pub(crate) mod tests {
     #[test]
     fn one_private_address_among_public_ones_is_refused() {
         let allowed = allowed(&["example.com"], Table::default());
-        let place = Place::of(&"https://example.com/".parse().unwrap(), Some(&allowed)).unwrap();
+        let place = Place::of(&read_url("https://example.com/").unwrap(), Some(&allowed)).unwrap();
         let addresses = |all: &[&str]| -> Vec<SocketAddr> {
             all.iter().map(|address| SocketAddr::new(address.parse().unwrap(), 443)).collect()
         };

@@ -45,6 +45,7 @@ mod generate;
 mod guard;
 mod guide;
 mod history;
+mod hosts;
 mod image_urls;
 mod json;
 mod keys;
@@ -87,6 +88,7 @@ mod written;
 pub use fetcher::{Fetch, FetchEnd, Fetched, Fetcher};
 pub use generate::{END_FIELD, START_FIELD};
 pub use guide::Guide;
+pub use hosts::OriginPattern;
 pub use image_urls::ImageUrls;
 pub use keys::Keys;
 pub use models::{

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
+use trine_foreign::Host;
 
+use crate::hosts::OriginPattern;
 use crate::image_urls::ImageUrls;
 use crate::keys::Keys;
 use crate::models::KeepAlive;
@@ -26,11 +28,10 @@ pub struct ServerOptions {
     pub allows_no_keys: bool,
     /// Certificate chain and private key, PEM files. Without them the server speaks plain HTTP.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Origins of web pages that may use the server, besides those of this machine; `*` is every
-    /// one.
-    pub origins: Vec<String>,
-    /// Further host names that a server on a loopback address answers to.
-    pub host_names: Vec<String>,
+    /// Origins of web pages that may use the server, besides its own and those of this machine.
+    pub origins: Vec<OriginPattern>,
+    /// Further hosts that a server without keys answers to.
+    pub host_names: Vec<Host>,
     /// How long a model that nobody uses stays loaded, if requests do not say so.
     pub keep_alive: KeepAlive,
     /// Bytes that loaded models may take in all.

@@ -104,7 +104,7 @@ impl Server {
         };
         let limits = options.limits.clone();
         let models = Models::new(loader, options.keep_alive, options.memory_budget, limits.waiters);
-        let guard = Guard::new(&options, address.ip());
+        let guard = Guard::new(&options);
         let bulk = Bulk::start().map_err(ServeError::Threads)?;
         let (parent, urls) = (options.trace_parent, options.image_urls);
         let app = Arc::new(App::new(models, guard, limits, parent, urls, bulk));

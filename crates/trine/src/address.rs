@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ureq::http::Uri;
+use trine_foreign::WebUrl;
 
 /// The address of a server: scheme, host and port, and the path that precedes the server's own
 /// paths.
@@ -15,32 +15,12 @@ impl Address {
     /// # Errors
     /// Returns the problem in words if the text is not an address.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let wrong =
-            |reason: &str| Err(format!("{reason}; write for example http://127.0.0.1:8080"));
-        // The parser of `Uri` drops a fragment silently.
+        let wrong = |reason: String| format!("{reason}; write for example http://127.0.0.1:8080");
         if text.contains(['?', '#']) {
-            return wrong("leave out the query");
+            return Err(wrong("leave out the query".to_owned()));
         }
-        let Ok(uri) = text.trim_end_matches('/').parse::<Uri>() else {
-            return wrong("this is not an address");
-        };
-        if !matches!(uri.scheme_str(), Some("http" | "https")) {
-            return wrong("the address begins with neither http:// nor https://");
-        }
-        match uri.authority() {
-            Some(authority) if authority.as_str().contains('@') => {
-                wrong("leave out the user name and password")
-            }
-            Some(authority)
-                if authority.port_u16().is_none() && authority.as_str() != authority.host() =>
-            {
-                wrong("the port is not a number from 0 to 65535")
-            }
-            Some(authority) if !authority.host().is_empty() => {
-                Ok(Self(text.trim_end_matches('/').to_owned()))
-            }
-            _ => wrong("the address names no host"),
-        }
+        let url = WebUrl::parse(text).map_err(|problem| wrong(problem.to_string()))?;
+        Ok(Self(url.as_str().trim_end_matches('/').to_owned()))
     }
 }
 
@@ -60,6 +40,8 @@ mod tests {
             ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
             ("http://[::1]:8080/", "http://[::1]:8080"),
             ("https://models.example/gemma//", "https://models.example/gemma"),
+            ("HTTP://Box.LAN.:80", "http://box.lan"),
+            ("http://127.1:9", "http://127.0.0.1:9"),
         ] {
             assert_eq!(Address::parse(text).unwrap().to_string(), address);
         }
@@ -70,11 +52,13 @@ mod tests {
             "ftp://a",
             "http://",
             "http:///a",
+            "http:a",
             "http://a?b",
             "http://a#b",
             "http://user:secret@a",
             "http://a b",
             "http://a:99999999",
+            "http://a\\b",
             "file:///etc/passwd",
             "http://\u{1b}[31m",
         ] {

@@ -23,6 +23,16 @@ pub(crate) fn swap_used() -> Option<u64> {
     Some(meminfo("SwapTotal")?.saturating_sub(meminfo("SwapFree")?))
 }
 
+/// Returns the machine's own name, if the system tells one. Windows' names have no dot, and are
+/// answered to by that.
+pub(crate) fn host_name() -> Option<String> {
+    #[cfg(unix)]
+    let name = rustix::system::uname().nodename().to_str().ok().map(str::to_owned);
+    #[cfg(not(unix))]
+    let name = None;
+    name
+}
+
 /// Returns the processor's name.
 pub(crate) fn processor() -> Option<String> {
     let text = read(Path::new("/proc/cpuinfo"))?;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::Uri;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
+use trine_foreign::WebUrl;
 
 use super::sent::Sent;
 use crate::app::App;
@@ -152,12 +152,12 @@ impl Budget {
 async fn fetch_one(
     app: &App,
     allowed: &ImageUrls,
-    url: &Uri,
+    url: &WebUrl,
     mut own: Allowance,
 ) -> Result<(Vec<u8>, Allowance), UrlError> {
     let most = own.bytes;
     let mut place = Place::of(url, Some(allowed))?;
-    let mut from: Option<Uri> = None;
+    let mut from: Option<WebUrl> = None;
     for _ in 0..=REDIRECTS_MAX {
         let error = match fetch_place(app, allowed, &place, own).await {
             Ok((Fetched::Body(file), own)) if file.len() <= most => return Ok((file, own)),
@@ -188,7 +188,7 @@ async fn fetch_place(
     let closed = |_| UrlError::Failed("the server ends".to_owned());
     let permit = Arc::clone(&app.rooms.fetching).acquire_owned().await.map_err(closed)?;
     let fetcher = Arc::clone(&allowed.fetcher);
-    let (host, port) = (place.host.trim_matches(['[', ']']).to_owned(), place.port);
+    let (host, port) = (place.host(), place.url.port());
     // Nothing ends a lookup: its thread keeps the place until the system gives up.
     let look_up = move || (fetcher.addresses(&host, port), permit);
     let (found, permit) = on_thread(look_up).await?;

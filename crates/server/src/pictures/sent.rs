@@ -3,17 +3,17 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-use axum::http::Uri;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::OwnedSemaphorePermit;
 use trine_engine::{EngineError, Scope, Sight, TowerInput};
+use trine_foreign::WebUrl;
 use trine_pictures::{Limits, Picture, Preparation, from_base64, from_data_url};
 use trine_text::{Content, Part};
 
 use crate::error::ApiError;
 use crate::history::{Missing, Turn, reason};
-use crate::image_urls::{ImageUrls, Place};
+use crate::image_urls::{self, ImageUrls, Place};
 use crate::models::{Lease, Pictures};
 use crate::options::PictureLimits;
 use crate::pictures::tower_input;
@@ -78,7 +78,7 @@ enum Source {
     File(Vec<u8>),
     /// A file whose header was read.
     Measured(Measured),
-    Url(Uri),
+    Url(WebUrl),
     /// It was decoded.
     Decoded,
     /// It is not shown, for this reason.
@@ -299,7 +299,7 @@ impl Sent {
 
     /// Returns the URLs of the pictures that are only named, with their indices, those first that
     /// have to be shown.
-    pub(super) fn urls(&self) -> Vec<(usize, Uri)> {
+    pub(super) fn urls(&self) -> Vec<(usize, WebUrl)> {
         let url = |index: usize| match &self.pictures[index].source {
             Source::Url(url) => Some((index, url.clone())),
             _ => None,
@@ -500,8 +500,8 @@ fn read_url(url: &str, param: &str) -> Result<Source, ApiError> {
         return Ok(Source::File(file));
     }
     if is_web(url) {
-        let wrong = |_| of(param, "it is not a valid URL");
-        return Ok(Source::Url(url.parse().map_err(wrong)?));
+        let url = image_urls::read_url(url).map_err(|error| of(param, error))?;
+        return Ok(Source::Url(url));
     }
     Err(of(param, "use a URL that begins like data:image/png;base64,; nothing else is read"))
 }

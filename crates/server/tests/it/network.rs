@@ -387,12 +387,52 @@ fn foreign_hosts_and_pages_are_refused() {
         let body = completion(2, false);
         assert_eq!(post(server.address, COMPLETIONS, &headers, body.as_bytes()).status, 403);
     }
+    let answer = ask(server.address, "GET", "/page/icon.svg", &[], b"");
+    assert_eq!(answer.header("cross-origin-resource-policy"), Some("same-origin"));
+    let image = [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "no-cors")];
+    assert_eq!(ask(server.address, "GET", "/page/icon.svg", &image, b"").status, 403);
     let page =
         [("Origin", "http://localhost:3000"), ("Access-Control-Request-Headers", "content-type")];
     let preflight = ask(server.address, "OPTIONS", COMPLETIONS, &page, b"");
     assert_eq!(preflight.status, 200);
     assert_eq!(preflight.header("access-control-allow-origin"), Some("http://localhost:3000"));
     assert_eq!(preflight.header("access-control-allow-headers"), Some("content-type"));
+}
+
+/// Row 85: a name that its owner lets lead here, of a server that listens as the container does.
+#[test]
+fn rebound_names_are_refused_beyond_this_machine() {
+    let server = Harness::with(|options| {
+        options.host = "0.0.0.0".to_owned();
+        options.allows_no_keys = true;
+    });
+    let rebound = [("Host", "rebind.example:8080"), ("Origin", "http://rebind.example:8080")];
+    for (method, path) in [
+        ("GET", "/"),
+        ("GET", "/health"),
+        ("GET", "/api/tags"),
+        ("GET", "/v1/trine/status"),
+        ("GET", "/metrics"),
+        ("POST", COMPLETIONS),
+        ("POST", "/api/create"),
+        ("DELETE", "/api/delete"),
+        ("OPTIONS", COMPLETIONS),
+    ] {
+        let body = if method == "POST" { completion(2, false) } else { String::new() };
+        let answer = ask(server.address, method, path, &rebound, body.as_bytes());
+        assert_eq!(answer.status, 403, "{method} {path}");
+        assert_eq!(answer.header("access-control-allow-origin"), None, "{method} {path}");
+    }
+    let port = server.address.port();
+    for host in
+        [format!("trine:{port}"), format!("127.0.0.1:{port}"), "host.docker.internal".to_owned()]
+    {
+        assert_eq!(
+            ask(server.address, "GET", "/v1/models", &[("Host", &host)], b"").status,
+            200,
+            "{host}"
+        );
+    }
 }
 
 /// Row 86.

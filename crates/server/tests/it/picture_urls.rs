@@ -115,7 +115,7 @@ fn other_urls_are_refused_with_their_reason() {
         ("https://example.com/a.png", "--allow-image-urls"),
         ("http://169.254.169.254/latest/meta-data", "--allow-image-urls"),
         ("http://[::1]/", "--allow-image-urls"),
-        ("http://2130706433/", "--allow-image-urls"),
+        ("http://2130706433/", "public"),
         ("http://127.0.0.1/", "public"),
         ("http://localhost/", "public"),
         ("https://no.invalid/", "not found"),

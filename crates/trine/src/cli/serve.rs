@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use trine_engine::Pooling;
-use trine_server::{ImageUrls, KeepAlive};
+use trine_foreign::Host;
+use trine_server::{ImageUrls, KeepAlive, OriginPattern};
 
 use crate::address::Address;
 
@@ -13,7 +14,9 @@ use super::models::FetchArgs;
 use super::pictures::TowerArgs;
 use super::placement::{MODEL_HELP, Placement};
 use super::template::TemplateArgs;
-use super::values::{parse_alias, parse_bytes, parse_pooling, parse_positive, whole};
+use super::values::{
+    parse_alias, parse_bytes, parse_host_name, parse_pooling, parse_positive, whole,
+};
 
 pub(super) const SHORT: &str = "\
 The first MODEL answers requests that name none. --help tells more.";
@@ -30,6 +33,10 @@ is changed.
 
 A model's name in requests is its file's name without the ending, the name of a fetched model or the
 last part of it, or `demo`; GET /v1/models lists them, --alias adds others.
+
+Without keys the server answers to its addresses, to localhost, names without a dot, *.internal, this
+machine's name and those of --host-name: a web page could let any other name lead here. It lets in
+web pages of its own, of this machine and of programs on it; --origin adds others.
 
 On an address that other machines reach, clients must send one of the keys of --api-key-file as
 `Authorization: Bearer KEY` or `x-api-key: KEY`; /health and /ready need none. What is computed of a
@@ -147,14 +154,15 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "NAME=MODEL", value_parser = parse_alias)]
     pub(crate) alias: Vec<(String, String)>,
 
-    /// Let web pages of this origin use the server, in addition to those of this machine; `*` for
-    /// all; can be repeated
-    #[arg(long, value_name = "ORIGIN")]
-    pub(crate) origin: Vec<String>,
+    /// Let web pages of this origin use the server, in addition to those of this machine, such as
+    /// https://example.com, https://*.example.com, chrome-extension://* or, for all, *; can be
+    /// repeated
+    #[arg(long, value_name = "ORIGIN", value_parser = OriginPattern::parse)]
+    pub(crate) origin: Vec<OriginPattern>,
 
-    /// A further Host under which a server for this machine only may be asked; can be repeated
-    #[arg(long, value_name = "NAME")]
-    pub(crate) host_name: Vec<String>,
+    /// A further name under which a server without keys answers, such as box.lan; can be repeated
+    #[arg(long, value_name = "NAME", value_parser = parse_host_name)]
+    pub(crate) host_name: Vec<Host>,
 
     /// Send traces of requests to the OpenTelemetry collector at this address, such as
     /// http://127.0.0.1:4318

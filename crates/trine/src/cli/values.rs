@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use trine_engine::Pooling;
+use trine_foreign::Host;
 use trine_model::KvType;
 use trine_weights::DType;
 
@@ -21,6 +22,12 @@ pub(super) fn parse_target(text: &str) -> Result<DType, String> {
 
 pub(super) fn parse_kv(text: &str) -> Result<KvType, String> {
     KvType::parse(text).ok_or_else(|| "choose f32, f16 or int8".to_owned())
+}
+
+/// Parses the name of a host, without a port.
+pub(super) fn parse_host_name(text: &str) -> Result<Host, String> {
+    Host::parse(text)
+        .ok_or_else(|| "give the name of a host, such as box.lan, without a port".to_owned())
 }
 
 pub(super) fn parse_pooling(text: &str) -> Result<Pooling, String> {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use trine_engine::disk::{DiskStore, Folder, Origin};
 use trine_engine::{CONTEXT_DEFAULT, Pooling, SamplingParams, Service};
+use trine_foreign::Host;
 use trine_hub::{Pinned, get_pinned};
 use trine_model::{KvType, Model};
 use trine_server::{
@@ -26,7 +27,7 @@ use crate::options::Settings;
 use crate::session::{Session, Sizes, formats};
 use crate::tower::{self, Wish};
 use crate::vocabulary::{TextSide, template};
-use crate::{fitting, open_files, output, settings, signals, terminal, traces};
+use crate::{fitting, machine, open_files, output, settings, signals, terminal, traces};
 
 /// The number of threads that serve connections; the models have their own.
 const THREADS: usize = 2;
@@ -99,6 +100,7 @@ async fn serve(
 ) -> Result<()> {
     let default = loader.list()[0].name.clone();
     let (has_tls, needs_key) = (options.tls.is_some(), options.keys.is_some());
+    let names: Vec<String> = options.host_names.iter().map(Host::to_string).collect();
     let drain = options.limits.drain;
     let server = Server::bind(options, loader).await.map_err(|error| match error {
         ServeError::NoKeys { .. } => usage(error.to_string()),
@@ -114,6 +116,12 @@ async fn serve(
     let _watch = Watch::new();
     server.preload().await.map_err(|problem| anyhow!(problem))?;
     tell(&server, &default, has_tls, needs_key);
+    if !needs_key {
+        let names = names.iter().map(|name| format!("{name}, ")).collect::<String>();
+        output::note(&format!(
+            "answers to {names}localhost, addresses, names without a dot and *.internal; --host-name adds a name"
+        ));
+    }
     server.run().await;
     Ok(())
 }
@@ -223,7 +231,7 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
         allows_no_keys: args.insecure_no_auth,
         tls,
         origins: args.origin.clone(),
-        host_names: args.host_name.clone(),
+        host_names: host_names(args),
         keep_alive: args.keep_alive.unwrap_or_default(),
         memory_budget: args.memory,
         image_urls: (!args.allow_image_urls.is_empty()).then(|| ImageUrls {
@@ -233,6 +241,14 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
         trace_parent: Some(traces::follow),
         limits,
     })
+}
+
+/// Returns the names that a server without keys answers to, besides those that every one does.
+fn host_names(args: &ServeArgs) -> Vec<Host> {
+    let machine = machine::host_name().and_then(|name| Host::literal(&name));
+    let mut names: Vec<Host> = machine.into_iter().chain(args.host_name.iter().cloned()).collect();
+    names.dedup();
+    names
 }
 
 fn read_keys(path: &Path) -> Result<Keys> {

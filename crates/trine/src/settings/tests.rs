@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 
 use clap::{CommandFactory, FromArgMatches};
+use trine_server::OriginPattern;
 
 use super::*;
 use crate::cli::{self, Cli};
@@ -102,6 +103,10 @@ fn paths_stand_beside_the_file_or_at_home() {
     assert!(keys.ends_with("trine/keys") && keys.is_absolute(), "{keys:?}");
 }
 
+fn origins(texts: &[&str]) -> Vec<OriginPattern> {
+    texts.iter().map(|text| OriginPattern::parse(text).unwrap()).collect()
+}
+
 #[test]
 fn options_of_the_server_get_the_files_values() {
     let text = "[server]\nport = 9000\nsequences = 3\nmemory = '2G'\norigin = ['https://a', 'https://b']\napi-key-file = '/k'\n";
@@ -112,7 +117,7 @@ fn options_of_the_server_get_the_files_values() {
     };
     let cli::Command::Serve(args) = parse(&["trine", "serve"]) else { panic!("no server") };
     assert_eq!((args.port, args.sequences, args.memory), (9000, 3, Some(2 << 30)));
-    assert_eq!(args.origin, ["https://a", "https://b"]);
+    assert_eq!(args.origin, origins(&["https://a", "https://b"]));
     assert_eq!(args.host, "127.0.0.1");
     let shared = self::settings("[server]\nshare-prefixes = true\n", &[]).unwrap();
     let mut matches = shared.fill(Cli::command()).try_get_matches_from(["trine", "serve"]).unwrap();
@@ -122,7 +127,7 @@ fn options_of_the_server_get_the_files_values() {
     let typed = ["trine", "serve", "--port", "1", "--insecure-no-auth", "--origin", "https://c"];
     let cli::Command::Serve(args) = parse(&typed) else { panic!("no server") };
     assert_eq!((args.port, args.insecure_no_auth), (1, true));
-    assert_eq!(args.origin, ["https://c"]);
+    assert_eq!(args.origin, origins(&["https://c"]));
     let cli::Command::Top(args) = parse(&["trine", "top"]) else { panic!("no top") };
     assert_eq!(args.server.url.to_string(), "http://127.0.0.1:9000");
     let keys = args.server.api_key_file.unwrap();
