@@ -96,10 +96,10 @@ impl Tools {
                 let problem = format!("another tool is named `{}` too; rename one", tool.name);
                 return Err(ToolError::new(format!("tools[{index}].function.name"), problem));
             }
-            bytes += tool.schema.len() + tool.description.as_ref().map_or(0, String::len);
+            bytes += tool.bare.len();
             if bytes > MAX_SCHEMA_BYTES {
                 let problem = format!(
-                    "all tools together exceed {MAX_SCHEMA_BYTES} bytes; give fewer or shorter ones"
+                    "the schemas of all tools together exceed {MAX_SCHEMA_BYTES} bytes without their descriptions; give fewer or shorter ones"
                 );
                 return Err(ToolError::new("tools", problem));
             }
@@ -191,7 +191,7 @@ impl Tools {
             ToolChoice::Named(name) => self.tools.find(name).into_iter().collect(),
             ToolChoice::Auto | ToolChoice::Required => self.tools.iter().collect(),
         };
-        chosen.iter().map(|tool| (tool.name.clone(), tool.schema.clone())).collect()
+        chosen.iter().map(|tool| (tool.name.clone(), tool.bare.clone())).collect()
     }
 
     /// Returns the tools in the form of an OpenAI request.
@@ -260,17 +260,18 @@ fn read_tool(place: &str, entry: &Value) -> Result<Tool, ToolError> {
         Some(_) => return Err(ToolError::new(format!("{place}.description"), "it must be text")),
     };
     let place = format!("{place}.parameters");
-    let (schema, unread) = read_parameters(&place, name, function.get("parameters"))?;
-    Ok(Tool { name: name.to_owned(), description, schema, unread, checker: OnceLock::new() })
+    let (schema, bare, unread) = read_parameters(&place, name, function.get("parameters"))?;
+    let name = name.to_owned();
+    Ok(Tool { name, description, schema, bare, unread, checker: OnceLock::new() })
 }
 
-/// Returns the schema of the arguments of the function `name` as text, and what could not be read of
-/// it.
+/// Returns the schema of the arguments of the function `name` as text, the same without words for
+/// readers, and what could not be read of it.
 fn read_parameters(
     place: &str,
     name: &str,
     value: Option<&Value>,
-) -> Result<(String, Vec<LeftOut>), ToolError> {
+) -> Result<(String, String, Vec<LeftOut>), ToolError> {
     let wrong =
         |place: &str, problem: &str| ToolError::new(place, format!("the tool `{name}`: {problem}"));
     let mut parameters = match value {
@@ -288,11 +289,13 @@ fn read_parameters(
         let problem = "arguments have names, so the type must be \"object\"";
         return Err(wrong(&format!("{place}.type"), problem));
     }
-    let schema = Value::Object(parameters).to_string();
+    let mut parameters = Value::Object(parameters);
+    let schema = parameters.to_string();
     if schema.len() > MAX_SCHEMA_BYTES {
         let problem = format!("its schema exceeds {MAX_SCHEMA_BYTES} bytes; use a smaller one");
         return Err(wrong(place, &problem));
     }
     check_tool_schema(&schema).map_err(|error| wrong(place, &error.to_string()))?;
-    Ok((schema, unread))
+    readable::strip(&mut parameters);
+    Ok((schema, parameters.to_string(), unread))
 }

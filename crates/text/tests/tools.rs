@@ -235,6 +235,13 @@ fn hostile_tools_are_refused_with_their_place() {
             json!([function("a", json!({"title": "x".repeat(300_000)}))]),
             "tools[0].function.parameters",
         ),
+        (
+            json!([
+                function("a", json!({"const": "x".repeat(200_000)})),
+                function("b", json!({"const": "x".repeat(200_000)}))
+            ]),
+            "tools",
+        ),
     ];
     for (value, param) in cases {
         let error = Tools::from_openai(&value).unwrap_err();
@@ -309,7 +316,11 @@ fn what_cannot_be_read_of_a_schema_is_left_out() {
 #[test]
 fn a_thousand_tools_have_a_grammar() {
     let name = |index: usize| format!("mcp__{}__{index:04}", "server_".repeat(16));
-    let schema = json!({"properties": {"path": {"type": "string"}, "line": {"type": "integer"}}});
+    // Words for readers are no part of the grammar.
+    let words = "What it is. ".repeat(20);
+    let schema = json!({"description": words, "properties": {
+        "path": {"type": "string", "description": words}, "description": {"type": "integer"},
+    }});
     let many: Value = (0..1024).map(|index| function(&name(index), schema.clone())).collect();
     assert!(name(0).len() > 120 && name(0).len() <= 128);
     let tools = Tools::from_openai(&many).unwrap();

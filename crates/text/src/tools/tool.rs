@@ -18,6 +18,8 @@ pub(crate) struct Tool {
     pub(super) description: Option<String>,
     /// The JSON schema of its arguments, an object, as text.
     pub(super) schema: String,
+    /// The same without words for readers, which demand nothing.
+    pub(super) bare: String,
     /// What could not be read of it.
     pub(super) unread: Vec<LeftOut>,
     /// Compares calls with the schema, once there was one.

@@ -38,6 +38,16 @@ pub(crate) fn readable(schema: &mut Value) -> Vec<LeftOut> {
     cleaner.left_out
 }
 
+/// Takes out the words for readers, which demand nothing of a value.
+pub(crate) fn strip(schema: &mut Value) {
+    if let Value::Object(map) = schema {
+        map.retain(|key, value| {
+            !(value.is_string() && matches!(&**key, "title" | "description" | "$comment"))
+        });
+    }
+    each_below(schema, &mut |_, below| strip(below));
+}
+
 /// What becomes of a keyword.
 enum Fate {
     Stays,
