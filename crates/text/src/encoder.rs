@@ -5,10 +5,10 @@
 //! ```
 //!
 //! A word may be the whole text, and what merges in it is decided from end to end. It is merged in
-//! stretches all the same, with the same result. Merging a stretch tells which of its pieces are the
-//! same whatever follows (`After::Text`): no merge crosses the end of the last of them. A place that
-//! no merge crosses leaves the merges on its right as if there were nothing on its left, so the next
-//! stretch begins there. A stretch of which nothing is known grows until something is.
+//! stretches all the same, with the same result. Merging a stretch tells which of its pieces are
+//! the same whatever follows (`After::Text`): no merge crosses the end of the last of them. A place
+//! that no merge crosses leaves the merges on its right as if there were nothing on its left, so
+//! the next stretch begins there. A stretch of which nothing is known grows until something is.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::bpe::{After, Scratch, merge};
 use crate::error::TextError;
 use crate::kind::Kind;
 use crate::pieces::Occurrence;
-use crate::tokenizer::{MAX_TEXT_BYTES, Tokenizer};
+use crate::tokenizer::{MAX_TEXT_BYTES, Specials, Tokenizer};
 
 /// Bytes of a text that are merged at once: few enough for the processor's cache, and many times
 /// what a next stretch merges again at their end.
@@ -288,6 +288,82 @@ fn first_word(text: &str, splits: bool) -> &str {
     &text[..end.unwrap_or(text.len())]
 }
 
+/// The result of one call.
+#[derive(Default)]
+pub(crate) struct Encoding {
+    ids: Vec<u32>,
+    /// The number of heap entries made, with which tests measure the work.
+    pub(crate) candidates: u64,
+}
+
+impl Tokenizer {
+    /// Returns the token ids of `text`, without a beginning-of-sequence token.
+    ///
+    /// # Errors
+    /// Returns [`TextError::TextTooLong`] beyond [`MAX_TEXT_BYTES`].
+    pub fn encode(&self, text: &str, specials: Specials) -> Result<Vec<u32>, TextError> {
+        Ok(self.encode_counted(text, specials)?.ids)
+    }
+
+    /// Does the same as [`Tokenizer::encode`] and puts exactly one beginning-of-sequence token in
+    /// front, even if the text spells one or more of them.
+    ///
+    /// Without `add_bos` in the file, no token is added.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Tokenizer::encode`].
+    pub fn encode_prompt(&self, text: &str, specials: Specials) -> Result<Vec<u32>, TextError> {
+        let mut ids = self.encode(text, specials)?;
+        let Some(bos) = self.bos else { return Ok(ids) };
+        let spelled = ids.iter().take_while(|&&id| id == bos).count();
+        match spelled {
+            0 if self.add_bos => ids.insert(0, bos),
+            0 => {}
+            _ => drop(ids.drain(1..spelled)),
+        }
+        Ok(ids)
+    }
+
+    /// Does the work of [`Tokenizer::encode`], and counts it.
+    pub(crate) fn encode_counted(
+        &self,
+        text: &str,
+        specials: Specials,
+    ) -> Result<Encoding, TextError> {
+        check_length(text)?;
+        let mut encoding = Encoding::default();
+        match specials {
+            Specials::Parse => self.cut(text, true, &mut encoding),
+            Specials::AsText => self.cut(text, false, &mut encoding),
+            Specials::ParseGuarded => self.cut_guarded(text, &mut encoding),
+        }
+        Ok(encoding)
+    }
+
+    /// Cuts out whole pieces and merges the text between them.
+    fn cut(&self, text: &str, parses: bool, encoding: &mut Encoding) {
+        let mut progress = Progress::new(parses);
+        while progress.step(self, text, &mut encoding.ids) {}
+        encoding.candidates += progress.candidates();
+    }
+
+    /// Cuts out unguarded control tokens. The rest is ordinary text, from which the marks are
+    /// removed.
+    fn cut_guarded(&self, text: &str, encoding: &mut Encoding) {
+        let (mut done, mut from) = (0, 0);
+        while let Some(found) = self.special.find(text.as_bytes(), from) {
+            from = found.end;
+            if Self::begins_guarded(&text[found.end..]) {
+                continue;
+            }
+            self.cut(&Self::unguard(&text[done..found.start]), false, encoding);
+            encoding.ids.push(found.id);
+            done = found.end;
+        }
+        self.cut(&Self::unguard(&text[done..]), false, encoding);
+    }
+}
+
 /// The token ids of a text, made as they are asked for. Beside the text it holds some hundred
 /// kilobytes, however long the text is.
 ///
@@ -361,7 +437,7 @@ impl Encoder {
 
 /// # Errors
 /// Returns [`TextError::TextTooLong`] beyond [`MAX_TEXT_BYTES`].
-pub(crate) fn check_length(text: &str) -> Result<(), TextError> {
+fn check_length(text: &str) -> Result<(), TextError> {
     if text.len() > MAX_TEXT_BYTES {
         return Err(TextError::TextTooLong { bytes: text.len(), limit: MAX_TEXT_BYTES });
     }

@@ -7,7 +7,6 @@ use super::*;
 use crate::GgufVocabulary;
 use crate::bpe::MergeRule;
 use crate::pieces::NO_PIECE;
-use crate::tokenizer::Specials;
 
 /// Merges a word as the definition says.
 fn defined(tokenizer: &Tokenizer, word: &str) -> Vec<(String, u32)> {
@@ -93,8 +92,8 @@ fn in_stretches(tokenizer: &Tokenizer, text: &str, stretch_bytes: usize) -> (Vec
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// Vocabularies of every order, also such that no training makes: a longer piece may come before
-    /// its parts, and many have the same score.
+    /// Vocabularies of every order, also such that no training makes: a longer piece may come
+    /// before its parts, and many have the same score.
     #[test]
     fn stretches_change_nothing(
         pieces in prop::collection::vec(("[ab\u{2581}\u{4e2d}\n]{1,6}", 0_u8..6), 1..24),

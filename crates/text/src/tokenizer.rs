@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::bpe::MergeRule;
-use crate::encoder::{Progress, check_length};
 use crate::error::TextError;
 use crate::kind::{Kind, NOT_CONTROL, spelled_byte};
 use crate::pieces::{NO_PIECE, PieceTable, PieceTrie};
@@ -77,42 +76,7 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-/// The result of one call.
-#[derive(Default)]
-struct Encoding {
-    ids: Vec<u32>,
-    /// The number of heap entries made, with which tests measure the work.
-    candidates: u64,
-}
-
 impl Tokenizer {
-    /// Returns the token ids of `text`, without a beginning-of-sequence token.
-    ///
-    /// # Errors
-    /// Returns [`TextError::TextTooLong`] beyond [`MAX_TEXT_BYTES`].
-    pub fn encode(&self, text: &str, specials: Specials) -> Result<Vec<u32>, TextError> {
-        Ok(self.encode_counted(text, specials)?.ids)
-    }
-
-    /// Does the same as [`Tokenizer::encode`] and puts exactly one beginning-of-sequence token in
-    /// front, even if the text spells one or more of them.
-    ///
-    /// Without `add_bos` in the file, no token is added.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Tokenizer::encode`].
-    pub fn encode_prompt(&self, text: &str, specials: Specials) -> Result<Vec<u32>, TextError> {
-        let mut ids = self.encode(text, specials)?;
-        let Some(bos) = self.bos else { return Ok(ids) };
-        let spelled = ids.iter().take_while(|&&id| id == bos).count();
-        match spelled {
-            0 if self.add_bos => ids.insert(0, bos),
-            0 => {}
-            _ => drop(ids.drain(1..spelled)),
-        }
-        Ok(ids)
-    }
-
     /// Returns a lower bound, from the length of the text, on the number of tokens that
     /// [`Tokenizer::encode_prompt`] returns. With it a text that is far too long can be refused
     /// before it is encoded.
@@ -292,40 +256,6 @@ impl Tokenizer {
     /// Returns whether `id` is a control token, which a reader should not see.
     pub fn is_special(&self, id: u32) -> bool {
         self.kinds.get(id as usize) == Some(&Kind::Special)
-    }
-
-    fn encode_counted(&self, text: &str, specials: Specials) -> Result<Encoding, TextError> {
-        check_length(text)?;
-        let mut encoding = Encoding::default();
-        match specials {
-            Specials::Parse => self.cut(text, true, &mut encoding),
-            Specials::AsText => self.cut(text, false, &mut encoding),
-            Specials::ParseGuarded => self.cut_guarded(text, &mut encoding),
-        }
-        Ok(encoding)
-    }
-
-    /// Cuts out whole pieces and merges the text between them.
-    fn cut(&self, text: &str, parses: bool, encoding: &mut Encoding) {
-        let mut progress = Progress::new(parses);
-        while progress.step(self, text, &mut encoding.ids) {}
-        encoding.candidates += progress.candidates();
-    }
-
-    /// Cuts out unguarded control tokens. The rest is ordinary text, from which the marks are
-    /// removed.
-    fn cut_guarded(&self, text: &str, encoding: &mut Encoding) {
-        let (mut done, mut from) = (0, 0);
-        while let Some(found) = self.special.find(text.as_bytes(), from) {
-            from = found.end;
-            if Self::begins_guarded(&text[found.end..]) {
-                continue;
-            }
-            self.cut(&Self::unguard(&text[done..found.start]), false, encoding);
-            encoding.ids.push(found.id);
-            done = found.end;
-        }
-        self.cut(&Self::unguard(&text[done..]), false, encoding);
     }
 
     /// Splits before those space symbols that no piece can span.
