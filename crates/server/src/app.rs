@@ -151,8 +151,60 @@ pub(crate) mod testing {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
     use super::*;
     use crate::lanes;
+    use crate::models::testing::Demo;
+    use crate::models::{Found, KeepAlive, Library, Listed, LoadedModel, Loader, Outline};
+
+    /// The models of [`Demo`], whose list takes a while.
+    struct Slow(Arc<AtomicUsize>);
+
+    impl Loader for Slow {
+        fn list(&self) -> Vec<Listed> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(20));
+            Demo.list()
+        }
+
+        fn find(&self, name: &str) -> Result<Option<Found>, String> {
+            Demo.find(name)
+        }
+
+        fn bytes(&self, model: &str) -> u64 {
+            Demo.bytes(model)
+        }
+
+        fn stamp(&self, model: &str) -> u64 {
+            Demo.stamp(model)
+        }
+
+        fn outline(&self, model: &str) -> Result<Outline, String> {
+            Demo.outline(model)
+        }
+
+        fn load(&self, model: &str) -> Result<LoadedModel, String> {
+            Demo.load(model)
+        }
+
+        fn library(&self) -> Option<&dyn Library> {
+            Some(&Demo)
+        }
+    }
+
+    #[tokio::test]
+    async fn requests_that_list_models_at_once_look_once() {
+        let looks = Arc::new(AtomicUsize::new(0));
+        let loader = Arc::new(Slow(Arc::clone(&looks)));
+        let models = Models::new(loader, KeepAlive::Forever, None, 1);
+        models.manage_here(|_| Ok(())).unwrap();
+        let list = || models.entries();
+        let listed = tokio::join!(list(), list(), list(), list(), list(), list());
+        assert_eq!((listed.0.len(), listed.5.len()), (2, 2));
+        assert_eq!(looks.load(Ordering::SeqCst), 2, "once at the start, once for all of them");
+    }
 
     /// Work of large bodies gives way to that of small ones.
     #[tokio::test]

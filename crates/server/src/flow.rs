@@ -82,8 +82,13 @@ pub(crate) async fn answer_named<A: Asked>(
     } else {
         let room = WholeRoom::take(app, &asks)?;
         let (texts, room) = collect(Choices::start(app, &lease, asks)?, count, room).await?;
-        let response = app.work(room.weight(), move || Ok(whole(&writer, &texts))).await?;
-        response.map(|body| Body::new(Held::new(body, room)))
+        match room.weight() {
+            None => whole(&writer, &texts),
+            Some(weight) => {
+                let response = app.work(weight, move || Ok(whole(&writer, &texts))).await?;
+                response.map(|body| Body::new(Held::new(body, room)))
+            }
+        }
     };
     response.headers_mut().extend(header);
     Ok(response)

@@ -262,6 +262,38 @@ fn agrees_with_the_tokenizers_crate() {
     }
 }
 
+/// Texts of several stretches, most of which have no place that no piece can span.
+#[test]
+fn agrees_with_the_tokenizers_crate_on_long_texts() {
+    let mut state = 1_u32;
+    let mut mixed = |signs: &[&str]| -> String {
+        let sign = |_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            signs[(state >> 16) as usize % signs.len()]
+        };
+        (0..30_000).map(sign).collect()
+    };
+    let texts = [
+        " ".repeat(40_000),
+        "\n".repeat(40_000),
+        mixed(&["a", "b", "e", "h", "t"]),
+        mixed(&["th", "e", "the", "in", "ing", "er", "."]),
+        mixed(&["  ", " ", "a", "\n", "\n\n"]),
+        mixed(&["\u{4e2d}", "\u{1f600}", "e", "\u{301}"]),
+        mixed(&["the ", "little ", "girl", "<bos>", "Once"]),
+    ];
+    for folder in TOKENIZERS {
+        let (ways, oracle) = (every_way(folder), oracle(folder));
+        for text in &texts {
+            let expected = oracle.encode_fast(text.as_str(), false).unwrap();
+            for (way, tokenizer) in ways.iter().filter(|(way, _)| *way != "no types") {
+                let encoded = tokenizer.encode(text, Specials::Parse).unwrap();
+                assert!(encoded == expected.get_ids(), "{folder} {way} {text:.20?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn agrees_with_the_tokenizers_crate_on_text_without_specials() {
     for folder in TOKENIZERS {

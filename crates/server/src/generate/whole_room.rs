@@ -70,9 +70,9 @@ impl WholeRoom {
         Ok(())
     }
 
-    /// Returns the weight of the work of writing the answer.
-    pub(crate) fn weight(&self) -> Weight {
-        Weight::of(self.come * LOGPROB_BYTES)
+    /// Returns the weight of the work of writing the answer, if there are log-probabilities in it.
+    pub(crate) fn weight(&self) -> Option<Weight> {
+        (self.come > 0).then(|| Weight::of(self.come * LOGPROB_BYTES))
     }
 
     fn reach(&mut self, logprobs: usize) -> Result<(), ApiError> {

@@ -86,8 +86,8 @@ fn long_texts_of_few_tokens_are_answered() {
     assert!(tokens["tokens"].as_array().unwrap().len() > 100_000);
 }
 
-/// Values that take more memory than there is room for, a hundred times the bytes that they are spelled
-/// with, are refused while they are parsed; those that no reader reads are not kept.
+/// Values that take more memory than there is room for, a hundred times the bytes that they are
+/// spelled with, are refused while they are parsed; those that no reader reads are not kept.
 #[test]
 fn bodies_that_take_too_much_memory_are_refused() {
     let server = Harness::with(|options| options.limits.bodies_bytes = 8 << 20);
