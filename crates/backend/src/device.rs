@@ -84,6 +84,12 @@ pub trait Device {
         None
     }
 
+    /// Returns the most positions of a sequence that the device computes, if more than its memory
+    /// bounds them.
+    fn most_context(&self) -> Option<usize> {
+        None
+    }
+
     /// Returns the devices that this one stands for, if it stands for several.
     fn members(&self) -> Option<Members<'_>> {
         None

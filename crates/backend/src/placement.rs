@@ -18,7 +18,7 @@ pub(crate) mod terms;
 
 pub use load::{DeviceGroup, decide, load};
 pub use place::place;
-pub use terms::{Bounds, CONTEXT_LEAST, Demand, Forecast, Part, Placement, Site};
+pub use terms::{Bounds, CONTEXT_LEAST, CONTEXT_USUAL, Demand, Forecast, Part, Placement, Site};
 
 #[cfg(test)]
 mod tests;

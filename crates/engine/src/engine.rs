@@ -129,7 +129,7 @@ fn load(
         tracing::info!(
             context = placement.options.context,
             model = model_context,
-            "context chosen by the model's own, 8192 and the memory that is free; --context sets another"
+            "context chosen by the model's own and the memory that is free; --context sets another"
         );
     }
     Ok((program, placement))
@@ -146,8 +146,8 @@ fn states_of(plan: &Plan) -> Option<usize> {
 }
 
 impl Engine {
-    /// Loads a model on a device. If the options set no context, it is reduced until the caches fit
-    /// into memory.
+    /// Loads a model on a device. If the options set no context, it is the longest one that memory
+    /// has room for, at most the model's.
     ///
     /// # Errors
     /// Returns [`EngineError::BadOption`] for a number out of range, and [`EngineError::Backend`]

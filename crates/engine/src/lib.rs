@@ -49,7 +49,7 @@ pub use drafts::{Ask, Drafter, Drafts, GUESSES_MAX, ModelDrafter, ReadingDrafter
 pub use engine::{Each, Engine, Guess};
 pub use error::EngineError;
 pub use events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
-pub use options::{CONTEXT_DEFAULT, EngineOptions};
+pub use options::EngineOptions;
 pub use pictures::{RunsTower, Sight, SightError, Tower, TowerCounts, TowerInput};
 pub use pooling::Pooling;
 pub use queue::{ClientId, Crowd, Load};

@@ -1,13 +1,11 @@
 //! The sizes of an engine.
 
-use trine_backend::placement::Bounds;
+use trine_backend::placement::{Bounds, CONTEXT_USUAL};
 use trine_backend::{BLOCK, Demand};
 use trine_model::{KvType, Model, Plan};
 
 use crate::error::EngineError;
 
-/// Positions per sequence if the user does not say, unless the model has fewer.
-pub const CONTEXT_DEFAULT: usize = 8192;
 /// Most sequences at once.
 const SEQUENCES_MAX: usize = 4096;
 /// Most rows in a step: as many workgroups as every Vulkan device runs side by side.
@@ -16,8 +14,8 @@ const PREFILL_MAX: usize = (1 << 16) - 1;
 /// The sizes and formats of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// Positions per sequence, at most the model's own. `None` means the smaller of the model's and
-    /// 8192, or less if memory does not suffice.
+    /// Positions per sequence, at most the model's own. `None` means as many as memory has
+    /// room for.
     pub context: Option<usize>,
     /// How keys and values are stored.
     pub kv: KvType,
@@ -94,9 +92,10 @@ impl EngineOptions {
         if let Some(context) = self.context {
             check("context", context, 1, model_context)?;
         }
-        let context = self.context.unwrap_or(model_context.min(CONTEXT_DEFAULT));
-        // Positions and blocks are passed as u32.
-        let blocks = context.div_ceil(BLOCK).saturating_mul(self.sequences);
+        let context = self.context.unwrap_or(model_context);
+        // Positions and blocks are passed as u32. Memory decides how long an open context gets.
+        let counted = self.context.unwrap_or(model_context.min(CONTEXT_USUAL));
+        let blocks = counted.div_ceil(BLOCK).saturating_mul(self.sequences);
         if blocks > u32::MAX as usize / BLOCK {
             let found = format!("{context} for each of {} sequences", self.sequences);
             return Err(EngineError::option("context", found, "a shorter one or fewer sequences"));
@@ -127,9 +126,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_is_8192_or_the_models() {
+    fn the_default_is_open_up_to_the_models() {
         let options = EngineOptions::default();
-        for (model, expected) in [(32768, 8192), (100, 100)] {
+        for (model, expected) in [(131_072, 131_072), (100, 100)] {
             let Demand::Within(bounds) = options.demand(model).unwrap() else { panic!("sizes") };
             assert_eq!((bounds.context, bounds.is_context_open), (expected, true));
         }

@@ -53,6 +53,7 @@ impl Needs {
             memory,
             free: memory.free,
             most_rows: None,
+            most_context: None,
             hands_over: memory.kind != MemoryKind::Host,
             forecast: Box::new(Memory::of_plan),
         };
@@ -136,6 +137,7 @@ impl Machine {
             memory: self.processor,
             free: self.processor.free,
             most_rows: None,
+            most_context: None,
             hands_over: false,
             forecast: Box::new(Memory::of_plan),
         };
@@ -144,6 +146,7 @@ impl Machine {
             memory: self.gpu,
             free: self.gpu.free,
             most_rows: outline.most_rows(),
+            most_context: outline.most_context(),
             hands_over: true,
             forecast: Box::new(|plan, options| outline.forecast(plan, options)),
         };

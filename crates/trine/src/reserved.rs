@@ -59,6 +59,10 @@ impl Device for Reserved {
         self.device.most_rows()
     }
 
+    fn most_context(&self) -> Option<usize> {
+        self.device.most_context()
+    }
+
     fn members(&self) -> Option<Members<'_>> {
         self.device.members()
     }

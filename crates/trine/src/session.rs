@@ -106,6 +106,8 @@ pub(crate) struct Session {
     pub(crate) npu: Option<Arc<dyn Partner>>,
     /// What reads pictures, if anything does.
     pub(crate) vision: Option<Vision>,
+    /// Most positions of a sequence that the device computes, if memory is not all that bounds them.
+    pub(crate) most_context: Option<usize>,
     /// Whether a GPU was to run the whole model, but has too little memory for that.
     reduced: bool,
 }
@@ -157,6 +159,7 @@ impl Session {
             opened = opened.reserving(seat.taken())?;
         }
         let Opened { device, gpus, threads, npu, .. } = opened;
+        let most_context = device.most_context();
         let decide =
             |model: &Model| placement::decide(&options.plan(model), device.as_ref(), &demand, &[]);
         attached.choose(decide, |placement| placement);
@@ -194,7 +197,19 @@ impl Session {
         let seat = settings.seat_for(seat, &model, rows)?;
         let vision = seat.map(|seat| Vision::start(seat, &model)).transpose()?;
         let device = runs_on;
-        Ok(Self { name, model, engine, device, gpu, threads, draft, npu, vision, reduced })
+        Ok(Self {
+            name,
+            model,
+            engine,
+            device,
+            gpu,
+            threads,
+            draft,
+            npu,
+            vision,
+            most_context,
+            reduced,
+        })
     }
 
     /// Prints on standard error what runs where: a line on a terminal, all decisions if asked for.

@@ -47,6 +47,10 @@ impl Device for VulkanDevice {
         self.outline().most_rows()
     }
 
+    fn most_context(&self) -> Option<usize> {
+        self.outline().most_context()
+    }
+
     fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {
         self.outline().forecast(plan, options)
     }

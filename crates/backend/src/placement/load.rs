@@ -3,7 +3,7 @@
 use trine_model::{Model, Plan, aside, cut};
 
 use super::place::place;
-use super::terms::{CONTEXT_LEAST, Demand, Part, Placement, Site};
+use super::terms::{CONTEXT_LEAST, CONTEXT_USUAL, Demand, Part, Placement, Site};
 use crate::aside::Aside;
 use crate::batch::ProgramOptions;
 use crate::device::{Device, LayerChoice, Members};
@@ -124,6 +124,7 @@ fn site(device: &dyn Device) -> Site<'_> {
         memory,
         free: memory.free,
         most_rows: device.most_rows(),
+        most_context: device.most_context(),
         hands_over: device.hands_over(),
         forecast: Box::new(|plan, options| device.forecast(plan, options)),
     }
@@ -186,6 +187,19 @@ impl Shortages {
         context: usize,
         choice: LayerChoice,
     ) -> Result<(), BackendError> {
+        if let Demand::Within(bounds) = demand
+            && bounds.is_context_open
+            && context > CONTEXT_USUAL
+        {
+            // What lengthened the context goes before layers do.
+            bounds.context = (context / 2).max(CONTEXT_USUAL);
+            tracing::warn!(
+                "{} has less free memory than it says: a context of {} is tried",
+                part.device,
+                bounds.context
+            );
+            return Ok(());
+        }
         let site = &mut sites[part.site];
         if site.memory.kind == MemoryKind::Host {
             // Layers cannot be taken off the processor, but a shorter context may help.

@@ -2,7 +2,9 @@
 
 use trine_model::{Plan, Rows, Width, aside};
 
-use super::terms::{Bounds, CONTEXT_LEAST, Cuts, Demand, Part, Placement, Site, common_bytes};
+use super::terms::{
+    Bounds, CONTEXT_LEAST, CONTEXT_USUAL, Cuts, Demand, Part, Placement, Site, common_bytes,
+};
 use crate::aside::Aside;
 use crate::batch::{BLOCK, ProgramOptions};
 use crate::device_memory::MemoryKind;
@@ -25,6 +27,8 @@ pub(super) struct Sizes {
     is_exact: bool,
     /// Whether a shorter context may be tried.
     may_shrink: bool,
+    /// Most positions of a sequence, if memory is left once the layers have their places.
+    most: usize,
 }
 
 /// Returns the sizes with the context that was asked for, then those with shorter ones if they are
@@ -36,8 +40,15 @@ pub(super) fn contexts(
 ) -> impl Iterator<Item = Sizes> + use<> {
     let most_rows = sites.iter().filter_map(|site| site.most_rows).min().unwrap_or(usize::MAX);
     let has_logits = plan.outputs.iter().any(|&id| plan.buffer(id).rows == Rows::Outputs);
-    let first = Sizes::new(demand, most_rows, has_logits, None);
-    let demand = *demand;
+    let mut demand = *demand;
+    if let Demand::Within(bounds) = &mut demand
+        && bounds.is_context_open
+    {
+        let most = sites.iter().filter_map(|site| site.most_context).min().unwrap_or(usize::MAX);
+        // Positions are passed as u32.
+        bounds.context = bounds.context.min(most).min(u32::MAX as usize / BLOCK * BLOCK);
+    }
+    let first = Sizes::new(&demand, most_rows, has_logits, None);
     std::iter::successors(Some(first), move |before| {
         let shorter = (before.full.context / 2).max(CONTEXT_LEAST);
         let next = || Sizes::new(&demand, most_rows, has_logits, Some(shorter));
@@ -57,13 +68,15 @@ impl Sizes {
                     kv_memory: None,
                     is_exact: true,
                     may_shrink: false,
+                    most: full.context,
                 };
             }
             Demand::Within(bounds) => bounds,
         };
         let Bounds { sequences, kept, kv, rows, unit, outputs, kv_memory, .. } = *bounds;
         let is_context_open = bounds.is_context_open;
-        let context = context.unwrap_or(bounds.context);
+        let usual = if is_context_open { CONTEXT_USUAL } else { usize::MAX };
+        let context = context.unwrap_or(bounds.context.min(usual));
         let tokens = rows.min(most_rows.max(unit)).min(context.saturating_mul(sequences));
         let outputs = if has_logits { outputs.max(1) } else { 0 };
         let full = ProgramOptions {
@@ -74,7 +87,8 @@ impl Sizes {
             blocks: context.div_ceil(BLOCK).saturating_mul(sequences),
         };
         let may_shrink = is_context_open && context > CONTEXT_LEAST;
-        Self { sequences, kept, outputs, full, kv_memory, is_exact: false, may_shrink }
+        let most = bounds.context;
+        Self { sequences, kept, outputs, full, kv_memory, is_exact: false, may_shrink, most }
     }
 
     /// Returns the blocks of one whole context.
@@ -116,13 +130,15 @@ impl Sizes {
             return Ok(parts.placement(self.full, self.sequences, self.full.blocks));
         }
         if let Some((running, slots)) = self.slots(&parts) {
-            let full = self.context_blocks() * running;
-            let least = self.least_blocks(running, slots);
+            let long = self.lengthened(&parts, running, slots);
+            let least = self.least_blocks(running, slots).max(long.context_blocks());
+            let wanted = (self.context_blocks() * running).max(least);
             // Memory grows linearly with blocks, except for rounding.
-            let blocks = largest(least, full, (full / 256).max(1), |blocks| {
-                self.fit(&parts, self.with(running, slots, blocks))
+            let blocks = largest(least, wanted, (wanted / 256).max(1), |blocks| {
+                self.fit(&parts, long.with(running, slots, blocks))
             });
-            return Ok(parts.placement(self.with(running, slots, blocks), running, full));
+            let full = long.context_blocks().saturating_mul(running);
+            return Ok(parts.placement(long.with(running, slots, blocks), running, full));
         }
         let least = self.with(1, 1, self.context_blocks());
         // The host's memory limits what is taken, but refuses nothing that was asked for.
@@ -148,6 +164,24 @@ impl Sizes {
         }
         let running = largest(1, self.sequences, 1, |running| fit(running, running));
         Some((running, running))
+    }
+
+    /// Returns the same sizes with the longest context of which one sequence fits beside these
+    /// slots. Memory that is not known to be free lengthens nothing.
+    fn lengthened(&self, parts: &Cut<'_>, running: usize, slots: usize) -> Self {
+        let (own, most) = (self.context_blocks(), self.most.div_ceil(BLOCK));
+        let is_known = self.kv_memory.is_some() || parts.sites().all(|site| site.free.is_some());
+        if self.is_exact || self.most <= self.full.context || !is_known {
+            return self.clone();
+        }
+        let with = |blocks: usize| {
+            let context = (blocks * BLOCK).clamp(self.full.context, self.most);
+            Self { full: ProgramOptions { context, ..self.full }, ..self.clone() }
+        };
+        let least = self.least_blocks(running, slots);
+        with(largest(own, most, (most / 256).max(1), |blocks| {
+            self.fit(parts, with(blocks).with(running, slots, least.max(blocks)))
+        }))
     }
 
     /// Returns the fewest blocks that make these slots worth having: a quarter of the sequences'
@@ -228,6 +262,11 @@ struct Cut<'a> {
 }
 
 impl Cut<'_> {
+    /// Returns the sites that have a part.
+    fn sites(&self) -> impl Iterator<Item = &Site<'_>> {
+        self.cuts.iter().map(|(site, _)| &self.sites[*site])
+    }
+
     /// Returns the memory that each part would hold.
     fn memory(&self, options: ProgramOptions) -> Vec<Memory> {
         let last = self.cuts.len() - 1;

@@ -21,6 +21,8 @@ pub struct Site<'a> {
     pub free: Option<u64>,
     /// Most rows in a step that suit it, if that matters.
     pub most_rows: Option<usize>,
+    /// Most positions of a sequence that it computes, if that is bounded by more than memory.
+    pub most_context: Option<usize>,
     /// Whether it can leave experts to the processor
     /// ([`Device::hands_over`](crate::Device::hands_over)).
     pub hands_over: bool,
@@ -69,9 +71,11 @@ impl Demand {
 /// Bounds of a Program's sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Positions of a sequence.
+    /// Positions of a sequence; most positions if the context is open.
     pub context: usize,
-    /// Whether the context may be shortened for lack of memory.
+    /// Whether memory decides the context. Layers get their places with room for
+    /// [`CONTEXT_USUAL`] positions, or less if that does not fit. The context is then the longest
+    /// one of which one sequence fits into the memory that is left.
     pub is_context_open: bool,
     /// How keys and values are stored.
     pub kv: KvType,
@@ -90,6 +94,9 @@ pub struct Bounds {
     pub kv_memory: Option<u64>,
 }
 
+/// Positions of an open context for whose sake layers leave a GPU, and of the share of memory that
+/// each further sequence adds.
+pub const CONTEXT_USUAL: usize = 8192;
 /// The context is not shortened below this for lack of memory.
 pub const CONTEXT_LEAST: usize = 512;
 

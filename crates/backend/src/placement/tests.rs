@@ -81,6 +81,7 @@ fn site(kind: MemoryKind, free: Option<u64>) -> Site<'static> {
         memory: DeviceMemory { kind, free, largest_buffer: None },
         free,
         most_rows: None,
+        most_context: None,
         hands_over: false,
         forecast: Box::new(forecast),
     }
@@ -319,7 +320,7 @@ fn an_open_context_shrinks_and_a_chosen_one_does_not() {
     let with =
         |blocks: u64| 2 * (2 * (BLOCK_BYTES * blocks + RING_BYTES)) + 4 * LAYER + HEAD + SCRATCH;
     assert_eq!(context(&host(with(256)), bounds), Ok(8192));
-    assert_eq!(context(&host(with(256) - 1), bounds), Ok(4096));
+    assert_eq!(context(&host(with(256) - 1), bounds), Ok(8160));
     // The processor's memory refuses nothing.
     assert_eq!(context(&host(0), bounds), Ok(CONTEXT_LEAST));
     let chosen = Bounds { is_context_open: false, ..bounds };
@@ -333,6 +334,48 @@ fn an_open_context_shrinks_and_a_chosen_one_does_not() {
     assert_eq!(context(&alone(128), bounds), Ok(4096));
     assert!(context(&alone(128), chosen).unwrap_err().contains("a context of 8192"));
     assert!(context(&alone(15), bounds).unwrap_err().contains("a context of 512"));
+}
+
+#[test]
+fn an_open_context_takes_the_memory_that_is_left() {
+    let bounds = Bounds { context: 131_072, is_context_open: true, kept: 0, ..BOUNDS };
+    let chosen = |sites: &[Site<'_>], bounds| {
+        let demand = Demand::Within(bounds);
+        place(&plan(4), sites, LayerChoice::Fitting, &demand).unwrap()
+    };
+    let sizes = |sites: &[Site<'_>], bounds| {
+        let Placement { options, running, full_blocks, .. } = chosen(sites, bounds);
+        (options.context, options.blocks, running, full_blocks)
+    };
+    // All of it: one sequence of that length, and no more for the other seven.
+    let whole = [gpu(needed(4, 8, 4096))];
+    assert_eq!(sizes(&whole, bounds), (131_072, 4096, 8, 8 * 4096));
+    assert_eq!(sizes(&[gpu(1 << 40)], bounds), (131_072, 4096, 8, 8 * 4096));
+    // Each of them adds a usual one where the model has no more.
+    let short = Bounds { context: 16_384, ..bounds };
+    assert_eq!(sizes(&[gpu(1 << 40)], short), (16_384, 8 * 256, 8, 8 * 512));
+    // A part of it, to a 256th of the whole.
+    let less = sizes(&[gpu(needed(4, 8, 3000))], bounds);
+    assert!((2984 * BLOCK..=3000 * BLOCK).contains(&less.0), "{less:?}");
+    assert_eq!((less.1, less.2), (less.0 / BLOCK, 8));
+    // No layer leaves a GPU for it.
+    let tight = [site(MemoryKind::Host, Some(1 << 40)), gpu(needed(4, 8, 256))];
+    let placement = chosen(&tight, bounds);
+    assert_eq!((placement.parts.len(), placement.parts[0].site), (1, 1));
+    assert_eq!(placement.options.context, 8192);
+    // A limit for keys and values counts, and memory of unknown size gives no more than usual.
+    let caches = 2 * (BLOCK_BYTES * 1000 + RING_BYTES);
+    let limited = Bounds { kv_memory: Some(caches), sequences: 1, ..bounds };
+    assert!((984 * BLOCK..=1000 * BLOCK).contains(&sizes(&[host()], limited).0));
+    assert_eq!(sizes(&[host()], bounds).0, 8192);
+    // What a device computes, too, but not for a context that was chosen.
+    let software = || [Site { most_context: Some(10_000), ..gpu(1 << 40) }];
+    assert_eq!(sizes(&software(), bounds).0, 10_000);
+    let typed = Bounds { is_context_open: false, ..bounds };
+    assert_eq!(sizes(&software(), typed).0, 131_072);
+    // Numbers of files that say anything.
+    let endless = Bounds { context: usize::MAX, ..bounds };
+    assert!(sizes(&whole, endless).0 >= 8192);
 }
 
 #[test]

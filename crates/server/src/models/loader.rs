@@ -123,6 +123,9 @@ pub struct LoadedModel {
     pub description: Description,
     /// Bytes that it takes.
     pub bytes: u64,
+    /// Whether memory that others hold made its context too short to be of use: models that nobody
+    /// uses are unloaded for it.
+    pub is_short: bool,
 }
 
 /// What a model does with pictures.
@@ -163,6 +166,8 @@ pub struct Description {
     pub parameters: u64,
     /// Positions that the model was made for.
     pub context: usize,
+    /// Positions of a sequence that are served; before it is loaded, the most that can be.
+    pub served: usize,
     /// The device that runs it; empty if it is not loaded.
     pub device: String,
     /// What guesses tokens: `ngram`, or a model's name; `None` if nothing does.

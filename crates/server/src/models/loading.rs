@@ -29,6 +29,14 @@ const MEGABYTE: u64 = 1_000_000;
 /// The number of the next load.
 static LOADS: AtomicU64 = AtomicU64::new(0);
 
+/// Ends the engine of a model.
+async fn stop(name: &str, model: Arc<LoadedModel>) {
+    let stopped = tokio::task::spawn_blocking(move || model.stop()).await;
+    if stopped.is_err() {
+        tracing::error!(model = %shown(name), "its engine could not be stopped");
+    }
+}
+
 /// A load that may wait for room. Once it has room or gives up, the models that are still there
 /// stay.
 struct Waiting<'a> {
@@ -174,14 +182,8 @@ impl Shared {
             return Ok(None);
         }
         let started = Instant::now();
-        let (loader, asked) = (Arc::clone(&self.loader), name.to_owned());
-        let loaded = tokio::task::spawn_blocking(move || {
-            // Before the files are opened: changes to them from then on are noticed.
-            (loader.stamp(&asked), loader.load(&asked))
-        });
-        let (stamp, model) =
-            loaded.await.map_err(|_| "loading it met a defect of the server".to_owned())?;
-        let (model, seconds) = (Arc::new(model?), started.elapsed().as_secs_f64());
+        let (stamp, model) = self.load_with_context(name).await?;
+        let seconds = started.elapsed().as_secs_f64();
         self.table().sizes.insert(name.to_owned(), model.bytes);
         // It may take more than was estimated.
         let placed = match self.make_room(model.bytes, number, LESS).await {
@@ -191,14 +193,37 @@ impl Shared {
         };
         if !matches!(placed, Ok(Some(_))) {
             // Its memory is free again before anything else is loaded.
-            let stopped = tokio::task::spawn_blocking(move || model.stop()).await;
-            if stopped.is_err() {
-                tracing::error!(model = %shown(name), "its engine could not be stopped");
-            }
+            stop(name, model).await;
             return placed;
         }
         tracing::info!(model = %shown(name), seconds, "the model is loaded");
         placed
+    }
+
+    /// Loads a model. As long as memory leaves it too short a context and there are models that
+    /// nobody uses, the least recently used one of these is unloaded and it is loaded again.
+    async fn load_with_context(
+        self: &Arc<Self>,
+        name: &str,
+    ) -> Result<(u64, Arc<LoadedModel>), String> {
+        loop {
+            let (loader, asked) = (Arc::clone(&self.loader), name.to_owned());
+            let loaded = tokio::task::spawn_blocking(move || {
+                // Before the files are opened: changes to them from then on are noticed.
+                (loader.stamp(&asked), loader.load(&asked))
+            });
+            let (stamp, model) =
+                loaded.await.map_err(|_| "loading it met a defect of the server".to_owned())?;
+            let model = Arc::new(model?);
+            let oldest = if model.is_short { self.table().begin_to_stop_oldest() } else { None };
+            let Some((other, unused)) = oldest else { return Ok((stamp, model)) };
+            tracing::info!(
+                model = %shown(&other),
+                "unloading the model: beside it there is too little memory for the context of another"
+            );
+            self.finish_to_stop(other, unused).await;
+            stop(name, model).await;
+        }
     }
 
     /// Puts a model for which there is room in the table.
@@ -271,10 +296,7 @@ impl Shared {
     pub(super) async fn finish_to_stop(self: &Arc<Self>, name: String, model: Arc<LoadedModel>) {
         let shared = Arc::clone(self);
         let task = tokio::spawn(async move {
-            let stopped = tokio::task::spawn_blocking(move || model.stop()).await;
-            if stopped.is_err() {
-                tracing::error!(model = %shown(&name), "its engine could not be stopped");
-            }
+            stop(&name, model).await;
             let mut table = shared.table();
             if matches!(table.slots.get(&name), Some(Slot::Stopping(_))) {
                 table.slots.remove(&name);

@@ -138,6 +138,15 @@ impl Table {
         Some(model)
     }
 
+    /// Begins to unload the least recently used model that nobody uses, if there is one.
+    pub(super) fn begin_to_stop_oldest(&mut self) -> Option<(String, Arc<LoadedModel>)> {
+        let ready = self.slots.keys().filter_map(|name| Some((name, self.ready(name)?)));
+        let unused = ready.filter(|(_, ready)| ready.leases == 0);
+        let oldest = unused.min_by_key(|(_, ready)| ready.used)?.0.clone();
+        let model = self.begin_to_stop(&oldest)?;
+        Some((oldest, model))
+    }
+
     /// Takes the least recently used model that nobody uses out of the table, if others may take no
     /// more than `allowed` bytes. If all are used, marks those that have to leave, for the load
     /// that has waited longest. Also returns whether a model that was leaving stays.

@@ -56,7 +56,12 @@ pub(crate) async fn show(
     let mut info = Map::new();
     info.insert("general.architecture".to_owned(), family.clone().into());
     info.insert("general.parameter_count".to_owned(), description.parameters.into());
-    info.insert(format!("{family}.context_length"), description.context.into());
+    // Clients fill what is said here: it is what is served, not what the model was made for.
+    let most = named.preset.context.unwrap_or(usize::MAX);
+    let served = entry.context.unwrap_or(description.served).min(most);
+    info.insert(format!("{family}.context_length"), served.into());
+    let context = Some(served).filter(|&served| served > 0);
+    let shown = Preset { context, ..Preset::clone(&named.preset) };
     let mut capabilities = vec!["completion", "tools"];
     let own = || outline.template.as_deref().and_then(|source| ChatTemplate::new(source).ok());
     let template = named.preset.template.clone().or_else(own);
@@ -70,7 +75,7 @@ pub(crate) async fn show(
     let parent = if is_other { &*named.base } else { "" };
     Ok(json_response(&json!({
         "modelfile": modelfile(&named.base, &named.preset),
-        "parameters": parameters(&named.preset, ""),
+        "parameters": parameters(&shown, ""),
         "template": template.as_ref().map_or("", ChatTemplate::source),
         "system": named.preset.system.clone().unwrap_or_default(),
         "details": details(description, parent),

@@ -105,6 +105,8 @@ pub(crate) struct Scripted {
     pub(crate) shelf: Option<Shelf>,
     /// Bytes that the next model takes once it is loaded.
     pub(crate) size: AtomicU64,
+    /// How many of the next models have too short a context beside others.
+    pub(crate) short: AtomicUsize,
     /// The last engine made, to look at.
     pub(crate) service: Mutex<Option<Service>>,
     tokenizer: Mutex<Option<Arc<Tokenizer>>>,
@@ -154,6 +156,7 @@ impl Scripted {
             loads: AtomicUsize::new(0),
             sizes_asked: AtomicUsize::new(0),
             size: AtomicU64::new(100),
+            short: AtomicUsize::new(0),
             service: Mutex::default(),
             tokenizer: Mutex::default(),
             eye: Eye::default(),
@@ -242,7 +245,10 @@ impl Loader for Scripted {
         };
         engine.set_queue(QUEUE, 1 << 20);
         *self.tokenizer.lock().unwrap() = Some(Arc::clone(&tokenizer));
-        let loaded = demo::loaded(engine, tokenizer, self.size.load(Ordering::SeqCst));
+        let mut loaded = demo::loaded(engine, tokenizer, self.size.load(Ordering::SeqCst));
+        let one_less = |left: usize| left.checked_sub(1);
+        loaded.is_short =
+            self.short.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok();
         *self.service.lock().unwrap() = Some(loaded.service.clone());
         Ok(loaded)
     }

@@ -180,7 +180,7 @@ fn names_are_made_and_removed() {
             && place("Ahoy") < place("Who?")
     );
     let (_, shown) = server.post("/api/show", &json!({"model": "sailor"}));
-    assert_eq!(shown["parameters"], "stop \" tall\"\nstop \"x\"\nnum_predict 3");
+    assert_eq!(shown["parameters"], "num_ctx 512\nstop \" tall\"\nstop \"x\"\nnum_predict 3");
     assert_eq!(delete(&server, "sailor").0, 200);
     assert_eq!(server.post("/api/chat", &ask).0, 404);
     // Templates in Jinja are used, those in Go's template language left out.

@@ -187,7 +187,8 @@ fn a_presets_parameters_hold_where_a_request_has_none() {
     assert_eq!(server.post("/v1/completions", &completion).1["usage"]["completion_tokens"], 3);
     let (_, shown) = server.post("/api/show", &json!({"model": "sailor"}));
     assert_eq!(shown["system"], "You are a sailor.");
-    assert_eq!(shown["parameters"], "stop \" tall\"\nnum_predict 3");
+    assert_eq!(shown["parameters"], "num_ctx 512\nstop \" tall\"\nnum_predict 3");
+    assert_eq!(shown["model_info"]["gemma3.context_length"], 512, "what is served");
     assert!(shown["modelfile"].as_str().unwrap().starts_with("FROM main\nSYSTEM"), "{shown}");
 }
 

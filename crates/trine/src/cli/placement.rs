@@ -54,7 +54,7 @@ pub(crate) struct Placement {
     #[arg(long, value_name = "TYPE", value_parser = parse_kv, hide_short_help = true)]
     pub(crate) kv: Option<KvType>,
 
-    /// Context length in tokens [default: the model's, at most 8192]
+    /// Context length in tokens [default: the model's, as far as memory goes]
     #[arg(short, long, aliases = ["ctx-size", "num-ctx"], value_name = "N", value_parser = parse_positive)]
     pub(crate) context: Option<usize>,
 

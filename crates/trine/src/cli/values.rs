@@ -154,10 +154,17 @@ pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
 
 pub(super) fn parse_alias(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((name, model)) if !name.is_empty() && !model.is_empty() => {
+        Some((name, model))
+            if !name.is_empty() && !model.is_empty() && (name == "*" || !name.contains('*')) =>
+        {
             Ok((name.to_owned(), model.to_owned()))
         }
-        _ => Err("write NAME=MODEL, such as gpt-4o=demo".to_owned()),
+        // Every name, for the first model.
+        None if text == "*" => Ok((text.to_owned(), String::new())),
+        Some((name, _)) if name.len() > 1 && name.contains('*') => {
+            Err("`*` is a name only by itself: write `*=MODEL` for all names".to_owned())
+        }
+        _ => Err("write NAME=MODEL, such as gpt-4o=demo, or `*`".to_owned()),
     }
 }
 
@@ -180,6 +187,8 @@ mod tests {
         assert!(
             parse_alias("a=b").is_ok() && parse_alias("a").is_err() && parse_alias("=b").is_err()
         );
+        assert_eq!(parse_alias("*"), Ok(("*".to_owned(), String::new())));
+        assert!(parse_alias("*=b").is_ok() && parse_alias("claude-*=b").is_err());
     }
 
     /// No option answers in the words of Rust's own parsers, which name no remedy.

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
 use trine_backend::Memory;
+use trine_backend::placement::CONTEXT_USUAL;
 use trine_model::{Cost, KvType, Model, Plan, Workload};
 use trine_vulkan::Outline;
 
@@ -60,7 +61,9 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
     let Attached { model, draft: reading, .. } = drafting.attach(&source, plain)?;
     let draft = drafting.find(&source, &model, &settings)?;
     let options = Sizes::default().options(&source.name(), &model, &settings)?;
-    let context = options.demand(most)?.context();
+    let asked = options.demand(most)?.context();
+    // An open context is as long as memory goes, and here no memory is looked at.
+    let context = if options.context.is_none() { asked.min(CONTEXT_USUAL) } else { asked };
     let plan = model.plan();
     let memory = Needs::new(1, context, settings.kv).memory(&plan);
     let draft = Guessing::of(draft.as_ref(), reading.as_ref(), &model).map(|draft| {

@@ -5,8 +5,9 @@ use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use trine_backend::placement::CONTEXT_USUAL;
 use trine_engine::disk::{DiskStore, Folder, Origin};
-use trine_engine::{CONTEXT_DEFAULT, Pooling, SamplingParams, Service};
+use trine_engine::{Pooling, SamplingParams, Service};
 use trine_foreign::Host;
 use trine_hub::{Pinned, get_pinned};
 use trine_model::{KvType, Model};
@@ -171,11 +172,12 @@ fn watch_signals(drain: impl Fn() + Send + Sync + 'static) -> Result<()> {
 
 /// Returns the names by which clients ask for models.
 fn names(args: &ServeArgs) -> Result<Names> {
+    let open = |model: &str| served(model, &args.fetch);
     if args.models.is_empty() {
         match hub() {
             Ok(hub) => {
                 let default = settings::get().model().map(|model| served(model, &args.fetch));
-                return Names::store(hub, default.transpose()?, &args.alias);
+                return Names::store(hub, default.transpose()?, &args.alias, open);
             }
             Err(error) => tracing::warn!(%error, "there is no model store; one model is served"),
         }
@@ -183,7 +185,7 @@ fn names(args: &ServeArgs) -> Result<Names> {
     let default = || vec![settings::get().model().unwrap_or(Embedded::Demo.name()).to_owned()];
     let models = if args.models.is_empty() { default() } else { args.models.clone() };
     let served = models.iter().map(|model| served(model, &args.fetch));
-    Names::fixed(served.collect::<Result<_>>()?, &args.alias)
+    Names::fixed(served.collect::<Result<_>>()?, &args.alias, open)
 }
 
 /// Returns the model that an argument names. A preset has its own name, and `model` is the name of
@@ -349,12 +351,9 @@ impl Models {
         let reduced = Reduced {
             device: &session.device,
             sequences: (self.sequences, session.engine.limits().sequences),
-            context: match self.settings.context {
-                None => {
-                    (session.model.config().context.min(CONTEXT_DEFAULT), session.engine.context())
-                }
-                Some(_) => (session.engine.context(), session.engine.context()),
-            },
+            context: (session.model.config().context, session.engine.context()),
+            is_context_chosen: self.settings.context.is_some(),
+            most_context: session.most_context,
             kv: self.settings.kv,
             kv_memory: self.settings.kv_memory,
             caches: memory.caches,
@@ -362,6 +361,9 @@ impl Models {
                 .as_ref()
                 .and_then(|draft| draft.taking(program.facts().has_layers_on_gpus())),
         };
+        // Chosen contexts are as short as they are whatever others hold.
+        let is_short = self.settings.context.is_none()
+            && session.engine.context() < session.model.config().context.min(CONTEXT_USUAL);
         reduced.lines().iter().for_each(|line| output::note(line));
         if let (Some(npu), Some(asked)) = (&session.npu, &self.settings.npu) {
             output::note(&format!("{}, for prompts; share: {}", npu.name(), asked.share));
@@ -375,6 +377,7 @@ impl Models {
                 .map(|draft| served_name(&draft.source))
                 .or_else(|| self.drafting.lookup_name()),
             sees: vision.is_some(),
+            served: session.engine.context(),
             ..described(&session.model)
         };
         let service = Service::start(session.engine).context("the system gives no thread")?;
@@ -393,18 +396,23 @@ impl Models {
             service,
             description,
             bytes,
+            is_short,
         })
     }
 }
 
-/// What a model got of what it was to have, to say where it is less.
+/// What a model got of what it could have, to say where it is less, and why.
 #[cfg_attr(test, derive(Clone))]
 struct Reduced<'a> {
     device: &'a str,
     /// Sequences at once: asked for, and there is room for.
     sequences: (usize, usize),
-    /// Positions: what would be chosen with enough memory, and what was.
+    /// Positions: those of the model, and those that are served.
     context: (usize, usize),
+    /// Whether the context was asked for.
+    is_context_chosen: bool,
+    /// Most positions that the device computes, whatever its memory.
+    most_context: Option<usize>,
     kv: KvType,
     /// The most bytes for keys and values, if that is set.
     kv_memory: Option<u64>,
@@ -415,9 +423,10 @@ struct Reduced<'a> {
 }
 
 impl Reduced<'_> {
-    /// Returns a line for each thing that is less, with the reason and what helps.
+    /// Returns a line for the context, with what limited it, and one if fewer sequences run, with
+    /// the reason and what helps.
     fn lines(&self) -> Vec<String> {
-        // Sizes are tried in halves: twice of what was chosen breaks the limit that decided.
+        // What is left of a limit that decided is less than what was taken.
         let budget = self.kv_memory.filter(|&budget| budget < 2 * self.caches);
         let (limit, more) = match budget {
             Some(budget) => (format!("--kv-memory {}", output::bytes(budget)), "more of it"),
@@ -441,13 +450,19 @@ impl Reduced<'_> {
                 remedies(&["a shorter --context"])
             ));
         }
-        let (wanted, context) = self.context;
-        if context < wanted {
-            lines.push(format!(
-                "the context is {context} positions instead of {wanted}: {limit} has room for no more; {} makes room{taking}",
+        let (models, context) = self.context;
+        let reason = match self.most_context {
+            _ if self.is_context_chosen => "as was asked for".to_owned(),
+            _ if context == models => "all that the model has".to_owned(),
+            Some(most) if context == most => {
+                format!("{} computes no more", terminal::harmless(self.device))
+            }
+            _ => format!(
+                "{limit} has room for no more of the model's {models}; {} makes room{taking}",
                 remedies(&["a smaller model"])
-            ));
-        }
+            ),
+        };
+        lines.push(format!("the context is {context} positions: {reason}"));
         lines
     }
 }
@@ -491,11 +506,13 @@ impl Loader for Models {
             let source = self.source(model)?;
             let opened = source.open(self.settings.quantize)?;
             let opened = self.settings.vision.fulfil_silently(&source, opened)?;
+            let most = opened.config().context;
+            let served = self.settings.context.map_or(most, |context| context.min(most));
             let own = self.template.clone();
             let template =
                 own.map_or_else(|| template(opened.checkpoint()), |own| Ok(Some(own)))?;
             Ok(Outline {
-                description: described(&opened),
+                description: Description { served, ..described(&opened) },
                 template: template.map(|template| template.source().to_owned()),
             })
         };
@@ -521,21 +538,25 @@ mod tests {
             device: "gpu",
             sequences: (8, 8),
             context: (8192, 8192),
+            is_context_chosen: false,
+            most_context: None,
             kv: KvType::F16,
             kv_memory: Some(1 << 30),
             caches: 1 << 30,
             taking: None,
         };
-        assert!(full.lines().is_empty());
+        let whole = "the context is 8192 positions: all that the model has";
+        assert_eq!(full.lines(), [whole]);
         let taking = Some("the draft takes 3 MB".to_owned());
         let with_draft = || Reduced { taking: taking.clone(), ..full.clone() };
-        assert!(with_draft().lines().is_empty());
+        assert_eq!(with_draft().lines(), [whole]);
         let lines = Reduced { sequences: (8, 2), ..with_draft() }.lines();
         assert_eq!(
             lines,
             [
                 "2 of 8 sequences run at once: --kv-memory 1.1 GB has room for no more; more of it or --kv int8 or a \
-              shorter --context makes room, others wait"
+              shorter --context makes room, others wait",
+                whole
             ]
         );
         // Where the budget is not reached, the device is what is full.
@@ -546,7 +567,8 @@ mod tests {
             lines,
             [
                 "1 of 8 sequences runs at once: the free memory of gpu has room for no more; a shorter --context makes \
-              room, others wait"
+              room, others wait",
+                whole
             ]
         );
         let lines = Reduced { sequences: (8, 1), caches: 1 << 20, ..with_draft() }.lines();
@@ -555,9 +577,13 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "the context is 2048 positions instead of 8192: the free memory of gpu has room for no more; --kv int8 \
+                "the context is 2048 positions: the free memory of gpu has room for no more of the model's 8192; --kv int8 \
               or a smaller model makes room; the draft takes 3 MB"
             ]
         );
+        let chosen = Reduced { context: (8192, 2048), is_context_chosen: true, ..full.clone() };
+        assert_eq!(chosen.lines(), ["the context is 2048 positions: as was asked for"]);
+        let bounded = Reduced { context: (8192, 2048), most_context: Some(2048), ..full.clone() };
+        assert_eq!(bounded.lines(), ["the context is 2048 positions: gpu computes no more"]);
     }
 }

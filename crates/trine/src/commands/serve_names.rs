@@ -4,15 +4,14 @@
 //! any serves the model of the settings, the one inside the program, the models of the store, and
 //! its presets; clients may change the store.
 
+mod files;
+
 use std::collections::HashSet;
-use std::collections::hash_map::DefaultHasher;
-use std::fs::Metadata;
-use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use trine_hub::catalog::{self, Known};
 use trine_hub::{
     EntryState, Hub, HubError, LocalModel, ModelName, Preset, PresetMessage, PresetName,
@@ -28,12 +27,13 @@ use crate::failure::usage;
 use crate::model_source::{Chosen, Resolved, Source, resolve_model};
 use crate::preset;
 
+pub(super) use files::stamp;
+
 /// Room for presets while clients make them: what users of this machine make counts and is not
 /// bound.
 const PRESETS: PresetRoom = PresetRoom { count: 1000, bytes: 64 << 20 };
-
-/// The most files of a folder whose state is checked.
-const FILES_MAX: usize = 4096;
+/// The alias that answers to every name that nothing else has.
+const ANY: &str = "*";
 
 /// The mapping from names to models.
 pub(super) enum Names {
@@ -56,6 +56,21 @@ pub(super) struct Served {
 }
 
 impl Served {
+    /// Returns whether another model has its model's name.
+    fn clashes(&self, other: &Self) -> bool {
+        self.model == other.model && place(&self.source) != place(&other.source)
+    }
+
+    fn found(&self) -> Found {
+        let preset = self.laid.clone().unwrap_or_default();
+        Found { model: self.model.clone(), preset }
+    }
+
+    fn listed(&self) -> Listed {
+        let context = self.laid.as_ref().and_then(|laid| laid.context);
+        Listed { context, ..listed(&self.name, &self.model, &self.source) }
+    }
+
     /// Returns the file or folder, if the model comes from neither a preset nor the store.
     fn path(&self) -> Option<&Path> {
         match &self.source {
@@ -69,40 +84,45 @@ impl Served {
 pub(super) struct Shop {
     hub: Hub,
     aliases: Vec<(String, String)>,
+    /// Models outside of the store, each under the name of its alias.
+    typed: Vec<Served>,
     /// The model for requests that name none, if it is not the one inside the program.
     default: Option<Served>,
 }
 
 impl Names {
-    /// Creates the names of a server that was started with models.
+    /// Creates the names of a server that was started with models. `open` finds models that are
+    /// only in aliases; an alias without a model means the first one.
     ///
     /// # Errors
     /// Returns an error if two models would have the same name, or an alias names no model.
-    pub(super) fn fixed(models: Vec<Served>, aliases: &[(String, String)]) -> Result<Self> {
+    pub(super) fn fixed(
+        models: Vec<Served>,
+        aliases: &[(String, String)],
+        open: impl Fn(&str) -> Result<Served>,
+    ) -> Result<Self> {
         let mut all: Vec<Served> = Vec::new();
         for served in models {
-            let is_other = |other: &Served| {
-                other.name == served.name
-                    || other.model == served.model && place(&other.source) != place(&served.source)
-            };
-            if all.iter().any(is_other) {
-                return Err(usage(format!(
-                    "two models would have the name {}; rename a file, or serve them from two servers",
-                    served.name
-                )));
+            let has_its_name = |other: &Served| other.name == served.name;
+            if all.iter().any(|other| has_its_name(other) || other.clashes(&served)) {
+                return Err(two_models(&served.name));
             }
             all.push(served);
         }
         for (name, model) in aliases {
-            let meant = meant(&all, model).cloned().ok_or_else(|| {
-                let names: Vec<&str> = all.iter().map(|served| &*served.name).collect();
-                usage(format!(
-                    "--alias: there is no model {model}; the models are {}",
-                    names.join(", ")
-                ))
-            })?;
+            let known = match model.is_empty() {
+                true => all.first(),
+                false => meant(&all, model),
+            };
+            let meant = match known {
+                Some(served) => served.clone(),
+                None => open(model).with_context(|| format!("--alias {name}={model}"))?,
+            };
             if all.iter().any(|served| served.name == *name) {
                 return Err(usage(format!("--alias: two models would have the name {name}")));
+            }
+            if all.iter().any(|other| other.clashes(&meant)) {
+                return Err(two_models(&meant.model));
             }
             all.push(Served { name: name.clone(), ..meant });
         }
@@ -110,20 +130,38 @@ impl Names {
     }
 
     /// Creates the names of a server that was started without models. The default model is that of
-    /// the settings, if they name one.
+    /// the settings, if they name one. `open` finds models outside of the store that are in
+    /// aliases; an alias without a model means the default one.
     ///
     /// # Errors
-    /// Returns an error if an alias names no model.
+    /// Returns an error if an alias names no model, or two models would have the same name.
     pub(super) fn store(
         hub: Hub,
         default: Option<Served>,
         aliases: &[(String, String)],
+        open: impl Fn(&str) -> Result<Served>,
     ) -> Result<Self> {
-        let shop = Shop { hub, aliases: aliases.to_vec(), default };
-        for (_, model) in aliases {
-            if shop.find(model).map_err(|message| anyhow!(message))?.is_none() {
-                return Err(usage(format!("--alias: there is no model {model}; see `trine list`")));
+        let mut shop = Shop { hub, aliases: Vec::new(), typed: Vec::new(), default };
+        let find = |shop: &Shop, name: &str| shop.find(name).map_err(|message| anyhow!(message));
+        for (name, model) in aliases {
+            let default = || match &shop.default {
+                Some(default) => default.name.clone(),
+                None => Embedded::Demo.name().to_owned(),
+            };
+            let model = if model.is_empty() { default() } else { model.clone() };
+            if find(&shop, &model)?.is_none() {
+                let served = open(&model).with_context(|| format!("--alias {name}={model}"))?;
+                // It may have come into the store with that.
+                if find(&shop, &model)?.is_none() {
+                    let is_taken = find(&shop, &served.model)?.is_some();
+                    if is_taken || shop.typed.iter().any(|other| other.clashes(&served)) {
+                        return Err(two_models(&served.model));
+                    }
+                    shop.typed.push(Served { name: name.clone(), ..served });
+                    continue;
+                }
             }
+            shop.aliases.push((name.clone(), model));
         }
         Ok(Self::Store(Box::new(shop)))
     }
@@ -131,13 +169,9 @@ impl Names {
     /// See [`Loader::list`](trine_server::Loader::list).
     pub(super) fn list(&self) -> Vec<Listed> {
         match self {
-            Self::Fixed(all) => all
-                .iter()
-                .map(|served| Listed {
-                    context: served.laid.as_ref().and_then(|laid| laid.context),
-                    ..listed(&served.name, &served.model, &served.source)
-                })
-                .collect(),
+            Self::Fixed(all) => {
+                all.iter().filter(|served| served.name != ANY).map(Served::listed).collect()
+            }
             Self::Store(shop) => shop.list(),
         }
     }
@@ -146,13 +180,12 @@ impl Names {
     pub(super) fn find(&self, name: &str) -> Result<Option<Found>, String> {
         let all = match self {
             Self::Fixed(all) => all,
-            Self::Store(shop) => return shop.find(name),
+            Self::Store(shop) => {
+                let found = shop.find(name)?;
+                return if found.is_none() { shop.find(ANY) } else { Ok(found) };
+            }
         };
-        let found = |served: &Served| Found {
-            model: served.model.clone(),
-            preset: served.laid.clone().unwrap_or_default(),
-        };
-        Ok(meant(all, name).map(found))
+        Ok(meant(all, name).or_else(|| meant(all, ANY)).map(Served::found))
     }
 
     /// Returns the model for a name that [`Names::find`] or [`Names::list`] returned.
@@ -172,6 +205,12 @@ impl Names {
             Self::Store(shop) => Some(&**shop),
         }
     }
+}
+
+fn two_models(name: &str) -> anyhow::Error {
+    usage(format!(
+        "two models would have the name {name}; rename a file, or serve them from two servers"
+    ))
 }
 
 /// Finds the model that a name means among those of the command line: by its own name, a name of
@@ -237,57 +276,6 @@ fn listed(name: &str, model: &str, source: &Source) -> Listed {
         modified: modified.map(|since| since.as_secs()),
         digest: digest.unwrap_or_default(),
         context: None,
-    }
-}
-
-/// Returns a number that changes with the files of a model.
-pub(super) fn stamp(source: &Source) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    for path in files(source) {
-        path.hash(&mut hasher);
-        match std::fs::metadata(&path) {
-            Ok(facts) => {
-                (facts.len(), facts.modified().ok(), inode(&facts)).hash(&mut hasher);
-            }
-            Err(error) => error.kind().hash(&mut hasher),
-        }
-    }
-    hasher.finish()
-}
-
-#[cfg(unix)]
-fn inode(facts: &Metadata) -> (u64, u64) {
-    use std::os::unix::fs::MetadataExt;
-    (facts.dev(), facts.ino())
-}
-
-#[cfg(not(unix))]
-fn inode(_facts: &Metadata) -> (u64, u64) {
-    (0, 0)
-}
-
-/// Returns the files of a model in a fixed order.
-fn files(source: &Source) -> Vec<PathBuf> {
-    let within = |folder: &Path, is_part: &dyn Fn(&str) -> bool| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().take(FILES_MAX);
-        let paths = entries.filter(|entry| is_part(&entry.file_name().to_string_lossy()));
-        let mut paths: Vec<PathBuf> = paths.map(|entry| entry.path()).collect();
-        paths.sort();
-        paths
-    };
-    match source {
-        Source::Embedded(_) => Vec::new(),
-        Source::Local(model) => model.files.iter().map(|file| file.path.clone()).collect(),
-        Source::Path(path) if path.is_dir() => within(path, &|_| true),
-        Source::Path(path) => {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            match (name.find("-00001-of-"), path.parent()) {
-                (Some(end), Some(folder)) => {
-                    within(folder, &|other| other.starts_with(&name[..end]))
-                }
-                _ => vec![path.clone()],
-            }
-        }
     }
 }
 
@@ -363,12 +351,17 @@ impl Shop {
                 all.push(Listed { context, ..listed(&name, &found.model, &source) });
             }
         }
-        let mut names = HashSet::new();
+        all.extend(self.typed.iter().map(Served::listed));
+        let mut names = HashSet::from([ANY.to_owned()]);
         all.retain(|listed| names.insert(listed.name.clone()));
         all
     }
 
     fn find(&self, name: &str) -> Result<Option<Found>, String> {
+        let bare = name.strip_suffix(":latest").unwrap_or(name);
+        if let Some(typed) = self.typed.iter().find(|typed| [name, bare].contains(&&*typed.name)) {
+            return Ok(Some(typed.found()));
+        }
         let name = self.meant(name);
         let Some(default) = self.default.as_ref().filter(|default| default.name == name) else {
             return self.find_in_store(name);
@@ -439,6 +432,9 @@ impl Shop {
             && let Some(path) = default.path()
         {
             return Some(Source::Path(path.to_owned()));
+        }
+        if let Some(typed) = self.typed.iter().find(|typed| typed.model == model) {
+            return Some(typed.source.clone());
         }
         if let Some(model) = Embedded::find(model) {
             return Some(Source::Embedded(model));

@@ -99,7 +99,7 @@ pub(crate) const KEYS: [Key; 45] = {
         key("batch-invariant", Switch, Run, "false"),
         key("threads", Number, Run, "one for each physical core"),
         key("kv", Text, Run, "f16"),
-        key("context", Number, Run, "the model's, at most 8192"),
+        key("context", Number, Run, "the model's, as far as memory goes"),
         key("kv-memory", Size, Run, "what is free"),
         key("quantize", Text, Run, "off"),
         key("draft", Text, Run, "auto"),

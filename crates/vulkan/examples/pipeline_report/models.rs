@@ -9,7 +9,7 @@ use trine_model::{
 use trine_vulkan::testing::towers::{self, Gemma4Tower};
 use trine_weights::DType;
 
-/// Positions of a sequence, unless the user wants others: `CONTEXT_DEFAULT` of the engine.
+/// Positions of a sequence, unless the user wants others: `CONTEXT_USUAL` of placement.
 const CONTEXT: usize = 8192;
 
 /// A Program of a model.

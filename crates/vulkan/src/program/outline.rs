@@ -15,6 +15,7 @@ use super::lower::lower;
 use super::lowered::Plans;
 use super::passes::{Attended, INVARIANT_ROWS, PassKey, least, pass_keys};
 use super::print::Printed;
+use super::refusals;
 use super::selection::Selection;
 use crate::capabilities::Capabilities;
 use crate::error::GpuError;
@@ -67,6 +68,12 @@ impl Outline {
     /// Returns the most rows in a step that suit the device, if that matters for its speed.
     pub fn most_rows(&self) -> Option<usize> {
         self.is_invariant.then_some(INVARIANT_ROWS)
+    }
+
+    /// Returns the most positions of a sequence that the device computes, if more than its memory
+    /// bounds them.
+    pub fn most_context(&self) -> Option<usize> {
+        refusals::most_context(&self.capabilities)
     }
 
     /// The memory that a Program of a Plan would hold.

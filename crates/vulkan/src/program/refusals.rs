@@ -14,6 +14,11 @@ use crate::kernels::rows::COLUMNS_MAX;
 /// end of the loop, keys 2, the loop around them 1), which ends at 13,100 positions.
 const SOFTWARE_CONTEXT: usize = 8192;
 
+/// Returns the most positions of a sequence that a device computes, if it has such a limit.
+pub(super) fn most_context(device: &Capabilities) -> Option<usize> {
+    (device.kind == DeviceKind::Processor).then_some(SOFTWARE_CONTEXT)
+}
+
 /// Refuses a Plan, or how it is to be run, that the kernels would compute wrongly or not at all.
 ///
 /// # Errors
@@ -37,10 +42,11 @@ pub(super) fn check(
             cache.head_dim
         ));
     }
-    let is_software = device.kind == DeviceKind::Processor;
-    if is_software && !plan.caches.is_empty() && options.context > SOFTWARE_CONTEXT {
+    if let Some(most) = most_context(device).filter(|&most| options.context > most)
+        && !plan.caches.is_empty()
+    {
         return refuse(format!(
-            "a context of {} tokens is asked for, and Vulkan in software computes at most {SOFTWARE_CONTEXT}; use --device cpu, or a shorter context or text",
+            "a context of {} tokens is asked for, and Vulkan in software computes at most {most}; use --device cpu, or a shorter context or text",
             options.context
         ));
     }

@@ -34,5 +34,6 @@ pub(crate) fn loaded(engine: Engine, tokenizer: Arc<Tokenizer>, bytes: u64) -> L
         service: Service::start(engine).expect("there are threads"),
         description: Description { family: "gemma3".to_owned(), ..Description::default() },
         bytes,
+        is_short: false,
     }
 }

@@ -23,7 +23,11 @@ fn the_last_part_of_a_name_is_enough_where_it_is_the_only_one() {
 fn every_name_stands_for_one_model() {
     let alias = |name: &str, model: &str| [(name.to_owned(), model.to_owned())];
     let demo = || vec![served("demo", Source::DEMO)];
-    let names = Names::fixed(demo(), &alias("gpt-4o", "demo")).unwrap();
+    let open = |model: &str| match model {
+        "y" => Err(anyhow!("no model y")),
+        path => Ok(served("file", Source::Path(path.into()))),
+    };
+    let names = Names::fixed(demo(), &alias("gpt-4o", "demo"), open).unwrap();
     let listed: Vec<_> =
         names.list().into_iter().map(|listed| (listed.name, listed.model)).collect();
     let expected = [("demo", "demo"), ("gpt-4o", "demo")];
@@ -45,9 +49,29 @@ fn every_name_stands_for_one_model() {
             "the name n",
         ),
     ] {
-        let error = Names::fixed(models, &aliases).err().unwrap().to_string();
+        let error = format!("{:#}", Names::fixed(models, &aliases, open).err().unwrap());
         assert!(error.contains(mark), "{error}");
     }
+    // An alias may bring a model, and answer to every name that nothing else has.
+    for (model, expected) in [("", "demo"), ("demo", "demo"), ("a/m.gguf", "m")] {
+        let names = Names::fixed(demo(), &alias("*", model), open).unwrap();
+        let meant = |name: &str| names.find(name).unwrap().unwrap().model;
+        assert_eq!([meant("demo"), meant("claude-sonnet-5")], ["demo", expected]);
+        assert!(names.source(expected).is_some());
+        let listed: Vec<_> = names.list().into_iter().map(|listed| listed.name).collect();
+        assert_eq!(listed, ["demo"], "it is not listed");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let hub = || Hub::new(trine_hub::HubConfig::new(folder.path())).unwrap();
+    let aliases = [alias("mine", "a/m.gguf"), alias("*", "")].concat();
+    let names = Names::store(hub(), None, &aliases, open).unwrap();
+    let meant = |name: &str| names.find(name).unwrap().unwrap().model;
+    assert_eq!([meant("mine"), meant("mine:latest"), meant("gpt-4o")], ["m", "m", "demo"]);
+    assert_eq!(names.source("m").map(|source| place(&source)), Some("a/m.gguf".into()));
+    let listed: Vec<_> = names.list().into_iter().map(|listed| listed.name).collect();
+    assert_eq!(listed, ["demo", "mine"]);
+    let taken = Names::store(hub(), None, &alias("x", "a/demo.gguf"), open);
+    assert!(taken.err().unwrap().to_string().contains("the name demo"));
 }
 
 #[test]
