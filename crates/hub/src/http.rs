@@ -95,6 +95,26 @@ impl Client {
         from: u64,
         limit: Option<Duration>,
     ) -> Result<Reply, Failure> {
+        let range = (from > 0).then(|| format!("bytes={from}-"));
+        self.get_range(url, range, limit)
+    }
+
+    /// Requests the first `bytes` of `url`; a server may answer with more.
+    pub(crate) fn get_beginning(
+        &self,
+        url: &str,
+        bytes: u64,
+        limit: Option<Duration>,
+    ) -> Result<Reply, Failure> {
+        self.get_range(url, Some(format!("bytes=0-{}", bytes.saturating_sub(1))), limit)
+    }
+
+    fn get_range(
+        &self,
+        url: &str,
+        range: Option<String>,
+        limit: Option<Duration>,
+    ) -> Result<Reply, Failure> {
         if self.config.offline {
             let reason = "HF_HUB_OFFLINE forbids connections".to_owned();
             return Err(HubError::Connection { url: url.to_owned(), reason }.into());
@@ -108,7 +128,7 @@ impl Client {
             // Once the chain has left the endpoint, others choose its targets, even if one of them
             // leads back.
             from_endpoint = from_endpoint && location.same_origin(&self.endpoint);
-            let response = self.exchange(&location, from, limit, from_endpoint)?;
+            let response = self.exchange(&location, range.as_deref(), limit, from_endpoint)?;
             if from_endpoint {
                 let etag = header(&response, "x-linked-etag")
                     .map(|tag| tag.trim_start_matches("W/").trim_matches('"').to_owned());
@@ -133,13 +153,13 @@ impl Client {
     fn exchange(
         &self,
         location: &Location,
-        from: u64,
+        range: Option<&str>,
         limit: Option<Duration>,
         trusted: bool,
     ) -> Result<Response<Body>, Failure> {
         let mut request = self.agent.get(location.address());
-        if from > 0 {
-            request = request.header("range", format!("bytes={from}-"));
+        if let Some(range) = range {
+            request = request.header("range", range);
         }
         if trusted
             && self.endpoint.keeps_secrets()

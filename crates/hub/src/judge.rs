@@ -75,14 +75,25 @@ impl Hub {
         remote: &Repository,
         file: &RemoteFile,
     ) -> Option<Vec<u8>> {
+        self.first_bytes(name, remote, file, BEGINNING_BYTES)
+    }
+
+    /// Returns at most the first `most` bytes of a file on the server.
+    pub(crate) fn first_bytes(
+        &self,
+        name: &ModelName,
+        remote: &Repository,
+        file: &RemoteFile,
+        most: u64,
+    ) -> Option<Vec<u8>> {
         let url = file_url(&self.client, &name.repository(), &remote.revision, &file.name);
-        let reply = self.client.get(&url, 0, Some(PATIENCE)).ok()?;
-        if reply.response.status().as_u16() != 200 {
+        let reply = self.client.get_beginning(&url, most, Some(PATIENCE)).ok()?;
+        if !matches!(reply.response.status().as_u16(), 200 | 206) {
             return None;
         }
         let mut beginning = Vec::new();
         let body = reply.response.into_body().into_reader();
-        body.take(BEGINNING_BYTES).read_to_end(&mut beginning).ok()?;
+        body.take(most).read_to_end(&mut beginning).ok()?;
         Some(beginning)
     }
 }

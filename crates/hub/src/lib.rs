@@ -55,5 +55,6 @@ pub use preset::{
     Preset, PresetMessage, PresetName, PresetParameters, PresetRole, PresetRoom, Taken,
 };
 pub use progress::{Progress, Silent};
+pub use pull::Header;
 pub use select::{InFolder, in_folder};
 pub use space::available_bytes;

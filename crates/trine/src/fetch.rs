@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
-use trine_hub::{Hub, HubError, LeftOut, LocalModel, ModelName, Progress, catalog};
+use trine_hub::{Header, Hub, HubError, LeftOut, LocalModel, ModelName, Progress, catalog};
 
 use crate::failure::{Interrupted, Negative};
 use crate::fitting::Room;
@@ -41,6 +41,19 @@ pub(crate) fn fetch(hub: &Hub, name: &ModelName) -> Result<LocalModel> {
             }
             Ok(model)
         }
+    }
+}
+
+/// Reads the header of a model on the server. Ctrl-C stops it.
+///
+/// # Errors
+/// Returns an error if the server does not have the model, or it cannot be run.
+pub(crate) fn header(hub: &Hub, name: &ModelName) -> Result<Option<Header>> {
+    let watch = Watch::new();
+    let mut shown = Shown::new(&watch);
+    match hub.header(name, &mut shown) {
+        Err(HubError::Cancelled) => Err(Interrupted.into()),
+        other => Ok(other?),
     }
 }
 

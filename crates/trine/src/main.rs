@@ -35,6 +35,7 @@ mod fitting;
 mod forecast;
 mod generate;
 mod habits;
+mod header;
 mod interrupt;
 mod line_source;
 mod log;

@@ -31,7 +31,8 @@ impl Request {
     /// Returns the first byte of the requested range.
     pub(crate) fn from(&self) -> usize {
         let range = self.header("range").unwrap_or("bytes=0-");
-        range.trim_start_matches("bytes=").trim_end_matches('-').parse().unwrap()
+        let (from, _) = range.trim_start_matches("bytes=").split_once('-').unwrap();
+        from.parse().unwrap()
     }
 
     pub(crate) fn is_file(&self) -> bool {

@@ -16,7 +16,8 @@ use crate::draft::{self, Attached, Drafting};
 use crate::experts::Experts;
 use crate::failure::usage;
 use crate::forecast::{PRESETS, Preset, preset};
-use crate::model_source::{Source, find};
+use crate::header::find_shape;
+use crate::model_source::Source;
 use crate::options::{PREFILL, Settings};
 use crate::placed::{Machine, Needs, Placed, memory_json};
 use crate::session::{Sizes, formats};
@@ -41,7 +42,8 @@ struct StepCost {
 /// context.
 pub(crate) fn run(args: ExplainArgs) -> Result<()> {
     check(&args)?;
-    let source = find(args.model.as_deref(), &args.fetch)?.source;
+    let shown = find_shape(args.model.as_deref(), &args.fetch)?;
+    let source = shown.chosen.source.clone();
     if args.placement.device.is_some() {
         return on_devices(&args, &source);
     }

@@ -21,9 +21,9 @@ use crate::forecast::{
     self, Basis, BasisKind, Drafts, Generation, Guesser, Launches, Machine, PRESETS, Passes,
     Prompt, Work,
 };
+use crate::header::find_shape;
 use crate::machine;
 use crate::measured::{self, Reads};
-use crate::model_source::find;
 use crate::options::Settings;
 use crate::output;
 use crate::placed::Needs;
@@ -91,7 +91,8 @@ struct Forecast<'a> {
 pub(crate) fn run(args: PlanArgs) -> Result<()> {
     check_rates(&args)?;
     check_threads(&args)?;
-    let source = find(args.model.as_deref(), &args.fetch)?.source;
+    let shown = find_shape(args.model.as_deref(), &args.fetch)?;
+    let source = shown.chosen.source.clone();
     let typed = Placement { kv: args.kv, quantize: args.quantize, ..Placement::default() };
     let settings = Settings::measuring(&typed, KvType::F16);
     let drafting = Drafting::typed(args.draft.as_ref(), &args.fetch)?;
@@ -365,8 +366,9 @@ impl Forecast<'_> {
         let Machine { gbps, gbps_limit, tops_skinny, tops_wide, tops_limit, gap_us, .. } =
             self.machine;
         let rate = |value: &f64| output::rate(*value);
-        let mut text = format!(
-            "{}: {}; a token of one sequence reads {} of weights and takes {} operations in {} launches\n{}\
+        let mut text = self.summary();
+        text.push_str(&format!(
+            "{}: {}; a token of one request reads {} of weights and takes {} operations in {} launches\n{}\
              {}: {} of {} GB/s; products at {} Top/s up to 64 rows, {} above, of {}; {} us between launches\n\n",
             terminal::harmless(&self.name),
             formats(self.model).join(" "),
@@ -381,7 +383,7 @@ impl Forecast<'_> {
             rate(tops_wide),
             rate(tops_limit),
             rate(gap_us),
-        );
+        ));
         text.push_str(&self.generation_table(markdown));
         text.push_str("\n\n");
         text.push_str(&self.prompt_table(markdown));
@@ -415,6 +417,22 @@ impl Forecast<'_> {
             text.push_str(&format!("  {:<9} {source}\n", kind.name()));
         }
         text
+    }
+
+    /// Says in a line what most people want to know.
+    fn summary(&self) -> String {
+        let (Some(row), Some(prompt)) = (self.generation.first(), self.prompts.first()) else {
+            return String::new();
+        };
+        let memory = output::bytes(row.memory_bytes);
+        let all = self.machine.memory_bytes.map(output::bytes);
+        format!(
+            "About {} tokens/s; the first word of a prompt of {} tokens after {}. Needs {memory}{} of memory.\n\n",
+            output::short_rate(row.forecast.tokens_per_second),
+            prompt.tokens,
+            output::seconds(prompt.first_token_seconds),
+            all.map_or(String::new(), |all| format!(" of {all}")),
+        )
     }
 
     /// Says what guesses, and what that costs in the forecast.

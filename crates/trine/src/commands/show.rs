@@ -17,7 +17,8 @@ use super::show_draft;
 use crate::cli::{Placement, ShowArgs};
 use crate::draft::{Attached, Draft, Drafting};
 use crate::experts::Experts;
-use crate::model_source::{Chosen, Resolved, Source, find, hub, resolve};
+use crate::header::find_shape;
+use crate::model_source::{Chosen, Resolved, Source, hub, resolve};
 use crate::options::Settings;
 use crate::output;
 use crate::placed::{Needs, memory_json};
@@ -97,7 +98,8 @@ pub(crate) fn run(args: ShowArgs) -> Result<()> {
     if let Some(entry) = partial(args.model.as_deref())? {
         return show_partial(&entry, args.json);
     }
-    let Chosen { source, preset } = find(args.model.as_deref(), &args.fetch)?;
+    let shown = find_shape(args.model.as_deref(), &args.fetch)?;
+    let Chosen { source, preset } = shown.chosen.clone();
     if args.template {
         return show_template(&source, preset.as_deref());
     }
@@ -113,7 +115,11 @@ pub(crate) fn run(args: ShowArgs) -> Result<()> {
         None => reading_report(reading.as_ref(), &model)?,
     };
     let seeing = tower::attach_if_any(&source, model.clone(), &tower::Choice::Found)?;
-    let report = Report { vision: tower::Report::of(&seeing), ..report(&source, &model, draft)? };
+    let mut report =
+        Report { vision: tower::Report::of(&seeing), ..report(&source, &model, draft)? };
+    if let Some(file) = &shown.on_server {
+        report.files = format!("{file} on the server");
+    }
     if args.json {
         let mut value = serde_json::to_value(&report)?;
         if let Some(preset) = &preset {

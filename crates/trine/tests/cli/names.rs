@@ -335,6 +335,26 @@ fn a_folder_with_one_model_is_that_model() {
     }
 }
 
+/// What a model would take is known from its header: nothing of it is downloaded.
+#[test]
+fn a_model_that_is_not_here_is_shown_by_its_header() {
+    let hub = TestHub::start(&[("ggml-org/gemma-3-4b-it-GGUF", "gemma-3-4b-it-Q4_K_M.gguf")]);
+    let mut store = Store::new();
+    store.endpoint = hub.address.clone();
+    for command in [
+        &["plan", "gemma3:4b", "--device", "780m"][..],
+        &["explain", "gemma3:4b"],
+        &["show", "gemma3:4b"],
+    ] {
+        let ran = store.trine(command).ok();
+        assert!(ran.err.contains("is not on this machine: its header was read"), "{}", ran.err);
+        assert!(ran.out.contains("ggml-org/gemma-3-4b-it-GGUF:Q4_K_M"), "{}", ran.out);
+    }
+    assert_eq!(std::fs::read_dir(store.folder.path()).unwrap().count(), 0, "nothing is kept");
+    let plan = store.trine(&["plan", "gemma3:4b", "--device", "780m"]).ok().out;
+    assert!(plan.starts_with("About ") && plan.contains("Needs "), "{plan}");
+}
+
 /// Nothing of the working directory is the embedded model's.
 #[test]
 fn the_demo_looks_for_nothing_beside_it() {
@@ -401,7 +421,8 @@ fn a_terminal_is_asked_before_a_download() {
     store.endpoint = hub.address.clone();
     let ask = |name: &str, question: &str, answer: &str, said: &str| {
         let terminal = Terminal::open();
-        let mut child = terminal.spawn_whole(&mut store.command(&["show", name]));
+        let mut child =
+            terminal.spawn_whole(&mut store.command(&["run", name, "hi", "--max-tokens", "2"]));
         terminal.wait_for_written(question);
         terminal.press(answer);
         terminal.wait_for_written(said);
@@ -415,13 +436,13 @@ fn a_terminal_is_asked_before_a_download() {
     assert_eq!(code, Some(1), "{written}");
     assert!(!written.contains("error"), "it was the person's own decision: {written}");
     assert!(hub.asked.lock().unwrap().is_empty(), "nothing is asked of a server before the answer");
-    let (code, written) = ask("gemma3:4b", question, "\n", "architecture");
+    let (code, written) = ask("gemma3:4b", question, "\n", "first after");
     assert_eq!(code, Some(0), "{written}");
     assert!(!written.contains("iB"), "one unit for the question and the bar: {written}");
     // What the catalogue does not know is asked of the server.
     let size = std::fs::metadata(model()).unwrap().len() as f64 / 1e6;
     let (code, written) =
-        ask("some/body-GGUF", &format!("{size:.1} MB? [Y/n]"), "y\n", "architecture");
+        ask("some/body-GGUF", &format!("{size:.1} MB? [Y/n]"), "y\n", "first after");
     assert_eq!(code, Some(0), "{written}");
 }
 
