@@ -57,9 +57,14 @@ pub(crate) struct Scratch {
     /// Pairs that wait to be joined: the key, and below it the index of the left symbol, which is
     /// the order of places. An entry is stale if the symbol's key is another one.
     heap: BinaryHeap<Reverse<u64>>,
+    /// When pieces are made, by id: see [`made_at`].
+    made: Made,
     /// The number of heap entries made, with which tests measure the work.
     pub(crate) candidates: u64,
 }
+
+/// The results of [`made_at`] that are known.
+type Made = HashMap<u32, Option<u64>, RandomState>;
 
 /// What follows a text that is merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,8 +91,41 @@ pub(crate) fn merge(
     mut emit: impl FnMut(&str, u32),
 ) {
     start(table, text, scratch);
-    let bytes = text.as_bytes();
-    let mut edge = Edge::new(table, rule, bytes, after, &scratch.symbols);
+    let made = std::mem::take(&mut scratch.made);
+    let mut edge = Edge::new(table, rule, text.as_bytes(), after, made, &scratch.symbols);
+    join(table, rule, text.as_bytes(), scratch, &mut edge);
+    scratch.made = std::mem::take(&mut edge.made);
+    let known = scratch.symbols.len().min(edge.end as usize);
+    for symbol in &scratch.symbols[..known] {
+        if symbol.length != 0 {
+            let range = symbol.start as usize..(symbol.start + symbol.length) as usize;
+            emit(&text[range], symbol.id);
+        }
+    }
+}
+
+/// Returns when the symbols of a text by itself have become one piece, as the largest key by which
+/// two of them are joined and 1, or 0 for one character; `None` if they do not.
+fn made_at(table: &PieceTable, rule: &MergeRule, text: &str) -> Option<u64> {
+    let mut scratch = Scratch::default();
+    start(table, text, &mut scratch);
+    let made = Made::default();
+    let mut edge = Edge::new(table, rule, &[], After::Nothing, made, &[]);
+    let largest = join(table, rule, text.as_bytes(), &mut scratch, &mut edge);
+    let is_one = scratch.symbols.first().is_some_and(|first| first.length as usize == text.len());
+    is_one.then_some(largest)
+}
+
+/// Joins symbols until no pair before the edge can be joined. Returns the largest key and 1, or 0
+/// if no pair was joined.
+fn join(
+    table: &PieceTable,
+    rule: &MergeRule,
+    bytes: &[u8],
+    scratch: &mut Scratch,
+    edge: &mut Edge<'_>,
+) -> u64 {
+    let mut largest = 0;
     for left in 1..scratch.symbols.len() {
         propose(table, rule, bytes, scratch, (left - 1) as u32);
     }
@@ -101,6 +139,7 @@ pub(crate) fn merge(
         if left.next >= edge.end {
             continue;
         }
+        largest = largest.max(u64::from(key) + 1);
         let right = scratch.symbols[left.next as usize];
         let length = left.length + right.length;
         scratch.symbols[index as usize] =
@@ -116,17 +155,15 @@ pub(crate) fn merge(
         edge.joined(index, left.next, &scratch.symbols);
     }
     edge.pass(NEVER, &scratch.symbols);
-    let known = scratch.symbols.len().min(edge.end as usize);
-    for symbol in &scratch.symbols[..known] {
-        if symbol.length != 0 {
-            let range = symbol.start as usize..(symbol.start + symbol.length) as usize;
-            emit(&text[range], symbol.id);
-        }
-    }
+    largest
 }
 
 /// Where the symbols end whose merges are known although more text follows. A symbol before it is
 /// joined as is seen here, unless the last one of them is joined with what follows it first.
+///
+/// What follows it is a piece that begins there in the text. It is made of the symbols there by
+/// merges whose keys are below the largest one by which symbols before the edge were joined: while
+/// a pair before the edge waits, no pair after it with the same key or a larger one is joined.
 struct Edge<'a> {
     table: &'a PieceTable,
     rule: &'a MergeRule,
@@ -137,8 +174,15 @@ struct Edge<'a> {
     least: usize,
     /// The index of the last symbol that is known; [`NONE`] if there is none.
     last: u32,
-    /// The best key by which that one may be joined with what follows it.
+    /// The pieces that may follow that symbol and be joined with it: when they are made, and the
+    /// key of the pair.
+    followers: Vec<(u64, u32)>,
+    /// The largest key by which symbols before the edge were joined.
+    largest: u32,
+    /// The best key by which the last symbol may be joined with a piece that can be made before
+    /// that.
     key: u32,
+    made: Made,
 }
 
 impl<'a> Edge<'a> {
@@ -147,9 +191,12 @@ impl<'a> Edge<'a> {
         rule: &'a MergeRule,
         text: &'a [u8],
         after: After,
+        made: Made,
         symbols: &[Symbol],
     ) -> Self {
-        let mut edge = Self { table, rule, text, end: NONE, least: 0, last: NONE, key: NEVER };
+        let (followers, key) = (Vec::new(), NEVER);
+        let (end, least, last, largest) = (NONE, 0, NONE, 0);
+        let mut edge = Self { table, rule, text, end, least, last, followers, largest, key, made };
         if after == After::Text {
             // A piece that begins here may reach into what is not known.
             let unknown = text.len().saturating_sub(table.longest());
@@ -157,7 +204,7 @@ impl<'a> Edge<'a> {
             edge.end = end as u32;
             edge.least = symbols.get(end).map_or(0, |symbol| symbol.length as usize);
             edge.last = edge.end.wrapping_sub(1);
-            edge.find_key(symbols);
+            edge.find_followers(symbols);
         }
         edge
     }
@@ -165,11 +212,15 @@ impl<'a> Edge<'a> {
     /// Goes back over symbols that may be joined with what follows them before a pair with `key`
     /// is joined. Of equal keys the left pair comes first.
     fn pass(&mut self, key: u32, symbols: &[Symbol]) {
+        if key > self.largest {
+            self.largest = key;
+            self.find_key();
+        }
         while self.key < key {
             let symbol = symbols[self.last as usize];
             (self.end, self.least) = (self.last, symbol.length as usize);
             self.last = symbol.previous;
-            self.find_key(symbols);
+            self.find_followers(symbols);
         }
     }
 
@@ -177,32 +228,54 @@ impl<'a> Edge<'a> {
     fn joined(&mut self, left: u32, right: u32, symbols: &[Symbol]) {
         if right == self.last {
             self.last = left;
-            self.find_key(symbols);
+            self.find_followers(symbols);
         }
     }
 
-    /// Finds the best key of the last symbol with any piece that begins after it and has at least
-    /// the bytes that are known to be one symbol there.
-    fn find_key(&mut self, symbols: &[Symbol]) {
-        self.key = NEVER;
-        if self.last == NONE {
-            return;
-        }
-        let last = symbols[self.last as usize];
-        let (start, middle) = (last.start as usize, (last.start + last.length) as usize);
-        let most = self.text.len().min(start + self.table.longest());
-        for end in middle + self.least..=most {
-            let found = match self.rule {
-                MergeRule::Ranks(ranks) => self
-                    .table
-                    .find(&self.text[middle..end])
-                    .and_then(|right| ranks.get(&(last.id, right)).map(|found| found.0)),
-                MergeRule::Scores(keys) => {
-                    self.table.find(&self.text[start..end]).map(|joined| keys[joined as usize])
+    fn find_key(&mut self) {
+        let can_be = |&&(made, _): &&(u64, u32)| made <= u64::from(self.largest);
+        self.key =
+            self.followers.iter().filter(can_be).map(|follower| follower.1).min().unwrap_or(NEVER);
+    }
+
+    /// Finds the pieces with which the last symbol may be joined: those that begin after it and
+    /// have at least the bytes that are known to be one symbol there.
+    fn find_followers(&mut self, symbols: &[Symbol]) {
+        self.followers.clear();
+        if self.last != NONE {
+            let last = symbols[self.last as usize];
+            let (start, middle) = (last.start as usize, (last.start + last.length) as usize);
+            let most = self.text.len().min(start + self.table.longest());
+            for end in middle + self.least..=most {
+                let right = &self.text[middle..end];
+                let key = match self.rule {
+                    MergeRule::Ranks(ranks) => self
+                        .table
+                        .find(right)
+                        .and_then(|right| ranks.get(&(last.id, right)).map(|found| found.0)),
+                    MergeRule::Scores(keys) => {
+                        self.table.find(&self.text[start..end]).map(|joined| keys[joined as usize])
+                    }
+                };
+                if let Some(key) = key
+                    && let Some(made) = self.made_at(right)
+                {
+                    self.followers.push((made, key));
                 }
-            };
-            self.key = self.key.min(found.unwrap_or(NEVER));
+            }
         }
+        self.find_key();
+    }
+
+    /// Returns [`made_at`] of a part of the text.
+    fn made_at(&mut self, part: &[u8]) -> Option<u64> {
+        let text = std::str::from_utf8(part).ok()?;
+        if text.chars().nth(1).is_none() {
+            return Some(0);
+        }
+        let id = self.table.find(part)?;
+        let (table, rule) = (self.table, self.rule);
+        *self.made.entry(id).or_insert_with(|| made_at(table, rule, text))
     }
 }
 
