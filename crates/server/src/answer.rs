@@ -12,7 +12,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::MatchedPath;
 use axum::http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
-use axum::http::{Method, Request, Response};
+use axum::http::{Method, Request, Response, Uri};
 use tower::ServiceExt;
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
@@ -33,6 +33,7 @@ pub(crate) async fn answer(
     client: IpAddr,
     is_reserve: bool,
 ) -> Response<Body> {
+    trim_path(request.uri_mut());
     let asked = Asked::new(&request);
     let started = Instant::now();
     let span = request_span(&asked);
@@ -86,6 +87,22 @@ pub(crate) async fn answer(
     span.in_scope(|| finish(&app, response, &asked, started.elapsed(), work, is_from_known_source))
 }
 
+/// Leaves slashes at the end of a path out: they lead to the same endpoint.
+fn trim_path(uri: &mut Uri) {
+    let path = uri.path();
+    let trimmed = path.trim_end_matches('/');
+    if trimmed.len() == path.len() || trimmed.is_empty() {
+        return;
+    }
+    let query = uri.query().map_or(String::new(), |query| format!("?{query}"));
+    let Ok(path_and_query) = format!("{trimmed}{query}").parse() else { return };
+    let mut parts = std::mem::take(uri).into_parts();
+    parts.path_and_query = Some(path_and_query);
+    if let Ok(changed) = Uri::from_parts(parts) {
+        *uri = changed;
+    }
+}
+
 /// Returns the span of a request. Where OpenTelemetry has a name for an attribute, the field has
 /// that name (<https://opentelemetry.io/docs/specs/semconv/http/http-spans/>).
 fn request_span(asked: &Asked) -> Span {
@@ -112,7 +129,10 @@ fn finish(
     let route = response.extensions().get::<MatchedPath>().cloned();
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
         let allow = response.headers_mut().remove("allow");
-        response = error.response(Dialect::of(&asked.path));
+        // Clients of Anthropic's API name its version in every request.
+        let is_anthropic = route.is_none() && asked.is_anthropic;
+        let dialect = if is_anthropic { Dialect::Anthropic } else { Dialect::of(&asked.path) };
+        response = error.response(dialect);
         if let Some(allow) = allow {
             response.headers_mut().insert("allow", allow);
         }
@@ -168,6 +188,22 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slashes_at_the_end_of_a_path_are_left_out() {
+        for (uri, trimmed) in [
+            ("/", "/"),
+            ("/v1/models/", "/v1/models"),
+            ("/v1/models//?a=/", "/v1/models?a=/"),
+            ("http://a:80/b/", "http://a:80/b"),
+            ("*", "*"),
+            ("//", "//"),
+        ] {
+            let mut changed: Uri = uri.parse().unwrap();
+            trim_path(&mut changed);
+            assert_eq!(changed.to_string(), trimmed);
+        }
+    }
 
     #[tokio::test]
     async fn a_panic_of_a_handler_is_caught() {

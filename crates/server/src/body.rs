@@ -154,7 +154,8 @@ async fn parsed<T: Send + 'static>(
 const SMALLER: &str = "send less, or fewer lists and objects";
 
 /// Checks the body's media type: it must be JSON, or absent. A web page can send other types to a
-/// foreign server without being asked whether it may. Ollama's clients send any type.
+/// foreign server without being asked whether it may. Clients of Ollama and of llama.cpp's server
+/// send any type; pages of other sites are refused by their origin.
 fn check_type(request: &Request<Body>) -> Result<(), ApiError> {
     let headers = request.headers();
     let refused = |message: &str| {
@@ -164,7 +165,7 @@ fn check_type(request: &Request<Body>) -> Result<(), ApiError> {
     if encoding.is_some_and(|encoding| !encoding.eq_ignore_ascii_case(b"identity")) {
         return Err(refused("compressed bodies are not taken; send it as it is"));
     }
-    if request.uri().path().starts_with("/api/") {
+    if matches!(Dialect::of(request.uri().path()), Dialect::Ollama | Dialect::Llama) {
         return Ok(());
     }
     let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(()) };

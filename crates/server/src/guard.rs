@@ -192,6 +192,8 @@ pub(crate) struct Asked {
     pub(crate) id: String,
     /// Whether the body came in chunks.
     pub(crate) is_chunked: bool,
+    /// Whether it names a version of Anthropic's API.
+    pub(crate) is_anthropic: bool,
     origin: Option<HeaderValue>,
     host: Option<Authority>,
     wanted_headers: Option<HeaderValue>,
@@ -210,6 +212,7 @@ impl Asked {
             path: request.uri().path().to_owned(),
             id: given.map_or_else(|| random_id("req-"), str::to_owned),
             is_chunked: headers.contains_key(TRANSFER_ENCODING),
+            is_anthropic: headers.contains_key("anthropic-version"),
             origin: headers.get(ORIGIN).cloned(),
             host: asked_host(request),
             wanted_headers: headers.get("access-control-request-headers").cloned(),

@@ -12,6 +12,8 @@ use subtle::{Choice, ConstantTimeEq};
 
 /// Longest key looked at, in bytes.
 const KEY_BYTES_MAX: usize = 4096;
+/// Fewest bytes of a key that nobody guesses: as hexadecimal digits they are 64 bits.
+pub const KEY_BYTES_WANTED: usize = 16;
 /// Wrong keys that an address may send in [`WINDOW`] before it is told to wait.
 const WRONG_MAX: u32 = 30;
 const WINDOW: Duration = Duration::from_secs(60);
@@ -22,6 +24,8 @@ const ADDRESSES_MAX: usize = 4096;
 #[derive(Clone)]
 pub struct Keys {
     digests: Vec<[u8; 32]>,
+    /// Number of keys with fewer than [`KEY_BYTES_WANTED`] bytes.
+    short: usize,
 }
 
 impl std::fmt::Debug for Keys {
@@ -38,7 +42,7 @@ impl Keys {
     /// A message if there is no key, or if a line cannot be sent as one.
     pub fn parse(text: &str) -> Result<Self, String> {
         let lines = text.lines().map(str::trim).enumerate();
-        let mut digests = Vec::new();
+        let (mut digests, mut short) = (Vec::new(), 0);
         for (index, key) in lines.filter(|(_, key)| !key.is_empty() && !key.starts_with('#')) {
             if key.len() > KEY_BYTES_MAX || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
                 return Err(format!(
@@ -48,13 +52,19 @@ impl Keys {
             }
             let digest = Sha256::digest(key.as_bytes()).into();
             if !digests.contains(&digest) {
+                short += usize::from(key.len() < KEY_BYTES_WANTED);
                 digests.push(digest);
             }
         }
         if digests.is_empty() {
             return Err("there is no key in it; write one on a line".to_owned());
         }
-        Ok(Self { digests })
+        Ok(Self { digests, short })
+    }
+
+    /// Returns how many keys have fewer than [`KEY_BYTES_WANTED`] bytes.
+    pub fn short(&self) -> usize {
+        self.short
     }
 
     /// Returns whether there is more than one key.
@@ -84,23 +94,37 @@ impl Keys {
     }
 }
 
-/// Counts wrong keys by address.
+/// Returns what stands for a client's address where clients are counted: the address of IPv4, and
+/// of IPv6 the network of 64 bits, which one subscriber has whole (RFC 6177).
+pub(crate) fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            IpAddr::from([a, b, c, d, 0, 0, 0, 0])
+        }
+        address => address,
+    }
+}
+
+/// Counts wrong keys by [network](network_of).
 #[derive(Debug, Default)]
 pub(crate) struct WrongKeys {
-    by_address: Mutex<HashMap<IpAddr, (Instant, u32)>>,
+    by_network: Mutex<HashMap<IpAddr, (Instant, u32)>>,
 }
 
 impl WrongKeys {
-    /// Counts a wrong key; returns false if there were too many.
+    /// Counts a wrong key; returns false if there were too many. While the table is full, new
+    /// addresses have had too many already: those that are counted stay counted.
     pub(crate) fn note(&self, address: IpAddr) -> bool {
-        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
-        if by_address.len() >= ADDRESSES_MAX {
-            by_address.retain(|_, (since, _)| since.elapsed() < WINDOW);
-            if by_address.len() >= ADDRESSES_MAX {
-                by_address.clear();
+        let network = network_of(address);
+        let mut by_network = self.by_network.lock().unwrap_or_else(PoisonError::into_inner);
+        if by_network.len() >= ADDRESSES_MAX && !by_network.contains_key(&network) {
+            by_network.retain(|_, (since, _)| since.elapsed() < WINDOW);
+            if by_network.len() >= ADDRESSES_MAX {
+                return false;
             }
         }
-        let (since, count) = by_address.entry(address).or_insert_with(|| (Instant::now(), 0));
+        let (since, count) = by_network.entry(network).or_insert_with(|| (Instant::now(), 0));
         if since.elapsed() >= WINDOW {
             (*since, *count) = (Instant::now(), 0);
         }
@@ -122,6 +146,8 @@ mod tests {
     #[test]
     fn only_whole_keys_are_admitted() {
         let keys = Keys::parse("# ours\n\nalpha-1\n  beta-2  \n").unwrap();
+        assert_eq!(keys.short(), 2);
+        assert_eq!(Keys::parse("0123456789abcdef\na\n").unwrap().short(), 1);
         for (name, value) in [
             ("authorization", "Bearer alpha-1"),
             ("authorization", "bearer  beta-2"),
@@ -156,5 +182,19 @@ mod tests {
         assert!((0..WRONG_MAX).all(|_| wrong.note(address)));
         assert!(!wrong.note(address));
         assert!(wrong.note(IpAddr::from([127, 0, 0, 2])));
+    }
+
+    #[test]
+    fn neither_many_addresses_nor_a_network_gets_more_attempts() {
+        let wrong = WrongKeys::default();
+        let address = |host: u16| IpAddr::from([0x2001, 0xdb8, 1, 2, 0, 0, 0, host]);
+        assert!((0..30).all(|host| wrong.note(address(host))), "a network has 30 attempts");
+        assert!(!wrong.note(address(30)));
+        for index in 0..10_000_u32 {
+            wrong.note(IpAddr::from(0x0a00_0000_u32.wrapping_add(index).to_be_bytes()));
+        }
+        assert!(!wrong.note(address(31)), "what was counted stays counted");
+        assert!(!wrong.note(IpAddr::from([192, 0, 2, 1])), "a full table takes nobody new");
+        assert_eq!(wrong.by_network.lock().unwrap().len(), ADDRESSES_MAX);
     }
 }

@@ -90,7 +90,7 @@ pub use generate::{END_FIELD, START_FIELD};
 pub use guide::Guide;
 pub use hosts::OriginPattern;
 pub use image_urls::ImageUrls;
-pub use keys::Keys;
+pub use keys::{KEY_BYTES_WANTED, Keys};
 pub use models::{
     Description, Found, KeepAlive, Library, LibraryError, Listed, LoadedModel, Loader, Outline,
     Pictures, Preset, PullProgress, Recipe, Refusal,

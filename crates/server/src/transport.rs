@@ -172,7 +172,7 @@ impl Server {
             match self.listener.accept().await {
                 Ok((stream, client)) => {
                     let is_late = self.app.lifecycle.phase() != Phase::Running;
-                    match Table::enter(table, is_late) {
+                    match Table::enter(table, client.ip(), is_late) {
                         Some(place) => self.spawn(stream, client, place),
                         None => tracing::warn!("a connection is refused: too many are open"),
                     }

@@ -10,6 +10,7 @@ use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use tracing_appender::non_blocking::NonBlocking;
+use trine_foreign::written;
 
 use crate::failure::output_error;
 use crate::{terminal, wrap};
@@ -20,15 +21,16 @@ pub(crate) fn write_text(text: &str) -> Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(output_error)
 }
 
-/// Writes a line to standard output.
+/// Writes a line to standard output. Names in it cannot control a terminal.
 pub(crate) fn line(text: impl Display) -> Result<()> {
-    write_text(&format!("{text}\n"))
+    write_text(&terminal::lines(&format!("{text}\n")))
 }
 
 /// Writes text from a file to standard output as it is, or to a terminal without what would control
 /// it.
 pub(crate) fn text(text: &str) -> Result<()> {
-    if stdout().is_terminal() { line(terminal::harmless(text)) } else { write_text(text) }
+    let is_read = stdout().is_terminal();
+    if is_read { write_text(&format!("{}\n", written(text))) } else { write_text(text) }
 }
 
 /// Writes a value as JSON to standard output.
@@ -49,12 +51,15 @@ pub(crate) fn write_by(writer: Option<NonBlocking>) {
     *WRITER.write().unwrap_or_else(PoisonError::into_inner) = writer;
 }
 
-/// Writes a line to standard error. If that is closed, nobody would see an error either.
+/// Writes a line to standard error. Names in it cannot control a terminal. If standard error
+/// is closed, nobody would see an error either.
 pub(crate) fn remark(text: impl Display) {
     let writer = WRITER.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let text = format!("{text}\n");
+    let text = terminal::lines(&text);
     let _ = match writer {
-        Some(mut writer) => writer.write_all(format!("{text}\n").as_bytes()),
-        None => writeln!(stderr().lock(), "{text}"),
+        Some(mut writer) => writer.write_all(text.as_bytes()),
+        None => stderr().lock().write_all(text.as_bytes()),
     };
 }
 
@@ -81,7 +86,7 @@ pub(crate) fn note(text: &str) {
 /// Writes a piece of what a model thinks to standard error, faint.
 pub(crate) fn thought(text: &str) {
     if !is_quiet() {
-        let text = terminal::harmless(text);
+        let text = written(text);
         // If standard error is closed, nobody reads along.
         let _ = write!(stderr().lock(), "{}", terminal::on_stderr(&text, terminal::FAINT));
     }

@@ -1,6 +1,7 @@
 //! The terminal: whether there is one, and its colours. Reads `TERM` and `NO_COLOR` from the
 //! environment.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{IsTerminal, stderr, stdin, stdout};
 use std::sync::OnceLock;
@@ -114,11 +115,11 @@ pub(crate) fn on_stderr(text: &str, style: Style) -> Painted<'_> {
     Painted { text, style: stderr_has_colours().then_some(style) }
 }
 
-/// Makes text from a file or a model harmless for a terminal. It replaces control characters,
-/// except line breaks and tabs, with a visible character, so that no escape sequence reaches the
-/// terminal.
-pub(crate) fn harmless(text: &str) -> std::borrow::Cow<'_, str> {
-    let is_harmful = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+/// Makes names and other texts from outside harmless for a terminal, of one line or of several:
+/// what would control it, is invisible or turns the direction of writing becomes a visible
+/// character, except line breaks and tabs.
+pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
+    let is_harmful = |c: char| trine_foreign::is_misleading(c) && !matches!(c, '\n' | '\t');
     if !text.contains(is_harmful) {
         return text.into();
     }
@@ -128,9 +129,42 @@ pub(crate) fn harmless(text: &str) -> std::borrow::Cow<'_, str> {
         .into()
 }
 
+/// Makes lines of this program harmless, as [`harmless`] does, and keeps the styles in them.
+pub(crate) fn lines(text: &str) -> Cow<'_, str> {
+    if !text.contains('\u{1b}') {
+        return harmless(text);
+    }
+    let styles = [ERROR, WARNING, GOOD, FAINT];
+    let begin = styles.map(|style| style.render().to_string());
+    let end = styles.map(|style| style.render_reset().to_string());
+    let own = begin.iter().chain(&end).filter(|sequence| !sequence.is_empty());
+    let own: Vec<&String> = own.collect();
+    let (mut shown, mut rest) = (String::new(), text);
+    while let Some(at) = rest.find('\u{1b}') {
+        shown.push_str(&harmless(&rest[..at]));
+        rest = &rest[at..];
+        let length = match own.iter().find(|sequence| rest.starts_with(sequence.as_str())) {
+            Some(sequence) => {
+                shown.push_str(sequence);
+                sequence.len()
+            }
+            None => {
+                shown.push(char::REPLACEMENT_CHARACTER);
+                1
+            }
+        };
+        rest = &rest[length..];
+    }
+    shown.push_str(&harmless(rest));
+    shown.into()
+}
+
+/// The most characters of a path in a message.
+const PATH_CHARACTERS: usize = 400;
+
 /// Returns a path for a message: on one line, without what a terminal would obey.
 pub(crate) fn shown(path: &std::path::Path) -> String {
-    trine_npu::told(&path.display().to_string()).into_owned()
+    trine_foreign::cut_name(&path.display().to_string(), PATH_CHARACTERS)
 }
 
 #[cfg(test)]
@@ -138,9 +172,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escape_sequences_do_not_pass() {
+    fn only_the_programs_own_styles_pass() {
         assert_eq!(harmless("a\u{1b}[31mb\n\tc"), "a\u{fffd}[31mb\n\tc");
         assert_eq!(harmless("plain ünïcode\n"), "plain ünïcode\n");
-        assert_eq!(harmless("\u{9b}x\r"), "\u{fffd}x\u{fffd}");
+        assert_eq!(harmless("\u{9b}x\r\u{202e}"), "\u{fffd}x\u{fffd}\u{fffd}");
+        let hostile = "o\u{1b}]0;pwned\u{7}\u{1b}[35mRED\u{2066}.gguf";
+        let shown = "o\u{fffd}]0;pwned\u{fffd}\u{fffd}[35mRED\u{fffd}.gguf";
+        for style in [ERROR, WARNING, GOOD, FAINT] {
+            let line = |name: &str| format!("{style}files:{style:#} {name}\n");
+            assert_eq!(lines(&line(hostile)), line(shown));
+        }
     }
 }

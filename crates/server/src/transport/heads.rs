@@ -30,6 +30,13 @@ impl<S> Heads<S> {
     }
 }
 
+impl<S> Heads<S> {
+    /// Returns the connection, whose bytes are looked at no more.
+    pub(super) fn into_inner(self) -> S {
+        self.stream
+    }
+}
+
 /// Follows heads and bodies.
 #[derive(Debug)]
 struct Watch {

@@ -1,11 +1,29 @@
-//! Who is connected. When all places are taken, the connection that has been idle the longest makes
-//! way.
+//! Who is connected. When all places are taken, a connection that waits for its client makes way:
+//! first one that is being drained, then the one that has been idle the longest or whose body
+//! drips, then the one whose body comes the slowest. A request that is being answered stays; so
+//! that one address does not take all the places with such requests, some are for others.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
 use tokio::sync::Notify;
+
+use crate::keys::network_of;
+
+/// A body that comes with fewer bytes a second than this drips.
+const DRIP_RATE: u64 = 1 << 10;
+/// Time that a body has before its rate counts as that of a whole second.
+const RATE_TIME: Duration = Duration::from_secs(1);
+/// One part of this many of the places is kept for addresses that have not taken the others.
+const KEPT_SHARE: usize = 16;
+/// Fewest places of which one is kept.
+const KEPT_FROM: usize = 4;
 
 /// The connections of a server.
 #[derive(Debug)]
@@ -22,14 +40,103 @@ struct Seats {
     /// The seats that are taken, in the order of arrival.
     taken: BTreeMap<u64, Arc<Seat>>,
     arrivals: u64,
+    /// Number of requests of each network that are received or answered.
+    busy: HashMap<IpAddr, usize>,
 }
 
-#[derive(Debug, Default)]
+/// What a connection does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    /// It waits for a request, or for the rest of a head.
+    Idle,
+    /// A body comes: since when, and how many bytes so far.
+    Receiving {
+        since: Instant,
+        bytes: u64,
+    },
+    Answering,
+    /// Its last answer is sent, and what still comes is thrown away.
+    Draining,
+    /// It has made way.
+    Gone,
+}
+
+impl Doing {
+    fn is_busy(self) -> bool {
+        matches!(self, Self::Receiving { .. } | Self::Answering)
+    }
+
+    /// Returns how soon a connection makes way, the soonest first; `None` if it does not.
+    fn order(self, now: Instant) -> Option<(u8, u64)> {
+        match self {
+            Self::Draining => Some((0, 0)),
+            Self::Idle => Some((1, 0)),
+            Self::Receiving { since, bytes } => {
+                let time = now.saturating_duration_since(since);
+                let rate = (bytes as f64 / time.max(RATE_TIME).as_secs_f64()) as u64;
+                let drips = time >= RATE_TIME && rate < DRIP_RATE;
+                Some(if drips { (1, 0) } else { (2, rate) })
+            }
+            Self::Answering | Self::Gone => None,
+        }
+    }
+}
+
+#[derive(Debug)]
 struct Seat {
-    is_busy: AtomicBool,
+    network: IpAddr,
+    doing: Mutex<Doing>,
     leaves: Notify,
     /// Whether the connection came while the server ended.
     is_late: bool,
+}
+
+impl Seat {
+    fn doing(&self) -> MutexGuard<'_, Doing> {
+        self.doing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn received(&self, more: usize) {
+        if let Doing::Receiving { bytes, .. } = &mut *self.doing() {
+            *bytes += more as u64;
+        }
+    }
+
+    /// The body has come, or nobody wants it any more.
+    fn has_received(&self) {
+        let mut doing = self.doing();
+        if matches!(*doing, Doing::Receiving { .. }) {
+            *doing = Doing::Answering;
+        }
+    }
+}
+
+impl Seats {
+    /// Makes a connection among those of `which` leave, if one can. Returns whether one does.
+    fn make_room(&mut self, which: impl Fn(u64, &Seat) -> bool) -> bool {
+        let now = Instant::now();
+        let order = |(&number, seat): (&u64, &Arc<Seat>)| {
+            let order = seat.doing().order(now)?;
+            which(number, seat).then_some((order, number))
+        };
+        let Some((_, number)) = self.taken.iter().filter_map(order).min() else { return false };
+        let Some(seat) = self.taken.remove(&number) else { return false };
+        let was = std::mem::replace(&mut *seat.doing(), Doing::Gone);
+        if was.is_busy() {
+            self.end_one(seat.network);
+        }
+        seat.leaves.notify_one();
+        true
+    }
+
+    fn end_one(&mut self, network: IpAddr) {
+        if let Some(count) = self.busy.get_mut(&network) {
+            *count -= 1;
+            if *count == 0 {
+                self.busy.remove(&network);
+            }
+        }
+    }
 }
 
 /// A connection's place.
@@ -39,13 +146,16 @@ pub(crate) struct Place {
     number: u64,
     seat: Arc<Seat>,
     /// Whether the connection may only ask whether the server is well.
-    pub(crate) is_reserve: bool,
+    is_reserve: bool,
 }
 
-/// A request that is being answered.
+/// A request that is received or answered.
 #[derive(Debug)]
 pub(crate) struct Turn {
+    table: Arc<Table>,
     seat: Arc<Seat>,
+    /// Whether it may only ask whether the server is well.
+    pub(crate) is_reserve: bool,
 }
 
 impl Table {
@@ -53,24 +163,31 @@ impl Table {
         Self { places, reserve, seats: Mutex::default(), left: Notify::new() }
     }
 
+    /// Returns the most requests of one network at once.
+    fn most_of_one(&self) -> usize {
+        let kept = (self.places / KEPT_SHARE).max(usize::from(self.places >= KEPT_FROM));
+        self.places - kept
+    }
+
     /// Returns a place for a new connection, or `None` if all are busy. Nobody waits for the end of
     /// a connection that is late.
-    pub(crate) fn enter(table: &Arc<Self>, is_late: bool) -> Option<Place> {
+    pub(crate) fn enter(table: &Arc<Self>, client: IpAddr, is_late: bool) -> Option<Place> {
         let mut seats = table.lock();
         if seats.taken.len() >= table.places {
-            // The oldest idle one has had the most time to send a request.
-            let idle = seats.taken.iter().find(|(_, seat)| !seat.is_busy.load(Ordering::Acquire));
-            if let Some((&number, seat)) = idle {
-                seat.leaves.notify_one();
-                seats.taken.remove(&number);
-            }
+            seats.make_room(|_, _| true);
         }
         let taken = seats.taken.len();
         if taken >= table.places + table.reserve {
             return None;
         }
         seats.arrivals += 1;
-        let (number, seat) = (seats.arrivals, Arc::new(Seat { is_late, ..Seat::default() }));
+        let seat = Seat {
+            network: network_of(client),
+            doing: Mutex::new(Doing::Idle),
+            leaves: Notify::new(),
+            is_late,
+        };
+        let (number, seat) = (seats.arrivals, Arc::new(seat));
         seats.taken.insert(number, Arc::clone(&seat));
         drop(seats);
         Some(Place { table: Arc::clone(table), number, seat, is_reserve: taken >= table.places })
@@ -93,10 +210,41 @@ impl Table {
 }
 
 impl Place {
-    /// Marks the connection as busy while the result lives.
-    pub(crate) fn turn(&self) -> Turn {
-        self.seat.is_busy.store(true, Ordering::Release);
-        Turn { seat: Arc::clone(&self.seat) }
+    /// Marks the connection as busy while the result lives: at first as receiving a body, if there
+    /// is one.
+    pub(crate) fn turn(&self, has_body: bool) -> Turn {
+        let mut seats = self.table.lock();
+        let network = self.seat.network;
+        let is_known = {
+            let mut doing = self.seat.doing();
+            let is_known = *doing != Doing::Gone;
+            if is_known {
+                *doing = match has_body {
+                    true => Doing::Receiving { since: Instant::now(), bytes: 0 },
+                    false => Doing::Answering,
+                };
+            }
+            is_known
+        };
+        if is_known {
+            *seats.busy.entry(network).or_default() += 1;
+        }
+        let is_over = seats.busy.get(&network).is_some_and(|&busy| busy > self.table.most_of_one());
+        let is_refused = is_over
+            && !seats.make_room(|number, seat| {
+                let is_other = number != self.number && seat.network == network;
+                is_other && seat.doing().is_busy()
+            });
+        let (table, seat) = (Arc::clone(&self.table), Arc::clone(&self.seat));
+        Turn { table, seat, is_reserve: self.is_reserve || is_refused }
+    }
+
+    /// Says that the last answer is sent and what still comes is thrown away.
+    pub(crate) fn drains(&self) {
+        let mut doing = self.seat.doing();
+        if *doing == Doing::Idle {
+            *doing = Doing::Draining;
+        }
     }
 
     /// Returns whether the connection came while the server ended.
@@ -110,9 +258,22 @@ impl Place {
     }
 }
 
+impl Turn {
+    /// Watches how the request's body comes.
+    pub(crate) fn watch<B>(&self, body: B) -> Received<B> {
+        Received { body, seat: Arc::clone(&self.seat) }
+    }
+}
+
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.seat.is_busy.store(false, Ordering::Release);
+        let mut seats = self.table.lock();
+        let mut doing = self.seat.doing();
+        if doing.is_busy() {
+            *doing = Doing::Idle;
+            drop(doing);
+            seats.end_one(self.seat.network);
+        }
     }
 }
 
@@ -123,35 +284,134 @@ impl Drop for Place {
     }
 }
 
+/// The body of a request, whose rate is noted.
+#[derive(Debug)]
+pub(crate) struct Received<B> {
+    body: B,
+    seat: Arc<Seat>,
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Received<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                self.seat.received(frame.data_ref().map_or(0, Bytes::len));
+                if self.body.is_end_stream() {
+                    self.seat.has_received();
+                }
+            }
+            Poll::Ready(_) => self.seat.has_received(),
+            Poll::Pending => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<B> Drop for Received<B> {
+    fn drop(&mut self) {
+        self.seat.has_received();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+    const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::BROADCAST);
+
+    fn enter(table: &Arc<Table>) -> Option<Place> {
+        Table::enter(table, CLIENT, false)
+    }
+
     #[test]
     fn idle_connections_make_way_and_busy_ones_do_not() {
         let table = Arc::new(Table::new(2, 1));
-        let first = Table::enter(&table, false).unwrap();
-        let second = Table::enter(&table, false).unwrap();
-        let _busy = first.turn();
-        let third = Table::enter(&table, false).unwrap();
+        let first = enter(&table).unwrap();
+        let second = enter(&table).unwrap();
+        let _busy = first.turn(false);
+        let third = enter(&table).unwrap();
         assert!(!third.is_reserve, "the second was idle and has left");
         drop(second);
-        let _busy = third.turn();
-        let fourth = Table::enter(&table, false).unwrap();
+        let _busy = third.turn(false);
+        let fourth = enter(&table).unwrap();
         assert!(fourth.is_reserve);
-        let _busy = fourth.turn();
-        assert!(Table::enter(&table, false).is_none());
+        let _busy = fourth.turn(false);
+        assert!(enter(&table).is_none());
         drop(first);
-        let fifth = Table::enter(&table, false).unwrap();
+        let fifth = enter(&table).unwrap();
         assert!(fifth.is_reserve, "three of three places are taken");
         drop((third, fourth, fifth));
         assert_eq!(table.lock().taken.len(), 0);
     }
 
+    /// Connections that wait for their clients give way in order, and those being answered never.
+    #[test]
+    fn what_waits_for_its_client_makes_way() {
+        let table = Arc::new(Table::new(5, 0));
+        let places: Vec<Place> = (0..5).map(|_| enter(&table).unwrap()).collect();
+        let mut turns: Vec<Turn> = places[..4].iter().map(|place| place.turn(true)).collect();
+        places[4].drains();
+        let old = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
+        let receives = |place: usize, bytes| {
+            *places[place].seat.doing() = Doing::Receiving { since: old, bytes };
+        };
+        // The first one is answered, the second one's body comes fast, the next one's slower, and
+        // that of the fourth drips.
+        places[0].seat.has_received();
+        receives(1, 100_000_000);
+        receives(2, 50_000);
+        receives(3, 4);
+        let is_gone = |place: usize| *places[place].seat.doing() == Doing::Gone;
+        let mut newcomers = Vec::new();
+        for leaves in [4, 3, 2, 1] {
+            assert!(!is_gone(leaves));
+            let newcomer = Table::enter(&table, OTHER, false).unwrap();
+            turns.push(newcomer.turn(false));
+            newcomers.push(newcomer);
+            assert!(is_gone(leaves), "{leaves}");
+        }
+        assert!(!is_gone(0) && enter(&table).is_none(), "all are answered");
+        drop(turns);
+        assert!(table.lock().busy.is_empty());
+    }
+
+    #[test]
+    fn one_address_never_has_all_places() {
+        let table = Arc::new(Table::new(32, 0));
+        let places: Vec<Place> = (0..31).map(|_| enter(&table).unwrap()).collect();
+        let turns: Vec<Turn> = places.iter().map(|place| place.turn(false)).collect();
+        let refused = turns.iter().filter(|turn| turn.is_reserve).count();
+        assert_eq!(refused, 1, "two of the 32 are for others");
+        let other = Table::enter(&table, OTHER, false).unwrap();
+        assert!(!other.turn(false).is_reserve);
+        // Its own bodies that are still coming give way to its next request.
+        places[0].seat.doing().clone_from(&Doing::Receiving { since: Instant::now(), bytes: 0 });
+        let last = enter(&table);
+        assert!(last.is_some_and(|last| !last.turn(false).is_reserve));
+        assert_eq!(*places[0].seat.doing(), Doing::Gone);
+    }
+
     #[tokio::test]
     async fn those_who_come_late_are_not_waited_for() {
         let table = Arc::new(Table::new(4, 0));
-        let places = [false, false, true].map(|is_late| Table::enter(&table, is_late).unwrap());
+        let places =
+            [false, false, true].map(|is_late| Table::enter(&table, CLIENT, is_late).unwrap());
         let [first, second, late] = places;
         let mut emptied = std::pin::pin!(table.emptied());
         for place in [first, second] {

@@ -442,6 +442,15 @@ fn other_types_and_encodings_of_bodies() {
         let answer = client::post(server.address, COMPLETIONS, &headers, body.as_bytes());
         assert_eq!(answer.status, 415, "{headers:?}");
     }
+    let form = [("Content-Type", "application/x-www-form-urlencoded")];
+    for (path, body) in [
+        ("/completion", &*body),
+        ("/tokenize", r#"{"content": "a"}"#),
+        ("/apply-template", r#"{"messages": [{"role": "user", "content": "a"}]}"#),
+    ] {
+        let answer = client::post(server.address, path, &form, body.as_bytes());
+        assert_eq!(answer.status, 200, "{path}: as llama.cpp's server");
+    }
     let kind = [("Content-Type", "application/json; charset=utf-8")];
     assert_eq!(client::post(server.address, COMPLETIONS, &kind, body.as_bytes()).status, 200);
 }

@@ -258,6 +258,77 @@ fn idle_connections_make_way() {
     drop(idle);
 }
 
+/// Row 80: more bodies that drip than there are places.
+#[test]
+fn bodies_that_drip_make_way() {
+    let server = Harness::with(|options| {
+        options.limits.connections = 8;
+        options.limits.reserve = 2;
+    });
+    let drips: Vec<TcpStream> = (0..40)
+        .map(|_| {
+            let mut stream = connect(server.address);
+            let headers = [("Content-Length", "1000"), ("Content-Type", "application/json")];
+            stream.write_all(head("POST", COMPLETIONS, &headers).as_bytes()).unwrap();
+            let _ = stream.write_all(b"{");
+            stream
+        })
+        .collect();
+    for _ in 0..5 {
+        let answer = post(server.address, COMPLETIONS, &[], completion(2, false).as_bytes());
+        assert_eq!(answer.status, 200, "{}", answer.json());
+    }
+    drop(drips);
+}
+
+/// A client that writes its whole body before it reads gets the answer that refuses it.
+#[test]
+fn what_is_left_of_a_refused_body_is_thrown_away() {
+    let keys = Some(Keys::parse("0123456789abcdef\n").unwrap());
+    let (open, locked) = (Harness::start(), Harness::with(|options| options.keys = keys));
+    let json = ("Content-Type", "application/json");
+    for (server, path, header, bytes, status) in [
+        (&open, COMPLETIONS, json, 40 << 20, "413"),
+        (&open, COMPLETIONS, ("Origin", "https://evil.example"), 4 << 20, "403"),
+        (&open, "/no/such/path", json, 4 << 20, "404"),
+        (&open, "/v1/completions", ("Content-Type", "text/csv"), 4 << 20, "415"),
+        (&locked, COMPLETIONS, json, 60 << 10, "401"),
+    ] {
+        for is_chunked in [false, true] {
+            let mut stream = connect(server.address);
+            let length = bytes.to_string();
+            let framing = match is_chunked {
+                true => ("Transfer-Encoding", "chunked"),
+                false => ("Content-Length", length.as_str()),
+            };
+            stream.write_all(head("POST", path, &[header, framing]).as_bytes()).unwrap();
+            let body = vec![b' '; 1 << 10];
+            for _ in 0..bytes >> 10 {
+                if is_chunked {
+                    stream.write_all(b"400\r\n").unwrap();
+                }
+                stream.write_all(&body).expect("the whole body is taken");
+                if is_chunked {
+                    stream.write_all(b"\r\n").unwrap();
+                }
+            }
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("the connection is not reset");
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path} {answer}");
+        }
+    }
+    // What is longer is not waited for, and a client that has shown no key is not read to its end.
+    for (server, bytes) in [(&open, 200_u64 << 20), (&locked, 20 << 20)] {
+        let mut stream = connect(server.address);
+        let length = bytes.to_string();
+        let head = head("POST", "/no/such/path", &[json, ("Content-Length", &length)]);
+        stream.write_all(head.as_bytes()).unwrap();
+        let piece = vec![b' '; 1 << 16];
+        let is_cut = (0..bytes >> 16).any(|_| stream.write_all(&piece).is_err());
+        assert!(is_cut, "{bytes} bytes are all read");
+    }
+}
+
 /// Row 80: when every place is busy there is still an answer about health.
 #[test]
 fn health_is_answered_when_all_places_are_busy() {
@@ -476,6 +547,17 @@ fn other_methods_and_paths() {
     assert_eq!((status, &error["error"]["code"]), (404, &json!(404)));
     let (status, error) = server.get("/v1/no/such/path");
     assert_eq!((status, &error["error"]["code"]), (404, &json!("not_found")));
+    // Not in the OpenAPI document: other spellings of its paths, and other headers.
+    let raw = |method: &str, path: &str, headers: &[(&str, &str)], body: &str| {
+        let mut stream = connect(server.address);
+        send(&mut stream, method, path, headers, body.as_bytes());
+        client::read(&mut BufReader::new(stream), method)
+    };
+    let unknown = raw("GET", "/v1/no/such/path", &[("anthropic-version", "2023-06-01")], "").json();
+    let kinds = (&unknown["type"], &unknown["error"]["type"]);
+    assert_eq!(kinds, (&json!("error"), &json!("not_found_error")));
+    assert_eq!(raw("POST", "/v1/completions/", &[], &completion(2, false)).status, 200);
+    assert_eq!(raw("GET", "/v1/models/", &[], "").status, 200);
     let wrong = ask(server.address, "GET", COMPLETIONS, &[], b"");
     assert_eq!(wrong.status, 405);
     assert_eq!(wrong.header("allow"), Some("POST"));

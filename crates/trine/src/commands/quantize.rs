@@ -266,7 +266,7 @@ fn report(args: &QuantizeArgs, source: &Source, subject: &Subject, targets: &[Ta
 fn tell(report: &Report) -> Result<()> {
     output::remark(format_args!(
         "{}: {} to {} ({}), {} tensors converted, {} kept",
-        report.output.display(),
+        terminal::shown(&report.output),
         output::bytes(report.bytes_before),
         output::bytes(report.bytes_after),
         report.dtype,

@@ -12,8 +12,9 @@ use trine_foreign::Host;
 use trine_hub::{Pinned, get_pinned};
 use trine_model::{KvType, Model};
 use trine_server::{
-    Description, Fetch, FetchEnd, Fetched, Fetcher, Found, ImageUrls, Keys, Library, Limits,
-    Listed, LoadedModel, Loader, Outline, Pictures, ServeError, Server, ServerOptions,
+    Description, Fetch, FetchEnd, Fetched, Fetcher, Found, ImageUrls, KEY_BYTES_WANTED, Keys,
+    Library, Limits, Listed, LoadedModel, Loader, Outline, Pictures, ServeError, Server,
+    ServerOptions,
 };
 use trine_text::ChatTemplate;
 
@@ -258,12 +259,50 @@ fn read_keys(path: &Path) -> Result<Keys> {
         let path = path.display();
         format!("cannot read the keys of {path}; check the path and its permissions")
     };
-    let size = std::fs::metadata(path).with_context(fail)?.len();
+    let facts = std::fs::metadata(path).with_context(fail)?;
+    let size = facts.len();
+    check_mode(path, &facts)?;
     if size > KEYS_BYTES_MAX {
         return Err(anyhow!("{} has {size} bytes; it cannot be a file of keys", path.display()));
     }
     let text = std::fs::read_to_string(path).with_context(fail)?;
-    Keys::parse(&text).map_err(|problem| anyhow!("{}: {problem}", path.display()))
+    let keys = Keys::parse(&text).map_err(|problem| anyhow!("{}: {problem}", path.display()))?;
+    let short = keys.short();
+    if short > 0 {
+        output::warning(format_args!(
+            "{}: {} shorter than {KEY_BYTES_WANTED} characters and may be guessed; make longer ones, for example with \
+             `openssl rand -hex 16`",
+            path.display(),
+            if short == 1 { "a key is".to_owned() } else { format!("{short} keys are") },
+        ));
+    }
+    Ok(keys)
+}
+
+/// Checks who may write and read a file of keys.
+#[cfg(unix)]
+fn check_mode(path: &Path, facts: &std::fs::Metadata) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = facts.permissions().mode() & 0o777;
+    let shown = path.display();
+    let remedy = format!("chmod 600 {shown}");
+    if mode & 0o022 != 0 {
+        return Err(anyhow!(
+            "others than its owner may write {shown} (mode {mode:03o}), and so add keys of their own: {remedy}"
+        ));
+    }
+    // A group is how a service gets its keys.
+    if mode & 0o004 != 0 {
+        output::warning(format_args!(
+            "everybody on this machine may read the keys of {shown} (mode {mode:03o}): {remedy}"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn check_mode(_: &Path, _: &std::fs::Metadata) -> Result<()> {
+    Ok(())
 }
 
 /// Fetches pictures for the server.

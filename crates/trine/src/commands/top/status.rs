@@ -146,23 +146,9 @@ pub(super) fn parse(answer: &[u8]) -> Result<Snapshot, String> {
     Ok(snapshot)
 }
 
-/// Turns untrusted text into one short line. Replaces characters that a terminal interprets, that
-/// end a line, or that change the direction of writing with a visible one.
+/// Turns untrusted text into one short line.
 pub(super) fn harmless(text: &str) -> String {
-    let is_harmful = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-    };
-    let mut characters = text.chars();
-    let mut short: String = characters
-        .by_ref()
-        .take(NAME_CHARACTERS)
-        .map(|c| if is_harmful(c) { char::REPLACEMENT_CHARACTER } else { c })
-        .collect();
-    if characters.next().is_some() {
-        short.push('…');
-    }
-    short
+    trine_foreign::cut_name(text, NAME_CHARACTERS)
 }
 
 #[cfg(test)]
@@ -262,7 +248,7 @@ pub(super) mod tests {
         document["phase"] = "\u{1b}]52;c;AAAA\u{7}".into();
         let snapshot = parse(document.to_string().as_bytes()).unwrap();
         assert_eq!(snapshot.models[0].name, "a\u{fffd}[2J\u{fffd}31m\u{fffd}\u{fffd}b\u{fffd}c");
-        assert_eq!(snapshot.models[0].device.chars().count(), NAME_CHARACTERS + 1);
+        assert_eq!(snapshot.models[0].device.chars().count(), NAME_CHARACTERS + 3);
         assert_eq!(snapshot.models[0].formats, ["\u{fffd}c"; FORMATS_MAX]);
         assert_eq!(snapshot.phase, "\u{fffd}]52;c;AAAA\u{fffd}");
     }
