@@ -176,8 +176,8 @@ mod tests {
 
     use super::*;
 
-    /// The forms of Anthropic's API: anthropic 2.14.0, `types/beta/beta_request_document_block_param.py`
-    /// and `beta_search_result_block_param.py`.
+    /// The forms of Anthropic's API: anthropic 2.14.0,
+    /// `types/beta/beta_request_document_block_param.py` and `beta_search_result_block_param.py`.
     #[test]
     fn words_of_documents_are_read_with_title_and_source() {
         let read = |part: Value| {

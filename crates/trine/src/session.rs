@@ -106,7 +106,8 @@ pub(crate) struct Session {
     pub(crate) npu: Option<Arc<dyn Partner>>,
     /// What reads pictures, if anything does.
     pub(crate) vision: Option<Vision>,
-    /// Most positions of a sequence that the device computes, if memory is not all that bounds them.
+    /// Most positions of a sequence that the device computes, if memory is not all that bounds
+    /// them.
     pub(crate) most_context: Option<usize>,
     /// Whether a GPU was to run the whole model, but has too little memory for that.
     reduced: bool,

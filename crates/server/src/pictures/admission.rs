@@ -17,7 +17,8 @@ use crate::workers::Weight;
 /// weight the decoding has.
 ///
 /// # Errors
-/// 400 for pictures of the newest turn that never have room together (older ones are left out), 503 if the server ends.
+/// 400 for pictures of the newest turn that never have room together (older ones are left out), 503
+/// if the server ends.
 pub(crate) async fn admit(
     app: &App,
     sent: &mut Sent,

@@ -25,8 +25,8 @@ const THREAD: &str = "fetching";
 /// out.
 ///
 /// # Errors
-/// 400 naming a picture of the newest turn that is not there or not what it should be, 503 if there is no room in
-/// the time that fetching may take, or if the server ends.
+/// 400 naming a picture of the newest turn that is not there or not what it should be, 503 if there
+/// is no room in the time that fetching may take, or if the server ends.
 pub(crate) async fn fetch(
     app: &App,
     sent: &mut Sent,

@@ -150,7 +150,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) prefix_cache_size: Option<u64>,
 
-    /// A further name for a model; `*` or `*=MODEL` for every name that is not there; can be repeated
+    /// A further name for a model; `*` or `*=MODEL` for every name that is not there; can be
+    /// repeated
     #[arg(long, value_name = "NAME=MODEL", value_parser = parse_alias)]
     pub(crate) alias: Vec<(String, String)>,
 

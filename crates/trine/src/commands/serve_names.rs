@@ -181,8 +181,11 @@ impl Names {
         let all = match self {
             Self::Fixed(all) => all,
             Self::Store(shop) => {
-                let found = shop.find(name)?;
-                return if found.is_none() { shop.find(ANY) } else { Ok(found) };
+                let found = shop.find(name);
+                // What does not run here is not there either.
+                let is_there = matches!(found, Ok(Some(_)));
+                let any = if is_there { None } else { shop.find(ANY)? };
+                return any.map_or(found, |any| Ok(Some(any)));
             }
         };
         Ok(meant(all, name).or_else(|| meant(all, ANY)).map(Served::found))

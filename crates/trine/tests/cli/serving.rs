@@ -413,7 +413,7 @@ fn what_keeps_a_server_from_starting_is_said() {
     let ran = trine(&["serve", "--api-key-file", "/no/such/file"]);
     assert!(ran.code == 1 && ran.err.contains("/no/such/file"), "{}", ran.err);
     let ran = trine(&["serve", "--alias", "a=b"]);
-    assert!(ran.code == 2 && ran.err.contains("there is no model b"), "{}", ran.err);
+    assert!(ran.code == 1 && ran.err.contains("there is no model b."), "{}", ran.err);
     let ran = trine(&["serve", "/no/such/model.gguf"]);
     assert!(ran.code == 1 && ran.err.contains("model.gguf"), "{}", ran.err);
 }
