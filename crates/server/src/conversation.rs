@@ -16,7 +16,7 @@ use crate::models::{Lease, Preset};
 use crate::parameters::{ParameterFields, Parameters};
 use crate::pictures::{Pictured, Sent};
 use crate::places::Places;
-use crate::prompts::{check_messages, cut, encode_conversation};
+use crate::prompts::{check_messages, cut, encode_conversation, tokens_least};
 use crate::thinking::{Thinking, unread};
 use crate::warnings::note;
 
@@ -79,6 +79,8 @@ pub(crate) struct Conversation {
     /// What the model is not shown.
     left_out: LeftOuts,
     rendering: Rendering,
+    /// Whether its oldest messages may be left out.
+    shortens: bool,
 }
 
 impl Pictured for Conversation {
@@ -99,7 +101,7 @@ impl Conversation {
     ) -> Result<Self, ApiError> {
         let Talk { messages, pictures, left_out } = talk.into();
         Tools::check_calls(&messages).map_err(calling::refused)?;
-        Ok(Self { calling, messages, pictures, left_out, rendering })
+        Ok(Self { calling, messages, pictures, left_out, rendering, shortens: false })
     }
 
     /// Puts the system's instructions, if there are any, before the conversation.
@@ -108,6 +110,12 @@ impl Conversation {
             self.messages.insert(0, Message::new("system", instructions));
         }
         self
+    }
+
+    /// Lets its oldest messages be left out if it is longer than the context, as Ollama does. One
+    /// with pictures stays whole.
+    pub(crate) fn shortening(self) -> Self {
+        Self { shortens: true, ..self }
     }
 
     /// Names fields by their places in the request.
@@ -257,7 +265,14 @@ impl Conversation {
         let format = lease.format();
         let write =
             |own: &mut Self, soft_tokens: &[usize]| own.encoded(&*format, soft_tokens, lease);
-        let First { mut prompt, mut soft_tokens, again } = self.first(lease, write)?;
+        let whole = (self.shortens && self.pictures.is_empty()).then(|| self.messages.clone());
+        let first = match (self.first(lease, write), whole) {
+            (Err(error), Some(whole)) if error.code == Code::ContextLengthExceeded => {
+                self.shorten(whole, &*format, lease, error)?
+            }
+            (first, _) => first?,
+        };
+        let First { mut prompt, mut soft_tokens, again } = first;
         let texts = parameters.fields.n;
         check_queue(texts, texts * prompt.ids.len(), &lease.limits())?;
         let in_thought = format.opens_thought(&prompt.ids);
@@ -279,6 +294,57 @@ impl Conversation {
         }
         self.left_out.note();
         Ok(prompt.ids)
+    }
+
+    /// Leaves out the fewest of the oldest messages with which the others fit. System messages and
+    /// the newest turn of a person stay, and a turn is left out with its answer, calls and results.
+    ///
+    /// # Errors
+    /// `error` if the newest turn does not fit by itself.
+    fn shorten(
+        &mut self,
+        whole: Vec<Message>,
+        format: &dyn ReplyFormat,
+        lease: &Lease,
+        error: ApiError,
+    ) -> Result<First, ApiError> {
+        let context = lease.limits().context;
+        // What is left where a turn of a person is the first one, without those that cannot fit.
+        let mut turns = Vec::new();
+        let mut least = 0;
+        for (at, message) in whole.iter().enumerate().rev() {
+            least += tokens_least(lease, message);
+            if least > context {
+                break;
+            }
+            if message.role == "user" {
+                turns.push(at);
+            }
+        }
+        // The fewer are left, the sooner they fit.
+        let (mut best, mut range) = (None, 0..turns.len());
+        while !range.is_empty() {
+            let middle = range.start + range.len() / 2;
+            let is_kept = |(at, message): &(usize, &Message)| {
+                *at >= turns[middle] || message.role == "system"
+            };
+            let kept = whole.iter().enumerate().filter(is_kept);
+            self.messages = kept.map(|(_, message)| message.clone()).collect();
+            let left_out = whole.len() - self.messages.len();
+            match self.encoded(format, &[], lease) {
+                Ok(prompt) => {
+                    best = Some((prompt, left_out));
+                    range.start = middle + 1;
+                }
+                Err(error) if error.code == Code::ContextLengthExceeded => range.end = middle,
+                Err(error) => return Err(error),
+            }
+        }
+        let (prompt, left_out) = best.ok_or(error)?;
+        note(format!(
+            "the {left_out} oldest messages were left out: the conversation is longer than the context of {context} tokens"
+        ));
+        Ok(First { prompt, soft_tokens: Vec::new(), again: None })
     }
 
     /// Returns its prompt; takes its messages.

@@ -34,6 +34,7 @@ use crate::pictures::Pictured;
 use crate::prompts::Prompt;
 use crate::rooms::permits_beyond;
 use crate::visitor::Visitor;
+use crate::warnings::note;
 use crate::written::json_of;
 
 /// Most texts in a request, and most tokens in all of them, as in OpenAI's API.
@@ -66,6 +67,9 @@ struct Inputs {
     param: &'static str,
     prompts: Vec<Prompt>,
     adds_bos: bool,
+    /// Whether the end of a text that is longer than the context is left out, and of a vector that
+    /// is longer than asked for.
+    cuts: bool,
     /// Number of elements that a vector is to have, if the request says so.
     dimensions: Option<usize>,
 }
@@ -79,7 +83,9 @@ impl Inputs {
     /// all the memory for answers, and 400 naming a field that it cannot serve.
     fn encode(self, app: &App, lease: &Lease) -> Result<Ready, ApiError> {
         let dimensions = dimensions(lease)?;
-        check_dimensions(self.dimensions, dimensions)?;
+        if !self.cuts {
+            check_dimensions(self.dimensions, dimensions)?;
+        }
         let bytes = self.prompts.len() * dimensions * size_of::<f32>();
         let remedy = "send fewer texts in a request";
         let room = app.answers.take(bytes, remedy).map_err(|error| error.of_field(self.param))?;
@@ -87,8 +93,10 @@ impl Inputs {
             lease.check_room()?;
         }
         let of_field = |error: ApiError| error.of_field(self.param);
-        let least = self.prompts.iter().map(|prompt| prompt.check(lease).map_err(of_field));
-        self.check_together(least.sum::<Result<usize, ApiError>>()?)?;
+        if !self.cuts {
+            let least = self.prompts.iter().map(|prompt| prompt.check(lease).map_err(of_field));
+            self.check_together(least.sum::<Result<usize, ApiError>>()?)?;
+        }
         let mut tokens = 0;
         let mut encoded = Vec::with_capacity(self.prompts.len());
         for prompt in &self.prompts {
@@ -97,17 +105,24 @@ impl Inputs {
             self.check_together(tokens)?;
             encoded.push(ids);
         }
-        Ok(Ready { prompts: encoded, room })
+        Ok(Ready { prompts: encoded, dimensions: self.dimensions.filter(|_| self.cuts), room })
     }
 
     fn ids(&self, prompt: &Prompt, lease: &Lease) -> Result<Vec<u32>, ApiError> {
-        let ids = match prompt {
+        let mut ids = match prompt {
             Prompt::Ids(ids) => ids.clone(),
             Prompt::Text(text) if self.adds_bos => {
                 lease.tokenizer.encode_prompt(text, Specials::Parse)?
             }
             Prompt::Text(text) => lease.tokenizer.encode(text, Specials::Parse)?,
         };
+        let context = lease.limits().context;
+        if self.cuts && ids.len() > context {
+            note(format!(
+                "the end of a text was left out: it is longer than the context of {context} tokens"
+            ));
+            ids.truncate(context);
+        }
         lease.check_prompt(&ids)?;
         Ok(ids)
     }
@@ -127,8 +142,22 @@ impl Inputs {
 /// Texts ready for the model.
 struct Ready {
     prompts: Vec<Vec<u32>>,
+    /// How many elements of each vector are wanted, if not all.
+    dimensions: Option<usize>,
     /// Room for their vectors.
     room: OwnedSemaphorePermit,
+}
+
+/// Returns the beginning of a vector, scaled to length 1, or all of it if no fewer elements are
+/// wanted.
+fn shortened(mut vector: Vec<f32>, dimensions: Option<usize>) -> Vec<f32> {
+    let Some(wanted) = dimensions.filter(|wanted| *wanted < vector.len()) else { return vector };
+    vector.truncate(wanted);
+    let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
+    if length > 0.0 {
+        vector.iter_mut().for_each(|value| *value /= length);
+    }
+    vector
 }
 
 /// Reads how many elements a vector is to have.
@@ -167,7 +196,7 @@ pub(crate) struct Vectors {
 /// 503 if the queue has no room for the first of them, or has no room for another for a long time;
 /// 408 if the request's time is over; and the errors that end a generation without a text.
 async fn embed(app: &App, lease: &Lease, ready: Ready, priority: i32) -> Result<Vectors, ApiError> {
-    let (model, Ready { prompts, room }) = (&lease.model, ready);
+    let (model, Ready { prompts, dimensions, room }) = (&lease.model, ready);
     let tokens = prompts.iter().map(Vec::len).sum();
     let metrics = app.metrics.model(&lease.base);
     let deadline = app.lifecycle.deadline(lease.asked);
@@ -222,7 +251,7 @@ async fn embed(app: &App, lease: &Lease, ready: Ready, priority: i32) -> Result<
             () = &mut aborting => return Err(ApiError::draining()),
         };
         lease.note_success();
-        rows.push(vector);
+        rows.push(shortened(vector, dimensions));
     }
 }
 

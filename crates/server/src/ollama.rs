@@ -2,6 +2,7 @@
 
 pub(crate) mod manage;
 pub(crate) mod models;
+mod options;
 pub(crate) mod pull;
 pub(crate) mod pulls;
 
@@ -14,41 +15,45 @@ use axum::extract::State;
 use axum::http::{Request, Response};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use trine_text::{Message, Specials, ToolCall};
+use trine_text::{Message, Specials, Tokenizer, ToolCall};
 
 use crate::app::App;
 use crate::body::receive;
 use crate::calling::{Calling, arguments};
 use crate::clock::unix_seconds;
 use crate::conversation::{Conversation, Rendering};
-use crate::error::{ApiError, Dialect};
+use crate::error::{ApiError, Dialect, shown};
 use crate::flow::{self, Prepared};
-use crate::generate::{Ask, Ended, Piece, Reason, Whole};
+use crate::generate::{Ask, Ended, Piece, Reason, TokenText, Whole};
+use crate::guard::random_id;
 use crate::json::Fields;
 use crate::messages::{Talk, check_count, read_messages};
 use crate::models::{KeepAlive, Lease, Unloaded};
-use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX, UNLIMITED, read_stops};
+use crate::openai::logprobs::List;
+use crate::parameters::{
+    ParameterFields, Penalties, TOKENS_MAX, UNLIMITED, read_chat_logprobs, read_stops,
+};
 use crate::pictures::{Pictured, Sent};
 use crate::places::Places;
 use crate::prompts::encode;
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_line};
 use crate::structure::Structure;
-use crate::thinking::{self, Thinking};
+use crate::thinking::Thinking;
 use crate::unsupported::{Harmless, Unsupported, refuse};
+use crate::warnings::note;
 
-/// Options that this server does not support.
-pub(crate) const UNSUPPORTED_OPTIONS: [Unsupported; 3] = [
-    ("mirostat", Harmless::At(&[0.0]), "leave it out"),
-    ("tfs_z", Harmless::From(1.0), "leave it out"),
-    ("typical_p", Harmless::From(1.0), "leave it out"),
-];
 /// Fields of the API that this server does not support.
-pub(crate) const UNSUPPORTED: [Unsupported; 3] = [
+pub(crate) const UNSUPPORTED: [Unsupported; 2] = [
     ("template", Harmless::Off, "templates of requests are not run; the model's own is used"),
     ("context", Harmless::Off, "send the conversation to /api/chat"),
-    ("logprobs", Harmless::Off, "use /v1/chat/completions"),
 ];
+
+/// The first tokens of a prompt that are kept if it is cut (`num_keep` in Ollama's `api/types.go`).
+const KEPT: i64 = 4;
+
+/// The roles of messages.
+const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
 /// The endpoint that a request came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +114,10 @@ struct Asked {
     turn: Option<Turn>,
     streams: bool,
     keep: Option<KeepAlive>,
+    /// The context that prompt and answer may have.
+    context: Option<usize>,
+    /// How many alternatives are told with the log-probability of each token, if it is told.
+    logprobs: Option<usize>,
     way: Way,
     /// When the request came.
     started: Instant,
@@ -123,6 +132,9 @@ enum Turn {
         pictures: Sent,
         /// Whether the text is used without the model's format around it.
         is_raw: bool,
+        /// How many of its first tokens are kept if it is too long and the rest is cut from its
+        /// beginning on; `None` if it may not be cut.
+        keeps: Option<usize>,
         rendering: Rendering,
     },
 }
@@ -132,18 +144,28 @@ fn read(fields: Fields<'_>, way: Way, started: Instant) -> Result<Asked, ApiErro
     let keep = read_keep_alive(fields)?;
     refuse(fields, &UNSUPPORTED)?;
     let mut parameters = ParameterFields::begin(fields)?;
+    let truncates = fields.boolean("truncate")?.unwrap_or(true);
+    let (mut context, mut keeps) = (None, None);
     if let Some(options) = fields.object("options")? {
-        read_options(Fields::within(options, "options."), &mut parameters)?;
+        let options = options::readable(options);
+        let options = Fields::within(&options, "options.");
+        read_options(options, &mut parameters)?;
+        context = options.count("num_ctx", 0, TOKENS_MAX)?.filter(|context| *context > 0);
+        keeps = options.integer("num_keep", -1..=TOKENS_MAX as i64)?;
     }
     parameters.structure = Structure::of_ollama(fields)?;
     let turn = match way {
-        Way::Chat => read_chat(fields)?,
-        Way::Generate => read_prompt(fields)?,
+        Way::Chat => read_chat(fields, truncates)?,
+        Way::Generate => {
+            let keeps = usize::try_from(keeps.unwrap_or(KEPT)).unwrap_or(usize::MAX);
+            read_prompt(fields, truncates.then_some(keeps))?
+        }
     };
-    Ok(Asked { parameters, turn, streams, keep, way, started })
+    let logprobs = read_chat_logprobs(fields)?;
+    Ok(Asked { parameters, turn, streams, keep, context, logprobs, way, started })
 }
 
-fn read_chat(fields: Fields<'_>) -> Result<Option<Turn>, ApiError> {
+fn read_chat(fields: Fields<'_>, truncates: bool) -> Result<Option<Turn>, ApiError> {
     let calling = Calling::read(fields)?;
     let Some(messages) = fields.list("messages")?.filter(|messages| !messages.is_empty()) else {
         return Ok(None);
@@ -152,12 +174,14 @@ fn read_chat(fields: Fields<'_>) -> Result<Option<Turn>, ApiError> {
     let mut messages = with_ids(messages);
     let mut places = Places::default();
     for (index, message) in messages.iter_mut().enumerate() {
+        complete(index, message);
         unfold_images(index, message, &mut places)?;
     }
     let map = Map::from_iter([("messages".to_owned(), messages.into())]);
     let talk = read_messages(Fields::new(&map)).map_err(|error| error.placed(&places))?;
     let conversation = Conversation::new(calling, talk, rendering(fields)?)?;
-    Ok(Some(Turn::Chat(conversation.placed(&places))))
+    let conversation = conversation.placed(&places);
+    Ok(Some(Turn::Chat(if truncates { conversation.shortening() } else { conversation })))
 }
 
 /// Reads how the prompt is made.
@@ -165,7 +189,7 @@ fn rendering(fields: Fields<'_>) -> Result<Rendering, ApiError> {
     Ok(Rendering { thinking: Thinking::of_ollama(fields)?, ..Rendering::default() })
 }
 
-fn read_prompt(fields: Fields<'_>) -> Result<Option<Turn>, ApiError> {
+fn read_prompt(fields: Fields<'_>, keeps: Option<usize>) -> Result<Option<Turn>, ApiError> {
     let is_raw = fields.boolean("raw")?.unwrap_or(false);
     let system = fields.text("system")?.filter(|system| !system.is_empty());
     let mut pictures = Sent::default();
@@ -180,10 +204,15 @@ fn read_prompt(fields: Fields<'_>) -> Result<Option<Turn>, ApiError> {
         return Ok(None);
     }
     let (system, prompt) = (system.map(str::to_owned), prompt.to_owned());
-    Ok(Some(Turn::Generate { system, prompt, pictures, is_raw, rendering: rendering(fields)? }))
+    let rendering = rendering(fields)?;
+    Ok(Some(Turn::Generate { system, prompt, pictures, is_raw, keeps, rendering }))
 }
 
 impl Pictured for Asked {
+    fn context(&self) -> Option<usize> {
+        self.context
+    }
+
     fn pictures(&mut self) -> Option<&mut Sent> {
         match self.turn.as_mut()? {
             Turn::Chat(conversation) => conversation.pictures(),
@@ -207,6 +236,7 @@ impl flow::Asked for Asked {
         let load = self.started.elapsed();
         let mut writer = Lines::new(Arc::clone(&lease.name), self.way, self.started);
         writer.load = load;
+        writer.tokenizer = self.logprobs.map(|_| Arc::clone(&lease.tokenizer));
         let streams = self.streams;
         let ask = self.ask(lease)?;
         writer.prompt_tokens = ask.as_ref().map_or(0, |ask| ask.request.prompt.len());
@@ -222,14 +252,17 @@ impl Asked {
         let conversation = match self.turn {
             None => return Ok(None),
             Some(Turn::Chat(conversation)) => conversation,
-            Some(Turn::Generate { prompt, pictures, is_raw, rendering, .. })
+            Some(Turn::Generate { prompt, pictures, is_raw, keeps, rendering, .. })
                 if is_raw || (lease.template().is_none() && pictures.is_empty()) =>
             {
                 rendering.thinking.check_raw()?;
                 lease.check_room()?;
-                let ids = encode(lease, &prompt, Specials::Parse)?;
+                let ids = match keeps {
+                    Some(keeps) => cut_between(lease, &prompt, keeps, parameters.max_tokens)?,
+                    None => encode(lease, &prompt, Specials::Parse)?,
+                };
                 parameters.compile(lease)?;
-                return Ok(Some(parameters.ask(ids, None, lease)));
+                return Ok(Some(parameters.ask(ids, self.logprobs, lease)));
             }
             Some(Turn::Generate { system, prompt, pictures, rendering, .. }) => {
                 let system = system.map(|system| Message::new("system", system));
@@ -240,7 +273,25 @@ impl Asked {
             }
         };
         let ids = conversation.prompt(&mut parameters, lease)?;
-        Ok(Some(parameters.ask(ids, None, lease)))
+        Ok(Some(parameters.ask(ids, self.logprobs, lease)))
+    }
+}
+
+/// Gives a message the role and the text that Ollama would read: roles are written in small
+/// letters, a text that is not there is empty, and the template is given any role. The models here
+/// know no others than their own, so others are the user's.
+fn complete(index: usize, message: &mut Value) {
+    let Some(message) = message.as_object_mut() else { return };
+    if let Some(Value::String(role)) = message.get("role") {
+        let mut small = role.to_lowercase();
+        if !ROLES.contains(&&*small) {
+            note(format!("messages[{index}].role {} is taken as user", shown(role)));
+            small = "user".to_owned();
+        }
+        message.insert("role".to_owned(), small.into());
+    }
+    if message.get("content").is_none_or(Value::is_null) && !message.contains_key("tool_calls") {
+        message.insert("content".to_owned(), "".into());
     }
 }
 
@@ -378,8 +429,34 @@ fn read_options(options: Fields<'_>, parameters: &mut ParameterFields) -> Result
     let most = options.integer("num_predict", -2..=TOKENS_MAX as i64)?;
     parameters.max_tokens = most.map(|most| usize::try_from(most).unwrap_or(UNLIMITED));
     parameters.stops = read_stops(options, "stop")?;
-    thinking::OPTIONS.refuse(options)?;
-    refuse(options, &UNSUPPORTED_OPTIONS)
+    Ok(())
+}
+
+/// Returns the token ids of a text. If they are more than the context, those between the first
+/// `keeps` and the end are left out, so that a quarter of the context, or `wanted` tokens, are left
+/// for the answer.
+///
+/// # Errors
+/// 400 if the text is longer than texts may be that are cut into tokens.
+fn cut_between(
+    lease: &Lease,
+    text: &str,
+    keeps: usize,
+    wanted: usize,
+) -> Result<Vec<u32>, ApiError> {
+    let context = lease.limits().context;
+    let mut ids = lease.tokenizer.encode_prompt(text, Specials::Parse)?;
+    if ids.len() > context {
+        let most = context - wanted.min(context / 4);
+        let keeps = keeps.min(most.saturating_sub(1));
+        let left_out = ids.len() - most;
+        ids.drain(keeps..keeps + left_out);
+        note(format!(
+            "{left_out} tokens of the prompt were left out after the first {keeps}: it is longer than the context of {context}"
+        ));
+    }
+    lease.check_prompt(&ids)?;
+    Ok(ids)
 }
 
 /// Writes lines of JSON.
@@ -389,11 +466,28 @@ struct Lines {
     prompt_tokens: usize,
     started: Instant,
     load: Duration,
+    /// Spells tokens with their log-probabilities, if these are told.
+    tokenizer: Option<Arc<Tokenizer>>,
+}
+
+/// A line, and the log-probabilities in it.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    line: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<List<'a>>,
 }
 
 impl Lines {
     fn new(model: Arc<str>, way: Way, started: Instant) -> Self {
-        Self { model, way, prompt_tokens: 0, started, load: Duration::ZERO }
+        Self { model, way, prompt_tokens: 0, started, load: Duration::ZERO, tokenizer: None }
+    }
+
+    /// Returns a line with the log-probabilities of tokens, if they are told.
+    fn with_logprobs<'a>(&'a self, line: Value, tokens: &'a [TokenText]) -> Line<'a> {
+        let tokenizer = self.tokenizer.as_deref().filter(|_| !tokens.is_empty());
+        Line { line, logprobs: tokenizer.map(|tokenizer| List { tokenizer, tokens }) }
     }
 
     /// Returns the answer to a request that asks for no text.
@@ -436,16 +530,19 @@ impl Lines {
     }
 }
 
-/// Returns a call in Ollama's form: arguments are JSON there, and calls have no ids.
+/// Returns a call in Ollama's form: arguments are JSON there.
 fn written(call: &ToolCall) -> Value {
-    json!({"function": {"index": call.index, "name": call.name, "arguments": arguments(call)}})
+    let function = json!({"index": call.index, "name": call.name, "arguments": arguments(call)});
+    json!({"id": random_id("call_"), "function": function})
 }
 
 impl Writer for Lines {
     const MEDIA_TYPE: &'static str = "application/x-ndjson";
 
     fn whole<'a>(&'a self, texts: &'a [Whole]) -> impl Serialize {
-        let Some(whole) = texts.first() else { return self.without_text("load") };
+        let Some(whole) = texts.first() else {
+            return self.with_logprobs(self.without_text("load"), &[]);
+        };
         let mut line = self.last(&whole.text(), &whole.ended);
         if let Some(thoughts) = whole.thoughts() {
             self.thinking(&mut line, thoughts);
@@ -454,12 +551,14 @@ impl Writer for Lines {
         if !calls.is_empty() {
             line["message"]["tool_calls"] = calls.into();
         }
-        line
+        self.with_logprobs(line, &whole.tokens)
     }
 
     fn piece(&mut self, _index: usize, piece: Piece, out: &mut Vec<u8>) {
         match piece {
-            Piece::Text { text, .. } => push_line(out, &self.line(&text, false)),
+            Piece::Text { text, tokens, .. } => {
+                push_line(out, &self.with_logprobs(self.line(&text, false), &tokens));
+            }
             Piece::End(ended) => push_line(out, &self.last("", &ended)),
             Piece::Thought { text, .. } => {
                 let mut line = self.line("", false);

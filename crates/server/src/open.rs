@@ -59,6 +59,7 @@ pub(crate) async fn open_named<D: Pictured + Send + 'static, T: Send + 'static>(
     let Received { mut asked, mut weight, visitor, mut room, .. } = received;
     let mut lease = lease(app, named, keep).await?;
     lease.visitor = visitor;
+    lease.context = asked.context();
     let lease = Arc::new(lease);
     if let Some(sent) = asked.pictures() {
         sent.meet(lease.pictures.is_some());

@@ -2,7 +2,7 @@
 
 pub(crate) mod chat;
 pub(crate) mod completions;
-mod logprobs;
+pub(crate) mod logprobs;
 pub(crate) mod models;
 
 use serde_json::{Value, json};

@@ -152,16 +152,21 @@ pub(crate) fn check_messages(
     soft_tokens: usize,
 ) -> Result<(), ApiError> {
     let is_kept = |message: &&Message| matches!(&*message.role, "system" | "user");
+    let words: usize =
+        messages.iter().filter(is_kept).map(|message| tokens_least(lease, message)).sum();
+    lease.check_least(words + soft_tokens)
+}
+
+/// Returns the fewest tokens that the words of a message can have in a prompt that shows them.
+pub(crate) fn tokens_least(lease: &Lease, message: &Message) -> usize {
     // A token may reach from one text into the next one: each may have one token less than its own
     // count.
     let least =
         |text: &str| lease.tokenizer.tokens_least(text.trim(), Specials::AsText).saturating_sub(1);
     let of_part = |part: &Part| part.text.as_deref().map_or(0, least);
-    let of_content = |message: &Message| match &message.content {
+    match &message.content {
         Content::Text(text) => least(text),
         Content::Parts(parts) => parts.iter().map(of_part).sum(),
         Content::Absent(()) => 0,
-    };
-    let words: usize = messages.iter().filter(is_kept).map(of_content).sum();
-    lease.check_least(words + soft_tokens)
+    }
 }

@@ -63,7 +63,7 @@ pub(crate) trait Writer: Send + 'static {
 }
 
 /// Appends a line of JSON.
-pub(crate) fn push_line(out: &mut Vec<u8>, line: &Value) {
+pub(crate) fn push_line(out: &mut Vec<u8>, line: &impl Serialize) {
     push_json(out, line);
     out.push(b'\n');
 }

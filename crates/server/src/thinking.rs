@@ -76,8 +76,6 @@ impl Spelling {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Refusal(pub(crate) &'static str);
 
-/// `options` of Ollama's requests.
-pub(crate) const OPTIONS: Refusal = Refusal("set think or thinking_token_budget beside options");
 /// Texts without a conversation.
 pub(crate) const TEXTS: Refusal = Refusal(RAW);
 
@@ -512,18 +510,16 @@ mod tests {
         }
         assert_eq!(read(Thinking::read, &json!({"thinking": true})).unwrap().on, Some(true));
         for (fields, _) in &asking {
-            for refusal in [TEXTS, OPTIONS] {
-                let error = refusal.refuse(Fields::new(fields.as_object().unwrap())).unwrap_err();
-                assert_eq!(error.param, Some(name_of(fields)));
-            }
+            let error = TEXTS.refuse(Fields::new(fields.as_object().unwrap())).unwrap_err();
+            assert_eq!(error.param, Some(name_of(fields)));
         }
         for fields in &not_asking {
             TEXTS.refuse(Fields::new(fields.as_object().unwrap())).unwrap();
         }
         for name in BUDGETS {
             let fields = json!({ name: 5 });
-            let error = OPTIONS.refuse(Fields::new(fields.as_object().unwrap())).unwrap_err();
-            assert!(error.message.contains("beside options"), "{}", error.message);
+            let error = TEXTS.refuse(Fields::new(fields.as_object().unwrap())).unwrap_err();
+            assert!(error.message.contains(RAW), "{}", error.message);
         }
     }
 

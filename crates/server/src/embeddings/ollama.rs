@@ -72,8 +72,8 @@ fn read(fields: Fields<'_>, param: &'static str) -> Result<(Inputs, Option<KeepA
     refuse(fields, &PICTURES)?;
     let keep = read_keep_alive(fields)?;
     let dimensions = read_dimensions(fields)?;
-    // Nothing is ever truncated: a text that is too long is refused, whatever this field says.
-    fields.boolean("truncate")?;
+    // `/api/embeddings` cuts nothing.
+    let cuts = fields.boolean("truncate")?.unwrap_or(true) && param == "input";
     fields.object("options")?;
     let prompts = match fields.get(param) {
         None => Vec::new(),
@@ -82,5 +82,5 @@ fn read(fields: Fields<'_>, param: &'static str) -> Result<(Inputs, Option<KeepA
         Some(Value::Array(_)) if param == "prompt" => return Err(fields.wrong(param, "a text")),
         Some(_) => read_prompts(fields, param, TEXTS_MAX)?,
     };
-    Ok((Inputs { param, prompts, adds_bos: true, dimensions }, keep))
+    Ok((Inputs { param, prompts, adds_bos: true, cuts, dimensions }, keep))
 }

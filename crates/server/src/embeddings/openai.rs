@@ -98,7 +98,7 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     let adds_bos = fields.boolean("add_special_tokens")?.unwrap_or(true);
     let prompts = read_prompts(fields, "input", TEXTS_MAX)?;
     Ok(Asked {
-        inputs: Inputs { param: "input", prompts, adds_bos, dimensions },
+        inputs: Inputs { param: "input", prompts, adds_bos, cuts: false, dimensions },
         encoding,
         priority,
     })

@@ -27,6 +27,8 @@ pub(crate) struct Lease {
     pub(crate) model: Arc<LoadedModel>,
     /// Who sent the request.
     pub(crate) visitor: Visitor,
+    /// The context that the request asks for.
+    pub(crate) context: Option<usize>,
     /// When the model was asked for, which may be long before it was loaded.
     pub(crate) asked: Instant,
     shared: Arc<Shared>,
@@ -50,7 +52,7 @@ impl Lease {
     ) -> Self {
         let Named { name, base, preset } = named.clone();
         let (model, visitor, shared) = (Arc::clone(model), Visitor::default(), Arc::clone(shared));
-        Self { name, base, preset, model, visitor, asked, shared }
+        Self { name, base, preset, model, visitor, context: None, asked, shared }
     }
 
     /// Refuses a request that the model's engine would refuse whatever its prompt is.
@@ -72,9 +74,10 @@ impl Lease {
     }
 
     /// Returns the limits that requests are checked against: the engine's, and the context that the
-    /// name sets if that is smaller.
+    /// name sets, or the request asks for, if that is smaller.
     pub(crate) fn limits(&self) -> Limits {
         let context = bounded(self.preset.context, &self.model);
+        let context = self.context.map_or(context, |own| own.min(context));
         Limits { context, ..self.service.limits() }
     }
 
@@ -124,6 +127,13 @@ impl Lease {
         let error = ApiError::from(error);
         if !is_bound {
             return error;
+        }
+        if self.context == Some(context) {
+            let message = format!(
+                "the prompt has {tokens} tokens, more than the context of {context} that num_ctx of the request asks for; \
+                 shorten it, or ask for more"
+            );
+            return ApiError { message, ..error };
         }
         let message = format!(
             "the prompt has {tokens} tokens, more than the context of {context} that num_ctx of the preset {} allows; \

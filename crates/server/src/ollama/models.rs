@@ -86,9 +86,9 @@ pub(crate) async fn show(
 }
 
 /// The version of Ollama whose API this dialect has: clients ask which of its features they may
-/// use, editors for 0.6.4 at least. It has `capabilities` of `/api/show` (0.6.4), calls in streams
-/// (0.8) and `context_length` of `/api/ps` (0.10), and none of the later features.
-const API_VERSION: &str = "0.10.0";
+/// use, editors for 0.6.4 at least, Codex for 0.13.4. It has `capabilities` of `/api/show` (0.6.4),
+/// calls in streams (0.8), `context_length` of `/api/ps` (0.10) and `logprobs` (0.12.11).
+const API_VERSION: &str = "0.13.4";
 
 /// `GET /api/version`
 pub(crate) async fn version() -> Response<Body> {

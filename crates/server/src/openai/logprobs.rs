@@ -61,6 +61,22 @@ pub(crate) struct Chat<'a> {
 
 impl Serialize for Chat<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { tokenizer, tokens } = *self;
+        let mut object = serializer.serialize_map(Some(2))?;
+        object.serialize_entry("content", &List { tokenizer, tokens })?;
+        object.serialize_entry("refusal", &())?;
+        object.end()
+    }
+}
+
+/// The tokens of a chat; `logprobs` of Ollama's lines.
+pub(crate) struct List<'a> {
+    pub(crate) tokenizer: &'a Tokenizer,
+    pub(crate) tokens: &'a [TokenText],
+}
+
+impl Serialize for List<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let tokenizer = self.tokenizer;
         let token = |token: &TokenText| {
             let Logprobs { token, logprob, ref top, .. } = token.logprobs;
@@ -69,10 +85,7 @@ impl Serialize for Chat<'_> {
             entry.top_logprobs = Some(top.iter().map(each).collect());
             entry
         };
-        let mut object = serializer.serialize_map(Some(2))?;
-        object.serialize_entry("content", &Each(|| self.tokens.iter().map(token)))?;
-        object.serialize_entry("refusal", &())?;
-        object.end()
+        serializer.collect_seq(self.tokens.iter().map(token))
     }
 }
 

@@ -97,12 +97,15 @@ pub(super) fn head() -> [Field; 4] {
 }
 
 fn chat_logprobs() -> Value {
+    object([("content", token_logprobs()), ("refusal", null())], [])
+}
+
+fn token_logprobs() -> Value {
     let bytes = about(list(integer(0, 255)), "The token's bytes, which need not be text.");
     let known = || [("token", text()), ("logprob", number()), ("bytes", bytes.clone())];
     let [token, logprob, own] = known();
     let top = ("top_logprobs", list(object(known(), [])));
-    let content = list(object([token, logprob, own, top], []));
-    object([("content", content), ("refusal", null())], [])
+    list(object([token, logprob, own, top], []))
 }
 
 /// Returns a call of a function; in streams with its place.
@@ -342,7 +345,7 @@ fn anthropic_usage() -> Value {
 
 fn ollama_message() -> Value {
     let function = object([("index", count()), ("name", text()), ("arguments", free_object())], []);
-    let calls = list(object([("function", function)], []));
+    let calls = list(object([("id", text()), ("function", function)], []));
     let optional = [("tool_calls", calls), ("thinking", about(text(), THOUGHTS))];
     object([("role", constant("assistant")), ("content", text())], optional)
 }
@@ -356,6 +359,7 @@ fn ollama<const N: usize>(said: [Field; N]) -> Value {
         head.into_iter().chain(said).chain([("done", boolean())]),
         [
             ("thinking", about(text(), "Of `/api/generate`: what the model thought.")),
+            ("logprobs", token_logprobs()),
             ("done_reason", choice(["stop", "length", "load", "unload"])),
             ("total_duration", nanoseconds()),
             ("load_duration", nanoseconds()),

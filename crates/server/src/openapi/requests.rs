@@ -56,18 +56,22 @@ pub(super) fn schemas() -> Vec<Field> {
     ]
 }
 
-fn chat() -> Value {
-    let mut fields = vec![model()];
-    fields.extend(streaming());
-    fields.extend(parameters(None));
+fn chat_logprobs() -> [Field; 2] {
     let top = about(
         integer(0, LOGPROBS_MAX as i64),
         "Alternatives beside each token's log-probability. Needs `\"logprobs\": true`.",
     );
-    fields.extend([
+    [
         ("logprobs", about(default(boolean(), false), "Whether log-probabilities are given.")),
         ("top_logprobs", top),
-    ]);
+    ]
+}
+
+fn chat() -> Value {
+    let mut fields = vec![model()];
+    fields.extend(streaming());
+    fields.extend(parameters(None));
+    fields.extend(chat_logprobs());
     let words = "Left out with a warning: this server searches nothing.";
     fields.extend([store(), ("web_search_options", about(any(), words))]);
     fields.extend(calling());
@@ -368,10 +372,12 @@ fn ollama() -> Vec<Field> {
         ("options", schema("OllamaOptions")),
         ("think", about(one_of(vec![boolean(), choice(EFFORTS)]), "Whether the model thinks before it answers. Other values than false and none are refused for models that cannot.")),
         ("format", about(format, "What the text looks like: JSON, or what a JSON schema says.")),
+        ("truncate", about(default(boolean(), true), "Whether a conversation that is too long loses its oldest messages, and a raw prompt its middle.")),
     ]);
     fields.extend(budgets());
     fields.extend(others_thinking(thinking::OLLAMA));
     fields.extend(structure_of_others());
+    fields.extend(chat_logprobs());
     fields.extend(refused_fields(&ollama_dialect::UNSUPPORTED));
     fields.extend(everywhere());
     fields
@@ -413,9 +419,13 @@ fn ollama_options() -> Value {
         "Most tokens that are written. Absent, -1 and -2: until the context is full.",
     );
     fields.extend([("num_predict", most), ("stop", stops())]);
-    fields.extend(no_thinking(thinking::OPTIONS));
-    fields.extend(refused_fields(&ollama_dialect::UNSUPPORTED_OPTIONS));
-    about(asked([], fields), "Further options are ignored.")
+    let context = about(integer(0, i32::MAX), "Most tokens of prompt and answer together.");
+    let keeps = about(integer(-1, i32::MAX), "First tokens that a prompt keeps if it is cut.");
+    fields.extend([("num_ctx", context), ("num_keep", keeps)]);
+    about(
+        asked([], fields),
+        "Others change nothing; numbers out of range are taken as the nearest in it.",
+    )
 }
 
 fn ollama_embed(input: &'static str) -> Value {
@@ -423,7 +433,8 @@ fn ollama_embed(input: &'static str) -> Value {
         "prompt" => one_of(vec![text(), json!({"const": []})]),
         _ => one_of(vec![constant(""), json!({"const": []}), texts_or_ids(embeddings::TEXTS_MAX)]),
     };
-    let truncate = about(boolean(), "Changes nothing: a text that is too long is refused.");
+    let words = "Whether the end of a text that is too long is left out, in `/api/embed` only.";
+    let truncate = about(default(boolean(), true), words);
     let fields = [
         model(),
         keep_alive(),

@@ -40,6 +40,11 @@ pub(crate) trait Pictured {
         None
     }
 
+    /// Returns the context that it asks for, for its prompt and answer.
+    fn context(&self) -> Option<usize> {
+        None
+    }
+
     /// Checks what needs no picture, before pictures are fetched for it. For a thread that may
     /// wait.
     ///

@@ -479,7 +479,7 @@ fn conversations_that_are_much_too_long() {
     let long = |role: &str| {
         let turns = [("user", "Hi"), (role, &*text), ("user", "Hi")];
         let turns = turns.map(|(role, text)| json!({"role": role, "content": text}));
-        json!({"max_tokens": 1, "messages": turns})
+        json!({"max_tokens": 1, "messages": turns, "truncate": false})
     };
     // What a user says counts by its tokens. A template may leave out what an assistant said: that
     // counts by the bytes it is given.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::client;
-use crate::harness::Harness;
+use crate::harness::{CONTEXT, Harness};
 
 fn messages() -> Value {
     json!([{"role": "user", "content": "Hi"}])
@@ -221,4 +221,114 @@ fn metrics_have_vllms_names_with_one_series_each() {
         "vllm:request_success_total{model_name=\"main\",engine=\"0\",finished_reason=\"length\"} 1"
     ));
     assert_eq!(client::ask(server.address, "HEAD", "/metrics", &[], b"").status, 200);
+}
+
+/// What Ollama answers is answered: what changes nothing, or was changed, is a warning.
+#[test]
+fn ollamas_options_are_read_as_it_reads_them() {
+    let server = Harness::start();
+    let ask = |options: Value| {
+        let body = json!({"prompt": "a", "stream": false, "options": options});
+        client::post(server.address, "/api/generate", &[], body.to_string().as_bytes())
+    };
+    for (name, value) in [
+        ("mirostat", json!(2)),
+        ("tfs_z", json!(0.5)),
+        ("typical_p", json!(0.7)),
+        ("think", json!(true)),
+        ("reasoning_effort", json!("high")),
+        ("colour", json!("red")),
+        ("repeat_last_n", json!(-2)),
+        ("seed", json!(-5)),
+        ("top_p", json!(1.1)),
+        ("repeat_penalty", json!(0)),
+        ("presence_penalty", json!(3)),
+    ] {
+        let answer = ask(json!({"num_predict": 2.0, "top_k": 40.0, name: value}));
+        assert_eq!(answer.status, 200, "{name}: {}", answer.json());
+        let warning = answer.header("x-trine-warning").unwrap_or_default();
+        assert!(warning.contains(&format!("options.{name}")), "{name}: {warning}");
+    }
+    let answer = ask(json!({"num_predict": 2.0, "top_k": 40.0, "num_gpu": 99}));
+    assert_eq!((answer.status, answer.header("x-trine-warning")), (200, None));
+    let chat = |fields: Value| {
+        let mut body = json!({"stream": false, "options": {"num_predict": 3}});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        client::post(server.address, "/api/chat", &[], body.to_string().as_bytes())
+    };
+    for role in ["User", "user", "narrator"] {
+        let answer = chat(json!({"messages": [{"role": role, "content": "Hi"}, {"role": "user"}]}));
+        assert_eq!(answer.status, 200, "{role}: {}", answer.json());
+        assert_eq!(answer.header("x-trine-warning").is_some(), role == "narrator", "{role}");
+    }
+    let told = json!({"messages": messages(), "logprobs": true, "top_logprobs": 2});
+    let answer = chat(told.clone()).json();
+    let logprobs = answer["logprobs"].as_array().unwrap();
+    assert_eq!(logprobs.len() as u64, answer["eval_count"].as_u64().unwrap());
+    for token in logprobs {
+        assert!(token["logprob"].as_f64().unwrap() <= 0.0 && token["bytes"].is_array(), "{token}");
+        assert_eq!(token["top_logprobs"].as_array().unwrap().len(), 2);
+    }
+    for (name, value) in [("temperature", json!("0.5")), ("num_ctx", json!("all"))] {
+        assert_eq!(ask(json!({ name: value })).status, 400, "{name}");
+    }
+}
+
+/// As in Ollama's `server/prompt.go` and `llm/llama_server.go`: the oldest messages are left out,
+/// not those of the system or the last one; of a raw prompt what is after its first tokens.
+#[test]
+fn what_is_too_long_for_ollamas_context_is_shortened() {
+    let server = Harness::start();
+    let word = |word: &str| format!("{word} ").repeat(24);
+    let turns: Vec<Value> = (0..12)
+        .flat_map(|_| {
+            [
+                json!({"role": "user", "content": word("bird")}),
+                json!({"role": "assistant", "content": word("tree")}),
+            ]
+        })
+        .chain([json!({"role": "user", "content": "Why?"})])
+        .collect();
+    let with_system =
+        [vec![json!({"role": "system", "content": "Be kind."})], turns.clone()].concat();
+    let ask = |path: &str, fields: Value| {
+        let mut body = json!({"stream": false, "options": {"num_predict": 2}});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        client::post(server.address, path, &[], body.to_string().as_bytes())
+    };
+    let count = |messages: &[Value]| {
+        let answer = ask("/api/chat", json!({"messages": messages}));
+        assert_eq!((answer.status, answer.header("x-trine-warning")), (200, None));
+        answer.json()["prompt_eval_count"].as_u64().unwrap()
+    };
+    let answer = ask("/api/chat", json!({"messages": with_system}));
+    assert_eq!(answer.status, 200, "{}", answer.json());
+    let warning = answer.header("x-trine-warning").unwrap();
+    let left_out: usize =
+        warning.split_whitespace().find_map(|word| word.parse().ok()).expect("it has a number");
+    assert!(left_out.is_multiple_of(2) && left_out > 0, "{warning}");
+    let system = with_system[..1].to_vec();
+    let kept = |left_out: usize| [&system, &turns[left_out..]].concat();
+    assert_eq!(answer.json()["prompt_eval_count"], count(&kept(left_out)));
+    let refused = ask("/api/chat", json!({"messages": kept(left_out - 2), "truncate": false}));
+    assert_eq!(refused.status, 400, "one turn more would not have fitted");
+    // `num_ctx` bounds prompt and answer.
+    let short = json!({"messages": with_system, "options": {"num_ctx": 60, "num_predict": 100}});
+    let answer = ask("/api/chat", short).json();
+    let number = |name: &str| answer[name].as_u64().unwrap();
+    assert!(number("prompt_eval_count") <= 60, "{answer}");
+    assert!(number("prompt_eval_count") + number("eval_count") <= 61, "{answer}");
+    let alone = json!({"messages": [{"role": "user", "content": word("bird").repeat(40)}]});
+    assert_eq!(ask("/api/chat", alone).status, 400, "the last message stays");
+    let raw = |truncate: bool| {
+        ask(
+            "/api/generate",
+            json!({"prompt": word("bird").repeat(40), "raw": true, "truncate": truncate}),
+        )
+    };
+    assert_eq!(raw(false).status, 400);
+    let answer = raw(true);
+    assert_eq!(answer.status, 200, "{}", answer.json());
+    assert!(answer.header("x-trine-warning").unwrap().contains("after the first 4"));
+    assert_eq!(answer.json()["prompt_eval_count"], CONTEXT - 2);
 }

@@ -248,14 +248,24 @@ fn ollamas_clients_get_vectors() {
     assert_eq!(answer["embeddings"].as_array().unwrap().len(), 2);
     let answer = ask("/api/embeddings", json!({"prompt": "A bird"}));
     assert_eq!(vector(&answer["embedding"]), bird);
+    // The end of a text is cut, and a vector, which is scaled to length 1 again.
+    let long = "a ".repeat(CONTEXT);
+    let context = demo_embedder().context();
+    assert_eq!(ask("/api/embed", json!({"input": long}))["prompt_eval_count"], context);
+    let short =
+        vector(&ask("/api/embed", json!({"input": "A bird", "dimensions": 8}))["embeddings"][0]);
+    let length = bird[..8].iter().map(|value| value * value).sum::<f32>().sqrt();
+    assert_eq!(short.len(), 8);
+    for (found, whole) in short.iter().zip(&bird) {
+        assert!((found - whole / length).abs() < 1e-5, "{found} of {whole}");
+    }
     // These only load the model.
     assert_eq!(ask("/api/embed", json!({"input": ""}))["embeddings"], json!([]));
     assert_eq!(ask("/api/embed", json!({}))["embeddings"], json!([]));
     assert_eq!(ask("/api/embeddings", json!({"prompt": ""}))["embedding"], json!([]));
-    let long = "a ".repeat(CONTEXT);
     for (path, body) in [
-        ("/api/embed", json!({"input": long, "truncate": true})),
-        ("/api/embed", json!({"input": "a", "dimensions": 8})),
+        ("/api/embed", json!({"input": long, "truncate": false})),
+        ("/api/embeddings", json!({"prompt": long})),
         ("/api/embed", json!({"input": 5})),
         ("/api/embeddings", json!({"prompt": ["a", "b"]})),
     ] {

@@ -219,7 +219,7 @@ fn a_presets_context_is_kept() {
     for (path, body) in [
         ("/v1/completions", json!({ "prompt": text })),
         ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": text}]})),
-        ("/api/generate", json!({"prompt": text, "raw": true})),
+        ("/api/generate", json!({"prompt": text, "raw": true, "truncate": false})),
     ] {
         let mut body = body;
         body["model"] = json!("short");

@@ -46,9 +46,9 @@ fn impossible_prompts_are_refused_by_their_length() {
         ),
         ("/api/chat", json!({ "messages": messages })),
         ("/api/generate", json!({ "prompt": text })),
-        ("/api/generate", json!({"prompt": text, "raw": true})),
+        ("/api/generate", json!({"prompt": text, "raw": true, "truncate": false})),
         ("/v1/embeddings", json!({"model": "embedder", "input": text})),
-        ("/api/embed", json!({"model": "embedder", "input": ["short", text]})),
+        ("/api/embed", json!({"model": "embedder", "input": ["short", text], "truncate": false})),
         ("/api/embeddings", json!({"model": "embedder", "prompt": text})),
     ] {
         let (status, error) = server.post(path, &body);
@@ -192,7 +192,7 @@ fn no_model_is_loaded_for_a_request_that_is_wrong() {
         ("/v1/messages", json!({ "messages": messages }), "max_tokens"),
         ("/v1/messages", json!({"messages": messages, "max_tokens": 1, "system": 5}), "system"),
         ("/v1/messages/count_tokens", json!({"messages": messages, "tools": 5}), "tools"),
-        ("/api/chat", json!({"messages": messages, "options": {"top_p": 2}}), "top_p"),
+        ("/api/chat", json!({"messages": messages, "options": {"top_p": "2"}}), "top_p"),
         ("/api/chat", json!({"messages": [{"role": "user", "images": ["a"]}]}), "images"),
         ("/api/generate", json!({"prompt": 5}), "prompt"),
         ("/api/generate", json!({"prompt": "a", "raw": 5}), "raw"),

@@ -311,7 +311,7 @@ fn ollama_chats_call_tools() {
         json!({"messages": [{"role": "user", "content": "Hi"}], "tools": tools(), "stream": false});
     let (status, answer) = server.post("/api/chat", &body);
     assert_eq!(status, 200, "{answer}");
-    let list = answer["message"]["tool_calls"].clone();
+    let mut list = answer["message"]["tool_calls"].clone();
     assert_eq!(list[0]["function"]["arguments"], json!({"city": "Oslo"}));
     assert_eq!(list[1]["function"]["name"], "time");
     let mut streamed = body.clone();
@@ -319,10 +319,15 @@ fn ollama_chats_call_tools() {
     let answer = client::post(server.address, "/api/chat", &[], streamed.to_string().as_bytes());
     let text = String::from_utf8(answer.body).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let found: Vec<Value> = lines
+    let mut found: Vec<Value> = lines
         .filter_map(|line| line["message"]["tool_calls"].as_array().cloned())
         .flatten()
         .collect();
+    // Each has an id of its own.
+    let ids =
+        list.as_array_mut().unwrap().iter_mut().chain(&mut found).map(|call| call["id"].take());
+    let ids: std::collections::HashSet<String> = ids.map(|id| id.to_string()).collect();
+    assert_eq!(ids.len(), 4);
     assert_eq!(list, Value::from(found));
     let messages = json!([
         {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "", "tool_calls": list},
