@@ -181,11 +181,8 @@ impl Names {
         let all = match self {
             Self::Fixed(all) => all,
             Self::Store(shop) => {
-                let found = shop.find(name);
-                // What does not run here is not there either.
-                let is_there = matches!(found, Ok(Some(_)));
-                let any = if is_there { None } else { shop.find(ANY)? };
-                return any.map_or(found, |any| Ok(Some(any)));
+                let found = shop.find(name)?;
+                return if found.is_none() { shop.find(ANY) } else { Ok(found) };
             }
         };
         Ok(meant(all, name).or_else(|| meant(all, ANY)).map(Served::found))
@@ -393,6 +390,10 @@ impl Shop {
         }
         let told = |error: HubError| told(error).message;
         let Some(preset) = self.hub.whole_preset(name).map_err(told)? else {
+            if let Some(Known::Refused(_)) = catalog::find(name) {
+                // A model of another family is not here, as any other that is not.
+                return Ok(None);
+            }
             let local = self.local(name).map_err(|error| error.to_string())?;
             return Ok(local.map(|model| Found::plain(self.own_name(&model))));
         };

@@ -70,6 +70,9 @@ fn every_name_stands_for_one_model() {
     assert_eq!(names.source("m").map(|source| place(&source)), Some("a/m.gguf".into()));
     let listed: Vec<_> = names.list().into_iter().map(|listed| listed.name).collect();
     assert_eq!(listed, ["demo", "mine"]);
+    // The name of another family's model is one that is not here, as a preset that was removed.
+    let names = Names::store(hub(), None, &[], open).unwrap();
+    assert!(["sailor", "gpt-4o", "nobody"].iter().all(|name| names.find(name).unwrap().is_none()));
     let taken = Names::store(hub(), None, &alias("x", "a/demo.gguf"), open);
     assert!(taken.err().unwrap().to_string().contains("the name demo"));
 }
