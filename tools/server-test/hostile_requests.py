@@ -31,7 +31,8 @@ FULL = 31_000_000
 
 def resident_kb(process: int, key: str) -> int:
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(key))
+    # A process that has just ended has none.
+    return next((int(line.split()[1]) for line in lines if line.startswith(key)), 0)
 
 
 def ask(path: str, body: bytes) -> tuple[int, int]:
