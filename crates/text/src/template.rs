@@ -29,11 +29,11 @@ pub(crate) use program::MAX_SOURCE_BYTES;
 pub(crate) use trials::{ResultsIn, Trials};
 
 use crate::error::TextError;
-use limits::{Budget, MAX_OUTPUT_BYTES, MAX_STEPS, template_error};
+use limits::{Budget, MAX_OUTPUT_BYTES, render_error};
 use turns::Ways;
 
-/// The stack of a rendering thread. Only touched pages take memory. The deepest use is dropping a
-/// list nested once per [`MAX_STEPS`] / 8 steps.
+/// The stack of a rendering thread. Only touched pages take memory. The deepest use is dropping as
+/// many lists in one another as [`limits`] allows.
 const STACK_BYTES: usize = 256 << 20;
 
 /// Gemma 3's turn format, equal to the template that its checkpoints carry.
@@ -279,7 +279,7 @@ fn render(
     let program = program::compile(source)?;
     let budget = Arc::new(Budget::new(length.0));
     let mut environment = Environment::empty();
-    environment.set_fuel(Some(MAX_STEPS));
+    environment.set_fuel(Some(budget.steps()));
     operators::install(&mut environment, &budget);
     library::install(&mut environment, &budget, options.clock);
     library::install_formatter(&mut environment, &budget);
@@ -293,7 +293,7 @@ fn render(
         result.map(drop)
     };
     if let Err(error) = outcome {
-        return Err(budget.take_reason().unwrap_or_else(|| template_error(&error)));
+        return Err(render_error(&error, &budget));
     }
     if prompt.len() > MAX_OUTPUT_BYTES {
         let limit = MAX_OUTPUT_BYTES as u64;

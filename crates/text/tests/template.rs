@@ -242,6 +242,21 @@ fn row_43_nested_ranges_run_out_of_steps() {
     limited(source);
 }
 
+/// Templates look for the result of a call among all later messages, so the steps of an agent's
+/// conversation grow with the square of its length.
+#[test]
+fn a_thousand_calls_and_results_are_rendered() {
+    let source = "{% for m in messages %}{% set ns = namespace(found=false) %}\
+                  {% for after in messages[loop.index:] %}{% if not ns.found and after.role == 'user' %}\
+                  {% set ns.found = true %}{% endif %}{% endfor %}{{ m.content }}\n{% endfor %}";
+    let result = "src/main.rs:17: error[E0308]: mismatched types, expected u32, found usize";
+    let roles = ["assistant", "user"].into_iter().cycle();
+    let messages: Vec<Message> = roles.map(|role| Message::new(role, result)).take(2_000).collect();
+    let template = ChatTemplate::new(source).unwrap();
+    let rendered = template.render(&messages, &RenderOptions::default()).unwrap();
+    assert_eq!(rendered.lines().filter(|line| *line == result).count(), messages.len());
+}
+
 /// Bad-input list, row 44.
 #[test]
 fn row_44_much_out_of_little_is_refused_before_it_is_made() {
@@ -393,6 +408,17 @@ fn row_45_values_nested_by_a_loop() {
     let nest = "{% macro f(x, n) %}{% endmacro %}{% set ns = namespace(x=[1]) %}{% for i in range(COUNT) %}{% set ns.x = [ns.x] %}{% endfor %}";
     limited(&nest.replace("COUNT", "99999"));
     limited(&format!("{}{{{{ ns.x }}}}", nest.replace("COUNT", "150")).replace("150", "200"));
+    // Each call of the macro puts lists, or views of lists, into each other and calls itself.
+    let long = [Message::new("user", "x".repeat(300_000))];
+    for (open, close) in [("[", "]"), ("", "|reverse")] {
+        let step = format!("{{% set x = {}x{} %}}", open.repeat(30), close.repeat(30));
+        let body = step.repeat(120_000 / step.len());
+        let source =
+            format!("{{% macro f(x) %}}{body}{{{{ f(x) }}}}{{% endmacro %}}{{{{ f([1]) }}}}");
+        let template = ChatTemplate::new(source).unwrap();
+        let rendered = template.render(&long, &RenderOptions::default());
+        assert!(matches!(rendered, Err(TextError::TemplateLimit { .. })), "{rendered:?}");
+    }
     fails("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}", "namespace");
     fails("{% set ns = namespace() %}{% set ns.x = [1, {'a': ns}] %}{{ ns }}", "namespace");
     fails(

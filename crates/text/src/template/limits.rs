@@ -13,8 +13,16 @@ use minijinja::{Error, ErrorKind, Value};
 
 use crate::error::TextError;
 
-/// The instructions of one rendering.
-pub(crate) const MAX_STEPS: u64 = 1_000_000;
+/// The instructions of one rendering for any input ...
+const BASE_STEPS: u64 = 1_000_000;
+/// ... in addition per byte of input: templates look for the result of a call among all messages
+/// after it, so the steps of an agent's conversation grow with the square of its length ...
+const STEPS_PER_INPUT_BYTE: u64 = 256;
+/// ... and at most, which is a second or two of work.
+const MAX_STEPS: u64 = 50_000_000;
+/// The lists, maps and views of values that one rendering makes. A chain of as many, each in the
+/// next, is dropped within [`super::STACK_BYTES`].
+const MAX_NESTS: u64 = 500_000;
 /// The most bytes of a rendered prompt.
 pub const MAX_OUTPUT_BYTES: usize = 4 << 20;
 /// The bytes of one string made by the template.
@@ -34,6 +42,8 @@ const MAX_DEPTH: usize = 160;
 
 /// The account of one rendering.
 pub(crate) struct Budget {
+    steps: u64,
+    nests: AtomicU64,
     work: AtomicU64,
     work_limit: u64,
     written: AtomicU64,
@@ -44,6 +54,8 @@ pub(crate) struct Budget {
 impl Budget {
     pub(crate) fn new(input_bytes: usize) -> Self {
         Self {
+            steps: (BASE_STEPS + STEPS_PER_INPUT_BYTE * input_bytes as u64).min(MAX_STEPS),
+            nests: AtomicU64::new(0),
             work: AtomicU64::new(0),
             work_limit: BASE_WORK + WORK_PER_INPUT_BYTE * input_bytes as u64,
             written: AtomicU64::new(0),
@@ -74,6 +86,19 @@ impl Budget {
         let before = self.work.fetch_add(amount, Ordering::Relaxed);
         if before.saturating_add(amount) > self.work_limit {
             return Err(self.over("work", self.work_limit));
+        }
+        Ok(())
+    }
+
+    /// Returns the instructions that the rendering may take.
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Pays for a value that holds others.
+    pub(crate) fn charge_nest(&self) -> Result<(), Error> {
+        if self.nests.fetch_add(1, Ordering::Relaxed) >= MAX_NESTS {
+            return Err(self.over("lists and maps", MAX_NESTS));
         }
         Ok(())
     }
@@ -331,11 +356,16 @@ fn json_string(string: &str, ascii: bool) -> String {
     escaped
 }
 
+/// Returns the error of a rendering in this crate's terms.
+pub(super) fn render_error(error: &Error, budget: &Budget) -> TextError {
+    if error.kind() == ErrorKind::OutOfFuel {
+        return TextError::TemplateLimit { what: "steps", limit: budget.steps };
+    }
+    budget.take_reason().unwrap_or_else(|| template_error(error))
+}
+
 /// Returns the engine's error in this crate's terms.
 pub(super) fn template_error(error: &Error) -> TextError {
-    if error.kind() == ErrorKind::OutOfFuel {
-        return TextError::TemplateLimit { what: "steps", limit: MAX_STEPS };
-    }
     let problem = match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),
         None => error.kind().to_string(),

@@ -24,6 +24,7 @@ pub(crate) const SLICE: &str = "[:]";
 pub(crate) const ITEM: &str = "[]";
 pub(crate) const MAP: &str = "{:}";
 pub(crate) const STORABLE: &str = "=";
+pub(crate) const NESTED: &str = "[[]]";
 
 /// Lets the engine evaluate an operation whose operands have been checked.
 fn evaluate(state: &State, expression: &'static str, operands: Value) -> Result<Value, Error> {
@@ -47,6 +48,7 @@ fn add(budget: &Budget, state: &State, a: Value, b: Value) -> Result<Value, Erro
     }
     if is_list(&a) && is_list(&b) {
         budget.charge_list(a.len().unwrap_or(0).saturating_add(b.len().unwrap_or(0)))?;
+        budget.charge_nest()?;
     }
     evaluate(state, "a + b", context! { a, b })
 }
@@ -59,6 +61,7 @@ fn multiply(budget: &Budget, state: &State, a: Value, b: Value) -> Result<Value,
             budget.charge_string(string.len().saturating_mul(count))?;
         } else if is_list(value) {
             budget.charge_list(value.len().unwrap_or(0).saturating_mul(count))?;
+            budget.charge_nest()?;
         }
     }
     evaluate(state, "a * b", context! { a, b })
@@ -84,6 +87,7 @@ fn slice(budget: &Budget, state: &State, arguments: Rest<Value>) -> Result<Value
     let [value, start, stop, step] =
         <[Value; 4]>::try_from(arguments.0).map_err(|_| Error::from(ErrorKind::MissingArgument))?;
     budget.charge_shallow(&value)?;
+    budget.charge_nest()?;
     evaluate(state, "value[start:stop:step]", context! { value, start, stop, step })
 }
 
@@ -137,6 +141,7 @@ fn map(budget: &Budget, arguments: Rest<Value>) -> Result<Value, Error> {
         budget.charge_shallow(&key)?;
         entries.push((key, value));
     }
+    budget.charge_nest()?;
     Ok(Value::from_pairs(entries))
 }
 
@@ -196,4 +201,6 @@ pub(crate) fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     environment.add_filter(MAP, move |all: Rest<Value>| map(&own, all));
     let own = account();
     environment.add_filter(STORABLE, move |value: Value| storable(&own, value));
+    let own = account();
+    environment.add_filter(NESTED, move |value: Value| own.charge_nest().map(|()| value));
 }

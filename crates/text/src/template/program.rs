@@ -215,11 +215,23 @@ fn replacement<'a>(instruction: &Instruction<'a>) -> Result<Instruction<'a>, &'s
     }
 }
 
+/// Returns whether an instruction makes a value that holds others. Some filters give a view of
+/// their argument. Arguments by name come before the call that holds them.
+fn nests(instruction: &Instruction<'_>) -> bool {
+    match instruction {
+        Instruction::BuildList(count) | Instruction::BuildTuple(count) => *count != Some(0),
+        Instruction::BuildKwargs(count) => *count > 0,
+        Instruction::ApplyFilter(..) => true,
+        _ => false,
+    }
+}
+
 /// Returns the number of instructions that one becomes.
 fn width(instruction: &Instruction<'_>) -> u32 {
     match instruction {
         Instruction::EmitRaw(_) => 2,
         Instruction::SetAttr(_) => 4,
+        other if nests(other) => 2,
         _ => 1,
     }
 }
@@ -266,7 +278,22 @@ fn rewrite<'a>(
             Instruction::BuildMacro(name, to, flags) => {
                 add(Instruction::BuildMacro(name, jump(*to), *flags));
             }
-            other => add(replacement(other).map_err(|problem| refused(line, problem))?),
+            other => {
+                let made = replacement(other).map_err(|problem| refused(line, problem))?;
+                let nested = Instruction::ApplyFilter(op::NESTED, Some(1), u8::MAX);
+                match nests(other) {
+                    // A filter would take them for its own.
+                    true if matches!(other, Instruction::BuildKwargs(_)) => {
+                        add(nested);
+                        add(made);
+                    }
+                    true => {
+                        add(made);
+                        add(nested);
+                    }
+                    false => add(made),
+                }
+            }
         }
     }
     Ok(program)
