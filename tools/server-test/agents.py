@@ -3,18 +3,20 @@
 
     agents.py [--trine PROGRAM] [--keep] [PART...]
 
-    PART      claude, codex, opencode, aider, langchain, litellm, pydantic; without one all of them
+    PART      claude, codex, codex-oss, opencode, cline, continue, aider, langchain, litellm, pydantic; without one all of them
     --trine   the program; without it target/release/trine
     --keep    keeps the clients' folders and what they sent, in target/server-test/agents/run
 
-Each client answers plainly, calls a tool, gets its result, goes on with a second turn, and is ended in the middle of an answer.
-What is checked is that no request is refused and that the client takes every answer; what the model inside the program writes is
-not the point. It is served with a context of 32,768 positions written into its file, for which agents' prompts are made.
+Each client answers plainly, calls a tool, gets its result, goes on with a second turn, and is ended in the middle of an answer. Agents
+also read an image, which the model cannot see, and go on with it in their history. What is checked is that no request is refused and
+that the client takes every answer; what the model inside the program writes is not the point. It is served with a context of 131,072
+tokens written into its file, as Gemma's files have it, and without `--context`, as people start it.
 
 A proxy stands between client and server. It notes status and warnings of each answer, makes the model end its answers soon, and has
-it call a harmless tool where the client's words have the mark CALL-A-TOOL, the client's search of the web where they have SEARCH-THE-WEB.
+it call a harmless tool where the client's words have the mark CALL-A-TOOL, the client's search of the web where they have
+SEARCH-THE-WEB, and the tool that reads files, with a path, where they have SHOW-IMAGE PATH.
 
-Needs Python 3.11 or later, node with npm, and their registries for the first run (1.5 GB in target/server-test/agents). The clients
+Needs Python 3.11 or later, node with npm, and their registries for the first run (2 GB in target/server-test/agents). The clients
 get a home of their own, no key, and are told to ask nobody else.
 """
 
@@ -25,14 +27,17 @@ import http.client
 import http.server
 import json
 import os
+import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
 import venv
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -42,20 +47,27 @@ from harness import ROOT, SCRATCH, Server, demo_with_context, wait_until
 HERE = Path(__file__).resolve().parent
 FOLDER = SCRATCH / "agents"
 RUN = FOLDER / "run"
-CONTEXT = 32768
-#: In the client's words: its next answer is to be a call, of a harmless tool or of a search that the client asks of the server.
+CONTEXT = 131072
+#: In the client's words: its next answer is to be a call, of a harmless tool, of a search that the client asks of the server, or of
+#: the tool that reads the file whose path follows.
 MARK = "CALL-A-TOOL"
 SEARCH = "SEARCH-THE-WEB"
-#: Most tokens of an answer, and what is added to the logit of its end: agents take an answer that is cut for a failure.
+SHOW = "SHOW-IMAGE"
+#: Most and fewest tokens of an answer, and what is added to the logit of its end: agents take an answer that is cut, or empty, for a
+#: failure.
 TOKENS = 400
+FEWEST = 8
 END_BIAS = 12
 #: How an answer says that a prompt is too long.
 TOO_LONG = (b"maximum context length is", b"prompt is too long")
 #: Seconds that a client may take.
 PATIENCE = 300.0
 #: Tools without arguments, or that only read: the model's arguments make no sense.
-HARMLESS = ["TaskList", "CronList", "get_goal", "glob", "read", "list_words"]
-NODE = ["@anthropic-ai/claude-code", "@openai/codex", "opencode-ai"]
+HARMLESS = ["TaskList", "CronList", "get_goal", "glob", "read", "team_status", "List", "list_words"]
+#: Tools that read a file, and in which argument agents put its path; some take several files.
+READERS = ["Read", "view_image", "read", "read_files"]
+PATHS = ["file_path", "filePath", "filepath", "path", "files"]
+NODE = ["@anthropic-ai/claude-code", "@openai/codex", "opencode-ai", "cline", "@continuedev/cli"]
 PYTHON = {
     "aider": ["aider-chat"],
     "langchain": ["langchain-openai", "langchain-anthropic", "langchain-ollama"],
@@ -63,7 +75,7 @@ PYTHON = {
     "litellm": ["litellm", "mcp"],
     "pydantic": ["pydantic-ai-slim[openai,anthropic]"],
 }
-PARTS = ["claude", "codex", "opencode", *PYTHON]
+PARTS = ["claude", "codex", "codex-oss", "opencode", "cline", "continue", *PYTHON]
 
 
 class Proxy(http.server.ThreadingHTTPServer):
@@ -158,26 +170,39 @@ def steered(path: str, body: bytes, end_token: int) -> bytes:
     """The request with an answer that ends soon, and with a call where the mark is in the last words of the user."""
     request = json.loads(body)
     turns = request.get("messages") or request.get("input") or []
-    tools = request.get("tools") or []
-    names = [tool.get("name") or tool.get("function", {}).get("name") for tool in tools]
-    marked = {MARK: HARMLESS, SEARCH: ["WebSearch"]}
+    tools = {tool.get("name") or tool.get("function", {}).get("name"): tool for tool in request.get("tools") or []}
+    marked = {MARK: HARMLESS, SEARCH: ["WebSearch"], SHOW: READERS}
     wanted = [name for mark, some in marked.items() if isinstance(turns, list) and has_mark(turns, mark) for name in some]
-    named = next((name for name in wanted if name in names), None)
+    named = next((name for name in wanted if name in tools), None)
+    if named and (path_of_image := re.search(SHOW + r" ([^\s\"\\]+)", json.dumps(turns[-1]))):
+        fix_path(tools[named], path_of_image[1])
     bias = {str(end_token): END_BIAS}
     if path.startswith("/api/"):
         options = request.get("options") or {}
         request["options"] = {**options, "num_predict": TOKENS, "logit_bias": bias}
     else:
         request["logit_bias"] = bias
+        request["min_tokens"] = FEWEST
         request.pop("max_completion_tokens", None)
         request["max_output_tokens" if "input" in request else "max_tokens"] = TOKENS
     if named and "input" in request:
         request["tool_choice"] = {"type": "function", "name": named}
-    elif named and "input_schema" in next(tool for tool in tools if tool.get("name") == named or "function" in tool):
+    elif named and "input_schema" in tools[named]:
         request["tool_choice"] = {"type": "tool", "name": named}
     elif named:
         request["tool_choice"] = {"type": "function", "function": {"name": named}}
     return json.dumps(request).encode()
+
+
+def fix_path(tool: dict, path: str) -> None:
+    """Leaves a tool no arguments but the file to read: its schema has that one value."""
+    holder, key = (tool, "input_schema") if "input_schema" in tool else (tool.get("function", tool), "parameters")
+    name = next(name for name in PATHS if name in holder[key]["properties"])
+    value = {"const": path}
+    if name == "files":
+        file = {"type": "object", "properties": {"path": value}, "required": ["path"], "additionalProperties": False}
+        value = {"type": "array", "items": file, "minItems": 1, "maxItems": 1}
+    holder[key] = {"type": "object", "properties": {name: value}, "required": [name], "additionalProperties": False}
 
 
 def has_mark(turns: list[dict], mark: str) -> bool:
@@ -306,6 +331,20 @@ class Client:
         finally:
             self.proxy.bounds = True
 
+    def image(self) -> str:
+        """The path of a small PNG in the client's folder."""
+
+        def chunk(kind: bytes, data: bytes) -> bytes:
+            return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+        side = 32
+        head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+        rows = (b"\0" + b"\xff\0\0" * side) * side
+        path = self.work / "shot.png"
+        chunks = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+        path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunks)
+        return str(path)
+
     def warnings(self) -> None:
         """Prints what the server said that it left out."""
         for text in sorted({text for *_, told in self.proxy.seen for text in told}):
@@ -365,6 +404,8 @@ def claude(client: Client) -> None:
     client.turn("a turn", [*base, "Say hello"], is_right=is_right)
     client.turn("a call, its result", [*base, "-c", f"{MARK} please"], calls=True, is_right=is_right)
     client.turn("another turn", [*base, "-c", "Say goodbye"], is_right=is_right)
+    client.turn("an image", [*base, "-c", f"{SHOW} {client.image()} please"], calls=True, is_right=is_right)
+    client.turn("the turn after the image", [*base, "-c", "Never mind"], is_right=is_right)
     client.cancelled([*base, "Tell a story"])
     client.turn("the turn after it", [*base, "-c", "Go on"], is_right=is_right)
     client.turn("a search of the web", [*base, f"{SEARCH} please"], calls=True, is_right=is_right)
@@ -373,17 +414,21 @@ def claude(client: Client) -> None:
 
 
 def codex(client: Client) -> None:
-    """Codex."""
+    """Codex, with a provider of its own or, as `codex-oss`, as a client of Ollama."""
     folder = client.home / ".codex"
     folder.mkdir()
-    (folder / "config.toml").write_text(
-        'model = "demo"\nmodel_provider = "trine"\nmodel_context_window = 32768\n'
-        "[model_providers.trine]\n"
-        f'name = "trine"\nbase_url = "{client.proxy.url}/v1"\nwire_api = "responses"\n'
-        "[analytics]\nenabled = false\n"
-    )
-    options = ["--skip-git-repo-check", "--json", "--dangerously-bypass-approvals-and-sandbox"]
     base = [node("codex"), "exec"]
+    options = ["--skip-git-repo-check", "--json", "--dangerously-bypass-approvals-and-sandbox"]
+    if client.name == "codex-oss":
+        client.environment["CODEX_OSS_BASE_URL"] = client.proxy.url + "/v1"
+        base += ["--oss", "--local-provider", "ollama", "-m", "demo"]
+    else:
+        (folder / "config.toml").write_text(
+            f'model = "demo"\nmodel_provider = "trine"\nmodel_context_window = {CONTEXT}\n'
+            "[model_providers.trine]\n"
+            f'name = "trine"\nbase_url = "{client.proxy.url}/v1"\nwire_api = "responses"\n'
+            "[analytics]\nenabled = false\n"
+        )
 
     def is_right(said: str) -> bool:
         return "turn.completed" in said and "turn.failed" not in said
@@ -392,13 +437,15 @@ def codex(client: Client) -> None:
     again = [*base, "resume", "--last", *options]
     client.turn("a call, its result", [*again, f"{MARK} please"], calls=True, is_right=is_right)
     client.turn("another turn", [*again, "Say goodbye"], is_right=is_right)
+    client.turn("an image", [*again, f"{SHOW} {client.image()} please"], calls=True, is_right=is_right)
+    client.turn("the turn after the image", [*again, "Never mind"], is_right=is_right)
     client.cancelled([*base, *options, "Tell a story"])
     client.turn("the turn after it", [*again, "Go on"], is_right=is_right)
 
 
 def opencode(client: Client) -> None:
     """opencode."""
-    model = {"demo": {"name": "demo", "limit": {"context": CONTEXT, "output": 2048}}}
+    model = {"demo": {"name": "demo", "attachment": True, "limit": {"context": CONTEXT, "output": 2048}}}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "trine",
@@ -417,7 +464,47 @@ def opencode(client: Client) -> None:
     client.turn("a turn", [*base, "Say hello"])
     client.turn("a call, its result", [*base, "-c", f"{MARK} please"], calls=True)
     client.turn("another turn", [*base, "-c", "Say goodbye"])
+    client.turn("an image", [*base, "-c", f"{SHOW} {client.image()} please"], calls=True)
+    client.turn("the turn after the image", [*base, "-c", "Never mind"])
     client.cancelled([*base, "Tell a story"])
+
+
+def cline(client: Client) -> None:
+    """Cline's program for the terminal."""
+    program = node("cline")
+    subprocess.run(
+        [program, "auth", "-p", "openai", "-k", "x", "-m", "demo", "-b", client.proxy.url + "/v1"],
+        cwd=client.work,
+        env=client.environment,
+        check=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    base = [program, "--json"]
+
+    def is_right(said: str) -> bool:
+        return '"finishReason":"completed"' in said
+
+    client.turn("a turn", [*base, "Say hello"], is_right=is_right)
+    # Its sessions go on in its full-screen view only.
+    client.turn("a call, its result", [*base, f"{MARK} please"], calls=True, is_right=is_right)
+    client.turn("an image", [*base, f"{SHOW} {client.image()} please"], calls=True, is_right=is_right)
+    client.cancelled([*base, "Tell a story"])
+
+
+def continue_(client: Client) -> None:
+    """Continue's program for the terminal, as a client of Ollama."""
+    config = client.work / "config.yaml"
+    model = f"{{name: demo, provider: ollama, model: demo, apiBase: {client.proxy.url}, roles: [chat]}}"
+    config.write_text(f"name: local\nversion: 1.0.0\nschema: v1\nmodels: [{model}]\n")
+    base = [node("cn"), "--config", str(config), "--auto"]
+    client.turn("a turn", [*base, "-p", "Say hello"])
+    again = [*base, "--resume", "-p"]
+    client.turn("a call, its result", [*again, f"{MARK} please"], calls=True)
+    client.turn("another turn", [*again, "Say goodbye"])
+    client.turn("an image", [*again, f"{SHOW} {client.image()} please"], calls=True)
+    client.turn("the turn after the image", [*again, "Never mind"])
+    client.cancelled([*base, "-p", "Tell a story"])
 
 
 def aider(client: Client) -> None:
@@ -449,7 +536,15 @@ def library(name: str) -> Callable[[Client], None]:
     return drive
 
 
-DRIVERS = {"claude": claude, "codex": codex, "opencode": opencode, "aider": aider}
+DRIVERS = {
+    "claude": claude,
+    "codex": codex,
+    "codex-oss": codex,
+    "opencode": opencode,
+    "cline": cline,
+    "continue": continue_,
+    "aider": aider,
+}
 
 
 def main() -> int:
@@ -464,8 +559,8 @@ def main() -> int:
         parser.error(f"there is no part {', '.join(unknown)}; use {', '.join(PARTS)}")
     checks = Checks()
     # Its name is that of its file: `demo`.
-    served = [str(demo_with_context(CONTEXT)), "--context", str(CONTEXT)]
-    with Server(str(Path(arguments.trine).resolve()), *served, name="agents") as server:
+    served = str(demo_with_context(CONTEXT))
+    with Server(str(Path(arguments.trine).resolve()), served, name="agents") as server:
         for name in arguments.parts or PARTS:
             started = time.monotonic()
             client = Client(name, server, checks)
