@@ -62,27 +62,30 @@ const PRELOAD: &str = "crates/npu-preload";
 
 /// Files and folders outside the packages, with the packages and the parts that they affect. The
 /// first that fits counts. `tidy`, which always runs, checks documents.
-const PLACES: [(&str, &[&str], &[Part]); 10] = [
+const PLACES: [(&str, &[&str], &[Part]); 11] = [
     ("docs/openapi.json", &["crates/server"], &[]),
     ("docs/benchmarks/radv-phoenix.md", &[], &[Part::Radv, Part::Packages]),
     ("docs", &[], &[Part::Packages]),
-    ("README.md", &[], &[Part::Packages]),
+    // Tests of xtask read the commands in these, and run the script that installs.
+    (".github", &["xtask"], &[]),
+    ("README.md", &["xtask"], &[Part::Packages]),
     ("ARCHITECTURE.md", &[], &[Part::Packages]),
     ("CONTRIBUTING.md", &[], &[Part::Packages]),
     ("tools/page-test", &[], &[Part::Page]),
     ("tools/server-test", &[], &[Part::Router, Part::Packages]),
     // The image is built from the packages.
     ("tools/package-test", &[], &[Part::Packages, Part::Image]),
-    ("packaging", &[], &[Part::Packages, Part::Image]),
+    ("packaging", &["xtask"], &[Part::Packages, Part::Image]),
 ];
 
 /// What no check runs: fuzz targets, which need a nightly compiler, and tools for use by hand.
-const UNCHECKED: [&str; 6] = [
+const UNCHECKED: [&str; 7] = [
     "fuzz",
     "tools/compare-llama",
     "tools/compare-logits",
     "tools/demo-model",
     "tools/make-model",
+    "tools/terminal-image",
     "tools/windows",
 ];
 

@@ -1,7 +1,7 @@
 //! Charts and tables of recorded benchmarks.
 //!
 //! `docs/benchmarks/NAME.json` is the record. From it come `NAME.svg`, the table between the
-//! markers of `NAME.md`, and the table of README.md, which is short and has the forecasts for
+//! markers of `NAME.md`, and the table of docs/speed.md, which is short and has the forecasts for
 //! machines on which nothing was measured. A figure that is `null` was not measured, and chart and
 //! tables say so.
 //!
@@ -18,9 +18,9 @@ use serde::Deserialize;
 /// The recorded benchmarks.
 const RECORDS: [&str; 1] = ["h200"];
 const FOLDER: &str = "docs/benchmarks";
-const README: &str = "README.md";
-/// The record whose short table is in the README.
-const IN_README: &str = "h200";
+/// The page with the short table of one record.
+const SPEED: &str = "docs/speed.md";
+const IN_SPEED: &str = "h200";
 const TABLE_BEGIN: &str = "<!-- table: begin, written by cargo xtask chart -->";
 const TABLE_END: &str = "<!-- table: end -->";
 
@@ -138,10 +138,9 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
         let page = read(root, &place("md"))?;
         let page = replace_table(&page, &table(&record)).with_context(|| place("md"))?;
         files.extend([(place("md"), page), (place("svg"), svg(&record))]);
-        if name == IN_README {
-            let page =
-                replace_table(&read(root, README)?, &short_table(&record)).context(README)?;
-            files.push((README.to_owned(), page));
+        if name == IN_SPEED {
+            let page = replace_table(&read(root, SPEED)?, &short_table(&record)).context(SPEED)?;
+            files.push((SPEED.to_owned(), page));
         }
     }
     let mut stale = Vec::new();
@@ -269,7 +268,7 @@ fn assumptions(command: &str, assumes: &str) -> String {
     format!("Forecasts are not measurements: `{command}` assumes that {assumes}.")
 }
 
-/// Returns the tables of the README: the record's tests, and forecasts for machines on which
+/// Returns the tables of docs/speed.md: the record's tests, and forecasts for machines on which
 /// nothing was measured.
 fn short_table(record: &Record) -> String {
     let mut text = String::from(
@@ -289,10 +288,7 @@ fn short_table(record: &Record) -> String {
         ];
         let _ = writeln!(text, "| {} |", cells.join(" | "));
     }
-    let exceptions = exceptions(record);
-    if !exceptions.is_empty() {
-        let _ = writeln!(text, "\nMedians of 10 runs;{exceptions}");
-    }
+    let _ = writeln!(text, "\n{}", trine(record));
     let Some(forecast) = &record.forecast else { return text };
     let _ = writeln!(text, "\n{}", assumptions(&forecast.command, &forecast.assumes));
     for other in &forecast.elsewhere {
@@ -596,7 +592,7 @@ mod tests {
         };
         let otherwise = with(r#""forecast": 205, "measured": "once","#, "40").unwrap();
         assert!(table(&otherwise).contains("`run it`. a: once.\n"));
-        assert!(short_table(&otherwise).contains("; a: once.\n"));
+        assert!(short_table(&otherwise).contains("`run it`. a: once.\n"));
         let record = with(r#""forecast": 205,"#, "40").unwrap();
         assert!(!short_table(&record).contains("once"));
         assert!(table(&record).contains("| 100 | 205 | 60.0 |"));
