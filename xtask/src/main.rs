@@ -54,7 +54,8 @@ enum Task {
     /// Everything that has to pass before a change lands: tidy, formatting, lints, shaders, all
     /// tests, reports.
     Ci(ci::Options),
-    /// Packages of the program in target/dist: an archive, a Debian package, a bill of materials.
+    /// Packages of the program in target/dist: an archive, a Debian package, a bill of materials,
+    /// and what publishes them.
     Dist {
         /// Pack the program without optimisation, to try how it is packed.
         #[arg(long)]
@@ -81,14 +82,24 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// What publishes the packages of all systems in target/dist: checksums, manifests for winget
+    /// and Homebrew, the script that installs, the notes.
+    Release(dist::Options),
     /// The rules of the house that no compiler checks.
     Tidy,
     /// The tests of the Vulkan backend on the drivers of `drivers`, under the validation layer.
     Vulkan,
-    /// Build everything for Windows, and run the program and the tests of the portable crates under
-    /// Wine.
-    Windows,
+    /// Build everything for Windows, pack the program in target/dist, and run it and the tests of
+    /// the portable crates under Wine.
+    Windows {
+        /// Build and pack the optimised program only.
+        #[arg(long)]
+        release: bool,
+    },
 }
+
+#[cfg(test)]
+mod workflow_tests;
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
@@ -100,9 +111,10 @@ fn main() -> ExitCode {
         Task::Outside => ci::outside(&root()),
         Task::Radv { check } => radv::run(&root(), check),
         Task::Shaders { check } => shaders::run(&root(), check).map(drop),
+        Task::Release(options) => dist::publish(&root(), &options),
         Task::Tidy => tidy::run(&root()),
         Task::Vulkan => ci::vulkan(&root()),
-        Task::Windows => systems::windows(&root()),
+        Task::Windows { release } => systems::windows(&root(), release),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

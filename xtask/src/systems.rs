@@ -8,6 +8,7 @@ use std::path::Path;
 
 use anyhow::bail;
 
+use crate::dist;
 use crate::machine;
 use crate::programs::{self, Program};
 use crate::standard_library::{self, Purpose};
@@ -21,6 +22,8 @@ const MACOS: &str = "aarch64-apple-darwin";
 /// The programs that building for Windows needs, and their packages in Debian.
 const NEEDS: [(&str, &str); 2] =
     [(wine::COMPILER, "gcc-mingw-w64-x86-64-win32"), (wine::LAUNCHER, "wine")];
+/// Takes the symbols out of a program for Windows; comes with the linker.
+const STRIP: &str = "x86_64-w64-mingw32-strip";
 /// The folders of the packages whose tests run under Wine. Those of the Vulkan backend need a
 /// driver, and xtask's are about Debian.
 const PORTABLE: [&str; 9] = [
@@ -46,17 +49,22 @@ const NO_C: [&str; 4] = [
 /// features of their dependencies.
 const EVERYTHING: [&str; 5] = ["--workspace", "--lib", "--bins", "--tests", "--locked"];
 
-/// Builds the workspace for Windows, and runs the program and the tests of the portable packages
-/// under Wine.
-pub(crate) fn windows(root: &Path) -> anyhow::Result<()> {
+/// Builds the workspace for Windows, packs the program, and runs it and the tests of the portable
+/// packages under Wine. With `release`, builds and packs the optimised program only.
+pub(crate) fn windows(root: &Path, release: bool) -> anyhow::Result<()> {
     let missing = NEEDS.iter().filter(|(program, _)| !machine::is_program(program));
     let missing: Vec<&str> = missing.map(|&(_, package)| package).collect();
     machine::install(root, &missing)?;
     let target = standard_library::arguments(root, WINDOWS, Purpose::Programs)?;
     let wine = Wine::prepare(root)?;
+    if release {
+        return dist::for_windows(root, WINDOWS, &target, STRIP, &wine.driver);
+    }
 
     let built = build(root, "building for Windows", &["test", "--no-run"], &target)?;
-    trial::run(root, &wine.driver, programs::find(&built, "bin", "trine")?)?;
+    let trine = programs::find(&built, "bin", "trine")?;
+    trial::run(root, &wine.driver, trine)?;
+    dist::pack_for_windows(root, WINDOWS, trine, STRIP, &wine.driver)?;
     let mut tests: Vec<&Program> = Vec::new();
     for folder in PORTABLE {
         let before = tests.len();

@@ -90,7 +90,7 @@ mod tests {
             uses: uses.into(),
         };
         let inventory = Inventory { packages: vec![package("trine", &[1]), package("other", &[])] };
-        let release = Release { version: "1.2.3".into(), target: "some-target".into(), time: 0 };
+        let release = Release::example();
         let text = write(&inventory, &release).unwrap();
         assert_eq!(text, write(&inventory, &release).unwrap());
         let bill: serde_json::Value = serde_json::from_str(&text).unwrap();

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::Context;
 
+use super::release::Release;
 use crate::programs::{finish, output};
 
 /// Shells, and the files of their completions.
@@ -36,35 +37,27 @@ pub(super) struct Tree {
 
 #[derive(Debug)]
 struct File {
-    /// The place below the prefix.
-    place: PathBuf,
+    /// The place below the prefix, with slashes.
+    place: String,
     content: Vec<u8>,
     is_program: bool,
 }
 
 impl Tree {
-    /// Returns the program with all files that accompany it on every system.
+    /// Returns the program with all files that accompany it.
     pub(super) fn of_program(
         root: &Path,
         program: &Path,
+        release: &Release,
         licences: &str,
         bill: &Path,
     ) -> anyhow::Result<Self> {
-        let read = |path: &Path| std::fs::read(path).with_context(|| path.display().to_string());
         let mut tree = Self::default();
-        tree.add_program("bin/trine", read(program)?);
-        for (shell, place) in COMPLETIONS {
-            let script = output(Command::new(program).args(["completions", shell]))?;
-            tree.add(place, script.into_bytes());
+        tree.add_program(release.program(), read(program)?);
+        // On Windows people print the completions of PowerShell, and there are no manual pages.
+        if !release.is_for_windows() {
+            tree.add_what_it_writes(root, program)?;
         }
-        let pages = tempfile(root)?;
-        finish(Command::new(program).args(["man", "--to"]).arg(&pages))?;
-        for entry in std::fs::read_dir(&pages)? {
-            let path = entry?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            tree.add(&format!("share/man/man1/{name}"), read(&path)?);
-        }
-        std::fs::remove_dir_all(&pages)?;
         for document in DOCUMENTS {
             for path in files(&root.join(document))? {
                 let place = path.strip_prefix(root)?.to_string_lossy().replace('\\', "/");
@@ -76,23 +69,58 @@ impl Tree {
         Ok(tree)
     }
 
+    /// Adds the completions and manual pages that a program writes.
+    fn add_what_it_writes(&mut self, root: &Path, program: &Path) -> anyhow::Result<()> {
+        for (shell, place) in COMPLETIONS {
+            let script = output(Command::new(program).args(["completions", shell]))?;
+            self.add(place, script.into_bytes());
+        }
+        let pages = tempfile(root)?;
+        finish(Command::new(program).args(["man", "--to"]).arg(&pages))?;
+        for entry in std::fs::read_dir(&pages)? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            self.add(&format!("share/man/man1/{name}"), read(&path)?);
+        }
+        std::fs::remove_dir_all(&pages).with_context(|| pages.display().to_string())
+    }
+
     /// Adds a file.
     pub(super) fn add(&mut self, place: &str, content: Vec<u8>) {
         self.files.push(File { place: place.into(), content, is_program: false });
     }
 
-    fn add_program(&mut self, place: &str, content: Vec<u8>) {
+    /// Adds a file that can be run.
+    pub(super) fn add_program(&mut self, place: &str, content: Vec<u8>) {
         self.files.push(File { place: place.into(), content, is_program: true });
+    }
+
+    /// Returns place, content and permissions of each file, by place.
+    pub(super) fn sorted(&self) -> Vec<(&str, &[u8], u32)> {
+        let mut files: Vec<_> = self.files.iter().map(File::parts).collect();
+        files.sort_unstable();
+        files
     }
 
     /// Writes the files to a folder, below a prefix there.
     pub(super) fn write(&self, folder: &Path, prefix: &str) -> anyhow::Result<()> {
         for file in &self.files {
-            let path = folder.join(prefix).join(&file.place);
-            write(&path, &file.content, if file.is_program { 0o755 } else { 0o644 })?;
+            let (place, content, mode) = file.parts();
+            write(&folder.join(prefix).join(place), content, mode)?;
         }
         Ok(())
     }
+}
+
+impl File {
+    /// Returns its place, content and permissions.
+    fn parts(&self) -> (&str, &[u8], u32) {
+        (&self.place, &self.content, if self.is_program { 0o755 } else { 0o644 })
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| path.display().to_string())
 }
 
 /// Returns the files of a folder and of the folders inside, in order; for a file, the file itself.

@@ -5,7 +5,10 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
+use super::archive;
+use super::release::{ENDINGS, Release};
 use super::tree::{DOCUMENTS_PLACE, files};
+use crate::driver::Driver;
 use crate::machine::is_program;
 use crate::programs::{Program, finish, output};
 use crate::test_runs::TestRun;
@@ -15,10 +18,14 @@ use crate::timings::Timings;
 /// to 10.
 const EXPOSURE_MAX: &str = "18";
 
-/// Files that every package has below its prefix, in addition to the program.
-const EXPECTED: [&str; 6] = [
-    "share/man/man1/trine-run.1",
-    "share/bash-completion/completions/trine",
+/// The folder in which packages are unpacked, from the repository's root.
+const FOLDER: &str = "target/dist-trial";
+
+/// Files that packages for Unix have below their prefix.
+const EXPECTED_ON_UNIX: [&str; 2] =
+    ["share/man/man1/trine-run.1", "share/bash-completion/completions/trine"];
+/// Files that every package has there, in addition to the program.
+const EXPECTED: [&str; 4] = [
     "share/doc/trine/LICENSE-MIT",
     "share/doc/trine/docs/command-line.md",
     "share/doc/trine/THIRD-PARTY-LICENSES",
@@ -36,18 +43,19 @@ const NPU_TESTS_LEAST: u64 = 15;
 pub(super) fn run(
     root: &Path,
     packages: &[PathBuf],
-    npu: &Program,
+    npu: Option<&Program>,
     timings: &Timings,
 ) -> anyhow::Result<()> {
-    let folder = root.join("target/dist-trial");
+    let folder = root.join(FOLDER);
     for path in packages {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let to = folder.join(&name);
         std::fs::create_dir_all(&to).with_context(|| to.display().to_string())?;
-        let prefix = if let Some(name) = name.strip_suffix(".tar.gz") {
-            finish(Command::new("tar").arg("-xzf").arg(path).arg("-C").arg(&to))?;
-            let prefix = to.join(name);
-            try_npu(root, &prefix.join("bin/trine"), npu, timings)?;
+        let prefix = if ENDINGS.iter().any(|ending| name.ends_with(ending)) {
+            let prefix = archive::unpack(path, &to)?;
+            if let Some(npu) = npu {
+                try_npu(root, &prefix.join("bin/trine"), npu, timings)?;
+            }
             prefix
         } else if name.ends_with(".deb") {
             finish(Command::new("dpkg-deb").arg("-R").arg(path).arg(&to))?;
@@ -56,32 +64,54 @@ pub(super) fn run(
         } else {
             continue;
         };
-        try_program(&prefix).with_context(|| format!("{name} is not whole"))?;
+        try_files(&prefix, &EXPECTED_ON_UNIX)
+            .and_then(|()| {
+                let mut trine = Command::new(prefix.join("bin/trine"));
+                try_program(trine.env_clear().env("HOME", &prefix), &prefix)
+            })
+            .with_context(|| format!("{name} is not whole"))?;
     }
     std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())
 }
 
-fn try_program(prefix: &Path) -> anyhow::Result<()> {
-    for place in EXPECTED {
+/// Unpacks an archive and writes a story with its program, started by this driver.
+pub(super) fn by_driver(
+    root: &Path,
+    path: &Path,
+    release: &Release,
+    driver: &Driver,
+) -> anyhow::Result<()> {
+    let folder = root.join(FOLDER);
+    std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let prefix = archive::unpack(path, &folder)?;
+    try_files(&prefix, &[])
+        .and_then(|()| try_program(&mut driver.command(&prefix.join(release.program())), &prefix))
+        .with_context(|| format!("{} is not whole", path.display()))?;
+    std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())
+}
+
+/// Looks for what every package has, and for more.
+fn try_files(prefix: &Path, more: &[&str]) -> anyhow::Result<()> {
+    for place in EXPECTED.iter().chain(more) {
         if std::fs::metadata(prefix.join(place)).map_or(0, |about| about.len()) == 0 {
             bail!("{place} is missing or empty");
         }
     }
-    try_links(&prefix.join(DOCUMENTS_PLACE))?;
-    let mut trine = Command::new(prefix.join("bin/trine"));
+    try_links(&prefix.join(DOCUMENTS_PLACE))
+}
+
+/// Writes a story with a program, in a folder.
+fn try_program(trine: &mut Command, folder: &Path) -> anyhow::Result<()> {
     trine.args(["run", "demo", "Tell me a story", "--device", "cpu", "--max-tokens", "8"]);
-    let story = output(trine.env_clear().env("HOME", prefix).current_dir(prefix))?;
+    let story = output(trine.current_dir(folder))?;
     if story.split_whitespace().count() < 3 {
         bail!("its program wrote {story:?}");
     }
     Ok(())
 }
 
-/// Runs the tests of an NPU with an unmodified program. The model is one of Linux on x86-64.
+/// Runs the tests of an NPU with an unmodified program.
 fn try_npu(root: &Path, program: &Path, tests: &Program, timings: &Timings) -> anyhow::Result<()> {
-    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-        return Ok(());
-    }
     let run = TestRun {
         variable: Some((NPU_PROGRAM, program.as_os_str())),
         least: NPU_TESTS_LEAST,
