@@ -43,8 +43,8 @@ fn a_preset_comes_back_as_it_was_kept() {
     assert!(!hub.remove_preset("../x").unwrap());
 }
 
-/// Whoever may not fill the disk is told what is taken and what there is; replacing a preset is
-/// saving no further one.
+/// A client that may not fill the disk is told what is taken and what there is; replacing a preset
+/// does not add one.
 #[test]
 fn presets_have_a_room() {
     let (_folder, hub) = hub();
@@ -67,7 +67,7 @@ fn presets_have_a_room() {
     assert!(error.contains("there are 3 presets"), "{error}");
     save("C", 10).unwrap();
     assert_eq!(hub.preset_names().unwrap(), ["a", "b", "C"]);
-    // Whoever owns the machine is not bound, and what is there counts.
+    // The machine's owner is not bound, and what is there counts.
     hub.save_preset(&preset("d", "demo")).unwrap();
     hub.remove_preset("a").unwrap();
     assert!(save("e", 0).is_err());

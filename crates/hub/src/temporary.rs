@@ -16,7 +16,7 @@ pub(crate) fn create_temporary(path: &Path) -> io::Result<File> {
                 is_cleared = true;
                 continue;
             }
-            // Whoever has taken it for a dead one is about to remove it.
+            // A process that has taken it for a dead one is about to remove it.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 std::thread::yield_now();
                 continue;

@@ -19,8 +19,8 @@ pub(crate) fn of_key(digest: &[u8; 32]) -> ClientId {
     of(("key", digest))
 }
 
-/// Returns whose turn the requests from an address take. A network of IPv6 is one client: whoever
-/// has one has 2^64 addresses (RFC 4291, 2.5.4).
+/// Returns whose turn the requests from an address take. A network of IPv6 is one client: its owner
+/// has 2^64 addresses (RFC 4291, 2.5.4).
 pub(crate) fn of_address(address: IpAddr) -> ClientId {
     match address.to_canonical() {
         IpAddr::V4(address) => of(("IPv4", address.octets())),

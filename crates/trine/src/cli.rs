@@ -205,11 +205,11 @@ pub(crate) struct BenchArgs {
     )]
     pub(crate) generate: Vec<usize>,
 
-    /// Numbers of sequences at once, separated by commas
+    /// Numbers of requests at once, separated by commas
     #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = parse_count)]
     pub(crate) batch: Vec<usize>,
 
-    /// Positions already filled before generation, separated by commas
+    /// Tokens already in the context before generation, separated by commas
     #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "0", value_parser = parse_count)]
     pub(crate) depth: Vec<usize>,
 
@@ -250,15 +250,15 @@ pub(crate) struct BenchArgs {
     )]
     pub(crate) accept: Vec<f64>,
 
-    /// Measure the vision tower in place of texts, with a picture: a file, or random pixels of
-    /// these sides [default: 1024x768]
+    /// Measure the vision tower in place of texts, with an image: a file, or random pixels of these
+    /// sides [default: 1024x768]
     #[arg(
         long,
         value_name = "FILE|WxH",
         num_args = 0..=1,
         default_missing_value = "",
         value_parser = BenchPicture::parse,
-        help_heading = "Pictures",
+        help_heading = "Images",
         conflicts_with_all = [
             "prompt", "generate", "batch", "depth", "steps", "draft", "drafts", "draft_device", "text", "recite",
             "acceptance", "accept", "no_mmproj"
@@ -292,7 +292,7 @@ pub(crate) struct BenchArgs {
 #[command(after_help = "\
 The text is cut into windows of --context tokens that begin --stride tokens apart; each begins with \
 <bos>. Every token is scored once, in the first window that holds it. With --against, the divergence \
-D(AGAINST || MODEL) of the predicted distributions is computed at every scored position, in nats.")]
+D(AGAINST || MODEL) of the predicted distributions is computed at every scored token, in nats.")]
 pub(crate) struct EvalArgs {
     /// The model to judge
     #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
@@ -355,7 +355,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "US", value_parser = parse_gap)]
     pub(crate) gap: Option<f64>,
 
-    /// Numbers of sequences at once, separated by commas
+    /// Numbers of requests at once, separated by commas
     #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "1,8,32", value_parser = parse_batch)]
     pub(crate) batch: Vec<usize>,
 
@@ -368,7 +368,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "MODEL", value_parser = DraftChoice::parse)]
     pub(crate) draft: Option<DraftChoice>,
 
-    /// Guesses that a pass verifies for each sequence
+    /// Guesses that a pass verifies for each request
     #[arg(long, value_name = "N", default_value = "4", value_parser = parse_drafts)]
     pub(crate) drafts: usize,
 
@@ -376,7 +376,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "P", value_parser = parse_probability)]
     pub(crate) acceptance: Option<f64>,
 
-    /// How keys and values are stored: f32, f16, int8 [default: f16]
+    /// Format of the KV cache: f32, f16, int8 [default: f16]
     #[arg(long, value_name = "TYPE", value_parser = parse_kv)]
     pub(crate) kv: Option<KvType>,
 

@@ -61,7 +61,7 @@ pub(crate) struct DraftArgs {
     #[arg(long, value_name = "DEVICE", value_parser = DeviceChoice::parse)]
     pub(crate) draft_device: Option<DeviceChoice>,
 
-    /// Guesses for each sequence in every step, as far as there are rows [default: as many as pay;
+    /// Guesses for each request in every step, as far as there are rows [default: as many as pay;
     /// bench --acceptance: 4]
     #[arg(long, value_name = "N", value_parser = parse_guesses)]
     pub(crate) drafts: Option<usize>,

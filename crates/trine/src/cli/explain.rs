@@ -31,7 +31,7 @@ pub(crate) struct ExplainArgs {
     #[arg(short = 'p', long = "prompt", value_name = "N", default_value = "512", value_parser = parse_positive)]
     pub(crate) prompt: usize,
 
-    /// Positions already filled when the shown token is generated; without --device only
+    /// Tokens already in the context when the shown token is generated; without --device only
     #[arg(short, long, value_name = "N", default_value = "0", value_parser = parse_count)]
     pub(crate) depth: usize,
 

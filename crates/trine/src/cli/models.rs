@@ -73,7 +73,7 @@ pub(crate) struct ListArgs {
 /// `trine rm`
 #[derive(Debug, Args)]
 pub(crate) struct RemoveArgs {
-    /// A fetched model or a preset, as `trine list` names it
+    /// A downloaded model or a preset, as `trine list` names it
     #[arg(value_name = "MODEL")]
     pub(crate) model: String,
 }
@@ -202,13 +202,13 @@ pub(crate) struct PresetArgs {
 /// `trine cp`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The copy is a preset: it stands on the same weights and takes no room. A preset is copied as it is.")]
+The copy is a preset: it uses the same weights and takes no disk space. A preset is copied unchanged.")]
 pub(crate) struct CopyArgs {
     /// The model or preset to copy
     #[arg(value_name = "FROM")]
     pub(crate) from: String,
 
-    /// The further name
+    /// The alias
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
 

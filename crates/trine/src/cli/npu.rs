@@ -51,7 +51,7 @@ pub(crate) struct NpuDoctorArgs {
 
 const PACK_DETAILS: &str = "\
 The xclbin is one file of AMD's, which is known by its SHA-256: gemm_4x4_a8w8acc32.xclbin, or \
-gemm_4x4_a16fw4acc32f.xclbin. The streams are generated. trine does not fetch the file.";
+gemm_4x4_a16fw4acc32f.xclbin. The streams are generated. trine does not download the file.";
 
 /// `trine npu pack`
 #[derive(Debug, Args)]
@@ -60,7 +60,7 @@ pub(crate) struct NpuPackArgs {
     #[arg(value_name = "XCLBIN")]
     pub(crate) xclbin: PathBuf,
 
-    /// The folder to make [default: one in the model store's .npu]
+    /// The folder to make [default: one in .npu of the folder of downloaded models]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) to: Option<PathBuf>,
 }
@@ -77,7 +77,7 @@ It ends with code 0 if all products are exact, and with 1 if not.";
 /// `trine npu selftest`
 #[derive(Debug, Args)]
 pub(crate) struct NpuSelftestArgs {
-    /// A pack's folder [default: the one in the model store's .npu]
+    /// A pack's folder [default: the one in .npu of the folder of downloaded models]
     #[arg(value_name = "PACK")]
     pub(crate) pack: Option<PathBuf>,
 

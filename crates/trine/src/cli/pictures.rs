@@ -7,9 +7,9 @@ use trine_pictures::Limits;
 
 /// Which vision tower a model has.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Pictures")]
+#[command(next_help_heading = "Images")]
 pub(crate) struct TowerArgs {
-    /// The GGUF file of the vision tower that reads pictures [default: the one in the model's
+    /// The GGUF file of the vision tower that reads images [default: the one in the model's
     /// files, or the first mmproj file beside them that fits]
     #[arg(long, value_name = "FILE", conflicts_with = "no_mmproj")]
     pub(crate) mmproj: Option<PathBuf>,
@@ -21,10 +21,10 @@ pub(crate) struct TowerArgs {
 
 /// Pictures for a prompt.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Pictures")]
+#[command(next_help_heading = "Images")]
 pub(crate) struct PictureArgs {
-    /// A picture that the prompt, or the first message of a chat, is about: PNG, JPEG, WebP or GIF;
-    /// again for each further one; `-` is standard input
+    /// An image that the prompt, or the first message of a chat, is about: PNG, JPEG, WebP or GIF;
+    /// can be repeated; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["raw", "no_mmproj"])]
     pub(crate) image: Vec<PathBuf>,
 

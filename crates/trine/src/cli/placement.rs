@@ -10,7 +10,7 @@ use crate::npu_options::{NpuShare, PackChoice};
 
 pub(super) const MODEL_HELP: &str = "\
 A model is a .gguf file, a folder with config.json and .safetensors files, a name such as gemma3:4b (`trine search` \
-lists them), a repository of Hugging Face (owner/repo, owner/repo:Q4_0), the last part of the name of a fetched one, a \
+lists them), a repository of Hugging Face (owner/repo, owner/repo:Q4_0), the last part of the name of a downloaded one, a \
 preset, or `demo`: the small model inside this program.";
 
 /// Where a model runs and what memory it may take. Accepted before and after the command's name.
@@ -41,7 +41,7 @@ pub(crate) struct Placement {
     pub(crate) threads: Option<u16>,
 
     /// Let an AMD NPU compute a part of prompts beside the CPU or a GPU, with the kernel pack in
-    /// this folder, or auto for the store's; never run on silicon
+    /// this folder, or auto for the downloaded one; never run on silicon
     #[arg(long, value_name = "PACK", value_parser = PackChoice::parse, hide_short_help = true)]
     pub(crate) npu: Option<PackChoice>,
 
@@ -58,7 +58,7 @@ pub(crate) struct Placement {
     #[arg(short, long, aliases = ["ctx-size", "num-ctx"], value_name = "N", value_parser = parse_positive)]
     pub(crate) context: Option<usize>,
 
-    /// Most memory for the KV cache, such as 4G, shared by all requests [default: what is free]
+    /// Maximum memory for the KV cache, such as 4G, shared by all requests [default: what is free]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, hide_short_help = true)]
     pub(crate) kv_memory: Option<u64>,
 

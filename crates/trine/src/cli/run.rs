@@ -29,7 +29,7 @@ prompt names by its path is attached.
 A model that is known and not on this machine is downloaded after a question, or with --yes. A
 preset's system prompt and parameters apply unless an option says otherwise.
 
-The prompt is put into the model's chat template; --raw continues it as it is. A model without a
+The prompt is put into the model's chat template; --raw continues it without. A model without a
 template always continues.
 
 Sampling settings that are not given are the model's own. The same --seed gives the same text on the
@@ -66,7 +66,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     pub(crate) prompt_file: Option<PathBuf>,
 
-    /// Instructions that stand before the conversation
+    /// Instructions before the conversation
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     pub(crate) system: Option<String>,
 
@@ -82,7 +82,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Say nothing on standard error but warnings and errors
+    /// Only warnings and errors on standard error
     #[arg(short, long, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
 

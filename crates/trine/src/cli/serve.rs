@@ -31,7 +31,7 @@ of `trine list` is served too, and clients that may use the server can pull, cop
 models (Ollama's /api/pull and so on). With models named, these are served and nothing on the disk
 is changed.
 
-A model's name in requests is its file's name without the ending, the name of a fetched model or the
+A model's name in requests is its file's name without the ending, the name of a downloaded model or the
 last part of it, or `demo`; GET /v1/models lists them, --alias adds others.
 
 Without keys the server answers to its addresses, to localhost, names without a dot, *.internal, this
@@ -47,8 +47,8 @@ Where there are several keys, both serve those of the same key, unless --share-p
 embedding is the mean of its tokens' hidden states after the final norm, or the last one with
 --pooling last, scaled to length 1.
 
-With --prefix-cache-dir, keys and values of prompts that memory has no room for, and those in memory
-when the server ends, are written to a folder that only its owner can read; a prompt that begins
+With --prefix-cache-dir, the KV cache of prompts that memory has no room for, and of those in memory
+when the server ends, is written to a folder that only its owner can read; a prompt that begins
 like one of them goes on from there. Who reads its files can tell what was asked and answered.
 
 With --otlp-endpoint, or OTEL_EXPORTER_OTLP_ENDPOINT in the environment, each request and each
@@ -150,7 +150,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) prefix_cache_size: Option<u64>,
 
-    /// A further name for a model; `*` or `*=MODEL` for every name that is not there; can be
+    /// An alias for a model; `*` or `*=MODEL` for every name that is not there; can be
     /// repeated
     #[arg(long, value_name = "NAME=MODEL", value_parser = parse_alias)]
     pub(crate) alias: Vec<(String, String)>,
@@ -161,7 +161,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ORIGIN", value_parser = OriginPattern::parse)]
     pub(crate) origin: Vec<OriginPattern>,
 
-    /// A further name under which a server without keys answers, such as box.lan; can be repeated
+    /// Another host name under which a server without keys answers, such as box.lan; can be
+    /// repeated
     #[arg(long, value_name = "NAME", value_parser = parse_host_name)]
     pub(crate) host_name: Vec<Host>,
 
@@ -180,14 +181,14 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) drafting: DraftArgs,
 
-    /// Fetch pictures that requests name by URL from this host, such as example.com,
+    /// Download images that requests name by URL from this host, such as example.com,
     /// *.example.com or example.com:8443, if it has a public address; can be repeated
     #[arg(
         long,
         value_name = "HOST",
         value_delimiter = ',',
         value_parser = ImageUrls::read_host,
-        help_heading = "Pictures"
+        help_heading = "Images"
     )]
     pub(crate) allow_image_urls: Vec<String>,
 

@@ -68,8 +68,8 @@ that TRINE_CONFIG names:
   port = 9000
   api-key-file = \"keys\"
 
-Each has a variable too: server.port is TRINE_SERVER_PORT; the store's is TRINE_HOME. Paths of the
-file stand beside it, or at home after ~/."
+Each has a variable too: server.port is TRINE_SERVER_PORT; the folder of downloaded models is
+TRINE_HOME. Relative paths start at the file's folder; ~/ is your home."
 )]
 pub(crate) struct ConfigArgs {
     /// Print everything as JSON

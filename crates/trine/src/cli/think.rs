@@ -8,7 +8,7 @@ use super::values::parse_count;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Thinking")]
 pub(crate) struct ThinkArgs {
-    /// Let the model think before it answers, if it can; its thoughts are shown on standard error
+    /// Let the model think before it answers, if it can; its reasoning is shown on standard error
     #[arg(long, conflicts_with = "raw")]
     pub(crate) think: bool,
 
@@ -16,7 +16,7 @@ pub(crate) struct ThinkArgs {
     #[arg(long, conflicts_with_all = ["think", "think_budget", "raw"])]
     pub(crate) no_think: bool,
 
-    /// Most tokens of thoughts, after which the answer begins; implies --think
+    /// Maximum number of reasoning tokens, after which the answer begins; implies --think
     #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with = "raw")]
     pub(crate) think_budget: Option<usize>,
 }

@@ -12,7 +12,7 @@ Keys: q, Esc or Ctrl-C end it; Tab and arrows choose a model; ? explains the num
 
 pub(super) const DETAILS: &str = "\
 Shown are tokens per second (generated, and of prompts whose requests started), rows and
-sequences of the last step, running and queued requests, KV blocks in use, shared, kept for later
+requests of the last step, running and queued requests, KV blocks in use, shared, kept for later
 prompts and free, prompt tokens found in the cache, and how busy the device is.
 
 Keys:
@@ -21,7 +21,7 @@ Keys:
   Shift-Tab, Left, Up    the model before
   ?                      what the numbers mean
 
-Where standard output is not a terminal, one picture is printed as text, as with --once. That takes
+Where standard output is not a terminal, one look is printed as text, as with --once. That takes
 two looks, --interval apart: rates are differences. A server that does not answer is asked again
 until it does; with --once it is an error.";
 
@@ -35,7 +35,7 @@ pub(crate) struct TopArgs {
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
     pub(crate) interval: Duration,
 
-    /// Print one picture as text and end
+    /// Print one look as text and end
     #[arg(long)]
     pub(crate) once: bool,
 }
