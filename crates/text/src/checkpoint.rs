@@ -11,7 +11,7 @@ use trine_weights::{Checkpoint, HuggingFaceMetadata, Metadata, WeightsError};
 use crate::error::TextError;
 use crate::gguf::GgufVocabulary;
 use crate::json::{MAX_FILE_BYTES, chat_template_source};
-use crate::template::{ChatTemplate, MAX_SOURCE_BYTES};
+use crate::template::{ChatTemplate, MAX_TEMPLATE_BYTES};
 use crate::tokenizer::Tokenizer;
 use crate::vocabulary::MAX_VOCABULARY;
 
@@ -179,7 +179,7 @@ impl ChatTemplate {
             }
             Metadata::HuggingFace(folder) => {
                 let path = folder.directory.join(TEMPLATE_FILE);
-                match read_bounded(&path, MAX_SOURCE_BYTES)? {
+                match read_bounded(&path, MAX_TEMPLATE_BYTES)? {
                     Some(bytes) => Some(String::from_utf8(bytes).map_err(|_| {
                         TextError::Checkpoint(format!("{}: not valid UTF-8", path.display()))
                     })?),

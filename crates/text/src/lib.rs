@@ -53,7 +53,8 @@ pub use splitter::{ReplySplitter, ReplyStep};
 pub use stop::{StopMatcher, StopStep};
 pub use stream::StreamDecoder;
 pub use template::{
-    CalendarTime, ChatTemplate, Content, MAX_PROMPT_BYTES, Message, Part, RenderOptions,
+    CalendarTime, ChatTemplate, Content, MAX_PROMPT_BYTES, MAX_TEMPLATE_BYTES, Message, Part,
+    RenderOptions,
 };
 pub use tokenizer::{MAX_PIECE_BYTES, MAX_SUPPRESSED, MAX_TEXT_BYTES, Specials, Tokenizer};
 pub use tools::{CallParser, MAX_TOOLS, ReplyPart, ToolCall, ToolChoice, ToolError, Tools};

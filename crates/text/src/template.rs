@@ -6,6 +6,7 @@
 //! limits allow.
 
 mod clock;
+mod known;
 mod library;
 mod limits;
 mod message;
@@ -16,7 +17,7 @@ mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use minijinja::machinery::{eval, make_string_output};
 use minijinja::{AutoEscape, Environment};
@@ -25,10 +26,11 @@ use serde_json::{Map, Value};
 pub use clock::CalendarTime;
 pub use limits::MAX_OUTPUT_BYTES as MAX_PROMPT_BYTES;
 pub use message::{Content, Message, Part};
-pub(crate) use program::MAX_SOURCE_BYTES;
+pub use program::MAX_SOURCE_BYTES as MAX_TEMPLATE_BYTES;
 pub(crate) use trials::{ResultsIn, Trials};
 
 use crate::error::TextError;
+use known::Known;
 use limits::{Budget, MAX_OUTPUT_BYTES, render_error};
 use turns::Ways;
 
@@ -69,11 +71,7 @@ const RESERVED: [&str; 16] = [
 /// A chat template in Jinja, as it comes with a model.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
-    source: Arc<str>,
-    /// The turns that it takes, once they have been found by trying.
-    ways: Arc<OnceLock<Ways>>,
-    /// What else it does, likewise.
-    trials: Arc<OnceLock<Trials>>,
+    known: Arc<Known>,
 }
 
 /// The values that a template gets in addition to the messages.
@@ -106,7 +104,7 @@ impl Default for RenderOptions {
 
 impl PartialEq for ChatTemplate {
     fn eq(&self, other: &Self) -> bool {
-        self.source == other.source
+        self.known.source == other.known.source
     }
 }
 
@@ -124,12 +122,12 @@ impl ChatTemplate {
     }
 
     fn of(source: Arc<str>) -> Self {
-        Self { source, ways: Arc::default(), trials: Arc::default() }
+        Self { known: Known::of(source) }
     }
 
     /// Returns what it does with tools and thoughts.
     pub(crate) fn trials(&self) -> &Trials {
-        self.trials.get_or_init(|| {
+        self.known.trials.get_or_init(|| {
             Trials::of(|messages, extra| {
                 let options = RenderOptions { extra, ..RenderOptions::default() };
                 self.render(messages, &options).ok()
@@ -164,7 +162,7 @@ impl ChatTemplate {
 
     /// Returns the template's source.
     pub fn source(&self) -> &str {
-        &self.source
+        &self.known.source
     }
 
     /// Returns the names of the variables that it reads. Its own are among them: whether one is set
@@ -173,7 +171,7 @@ impl ChatTemplate {
     /// # Errors
     /// As [`ChatTemplate::new`].
     pub fn variables(&self) -> Result<BTreeSet<String>, TextError> {
-        on_deep_stack(|| Ok(program::variables(&program::compile(&self.source)?)))
+        on_deep_stack(|| Ok(program::variables(&program::compile(self.source())?)))
     }
 
     /// Arranges a conversation of any shape in turns that this template takes.
@@ -185,7 +183,7 @@ impl ChatTemplate {
     pub fn arranged(&self, messages: Vec<Message>) -> Vec<Message> {
         let options = RenderOptions::default();
         let render = |messages: &[Message]| self.render(messages, &options).ok();
-        self.ways.get_or_init(|| Ways::of(render, &options.bos_token)).arrange(messages)
+        self.known.ways.get_or_init(|| Ways::of(render, &options.bos_token)).arrange(messages)
     }
 
     /// Renders the prompt for a conversation, whose turns the template must take
@@ -204,7 +202,7 @@ impl ChatTemplate {
         options: &RenderOptions,
     ) -> Result<String, TextError> {
         check_extra(&options.extra)?;
-        on_deep_stack(|| render(&self.source, messages, options))
+        on_deep_stack(|| render(self.source(), messages, options))
     }
 }
 

@@ -204,7 +204,7 @@ impl Tools {
     /// The reply is a call of one of the chosen tools, or with `parallel` also a list of calls. In
     /// [`ToolChoice::Auto`] it may also be JSON that satisfies the schema `answer`, or without such
     /// a schema text that does not begin like a call. In that last case only a call that opens the
-    /// reply exactly as `{"name": ` is guided; [`CallParser`] finds others.
+    /// reply is guided; [`CallParser`] finds others.
     pub fn grammar(
         &self,
         choice: &ToolChoice,
@@ -217,6 +217,7 @@ impl Tools {
         }
         let shape = CallShape {
             parallel: parallel && !matches!(choice, ToolChoice::Named(_)),
+            marks: None,
             otherwise: match (choice, answer) {
                 (ToolChoice::Auto, Some(schema)) => Otherwise::Json(schema.to_owned()),
                 (ToolChoice::Auto, None) => Otherwise::Text,

@@ -533,6 +533,10 @@ fn words_and_thoughts_may_come_before_calls() {
     assert!(takes(None, thoughts(true, Some(3)), "<|channel>abc<channel|>It is."));
     assert!(!takes(None, thoughts(true, Some(3)), "<|channel>abcd<channel|>It is."));
     assert!(!takes(None, thoughts(true, Some(3)), "<|channel>abc<channel|>It<|channel>"));
+    // Thoughts without a token count, too.
+    let empty = "<|channel><channel|>";
+    assert!(takes(None, thoughts(true, Some(3)), &empty.repeat(3)));
+    assert!(!takes(None, thoughts(true, Some(3)), &empty.repeat(4)));
     assert!(Course::start(None, thoughts(true, None)).unwrap().is_none());
 }
 

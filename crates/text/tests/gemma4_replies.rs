@@ -215,7 +215,7 @@ fn conversations_are_written_for_the_template() {
     let expected = "<bos><|turn>user\nWeather?<turn|>\n<|turn>model\n<|channel>thought\nHm.\n<channel|>\
         <|tool_call>call:weather{A:null,city:<|\"|>Oslo<|\"|>}<tool_call|><|tool_call>call:weather{A:null,city:<|\"|>Rome<|\"|>}<tool_call|>\
         <|tool_response>response:weather{value:<|\"|>{\"t\": 1}<|\"|>}<tool_response|><|tool_response>response:weather{value:<|\"|>hot<|\"|>}<tool_response|>\
-        I look.<turn|>\n";
+        I look.<turn|>\n<|turn>model\n<|channel>thought\n<channel|>";
     assert_eq!(written(messages.clone(), &ChatTemplate::gemma4(true)), expected);
     // Results stand with their calls, in whatever order and wherever they come.
     let mut turned = messages.as_array().unwrap().clone();
@@ -241,6 +241,16 @@ fn conversations_are_written_for_the_template() {
          <|tool_call>call:weather{}<tool_call|><|tool_response>response:weather{\"t\": 1}<tool_response|>\
          <|tool_response>response:weatherhot<tool_response|>"
     );
+    // Its images follow.
+    let mut seen = messages.clone();
+    seen[3]["content"] = json!([{"type": "text", "text": "hot"}, {"type": "image"}]);
+    let shown = ChatTemplate::new(
+        early.source().replace("m.content if not m.tool_calls", "m.content | tojson"),
+    )
+    .unwrap();
+    let text = written(seen, &shown);
+    let [before, after] = ["hot<tool_response|>", "image"].map(|part| text.find(part).unwrap());
+    assert!(before < after && text.contains("I look."), "{text}");
     // One that only names the marks gets all of it in words.
     let turns = ChatTemplate::new(
         "{#- <|tool_call> <|tool_response> -#}
@@ -273,9 +283,33 @@ fn templates_without_tools_get_them_in_words() {
     let call = "<|channel>thought\nHm.<channel|>{\"name\": \"time\", \"parameters\": {}}";
     let (tools, choice) = (tools(), ToolChoice::Auto);
     let offer = Offer { tools: &tools, choice: &choice, parallel: true };
+    let marked = "Hm.<|tool_call>call:time{}<tool_call|><|tool_call>call:time{}<tool_call|>";
+    let both = "{\"name\": \"time\", \"parameters\": {}}\n<|tool_call>call:time{}<tool_call|> So.";
+    let open = "{\"name\": <|tool_call>call:time{}<tool_call|>";
     for template in [Some(ChatTemplate::gemma()), None] {
         let format = reply_format(&tokenizer(), template.as_ref());
-        assert!(matches!(format.grammar(&offer, None), Some(GrammarSource::Calls { .. })));
+        let Some(GrammarSource::Calls { shape, .. }) = format.grammar(&offer, None) else {
+            panic!("calls are told in words")
+        };
+        assert_eq!(shape.marks.map(|marks| marks.open), tokenizer().token_to_id("<|tool_call>"));
+        // Calls between marks are read, too.
+        for (reply, expected) in [
+            (marked, vec!["text \"Hm.\"", "time {}", "time {}"]),
+            (both, vec!["time {}", "time {}", "text \"So.\""]),
+            (open, vec!["text \"{\\\"name\\\": \"", "time {}"]),
+        ] {
+            for piece in [1, 5, 100] {
+                let mut reader = format.reader(&offer, false).unwrap();
+                let parts = read(&mut *reader, reply, piece);
+                assert_eq!(shown(&parts), expected, "{reply:?} by {piece}");
+                let calls = parts.iter().filter_map(|part| match part {
+                    ReplyPart::Call(call) => Some(call.index),
+                    _ => None,
+                });
+                assert!(calls.enumerate().all(|(place, index)| place == index));
+                assert_eq!(reader.calls(), 2 - usize::from(reply == open));
+            }
+        }
         for piece in [1, 5, 100] {
             let mut reader = format.reader(&offer, false).unwrap();
             let parts = read(&mut *reader, call, piece);
@@ -283,15 +317,6 @@ fn templates_without_tools_get_them_in_words() {
             assert_eq!(shown(&parts[1..]), ["time {}"]);
         }
     }
-}
-
-#[test]
-fn marks_of_calls_are_text_where_none_may_come() {
-    let (tools, choice) = (tools(), ToolChoice::None);
-    let offer = Offer { tools: &tools, choice: &choice, parallel: true };
-    let mut reader = format().reader(&offer, false).unwrap();
-    let parts = read(&mut *reader, "A <|tool_call>call:time{}<tool_call|> B", 3);
-    assert_eq!(parts, [text("A <|tool_call>call:time{}<tool_call|> B")]);
 }
 
 /// A template may open a thought, and a model may lose a mark or write one too many.
@@ -315,8 +340,13 @@ fn thoughts_are_read_with_marks_missing() {
         (false, "th<channel|>Hi.", vec![text("thHi.")]),
         (
             false,
+            "A.\n<|channel>x\nOne.<channel|>\nB. <|channel>x\nTwo.<channel|>C<|channel>x\n<channel|> D",
+            vec![text("A.\n"), thought("One."), text("B. "), thought("\nTwo."), text("C D")],
+        ),
+        (
+            false,
             "<|channel>thought\nOne.<channel|>A<|channel>thought\nTwo.<channel|>B",
-            vec![thought("One."), text("A"), thought("\nTwo."), text("B")],
+            vec![thought("One."), text("A"), thought("\nTwo."), text("\nB")],
         ),
     ] {
         for piece in [1, 3, 100] {

@@ -400,10 +400,15 @@ fn grammars_of_calls_take_calls() {
     let time = r#"{"name": "time", "parameters": {}}"#;
     let list = format!("[{weather}, {time}]");
     let other = r#"{"name": "other", "parameters": {}}"#;
+    let said = r#"{"name": "weather", "arguments": {"city": "Bern"}}"#;
+    let pretty = "{\n  \"name\": \"weather\",\n  \"parameters\": {\n    \"city\": \"Bern\"\n  }\n}";
+    let bad_pretty = pretty.replace("city", "town");
+    let bad_list = format!("[{weather},\n{bad_pretty}]");
+    let mixed = format!("[{weather}, {{\"x\": 1}}, 2] and so on");
     let named = ToolChoice::Named("time".into());
     for (choice, parallel, good) in [
-        (&ToolChoice::Required, true, vec![weather, time, &list]),
-        (&ToolChoice::Required, false, vec![weather, time]),
+        (&ToolChoice::Required, true, vec![weather, time, &list, pretty]),
+        (&ToolChoice::Required, false, vec![weather, time, pretty]),
         (&named, true, vec![time]),
         (
             &ToolChoice::Auto,
@@ -412,6 +417,8 @@ fn grammars_of_calls_take_calls() {
                 weather,
                 time,
                 &list,
+                pretty,
+                &mixed,
                 "Hello",
                 "[1]",
                 "{\"a\": 1}",
@@ -427,8 +434,8 @@ fn grammars_of_calls_take_calls() {
         ),
     ] {
         let bad = r#"{"name": "weather", "parameters": {"city": 1}}"#;
-        let said = r#"{"name": "weather", "arguments": {"city": "Bern"}}"#;
-        for text in [weather, time, &list, "Hello", bad, other, said] {
+        let texts = [weather, time, &list, "Hello", bad, other, said, pretty, &mixed];
+        for text in texts.into_iter().chain([&*bad_pretty, &bad_list]) {
             let expected = good.contains(&text);
             assert_eq!(takes(choice, parallel, text), expected, "{choice:?} {parallel} {text}");
         }

@@ -4,18 +4,15 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use trine_text::{
-    ChatTemplate, Message, Offer, ReplyFormat, ReplyReader, Thoughts, Tokenizer, ToolChoice, Tools,
-    Written, reply_format,
+    ChatTemplate, MAX_TEMPLATE_BYTES, Message, Offer, ReplyFormat, ReplyReader, Thoughts,
+    Tokenizer, ToolChoice, Tools, Written, reply_format,
 };
 use trine_weights::Checkpoint;
 
 // Every request names them all.
 const _: () = assert!(trine_text::MAX_SUPPRESSED <= trine_engine::sampling::SUPPRESSED_MAX);
-
-/// The longest file that is read as a chat template, in bytes.
-const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
 
 /// Returns the tokenizer of a checkpoint.
 ///
@@ -45,14 +42,20 @@ pub(crate) fn template(checkpoint: &Checkpoint) -> Result<Option<ChatTemplate>> 
 pub(crate) fn read_template(path: &Path) -> Result<ChatTemplate> {
     let shown = path.display();
     let mut bytes = Vec::new();
+    // A line break may have two bytes in the file, and has one in the template.
+    let most = 2 * MAX_TEMPLATE_BYTES;
     std::fs::File::open(path)
-        .and_then(|file| file.take(TEMPLATE_BYTES_MAX + 1).read_to_end(&mut bytes))
+        .and_then(|file| file.take(most as u64 + 1).read_to_end(&mut bytes))
         .with_context(|| format!("cannot read {shown}; check the path and its permissions"))?;
-    if bytes.len() as u64 > TEMPLATE_BYTES_MAX {
-        bail!("{shown} has more than {TEMPLATE_BYTES_MAX} bytes; it cannot be a chat template");
+    let is_whole = bytes.len() <= most;
+    let mut source = match String::from_utf8(bytes) {
+        Ok(source) => source.strip_prefix('\u{feff}').unwrap_or(&source).replace("\r\n", "\n"),
+        Err(_) if is_whole => bail!("{shown} is not UTF-8 text"),
+        Err(_) => String::new(),
+    };
+    if !is_whole || source.len() > MAX_TEMPLATE_BYTES {
+        bail!("{shown} has more than {MAX_TEMPLATE_BYTES} bytes; it cannot be a chat template");
     }
-    let mut source = String::from_utf8(bytes).map_err(|_| anyhow!("{shown} is not UTF-8 text"))?;
-    source = source.strip_prefix('\u{feff}').unwrap_or(&source).replace("\r\n", "\n");
     let ends_with_text =
         |line: &str| !["\n", "}}", "%}", "#}"].iter().any(|end| line.ends_with(end));
     if source.strip_suffix('\n').is_some_and(ends_with_text) {

@@ -6,6 +6,7 @@ mod demo;
 pub(crate) mod gemma4_vocabulary;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -42,6 +43,8 @@ pub(crate) const GEMMA4_CONTEXT: usize = 1 << 14;
 pub(crate) const SEEING: &str = "seeing";
 /// The same with a template that knows no pictures.
 pub(crate) const UNSHOWN: &str = "unshown";
+/// The model of [`Scripted::replay`].
+pub(crate) const REPLAY: &str = "replay";
 /// Numbers of a row of a picture.
 const SOFT_COLUMNS: usize = 3;
 /// Most requests that wait for a place.
@@ -112,6 +115,8 @@ pub(crate) struct Scripted {
     tokenizer: Mutex<Option<Arc<Tokenizer>>>,
     /// What the tower of the next model sees.
     pub(crate) eye: Eye,
+    /// The file of a model that is run as it is.
+    pub(crate) replay: Option<PathBuf>,
 }
 
 /// A tower that remembers what it was given.
@@ -160,6 +165,7 @@ impl Scripted {
             service: Mutex::default(),
             tokenizer: Mutex::default(),
             eye: Eye::default(),
+            replay: None,
         }
     }
 }
@@ -208,6 +214,7 @@ impl Loader for Scripted {
         match name {
             GEMMA4 => return Ok(self.gemma4()),
             SEEING => return Ok(self.seeing()),
+            REPLAY => return Ok(self.replayed()),
             UNSHOWN => {
                 let source =
                     "{{ bos_token }}{% for turn in messages %}{{ turn.content }}{% endfor %}";
@@ -267,6 +274,19 @@ impl Scripted {
         let loaded = demo::loaded(engine, tokenizer, self.size.load(Ordering::SeqCst));
         *self.service.lock().unwrap() = Some(loaded.service.clone());
         LoadedModel { template: Some(ChatTemplate::gemma4(true)), ..loaded }
+    }
+
+    /// A model file, on the scalar reference.
+    fn replayed(&self) -> LoadedModel {
+        let path = self.replay.as_ref().expect("the test names a file");
+        let checkpoint = Checkpoint::open(path).expect("the file opens");
+        let tokenizer = Tokenizer::from_checkpoint(&checkpoint).expect("it has a tokenizer");
+        let template = ChatTemplate::from_checkpoint(&checkpoint).expect("its template is one");
+        let model = Model::open(path).expect("it is a model");
+        let options = EngineOptions { context: None, prefill: 64, ..DEMO };
+        let engine = Engine::new(&model, &ReferenceDevice::new(), options);
+        let engine = engine.expect("the model is small");
+        LoadedModel { template, ..demo::loaded(engine, Arc::new(tokenizer), 100) }
     }
 
     /// A scripted model with Gemma 3's tokens for pictures, whose tower is `eye`.

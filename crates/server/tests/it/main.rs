@@ -31,6 +31,8 @@ mod picture_shapes;
 mod picture_urls;
 mod pictures;
 mod refused_early;
+mod replay;
+mod said;
 mod sharing;
 mod slow_pictures;
 mod structured;

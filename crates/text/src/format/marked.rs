@@ -10,7 +10,8 @@
 //!
 //! Thoughts are read by the vocabulary's marks. How tools and results get into a prompt is found by
 //! trying the template ([`Trials`](crate::template::Trials)): with one that does not show them they
-//! are told in words and calls are JSON, as for models without such tokens.
+//! are told in words, and calls are JSON, as for models without such tokens, or stand between marks
+//! all the same.
 
 mod marks;
 mod reader;
@@ -32,13 +33,24 @@ pub(super) struct Marked {
     marks: Marks,
     /// Where the template looks for results; `None` if it does not show tools, calls and results
     /// between the marks.
-    results: Option<ResultsIn>,
+    results: Option<Results>,
+}
+
+/// How a template shows results.
+#[derive(Debug, Clone, Copy)]
+struct Results {
+    way: ResultsIn,
+    /// Whether a question after them needs an answer before it.
+    want_answer: bool,
 }
 
 impl Marked {
     pub(super) fn new(marks: Marks, template: Option<&ChatTemplate>) -> Self {
-        let Spelling { call, result, .. } = *marks.spelling;
-        let results = template.and_then(|template| template.trials().results(call, result));
+        let Spelling { call, result, turn, .. } = *marks.spelling;
+        let results = template.map(ChatTemplate::trials).and_then(|trials| {
+            let way = trials.results(call, result)?;
+            Some(Results { way, want_answer: trials.wants_answer(way, turn[0]) })
+        });
         Self { marks, results }
     }
 }
@@ -62,7 +74,12 @@ impl ReplyFormat for Marked {
 
     fn grammar(&self, offer: &Offer<'_>, answer: Option<&str>) -> Option<GrammarSource> {
         if self.results.is_none() {
-            return offer.tools.grammar(offer.choice, offer.parallel, answer);
+            // It was told in words, and may write what it was trained to write.
+            let mut told = offer.tools.grammar(offer.choice, offer.parallel, answer)?;
+            if let GrammarSource::Calls { shape, .. } = &mut told {
+                shape.marks = Some(self.marks.calls);
+            }
+            return Some(told);
         }
         let calls = offer.tools.chosen(offer.choice);
         if calls.is_empty() {
@@ -86,7 +103,7 @@ impl ReplyFormat for Marked {
             Some(_) => {
                 Calls::Marked { tools: offer.tools.list().clone(), parallel: offer.parallel }
             }
-            None => Calls::InWords(offer.parser()),
+            None => Calls::Told(offer.parser()),
         };
         Some(Box::new(Reader::new(self.marks, calls, in_thought)))
     }

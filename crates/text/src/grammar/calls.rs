@@ -5,9 +5,10 @@ use serde_json::{Map, Value, json};
 
 use super::compiled::Relaxed;
 use super::error::GrammarError;
-use super::library::{json_grammar, lark_string, with_options};
-use super::marks::Otherwise;
-use super::relaxing::{Relaxable, Tools, read_tools};
+use super::library::{json_grammar, with_options};
+use super::marked::Writer;
+use super::marks::{CallMarks, Otherwise};
+use super::relaxing::{Relaxable, Tools, of_tool, read_tools};
 use super::schema;
 use super::source::CallShape;
 
@@ -15,7 +16,10 @@ use super::source::CallShape;
 /// know.
 pub(crate) const ARGUMENTS: [&str; 2] = ["parameters", "arguments"];
 
-/// Tools that are called in JSON.
+/// Space between the elements of a call: nothing, or a line break, spaces and tabs.
+const SPACE: &str = "\\r?\\n?[\\x20\\t]*";
+
+/// Tools that are called in JSON, and also between marks if the vocabulary has them.
 pub(super) struct Calls<'a> {
     tools: Tools<'a>,
     shape: &'a CallShape,
@@ -28,15 +32,38 @@ impl<'a> Relaxable<'a> for Calls<'a> {
     }
 
     fn grammar(&self) -> Result<(TopLevelGrammar, Vec<Relaxed>), GrammarError> {
-        let grammar = match &self.shape.otherwise {
-            Otherwise::Json(answer) => json_grammar(self.or_json(schema::digestible(answer)?)),
-            Otherwise::Nothing | Otherwise::Text => TopLevelGrammar::from_lark(self.lark()),
+        let answer = match &self.shape.otherwise {
+            Otherwise::Json(answer) => Some(self.or_json(schema::digestible(answer)?)),
+            Otherwise::Nothing | Otherwise::Text => None,
         };
-        Ok((grammar, Vec::new()))
+        let Some(marks) = self.shape.marks else {
+            let grammar = answer.map(json_grammar);
+            let lark = || TopLevelGrammar::from_lark(self.lark(None));
+            return Ok((grammar.unwrap_or_else(lark), Vec::new()));
+        };
+        let (mut marked, mut notes) = (Writer::new(marks), Vec::new());
+        for (index, (name, schema)) in self.tools.iter().enumerate() {
+            marked.call(index, name, schema).map_err(|error| of_tool(name, error))?;
+            let left_out = marked.take_left_out().into_iter();
+            notes.extend(left_out.map(|left_out| Relaxed { tool: (*name).to_owned(), left_out }));
+        }
+        let head = match answer {
+            Some(answer) => {
+                let answer = with_options(answer);
+                format!("start: answer | {}answer: %json {answer}\n", self.marked())
+            }
+            None => self.lark(Some(marks)),
+        };
+        Ok((TopLevelGrammar::from_lark(marked.finish(&head)), notes))
     }
 
-    fn alone(&self, _: &str, schema: &Value) -> Result<TopLevelGrammar, GrammarError> {
-        Ok(json_grammar(schema.clone()))
+    fn alone(&self, name: &str, schema: &Value) -> Result<TopLevelGrammar, GrammarError> {
+        let Some(marks) = self.shape.marks else { return Ok(json_grammar(schema.clone())) };
+        let mut marked = Writer::new(marks);
+        marked.call(0, name, schema)?;
+        let json = with_options(schema.clone());
+        let head = format!("start: json | call0\njson: %json {json}\n");
+        Ok(TopLevelGrammar::from_lark(marked.finish(&head)))
     }
 }
 
@@ -50,42 +77,82 @@ impl<'a> Calls<'a> {
         Ok(Self { tools, shape, relaxed })
     }
 
-    /// Writes the grammar in Lark. The beginning of a call, up to its arguments, is one terminal:
-    /// text and calls diverge at one place, and other JSON, even with a tool name, is text.
-    fn lark(&self) -> String {
-        let mut lark = String::from("start: call");
-        if self.shape.parallel {
-            lark.push_str(" | first (\", \" call)* \"]\"");
+    /// Writes the grammar in Lark, with calls between `marks` if there are some. The beginning of a
+    /// call, up to its arguments, is one terminal: text and calls diverge at one place, and other
+    /// JSON, even with a tool name, is text.
+    fn lark(&self, marks: Option<CallMarks>) -> String {
+        let mut lark = String::from("start: one");
+        let mut rules = vec![("one", "")];
+        let is_list = self.shape.parallel;
+        let has_words = self.shape.otherwise == Otherwise::Text;
+        if is_list {
+            rules.extend([("first", r"\["), ("next", ",")]);
+            lark.push_str(if has_words {
+                " | first next* (END | REST)"
+            } else {
+                " | first next* END"
+            });
         }
-        if self.shape.otherwise == Otherwise::Text {
-            let names = self.tools.iter().map(|(name, _)| escaped(name));
-            let names = names.collect::<Vec<_>>().join("|");
+        let words = match marks {
+            _ if !has_words => "",
+            None => "WORDS?",
+            // Models write the mark of strings for a quotation mark.
+            Some(_) => "words",
+        };
+        let mut terminals = String::new();
+        if has_words {
+            lark.push_str(&format!(" | {words}"));
+            let names: Vec<String> = self.tools.iter().map(|(name, _)| escaped(name)).collect();
             // A model that would say `arguments` is made to say `parameters`.
             let [parameters, arguments] = ARGUMENTS;
-            let keys = format!("{parameters}\"|{arguments}");
-            let call = format!("\\[?\\{{\"name\": \"({names})\", \"({keys}).*");
-            lark.push_str(&format!(" | TEXT?\nTEXT: /(?s:.+)/ & ~/(?s:{call})/"));
-        }
-        for (rule, prefix) in [("call", ""), ("first", "[")] {
-            let names: Vec<String> =
-                (0..self.tools.len()).map(|index| format!("{rule}{index}")).collect();
-            if prefix.is_empty() || self.shape.parallel {
-                lark.push_str(&format!("\n{rule}: {}", names.join(" | ")));
-                for (index, (name, _)) in self.tools.iter().enumerate() {
-                    let name = Value::from(*name);
-                    let head = format!("{prefix}{{\"name\": {name}, \"{}\": ", ARGUMENTS[0]);
-                    lark.push_str(&format!(
-                        "\n{rule}{index}: {} arguments{index} \"}}\"",
-                        lark_string(&head)
-                    ));
-                }
+            let keys = format!("\"({parameters}\"|{arguments})");
+            let call = head(&format!("({})", names.join("|"))) + &keys;
+            terminals.push_str(&format!("WORDS: /(?s:.+)/ & ~/(?s:(\\[{SPACE})?{call}.*)/\n"));
+            if is_list {
+                // After the first call a list may hold something else, which is text.
+                let goes_on = format!("{SPACE},{SPACE}{call}.*|{SPACE}\\].*");
+                terminals.push_str(&format!("REST: /(?s:.+)/ & ~/(?s:{goes_on})/\n"));
             }
         }
-        for (index, (_, schema)) in self.tools.iter().enumerate() {
-            lark.push_str(&format!("\narguments{index}: %json {}", with_options(schema.clone())));
+        if let Some(CallMarks { quote, .. }) = marks {
+            lark.push_str(&format!(" | {words} {}", self.marked()));
+            if has_words {
+                lark.push_str(&format!("words: (WORDS | <[{quote}]>)*\n"));
+            }
         }
         lark.push('\n');
+        lark.push_str(&terminals);
+        for (rule, before) in rules {
+            let names: Vec<String> =
+                (0..self.tools.len()).map(|index| format!("{rule}{index}")).collect();
+            lark.push_str(&format!("{rule}: {}\n", names.join(" | ")));
+            let before = match before {
+                "" => String::new(),
+                before => format!("{SPACE}{before}{SPACE}"),
+            };
+            for (index, (name, _)) in self.tools.iter().enumerate() {
+                let key = [&format!("\"{}\"", ARGUMENTS[0]), ":", ""].join(SPACE);
+                let head = before.clone() + &head(&escaped(name)) + &key;
+                lark.push_str(&format!("{rule}{index}: /{head}/ arguments{index} CLOSE\n"));
+            }
+        }
+        lark.push_str(&format!("CLOSE: /{SPACE}\\}}/\n"));
+        if is_list {
+            lark.push_str(&format!("END: /{SPACE}\\]/\n"));
+        }
+        for (index, (_, schema)) in self.tools.iter().enumerate() {
+            lark.push_str(&format!("arguments{index}: %json {}\n", with_options(schema.clone())));
+        }
         lark
+    }
+
+    /// Returns the name of the rule of calls between marks, and on further lines the rule. The rules
+    /// of the single calls are a [`Writer`]'s.
+    fn marked(&self) -> String {
+        let several = if self.shape.parallel { "+" } else { "" };
+        let names: Vec<String> =
+            (0..self.tools.len()).map(|index| format!("call{index}")).collect();
+        format!("marked\nmarked: call{several}\ncall: {}\n", names.join(" | "))
     }
 
     /// Returns a schema that is satisfied by calls and by everything that satisfies the schema
@@ -114,6 +181,12 @@ impl<'a> Calls<'a> {
         }
         json!({ "anyOf": alternatives, "$defs": definitions })
     }
+}
+
+/// Returns the beginning of a call, up to the key of its arguments, as a regular expression; `name`
+/// is one for the tool's name.
+fn head(name: &str) -> String {
+    [r"\{", r#""name""#, ":", &format!("\"{name}\""), ",", ""].join(SPACE)
 }
 
 /// Returns the name of a tool as a regular expression.

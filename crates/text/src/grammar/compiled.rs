@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use super::error::GrammarError;
 use super::library::guarded;
+use super::marks::CallMarks;
 use super::matcher::{Matcher, Tables};
 use super::schema::LeftOut;
 
@@ -25,8 +26,8 @@ pub struct Grammar {
     pub(super) tables: Arc<Tables>,
     pub(super) bytes: usize,
     pub(super) relaxed: Vec<Relaxed>,
-    /// The token that begins a call, if calls stand between marks.
-    pub(super) call: Option<u32>,
+    /// The tokens of calls, if calls stand between marks.
+    pub(super) marks: Option<CallMarks>,
     /// Whether a reply has to follow it only from its first call on; before that any text may come.
     pub(super) is_lazy: bool,
 }

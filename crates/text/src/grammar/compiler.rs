@@ -223,17 +223,22 @@ fn compile(base: &Base, source: &GrammarSource) -> Result<Grammar, GrammarError>
         GrammarSource::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(text)?),
         GrammarSource::Choice(choices) => TopLevelGrammar::from_lark(choices_to_lark(choices)?),
         GrammarSource::Calls { calls, shape } => {
+            let tables = match shape.marks {
+                Some(marks) => Arc::new(base.tables.with_marks(marks)?),
+                None => Arc::clone(&base.tables),
+            };
             let calls = Calls::read(calls, shape)?;
             let (start, relaxed) = calls.compile(|grammar| base.start(grammar, kind))?;
-            return Ok(base.grammar(start, source, relaxed));
+            let grammar = base.grammar(start, source, relaxed);
+            return Ok(Grammar { tables, marks: shape.marks, ..grammar });
         }
         GrammarSource::MarkedCalls { calls, shape } => {
             let tables = base.tables.with_marks(shape.marks)?;
             let calls = MarkedCalls::read(calls, shape)?;
             let (start, relaxed) = calls.compile(|grammar| base.start(grammar, kind))?;
             let grammar = base.grammar(start, source, relaxed);
-            let (call, is_lazy) = (Some(shape.marks.open), shape.is_lazy());
-            return Ok(Grammar { tables: Arc::new(tables), call, is_lazy, ..grammar });
+            let (marks, is_lazy) = (Some(shape.marks), shape.is_lazy());
+            return Ok(Grammar { tables: Arc::new(tables), marks, is_lazy, ..grammar });
         }
     };
     Ok(base.grammar(base.start(grammar, kind)?, source, Vec::new()))
@@ -290,7 +295,7 @@ impl Base {
             tables: self.tables.clone(),
             bytes,
             relaxed,
-            call: None,
+            marks: None,
             is_lazy: false,
         }
     }

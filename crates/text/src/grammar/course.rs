@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::compiled::Grammar;
 use super::error::GrammarError;
-use super::marks::ThoughtMarks;
+use super::marks::{CallMarks, ThoughtMarks};
 use super::matcher::{Matcher, Tables};
 
 /// How a model may think before it answers.
@@ -30,8 +30,10 @@ pub struct Thoughts {
 #[derive(Debug)]
 pub struct Course {
     thoughts: Option<Thoughts>,
-    /// Tokens of thoughts so far.
+    /// Tokens of thoughts so far. One without any counts as one, or there would be no end to them.
     spent: usize,
+    /// The same when the present thought began.
+    spent_before: usize,
     /// What may end the thought that the reply is in.
     thought: Option<Exits>,
     guide: Option<Guide>,
@@ -50,8 +52,8 @@ struct Exits {
 struct Guide {
     matcher: Matcher,
     tables: Arc<Tables>,
-    /// The token that begins a call, if calls stand between marks.
-    call: Option<u32>,
+    /// The tokens of calls, if calls stand between marks.
+    marks: Option<CallMarks>,
     /// Whether any words may come before the first call, and that has not come.
     is_lazy: bool,
     has_begun: bool,
@@ -83,12 +85,12 @@ impl Course {
             Some(grammar) => Some(Guide {
                 matcher: grammar.matcher()?,
                 tables: Arc::clone(&grammar.tables),
-                call: grammar.call,
+                marks: grammar.marks,
                 is_lazy: grammar.is_lazy,
                 has_begun: false,
             }),
         };
-        let mut course = Self { thoughts, spent: 0, thought: None, guide };
+        let mut course = Self { thoughts, spent: 0, spent_before: 0, thought: None, guide };
         if thoughts.is_some_and(|thoughts| thoughts.is_open) {
             course.thought = Some(course.exits()?);
         }
@@ -138,6 +140,7 @@ impl Course {
         if let Some(Thoughts { marks, .. }) = self.thoughts {
             match self.thought {
                 Some(_) if token == marks.close => {
+                    self.spent += usize::from(self.spent == self.spent_before);
                     self.thought = None;
                     return Ok(());
                 }
@@ -148,6 +151,7 @@ impl Course {
                 }
                 None if token == marks.open => {
                     self.thought = Some(self.exits()?);
+                    self.spent_before = self.spent;
                     return Ok(());
                 }
                 None if token == marks.close => return Ok(()),
@@ -155,7 +159,7 @@ impl Course {
             }
         }
         let Some(guide) = &mut self.guide else { return Ok(()) };
-        if guide.is_lazy && guide.call != Some(token) {
+        if guide.is_lazy && guide.call() != Some(token) {
             return Ok(());
         }
         guide.is_lazy = false;
@@ -218,7 +222,7 @@ impl Guide {
     fn allowed(&mut self, mask: &mut [u32]) -> Result<bool, GrammarError> {
         if self.is_lazy {
             self.text(mask, true)?;
-            self.call.map_or(Ok(()), |call| set(mask, call, true))?;
+            self.call().map_or(Ok(()), |call| set(mask, call, true))?;
             return Ok(true);
         }
         self.matcher.allowed(mask)?;
@@ -228,10 +232,16 @@ impl Guide {
     fn exits(&mut self) -> Result<Exits, GrammarError> {
         let mut mask = vec![0; self.matcher.mask_words()];
         let ends = self.allowed(&mut mask)?;
-        Ok(Exits { call: self.call.filter(|&call| has(&mask, call)), ends })
+        Ok(Exits { call: self.call().filter(|&call| has(&mask, call)), ends })
     }
 
-    /// Allows every text, and with `ends` the end of the reply.
+    /// Returns the token that begins a call, if calls stand between marks.
+    fn call(&self) -> Option<u32> {
+        self.marks.map(|marks| marks.open)
+    }
+
+    /// Allows every text, and with `ends` the end of the reply. The mark of strings is text: models
+    /// write it for a quotation mark.
     fn text(&self, mask: &mut [u32], ends: bool) -> Result<(), GrammarError> {
         let needed = self.tables.plain.len();
         if mask.len() < needed {
@@ -239,6 +249,7 @@ impl Guide {
         }
         mask.fill(0);
         mask[..needed].copy_from_slice(&self.tables.plain);
+        self.marks.map_or(Ok(()), |marks| set(mask, marks.quote, true))?;
         let ends = self.tables.ends.iter().filter(|_| ends);
         ends.copied().try_for_each(|end| set(mask, end, true))
     }

@@ -14,7 +14,7 @@ use super::library::with_options;
 use super::marks::{MarkedShape, Otherwise};
 use super::relaxing::{Relaxable, Tools, of_tool, read_tools};
 use super::schema;
-use lark::Writer;
+pub(super) use lark::Writer;
 
 /// Tools that are called between marks.
 pub(super) struct MarkedCalls<'a> {

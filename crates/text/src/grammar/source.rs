@@ -1,6 +1,6 @@
 //! The form that a reply must have, as a client states it.
 
-use super::marks::{MarkedShape, Otherwise};
+use super::marks::{CallMarks, MarkedShape, Otherwise};
 
 /// The longest JSON schema in bytes.
 pub const MAX_SCHEMA_BYTES: usize = 256 << 10;
@@ -58,6 +58,9 @@ pub enum GrammarSource {
 pub struct CallShape {
     /// Whether the reply may also be a list of calls.
     pub parallel: bool,
+    /// The tokens between which calls may also come, at the end of the words, where the model has
+    /// such tokens but was told its tools in words.
+    pub marks: Option<CallMarks>,
     /// The forms of a reply without calls.
     pub otherwise: Otherwise,
 }

@@ -19,7 +19,7 @@ use super::operators as op;
 use crate::error::TextError;
 
 /// The longest template source. Published ones have up to 30 KB.
-pub(crate) const MAX_SOURCE_BYTES: usize = 128 << 10;
+pub const MAX_SOURCE_BYTES: usize = 128 << 10;
 
 /// The longest `{{ }}` or `{% %}`, which bounds the depth of the expression in it.
 const MAX_TAG_BYTES: usize = 16 << 10;

@@ -8,6 +8,10 @@ use super::message::Message;
 const TOOL: &str = "qxtzj";
 const RESULT: &str = "qxrzj";
 const WORDS: &str = "qxwzj";
+const LATER: &str = "qxlzj";
+
+/// The longest rendering that is looked at, in bytes: what was found is kept.
+const MAX_BYTES: usize = 128 << 10;
 
 /// The variable that turns thinking on.
 const THINKING: &str = "enable_thinking";
@@ -26,25 +30,42 @@ pub(crate) enum ResultsIn {
 pub(crate) struct Trials {
     /// With a tool, a call and a result, for each way to give it.
     results: [(ResultsIn, Option<String>); 2],
+    /// The same, with a question after the result, and with an empty answer between.
+    later: [(ResultsIn, [Option<String>; 2]); 2],
     thinks: bool,
 }
 
 impl Trials {
     /// Tries a template. `render` renders messages with variables.
     pub(super) fn of(render: impl Fn(&[Message], Map<String, Value>) -> Option<String>) -> Self {
+        let render = |messages: &[Message], variables| {
+            render(messages, variables).filter(|text| text.len() <= MAX_BYTES)
+        };
         let results = [ResultsIn::Messages, ResultsIn::Field];
         let tools = json!([{"type": "function", "function": {
             "name": TOOL, "description": "", "parameters": {"type": "object", "properties": {}},
         }}]);
-        let tried = |way| {
-            let variables = Map::from_iter([("tools".to_owned(), tools.clone())]);
-            (way, render(&conversation(way), variables))
+        let variables = || Map::from_iter([("tools".to_owned(), tools.clone())]);
+        let tried = |way| (way, render(&conversation(way), variables()));
+        let later = |way| {
+            let answers: [&[&str]; 2] = [&[], &[""]];
+            let asked = answers.map(|answer| {
+                let answer = answer.iter().map(|words| Message::new("assistant", *words));
+                let question = [Message::new("user", LATER)];
+                let messages = conversation(way).into_iter().chain(answer).chain(question);
+                render(&messages.collect::<Vec<_>>(), variables())
+            });
+            (way, asked)
         };
         let thinking = |on: bool| {
             let variables = Map::from_iter([(THINKING.to_owned(), on.into())]);
             render(&[Message::new("user", WORDS)], variables)
         };
-        Self { results: results.map(tried), thinks: thinking(true) != thinking(false) }
+        Self {
+            results: results.map(tried),
+            later: results.map(later),
+            thinks: thinking(true) != thinking(false),
+        }
     }
 
     /// Returns where the template looks for results, if it shows tools, and calls and results
@@ -68,6 +89,19 @@ impl Trials {
         };
         let mut ways = self.results.iter();
         ways.find_map(|(way, text)| text.as_deref().is_some_and(is_shown).then_some(*way))
+    }
+
+    /// Returns whether a question gets a turn, which begins with the mark `turn`, only if an answer
+    /// stands between it and the results before it.
+    pub(crate) fn wants_answer(&self, way: ResultsIn, turn: &str) -> bool {
+        let has_turn = |text: &Option<String>| {
+            let words =
+                text.as_deref().and_then(|text| text.split_once(RESULT)?.1.split_once(LATER));
+            words.is_some_and(|(between, _)| between.contains(turn))
+        };
+        let mut ways = self.later.iter();
+        let found = ways.find_map(|(other, asked)| (*other == way).then_some(asked));
+        found.is_some_and(|[at_once, answered]| !has_turn(at_once) && has_turn(answered))
     }
 
     /// Returns whether the template can be told to have the model think.

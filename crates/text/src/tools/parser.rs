@@ -111,6 +111,23 @@ impl CallParser {
         parts
     }
 
+    /// Ends the words before a mark of the model: held-back text is now a call or text, or the
+    /// beginning of a call that was cut off. Others may follow, at the beginning of a line.
+    pub(crate) fn interrupt(&mut self) -> Vec<ReplyPart> {
+        let parts = self.advance(true);
+        self.held.clear();
+        (self.place, self.scan) = (Place::Line, Scan::default());
+        parts
+    }
+
+    /// Returns a call that was found beside the words; `None` if it is none of a declared tool.
+    pub(crate) fn made(&mut self, name: &str, arguments: String) -> Option<ReplyPart> {
+        let call = self.tools.call(self.calls, name, arguments)?;
+        self.calls += 1;
+        self.done |= !self.parallel;
+        Some(ReplyPart::Call(call))
+    }
+
     /// Returns whether the reply ended inside a call, which is not among the parts.
     pub fn is_cut(&self) -> bool {
         self.is_cut

@@ -71,7 +71,7 @@ pub(crate) struct RunArgs {
     pub(crate) system: Option<String>,
 
     /// Do not apply the chat template
-    #[arg(long)]
+    #[arg(long, conflicts_with = "chat_template")]
     pub(crate) raw: bool,
 
     /// Chat even though standard input is not a terminal: its lines are taken as if typed

@@ -586,6 +586,24 @@ fn a_chat_template_takes_the_place_of_the_models() {
     write("{% if %}");
     let error = store.trine(&["run", "demo", "Hello", "--chat-template", path]).fails(1);
     assert!(error.contains(path) && error.contains("line 1"), "{error}");
+    // Nothing is read that is not used, or that no template may be.
+    let raw = store.trine(&["run", "demo", "Hello", "--raw", "--chat-template", path]).fails(2);
+    assert!(raw.contains("--raw") && raw.contains("--chat-template"), "{raw}");
+    for (text, is_taken) in [
+        ("\r\n".repeat(128 << 10), true),
+        ("\r\n".repeat((128 << 10) + 1), false),
+        ("é".repeat(1 << 20), false),
+    ] {
+        write(&text);
+        let ran = store.trine(&["create", "long", "--from", "demo", "--chat-template", path]);
+        match is_taken {
+            true => drop(ran.ok()),
+            false => {
+                let error = ran.fails(1);
+                assert!(error.contains(path) && error.contains("131072 bytes"), "{error}");
+            }
+        }
+    }
 }
 
 /// The cause is told once, not with every attempt.

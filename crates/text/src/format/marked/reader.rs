@@ -22,7 +22,7 @@ const CHANNEL: &str = "thought";
 /// or calls a tool that was not declared, is passed on as text. A call in which the reply ends is
 /// dropped, unless only its closing mark is missing. Where no call may come, its marks are text.
 /// Space between thoughts and calls is dropped, and so are marks that end nothing. Thoughts have a
-/// line break between them.
+/// line break between them, and so have words, unless the model has put a space there.
 #[derive(Debug, Clone)]
 pub(super) struct Reader {
     marks: Marks,
@@ -33,6 +33,8 @@ pub(super) struct Reader {
     found: usize,
     /// Whether there was a thought.
     has_thought: bool,
+    /// Whether the words so far end without space, so that more need some.
+    is_open: bool,
     is_cut: bool,
     done: bool,
 }
@@ -44,8 +46,8 @@ pub(super) enum Calls {
     None,
     /// Between marks.
     Marked { tools: ToolList, parallel: bool },
-    /// As JSON in the words.
-    InWords(CallParser),
+    /// As JSON in the words, as the model was told, or between marks.
+    Told(CallParser),
 }
 
 /// Where the reply is.
@@ -80,6 +82,7 @@ impl Reader {
             held: String::new(),
             found: 0,
             has_thought: false,
+            is_open: false,
             is_cut: false,
             done: false,
         }
@@ -87,12 +90,36 @@ impl Reader {
 
     /// Adds words, in which there may be calls.
     fn say(&mut self, text: String, parts: &mut Vec<ReplyPart>) {
-        match &mut self.calls {
-            Calls::InWords(parser) => {
-                parser.push(&text).into_iter().for_each(|part| add(parts, part));
+        let said = match &mut self.calls {
+            Calls::Told(parser) => {
+                let said = parser.push(&text);
                 self.done = parser.is_done();
+                said
             }
-            _ => add(parts, ReplyPart::Text(text)),
+            _ => vec![ReplyPart::Text(text)],
+        };
+        self.give(said, parts);
+    }
+
+    /// Passes on parts of the words.
+    fn give(&mut self, said: Vec<ReplyPart>, parts: &mut Vec<ReplyPart>) {
+        for part in said {
+            if let ReplyPart::Text(text) = &part
+                && let Some(last) = text.chars().next_back()
+            {
+                self.is_open = !last.is_whitespace();
+            }
+            add(parts, part);
+        }
+    }
+
+    /// Returns the space that has to stand between the words so far and others after a mark, of the
+    /// space that the model has written.
+    fn gap(&self, written: &str) -> &'static str {
+        match self.is_open {
+            true if written.is_empty() || written.contains('\n') => "\n",
+            true => " ",
+            false => "",
         }
     }
 
@@ -104,7 +131,9 @@ impl Reader {
                 return;
             }
             if after_mark {
-                self.held.drain(..self.held.len() - self.held.trim_start().len());
+                let words = self.held.trim_start();
+                let gap = self.gap(&self.held[..self.held.len() - words.len()]);
+                self.held = if words.is_empty() { String::new() } else { gap.to_owned() + words };
             }
             if self.may_be_channel() {
                 return;
@@ -185,9 +214,18 @@ impl Reader {
             // It was no name of a channel.
             let words = std::mem::take(&mut self.held);
             self.say(words, parts);
+            if is_end_of_thought {
+                // The mark ends nothing, and parts no words.
+                self.place = Place::Words;
+                return;
+            }
         }
         // Space before a mark is no part of the words, nor of a thought.
         self.held.clear();
+        if let Calls::Told(parser) = &mut self.calls {
+            let said = parser.interrupt();
+            self.give(said, parts);
+        }
         if let Place::Call(bits) = place
             && !self.call(&bits, parts)
         {
@@ -195,20 +233,32 @@ impl Reader {
                 Bit::Text(text) => text.as_str(),
                 Bit::Quote => "\"",
             });
-            add(parts, ReplyPart::Text(spelled.collect()));
+            let spelled: String = [self.gap("")].into_iter().chain(spelled).collect();
+            self.give(vec![ReplyPart::Text(spelled)], parts);
         }
     }
 
     /// Passes on a call. Returns whether it is one.
     fn call(&mut self, bits: &[Bit], parts: &mut Vec<ReplyPart>) -> bool {
-        let Calls::Marked { tools, parallel } = &self.calls else { return false };
-        let call =
-            read_call(bits).and_then(|(name, arguments)| tools.call(self.found, &name, arguments));
-        let Some(call) = call else { return false };
-        parts.push(ReplyPart::Call(call));
-        self.found += 1;
-        self.done = !parallel;
-        true
+        let Some((name, arguments)) = read_call(bits) else { return false };
+        match &mut self.calls {
+            Calls::None => false,
+            Calls::Marked { tools, parallel } => {
+                let call = tools.call(self.found, &name, arguments);
+                let Some(call) = call else { return false };
+                parts.push(ReplyPart::Call(call));
+                self.found += 1;
+                self.done = !*parallel;
+                true
+            }
+            Calls::Told(parser) => {
+                let call = parser.made(&name, arguments);
+                let Some(call) = call else { return false };
+                parts.push(call);
+                self.done = parser.is_done();
+                true
+            }
+        }
     }
 }
 
@@ -252,7 +302,7 @@ impl ReplyReader for Reader {
             }
             return parts;
         }
-        if !matches!(self.calls, Calls::Marked { .. })
+        if matches!(self.calls, Calls::None)
             && let Some(spelled) = self.marks.spelled_out(token)
         {
             return self.text(spelled);
@@ -286,7 +336,7 @@ impl ReplyReader for Reader {
                     self.close(&mut parts, false);
                 }
             }
-            if let Calls::InWords(parser) = &mut self.calls {
+            if let Calls::Told(parser) = &mut self.calls {
                 parser.finish().into_iter().for_each(|part| add(&mut parts, part));
                 self.is_cut |= parser.is_cut();
             }
@@ -301,7 +351,7 @@ impl ReplyReader for Reader {
 
     fn calls(&self) -> usize {
         match &self.calls {
-            Calls::InWords(parser) => parser.calls(),
+            Calls::Told(parser) => parser.calls(),
             Calls::None | Calls::Marked { .. } => self.found,
         }
     }

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
+use super::Results;
 use crate::format::seam::{Offer, Written};
-use crate::template::{Content, Message, ResultsIn};
+use crate::template::{Content, Message, Part, ResultsIn};
 use crate::tools::{ToolError, calls_of, is_result, result_name, with_pictures};
 
 /// The names of properties that the family's templates take for keywords, and do not show.
@@ -23,11 +24,12 @@ struct Told {
 
 /// Writes calls with arguments that are JSON, results with the names of their calls where the
 /// template looks for them, and tools as a variable of the template. Results follow the message
-/// with their calls, in the order of the calls, wherever and in whatever order they came.
+/// with their calls, in the order of the calls, wherever and in whatever order they came. Their
+/// images stand with them, in the field form after all of them.
 pub(super) fn write(
     messages: Vec<Message>,
     offer: &Offer<'_>,
-    results: ResultsIn,
+    results: Results,
 ) -> Result<Written, ToolError> {
     let mut written = Written::default();
     let mut names: HashMap<String, String> = HashMap::new();
@@ -56,16 +58,30 @@ pub(super) fn write(
             None => told.push((message, Vec::new())),
         }
     }
+    let mut after_results = false;
     for (mut message, mut own) in told {
         own.sort_by_key(|told| told.call);
         let own = own.into_iter().map(|told| told.message);
-        if results == ResultsIn::Field && has_calls(&message) && own.len() > 0 {
+        if after_results && !is_model(&message) && results.want_answer {
+            written.messages.push(Message::new("assistant", ""));
+        }
+        after_results = own.len() > 0;
+        if results.way == ResultsIn::Field && has_calls(&message) && own.len() > 0 {
+            let mut images = Vec::new();
             let response = |told: Message| {
+                images.extend(told.content.pictures().cloned());
                 let text = told.content.text();
                 json!({"name": told.extra.get("name"), "response": text})
             };
             let responses: Vec<Value> = own.map(response).collect();
             message.extra.insert("tool_responses".to_owned(), responses.into());
+            if !images.is_empty() {
+                let said = message.content.text();
+                let said = (!said.is_empty()).then(|| Part::text(said));
+                let own = message.content.pictures().cloned().collect::<Vec<_>>();
+                let parts = said.into_iter().chain(own).chain(images);
+                message.content = Content::Parts(parts.collect());
+            }
             written.messages.push(message);
         } else {
             written.messages.push(message);
@@ -78,6 +94,10 @@ pub(super) fn write(
         written.variables.insert("tools".to_owned(), tools.into());
     }
     Ok(written)
+}
+
+fn is_model(message: &Message) -> bool {
+    matches!(&*message.role, "assistant" | "model")
 }
 
 fn has_calls(message: &Message) -> bool {
@@ -112,7 +132,7 @@ fn calls(
 /// Takes thoughts out of the words of a model, and puts those of a field under the name that
 /// templates know. Leaves other speakers' messages as they are.
 pub(super) fn answer(message: &mut Message) {
-    if !matches!(&*message.role, "assistant" | "model") {
+    if !is_model(message) {
         return;
     }
     let thoughts = THOUGHTS.iter().find_map(|name| match message.extra.get(*name) {

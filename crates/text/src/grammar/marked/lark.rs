@@ -39,7 +39,7 @@ const NOT_HELD: [&str; 2] = ["propertyNames", "additionalItems"];
 const MAX_PATTERNS: usize = 16;
 
 /// The rules of a grammar.
-pub(super) struct Writer {
+pub(in crate::grammar) struct Writer {
     marks: CallMarks,
     lark: String,
     rules: usize,
@@ -58,7 +58,7 @@ pub(super) struct Writer {
 type Written = Result<Option<String>, GrammarError>;
 
 impl Writer {
-    pub(super) fn new(marks: CallMarks) -> Self {
+    pub(in crate::grammar) fn new(marks: CallMarks) -> Self {
         let quote = marks.quote;
         let lark = format!(
             "TEXT: /(?s:.+)/\nINTEGER: {INTEGER}\nNUMBER: {NUMBER}\nKEY: {}\n\
@@ -81,7 +81,7 @@ impl Writer {
     }
 
     /// Writes the rule `callN` of a tool.
-    pub(super) fn call(
+    pub(in crate::grammar) fn call(
         &mut self,
         index: usize,
         name: &str,
@@ -104,12 +104,12 @@ impl Writer {
     }
 
     /// Returns what was left out since the last time.
-    pub(super) fn take_left_out(&mut self) -> Vec<LeftOut> {
+    pub(in crate::grammar) fn take_left_out(&mut self) -> Vec<LeftOut> {
         std::mem::take(&mut self.left_out)
     }
 
     /// Returns the grammar with `head`, its rule `start`.
-    pub(super) fn finish(self, head: &str) -> String {
+    pub(in crate::grammar) fn finish(self, head: &str) -> String {
         format!("{head}{}", self.lark)
     }
 
