@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::HubError;
 use crate::name::{sha256_text, valid_file};
-use crate::temporary::create_temporary;
+use crate::temporary::{Readers, create_temporary};
 use crate::told::warn_once;
 
 /// The manifest's name in a repository's folder.
@@ -86,7 +86,7 @@ impl Manifest {
     pub(crate) fn write(&self, folder: &Path) -> Result<(), HubError> {
         let temporary = folder.join(TEMPORARY);
         let text = serde_json::to_vec_pretty(self).expect("a manifest holds only plain values");
-        let written = create_temporary(&temporary).and_then(|mut file| {
+        let written = create_temporary(&temporary, Readers::AsUsual).and_then(|mut file| {
             file.write_all(&text)?;
             file.sync_all()
         });

@@ -18,7 +18,7 @@ use crate::error::HubError;
 use crate::hub::Hub;
 use crate::name::{LONGEST_REPOSITORY_PART, valid_component, valid_repository_part};
 use crate::spelling::closest;
-use crate::temporary::{create_temporary, remove_dead};
+use crate::temporary::{Readers, create_temporary, remove_dead};
 use crate::told::warn_once;
 use trine_foreign::cut_name;
 
@@ -528,11 +528,11 @@ impl Hub {
         self.store.create_inside(&folder)?;
         let path = self.preset_path(&name);
         // Written to a temporary file and renamed, so that a reader sees the old preset or the new
-        // one. Other processes and threads use other temporary names.
+        // one. Other processes and threads use other temporary names. System prompts may be secret.
         let count = WRITTEN.fetch_add(1, Ordering::Relaxed);
         let process = std::process::id();
         let temporary = folder.join(format!(".{}.{process}.{count}.tmp", name.file()));
-        let written = create_temporary(&temporary).and_then(|mut file| {
+        let written = create_temporary(&temporary, Readers::Nobody).and_then(|mut file| {
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
             Ok(file)

@@ -75,6 +75,23 @@ fn presets_have_a_room() {
     save("e", 0).unwrap();
 }
 
+/// System prompts may be secret.
+#[test]
+#[cfg(unix)]
+fn nobody_else_reads_presets() {
+    use std::os::unix::fs::PermissionsExt;
+    let (_folder, hub) = hub();
+    let file = hub.presets_folder().join("a.toml");
+    for before in [None, Some(0o644)] {
+        if let Some(mode) = before {
+            std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
+        }
+        hub.save_preset(&preset("a", "demo")).unwrap();
+        let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}
+
 #[test]
 fn what_killed_processes_leave_is_removed() {
     let (_folder, hub) = hub();
@@ -87,7 +104,7 @@ fn what_killed_processes_leave_is_removed() {
         std::fs::write(at(name), "half").unwrap();
     }
     let living = at(".b.toml.1.0.tmp");
-    let held = create_temporary(&living).unwrap();
+    let held = create_temporary(&living, Readers::Nobody).unwrap();
     assert_eq!(hub.preset_names().unwrap(), ["a"]);
     assert!(dead.iter().all(|name| !at(name).exists()));
     assert!(living.exists() && others.iter().all(|name| at(name).exists()));

@@ -4,13 +4,35 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
+/// Who may read a new file, besides its owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Readers {
+    /// Whom the process lets read its files, on Unix by its umask.
+    AsUsual,
+    /// Nobody, where the system knows owners.
+    Nobody,
+}
+
+#[cfg(unix)]
+fn create_new(path: &Path, readers: Readers) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+
+    let mode = if readers == Readers::Nobody { 0o600 } else { 0o666 };
+    File::options().write(true).create_new(true).mode(mode).open(path)
+}
+
+#[cfg(not(unix))]
+fn create_new(path: &Path, _: Readers) -> io::Result<File> {
+    File::options().write(true).create_new(true).open(path)
+}
+
 /// Creates a file for writing. What an interrupted process left at the path is removed before: a
 /// link there is never followed. The file is locked for as long as it is open, where the disk knows
 /// locks: keep it so until it has been renamed.
-pub(crate) fn create_temporary(path: &Path) -> io::Result<File> {
+pub(crate) fn create_temporary(path: &Path, readers: Readers) -> io::Result<File> {
     let mut is_cleared = false;
     loop {
-        let file = match File::create_new(path) {
+        let file = match create_new(path, readers) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists && !is_cleared => {
                 fs::remove_file(path)?;
                 is_cleared = true;
@@ -74,11 +96,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tmp");
         for text in ["longer", "text"] {
-            create_temporary(&path).unwrap().write_all(text.as_bytes()).unwrap();
+            create_temporary(&path, Readers::AsUsual).unwrap().write_all(text.as_bytes()).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
         fs::create_dir(folder.path().join("b.tmp")).unwrap();
-        assert!(create_temporary(&folder.path().join("b.tmp")).is_err());
+        assert!(create_temporary(&folder.path().join("b.tmp"), Readers::AsUsual).is_err());
     }
 
     #[cfg(unix)]
@@ -90,7 +112,7 @@ mod tests {
         fs::write(&victim, "precious").unwrap();
         for target in [&victim, &nowhere] {
             std::os::unix::fs::symlink(target, &path).unwrap();
-            create_temporary(&path).unwrap().write_all(b"text").unwrap();
+            create_temporary(&path, Readers::AsUsual).unwrap().write_all(b"text").unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), "text");
             fs::remove_file(&path).unwrap();
         }

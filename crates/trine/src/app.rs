@@ -81,10 +81,22 @@ pub(crate) fn main() -> ExitCode {
 
 /// Prints the help, the version, or the problem with the command line.
 fn tell(told: &clap::Error) -> Result<ExitCode> {
-    let printed = told.print().and_then(|()| stdout().flush());
     if told.use_stderr() {
+        // It has words of the command line, which may be names of files.
+        let text = told.render().to_string();
+        let text = text.trim_end_matches('\n');
+        match text.strip_prefix("error:") {
+            Some(rest) => output::remark(format_args!(
+                "{}{}",
+                terminal::on_stderr("error:", terminal::ERROR),
+                terminal::harmless(rest)
+            )),
+            None => output::remark(terminal::harmless(text)),
+        }
         return Ok(ExitCode::from(MISUNDERSTOOD));
     }
+    #[expect(clippy::disallowed_methods, reason = "flushes help, which is this program's own text")]
+    let printed = told.print().and_then(|()| stdout().flush());
     // The user asked for this text, so a failure to write it is an error.
     printed.map_err(output_error)?;
     Ok(ExitCode::SUCCESS)

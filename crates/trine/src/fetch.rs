@@ -1,6 +1,6 @@
 //! Downloads models: asks first, and shows the progress.
 
-use std::io::{Write, stdin};
+use std::io::stdin;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -98,7 +98,7 @@ pub(crate) fn ask(hub: &Hub, typed: &str, name: &ModelName, bytes: Option<u64>) 
         name if name == typed => name,
         name => format!("{typed} ({name})"),
     };
-    eprint_question(&match &misfit {
+    output::question(&match &misfit {
         None => format!("{what} is not on this machine. Download it, {size}? [Y/n] "),
         Some(misfit) => format!(
             "{what} is not on this machine; its files have {size}.\n{misfit}\nDownload it anyway? [y/N] "
@@ -129,11 +129,6 @@ pub(crate) fn ask(hub: &Hub, typed: &str, name: &ModelName, bytes: Option<u64>) 
 fn misfit(name: &ModelName, bytes: u64) -> Option<String> {
     let known = catalog::models().iter().find(|model| model.model() == *name);
     Room::now().misfit(known, bytes)
-}
-
-fn eprint_question(text: &str) {
-    // If standard error is closed, nobody sees the question, and nobody answers it.
-    let _ = write!(std::io::stderr().lock(), "{text}");
 }
 
 /// Shows a download: bars on a terminal, a line for each file elsewhere.

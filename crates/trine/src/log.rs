@@ -47,6 +47,7 @@ pub(crate) fn start(verbosity: u8, is_server: bool, collector: Option<&Collector
         .with_target(false);
     let (people, writer) = if is_server {
         let lossy = NonBlockingBuilder::default().lossy(true);
+        #[expect(clippy::disallowed_methods, reason = "writes what this log has cleaned")]
         let (writer, guard) = lossy.buffered_lines_limit(WAITING_LINES_MAX).finish(stderr());
         output::write_by(Some(writer.clone()));
         (people.with_writer(writer).with_filter(level).boxed(), Some(guard))

@@ -6,6 +6,8 @@
 //! it can be. [`failure`] and [`app`] decide how the program ends.
 
 #![deny(unsafe_code)]
+// Names from outside may control a terminal: `output` cleans what is printed.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use std::process::ExitCode;
 

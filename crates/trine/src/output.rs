@@ -1,6 +1,8 @@
 //! Output: standard output with its own errors, remarks on standard error, tables, JSON, and
 //! numbers for people.
 
+#![expect(clippy::disallowed_methods, reason = "cleans what is written, and writes it")]
+
 use std::fmt::Display;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,34 +12,48 @@ use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use tracing_appender::non_blocking::NonBlocking;
-use trine_foreign::written;
+use trine_foreign::{is_misleading, written};
 
 use crate::failure::output_error;
 use crate::{terminal, wrap};
 
-/// Writes text to standard output unchanged and flushes it.
-pub(crate) fn write_text(text: &str) -> Result<()> {
+/// Writes text of a model to standard output unchanged and flushes it.
+pub(crate) fn raw(text: &str) -> Result<()> {
     let mut out = stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(output_error)
 }
 
 /// Writes a line to standard output. Names in it cannot control a terminal.
 pub(crate) fn line(text: impl Display) -> Result<()> {
-    write_text(&terminal::lines(&format!("{text}\n")))
+    block(&format!("{text}\n"))
+}
+
+/// Writes lines to standard output. Names in them cannot control a terminal.
+pub(crate) fn block(text: &str) -> Result<()> {
+    raw(&terminal::lines(text))
 }
 
 /// Writes text from a file to standard output as it is, or to a terminal without what would control
 /// it.
 pub(crate) fn text(text: &str) -> Result<()> {
     let is_read = stdout().is_terminal();
-    if is_read { write_text(&format!("{}\n", written(text))) } else { write_text(text) }
+    if is_read { raw(&format!("{}\n", written(text))) } else { raw(text) }
 }
 
-/// Writes a value as JSON to standard output.
+/// Writes a value as JSON to standard output. Names in it cannot control a terminal.
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
-    let mut text = serde_json::to_string_pretty(value)?;
-    text.push('\n');
-    write_text(&text)
+    let text = serde_json::to_string_pretty(value)?;
+    // JSON escapes control characters, and may escape others of its strings.
+    let mut shown = String::with_capacity(text.len() + 1);
+    for sign in text.chars() {
+        match sign {
+            '\n' => shown.push(sign),
+            sign if is_misleading(sign) => shown.push_str(&format!("\\u{:04x}", u32::from(sign))),
+            sign => shown.push(sign),
+        }
+    }
+    shown.push('\n');
+    raw(&shown)
 }
 
 /// Writes lines to standard error on behalf of the calling thread, so that this thread need not
@@ -61,6 +77,13 @@ pub(crate) fn remark(text: impl Display) {
         Some(mut writer) => writer.write_all(text.as_bytes()),
         None => stderr().lock().write_all(text.as_bytes()),
     };
+}
+
+/// Writes a question to standard error, without the end of its line. Names in it cannot control a
+/// terminal.
+pub(crate) fn question(text: &str) {
+    // If standard error is closed, nobody sees the question, and nobody answers it.
+    let _ = stderr().lock().write_all(terminal::lines(text).as_bytes());
 }
 
 /// Whether notes are suppressed, so that only warnings and errors are written.

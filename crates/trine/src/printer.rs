@@ -53,10 +53,10 @@ impl Printer {
         if let Some(wrapper) = &mut self.wrapper {
             let rest = wrapper.finish(columns());
             if !rest.is_empty() {
-                output::write_text(&rest)?;
+                output::raw(&rest)?;
             }
         }
-        if self.ends_with_line { Ok(()) } else { output::write_text("\n") }
+        if self.ends_with_line { Ok(()) } else { output::raw("\n") }
     }
 }
 
@@ -101,9 +101,9 @@ impl Listener for Printer {
         }
         self.ends_with_line = text.ends_with('\n');
         // A model's text is not trusted with a terminal. A file receives it unchanged.
-        let Some(wrapper) = &mut self.wrapper else { return output::write_text(text) };
+        let Some(wrapper) = &mut self.wrapper else { return output::raw(text) };
         let lines = wrapper.push(&terminal::harmless(text), columns());
-        if lines.is_empty() { Ok(()) } else { output::write_text(&lines) }
+        if lines.is_empty() { Ok(()) } else { output::raw(&lines) }
     }
 }
 

@@ -1,6 +1,11 @@
 //! Takes the whole terminal for drawing and restores it however the work ends: normally, by an
 //! error, a panic or a signal.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "draws on the terminal; what it draws is cleaned where it comes in"
+)]
+
 use std::io::{self, Stdout, Write, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -1,6 +1,8 @@
 //! The terminal: whether there is one, and its colours. Reads `TERM` and `NO_COLOR` from the
 //! environment.
 
+#![expect(clippy::disallowed_methods, reason = "looks whether they are terminals")]
+
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{IsTerminal, stderr, stdin, stdout};

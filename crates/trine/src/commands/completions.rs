@@ -20,5 +20,5 @@ pub(crate) fn run(args: CompletionsArgs) -> Result<()> {
     };
     let mut script = Vec::new();
     generate(shell, &mut cli::command(), "trine", &mut script);
-    output::write_text(&String::from_utf8_lossy(&script))
+    output::block(&String::from_utf8_lossy(&script))
 }

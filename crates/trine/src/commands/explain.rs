@@ -108,7 +108,7 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
     } else {
         text.push_str(&format!("\nThe Plan has {} steps; --plan lists them\n", shown.steps.len()));
     }
-    output::write_text(&text)
+    output::block(&text)
 }
 
 /// Checks that options are given only where they have a meaning.
@@ -218,7 +218,7 @@ fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
         .as_ref()
         .map(|draft| format!("{}\n{}\nModel\n", draft.beside(&placed, &settings), draft.text()));
     let before = before.or_else(|| own.as_ref().map(explain_drafts::reading_text));
-    output::write_text(&format!(
+    output::block(&format!(
         "{}: {} layers, {}\n\n{}{}",
         terminal::harmless(&name),
         model.config().layers.len(),

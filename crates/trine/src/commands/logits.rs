@@ -227,6 +227,7 @@ impl LogitsFile {
         // Spaces at the end keep the data aligned.
         header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
         let (names, writer): (_, Box<dyn Write>) = match path {
+            #[expect(clippy::disallowed_methods, reason = "numbers, not text")]
             None => (None, Box::new(stdout())),
             Some(path) => {
                 destination::clear(path);

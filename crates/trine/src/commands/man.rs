@@ -34,7 +34,7 @@ pub(crate) fn run(args: ManArgs) -> Result<()> {
     };
     let mut text = Vec::new();
     Man::new(page).render(&mut text)?;
-    output::write_text(&String::from_utf8_lossy(&text))
+    output::block(&String::from_utf8_lossy(&text))
 }
 
 fn write_all(program: Command, folder: &Path) -> Result<()> {

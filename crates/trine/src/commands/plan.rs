@@ -137,7 +137,7 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
     };
     match args.json {
         true => output::json(&forecast.json()),
-        false => output::write_text(&forecast.text(args.markdown)),
+        false => output::block(&forecast.text(args.markdown)),
     }
 }
 

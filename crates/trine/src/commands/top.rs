@@ -69,7 +69,7 @@ fn print(client: &Client, mut view: View, interval: Duration) -> Result<()> {
         let snapshot = client.ask()?;
         view.hear(Ok(snapshot), Instant::now());
     }
-    output::write_text(&view::text(&view))
+    output::block(&view::text(&view))
 }
 
 fn watch(client: Client, mut view: View, interval: Duration) -> Result<()> {

@@ -12,7 +12,7 @@ use crate::output;
 pub(crate) fn run() -> Result<()> {
     let model = Room::now().usual();
     let name = model.name();
-    output::write_text(&format!(
+    output::block(&format!(
         "trine runs Google's Gemma models (3, 3n and 4) on this computer.
 
   trine run \"Tell me a story about a fox\"    try it now: a tiny story model is built in

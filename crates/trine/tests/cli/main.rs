@@ -10,6 +10,7 @@ mod command_line;
 mod common;
 mod drafting;
 mod explaining;
+mod hostile_names;
 #[cfg(target_os = "linux")]
 mod inherited;
 mod logits;
