@@ -146,8 +146,8 @@ impl<'a> Calls<'a> {
         lark
     }
 
-    /// Returns the name of the rule of calls between marks, and on further lines the rule. The rules
-    /// of the single calls are a [`Writer`]'s.
+    /// Returns the name of the rule of calls between marks, and on further lines the rule. The
+    /// rules of the single calls are a [`Writer`]'s.
     fn marked(&self) -> String {
         let several = if self.shape.parallel { "+" } else { "" };
         let names: Vec<String> =

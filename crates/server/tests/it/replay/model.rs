@@ -2,12 +2,12 @@
 //!
 //! The last three tokens say which one comes next. One layer of Gemma 3 does it:
 //!
-//! - An embedding is 1 at the place of its token's code and 1 at a constant place. The pieces of the
-//!   script have codes of their own, and so has what prompts end with; all other tokens share one.
+//! - An embedding is 1 at the place of its token's code and 1 at a constant place. The pieces of
+//!   the script have codes of their own, and so has what prompts end with; all others share one.
 //! - Two heads look back. Their queries and keys are constants, turned against each other by the
-//!   head's distance: the first pair of a head turns by one radian for each token, so that the score
-//!   is the cosine of how far a token is from the one that is looked for. Each copies its code to a
-//!   place of its own.
+//!   head's distance: the first pair of a head turns by one radian for each token, so that the
+//!   score is the cosine of how far a token is from the one that is looked for. Each copies its
+//!   code to a place of its own.
 //! - The feed-forward part is a table. A neuron for each place of the script has as its input the
 //!   tokens before it, as many as tell it from all others, and writes the next token, and half as
 //!   strongly the one after that, for where a mask forbids the first.
