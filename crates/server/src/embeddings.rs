@@ -22,7 +22,6 @@ use http_body::Frame;
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 use trine_engine::{EngineError, Finish, Generation, Request, Update};
-use trine_text::Specials;
 
 use crate::app::App;
 use crate::error::{ApiError, failure};
@@ -109,13 +108,7 @@ impl Inputs {
     }
 
     fn ids(&self, prompt: &Prompt, lease: &Lease) -> Result<Vec<u32>, ApiError> {
-        let mut ids = match prompt {
-            Prompt::Ids(ids) => ids.clone(),
-            Prompt::Text(text) if self.adds_bos => {
-                lease.tokenizer.encode_prompt(text, Specials::Parse)?
-            }
-            Prompt::Text(text) => lease.tokenizer.encode(text, Specials::Parse)?,
-        };
+        let mut ids = prompt.ids(lease, self.adds_bos)?;
         let context = lease.limits().context;
         if self.cuts && ids.len() > context {
             note(format!(

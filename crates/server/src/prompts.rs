@@ -16,10 +16,21 @@ pub(crate) enum Prompt {
     Text(String),
     /// Token ids, at least one; whether the model has them is not known.
     Ids(Vec<u32>),
+    /// Token ids and texts, one after the other, at least one of each.
+    Mixed(Vec<Piece>),
 }
 
-/// Reads prompts: a text, a list of texts, a list of token ids, or a list of such lists, at most
-/// `most` of them.
+/// A part of a prompt that has texts and token ids.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    /// A text, which may be empty.
+    Text(String),
+    /// A token id.
+    Id(u32),
+}
+
+/// Reads prompts: a text, a list of texts, a list of token ids and texts, or a list of such lists
+/// and texts, at most `most` of them. A list in which a number stands is one prompt, as in llama.cpp.
 ///
 /// # Errors
 /// 400 naming the field.
@@ -28,23 +39,24 @@ pub(crate) fn read_prompts(
     param: &str,
     most: usize,
 ) -> Result<Vec<Prompt>, ApiError> {
-    let expected = "use a text, a list of texts, a list of token ids or a list of such lists";
+    let expected =
+        "use a text, a list of texts, a list of token ids and texts, or a list of such lists";
     let wrong = |what: &str| ApiError::field(param, format!("{what}; {expected}"));
     let one = |place: &str, value: &Value| match value {
         Value::String(text) if text.is_empty() => Err(wrong(&format!("{place} is empty"))),
         Value::String(text) => Ok(Prompt::Text(text.clone())),
-        Value::Array(ids) if ids.is_empty() => Err(wrong(&format!("{place} is empty"))),
-        Value::Array(ids) => {
-            let ids: Option<Vec<u32>> = ids.iter().map(token_id).collect();
-            let ids =
-                ids.ok_or_else(|| wrong(&format!("{place} holds something else than token ids")))?;
-            Ok(Prompt::Ids(ids))
-        }
+        Value::Array(parts) if parts.is_empty() => Err(wrong(&format!("{place} is empty"))),
+        Value::Array(parts) => read_parts(parts).ok_or_else(|| {
+            wrong(&format!("{place} holds something else than token ids and texts"))
+        }),
         _ => Err(wrong(&format!("{place} is neither a text nor a list"))),
     };
     let value = fields.get(param).ok_or_else(|| wrong(&format!("{param} is missing")))?;
     match value {
-        Value::Array(items) if items.iter().any(|item| item.is_string() || item.is_array()) => {
+        Value::Array(items)
+            if !items.iter().any(Value::is_number)
+                && items.iter().any(|item| item.is_string() || item.is_array()) =>
+        {
             if items.len() > most {
                 return Err(wrong(&format!("there are more than {most} in {param}")));
             }
@@ -55,7 +67,47 @@ pub(crate) fn read_prompts(
     }
 }
 
+/// Reads the parts of one prompt; `None` if one is neither a token id nor a text.
+fn read_parts(parts: &[Value]) -> Option<Prompt> {
+    if !parts.iter().any(Value::is_string) {
+        return parts.iter().map(token_id).collect::<Option<_>>().map(Prompt::Ids);
+    }
+    let piece = |part: &Value| match part {
+        Value::String(text) => Some(Piece::Text(text.clone())),
+        part => token_id(part).map(Piece::Id),
+    };
+    let pieces: Vec<Piece> = parts.iter().map(piece).collect::<Option<_>>()?;
+    let has_ids = pieces.iter().any(|piece| matches!(piece, Piece::Id(_)));
+    has_ids.then_some(Prompt::Mixed(pieces))
+}
+
 impl Prompt {
+    /// Returns the token ids. With `adds_bos` a prompt that begins with a text begins as the model's
+    /// prompts do.
+    ///
+    /// # Errors
+    /// If the tokenizer fails.
+    pub(crate) fn ids(&self, lease: &Lease, adds_bos: bool) -> Result<Vec<u32>, ApiError> {
+        let encode = |text: &str, is_first: bool| match adds_bos && is_first {
+            true => lease.tokenizer.encode_prompt(text, Specials::Parse),
+            false => lease.tokenizer.encode(text, Specials::Parse),
+        };
+        match self {
+            Self::Text(text) => Ok(encode(text, true)?),
+            Self::Ids(ids) => Ok(ids.clone()),
+            Self::Mixed(pieces) => {
+                let mut ids = Vec::new();
+                for (index, piece) in pieces.iter().enumerate() {
+                    match piece {
+                        Piece::Id(id) => ids.push(*id),
+                        Piece::Text(text) => ids.extend(encode(text, index == 0)?),
+                    }
+                }
+                Ok(ids)
+            }
+        }
+    }
+
     /// Returns the fewest tokens that the prompt can have.
     ///
     /// # Errors
@@ -66,6 +118,20 @@ impl Prompt {
             Self::Ids(ids) => {
                 lease.check_prompt(ids)?;
                 Ok(ids.len())
+            }
+            Self::Mixed(pieces) => {
+                let (mut ids, mut least) = (Vec::new(), 0);
+                for piece in pieces {
+                    match piece {
+                        Piece::Text(text) => {
+                            least += lease.tokenizer.tokens_least(text, Specials::Parse);
+                        }
+                        Piece::Id(id) => ids.push(*id),
+                    }
+                }
+                lease.check_prompt(&ids)?;
+                lease.check_least(least + ids.len())?;
+                Ok(least + ids.len())
             }
         }
     }

@@ -35,6 +35,7 @@ mod library;
 mod marked;
 mod marks;
 mod matcher;
+mod numbers;
 mod relaxing;
 pub(crate) mod schema;
 mod scout;

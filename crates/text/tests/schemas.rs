@@ -214,6 +214,194 @@ fn references_may_have_escapes() {
 }
 
 #[test]
+fn references_may_be_names_of_this_schema() {
+    let person = json!({"$anchor": "person", "type": "integer"});
+    let draft_7 = json!({"$id": "#person", "type": "integer"});
+    let within =
+        json!({"$id": "person.json", "$defs": {"n": {"type": "integer"}}, "$ref": "#/$defs/n"});
+    let whole = json!({"$id": "https://example.com/s/person.json", "$defs": {"n": {"type": "integer"}}, "$ref": "#/$defs/n"});
+    let by = |id: &str, reference: &str, definition: &Value| json!({"$id": id, "type": "array", "items": {"$ref": reference}, "$defs": {"p": definition, "n": {}}});
+    let id = "https://example.com/s/list.json";
+    for schema in [
+        by("", "#person", &person),
+        by("", "#person", &draft_7),
+        by(id, "#person", &person),
+        by(id, "list.json#person", &person),
+        by(id, "/s/list.json#person", &person),
+        by(id, "https://example.com/s/list.json#/$defs/p", &person),
+        by(id, "person.json", &within),
+        by(id, "https://example.com/s/person.json", &whole),
+        by("", "https://example.com/s/person.json", &whole),
+    ] {
+        for grammar in [strict(&schema), calls(&with(schema.clone()))] {
+            let grammar = grammar.unwrap_or_else(|error| panic!("{schema}: {error}"));
+            assert_eq!(grammar.relaxed(), [], "{schema}");
+        }
+        let grammar = strict(&schema).unwrap();
+        assert!(takes(&grammar, "[1, 2]") && !takes(&grammar, "[\"x\"]"), "{schema}");
+    }
+    // The whole schema by its own name.
+    let node = json!({"$id": id, "type": "object", "properties": {"next": {"$ref": "list.json"}}});
+    let grammar = strict(&node).unwrap();
+    assert!(takes(&grammar, r#"{"next": {"next": {}}}"#) && !takes(&grammar, r#"{"next": 1}"#));
+    for reference in ["#other", "other.json", "list.json#other", "https://example.com/s"] {
+        let error = strict(&by(id, reference, &person)).unwrap_err().to_string();
+        assert!(error.contains("#/items/$ref"), "{error}");
+    }
+}
+
+/// A short reference that leads to a long place costs no more than the schema's size suggests.
+#[test]
+fn references_to_long_places_are_limited() {
+    let anchors: Map<String, Value> = (0..2000)
+        .map(|index| (format!("a{index}"), json!({"$anchor": format!("n{index}")})))
+        .collect();
+    let references = vec![json!({"$ref": "#n0"}); 2000];
+    let schema = json!({"anyOf": references, "$defs": {"x".repeat(100_000): {"$defs": anchors}}});
+    let error =
+        within(Duration::from_secs(5), "references", || strict(&schema)).unwrap_err().to_string();
+    assert!(error.contains("is not in this schema"), "{error}");
+}
+
+#[test]
+fn bounds_that_no_number_reaches_are_no_bounds() {
+    let long = "9".repeat(16);
+    for (schema, good, bad) in [
+        (
+            json!({"type": "integer", "minimum": i64::MIN, "maximum": i64::MAX}),
+            vec!["0", "-12", "9223372036854774784", "-9223372036854774784"],
+            vec!["0.5"],
+        ),
+        (json!({"type": "integer", "maximum": u64::MAX}), vec!["-5", &long], vec!["\"x\""]),
+        (
+            json!({"type": "integer", "minimum": 1_000_000_000_000_000_000_i64}),
+            vec!["1000000000000000001"],
+            vec!["7"],
+        ),
+        (
+            json!({"type": "integer", "maximum": -1_000_000_000_000_000_000_i64}),
+            vec!["-1000000000000000001"],
+            vec!["-7"],
+        ),
+        (
+            json!({"type": "number", "minimum": 0.001, "maximum": 1e20}),
+            vec!["0.001", "12.5", &long],
+            vec!["0.0005", "-1"],
+        ),
+        (
+            json!({"type": "number", "exclusiveMinimum": -1e20, "exclusiveMaximum": 1e20}),
+            vec!["-0.5", "12.5"],
+            vec!["true"],
+        ),
+        (
+            json!({"type": "number", "minimum": f64::MIN, "maximum": f64::MAX}),
+            vec!["-0.5", "1e99"],
+            vec!["true"],
+        ),
+        (json!({"type": "number", "minimum": 1e18}), vec!["1000000000000000000.5"], vec!["7"]),
+        (
+            json!({"type": "integer", "multipleOf": 7, "minimum": f64::MIN}),
+            vec!["49", "-7"],
+            vec!["50"],
+        ),
+        (
+            json!({"type": "number", "minimum": -1e30, "exclusiveMinimum": true}),
+            vec!["-7"],
+            vec!["true"],
+        ),
+    ] {
+        for grammar in [strict(&schema), calls(&with(schema.clone()))] {
+            let grammar = grammar.unwrap_or_else(|error| panic!("{schema}: {error}"));
+            assert_eq!(grammar.relaxed(), [], "{schema}");
+        }
+        let grammar = strict(&schema).unwrap();
+        good.iter().for_each(|text| assert!(takes(&grammar, text), "{schema} takes {text}"));
+        bad.iter().for_each(|text| assert!(!takes(&grammar, text), "{schema} refuses {text}"));
+    }
+    let far = json!({"type": "number", "minimum": 1e20});
+    let error = strict(&with(far.clone())).unwrap_err().to_string();
+    assert!(error.contains("#/properties/a/minimum: numbers of 2^63"), "{error}");
+    assert_eq!(left_out(&calls(&with(far)).unwrap()), ["#/properties/a/minimum"]);
+}
+
+/// Returns a reply of a model that writes the digits of `wishes` as long as it can, one after the
+/// other, then a point, an exponent, and otherwise what comes first after `start`.
+fn digits(grammar: &Grammar, start: &str, wishes: &[&str]) -> String {
+    let mut matcher = grammar.matcher().unwrap();
+    let one = |text: &str| world().tokenizer.encode(text, Specials::AsText).unwrap()[0];
+    let mut mask = vec![0; matcher.mask_words()];
+    let mut ids = world().tokenizer.encode(start, Specials::AsText).unwrap();
+    ids.iter().for_each(|&id| matcher.accept(id).unwrap());
+    let wishes: Vec<u32> =
+        wishes.iter().chain(&[".", "e", "}", "\""]).map(|text| one(text)).collect();
+    for _ in 0..200 {
+        matcher.allowed(&mut mask).unwrap();
+        let is_allowed = |id: &&u32| mask[**id as usize / 32] >> (**id % 32) & 1 == 1;
+        let Some(&id) = wishes.iter().find(is_allowed) else { break };
+        matcher.accept(id).unwrap();
+        ids.push(id);
+    }
+    world().tokenizer.decode(&ids, false)
+}
+
+#[test]
+fn numbers_end() {
+    let any = |schema: &Value| {
+        let grammar = strict(&json!({"type": "array", "items": schema})).unwrap();
+        (grammar, "[".to_owned())
+    };
+    let called = |schema: &Value, choice: ToolChoice| {
+        let source = tools(&with(schema.clone())).grammar(&choice, true, None).unwrap();
+        (world().compiler.compile(&source).unwrap(), call("{\"a\": ").replace(": }", ": "))
+    };
+    let mut longest = 0;
+    for schema in [
+        json!({"type": "integer"}),
+        json!({"type": "number"}),
+        json!({}),
+        json!({"type": "integer", "minimum": 5}),
+        json!({"type": "integer", "maximum": 5}),
+        json!({"type": "number", "minimum": 0.5}),
+        json!({"type": "number", "minimum": -90, "maximum": 90}),
+        json!({"type": "number", "exclusiveMinimum": 0}),
+        json!({"type": "number", "exclusiveMaximum": 0}),
+        json!({"type": "integer", "minimum": i64::MIN, "maximum": i64::MAX}),
+        json!({"type": "number", "minimum": 0.001, "maximum": 1e20}),
+        json!({"type": "integer", "multipleOf": 2}),
+        json!({"type": "integer", "multipleOf": 9973}),
+        json!({"type": "number", "multipleOf": 0.25}),
+    ] {
+        let mut grammars = vec![
+            any(&schema),
+            called(&schema, ToolChoice::Required),
+            called(&schema, ToolChoice::Auto),
+        ];
+        if schema == json!({}) {
+            let object = world().compiler.compile(&GrammarSource::JsonObject).unwrap();
+            grammars.push((object, "{\"a\": ".to_owned()));
+        }
+        for (grammar, start) in &grammars {
+            for wishes in [["0", "1"], ["1", "0"], ["5", "1"], ["9", "-"], ["-", "0"]] {
+                let reply = digits(grammar, start, &wishes);
+                let runs = reply[start.len()..].split(|sign: char| !sign.is_ascii_digit());
+                let run = runs.map(str::len).max().unwrap();
+                longest = longest.max(run);
+                assert!(run <= 19, "{schema}: {reply}");
+            }
+        }
+    }
+    assert_eq!(longest, 19, "as many as the bounds name");
+    let (grammar, start) = any(&json!({"type": "number"}));
+    let nines = "9".repeat(16);
+    assert_eq!(digits(&grammar, &start, &["9"]), format!("[{nines}.{nines}e99"));
+    // A longer number that the schema names may come.
+    let (grammar, start) = any(&json!({"const": 12_345_678_901_234_567_890_u64}));
+    assert!(
+        digits(&grammar, &start, &["1", "2", "3", "4", "5", "6", "7", "8", "9", "0"]).len() > 20
+    );
+}
+
+#[test]
 fn objects_have_the_properties_that_they_declare() {
     let integer = || json!({"type": "integer"});
     let closed = [

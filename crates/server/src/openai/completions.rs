@@ -8,7 +8,6 @@ use axum::http::{Request, Response};
 use serde::Serialize;
 use serde_json::{Value, json};
 use trine_engine::LOGPROBS_MAX;
-use trine_text::Specials;
 
 use super::logprobs::{Legacy, PromptLogprobs};
 use super::{Counts, FINGERPRINT, Streaming, Tally, finish_reason, stop_reason};
@@ -23,7 +22,7 @@ use crate::json::Fields;
 use crate::models::Lease;
 use crate::parameters::{ParameterFields, Penalties};
 use crate::pictures::Pictured;
-use crate::prompts::{Prompt, encode, read_prompts};
+use crate::prompts::{Prompt, read_prompts};
 use crate::stream::{Writer, push_event};
 use crate::thinking;
 
@@ -145,16 +144,14 @@ pub(crate) fn encode_all(
     let least = least.sum::<Result<usize, ApiError>>()?;
     check_queue(texts, least * n, &limits)?;
     let encode = |prompt: Prompt| -> Result<Encoded, ApiError> {
-        Ok(match prompt {
-            Prompt::Text(text) => {
-                let ids = encode(lease, &text, Specials::Parse).map_err(of_prompt)?;
-                Encoded { ids, text }
-            }
-            Prompt::Ids(ids) => {
-                let text = if echo { lease.tokenizer.decode(&ids, true) } else { String::new() };
-                Encoded { ids, text }
-            }
-        })
+        let ids = prompt.ids(lease, true)?;
+        lease.check_prompt(&ids).map_err(of_prompt)?;
+        let text = match prompt {
+            Prompt::Text(text) => text,
+            Prompt::Ids(_) | Prompt::Mixed(_) if echo => lease.tokenizer.decode(&ids, true),
+            Prompt::Ids(_) | Prompt::Mixed(_) => String::new(),
+        };
+        Ok(Encoded { ids, text })
     };
     let encoded = prompts.into_iter().map(encode).collect::<Result<Vec<Encoded>, ApiError>>()?;
     let tokens: usize = encoded.iter().map(|prompt| prompt.ids.len()).sum();

@@ -482,11 +482,15 @@ pub(super) fn ids() -> Value {
     list(token_id())
 }
 
-/// Returns the schema of a text, a list of texts, a list of token ids, or a list of such lists.
+/// Returns the schema of a text, a list of texts, a list of token ids and texts, or a list of such
+/// lists.
 pub(super) fn texts_or_ids(most: usize) -> Value {
     let text = || json!({"type": "string", "minLength": 1});
-    let ids = || json!({"type": "array", "items": token_id(), "minItems": 1});
-    one_of(vec![text(), ids(), list_of(one_of(vec![text(), ids()]), 1, most)])
+    let parts = || {
+        let part = one_of(vec![token_id(), json!({"type": "string"})]);
+        json!({"type": "array", "items": part, "contains": token_id(), "minItems": 1})
+    };
+    one_of(vec![text(), parts(), list_of(one_of(vec![text(), parts()]), 1, most)])
 }
 
 /// Returns the schema of the most tokens of an answer, which is at least `least`.

@@ -96,7 +96,7 @@ fn completion() -> Value {
     ]);
     fields.extend(refused_fields(&PICTURES));
     fields.extend(no_thinking(thinking::TEXTS));
-    let words = "A text, a list of texts, a list of token ids, or a list of such lists. All prompts together have at most \
+    let words = "A text, a list of texts, a list of token ids and texts, or a list of such lists. All prompts together have at most \
                  256 texts.";
     asked([("prompt", about(texts_or_ids(completions::PROMPTS_MAX), words))], fields)
 }
@@ -108,7 +108,7 @@ fn llama_text() -> Value {
     fields.extend([("tools", none()), ("tool_choice", none())]);
     fields.extend(refused_fields(&PICTURES));
     fields.extend(no_thinking(thinking::TEXTS));
-    let words = "A text, a list of texts, a list of token ids, or a list of such lists. All prompts together have at most \
+    let words = "A text, a list of texts, a list of token ids and texts, or a list of such lists. All prompts together have at most \
                  256 texts.";
     asked([("prompt", about(texts_or_ids(completions::PROMPTS_MAX), words))], fields)
 }
@@ -246,7 +246,7 @@ fn embedding() -> Value {
     let refused = |name: &&'static str| (*name, refused("leave it out", json!([null])));
     fields.extend(openai_embeddings::UNSUPPORTED.iter().map(refused));
     fields.extend(refused_fields(&PICTURES));
-    let words = "A text, a list of texts, a list of token ids, or a list of such lists, with at most 300,000 tokens \
+    let words = "A text, a list of texts, a list of token ids and texts, or a list of such lists, with at most 300,000 tokens \
                  together.";
     asked([("input", about(texts_or_ids(embeddings::TEXTS_MAX), words))], fields)
 }

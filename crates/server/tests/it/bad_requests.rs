@@ -103,14 +103,16 @@ fn conversations_and_prompts_that_are_none() {
         json!([""]),
         json!(1),
         json!({}),
-        json!(["a", 1]),
+        json!(["a", -1]),
     ];
     refuse_prompts(&server, &prompts);
     for (path, field) in
         [(COMPLETIONS, "prompt"), ("/completion", "prompt"), ("/v1/embeddings", "input")]
     {
         for (value, what) in [
-            (json!(["a", 5]), "[1] is neither"),
+            (json!(["a", true]), "[1] is neither"),
+            (json!(["a", 1.5]), " holds"),
+            (json!([5, [5]]), " holds"),
             (json!(["a", ""]), "[1] is empty"),
             (json!([[5], ["a"]]), "[1] holds"),
             (json!(5), " is neither"),
@@ -383,6 +385,7 @@ fn token_ids_outside_the_vocabulary() {
         json!([1, 1.5]),
         json!([4_294_967_296u64]),
         json!([[1], [1_000_000]]),
+        json!(["a", 1_000_000]),
     ];
     refuse_prompts(&server, &prompts);
     is_well(&server);

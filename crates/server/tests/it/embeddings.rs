@@ -70,6 +70,17 @@ fn texts_ids_and_lists_of_both_become_vectors() {
     let both = vectors(&ask(json!(["A bird", "Once upon a time"])));
     assert_eq!(both, [expected(&ids(&server, "A bird")), once.clone()]);
     assert_eq!(vectors(&ask(json!([tokens, [2, 5]]))), [once.clone(), expected(&[2, 5])]);
+    // A list in which a number stands is one text (llama.cpp's server, README, `prompt`).
+    let (first, last) = (ids(&server, "Once upon"), ids(&server, " a time"));
+    assert_eq!(first[0], 2, "a text gets its beginning");
+    let between = [&[5, 7], &last[1..], &[9]].concat();
+    let starts = [&first[..], &[5]].concat();
+    assert_eq!(vectors(&ask(json!([5, 7, " a time", 9]))), [expected(&between)]);
+    assert_eq!(vectors(&ask(json!(["Once upon", 5]))), [expected(&starts)]);
+    assert_eq!(
+        vectors(&ask(json!([[5, 7], [5, 7, " a time", 9], "Once upon a time"]))),
+        [expected(&[5, 7]), expected(&between), once.clone()]
+    );
     let body = json!({"model": "demo-embedder", "input": "Once upon a time"});
     assert_eq!(vectors(&server.post("/embeddings", &body).1), [once]);
     let body = json!({"model": "demo-embedder", "input": "A", "add_special_tokens": false});
@@ -139,13 +150,14 @@ fn fields_that_cannot_be_followed_are_refused() {
         json!([[1, 2], []]),
         json!([1.5]),
         json!([-1]),
-        json!([1, "a"]),
+        json!([1, true]),
         json!([["a"]]),
         json!([1u64 << 40]),
         json!([u32::MAX]),
         json!({"text": "a"}),
         json!(true),
-        json!(["a", 7]),
+        json!(["a", 7.5]),
+        json!([7, long]),
         json!(["a", null]),
         json!(long),
         json!(["a", long]),

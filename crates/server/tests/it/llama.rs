@@ -27,6 +27,17 @@ fn completion_whole_and_streamed() {
     let texts = parts.iter().filter_map(|part| part["content"].as_str());
     assert_eq!(whole["content"], texts.collect::<String>());
 
+    let (_, tokens) = server.post("/tokenize", &json!({"prompt": "a bird"}));
+    let text = tokens["tokens"].as_array().unwrap().len() - 1;
+    let mixed = json!({"prompt": [12, 34, "a bird", 56], "n_predict": 1});
+    assert_eq!(server.post("/completion", &mixed).1["tokens_evaluated"], 3 + text);
+    let mixed = json!({"prompt": [[12, 34], [12, "a bird", 34]], "n_predict": 1});
+    let (_, answer) = server.post("/completion", &mixed);
+    assert_eq!(
+        (&answer[0]["tokens_evaluated"], &answer[1]["tokens_evaluated"]),
+        (&json!(2), &json!(2 + text))
+    );
+
     let stopped = json!({"prompt": [2, 5], "n_predict": 100, "stop": [" on"]});
     let (_, answer) = server.post("/completion", &stopped);
     assert_eq!((&answer["stop_type"], &answer["stopping_word"]), (&json!("word"), &json!(" on")));

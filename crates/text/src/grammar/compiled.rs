@@ -6,6 +6,7 @@ use super::error::GrammarError;
 use super::library::guarded;
 use super::marks::CallMarks;
 use super::matcher::{Matcher, Tables};
+use super::numbers::Numbers;
 use super::schema::LeftOut;
 
 /// A keyword that the grammar of a tool's arguments does not enforce.
@@ -30,6 +31,8 @@ pub struct Grammar {
     pub(super) marks: Option<CallMarks>,
     /// Whether a reply has to follow it only from its first call on; before that any text may come.
     pub(super) is_lazy: bool,
+    /// The numbers at the start of a reply, if it is JSON.
+    pub(super) numbers: Option<Numbers>,
 }
 
 impl std::fmt::Debug for Grammar {
@@ -47,7 +50,7 @@ impl Grammar {
     pub fn matcher(&self) -> Result<Matcher, GrammarError> {
         let start = self.start.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let state = guarded(|| Ok(start.deep_clone()))?;
-        Ok(Matcher::new(state, self.tables.clone()))
+        Ok(Matcher::new(state, self.tables.clone(), self.numbers))
     }
 
     /// Returns the parts of the tools' schemas that it does not enforce. Empty for all other

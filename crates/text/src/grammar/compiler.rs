@@ -14,6 +14,7 @@ use super::library::{first_line, guarded, json_grammar, lark_string, regex_probl
 use super::marked::MarkedCalls;
 use super::marks::Otherwise;
 use super::matcher::Tables;
+use super::numbers::Numbers;
 use super::relaxing::Relaxable;
 use super::source::{
     GrammarSource, MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES,
@@ -128,6 +129,7 @@ fn build_base(tokenizer: &Arc<Tokenizer>) -> Result<Base, GrammarError> {
     };
     let mut text = vec![0_u32; vocabulary.div_ceil(32)];
     let mut words = vec![Vec::new(); vocabulary];
+    let mut digits = Vec::new();
     let mut total = 0;
     for (id, word) in (0..).zip(&mut words) {
         let Some(bytes) = tokenizer.token_bytes(id) else { continue };
@@ -142,6 +144,7 @@ fn build_base(tokenizer: &Arc<Tokenizer>) -> Result<Base, GrammarError> {
             word.push(TokTrie::SPECIAL_TOKEN_MARKER);
         } else if !bytes.is_empty() {
             text[id as usize / 32] |= 1 << (id % 32);
+            digits.extend(bytes.iter().any(u8::is_ascii_digit).then_some(id));
         }
         word.extend_from_slice(&bytes);
     }
@@ -163,7 +166,8 @@ fn build_base(tokenizer: &Arc<Tokenizer>) -> Result<Base, GrammarError> {
         verbose_errors: false,
         ..ParserLimits::default()
     };
-    Ok(Base { factory, tables: Arc::new(Tables { plain: text.clone(), text, ends }) })
+    let tables = Tables { plain: text.clone(), text, ends, digits: digits.into() };
+    Ok(Base { factory, tables: Arc::new(tables) })
 }
 
 fn source_bytes(source: &GrammarSource) -> usize {
@@ -212,9 +216,17 @@ fn check_size(source: &GrammarSource) -> Result<(), GrammarError> {
 
 fn compile(base: &Base, source: &GrammarSource) -> Result<Grammar, GrammarError> {
     let kind = source.kind();
+    let mut numbers = None;
     let grammar = match source {
-        GrammarSource::JsonObject => json_grammar(json!({"type": "object"})),
-        GrammarSource::JsonSchema(text) => json_grammar(schema::digestible(text)?),
+        GrammarSource::JsonObject => {
+            numbers = Some(Numbers::of_json(0));
+            json_grammar(json!({"type": "object"}))
+        }
+        GrammarSource::JsonSchema(text) => {
+            let schema = schema::digestible(text)?;
+            numbers = Some(Numbers::of_json(schema::digits_named(&schema)));
+            json_grammar(schema)
+        }
         GrammarSource::Regex(text) => {
             check_regex(text)?;
             TopLevelGrammar::from_regex(text)
@@ -227,21 +239,38 @@ fn compile(base: &Base, source: &GrammarSource) -> Result<Grammar, GrammarError>
                 Some(marks) => Arc::new(base.tables.with_marks(marks)?),
                 None => Arc::clone(&base.tables),
             };
+            let named = digits_named(calls, &shape.otherwise);
+            let is_words = shape.otherwise == Otherwise::Text;
+            let numbers = Some(Numbers::of_calls(named, shape.marks, is_words));
             let calls = Calls::read(calls, shape)?;
             let (start, relaxed) = calls.compile(|grammar| base.start(grammar, kind))?;
             let grammar = base.grammar(start, source, relaxed);
-            return Ok(Grammar { tables, marks: shape.marks, ..grammar });
+            return Ok(Grammar { tables, marks: shape.marks, numbers, ..grammar });
         }
         GrammarSource::MarkedCalls { calls, shape } => {
             let tables = base.tables.with_marks(shape.marks)?;
+            let named = digits_named(calls, &shape.otherwise);
+            let numbers = Some(Numbers::of_calls(named, Some(shape.marks), false));
             let calls = MarkedCalls::read(calls, shape)?;
             let (start, relaxed) = calls.compile(|grammar| base.start(grammar, kind))?;
             let grammar = base.grammar(start, source, relaxed);
             let (marks, is_lazy) = (Some(shape.marks), shape.is_lazy());
-            return Ok(Grammar { tables: Arc::new(tables), marks, is_lazy, ..grammar });
+            return Ok(Grammar { tables: Arc::new(tables), marks, is_lazy, numbers, ..grammar });
         }
     };
-    Ok(base.grammar(base.start(grammar, kind)?, source, Vec::new()))
+    Ok(Grammar { numbers, ..base.grammar(base.start(grammar, kind)?, source, Vec::new()) })
+}
+
+/// Returns the most digits of a number that the schemas of calls name, or that of an answer.
+fn digits_named(calls: &[(String, String)], otherwise: &Otherwise) -> usize {
+    let answer = match otherwise {
+        Otherwise::Json(schema) => Some(schema),
+        Otherwise::Nothing | Otherwise::Text => None,
+    };
+    let sources = calls.iter().map(|(_, schema)| schema).chain(answer);
+    // A source that cannot be read is refused later.
+    let named = sources.filter_map(|source| serde_json::from_str(source).ok());
+    named.map(|schema| schema::digits_named(&schema)).max().unwrap_or_default()
 }
 
 impl Base {
@@ -297,6 +326,7 @@ impl Base {
             relaxed,
             marks: None,
             is_lazy: false,
+            numbers: None,
         }
     }
 }

@@ -6,6 +6,7 @@ use super::budget::Budget;
 use super::error::GrammarError;
 use super::library::{failed, guarded, has_stopped};
 use super::marks::CallMarks;
+use super::numbers::Numbers;
 use super::scout::Scout;
 
 /// Classes of tokens, apart from the trie.
@@ -16,6 +17,8 @@ pub(super) struct Tables {
     pub(super) text: Vec<u32>,
     /// Tokens that end a reply, ascending.
     pub(super) ends: Vec<u32>,
+    /// Tokens of text with a digit.
+    pub(super) digits: Arc<[u32]>,
 }
 
 impl Tables {
@@ -32,7 +35,8 @@ impl Tables {
             })?;
             *word |= 1 << (mark % 32);
         }
-        Ok(Self { plain: self.plain.clone(), text, ends })
+        let (plain, digits) = (self.plain.clone(), Arc::clone(&self.digits));
+        Ok(Self { plain, text, ends, digits })
     }
 
     /// Returns whether a token is one of text.
@@ -56,6 +60,8 @@ pub struct Matcher {
     failure: Option<GrammarError>,
     scout: Scout,
     budget: Budget,
+    /// The numbers of the reply, if it is JSON.
+    numbers: Option<Numbers>,
 }
 
 impl std::fmt::Debug for Matcher {
@@ -68,7 +74,11 @@ impl std::fmt::Debug for Matcher {
 }
 
 impl Matcher {
-    pub(super) fn new(state: llguidance::Matcher, tables: Arc<Tables>) -> Self {
+    pub(super) fn new(
+        state: llguidance::Matcher,
+        tables: Arc<Tables>,
+        numbers: Option<Numbers>,
+    ) -> Self {
         Self {
             state,
             tables,
@@ -76,6 +86,7 @@ impl Matcher {
             failure: None,
             scout: Scout::default(),
             budget: Budget::default(),
+            numbers,
         }
     }
 
@@ -86,7 +97,8 @@ impl Matcher {
 
     /// Writes which tokens may come next: bit `id % 32` of word `id / 32`. Words beyond
     /// [`Matcher::mask_words`], which a model's padded vocabulary may have, are set to 0. At least
-    /// one bit is set.
+    /// one bit is set. Of a number in JSON it forbids digits that make it long, which
+    /// [`Matcher::accept`] takes.
     ///
     /// # Errors
     /// [`GrammarError::MaskSize`] for a short mask; [`GrammarError::Finished`] after the end;
@@ -113,6 +125,9 @@ impl Matcher {
                 for &end in &self.tables.ends {
                     mask[end as usize / 32] |= 1 << (end % 32);
                 }
+            }
+            if let Some(numbers) = self.numbers {
+                end_numbers(mask, numbers, &self.tables.digits, &self.state)?;
             }
             if mask.iter().all(|&word| word == 0) {
                 return Err(GrammarError::Failed("no token can follow".to_owned()));
@@ -144,6 +159,10 @@ impl Matcher {
             match self.state.try_consume_tokens(&[token]) {
                 Ok(1) => {
                     self.scout.note(token);
+                    if let Some(numbers) = &mut self.numbers {
+                        let environment = self.state.tok_env().map_err(|error| failed(&error))?;
+                        numbers.take(token, environment.tok_trie().token(token));
+                    }
                     Ok(())
                 }
                 Ok(_) => Err(GrammarError::TokenRefused { token }),
@@ -202,4 +221,33 @@ impl Matcher {
 /// Returns whether the reply may end here.
 fn may_end(state: &mut llguidance::Matcher) -> Result<bool, GrammarError> {
     Ok(has_stopped(state)? || state.is_accepting().map_err(|error| failed(&error))?)
+}
+
+/// Forbids digits that make a number too long, as long as anything else may come. If a number has to
+/// go on, it goes on with a digit that is not 0: one that has to be above 0 may end then.
+fn end_numbers(
+    mask: &mut [u32],
+    numbers: Numbers,
+    digits: &[u32],
+    state: &llguidance::Matcher,
+) -> Result<(), GrammarError> {
+    let environment = state.tok_env().map_err(|error| failed(&error))?;
+    let trie = environment.tok_trie();
+    let is_set = |mask: &[u32], token: u32| mask[token as usize / 32] >> (token % 32) & 1 == 1;
+    let beyond = |token: &u32| is_set(mask, *token) && !numbers.fit(trie.token(*token));
+    let beyond: Vec<u32> = digits.iter().copied().filter(beyond).collect();
+    if beyond.is_empty() {
+        return Ok(());
+    }
+    let turn = |mask: &mut [u32], chosen: &dyn Fn(u32) -> bool| {
+        for token in beyond.iter().copied().filter(|&token| chosen(token)) {
+            mask[token as usize / 32] ^= 1 << (token % 32);
+        }
+        mask.iter().any(|&word| word != 0)
+    };
+    let ends_in_zero = |token: u32| trie.token(token).ends_with(b"0");
+    if !turn(mask, &|_| true) && !turn(mask, &|token| !ends_in_zero(token)) {
+        turn(mask, &ends_in_zero);
+    }
+    Ok(())
 }

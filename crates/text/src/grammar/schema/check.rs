@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::apart::Apart;
 use super::keywords::{KIND, LISTS, LeftOut, MAPS, SCHEMA, add_options, each_below, invalid};
+use super::numbers;
 use super::references::{canonical, resolve, resolve_mut};
 use crate::grammar::error::GrammarError;
 use crate::grammar::library::{first_line, regex_problem};
@@ -164,6 +165,7 @@ impl<'a> Check<'a> {
                 map.shift_remove(key);
             }
         }
+        numbers::bound(self, place, map)?;
         self.pattern_properties(place, map)?;
         for key in &keys {
             if let Some(value) = map.get_mut(key) {
