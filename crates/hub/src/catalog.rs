@@ -53,6 +53,13 @@ fn studio(name: &str) -> Option<&'static CatalogModel> {
         .then(|| by_parts(&parts).first().copied())?
 }
 
+/// Returns the model that a name of the store means: `ggml-org/gemma-3-4b-it-GGUF:Q4_K_M` is
+/// `gemma3:4b`.
+pub fn of(name: &ModelName) -> Option<&'static CatalogModel> {
+    let name = name.to_string();
+    MODELS.iter().find(|model| model.model().to_string().eq_ignore_ascii_case(&name))
+}
+
 /// Returns the family that the name of a repository says, if trine does not run it.
 pub fn other_family(name: &ModelName) -> Option<Refused> {
     families::of_repository(name.repo())

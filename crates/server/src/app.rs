@@ -58,6 +58,8 @@ pub(crate) struct App {
     pub(crate) told: Told,
     /// Models that are being fetched.
     pub(crate) pulls: Pulls,
+    /// Whoever asks for the catalogue holds it: looking may take a while, and takes one thread.
+    pub(crate) catalog: tokio::sync::Mutex<()>,
     /// Room for bodies and what is made of them before the model's work.
     pub(crate) bodies: Room,
     /// As much room again for what is made for answers: a client that reads slowly keeps no body
@@ -92,6 +94,7 @@ impl App {
             rates: Samples::default(),
             told: Told::default(),
             pulls: Pulls::default(),
+            catalog: tokio::sync::Mutex::default(),
             bodies: Room::new("bodies", limits.bodies_bytes),
             answers: Room::new("answers", limits.bodies_bytes),
             image_urls,

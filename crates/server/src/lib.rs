@@ -23,6 +23,7 @@
 //! | `embeddings` | embeddings of texts, in OpenAI's and Ollama's dialects |
 //! | `openai`, `anthropic`, `llama`, `ollama`, `responses`, `text_routes`, `routers` | the dialects |
 //! | `metrics`, `sensors`, `service_routes`, `live`, `rates` | counts, energy, health, what the engines are doing |
+//! | `offers` | the models that clients may pull |
 //! | `page` | the page at `/` |
 //! | `openapi` | the description of all routes for programs, and, in tests, the parts that it is made of |
 //!
@@ -56,6 +57,7 @@ mod llama;
 mod messages;
 mod metrics;
 mod models;
+mod offers;
 mod ollama;
 mod open;
 mod openai;
@@ -92,8 +94,8 @@ pub use hosts::OriginPattern;
 pub use image_urls::ImageUrls;
 pub use keys::{KEY_BYTES_WANTED, Keys};
 pub use models::{
-    Description, Found, KeepAlive, Library, LibraryError, Listed, LoadedModel, Loader, Outline,
-    Pictures, Preset, PullProgress, Recipe, Refusal,
+    Catalog, Description, Found, KeepAlive, Library, LibraryError, Listed, LoadedModel, Loader,
+    Offer, OfferState, Outline, Pictures, Preset, PullProgress, Recipe, Refusal,
 };
 pub use options::{Limits, PictureLimits, ServerOptions, TraceParent};
 pub use pictures::tower_input;

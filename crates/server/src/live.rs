@@ -27,6 +27,7 @@ pub(crate) async fn status(State(app): State<Arc<App>>) -> Response<Body> {
         "version": VERSION,
         "phase": phase,
         "started": app.started,
+        "can_pull": app.models.check_library().is_ok(),
         "models": models,
     }));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -7,13 +7,14 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `loader`, `preset` | the interface to the crate that has devices and files |
+//! | `loader`, `preset`, `catalog` | the interface to the crate that has devices and files |
 //! | `keep` | how long a model stays loaded |
 //! | `table` | what is loaded, pure |
 //! | `loading` | loading and unloading |
 //! | `shared` | what the parts below have in common |
 //! | `lease` | a model that stays loaded while a request uses it |
 
+mod catalog;
 mod keep;
 mod lease;
 mod loader;
@@ -33,6 +34,7 @@ use tokio::sync::{Notify, watch};
 use crate::clock::unix_seconds;
 use crate::error::{ApiError, Code, shown};
 
+pub use catalog::{Catalog, Offer, OfferState};
 pub use keep::KeepAlive;
 pub(crate) use lease::Lease;
 pub use loader::{
@@ -68,6 +70,8 @@ pub(crate) struct Entry {
     /// The model, while it is loaded.
     pub(crate) model: Option<Arc<LoadedModel>>,
     pub(crate) bytes: u64,
+    /// Bytes of its files; 0 if nobody knows.
+    pub(crate) file_bytes: u64,
     /// When it is unloaded if nobody uses it any more, in seconds since 1970; `None` if never, or
     /// if it is not loaded.
     pub(crate) expires: Option<u64>,
@@ -485,6 +489,7 @@ fn entry(table: &Table, listed: &Listed) -> Entry {
         name: listed.name.clone(),
         base: listed.model.clone(),
         bytes: model.as_ref().map_or(estimate, |model| model.bytes),
+        file_bytes: listed.bytes,
         model,
         expires,
         problem: failed.map(|problem| problem.message(&shown(&listed.name))),

@@ -12,7 +12,7 @@ use axum::routing::{MethodRouter, delete, get, post};
 use crate::app::App;
 use crate::error::{ApiError, Code};
 use crate::{
-    anthropic, embeddings, live, llama, ollama, openai, openapi, page, responses, routers,
+    anthropic, embeddings, live, llama, offers, ollama, openai, openapi, page, responses, routers,
     service_routes, text_routes,
 };
 
@@ -78,6 +78,7 @@ pub(crate) fn routes() -> Vec<Route> {
         route(GET, "/page/{name}", page::file),
         route(GET, "/openapi.json", openapi::document),
         route(GET, "/v1/trine/status", live::status),
+        route(GET, "/v1/trine/catalog", offers::catalog),
         route(GET, "/health", service_routes::health),
         route(GET, "/v1/health", service_routes::health),
         route(GET, "/ready", service_routes::ready),

@@ -56,6 +56,16 @@ impl Suited {
         Ok(Self::of(Room::now(), processor, gpu()))
     }
 
+    /// Returns the same machine with the memory that is free now.
+    pub(crate) fn now(&self) -> Self {
+        Self { room: Room { free: Room::now().free, ..self.room }, ..self.clone() }
+    }
+
+    /// Returns whether its devices were measured.
+    pub(crate) fn is_measured(&self) -> bool {
+        self.processor.is_some()
+    }
+
     fn of(room: Room, processor: f64, gpu: Option<GpuRoom>) -> Self {
         let beside = gpu.as_ref().filter(|gpu| !gpu.is_shared).map_or(0, |gpu| gpu.bytes);
         Self { room: Room { beside, ..room }, processor: Some(processor), gpu }

@@ -17,6 +17,8 @@ pub struct CatalogModel {
     pub(super) quant: &'static str,
     /// The approximate size in bytes of the file, and of the vision tower that is pulled with it.
     pub bytes: u64,
+    /// Whether it reads images here: a vision tower that trine computes is pulled with it.
+    pub sees: bool,
     shape: &'static Shape,
 }
 
@@ -48,7 +50,8 @@ const fn row(
     (repository, quant): (&'static str, &'static str),
     megabytes: u64,
 ) -> CatalogModel {
-    CatalogModel { family, tags, repository, quant, bytes: megabytes * 1_000_000, shape }
+    let bytes = megabytes * 1_000_000;
+    CatalogModel { family, tags, repository, quant, bytes, sees: false, shape }
 }
 
 const fn gemma3(
@@ -67,7 +70,7 @@ const fn seeing(
     file: (&'static str, &'static str),
     megabytes: u64,
 ) -> CatalogModel {
-    gemma3(shape, tags, file, megabytes + TOWER_MEGABYTES)
+    CatalogModel { sees: true, ..gemma3(shape, tags, file, megabytes + TOWER_MEGABYTES) }
 }
 
 const fn gemma3n(
@@ -79,6 +82,13 @@ const fn gemma3n(
     row("gemma3n", shape, tags, file, megabytes)
 }
 
+/// A model of Gemma 3 that was trained further on medical texts and images.
+const fn medgemma(family: &'static str, repository: &'static str) -> CatalogModel {
+    let tags = &["4b", LATEST, "4b-it-q4_K_M"];
+    let file = (repository, "Q4_K_M");
+    CatalogModel { family, ..seeing(&shapes::GEMMA3_4B, tags, file, 2_490) }
+}
+
 /// A model of Gemma 4, with the size of its tower.
 const fn gemma4(
     shape: &'static Shape,
@@ -86,7 +96,7 @@ const fn gemma4(
     file: (&'static str, &'static str),
     (megabytes, tower): (u64, u64),
 ) -> CatalogModel {
-    row("gemma4", shape, tags, file, megabytes + tower)
+    CatalogModel { sees: true, ..row("gemma4", shape, tags, file, megabytes + tower) }
 }
 
 pub(super) const MODELS: [CatalogModel; 39] = {
@@ -256,20 +266,8 @@ pub(super) const MODELS: [CatalogModel; 39] = {
             ("mradermacher/translategemma-4b-it-GGUF", "Q4_K_M"),
             2_490,
         ),
-        row(
-            "medgemma",
-            &GEMMA3_4B,
-            &["4b", LATEST, "4b-it-q4_K_M"],
-            ("unsloth/medgemma-4b-it-GGUF", "Q4_K_M"),
-            2_490 + TOWER_MEGABYTES,
-        ),
-        row(
-            "medgemma1.5",
-            &GEMMA3_4B,
-            &["4b", LATEST, "4b-it-q4_K_M"],
-            ("unsloth/medgemma-1.5-4b-it-GGUF", "Q4_K_M"),
-            2_490 + TOWER_MEGABYTES,
-        ),
+        medgemma("medgemma", "unsloth/medgemma-4b-it-GGUF"),
+        medgemma("medgemma1.5", "unsloth/medgemma-1.5-4b-it-GGUF"),
     ]
 };
 

@@ -38,6 +38,32 @@ fn names_of_ollama_mean_what_they_mean_there() {
     }
 }
 
+/// Which models read images is what their makers say, and what trine has a tower for: model cards
+/// of Gemma 3 (4B and larger), Gemma 4 and MedGemma.
+#[test]
+fn models_that_read_images_are_known() {
+    let seeing = ["gemma3:4b", "gemma3:12b-it-qat", "gemma3:27b", "gemma4:e2b", "gemma4:26b"];
+    for name in seeing.into_iter().chain(["gemma4:31b-it-q8_0", "medgemma", "medgemma1.5"]) {
+        assert!(matches!(find(name), Some(Known::Model(model)) if model.sees), "{name}");
+    }
+    for name in ["gemma3:270m", "gemma3:1b", "gemma3n:e4b", "functiongemma", "translategemma"] {
+        assert!(matches!(find(name), Some(Known::Model(model)) if !model.sees), "{name}");
+    }
+}
+
+#[test]
+fn names_of_the_store_mean_models() {
+    for (name, short) in [
+        ("ggml-org/gemma-3-4b-it-GGUF:Q4_K_M", Some("gemma3:4b")),
+        ("ggml-org/gemma-3-4b-it-gguf:q8_0", Some("gemma3:4b-it-q8_0")),
+        ("ggml-org/gemma-3-4b-it-GGUF", None),
+        ("owner/gemma-3-4b-it-GGUF:Q4_K_M", None),
+    ] {
+        let found = of(&ModelName::parse(name).unwrap()).map(CatalogModel::name);
+        assert_eq!(found.as_deref(), short, "{name}");
+    }
+}
+
 /// What is said of a name that does not run.
 fn reason(name: &str) -> String {
     match find(name) {

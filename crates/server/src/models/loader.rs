@@ -8,6 +8,7 @@ use trine_engine::{Pooling, SamplingParams, Service, Tower};
 use trine_pictures::Preparation;
 use trine_text::{ChatTemplate, GrammarCache, Tokenizer};
 
+use super::catalog::Catalog;
 use super::preset::{Preset, Recipe};
 use crate::error::{ApiError, Code};
 
@@ -190,6 +191,14 @@ pub struct Outline {
 /// Manages the models on disk. Every method may take long: they are called on threads that may
 /// wait.
 pub trait Library: Send + Sync {
+    /// Returns the models that have a name of their own, with what is forecast for this machine.
+    /// `measures` says whether that may take the second or two that measuring the devices takes;
+    /// what was measured once is known from then on. Never called twice at once.
+    ///
+    /// # Errors
+    /// [`Refusal::Failed`] if the disk cannot be read.
+    fn catalog(&self, measures: bool) -> Result<Catalog, LibraryError>;
+
     /// Returns the canonical spelling of a name that can be fetched: requests for the same spelling
     /// share a download.
     ///

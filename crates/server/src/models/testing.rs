@@ -7,8 +7,8 @@ use trine_engine::{Engine, EngineOptions};
 use trine_model::Model;
 
 use super::{
-    Description, Found, Library, LibraryError, Listed, LoadedModel, Loader, Outline, PullProgress,
-    Recipe,
+    Catalog, Description, Found, Library, LibraryError, Listed, LoadedModel, Loader, Outline,
+    PullProgress, Recipe,
 };
 use crate::structure::grammar_cache;
 
@@ -54,6 +54,10 @@ impl Loader for Demo {
 }
 
 impl Library for Demo {
+    fn catalog(&self, _measures: bool) -> Result<Catalog, LibraryError> {
+        Ok(Catalog::default())
+    }
+
     fn pullable(&self, name: &str) -> Result<String, LibraryError> {
         Ok(name.to_owned())
     }

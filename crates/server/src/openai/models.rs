@@ -33,6 +33,9 @@ fn described(app: &App, entry: &Entry) -> Value {
     if let Some(context) = entry.context {
         described["max_model_len"] = context.into();
     }
+    if entry.file_bytes > 0 {
+        described["meta"] = json!({"size": entry.file_bytes});
+    }
     described
 }
 

@@ -30,6 +30,7 @@ pub(super) fn schemas() -> Vec<Field> {
         ("Slots", slots()),
         ("SamplingDefaults", sampling_defaults()),
         ("ServerStatus", status()),
+        ("Catalog", catalog()),
         ("EngineStatus", counted(&Status::default(), nullable_part)),
         ("StoreCounts", counted(&StoreCounts::default(), |_| None)),
         ("PartnerCounts", counted(&PartnerCounts::default(), |_| None)),
@@ -73,10 +74,13 @@ fn model() -> Value {
             ),
             ("status", loaded),
         ],
-        [(
-            "max_model_len",
-            about(count(), "Positions of a sequence under this name, of a loaded model."),
-        )],
+        [
+            (
+                "max_model_len",
+                about(count(), "Tokens of a conversation under this name, of a loaded model."),
+            ),
+            ("meta", object([("size", about(count(), "Bytes of its files."))], [])),
+        ],
     )
 }
 
@@ -272,7 +276,56 @@ fn status() -> Value {
             ("version", text()),
             ("phase", choice(["running", "draining"])),
             ("started", about(count(), "Seconds since 1970.")),
+            (
+                "can_pull",
+                about(
+                    boolean(),
+                    "Whether clients may pull models: the server was started without any.",
+                ),
+            ),
             ("models", about(list(model), "Those that are not loaded have three fields.")),
+        ],
+        [],
+    )
+}
+
+fn catalog() -> Value {
+    let model = object(
+        [
+            ("name", text()),
+            ("names", about(list(text()), "All its names, the usual one first.")),
+            ("model", about(text(), "The repository with the quantisation.")),
+            ("quantization", text()),
+            ("bytes_about", about(count(), "The size of the download, rounded.")),
+            (
+                "fits",
+                about(
+                    nullable(boolean()),
+                    "Whether free memory has room for it; null if nobody knows.",
+                ),
+            ),
+            (
+                "tokens_per_second_about",
+                about(nullable(number()), "A forecast; null if nothing was measured."),
+            ),
+            ("recommended", about(boolean(), "Whether it is the one to take on this machine.")),
+            ("usual", about(boolean(), "Whether it is the usual file of its size.")),
+            ("sees", about(boolean(), "Whether it reads images.")),
+            ("state", choice(["absent", "partial", "complete"])),
+            ("percent", about(nullable(count()), "The share that is here, where that is known.")),
+            (
+                "served_as",
+                about(nullable(text()), "The name that requests use for a model that is here."),
+            ),
+        ],
+        [],
+    );
+    let device = "Where models run, for people; null if nothing was measured.";
+    object(
+        [
+            ("device", about(nullable(text()), device)),
+            ("free_bytes", about(nullable(count()), "Free memory, if the system tells.")),
+            ("models", list(model)),
         ],
         [],
     )

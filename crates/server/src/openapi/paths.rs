@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::schema::{Field, about, constant, count, free_object, nullable, object, schema, text};
+use super::schema::{
+    Field, about, boolean, constant, count, free_object, nullable, object, schema, text,
+};
 use super::{answers, described, events, requests};
 use crate::error::{ApiError, Code, Dialect};
 use crate::guard::is_public;
@@ -163,6 +165,11 @@ impl Operation {
     fn names(mut self, parameter: Value) -> Self {
         self.parameters.push(parameter);
         self.statuses.push(404);
+        self
+    }
+
+    fn takes(mut self, parameter: Value) -> Self {
+        self.parameters.push(parameter);
         self
     }
 
@@ -358,6 +365,17 @@ fn server() -> Vec<Operation> {
             "ServerStatus",
             "What each engine does at the moment.",
         ),
+        get(
+            "Server",
+            &["/v1/trine/catalog"],
+            "Catalog",
+            "The models that can be pulled, with what is forecast for this machine. Of a server that was started without models.",
+        )
+        .manages()
+        .takes(json!({
+            "name": "measure", "in": "query", "required": false, "schema": boolean(),
+            "description": "Whether to measure the devices, which takes a second or two once; speeds are null until somebody did.",
+        })),
         get("Server", &["/openapi.json"], "", "This document.")
             .answered_as(&[JSON], &free_object()),
         get("Page", &["/"], "", "A page for people.").answered_as(&page[..1], &text()),

@@ -19,8 +19,9 @@ use trine_engine::{Engine, EngineOptions, RunsTower, Service, Status, Tower, Tow
 use trine_model::{KvType, Model};
 use trine_pictures::Preparation;
 use trine_server::{
-    Description, Found, Handle, Library, LibraryError, Listed, LoadedModel, Loader, Outline,
-    Pictures, Preset, PullProgress, Recipe, Refusal, Server, ServerOptions, grammar_cache,
+    Catalog, Description, Found, Handle, Library, LibraryError, Listed, LoadedModel, Loader, Offer,
+    OfferState, Outline, Pictures, Preset, PullProgress, Recipe, Refusal, Server, ServerOptions,
+    grammar_cache,
 };
 use trine_text::{ChatTemplate, GgufVocabulary, Specials, Tokenizer};
 use trine_weights::{Checkpoint, Metadata};
@@ -335,6 +336,30 @@ impl Scripted {
 }
 
 impl Library for Scripted {
+    fn catalog(&self, measures: bool) -> Result<Catalog, LibraryError> {
+        let offer = |name: &str, state| Offer {
+            names: vec![name.to_owned(), format!("{name}-it")],
+            model: format!("owner/{name}:Q4_0"),
+            quantization: "Q4_0".to_owned(),
+            bytes: 5_000_000_000,
+            fits: Some(true),
+            tokens_per_second: measures.then_some(7.5),
+            is_recommended: state == OfferState::Absent,
+            is_usual: true,
+            sees: true,
+            state,
+        };
+        Ok(Catalog {
+            device: measures.then(|| "the CPU".to_owned()),
+            free_bytes: Some(24 << 30),
+            models: vec![
+                offer("new", OfferState::Absent),
+                offer("half", OfferState::Partial(Some(40))),
+                offer("whole", OfferState::Here("whole".to_owned())),
+            ],
+        })
+    }
+
     fn pullable(&self, name: &str) -> Result<String, LibraryError> {
         match name.contains("..") {
             true => Err(LibraryError::new(Refusal::Invalid, "it is not a name")),

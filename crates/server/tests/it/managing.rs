@@ -52,6 +52,45 @@ fn a_pulled_model_is_served() {
 }
 
 #[test]
+fn the_catalogue_says_what_can_be_pulled_and_whether_it_is_here() {
+    let server = Harness::library();
+    for (query, device, rate) in [
+        ("", Value::Null, Value::Null),
+        ("?measure=false", Value::Null, Value::Null),
+        ("?measure=true", json!("the CPU"), json!(7.5)),
+    ] {
+        let (status, catalog) = server.get(&format!("/v1/trine/catalog{query}"));
+        assert_eq!((status, &catalog["device"]), (200, &device), "{query}: {catalog}");
+        assert_eq!(catalog["free_bytes"], json!(24_u64 << 30));
+        let states: Vec<_> = catalog["models"].as_array().unwrap().iter().collect();
+        let state = |at: usize| {
+            let fields = ["name", "state", "percent", "served_as", "recommended"];
+            Value::from(fields.map(|field| states[at][field].clone()).to_vec())
+        };
+        assert_eq!(state(0), json!(["new", "absent", null, null, true]));
+        assert_eq!(state(1), json!(["half", "partial", 40, null, false]));
+        assert_eq!(state(2), json!(["whole", "complete", 100, "whole", false]));
+        assert_eq!(
+            (&states[0]["tokens_per_second_about"], &states[0]["fits"]),
+            (&rate, &json!(true))
+        );
+    }
+    assert_eq!(server.get("/v1/trine/catalog?measure=2").0, 400);
+    assert_eq!(server.get("/v1/trine/status").1["can_pull"], true);
+    // Pages of other sites may neither ask nor pull.
+    let origin = [("Origin", "https://example.org")];
+    let asked = client::ask(server.address, "GET", "/v1/trine/catalog?measure=true", &origin, b"");
+    assert_eq!(
+        (asked.status, asked.json()["error"]["code"].as_str()),
+        (403, Some("origin_not_allowed"))
+    );
+    let closed = Harness::start();
+    let (status, error) = closed.get("/v1/trine/catalog");
+    assert_eq!((status, &error["error"]["code"]), (403, &json!("library_closed")));
+    assert_eq!(closed.get("/v1/trine/status").1["can_pull"], false);
+}
+
+#[test]
 fn pulls_that_fail_say_why() {
     let server = Harness::library();
     let ask = |name: &str, stream: bool| {

@@ -5,6 +5,7 @@
 //! its presets; clients may change the store.
 
 mod files;
+mod offers;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -12,13 +13,13 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result, anyhow};
-use trine_hub::catalog::{self, Known};
+use trine_hub::catalog::{self, CatalogModel, Known};
 use trine_hub::{
     EntryState, Hub, HubError, LocalModel, ModelName, Preset, PresetMessage, PresetName,
     PresetRole, PresetRoom, Progress,
 };
 use trine_server::{
-    Found, Library, LibraryError, Listed, Preset as Laid, PullProgress, Recipe, Refusal,
+    Catalog, Found, Library, LibraryError, Listed, Preset as Laid, PullProgress, Recipe, Refusal,
     SamplingChanges,
 };
 
@@ -88,6 +89,7 @@ pub(super) struct Shop {
     typed: Vec<Served>,
     /// The model for requests that name none, if it is not the one inside the program.
     default: Option<Served>,
+    measured: offers::Measured,
 }
 
 impl Names {
@@ -141,7 +143,8 @@ impl Names {
         aliases: &[(String, String)],
         open: impl Fn(&str) -> Result<Served>,
     ) -> Result<Self> {
-        let mut shop = Shop { hub, aliases: Vec::new(), typed: Vec::new(), default };
+        let (aliased, typed, measured) = (Vec::new(), Vec::new(), offers::Measured::default());
+        let mut shop = Shop { hub, aliases: aliased, typed, default, measured };
         let find = |shop: &Shop, name: &str| shop.find(name).map_err(|message| anyhow!(message));
         for (name, model) in aliases {
             let default = || match &shop.default {
@@ -333,8 +336,8 @@ impl Shop {
         });
         for entry in entries.iter().filter(|entry| entry.state == EntryState::Complete) {
             if let Ok(Some(model)) = self.hub.resolve(&entry.name) {
-                let name = entry.name.to_string();
-                all.push(listed(&name, &name, &Source::Local(Box::new(model))));
+                let (name, own) = (self.listed_name(&entry.name), entry.name.to_string());
+                all.push(listed(&name, &own, &Source::Local(Box::new(model))));
             }
         }
         let names = self.hub.preset_names().unwrap_or_else(|error| {
@@ -355,6 +358,17 @@ impl Shop {
         let mut names = HashSet::from([ANY.to_owned()]);
         all.retain(|listed| names.insert(listed.name.clone()));
         all
+    }
+
+    /// Returns the name under which a model of the store is listed: the short one of the catalogue
+    /// if it means that model here, else its own.
+    fn listed_name(&self, own: &ModelName) -> String {
+        let own_name = own.to_string();
+        let short = catalog::of(own).map(CatalogModel::name).filter(|short| {
+            let found = self.find(short).ok().flatten();
+            found.is_some_and(|found| found.model == own_name && *found.preset == Laid::default())
+        });
+        short.unwrap_or(own_name)
     }
 
     fn find(&self, name: &str) -> Result<Option<Found>, String> {
@@ -510,6 +524,13 @@ fn told(error: HubError) -> LibraryError {
 }
 
 impl Library for Shop {
+    fn catalog(&self, measures: bool) -> Result<Catalog, LibraryError> {
+        // A store that cannot be read is an error, not an empty store.
+        self.hub.list().map_err(told)?;
+        let machine = self.measured.machine(measures);
+        Ok(offers::catalog(&machine, &self.hub, |own| self.listed_name(own)))
+    }
+
     fn pullable(&self, name: &str) -> Result<String, LibraryError> {
         let name = name.strip_suffix(":latest").unwrap_or(name);
         if Embedded::find(name).is_some() {

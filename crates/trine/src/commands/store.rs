@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use trine_hub::catalog;
 use trine_hub::catalog::CatalogModel;
-use trine_hub::{EntryState, Hub, LocalModel, ModelName, Preset, StoreEntry};
+use trine_hub::{EntryState, Hub, LocalModel, Preset, StoreEntry};
 use trine_model::Model;
 
 use crate::assistants;
@@ -32,8 +32,7 @@ pub(crate) fn pull(args: PullArgs) -> Result<()> {
         None => args.model.clone(),
     };
     let name = repository(&hub, &typed)?;
-    let known = catalog::models().iter().find(|known| is_same(&known.model(), &name));
-    if let Some(known) = known
+    if let Some(known) = catalog::of(&name)
         && let Some(misfit) = Room::now().misfit(Some(known), known.bytes)
     {
         output::warning(misfit);
@@ -155,14 +154,8 @@ fn row(entry: &StoreEntry) -> Vec<String> {
 
 /// Returns the name by which people ask for a model: the short one of the catalogue, or the whole.
 fn short_name(entry: &StoreEntry) -> String {
-    let known = catalog::models().iter().find(|known| is_same(&known.model(), &entry.name));
-    let name = known.map_or_else(|| entry.name.to_string(), CatalogModel::name);
+    let name = catalog::of(&entry.name).map_or_else(|| entry.name.to_string(), CatalogModel::name);
     terminal::harmless(&name).into_owned()
-}
-
-/// Returns whether two names mean the same model; quantisations may be in upper or lower case.
-fn is_same(left: &ModelName, right: &ModelName) -> bool {
-    left.to_string().eq_ignore_ascii_case(&right.to_string())
 }
 
 fn preset_row(preset: &Preset) -> Vec<String> {

@@ -227,6 +227,54 @@ fn a_server_without_models_serves_and_manages_the_store() {
     assert_eq!(generate(&serving, "demo").0, 200);
 }
 
+/// Who pulled `gemma3:4b` finds `gemma3:4b`; the longer name goes on meaning it.
+#[test]
+fn models_of_the_catalogue_are_listed_under_their_short_names() {
+    let store = tempfile::tempdir().unwrap();
+    let folder = store.path().join("ggml-org").join("gemma-3-4b-it-GGUF");
+    fs::create_dir_all(&folder).unwrap();
+    for file in ["gemma-3-4b-it-Q4_K_M.gguf", "gemma-3-4b-it-Q8_0.gguf"] {
+        fs::copy(demo(), folder.join(file)).unwrap();
+    }
+    let part = store.path().join("ggml-org").join("gemma-3-1b-it-GGUF");
+    fs::create_dir_all(&part).unwrap();
+    fs::write(part.join("gemma-3-1b-it-Q4_K_M.gguf.part"), "GGUF").unwrap();
+    let home = [("TRINE_HOME", store.path().to_str().unwrap())];
+    let serving = Serving::start_in(&home, &[]);
+    let (short, long) = ("gemma3:4b", "ggml-org/gemma-3-4b-it-GGUF:Q4_K_M");
+    for path in ["/v1/models", "/api/tags"] {
+        let mut names = names(&serving, path);
+        names.sort();
+        assert_eq!(names, ["demo", short, "gemma3:4b-it-q8_0"], "{path}");
+    }
+    let models: Value = serde_json::from_str(&get(&serving, "/v1/models").1).unwrap();
+    let bytes = fs::metadata(demo()).unwrap().len();
+    let listed = models["data"].as_array().unwrap().iter().find(|one| one["id"] == short).unwrap();
+    assert_eq!((&listed["root"], &listed["meta"]["size"]), (&json!(long), &json!(bytes)));
+    for name in [short, long] {
+        assert_eq!(generate(&serving, name).0, 200, "{name}");
+    }
+    let models: Value = serde_json::from_str(&get(&serving, "/v1/models").1).unwrap();
+    let listed = models["data"].as_array().unwrap().iter().find(|one| one["id"] == short).unwrap();
+    assert_eq!(listed["meta"]["size"], bytes, "while it is loaded too");
+    let catalog: Value = serde_json::from_str(&get(&serving, "/v1/trine/catalog").1).unwrap();
+    let models = catalog["models"].as_array().unwrap();
+    let state = |name: &str| {
+        let model = models.iter().find(|model| model["name"] == name).unwrap();
+        [model["state"].clone(), model["served_as"].clone()]
+    };
+    assert_eq!(state(short), [json!("complete"), json!(short)]);
+    assert_eq!(state("gemma3:1b"), [json!("partial"), Value::Null]);
+    assert_eq!(state("gemma4:e4b"), [json!("absent"), Value::Null]);
+    assert!(models.iter().all(|model| model["tokens_per_second_about"].is_null()), "unmeasured");
+    let recommended = models.iter().filter(|model| model["recommended"] == true).count();
+    assert_eq!(recommended, 1);
+    // A preset of the short name is what the person made.
+    let preset = json!({"model": "gemma3-cook", "from": short, "system": "Cook.", "stream": false});
+    assert_eq!(ask(&serving, "POST", "/api/create", &preset).0, 200);
+    assert!(get(&serving, "/v1/models").1.contains("gemma3-cook"));
+}
+
 /// With models named, these are served and nothing is changed.
 #[test]
 fn a_server_with_models_serves_these() {
