@@ -6,7 +6,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from browser import ESCAPE, TAB, Checks, Page, Server
+from browser import ALT, CONTROL, ESCAPE, TAB, UP, Checks, Page, Server
 
 #: Every visible text whose contrast to what is behind it is below 4.5 to 1.
 CONTRAST = """
@@ -44,8 +44,22 @@ return bad;
 #: Controls that have no name for a screen reader.
 NAMELESS = """
 return [...document.querySelectorAll('button, input, select, textarea, meter, [role=img]')]
-  .filter(node => node.checkVisibility() && !node.getAttribute('aria-label') && !node.labels?.length && !node.textContent.trim())
+  .filter(node => node.checkVisibility() && !node.getAttribute('aria-label') && !node.title && !node.labels?.length && !node.textContent.trim())
   .map(node => node.outerHTML.slice(0, 80));
+"""
+
+#: What says a name twice, hides from the eye what readers reach, or skips a level of headings.
+READERS = """
+const bad = [...document.querySelectorAll('[title][aria-label]')].map(node => `${node.id} has its name twice`);
+for (const node of document.querySelectorAll('input[type=file]')) if (node.checkVisibility()) bad.push(`${node.id} is reached`);
+const levels = [...document.querySelectorAll('h1, h2, h3, h4, h5, h6')].filter(node => node.checkVisibility()).map(node => Number(node.tagName[1]));
+levels.forEach((level, index) => { if (index > 0 && level > levels[index - 1] + 1) bad.push(`a heading of level ${level} after ${levels[index - 1]}`); });
+const names = ['nav', '#menu', '#conversation', '#panel'].map(one => document.querySelector(one))
+  .map(node => node.getAttribute('aria-label') ?? node.title);
+if (new Set(names).size < names.length) bad.push(`one name for several parts: ${names}`);
+const described = document.getElementById('message').getAttribute('aria-describedby');
+if (document.getElementById('message').labels[0].textContent !== 'Message' || !document.getElementById(described)) bad.push('the message');
+return bad;
 """
 
 #: Controls smaller than 24 pixels.
@@ -101,6 +115,20 @@ def check_keyboard(page: Page, checks: Checks) -> None:
     page.run("for (const part of document.querySelectorAll('details')) part.open = true;"
              "if (document.getElementById('panel').hidden) document.getElementById('settings').click()")
     checks.note("every control has a name", not page.run(NAMELESS), page.run(NAMELESS))
+    checks.note("screen readers get a name once, and headings in order", not page.run(READERS), page.run(READERS))
+    page.run("document.getElementById('message').focus()")
+    page.press(ALT, UP)
+    focused = page.run("return document.activeElement.className")
+    checks.note("a key leads from the message to the last answer", "answer" in focused, focused)
+    page.press(CONTROL, "k")
+    checks.note("a key leads to the search", page.run("return document.activeElement.id") == "find")
+    page.type("#find", "sort_by_cached")
+    found = page.wait("texts are searched", "return document.querySelector('#talks .piece')?.textContent")
+    titles = page.titles()
+    checks.note("chats are found by their text", titles == ["Sorting in Rust"] and "sort_by_cached" in found, [titles, found])
+    page.run("const find = document.getElementById('find'); find.value = 'nowhere to be found'; find.dispatchEvent(new Event('input'))")
+    page.wait("nothing is found", "return document.getElementById('no-talks').textContent === 'No matches.'")
+    page.run("const find = document.getElementById('find'); find.value = ''; find.dispatchEvent(new Event('input'))")
     checks.note("every control is large enough to be hit", not page.run(SMALL), page.run(SMALL))
     landmarks = page.run("return ['header', 'main', 'nav', 'aside', 'h1', '[aria-live]', '[role=alert]']"
                          ".filter(name => !document.querySelector(name))")
@@ -111,6 +139,12 @@ def check_keyboard(page: Page, checks: Checks) -> None:
 
 def check_looks(page: Page, checks: Checks) -> None:
     """Contrast, and windows of every width."""
+    ground = "return getComputedStyle(document.body).backgroundColor"
+    page.scheme("light")
+    light = page.run(ground)
+    for theme, is_light in (("dark", False), ("light", True), ("", True)):
+        page.run("const theme = document.getElementById('theme'); theme.value = arguments[0]; theme.dispatchEvent(new Event('change'))", theme)
+        checks.note(f"colours are chosen by hand ({theme or 'as the system'})", (page.run(ground) == light) == is_light)
     for scheme in ("light", "dark"):
         page.scheme(scheme)
         page.run("document.getElementById('banner').hidden = false;"

@@ -21,7 +21,7 @@ from pathlib import Path
 PATIENCE = 60
 #: WebDriver's name for the field that holds an element's id.
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
-ENTER, TAB, SHIFT, CONTROL, ESCAPE, UP = "\ue007", "\ue004", "\ue008", "\ue009", "\ue00c", "\ue013"
+ENTER, TAB, SHIFT, CONTROL, ALT, ESCAPE, UP = "\ue007", "\ue004", "\ue008", "\ue009", "\ue00a", "\ue00c", "\ue013"
 
 ANSWERS = "return [...document.querySelectorAll('.answer .said')].map(said => said.textContent)"
 QUESTIONS = "return [...document.querySelectorAll('.question .words')].map(said => said.textContent)"

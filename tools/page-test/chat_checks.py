@@ -74,8 +74,14 @@ def check_chat(page: Page, server: Server, checks: Checks) -> None:
     checks.note("an answer streams", len(lengths) >= 3, lengths)
     figures = page.run(FIGURES)
     checks.note("it has its figures", re.search(r"\d+ tokens · [\d.,]+ tokens/s · first after [\d.]+ s", figures), figures)
-    context = page.run("return document.getElementById('context-text').textContent")
-    checks.note("the context is metered", re.fullmatch(r"[1-9]\d* of [\d,]+ tokens", context), context)
+    context = page.run("const text = document.getElementById('context-text');"
+                       "return [text.title, text.textContent, document.getElementById('context').hidden]")
+    checks.note("the context is metered, and not spoken of while there is room",
+                re.fullmatch(r"[1-9]\d* of [\d,]+ tokens", context[0]) and context[1:] == ["", True], context)
+    shown = "return document.querySelector('.answer .numbers-of').checkVisibility()"
+    folded = page.run(shown)
+    page.act(".answer:last-child", "info")
+    checks.note("its figures are shown to who asks for them", [folded, page.run(shown)] == [False, True], folded)
     spoken = page.run("return document.getElementById('announcer').textContent")
     checks.note("the answer is announced whole", spoken.startswith("Answer: ") and len(spoken) > 20, spoken)
     sent = page.run("return window.sent[0]")
@@ -115,7 +121,7 @@ def check_versions(page: Page, checks: Checks) -> None:
     checks.note("the earlier answer is kept", page.answers() == first and page.run(LAST_VERSIONS) == "1/2", page.answers())
     page.act(".answer:last-child", "next")
     figures = page.run(FIGURES)
-    checks.note("a parameter counts", figures.startswith("8 tokens") and "limit" in figures, figures)
+    checks.note("a parameter counts", figures.startswith("8 tokens") and "maximum length" in figures, figures)
     page.act(".answer:last-child", "continue")
     page.wait("it goes on", "return [...document.querySelectorAll('.answer .said')].at(-1).textContent.length > arguments[0]",
               len(second[-1]))
@@ -126,8 +132,13 @@ def check_versions(page: Page, checks: Checks) -> None:
     page.run("document.getElementById('top_p').value = '7'")
     page.type("#message", "kept" + ENTER)
     state = page.run("return [document.activeElement.id, document.getElementById('message').value]")
-    checks.note("a parameter out of range is shown and nothing sent", state == ["top_p", "kept"], state)
+    hint = page.run("return document.getElementById('top_p-hint').className")
+    checks.note("a parameter out of range is shown and nothing sent", state == ["top_p", "kept"] and "wrong" in hint, [state, hint])
     page.set("top_p", "")
+    page.run("document.getElementById('settings').click()")
+    page.run(RECORD)
+    page.set("repetition_penalty", 1.5)
+    page.set("stops", "zebra\n\nthe end")
     page.set("message", "")
 
     before = [page.questions(), page.answers()]
@@ -138,6 +149,11 @@ def check_versions(page: Page, checks: Checks) -> None:
     page.press(ENTER)
     page.wait("it is sent", "return document.querySelectorAll('.question').length === 2 && !document.querySelector('.edited')")
     page.wait_idle()
+    sent = page.run("return window.sent.at(-1)")
+    checks.note("penalties and stop texts are sent", [sent.get("repetition_penalty"), sent.get("stop")] == [1.5, ["zebra", "the end"]],
+                sent)
+    page.set("repetition_penalty", "")
+    page.set("stops", "")
     edited = page.questions()
     checks.note("an edited message is asked", edited == [before[0][0], "Tell me about a bird."], edited)
     page.act(".question:nth-last-child(2)", "previous")
@@ -178,6 +194,8 @@ def check_engine(page: Page, checks: Checks) -> None:
     page.run("if (document.getElementById('panel').hidden) document.getElementById('settings').click();"
              "document.getElementById('engine').open = true")
     page.wait("the engine is drawn", "return document.querySelector('.line path').getAttribute('d').length > 5")
+    line = page.wait("a line says where it runs", "return document.getElementById('engine-line').textContent")
+    checks.note("one line says where the model runs", line.startswith("On "), line)
     device = page.run("return document.getElementById('engine-device').textContent")
     checks.note("the picture names the device", device not in ("–", "not loaded", ""), device)
     page.get_again()
@@ -216,6 +234,11 @@ def check_context(page: Page, checks: Checks) -> None:
                      "document.querySelectorAll('.left-out').length, document.querySelectorAll('.unsent').length]")
     checks.note("a full context ends no conversation", state[:2] == [6, 0], state)
     checks.note("a mark shows what the model no longer gets", state[2] == 1 and state[3] > 0, state)
+    page.set("message", "The hen. " * 300)
+    told = page.run("return [document.getElementById('context-text').textContent, document.getElementById('context').hidden]")
+    checks.note("a context that is nearly full is told of", told == ["full: the oldest messages will be left out", False]
+                or re.fullmatch(r"[789]\d % full", told[0]) and not told[1], told)
+    page.set("message", "")
     bad = page.run(CONTRAST)
     checks.note("and they can still be read", not bad, bad)
     last = page.run("return window.sent.at(-1)")["messages"]

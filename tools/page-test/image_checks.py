@@ -48,7 +48,7 @@ Promise.all([square(40, false), square(2500, true)]).then(([small, large]) => {
 });
 """
 CHIPS = "return [...document.querySelectorAll('#files .chip')].map(chip => chip.textContent)"
-TOLD = "return !document.getElementById('banner').hidden && document.getElementById('banner-text').textContent"
+TOLD = "return !document.getElementById('note').hidden && document.getElementById('note-text').textContent"
 #: The pictures of the questions: name, sides, and the colour in the middle.
 SHOWN = """
 return [...document.querySelectorAll('.question .image')].map(place => {
@@ -74,19 +74,19 @@ def check_images(page: Page, checks: Checks) -> None:
     told = page.wait("pictures are refused", TOLD)
     checks.note("a model of texts takes no pictures", "red.png" in told and "takes text only" in told
                 and label == "Attach text files" and page.run(CHIPS) == [], [told, label])
-    page.click("#banner-close")
+    page.click("#note-close")
 
     script = page.devtools("Page.addScriptToEvaluateOnNewDocument", source=SEER)["identifier"]
     page.get_again()
     page.wait("the page knows that the model takes pictures",
-              "return document.getElementById('attach').title === 'Attach pictures and text files'")
+              "return document.getElementById('attach').title === 'Attach images and text files'")
     _, large = drop(page)
     told = page.wait("what is no picture is told", TOLD)
     chips = page.run(CHIPS)
     checks.note("pictures are attached with their sizes", len(chips) == 2 and chips[0].startswith("red.png")
                 and chips[1].startswith("noise.png"), chips)
     checks.note("what is no picture is refused with a reason", "wrong.png" in told and "PNG or JPEG" in told, told)
-    page.click("#banner-close")
+    page.click("#note-close")
     page.ask("What is this?")
     parts = page.run("return window.sent[0].messages.at(-1).content")
     kinds = [part["type"] for part in parts]
@@ -125,7 +125,7 @@ def check_images(page: Page, checks: Checks) -> None:
     contents = page.run("return window.sent[0].messages.map(message => message.content)")
     note = page.run("return [...document.querySelectorAll('.answer .figures')].at(-1).textContent")
     checks.note("a model of texts is sent no pictures of earlier turns, with a note", contents[-1] == "And what now?"
-                and all(isinstance(content, str) for content in contents) and "a picture left out" in note, [contents, note])
+                and all(isinstance(content, str) for content in contents) and "an image left out" in note, [contents, note])
     page.devtools("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
     page.run("document.getElementById('new').click()")
     page.get_again()

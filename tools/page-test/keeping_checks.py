@@ -211,12 +211,12 @@ def check_files(page: Page, checks: Checks) -> None:
         binary.write_bytes(bytes(range(256)))
         large.write_text("x" * (1 << 21))
         page.type("#attach-file", f"{notes}\n{binary}\n{large}")
-        page.wait("what cannot be attached is told", "return !document.getElementById('banner').hidden")
-        told = page.run("return document.getElementById('banner-text').textContent")
+        page.wait("what cannot be attached is told", "return !document.getElementById('note').hidden")
+        told = page.run("return document.getElementById('note-text').textContent")
         chips = page.run("return [...document.querySelectorAll('#files .chip')].map(chip => chip.textContent)")
         checks.note("a text file is attached with its size", len(chips) == 1 and chips[0].startswith("notes.txt 31 bytes"), chips)
         checks.note("others are refused with a reason", "picture.png" in told and "text only" in told and "large.log" in told, told)
-        page.click("#banner-close")
+        page.click("#note-close")
         page.run("""const data = new DataTransfer();
             data.items.add(new File(['dropped words'], 'dropped.md'));
             dispatchEvent(new DragEvent('drop', { dataTransfer: data, cancelable: true, bubbles: true }));""")
@@ -241,6 +241,7 @@ def check_files(page: Page, checks: Checks) -> None:
         page.wait_idle()
         page.devtools("Browser.setDownloadBehavior", behavior="deny")
         page.run(CATCH)
+        page.click("#settings")
         page.click("#export")
         exported = json.loads(page.wait("it is exported", "return window.exported"))
         answer = exported["messages"][1]
@@ -251,6 +252,7 @@ def check_files(page: Page, checks: Checks) -> None:
         page.run("window.exported = null")
         page.click("#export-all")
         everything = json.loads(page.wait("all are exported", "return window.exported"))
+        page.click("#settings")
         checks.note("all conversations are exported as a list", [one["title"] for one in everything] == page.titles(),
                     [one.get("title") for one in everything])
         formats = {

@@ -13,9 +13,9 @@ from browser import Checks, Page, Server
 
 SYSTEM = "You are a sailor."
 MODEL = "return document.getElementById('model').value"
-#: The system prompt as it stands in its folded line and in the empty field, and the placeholder of the temperature.
-OWN = """return [document.getElementById('system-short').textContent, document.getElementById('system').placeholder,
-  document.getElementById('temperature').placeholder]"""
+#: The system prompt as its button and the empty field show it, and the placeholder of the temperature.
+OWN = """const button = document.getElementById('instructions');
+return [button.hidden ? '' : button.title, document.getElementById('system').placeholder, document.getElementById('temperature').placeholder]"""
 #: Keeps the paths that are asked for, and the bodies that are sent.
 RECORD = """
 window.asked = [];
@@ -69,8 +69,8 @@ def check_kept(page: Page, checks: Checks) -> None:
     choose(page, "sailor")
     page.wait("the preset's values are shown", "return document.getElementById('temperature').placeholder === '0.3'")
     own = page.run(OWN)
-    checks.note("a preset's system prompt and parameters are shown", own == [f"the model’s own: {SYSTEM}", SYSTEM, "0.3"], own)
-    context = page.run("return document.getElementById('context-text').textContent")
+    checks.note("a preset's system prompt and parameters are shown", own == [SYSTEM, SYSTEM, "0.3"], own)
+    context = page.run("return document.getElementById('context-text').title")
     checks.note("the context is the preset's", context.endswith("of 200 tokens"), context)
     page.picture("preset")
     page.set("system", "You are a cook.")
@@ -123,4 +123,4 @@ def check_removed(page: Page, server: Server, checks: Checks) -> None:
     page.brief()
     page.ask("A new start")
     model = page.run("return [document.getElementById('model').value, document.getElementById('model').options.length]")
-    checks.note("a new chat begins with a model that is there", model == ["demo", 1] and len(page.answers()) == 1, model)
+    checks.note("a new chat begins with a model that is there", model == ["demo", 2] and len(page.answers()) == 1, model)

@@ -16,6 +16,7 @@ import sys
 import access_checks
 import chat_checks
 import failure_checks
+import getting_checks
 import image_checks
 import keeping_checks
 import models_checks
@@ -56,6 +57,8 @@ def main() -> None:
         thinking_checks.check_thinking(page, checks)
         image_checks.check_images(page, checks)
         models_checks.check_models(page, options.trine, checks)
+        getting_checks.check_getting(page, options.trine, checks)
+        getting_checks.check_base(page, options.trine, checks)
         failure_checks.check_key(page, options.trine, checks)
         failure_checks.check_death(page, options.trine, checks)
     finally:

@@ -83,6 +83,7 @@ def check_thinking(page: Page, checks: Checks) -> None:
     state = page.run(STATE)
     checks.note("an answer without thoughts shows none", not state["isShown"] and state["said"] == "Four.", state)
 
+    page.set("thinking_token_budget", 50)
     page.click("#think")
     checks.note("the switch is pressed", page.run(PRESSED) == "true")
     say(page, "And now?")
@@ -96,8 +97,11 @@ def check_thinking(page: Page, checks: Checks) -> None:
     checks.note("thoughts stand apart as they were written", state["text"] == "It is <b>a riddle</b>." and state["markup"] == 0
                 and state["said"] == "Four.", state)
     figures = page.run(FIGURES)
-    checks.note("tokens of thoughts are counted", "12 tokens, 9 of thoughts" in figures, figures)
+    checks.note("tokens of thoughts are counted", "12 tokens, 9 of thinking" in figures, figures)
     checks.note("on is said to the model", page.run("return window.sent.at(-1).enable_thinking") is True)
+    budgets = page.run("return window.sent.map(body => body.thinking_token_budget ?? null)")
+    checks.note("so is how long to think", budgets == [None, 50], budgets)
+    page.set("thinking_token_budget", "")
 
     say(page, "Once more?")
     finish(page)

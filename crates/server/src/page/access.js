@@ -22,7 +22,7 @@ export class Access {
   /** Looks at a failed request: asks for a key if that is what was missing, and then does `again`. */
   failed(error, again) {
     if (!(error instanceof RequestError)) {
-      if (!again) complain(`The page met a defect: ${error.message}`);
+      if (!again) complain(`The page has met a bug: ${error.message}`);
       return;
     }
     if (error.status === 401 && error.isOfOldKey) again?.();
@@ -38,7 +38,7 @@ export class Access {
     this.pause();
     if (again) this.again = again;
     const isWrong = hasKey();
-    const words = 'The server did not accept this key. See that it is whole, and in the server’s file of keys.';
+    const words = 'The server did not accept this key. Is it complete, and in the server’s file of keys?';
     $('key-wrong').textContent = isWrong ? words : '';
     $('key-wrong').hidden = !isWrong;
     if (!$('key-dialog').open) $('key-dialog').showModal();
@@ -61,8 +61,7 @@ export class Access {
       return;
     }
     if (error.status !== 0) return;
-    const message = `The server at ${location.host} cannot be reached. What you write stays here; the page goes on when the server `
-      + 'is back.';
+    const message = `The server at ${location.host} cannot be reached. Is it still running? This page goes on when it is back.`;
     complain(message, { kind: 'lost' });
     this.isLost = true;
   }
@@ -78,7 +77,7 @@ export class Access {
     const key = $('key').value.trim();
     // Header values are visible ASCII characters, and so are keys.
     if (!/^[!-~]+$/.test(key)) {
-      $('key-wrong').textContent = 'A key has only letters, digits and signs of ASCII, without blanks.';
+      $('key-wrong').textContent = 'A key has only letters, digits and signs of ASCII, without spaces.';
       $('key-wrong').hidden = false;
       return;
     }

@@ -2,11 +2,15 @@
 
 import { RequestError, streamChat } from './api.js';
 import { TAB, sendable } from './conversation.js';
+import { aboutTokens } from './attach.js';
 import { fit, messagesOf } from './fit.js';
+import { short } from './picture.js';
 
 /** Milliseconds between two looks of an answer being written, at least. */
 const LOOK_PERIOD = 80;
 const SAVE_PERIOD = 1000;
+/** Most tokens of a text that is continued, where nobody said how long it may be: base models end rarely by themselves. */
+const CONTINUED_TOKENS = 256;
 /** Milliseconds between two signs of life for other tabs. */
 const ALIVE_PERIOD = 5000;
 
@@ -14,8 +18,8 @@ export class Answering {
   /**
    * `keep` saves a conversation; `look` draws one, with words about what is waited for; `ended` is told of the end of an
    * answer: the conversation, the message or null, and the error or null. `asked` promises what is asked of the
-   * model: its name, parameters, whether it thinks, undefined if it cannot, and whether it sees, undefined if that is
-   * not known; `contextOf` gives its context, or null as long as it is not known.
+   * model: its name, parameters, whether it thinks, undefined if it cannot, whether it sees, and whether it was trained to chat,
+   * undefined if that is not known; `contextOf` gives its context, or null as long as it is not known.
    */
   constructor({ keep, look, ended, asked, contextOf }) {
     Object.assign(this, { keep, look, ended, asked, contextOf });
@@ -98,7 +102,11 @@ export class Answering {
 
   /** Fills a message with what the server streams. */
   async write(talk, node, turns, signal) {
-    const { model, parameters, thinks, sees } = await this.asked(talk, signal);
+    const { model, parameters, thinks, sees, chats } = await this.asked(talk, signal);
+    if (chats === false) {
+      await this.stream(talk, node, continuing(model, parameters, turns), signal);
+      return;
+    }
     const kept = talk.head.start;
     let isTight = false;
     for (;;) {
@@ -112,6 +120,8 @@ export class Answering {
       const sent = turns.slice(start);
       if (sees === false) node.figures.unseen = sent.reduce((sum, { images = [] }) => sum + images.length, 0);
       const body = { messages: messagesOf(system, sent, sees), ...parameters };
+      // A budget by itself would make the model think.
+      if (thinks !== true) delete body.thinking_token_budget;
       if (model) body.model = model;
       if (thinks !== undefined) body.enable_thinking = thinks;
       if (turns.at(-1) === node) Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
@@ -122,7 +132,11 @@ export class Answering {
         const isTooLong = error instanceof RequestError && error.code === 'context_length_exceeded';
         if (!isTooLong) throw error;
         const isLast = turns.slice(start).filter((turn) => turn.role === 'user').length === 1;
-        if (isTight || isLast) throw tooLong(error);
+        if (isTight || isLast) {
+          // Nothing was sent, and nothing is left out of what the model gets.
+          if (talk.head.start !== kept) talk.set('start', kept);
+          throw tooLong(error, system, turns, context);
+        }
         isTight = true;
       }
     }
@@ -168,15 +182,35 @@ export class Answering {
   }
 }
 
-function tooLong(error) {
+/** The request that continues a text: base models know no turns, and each message is continued by itself. */
+function continuing(model, parameters, turns) {
+  const question = turns.findLastIndex((turn) => turn.role === 'user');
+  const prompt = turns.slice(question).map((turn) => turn.content).join('');
+  const body = { prompt, max_tokens: CONTINUED_TOKENS, ...parameters };
+  delete body.thinking_token_budget;
+  if (model) body.model = model;
+  return body;
+}
+
+function tooLong(error, system, turns, context) {
   // What the server advises is for those who started it.
-  const [what] = error.message.split(/[;.]/);
-  const message = `${what}. Shorten the message or attach less, or have the model served with a larger --context.`;
+  const ofMessage = aboutTokens(turns.findLast((turn) => turn.role === 'user').content);
+  const ofSystem = aboutTokens(system);
+  const what = ofSystem > ofMessage ? 'instructions are' : 'message is';
+  const counted = Math.max(ofSystem, ofMessage);
+  // The count is by bytes; a message that is a little too long may look as if it fitted.
+  const counts = counted > context ? ` (about ${rounded(counted)} tokens; ${short(context)} fit)` : context ? ` (${short(context)} tokens fit)` : '';
+  const message = `Your ${what} too long for this model${counts}. Shorten ${ofSystem > ofMessage ? 'them' : 'it'}.`;
   return new RequestError(message, error.status, error.code, error.id);
+}
+
+/** A count with two digits that matter. */
+function rounded(count) {
+  return short(Number(count.toPrecision(2)));
 }
 
 /** What is kept of an error with the message that it befell. */
 function toldOf(error) {
   if (error instanceof RequestError) return { message: error.message, code: error.code, id: error.id };
-  return { message: `The page met a defect: ${error.message}`, code: 'defect', id: null };
+  return { message: `The page has met a bug: ${error.message}`, code: 'defect', id: null };
 }

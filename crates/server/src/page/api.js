@@ -44,7 +44,7 @@ export function hasKey() {
 }
 
 function unreachable() {
-  const message = `The server at ${location.host} cannot be reached. See whether it is running, then try again.`;
+  const message = `The server at ${location.host} cannot be reached. Is it still running?`;
   return new RequestError(message, 0, 'unreachable', null);
 }
 
@@ -66,7 +66,9 @@ export async function ask(path, options = {}) {
   let code = '';
   try {
     const body = await response.json();
-    if (typeof body.error?.message === 'string') message = sentence(body.error.message);
+    // Ollama's paths give the text alone.
+    const told = body.error?.message ?? body.error;
+    if (typeof told === 'string') message = sentence(told);
     if (typeof body.error?.code === 'string') code = body.error.code;
   } catch { /* the status has to do */ }
   const error = new RequestError(message + remedy(response.status, code), response.status, code, id);
@@ -106,38 +108,62 @@ export function askWith(path, body, signal) {
   return askJson(path, { method: 'POST', headers, body: JSON.stringify(body), signal });
 }
 
-/** The data of server-sent events, in order. Events end with an empty line; lines that begin with a colon are comments. */
-async function* events(body) {
+/** The lines of a body as they come. */
+async function* linesOf(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = '';
-  let data = [];
   try {
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;
       const lines = (rest + value).split('\n');
       rest = lines.pop();
-      for (const ended of lines) {
-        const line = ended.endsWith('\r') ? ended.slice(0, -1) : ended;
-        if (line === '' && data.length > 0) {
-          yield data.join('\n');
-          data = [];
-        } else if (line.startsWith('data:')) {
-          data.push(line.slice(line.startsWith('data: ') ? 6 : 5));
-        }
-      }
+      for (const line of lines) yield line.endsWith('\r') ? line.slice(0, -1) : line;
     }
   } finally {
     reader.cancel().catch(() => {});
   }
 }
 
+/** The data of server-sent events, in order. Events end with an empty line; lines that begin with a colon are comments. */
+async function* events(body) {
+  let data = [];
+  for await (const line of linesOf(body)) {
+    if (line === '' && data.length > 0) {
+      yield data.join('\n');
+      data = [];
+    } else if (line.startsWith('data:')) {
+      data.push(line.slice(line.startsWith('data: ') ? 6 : 5));
+    }
+  }
+}
+
 /**
- * Streams the answer to a chat. Yields {text, thought, usage, reason}, each absent where a chunk has none. Aborting the signal
+ * Fetches a model. Yields the lines of Ollama's API: {status, digest, completed, total} or {error}. Aborting the signal ends the
+ * download, and the next one goes on with it.
+ */
+export async function* pull(model, signal) {
+  const headers = { 'Content-Type': 'application/json' };
+  const response = await ask('api/pull', { method: 'POST', headers, body: JSON.stringify({ model }), signal });
+  try {
+    for await (const line of linesOf(response.body)) if (line !== '') yield JSON.parse(line);
+  } catch (error) {
+    if (signal.aborted || error instanceof RequestError) throw error;
+    throw unreachable();
+  }
+}
+
+/** The models that can be pulled, with what fits this machine; how fast they are only if somebody had it measured. */
+export function catalog(measure) {
+  return askJson(`v1/trine/catalog?measure=${measure}`);
+}
+
+/**
+ * Streams the answer to a chat, or the continuation of a text if the body has a prompt. Yields {text, thought, usage, reason}, each absent where a chunk has none. Aborting the signal
  * closes the connection, and by that ends the work in the engine.
  */
 export async function* streamChat(body, signal) {
-  const response = await ask('v1/chat/completions', {
+  const response = await ask(body.prompt === undefined ? 'v1/chat/completions' : 'v1/completions', {
     method: 'POST',
     headers: { 'Content-Type': 'application/json' },
     body: JSON.stringify({
@@ -149,8 +175,7 @@ export async function* streamChat(body, signal) {
   });
   const id = response.headers.get('x-request-id');
   const broken = () => {
-    const message = 'The connection ended before the answer did: the server may have stopped. See whether it is running, '
-      + 'then continue the answer or ask again.';
+    const message = 'The connection ended before the answer did. Is the server still running?';
     return new RequestError(message, 0, 'broken', id);
   };
   const stream = events(response.body);
@@ -171,26 +196,30 @@ export async function* streamChat(body, signal) {
     }
     const choice = chunk.choices?.[0];
     const { content, reasoning_content: thought } = choice?.delta ?? {};
-    yield { text: content, thought, usage: chunk.usage, reason: choice?.finish_reason };
+    yield { text: content ?? choice?.text, thought, usage: chunk.usage, reason: choice?.finish_reason };
   }
 }
 
-/** The models' names with what is known of each: the engine that runs it, its context, and whether it is loaded. */
+/** The models' names with what is known of each: the engine that runs it, its size, its context, and whether it is loaded. */
 export async function listModels() {
   const models = (await askJson('v1/models')).data;
   return models.map((model) => ({
     name: model.id,
     engine: model.root ?? model.id,
+    bytes: model.meta?.size ?? null,
     context: model.max_model_len ?? null,
     isLoaded: model.status?.value === 'loaded',
   }));
 }
 
-/** The system prompt that a name brings along, empty for most, and whether its model can think and takes pictures. */
+/**
+ * The system prompt that a name brings along, empty for most, whether its model can think and takes images, and whether it was
+ * trained to chat: base models have no template for it.
+ */
 export async function describe(name, signal) {
-  const { system, capabilities } = await askWith('api/show', { model: name }, signal);
+  const { system, template, capabilities } = await askWith('api/show', { model: name }, signal);
   const can = (what) => capabilities?.includes(what) === true;
-  return { system: typeof system === 'string' ? system : '', thinks: can('thinking'), sees: can('vision') };
+  return { system: typeof system === 'string' ? system : '', thinks: can('thinking'), sees: can('vision'), chats: template !== '' };
 }
 
 /** What a loaded model samples with if nothing is said: numbers by name. */

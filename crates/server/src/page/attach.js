@@ -36,12 +36,27 @@ export function splitFiles(content) {
 export function sizeText(bytes) {
   if (bytes < 1000) return `${bytes} bytes`;
   if (bytes < 1e6) return `${(bytes / 1000).toFixed(1)} kB`;
-  return `${(bytes / 1e6).toFixed(1)} MB`;
+  if (bytes < 1e9) return `${(bytes / 1e6).toFixed(1)} MB`;
+  return `${(bytes / 1e9).toFixed(1)} GB`;
+}
+
+/** Bytes of a token, about, in most texts. */
+export const TOKEN_BYTES = 4;
+
+/** Tokens that a text has, about. */
+export function aboutTokens(text) {
+  return Math.ceil(bytesOf(text) / TOKEN_BYTES);
 }
 
 /** Bytes of a text in UTF-8. */
 export function bytesOf(text) {
   return new TextEncoder().encode(text).length;
+}
+
+/** What is wrong with a file that is no text; of a PDF, what helps. */
+function said(bytes, what) {
+  const isPdf = new TextDecoder('latin1').decode(bytes.slice(0, 5)) === '%PDF-';
+  return isPdf ? 'PDF files cannot be read here; copy the text out of it, or save it as a text file' : what;
 }
 
 /** Reads a file that a person chose. Throws what is wrong with it. */
@@ -61,9 +76,9 @@ export async function readFile(file) {
   try {
     text = new TextDecoder('utf-8', { fatal: true }).decode(bytes);
   } catch {
-    throw fail('it is neither text in UTF-8 nor a picture');
+    throw fail(said(bytes, 'it is neither text in UTF-8 nor an image'));
   }
-  if (text.includes('\0')) throw fail('it is neither text nor a picture');
+  if (text.includes('\0')) throw fail(said(bytes, 'it is neither text nor an image'));
   if (text.trim() === '') throw fail('it is empty');
   return { name, text: text.replace(/\r\n/g, '\n').replace(/\n+$/, ''), bytes: file.size };
 }

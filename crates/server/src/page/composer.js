@@ -1,24 +1,18 @@
 // Where a message is written: its text, its files, and a draft that outlives the tab.
 
-import { FILES_MAX, bytesOf, joinFiles, readFile, sizeText } from './attach.js';
+import { FILES_MAX, TOKEN_BYTES, aboutTokens, joinFiles, readFile, sizeText } from './attach.js';
 import { iconButton } from './icons.js';
 import { IMAGE_TOKENS, imageElement, isImage, readImage } from './image.js';
 import { element } from './markdown.js';
+import { closeNote, note } from './notice.js';
 import { grow } from './turn.js';
 
 /** Longer drafts are kept by the page only. */
 const DRAFT_MAX = 200000;
-/** Bytes of a token, about, in most texts. */
-const TOKEN_BYTES = 4;
 /** The longer side of a picture beside the message, in pixels. */
 const SIDE = 64;
 
 const $ = (id) => document.getElementById(id);
-
-/** Tokens that a text has, about. */
-export function aboutTokens(text) {
-  return Math.ceil(bytesOf(text) / TOKEN_BYTES);
-}
 
 function draftKey(name) {
   return `trine-draft-${name}`;
@@ -37,12 +31,12 @@ function keptDraft(name) {
 
 export class Composer {
   /**
-   * `send` is called when the person wants to send, `complain` with what is wrong with a file, `changed` with each change,
-   * `back` for the arrow key that goes to the last message. `sees` tells whether the model takes pictures; undefined if that
-   * is not known.
+   * `send` is called when the person wants to send, `changed` with each change, `back` for the arrow key that goes to the last
+   * message, `answer` for the one to the last answer. `sees` tells whether the model takes images, undefined if that is not
+   * known; `blind` gives what is wrong with an image that it does not take, and a button that helps or null.
    */
-  constructor({ send, complain, changed, back, sees }) {
-    Object.assign(this, { complain, changed, sees });
+  constructor({ send, changed, back, answer, sees, blind }) {
+    Object.assign(this, { changed, sees, blind });
     this.name = '';
     this.drafts = new Map();
     this.files = [];
@@ -57,7 +51,8 @@ export class Composer {
         event.preventDefault();
         send();
       }
-      if (event.key === 'ArrowUp' && this.area.value === '') back(event);
+      if (event.key === 'ArrowUp' && event.altKey) answer(event);
+      else if (event.key === 'ArrowUp' && this.area.value === '') back(event);
     });
     this.area.addEventListener('input', () => this.follow());
     $('attach').addEventListener('click', () => $('attach-file').click());
@@ -99,6 +94,8 @@ export class Composer {
   /** Takes files to go with the message. */
   async attach(files) {
     const wrong = [];
+    let help = null;
+    closeNote();
     for (const file of files) {
       if (this.files.length >= FILES_MAX) {
         wrong.push(`A message takes at most ${FILES_MAX} files.`);
@@ -106,7 +103,9 @@ export class Composer {
       }
       try {
         if (isImage(file) && this.sees() === false) {
-          throw new Error(`“${file.name}” was not attached: the model takes text only. Choose another model at the top.`);
+          const [message, button] = this.blind();
+          help ??= button;
+          throw new Error(`“${file.name}” was not attached: ${message}`);
         }
         this.files.push(await (isImage(file) ? readImage(file) : readFile(file)));
       } catch (error) {
@@ -114,7 +113,7 @@ export class Composer {
       }
     }
     this.drawFiles();
-    if (wrong.length > 0) this.complain(wrong.join('\n'));
+    if (wrong.length > 0) note(wrong.join('\n'), help);
     this.changed();
   }
 
@@ -131,6 +130,12 @@ export class Composer {
       }));
       return chip;
     }));
+  }
+
+  /** Takes a text for the message. */
+  take(text) {
+    this.area.value = text;
+    this.follow();
   }
 
   /** The message as it would be sent. */
@@ -154,6 +159,7 @@ export class Composer {
   }
 
   clear() {
+    closeNote();
     this.area.value = '';
     this.files = [];
     this.drawFiles();
@@ -174,6 +180,7 @@ export class Composer {
 
   /** Goes to the draft of another conversation; the present one is there on the way back. */
   open(name) {
+    closeNote();
     this.drafts.set(this.name, { files: this.files, text: this.area.value });
     const { files, text } = this.drafts.get(name) ?? { files: [], text: keptDraft(name) };
     this.name = name;

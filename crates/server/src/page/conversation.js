@@ -1,8 +1,11 @@
 // A conversation: messages in a tree, of which one branch is shown. An edited question and a regenerated answer are new
 // branches, so that no earlier text is lost, and two tabs that write at once only make two branches.
 
-/** The fields of sampling that a conversation may set. */
-export const PARAMETERS = ['temperature', 'top_p', 'top_k', 'min_p', 'max_tokens', 'seed'];
+/** The numbers that a conversation may set for its answers. Texts that end an answer are `stop`. */
+export const PARAMETERS = ['temperature', 'max_tokens', 'thinking_token_budget', 'top_p', 'top_k', 'min_p', 'repetition_penalty',
+  'presence_penalty', 'frequency_penalty', 'seed'];
+/** Most texts that end an answer. */
+export const STOPS_MAX = 64;
 
 /** Fields of a conversation beside its messages; each is merged on its own when two tabs change them. */
 const FIELDS = ['title', 'model', 'system', 'parameters', 'thinks', 'start', 'changed'];
@@ -30,9 +33,29 @@ function same(one, other) {
   return JSON.stringify(one) === JSON.stringify(other);
 }
 
+/** The parameters among what somebody gave, without what is of another type. */
+export function readParameters(given) {
+  const known = PARAMETERS.filter((name) => Number.isFinite(given?.[name])).map((name) => [name, given[name]]);
+  const parameters = Object.fromEntries(known);
+  const stops = Array.isArray(given?.stop) ? given.stop.filter((text) => typeof text === 'string' && text !== '') : [];
+  if (stops.length > 0) parameters.stop = stops.slice(0, STOPS_MAX);
+  return parameters;
+}
+
+/** A line without the marks of Markdown. */
+function unmarked(line) {
+  const begun = line.slice(0, 4 * TITLE_LENGTH).replace(/^(?:[#>]+ |[-+*] )+/, '');
+  return begun.replace(/\*\*|~~|`+/g, '').replace(/(^|\s)\*(\S[^*]*)\*/g, '$1$2').trim() || line;
+}
+
 /** The first words of a text, for a title. */
 export function titleFrom(text) {
-  const line = text.split('\n').find((line) => line.trim() !== '')?.trim().replace(/\s+/g, ' ') ?? '';
+  const first = text.split('\n').find((line) => line.trim() !== '')?.trim().replace(/\s+/g, ' ') ?? '';
+  return shortened(unmarked(first));
+}
+
+/** A title that is not too long. */
+export function shortened(line) {
   if (line.length <= TITLE_LENGTH) return line;
   const cut = line.slice(0, TITLE_LENGTH);
   const space = cut.lastIndexOf(' ');

@@ -1,6 +1,6 @@
 // The file format of conversations, which the command line's /save and /load have too, and the older ones that are read.
 
-import { PARAMETERS, Talk, titleFrom } from './conversation.js';
+import { Talk, readParameters, shortened, titleFrom } from './conversation.js';
 import { splitFiles } from './attach.js';
 
 const VERSION = 2;
@@ -50,14 +50,14 @@ export function read(text) {
     throw new Error('it is not JSON');
   }
   const list = Array.isArray(given) ? given : [given];
-  if (list.length === 0) throw new Error('it holds no conversation');
+  if (list.length === 0) throw new Error('it holds no chat');
   return list.map(readOne);
 }
 
 function readOne(given) {
   if (given?.format === 1) return made(given, given.turns);
   const version = given?.trine_conversation;
-  if (!Number.isInteger(version)) throw new Error('it is not a conversation that trine exported');
+  if (!Number.isInteger(version)) throw new Error('it is not a chat that trine exported');
   if (version > VERSION) throw new Error(`it has format version ${version}, this page reads up to ${VERSION}; use a newer trine`);
   return made(given, given.messages);
 }
@@ -69,10 +69,8 @@ function made(given, messages) {
   for (const name of ['title', 'model', 'system']) {
     if (typeof given[name] === 'string') talk.head[name] = given[name];
   }
-  talk.head.title = titleFrom(talk.head.title);
-  for (const name of PARAMETERS) {
-    if (Number.isFinite(given.parameters?.[name])) talk.head.parameters[name] = given.parameters[name];
-  }
+  talk.head.title = shortened(talk.head.title.trim().replace(/\s+/g, ' '));
+  talk.head.parameters = readParameters(given.parameters);
   let parent = null;
   messages.forEach((message, index) => {
     if (message?.role === 'system' && index === 0 && typeof message.content === 'string') {

@@ -16,7 +16,7 @@ const ANSWER_TOKENS = 1024;
 const KEPT_SHARE = 0.5;
 
 /** What a message without text says to a model that takes no pictures. */
-const UNSEEN = '(picture)';
+const UNSEEN = '(image)';
 
 /** What a message says: its text, after its pictures if it has some and the model may take them. */
 function contentOf({ content, images }, sees) {

@@ -1,6 +1,6 @@
 // The page's parts at the sides: the list of conversations and the panel, which fold away.
 
-import { remember, remembered } from './settings.js';
+import { remember, remembered } from './remembered.js';
 
 const SIDEBAR = 'trine-sidebar';
 const PANEL = 'trine-panel';
@@ -52,12 +52,16 @@ export class Frame {
     if (this.narrow.matches && isOpen) this.set(part === 'sidebar' ? 'panel' : 'sidebar', false);
     this.set(part, isOpen);
     if (!this.narrow.matches) remember(part === 'sidebar' ? SIDEBAR : PANEL, isOpen ? 'open' : 'closed');
-    else if (isOpen) $(part === 'sidebar' ? 'new' : 'temperature').focus();
+    else if (isOpen) $(part === 'sidebar' ? 'new' : 'system').focus();
     else $(part === 'sidebar' ? 'menu' : 'settings').focus();
   }
 
   openPanel() {
     if ($('panel').hidden) this.show('panel', true);
+  }
+
+  openSidebar() {
+    if ($('sidebar').hidden) this.show('sidebar', true);
   }
 
   /** In a narrow window, closes what is over the conversation. Whether there was something. */

@@ -13,6 +13,7 @@ const SHAPES = {
   down: 'M12 5v14M6 13l6 6 6-6',
   edit: 'M4 20l1-4L16.5 4.5l3 3L8 19zM14 7l3 3',
   export: 'M12 4v11M7 10l5 5 5-5M4 20h16',
+  info: 'M12 4a8 8 0 1 0 0 16 8 8 0 0 0 0-16M12 11v5M12 8v.01',
   menu: 'M4 6h16M4 12h16M4 18h16',
   new: 'M12 5v14M5 12h14',
   next: 'M9 5l7 7-7 7',
@@ -35,12 +36,11 @@ export function icon(name) {
   return picture;
 }
 
-/** A button that shows a picture. */
+/** A button that shows a picture. Its title is its name, so that screen readers do not say it twice. */
 export function iconButton(name, label, act) {
   const button = element('button', `icon-button act-${name}`, icon(name));
   button.type = 'button';
   button.title = label;
-  button.setAttribute('aria-label', label);
   button.addEventListener('click', () => act(button));
   return button;
 }

@@ -43,7 +43,7 @@ function urlOf(blob) {
 
 /** Reads a picture that a person chose: {name, url, bytes}. Throws what is wrong with it. */
 export async function readImage(file) {
-  const name = file.name.replace(/[\u0000-\u001f\u007f]/g, ' ').slice(0, 120).trim() || 'picture';
+  const name = file.name.replace(/[\u0000-\u001f\u007f]/g, ' ').slice(0, 120).trim() || 'image';
   const fail = (what) => new Error(`“${name}” was not attached: ${what}.`);
   if (file.size > FILE_BYTES_MAX) {
     throw fail(`it has ${sizeText(file.size)}, at most ${sizeText(FILE_BYTES_MAX)} are taken`);
@@ -52,7 +52,7 @@ export async function readImage(file) {
   try {
     bitmap = await createImageBitmap(file);
   } catch {
-    throw fail('this browser cannot read it as a picture; save it as PNG or JPEG');
+    throw fail('this browser cannot read it as an image; save it as PNG or JPEG');
   }
   let blob = file;
   if (!KINDS.includes(file.type) || file.size > KEPT_BYTES_MAX) {
@@ -69,8 +69,7 @@ export function imageElement({ name, url }, side) {
   const place = element('span', 'image');
   place.setAttribute('role', 'img');
   place.setAttribute('aria-label', name);
-  place.title = name;
-  show(place, url, side).catch(() => place.append(element('span', 'quiet', name)));
+    show(place, url, side).catch(() => place.append(element('span', 'quiet', name)));
   return place;
 }
 

@@ -1,5 +1,5 @@
-// What the page tells beside the conversation: a banner for what is wrong, a line at the bottom for what was done and can be
-// undone, and words for screen readers.
+// What the page tells beside the chat: a banner for what is wrong, a note at the message for what was not taken, a line for what
+// was done and can be undone, and words for screen readers.
 
 import { textButton } from './icons.js';
 
@@ -16,7 +16,7 @@ let toastEnd = null;
 /** Shows what is wrong; `kind` names it for `uncomplain`, `action` is a pair of a label and what it does. */
 export function complain(message, { kind = '', id = null, action = null } = {}) {
   bannerKind = kind;
-  const text = id ? `${message}\nRequest ${id}` : message;
+  const text = id ? `${message}\n(request ${id})` : message;
   if ($('banner-text').textContent !== text) $('banner-text').textContent = text;
   $('banner-action').replaceChildren(...(action ? [textButton(action[0], action[1])] : []));
   $('banner').hidden = false;
@@ -31,14 +31,31 @@ export function uncomplain(kind) {
   if (hadFocus) $('message').focus();
 }
 
-/** Says what was done. `undo` takes it back; `end` is called when that is no longer offered. */
-export function toast(message, undo = null, end = null) {
+/** Tells at the message what was not taken; `action` is a button that helps. */
+export function note(message, action = null) {
+  $('note-text').textContent = message;
+  $('note-action').replaceChildren(...(action ? [action] : []));
+  $('note').hidden = false;
+}
+
+export function closeNote() {
+  const hadFocus = $('note').contains(document.activeElement);
+  $('note').hidden = true;
+  $('note-text').textContent = '';
+  $('note-action').replaceChildren();
+  if (hadFocus) $('message').focus();
+}
+
+/**
+ * Says what was done. `undo` takes it back, or does what `label` says; `end` is called when that is no longer offered.
+ */
+export function toast(message, undo = null, end = null, label = 'Undo') {
   closeToast();
   toastEnd = end;
   $('toast-text').textContent = message;
   $('toast-action').replaceChildren();
   if (undo) {
-    $('toast-action').append(textButton('Undo', () => {
+    $('toast-action').append(textButton(label, () => {
       toastEnd = null;
       closeToast();
       undo();
@@ -74,6 +91,7 @@ export function wireNotices() {
     uncomplain();
     $('message').focus();
   });
+  $('note-close').addEventListener('click', closeNote);
   $('toast-close').addEventListener('click', () => {
     closeToast();
     $('message').focus();

@@ -1,14 +1,16 @@
 // The page: which conversation is shown, and what its controls do.
 
 import { Answering } from './answering.js';
-import { Composer, aboutTokens } from './composer.js';
+import { Beginning, BASE } from './begin.js';
+import { Composer } from './composer.js';
 import { Talk, sendable, titleFrom } from './conversation.js';
-import { splitFiles } from './attach.js';
+import { aboutTokens, sizeText, splitFiles } from './attach.js';
 import { drawIcons } from './icons.js';
 import { IMAGE_TOKENS } from './image.js';
 import { Access } from './access.js';
 import { Frame } from './frame.js';
-import { announce, closeToast, complain, toast, uncomplain, wireNotices } from './notice.js';
+import { Getter } from './get.js';
+import { announce, closeToast, complain, note, toast, uncomplain, wireNotices } from './notice.js';
 import { Picture, short } from './picture.js';
 import { Settings } from './settings.js';
 import { Sidebar } from './sidebar.js';
@@ -21,6 +23,10 @@ const HASH = '#chat-';
 const NEW = 'trine-new-chat';
 /** Milliseconds between two looks whether another tab still writes. */
 const OTHERS_PERIOD = 2000;
+/** Milliseconds until screen readers are told that an answer is being written. */
+const WRITING_WAIT = 1000;
+/** The share of the context from which on people are told how full it is. */
+const CONTEXT_TOLD = 0.7;
 
 /** The conversation on the page. */
 let talk = new Talk();
@@ -46,8 +52,8 @@ async function keep(one) {
     uncomplain('room');
     if (!answering.writing(one) && one.dirty.size === 0) held.delete(one.id);
   } catch {
-    const message = 'This browser has no room for this conversation. It stays on the page until you close the tab: export it, or '
-      + 'delete other conversations.';
+    const message = 'This browser has no room for this chat. It stays on the page until you close the tab: export it, or delete '
+      + 'other chats.';
     complain(message, { kind: 'room', action: ['Export', () => exportTalk(one)] });
   }
   list();
@@ -61,7 +67,7 @@ function list() {
       listing.isWanted = false;
       heads = await store.list().catch(() => heads);
       sidebar.show(heads, talk.id);
-      $('export-all').disabled = heads.length === 0;
+      for (const name of ['export-all', 'delete-all']) $(name).disabled = heads.length === 0;
     }
     listing.run = null;
   })();
@@ -79,7 +85,7 @@ async function heard(id) {
     const deleted = talk;
     gone.add(deleted);
     newChat();
-    toast(`“${deleted.title}” was deleted in another tab.`, () => putBack(deleted));
+    toast(`Deleted “${deleted.title}” in another tab.`, () => putBack(deleted));
   } else if (found === 'news') {
     view.update(view.waits);
     settings.show(talk);
@@ -94,6 +100,7 @@ function show(one) {
   talk = one;
   document.title = talk.isEmpty ? 'trine' : `${talk.title} – trine`;
   $('title').textContent = talk.isEmpty ? 'trine' : talk.title;
+  document.body.classList.toggle('with-title', !talk.isEmpty);
   view.show(talk);
   settings.show(talk);
   composer.open(talk.isEmpty ? 'new' : talk.id);
@@ -141,7 +148,7 @@ async function go() {
   if (!found) {
     history.replaceState(null, '', location.pathname + location.search);
     show(new Talk(settings.habits()));
-    toast('This conversation is no longer in this browser.');
+    toast('This chat is no longer in this browser.');
     return;
   }
   // Both have to happen.
@@ -178,7 +185,24 @@ async function removeTalk(head) {
   if (wasShown) newChat();
   await list();
   if (!wasShown) next?.();
-  toast(`“${one.title}” is deleted.`, () => putBack(one));
+  toast(`Deleted “${one.title}”.`, () => putBack(one));
+}
+
+async function removeAll() {
+  const count = heads.length;
+  if (!confirm(`Delete ${count === 1 ? 'this chat' : `all ${count} chats`} from this browser? This cannot be undone.`)) return;
+  for (const head of heads) {
+    const one = head.id === talk.id ? talk : held.get(head.id);
+    if (one) {
+      gone.add(one);
+      answering.stop(one);
+      held.delete(one.id);
+    }
+    await store.remove(head.id);
+  }
+  newChat();
+  await list();
+  toast(count === 1 ? 'Deleted the chat.' : `Deleted ${count} chats.`);
 }
 
 /** What puts the focus on the neighbour of an item of the list that goes away. */
@@ -203,7 +227,7 @@ async function putBack(one) {
 function canAsk() {
   if (answering.writing(talk)) return false;
   if (talk.shown().some(({ node }) => Talk.isWrittenElsewhere(node))) {
-    toast('Another tab is writing an answer in this conversation. Your message stays here until it is done.');
+    toast('Another tab is writing an answer in this chat. Your message stays here until it is done.');
     return false;
   }
   if (settings.isMissing) {
@@ -239,6 +263,7 @@ function begin(question) {
   if (settings.model && talk.head.model !== settings.model) talk.set('model', settings.model);
   document.title = `${talk.title} – trine`;
   $('title').textContent = talk.title;
+  document.body.classList.add('with-title');
   if (location.hash === HASH + talk.id) return;
   history.replaceState(null, '', HASH + talk.id);
   composer.rename(talk.id);
@@ -251,7 +276,15 @@ function ask(question) {
   uncomplain();
   const done = answering.answer(talk, question);
   view.toEnd();
+  announceWriting(talk);
   return done;
+}
+
+/** Tells screen readers of an answer that takes its time. */
+function announceWriting(one) {
+  setTimeout(() => {
+    if (one === talk && answering.writing(one)) announce('Writing');
+  }, WRITING_WAIT);
 }
 
 const actions = {
@@ -273,6 +306,7 @@ const actions = {
     uncomplain();
     answering.resume(talk, node);
     view.toEnd();
+    announceWriting(talk);
   },
   choose(node) {
     talk.choose(node);
@@ -284,7 +318,7 @@ const actions = {
     const one = talk;
     const undo = one.remove(node);
     changedTree(one);
-    const message = node.role === 'user' ? 'The message is deleted.' : 'The answer is deleted.';
+    const message = node.role === 'user' ? 'Deleted the message.' : 'Deleted the answer.';
     toast(message, () => {
       one.restore(undo);
       changedTree(one);
@@ -318,7 +352,7 @@ function ended(one, { node, text, failure, told }) {
     follow();
     if (hadFocus) $('message').focus();
   } else if (!failure) {
-    toast(`“${one.title}” is answered.`);
+    toast(`Answered “${one.title}”.`);
   }
   if (node && text) announce(`Answer: ${text}`);
   if (failure) announce(told.message, true);
@@ -353,13 +387,16 @@ function follow() {
   const context = settings.contextOf(settings.model);
   view.context = context;
   watchOthers(shown);
-  $('context').hidden = !context;
-  $('context').value = context ? Math.min(1, used / context) : 0;
+  beginning.draw();
+  const share = context ? used / context : 0;
+  $('context').hidden = share < CONTEXT_TOLD;
+  $('context').value = Math.min(1, share);
   const isLong = context && draft > context;
   $('context-text').classList.toggle('wrong', Boolean(isLong));
-  const count = `${used > said ? 'about ' : ''}${short(used)}`;
-  const words = isLong ? `too long: about ${short(draft)} of ${short(context)} tokens` : `${count} of ${short(context)} tokens`;
-  $('context-text').textContent = context ? words : '';
+  const full = share < 1 ? `${Math.floor(100 * share)} % full` : 'full: the oldest messages will be left out';
+  const words = isLong ? `too long: ${short(context)} tokens fit` : share < CONTEXT_TOLD ? '' : full;
+  $('context-text').textContent = words;
+  $('context-text').title = context ? `${used > said ? 'about ' : ''}${short(used)} of ${short(context)} tokens` : '';
 }
 
 /** Looks again while another tab writes: if that was closed, its answer is ended here. */
@@ -387,8 +424,17 @@ function heardEngine(status, error) {
   const unloaded = settings.isMissing ? 'not on this server' : 'not loaded yet';
   const text = model?.is_loaded ? '' : unloaded;
   if ($('device').textContent !== text) $('device').textContent = text;
-  if (settings.heard(status.models)) settings.load().then(follow);
+  const rate = model?.tokens_per_second ? `, ${short(model.tokens_per_second)} tokens/s` : '';
+  const line = model?.is_loaded ? `On ${model.device}${rate}` : 'The model is loaded with the first message.';
+  if ($('engine-line').textContent !== line) $('engine-line').textContent = line;
+  if (settings.heard(status)) settings.load().then(follow);
   else follow();
+}
+
+/** Says what is to know of a model that was chosen, once the server has told. */
+function heardOfModel() {
+  if (settings.canGet && !getter.offers) getter.look(false);
+  if (settings.chats === false && !talk.isEmpty) note(BASE);
 }
 
 function wire() {
@@ -403,10 +449,23 @@ function wire() {
       event.preventDefault();
       newChat();
     }
+    if ((event.ctrlKey || event.metaKey) && !event.shiftKey && !event.altKey && event.key.toLowerCase() === 'k') {
+      event.preventDefault();
+      frame.openSidebar();
+      if (!$('find').hidden) $('find').select();
+      $('find').focus();
+    }
   });
+  for (const id of ['instructions', 'add-instructions']) {
+    $(id).addEventListener('click', () => {
+      frame.openPanel();
+      $('system').focus();
+    });
+  }
   $('stop').addEventListener('click', () => answering.stop(talk));
   $('export').addEventListener('click', () => exportTalk(talk));
   $('export-all').addEventListener('click', () => exportAll(store, heads));
+  $('delete-all').addEventListener('click', removeAll);
   $('import').addEventListener('click', () => $('import-file').click());
   $('import-file').addEventListener('change', async () => {
     const talks = await importFiles([...$('import-file').files]);
@@ -416,7 +475,7 @@ function wire() {
     if (!last) return;
     history.pushState(null, '', HASH + last.id);
     await go();
-    toast(talks.length === 1 ? `“${last.title}” is imported.` : `${talks.length} conversations are imported.`);
+    toast(talks.length === 1 ? `Imported “${last.title}”.` : `Imported ${talks.length} chats.`);
   });
   addEventListener('popstate', go);
   addEventListener('pagehide', () => {
@@ -445,23 +504,64 @@ const view = new View(actions, (one) => answering.writing(one));
 const settings = new Settings({
   changed(what) {
     if (what === 'invalid') frame.openPanel();
-    else if (what === 'habits') toast('New chats begin with this system prompt and these parameters.');
+    else if (what === 'habits') toast('New chats will start with these instructions and settings.');
+    else if (what === 'get') getter.open();
+    else if (what === 'known') heardOfModel();
     else if (talk.isEmpty) rememberNew();
     else keep(talk);
-    if (what === 'model') picture.reset();
+    if (what === 'model') {
+      picture.reset();
+      heardOfModel();
+    }
     follow();
   },
   failed: (error) => access.failed(error, null),
 });
+const getter = new Getter({
+  use: (name) => settings.use(name),
+  async came(name) {
+    await settings.load();
+    if (name && talk.isEmpty) {
+      settings.use(name);
+      $('get-dialog').close();
+      toast(`${name} is ready.`);
+    } else if (name) {
+      toast(`${name} is ready.`, () => settings.use(name), null, 'Use it');
+    }
+    return [...settings.models.keys()];
+  },
+  failed: (error, again) => access.failed(error, again),
+  changed: () => follow(),
+});
+const beginning = new Beginning({
+  settings,
+  getter,
+  say(words) {
+    composer.take(words);
+    send();
+  },
+});
 const sidebar = new Sidebar({
-  actions: { rename: renameTalk, remove: removeTalk },
+  actions: {
+    rename: renameTalk,
+    remove: removeTalk,
+    search: (words, isWanted) => store.search(words, isWanted).catch(() => new Map()),
+  },
   isWriting: (id) => answering.running.has(id),
 });
 const composer = new Composer({
   send,
-  complain,
   changed: follow,
   sees: () => settings.sees,
+  blind() {
+    const offer = getter.seeing;
+    if (!offer) return [`${settings.model} takes text only. Choose another model at the top.`, null];
+    const size = offer.served_as ? '' : ` (${sizeText(offer.bytes_about)})`;
+    return [`${settings.model} takes text only; ${offer.name}${size} reads images.`, getter.button(offer, 'small')];
+  },
+  answer(event) {
+    if (view.focusAnswer()) event.preventDefault();
+  },
   back(event) {
     const last = talk.shown().findLast(({ node }) => node.role === 'user');
     if (!last || answering.writing(talk)) return;
@@ -490,7 +590,7 @@ async function start() {
   wire();
   await store.open();
   if (!store.isLasting) {
-    complain('This browser keeps nothing for this page: conversations are gone when you close the tab. Export what you need.');
+    complain('This browser keeps nothing for this page: chats are gone when you close the tab. Export what you need.');
   }
   const old = await takeOver(store);
   heads = await store.list().catch(() => []);

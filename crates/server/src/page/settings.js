@@ -1,32 +1,33 @@
 // Which model is asked, with which system prompt and parameters. Fields show the model's own values.
 
 import { describe, listModels, modelDefaults } from './api.js';
-import { PARAMETERS } from './conversation.js';
+import { sizeText } from './attach.js';
+import { PARAMETERS, STOPS_MAX, readParameters } from './conversation.js';
 import { element } from './markdown.js';
+import { remember, remembered } from './remembered.js';
 
 const MODEL = 'trine-model';
 const HABITS = 'trine-new-chats';
 const THINKS = 'trine-thinks';
-const SYSTEM_SHORT = 80;
+const THEME = 'trine-theme';
+/** The value of the entry that gets a model; no model's name has a blank. */
+const GET = 'get a model';
+/** Letters of the instructions that their button shows. */
+const SYSTEM_SHOWN = 300;
 /** What stands in a field of which the model has no value of its own. */
-const WORDS = { max_tokens: 'until full', seed: 'random' };
-const NO_PROMPT = 'What the model should know and how it should answer, in this conversation';
+const WORDS = { max_tokens: 'no limit', thinking_token_budget: 'no limit', seed: 'random' };
 
 const $ = (id) => document.getElementById(id);
 
-/** A value of the browser's storage, or null: a person may have switched it off. */
-export function remembered(name) {
-  try {
-    return localStorage.getItem(name);
-  } catch {
-    return null;
-  }
-}
+/** The end of a repository's name, which says nothing to people. */
+const OF_REPOSITORY = /-GGUF(?=:|$)/i;
 
-export function remember(name, value) {
-  try {
-    localStorage.setItem(name, value);
-  } catch { /* then it is forgotten */ }
+/** A short label for each of several names: without the owner, where that is enough to tell them apart. */
+function labelsOf(names) {
+  const brief = (name) => name.slice(name.lastIndexOf('/') + 1).replace(OF_REPOSITORY, '');
+  const count = new Map();
+  for (const name of names) count.set(brief(name), (count.get(brief(name)) ?? 0) + 1);
+  return new Map(names.map((name) => [name, count.get(brief(name)) > 1 ? name : brief(name)]));
 }
 
 export class Settings {
@@ -35,7 +36,9 @@ export class Settings {
     Object.assign(this, { changed, failed });
     this.models = new Map();
     this.defaults = new Map();
-    /** System prompts that names bring along, and whether they can think and take pictures. */
+    /** Whether the server lets the page get models. */
+    this.canGet = false;
+    /** System prompts that names bring along, and what their models can. */
     this.known = new Map();
     /** The engines at the last look. */
     this.engines = '';
@@ -53,6 +56,18 @@ export class Settings {
       changed('thinks');
     });
     $('parameters').addEventListener('input', (event) => this.takeParameter(event.target));
+    $('parameters').addEventListener('focusout', (event) => this.showValidity(event.target));
+    for (const field of $('parameters').querySelectorAll('input, textarea')) {
+      const hint = field.nextElementSibling;
+      hint.id = `${field.id}-hint`;
+      hint.dataset.words = hint.textContent;
+      field.setAttribute('aria-describedby', hint.id);
+    }
+    this.showTheme(remembered(THEME) ?? '');
+    $('theme').addEventListener('change', () => {
+      remember(THEME, $('theme').value);
+      this.showTheme($('theme').value);
+    });
     $('reset').addEventListener('click', () => this.reset());
     $('habits').addEventListener('click', () => {
       const { system, parameters } = this.talk.head;
@@ -61,9 +76,21 @@ export class Settings {
     });
   }
 
+  /** The colours that the person wants; the system's if that is empty. */
+  showTheme(name) {
+    $('theme').value = name;
+    document.documentElement.dataset.theme = $('theme').value;
+  }
+
   /** The name of the model that is asked. */
   get model() {
     return $('model').value;
+  }
+
+  /** The name of a model in the list: a chat may have the longer one that it had before. */
+  resolve(name) {
+    if (this.models.has(name)) return name;
+    return [...this.models.values()].find((model) => model.engine === name)?.name ?? name;
   }
 
   /** Whether the conversation's model is not on this server any more. */
@@ -81,13 +108,13 @@ export class Settings {
     return this.known.get(this.model)?.thinks ? this.talk.head.thinks === true : undefined;
   }
 
-  /** `thinks` and `sees` of any conversation and model. Waits for the server to say what the model can. */
+  /** `thinks`, `sees` and `chats` of any conversation and model. Waits for the server to say what the model can. */
   async abilitiesOf(talk, model, signal) {
     const wanted = talk.head.thinks === true;
     if (!model) return {};
     try {
-      const { thinks, sees } = this.known.get(model) ?? await describe(model, signal);
-      return { thinks: thinks ? wanted : undefined, sees };
+      const { thinks, sees, chats } = this.known.get(this.resolve(model)) ?? await describe(model, signal);
+      return { thinks: thinks ? wanted : undefined, sees, chats };
     } catch {
       // The request for the answer fails too, and says why.
       return {};
@@ -99,8 +126,13 @@ export class Settings {
     return this.known.get(this.model)?.sees;
   }
 
+  /** Whether the model was trained to chat; undefined if that is not known yet. */
+  get chats() {
+    return this.known.get(this.model)?.chats;
+  }
+
   contextOf(name) {
-    return this.models.get(name)?.context ?? null;
+    return this.models.get(this.resolve(name))?.context ?? null;
   }
 
   /** What a new conversation begins with. */
@@ -109,8 +141,7 @@ export class Settings {
     try {
       const { system, parameters } = JSON.parse(remembered(HABITS) ?? '{}');
       if (typeof system === 'string') head.system = system;
-      head.parameters = Object.fromEntries(PARAMETERS.filter((name) => Number.isFinite(parameters?.[name]))
-        .map((name) => [name, parameters[name]]));
+      head.parameters = readParameters(parameters);
     } catch { /* as if there were none */ }
     return head;
   }
@@ -120,8 +151,11 @@ export class Settings {
     this.talk = talk;
     if (document.activeElement !== $('system')) $('system').value = talk.head.system;
     for (const name of PARAMETERS) {
-      if (document.activeElement !== $(name)) $(name).value = talk.head.parameters[name] ?? '';
+      if (document.activeElement === $(name)) continue;
+      $(name).value = talk.head.parameters[name] ?? '';
+      this.showValidity($(name));
     }
+    if (document.activeElement !== $('stops')) $('stops').value = (talk.head.parameters.stop ?? []).join('\n');
     this.showModels();
     this.showSystem();
     this.showThinking();
@@ -132,42 +166,59 @@ export class Settings {
   showThinking() {
     $('think').hidden = this.thinks === undefined;
     $('think').setAttribute('aria-pressed', String(this.thinks === true));
-    const kinds = this.sees ? 'pictures and text files' : 'text files';
+    $('thinking-field').hidden = this.thinks === undefined;
+    const kinds = this.sees ? 'images and text files' : 'text files';
     $('attach').title = `Attach ${kinds}`;
-    $('attach').setAttribute('aria-label', $('attach').title);
     $('drop').firstElementChild.textContent = `Drop ${kinds} to attach them`;
   }
 
   showSystem() {
     const own = this.known.get(this.model)?.system ?? '';
-    const typed = this.talk.head.system.trim();
-    const text = (typed || own).trim().replace(/\s+/g, ' ');
-    const short = text.length > SYSTEM_SHORT ? `${text.slice(0, SYSTEM_SHORT)}…` : text;
-    $('system').placeholder = own || NO_PROMPT;
-    $('system-short').textContent = typed || !own ? short || 'none' : `the model’s own: ${short}`;
+    $('system').placeholder = own || 'none';
+    const text = this.talk.head.system.trim() || own;
+    $('instructions').hidden = text === '';
+    $('instructions').title = text.slice(0, SYSTEM_SHOWN);
+    $('add-instructions').hidden = text !== '';
   }
 
   showModels() {
     const names = [...this.models.keys()];
     if (names.length === 0) return;
-    const wanted = this.talk?.head.model ?? '';
+    const wanted = this.resolve(this.talk?.head.model ?? '');
     // A conversation keeps its model: another one would answer otherwise, and nobody would know why.
     const isMissing = !this.models.has(wanted) && wanted !== '' && !this.talk.isEmpty;
-    const options = names.map((name) => [name, name]);
+    const labels = labelsOf(names);
+    const sizeOf = ({ bytes }) => (bytes ? ` · ${sizeText(bytes)}` : '');
+    const options = names.map((name) => [name, `${labels.get(name)}${sizeOf(this.models.get(name))}`]);
     if (isMissing) options.unshift([wanted, `${wanted} (not here)`]);
+    if (this.canGet) options.push([GET, 'Get a model …']);
     const select = $('model');
     const known = [...select.options].map((option) => [option.value, option.textContent]);
     if (JSON.stringify(known) !== JSON.stringify(options)) {
       select.replaceChildren(...options.map(([name, words]) => {
         const option = element('option', '', words);
         option.value = name;
+        option.title = this.models.get(name)?.engine ?? '';
         return option;
       }));
     }
     select.value = isMissing || this.models.has(wanted) ? wanted : names[0];
+    select.title = this.models.get(select.value)?.engine ?? '';
+  }
+
+  /** Chooses a model of the list. */
+  use(name) {
+    if (!this.models.has(name)) return;
+    $('model').value = name;
+    this.chooseModel();
   }
 
   chooseModel() {
+    if (this.model === GET) {
+      this.showModels();
+      this.changed('get');
+      return;
+    }
     remember(MODEL, this.model);
     this.talk.set('model', this.model);
     this.showModels();
@@ -179,15 +230,35 @@ export class Settings {
 
   takeParameter(field) {
     const parameters = { ...this.talk.head.parameters };
-    if (field.value !== '' && field.checkValidity()) parameters[field.id] = Number(field.value);
+    if (field === $('stops')) {
+      const stops = field.value.split('\n').filter((line) => line !== '').slice(0, STOPS_MAX);
+      delete parameters.stop;
+      if (stops.length > 0) parameters.stop = stops;
+    } else if (field.value !== '' && field.checkValidity()) parameters[field.id] = Number(field.value);
     else delete parameters[field.id];
     this.talk.set('parameters', parameters);
+    if (field.validity.valid) this.showValidity(field);
     this.showReset();
     this.changed('parameters');
   }
 
+  /** Says below a field what is wrong with its value. */
+  showValidity(field) {
+    const hint = $(`${field.id}-hint`);
+    if (!hint) return;
+    const isValid = field.validity.valid;
+    hint.textContent = isValid ? hint.dataset.words : field.validationMessage;
+    hint.classList.toggle('wrong', !isValid);
+    if (isValid) field.removeAttribute('aria-invalid');
+    else field.setAttribute('aria-invalid', 'true');
+  }
+
   reset() {
-    for (const name of PARAMETERS) $(name).value = '';
+    $('stops').value = '';
+    for (const name of PARAMETERS) {
+      $(name).value = '';
+      this.showValidity($(name));
+    }
     this.talk.set('parameters', {});
     this.showReset();
     this.changed('parameters');
@@ -195,7 +266,7 @@ export class Settings {
   }
 
   showReset() {
-    $('reset').disabled = PARAMETERS.every((name) => $(name).value === '' && $(name).validity.valid);
+    $('reset').disabled = $('stops').value === '' && PARAMETERS.every((name) => $(name).value === '' && $(name).validity.valid);
   }
 
   /** Shows the system prompt that the model's name brings along, and what it can do. */
@@ -211,6 +282,7 @@ export class Settings {
     if (this.model !== name) return;
     this.showSystem();
     this.showThinking();
+    this.changed('known');
   }
 
   /** Puts the model's own values into the empty fields; asks for them once it is loaded. */
@@ -220,8 +292,8 @@ export class Settings {
     const show = (values) => {
       for (const one of PARAMETERS) $(one).placeholder = String(values?.[one] ?? WORDS[one] ?? '');
       $('defaults').textContent = values
-        ? 'Empty fields take the model’s own values, which they show.'
-        : 'Empty fields take the model’s own values. They are shown once the model is loaded.';
+        ? 'Leave blank to use the model’s default, shown in grey.'
+        : 'Leave blank to use the model’s default. It is shown in grey once the model is loaded.';
     };
     this.showReset();
     show(this.defaults.get(name));
@@ -240,6 +312,9 @@ export class Settings {
     for (const name of PARAMETERS) {
       if ($(name).checkValidity()) continue;
       this.changed('invalid');
+      this.showValidity($(name));
+      const folded = $(name).closest('details');
+      if (folded) folded.open = true;
       $(name).reportValidity();
       return null;
     }
@@ -266,7 +341,12 @@ export class Settings {
   }
 
   /** Takes over what a look at the engines found. Whether the models have to be asked for again. */
-  heard(models) {
+  heard({ models, can_pull: canGet }) {
+    if (canGet !== this.canGet) {
+      this.canGet = canGet;
+      this.showModels();
+      this.changed('known');
+    }
     const engines = JSON.stringify(models.map(({ name, is_loaded: isLoaded }) => [name, isLoaded]));
     const isOther = engines !== this.engines;
     this.engines = engines;

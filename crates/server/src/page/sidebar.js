@@ -1,4 +1,4 @@
-// The list of conversations: which there are, what they are called, and removing them.
+// The list of conversations: which there are, what they are called, searching and removing them.
 
 import { icon, iconButton, textButton } from './icons.js';
 import { element } from './markdown.js';
@@ -6,8 +6,8 @@ import { element } from './markdown.js';
 const DAY = 24 * 3600 * 1000;
 /** Conversations listed at first, and added with each press of the button. */
 const LISTED = 100;
-/** With more conversations than this there is a field to find one. */
-const FEW = 8;
+/** Milliseconds without a key until texts are searched. */
+const SEARCH_WAIT = 200;
 
 const $ = (id) => document.getElementById(id);
 
@@ -21,14 +21,39 @@ function groupOf(changed) {
 }
 
 export class Sidebar {
-  /** `actions` are `rename` and `remove`, each called with a head; `isWriting` tells whether one is being answered. */
+  /**
+   * `actions` are `rename` and `remove`, each called with a head, and `search`, which promises pieces of texts by the names of
+   * conversations; `isWriting` tells whether one is being answered.
+   */
   constructor({ actions, isWriting }) {
     Object.assign(this, { actions, isWriting });
     this.heads = [];
     this.current = '';
     this.renamed = null;
     this.listed = LISTED;
-    $('find').addEventListener('input', () => this.draw());
+    /** What was found of the text of conversations, by their names. */
+    this.pieces = new Map();
+    this.searching = null;
+    $('find').addEventListener('input', () => {
+      this.pieces = new Map();
+      this.draw();
+      clearTimeout(this.searching);
+      this.searching = setTimeout(() => this.search(this.wanted), SEARCH_WAIT);
+    });
+  }
+
+  /** What is searched for. */
+  get wanted() {
+    return $('find').value.trim().toLowerCase();
+  }
+
+  /** Looks through the texts of conversations. */
+  async search(words) {
+    if (words === '') return;
+    const pieces = await this.actions.search(words, () => this.wanted === words);
+    if (this.wanted !== words) return;
+    this.pieces = pieces;
+    this.draw();
   }
 
   /** Shows the list; `current` is the name of the conversation on the page. */
@@ -41,16 +66,17 @@ export class Sidebar {
   draw() {
     // What somebody is typing into is not drawn again.
     if (this.renamed) return;
-    const wanted = $('find').value.trim().toLowerCase();
-    const found = this.heads.filter((head) => (head.title || '').toLowerCase().includes(wanted));
-    $('find').hidden = this.heads.length <= FEW && wanted === '';
+    const { wanted } = this;
+    const isFound = (head) => (head.title || '').toLowerCase().includes(wanted) || this.pieces.has(head.id);
+    const found = this.heads.filter(isFound);
+    $('find').hidden = this.heads.length === 0 && wanted === '';
     const focused = document.activeElement?.closest?.('#talks li')?.dataset.talk;
     const kind = document.activeElement?.className;
     const items = [];
     let group = '';
     for (const head of found.slice(0, this.listed)) {
       const own = groupOf(head.changed);
-      if (own !== group) items.push(element('li', 'group', element('h3', '', own)));
+      if (own !== group) items.push(element('li', 'group', element('h2', '', own)));
       group = own;
       items.push(this.item(head));
     }
@@ -62,8 +88,7 @@ export class Sidebar {
     }
     $('talks').replaceChildren(...items);
     $('no-talks').hidden = found.length > 0;
-    const words = ['Conversations that you begin are listed here.', 'No conversation has this in its name.'];
-    $('no-talks').textContent = words[wanted ? 1 : 0];
+    $('no-talks').textContent = wanted ? 'No matches.' : 'Your chats will appear here.';
     if (!focused) return;
     const item = [...$('talks').children].find((one) => one.dataset.talk === focused);
     [...(item?.querySelectorAll('a, button') ?? [])].find((one) => one.className === kind)?.focus();
@@ -71,9 +96,11 @@ export class Sidebar {
 
   item(head) {
     const title = head.title || 'New chat';
-    const link = element('a', 'talk', element('span', 'talk-title', title));
+    const name = element('span', 'talk-title', title);
+    name.title = title;
+    const piece = this.pieces.get(head.id);
+    const link = element('a', 'talk', element('span', 'talk-words', name, piece ? element('span', 'piece quiet', piece) : ''));
     link.href = `#chat-${head.id}`;
-    link.title = title;
     if (head.id === this.current) link.setAttribute('aria-current', 'page');
     if (this.isWriting(head.id)) {
       const sign = element('span', 'busy', '●');
@@ -103,7 +130,7 @@ export class Sidebar {
     const field = element('input', 'rename');
     field.value = head.title;
     field.maxLength = 200;
-    field.setAttribute('aria-label', 'Name of the conversation');
+    field.setAttribute('aria-label', 'Name of the chat');
     this.renamed = head.id;
     const end = (isKept) => {
       if (this.renamed !== head.id) return;

@@ -9,6 +9,10 @@ const CHANNEL = 'trine-conversations';
 /** Milliseconds until a browser that does not open its storage counts as one without. */
 const OPEN_WAIT = 20000;
 
+/** Letters that are shown before and after what was searched for. */
+const FOUND_BEFORE = 16;
+const FOUND_AFTER = 60;
+
 function settled(request) {
   return new Promise((resolve, reject) => {
     request.onsuccess = () => resolve(request.result);
@@ -91,6 +95,19 @@ class Shelf {
     }));
   }
 
+  /** Goes through all messages, one in memory at a time, until `look` gives false. */
+  each(look) {
+    return this.transact('readonly', (_heads, nodes) => new Promise((resolve, reject) => {
+      const request = nodes.openCursor();
+      request.onerror = () => reject(request.error);
+      request.onsuccess = () => {
+        const cursor = request.result;
+        if (cursor && look(cursor.key[0], cursor.value)) cursor.continue();
+        else resolve();
+      };
+    }));
+  }
+
   remove(id) {
     return this.transact('readwrite', (heads, nodes) => {
       heads.delete(id);
@@ -120,6 +137,12 @@ class Memory {
     const nodes = before?.nodes ?? new Map();
     for (const node of made.nodes) nodes.set(node.id, structuredClone(node));
     this.kept.set(id, { head: structuredClone(made.head), nodes });
+  }
+
+  async each(look) {
+    for (const [id, { nodes }] of this.kept) {
+      for (const node of nodes.values()) if (!look(id, node)) return;
+    }
   }
 
   async remove(id) {
@@ -210,6 +233,25 @@ export class Store {
     }
     talk.isStored = true;
     this.tell(talk.id);
+  }
+
+  /**
+   * Finds the conversations of which a message has some words: a piece of text around them, by the conversation's name. Ends
+   * early when `isWanted` gives false.
+   */
+  async search(words, isWanted) {
+    const found = new Map();
+    const wanted = words.toLowerCase();
+    await this.shelf.each((id, { content, isRemoved }) => {
+      const at = isRemoved || found.has(id) ? -1 : content.toLowerCase().indexOf(wanted);
+      if (at >= 0) {
+        const start = Math.max(0, at - FOUND_BEFORE);
+        const piece = content.slice(start, at + wanted.length + FOUND_AFTER).replace(/\s+/g, ' ');
+        found.set(id, `${start > 0 ? '…' : ''}${piece}`);
+      }
+      return isWanted();
+    });
+    return found;
   }
 
   /** Removes a conversation from the browser. */

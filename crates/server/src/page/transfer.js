@@ -19,7 +19,7 @@ function download(value, name) {
 /** A file name out of a title. */
 function fileName(title) {
   const plain = title.replace(/[^\p{L}\p{N} ._-]/gu, '').trim().replace(/\s+/g, '-').slice(0, 60).replace(/^\.+/, '');
-  return `${plain || 'conversation'}.json`;
+  return `${plain || 'chat'}.json`;
 }
 
 export function exportTalk(talk) {
@@ -30,9 +30,9 @@ export function exportTalk(talk) {
 export async function exportAll(store, heads) {
   try {
     const talks = await Promise.all(heads.map((head) => store.load(head.id)));
-    download(talks.filter(Boolean).map(written), 'conversations.json');
+    download(talks.filter(Boolean).map(written), 'chats.json');
   } catch (error) {
-    complain(`The conversations cannot be read: ${error.message}.`);
+    complain(`The chats cannot be read: ${error.message}.`);
   }
 }
 
@@ -66,7 +66,7 @@ export async function takeOver(store) {
     if (store.isLasting) localStorage.removeItem(OLD);
     return talk.isEmpty ? null : OLD_ID;
   } catch (error) {
-    complain(`What this browser kept of an earlier conversation cannot be taken over: ${error.message}.`);
+    complain(`What this browser kept of an earlier chat cannot be taken over: ${error.message}.`);
     return null;
   }
 }

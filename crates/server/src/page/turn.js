@@ -5,6 +5,7 @@ import { iconButton, textButton } from './icons.js';
 import { imageElement } from './image.js';
 import { copyText, element, render } from './markdown.js';
 import { short } from './picture.js';
+import { remember, remembered } from './remembered.js';
 
 /** A question longer than this is folded. */
 const LONG_TEXT = 1500;
@@ -12,20 +13,41 @@ const LONG_LINES = 24;
 /** The longer side of a picture, in pixels. */
 const SIDE = 320;
 const SIDE_EDITED = 64;
+const FIGURES = 'trine-figures';
 
-function figuresText(node, context) {
-  const { tokens, thoughts, speed, first, prompt, reason, unseen } = node.figures ?? {};
+/** How long an answer is and how fast it came: shown to who wants to know. */
+function figuresText(node) {
+  const { tokens, thoughts, speed, first } = node.figures ?? {};
   const parts = [];
-  if (unseen) parts.push(`${unseen === 1 ? 'a picture' : `${unseen} pictures`} left out: the model takes text only`);
-  if (tokens !== undefined) parts.push(`${short(tokens)} tokens${thoughts ? `, ${short(thoughts)} of thoughts` : ''}`);
+  if (tokens !== undefined) parts.push(`${short(tokens)} tokens${thoughts ? `, ${short(thoughts)} of thinking` : ''}`);
   if (speed !== undefined) parts.push(`${short(speed)} tokens/s`);
   if (first !== undefined) parts.push(`first after ${first.toFixed(2)} s`);
+  return parts.join(' · ');
+}
+
+/** What everybody has to know of an answer. */
+function remarksText(node, context) {
+  const { tokens, prompt, reason, unseen } = node.figures ?? {};
+  const parts = [];
+  if (unseen) parts.push(`${unseen === 1 ? 'an image' : `${unseen} images`} left out: the model takes text only`);
   if (reason === 'length') {
-    parts.push(context && prompt + tokens >= context ? 'ended: the context is full' : 'ended at the limit of tokens');
+    parts.push(context && prompt + tokens >= context ? 'ended: no room for more in this chat' : 'ended at the maximum length');
   }
   if (reason === 'stopped') parts.push('stopped');
   if (reason === 'failed') parts.push('broken off');
   return parts.join(' · ');
+}
+
+/** Errors that say nothing of the message: it can simply be asked again. */
+const MILD = ['stopped', 'unreachable', 'broken', 'closed'];
+/** Why there is no answer where the banner at the top says more. */
+const AWAY = 'Not answered: the server could not be reached.';
+
+/** Shows or hides the figures of all answers. */
+function showFigures(isShown) {
+  document.body.classList.toggle('with-figures', isShown);
+  remember(FIGURES, isShown ? 'shown' : 'hidden');
+  for (const button of document.querySelectorAll('.act-info')) button.setAttribute('aria-pressed', String(isShown));
 }
 
 /** Whether a model can go on with an answer. */
@@ -70,16 +92,20 @@ export class Turn {
     this.said = element('div', 'said');
     this.thoughts = element('pre');
     this.thoughts.tabIndex = 0;
-    this.thinking = element('details', 'file thoughts', element('summary', 'quiet', 'Thoughts'), this.thoughts);
+    this.thinking = element('details', 'file thoughts', element('summary', 'quiet', 'Thinking'), this.thoughts);
     this.thinking.hidden = true;
     this.trouble = element('div', 'trouble');
     this.trouble.hidden = true;
     this.acts = element('div', 'acts');
-    this.figures = element('span', 'figures');
+    this.figures = element('span', 'numbers-of');
+    this.remarks = element('span');
+    const figures = element('span', 'figures', this.figures, this.remarks);
     const who = element('h2', 'who', this.isAnswer ? 'Answer' : 'You');
-    const foot = element('div', 'foot', this.acts, this.figures);
+    const foot = element('div', 'foot', this.acts, figures);
     this.item = element('li', `turn ${this.isAnswer ? 'answer' : 'question'}`, who, this.thinking, this.said, this.trouble, foot);
     this.item.dataset.node = node.id;
+    this.item.tabIndex = -1;
+    document.body.classList.toggle('with-figures', remembered(FIGURES) === 'shown');
   }
 
   /** Brings the element in line with its message; `entry` has its versions, `state` what else counts. */
@@ -101,8 +127,9 @@ export class Turn {
     this.item.classList.toggle('writing', this.state.isWriting);
     if (this.state.isWriting) this.item.setAttribute('aria-busy', 'true');
     else this.item.removeAttribute('aria-busy');
-    const said = this.state.isLeftOut ? 'not answered: the model does not get this' : figuresText(node, this.state.context);
-    this.figures.textContent = this.state.waits || said;
+    const said = this.state.isLeftOut ? 'not answered: the model does not get this' : remarksText(node, this.state.context);
+    this.figures.textContent = this.state.waits || this.state.isLeftOut ? '' : figuresText(node);
+    this.remarks.textContent = this.state.waits || said;
   }
 
   drawText() {
@@ -138,9 +165,12 @@ export class Turn {
     this.trouble.hidden = !error || state.isWriting;
     this.trouble.replaceChildren();
     if (this.trouble.hidden) return;
-    this.trouble.classList.toggle('mild', error.code === 'stopped');
-    this.trouble.append(element('p', '', error.message));
-    if (error.id) this.trouble.append(element('p', 'quiet', `Request ${error.id}`));
+    this.trouble.classList.toggle('mild', MILD.includes(error.code));
+    this.trouble.append(element('p', '', error.code === 'unreachable' ? AWAY : error.message));
+    if (error.id && !MILD.includes(error.code)) {
+      const id = element('p', 'quiet', `Request ${error.id}`);
+      this.trouble.append(element('details', '', element('summary', 'quiet', 'Details'), id));
+    }
     const buttons = element('div', 'row');
     if (this.isAnswer && canResume(node)) buttons.append(textButton('Continue', () => this.actions.resume(node), 'small main'));
     buttons.append(textButton('Try again', () => this.actions.again(node), 'small'));
@@ -159,12 +189,17 @@ export class Turn {
       acts.push(iconButton('continue', 'Continue this answer', () => actions.resume(node)));
     }
     if (this.isAnswer) acts.push(iconButton('redo', 'Regenerate: ask for another answer', () => actions.again(node)));
+    if (this.isAnswer && figuresText(node)) {
+      const info = iconButton('info', 'Show length and speed', () => showFigures(!document.body.classList.contains('with-figures')));
+      info.setAttribute('aria-pressed', String(document.body.classList.contains('with-figures')));
+      acts.push(info);
+    }
     const copyLabel = this.isAnswer ? 'Copy this answer' : 'Copy this message';
     acts.push(iconButton('copy', copyLabel, (button) => copyText(node.content, button)));
     const what = this.isAnswer ? 'Delete this answer' : 'Delete this message and its answer';
     acts.push(iconButton('delete', what, () => actions.remove(node)));
     for (const button of acts) {
-      if (button.tagName === 'BUTTON' && !button.matches('.act-copy')) button.disabled = state.isBusy;
+      if (button.tagName === 'BUTTON' && !button.matches('.act-copy, .act-info')) button.disabled = state.isBusy;
     }
     const focused = this.acts.contains(document.activeElement) ? document.activeElement.className : null;
     this.acts.replaceChildren(...(state.isWriting ? [] : acts));

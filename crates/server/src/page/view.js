@@ -100,7 +100,7 @@ export class View {
 
   /** Puts the mark before the first message that the model still gets. */
   mark(place, drawn) {
-    this.border ??= element('li', 'left-out', 'The context is full: the model no longer gets the messages above.');
+    this.border ??= element('li', 'left-out', 'The model can no longer see the messages above this line.');
     if (this.border !== place) this.list.insertBefore(this.border, place);
     drawn.add(this.border);
     return this.border.nextElementSibling;
@@ -117,6 +117,14 @@ export class View {
     const wasAtEnd = this.isAtEnd;
     this.refresh();
     if (wasAtEnd) this.toEnd();
+  }
+
+  /** Puts the focus on the last answer. Whether there is one. */
+  focusAnswer() {
+    const last = [...this.list.querySelectorAll('.answer')].at(-1);
+    last?.focus();
+    last?.scrollIntoView({ block: 'nearest' });
+    return Boolean(last);
   }
 
   /** Opens a message for changing. */

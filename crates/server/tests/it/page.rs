@@ -8,7 +8,7 @@ use trine_server::Keys;
 use crate::client;
 use crate::harness::{CONTEXT, Harness, SEQUENCES};
 
-const FILES: [(&str, &str); 23] = [
+const FILES: [(&str, &str); 27] = [
     ("/", "text/html; charset=utf-8"),
     ("/page/page.css", "text/css; charset=utf-8"),
     ("/page/icon.svg", "image/svg+xml"),
@@ -17,15 +17,19 @@ const FILES: [(&str, &str); 23] = [
     ("/page/answering.js", "text/javascript; charset=utf-8"),
     ("/page/api.js", "text/javascript; charset=utf-8"),
     ("/page/attach.js", "text/javascript; charset=utf-8"),
+    ("/page/begin.js", "text/javascript; charset=utf-8"),
     ("/page/composer.js", "text/javascript; charset=utf-8"),
     ("/page/conversation.js", "text/javascript; charset=utf-8"),
     ("/page/file.js", "text/javascript; charset=utf-8"),
     ("/page/fit.js", "text/javascript; charset=utf-8"),
     ("/page/frame.js", "text/javascript; charset=utf-8"),
+    ("/page/get.js", "text/javascript; charset=utf-8"),
     ("/page/icons.js", "text/javascript; charset=utf-8"),
+    ("/page/image.js", "text/javascript; charset=utf-8"),
     ("/page/markdown.js", "text/javascript; charset=utf-8"),
     ("/page/notice.js", "text/javascript; charset=utf-8"),
     ("/page/picture.js", "text/javascript; charset=utf-8"),
+    ("/page/remembered.js", "text/javascript; charset=utf-8"),
     ("/page/settings.js", "text/javascript; charset=utf-8"),
     ("/page/sidebar.js", "text/javascript; charset=utf-8"),
     ("/page/store.js", "text/javascript; charset=utf-8"),
