@@ -21,11 +21,12 @@ mod write;
 
 use super::seam::{Offer, ReplyFormat, ReplyReader, Written};
 use crate::grammar::{GrammarSource, MarkedShape, Otherwise, ThoughtMarks};
-use crate::template::{ChatTemplate, Message, ResultsIn};
+use crate::template::{ChatTemplate, Message};
 use crate::tools::{ToolChoice, ToolError, Tools};
 pub(super) use marks::Marks;
 use marks::Spelling;
 use reader::{Calls, Reader};
+use write::Results;
 
 /// A format with marks.
 #[derive(Debug)]
@@ -34,14 +35,6 @@ pub(super) struct Marked {
     /// Where the template looks for results; `None` if it does not show tools, calls and results
     /// between the marks.
     results: Option<Results>,
-}
-
-/// How a template shows results.
-#[derive(Debug, Clone, Copy)]
-struct Results {
-    way: ResultsIn,
-    /// Whether a question after them needs an answer before it.
-    want_answer: bool,
 }
 
 impl Marked {

@@ -4,10 +4,17 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use super::Results;
 use crate::format::seam::{Offer, Written};
 use crate::template::{Content, Message, Part, ResultsIn};
 use crate::tools::{ToolError, calls_of, is_result, result_name, with_pictures};
+
+/// How a template shows results.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Results {
+    pub(super) way: ResultsIn,
+    /// Whether a question after them needs an answer before it.
+    pub(super) want_answer: bool,
+}
 
 /// The names of properties that the family's templates take for keywords, and do not show.
 const HIDDEN: [&str; 5] = ["description", "type", "properties", "required", "nullable"];
