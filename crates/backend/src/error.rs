@@ -27,7 +27,7 @@ pub enum BackendError {
     },
     /// The memory that keys and values may take does not hold those of one sequence.
     #[error(
-        "keys and values of one sequence of {positions} positions take {needed} bytes, more than the {budget} that \
+        "the KV cache of one request of {positions} tokens takes {needed} bytes, more than the {budget} that \
          --kv-memory allows; give at least that, or a shorter --context"
     )]
     KvBudget {

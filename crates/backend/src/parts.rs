@@ -265,7 +265,7 @@ fn page_bytes(program: &dyn Program, part: KvPart) -> usize {
 }
 
 fn no_pages() -> BackendError {
-    let what = "its keys and values cannot leave it".to_owned();
+    let what = "its KV cache cannot leave it".to_owned();
     BackendError::Unsupported { device: "one of the devices".to_owned(), what }
 }
 

@@ -129,7 +129,7 @@ fn load(
         tracing::info!(
             context = placement.options.context,
             model = model_context,
-            "context chosen by the model's own and the memory that is free; --context sets another"
+            "the context is as long as the model's own and the free memory allow; --context sets another"
         );
     }
     Ok((program, placement))

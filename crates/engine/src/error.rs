@@ -87,12 +87,12 @@ pub enum EngineError {
     #[error("the model is loaded only to generate text")]
     NoEmbeddings,
     /// A request has pictures, and the engine's model no vision tower.
-    #[error("the model is loaded without a vision tower and takes no pictures")]
+    #[error("the model is loaded without a vision tower and takes no images")]
     NoPictures,
     /// The pictures of a request and the places of soft tokens in its prompt disagree.
     #[error(
-        "picture {index} of the prompt has {soft_tokens} soft tokens from index {at} on; these are not \
-         the prompt's next places for pictures"
+        "image {index} of the prompt has {soft_tokens} soft tokens from index {at} on; these are not \
+         the prompt's next places for images"
     )]
     PicturePlaces {
         /// The index of the picture; the number of pictures if places are left.
@@ -104,8 +104,8 @@ pub enum EngineError {
     },
     /// Pictures that no step has room for.
     #[error(
-        "a picture, or several without text between them, has {soft_tokens} soft tokens, and a step takes {most}; \
-         put text between the pictures, or give fewer or smaller ones"
+        "an image, or several without text between them, has {soft_tokens} soft tokens, and a step takes {most}; \
+         put text between the images, or give fewer or smaller ones"
     )]
     PictureTooWide {
         /// Soft tokens without another token between them.
@@ -116,7 +116,7 @@ pub enum EngineError {
     /// The model returned logits that are infinite or not numbers.
     #[error(
         "the logits are not finite (token id {id} has {found}); the model file is damaged or its values overflow: \
-         fetch it again, or try --device reference to rule the device out"
+         download it again, or try --device reference to rule the device out"
     )]
     NonFiniteLogits {
         /// Lowest token id with such a logit.

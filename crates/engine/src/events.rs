@@ -144,10 +144,10 @@ impl fmt::Display for Finish {
             }
             Finish::NonFiniteLogits => {
                 "the model gave logits that are not finite; its file is damaged or its values overflow, \
-                 fetch it again or try --device reference"
+                 download it again or try --device reference"
             }
             Finish::PictureFailed => {
-                "the vision tower failed on a picture of the prompt; leave the picture out or try another --device"
+                "the vision tower failed on an image of the prompt; leave the image out or try another --device"
             }
             Finish::DeviceFailed => "the device failed; start again or use another --device",
         })

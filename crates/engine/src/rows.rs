@@ -78,7 +78,7 @@ impl Rows {
 
     /// Lets rows that were added see one another.
     pub(crate) fn see_ahead(&mut self, rows: Range<usize>) {
-        debug_assert!(self.ahead.len() <= rows.start, "pictures come in the order of their rows");
+        debug_assert!(self.ahead.len() <= rows.start, "images come in the order of their rows");
         self.ahead.resize(rows.start, 0);
         self.ahead.extend((0..rows.len() as u32).rev());
     }

@@ -194,7 +194,7 @@ impl Scheduler {
             let mut budget = Budget { share: rows.min(most), rows, outputs };
             // Only texts have pictures, so none is left out.
             let left_out = self.pick_prompts(goal, &mut budget, cuts, picks);
-            debug_assert_eq!(left_out, None, "a picture is for goal {goal}");
+            debug_assert_eq!(left_out, None, "an image is for goal {goal}");
         }
         picks.iter().for_each(|pick| self.flying[pick.slot] = true);
         goal

@@ -129,7 +129,7 @@ fn texts_go_on_while_a_tower_works() {
     for _ in 0..30 {
         step(&mut engine, &mut tokens);
     }
-    assert_eq!(step(&mut engine, &mut tokens), 50, "what is before the picture is run");
+    assert_eq!(step(&mut engine, &mut tokens), 50, "what is before the image is run");
     assert!(tokens[0].is_empty() && tokens[1].len() > 20);
     gated.paint();
     for _ in 0..10 {
@@ -543,19 +543,19 @@ fn requests_are_checked() {
     };
     check(
         &|own| Arc::make_mut(&mut own.pictures)[0].at = 2,
-        "picture 0 of the prompt has 6 soft tokens from index 2",
+        "image 0 of the prompt has 6 soft tokens from index 2",
     );
-    check(&|own| Arc::make_mut(&mut own.pictures).swap(0, 1), "picture 0");
+    check(&|own| Arc::make_mut(&mut own.pictures).swap(0, 1), "image 0");
     check(
         &|own| own.pictures = own.pictures[..1].into(),
-        "picture 1 of the prompt has 0 soft tokens from index 8",
+        "image 1 of the prompt has 0 soft tokens from index 8",
     );
-    check(&|own| own.pictures = own.pictures[1..].into(), "picture 0");
+    check(&|own| own.pictures = own.pictures[1..].into(), "image 0");
     check(&|own| own.pictures = Arc::default(), "token id 4294967295");
-    check(&|own| Arc::make_mut(&mut own.pictures)[1].at = usize::MAX, "picture 1");
-    check(&|own| Arc::make_mut(&mut own.pictures)[1].at = 1, "picture 1");
-    check(&|own| own.prompt[3] = 0, "picture 0");
-    check(&|own| own.prompt[7] = SOFT, "picture 1");
+    check(&|own| Arc::make_mut(&mut own.pictures)[1].at = usize::MAX, "image 1");
+    check(&|own| Arc::make_mut(&mut own.pictures)[1].at = 1, "image 1");
+    check(&|own| own.prompt[3] = 0, "image 0");
+    check(&|own| own.prompt[7] = SOFT, "image 1");
     check(&|own| own.prompt[0] = 48, "token id 48");
     let add = |own: &mut Request, picture| {
         own.pictures = own.pictures.iter().cloned().chain([picture]).collect();
@@ -580,12 +580,12 @@ fn requests_are_checked() {
     let states = Fake::new(options(64, 1, 8), &[20]).with_states().with_pictures();
     let mut states = Engine::from_program(Box::new(states));
     let embedding = Request { job: trine_engine::Job::Embed(Pooling::Mean), max_tokens: 0, ..good };
-    let error = states.submit(embedding).expect_err("it has pictures").to_string();
-    assert!(error.contains("pictures is 3"), "{error}");
+    let error = states.submit(embedding).expect_err("it has images").to_string();
+    assert!(error.contains("images is 3"), "{error}");
     let embedding = Request::embedding(vec![1, 2, 3], Pooling::Mean);
     states.submit(embedding).expect("it is sound");
     while !states.is_idle() {
-        states.step().expect("a step of another goal gets no rows of pictures");
+        states.step().expect("a step of another goal gets no rows of images");
     }
 }
 

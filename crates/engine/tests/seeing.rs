@@ -238,7 +238,7 @@ fn a_step_is_as_wide_as_a_picture_and_wider_ones_are_refused() {
     let ids = [&[2][..], &vec![soft; 2 * soft_tokens], &[5]].concat();
     let wide = golden.request(&ids, &[1, 0], 1);
     let error = engine.submit(wide).expect_err("two touch").to_string();
-    assert!(error.contains("put text between the pictures"), "{error}");
+    assert!(error.contains("put text between the images"), "{error}");
 }
 
 /// A model with a tower is the same for prompts without pictures.

@@ -546,9 +546,9 @@ fn random_traffic_with_pictures_keeps_the_books_and_the_texts() {
         // 486 to 936 with five seeds.
         assert!(accepted > 300, "{accepted} guesses accepted");
         let [shown, run] = pictures;
-        let counts = looks.expect("there are pictures").tower.counts();
-        println!("{shown} pictures, {run} of them run; {counts:?}; {accepted} guesses accepted");
-        assert!(run > 1000 && shown - run > 1000, "{shown} pictures, {run} of them run");
+        let counts = looks.expect("there are images").tower.counts();
+        println!("{shown} images, {run} of them run; {counts:?}; {accepted} guesses accepted");
+        assert!(run > 1000 && shown - run > 1000, "{shown} images, {run} of them run");
         assert!(counts.hits > 100 && counts.pictures < run as u64, "{counts:?}");
     }
 }

@@ -292,7 +292,7 @@ fn a_prompt_with_logprobs_that_was_set_aside_goes_on_where_it_was() {
         let id = engine.submit(Request { prompt_logprobs: Some(1), ..asked }).expect("it is sound");
         let mut found = [(id, Vec::new(), 0)];
         follow(&mut engine, 30, &mut found);
-        assert_eq!(found[0].1.len(), 69, "what is before the picture is run");
+        assert_eq!(found[0].1.len(), 69, "what is before the image is run");
         if is_set_aside {
             engine.submit(Request::new(prompt(1, 20), 5)).expect("it is sound");
             follow(&mut engine, 20, &mut found);

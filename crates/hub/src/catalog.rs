@@ -39,6 +39,18 @@ pub fn find(name: &str) -> Option<Known> {
     }
 }
 
+/// Returns the model of the catalogue that a repository with its quantisation is, in upper or lower
+/// case.
+pub fn of(name: &ModelName) -> Option<&'static CatalogModel> {
+    let whole = name.to_string();
+    MODELS.iter().find(|model| model.model().to_string().eq_ignore_ascii_case(&whole))
+}
+
+/// Returns the name by which people ask for a model: the catalogue's, or the whole one.
+pub fn short(name: &ModelName) -> String {
+    of(name).map_or_else(|| name.to_string(), CatalogModel::name)
+}
+
 /// Returns the model that a name of LM Studio's catalogue means: `google/gemma-3-4b`. No repository
 /// of Hugging Face has such a name, all end in `-it` or `-pt`.
 fn studio(name: &str) -> Option<&'static CatalogModel> {
@@ -51,13 +63,6 @@ fn studio(name: &str) -> Option<&'static CatalogModel> {
     let parts = Parts::of(rest).filter(|parts| parts.unknown == 0 && parts.quant.is_none())?;
     (parts.generation.is_some() && parts.size.is_some())
         .then(|| by_parts(&parts).first().copied())?
-}
-
-/// Returns the model that a name of the store means: `ggml-org/gemma-3-4b-it-GGUF:Q4_K_M` is
-/// `gemma3:4b`.
-pub fn of(name: &ModelName) -> Option<&'static CatalogModel> {
-    let name = name.to_string();
-    MODELS.iter().find(|model| model.model().to_string().eq_ignore_ascii_case(&name))
 }
 
 /// Returns the family that the name of a repository says, if trine does not run it.

@@ -89,6 +89,9 @@ pub struct HubConfig {
     /// Judges the file of a vision tower before it is downloaded. A model is pulled without one
     /// that cannot be run.
     pub judge_tower: Option<Judge>,
+    /// Says whether the beginning of a file of this name has its whole header. Without it, as much
+    /// is read as a header may have.
+    pub holds_header: Option<fn(&str, &[u8]) -> bool>,
     /// Whether a GGUF model is pulled with the file of its vision tower.
     pub mmproj: bool,
     /// The proxy from the environment.
@@ -112,6 +115,7 @@ impl HubConfig {
             longest_pause: Duration::from_secs(60),
             judge: None,
             judge_tower: None,
+            holds_header: None,
             mmproj: true,
             proxy: None,
         }
@@ -153,7 +157,7 @@ impl HubConfig {
             }),
         };
         let store = path("TRINE_HOME").or(default).ok_or_else(|| HubError::InvalidSetting {
-            setting: "the model store",
+            setting: "the folder of downloaded models",
             reason: "there is no home folder; set TRINE_HOME to a folder for models".to_owned(),
         })?;
         let mut config = HubConfig::new(store);

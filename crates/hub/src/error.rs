@@ -199,7 +199,7 @@ pub enum HubError {
         source: io::Error,
     },
     /// The model is not on this machine.
-    #[error("{name} is not on this machine; fetch it with 'trine pull {name}', or choose from: {}", listed(.local))]
+    #[error("{name} is not on this machine; download it with `trine pull {name}`, or choose from: {}", listed(.local))]
     NotLocal {
         /// The name as typed.
         name: String,

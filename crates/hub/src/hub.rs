@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::cache;
-use crate::catalog::CatalogModel;
+use crate::catalog::{self, CatalogModel};
 use crate::config::HubConfig;
 use crate::error::HubError;
 use crate::http::Client;
@@ -146,11 +146,11 @@ impl Hub {
         Ok(RemovedModel { name: name.clone(), files, bytes })
     }
 
-    /// Returns the names of the complete local models.
+    /// Returns the names of the complete local models, as people ask for them.
     pub(crate) fn local_names(&self) -> Vec<String> {
         let entries = self.list().unwrap_or_default();
         let complete = entries.iter().filter(|entry| entry.state == EntryState::Complete);
-        let mut names: Vec<String> = complete.map(|entry| entry.name.to_string()).collect();
+        let mut names: Vec<String> = complete.map(|entry| catalog::short(&entry.name)).collect();
         names.dedup();
         names
     }

@@ -65,7 +65,7 @@ impl Hub {
         let file = remote.files.iter().find(|file| file.name == *own && !is_here);
         let beginning = self.beginning(name, remote, file?)?;
         let reason = judge(own, &beginning).err()?;
-        tracing::info!(file = own, reason, "the vision tower is not fetched");
+        tracing::info!(file = own, reason, "the vision tower is not downloaded");
         Some(reason)
     }
 
@@ -79,21 +79,32 @@ impl Hub {
     }
 
     /// Returns at most the first `most` bytes of a file on the server.
-    pub(crate) fn first_bytes(
+    fn first_bytes(
         &self,
         name: &ModelName,
         remote: &Repository,
         file: &RemoteFile,
         most: u64,
     ) -> Option<Vec<u8>> {
+        let body = self.body_of_beginning(name, remote, file, most)?;
+        let mut beginning = Vec::new();
+        body.take(most).read_to_end(&mut beginning).ok()?;
+        Some(beginning)
+    }
+
+    /// Asks the server for the first `most` bytes of a file; it may send more.
+    pub(crate) fn body_of_beginning(
+        &self,
+        name: &ModelName,
+        remote: &Repository,
+        file: &RemoteFile,
+        most: u64,
+    ) -> Option<impl Read> {
         let url = file_url(&self.client, &name.repository(), &remote.revision, &file.name);
         let reply = self.client.get_beginning(&url, most, Some(PATIENCE)).ok()?;
         if !matches!(reply.response.status().as_u16(), 200 | 206) {
             return None;
         }
-        let mut beginning = Vec::new();
-        let body = reply.response.into_body().into_reader();
-        body.take(most).read_to_end(&mut beginning).ok()?;
-        Some(beginning)
+        Some(reply.response.into_body().into_reader())
     }
 }

@@ -18,6 +18,7 @@ pub mod catalog;
 mod config;
 mod download;
 mod error;
+mod header;
 mod http;
 mod hub;
 mod judge;
@@ -45,6 +46,7 @@ mod told;
 
 pub use config::{HubConfig, Judge, Token};
 pub use error::HubError;
+pub use header::Header;
 pub use hub::Hub;
 pub use local::{
     EntryState, LeftOut, LocalModel, ModelFile, Origin, RemovedModel, StoreEntry, StoredFile,
@@ -55,6 +57,6 @@ pub use preset::{
     Preset, PresetMessage, PresetName, PresetParameters, PresetRole, PresetRoom, Taken,
 };
 pub use progress::{Progress, Silent};
-pub use pull::Header;
+
 pub use select::{InFolder, in_folder};
 pub use space::available_bytes;

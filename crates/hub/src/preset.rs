@@ -79,7 +79,9 @@ impl PresetName {
             return Err(wrong(form));
         }
         if matches!(catalog::find(text), Some(catalog::Known::Model(_))) {
-            return Err(wrong("this is the name of a model that can be fetched; choose another"));
+            return Err(wrong(
+                "this is the name of a model that can be downloaded; choose another",
+            ));
         }
         let tag = tag.filter(|tag| !tag.eq_ignore_ascii_case("latest"));
         Ok(PresetName(tag.map_or(name.to_owned(), |tag| format!("{name}:{tag}"))))
@@ -423,22 +425,10 @@ impl Hub {
         Ok(Some(preset))
     }
 
-    /// Returns all presets that can be read, by name. One that cannot is logged. All are in memory
-    /// at once: [`Hub::preset_names`] holds one at a time.
-    ///
-    /// # Errors
-    /// [`HubError::File`] if their folder exists and cannot be read.
-    pub fn presets(&self) -> Result<Vec<Preset>, HubError> {
-        let mut presets = Vec::new();
-        self.each_preset(|preset| presets.push(preset))?;
-        presets.sort_by_key(|preset| preset.name.to_lowercase());
-        Ok(presets)
-    }
-
     /// Returns the names of all presets that can be read, in order. One that cannot is logged.
     ///
     /// # Errors
-    /// As [`Hub::presets`].
+    /// As [`Hub::each_preset`].
     pub fn preset_names(&self) -> Result<Vec<String>, HubError> {
         let mut names = Vec::new();
         self.each_preset(|preset| names.push(preset.name))?;
@@ -446,8 +436,12 @@ impl Hub {
         Ok(names)
     }
 
-    /// Reads one preset after the other. What killed processes left beside them is removed.
-    fn each_preset(&self, mut each: impl FnMut(Preset)) -> Result<(), HubError> {
+    /// Reads one preset after the other, in no order, and holds no more than one. One that cannot
+    /// be read is logged, and what killed processes left beside them is removed.
+    ///
+    /// # Errors
+    /// [`HubError::File`] if their folder exists and cannot be read.
+    pub fn each_preset(&self, mut each: impl FnMut(Preset)) -> Result<(), HubError> {
         for (file, _) in self.preset_files()? {
             let Some(name) = file.strip_suffix(".toml") else { continue };
             match self.preset(&name.replace(COLON, ":")) {

@@ -21,21 +21,6 @@ use crate::spelling::closest;
 /// The room in bytes that a download leaves free beyond what it needs.
 const SPARE_ROOM: u64 = 16 << 20;
 
-/// The most bytes of a file that are read for its header: the metadata of a Gemma, whose vocabulary
-/// and merges take some 15 MB, and the table of tensors.
-const HEADER_BYTES: u64 = 48 << 20;
-
-/// The beginning of a model's file on the server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Header {
-    /// Path in the repository.
-    pub file: String,
-    /// The first bytes, as many as a header can have.
-    pub beginning: Vec<u8>,
-    /// The length of the whole file in bytes.
-    pub bytes: u64,
-}
-
 impl Hub {
     /// Makes a model local: downloads what is missing or has changed, continuing an earlier
     /// attempt, and verifies it. Waits while another process pulls from the same repository. A
@@ -110,29 +95,6 @@ impl Hub {
         Ok(files.iter().try_fold(0u64, |sum, file| sum.checked_add(file.size?)))
     }
 
-    /// Reads the header of a model on the server: of its GGUF file the first bytes, and the length.
-    /// `None` if it has several files, or the server does not give them. Nothing is kept.
-    ///
-    /// # Errors
-    /// As [`Hub::remote_bytes`].
-    pub fn header(
-        &self,
-        name: &ModelName,
-        progress: &mut dyn Progress,
-    ) -> Result<Option<Header>, HubError> {
-        let remote = match api::repository(&self.client, name, progress) {
-            Err(HubError::Connection { reason, .. }) => return Err(self.offline(reason)),
-            other => other?,
-        };
-        let pick = select::choose(name, &remote.names())?.without_mmproj();
-        let files = wanted(&remote, &pick);
-        self.judge(name, &remote, &files)?;
-        let (Pick::Gguf(_), [file]) = (&pick, &files[..]) else { return Ok(None) };
-        let Some(bytes) = file.size else { return Ok(None) };
-        let beginning = self.first_bytes(name, &remote, file, HEADER_BYTES);
-        Ok(beginning.map(|beginning| Header { file: file.name.clone(), beginning, bytes }))
-    }
-
     /// Picks the model of a repository, with the vision tower that goes with it if it is wanted and
     /// can be run; otherwise that is returned beside the pick.
     fn choose(
@@ -166,7 +128,7 @@ impl Hub {
         Err(self.offline(reason))
     }
 
-    fn offline(&self, reason: String) -> HubError {
+    pub(crate) fn offline(&self, reason: String) -> HubError {
         let endpoint = self.client.endpoint().to_owned();
         HubError::Offline { endpoint, reason, local: self.local_names() }
     }
@@ -262,7 +224,8 @@ impl Hub {
     }
 }
 
-fn wanted<'a>(remote: &'a Repository, pick: &Pick) -> Vec<&'a RemoteFile> {
+/// Returns the files of a pick.
+pub(crate) fn wanted<'a>(remote: &'a Repository, pick: &Pick) -> Vec<&'a RemoteFile> {
     let names: Vec<&String> = pick.files().collect();
     remote.files.iter().filter(|file| names.contains(&&file.name)).collect()
 }

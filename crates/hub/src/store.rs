@@ -126,7 +126,7 @@ impl Store {
         if real(folder)?.starts_with(real(&self.root)?) {
             return Ok(());
         }
-        let reason = "a link leads out of the model store; work on the folder it names yourself";
+        let reason = "a link leads out of the folder of downloaded models; work on the folder it names yourself";
         Err(HubError::Refused { path: folder.to_owned(), reason: reason.to_owned() })
     }
 

@@ -158,7 +158,7 @@ fn cache_of(
             };
             let what = format!("in layer {index}");
             let found = shape(layer.attention.window(), layer.heads, layer.head_dim);
-            let expected = cache.map_or("no keys and values of this kind".to_owned(), |cache| {
+            let expected = cache.map_or("no KV cache of this kind".to_owned(), |cache| {
                 shape(cache.window, cache.kv_heads, cache.head_dim)
             });
             Err(ModelError::other_draft(what, found, expected))

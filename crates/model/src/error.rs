@@ -31,7 +31,7 @@ pub enum ModelError {
     },
     /// A required hyper-parameter is absent.
     #[error(
-        "{key} is missing from the model's configuration; the file is incomplete, fetch or convert it again"
+        "{key} is missing from the model's configuration; the file is incomplete, download or convert it again"
     )]
     MissingKey {
         /// Name of the key as the file format spells it.
@@ -39,7 +39,7 @@ pub enum ModelError {
     },
     /// A hyper-parameter has a value that no model can have.
     #[error(
-        "{key} is {found}, expected {expected}; the file is damaged or of an unsupported kind: fetch or convert the model again"
+        "{key} is {found}, expected {expected}; the file is damaged or of an unsupported kind: download or convert the model again"
     )]
     BadValue {
         /// Name of the key as the file format spells it.
@@ -51,7 +51,7 @@ pub enum ModelError {
     },
     /// A hyper-parameter and a tensor say different things of the model.
     #[error(
-        "{key} is {value}, but tensor {tensor} is {}; settings and tensors are not of the same model: fetch or convert it again",
+        "{key} is {value}, but tensor {tensor} is {}; settings and tensors are not of the same model: download or convert it again",
         if *is_there { "in the files" } else { "missing" }
     )]
     Contradiction {
@@ -86,12 +86,12 @@ pub enum ModelError {
     },
     /// The files have no vision tower.
     #[error(
-        "there is no vision tower in it; give the folder of a model that reads pictures, or the mmproj file that belongs to it"
+        "there is no vision tower in it; give the folder of a model that reads images, or the mmproj file that belongs to it"
     )]
     NoTower,
     /// A vision tower, or the model that it is for, is of a kind that is not run yet.
     #[error(
-        "{key} is {found}, expected {expected}: pictures are read by the towers of Gemma 3 and Gemma 4, each for models of its family; leave the pictures out, or take the tower that was made for this model"
+        "{key} is {found}, expected {expected}: images are read by the towers of Gemma 3 and Gemma 4, each for models of its family; leave the images out, or take the tower that was made for this model"
     )]
     UnsupportedTower {
         /// The key in the tower's files, or the property of the model.
@@ -116,7 +116,7 @@ pub enum ModelError {
         expected: usize,
     },
     /// A tensor that the architecture needs is not in the files.
-    #[error("tensor {name} is missing; the checkpoint is incomplete, fetch or convert it again")]
+    #[error("tensor {name} is missing; the checkpoint is incomplete, download or convert it again")]
     MissingTensor {
         /// Name of the tensor as the file format spells it.
         name: String,

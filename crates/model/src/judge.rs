@@ -49,7 +49,7 @@ pub fn judge_tower(file: &str, beginning: &[u8]) -> Result<(), ModelError> {
     }
     // A file for sound only has no kind of tower.
     match gguf::text_of(SOUND_KEY, beginning, file)? {
-        Some(kind) => Err(ModelError::tower(SOUND_KEY, kind, "a tower that reads pictures")),
+        Some(kind) => Err(ModelError::tower(SOUND_KEY, kind, "a tower that reads images")),
         None => Ok(()),
     }
 }

@@ -207,7 +207,7 @@ impl TowerConfig {
         match self.pixels {
             Pixels::Square { side, .. } => {
                 check_grid(side, self.patch)?;
-                multiple("the number of patches on a side of a picture", self.side(), self.pool)?;
+                multiple("the number of patches on a side of an image", self.side(), self.pool)?;
             }
             Pixels::Budget { soft_tokens, side } => {
                 at_most("the number of soft tokens", soft_tokens, SOFT_TOKENS_MAX)?;
@@ -220,7 +220,7 @@ impl TowerConfig {
                 }
             }
         }
-        at_most("the number of patches of a picture", self.patches(), PATCHES_MAX)?;
+        at_most("the number of patches of an image", self.patches(), PATCHES_MAX)?;
         if let TowerKind::Gemma4 { layers, theta, .. } = self.kind {
             multiple("the head dimension of the vision tower", layers.heads.dim, 4)?;
             if !(1.0..=1e12).contains(&theta) {
@@ -259,8 +259,8 @@ fn check_pool(pool: usize) -> Result<(), ModelError> {
 /// Checks that a square of `side` pixels has a grid of patches.
 fn check_grid(side: usize, patch: usize) -> Result<(), ModelError> {
     check_patch(patch)?;
-    at_most("the side of a picture", side, GRID_MAX * patch)?;
-    multiple("the side of a picture of the vision tower", side, patch)
+    at_most("the side of an image", side, GRID_MAX * patch)?;
+    multiple("the side of an image of the vision tower", side, patch)
 }
 
 /// Returns heads that share a hidden size among themselves.

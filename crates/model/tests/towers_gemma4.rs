@@ -228,7 +228,7 @@ fn patches_of_a_picture_are_bounded() {
     assert_eq!(open(7).unwrap().config().patches(), 280 * 49);
     for (pool, patches) in [(8, 17_920), (117, 3_832_920)] {
         let error = open(pool).err().unwrap();
-        let expected = format!("number of patches of a picture of the vision tower is {patches}");
+        let expected = format!("number of patches of an image of the vision tower is {patches}");
         assert!(error.contains(&expected) && error.contains("from 1 to 16384"), "{error}");
     }
 }

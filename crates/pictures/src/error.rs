@@ -6,11 +6,11 @@ use crate::Format;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PictureError {
     /// The file is empty.
-    #[error("the picture is empty: it has no bytes; send a PNG, JPEG, WebP or GIF file")]
+    #[error("the image is empty: it has no bytes; send a PNG, JPEG, WebP or GIF file")]
     Empty,
     /// The file has more bytes than [`Limits::bytes`](crate::Limits::bytes).
     #[error(
-        "a picture of {} bytes is larger than {} bytes; make it smaller",
+        "an image of {} bytes is larger than {} bytes; make it smaller",
         thousands(*bytes),
         thousands(*limit)
     )]
@@ -22,7 +22,7 @@ pub enum PictureError {
     },
     /// The header announces more pixels than [`Limits::pixels`](crate::Limits::pixels).
     #[error(
-        "a picture of {} x {} pixels has more than {} pixels; make it smaller",
+        "an image of {} x {} pixels has more than {} pixels; make it smaller",
         thousands(*width),
         thousands(*height),
         thousands(*limit)
@@ -37,7 +37,7 @@ pub enum PictureError {
     },
     /// A side is longer than [`Limits::side`](crate::Limits::side).
     #[error(
-        "a picture of {} x {} pixels has a side of more than {} pixels; make it smaller",
+        "an image of {} x {} pixels has a side of more than {} pixels; make it smaller",
         thousands(*width),
         thousands(*height),
         thousands(*limit)
@@ -52,7 +52,7 @@ pub enum PictureError {
     },
     /// The lossless part of a WebP file is larger than decoding it in bounded memory allows.
     #[error(
-        "a WebP picture has {} bytes without loss, more than {}; save it as PNG or JPEG",
+        "a WebP image has {} bytes without loss, more than {}; save it as PNG or JPEG",
         thousands(*bytes),
         thousands(*limit)
     )]
@@ -72,13 +72,13 @@ pub enum PictureError {
     #[error("the file is no PNG, JPEG, WebP or GIF; send one of these")]
     Unknown,
     /// The file is of a kind that is recognised and not read.
-    #[error("{name} is not read; convert the picture to PNG, JPEG, WebP or GIF")]
+    #[error("{name} is not read; convert the image to PNG, JPEG, WebP or GIF")]
     OtherFormat {
         /// The format's name.
         name: &'static str,
     },
     /// The file uses a rare form of its format.
-    #[error("this form of {format} is not read; save the picture as PNG or as a plain JPEG")]
+    #[error("this form of {format} is not read; save the image as PNG or as a plain JPEG")]
     Unsupported {
         /// The format of the file.
         format: Format,
@@ -90,10 +90,10 @@ pub enum PictureError {
         format: Format,
     },
     /// A text is no data URL with a picture in base64.
-    #[error("a picture's URL has to begin like data:image/png;base64,")]
+    #[error("an image's URL has to begin like data:image/png;base64,")]
     NoDataUrl,
     /// The text of a data URL is not base64.
-    #[error("the picture's base64 is wrong at character {at}; encode the bytes of its file again")]
+    #[error("the image's base64 is wrong at character {at}; encode the bytes of its file again")]
     NoBase64 {
         /// The number of the character in the text, from 1.
         at: usize,
@@ -111,7 +111,7 @@ pub enum PreparationError {
     },
     /// The sides of pictures are not a whole number of pooled patches.
     #[error(
-        "pictures of {side} pixels a side are not whole patches of {patch} pixels pooled by \
+        "images of {side} pixels a side are not whole patches of {patch} pixels pooled by \
          {pooling}; the model's vision configuration is damaged"
     )]
     Indivisible {
@@ -124,7 +124,7 @@ pub enum PreparationError {
     },
     /// A prepared picture would have an absurd number of pixels.
     #[error(
-        "prepared pictures of {} pixels are larger than {}; the model's vision configuration is \
+        "prepared images of {} pixels are larger than {}; the model's vision configuration is \
          damaged, or its token budget too large",
         thousands(*pixels),
         thousands(*limit)
@@ -162,7 +162,7 @@ mod tests {
         let error = PictureError::TooManyPixels { width: 40_000, height: 999, limit: 1_000_000 };
         assert_eq!(
             error.to_string(),
-            "a picture of 40,000 x 999 pixels has more than 1,000,000 pixels; make it smaller"
+            "an image of 40,000 x 999 pixels has more than 1,000,000 pixels; make it smaller"
         );
         assert_eq!(thousands(0), "0");
         assert_eq!(thousands(1000), "1,000");

@@ -41,7 +41,7 @@ impl Preparation {
         mean: [f32; 3],
         std: [f32; 3],
     ) -> Result<Preparation, PreparationError> {
-        check_sizes(&[("picture size", side), ("patch size", patch), ("pooling", pooling)])?;
+        check_sizes(&[("image size", side), ("patch size", patch), ("pooling", pooling)])?;
         if !u64::from(side).is_multiple_of(u64::from(patch) * u64::from(pooling)) {
             return Err(PreparationError::Indivisible { side, patch, pooling });
         }
@@ -170,7 +170,7 @@ mod tests {
         let square = |side, patch, pooling| {
             Preparation::square(side, patch, pooling, [0.5; 3], [0.5; 3]).unwrap_err()
         };
-        assert_eq!(square(0, 14, 4), PreparationError::Zero { what: "picture size" });
+        assert_eq!(square(0, 14, 4), PreparationError::Zero { what: "image size" });
         assert_eq!(square(896, 14, 0), PreparationError::Zero { what: "pooling" });
         let expected = PreparationError::Indivisible { side: 897, patch: 14, pooling: 4 };
         assert_eq!(square(897, 14, 4), expected);

@@ -204,8 +204,8 @@ fn survives_damage(ending: &str) {
             Err(_) => refusals += 1,
         }
     }
-    println!("{ending}: {pictures} pictures, {refusals} refusals");
-    assert!(pictures >= 100 && refusals >= 500, "{pictures} pictures, {refusals} refusals");
+    println!("{ending}: {pictures} images, {refusals} refusals");
+    assert!(pictures >= 100 && refusals >= 500, "{pictures} images, {refusals} refusals");
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn bombs_are_refused_by_their_headers() {
     assert_eq!(refused(&png), too_many(60_000));
     assert_eq!(
         refused(&png).to_string(),
-        "a picture of 60,000 x 60,000 pixels has more than 50,331,648 pixels; make it smaller"
+        "an image of 60,000 x 60,000 pixels has more than 50,331,648 pixels; make it smaller"
     );
 
     assert_eq!(refused(&with_bytes("gif", 6, &[0xff; 4])), too_many(65_535));
@@ -513,7 +513,7 @@ fn large_pictures_have_few_scans() {
 #[test]
 fn other_files_are_named() {
     let error = |bytes: &[u8]| refused(bytes).to_string();
-    assert!(error(b"").starts_with("the picture is empty: it has no bytes"));
+    assert!(error(b"").starts_with("the image is empty: it has no bytes"));
     assert!(error(b"hello").starts_with("the file is no PNG"));
     assert!(error(b"\0\0\0\x18ftypheic").starts_with("HEIC is not read; convert"));
     assert!(error(b"\0\0\0\x18ftypavif").starts_with("AVIF"));
@@ -528,7 +528,7 @@ fn other_files_are_named() {
     assert!(error(b"\0\0\0\x18ftypcrx ").starts_with("the file is no PNG"));
     assert!(error(b"%PDF-1.7").starts_with("PDF"));
     let long = vec![0; 20_000_001];
-    assert!(error(&long).starts_with("a picture of 20,000,001 bytes is larger than 20,000,000"));
+    assert!(error(&long).starts_with("an image of 20,000,001 bytes is larger than 20,000,000"));
 }
 
 /// Returns where the data of a file's first picture ends.

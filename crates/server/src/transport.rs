@@ -84,6 +84,7 @@ impl Server {
         let failed = |problem: String| ServeError::Listen {
             host: options.host.clone(),
             port: options.port,
+            taken: None,
             problem,
         };
         let host = options.host.trim_matches(['[', ']']).to_owned();
@@ -96,7 +97,14 @@ impl Server {
             }
         }
         let listener = TcpListener::bind(&*addresses).await;
-        let listener = listener.map_err(|error| failed(unusable(&addresses, &error)))?;
+        let listener = listener.map_err(|error| {
+            let is_taken = error.kind() == io::ErrorKind::AddrInUse;
+            let mut failed = failed(unusable(&addresses, &error));
+            if let ServeError::Listen { taken, .. } = &mut failed {
+                *taken = addresses.first().copied().filter(|_| is_taken);
+            }
+            failed
+        })?;
         let address = listener.local_addr().map_err(|error| failed(error.to_string()))?;
         let tls = match &options.tls {
             Some((chain, key)) => Some(tls::acceptor(chain, key)?),

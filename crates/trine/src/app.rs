@@ -9,7 +9,7 @@ use clap::FromArgMatches;
 
 use crate::cli::{self, Cli, Command};
 use crate::commands;
-use crate::failure::{exit_code, message, output_error, usage};
+use crate::failure::{at_address, exit_code, message, output_error, usage};
 use crate::settings::{self, Settings};
 #[cfg(unix)]
 use crate::signals;
@@ -156,10 +156,11 @@ fn report_panics() {
             .or_else(|| panic.payload().downcast_ref::<String>().cloned())
             .unwrap_or_else(|| "no message".to_owned());
         output::error(format_args!(
-            "trine has a bug and must stop: {} (at {place}, version {}). Please report this with the command \
-             line and, if you can, the model's name",
+            "trine has a bug and must stop: {} (at {place}, version {}). Please report this{} with the \
+             command line and, if you can, the model's name",
             terminal::harmless(&what),
             env!("CARGO_PKG_VERSION"),
+            at_address(),
         ));
     }));
 }

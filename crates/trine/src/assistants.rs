@@ -133,7 +133,7 @@ pub(crate) fn mismatch(
         }
     };
     let remedy = official(model.config().hidden, others).map_or(String::new(), |name| {
-        format!("; `trine pull {name}` fetches the one that belongs to it")
+        format!("; `trine pull {name}` downloads the one that belongs to it")
     });
     Some(format!(
         "{} was made for {weights}, and {} {model_is}, so that fewer guesses are right{remedy}",

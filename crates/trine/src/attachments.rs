@@ -30,6 +30,10 @@ pub(crate) struct TurnPicture {
     /// many pictures, or the model reads none.
     #[serde(skip)]
     pub(crate) is_lost: bool,
+    /// Whether its file was read in this chat, so that another model may read it without a digest
+    /// to compare with: that is of the prepared image, which models prepare in their own ways.
+    #[serde(skip)]
+    was_read: bool,
     /// Fields of other programs, which are kept for them.
     #[serde(flatten)]
     others: Map<String, Value>,
@@ -55,7 +59,7 @@ impl TurnPicture {
         let vision = vision.ok_or_else(|| {
             let model = terminal::harmless(model);
             anyhow!(
-                "{model} reads no pictures here; `trine run {model} --image {}` says why",
+                "{model} reads no images here; `trine run {model} --image {}` says why",
                 terminal::harmless(&path.display().to_string())
             )
         })?;
@@ -79,6 +83,7 @@ impl TurnPicture {
             digest: Some(looked.digest),
             sight: Some(looked.sight),
             is_lost: false,
+            was_read: true,
             others: Map::new(),
         };
         Ok((picture, line))
@@ -95,14 +100,29 @@ impl TurnPicture {
         self.sight.is_none() && !self.is_lost
     }
 
+    /// Lets another model read the file, if this one has.
+    pub(crate) fn forget(&mut self) {
+        self.sight = None;
+        if self.was_read {
+            (self.digest, self.is_lost) = (None, false);
+        }
+    }
+
     /// Reads the file of a picture of a loaded conversation again. Returns whether the model sees
     /// the same picture as before; otherwise it is lost.
     pub(crate) fn find(&mut self, vision: Option<&Vision>) -> bool {
         let found = self.path.as_ref().zip(vision).and_then(|(path, vision)| {
             let looked = vision.look(Path::new(path), Input::Refused).ok()?;
-            (Some(&looked.digest) == self.digest.as_ref()).then_some(looked.sight)
+            let is_same = match &self.digest {
+                None => self.was_read,
+                Some(digest) => *digest == looked.digest,
+            };
+            is_same.then_some((looked.sight, looked.digest))
         });
-        self.sight = found;
+        let (sight, digest) = found.unzip();
+        self.digest = digest.or(self.digest.take());
+        self.was_read |= sight.is_some();
+        self.sight = sight;
         self.is_lost = self.sight.is_none();
         !self.is_lost
     }
@@ -161,10 +181,10 @@ pub(crate) fn with_words(text: &str) -> Option<PathBuf> {
 pub(crate) fn advice(path: &Path) -> String {
     let what = match std::fs::metadata(path) {
         Ok(facts) if facts.is_file() && File::open(path).is_ok() => match is_picture(path) {
-            true => "is a picture; give it by /image FILE, or on a line of its own, and ask then",
-            false => "is no picture",
+            true => "is an image; give it by /image FILE, or on a line of its own, and ask then",
+            false => "is no image",
         },
-        Ok(facts) if facts.is_dir() => "is a folder, and no picture",
+        Ok(facts) if facts.is_dir() => "is a folder, and no image",
         _ => "cannot be read; check the path and its permissions",
     };
     format!(
@@ -268,10 +288,10 @@ mod tests {
         let place = folder.path().display();
         let (cat, notes, missing) = (at("my cat.png"), at("notes.txt"), at("no.png"));
         for (line, expected) in [
-            (format!("{place}/my\\ cat.png what's this"), Some((&cat, "is a picture; give it by"))),
+            (format!("{place}/my\\ cat.png what's this"), Some((&cat, "is an image; give it by"))),
             (format!("'{place}/my cat.png' what is this"), Some((&cat, "/image FILE"))),
-            (format!("file://{place}/my%20cat.png what?"), Some((&cat, "is a picture"))),
-            (format!("{place}/notes.txt sum it up"), Some((&notes, "is no picture"))),
+            (format!("file://{place}/my%20cat.png what?"), Some((&cat, "is an image"))),
+            (format!("{place}/notes.txt sum it up"), Some((&notes, "is no image"))),
             (format!("{place}/no.png what is this"), Some((&missing, "cannot be read"))),
             (format!("{place}/no.png"), Some((&missing, "cannot be read"))),
             (format!(" '{place}/my cat.png' is a path"), None),

@@ -15,6 +15,8 @@ use crate::output;
 
 /// The smallest buffer that gives a useful measurement, in bytes.
 const SIZE_MIN: u64 = 1 << 30;
+/// The smallest buffer that does for a forecast, in bytes.
+const BRIEF_SIZE_MIN: u64 = 256 << 20;
 /// A buffer of this many times the size of a cache is streamed through the cache instead of hitting
 /// it.
 const CACHE_FACTOR: u64 = 4;
@@ -29,7 +31,11 @@ impl Bandwidth {
     /// Returns the number of bytes to read: 1 GiB, or four times the last-level cache if that is
     /// more.
     pub(crate) fn size() -> u64 {
-        machine::last_level_cache().map_or(SIZE_MIN, |cache| SIZE_MIN.max(CACHE_FACTOR * cache))
+        Self::size_from(SIZE_MIN)
+    }
+
+    fn size_from(least: u64) -> u64 {
+        machine::last_level_cache().map_or(least, |cache| least.max(CACHE_FACTOR * cache))
     }
 
     /// Allocates the buffer and touches its pages.
@@ -37,7 +43,19 @@ impl Bandwidth {
     /// # Errors
     /// Returns an error if the machine does not have enough free memory.
     pub(crate) fn new(threads: usize) -> Result<Self> {
-        let size = Self::size();
+        Self::of(Self::size(), threads)
+    }
+
+    /// Does the same with a buffer that is only as large as a forecast needs: most of the time goes
+    /// into touching its pages.
+    ///
+    /// # Errors
+    /// As [`Bandwidth::new`].
+    pub(crate) fn brief(threads: usize) -> Result<Self> {
+        Self::of(Self::size_from(BRIEF_SIZE_MIN), threads)
+    }
+
+    fn of(size: u64, threads: usize) -> Result<Self> {
         if let Some(available) =
             machine::available_memory().filter(|&available| available < size + size / 8)
         {

@@ -180,6 +180,13 @@ impl Conversation {
         old.map(|picture| (picture.sight, picture.is_lost) = (None, true)).count()
     }
 
+    /// Prepares the conversation for another model, which may have room for other turns and reads
+    /// the files of images itself.
+    pub(crate) fn forget_model(&mut self) {
+        self.left_out = 0;
+        self.turns.iter_mut().flat_map(|turn| &mut turn.pictures).for_each(TurnPicture::forget);
+    }
+
     /// Reads the files of pictures that the next prompt may have, of at most `context` tokens, from
     /// the newest turn on. Pictures of turns that cannot fit any more are not read. Returns the
     /// number of those that are lost.
@@ -298,7 +305,7 @@ impl Conversation {
             return Ok(Rows { tokens, pictures: Vec::new() });
         }
         let form = PictureForm::of(tokenizer)
-            .ok_or_else(|| anyhow!("the model's vocabulary has no marks of pictures"))?;
+            .ok_or_else(|| anyhow!("the model's vocabulary has no marks of images"))?;
         let lengths: Vec<usize> = sights.iter().map(|sight| sight.soft_tokens()).collect();
         let (specials, soft) = (Specials::ParseGuarded, SOFT);
         let prompt = form.encode_prompt(tokenizer, &rendered, specials, &lengths, soft)?;

@@ -8,22 +8,80 @@ use trine_text::Specials;
 use crate::attachments::{TurnPicture, advice, dragged, leading, with_words};
 use crate::chat::{Conversation, PICTURES_MAX, Prompt, Role, Rows, TooLong, Turn, check_bytes};
 use crate::cli::SamplingArgs;
+use crate::embedded::Embedded;
 use crate::failure::{Interrupted, OutputClosed};
 use crate::generate::{Answer, Ending};
 use crate::interrupt::{self, Watch};
 use crate::line_source::{Line, LineSource, next_input};
+use crate::model_source::{Chosen, find_for_chat, local_names};
 use crate::options::Writing;
 use crate::output;
 use crate::parameters::Parameters;
 use crate::picture_file::{Input, expanded, named_in};
 use crate::session::Session;
 use crate::slash::{HELP, LEAVING, Slash, parse};
-use crate::vocabulary::{TextSide, Thinking};
+use crate::vocabulary::{TextSide, Thinking, template};
 use crate::{settable, terminal};
 
 /// Runs a prompt and shows the answer and the remarks about it.
 pub(crate) type Show<'a> =
     dyn FnMut(&mut Session, &TextSide, Rows, &Writing, &Watch) -> Result<Answer> + 'a;
+
+/// What a chat takes along from one model to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// The messages so far.
+    pub(crate) conversation: Conversation,
+    /// Images for the next message, each with a line about it.
+    pub(crate) waiting: Vec<(TurnPicture, String)>,
+    /// The sampling options of the command line, changed by `/set`.
+    pub(crate) chosen: SamplingArgs,
+    /// The parameters of the conversation's file, if it was loaded from one.
+    loaded: Option<Parameters>,
+    /// Whether a file holds the conversation as it is.
+    is_saved: bool,
+    /// The file that the conversation was loaded from or saved to, with all links resolved.
+    file: Option<PathBuf>,
+    /// Whether anything went wrong.
+    pub(crate) has_failed: bool,
+}
+
+impl Kept {
+    /// Returns a conversation that begins. `chosen` are the sampling options of the command line.
+    pub(crate) fn new(
+        conversation: Conversation,
+        waiting: Vec<(TurnPicture, String)>,
+        chosen: SamplingArgs,
+    ) -> Self {
+        Self { conversation, waiting, chosen, is_saved: true, ..Self::default() }
+    }
+
+    /// Prepares the conversation for another model.
+    pub(crate) fn forget_model(&mut self) {
+        self.conversation.forget_model();
+        self.waiting.iter_mut().for_each(|(picture, _)| picture.forget());
+    }
+
+    /// Takes the instructions of a preset if there are none.
+    pub(crate) fn take_system(&mut self, system: Option<String>) {
+        let own = &mut self.conversation.system;
+        *own = own.take().or(system);
+    }
+
+    /// Returns whether leaving would lose something.
+    pub(crate) fn is_unsaved(&self) -> bool {
+        !self.is_saved && !self.conversation.turns.is_empty()
+    }
+}
+
+/// How talking to a model ended.
+#[derive(Debug)]
+pub(crate) enum Talked {
+    /// The chat is over; whether all went well.
+    Over(bool),
+    /// It goes on with another model.
+    Switched(Box<Chosen>, Box<Kept>),
+}
 
 /// A chat with a model.
 pub(crate) struct Chat<'a> {
@@ -40,76 +98,60 @@ pub(crate) struct Chat<'a> {
     writing: Writing,
     /// Whether inputs are continued as they are, without a template or memory.
     raw: bool,
-    /// The messages so far.
-    conversation: Conversation,
-    /// Pictures for the next message, each with a line about it.
-    waiting: Vec<(TurnPicture, String)>,
+    /// What another model goes on with.
+    kept: Kept,
     /// Whether a person types the messages.
     is_typed: bool,
-    /// Whether a file holds the conversation in its current state.
-    is_saved: bool,
-    /// The file that the conversation was loaded from or saved to, with all links resolved.
-    file: Option<PathBuf>,
     /// The last command that was refused because it would have lost something. If it is typed
     /// again, it is obeyed.
     refused: Option<String>,
-    /// Whether anything went wrong.
-    has_failed: bool,
 }
 
 impl<'a> Chat<'a> {
-    /// Creates a chat that continues a conversation. The sampling options are given twice: as they
-    /// were typed, and with the values of a preset added. `waiting` are pictures for the first
-    /// message.
+    /// Creates a chat that continues a conversation. The sampling options are given as they were
+    /// typed, and with `/set` and the values of a preset added.
     pub(crate) fn new(
         session: &'a mut Session,
         text: &'a mut TextSide,
-        [typed, preset]: [&'a SamplingArgs; 2],
+        typed: &'a SamplingArgs,
+        preset: SamplingArgs,
         raw: bool,
-        mut conversation: Conversation,
-        waiting: Vec<(TurnPicture, String)>,
+        mut kept: Kept,
     ) -> Self {
-        let writing = Writing::new(preset, session.model.defaults());
-        conversation.parameters = Parameters::of(preset);
-        Self {
-            session,
-            text,
-            typed,
-            preset: preset.clone(),
-            writing,
-            raw,
-            conversation,
-            waiting,
-            is_typed: false,
-            is_saved: true,
-            file: None,
-            refused: None,
-            has_failed: false,
-        }
+        let parameters = match &kept.loaded {
+            Some(loaded) => loaded.beneath(&kept.chosen),
+            None => Parameters::of(&preset),
+        };
+        let writing = Writing::new(&parameters.over(&preset), session.model.defaults());
+        kept.conversation.parameters = parameters;
+        Self { session, text, typed, preset, writing, raw, kept, is_typed: false, refused: None }
     }
 
-    /// Talks until the end of the input, `/exit`, or repeated Ctrl-C at the prompt. Returns whether
-    /// all went well.
+    /// Talks until the end of the input, `/exit`, repeated Ctrl-C at the prompt, or `/model`.
     ///
     /// # Errors
     /// Returns an error if the input cannot be read or the output cannot be written. An error in a
     /// single answer is printed, and the chat goes on.
-    pub(crate) fn talk(mut self, lines: &mut dyn LineSource, show: &mut Show<'_>) -> Result<bool> {
+    pub(crate) fn talk(
+        mut self,
+        lines: &mut dyn LineSource,
+        show: &mut Show<'_>,
+    ) -> Result<Talked> {
         // Between an answer and the next input, Ctrl-C is briefly a signal, which must not end the
         // program.
         let _watch = lines.is_typed().then(Watch::new);
         self.is_typed = lines.is_typed();
         loop {
-            interrupt::set_unsaved(self.is_unsaved());
-            let prompt = interrupt::Prompt::new(i32::from(self.has_failed));
+            interrupt::set_unsaved(self.kept.is_unsaved());
+            let prompt = interrupt::Prompt::new(i32::from(self.kept.has_failed));
             let (input, is_block) = loop {
                 match next_input(lines)? {
                     Line::Text(text) => break (text, false),
                     Line::Block(text) => break (text, true),
-                    Line::End => return Ok(!self.has_failed),
+                    Line::End => return Ok(Talked::Over(!self.kept.has_failed)),
                     Line::Interrupted => match interrupt::pressed_at_prompt() {
                         Some(note) => output::note(note),
-                        None => return Ok(!self.has_failed),
+                        None => return Ok(Talked::Over(!self.kept.has_failed)),
                     },
                 }
             };
@@ -132,7 +174,20 @@ impl<'a> Chat<'a> {
                 },
             };
             match parsed {
-                Ok(Some(Slash::Exit)) => return Ok(!self.has_failed),
+                Ok(Some(Slash::Exit)) => return Ok(Talked::Over(!self.kept.has_failed)),
+                Ok(Some(Slash::Model(name))) if !name.is_empty() => {
+                    let is_repeated = refused.is_some_and(|line| line == input.trim());
+                    match self.other_model(name, is_repeated) {
+                        Ok(chosen) => {
+                            let kept = Box::new(self.kept);
+                            return Ok(Talked::Switched(Box::new(chosen), kept));
+                        }
+                        Err(error) => {
+                            self.refused = Some(input.trim().to_owned());
+                            self.tell(Err(error));
+                        }
+                    }
+                }
                 Ok(Some(Slash::Retry)) => {
                     let answered = self.retry(show);
                     self.tell(answered);
@@ -158,7 +213,7 @@ impl<'a> Chat<'a> {
                     if let Err(error) = &said
                         && error.is::<OutputClosed>()
                     {
-                        return said.map(|()| true);
+                        return said.map(|()| Talked::Over(true));
                     }
                     self.tell(said);
                 }
@@ -179,16 +234,43 @@ impl<'a> Chat<'a> {
         true
     }
 
-    /// Returns whether leaving would lose something.
-    fn is_unsaved(&self) -> bool {
-        !self.is_saved && !self.conversation.turns.is_empty()
+    /// Returns another model to go on with, which is here and can be opened. `may_download` says
+    /// that one that is not here was asked for twice.
+    fn other_model(&self, name: &str, may_download: bool) -> Result<Chosen> {
+        if self.raw {
+            bail!(
+                "this chat continues texts as they are: leave, and start it with the other model"
+            );
+        }
+        let chosen = find_for_chat(name, may_download)?;
+        // Refused before this model gives up its memory.
+        let model = chosen.source.open(None)?;
+        let preset = chosen.preset.as_ref().is_some_and(|preset| preset.template.is_some());
+        if !preset && template(model.checkpoint())?.is_none() {
+            bail!(
+                "{} is a base model: it continues texts and was not trained to chat; choose one with -it in its name",
+                terminal::harmless(&chosen.source.name())
+            );
+        }
+        Ok(chosen)
+    }
+
+    /// Lists the models that the chat can go on with.
+    fn models(&self) -> String {
+        let inside = std::iter::once(Embedded::Demo.name().to_owned());
+        let here: Vec<String> = inside.chain(local_names()).collect();
+        format!(
+            "this one is {}; on this machine are {}. /model NAME goes on with another one",
+            terminal::harmless(&self.session.name),
+            terminal::harmless(&here.join(", "))
+        )
     }
 
     fn tell(&mut self, outcome: Result<()>) {
         if let Err(error) = outcome
             && let Some(message) = crate::failure::message(&error)
         {
-            self.has_failed = true;
+            self.kept.has_failed = true;
             output::error(crate::terminal::harmless(&message));
         }
     }
@@ -196,7 +278,7 @@ impl<'a> Chat<'a> {
     /// Refuses a command that replaces a conversation that exists nowhere else.
     fn check_loss(&self, command: &Slash<'_>) -> Result<()> {
         match command {
-            Slash::Load(_) if self.is_unsaved() => {
+            Slash::Load(_) if self.kept.is_unsaved() => {
                 bail!("this conversation is not saved; /save it, or repeat /load to leave it")
             }
             Slash::Save(path) if self.is_anothers(path) => bail!(
@@ -210,17 +292,17 @@ impl<'a> Chat<'a> {
     /// Returns whether a file holds a conversation other than this one.
     fn is_anothers(&self, path: &Path) -> bool {
         let Ok(there) = path.canonicalize() else { return false };
-        self.file.as_ref() != Some(&there) && Conversation::load(path).is_ok()
+        self.kept.file.as_ref() != Some(&there) && Conversation::load(path).is_ok()
     }
 
     fn obey(&mut self, command: Slash<'_>) -> Result<()> {
         match command {
             Slash::Help => output::help(HELP),
             Slash::Reset => {
-                self.conversation.turns.clear();
-                self.waiting.clear();
-                self.file = None;
-                self.conversation.left_out = 0;
+                self.kept.conversation.turns.clear();
+                self.kept.waiting.clear();
+                self.kept.file = None;
+                self.kept.conversation.left_out = 0;
                 output::note("the conversation is forgotten");
             }
             Slash::System(_) if self.raw => {
@@ -229,13 +311,13 @@ impl<'a> Chat<'a> {
                 ));
             }
             Slash::System("") => {
-                self.conversation.system = None;
-                self.is_saved = false;
+                self.kept.conversation.system = None;
+                self.kept.is_saved = false;
                 output::note("no system text");
             }
             Slash::System(text) => {
-                self.conversation.system = Some(text.to_owned());
-                self.is_saved = false;
+                self.kept.conversation.system = Some(text.to_owned());
+                self.kept.is_saved = false;
                 output::note("the system text is set");
             }
             Slash::Think(_) if self.raw => {
@@ -243,28 +325,23 @@ impl<'a> Chat<'a> {
             }
             Slash::Think(thinking) => self.think(thinking)?,
             Slash::Image(_) if self.raw => {
-                bail!("this chat continues texts as they are; pictures need a chat template")
+                bail!("this chat continues texts as they are; images need a chat template")
             }
             Slash::Image(rest) => self.image(rest)?,
             Slash::Save(path) => {
-                self.conversation.save(path, &self.session.name)?;
-                self.is_saved = true;
-                self.file = path.canonicalize().ok();
+                self.kept.conversation.save(path, &self.session.name)?;
+                self.kept.is_saved = true;
+                self.kept.file = path.canonicalize().ok();
                 output::note(&format!(
                     "{} in {}",
-                    messages(self.conversation.turns.len()),
+                    messages(self.kept.conversation.turns.len()),
                     path.display()
                 ));
             }
             Slash::Load(path) => self.load(path)?,
             Slash::Set("") | Slash::Show => output::help(&self.shown()),
             Slash::Set(text) => self.set(text)?,
-            Slash::Model(name) => {
-                let name = if name.is_empty() { "MODEL" } else { name };
-                bail!(
-                    "a chat keeps its model; for another one /save FILE, leave, and /load FILE in: trine run {name}"
-                )
-            }
+            Slash::Model(_) => output::help(&self.models()),
             Slash::Exit | Slash::Retry => {}
         }
         Ok(())
@@ -286,17 +363,19 @@ impl<'a> Chat<'a> {
     fn set(&mut self, text: &str) -> Result<()> {
         let one = settable::changed(&SamplingArgs::default(), text)?;
         let preset = settable::changed(&self.preset, text)?;
-        let parameters = self.conversation.parameters.beneath(&one);
+        let parameters = self.kept.conversation.parameters.beneath(&one);
         let writing = Writing::new(&parameters.over(&preset), self.session.model.defaults());
         writing.sampling.check(self.session.engine.vocabulary())?;
-        (self.writing, self.preset, self.conversation.parameters) = (writing, preset, parameters);
+        let chosen = settable::changed(&self.kept.chosen, text)?;
+        (self.writing, self.preset, self.kept.chosen) = (writing, preset, chosen);
+        self.kept.conversation.parameters = parameters;
         output::note("from the next answer on; /show lists what applies");
         Ok(())
     }
 
     /// Returns what applies to the chat, for people.
     fn shown(&self) -> String {
-        let Self { session, conversation, writing, .. } = self;
+        let Self { session, kept: Kept { conversation, .. }, writing, .. } = self;
         let system = conversation.system.as_ref();
         format!(
             "model               {}\ndevice              {}\ncontext             {} tokens\nconversation        {}\n{}{}",
@@ -312,24 +391,24 @@ impl<'a> Chat<'a> {
     /// Answers the last message again; the answer that was there is kept beside the new one.
     fn retry(&mut self, show: &mut Show<'_>) -> Result<()> {
         let watch = Watch::new();
-        let Some(before) = self.conversation.turns.pop_if(|turn| turn.role == Role::Assistant)
+        let Some(before) = self.kept.conversation.turns.pop_if(|turn| turn.role == Role::Assistant)
         else {
             bail!("there is no answer to try again");
         };
         // Another seed: the same one would write the same text.
-        let chosen = self.conversation.parameters.over(&self.preset);
+        let chosen = self.kept.conversation.parameters.over(&self.preset);
         self.writing = Writing::new(&chosen, self.session.model.defaults());
         match self.answer(&watch, show) {
             Ok(answer) if answer.ending != Ending::Interrupted || !answer.text.is_empty() => {
                 let mut earlier = before.earlier.clone();
                 earlier.push(before.content);
                 let turn = Turn { earlier, ..Turn::new(Role::Assistant, answer.text) };
-                self.conversation.turns.push(turn);
-                self.is_saved = false;
+                self.kept.conversation.turns.push(turn);
+                self.kept.is_saved = false;
                 Ok(())
             }
             other => {
-                self.conversation.turns.push(before);
+                self.kept.conversation.turns.push(before);
                 other.map(drop).or_else(|error| match error.is::<Interrupted>() {
                     true => Ok(()),
                     false => Err(error),
@@ -341,16 +420,16 @@ impl<'a> Chat<'a> {
     /// Lists the pictures that wait for the next message, takes them back, or adds those of a file.
     fn image(&mut self, rest: &str) -> Result<()> {
         match rest {
-            "" if self.waiting.is_empty() => {
-                output::note("no picture waits; /image FILE gives one to the next message");
+            "" if self.kept.waiting.is_empty() => {
+                output::note("no image waits; /image FILE gives one to the next message");
             }
             "" => {
-                self.waiting.iter().for_each(|(_, line)| output::note(line));
+                self.kept.waiting.iter().for_each(|(_, line)| output::note(line));
                 output::note("they go with the next message; /image - takes them back");
             }
             "-" => {
-                self.waiting.clear();
-                output::note("no picture waits");
+                self.kept.waiting.clear();
+                output::note("no image waits");
             }
             // Quoted and escaped as terminals write it, or just a path.
             path => match &dragged(path)[..] {
@@ -372,15 +451,15 @@ impl<'a> Chat<'a> {
         let watch = Watch::new();
         for path in paths {
             watch.check()?;
-            if self.waiting.len() + self.conversation.pictures() >= PICTURES_MAX {
+            if self.kept.waiting.len() + self.kept.conversation.pictures() >= PICTURES_MAX {
                 bail!(
-                    "a chat has at most {PICTURES_MAX} pictures; /reset begins another one, /image - takes back those that wait"
+                    "a chat has at most {PICTURES_MAX} images; /reset begins another one, /image - takes back those that wait"
                 );
             }
             let Session { vision, name, .. } = &*self.session;
             let (picture, line) = TurnPicture::read(path, Input::Refused, vision.as_ref(), name)?;
             output::note(&line);
-            self.waiting.push((picture, line));
+            self.kept.waiting.push((picture, line));
         }
         Ok(())
     }
@@ -389,17 +468,18 @@ impl<'a> Chat<'a> {
     /// the command line.
     fn load(&mut self, path: &Path) -> Result<()> {
         let mut conversation = Conversation::load(path)?;
-        let lost = conversation.keep_pictures(PICTURES_MAX.saturating_sub(self.waiting.len()));
+        let lost = conversation.keep_pictures(PICTURES_MAX.saturating_sub(self.kept.waiting.len()));
         let parameters = conversation.parameters.beneath(self.typed);
         let writing = Writing::new(&parameters.over(&self.preset), self.session.model.defaults());
         writing
             .sampling
             .check(self.session.engine.vocabulary())
             .with_context(|| format!("the parameters of {} cannot be used", path.display()))?;
-        conversation.parameters = parameters;
-        (self.conversation, self.writing, self.is_saved) = (conversation, writing, true);
-        self.file = path.canonicalize().ok();
-        let Conversation { turns, parameters, system, .. } = &self.conversation;
+        self.kept.loaded = Some(std::mem::replace(&mut conversation.parameters, parameters));
+        self.kept.chosen = self.typed.clone();
+        (self.kept.conversation, self.writing, self.kept.is_saved) = (conversation, writing, true);
+        self.kept.file = path.canonicalize().ok();
+        let Conversation { turns, parameters, system, .. } = &self.kept.conversation;
         output::note(&format!("{} from {}", messages(turns.len()), path.display()));
         if system.is_some() {
             output::note("it has a system text; /system sets another");
@@ -427,27 +507,27 @@ impl<'a> Chat<'a> {
         let content =
             input.strip_prefix(" /").map_or_else(|| input.clone(), |rest| format!("/{rest}"));
         // A conversation that was loaded from a file may end with a question.
-        if self.conversation.turns.last().is_some_and(|turn| turn.role == Role::User) {
-            self.conversation.turns.pop();
+        if self.kept.conversation.turns.last().is_some_and(|turn| turn.role == Role::User) {
+            self.kept.conversation.turns.pop();
         }
         self.tell_of_names(&content)?;
-        let pictures = self.waiting.iter().map(|(picture, _)| picture.clone()).collect();
-        self.conversation.turns.push(Turn { pictures, ..Turn::new(Role::User, content) });
+        let pictures = self.kept.waiting.iter().map(|(picture, _)| picture.clone()).collect();
+        self.kept.conversation.turns.push(Turn { pictures, ..Turn::new(Role::User, content) });
         interrupt::set_unsaved(true);
         match self.answer(&watch, show) {
             Ok(answer) if answer.ending == Ending::Interrupted && answer.text.is_empty() => {
-                self.conversation.turns.pop();
+                self.kept.conversation.turns.pop();
                 output::note("the message is not part of the conversation");
                 Ok(())
             }
             Ok(answer) => {
-                self.conversation.turns.push(Turn::new(Role::Assistant, answer.text));
-                self.waiting.clear();
-                self.is_saved = false;
+                self.kept.conversation.turns.push(Turn::new(Role::Assistant, answer.text));
+                self.kept.waiting.clear();
+                self.kept.is_saved = false;
                 Ok(())
             }
             Err(error) => {
-                self.conversation.turns.pop();
+                self.kept.conversation.turns.pop();
                 if error.is::<Interrupted>() {
                     output::note("the message is not part of the conversation");
                     return Ok(());
@@ -460,8 +540,9 @@ impl<'a> Chat<'a> {
     /// Attaches the first image that a text names and that was not given, if a person typed it and
     /// the model sees images; else says that the model does not see it.
     fn tell_of_names(&mut self, text: &str) -> Result<()> {
-        let given = self.conversation.turns.iter().flat_map(|turn| &turn.pictures);
-        let given: Vec<_> = given.chain(self.waiting.iter().map(|(picture, _)| picture)).collect();
+        let given = self.kept.conversation.turns.iter().flat_map(|turn| &turn.pictures);
+        let given: Vec<_> =
+            given.chain(self.kept.waiting.iter().map(|(picture, _)| picture)).collect();
         let is_new = |name: &&str| {
             let path = expanded(Path::new(name));
             !given.iter().any(|picture| picture.is_at(&path))
@@ -480,18 +561,23 @@ impl<'a> Chat<'a> {
 
     fn answer(&mut self, watch: &Watch, show: &mut Show<'_>) -> Result<Answer> {
         let (vision, context) = (self.session.vision.as_ref(), self.session.engine.context());
-        let lost = self.conversation.find_pictures(vision, context, || watch.check())?;
+        let lost = self.kept.conversation.find_pictures(vision, context, || watch.check())?;
         if lost > 0 {
             let why = "the files are gone or changed, or it reads none";
             output::note(&lost_note(lost, why));
         }
-        let prompt = chat_prompt(self.session, self.text, &self.writing, &mut self.conversation)?;
+        let prompt =
+            chat_prompt(self.session, self.text, &self.writing, &mut self.kept.conversation)?;
         if prompt.newly_left_out > 0 {
             output::note(&format!(
                 "the context of {} tokens is full: from here on the model does not see the oldest {}{}",
                 self.session.engine.context(),
-                messages(self.conversation.left_out),
-                if self.conversation.system.is_some() { ", but still the system text" } else { "" },
+                messages(self.kept.conversation.left_out),
+                if self.kept.conversation.system.is_some() {
+                    ", but still the system text"
+                } else {
+                    ""
+                },
             ));
         }
         show(self.session, self.text, prompt.rows, &self.writing, watch)
@@ -559,7 +645,7 @@ fn thinking_note(thinking: Thinking) -> String {
 
 /// Returns a note about pictures that the model does not see.
 fn lost_note(count: usize, why: &str) -> String {
-    let are = if count == 1 { "1 picture is".to_owned() } else { format!("{count} pictures are") };
+    let are = if count == 1 { "1 image is".to_owned() } else { format!("{count} images are") };
     format!("{are} left out of what the model sees: {why}")
 }
 

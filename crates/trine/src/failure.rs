@@ -68,6 +68,19 @@ pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(Usage(message.into()))
 }
 
+/// Returns what to do about a bug.
+pub(crate) fn please_report() -> String {
+    format!("this is a bug in trine; please report it{}", at_address())
+}
+
+/// Returns ` at ` and the address where bugs are reported; nothing if the program knows none.
+pub(crate) fn at_address() -> String {
+    match env!("CARGO_PKG_REPOSITORY").trim_end_matches('/') {
+        "" => String::new(),
+        address => format!(" at {address}/issues"),
+    }
+}
+
 /// Turns a failed write to standard output into an error of the program.
 pub(crate) fn output_error(error: io::Error) -> anyhow::Error {
     if error.kind() == io::ErrorKind::BrokenPipe {

@@ -1,6 +1,7 @@
 //! Downloads models: asks first, and shows the progress.
 
 use std::io::stdin;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -44,14 +45,15 @@ pub(crate) fn fetch(hub: &Hub, name: &ModelName) -> Result<LocalModel> {
     }
 }
 
-/// Reads the header of a model on the server. Ctrl-C stops it.
+/// Reads the headers of a model on the server into a folder. Ctrl-C stops it.
 ///
 /// # Errors
 /// Returns an error if the server does not have the model, or it cannot be run.
-pub(crate) fn header(hub: &Hub, name: &ModelName) -> Result<Option<Header>> {
+pub(crate) fn header(hub: &Hub, name: &ModelName, folder: &Path) -> Result<Option<Header>> {
     let watch = Watch::new();
     let mut shown = Shown::new(&watch);
-    match hub.header(name, &mut shown) {
+    let _sign = terminal::Sign::of("reading the model's header");
+    match hub.header(name, folder, &mut shown) {
         Err(HubError::Cancelled) => Err(Interrupted.into()),
         other => Ok(other?),
     }
@@ -63,7 +65,7 @@ fn without_tower(name: &ModelName, left_out: &LeftOut) -> String {
     let name = terminal::harmless(&name);
     match &left_out.reason {
         None => format!(
-            "its vision tower {file} is left out: {name} takes texts only; `trine pull {name}` without --no-mmproj fetches it"
+            "its vision tower {file} is left out: {name} takes texts only; `trine pull {name}` without --no-mmproj downloads it"
         ),
         Some(reason) => format!(
             "its vision tower {file} is left out: {}; {name} takes texts only, unless --mmproj FILE names a tower that fits",
@@ -126,9 +128,8 @@ pub(crate) fn ask(hub: &Hub, typed: &str, name: &ModelName, bytes: Option<u64>) 
 }
 
 /// Returns what there is to say before a download of a model that has no memory here.
-fn misfit(name: &ModelName, bytes: u64) -> Option<String> {
-    let known = catalog::models().iter().find(|model| model.model() == *name);
-    Room::now().misfit(known, bytes)
+pub(crate) fn misfit(name: &ModelName, bytes: u64) -> Option<String> {
+    Room::now().misfit(catalog::of(name), bytes)
 }
 
 /// Shows a download: bars on a terminal, a line for each file elsewhere.

@@ -11,6 +11,7 @@ use trine_server::Guide;
 use trine_text::{ReplyDecoder, ReplyOptions, ReplyPart, ReplySplitter};
 
 use crate::chat::Rows;
+use crate::failure::please_report;
 use crate::interrupt::Watch;
 use crate::options::Writing;
 use crate::vocabulary::TextSide;
@@ -177,7 +178,7 @@ fn follow(
             return Ok((Ending::StopText, engine.cancel(id).unwrap_or_default()));
         }
         if engine.is_idle() {
-            bail!("the engine stopped before the answer was complete; please report this");
+            bail!("the engine stopped before the answer was complete; {}", please_report());
         }
     }
 }

@@ -1,17 +1,17 @@
 //! Models that are not on this machine, as far as their headers say what they are: for commands
 //! that run nothing.
 
-use std::io::Write;
+use std::fmt;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use tempfile::TempDir;
-use trine_hub::{LocalModel, ModelFile, Origin};
+use trine_hub::{LocalModel, Origin, catalog};
 
 use crate::cli::FetchArgs;
 use crate::failure::Interrupted;
 use crate::fetch::header;
 use crate::model_source::{Chosen, Missing, Resolved, Source, find, hub, resolve};
-use crate::{output, settings};
+use crate::{output, settings, terminal};
 
 /// A model for a command that runs nothing. Its file is gone when this is dropped.
 pub(crate) struct Shown {
@@ -23,7 +23,7 @@ pub(crate) struct Shown {
 }
 
 /// Returns what [`find`] does, but of a model that is not on this machine only what its header
-/// says: a file of its length with nothing after the header.
+/// says: files of its lengths with nothing after their headers.
 ///
 /// # Errors
 /// As [`find`], and if the header cannot be read.
@@ -37,32 +37,50 @@ pub(crate) fn find_shape(typed: Option<&str>, fetch: &FetchArgs) -> Result<Shown
         Ok(Some(shown)) => Ok(shown),
         Ok(None) => whole(),
         Err(error) if error.is::<Interrupted>() => Err(error),
-        Err(error) => whole().map_err(|own| anyhow!("{own}. Its header cannot be read: {error:#}")),
+        Err(error) => whole().map_err(|own| {
+            let (own, reason) = (own.to_string(), format!("{error:#}"));
+            anyhow::Error::new(Unread { own, reason })
+        }),
     }
 }
 
-/// Reads the header of a model on the server; `None` if it takes more than one.
+/// A model is not on this machine, and its header cannot be read.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    /// That it is not here, and how to get it.
+    own: String,
+    /// Why its header cannot be read.
+    pub(crate) reason: String,
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}. Its header cannot be read: {}", self.own, self.reason)
+    }
+}
+
+impl std::error::Error for Unread {}
+
+/// Reads the headers of a model on the server; `None` if the server does not give them.
 fn of_server(missing: &Missing) -> Result<Option<Shown>> {
     let Missing { name, preset, .. } = missing;
-    let Some(read) = header(&hub()?, name)? else { return Ok(None) };
     let fail = "cannot write the header of the model to the folder for temporary files";
     let folder = tempfile::tempdir().context(fail)?;
-    let path = folder.path().join("model.gguf");
-    let mut file = std::fs::File::create(&path).context(fail)?;
-    file.write_all(&read.beginning).context(fail)?;
-    // What follows is a hole: it takes no room, and nothing reads it.
-    file.set_len(read.bytes).context(fail)?;
+    let Some(read) = header(&hub()?, name, folder.path())? else { return Ok(None) };
     output::note(&format!(
-        "{name} is not on this machine: its header was read, {} of {}",
-        output::bytes(read.beginning.len() as u64),
+        "{} is not on this machine: its header was read, {} of {}",
+        terminal::harmless(&catalog::short(name)),
+        output::bytes(read.read),
         output::bytes(read.bytes)
     ));
-    let on_server = format!("{}/{}", name.repository(), read.file);
-    let own = ModelFile { name: read.file, path: path.clone(), bytes: read.bytes, sha256: None };
+    let on_server = match (&read.files[..], name.repository()) {
+        ([file], repository) => format!("{repository}/{}", file.name),
+        (files, repository) => format!("{repository}, {} files", files.len()),
+    };
     let model = LocalModel {
         name: name.clone(),
-        path,
-        files: vec![own],
+        path: read.path,
+        files: read.files,
         mmproj: None,
         left_out: None,
         bytes: read.bytes,

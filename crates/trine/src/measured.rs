@@ -12,11 +12,13 @@ use trine_vulkan::capabilities::{DeviceKind, MemoryHeap};
 use trine_vulkan::{Gpu, ReadSpeed};
 
 use crate::bandwidth::Bandwidth;
+use crate::failure::please_report;
 use crate::forecast::{Basis, BasisKind, Machine};
 use crate::machine;
 use crate::options::PREFILL;
 use crate::output;
 use crate::statistics::Summary;
+use crate::terminal;
 
 /// Passes over the buffer that measures reads.
 const READS: usize = 7;
@@ -50,7 +52,8 @@ pub(crate) struct Reads {
 /// # Errors
 /// Returns an error if there is not enough memory to measure with.
 pub(crate) fn processor_reads(threads: usize) -> Result<Reads> {
-    let bandwidth = Bandwidth::new(threads)?;
+    let _sign = terminal::Sign::of("measuring this machine");
+    let bandwidth = Bandwidth::brief(threads)?;
     let passes: Vec<f64> = (0..READS).map(|_| bandwidth.measure()).collect();
     let threads = output::counted(threads, "thread");
     let how = format!("streaming reads with {threads}, median and best of {READS}");
@@ -77,7 +80,7 @@ fn reads(passes: &[f64], how: String, memory_bytes: Option<u64>) -> Result<Reads
         Some(Summary { median, maximum, .. }) => {
             Ok(Reads { usual: median, best: maximum, how, memory_bytes })
         }
-        None => bail!("the memory bandwidth was not measured; please report this"),
+        None => bail!("the memory bandwidth was not measured; {}", please_report()),
     }
 }
 
@@ -97,6 +100,7 @@ fn gpu_memory(kind: DeviceKind, heaps: &[MemoryHeap], machine: Option<u64>) -> O
 /// # Errors
 /// Returns an error if the device cannot multiply with a matrix of the model.
 pub(crate) fn machine(device: &dyn Device, model: &Model, reads: &Reads) -> Result<Machine> {
+    let _sign = terminal::Sign::of("measuring this machine");
     let weight = probe(&model.plan())?;
     let skinny = product_rate(device, model, &weight, FEW_ROWS)?;
     let wide = product_rate(device, model, &weight, PREFILL)?;
@@ -151,7 +155,7 @@ fn probe(plan: &Plan) -> Result<Weight> {
     let fitting = matrices.iter().rev().find(|weight| size(weight) <= WEIGHTS_MAX);
     match fitting.or(matrices.first()) {
         Some(weight) => Ok((*weight).clone()),
-        None => bail!("the model has no matrix; please report this"),
+        None => bail!("the model has no matrix; {}", please_report()),
     }
 }
 

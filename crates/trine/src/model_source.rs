@@ -84,23 +84,25 @@ impl Source {
     /// Its draft model.
     pub(crate) const DEMO_DRAFT: Self = Source::Embedded(Embedded::Draft);
 
-    /// Returns the name for people and reports.
+    /// Returns the name for people and reports, by which it can be asked for again: the short one
+    /// if the catalogue has it.
     pub(crate) fn name(&self) -> String {
         match self {
             Source::Embedded(model) => model.name().to_owned(),
             Source::Path(path) => path.display().to_string(),
-            Source::Local(model) => model.name.to_string(),
+            Source::Local(model) => catalog::short(&model.name),
         }
     }
 
     /// Returns the name that a preset based on this model keeps; it means the same from every
-    /// folder.
+    /// folder, and with every catalogue.
     pub(crate) fn lasting_name(&self) -> String {
         match self {
             Source::Path(path) => {
                 path.canonicalize().unwrap_or_else(|_| path.clone()).display().to_string()
             }
-            source => source.name(),
+            Source::Local(model) => model.name.to_string(),
+            Source::Embedded(_) => self.name(),
         }
     }
 
@@ -185,6 +187,27 @@ pub(crate) fn find(typed: Option<&str>, fetch: &FetchArgs) -> Result<Chosen> {
     }
 }
 
+/// Returns the model that a chat is to go on with. One that is not on this machine is downloaded if
+/// `may_download`, because a chat has no other place for the question.
+///
+/// # Errors
+/// Returns an error if there is no such model, or it has to be asked for again.
+pub(crate) fn find_for_chat(typed: &str, may_download: bool) -> Result<Chosen> {
+    let missing = match resolve(typed)? {
+        Resolved::Here(chosen) => return Ok(chosen),
+        Resolved::Unknown => return Err(not_found(typed)),
+        Resolved::Missing(missing) => missing,
+    };
+    if may_download {
+        return obtain(missing, &FetchArgs { yes: true });
+    }
+    let size =
+        missing.bytes.map_or(String::new(), |bytes| format!(", {}", output::about_bytes(bytes)));
+    let misfit = missing.bytes.and_then(|bytes| fetch::misfit(&missing.name, bytes));
+    let misfit = misfit.map_or(String::new(), |misfit| format!(" {misfit}"));
+    bail!("{typed} is not on this machine.{misfit} Repeat /model {typed} to download it{size}")
+}
+
 /// Decides whether the only argument of `run` is a model or a prompt.
 ///
 /// # Errors
@@ -256,7 +279,7 @@ fn base_of(hub: &Hub, preset: &Preset) -> Result<Resolved> {
 pub(crate) fn repository(hub: &Hub, typed: &str) -> Result<ModelName> {
     if Embedded::find(typed).is_some() {
         return Err(usage(format!(
-            "{typed} is a model inside this program; there is nothing to fetch or remove"
+            "{typed} is a model inside this program; there is nothing to download or remove"
         )));
     }
     match catalog::find(typed) {
@@ -365,7 +388,7 @@ fn existing_path(typed: &str) -> Result<Option<Source>> {
             return Ok(None);
         }
         Ok(_) if is_picture(path) => bail!(
-            "{typed} is a picture, not a model; give it to a model by --image: trine run MODEL \"What is \
+            "{typed} is an image, not a model; give it to a model by --image: trine run MODEL \"What is \
              this?\" --image {typed}"
         ),
         Ok(facts) if facts.is_dir() => return in_folder(path).map(Some),
@@ -568,6 +591,7 @@ pub(crate) fn hub_config() -> Result<HubConfig, HubError> {
     config.judge = Some(|file, beginning| {
         trine_model::judge(file, beginning).map_err(|error| error.to_string())
     });
+    config.holds_header = Some(trine_weights::holds_header);
     config.judge_tower = Some(|file, beginning| {
         trine_model::judge_tower(file, beginning).map_err(|error| error.to_string())
     });
@@ -575,10 +599,10 @@ pub(crate) fn hub_config() -> Result<HubConfig, HubError> {
 }
 
 /// Returns names of complete local models, for messages.
-fn local_names() -> Vec<String> {
+pub(crate) fn local_names() -> Vec<String> {
     let entries = hub().and_then(|hub| hub.list()).unwrap_or_default();
     let complete = entries.iter().filter(|entry| entry.state == trine_hub::EntryState::Complete);
-    complete.take(20).map(|entry| entry.name.to_string()).collect()
+    complete.take(20).map(|entry| catalog::short(&entry.name)).collect()
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@
 #![expect(clippy::disallowed_methods, reason = "cleans what is written, and writes it")]
 
 use std::fmt::Display;
-use std::io::{IsTerminal, Write, stderr, stdout};
+use std::io::{BufWriter, IsTerminal, Write, stderr, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tracing_appender::non_blocking::NonBlocking;
 use trine_foreign::{is_misleading, written};
 
@@ -54,6 +54,23 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     }
     shown.push('\n');
     raw(&shown)
+}
+
+/// Writes values as a JSON list to standard output, one after the other.
+///
+/// # Errors
+/// Returns an error if standard output cannot be written, or the first error among the values.
+pub(crate) fn json_list<T: Serialize>(values: impl Iterator<Item = Result<T>>) -> Result<()> {
+    let mut out = BufWriter::new(stdout().lock());
+    let mut failed = Ok(());
+    let sound = values.map_while(|value| value.map_err(|error| failed = Err(error)).ok());
+    serde_json::Serializer::pretty(&mut out)
+        .collect_seq(sound)
+        .map_err(std::io::Error::from)
+        .and_then(|()| out.write_all(b"\n"))
+        .and_then(|()| out.flush())
+        .map_err(output_error)?;
+    failed
 }
 
 /// Writes lines to standard error on behalf of the calling thread, so that this thread need not

@@ -83,7 +83,7 @@ pub(crate) fn takes_input(files: &[PathBuf]) -> Result<bool> {
     match files.iter().filter(|path| is_input(path)).count() {
         0 => Ok(false),
         1 => Ok(true),
-        _ => Err(usage("standard input is one picture; name the files of the others")),
+        _ => Err(usage("standard input is one image; name the files of the others")),
     }
 }
 
@@ -140,7 +140,7 @@ fn read(path: &Path, limits: &Limits) -> Result<Vec<u8>> {
     let fail = "it cannot be read; check the path and its permissions";
     let facts = match std::fs::metadata(path) {
         Err(_) if is_address(path) => {
-            bail!("it is an address; fetch the picture and name its file")
+            bail!("it is an address; download the image and name its file")
         }
         Err(_) if is_list(path) => {
             bail!("it is a list of files; name each by itself, as in --image A --image B")
@@ -148,11 +148,11 @@ fn read(path: &Path, limits: &Limits) -> Result<Vec<u8>> {
         facts => facts.context(fail)?,
     };
     if facts.is_dir() {
-        bail!("it is a folder; name the picture's file");
+        bail!("it is a folder; name the image's file");
     }
     if !facts.is_file() {
         bail!(
-            "it is not a plain file; save the picture and name its file, or pipe it into --image -"
+            "it is not a plain file; save the image and name its file, or pipe it into --image -"
         );
     }
     let check = |bytes: u64| match bytes > limits.bytes as u64 {
@@ -167,7 +167,7 @@ fn read(path: &Path, limits: &Limits) -> Result<Vec<u8>> {
 /// Reads a picture from standard input.
 fn read_input(limits: &Limits) -> Result<Vec<u8>> {
     if terminal::stdin_is_terminal() {
-        bail!("it is a terminal; pipe a picture into it, or name a file");
+        bail!("it is a terminal; pipe an image into it, or name a file");
     }
     read_all(stdin().lock(), limits).context("it cannot be read; name a file")?
 }
@@ -208,8 +208,8 @@ mod tests {
             assert!(error.contains("it is an address") && !error.contains("os error"), "{error}");
         }
         std::fs::write(at("empty.png"), "").unwrap();
-        assert!(error(&at("empty.png")).contains("empty.png: the picture is empty"));
-        std::fs::write(at("notes.png"), "my notes about a picture").unwrap();
+        assert!(error(&at("empty.png")).contains("empty.png: the image is empty"));
+        std::fs::write(at("notes.png"), "my notes about an image").unwrap();
         assert!(error(&at("notes.png")).contains("no PNG, JPEG, WebP or GIF"));
         // A file of any size is known by its length.
         let huge = File::create(at("huge.png")).unwrap();

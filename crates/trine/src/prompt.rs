@@ -50,7 +50,7 @@ impl Words {
     pub(crate) fn read(self, is_taken: bool) -> Result<String> {
         if is_taken && self == Self::Input {
             return Err(usage(
-                "standard input is the picture of --image; give the prompt as PROMPT or with --prompt-file",
+                "standard input is the image of --image; give the prompt as PROMPT or with --prompt-file",
             ));
         }
         let words = match self {
@@ -127,7 +127,7 @@ fn read_text(source: impl Read, name: &str) -> Result<String> {
     let mut text = String::from_utf8(bytes).map_err(
         |error| match trine_pictures::Format::recognise(error.as_bytes()) {
             Ok(_) => anyhow!(
-                "{name} is a picture, not a prompt; give it by --image, where `-` is standard input"
+                "{name} is an image, not a prompt; give it by --image, where `-` is standard input"
             ),
             Err(_) => anyhow!("{name} is not UTF-8 text; convert it first"),
         },

@@ -245,7 +245,7 @@ impl Session {
         ));
         output::note(&format!("device: {}", terminal::harmless(device)));
         output::note(&format!(
-            "context: {} of the model's {} positions; keys and values in {}, {}",
+            "context: {} of the model's {} tokens; KV cache in {}, {}",
             self.engine.context(),
             self.model.config().context,
             options.kv.name(),
@@ -253,7 +253,7 @@ impl Session {
         ));
         if let Some(vision) = &self.vision {
             output::note(&format!(
-                "pictures: {}, {} once the first one comes",
+                "images: {}, {} once the first one comes",
                 terminal::harmless(&vision.device),
                 output::bytes(vision.memory.total()),
             ));
@@ -355,7 +355,7 @@ pub(crate) fn check_finite(name: &str, position: usize, row: &[f32]) -> Result<(
         None => Ok(()),
         Some(id) => bail!(
             "{name} gives logits that are not finite: at position {position} token id {id} has {}; the model file is \
-             damaged or its values overflow: fetch it again, or try --device reference to rule the device out",
+             damaged or its values overflow: download it again, or try --device reference to rule the device out",
             row[id]
         ),
     }
@@ -371,7 +371,7 @@ fn check_guesses(name: &str, count: usize, guesses: &[Guess]) -> Result<()> {
         return Ok(());
     }
     bail!(
-        "guess {sound} after the ids of {name} is not finite; the draft's file is damaged or its values overflow: fetch it \
+        "guess {sound} after the ids of {name} is not finite; the draft's file is damaged or its values overflow: download it \
          again, or try --device reference to rule the device out"
     )
 }
@@ -422,12 +422,12 @@ impl Settings {
             None => "take --device cpu",
         };
         let what = format!(
-            "a picture has {wanted} rows, which one step runs, and a step has {rows} here: {remedy}"
+            "an image has {wanted} rows, which one step runs, and a step has {rows} here: {remedy}"
         );
         if matches!(self.vision, Wish::Needed(_)) {
             bail!(what);
         }
-        output::note(&format!("no pictures are taken: {what}"));
+        output::note(&format!("no images are taken: {what}"));
         Ok(None)
     }
 
@@ -464,7 +464,7 @@ fn checked_context(name: &str, model: &Model, settings: &Settings) -> Result<Opt
     let Some(asked) = settings.context.filter(|&asked| asked > most) else {
         return Ok(settings.context);
     };
-    let than = format!("is more than the {most} positions that {name} was made for");
+    let than = format!("is more than the {most} tokens that {name} was made for");
     match settings.context_from {
         ContextFrom::Option => bail!("--context {asked} {than}; use at most {most}"),
         ContextFrom::Settings => bail!(

@@ -13,11 +13,12 @@ pub(crate) const HELP: &str = "\
 /retry         answer the last message again
 /set NAME X    change a parameter, such as temperature 0.5; /show lists them
 /show          the model, the parameters, and how long the conversation is
+/model NAME    go on with another model; without NAME list those on this machine
 /reset         forget the conversation (the system text stays)
 /system TEXT   set the instructions that stand before the conversation; without TEXT remove them
 /think WHAT    whether the model thinks before it answers: on, off, or the most tokens of thoughts;
                without WHAT tell which holds
-/image FILE    give a picture to the next message; so does dragging its file here. Without FILE list
+/image FILE    give an image to the next message; so does dragging its file here. Without FILE list
                those that wait; - takes them back
 /save FILE     keep the conversation in a file
 /load FILE     go on with a conversation from a file

@@ -7,8 +7,10 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io::{IsTerminal, stderr, stdin, stdout};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
+use indicatif::ProgressBar;
 
 /// The style of errors.
 pub(crate) const ERROR: Style = AnsiColor::Red.on_default().bold();
@@ -42,6 +44,28 @@ pub(crate) fn stdout_columns() -> Option<usize> {
 /// Returns the current number of columns of standard error's terminal.
 pub(crate) fn stderr_columns() -> Option<usize> {
     columns_of(stderr())
+}
+
+/// A sign of life on standard error's terminal, if there is one, until it is dropped.
+pub(crate) struct Sign(Option<ProgressBar>);
+
+impl Sign {
+    /// Says what takes its time.
+    pub(crate) fn of(what: &'static str) -> Self {
+        Self(stderr_is_terminal().then(|| {
+            let sign = ProgressBar::new_spinner().with_message(what);
+            sign.enable_steady_tick(Duration::from_millis(200));
+            sign
+        }))
+    }
+}
+
+impl Drop for Sign {
+    fn drop(&mut self) {
+        if let Some(sign) = self.0.take() {
+            sign.finish_and_clear();
+        }
+    }
 }
 
 #[cfg(unix)]

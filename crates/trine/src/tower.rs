@@ -71,7 +71,7 @@ pub(crate) fn attach_if_any(source: &Source, model: Model, choice: &Choice) -> R
     let may_have = files(source, &model);
     let (model, refused) = attach_usable(source, model, choice)?;
     if let Some(error) = refused {
-        let text = format!("{} reads no pictures: {error:#}", terminal::harmless(&source.name()));
+        let text = format!("{} reads no images: {error:#}", terminal::harmless(&source.name()));
         if is_news(&text, &may_have) {
             match is_of_another_kind(&error) {
                 true => tracing::info!("{text}"),
@@ -134,20 +134,20 @@ fn is_news(text: &str, files: &[PathBuf]) -> bool {
 fn none(source: &Source, model: &Model, choice: &Choice) -> String {
     let name = terminal::harmless(&source.name()).into_owned();
     if *choice == Choice::Off {
-        return format!("{name} reads no pictures with --no-mmproj; leave it out");
+        return format!("{name} reads no images with --no-mmproj; leave it out");
     }
     let other = "take a model that does, such as gemma3:4b: trine pull gemma3:4b";
     if let Some(why) = why_never(model.config().family, model.config().hidden) {
-        return format!("{name} reads no pictures: {why}; {other}");
+        return format!("{name} reads no images: {why}; {other}");
     }
     let facts = format!(
-        "{name} reads no pictures: there is no vision tower in its files and no mmproj file beside it"
+        "{name} reads no images: there is no vision tower in its files and no mmproj file beside it"
     );
     match source {
         Source::Local(_) => format!(
-            "{facts}; `trine pull {name}` fetches one, or says why there is none; --mmproj names another file"
+            "{facts}; `trine pull {name}` downloads one, or says why there is none; --mmproj names another file"
         ),
-        Source::Embedded(_) => format!("{name} reads no pictures; {other}"),
+        Source::Embedded(_) => format!("{name} reads no images; {other}"),
         Source::Path(_) => format!(
             "{facts}; give a model that does, put its mmproj file into the folder of the model, or name it with --mmproj"
         ),
@@ -281,7 +281,7 @@ pub(crate) fn check_rows(model: &Model, rows: &[f32]) -> Result<()> {
     }
     let file = model.tower().map(|tower| terminal::shown(tower.checkpoint().source()));
     bail!(
-        "{} makes rows of pictures that are not finite: the vision tower's file is damaged or its values overflow; fetch it \
+        "{} makes rows of images that are not finite: the vision tower's file is damaged or its values overflow; download it \
          again, or try --device reference to rule the device out",
         file.unwrap_or_default()
     )
@@ -341,7 +341,7 @@ impl Report {
                 output::count(self.parameters)
             ),
             format!(
-                "  pictures   {}, {}{} soft tokens each; {} layers, hidden {}",
+                "  images     {}, {}{} soft tokens each; {} layers, hidden {}",
                 self.pictures(),
                 if self.picture.is_some() { "" } else { "up to " },
                 self.soft_tokens,

@@ -67,10 +67,10 @@ impl Seat {
                 let [with, without] = [place(&seat.taken()), place(&[])];
                 match loses(with.as_ref(), without.as_ref()) {
                     None => return Ok(Some(seat)),
-                    Some(lost) => tracing::info!("pictures are read on the CPU: {lost}"),
+                    Some(lost) => tracing::info!("images are read on the CPU: {lost}"),
                 }
             }
-            Some(Err(error)) => tracing::info!("pictures are read on the CPU: {error}"),
+            Some(Err(error)) => tracing::info!("images are read on the CPU: {error}"),
             None => {}
         }
         Self::on_processor(model, config, opened).map(Some)
@@ -89,7 +89,7 @@ impl Seat {
             Some(Ok(seat)) => Ok(seat),
             refused => {
                 if let Some(Err(error)) = refused {
-                    output::note(&format!("the picture is read on the CPU: {error}"));
+                    output::note(&format!("the image is read on the CPU: {error}"));
                 }
                 Self::on_processor(model, config, opened)
             }
@@ -145,7 +145,7 @@ impl Seat {
             if !self.is_on_gpu {
                 return Err(error);
             }
-            tracing::warn!("pictures are read on the CPU: {error}");
+            tracing::warn!("images are read on the CPU: {error}");
             load(&CpuDevice::new(Some(self.threads), None)?)
         })
     }

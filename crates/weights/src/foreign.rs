@@ -11,7 +11,7 @@ const LFS: &[u8] = b"version https://git-lfs.github.com/spec/";
 /// The most characters of a message that are shown.
 const MESSAGE_MAX: usize = 120;
 
-const AGAIN: &str = "The download went wrong: `trine pull owner/repo` fetches models";
+const AGAIN: &str = "The download went wrong: `trine pull owner/repo` downloads models";
 
 /// Recognises a file by its first bytes, if it is none of the formats of models.
 pub(crate) fn recognise(file: &str, bytes: &[u8]) -> Option<WeightsError> {

@@ -33,6 +33,7 @@ mod writer;
 
 pub(crate) use element::Element;
 pub use metadata::Metadata;
+pub(crate) use parse::holds_header;
 pub use parse::{IntegersInfo, Layout, TensorInfo, architecture, parse, text_of};
 pub(crate) use split::{Parts, duplicate_tensor, open_parts};
 pub use value::{Array, StringArray, Value};

@@ -37,6 +37,7 @@ mod dtype;
 mod error;
 mod foreign;
 pub mod gguf;
+mod header;
 mod huggingface;
 #[allow(unsafe_code, reason = "memory mapping and the SIGBUS guard need system calls")]
 pub mod map;
@@ -48,6 +49,7 @@ mod tensor;
 pub use checkpoint::{Checkpoint, Metadata, UnreadableTensor};
 pub use dtype::DType;
 pub use error::WeightsError;
+pub use header::holds_header;
 pub use huggingface::HuggingFaceMetadata;
 pub use part::{create_part, create_part_folder, remove_dead_part_folders, remove_dead_parts};
 pub use quantize::{fallback, quantize_tensor};

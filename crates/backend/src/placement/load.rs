@@ -266,7 +266,7 @@ fn tell(placement: &Placement, sites: &[Site<'_>]) {
             context = options.context,
             blocks = options.blocks,
             full = full_blocks,
-            "the memory for keys and values does not hold every sequence's whole context; sequences share it"
+            "the memory for the KV cache does not hold every request's whole context; requests share it"
         );
     }
 }

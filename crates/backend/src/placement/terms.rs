@@ -219,7 +219,7 @@ impl fmt::Display for Placement {
                 let unit = unit.name;
                 writeln!(
                     f,
-                    "part {index} keeps at most {bytes} {unit} of each layer's keys and values: a buffer has no more"
+                    "part {index} keeps at most {bytes} {unit} of each layer's KV cache: a buffer has no more"
                 )?;
             }
             if let Some(rows) = part.most_rows {
@@ -229,18 +229,18 @@ impl fmt::Display for Placement {
         let ProgramOptions { context, sequences, blocks, width, kv, .. } = self.options;
         writeln!(
             f,
-            "{} at once of up to {context} positions, {}; {} at once of up to {}, {} with logits",
-            counted(self.running, "sequence"),
+            "{} at once of up to {context} tokens, {}; {} at once of up to {}, {} with logits",
+            counted(self.running, "request"),
             counted(sequences, "slot"),
             counted(self.depth, "step"),
             counted(width.tokens, "token"),
             width.outputs,
         )?;
-        write!(f, "keys and values in {}, {blocks} blocks of {BLOCK} positions: ", kv.name())?;
+        write!(f, "KV cache in {}, {blocks} blocks of {BLOCK} tokens: ", kv.name())?;
         if blocks < self.full_blocks {
-            write!(f, "{} would hold every sequence's whole context", self.full_blocks)
+            write!(f, "{} would hold every request's whole context", self.full_blocks)
         } else {
-            write!(f, "every sequence's whole context")
+            write!(f, "every request's whole context")
         }
     }
 }

@@ -271,7 +271,7 @@ fn kv_memory_is_a_budget() {
     assert_eq!(placed(caches(1, 16)).unwrap(), (whole, 1, 16, 1));
     let error = placed(caches(1, 16) - 1).unwrap_err();
     let mark =
-        "one sequence of 512 positions take 148 bytes, more than the 147 that --kv-memory allows";
+        "one request of 512 tokens takes 148 bytes, more than the 147 that --kv-memory allows";
     assert!(error.contains(mark), "{error}");
 }
 
@@ -413,12 +413,12 @@ fn a_placement_prints_its_parts() {
         "{text}"
     );
     assert!(lines[2].starts_with("1     1-3         7  ") && lines[2].ends_with("  Own"), "{text}");
-    let sizes = "5 sequences at once of up to 512 positions, 5 slots; 1 step at once of up to 64 tokens, 8 with logits";
+    let sizes = "5 requests at once of up to 512 tokens, 5 slots; 1 step at once of up to 64 tokens, 8 with logits";
     assert_eq!(lines[3], sizes);
     let columns: Vec<&str> = lines[2].split_whitespace().collect();
     assert_eq!(columns[2..8], ["7", "0.00", "0.00", "0.00", "0.00", "0.00"], "{text}");
     assert!(lines[0].contains("free MB"), "{text}");
-    let blocks = "24 blocks of 32 positions: 80 would hold every sequence's whole context";
+    let blocks = "24 blocks of 32 tokens: 80 would hold every request's whole context";
     assert!(lines[4].ends_with(blocks), "{text}");
     let limited = |largest| {
         let mut site = Site { most_rows: Some(16), ..gpu(100_000) };
@@ -428,10 +428,7 @@ fn a_placement_prints_its_parts() {
     let text = limited(100_000);
     assert!(text.contains("\npart 0 suits steps of up to 16 tokens\n"), "{text}");
     assert!(!text.contains("a buffer"), "it has more than is free: {text}");
-    assert!(limited(4 * BLOCK as u64 * 100).contains("of each layer's keys and values"), "{text}");
+    assert!(limited(4 * BLOCK as u64 * 100).contains("of each layer's KV cache"), "{text}");
     let whole = place(&plan(4), &[host()], LayerChoice::Fitting, &demand).unwrap().to_string();
-    assert!(
-        whole.ends_with("128 blocks of 32 positions: every sequence's whole context"),
-        "{whole}"
-    );
+    assert!(whole.ends_with("128 blocks of 32 tokens: every request's whole context"), "{whole}");
 }

@@ -134,7 +134,7 @@ impl ReadingDrafter {
     fn note(&mut self, guess: Option<u32>) {
         if guess.is_none() && !std::mem::replace(&mut self.is_broken, true) {
             tracing::warn!(
-                "the draft's logits are not finite, so it guesses nothing; its file may be damaged: fetch it again, or choose another with --draft"
+                "the draft's logits are not finite, so it guesses nothing; its file may be damaged: download it again, or choose another with --draft"
             );
         }
     }

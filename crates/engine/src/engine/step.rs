@@ -192,7 +192,7 @@ impl Engine {
             }
             for picture in sequence.pictures_in(range) {
                 let rows = picture.sight.rows().and_then(|made| made.as_ref().ok());
-                self.rows.push_soft(rows.expect("rows of a picture that was picked are made"));
+                self.rows.push_soft(rows.expect("rows of an image that was picked are made"));
             }
         }
         let mut giving = self.picks.iter().filter(|pick| pick.outputs > 0);

@@ -112,7 +112,7 @@ fn work(desk: &Desk, program: &mut dyn RunsTower) {
         let seconds = begin.elapsed().as_secs_f64();
         if let Err(error) = &made {
             // The engine warns of each sequence that ends because of it.
-            tracing::debug!(%error, "a picture has no rows");
+            tracing::debug!(%error, "an image has no rows");
         }
         desk.finish(turn, made, seconds);
     }

@@ -54,10 +54,10 @@ pub(crate) fn unit_tokens(rows: &[f32]) -> Vec<u32> {
     for row in rows.chunks_exact(SOFT_COLUMNS) {
         let (index, count) = (row[1] as usize, row[2] as usize);
         let expected = if next.0 == next.1 { 0 } else { next.0 };
-        assert_eq!(index, expected, "a picture is cut");
+        assert_eq!(index, expected, "an image is cut");
         next = (index + 1, count);
     }
-    assert_eq!(next.0, next.1, "a picture is cut");
+    assert_eq!(next.0, next.1, "an image is cut");
     let unit = rows.iter().fold(START, |hash, value| mix(hash ^ u64::from(value.to_bits())));
     let token = |index: usize| 1 << 31 | mix(unit ^ index as u64) as u32;
     (0..rows.len() / SOFT_COLUMNS).map(token).collect()
@@ -235,17 +235,17 @@ impl Fake {
                     rest = others;
                     assert!(batch.tokens[row..end].iter().all(|&token| token == SOFT));
                     let is_last = |at: usize| batch.ahead(at) == end - 1 - at;
-                    assert!((row..end).all(is_last), "rows of a picture see all of it");
+                    assert!((row..end).all(is_last), "rows of an image see all of it");
                     let follows = end < span.row + span.rows && batch.tokens[end] == SOFT;
-                    assert!(!follows, "pictures that touch see one another");
+                    assert!(!follows, "images that touch see one another");
                     tokens[row..end].copy_from_slice(&unit_tokens(own));
                 } else {
-                    assert_eq!(end, row + 1, "only pictures see ahead");
+                    assert_eq!(end, row + 1, "only images see ahead");
                 }
                 row = end;
             }
         }
-        assert!(rest.is_empty(), "there are no more rows of pictures than places");
+        assert!(rest.is_empty(), "there are no more rows of images than places");
         tokens
     }
 

@@ -52,7 +52,7 @@ fn a_tower_comes_with_its_model_and_goes_with_the_last_one() {
 
     let before = server.file_requests().len();
     hub.pull(&name("a/b:Q8_0"), &mut Silent).unwrap();
-    assert_eq!(server.file_requests().len(), before + 1, "the tower was fetched again");
+    assert_eq!(server.file_requests().len(), before + 1, "the tower was downloaded again");
     let names: Vec<String> =
         hub.list().unwrap().iter().map(|entry| entry.name.to_string()).collect();
     assert_eq!(names, ["a/b:Q4_0", "a/b:Q8_0"]);
@@ -81,7 +81,7 @@ fn models_without_a_tower_get_it_by_another_pull() {
     let local = hub(&server, store).pull(&name("a/b"), &mut Silent).unwrap();
     assert_eq!(local.mmproj, Some(store.join("a/b").join(TOWER)));
     assert_eq!(local.left_out, None);
-    assert_eq!(server.file_requests().len(), before + 1, "the model was fetched again");
+    assert_eq!(server.file_requests().len(), before + 1, "the model was downloaded again");
     assert_eq!(plain.pull(&name("a/b"), &mut Silent).unwrap().left_out, None, "it is here");
 }
 

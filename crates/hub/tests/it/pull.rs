@@ -54,7 +54,7 @@ fn a_model_is_pulled_once_and_then_found_without_a_server() {
 
     let before = server.file_requests().len();
     assert_eq!(hub_one.pull(&name("a/b:q4_0"), &mut Silent).unwrap().path, local.path);
-    assert_eq!(server.file_requests().len(), before, "a whole file was fetched again");
+    assert_eq!(server.file_requests().len(), before, "a whole file was downloaded again");
 
     // A file without its manifest is recognised by its hash.
     std::fs::remove_file(store.join("a/b/manifest.json")).unwrap();
@@ -200,7 +200,7 @@ fn a_part_that_cannot_belong_to_the_file_is_replaced() {
         assert_eq!(std::fs::read(local.path).unwrap(), body, "{what}");
         assert!(!part(folder.path()).exists());
         if what == "whole and right" {
-            assert_eq!(server.file_requests().len(), 1, "nothing was left to fetch");
+            assert_eq!(server.file_requests().len(), 1, "nothing was left to download");
         }
     }
 }

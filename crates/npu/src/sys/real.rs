@@ -59,6 +59,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Maps memory locked, or as it is if this process may lock no more: the driver inserts all pages
+/// when it maps a buffer, so that they are there without the lock too. A mapping that failed is
+/// tried at another place, because the kernel may have given the first one away.
+fn locked_if_allowed<T>(mut map: impl FnMut(libc::c_int) -> Result<T, Errno>) -> Result<T, Errno> {
+    match map(libc::MAP_LOCKED) {
+        Err(Errno::EAGAIN | Errno::EPERM) => map(0),
+        other => other,
+    }
+}
+
 fn last_error() -> Errno {
     errno(&io::Error::last_os_error())
 }
@@ -99,6 +109,53 @@ impl RealSys {
         }
         body();
         Ok(())
+    }
+}
+
+impl RealSys {
+    /// Maps a file at a multiple of `alignment`, with `lock_flag` among the flags.
+    fn mapped(
+        &self,
+        descriptor: libc::c_int,
+        (offset, bytes, alignment): (u64, u64, u64),
+        lock_flag: libc::c_int,
+    ) -> Result<u64, Errno> {
+        let invalid = |_| Errno::EINVAL;
+        let length = usize::try_from(bytes).map_err(invalid)?;
+        let alignment = usize::try_from(alignment).map_err(invalid)?.max(4096);
+        let offset = libc::off_t::try_from(offset).map_err(invalid)?;
+        if length == 0 || !alignment.is_power_of_two() {
+            return Err(Errno::EINVAL);
+        }
+        let length = length.checked_next_multiple_of(4096).ok_or(Errno::EINVAL)?;
+        let reserved = length.checked_add(alignment).ok_or(Errno::EINVAL)?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing else.
+        let start = unsafe { libc::mmap(ptr::null_mut(), reserved, libc::PROT_NONE, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(last_error());
+        }
+        let address = (start as usize).next_multiple_of(alignment);
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | lock_flag;
+        // SAFETY: the range lies in the reservation above, which nothing else uses.
+        let mapped = unsafe {
+            libc::mmap(address as *mut libc::c_void, length, access, flags, descriptor, offset)
+        };
+        let error = last_error();
+        let end = address + length;
+        let is_mapped = mapped != libc::MAP_FAILED;
+        // Where mapping has failed, the range may be another thread's by now: it is left alone.
+        let parts = [(start as usize, address), (end, start as usize + reserved)];
+        for (from, to) in parts.into_iter().filter(|(from, to)| from < to) {
+            // SAFETY: these pages are in the reservation, and the call above did not touch them.
+            unsafe { libc::munmap(from as *mut libc::c_void, to - from) };
+        }
+        if !is_mapped {
+            return Err(error);
+        }
+        lock(&self.mappings).insert(address as u64, length as u64);
+        Ok(address as u64)
     }
 }
 
@@ -196,42 +253,7 @@ impl Sys for RealSys {
 
     fn map(&self, file: File, offset: u64, bytes: u64, alignment: u64) -> Result<u64, Errno> {
         let descriptor = self.descriptor(file)?;
-        let invalid = |_| Errno::EINVAL;
-        let length = usize::try_from(bytes).map_err(invalid)?;
-        let alignment = usize::try_from(alignment).map_err(invalid)?.max(4096);
-        let offset = libc::off_t::try_from(offset).map_err(invalid)?;
-        if length == 0 || !alignment.is_power_of_two() {
-            return Err(Errno::EINVAL);
-        }
-        let length = length.checked_next_multiple_of(4096).ok_or(Errno::EINVAL)?;
-        let reserved = length.checked_add(alignment).ok_or(Errno::EINVAL)?;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing else.
-        let start = unsafe { libc::mmap(ptr::null_mut(), reserved, libc::PROT_NONE, flags, -1, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(last_error());
-        }
-        let address = (start as usize).next_multiple_of(alignment);
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_LOCKED;
-        // SAFETY: the range lies in the reservation above, which nothing else uses.
-        let mapped = unsafe {
-            libc::mmap(address as *mut libc::c_void, length, access, flags, descriptor, offset)
-        };
-        let error = last_error();
-        let end = address + length;
-        let is_mapped = mapped != libc::MAP_FAILED;
-        // Where mapping has failed, the range may be another thread's by now: it is left alone.
-        let parts = [(start as usize, address), (end, start as usize + reserved)];
-        for (from, to) in parts.into_iter().filter(|(from, to)| from < to) {
-            // SAFETY: these pages are in the reservation, and the call above did not touch them.
-            unsafe { libc::munmap(from as *mut libc::c_void, to - from) };
-        }
-        if !is_mapped {
-            return Err(error);
-        }
-        lock(&self.mappings).insert(address as u64, length as u64);
-        Ok(address as u64)
+        locked_if_allowed(|lock| self.mapped(descriptor, (offset, bytes, alignment), lock))
     }
 
     fn unmap(&self, address: u64) {
@@ -301,6 +323,24 @@ impl Drop for RealSys {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// mmap(2): with MAP_LOCKED more than RLIMIT_MEMLOCK is EAGAIN, and any of it EPERM for a
+    /// process that may lock nothing.
+    #[test]
+    fn memory_that_may_not_be_locked_is_mapped_all_the_same() {
+        for (limit, tries) in [(None, 1), (Some(11), 2), (Some(1), 2), (Some(12), 1)] {
+            let mut flags = Vec::new();
+            let mapped = locked_if_allowed(|lock| {
+                flags.push(lock);
+                match limit.filter(|_| lock != 0) {
+                    Some(number) => Err(Errno(number)),
+                    None => Ok(()),
+                }
+            });
+            assert_eq!(flags, [0x2000, 0][..tries], "{limit:?}");
+            assert_eq!(mapped.is_ok(), limit != Some(12), "{limit:?}");
+        }
+    }
 
     #[test]
     fn memory_outside_of_mappings_is_not_touched() {

@@ -15,6 +15,8 @@ pub enum ServeError {
         host: String,
         /// The port given.
         port: u16,
+        /// The address whose port another program has, if that is what is wrong.
+        taken: Option<SocketAddr>,
         /// What is wrong and what to do.
         problem: String,
     },

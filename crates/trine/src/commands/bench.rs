@@ -183,7 +183,7 @@ impl Guesses {
             place: Arc::default(),
         });
         if script.is_some() && args.batch.iter().any(|&batch| batch > 1) {
-            return Err(usage("--recite takes one sequence; leave --batch out"));
+            return Err(usage("--recite takes one request; leave --batch out"));
         }
         let (acceptance, accept) = (args.acceptance, args.accept.clone());
         Ok(Self { drafting, acceptance, accept, depth, text, script })
@@ -374,7 +374,7 @@ fn context(source: &Source, tests: &[Test], asked: Option<usize>, rows: usize) -
         let limit = asked.unwrap_or(most).min(most);
         if needed > limit {
             return Err(usage(format!(
-                "`{}` needs {needed} positions, the context has {limit} (the model was made for {most}); \
+                "`{}` needs {needed} tokens, the context has {limit} (the model was made for {most}); \
                  use smaller numbers",
                 test.name()
             )));

@@ -65,7 +65,7 @@ pub(super) fn run(args: &BenchArgs, picture: &BenchPicture, verbose: bool) -> Re
     let picture = match picture {
         BenchPicture::File(path) => decode(path, Input::Allowed)?,
         BenchPicture::Random(sides) => {
-            random(sides.unwrap_or(SIDES)).context("a picture has pixels")?
+            random(sides.unwrap_or(SIDES)).context("an image has pixels")?
         }
     };
     let begin = Instant::now();

@@ -9,6 +9,7 @@ use trine_backend::BLOCK;
 use trine_engine::{Engine, Finish, Request, Scope, SequenceId, Status, Update};
 
 use crate::energy::{Energy, Metering, Sensors};
+use crate::failure::please_report;
 use crate::failure::usage;
 use crate::interrupt::Watch;
 use crate::output;
@@ -137,7 +138,7 @@ impl Test {
             }
         };
         Err(usage(format!(
-            "`{}` with --batch {} needs room for as many sequences of {positions} positions at once: {limit}",
+            "`{}` with --batch {} needs room for as many requests of {positions} tokens at once: {limit}",
             self.name(),
             self.batch
         )))
@@ -258,8 +259,9 @@ fn write_tokens(
     while !is_done(&written) {
         if engine.is_idle() {
             bail!(
-                "a sequence ended before it had written {} tokens; please report this",
-                test.tokens
+                "a request ended before it had written {} tokens; {}",
+                test.tokens,
+                please_report()
             );
         }
         means.watch.check()?;
@@ -440,7 +442,7 @@ mod tests {
         options.blocks = 15;
         let engine = Engine::from_program(Box::new(Fake::new(options, &[20])));
         let error = test.check_room(&engine, Some(1 << 20)).unwrap_err().to_string();
-        for part in ["`generate 16 at depth 100`", "--batch 4", "116 positions", "--kv-memory 1"] {
+        for part in ["`generate 16 at depth 100`", "--batch 4", "116 tokens", "--kv-memory 1"] {
             assert!(error.contains(part), "{part}: {error}");
         }
         assert!(error.contains("holds 3 of them"), "{error}");

@@ -78,7 +78,7 @@ fn embedded_model() -> Finding {
         Err(error) => Finding::fail(
             CHECK,
             error.to_string(),
-            "this file of trine is damaged: build or fetch it again",
+            "this file of trine is damaged: build or download it again",
         ),
     }
 }
@@ -199,7 +199,7 @@ fn store() -> Vec<Finding> {
     findings.push(Finding::ok(
         "token",
         match (&config.token, config.offline) {
-            (_, true) => "not used: HF_HUB_OFFLINE is set, nothing is fetched",
+            (_, true) => "not used: HF_HUB_OFFLINE is set, nothing is downloaded",
             (Some(_), _) => "present (it is not shown)",
             (None, _) => "none; only gated and private repositories need one (HF_TOKEN)",
         },

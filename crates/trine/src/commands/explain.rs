@@ -54,7 +54,7 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
     for (what, found) in [("-p", args.prompt), ("--depth", args.depth.saturating_add(1))] {
         if found > most {
             bail!(
-                "{what} asks for {found} positions, {} was made for {most}; use at most {most}",
+                "{what} asks for {found} tokens, {} was made for {most}; use at most {most}",
                 source.name()
             );
         }
@@ -106,7 +106,7 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
             "\nPlan (n: tokens of the step, m: tokens whose logits are wanted)\n{shown}"
         ));
     } else {
-        text.push_str(&format!("\nThe Plan has {} steps; --plan lists them\n", shown.steps.len()));
+        text.push_str(&format!("\nA pass is {} steps, which --plan lists\n", shown.steps.len()));
     }
     output::block(&text)
 }
@@ -300,10 +300,10 @@ fn describe(
         formats(model).join(" "),
     );
     text.push_str(&format!(
-        "Memory at a context of {context}, one sequence, steps of up to {} tokens\n",
+        "Memory at a context of {context} tokens, one request, steps of up to {} tokens\n",
         PREFILL.min(context)
     ));
-    let kv = format!("keys and values, {}", kv.name());
+    let kv = format!("KV cache, {}", kv.name());
     for (what, bytes) in [
         ("in all", memory.total()),
         ("weights", memory.weights),
@@ -320,7 +320,7 @@ fn describe(
         text.push_str(&format!("\nCost of {}\n", cost.what));
         for (what, bytes) in [
             ("weights read", cost.cost.weight_bytes),
-            ("keys and values", cost.cost.cache_bytes),
+            ("KV cache", cost.cost.cache_bytes),
             ("activations", cost.cost.activation_bytes),
         ] {
             text.push_str(&format!("  {what:<24} {:>12}\n", output::bytes(bytes)));

@@ -225,7 +225,7 @@ fn is_on_gpu(kind: MemoryKind) -> bool {
 pub(super) fn needs_text(draft: &Guessing, context: usize, own: &Memory, model: &Memory) -> String {
     let at = match draft.joined {
         None => format!("at a context of {context}"),
-        Some(_) => "which reads the model's keys and values".to_owned(),
+        Some(_) => "which reads the model's KV cache".to_owned(),
     };
     let mut text = format!(
         "\nMemory of the draft model {}: {} layers, {}, {at}\n",
@@ -236,7 +236,7 @@ pub(super) fn needs_text(draft: &Guessing, context: usize, own: &Memory, model: 
     for (what, bytes) in [
         ("in all", own.total()),
         ("weights", own.weights),
-        ("keys and values", own.caches),
+        ("KV cache", own.caches),
         ("activations", own.scratch),
         ("of model and draft", own.total() + model.total()),
     ] {

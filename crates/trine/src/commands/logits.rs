@@ -126,7 +126,7 @@ pub(super) fn check_length(source: &Source, ids: &[u32], path: &Path) -> Result<
     let most = source.open(None)?.config().context;
     if ids.len() > most {
         bail!(
-            "{} holds {} ids, more than the {most} positions that {} was made for; give fewer ids",
+            "{} holds {} ids, more than the {most} tokens that {} was made for; give fewer ids",
             path.display(),
             ids.len(),
             source.name()

@@ -30,7 +30,7 @@ use crate::tower::{self, Choice};
 /// not have places for exactly these.
 pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
     if picture_file::takes_input(&args.image)? && picture_file::is_input(&args.ids) {
-        return Err(usage("standard input is the picture of --image; name the file of --ids"));
+        return Err(usage("standard input is the image of --image; name the file of --ids"));
     }
     let ids = read_ids(&args.ids)?;
     let source = find(Some(&args.model), &args.fetch)?.source;
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
     file.finish()?;
     if verbose {
         let out = args.out.display();
-        output::note(&format!("{} positions, {count} pictures in {out}", ids.len()));
+        output::note(&format!("{} positions, {count} images in {out}", ids.len()));
     }
     Ok(())
 }
@@ -167,7 +167,7 @@ impl Rows {
             }
             let Some(taken) = pictures_of(run.len(), left) else {
                 bail!(
-                    "{file} has {} soft tokens ({soft}) from entry {} on, the next pictures have {}; write as many for each picture",
+                    "{file} has {} soft tokens ({soft}) from entry {} on, the next images have {}; write as many for each image",
                     run.len(),
                     ahead.len(),
                     listed(left),
@@ -178,7 +178,7 @@ impl Rows {
         }
         if !left.is_empty() {
             return Err(anyhow!(
-                "{file} has places for {} pictures, {} are given; write the soft token ({soft}) as often as each has soft tokens: {}",
+                "{file} has places for {} images, {} are given; write the soft token ({soft}) as often as each has soft tokens: {}",
                 counts.len() - left.len(),
                 counts.len(),
                 listed(&counts),
@@ -247,7 +247,7 @@ impl Sequence {
         let options = ProgramOptions { width, kv: settings.kv, context, sequences: 1, blocks };
         let program = device.load_plan(model, model.plan(), &options);
         let program = program.with_context(|| {
-            format!("a model that takes pictures cannot be loaded on {}", device.name())
+            format!("a model that takes images cannot be loaded on {}", device.name())
         })?;
         let (blocks, hidden) = ((0..blocks as u32).collect(), model.config().hidden);
         Ok(Self { program, blocks, hidden, chunk })

@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::json;
 use trine_backend::Device;
+use trine_hub::catalog::{self, Known};
 use trine_model::{KvType, Model, Workload};
 use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::{Outline, TuningMode};
@@ -16,18 +17,20 @@ use super::plan_pictures::{self, PictureForecast};
 use crate::cli::{Placement, PlanArgs};
 use crate::device::{DeviceChoice, GpuOptions};
 use crate::draft::{Attached, Drafting};
-use crate::failure::usage;
+use crate::failure::{please_report, usage};
+use crate::fitting;
 use crate::forecast::{
     self, Basis, BasisKind, Drafts, Generation, Guesser, Launches, Machine, PRESETS, Passes,
     Prompt, Work,
 };
-use crate::header::find_shape;
+use crate::header::{Unread, find_shape};
 use crate::machine;
 use crate::measured::{self, Reads};
 use crate::options::Settings;
 use crate::output;
 use crate::placed::Needs;
 use crate::session::formats;
+use crate::suiting::Suited;
 use crate::terminal;
 use crate::tower;
 
@@ -91,7 +94,10 @@ struct Forecast<'a> {
 pub(crate) fn run(args: PlanArgs) -> Result<()> {
     check_rates(&args)?;
     check_threads(&args)?;
-    let shown = find_shape(args.model.as_deref(), &args.fetch)?;
+    let shown = match find_shape(args.model.as_deref(), &args.fetch) {
+        Err(error) => return by_catalogue(&args, error),
+        Ok(shown) => shown,
+    };
     let source = shown.chosen.source.clone();
     let typed = Placement { kv: args.kv, quantize: args.quantize, ..Placement::default() };
     let settings = Settings::measuring(&typed, KvType::F16);
@@ -139,6 +145,39 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
         true => output::json(&forecast.json()),
         false => output::block(&forecast.text(args.markdown)),
     }
+}
+
+/// Answers for a model of the catalogue whose header cannot be read what its shape says.
+///
+/// # Errors
+/// Returns `error` if the model is not in the catalogue, or more is asked for.
+fn by_catalogue(args: &PlanArgs, error: anyhow::Error) -> Result<()> {
+    let asks_more = args.json || args.device.is_some() || args.gbps.is_some();
+    let typed = args.model.as_deref().filter(|_| !asks_more && args.context.is_empty());
+    let (Some(unread), Some(Known::Model(model))) =
+        (error.downcast_ref::<Unread>(), typed.and_then(catalog::find))
+    else {
+        return Err(error);
+    };
+    let suited = Suited::measured()?;
+    let demand = model.demand(fitting::CONTEXT);
+    output::line(format_args!(
+        "About {} tokens/s on {}. Needs {} of memory{}.",
+        suited.rate(model).map_or("-".to_owned(), output::short_rate),
+        terminal::harmless(&suited.device()),
+        output::about_bytes(demand.memory_bytes),
+        suited
+            .room
+            .free
+            .map_or(String::new(), |free| format!("; {} are free", output::bytes(free))),
+    ))?;
+    output::note(&format!(
+        "by the sizes in the catalogue, with a context of {} tokens; the header of {} says more, but cannot be read: {}",
+        fitting::CONTEXT,
+        model.name(),
+        terminal::harmless(&unread.reason),
+    ));
+    Ok(())
 }
 
 /// Returns the origin of the acceptance.
@@ -190,7 +229,7 @@ fn check_threads(args: &PlanArgs) -> Result<()> {
 fn contexts(name: &str, asked: &[usize], most: usize) -> Result<Vec<usize>> {
     if let Some(context) = asked.iter().find(|&&context| context > most) {
         bail!(
-            "--context asks for {context} positions, {} was made for {most}; use at most {most}",
+            "--context asks for {context} tokens, {} was made for {most}; use at most {most}",
             terminal::harmless(name)
         );
     }
@@ -268,7 +307,7 @@ fn gpu(name: &str, model: &Model) -> Result<(Machine, Launches)> {
     // Only rates are measured, so the GPU is opened as for a model that was loaded before.
     let opened = choice.open(None, None, GpuOptions::tuned(TuningMode::Kept))?;
     let Some(gpu) = opened.gpus.into_iter().next() else {
-        bail!("{} is no GPU; please report this", opened.device.name());
+        bail!("{} is no GPU; {}", opened.device.name(), please_report());
     };
     let reads = measured::gpu_reads(&gpu.gpu())?;
     // An NPU shares the memory with the GPU of its own chip only.
@@ -368,8 +407,8 @@ impl Forecast<'_> {
         let rate = |value: &f64| output::rate(*value);
         let mut text = self.summary();
         text.push_str(&format!(
-            "{}: {}; a token of one request reads {} of weights and takes {} operations in {} launches\n{}\
-             {}: {} of {} GB/s; products at {} Top/s up to 64 rows, {} above, of {}; {} us between launches\n\n",
+            "{}: {}; each token reads {} of weights and takes {} operations in {} launches\n{}\
+             {}: {} of {} GB/s; products at {} Top/s up to 64 rows, {} above, of {}; {}\n\n",
             terminal::harmless(&self.name),
             formats(self.model).join(" "),
             output::bytes(self.token.weight_bytes),
@@ -382,7 +421,10 @@ impl Forecast<'_> {
             rate(tops_skinny),
             rate(tops_wide),
             rate(tops_limit),
-            rate(gap_us),
+            match *gap_us {
+                0.0 => "pauses between launches not counted".to_owned(),
+                gap => format!("{} us between launches", output::rate(gap)),
+            },
         ));
         text.push_str(&self.generation_table(markdown));
         text.push_str("\n\n");
@@ -401,7 +443,7 @@ impl Forecast<'_> {
             text.push_str(&table(markdown, &plan_npu::HEADER, npu.rows(), &[2, 3, 4]));
         }
         text.push_str(&format!(
-            "\n\nForecasts, not measurements; tokens per second are sums over all sequences. Keys and values: {}.\n{}",
+            "\n\nForecasts, not measurements; tokens per second are sums over all requests. KV cache: {}.\n{}",
             self.kv.name(),
             self.about_drafts(),
         ));
@@ -452,8 +494,9 @@ impl Forecast<'_> {
             }
         };
         let mut text = format!(
-            "Drafts: {guesses} a pass and sequence {whose}. If each is right with probability {acceptance} where those before it are, a pass of {} rows \
-             a sequence gives {} tokens. trine guesses only where that pays.\n",
+            "Drafts: {guesses} a pass and request {whose}. If each is right {:.0} % of the time, a pass of {} rows \
+             gives a request {} tokens. trine guesses only if that pays.\n",
+            100.0 * acceptance,
             tokens + 1,
             output::rate(self.drafts.tokens_per_pass()),
         );
@@ -464,7 +507,7 @@ impl Forecast<'_> {
             text.push_str(&format!(
                 "{} was made for {} and guesses nothing beyond: contexts without room for the guesses are as without drafts.\n",
                 terminal::harmless(&draft.name),
-                output::counted(most, "position"),
+                output::counted(most, "token"),
             ));
         }
         text
@@ -485,8 +528,8 @@ impl Forecast<'_> {
             if self.draft.is_some() { "model and draft together do" } else { "does" },
             output::bytes(bytes),
             self.model.config().layers.len(),
-            output::counted(row.forecast.batch, "sequence"),
-            output::counted(row.forecast.context, "position"),
+            output::counted(row.forecast.batch, "request"),
+            output::counted(row.forecast.context, "token"),
         )
     }
 
@@ -500,7 +543,7 @@ impl Forecast<'_> {
             let Generation { batch, context, tokens_per_second, limit, with_drafts, bound } =
                 row.forecast;
             let mut cells = vec![
-                output::counted(batch, "sequence"),
+                output::counted(batch, "request"),
                 context.to_string(),
                 output::rate(tokens_per_second),
                 output::rate(limit),

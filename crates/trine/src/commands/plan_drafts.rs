@@ -146,14 +146,14 @@ impl DraftModel {
         let Memory { weights, caches, scratch, .. } = self.memory;
         format!(
             "{}: {}; a guess reads {} of weights and takes {} operations in {} launches\n\
-             its memory for {} of {}: {} of weights, {} of keys and values, {} of activations\n",
+             its memory for {} of {}: {} of weights, {} of KV cache, {} of activations\n",
             terminal::harmless(&self.name),
             self.formats.join(" "),
             output::bytes(self.guess.weight_bytes),
             output::count(self.guess.product_operations),
             self.guess.launches,
-            output::counted(self.sizes.0, "sequence"),
-            output::counted(self.sizes.1, "position"),
+            output::counted(self.sizes.0, "request"),
+            output::counted(self.sizes.1, "token"),
             output::bytes(weights),
             output::bytes(caches),
             output::bytes(scratch),

@@ -111,7 +111,7 @@ pub(super) const HEADER: [&str; 5] = ["with the NPU", "kernel", "tok/s", "gain",
 fn reason(machine: &Machine, gain: Span) -> String {
     if gain.highest > 0.0 {
         return format!(
-            "Generation of one sequence gains {}, since this GPU is bound by arithmetic even there.",
+            "Generation of one request gains {}, since this GPU is bound by arithmetic even there.",
             percent(gain)
         );
     }

@@ -61,7 +61,7 @@ impl PictureForecast {
     /// Says what the time is of.
     pub(super) fn about(&self) -> String {
         format!(
-            "A picture takes {} operations in the vision tower, then its soft tokens are read as those of a prompt. \
+            "An image takes {} operations in the vision tower, then its soft tokens are read as those of a prompt. \
              Its memory is beside the model's.\n",
             output::count(self.operations)
         )

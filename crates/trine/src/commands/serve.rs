@@ -19,6 +19,7 @@ use trine_server::{
 use trine_text::ChatTemplate;
 
 use super::serve_names::{Names, Served, laid, served_name, stamp};
+use super::top::fetch::is_trine;
 use crate::cli::{FetchArgs, ServeArgs};
 use crate::draft::{DraftFacts, Drafting};
 use crate::embedded::Embedded;
@@ -106,6 +107,9 @@ async fn serve(
     let drain = options.limits.drain;
     let server = Server::bind(options, loader).await.map_err(|error| match error {
         ServeError::NoKeys { .. } => usage(error.to_string()),
+        ServeError::Listen { taken: Some(address), .. } if is_trine(address) => anyhow!(
+            "{error}. It is a trine server that uses it: open http://{address}/ in a browser"
+        ),
         error => anyhow!(error),
     })?;
     let handle = server.handle();
@@ -483,7 +487,7 @@ impl Reduced<'_> {
         let (asked, running) = self.sequences;
         if running < asked {
             let (asked, run) =
-                (output::counted(asked, "sequence"), if running == 1 { "runs" } else { "run" });
+                (output::counted(asked, "request"), if running == 1 { "runs" } else { "run" });
             lines.push(format!(
                 "{running} of {asked} {run} at once: {limit} has room for no more; {} makes room, others wait{taking}",
                 remedies(&["a shorter --context"])
@@ -501,7 +505,7 @@ impl Reduced<'_> {
                 remedies(&["a smaller model"])
             ),
         };
-        lines.push(format!("the context is {context} positions: {reason}"));
+        lines.push(format!("the context is {context} tokens: {reason}"));
         lines
     }
 }
@@ -584,7 +588,7 @@ mod tests {
             caches: 1 << 30,
             taking: None,
         };
-        let whole = "the context is 8192 positions: all that the model has";
+        let whole = "the context is 8192 tokens: all that the model has";
         assert_eq!(full.lines(), [whole]);
         let taking = Some("the draft takes 3 MB".to_owned());
         let with_draft = || Reduced { taking: taking.clone(), ..full.clone() };
@@ -593,7 +597,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "2 of 8 sequences run at once: --kv-memory 1.1 GB has room for no more; more of it or --kv int8 or a \
+                "2 of 8 requests run at once: --kv-memory 1.1 GB has room for no more; more of it or --kv int8 or a \
               shorter --context makes room, others wait",
                 whole
             ]
@@ -605,7 +609,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "1 of 8 sequences runs at once: the free memory of gpu has room for no more; a shorter --context makes \
+                "1 of 8 requests runs at once: the free memory of gpu has room for no more; a shorter --context makes \
               room, others wait",
                 whole
             ]
@@ -616,13 +620,13 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "the context is 2048 positions: the free memory of gpu has room for no more of the model's 8192; --kv int8 \
+                "the context is 2048 tokens: the free memory of gpu has room for no more of the model's 8192; --kv int8 \
               or a smaller model makes room; the draft takes 3 MB"
             ]
         );
         let chosen = Reduced { context: (8192, 2048), is_context_chosen: true, ..full.clone() };
-        assert_eq!(chosen.lines(), ["the context is 2048 positions: as was asked for"]);
+        assert_eq!(chosen.lines(), ["the context is 2048 tokens: as was asked for"]);
         let bounded = Reduced { context: (8192, 2048), most_context: Some(2048), ..full.clone() };
-        assert_eq!(bounded.lines(), ["the context is 2048 positions: gpu computes no more"]);
+        assert_eq!(bounded.lines(), ["the context is 2048 tokens: gpu computes no more"]);
     }
 }

@@ -237,7 +237,7 @@ pub(super) fn served_name(source: &Source) -> String {
             let name = if absolute.is_dir() { absolute.file_name() } else { absolute.file_stem() };
             name.unwrap_or_default().to_string_lossy().into_owned()
         }
-        source => source.name(),
+        source => source.lasting_name(),
     }
 }
 
@@ -514,8 +514,8 @@ fn told(error: HubError) -> LibraryError {
             return LibraryError::new(Refusal::Busy, format!("it is not removed: {reason}"));
         }
         HubError::File { .. } | HubError::NoSpace { .. } => {
-            tracing::error!(%error, "the model store failed");
-            let message = "the model store cannot be read or written; the server's log says why";
+            tracing::error!(%error, "the folder of downloaded models failed");
+            let message = "the folder of downloaded models cannot be read or written; the server's log says why";
             return LibraryError::new(Refusal::Failed, message);
         }
         _ => Refusal::Failed,
@@ -534,7 +534,7 @@ impl Library for Shop {
     fn pullable(&self, name: &str) -> Result<String, LibraryError> {
         let name = name.strip_suffix(":latest").unwrap_or(name);
         if Embedded::find(name).is_some() {
-            let message = format!("{name} is inside the program; there is nothing to fetch");
+            let message = format!("{name} is inside the program; there is nothing to download");
             return Err(LibraryError::new(Refusal::Invalid, message));
         }
         if self.preset(name)?.is_some() {

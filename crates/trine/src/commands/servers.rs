@@ -37,7 +37,7 @@ fn row(model: &Value) -> Vec<String> {
     let text = |value: &Value| terminal::harmless(value.as_str().unwrap_or("-")).into_owned();
     let until = match model["expires_at"].as_str() {
         Some(until) if until < NEVER => text(&model["expires_at"]),
-        _ => "stopped or replaced".to_owned(),
+        _ => "forever".to_owned(),
     };
     vec![
         text(&model["name"]),

@@ -294,9 +294,9 @@ fn describe_preset(preset: &Preset) -> String {
 fn describe_memory(footprint: &Footprint) -> String {
     let Footprint { context, memory, .. } = footprint;
     format!(
-        "{} with one sequence of {}: {} of weights, {} of keys and values, {} of activations",
+        "{} with one request of {}: {} of weights, {} of KV cache, {} of activations",
         output::bytes(memory.total()),
-        output::counted(*context, "position"),
+        output::counted(*context, "token"),
         output::bytes(memory.weights),
         output::bytes(memory.caches),
         output::bytes(memory.scratch),
@@ -310,14 +310,14 @@ fn describe(report: &Report) -> String {
         (report.architecture, report.parameters),
     );
     lines.extend([
-        format!("context      {} positions", report.context),
+        format!("context      {} tokens", report.context),
         format!(
             "layers       {} ({} global{})",
             report.layers,
             report.global_layers,
             report
                 .window
-                .map_or(String::new(), |window| format!(", the others see {window} positions"))
+                .map_or(String::new(), |window| format!(", the others see {window} tokens"))
         ),
         format!(
             "sizes        hidden {}, feed-forward {}, {} heads, {} key-value heads of {}",
@@ -338,17 +338,27 @@ fn describe(report: &Report) -> String {
     lines.extend(report.vision.iter().flat_map(tower::Report::lines));
     match &report.text {
         Some(text) => lines.push(format!(
-            "text         {} tokens, begins with {}, ends with {:?}, {}",
+            "tokenizer    {} tokens; texts begin with {}, answers end at {}",
             text.tokens,
-            text.bos.map_or("nothing".to_owned(), |id| id.to_string()),
-            text.eos,
-            if text.chat_template { "has a chat template" } else { "has no chat template" }
+            text.bos.map_or("none of their own".to_owned(), |id| format!("token {id}")),
+            match text.eos.as_slice() {
+                [] => "no token".to_owned(),
+                [id] => format!("token {id}"),
+                [ids @ .., last] => format!(
+                    "tokens {} and {last}",
+                    ids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+                ),
+            }
         )),
         None => lines.push(format!(
-            "text         {}",
+            "tokenizer    {}",
             terminal::harmless(report.text_problem.as_deref().unwrap_or("no tokenizer"))
         )),
     }
+    lines.extend(report.text.as_ref().map(|text| match text.chat_template {
+        true => "chat         has a chat template".to_owned(),
+        false => "chat         none: a base model, which continues texts".to_owned(),
+    }));
     let defaults = &report.defaults;
     lines.push(format!(
         "defaults     temperature {}, top-k {}, top-p {}, min-p {}",

@@ -97,9 +97,8 @@ pub(super) fn run(source: &Source, draft: &Assistant, args: &ShowArgs) -> Result
 }
 
 fn describe(report: &Report) -> String {
-    let window = report
-        .window
-        .map_or(String::new(), |window| format!(", the others see {window} positions"));
+    let window =
+        report.window.map_or(String::new(), |window| format!(", the others see {window} tokens"));
     let clusters = report.clusters.map_or(String::new(), |[count, used]| {
         format!(", in {count} clusters of which it was made to search {used}")
     });

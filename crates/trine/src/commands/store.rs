@@ -1,10 +1,9 @@
 //! `trine pull`, `list` and `rm`: the models and presets on this machine.
 
 use anyhow::{Result, bail};
+use serde::Serialize;
 use serde_json::{Value, json};
-use trine_hub::catalog;
-use trine_hub::catalog::CatalogModel;
-use trine_hub::{EntryState, Hub, LocalModel, Preset, StoreEntry};
+use trine_hub::{EntryState, Hub, LocalModel, ModelName, Preset, StoreEntry, catalog};
 use trine_model::Model;
 
 use crate::assistants;
@@ -13,7 +12,6 @@ use crate::embedded::Embedded;
 use crate::fetch::fetch;
 use crate::fitting::Room;
 use crate::model_source::{Source, hub, hub_config, repository};
-
 use crate::output;
 use crate::terminal;
 use crate::tower;
@@ -39,11 +37,11 @@ pub(crate) fn pull(args: PullArgs) -> Result<()> {
     }
     let model = fetch(&hub, &name)?;
     if args.json {
-        return output::json(&model);
+        return output::json(&named(&model.name, &model)?);
     }
     output::remark(format_args!(
         "{}, {}, in {}",
-        model.name,
+        catalog::short(&model.name),
         output::bytes(model.bytes),
         model.path.display()
     ));
@@ -81,16 +79,16 @@ fn pictures_of(
     match tower::attach_if_usable(source, model.clone()) {
         Ok(Some(_)) => Some(match mmproj {
             Some((file, bytes)) => format!(
-                "its vision tower is {}, {}, which --no-mmproj leaves out; pictures are given with --image FILE",
+                "its vision tower is {}, {}, which --no-mmproj leaves out; images are given with --image FILE",
                 terminal::harmless(file),
                 output::bytes(*bytes)
             ),
-            None => "pictures are given with --image FILE".to_owned(),
+            None => "images are given with --image FILE".to_owned(),
         }),
         _ if is_told => None,
         Ok(None) => Some(match tower::why_never(model.config().family, model.config().hidden) {
             Some(why) => format!("it takes texts only: {why}"),
-            None => "it takes texts only: its repository has no vision tower for it; --mmproj FILE names one for pictures".to_owned(),
+            None => "it takes texts only: its repository has no vision tower for it; --mmproj FILE names one for images".to_owned(),
         }),
         Err(error) => Some(format!("it takes texts only: {error:#}")),
     }
@@ -110,28 +108,29 @@ fn mmproj(model: &LocalModel) -> Option<(String, u64)> {
 pub(crate) fn list(args: ListArgs) -> Result<()> {
     let hub = hub()?;
     let entries = hub.list()?;
-    let presets = hub.presets()?;
     if args.json {
-        let mut all = Vec::new();
-        for entry in &entries {
-            all.push(serde_json::to_value(entry)?);
-        }
-        all.extend(presets.iter().map(preset_value));
-        return output::json(&all);
+        let entries = entries.iter().map(|entry| named(&entry.name, entry));
+        // A preset may have a megabyte of text: only one is held at a time.
+        let presets = hub.preset_names()?.into_iter();
+        let presets = presets.filter_map(|name| hub.preset(&name).ok().flatten());
+        return output::json_list(entries.chain(presets.map(|preset| Ok(preset_value(&preset)))));
     }
+    let mut presets = Vec::new();
+    hub.each_preset(|preset| presets.push(preset_row(&preset)))?;
+    presets.sort_by_key(|row| row[0].to_lowercase());
     let inside = |model: Embedded| {
         let size = output::bytes(model.bytes().len() as u64);
         vec![model.name().to_owned(), size, model.purpose().to_owned()]
     };
     let mut rows: Vec<_> = Embedded::ALL.into_iter().map(inside).collect();
     rows.extend(entries.iter().map(row));
-    rows.extend(presets.iter().map(preset_row));
+    rows.extend(presets);
     output::line(output::table(&["name", "size", "state"], rows, &[1]))
 }
 
 fn row(entry: &StoreEntry) -> Vec<String> {
-    let (name, whole) = (short_name(entry), entry.name.to_string());
-    let whole = terminal::harmless(&whole).into_owned();
+    let harmless = |name: String| terminal::harmless(&name).into_owned();
+    let (name, whole) = (harmless(catalog::short(&entry.name)), harmless(entry.name.to_string()));
     let mut state = match (entry.state, entry.origin) {
         (EntryState::Complete, origin) => match origin.place() {
             None => "complete".to_owned(),
@@ -152,10 +151,12 @@ fn row(entry: &StoreEntry) -> Vec<String> {
     vec![name, output::bytes(entry.bytes), state]
 }
 
-/// Returns the name by which people ask for a model: the short one of the catalogue, or the whole.
-fn short_name(entry: &StoreEntry) -> String {
-    let name = catalog::of(&entry.name).map_or_else(|| entry.name.to_string(), CatalogModel::name);
-    terminal::harmless(&name).into_owned()
+/// Returns a model as JSON under the name by which people ask for it, with the repository beside.
+fn named(name: &ModelName, value: &impl Serialize) -> Result<Value> {
+    let mut value = serde_json::to_value(value)?;
+    value["name"] = catalog::short(name).into();
+    value["repository"] = name.to_string().into();
+    Ok(value)
 }
 
 fn preset_row(preset: &Preset) -> Vec<String> {
@@ -206,7 +207,7 @@ pub(crate) fn remove(args: RemoveArgs) -> Result<()> {
     let above: Vec<String> = above.into_iter().filter(|preset| !is_here(&hub, preset)).collect();
     if !above.is_empty() {
         output::warning(format_args!(
-            "{} on it and cannot run until it is fetched again",
+            "{} on it and cannot run until it is downloaded again",
             stand(&above)
         ));
     }
@@ -231,12 +232,10 @@ fn preset_name(hub: &Hub, typed: &str) -> Result<Option<String>> {
 
 /// Returns the names of the presets whose base satisfies `is_meant`.
 fn presets_on(hub: &Hub, is_meant: impl Fn(&str) -> bool) -> Result<Vec<String>> {
-    let presets = hub.presets()?;
-    Ok(presets
-        .into_iter()
-        .filter(|preset| is_meant(&preset.from))
-        .map(|preset| preset.name)
-        .collect())
+    let mut above = Vec::new();
+    hub.each_preset(|preset| above.extend(is_meant(&preset.from).then_some(preset.name)))?;
+    above.sort_by_key(|name| name.to_lowercase());
+    Ok(above)
 }
 
 fn stand(names: &[String]) -> String {

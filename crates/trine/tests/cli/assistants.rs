@@ -405,7 +405,7 @@ fn forecasts_count_the_goal_of_guesses() {
 
     let explain = |more: &[&str]| trine(&[&["explain", &model][..], more].concat()).ok();
     let text = explain(&["--plan"]).out;
-    for part in ["which reads the model's keys and values", "Cost of a guess of ", "draft.blk.0."] {
+    for part in ["which reads the model's KV cache", "Cost of a guess of ", "draft.blk.0."] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let value = explain(&["--json"]).json();

@@ -78,7 +78,7 @@ fn a_broken_tower_is_named_where_it_is_needed() {
         let error = trine(&[arguments, &more].concat()).fails(code);
         assert!(error.contains(expected), "{error}");
     };
-    let named = "tower.gguf makes rows of pictures that are not finite";
+    let named = "tower.gguf makes rows of images that are not finite";
     let logits = ["logits", &model, "--ids", &ids, "--image", &a, "--image", &b, "--out"];
     fails(&[&logits[..], &[&out]].concat(), 1, named);
     fails(&["bench", &model, "--image", &a], 1, named);

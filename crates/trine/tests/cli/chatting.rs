@@ -47,11 +47,11 @@ fn parameters_are_seen_and_changed_and_answers_repeated() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("chat.json").display().to_string();
     let script = format!(
-        "hello\n/retry\n/set parameter temperature 0.5\n/set top_p 7\n/show\n/save {file}\n/model other\n"
+        "hello\n/retry\n/set parameter temperature 0.5\n/set top_p 7\n/show\n/save {file}\n"
     );
     let ran = chat(&script);
     assert_eq!(ran.code, 1);
-    for said in ["temperature         0.5", "2 messages", "top_p", "trine run other"] {
+    for said in ["temperature         0.5", "2 messages", "top_p"] {
         assert!(ran.err.contains(said), "{said}: {}", ran.err);
     }
     let saved = std::fs::read_to_string(&file).unwrap();
@@ -61,6 +61,58 @@ fn parameters_are_seen_and_changed_and_answers_repeated() {
     assert_eq!(saved["messages"][1]["earlier"].as_array().unwrap().len(), 1, "{saved}");
     let nothing = chat("/retry\n");
     assert!(nothing.err.contains("no answer to try again"), "{}", nothing.err);
+}
+
+#[test]
+fn a_chat_goes_on_with_another_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("chat.json").display().to_string();
+    let script = format!(
+        "/set top_k 7\nhello\n/models\n/model no-such-model\n/model demo-draft\nhello\n/show\n/save {file}\n"
+    );
+    let ran = chat(&script);
+    assert_eq!(ran.code, 1, "one model is not there");
+    for said in [
+        "/model NAME goes on with another one",
+        "there is no model no-such-model",
+        "the conversation goes on with demo-draft",
+        "model               demo-draft",
+        "conversation        4 messages",
+        "top_k               7",
+    ] {
+        assert!(ran.err.contains(said), "{said}: {}", ran.err);
+    }
+    let saved = std::fs::read_to_string(&file).unwrap();
+    let saved: serde_json::Value = serde_json::from_str(&saved).unwrap();
+    assert_eq!((&saved["model"], &saved["parameters"]["top_k"]), (&"demo-draft".into(), &7.into()));
+    assert_eq!(saved["messages"].as_array().unwrap().len(), 4, "{saved}");
+    let options = ["--temperature", "0", "--max-tokens", "6", "--threads=1", "--top-k", "7"];
+    let load = format!("/load {file}\nagain\n");
+    let alone = trine_with(&load, &[&["run", "demo-draft", "-i"][..], &options].concat()).ok();
+    let after = chat(&format!("/load {file}\n/set top_k 7\n/model demo-draft\nagain\n")).ok();
+    assert_eq!(after.out, alone.out, "the other model sees the same conversation");
+}
+
+#[test]
+fn a_model_that_a_chat_cannot_go_on_with_leaves_the_one_at_hand() {
+    let other = model();
+    let script =
+        format!("hello\n/model gemma3:27b\n/model {other}\nhello\n/model demo-draft\n/show\n");
+    // The other one has no token of this number, and its draft has no room for this context.
+    let options =
+        ["--logit-bias", "8000=1", "--context", "900", "--max-tokens", "4", "--threads=1"];
+    let ran = trine_with(&script, &[&["run", "demo", "-i"][..], &options].concat());
+    assert_eq!(ran.code, 1);
+    for said in [
+        "Repeat /model gemma3:27b to download it, about",
+        "logit_bias is for token id 8000",
+        "the conversation goes on with demo\n",
+        "model               demo-draft",
+        "4 messages",
+        "context             900 tokens",
+    ] {
+        assert!(ran.err.contains(said), "{said}: {}", ran.err);
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ fn explain_prints_what_a_machine_that_is_not_here_would_do() {
     for part in [
         "part  layers  steps  weights",
         "0     0-7 ",
-        "of up to 32768 positions",
+        "of up to 32768 tokens",
         "\nPart 0 on H200 (vulkan, discrete): one token\n",
         "\nPart 0 on H200 (vulkan, discrete): 512 tokens of a prompt\n",
         "launches for 512 rows, attended to in tiles; 1 row with logits",
@@ -32,7 +32,7 @@ fn explain_prints_what_a_machine_that_is_not_here_would_do() {
     }
     let several = explain(&["--device", "h200", "--sequences", "12"]).ok().out;
     for part in [
-        "12 sequences at once of up to 32768 positions, 20 slots; ",
+        "12 requests at once of up to 32768 tokens, 20 slots; ",
         "one token of each of 12 sequences\n",
         "launches for 16 rows, each of another sequence; 16 rows with logits",
     ] {
@@ -56,7 +56,7 @@ fn explain_takes_less_where_a_machine_has_less() {
     assert!(!text.contains(" 32768 positions") && !text.contains(" 8192 positions"), "{text}");
     let text = on_780m("12M");
     assert!(text.contains("the context would be 32768 if there were more memory"), "{text}");
-    assert!(text.contains("keys and values in f32"), "{text}");
+    assert!(text.contains("KV cache in f32"), "{text}");
 }
 
 fn explain_demo(more: &[&str]) -> crate::common::Ran {

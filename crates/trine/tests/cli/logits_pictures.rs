@@ -100,7 +100,7 @@ fn pictures_of_different_shapes_have_tensors_of_their_own() {
         let swapped = ["--image", &second, "--image", &first];
         let error = trine(&[&base[..], &swapped].concat()).fails(1);
         assert!(error.contains("63 soft tokens (300) from entry 3 on"), "{error}");
-        assert!(error.contains("the next pictures have 56, 63"), "{error}");
+        assert!(error.contains("the next images have 56, 63"), "{error}");
     }
 }
 
@@ -172,11 +172,11 @@ fn pictures_and_places_have_to_agree() {
     let error = fails(&folder, "[2, 512, 512, 512, 3]", &one, 1);
     assert!(error.contains("3 soft tokens (512) from entry 1 on"), "{error}");
     let error = fails(&folder, "[2, 3]", &one, 1);
-    assert!(error.contains("places for 0 pictures, 1 are given"), "{error}");
+    assert!(error.contains("places for 0 images, 1 are given"), "{error}");
     let error = fails(&folder, "[512, 512, 512, 512, 520]", &one, 1);
     assert!(error.contains("entry 4 is 520"), "{error}");
     let error = fails(&model("gemma3-a"), "[2]", &one, 1);
-    assert!(error.contains("reads no pictures") && error.contains("mmproj"), "{error}");
+    assert!(error.contains("reads no images") && error.contains("mmproj"), "{error}");
     let text = "[512, 512, 512, 512]";
     let error = fails(&folder, text, &["--image", &at("no.png")], 1);
     assert!(error.contains("no.png"), "{error}");

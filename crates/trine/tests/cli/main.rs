@@ -10,6 +10,7 @@ mod command_line;
 mod common;
 mod drafting;
 mod explaining;
+mod headers;
 mod hostile_names;
 #[cfg(target_os = "linux")]
 mod inherited;
@@ -32,6 +33,7 @@ mod seeing;
 mod serving;
 mod serving_models;
 mod settings;
+mod stores;
 mod traces;
 mod vulkan;
 mod watching;

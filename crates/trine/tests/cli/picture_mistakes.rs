@@ -43,18 +43,18 @@ fn a_picture_may_come_from_standard_input() {
     for (more, said) in [
         (&["--image", "-"][..], "give the prompt as PROMPT or with --prompt-file"),
         (&["-", "--image", "-"], "give the prompt as PROMPT"),
-        (&["What?", "--image", "-", "--image", "-"], "standard input is one picture"),
+        (&["What?", "--image", "-", "--image", "-"], "standard input is one image"),
         (&["-i", "--image", "-"], "name its file"),
     ] {
         let error = run(more).fails(2);
         assert!(error.contains(said), "{more:?}: {error}");
     }
     let error = run(&["What?"]).fails(1);
-    assert!(error.contains("standard input is a picture, not a prompt"), "{error}");
+    assert!(error.contains("standard input is an image, not a prompt"), "{error}");
     let error = trine(&["run", &model, "--prompt-file", &a]).fails(1);
-    assert!(error.contains("a.png is a picture, not a prompt; give it by --image"), "{error}");
+    assert!(error.contains("a.png is an image, not a prompt; give it by --image"), "{error}");
     let error = trine(&["run", &model, "What?", "--image", "-"]).fails(1);
-    assert!(error.contains("standard input: the picture is empty"), "{error}");
+    assert!(error.contains("standard input: the image is empty"), "{error}");
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_picture_in_the_place_of_something_else_is_told() {
         (2, &["--image", &a, &b], "b.png is an image, and stands in the place of PROMPT"),
         (2, &[&a], "a.png is an image, and stands in the place of PROMPT"),
         (1, &["What?", "--image", &list], "it is a list of files; name each by itself"),
-        (1, &["What?", "--image", &empty], "empty.png: the picture is empty"),
+        (1, &["What?", "--image", &empty], "empty.png: the image is empty"),
     ] {
         let error = trine(&[&["run", &model][..], arguments].concat()).fails(code);
         assert!(error.contains(said), "{arguments:?}: {error}");
@@ -81,7 +81,7 @@ fn a_picture_in_the_place_of_something_else_is_told() {
         &["show", &a],
     ] {
         let error = trine(arguments).fails(1);
-        assert!(error.contains("a.png is a picture, not a model"), "{arguments:?}: {error}");
+        assert!(error.contains("a.png is an image, not a model"), "{arguments:?}: {error}");
     }
     let about = format!("What is in {a}?");
     let told = |more: &[&str]| trine(&[&["run", &model, &about][..], &FEW, more].concat()).ok().err;

@@ -56,7 +56,7 @@ fn a_pull_says_whether_the_model_reads_pictures() {
     let line = "it takes texts only: its repository has no vision tower for it; --mmproj FILE";
     assert!(none.contains(line), "{none}");
     let error = store.trine(&["run", "me/see-GGUF", "a", "--image", "a.png"]).fails(1);
-    assert!(error.contains("fetches one, or says why there is none"), "{error}");
+    assert!(error.contains("downloads one, or says why there is none"), "{error}");
     // No file would help this one.
     std::fs::copy(golden("gguf/gemma3n/model.gguf"), store.folder().join("see-F32.gguf")).unwrap();
     let never = told();
@@ -112,7 +112,7 @@ fn a_damaged_tower_is_a_warning_where_no_picture_was_given() {
     std::fs::write(&mmproj, "GGUF").unwrap();
     let shown = store.trine(&["show", "me/see-GGUF"]).ok();
     assert!(!shown.out.contains("vision "), "{}", shown.out);
-    assert!(shown.err.contains("reads no pictures") && shown.err.contains("mmproj-F16.gguf"));
+    assert!(shown.err.contains("reads no images") && shown.err.contains("mmproj-F16.gguf"));
 }
 
 /// What is typed wins over what is found, and says what is wrong with it.
@@ -186,7 +186,7 @@ fn pictures_that_cannot_be_read_are_told() {
     let error = ask(&blind, &["--image", &cat]).fails(1);
     assert!(error.contains("no mmproj file beside it") && error.contains("--mmproj"), "{error}");
     let error = ask("demo", &["--image", &cat]).fails(1);
-    assert!(error.contains("demo reads no pictures"), "{error}");
+    assert!(error.contains("demo reads no images"), "{error}");
     let place = tempfile::tempdir().unwrap();
     let model = seeing::model(place.path(), true).display().to_string();
     let error = ask(&model, &["--image", &folder]).fails(1);
@@ -198,12 +198,12 @@ fn pictures_that_cannot_be_read_are_told() {
         assert!(error.contains("cannot be used with"), "{error}");
     }
     let error = ask(&model, &["--image", &cat, "--context", "3"]).fails(1);
-    assert!(error.contains("a picture has 4 rows") && error.contains("raise --context"), "{error}");
+    assert!(error.contains("an image has 4 rows") && error.contains("raise --context"), "{error}");
     // Texts need no tower.
     ask(&model, &["--no-mmproj"]).ok();
     std::fs::write(place.path().join("mmproj.gguf"), "GGUF").unwrap();
     let warned = ask(&model, &[]).ok().err;
-    assert!(warned.contains("reads no pictures") && warned.contains("mmproj.gguf"), "{warned}");
+    assert!(warned.contains("reads no images") && warned.contains("mmproj.gguf"), "{warned}");
     assert!(ask(&model, &["--image", &cat]).fails(1).contains("mmproj.gguf"));
 }
 
@@ -232,17 +232,17 @@ fn chats_take_pictures_and_keep_where_they_are() {
     let told = chat(&load, &[]).ok().err;
     assert!(!told.contains("left out"), "{told}");
     let told = chat(&load, &["--no-mmproj"]).ok().err;
-    assert!(told.contains("2 pictures are left out"), "{told}");
+    assert!(told.contains("2 images are left out"), "{told}");
     let error = chat(&format!("/image {a}\n"), &["--no-mmproj"]).fails(1);
-    assert!(error.contains("reads no pictures"), "{error}");
+    assert!(error.contains("reads no images"), "{error}");
     let told = chat(&format!("/image {a}\n/image -\n/image\n"), &[]).ok().err;
-    assert!(told.contains("no picture waits; /image FILE"), "{told}");
+    assert!(told.contains("no image waits; /image FILE"), "{told}");
     let error = chat(&format!("{a} what is this\n"), &[]).fails(1);
-    assert!(error.contains("is a picture; give it by /image FILE"), "{error}");
+    assert!(error.contains("is an image; give it by /image FILE"), "{error}");
     let error = chat("/no/such.png what is this\n", &[]).fails(1);
     assert!(error.contains("/no/such.png cannot be read"), "{error}");
     let told = chat(&format!("\"\"\"\n{a}\n\"\"\"\n/image\n"), &[]).ok();
-    assert!(told.err.contains("no picture waits") && !told.out.is_empty(), "{}", told.err);
+    assert!(told.err.contains("no image waits") && !told.out.is_empty(), "{}", told.err);
     let error = chat("/image nothing.png\n", &[]).fails(1);
     assert!(error.contains("nothing.png"), "{error}");
 }
@@ -261,12 +261,12 @@ fn a_chat_has_a_number_of_pictures() {
     std::fs::write(&file, saved.to_string()).unwrap();
     let load = format!("/load {}\n", file.display());
     let told = chat(&format!("{load}And now?\n")).ok().err;
-    assert!(told.contains("136 pictures are left out of what the model sees: a chat"), "{told}");
+    assert!(told.contains("136 images are left out of what the model sees: a chat"), "{told}");
     let error = chat(&format!("{load}{a}\n")).fails(1);
-    assert!(error.contains("a chat has at most 64 pictures"), "{error}");
+    assert!(error.contains("a chat has at most 64 images"), "{error}");
     let images = ["--image", a.as_str()].repeat(65);
     let many = [&["run", &model, "What?"][..], &images].concat();
-    assert!(trine(&many).fails(2).contains("at most 64 pictures"));
+    assert!(trine(&many).fails(2).contains("at most 64 images"));
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn a_damaged_tower_is_told_when_its_model_is_loaded() {
     serving.signal("-TERM");
     serving.wait();
     let said = serving.said();
-    assert!(!said.contains("reads no pictures"), "{said}");
+    assert!(!said.contains("reads no images"), "{said}");
 }
 
 #[test]

@@ -128,7 +128,7 @@ fn this_machine_is_measured() {
     // No memory reads at ten terabytes a second with one thread, nor below ten megabytes.
     assert!((0.01..10_000.0).contains(&number(machine, "gbps")), "{machine}");
     let named = trine(&["plan", &model(), "--device", "cpu", "--threads", "1", "--markdown"]).ok();
-    assert!(named.out.contains("| 1 sequence") && named.out.contains("measured"), "{}", named.out);
+    assert!(named.out.contains("| 1 request") && named.out.contains("measured"), "{}", named.out);
 }
 
 #[test]
@@ -264,9 +264,9 @@ fn forecasts_with_drafts_say_what_they_assume() {
         "; a guess reads ",
         "draft memory",
         "by demo-draft, each a pass at the same rates",
-        "if each is right with probability 0.7 where those before it are",
+        "if each is right 70 % of the time",
         "assumed   acceptance of guesses 0.7: ",
-        "guesses only where that pays",
+        "guesses only if that pays",
     ] {
         assert!(text.to_lowercase().contains(&part.to_lowercase()), "{part}: {text}");
     }

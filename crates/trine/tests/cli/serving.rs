@@ -245,7 +245,7 @@ fn less_than_asked_for_is_said_and_too_little_is_refused_once() {
     lines.read_line(&mut line).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(line.contains("of 64 sequence") && line.contains("--kv-memory 10"), "{line}");
+    assert!(line.contains("of 64 request") && line.contains("--kv-memory 10"), "{line}");
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn a_context_that_nobody_typed_is_not_called_an_option() {
     let run = ["run", "long", "hi", "--max-tokens", "1"];
     let ran = with("", &variables, &[&run[..], &["-v"]].concat()).ok();
     assert!(
-        ran.err.contains("the preset's num_ctx of 4096 is more than the 1024 positions")
+        ran.err.contains("the preset's num_ctx of 4096 is more than the 1024 tokens")
             && ran.err.contains("context: 1024 of the model's 1024"),
         "{}",
         ran.err

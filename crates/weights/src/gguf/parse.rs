@@ -108,6 +108,18 @@ pub fn text_of(key: &str, beginning: &[u8], file: &str) -> Result<Option<String>
     Ok(find_text(key, &mut cursor))
 }
 
+/// Returns whether `beginning` has all that a GGUF file says before its tensor data.
+pub(crate) fn holds_header(beginning: &[u8]) -> bool {
+    let mut cursor = Cursor::new(beginning, "");
+    let mut read = || -> Result<(), WeightsError> {
+        read_version(&mut cursor)?;
+        let (tensors, entries) = read_counts(&mut cursor)?;
+        let (_, alignment) = read_metadata(&mut cursor, entries)?;
+        (0..tensors).try_for_each(|_| read_tensor(&mut cursor, alignment).map(drop))
+    };
+    read().is_ok()
+}
+
 fn find_text(wanted: &str, cursor: &mut Cursor<'_>) -> Option<String> {
     cursor.u64("").ok()?;
     let entries = cursor.u64("").ok()?;

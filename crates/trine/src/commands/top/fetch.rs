@@ -16,6 +16,8 @@ use crate::failure::usage;
 
 /// The path of the status.
 const PATH: &str = "/v1/trine/status";
+/// The longest time that the program on a port that is in use may take to say what it is.
+const GLANCE: Duration = Duration::from_secs(1);
 /// The largest answer, in bytes. An answer with 256 models has a fifth of it.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// The largest head of an answer, in bytes.
@@ -197,6 +199,13 @@ impl Client {
         };
         Problem::Passing(text)
     }
+}
+
+/// Returns whether a trine server without keys listens on an address.
+pub(crate) fn is_trine(address: std::net::SocketAddr) -> bool {
+    let Ok(url) = Address::parse(&format!("http://{address}")) else { return false };
+    let client = Client::new(&ServerArgs { url, api_key_file: None, tls_ca: None });
+    client.is_ok_and(|client| Client { time: GLANCE, ..client }.ask().is_ok())
 }
 
 /// Returns the message of an error in Ollama's form.

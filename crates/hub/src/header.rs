@@ -1,0 +1,135 @@
+//! What the beginnings of a model's files on a server say, without the files.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use crate::api::{self, RemoteFile, Repository};
+use crate::error::HubError;
+use crate::hub::Hub;
+use crate::local::ModelFile;
+use crate::name::{ModelName, has_extension};
+use crate::progress::Progress;
+use crate::pull::wanted;
+use crate::select::{self, Pick};
+
+/// The most files of a model whose headers are read.
+const FILES_MAX: usize = 128;
+/// The most bytes of a file that are read for its header: the metadata of a Gemma, whose vocabulary
+/// and merges take some 15 MB, and the table of tensors. Files without a header, such as a
+/// tokenizer, may have as many in all.
+const HEADER_BYTES: u64 = 48 << 20;
+/// The bytes after which a beginning is looked at for the first time; then it is twice as long.
+const FIRST_LOOK: usize = 256 << 10;
+
+/// The headers of a model's files, each at the beginning of a file of its whole length.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// The path to open, as that of a local model.
+    pub path: PathBuf,
+    /// All files. What is after their headers is a hole: it takes no room, and reads as zeros.
+    pub files: Vec<ModelFile>,
+    /// The bytes that were read.
+    pub read: u64,
+    /// The bytes of the whole model.
+    pub bytes: u64,
+}
+
+impl Hub {
+    /// Reads the headers of a model on the server into files in `folder`. `None` if the server does
+    /// not give them, or the model has more files than have a place.
+    ///
+    /// # Errors
+    /// As [`Hub::remote_bytes`], and if a file cannot be written.
+    pub fn header(
+        &self,
+        name: &ModelName,
+        folder: &Path,
+        progress: &mut dyn Progress,
+    ) -> Result<Option<Header>, HubError> {
+        let remote = match api::repository(&self.client, name, progress) {
+            Err(HubError::Connection { reason, .. }) => return Err(self.offline(reason)),
+            other => other?,
+        };
+        let pick = select::choose(name, &remote.names())?.without_mmproj();
+        let files = wanted(&remote, &pick);
+        self.judge(name, &remote, &files)?;
+        if files.len() > FILES_MAX {
+            return Ok(None);
+        }
+        let path = match &pick {
+            Pick::Gguf(_) => pick.own_files().first().map(|first| folder.join(first)),
+            Pick::Folder(_) => Some(folder.to_owned()),
+        };
+        let Some(path) = path else { return Ok(None) };
+        let mut header = Header { path, files: Vec::new(), read: 0, bytes: 0 };
+        for file in files {
+            if progress.cancelled() {
+                return Err(HubError::Cancelled);
+            }
+            let Some(bytes) = file.size else { return Ok(None) };
+            let Some(beginning) = self.header_of(name, &remote, file, bytes, progress) else {
+                return if progress.cancelled() { Err(HubError::Cancelled) } else { Ok(None) };
+            };
+            let path = folder.join(&file.name);
+            write(&path, &beginning, bytes)
+                .map_err(|error| HubError::file("write", &path, error))?;
+            header.read = header.read.saturating_add(beginning.len() as u64);
+            header.bytes = header.bytes.saturating_add(bytes);
+            let sha256 = file.sha256.clone();
+            header.files.push(ModelFile { name: file.name.clone(), path, bytes, sha256 });
+        }
+        Ok(Some(header))
+    }
+
+    /// Returns the beginning of a file with its header, or the whole file if it has none and is
+    /// small.
+    fn header_of(
+        &self,
+        name: &ModelName,
+        remote: &Repository,
+        file: &RemoteFile,
+        bytes: u64,
+        progress: &dyn Progress,
+    ) -> Option<Vec<u8>> {
+        let has_header = [".gguf", ".safetensors"].iter().any(|end| has_extension(&file.name, end));
+        if !has_header && bytes > HEADER_BYTES {
+            return None;
+        }
+        let most = HEADER_BYTES.min(bytes);
+        let mut body = self.body_of_beginning(name, remote, file, most)?.take(most);
+        let (mut beginning, mut look) = (Vec::new(), FIRST_LOOK);
+        let mut piece = vec![0; 64 << 10];
+        loop {
+            let count = match body.read(&mut piece) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(_) => return None,
+            };
+            if progress.cancelled() {
+                return None;
+            }
+            beginning.extend_from_slice(&piece[..count]);
+            if has_header && beginning.len() >= look {
+                let holds = self.client.config().holds_header;
+                if holds.is_some_and(|holds| holds(&file.name, &beginning)) {
+                    return Some(beginning);
+                }
+                look = look.saturating_mul(2);
+            }
+        }
+        // A server that ends early has not given what there is.
+        (beginning.len() as u64 == most).then_some(beginning)
+    }
+}
+
+/// Writes a file of `bytes` bytes of which only the beginning is there.
+fn write(path: &Path, beginning: &[u8], bytes: u64) -> std::io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let mut file = fs::File::create(path)?;
+    file.write_all(beginning)?;
+    file.set_len(bytes)
+}

@@ -1,0 +1,99 @@
+//! The chat of `trine run`: one conversation, with one model after the other.
+
+use std::io::stdin;
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use super::run_open::{Named, Opened, open, pictures};
+use super::run_told::tell_end;
+use crate::chat::Conversation;
+use crate::cli::RunArgs;
+use crate::converse::{Chat, Kept, Talked};
+use crate::failure::{self, Negative};
+use crate::generate::answer;
+use crate::interrupt::{self, Watch};
+use crate::line_source::{LineSource, Piped, Typed};
+use crate::model_source::{Chosen, hub_config};
+use crate::options::Writing;
+use crate::printer::Printer;
+use crate::session::Session;
+use crate::vocabulary::{TextSide, Thinking};
+use crate::{output, screen, terminal};
+
+/// Chats.
+///
+/// # Errors
+/// Returns an error if the model cannot be loaded, the input cannot be read, or the output cannot
+/// be written.
+pub(super) fn chat(args: &RunArgs, chosen: Chosen, verbose: bool) -> Result<()> {
+    let mut current = (chosen, Named::There);
+    let mut opened = open(args, (&current.0, current.1), &args.sampling, verbose)?;
+    let waiting = pictures(&opened.session, &args.pictures.image)?;
+    let (system, turns) = (opened.system.take(), std::mem::take(&mut opened.turns));
+    let conversation = Conversation { system, turns, ..Default::default() };
+    let mut kept = Kept::new(conversation, waiting, args.sampling.clone());
+    let is_typed = terminal::stdin_is_terminal();
+    let mut lines: Box<dyn LineSource> = if is_typed {
+        output::note("/help for commands, Ctrl-D to leave");
+        Box::new(Typed::new(history_file())?)
+    } else {
+        Box::new(Piped(stdin().lock()))
+    };
+    let mut show =
+        |session: &mut Session, text: &TextSide, prompt, writing: &Writing, watch: &Watch| {
+            let _hush = is_typed.then(screen::hush);
+            let mut printer = Printer::new(false);
+            let outcome = answer(&mut session.engine, text, prompt, writing, watch, &mut printer);
+            printer.finish()?;
+            let answer = outcome?;
+            tell_end(session, &answer, verbose, true);
+            Ok(answer)
+        };
+    loop {
+        let Opened { session, text, sampling, raw, .. } = &mut opened;
+        let chat = Chat::new(session, text, &args.sampling, sampling.clone(), *raw, kept);
+        let other = match chat.talk(lines.as_mut(), &mut show)? {
+            // A person has read what went wrong; a script needs the exit code.
+            Talked::Over(went_well) if went_well || is_typed => return Ok(()),
+            Talked::Over(_) => return Err(Negative.into()),
+            Talked::Switched(other, after) => {
+                kept = *after;
+                *other
+            }
+        };
+        // While the next model is loaded, Ctrl-C must not end the program and the conversation.
+        interrupt::set_unsaved(kept.is_unsaved());
+        let _watch = is_typed.then(Watch::new);
+        let thinking = opened.text.thinking;
+        // Both of them may have no room.
+        drop(opened);
+        opened = match open(args, (&other, Named::InChat), &kept.chosen, verbose) {
+            Ok(mut opened) => {
+                current = (other, Named::InChat);
+                kept.forget_model();
+                kept.take_system(opened.system.take());
+                opened
+            }
+            Err(error) => {
+                kept.has_failed = true;
+                if let Some(message) = failure::message(&error) {
+                    output::error(terminal::harmless(&message));
+                }
+                open(args, (&current.0, current.1), &kept.chosen, verbose)?
+            }
+        };
+        if opened.text.format().thoughts().is_some() {
+            opened.text.thinking = thinking;
+        } else {
+            opened.text.thinking = Thinking::default();
+        }
+        let name = terminal::harmless(&opened.session.name).into_owned();
+        output::note(&format!("the conversation goes on with {name}"));
+    }
+}
+
+/// Returns the path of the history of typed inputs, which is beside the models.
+fn history_file() -> Option<PathBuf> {
+    hub_config().ok().map(|config| config.store.join(".chat-history"))
+}
