@@ -30,7 +30,8 @@ pub(crate) enum Piece {
 }
 
 /// Reads prompts: a text, a list of texts, a list of token ids and texts, or a list of such lists
-/// and texts, at most `most` of them. A list in which a number stands is one prompt, as in llama.cpp.
+/// and texts, at most `most` of them. A list in which a number stands is one prompt, as in
+/// llama.cpp.
 ///
 /// # Errors
 /// 400 naming the field.
@@ -82,8 +83,8 @@ fn read_parts(parts: &[Value]) -> Option<Prompt> {
 }
 
 impl Prompt {
-    /// Returns the token ids. With `adds_bos` a prompt that begins with a text begins as the model's
-    /// prompts do.
+    /// Returns the token ids. With `adds_bos` a prompt that begins with a text begins as the
+    /// model's prompts do.
     ///
     /// # Errors
     /// If the tokenizer fails.

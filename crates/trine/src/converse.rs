@@ -144,16 +144,8 @@ impl<'a> Chat<'a> {
         loop {
             interrupt::set_unsaved(self.kept.is_unsaved());
             let prompt = interrupt::Prompt::new(i32::from(self.kept.has_failed));
-            let (input, is_block) = loop {
-                match next_input(lines)? {
-                    Line::Text(text) => break (text, false),
-                    Line::Block(text) => break (text, true),
-                    Line::End => return Ok(Talked::Over(!self.kept.has_failed)),
-                    Line::Interrupted => match interrupt::pressed_at_prompt() {
-                        Some(note) => output::note(note),
-                        None => return Ok(Talked::Over(!self.kept.has_failed)),
-                    },
-                }
+            let Some((input, is_block)) = typed(lines)? else {
+                return Ok(Talked::Over(!self.kept.has_failed));
             };
             prompt.answered();
             let refused = self.refused.take();
@@ -668,6 +660,21 @@ pub(crate) fn ending_note(ending: Ending, session: &Session, is_chat: bool) -> O
             Some(format!("(stopped: the context of {context} tokens is full{advice})"))
         }
         Ending::Interrupted => Some("(stopped)".to_owned()),
+    }
+}
+
+/// Returns the next input and whether it is a block; `None` at the end, or after a second Ctrl-C.
+fn typed(lines: &mut dyn LineSource) -> Result<Option<(String, bool)>> {
+    loop {
+        match next_input(lines)? {
+            Line::Text(text) => return Ok(Some((text, false))),
+            Line::Block(text) => return Ok(Some((text, true))),
+            Line::End => return Ok(None),
+            Line::Interrupted => match interrupt::pressed_at_prompt() {
+                Some(note) => output::note(note),
+                None => return Ok(None),
+            },
+        }
     }
 }
 

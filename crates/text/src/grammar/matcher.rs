@@ -223,8 +223,8 @@ fn may_end(state: &mut llguidance::Matcher) -> Result<bool, GrammarError> {
     Ok(has_stopped(state)? || state.is_accepting().map_err(|error| failed(&error))?)
 }
 
-/// Forbids digits that make a number too long, as long as anything else may come. If a number has to
-/// go on, it goes on with a digit that is not 0: one that has to be above 0 may end then.
+/// Forbids digits that make a number too long, as long as anything else may come. If a number has
+/// to go on, it goes on with a digit that is not 0: one that has to be above 0 may end then.
 fn end_numbers(
     mask: &mut [u32],
     numbers: Numbers,

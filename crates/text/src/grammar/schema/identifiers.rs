@@ -101,8 +101,8 @@ impl Names {
         }
     }
 
-    /// Returns the place that a reference within `resource` leads to; `None` for one that stays as it
-    /// is.
+    /// Returns the place that a reference within `resource` leads to; `None` for one that stays as
+    /// it is.
     fn place(&self, root: &Value, resource: usize, reference: &str) -> Option<String> {
         let (uri, fragment) = reference.split_once('#').unwrap_or((reference, ""));
         let target = match uri {
