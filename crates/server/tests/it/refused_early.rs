@@ -182,7 +182,7 @@ fn no_model_is_loaded_for_a_request_that_is_wrong() {
         ),
         ("/v1/chat/completions/input_tokens", json!({"messages": 5}), "messages"),
         (COMPLETIONS, json!({}), "prompt"),
-        (COMPLETIONS, json!({"prompt": ["a", 5]}), "prompt"),
+        (COMPLETIONS, json!({"prompt": ["a", true]}), "prompt"),
         (COMPLETIONS, json!({"prompt": ["a", "b", "c"], "n": 128}), "n"),
         (COMPLETIONS, json!({"prompt": "a", "suffix": "b"}), "suffix"),
         ("/completion", json!({"prompt": ""}), "prompt"),

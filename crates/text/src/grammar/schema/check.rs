@@ -165,7 +165,9 @@ impl<'a> Check<'a> {
                 map.shift_remove(key);
             }
         }
-        numbers::bound(self, place, map)?;
+        for key in numbers::bound(map) {
+            self.leave_out(place, key, numbers::TOO_FAR)?;
+        }
         self.pattern_properties(place, map)?;
         for key in &keys {
             if let Some(value) = map.get_mut(key) {

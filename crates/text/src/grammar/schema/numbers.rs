@@ -2,9 +2,6 @@
 
 use serde_json::{Map, Value};
 
-use super::check::Check;
-use crate::grammar::error::GrammarError;
-
 /// The largest double below 2^63.
 const LARGEST: f64 = 9_223_372_036_854_774_784.0;
 
@@ -12,8 +9,8 @@ const LARGEST: f64 = 9_223_372_036_854_774_784.0;
 /// hold.
 const LONG: f64 = 1e18;
 
-/// The bound of a number with a `multipleOf` that has none, in which it has at most 16 digits: where
-/// a number ends, it must be a multiple, and the library sees to that within bounds only.
+/// The bound of a number with a `multipleOf` that has none, in which it has at most 16 digits:
+/// where a number ends, it must be a multiple, and the library sees to that within bounds only.
 const USUAL: f64 = 9_999_999_999_999_998.0;
 
 /// One side's keywords, inclusive and exclusive, and its sign.
@@ -38,13 +35,14 @@ impl Side {
     }
 }
 
+/// Why a bound is not held.
+pub(super) const TOO_FAR: &str = "numbers of 2^63 and more are not supported; use a bound nearer to 0, or a string with a pattern";
+
 /// Brings the bounds of numbers in a schema into the library's reach. What no double passes is no
-/// bound. Farther ones become narrower: no number of that many digits is written.
-pub(super) fn bound(
-    check: &mut Check<'_>,
-    place: &str,
-    map: &mut Map<String, Value>,
-) -> Result<(), GrammarError> {
+/// bound. Farther ones become narrower: no number of that many digits is written. Returns the
+/// keywords of those that ask for larger numbers, which are removed.
+pub(super) fn bound(map: &mut Map<String, Value>) -> Vec<&'static str> {
+    let mut too_far = Vec::new();
     for (side, other) in [(0, 1), (1, 0)].map(|(side, other)| (&SIDES[side], &SIDES[other])) {
         for key in side.keys {
             let Some(outward) = side.bound(map, key) else { continue };
@@ -53,8 +51,7 @@ pub(super) fn bound(
             } else if outward > LARGEST {
                 map.insert(key.to_owned(), (LARGEST * side.sign).into());
             } else if outward < -LARGEST {
-                let why = "numbers of 2^63 and more are not supported; use a bound nearer to 0, or a string with a pattern";
-                check.leave_out(place, key, why)?;
+                too_far.push(key);
                 map.shift_remove(key);
             } else if outward <= -LONG && !other.is_in(map) {
                 map.insert(other.keys[0].to_owned(), (LARGEST * other.sign).into());
@@ -69,7 +66,7 @@ pub(super) fn bound(
             }
         }
     }
-    Ok(())
+    too_far
 }
 
 /// Returns the most digits before or after the point of a number that a schema names: a bound, or a
