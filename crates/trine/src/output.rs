@@ -4,13 +4,13 @@
 #![expect(clippy::disallowed_methods, reason = "cleans what is written, and writes it")]
 
 use std::fmt::Display;
-use std::io::{BufWriter, IsTerminal, Write, stderr, stdout};
+use std::io::{IsTerminal, Write, stderr, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use tracing_appender::non_blocking::NonBlocking;
 use trine_foreign::{is_misleading, written};
 
@@ -42,9 +42,14 @@ pub(crate) fn text(text: &str) -> Result<()> {
 
 /// Writes a value as JSON to standard output. Names in it cannot control a terminal.
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
+    raw(&format!("{}\n", pretty(value)?))
+}
+
+/// Returns a value as JSON in lines.
+fn pretty(value: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string_pretty(value)?;
     // JSON escapes control characters, and may escape others of its strings.
-    let mut shown = String::with_capacity(text.len() + 1);
+    let mut shown = String::with_capacity(text.len());
     for sign in text.chars() {
         match sign {
             '\n' => shown.push(sign),
@@ -52,25 +57,21 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
             sign => shown.push(sign),
         }
     }
-    shown.push('\n');
-    raw(&shown)
+    Ok(shown)
 }
 
-/// Writes values as a JSON list to standard output, one after the other.
+/// Writes values as a JSON list to standard output, one after the other. Names in them cannot
+/// control a terminal.
 ///
 /// # Errors
 /// Returns an error if standard output cannot be written, or the first error among the values.
 pub(crate) fn json_list<T: Serialize>(values: impl Iterator<Item = Result<T>>) -> Result<()> {
-    let mut out = BufWriter::new(stdout().lock());
-    let mut failed = Ok(());
-    let sound = values.map_while(|value| value.map_err(|error| failed = Err(error)).ok());
-    serde_json::Serializer::pretty(&mut out)
-        .collect_seq(sound)
-        .map_err(std::io::Error::from)
-        .and_then(|()| out.write_all(b"\n"))
-        .and_then(|()| out.flush())
-        .map_err(output_error)?;
-    failed
+    let mut before = "[\n  ";
+    for value in values {
+        raw(&format!("{before}{}", pretty(&value?)?.replace('\n', "\n  ")))?;
+        before = ",\n  ";
+    }
+    raw(if before.starts_with('[') { "[]\n" } else { "\n]\n" })
 }
 
 /// Writes lines to standard error on behalf of the calling thread, so that this thread need not

@@ -40,7 +40,7 @@ fn explain_prints_what_a_machine_that_is_not_here_would_do() {
     }
     let plans = explain(&["--device", "h200", "--plan", "--context", "64"]).ok().out;
     assert!(plans.contains("Part 0 on H200 (vulkan, discrete): its Plan"), "{plans}");
-    assert!(plans.contains("of up to 64 positions"), "{plans}");
+    assert!(plans.contains("of up to 64 tokens"), "{plans}");
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn explain_takes_less_where_a_machine_has_less() {
     let text = on_780m("64M");
     // The context is what memory leaves, not a round number.
     assert!(text.contains("Part 1 on Radeon 780M") && text.contains("more memory"), "{text}");
-    assert!(!text.contains(" 32768 positions") && !text.contains(" 8192 positions"), "{text}");
+    assert!(!text.contains(" 32768 tokens") && !text.contains(" 8192 tokens"), "{text}");
     let text = on_780m("12M");
     assert!(text.contains("the context would be 32768 if there were more memory"), "{text}");
     assert!(text.contains("KV cache in f32"), "{text}");

@@ -61,7 +61,7 @@ fn no_command_prints_names_as_they_are() {
         (false, &["quantize", &text, &new, "--type", "Q8_0"]),
         (false, &["quantize", &file, &new, "--type", HOSTILE]),
         (false, &["logits", &new]),
-        (false, &["search", HOSTILE]),
+        (true, &["search", HOSTILE]),
         (false, &["ps", "--url", HOSTILE]),
         (false, &["npu", "inspect", &text]),
         (false, &["npu", "verify", &new]),

@@ -187,7 +187,7 @@ fn pictures_and_places_have_to_agree() {
     let error = fails(&folder, text, &[&one[..], &["--draft", "x"]].concat(), 2);
     assert!(error.contains("--draft"), "{error}");
     let error = fails(&folder, text, &["--image", "-", "--image", "-"], 2);
-    assert!(error.contains("standard input is one picture"), "{error}");
+    assert!(error.contains("standard input is one image"), "{error}");
     if cfg!(unix) {
         let base = ["logits", &folder, "--ids", "/dev/stdin", "--out", &out, "--image", "-"];
         let error = trine(&base).fails(2);
