@@ -129,8 +129,10 @@ fn finish(
     let route = response.extensions().get::<MatchedPath>().cloned();
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
         let allow = response.headers_mut().remove("allow");
-        // Clients of Anthropic's API name its version in every request.
-        let is_anthropic = route.is_none() && asked.is_anthropic;
+        // Clients of Anthropic's API name its version in every request, also for what it shares
+        // with OpenAI's.
+        let is_anthropic =
+            (route.is_none() || Dialect::is_shared(&asked.path)) && asked.is_anthropic;
         let dialect = if is_anthropic { Dialect::Anthropic } else { Dialect::of(&asked.path) };
         response = error.response(dialect);
         if let Some(allow) = allow {

@@ -130,6 +130,12 @@ impl Dialect {
             Dialect::Llama
         }
     }
+
+    /// Returns whether OpenAI's and Anthropic's API both have a path. The client's headers say
+    /// whose it means.
+    pub(crate) fn is_shared(path: &str) -> bool {
+        path.starts_with("/v1/models")
+    }
 }
 
 impl ApiError {

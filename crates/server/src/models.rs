@@ -8,6 +8,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `loader`, `preset`, `catalog` | the interface to the crate that has devices and files |
+//! | `facts` | what lists say about models that are not loaded |
 //! | `keep` | how long a model stays loaded |
 //! | `table` | what is loaded, pure |
 //! | `loading` | loading and unloading |
@@ -15,6 +16,7 @@
 //! | `lease` | a model that stays loaded while a request uses it |
 
 mod catalog;
+mod facts;
 mod keep;
 mod lease;
 mod loader;
@@ -25,6 +27,7 @@ mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -35,6 +38,8 @@ use crate::clock::unix_seconds;
 use crate::error::{ApiError, Code, shown};
 
 pub use catalog::{Catalog, Offer, OfferState};
+use facts::Known;
+pub(crate) use facts::{Facts, capabilities};
 pub use keep::KeepAlive;
 pub(crate) use lease::Lease;
 pub use loader::{
@@ -78,8 +83,11 @@ pub(crate) struct Entry {
     /// Why it cannot be used.
     pub(crate) problem: Option<String>,
     pub(crate) modified: Option<u64>,
+    /// What identifies its files; empty if that is not known.
     pub(crate) digest: String,
-    /// Positions of a sequence under this name, while the model is loaded.
+    /// What its files say, once they were looked at.
+    pub(crate) facts: Option<Arc<Facts>>,
+    /// Positions of a sequence under this name; before the model is loaded, the most that can be.
     pub(crate) context: Option<usize>,
 }
 
@@ -108,6 +116,7 @@ impl Models {
     ) -> Self {
         let shared = Shared {
             list: Mutex::new((Instant::now(), loader.list().into())),
+            facts: Mutex::default(),
             loader,
             keep,
             budget,
@@ -291,27 +300,52 @@ impl Models {
     /// Returns all names, the default one first.
     pub(crate) async fn entries(&self) -> Vec<Entry> {
         let names = self.names().await;
+        self.look_at_files().await;
+        let known = Arc::clone(&self.shared.facts().of);
         let table = self.shared.table();
-        names.iter().map(|listed| entry(&table, listed)).collect()
+        names.iter().map(|listed| entry(&table, &known, listed)).collect()
+    }
+
+    /// Looks at the files of the listed models, if that was some time ago. Nothing is loaded.
+    pub(crate) async fn look_at_files(&self) {
+        if self.shared.facts().is_young() {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        // Requests that come at once wait for one of them to look.
+        let looking = Arc::clone(&shared);
+        let _one = looking.looking.lock().await;
+        if shared.facts().is_young() {
+            return;
+        }
+        let names = self.known();
+        let looked = tokio::task::spawn_blocking(move || {
+            let before = Arc::clone(&shared.facts().of);
+            let models = names.iter().map(|listed| listed.model.clone());
+            let known = Known::look(models, &before, &*shared.loader);
+            *shared.facts() = known;
+        });
+        if looked.await.is_err() {
+            tracing::error!("the files of the models could not be looked at");
+        }
     }
 
     /// Returns all models that names stand for, each once and under its own name, the default one
     /// first; then those that are still loaded though no name stands for them any more.
     pub(crate) fn engines(&self) -> Vec<Entry> {
         let names = self.known();
+        let known = Arc::clone(&self.shared.facts().of);
         let table = self.shared.table();
         let mut entries: Vec<Entry> = Vec::new();
         for listed in names.iter() {
             if entries.iter().all(|entry| entry.base != listed.model) {
-                entries.push(entry(
-                    &table,
-                    &Listed { name: listed.model.clone(), context: None, ..listed.clone() },
-                ));
+                let own = Listed { name: listed.model.clone(), context: None, ..listed.clone() };
+                entries.push(entry(&table, &known, &own));
             }
         }
         for (name, slot) in &table.slots {
             if matches!(slot, Slot::Ready(_)) && entries.iter().all(|entry| entry.base != *name) {
-                entries.push(entry(&table, &Listed::plain(name.clone(), 0)));
+                entries.push(entry(&table, &known, &Listed::plain(name.clone(), 0)));
             }
         }
         entries
@@ -328,7 +362,9 @@ impl Models {
         };
         let (name, model) = (named.name.to_string(), named.base.to_string());
         let context = named.preset.context;
-        entry(&self.shared.table(), &Listed { name, model, bytes, modified, digest, context })
+        let known = Arc::clone(&self.shared.facts().of);
+        let listed = Listed { name, model, bytes, modified, digest, context };
+        entry(&self.shared.table(), &known, &listed)
     }
 
     /// Describes a model, loaded or not.
@@ -476,7 +512,8 @@ impl Models {
     }
 }
 
-fn entry(table: &Table, listed: &Listed) -> Entry {
+fn entry(table: &Table, known: &HashMap<String, Arc<Facts>>, listed: &Listed) -> Entry {
+    let facts = known.get(&listed.model).cloned();
     let ready = table.ready(&listed.model);
     let model = ready.map(|ready| Arc::clone(&ready.model));
     let estimate = listed.bytes.max(table.size(&listed.model));
@@ -484,7 +521,13 @@ fn entry(table: &Table, listed: &Listed) -> Entry {
         .and_then(Ready::expires)
         .map(|at| unix_seconds() + at.saturating_duration_since(Instant::now()).as_secs());
     let failed = table.problems.get(&listed.model);
-    let context = model.as_ref().map(|model| bounded(listed.context, model));
+    let served = || {
+        let served = facts.as_ref()?.description.as_ref()?.served;
+        Some(listed.context.map_or(served, |context| context.min(served))).filter(|&most| most > 0)
+    };
+    let context = model.as_ref().map(|model| bounded(listed.context, model)).or_else(served);
+    let own = || facts.as_ref().map(|facts| facts.digest.clone()).unwrap_or_default();
+    let digest = if listed.digest.is_empty() { own() } else { listed.digest.clone() };
     Entry {
         name: listed.name.clone(),
         base: listed.model.clone(),
@@ -494,7 +537,8 @@ fn entry(table: &Table, listed: &Listed) -> Entry {
         expires,
         problem: failed.map(|problem| problem.message(&shown(&listed.name))),
         modified: listed.modified,
-        digest: listed.digest.clone(),
+        digest,
+        facts,
         context,
     }
 }

@@ -36,6 +36,12 @@ pub trait Loader: Send + Sync + 'static {
     /// truncated, replaced or removed.
     fn stamp(&self, model: &str) -> u64;
 
+    /// Returns 64 hexadecimal digits that identify the files of a model, the same as long as they
+    /// are the same; empty if there are none. Not their SHA-256 if that would read all of them.
+    fn digest(&self, _model: &str) -> String {
+        String::new()
+    }
+
     /// Describes a model without loading it.
     ///
     /// # Errors
@@ -78,7 +84,7 @@ pub struct Listed {
     pub name: String,
     /// The model that it stands for.
     pub model: String,
-    /// Bytes that the model takes, on disk or, if that is known, in memory.
+    /// Bytes of the model's files.
     pub bytes: u64,
     /// When it was added or changed, in seconds since 1970, if known.
     pub modified: Option<u64>,
@@ -167,6 +173,8 @@ pub struct Description {
     pub parameters: u64,
     /// Positions that the model was made for.
     pub context: usize,
+    /// Width of its residual stream, and so of its embeddings, in elements.
+    pub hidden: usize,
     /// Positions of a sequence that are served; before it is loaded, the most that can be.
     pub served: usize,
     /// The device that runs it; empty if it is not loaded.

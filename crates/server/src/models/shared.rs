@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
+use super::facts::Known;
 use super::keep::KeepAlive;
 use super::loader::{Found, Listed, LoadedModel, Loader};
 use super::preset::Preset;
@@ -28,7 +29,9 @@ pub(super) struct Shared {
     pub(super) loader: Arc<dyn Loader>,
     /// The names, and when they were asked for.
     pub(super) list: Mutex<(Instant, Arc<[Listed]>)>,
-    /// Held by the request that asks for the names again.
+    /// What the files of the listed models say.
+    pub(super) facts: Mutex<Known>,
+    /// Held by the request that asks for the names, or for what the files say, again.
     pub(super) looking: tokio::sync::Mutex<()>,
     pub(super) keep: KeepAlive,
     pub(super) budget: Option<u64>,
@@ -73,6 +76,10 @@ impl Shared {
 
     pub(super) fn list(&self) -> MutexGuard<'_, (Instant, Arc<[Listed]>)> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn facts(&self) -> MutexGuard<'_, Known> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_closed(&self) -> bool {

@@ -9,12 +9,12 @@ use axum::http::{Request, Response};
 use serde_json::{Map, Value, json};
 use trine_text::ChatTemplate;
 
-use super::rfc3339;
 use crate::app::App;
 use crate::body::read_object;
+use crate::clock::rfc3339;
 use crate::error::ApiError;
 use crate::json::Fields;
-use crate::models::{Description, Entry, Preset};
+use crate::models::{Description, Entry, Preset, capabilities};
 use crate::service_routes::json_response;
 
 /// The time shown for the unloading of a model that stays loaded forever.
@@ -23,7 +23,14 @@ const NEVER: &str = "2999-12-31T23:59:59Z";
 /// `GET /api/tags`
 pub(crate) async fn tags(State(app): State<Arc<App>>) -> Response<Body> {
     let entries = app.models.entries().await;
-    let models: Value = entries.iter().map(|entry| listed(&app, entry)).collect();
+    let listed = |entry: &Entry| {
+        let mut value = listed(&app, entry);
+        value["size"] = entry.file_bytes.into();
+        let able = entry.facts.as_ref().map(|facts| facts.capabilities.clone());
+        value["capabilities"] = able.unwrap_or_default().into();
+        value
+    };
+    let models: Value = entries.iter().map(listed).collect();
     json_response(&json!({ "models": models }))
 }
 
@@ -62,15 +69,8 @@ pub(crate) async fn show(
     info.insert(format!("{family}.context_length"), served.into());
     let context = Some(served).filter(|&served| served > 0);
     let shown = Preset { context, ..Preset::clone(&named.preset) };
-    let mut capabilities = vec!["completion", "tools"];
     let own = || outline.template.as_deref().and_then(|source| ChatTemplate::new(source).ok());
     let template = named.preset.template.clone().or_else(own);
-    if template.as_ref().is_some_and(ChatTemplate::thinks) {
-        capabilities.push("thinking");
-    }
-    if description.sees {
-        capabilities.push("vision");
-    }
     let is_other = *named.name != *named.base;
     let parent = if is_other { &*named.base } else { "" };
     Ok(json_response(&json!({
@@ -78,9 +78,9 @@ pub(crate) async fn show(
         "parameters": parameters(&shown, ""),
         "template": template.as_ref().map_or("", ChatTemplate::source),
         "system": named.preset.system.clone().unwrap_or_default(),
-        "details": details(description, parent),
+        "details": details(description, parent, context),
         "model_info": info,
-        "capabilities": capabilities,
+        "capabilities": capabilities(template.as_ref(), description.sees),
         "modified_at": rfc3339(entry.modified.unwrap_or(app.started)),
     })))
 }
@@ -131,28 +131,41 @@ fn modelfile(base: &str, preset: &Preset) -> String {
     text
 }
 
-fn details(description: &Description, parent: &str) -> Value {
+/// Describes a model that serves so many positions, if that is known.
+fn details(description: &Description, parent: &str, context: Option<usize>) -> Value {
     let parameters = match description.parameters {
         0 => String::new(),
         count @ 1..1_000_000_000 => format!("{:.1}M", count as f64 / 1e6),
         count => format!("{:.1}B", count as f64 / 1e9),
     };
-    json!({
+    let families: Vec<&str> =
+        [&*description.family].into_iter().filter(|name| !name.is_empty()).collect();
+    let mut details = json!({
         "parent_model": parent,
         "format": "gguf",
         "family": description.family,
-        "families": [description.family],
+        "families": families,
         "parameter_size": parameters,
         "quantization_level": description.formats.first().map_or("", String::as_str),
-    })
+    });
+    for (name, count) in
+        [("context_length", context), ("embedding_length", Some(description.hidden))]
+    {
+        if let Some(count) = count.filter(|&count| count > 0) {
+            details[name] = count.into();
+        }
+    }
+    details
 }
 
 fn listed(app: &App, entry: &Entry) -> Value {
     let parent = if entry.name == entry.base { "" } else { &*entry.base };
-    let details = match &entry.model {
-        Some(model) => details(&model.description, parent),
-        None => details(&Description::default(), parent),
+    let of_file = || entry.facts.as_ref().and_then(|facts| facts.description.clone());
+    let description = match &entry.model {
+        Some(model) => model.description.clone(),
+        None => of_file().unwrap_or_default(),
     };
+    let details = details(&description, parent, entry.context);
     json!({
         "name": entry.name,
         "model": entry.name,

@@ -6,15 +6,15 @@ use trine_engine::{PartnerCounts, SamplingParams, Status, TowerCounts};
 
 use super::schema::{
     Field, about, boolean, choice, constant, count, free_object, list, nullable, number, object,
-    schema, text, token_id,
+    one_of, schema, text, token_id,
 };
 
 /// Returns the schemas of these answers, by name.
 pub(super) fn schemas() -> Vec<Field> {
     vec![
-        ("Model", model()),
-        ("Models", object([("object", constant("list")), ("data", list(schema("Model")))], [])),
-        ("OllamaModel", object(ollama_model(), [])),
+        ("Model", one_of(vec![model(), anthropic_model()])),
+        ("Models", models()),
+        ("OllamaModel", object(ollama_model().into_iter().chain([able()]), [])),
         ("OllamaModels", object([("models", list(schema("OllamaModel")))], [])),
         ("OllamaRunning", ollama_running()),
         ("OllamaDetails", ollama_details()),
@@ -77,11 +77,31 @@ fn model() -> Value {
         [
             (
                 "max_model_len",
-                about(count(), "Tokens of a conversation under this name, of a loaded model."),
+                about(
+                    count(),
+                    "Tokens of a conversation under this name; before the model is loaded, the most that there can be.",
+                ),
             ),
             ("meta", object([("size", about(count(), "Bytes of its files."))], [])),
         ],
     )
+}
+
+/// What a client gets that names a version of Anthropic's API.
+fn anthropic_model() -> Value {
+    let kind = ("type", constant("model"));
+    object([kind, ("id", text()), ("display_name", text()), ("created_at", time())], [])
+}
+
+fn models() -> Value {
+    let whole = object([("object", constant("list")), ("data", list(model()))], []);
+    let page = [
+        ("data", list(anthropic_model())),
+        ("has_more", boolean()),
+        ("first_id", nullable(text())),
+        ("last_id", nullable(text())),
+    ];
+    one_of(vec![whole, object(page, [])])
 }
 
 fn time() -> Value {
@@ -93,10 +113,17 @@ fn ollama_model() -> [Field; 6] {
         ("name", text()),
         ("model", text()),
         ("modified_at", time()),
-        ("size", about(count(), "Bytes in memory.")),
-        ("digest", about(text(), "SHA-256 of its file, where known.")),
+        ("size", about(count(), "Bytes of its files; of a model that runs, in memory.")),
+        (
+            "digest",
+            about(text(), "SHA-256 of its file where it is known, otherwise of parts of it."),
+        ),
         ("details", schema("OllamaDetails")),
     ]
+}
+
+fn able() -> Field {
+    ("capabilities", list(choice(["completion", "tools", "thinking", "vision", "embedding"])))
 }
 
 fn ollama_running() -> Value {
@@ -115,7 +142,10 @@ fn ollama_details() -> Value {
             ("parameter_size", text()),
             ("quantization_level", text()),
         ],
-        [],
+        [
+            ("context_length", about(count(), "Positions of a sequence that are served.")),
+            ("embedding_length", count()),
+        ],
     )
 }
 
@@ -128,10 +158,7 @@ fn ollama_show() -> Value {
             ("system", text()),
             ("details", schema("OllamaDetails")),
             ("model_info", free_object()),
-            (
-                "capabilities",
-                list(choice(["completion", "tools", "thinking", "vision", "embedding"])),
-            ),
+            able(),
             ("modified_at", time()),
         ],
         [],

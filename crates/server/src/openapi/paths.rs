@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::schema::{
-    Field, about, boolean, constant, count, free_object, nullable, object, schema, text,
+    Field, about, boolean, constant, count, free_object, nullable, object, one_of, schema, text,
 };
 use super::{answers, described, events, requests};
 use crate::error::{ApiError, Code, Dialect};
@@ -226,7 +226,12 @@ fn models() -> Vec<Operation> {
             "Embeds texts.",
         )
         .generates(),
-        get("OpenAI", &["/v1/models", "/models"], "Models", "All models."),
+        get(
+            "OpenAI",
+            &["/v1/models", "/models"],
+            "Models",
+            "All models. With the header anthropic-version a page of them in Anthropic's form.",
+        ),
         get("OpenAI", &["/v1/models/{name}", "/models/{name}"], "Model", "One of them.")
             .names(path_parameter("Name of a model. It may have slashes, encoded or not.")),
         post(
@@ -505,7 +510,10 @@ fn described_at(operation: &Operation, path: &str) -> Value {
     let statuses = ALWAYS.into_iter().chain(keyed.into_iter().flatten());
     let statuses: BTreeSet<u16> = statuses.chain(operation.statuses.iter().copied()).collect();
     for status in statuses {
-        let name = response_name(dialect, status);
+        let name = match Dialect::is_shared(path) {
+            true => format!("{SHARED}{status}"),
+            false => response_name(dialect, status),
+        };
         let reference = json!({"$ref": format!("#/components/responses/{name}")});
         responses.insert(status.to_string(), reference);
     }
@@ -535,6 +543,9 @@ const DIALECTS: [(Dialect, &str); 4] = [
     (Dialect::Anthropic, "Anthropic"),
     (Dialect::Ollama, "Ollama"),
 ];
+
+/// Name of the errors of paths that two APIs have.
+const SHARED: &str = "Models";
 
 fn name_of(dialect: Dialect) -> &'static str {
     let found = DIALECTS.iter().find(|(other, _)| *other == dialect);
@@ -591,7 +602,10 @@ fn errors() -> Vec<Field> {
 fn error_responses() -> Value {
     let header = |name: &str| json!({"$ref": format!("#/components/headers/{name}")});
     let mut responses = Map::new();
-    for (dialect, name) in DIALECTS {
+    let of = |dialect| schema(&format!("{}Error", name_of(dialect)));
+    let shared = one_of(vec![of(Dialect::OpenAi), of(Dialect::Anthropic)]);
+    let own = DIALECTS.map(|(dialect, name)| (name, of(dialect)));
+    for (name, body) in own.into_iter().chain([(SHARED, shared)]) {
         for (status, words) in STATUSES {
             let mut headers = json!({"x-request-id": header("RequestId")});
             match status {
@@ -599,9 +613,9 @@ fn error_responses() -> Value {
                 401 => headers["www-authenticate"] = header("WwwAuthenticate"),
                 _ => {}
             }
-            let content = json!({ JSON: {"schema": schema(&format!("{name}Error"))} });
+            let content = json!({ JSON: {"schema": body} });
             let response = json!({"description": words, "headers": headers, "content": content});
-            responses.insert(response_name(dialect, status), response);
+            responses.insert(format!("{name}{status}"), response);
         }
     }
     responses.into()

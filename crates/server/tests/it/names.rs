@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use trine_server::{Found, Preset, SamplingChanges};
 
 use crate::client;
-use crate::harness::{CONTEXT, Harness, Scripted};
+use crate::harness::{CONTEXT, Harness, OUTLINED, Scripted};
 
 /// A server with `gpt-4o`, a further name for `main`, and `sailor`, a preset over it.
 fn server() -> Harness {
@@ -51,6 +51,19 @@ fn models_are_listed_and_found_under_every_name() {
     };
     assert_eq!(tag("gpt-4o")["details"]["parent_model"], "main");
     assert_eq!(tag("main")["details"]["parent_model"], "");
+    // What is not loaded is described from its file; clients take the digest for a key.
+    let other = tag("other");
+    assert_eq!(other["details"]["families"], json!(["gemma3"]));
+    assert_eq!((&other["size"], &other["digest"]), (&json!(100), &json!("d".repeat(64))));
+    assert_eq!(other["capabilities"], json!(["completion", "tools"]));
+    assert_eq!(tag("main")["capabilities"], other["capabilities"]);
+    assert_eq!(tag("gpt-4o")["size"], 100, "of the file, not in memory");
+    assert_eq!(other["details"]["context_length"], OUTLINED);
+    assert_eq!(server.get("/v1/models/other").1["max_model_len"], OUTLINED);
+    assert_eq!(server.get("/v1/models/main").1["max_model_len"], CONTEXT, "it is loaded");
+    let list = server.get("/v1/models").1;
+    let mut list = list["data"].as_array().unwrap().iter();
+    assert!(list.all(|model| model["max_model_len"].is_u64() || model["id"] == "broken"));
     assert_eq!(server.get("/v1/models/main").0, 200);
     assert_eq!(server.get("/v1/models/gpt-4o").1["id"], "gpt-4o");
     assert_eq!(server.get("/v1/models/gpt-4o").1["status"]["value"], "loaded");
@@ -64,6 +77,55 @@ fn models_are_listed_and_found_under_every_name() {
         status["models"].as_array().unwrap().iter().filter(|model| model["is_loaded"] == true);
     let names: Vec<&Value> = loaded.map(|model| &model["name"]).collect();
     assert_eq!(names, ["main"]);
+}
+
+/// Anthropic's reference, "List models" and "Get a model": the path is OpenAI's too.
+#[test]
+fn models_are_listed_in_anthropics_form() {
+    let server = server();
+    let get = |path: &str| {
+        let headers = [("anthropic-version", "2023-06-01")];
+        let answer = client::ask(server.address, "GET", path, &headers, b"");
+        (answer.status, answer.json())
+    };
+    let (status, all) = get("/v1/models?limit=1000&beta=true");
+    let ids: Vec<&str> =
+        all["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
+    assert_eq!((status, &all["has_more"], ids[0]), (200, &json!(false), "main"));
+    assert_eq!((&all["first_id"], &all["last_id"]), (&json!(ids[0]), &json!(ids[ids.len() - 1])));
+    let fields: Vec<&String> = all["data"][0].as_object().unwrap().keys().collect();
+    assert_eq!(fields, ["type", "id", "display_name", "created_at"]);
+    assert_eq!(all["data"][0]["type"], "model");
+    assert!(all["data"][0]["created_at"].as_str().unwrap().ends_with('Z'));
+    assert_eq!(get("/v1/models/main").1, all["data"][0]);
+    for (query, from, to, more) in [
+        ("limit=2".to_owned(), 0, 2, true),
+        (format!("limit=2&after_id={}", ids[1]), 2, 4, ids.len() > 4),
+        (format!("after_id={}", ids[ids.len() - 2]), ids.len() - 1, ids.len(), false),
+        (format!("limit=2&before_id={}", ids[3]), 1, 3, true),
+        (format!("before_id={}", ids[2]), 0, 2, false),
+    ] {
+        let (status, page) = get(&format!("/v1/models?{query}"));
+        let data = page["data"].as_array().unwrap_or_else(|| panic!("{query}: {page}"));
+        let found: Vec<&str> = data.iter().map(|model| model["id"].as_str().unwrap()).collect();
+        assert_eq!((status, &found[..]), (200, &ids[from..to]), "{query}");
+        assert_eq!(page["has_more"], more, "{query}");
+    }
+    for (path, status, kind) in [
+        ("/v1/models?limit=0", 400, "invalid_request_error"),
+        ("/v1/models?limit=x", 400, "invalid_request_error"),
+        ("/v1/models?after_id=gone", 400, "invalid_request_error"),
+        ("/v1/models/gone", 404, "not_found_error"),
+        ("/v1/no/such", 404, "not_found_error"),
+    ] {
+        let (found, error) = get(path);
+        assert_eq!(
+            (found, &error["type"], &error["error"]["type"]),
+            (status, &json!("error"), &json!(kind)),
+            "{path}"
+        );
+    }
+    assert_eq!(server.get("/v1/models?limit=0").1["object"], "list", "OpenAI's has no pages");
 }
 
 /// Of every dialect, whole and streamed: clients compare it with the name that they asked for.

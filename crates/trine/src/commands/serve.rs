@@ -18,7 +18,7 @@ use trine_server::{
 };
 use trine_text::ChatTemplate;
 
-use super::serve_names::{Names, Served, laid, served_name, stamp};
+use super::serve_names::{Names, Served, digest, laid, served_name, stamp};
 use super::top::fetch::is_trine;
 use crate::cli::{FetchArgs, ServeArgs};
 use crate::draft::{DraftFacts, Drafting};
@@ -517,6 +517,7 @@ fn described(model: &Model) -> Description {
         formats: formats(model),
         parameters: weights.iter().map(|weight| (weight.rows * weight.columns) as u64).sum(),
         context: model.config().context,
+        hidden: model.config().hidden,
         sees: model.tower().is_some(),
         ..Description::default()
     }
@@ -542,6 +543,10 @@ impl Loader for Models {
 
     fn stamp(&self, model: &str) -> u64 {
         self.names.source(model).map_or(0, |source| stamp(&source))
+    }
+
+    fn digest(&self, model: &str) -> String {
+        self.names.source(model).map_or_else(String::new, |source| digest(&source))
     }
 
     fn outline(&self, model: &str) -> Result<Outline, String> {

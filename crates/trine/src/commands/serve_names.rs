@@ -28,7 +28,7 @@ use crate::failure::usage;
 use crate::model_source::{Chosen, Resolved, Source, resolve_model};
 use crate::preset;
 
-pub(super) use files::stamp;
+pub(super) use files::{digest, stamp};
 
 /// Room for presets while clients make them: what users of this machine make counts and is not
 /// bound.

@@ -139,7 +139,36 @@ fn an_alias_may_have_any_name_and_stand_for_the_settings_model() {
 fn a_server_without_models_serves_and_manages_the_store() {
     let store = store();
     let home = [("TRINE_HOME", store.path().to_str().unwrap())];
+    // A file of the store that is no model does no harm to the list of the others.
+    let broken = store.path().join("owner").join("Broken-GGUF");
+    fs::create_dir_all(&broken).unwrap();
+    fs::write(broken.join("broken-Q4_0.gguf"), b"GGUF\x03\0\0\0\xff\xff\xff\xff\xff\xff\xff\x7f")
+        .unwrap();
     let serving = Serving::start_in(&home, &["--alias", "gpt-4o=tiny"]);
+    let tags: Value = serde_json::from_str(&get(&serving, "/api/tags").1).unwrap();
+    let listed: Vec<&Value> = tags["models"].as_array().unwrap().iter().collect();
+    let tag = |name: &str| listed.iter().find(|model| model["name"] == name).unwrap();
+    for (name, family) in
+        [("owner/Tiny-GGUF:Q4_0", "gemma3"), ("gpt-4o", "gemma3"), ("owner/Broken-GGUF:Q4_0", "")]
+    {
+        let tag = tag(name);
+        assert_eq!(tag["details"]["family"], family, "{tag}");
+        assert_eq!(tag["digest"].as_str().unwrap().len(), 64, "{tag}");
+        assert_eq!(tag["details"]["families"].as_array().unwrap().len(), family.len().min(1));
+    }
+    let tiny = tag("owner/Tiny-GGUF:Q4_0");
+    assert_eq!(tiny["size"], fs::metadata(demo()).unwrap().len());
+    assert_eq!(tiny["details"]["parameter_size"], tag("demo")["details"]["parameter_size"]);
+    assert_ne!(tiny["details"]["quantization_level"], "");
+    assert!(tiny["details"]["embedding_length"].as_u64() > Some(0));
+    assert_eq!(tag("gpt-4o")["digest"], tiny["digest"]);
+    assert_ne!(tag("owner/Broken-GGUF:Q4_0")["digest"], tiny["digest"]);
+    let models: Value = serde_json::from_str(&get(&serving, "/v1/models").1).unwrap();
+    for model in models["data"].as_array().unwrap() {
+        let is_broken = model["id"] == "owner/Broken-GGUF:Q4_0";
+        assert_eq!(model["max_model_len"].is_null(), is_broken, "{model}");
+    }
+    fs::remove_dir_all(&broken).unwrap();
     for path in ["/v1/models", "/api/tags"] {
         let names = names(&serving, path);
         assert_eq!(names[0], "demo");

@@ -3,12 +3,61 @@
 use std::collections::hash_map::DefaultHasher;
 use std::fs::Metadata;
 use std::hash::{Hash, Hasher};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
 
 use crate::model_source::Source;
 
 /// The most files of a folder whose state is checked.
 const FILES_MAX: usize = 4096;
+
+/// The parts of a model's files that are read to tell them from others, and their bytes.
+const SAMPLES: u64 = 64;
+const SAMPLE_BYTES: u64 = 16 << 10;
+
+/// Returns 64 hexadecimal digits that identify the files of a model: the SHA-256 of their names,
+/// lengths and samples. Files of gigabytes are not read for it. A model inside the program is.
+pub(in crate::commands) fn digest(source: &Source) -> String {
+    let mut hash = Sha256::new();
+    let files = files(source);
+    if let Source::Embedded(model) = source {
+        hash.update(model.bytes());
+    } else {
+        hash.update(b"trine: a sample of files\n");
+    }
+    let each = SAMPLES / (files.len() as u64).max(1);
+    for path in &files {
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        hash.update((name.len() as u64).to_le_bytes());
+        hash.update(name);
+        // What cannot be read, or is no file, has no samples.
+        let _ = sample(&mut hash, path, each);
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Adds the length of a file and parts of it at equal distances, the first and the last included.
+fn sample(hash: &mut Sha256, path: &Path, samples: u64) -> std::io::Result<()> {
+    let facts = std::fs::metadata(path)?;
+    hash.update(facts.len().to_le_bytes());
+    // Opening a pipe would wait for its other end.
+    if !facts.is_file() || samples == 0 {
+        return Ok(());
+    }
+    let mut file = std::fs::File::open(path)?;
+    let last = facts.len().saturating_sub(SAMPLE_BYTES);
+    let mut bytes = Vec::new();
+    for index in 0..samples {
+        let at = u128::from(last) * u128::from(index) / u128::from((samples - 1).max(1));
+        file.seek(SeekFrom::Start(at as u64))?;
+        bytes.clear();
+        file.by_ref().take(SAMPLE_BYTES).read_to_end(&mut bytes)?;
+        hash.update(&bytes);
+    }
+    Ok(())
+}
 
 /// Returns a number that changes with the files of a model.
 pub(in crate::commands) fn stamp(source: &Source) -> u64 {
