@@ -63,6 +63,11 @@ case "$system $processor" in
         if ldd --version 2>&1 | grep -qi musl; then
             fail "this system has musl instead of glibc; build trine from source"
         fi
+        # That of Debian 12, on which the archive is built.
+        glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null | awk '{ print $2 }')
+        if [ -n "$glibc" ] && [ "$(printf '2.36\n%s\n' "$glibc" | sort -V | head -n 1)" != 2.36 ]; then
+            fail "this system has glibc $glibc, the program takes 2.36 or later; build trine from source; nothing was installed"
+        fi
         target=x86_64-unknown-linux-gnu
         ;;
     'Darwin arm64') target=aarch64-apple-darwin ;;

@@ -68,10 +68,8 @@ pub(crate) fn pack(
 ) -> anyhow::Result<Vec<PathBuf>> {
     let program = programs::find(programs, "bin", "trine")?;
     let is_npu_test = |program: &&Program| program.is_test && program.name == NPU_TESTS;
-    let npu = programs.iter().find(is_npu_test).filter(|_| HAS_NPU_TESTS);
-    if HAS_NPU_TESTS {
-        npu.context("the tests of an NPU were not built")?;
-    }
+    let built = || programs.iter().find(is_npu_test).context("the tests of an NPU were not built");
+    let npu = HAS_NPU_TESTS.then(built).transpose()?;
     let release = Release::of(root)?;
     let (folder, tree, mut results) = prepare(root, &program.path, "strip", &release)?;
     results.push(archive::write(&tree, &folder, &release)?);

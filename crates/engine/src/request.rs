@@ -220,7 +220,7 @@ impl Limits {
             most("max_tokens", request.max_tokens, 0)?;
             let known = [request.logprobs, request.prompt_logprobs];
             most("logprobs", known.iter().flatten().count(), 0)?;
-            most("pictures", request.pictures.len(), 0)?;
+            most("images", request.pictures.len(), 0)?;
         }
         most("stop_ids", request.stop_ids.len(), STOPS_MAX)?;
         most("logprobs", request.logprobs.unwrap_or(0), LOGPROBS_MAX)?;

@@ -17,8 +17,10 @@ use crate::select::{self, Pick};
 const FILES_MAX: usize = 128;
 /// The most bytes of a file that are read for its header: the metadata of a Gemma, whose vocabulary
 /// and merges take some 15 MB, and the table of tensors. Files without a header, such as a
-/// tokenizer, may have as many in all.
+/// tokenizer, may have as many.
 const HEADER_BYTES: u64 = 48 << 20;
+/// The most bytes that are read of all files of a model.
+const HEADERS_BYTES: u64 = 192 << 20;
 /// The bytes after which a beginning is looked at for the first time; then it is twice as long.
 const FIRST_LOOK: usize = 256 << 10;
 
@@ -68,7 +70,9 @@ impl Hub {
                 return Err(HubError::Cancelled);
             }
             let Some(bytes) = file.size else { return Ok(None) };
-            let Some(beginning) = self.header_of(name, &remote, file, bytes, progress) else {
+            let left = HEADERS_BYTES.saturating_sub(header.read);
+            let most = HEADER_BYTES.min(left).min(bytes);
+            let Some(beginning) = self.header_of(name, &remote, file, bytes, most, progress) else {
                 return if progress.cancelled() { Err(HubError::Cancelled) } else { Ok(None) };
             };
             let path = folder.join(&file.name);
@@ -82,21 +86,21 @@ impl Hub {
         Ok(Some(header))
     }
 
-    /// Returns the beginning of a file with its header, or the whole file if it has none and is
-    /// small.
+    /// Returns the beginning of a file with its header, or the whole file if it has none; `None` if
+    /// that is more than `most` bytes.
     fn header_of(
         &self,
         name: &ModelName,
         remote: &Repository,
         file: &RemoteFile,
         bytes: u64,
+        most: u64,
         progress: &dyn Progress,
     ) -> Option<Vec<u8>> {
         let has_header = [".gguf", ".safetensors"].iter().any(|end| has_extension(&file.name, end));
-        if !has_header && bytes > HEADER_BYTES {
+        if (!has_header && bytes > most) || (most == 0 && bytes > 0) {
             return None;
         }
-        let most = HEADER_BYTES.min(bytes);
         let mut body = self.body_of_beginning(name, remote, file, most)?.take(most);
         let (mut beginning, mut look) = (Vec::new(), FIRST_LOOK);
         let mut piece = vec![0; 64 << 10];

@@ -326,7 +326,7 @@ fn impossible_numbers_in_a_configuration_are_named() {
         ("hidden_act", json!("relu"), "vision_config.hidden_act"),
         ("num_channels", json!(1), "vision_config.num_channels"),
         ("image_size", json!(-56), "image_size"),
-        ("image_size", json!(1e14), "side of a picture"),
+        ("image_size", json!(1e14), "side of an image"),
         ("patch_size", json!(1.5), "patch_size"),
         ("hidden_size", json!(0), "hidden size"),
         ("num_hidden_layers", json!(2), "encoder.layers.2"),

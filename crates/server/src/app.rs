@@ -58,7 +58,7 @@ pub(crate) struct App {
     pub(crate) told: Told,
     /// Models that are being fetched.
     pub(crate) pulls: Pulls,
-    /// Whoever asks for the catalogue holds it: looking may take a while, and takes one thread.
+    /// A request for the catalogue holds it: looking may take a while, and takes one thread.
     pub(crate) catalog: tokio::sync::Mutex<()>,
     /// Room for bodies and what is made of them before the model's work.
     pub(crate) bodies: Room,

@@ -125,6 +125,7 @@ impl Models {
             loading: tokio::sync::Mutex::new(()),
             released: Notify::new(),
             looking: tokio::sync::Mutex::new(()),
+            reading: tokio::sync::Mutex::new(()),
             is_starting: AtomicBool::new(false),
             settled: Notify::new(),
         };
@@ -312,9 +313,10 @@ impl Models {
             return;
         }
         let shared = Arc::clone(&self.shared);
-        // Requests that come at once wait for one of them to look.
-        let looking = Arc::clone(&shared);
-        let _one = looking.looking.lock().await;
+        // Requests that come at once wait for one of them to look. Those that only want a name do
+        // not.
+        let reading = Arc::clone(&shared);
+        let _one = reading.reading.lock().await;
         if shared.facts().is_young() {
             return;
         }

@@ -75,8 +75,13 @@ pub(crate) fn please_report() -> String {
 
 /// Returns ` at ` and the address where bugs are reported; nothing if the program knows none.
 pub(crate) fn at_address() -> String {
-    match env!("CARGO_PKG_REPOSITORY").trim_end_matches('/') {
-        "" => String::new(),
+    at(env!("CARGO_PKG_REPOSITORY"))
+}
+
+/// Names below `.invalid` lead nowhere (RFC 2606, section 2): the manifest's until there is one.
+fn at(repository: &str) -> String {
+    match repository.trim_end_matches('/') {
+        address if address.is_empty() || address.contains(".invalid/") => String::new(),
         address => format!(" at {address}/issues"),
     }
 }
@@ -132,6 +137,17 @@ mod tests {
     use anyhow::Context;
 
     use super::*;
+
+    #[test]
+    fn bugs_are_reported_where_the_repository_is() {
+        for (repository, expected) in [
+            ("", ""),
+            ("https://github.invalid/OWNER/trine", ""),
+            ("https://github.com/a/trine/", " at https://github.com/a/trine/issues"),
+        ] {
+            assert_eq!(at(repository), expected, "{repository}");
+        }
+    }
 
     #[test]
     fn codes_and_messages() {

@@ -67,8 +67,12 @@ impl Wrapper {
         let held = std::mem::take(&mut self.held);
         let mut start = 0;
         for (end, _) in linebreaks(&held) {
+            // Names and paths are copied: no line ends at their hyphens and slashes if they fit.
+            let word = held[start..].split(char::is_whitespace).next().unwrap_or_default();
+            let is_within = held[..end].ends_with(|sign: char| sign.is_ascii_graphic())
+                && word.width() <= columns;
             // Text after the last break opportunity may belong to the same word.
-            if end < held.len() {
+            if end < held.len() && !is_within {
                 self.place(&held[start..end], columns, out);
                 start = end;
             }
@@ -188,6 +192,7 @@ mod tests {
         check("a\n\n  indented words here\n", 14, "a\n\n  indented\nwords here\n");
         check("spaces   stay inside", 40, "spaces   stay inside");
         check("well-known facts", 10, "well-known\nfacts");
+        check("take owner/repo-it", 15, "take\nowner/repo-it");
         check("well-known facts", 8, "well-\nknown\nfacts");
         check("", 10, "");
     }

@@ -206,11 +206,13 @@ mod tests {
             "cut",
             "grep",
             "gzip",
+            "head",
             "mkdir",
             "mktemp",
             "mv",
             "rm",
             "sha256sum",
+            "sort",
             "tar",
         ] {
             let found = std::env::split_paths(&std::env::var_os("PATH").unwrap())
@@ -232,7 +234,12 @@ mod tests {
         let case = Case::new();
         let files = case.files();
         let from = ["--from", files.as_str()];
-        let linux = [("id", "1000"), ("uname", "Linux\nx86_64"), ("ldd", "ldd (GNU libc) 2.36")];
+        let linux = [
+            ("id", "1000"),
+            ("uname", "Linux\nx86_64"),
+            ("ldd", "ldd (GNU libc) 2.36"),
+            ("getconf", "glibc 2.36"),
+        ];
         let with = |changed: &[(&str, &str)], arguments: &[&str]| {
             let folder = TempDir::new().unwrap();
             let mut own = linux.to_vec();
@@ -255,6 +262,8 @@ mod tests {
             (("uname", "Darwin\nx86_64"), "no archive for Darwin on x86_64"),
             (("uname", "Darwin\narm64"), "does not name trine-1.2.3-aarch64-apple-darwin"),
             (("ldd", "musl libc (x86_64)"), "musl instead of glibc"),
+            (("getconf", "glibc 2.35"), "takes 2.36 or later"),
+            (("getconf", "glibc 2.4"), "takes 2.36 or later"),
         ] {
             let (is_done, said) = with(&[changed], &from);
             assert!(!is_done && said.contains(expected), "{changed:?}: {said}");

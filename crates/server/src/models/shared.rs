@@ -31,8 +31,10 @@ pub(super) struct Shared {
     pub(super) list: Mutex<(Instant, Arc<[Listed]>)>,
     /// What the files of the listed models say.
     pub(super) facts: Mutex<Known>,
-    /// Held by the request that asks for the names, or for what the files say, again.
+    /// Held by the request that asks for the names again.
     pub(super) looking: tokio::sync::Mutex<()>,
+    /// Held by the request that reads again what the files say.
+    pub(super) reading: tokio::sync::Mutex<()>,
     pub(super) keep: KeepAlive,
     pub(super) budget: Option<u64>,
     pub(super) waiters_max: usize,

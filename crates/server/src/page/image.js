@@ -69,7 +69,7 @@ export function imageElement({ name, url }, side) {
   const place = element('span', 'image');
   place.setAttribute('role', 'img');
   place.setAttribute('aria-label', name);
-    show(place, url, side).catch(() => place.append(element('span', 'quiet', name)));
+  show(place, url, side).catch(() => place.append(element('span', 'quiet', name)));
   return place;
 }
 

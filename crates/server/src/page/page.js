@@ -521,9 +521,10 @@ const getter = new Getter({
   use: (name) => settings.use(name),
   async came(name) {
     await settings.load();
+    // The dialog lies over toasts.
+    if (name) $('get-dialog').close();
     if (name && talk.isEmpty) {
       settings.use(name);
-      $('get-dialog').close();
       toast(`${name} is ready.`);
     } else if (name) {
       toast(`${name} is ready.`, () => settings.use(name), null, 'Use it');

@@ -59,9 +59,7 @@ impl BenchPicture {
         let found = u64::from(width) * u64::from(height);
         match (1..=pixels).contains(&found) && width.max(height) <= side {
             true => Ok(Self::Random(Some((width, height)))),
-            false => {
-                Err(format!("a picture has 1 to {pixels} pixels, and sides of at most {side}"))
-            }
+            false => Err(format!("an image has 1 to {pixels} pixels, and sides of at most {side}")),
         }
     }
 }

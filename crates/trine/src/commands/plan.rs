@@ -152,8 +152,17 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
 /// # Errors
 /// Returns `error` if the model is not in the catalogue, or more is asked for.
 fn by_catalogue(args: &PlanArgs, error: anyhow::Error) -> Result<()> {
-    let asks_more = args.json || args.device.is_some() || args.gbps.is_some();
-    let typed = args.model.as_deref().filter(|_| !asks_more && args.context.is_empty());
+    let asks_more = args.json
+        || args.markdown
+        || args.device.is_some()
+        || args.draft.is_some()
+        || args.kv.is_some()
+        || args.quantize.is_some()
+        || args.threads.is_some()
+        || args.acceptance.is_some()
+        || [args.gbps, args.tops, args.gap].iter().any(Option::is_some)
+        || !args.context.is_empty();
+    let typed = args.model.as_deref().filter(|_| !asks_more);
     let (Some(unread), Some(Known::Model(model))) =
         (error.downcast_ref::<Unread>(), typed.and_then(catalog::find))
     else {

@@ -80,7 +80,8 @@ pub(super) fn chat(args: &RunArgs, chosen: Chosen, verbose: bool) -> Result<()> 
                 if let Some(message) = failure::message(&error) {
                     output::error(terminal::harmless(&message));
                 }
-                open(args, (&current.0, current.1), &kept.chosen, verbose)?
+                let again = open(args, (&current.0, current.1), &kept.chosen, verbose);
+                again.inspect_err(|_| rescue(&kept))?
             }
         };
         if opened.text.format().thoughts().is_some() {
@@ -90,6 +91,20 @@ pub(super) fn chat(args: &RunArgs, chosen: Chosen, verbose: bool) -> Result<()> 
         }
         let name = terminal::harmless(&opened.session.name).into_owned();
         output::note(&format!("the conversation goes on with {name}"));
+    }
+}
+
+/// Writes a conversation that no model goes on with to a file, and says where.
+fn rescue(kept: &Kept) {
+    let path = history_file().map(|history| history.with_file_name(".chat-rescued"));
+    if let Some(path) = path.filter(|_| kept.is_unsaved())
+        && kept.conversation.save(&path, "").is_ok()
+    {
+        let place = path.display().to_string();
+        output::note(&format!(
+            "the conversation is saved; /load {} goes on",
+            terminal::harmless(&place)
+        ));
     }
 }
 

@@ -86,7 +86,17 @@ fn the_plan_of_a_name_of_the_catalogue_needs_no_network() {
     for said in ["by the sizes in the catalogue", "no connection to http://127.0.0.1:9"] {
         assert!(ran.err.contains(said), "{said}: {}", ran.err);
     }
-    for more in [&["--json"][..], &["--device", "780m"], &["--context", "100"]] {
+    for more in [
+        &["--json"][..],
+        &["--markdown"],
+        &["--device", "780m"],
+        &["--context", "100"],
+        &["--kv", "int8"],
+        &["--quantize", "q8_0"],
+        &["--threads", "1"],
+        &["--draft", "ngram"],
+        &["--acceptance", "0.5"],
+    ] {
         let error = Store::new().trine(&[&["plan", "gemma3:4b"][..], more].concat()).fails(1);
         assert!(error.contains("Its header cannot be read: no connection"), "{error}");
     }

@@ -77,7 +77,7 @@ fn no_command_prints_names_as_they_are() {
     }
 }
 
-/// Whoever may write a file of keys can add one.
+/// A user who may write a file of keys can add one.
 #[test]
 fn key_files_that_others_may_write_are_refused() {
     let folder = tempfile::tempdir().unwrap();
