@@ -65,6 +65,9 @@ fn runs(judge: Judge, path: &Path) -> bool {
     type Known = HashMap<PathBuf, (u64, String, bool)>;
     static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
     let Ok(facts) = fs::metadata(path) else { return false };
+    if !facts.is_file() {
+        return false;
+    }
     let state = (facts.len(), format!("{:?}", facts.modified().ok()));
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((length, modified, runs)) = known().get(path)
@@ -156,6 +159,10 @@ fn ollama_shelf(
 
 /// Returns the files of a manifest that are whole: whether it is a vision tower, the path, bytes.
 fn layers(blobs: &Path, manifest: &Path) -> Vec<(bool, PathBuf, u64)> {
+    // Opening a pipe would wait for its other end.
+    if !fs::metadata(manifest).is_ok_and(|facts| facts.is_file()) {
+        return Vec::new();
+    }
     let mut text = Vec::new();
     let read =
         File::open(manifest).and_then(|file| file.take(MANIFEST_BYTES).read_to_end(&mut text));

@@ -231,11 +231,14 @@ fn read_bounded(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, TextError>
     let failed = |problem: &dyn std::fmt::Display| {
         TextError::Checkpoint(format!("{}: {problem}", path.display()))
     };
-    let file = match File::open(path) {
-        Ok(file) => file,
+    // Opening a pipe would wait for its other end.
+    match std::fs::metadata(path) {
+        Ok(facts) if facts.is_file() => {}
+        Ok(_) => return Err(failed(&"it is not a file; replace it by the model's own")),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(&error)),
-    };
+    }
+    let file = File::open(path).map_err(|error| failed(&error))?;
     let mut bytes = Vec::new();
     file.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(|error| failed(&error))?;
     if bytes.len() > limit {

@@ -60,6 +60,17 @@ fn a_hugging_face_folder() {
     assert_eq!(ChatTemplate::from_checkpoint(&open()).unwrap().unwrap().source(), "own");
     std::fs::write(folder.path().join("chat_template.jinja"), " ".repeat(1 << 20)).unwrap();
     assert!(matches!(ChatTemplate::from_checkpoint(&open()), Err(TextError::Checkpoint(_))));
+    // Reading a pipe would wait for its other end.
+    if cfg!(unix) {
+        let pipe = folder.path().join("chat_template.jinja");
+        std::fs::remove_file(&pipe).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let read = ChatTemplate::from_checkpoint(&open());
+        assert!(
+            read.as_ref().is_err_and(|error| error.to_string().contains("not a file")),
+            "{read:?}"
+        );
+    }
 }
 
 fn strings(items: &[&str]) -> Value {

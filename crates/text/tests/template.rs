@@ -419,6 +419,9 @@ fn row_45_values_nested_by_a_loop() {
         let rendered = template.render(&long, &RenderOptions::default());
         assert!(matches!(rendered, Err(TextError::TemplateLimit { .. })), "{rendered:?}");
     }
+    // A view of a view of a list would take a walk through all of them.
+    let sliced = "{% set ns = namespace(x=[]) %}{% for i in range(20000) %}{% set ns.x = ns.x[0:] %}{% endfor %}{{ ns.x }}";
+    prints(sliced, "[]");
     fails("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}", "namespace");
     fails("{% set ns = namespace() %}{% set ns.x = [1, {'a': ns}] %}{{ ns }}", "namespace");
     fails(

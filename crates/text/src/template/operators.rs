@@ -88,7 +88,15 @@ fn slice(budget: &Budget, state: &State, arguments: Rest<Value>) -> Result<Value
         <[Value; 4]>::try_from(arguments.0).map_err(|_| Error::from(ErrorKind::MissingArgument))?;
     budget.charge_shallow(&value)?;
     budget.charge_nest()?;
-    evaluate(state, "value[start:stop:step]", context! { value, start, stop, step })
+    let is_list = is_list(&value);
+    let part = evaluate(state, "value[start:stop:step]", context! { value, start, stop, step })?;
+    if !is_list {
+        return Ok(part);
+    }
+    // The engine gives a view of the list, and a view of a view costs a walk through both.
+    let items: Vec<Value> = part.try_iter()?.checked().collect::<Result<_, _>>()?;
+    budget.charge_list(items.len())?;
+    Ok(Value::from(items))
 }
 
 /// Returns whether a value can be a key at a bounded price.
