@@ -404,6 +404,8 @@ fn grammars_of_calls_take_calls() {
     let pretty = "{\n  \"name\": \"weather\",\n  \"parameters\": {\n    \"city\": \"Bern\"\n  }\n}";
     let bad_pretty = pretty.replace("city", "town");
     let bad_list = format!("[{weather},\n{bad_pretty}]");
+    let blanks = format!("{}{}}}", time.strip_suffix('}').unwrap(), " ".repeat(100));
+    assert!(!takes(&ToolChoice::Required, true, &blanks), "a call has an end");
     let mixed = format!("[{weather}, {{\"x\": 1}}, 2] and so on");
     let named = ToolChoice::Named("time".into());
     for (choice, parallel, good) in [

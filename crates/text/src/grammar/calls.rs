@@ -16,8 +16,9 @@ use super::source::CallShape;
 /// know.
 pub(crate) const ARGUMENTS: [&str; 2] = ["parameters", "arguments"];
 
-/// Space between the elements of a call: nothing, or a line break, spaces and tabs.
-const SPACE: &str = "\\r?\\n?[\\x20\\t]*";
+/// Space between the elements of a call: nothing, or a line break, spaces and tabs. It ends, since
+/// a model that likes spaces would write nothing else.
+const SPACE: &str = "\\r?\\n?[\\x20\\t]{0,16}";
 
 /// Tools that are called in JSON, and also between marks if the vocabulary has them.
 pub(super) struct Calls<'a> {
