@@ -35,8 +35,7 @@ impl<S: Sys> Context<S> {
             self.hardware.handle.check_quarantine()?;
             self.chain = Some(ChainPackets::new(&self.hardware.handle, wanted)?);
         }
-        let chains = runs.len().div_ceil(most);
-        self.carry_out(runs, chains, |context, runs, _, done| {
+        self.carry_out(runs, |context, runs, _, done| {
             let mut runs = runs.into_iter();
             loop {
                 let part: Vec<_> = runs.by_ref().take(most).collect();

@@ -183,21 +183,19 @@ impl<S: Sys> Context<S> {
     /// - [`DriverError::Request`] if buffers do not fit a program's contract, and
     ///   [`DriverError::OtherCores`] if a program is proven for other cores; then nothing is run.
     /// - [`DriverError::TimedOut`], [`DriverError::Failed`] for a command; except for
-    ///   [`State::Error`] the NPU is in quarantine from then on.
+    ///   [`State::Error`], all of whose batch the driver has counted, the NPU is in quarantine from
+    ///   then on.
     /// - [`DriverError::NotCounted`], [`DriverError::Unwritten`], [`DriverError::Overrun`] if the
     ///   device did not do what was reported as done. Since it may do it later, the NPU is in
     ///   quarantine from then on.
     pub fn execute(&mut self, runs: Vec<Run<'_, S>>) -> Result<Vec<Executed<S>>, DriverError> {
-        let submissions = runs.len();
-        self.carry_out(runs, submissions, Self::fly)
+        self.carry_out(runs, Self::fly)
     }
 
-    /// Carries out commands that `fly` submits and waits for, in this many submissions; returns
-    /// results that are the NPU's.
+    /// Carries out commands that `fly` submits and waits for; returns results that are the NPU's.
     pub(super) fn carry_out<'a>(
         &mut self,
         runs: Vec<Run<'a, S>>,
-        submissions: usize,
         fly: impl FnOnce(
             &Self,
             Vec<Run<'a, S>>,
@@ -210,7 +208,7 @@ impl<S: Sys> Context<S> {
             self.check(run)?;
         }
         check_results(&runs)?;
-        let before = self.hardware.completions()?;
+        let (before, taken) = (self.hardware.completions()?, self.hardware.submissions());
         let mut flying = VecDeque::new();
         let mut done = Vec::new();
         let outcome = fly(self, runs, &mut flying, &mut done);
@@ -223,29 +221,24 @@ impl<S: Sys> Context<S> {
                 }
             }
         }
-        outcome?;
-        let results = self.confirm(before, submissions as u64, &done);
+        if let Err(error) = &outcome
+            && self.hardware.handle.check_quarantine().is_err()
+        {
+            return Err(error.clone());
+        }
+        // After an error too: what is counted late must not count for the next commands.
+        let settled = self.hardware.settle(before, self.hardware.submissions() - taken);
         // What was not done by now may be done later: the buffers must not be given back.
-        let results = results.inspect_err(|error| self.hardware.quarantine(error))?;
+        let settled = settled.inspect_err(|error| self.hardware.quarantine(error));
+        outcome.and(settled)?;
+        let results = done.iter().map(|flight| flight.result.result(flight.result_bytes));
+        let results: Vec<Vec<u8>> = results
+            .collect::<Result<_, _>>()
+            .inspect_err(|error| self.hardware.quarantine(error))?;
         let executed = done.into_iter().zip(results);
         let executed =
             executed.map(|(flight, bytes)| Executed { result: flight.result.take_back(), bytes });
         Ok(executed.collect())
-    }
-
-    /// Returns the bytes of results, if the driver has counted the submissions since `before`, and
-    /// the device has written all of each result.
-    fn confirm(
-        &self,
-        before: u64,
-        submitted: u64,
-        done: &[Flight<S>],
-    ) -> Result<Vec<Vec<u8>>, DriverError> {
-        let counted = self.hardware.counted(before, submitted)?;
-        if counted != i128::from(submitted) {
-            return Err(DriverError::NotCounted { submitted, counted });
-        }
-        done.iter().map(|flight| flight.result.result(flight.result_bytes)).collect()
     }
 
     /// Submits commands and waits for all of them.

@@ -2,6 +2,7 @@
 
 use std::mem::{offset_of, size_of};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytemuck::{bytes_of, cast_slice_mut};
@@ -33,6 +34,8 @@ pub(super) struct Hardware<S: Sys> {
     /// The process that the driver lists the context for, by the kernel's own number: in a
     /// container the process knows itself by another.
     process: i64,
+    /// The commands and chains that the driver has taken.
+    submissions: AtomicU64,
 }
 
 impl<S: Sys> Hardware<S> {
@@ -66,7 +69,7 @@ impl<S: Sys> Hardware<S> {
             .map_err(|errno| DriverError::ContextRefused { errno })?;
         let handle = Arc::clone(handle);
         let (number, timeline) = (create.handle, create.syncobj_handle);
-        Ok(Self { handle, number, timeline, process: 0 })
+        Ok(Self { handle, number, timeline, process: 0, submissions: AtomicU64::new(0) })
     }
 
     /// Returns the process of the one context that is listed now and was not before.
@@ -117,6 +120,7 @@ impl<S: Sys> Hardware<S> {
         let mut pointed = [Pointed { field, bytes: cast_slice_mut(buffers) }];
         self.handle.call(uapi::EXEC_CMD, &mut execute, &mut pointed)?;
         self.handle.takes_off();
+        self.submissions.fetch_add(1, Ordering::Relaxed);
         Ok(execute.seq)
     }
 
@@ -153,16 +157,27 @@ impl<S: Sys> Hardware<S> {
         Err(error)
     }
 
+    /// Returns how many commands and chains the driver has taken.
+    pub(super) fn submissions(&self) -> u64 {
+        self.submissions.load(Ordering::Relaxed)
+    }
+
     /// Waits until the driver has counted this many submissions since `before`, as long as the
-    /// watchdog allows: some versions count a submission only after its end has been told. Returns
-    /// how many it has counted.
-    pub(super) fn counted(&self, before: u64, submitted: u64) -> Result<i128, DriverError> {
+    /// watchdog allows: some versions count a submission only after its end has been told.
+    ///
+    /// # Errors
+    ///
+    /// [`DriverError::NotCounted`] if the driver counts fewer or more.
+    pub(super) fn settle(&self, before: u64, submitted: u64) -> Result<(), DriverError> {
         let deadline = self.handle.sys.now() + WATCHDOG;
         let mut pause = COUNTER_PAUSE;
         loop {
             let counted = i128::from(self.completions()?) - i128::from(before);
-            if counted >= i128::from(submitted) || self.handle.sys.now() >= deadline {
-                return Ok(counted);
+            if counted == i128::from(submitted) {
+                return Ok(());
+            }
+            if counted > i128::from(submitted) || self.handle.sys.now() >= deadline {
+                return Err(DriverError::NotCounted { submitted, counted });
             }
             self.handle.sys.sleep(pause);
             pause = (2 * pause).min(COUNTER_PAUSE_MAX);

@@ -13,7 +13,7 @@ use trine_npu::packet::State;
 use trine_npu::sys::model::{Fault, Held, Machine, ModelSys};
 use trine_npu::sys::{Errno, File, Pointed, Sys, abi};
 
-use crate::support::{Bench, Changed, RESULT_BYTES, contract, cores, model};
+use crate::support::{Bench, Changed, RESULT_BYTES, contract, cores, counting_at_once, model};
 
 /// Runs a command with a fault after a good one, and returns the error and that of a further one.
 fn after(fault: Fault) -> (DriverError, Option<DriverError>) {
@@ -233,7 +233,7 @@ fn an_array_that_does_not_know_its_program_gets_stuck() {
 #[test]
 fn a_submission_that_fails_waits_for_those_before_it() {
     for failing in 0..3 {
-        let sys = model(Machine::default());
+        let sys = model(counting_at_once());
         let mut bench = Bench::new(sys.clone(), 0).unwrap();
         let before = sys.calls();
         bench.run(3).unwrap();

@@ -11,7 +11,7 @@ use trine_npu::sys::model::{Fault, Held, Machine, ModelSys};
 use trine_npu::sys::{Errno, File, Pointed, Sys, abi};
 use trine_npu::uapi;
 
-use crate::support::{Bench, Changed, RESULT_BYTES, call, inputs, model, product};
+use crate::support::{Bench, Changed, RESULT_BYTES, bytes_of_result, call, inputs, model, product};
 
 fn run_with(fault: Fault) -> DriverError {
     let sys = model(Machine::default());
@@ -41,6 +41,27 @@ fn a_command_that_is_counted_late_is_work() {
     let sys = model(Machine { counted_late, ..Machine::default() });
     let error = Bench::new(sys, 0).unwrap().run(3).unwrap_err();
     assert_eq!(error, DriverError::NotCounted { submitted: 3, counted: 0 });
+}
+
+#[test]
+fn a_command_that_failed_and_is_counted_late_is_not_one_of_the_next() {
+    for seed in 0..6 {
+        let counted_late = Duration::from_millis(900);
+        let sys = model(Machine { seed, counted_late, ..Machine::default() });
+        let mut bench = Bench::new(sys.clone(), 0).unwrap();
+        sys.inject([Fault::Works, Fault::Fails]);
+        let error = bench.run(3).unwrap_err();
+        assert!(matches!(error, DriverError::Failed { .. }), "{error}");
+        assert_eq!(bytes_of_result(&bench.run(1).unwrap()[0]), product(&inputs(0)));
+    }
+    // What has failed is reported; what was not counted beside it costs the device all the same.
+    let sys = model(Machine::default());
+    let mut bench = Bench::new(sys.clone(), 0).unwrap();
+    sys.inject([Fault::Uncounted, Fault::Fails]);
+    let error = bench.run(3).unwrap_err();
+    assert!(matches!(error, DriverError::Failed { .. }), "{error}");
+    let refused = bench.run(1).unwrap_err();
+    assert!(matches!(refused, DriverError::Quarantined { .. }), "{refused}");
 }
 
 #[test]
