@@ -10,7 +10,9 @@
 //! time(0)     = gpu = max(weights / reads, product / matrices(rows))
 //! time(t)     = max((1 - f) gpu / speed, npu(t), bytes(t) / reads)
 //! npu(t)      = rows / kernel's rows x runs x depth / 2048 x commands(t) x command [+ host(t) / reads]
-//! command     = busiest channel's bytes / channel's rate + dispatch    (or operations / published rate)
+//! command     = data + stream + dispatch, or max(data, stream) + dispatch    (or operations / published rate)
+//! data        = busiest channel's bytes / channel's rate
+//! stream      = cycles in which the firmware reads the command stream / clock
 //! bytes(t)    = weights + expanded weights written + what commands read and write + results read again
 //! host(t)     = f weights + expanded weights written + results read again
 //! ```
@@ -18,8 +20,8 @@
 //! All quotients are rounded up. The best `t` is taken, so a product that gains nothing stays with
 //! the GPU. The host expands weights into the kernel's format once a pass and product, and adds the
 //! results of commands along the depth. In the highest forecast that happens beside the NPU's work,
-//! in the lowest one in front of it. The work of the host for starting the GPU's part of each
-//! product is not counted.
+//! in the lowest one in front of it; the same goes for the firmware and the data of a command. The
+//! work of the host for starting the GPU's part of each product is not counted.
 
 #[cfg(test)]
 mod tests;
@@ -58,13 +60,23 @@ pub(crate) struct Figure {
 }
 
 /// The numbers of the device.
-pub(crate) static FIGURES: [Figure; 6] = [
+pub(crate) static FIGURES: [Figure; 7] = [
     Figure {
         what: "for each of eight shim channels",
         span: CHANNEL_GBPS,
         unit: "GB/s",
         kind: BasisKind::Published,
-        source: "4 bytes a cycle; 1.6 GHz: npu1_regs.c of amd/xdna-driver, and AMD's 16 Top/s of the 8040 series (20 cores x 512 operations a cycle); 1 GHz: its 10 Top/s of the 7040 series",
+        source: "3.8 to 4.0 bytes a cycle, and 1.03 GHz on a Phoenix in performance mode: findings of FIM43-Redeye/xdna-emu; 1.6 GHz: the fastest clock in npu1_regs.c of amd/xdna-driver",
+    },
+    Figure {
+        what: "for the firmware to read the stream of an int8 command",
+        span: Span {
+            lowest: INT8_STREAM_CYCLES.lowest / (CLOCK_GHZ.highest * 1e3),
+            highest: INT8_STREAM_CYCLES.highest / (CLOCK_GHZ.lowest * 1e3),
+        },
+        unit: "us",
+        kind: BasisKind::Measured,
+        source: "cycles of each kind of operation, findings of 2026-05-04 to 2026-05-27 of FIM43-Redeye/xdna-emu, for the operations of the int8 kernel's stream",
     },
     Figure {
         what: "for each command",
@@ -75,7 +87,10 @@ pub(crate) static FIGURES: [Figure; 6] = [
     },
     Figure {
         what: "for the bf16 kernel, each 256 x 2048 x 2048",
-        span: Span { lowest: BF16_BYTES / 6.4e6, highest: BF16_BYTES / 4e6 },
+        span: Span {
+            lowest: BF16_BYTES / (CHANNEL_GBPS.highest * 1e6),
+            highest: BF16_BYTES / (CHANNEL_GBPS.lowest * 1e6),
+        },
         unit: "ms",
         kind: BasisKind::Published,
         source: "8.39 MB of weights through one channel, by its stream in amd/RyzenAI-SW 2a3c4af",
@@ -83,8 +98,8 @@ pub(crate) static FIGURES: [Figure; 6] = [
     Figure {
         what: "for the int8 kernel, each 64 x 2048 x 2048",
         span: Span {
-            lowest: (INT8_BYTES + INT8_ROW_BYTES) / 6.4e6,
-            highest: (INT8_BYTES + INT8_ROW_BYTES) / 4e6,
+            lowest: (INT8_BYTES + INT8_ROW_BYTES) / (CHANNEL_GBPS.highest * 1e6),
+            highest: (INT8_BYTES + INT8_ROW_BYTES) / (CHANNEL_GBPS.lowest * 1e6),
         },
         unit: "ms",
         kind: BasisKind::Published,
@@ -107,13 +122,24 @@ pub(crate) static FIGURES: [Figure; 6] = [
 ];
 
 /// What is assumed of the device and the host.
-pub(crate) const ASSUMED: [&str; 2] = [
+pub(crate) const ASSUMED: [&str; 3] = [
     "cores keep up with their channels (others' int8 kernels reach 4.45 to 6.76 Top/s: ignite-xdna, arXiv 2512.13282); the GPU's starts for each product take no time",
     "the host expands weights and adds partial results beside the NPU's work (highest) or in front of it (lowest)",
+    "the firmware reads the stream of an int8 command while its data flow (highest) or before (lowest); the bf16 stream takes it no time",
 ];
 
-/// The 10^9 bytes per second of a shim channel.
-const CHANNEL_GBPS: Span = Span { lowest: 4.0, highest: 6.4 };
+/// The 10^9 cycles per second of the array.
+const CLOCK_GHZ: Span = Span { lowest: 1.028, highest: 1.6 };
+/// The 10^9 bytes per second of a shim channel, which moves 3.8 to 4 bytes a cycle.
+const CHANNEL_GBPS: Span =
+    Span { lowest: 3.8 * CLOCK_GHZ.lowest, highest: 4.0 * CLOCK_GHZ.highest };
+/// The cycles in which the firmware reads the stream of an int8 command: 96 masked writes of 210,
+/// 97 block writes of 203, 49 writes of 100.5, 53 writes to the queues of channels of 830 to 900,
+/// and at times 2,780 more for a whole stream. Its 17 patches and 8 waits were not measured.
+const INT8_STREAM_CYCLES: Span = Span {
+    lowest: 96.0 * 210.0 + 97.0 * 203.0 + 49.0 * 100.5 + 53.0 * 830.0,
+    highest: 96.0 * 210.0 + 97.0 * 203.0 + 49.0 * 100.5 + 53.0 * 900.0 + 2780.0,
+};
 /// The 10^9 bytes per second of the eight channels that read memory, together, at most.
 pub(crate) const CHANNELS_GBPS: f64 = 8.0 * CHANNEL_GBPS.highest;
 /// The microseconds that a command takes beside its work.
@@ -133,8 +159,9 @@ const INT8_ROW_BYTES: f64 = (64 * TILE / 4) as f64;
 /// How long a command takes.
 #[derive(Debug, Clone, Copy)]
 enum Speed {
-    /// By the bytes on the busiest channel: of each tile of weights, and of activations.
-    Channel { tile: f64, activations: f64 },
+    /// By the bytes on the busiest channel, of each tile of weights and of activations, and by the
+    /// cycles in which the firmware reads a command's stream.
+    Channel { tile: f64, activations: f64, stream: Span },
     /// By an end-to-end rate in 10^12 operations per second, with nothing added for a command.
     Published(Span),
 }
@@ -170,7 +197,11 @@ pub(crate) static KERNELS: [Kernel; 3] = [
         // The stream reads its activations eight times.
         activation_bytes: 8 * 256 * TILE * 2,
         result_bytes: 256 * TILE * 2,
-        speed: Speed::Channel { tile: BF16_BYTES, activations: 0.0 },
+        speed: Speed::Channel {
+            tile: BF16_BYTES,
+            activations: 0.0,
+            stream: Span { lowest: 0.0, highest: 0.0 },
+        },
     },
     Kernel {
         name: "int8, twice",
@@ -180,7 +211,11 @@ pub(crate) static KERNELS: [Kernel; 3] = [
         weight_bytes: 1,
         activation_bytes: 64 * TILE,
         result_bytes: 64 * TILE * 4,
-        speed: Speed::Channel { tile: INT8_BYTES, activations: INT8_ROW_BYTES },
+        speed: Speed::Channel {
+            tile: INT8_BYTES,
+            activations: INT8_ROW_BYTES,
+            stream: INT8_STREAM_CYCLES,
+        },
     },
     Kernel {
         name: "best bf16",
@@ -197,16 +232,18 @@ pub(crate) static KERNELS: [Kernel; 3] = [
 /// One value of every number that sources differ about.
 #[derive(Debug, Clone, Copy)]
 struct Conditions {
+    clock_ghz: f64,
     channel_gbps: f64,
     dispatch_us: f64,
     gpu_speed: f64,
     published_tops: fn(Span) -> f64,
-    /// Whether the host's work takes place beside the NPU's.
+    /// Whether the host's work takes place beside the NPU's, and the firmware's beside the data's.
     is_hidden: bool,
 }
 
 /// The values that make the forecast lowest.
 const WORST: Conditions = Conditions {
+    clock_ghz: CLOCK_GHZ.lowest,
     channel_gbps: CHANNEL_GBPS.lowest,
     dispatch_us: DISPATCH_US.highest,
     gpu_speed: GPU_SPEED.lowest,
@@ -216,6 +253,7 @@ const WORST: Conditions = Conditions {
 
 /// The values that make it highest.
 const BEST: Conditions = Conditions {
+    clock_ghz: CLOCK_GHZ.highest,
     channel_gbps: CHANNEL_GBPS.highest,
     dispatch_us: DISPATCH_US.lowest,
     gpu_speed: GPU_SPEED.highest,
@@ -235,9 +273,14 @@ impl Kernel {
     /// Returns the seconds of a command with `tiles` tiles.
     fn command_seconds(&self, tiles: usize, conditions: Conditions) -> f64 {
         match self.speed {
-            Speed::Channel { tile, activations } => {
+            Speed::Channel { tile, activations, stream } => {
                 let bytes = tile * tiles as f64 + activations;
-                bytes / (conditions.channel_gbps * 1e9) + conditions.dispatch_us * 1e-6
+                let data = bytes / (conditions.channel_gbps * 1e9);
+                let work = match conditions.is_hidden {
+                    true => data.max(stream.lowest / (conditions.clock_ghz * 1e9)),
+                    false => data + stream.highest / (conditions.clock_ghz * 1e9),
+                };
+                work + conditions.dispatch_us * 1e-6
             }
             Speed::Published(tops) => {
                 let operations = 2.0 * (self.rows * TILE * TILE * tiles) as f64;
