@@ -36,8 +36,8 @@ pub use pages::{KvPage, KvPart, PageLayout, Pages};
 pub use partner::{Loan, Partner, Tally, Work};
 pub use placement::{Demand, DeviceGroup, Placement};
 pub use program::{
-    Facts, Flights, Idle, InFlight, Memory, Program, Results, SERIES_MAX, Share, TOP, TOP_ROWS_MAX,
-    TopLogit,
+    Facts, Flights, Idle, InFlight, Memory, Program, Results, SERIES_MAX, Share, TOP, TopLogit,
+    too_few,
 };
 pub use threads::{share, share_copy};
 pub use tower::{SoftRows, TowerProgram};

@@ -1,6 +1,7 @@
 //! A Plan on a device: its facts, and how its steps run.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -12,11 +13,8 @@ use crate::device_memory::{DeviceMemory, MemoryKind};
 use crate::error::BackendError;
 use crate::pages::{PageLayout, Pages};
 
-/// The most of a row's largest logits that [`Results::top`] returns.
+/// The number of a row's largest logits that [`Results::top`] returns at least.
 pub const TOP: usize = 256;
-/// The most output rows of a Program whose largest logits a device finds, 12 KB for each: one of
-/// each of 64 sequences, and the guesses that they share.
-pub const TOP_ROWS_MAX: usize = 96;
 /// The most further steps of a [series](Program::submit_series) that a device need have room for:
 /// as many as the guesses of a draft.
 pub const SERIES_MAX: usize = 15;
@@ -161,13 +159,41 @@ pub trait Results {
     /// steps are in flight even then, and have to be waited for.
     fn output(&mut self, index: usize) -> Result<&[f32], BackendError>;
 
-    /// Returns for each row of the goal's first output, which are logits, the largest of them: all
-    /// that are not below the [`TOP`]-th largest (or all, where the vocabulary is smaller), in no
-    /// particular order. A logit that is not a number is always among them.
+    /// Returns a part of what [`Results::output`] returns, such as the logits of one row. A device
+    /// brings this part to the caller's memory and no other.
+    ///
+    /// # Panics
+    /// If the Plan has no such output.
     ///
     /// # Errors
-    /// As [`Results::output`], and [`BackendError::Unsupported`] unless [`Facts::finds_top`].
-    fn top(&mut self) -> Result<&[Vec<TopLogit>], BackendError> {
+    /// As [`Results::output`], and [`BackendError::BadBatch`] if the step has fewer values.
+    fn part(&mut self, index: usize, values: Range<usize>) -> Result<&[f32], BackendError> {
+        let end = values.end;
+        self.output(index)?.get(values).ok_or_else(|| too_few(end))
+    }
+
+    /// Brings parts of an output that [`Results::part`] will be asked for to the caller's memory at
+    /// once, which takes less time than one after the other.
+    ///
+    /// # Panics
+    /// If the Plan has no such output.
+    ///
+    /// # Errors
+    /// As [`Results::part`].
+    fn fetch(&mut self, index: usize, parts: &[Range<usize>]) -> Result<(), BackendError> {
+        let _ = (index, parts);
+        Ok(())
+    }
+
+    /// Returns the largest logits of a row of the goal's first output: all that are not below the
+    /// [`TOP`]-th largest (or all, where the vocabulary is smaller), in no particular order. A
+    /// logit that is not a number is always among them.
+    ///
+    /// # Errors
+    /// As [`Results::output`], [`BackendError::Unsupported`] unless [`Facts::finds_top`], and
+    /// [`BackendError::BadBatch`] if the step has no such row.
+    fn top(&mut self, row: usize) -> Result<&[TopLogit], BackendError> {
+        let _ = row;
         let what = "it does not look for the largest logits".to_owned();
         Err(BackendError::Unsupported { device: "this device".to_owned(), what })
     }
@@ -183,6 +209,11 @@ pub trait Results {
         let what = "the tokens of a series are read of a step that was none".to_owned();
         Err(BackendError::BadBatch { what })
     }
+}
+
+/// Returns the error of a step that has not as many values, or rows, as are read.
+pub fn too_few(wanted: usize) -> BackendError {
+    BackendError::BadBatch { what: format!("{wanted} values are read of a step that has fewer") }
 }
 
 /// What is known of a Program from its loading on.

@@ -36,7 +36,7 @@ use crate::pace::Pace;
 use crate::pooling::Pool;
 use crate::queue::{ClientId, Load, Queue, Rank};
 use crate::request::{Job, Limits, Request};
-use crate::rows::{self, RowLogits, Rows, soft_columns};
+use crate::rows::{self, Rows, soft_columns};
 use crate::sampling::Workspace;
 use crate::scheduler::{Pick, Scheduler};
 use crate::sharing::Sharing;
@@ -85,6 +85,8 @@ pub struct Engine {
     picks: Vec<Pick>,
     /// Unused lists of picks, kept for their memory.
     spare_picks: Vec<Vec<Pick>>,
+    /// The output rows of a step all of whose logits are wanted; kept for its memory.
+    whole_rows: Vec<u32>,
     /// What the current step gave for each pick.
     landings: Vec<Landed>,
     rows: Rows,
@@ -223,6 +225,7 @@ impl Engine {
             flights: VecDeque::with_capacity(depth),
             landed: Duration::ZERO,
             picks: Vec::with_capacity(slots),
+            whole_rows: Vec::new(),
             spare_picks: (0..depth).map(|_| Vec::with_capacity(slots)).collect(),
             landings: Vec::with_capacity(slots),
             rows: Rows::new(width.tokens, width.outputs, slots),
@@ -555,11 +558,10 @@ impl Engine {
             self.rows.push(0, [piece, &[]], first, piece.len(), is_bulk);
             let view = SequenceView { slot: slot as u32, blocks: self.kv.blocks(slot) };
             let step = self.rows.submit(self.program.as_mut(), std::iter::once(view), 0)?;
-            let logits = rows::wait(self.program.as_mut(), step, false, None)?;
-            for (row, logits) in logits.rows(self.limits.vocabulary).enumerate() {
-                if let RowLogits::All(logits) = logits
-                    && each(first + row, logits).is_break()
-                {
+            let mut logits = rows::wait(self.program.as_mut(), step, None)?;
+            logits.fetch(&(0..piece.len() as u32).collect::<Vec<_>>())?;
+            for row in 0..piece.len() {
+                if each(first + row, logits.all(row)?).is_break() {
                     return Ok(ControlFlow::Break(()));
                 }
             }

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use trine_backend::{BackendError, Batch, InFlight, Program, SequenceView, TopLogit};
+use trine_backend::{
+    BackendError, Batch, Facts, InFlight, Program, Results, SequenceView, TopLogit,
+};
 use trine_model::Plan;
 
 /// The buffers of a step's [`Batch`].
@@ -184,25 +186,21 @@ fn soft_places(program: &dyn Program, goal: usize) -> u32 {
     places.filter(|(_, id)| is_soft(*id)).map(|(place, _)| 1 << place).sum()
 }
 
-/// Waits for a step. With `takes_top` the device may find the largest logits itself. `states` gets
-/// the hidden states that the logits are made of, (outputs, hidden).
+/// Waits for a step. `states` gets the hidden states that the logits are made of, (outputs,
+/// hidden).
 pub(crate) fn wait<'a>(
     program: &'a mut dyn Program,
     step: InFlight,
-    takes_top: bool,
     states: Option<&mut Vec<f32>>,
 ) -> Result<StepLogits<'a>, BackendError> {
-    let takes_top = takes_top && program.facts().finds_top;
+    let Facts { plan, finds_top, .. } = program.facts();
+    let (vocabulary, finds_top) = (plan.output(0).columns, *finds_top);
     let results = program.wait(step)?;
     if let Some(states) = states {
         states.clear();
         states.extend_from_slice(results.output(1)?);
     }
-    if takes_top {
-        results.top().map(StepLogits::Top)
-    } else {
-        results.output(0).map(StepLogits::All)
-    }
+    Ok(StepLogits { results, output: 0, vocabulary, finds_top })
 }
 
 /// Waits for a step that computes the hidden states of all its rows: (tokens, hidden).
@@ -215,29 +213,58 @@ pub(crate) fn wait_for_states(
 }
 
 /// The logits of a step's output rows.
-pub(crate) enum StepLogits<'a> {
-    /// (outputs, vocabulary).
-    All(&'a [f32]),
-    /// The largest logits of each row.
-    Top(&'a [Vec<TopLogit>]),
-}
-
-/// The logits of one row.
-pub(crate) enum RowLogits<'a> {
-    /// (vocabulary).
-    All(&'a [f32]),
-    /// The largest logits.
-    Top(&'a [TopLogit]),
+pub(crate) struct StepLogits<'a> {
+    results: &'a mut dyn Results,
+    /// The output of the Plan that they are.
+    output: usize,
+    vocabulary: usize,
+    /// Whether the device finds the largest of a row.
+    finds_top: bool,
 }
 
 impl<'a> StepLogits<'a> {
-    pub(crate) fn rows(self, vocabulary: usize) -> impl Iterator<Item = RowLogits<'a>> {
-        let (all, top): (&[f32], &[Vec<TopLogit>]) = match self {
-            StepLogits::All(all) => (all, &[]),
-            StepLogits::Top(top) => (&[], top),
-        };
-        let all = all.chunks_exact(vocabulary).map(RowLogits::All);
-        all.chain(top.iter().map(|row| RowLogits::Top(row)))
+    /// Reads an output of a step that was waited for. `finds_top` is that of the Program's facts.
+    pub(crate) fn new(
+        results: &'a mut dyn Results,
+        (output, vocabulary): (usize, usize),
+        finds_top: bool,
+    ) -> Self {
+        Self { results, output, vocabulary, finds_top }
+    }
+
+    /// Brings all logits of rows to the host that will be asked for one by one.
+    pub(crate) fn fetch(&mut self, rows: &[u32]) -> Result<(), BackendError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let part = |row: &u32| self.values(*row as usize);
+        let parts: Vec<_> = rows.iter().map(part).collect();
+        self.results.fetch(self.output, &parts)
+    }
+
+    /// Returns all logits of a row: (vocabulary).
+    pub(crate) fn all(&mut self, row: usize) -> Result<&[f32], BackendError> {
+        let values = self.values(row);
+        self.results.part(self.output, values)
+    }
+
+    /// Returns the largest logits of a row, as [`Results::top`] does; `None` if the device does not
+    /// find them.
+    pub(crate) fn top(&mut self, row: usize) -> Result<Option<&[TopLogit]>, BackendError> {
+        if !self.finds_top {
+            return Ok(None);
+        }
+        self.results.top(row).map(Some)
+    }
+
+    /// Returns the size of the vocabulary.
+    pub(crate) fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    /// Returns where the logits of a row are in the output.
+    fn values(&self, row: usize) -> Range<usize> {
+        row * self.vocabulary..(row + 1) * self.vocabulary
     }
 }
 

@@ -23,9 +23,11 @@ mod params;
 mod penalties;
 mod select;
 
+use std::sync::Arc;
+
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use trine_backend::{TOP, TopLogit};
+use trine_backend::{BackendError, TOP, TopLogit};
 
 pub use changes::SamplingChanges;
 pub use params::{
@@ -33,7 +35,7 @@ pub use params::{
 };
 
 use crate::error::EngineError;
-use crate::rows::RowLogits;
+use crate::rows::StepLogits;
 use select::Candidate;
 
 /// Buffers for sampling one token, shared by all sequences of an engine.
@@ -49,15 +51,16 @@ pub(crate) struct Workspace {
     pub(crate) allowed: Vec<u32>,
 }
 
-/// The input of the choice of a token.
+/// What a choice of a token depends on beside the logits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Choice<'a> {
-    /// (vocabulary).
-    pub(crate) logits: &'a [f32],
     /// The tokens of the prompt and the answer so far.
     pub(crate) history: &'a [u32],
     /// The index in `history` at which the answer begins.
     pub(crate) answer: usize,
+    /// The bits of the tokens to choose from, among which no suppressed one is; `None` for all that
+    /// are not suppressed.
+    pub(crate) allowed: Option<&'a [u32]>,
 }
 
 impl Workspace {
@@ -88,62 +91,112 @@ impl Stream {
         Self { params, random: ChaCha8Rng::from_seed(key) }
     }
 
-    /// Chooses the next token.
+    /// Chooses the next token from all logits of a row: (vocabulary).
     pub(crate) fn sample(
         &mut self,
+        logits: &[f32],
         choice: Choice<'_>,
         workspace: &mut Workspace,
     ) -> Result<u32, EngineError> {
-        if !penalties::change(&self.params) {
-            return self.choose(choice.logits, &mut workspace.candidates);
-        }
         let Workspace { logits: adjusted, candidates, counts, .. } = workspace;
-        adjusted.clear();
-        adjusted.extend_from_slice(choice.logits);
-        penalties::apply(&self.params, adjusted, (choice.history, choice.answer), counts);
-        self.choose(adjusted, candidates)
-    }
-
-    /// Chooses the next token among those whose bits are set in `allowed`, and never any other.
-    pub(crate) fn sample_allowed(
-        &mut self,
-        choice: Choice<'_>,
-        allowed: &[u32],
-        workspace: &mut Workspace,
-    ) -> Result<u32, EngineError> {
-        // Checks also the logits of tokens that are not allowed: a device that returns such logits
-        // is broken.
-        select::largest(choice.logits)?;
-        let Workspace { logits: adjusted, candidates, counts, .. } = workspace;
-        let mut logits = choice.logits;
+        let mut row = logits;
         if penalties::change(&self.params) {
             adjusted.clear();
             adjusted.extend_from_slice(logits);
             penalties::apply(&self.params, adjusted, (choice.history, choice.answer), counts);
-            logits = adjusted;
+            row = adjusted;
         }
-        let ids = set_bits(allowed).take_while(|&id| (id as usize) < logits.len());
+        let suppressed = Arc::clone(&self.params.suppressed);
+        let ids = 0..row.len() as u32;
+        match choice.allowed {
+            Some(allowed) => self.choose_among(row, set_bits(allowed), candidates),
+            None if suppressed.is_empty() => self.choose(row, candidates),
+            None => self.choose_among(row, without(ids, &suppressed), candidates),
+        }
+    }
+
+    /// Chooses among tokens, which are in ascending order, and never any other.
+    fn choose_among(
+        &mut self,
+        logits: &[f32],
+        ids: impl Iterator<Item = u32>,
+        candidates: &mut Vec<Candidate>,
+    ) -> Result<u32, EngineError> {
+        // Checks also the logits of other tokens: a device that returns such logits is broken.
+        select::largest(logits)?;
+        let ids = ids.take_while(|&id| (id as usize) < logits.len());
         let all = ids.map(|id| Candidate::new(id, logits[id as usize]));
         let is_greedy = self.params.temperature == 0.0;
         let kept = if is_greedy { 1 } else { select::bounded(self.params.top_k, logits.len()) };
         select::keep_top(all, kept, candidates);
+        self.choose_of(candidates)
+    }
+
+    /// Chooses among candidates that top-k left.
+    fn choose_of(&mut self, candidates: &mut Vec<Candidate>) -> Result<u32, EngineError> {
         if candidates.is_empty() {
             return Err(EngineError::NothingAllowed);
         }
         let (best, largest) = select::first(candidates)?;
-        if is_greedy {
+        if self.params.temperature == 0.0 {
             return Ok(best);
         }
         Ok(self.draw(candidates, largest))
     }
 
-    /// Returns whether the largest [`TOP`] logits are enough to choose from.
-    pub(crate) fn takes_top(&self) -> bool {
-        let SamplingParams { temperature, top_k, suppressed, .. } = &self.params;
-        // As many as are suppressed may be among the largest.
-        let wanted = if *temperature == 0.0 { 1 } else { *top_k };
-        let is_bounded = wanted > 0 && wanted.saturating_add(suppressed.len()) <= TOP;
-        is_bounded && !penalties::change(&self.params)
+    /// Returns whether the largest [`TOP`] logits may be enough to choose from.
+    pub(crate) fn may_take_top(&self) -> bool {
+        self.wanted() > 0 && !penalties::raise(&self.params)
+    }
+
+    /// Returns how many of the largest logits a choice looks at; 0 if they may be more than
+    /// [`TOP`].
+    fn wanted(&self) -> usize {
+        match self.params.top_k {
+            _ if self.params.temperature == 0.0 => 1,
+            top_k if top_k <= TOP => top_k,
+            _ => 0,
+        }
+    }
+
+    /// Chooses the same token as [`Stream::sample`] from a row's largest logits. Returns `None`,
+    /// and uses no random number, if that may take others of the row's `vocabulary` logits.
+    pub(crate) fn sample_top(
+        &mut self,
+        top: &[TopLogit],
+        vocabulary: usize,
+        choice: Choice<'_>,
+        workspace: &mut Workspace,
+    ) -> Result<Option<u32>, EngineError> {
+        if !self.may_take_top() {
+            return Ok(None);
+        }
+        let Workspace { candidates, counts, .. } = workspace;
+        candidates.clear();
+        candidates.extend(top.iter().map(|top| Candidate::new(top.token, top.logit)));
+        // Whatever is not among them is below all of them, and nothing raises it.
+        let least = candidates.iter().map(|candidate| candidate.value).fold(f32::MAX, f32::min);
+        penalties::lower(&self.params, candidates, (choice.history, choice.answer), counts);
+        select::first(candidates)?;
+        let mut is_whole = top.len() >= vocabulary;
+        match choice.allowed {
+            Some(allowed) => {
+                candidates.retain(|candidate| is_set(allowed, candidate.id));
+                let count = || allowed.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+                is_whole =
+                    is_whole || candidates.len() < self.wanted() && candidates.len() == count();
+            }
+            None => {
+                let suppressed = &self.params.suppressed;
+                candidates.retain(|candidate| suppressed.binary_search(&candidate.id).is_err());
+            }
+        }
+        let above = candidates.iter().filter(|candidate| candidate.value >= least).count();
+        if above < self.wanted() && !is_whole {
+            return Ok(None);
+        }
+        select::top_k_of(candidates, self.wanted());
+        self.choose_of(candidates).map(Some)
     }
 
     /// Returns the tokens that are never chosen, in ascending order.
@@ -157,44 +210,31 @@ impl Stream {
         self.params.temperature == 0.0
     }
 
-    /// Chooses the same token as [`Stream::sample`] from a row's largest logits, for streams of
-    /// which [`takes_top`](Stream::takes_top) is true.
-    pub(crate) fn sample_top(
-        &mut self,
-        top: &[TopLogit],
-        workspace: &mut Workspace,
-    ) -> Result<u32, EngineError> {
-        let candidates = &mut workspace.candidates;
-        candidates.clear();
-        candidates.extend(top.iter().map(|top| Candidate::new(top.token, top.logit)));
-        let (mut best, mut largest) = select::first(candidates)?;
-        if !self.params.suppressed.is_empty() {
-            let suppressed = &self.params.suppressed;
-            candidates.retain(|candidate| suppressed.binary_search(&candidate.id).is_err());
-            if candidates.is_empty() {
-                return Err(EngineError::NothingAllowed);
-            }
-            (best, largest) = select::first(candidates)?;
-        }
-        if self.params.temperature == 0.0 {
-            return Ok(best);
-        }
-        select::top_k_of(candidates, self.params.top_k);
-        Ok(self.draw(candidates, largest))
-    }
-
     /// Chooses a token from a smaller model's logits of a row, with the random number that the
-    /// sequence will use there. Bias and penalties are left out, and it may have too few of the
-    /// largest logits: this is only a guess.
+    /// sequence will use there; `None` if they are not finite. Bias and penalties are left out, and
+    /// it may have too few of the largest logits: this is only a guess.
+    ///
+    /// # Errors
+    /// As [`StepLogits::all`].
     pub(crate) fn guess(
         &mut self,
-        logits: RowLogits<'_>,
+        logits: &mut StepLogits<'_>,
+        row: usize,
         workspace: &mut Workspace,
-    ) -> Result<u32, EngineError> {
-        match logits {
-            RowLogits::All(logits) => self.choose(logits, &mut workspace.candidates),
-            RowLogits::Top(top) => self.sample_top(top, workspace),
+    ) -> Result<Option<u32>, BackendError> {
+        let candidates = &mut workspace.candidates;
+        let Some(top) = logits.top(row)? else {
+            return Ok(self.choose(logits.all(row)?, candidates).ok());
+        };
+        candidates.clear();
+        candidates.extend(top.iter().map(|top| Candidate::new(top.token, top.logit)));
+        if select::first(candidates).is_err() {
+            return Ok(None);
         }
+        let suppressed = &self.params.suppressed;
+        candidates.retain(|candidate| suppressed.binary_search(&candidate.id).is_err());
+        select::top_k_of(candidates, self.params.top_k);
+        Ok(self.choose_of(candidates).ok())
     }
 
     fn choose(
@@ -225,6 +265,21 @@ fn set_bits(words: &[u32]) -> impl Iterator<Item = u32> + '_ {
         let rest = |word: &u32| Some(word & (word - 1)).filter(|&rest| rest != 0);
         let words = std::iter::successors(Some(word).filter(|&word| word != 0), rest);
         words.map(move |word| 32 * at + word.trailing_zeros())
+    })
+}
+
+/// Returns whether the bit of a token is set.
+fn is_set(words: &[u32], token: u32) -> bool {
+    words.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
+}
+
+/// Returns ids but those of a list; both are in ascending order.
+fn without(ids: impl Iterator<Item = u32>, list: &[u32]) -> impl Iterator<Item = u32> {
+    let mut rest = list;
+    ids.filter(move |id| {
+        let passed = rest.iter().take_while(|listed| *listed < id).count();
+        rest = &rest[passed..];
+        rest.first() != Some(id)
     })
 }
 

@@ -499,20 +499,10 @@ pub(crate) fn formats_of<'a>(weights: impl Iterator<Item = &'a Weight>) -> Vec<S
 
 #[cfg(test)]
 mod tests {
-    use trine_backend::TOP_ROWS_MAX;
     use trine_model::KvType;
 
     use super::*;
     use crate::cli::Placement;
-
-    /// Every step of a Program with more output rows brings all logits to the host.
-    #[test]
-    fn guesses_leave_the_search_for_the_largest_logits_to_the_gpu() {
-        for sequences in [1, 32, 33, 64] {
-            let sizes = Sizes::serving(sequences).guessing(&Drafting::lookup());
-            assert!(sizes.outputs > sequences && sizes.outputs <= TOP_ROWS_MAX, "{sequences}");
-        }
-    }
 
     #[test]
     fn a_gpu_that_nobody_named_gives_way_to_the_processor() {

@@ -35,14 +35,15 @@ mod top_memory;
 pub(crate) mod tuning;
 mod values;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use trine_backend::{
     Aside, BackendError, Batch, Facts, Flights, Idle, InFlight, KvPage, Lent, LoadAside, Memory,
-    Pages, Program, ProgramOptions, Results, SERIES_MAX, TOP, TOP_ROWS_MAX, TopLogit,
+    Pages, Program, ProgramOptions, Results, SERIES_MAX, TOP, TopLogit, too_few,
 };
-use trine_model::{Model, Plan, Width, gather};
+use trine_model::{Buffer, Model, Plan, Width, gather};
 
 use crate::device::VulkanDevice;
 use crate::error::GpuError;
@@ -76,8 +77,10 @@ pub(crate) struct VulkanProgram {
     flights: Flights<Step>,
     /// The step that was waited for last.
     done: Step,
-    /// The largest logits of its output rows.
-    top: Vec<Vec<TopLogit>>,
+    /// The parts of its outputs that were fetched, by the output's index.
+    fetched: Vec<(usize, Range<usize>)>,
+    /// The largest logits of the row that was asked for last.
+    top: Vec<TopLogit>,
     /// The tokens that it has chosen, if it was a series.
     chosen: Vec<Option<u32>>,
 }
@@ -108,7 +111,6 @@ impl VulkanProgram {
             .map_err(|error| error.on(&trine_backend::Device::name(device)))?;
         let plan = gather::gather(plan);
         let lent = lend(device, model, &plan, options)?;
-        let row = |_| Vec::with_capacity(ROOM);
         let mut program = Self {
             device: device.clone(),
             model: model.clone(),
@@ -129,11 +131,12 @@ impl VulkanProgram {
                 series: None,
                 is_timed: false,
             },
-            top: (0..options.width.outputs.min(TOP_ROWS_MAX)).map(row).collect(),
+            fetched: Vec::new(),
+            top: Vec::with_capacity(ROOM),
             chosen: Vec::new(),
         };
         if program.facts.series_max.max(program.facts.draft_series_max) > 0 {
-            program.chosen.reserve(program.top.len() * (1 + SERIES_MAX));
+            program.chosen.reserve(options.width.outputs * (1 + SERIES_MAX));
         }
         program.bound = Some(program.bind()?);
         Ok(program)
@@ -322,7 +325,7 @@ fn facts(device: &VulkanDevice, plan: Plan, options: ProgramOptions) -> Facts {
         gpu: Some(device.uuid()),
         is_invariant: device.is_invariant(),
         mixed_rows: most_mixed(options.width.tokens, device.is_invariant()),
-        finds_top: finds_top(&plan, &options),
+        finds_top: finds_top(&plan),
         series_max: series(0),
         draft_series_max: plan.draft_goal().map_or(0, series),
         pages: Some(layout),
@@ -368,6 +371,7 @@ impl Program for VulkanProgram {
         }
         self.model.checkpoint().check_intact()?;
         self.done = Step { pass, ..step };
+        self.fetched.clear();
         Ok(self)
     }
 
@@ -426,33 +430,57 @@ impl Program for VulkanProgram {
 
 impl Results for VulkanProgram {
     fn output(&mut self, index: usize) -> Result<&[f32], BackendError> {
-        self.facts.check_output(self.done.goal, index)?;
-        let output = self.facts.plan.output(index);
-        let count = self.done.rows.of(output.rows) * output.columns;
-        let bound = self.bound.as_mut().expect("the step has run on it");
-        if let Err(error) = bound.fetch_output(self.done.pass, index) {
-            return Err(self.failed(error));
-        }
-        Ok(self.bound.as_ref().map_or(&[], |bound| bound.output(index, count)))
+        let Buffer { rows, columns, .. } = *self.facts.plan.output(index);
+        self.part(index, 0..self.done.rows.of(rows) * columns)
     }
 
-    fn top(&mut self) -> Result<&[Vec<TopLogit>], BackendError> {
-        let rows = self.done.rows.outputs;
+    fn part(&mut self, index: usize, values: Range<usize>) -> Result<&[f32], BackendError> {
+        self.fetch(index, std::slice::from_ref(&values))?;
+        Ok(self.bound.as_ref().map_or(&[], |bound| bound.output(index, values)))
+    }
+
+    fn fetch(&mut self, index: usize, parts: &[Range<usize>]) -> Result<(), BackendError> {
+        self.facts.check_output(self.done.goal, index)?;
+        let Buffer { rows, columns, .. } = *self.facts.plan.output(index);
+        let end = parts.iter().map(|part| part.end).max().unwrap_or(0);
+        if end > self.done.rows.of(rows) * columns {
+            return Err(too_few(end));
+        }
+        let is_there = |part: &Range<usize>| {
+            let mut fetched = self.fetched.iter().filter(|(of, _)| *of == index);
+            fetched.any(|(_, own)| own.start <= part.start && part.end <= own.end)
+        };
+        // Neighbours are one copy.
+        let mut missing: Vec<Range<usize>> = Vec::new();
+        for part in parts.iter().filter(|part| !is_there(part)) {
+            match missing.last_mut().filter(|last| last.end == part.start) {
+                Some(last) => last.end = part.end,
+                None => missing.push(part.clone()),
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
         let bound = self.bound.as_ref().expect("the step has run on it");
-        let mut is_whole = true;
-        for (row, top) in self.top.iter_mut().enumerate().take(rows) {
-            top.clear();
-            let (count, found) = bound.top.found(row);
-            is_whole &= count <= ROOM;
-            let logits = found.iter().take(count);
-            top.extend(
-                logits.map(|&[bits, token]| TopLogit { logit: f32::from_bits(bits), token }),
-            );
+        let fetched = bound.fetch(self.done.pass, index, &missing);
+        fetched.map_err(|error| self.failed(error))?;
+        self.fetched.extend(missing.into_iter().map(|part| (index, part)));
+        Ok(())
+    }
+
+    fn top(&mut self, row: usize) -> Result<&[TopLogit], BackendError> {
+        if row >= self.done.rows.outputs {
+            return Err(too_few(row + 1));
         }
-        if !is_whole {
-            self.find_top()?;
+        let bound = self.bound.as_ref().expect("the step has run on it");
+        let (count, found) = bound.top.found(row);
+        if count > ROOM {
+            return self.find_top(row);
         }
-        Ok(&self.top[..rows])
+        let logit = |&[bits, token]: &[u32; 2]| TopLogit { logit: f32::from_bits(bits), token };
+        self.top.clear();
+        self.top.extend(found.iter().take(count).map(logit));
+        Ok(&self.top)
     }
 
     fn chosen(&mut self) -> Result<&[Option<u32>], BackendError> {
@@ -493,25 +521,22 @@ impl Pages for VulkanProgram {
 }
 
 impl VulkanProgram {
-    /// Finds the largest logits on the host, if more are equal than the device has room for.
-    fn find_top(&mut self) -> Result<(), BackendError> {
-        let mut found = std::mem::take(&mut self.top);
+    /// Finds a row's largest logits on the host, if more are equal than the device has room for.
+    fn find_top(&mut self, row: usize) -> Result<&[TopLogit], BackendError> {
+        let mut top = std::mem::take(&mut self.top);
         let index = self.facts.plan.outputs_for(self.done.goal).start;
         let vocabulary = self.facts.plan.output(index).columns;
-        let logits = self.output(index)?;
-        for (row, top) in logits.chunks_exact(vocabulary).zip(&mut found) {
-            let all = row.iter().zip(0..).map(|(&logit, token)| TopLogit { logit, token });
-            top.clear();
-            top.extend(all);
-            if top.len() > TOP {
-                let (_, last, _) =
-                    top.select_nth_unstable_by(TOP - 1, |a, b| b.logit.total_cmp(&a.logit));
-                let least = last.logit;
-                top.retain(|top| top.logit.total_cmp(&least).is_ge());
-            }
+        let logits = self.part(index, row * vocabulary..(row + 1) * vocabulary)?;
+        top.clear();
+        top.extend(logits.iter().zip(0..).map(|(&logit, token)| TopLogit { logit, token }));
+        if top.len() > TOP {
+            let (_, last, _) =
+                top.select_nth_unstable_by(TOP - 1, |a, b| b.logit.total_cmp(&a.logit));
+            let least = last.logit;
+            top.retain(|top| top.logit.total_cmp(&least).is_ge());
         }
-        self.top = found;
-        Ok(())
+        self.top = top;
+        Ok(&self.top)
     }
 }
 

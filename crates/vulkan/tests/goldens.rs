@@ -1,7 +1,9 @@
 //! Whole models on the GPU against the logits of another implementation.
 
 use crate::common::{Golden, greedy, logits};
-use trine_backend::{BLOCK, Batch, Device, DeviceGroup, LayerChoice, ProgramOptions, SequenceView};
+use trine_backend::{
+    BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, ProgramOptions, SequenceView,
+};
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Width};
 use trine_vulkan::testing::{device, pieces, takes};
@@ -121,9 +123,15 @@ fn the_largest_logits_are_found_behind_a_cut() {
     let all = program.run(&batch).unwrap().to_vec();
     let vocabulary = golden.model.config().vocabulary;
     let step = program.submit(&batch).unwrap();
-    let top = program.wait(step).unwrap().top().unwrap();
-    assert_eq!(top.len(), 2);
-    for (row, top) in all.chunks_exact(vocabulary).zip(top) {
+    let results = program.wait(step).unwrap();
+    // One row comes without the other.
+    assert_eq!(results.part(0, vocabulary..2 * vocabulary).unwrap(), &all[vocabulary..]);
+    results.fetch(0, &[0..vocabulary, vocabulary..2 * vocabulary]).unwrap();
+    assert_eq!(results.part(0, 3..vocabulary).unwrap(), &all[3..vocabulary]);
+    assert!(matches!(results.part(0, 0..2 * vocabulary + 1), Err(BackendError::BadBatch { .. })));
+    assert!(matches!(results.top(2), Err(BackendError::BadBatch { .. })));
+    for (at, row) in all.chunks_exact(vocabulary).enumerate() {
+        let top = results.top(at).unwrap();
         assert!(top.len() >= trine_backend::TOP.min(vocabulary));
         assert!(top.iter().all(|found| row[found.token as usize] == found.logit));
         let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);

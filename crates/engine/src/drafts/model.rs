@@ -304,13 +304,12 @@ impl ModelDrafter {
     ) -> Result<(), BackendError> {
         self.push_rows(asks, guesses, is_first);
         let step = self.rows.submit(self.program.as_mut(), views(&self.kv, &self.parties), 0)?;
-        let vocabulary = self.program.facts().plan.output(0).columns;
-        let logits = rows::wait(self.program.as_mut(), step, true, None)?;
-        let given = logits.rows(vocabulary);
+        let mut logits = rows::wait(self.program.as_mut(), step, None)?;
         let Self { workspace, parties, found, .. } = self;
         found.clear();
-        let guess = |(party, row): (&mut Party, _)| party.stream.guess(row, workspace).ok();
-        found.extend(parties.iter_mut().zip(given).map(guess));
+        for (row, party) in parties.iter_mut().enumerate() {
+            found.push(party.stream.guess(&mut logits, row, workspace)?);
+        }
         self.book_rows(asks, guesses, is_first);
         for index in 0..self.parties.len() {
             let guess = self.found[index];

@@ -82,13 +82,10 @@ impl ReadingDrafter {
         let Facts { plan, finds_top, .. } = program.facts();
         let (first, finds_top) = (plan.outputs_for(self.goal).start, *finds_top);
         let results = program.wait(step)?;
-        let logits = match finds_top {
-            true => StepLogits::Top(results.top()?),
-            false => StepLogits::All(results.output(first)?),
-        };
+        let mut logits = StepLogits::new(&mut *results, (first, self.columns[0]), finds_top);
         let mut found = Vec::with_capacity(self.parties.len());
-        for (party, row) in self.parties.iter_mut().zip(logits.rows(self.columns[0])) {
-            found.push(party.stream.guess(row, &mut self.workspace).ok());
+        for (row, party) in self.parties.iter_mut().enumerate() {
+            found.push(party.stream.guess(&mut logits, row, &mut self.workspace)?);
         }
         let states = results.output(first + 1)?.chunks_exact(self.columns[1]);
         for ((party, guess), state) in self.parties.iter_mut().zip(&found).zip(states) {

@@ -15,8 +15,6 @@ pub(super) struct Flight {
     pub(super) picks: Vec<Pick>,
     /// The output of the Plan that it computes.
     pub(super) goal: usize,
-    /// Whether the largest logits are enough for all its sequences.
-    pub(super) takes_top: bool,
     pub(super) times: Times,
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trine_backend::SOFT;
+use trine_backend::{BackendError, SOFT};
 
 use super::precision::{Computed, Precision};
 use crate::drafts::Ask;
@@ -13,7 +13,7 @@ use crate::events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
 use crate::pictures::{Album, SightError};
 use crate::pooling::Pool;
 use crate::request::{Constraint, Job, Limits, PromptPicture, Request, Waker};
-use crate::rows::RowLogits;
+use crate::rows::StepLogits;
 use crate::sampling::{Choice, Stream, Workspace, logprobs};
 use crate::scheduler::Wanted;
 use crate::scope::Scope;
@@ -65,6 +65,8 @@ pub(super) struct Sequence {
     /// Whether it has no row in a step until its constraint is ready.
     pub(super) is_held: bool,
     stream: Stream,
+    /// Whether the largest logits were not enough for its last token.
+    needed_all: bool,
     /// The hidden state that the last token was chosen by; empty if steps give none.
     state: Vec<f32>,
     submitted: Instant,
@@ -122,6 +124,7 @@ impl Sequence {
             constraint: request.constraint,
             is_held: false,
             stream: Stream::new(request.sampling),
+            needed_all: false,
             submitted: Instant::now(),
             is_announced: false,
             reported: 0,
@@ -168,13 +171,15 @@ impl Sequence {
         self.computed().at(position)
     }
 
-    /// Returns whether the largest logits of a row are enough.
-    pub(super) fn takes_top(&self) -> bool {
-        let needs_all = self.logprobs.is_some()
-            || self.wants_prompt_logprobs()
-            || self.constraint.is_some()
-            || self.forbids_stop();
-        !needs_all && self.stream.takes_top()
+    /// Returns whether its next token needs more of a row than the largest logits, as far as is
+    /// known before they are.
+    pub(super) fn needs_all(&self) -> bool {
+        self.needed_all || self.wants_prompt_logprobs() || !self.may_take_top()
+    }
+
+    /// Returns whether the largest logits of a row may be enough for a token.
+    fn may_take_top(&self) -> bool {
+        self.logprobs.is_none() && self.stream.may_take_top()
     }
 
     /// Returns the rows that follow `done` positions in the cache: how many can be picked before
@@ -301,11 +306,18 @@ impl Sequence {
 
     /// Returns the log-probability of the prompt's token at `position`, from the logits of the row
     /// before it; `None` if it was reported before or is not wanted.
-    pub(super) fn prompt_logprobs(&self, position: usize, logits: &[f32]) -> Option<Logprobs> {
-        let top = self.prompt_logprobs?;
+    pub(super) fn prompt_logprobs(
+        &self,
+        position: usize,
+        logits: &mut StepLogits<'_>,
+        row: usize,
+    ) -> Result<Option<Logprobs>, BackendError> {
+        let Some(top) = self.prompt_logprobs else { return Ok(None) };
         let is_due = (self.next_logprob..self.prompt).contains(&position);
-        let is_due = is_due && self.tokens[position] != SOFT;
-        is_due.then(|| logprobs::of(logits, self.tokens[position], top))
+        if !is_due || self.tokens[position] == SOFT {
+            return Ok(None);
+        }
+        Ok(Some(logprobs::of(logits.all(row)?, self.tokens[position], top)))
     }
 
     /// Passes over soft tokens to the next token of the prompt with a log-probability.
@@ -324,18 +336,33 @@ impl Sequence {
         self.event(Update::PromptLogprobs(tokens))
     }
 
-    /// Samples a token and reports it. Returns why the sequence ends with it, if it does.
+    /// Samples a token from a row of a step's logits and reports it. Returns why the sequence ends
+    /// with it, if it does.
+    ///
+    /// # Errors
+    /// As [`StepLogits::all`].
     pub(super) fn next_token(
         &mut self,
-        logits: RowLogits<'_>,
+        (logits, row): (&mut StepLogits<'_>, usize),
         limits: &Limits,
         workspace: &mut Workspace,
         events: &mut Vec<Event>,
+    ) -> Result<Option<Finish>, BackendError> {
+        match self.sample(logits, row, workspace) {
+            Ok((token, logprobs)) => Ok(self.take(token, logprobs, limits, events)),
+            Err(Cut::Ends(finish)) => Ok(Some(finish)),
+            Err(Cut::Device(error)) => Err(error),
+        }
+    }
+
+    /// Adds a token and reports it. Returns why the sequence ends with it, if it does.
+    fn take(
+        &mut self,
+        token: u32,
+        logprobs: Option<Box<Logprobs>>,
+        limits: &Limits,
+        events: &mut Vec<Event>,
     ) -> Option<Finish> {
-        let (token, logprobs) = match self.sample(logits, limits.vocabulary, workspace) {
-            Ok(sampled) => sampled,
-            Err(finish) => return Some(finish),
-        };
         // All known tokens are in the cache. To go on, the new token needs a position too.
         let is_full = self.tokens.len() == limits.context;
         self.tokens.push(token);
@@ -429,38 +456,48 @@ impl Sequence {
 
     fn sample(
         &mut self,
-        logits: RowLogits<'_>,
-        vocabulary: usize,
+        logits: &mut StepLogits<'_>,
+        row: usize,
         workspace: &mut Workspace,
-    ) -> Result<(u32, Option<Box<Logprobs>>), Finish> {
-        let row = match logits {
-            RowLogits::All(row) => row,
-            RowLogits::Top(top) => {
-                let sampled = self.stream.sample_top(top, workspace);
-                return Ok((sampled.map_err(|error| self.broken(error))?, None));
-            }
-        };
+    ) -> Result<(u32, Option<Box<Logprobs>>), Cut> {
         let mut allowed = std::mem::take(&mut workspace.allowed);
-        let result = self.restrict(vocabulary, &mut allowed).and_then(|is_restricted| {
-            let choice = Choice { logits: row, history: &self.tokens, answer: self.prompt };
-            let sampled = if is_restricted {
-                self.stream.sample_allowed(choice, &allowed, workspace)
-            } else {
-                self.stream.sample(choice, workspace)
-            };
-            sampled.map_err(|error| self.broken(error))
-        });
+        let chosen = self.choose((logits, row), &mut allowed, workspace);
         workspace.allowed = allowed;
-        let token = result?;
-        let logprobs = self.logprobs.map(|top| Box::new(logprobs::of(row, token, top)));
-        Ok((token, logprobs))
+        let token = chosen?;
+        let Some(top) = self.logprobs else { return Ok((token, None)) };
+        Ok((token, Some(Box::new(logprobs::of(logits.all(row)?, token, top)))))
     }
 
-    /// Writes which tokens may be sampled. Returns whether any are excluded.
+    /// Chooses a token; `allowed` is memory for the bits of those to choose from.
+    fn choose(
+        &mut self,
+        (logits, row): (&mut StepLogits<'_>, usize),
+        allowed: &mut Vec<u32>,
+        workspace: &mut Workspace,
+    ) -> Result<u32, Cut> {
+        let vocabulary = logits.vocabulary();
+        let is_restricted = self.restrict(vocabulary, allowed).map_err(Cut::Ends)?;
+        let allowed = is_restricted.then_some(&allowed[..]);
+        let choice = Choice { history: &self.tokens, answer: self.prompt, allowed };
+        let top = if self.may_take_top() { logits.top(row)? } else { None };
+        let of_top = match top {
+            Some(top) => self.stream.sample_top(top, vocabulary, choice, workspace),
+            None => Ok(None),
+        };
+        self.needed_all = matches!(of_top, Ok(None));
+        let chosen = match of_top {
+            Ok(Some(token)) => Ok(token),
+            Ok(None) => self.stream.sample(logits.all(row)?, choice, workspace),
+            Err(error) => Err(error),
+        };
+        chosen.map_err(|error| Cut::Ends(self.broken(error)))
+    }
+
+    /// Writes which tokens may be sampled, if any but suppressed ones are excluded. Returns whether
+    /// they are.
     fn restrict(&mut self, vocabulary: usize, allowed: &mut Vec<u32>) -> Result<bool, Finish> {
         let forbids_stop = self.forbids_stop();
-        let suppressed = self.stream.suppressed();
-        if self.constraint.is_none() && !forbids_stop && suppressed.is_empty() {
+        if self.constraint.is_none() && !forbids_stop {
             return Ok(false);
         }
         allowed.clear();
@@ -493,6 +530,20 @@ impl Sequence {
             crate::EngineError::NothingAllowed => Finish::ConstraintFailed,
             _ => Finish::NonFiniteLogits,
         }
+    }
+}
+
+/// Why there is no next token.
+enum Cut {
+    /// The sequence ends.
+    Ends(Finish),
+    /// The device failed.
+    Device(BackendError),
+}
+
+impl From<BackendError> for Cut {
+    fn from(error: BackendError) -> Self {
+        Self::Device(error)
     }
 }
 

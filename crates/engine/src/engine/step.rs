@@ -11,7 +11,7 @@ use super::place::Place;
 use super::sequence::Sequence;
 use crate::error::EngineError;
 use crate::events::{Event, Finish, Update};
-use crate::rows::{self, RowLogits};
+use crate::rows;
 use crate::scheduler::Pick;
 use crate::sharing::{Beginning, Sharing};
 
@@ -45,7 +45,7 @@ impl Engine {
             // Making room copies pages for the store, which does not count as time of the step.
             let since = (self.clock)();
             let beginning = self.sharing.as_ref().map(Sharing::begin);
-            let takes_top = self.gather();
+            self.gather();
             let (kv, picks) = (&self.kv, &self.picks);
             let view =
                 |pick: &Pick| SequenceView { slot: pick.slot as u32, blocks: kv.blocks(pick.slot) };
@@ -53,7 +53,7 @@ impl Engine {
             let spare = self.spare_picks.pop().unwrap_or_default();
             let picks = std::mem::replace(&mut self.picks, spare);
             let times = Times { since, drafting, overlapped: 0.0, beginning };
-            self.flights.push_back(Flight { step, picks, goal, takes_top, times });
+            self.flights.push_back(Flight { step, picks, goal, times });
         }
         Ok(())
     }
@@ -109,10 +109,10 @@ impl Engine {
     /// Returns [`EngineError::Backend`] if the device failed.
     pub(super) fn land(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         let Some(flight) = self.flights.pop_front() else { return Ok(()) };
-        let Flight { step, picks, goal, takes_top, times } = flight;
+        let Flight { step, picks, goal, times } = flight;
         self.spare_picks.push(std::mem::replace(&mut self.picks, picks));
         if goal == 0 {
-            self.wait_and_sample(step, takes_top, events)?;
+            self.wait_and_sample(step, events)?;
         } else {
             self.wait_and_pool(step, events)?;
         }
@@ -166,9 +166,8 @@ impl Engine {
         picks
     }
 
-    /// Writes the picked rows into the buffers, bulk rows after the others. Returns whether the
-    /// largest logits are enough for all their sequences.
-    fn gather(&mut self) -> bool {
+    /// Writes the picked rows into the buffers, bulk rows after the others.
+    fn gather(&mut self) {
         let (places, kv) = (&self.places, &self.kv);
         let precision = |pick: &Pick| {
             let sequence = places[pick.slot].running().expect("a picked slot has a sequence");
@@ -195,8 +194,6 @@ impl Engine {
                 self.rows.push_soft(rows.expect("rows of an image that was picked are made"));
             }
         }
-        let mut giving = self.picks.iter().filter(|pick| pick.outputs > 0);
-        giving.all(|pick| places[pick.slot].running().is_some_and(Sequence::takes_top))
     }
 
     /// Tells the sequences whose prompts a step ran what the device's partner did of it.
@@ -216,14 +213,15 @@ impl Engine {
     fn wait_and_sample(
         &mut self,
         step: InFlight,
-        takes_top: bool,
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
         let takes_states = self.takes_states();
         let states = takes_states.then_some(&mut self.states);
-        let logits = rows::wait(self.program.as_mut(), step, takes_top, states)?;
-        let mut logits = logits.rows(self.limits.vocabulary).enumerate();
-        let mut logits = || logits.next().ok_or_else(too_few);
+        let mut logits = rows::wait(self.program.as_mut(), step, states)?;
+        note_whole(&self.places, &self.picks, &mut self.whole_rows);
+        logits.fetch(&self.whole_rows)?;
+        let mut outputs = 0..;
+        let mut next = || outputs.next().expect("the rows do not end");
         self.landings.clear();
         for pick in &self.picks {
             let context = self.kv.length(pick.slot);
@@ -246,11 +244,9 @@ impl Engine {
             };
             let (mut known, mut state) = (Vec::new(), None);
             for row in length + guessed - pick.outputs..length {
-                let (output, logits) = logits()?;
-                if let RowLogits::All(logits) = logits
-                    && !sequence.is_cancelled
-                {
-                    known.extend(sequence.prompt_logprobs(row + 1, logits));
+                let output = next();
+                if !sequence.is_cancelled {
+                    known.extend(sequence.prompt_logprobs(row + 1, &mut logits, output)?);
                 }
                 if row + 1 < length {
                     continue;
@@ -260,14 +256,15 @@ impl Engine {
                 }
                 if outcome == Outcome::Goes {
                     let (limits, workspace) = (&self.limits, &mut self.workspace);
-                    let finish = sequence.next_token(logits, limits, workspace, events);
+                    let row = (&mut logits, output);
+                    let finish = sequence.next_token(row, limits, workspace, events)?;
                     outcome = finish.map_or(Outcome::Goes, Outcome::Ended);
                     state = Some(output);
                 }
             }
             let mut confirmed = 0;
             for guess in 0..guessed {
-                let (output, logits) = logits()?;
+                let output = next();
                 // A row after a wrong guess, or after the end, belongs to no text.
                 let is_due = guess == confirmed && outcome == Outcome::Goes;
                 if !is_due || !(self.confirms)(sequence, guess) {
@@ -277,7 +274,8 @@ impl Engine {
                 state = Some(output);
                 sequence.statistics.accepted_tokens += 1;
                 let (limits, workspace) = (&self.limits, &mut self.workspace);
-                let finish = sequence.next_token(logits, limits, workspace, events);
+                let row = (&mut logits, output);
+                let finish = sequence.next_token(row, limits, workspace, events)?;
                 outcome = finish.map_or(Outcome::Goes, Outcome::Ended);
             }
             if let Some(row) = state.filter(|_| takes_states) {
@@ -415,6 +413,20 @@ impl Engine {
         let (rows, wanted) = sequence.next_rows(length);
         self.scheduler.extend(slot, rows, wanted);
         if sequence.branch == length { self.keep_branch(slot) } else { Ok(()) }
+    }
+}
+
+/// Fills `rows` with the output rows of a step of which all logits are needed.
+fn note_whole(places: &[Place], picks: &[Pick], rows: &mut Vec<u32>) {
+    rows.clear();
+    let mut outputs = 0..;
+    for pick in picks {
+        let own = outputs.by_ref().take(pick.outputs);
+        if places[pick.slot].running().is_some_and(Sequence::needs_all) {
+            rows.extend(own);
+        } else {
+            own.for_each(drop);
+        }
     }
 }
 

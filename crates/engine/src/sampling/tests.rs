@@ -319,15 +319,16 @@ fn suppressed_tokens_are_left_out_of_the_largest() {
             suppressed: suppressed.clone().into(),
             ..SamplingParams::greedy()
         };
-        let (mut of_top, mut of_all) = (Stream::new(params.clone()), Stream::new(params.clone()));
-        assert!(of_top.takes_top());
-        assert!(
-            temperature == 0.0 || !Stream::new(SamplingParams { top_k: TOP, ..params }).takes_top()
-        );
+        let [mut of_top, mut of_all, mut of_set] = [(); 3].map(|()| Stream::new(params.clone()));
+        let mut all_of_top = Stream::new(SamplingParams { top_k: TOP, ..params });
+        let set = Choice { allowed: Some(&allowed), ..FREE };
+        let short = all_of_top.sample_top(&top, 400, FREE, &mut workspace).unwrap();
+        assert_eq!(short.is_some(), temperature == 0.0);
         for _ in 0..50 {
-            let choice = Choice { logits: &logits, history: &[], answer: 0 };
-            let expected = of_all.sample_allowed(choice, &allowed, &mut workspace).unwrap();
-            assert_eq!(of_top.sample_top(&top, &mut workspace).unwrap(), expected);
+            let expected = of_all.sample(&logits, FREE, &mut workspace).unwrap();
+            let found = of_top.sample_top(&top, 400, FREE, &mut workspace).unwrap();
+            assert_eq!(found, Some(expected));
+            assert_eq!(of_set.sample(&logits, set, &mut workspace).unwrap(), expected);
             assert!(!suppressed.contains(&expected));
         }
     }
@@ -383,7 +384,7 @@ fn a_workspace_for_the_vocabulary_does_not_grow() {
     for top_k in [0, 1, 64, 300, 499, 500, 1000] {
         let mut stream = Stream::new(SamplingParams { top_k, top_p: 0.9, ..base.clone() });
         stream
-            .sample(Choice { logits: &wavy(500), history: &[1, 2, 3], answer: 1 }, &mut workspace)
+            .sample(&wavy(500), Choice { history: &[1, 2, 3], answer: 1, ..FREE }, &mut workspace)
             .unwrap();
     }
     assert_eq!(sizes(&workspace), before);
@@ -492,10 +493,16 @@ fn top_of(logits: &[f32]) -> Vec<TopLogit> {
     top
 }
 
+/// A choice among all tokens after nothing.
+const FREE: Choice<'_> = Choice { history: &[], answer: 0, allowed: None };
+
+/// Whatever is asked of a row: its largest logits give the token that all give, or say that they
+/// are not enough. The random numbers stay in step.
 #[test]
 fn the_largest_logits_give_the_token_that_all_give() {
     let mut random = ChaCha8Rng::seed_from_u64(9);
     let mut number = move || (random.next_u64() >> 40) as f32 / (1 << 24) as f32;
+    let (mut given, mut short) = (0, 0);
     for vocabulary in [1, 7, 255, 256, 257, 3000] {
         for (temperature, top_k, top_p, min_p) in [
             (0.0, 0, 1.0, 0.0),
@@ -505,35 +512,91 @@ fn the_largest_logits_give_the_token_that_all_give() {
             (3.0, 256, 1.0, 0.0),
             (0.7, 200, 0.9, 0.05),
         ] {
-            let params =
-                SamplingParams { temperature, top_k, top_p, min_p, ..SamplingParams::greedy() };
-            let mut all = Stream::new(params);
-            assert!(all.takes_top());
-            let mut top = all.clone();
-            let mut workspace = Workspace::new(vocabulary);
-            for _ in 0..20 {
-                // There are few distinct values, so that some are equal.
-                let logits: Vec<f32> =
-                    (0..vocabulary).map(|_| (number() * 400.0).floor() / 20.0 - 10.0).collect();
-                let expected = all
-                    .sample(Choice { logits: &logits, history: &[], answer: 0 }, &mut workspace)
-                    .unwrap();
-                let found = top.sample_top(&top_of(&logits), &mut workspace).unwrap();
-                assert_eq!(found, expected, "{vocabulary} {temperature} {top_k} {top_p} {min_p}");
+            for kind in 0..8 {
+                let mut params =
+                    SamplingParams { temperature, top_k, top_p, min_p, ..SamplingParams::greedy() };
+                match kind % 4 {
+                    1 => (params.presence_penalty, params.penalises_answer) = (1.3, true),
+                    2 => (params.repetition_penalty, params.frequency_penalty) = (1.2, 0.4),
+                    3 => {
+                        let biased = (0..vocabulary as u32).step_by(3).take(50);
+                        params.logit_bias = biased.map(|id| (id, -2.5)).collect();
+                        params.suppressed = (0..vocabulary as u32 / 2).step_by(5).collect();
+                    }
+                    _ => {}
+                }
+                let mut all = Stream::new(params.clone());
+                assert!(all.may_take_top());
+                let mut top = all.clone();
+                let mut workspace = Workspace::new(vocabulary);
+                for _ in 0..6 {
+                    // There are few distinct values, so that some are equal.
+                    let logits: Vec<f32> =
+                        (0..vocabulary).map(|_| (number() * 400.0).floor() / 20.0 - 10.0).collect();
+                    let token = |share: f32| (share * vocabulary as f32) as u32;
+                    let history: Vec<u32> = (0..40).map(|_| token(number() * number())).collect();
+                    // Few tokens, half of them, or one.
+                    let share = [0.02, 0.5, 0.0][(number() * 3.0) as usize];
+                    let mut words = vec![0_u32; vocabulary.div_ceil(32)];
+                    for id in 0..vocabulary as u32 {
+                        if number() < share && params.suppressed.binary_search(&id).is_err() {
+                            words[id as usize / 32] |= 1 << (id % 32);
+                        }
+                    }
+                    let last = vocabulary as u32 - 1;
+                    words[last as usize / 32] |= 1 << (last % 32);
+                    let allowed = (kind >= 4).then_some(&words[..]);
+                    let choice = Choice { history: &history, answer: 20, allowed };
+                    let expected = all.sample(&logits, choice, &mut workspace).unwrap();
+                    let largest = top_of(&logits);
+                    let found =
+                        top.sample_top(&largest, vocabulary, choice, &mut workspace).unwrap();
+                    match found {
+                        Some(found) => {
+                            assert_eq!(found, expected, "{vocabulary} {params:?} {allowed:?}");
+                            given += 1;
+                        }
+                        None => {
+                            assert!(vocabulary > TOP, "a whole row is enough");
+                            assert_eq!(
+                                top.sample(&logits, choice, &mut workspace).unwrap(),
+                                expected
+                            );
+                            short += 1;
+                        }
+                    }
+                }
             }
         }
     }
+    assert!(given > 5 * short && short > 20, "{given} of {short}");
 }
 
 #[test]
 fn not_every_stream_takes_the_largest_logits() {
     let greedy = SamplingParams::greedy();
-    let takes = |params| Stream::new(params).takes_top();
+    let takes = |params| Stream::new(params).may_take_top();
     assert!(!takes(SamplingParams { temperature: 1.0, top_k: 0, ..greedy.clone() }));
     assert!(!takes(SamplingParams { temperature: 1.0, top_k: TOP + 1, ..greedy.clone() }));
-    assert!(!takes(SamplingParams { repetition_penalty: 1.1, ..greedy.clone() }));
+    for raising in [
+        SamplingParams { repetition_penalty: 0.9, ..greedy.clone() },
+        SamplingParams { presence_penalty: -0.1, frequency_penalty: 2.0, ..greedy.clone() },
+        SamplingParams { logit_bias: vec![(1, -1.0), (2, 0.5)], ..greedy.clone() },
+    ] {
+        assert!(!takes(raising.clone()), "{raising:?}");
+    }
+    assert!(takes(SamplingParams { repetition_penalty: 0.9, penalty_window: 0, ..greedy.clone() }));
     let broken = [TopLogit { logit: 1.0, token: 3 }, TopLogit { logit: f32::NAN, token: 5 }];
     let mut workspace = Workspace::new(8);
-    let error = Stream::new(greedy).sample_top(&broken, &mut workspace).unwrap_err();
-    assert!(matches!(error, EngineError::NonFiniteLogits { id: 5, .. }), "{error}");
+    // Also where the token is not allowed.
+    for allowed in [None, Some(&[1 << 3][..])] {
+        let choice = Choice { allowed, ..FREE };
+        let error = Stream::new(greedy.clone()).sample_top(&broken, 8, choice, &mut workspace);
+        let error = error.unwrap_err();
+        assert!(matches!(error, EngineError::NonFiniteLogits { id: 5, .. }), "{error}");
+    }
+    let sound = [TopLogit { logit: 1.0, token: 3 }];
+    let choice = Choice { allowed: Some(&[0]), ..FREE };
+    let error = Stream::new(greedy).sample_top(&sound, 8, choice, &mut workspace).unwrap_err();
+    assert!(matches!(error, EngineError::NothingAllowed), "{error}");
 }

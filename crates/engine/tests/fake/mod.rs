@@ -113,7 +113,8 @@ pub(crate) struct Fake {
     pub(crate) runs: Arc<AtomicUsize>,
     /// The runs that fail, counted from 1.
     pub(crate) fails_at: Vec<usize>,
-    /// The steps whose results cannot be read, counted from 1 as they are waited for.
+    /// The steps from which on results cannot be read once each, counted from 1 as they are waited
+    /// for, in ascending order.
     pub(crate) unreadable_at: Vec<usize>,
     waits: usize,
     /// Whether it takes no heed of the flag that stops steps.
@@ -516,7 +517,8 @@ impl Program for Fake {
 impl Results for Fake {
     fn output(&mut self, index: usize) -> Result<&[f32], BackendError> {
         self.facts.check_output(self.given.goal, index)?;
-        if self.unreadable_at.contains(&self.waits) {
+        if self.unreadable_at.first().is_some_and(|step| *step <= self.waits) {
+            self.unreadable_at.remove(0);
             return Err(failed());
         }
         let is_states = index > self.facts.plan.outputs_for(self.given.goal).start;

@@ -194,8 +194,8 @@ impl Results for Written {
         Ok(if index == 0 { &self.logits } else { &self.states })
     }
 
-    fn top(&mut self) -> Result<&[Vec<TopLogit>], BackendError> {
-        Ok(&self.top)
+    fn top(&mut self, row: usize) -> Result<&[TopLogit], BackendError> {
+        Ok(&self.top[row])
     }
 }
 
@@ -236,7 +236,7 @@ impl Program for Scripted {
         // What the device computed is read as the engine would read it.
         if !positions.is_empty() {
             match finds_top {
-                true => results.top().map(drop)?,
+                true => (0..positions.len()).try_for_each(|row| results.top(row).map(drop))?,
                 false => results.output(0).map(drop)?,
             }
         }

@@ -11,6 +11,9 @@ use crate::shaders::Shader;
 
 /// Invocations of the workgroup.
 const LOCAL: u32 = 256;
+/// The most rows: each has 16 bytes of the 16 KiB of shared memory that every device of Vulkan has
+/// (`maxComputeSharedMemorySize`).
+pub const ROWS_MAX: usize = 1024;
 
 /// A launch after a step whose [`TopLaunch`](super::top::TopLaunch) has run.
 #[derive(Debug, Clone, Copy)]

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -102,7 +103,7 @@ pub(super) struct Pass {
     /// State of the recording's chains, if it has any.
     pub(super) chains: Option<Chains>,
     /// Fetches each of the Plan's outputs that is not copied by every step: the logits.
-    fetch: Vec<Option<Recording>>,
+    fetch: Vec<Option<Copy>>,
     /// The recording with timestamps, made when profiling needs it, and the Plan's step of each
     /// dispatch.
     timed: Option<(Recording, Vec<usize>)>,
@@ -115,7 +116,7 @@ struct Draft {
     /// One for each of the Plan's outputs.
     fetch: Vec<Option<Copy>>,
     /// As that of [`Emitted`].
-    own: Vec<std::ops::Range<usize>>,
+    own: Vec<Range<usize>>,
 }
 
 impl Binding<'_> {
@@ -208,9 +209,7 @@ impl Binding<'_> {
         let Draft { dispatches, copies, .. } = &draft;
         let recording = Recording::prepared(gpu, &before, dispatches, copies, &cuts)?;
         let recording = recording.with_meetings(meetings);
-        let copy = |copy| Recording::record(gpu, &[], &[copy], &[]);
-        let fetch = draft.fetch.into_iter().map(|fetch| fetch.map(copy).transpose());
-        let fetch = fetch.collect::<Result<_, _>>()?;
+        let fetch = draft.fetch;
         let loans = loans(self.plans().of(exact), &lowered.graph);
         Ok(Pass { key, exact, loans, recording, seconds, chains, fetch, timed: None })
     }
@@ -640,14 +639,23 @@ impl Bound {
         Recording::record(&self.gpu, &[], &copies, &[])?.run("copying the rings of a sequence")
     }
 
-    /// Copies an output of the pass that ran last to the host, if it is not there yet.
-    pub(super) fn fetch_output(&mut self, pass: usize, index: usize) -> Result<(), GpuError> {
-        let fetch = self.passes[pass].fetch[index].as_mut();
-        fetch.map_or(Ok(()), |recording| recording.run("fetching logits"))
+    /// Copies parts of an output of the pass that ran last to the host, unless every step does.
+    pub(super) fn fetch(
+        &self,
+        pass: usize,
+        index: usize,
+        parts: &[Range<usize>],
+    ) -> Result<(), GpuError> {
+        let Some(Copy { from, to, .. }) = &self.passes[pass].fetch[index] else { return Ok(()) };
+        let copies = parts.iter().map(|part| {
+            let [start, bytes] = [part.start, part.len()].map(|values| 4 * values as u64);
+            Copy { from: from.part(start, bytes), to: to.part(start, bytes), bytes }
+        });
+        Recording::record(&self.gpu, &[], &copies.collect::<Vec<_>>(), &[])?.run("fetching logits")
     }
 
-    /// Returns the first values of an output that was fetched.
-    pub(super) fn output(&self, index: usize, count: usize) -> &[f32] {
-        self.outputs[index].values(0, count)
+    /// Returns values of an output that were fetched.
+    pub(super) fn output(&self, index: usize, values: Range<usize>) -> &[f32] {
+        self.outputs[index].values(values.start, values.len())
     }
 }

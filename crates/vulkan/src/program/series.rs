@@ -11,7 +11,7 @@ use super::frame::{Frame, SLOT_BITS};
 use super::top_memory::{TopMemory, finds_top, top_rows};
 use crate::dispatch::Span;
 use crate::error::GpuError;
-use crate::kernels::choose::ChooseLaunch;
+use crate::kernels::choose::{ChooseLaunch, ROWS_MAX};
 use crate::raw::commands::{Ended, Recording};
 use crate::raw::gpu::Gpu;
 use crate::raw::meeting::Absent;
@@ -58,7 +58,7 @@ pub(super) fn runs_series(plan: &Plan, options: &ProgramOptions, goal: usize) ->
         matches!(input.source, Source::State { .. }) || !plan.reads_for(goal, input.buffer)
     };
     let is_chosen = goal == 0 || plan.draft_goal() == Some(goal);
-    let has_top = finds_top(plan, options) && options.width.outputs > 0;
+    let has_top = finds_top(plan) && (1..=ROWS_MAX).contains(&options.width.outputs);
     let is_whole = aside::aside(plan).is_empty();
     is_chosen && has_top && is_whole && plan.inputs.iter().all(is_free)
 }

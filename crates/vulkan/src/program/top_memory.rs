@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trine_backend::{ProgramOptions, SERIES_MAX, TOP_ROWS_MAX};
+use trine_backend::SERIES_MAX;
 use trine_model::{Plan, Rows};
 
 use super::emit::Emitter;
@@ -29,7 +29,7 @@ pub(super) struct TopMemory {
 
 /// Returns the most rows whose largest logits are found.
 pub(super) fn top_rows(outputs: usize) -> usize {
-    outputs.clamp(1, TOP_ROWS_MAX)
+    outputs.max(1)
 }
 
 /// Returns the bytes of the memory for the largest logits of at most `outputs` rows: the maxima of
@@ -89,11 +89,11 @@ impl TopMemory {
 /// Returns the launch that finds the largest logits of a pass, if its Program does so in every step
 /// and the pass has logits. `spans` is where maxima, thresholds and the logits found go.
 pub(super) fn top_launch(emitter: &Emitter<'_>, spans: [Span; 3]) -> Option<TopLaunch> {
-    let Emitter { plan, options, graph, .. } = *emitter;
+    let Emitter { plan, graph, .. } = *emitter;
     let goals = [Some(0), plan.draft_goal()].into_iter().flatten();
     let mut logits = goals.map(|goal| plan.outputs_for(goal).start);
     let (index, logits) = logits.find_map(|index| Some((index, graph.outputs[index]?)))?;
-    if !finds_top(plan, options) {
+    if !finds_top(plan) {
         return None;
     }
     let (vocabulary, rows) = (plan.output(index).columns, graph.width.outputs);
@@ -112,8 +112,6 @@ pub(super) fn top_launch(emitter: &Emitter<'_>, spans: [Span; 3]) -> Option<TopL
 
 /// Returns whether every step of a Program finds the largest logits of its output rows. Those of a
 /// Plan for pictures are none.
-pub(super) fn finds_top(plan: &Plan, options: &ProgramOptions) -> bool {
-    options.width.outputs <= TOP_ROWS_MAX
-        && plan.output(0).rows == Rows::Outputs
-        && !plan.is_of_picture()
+pub(super) fn finds_top(plan: &Plan) -> bool {
+    plan.output(0).rows == Rows::Outputs && !plan.is_of_picture()
 }
