@@ -307,9 +307,13 @@ impl Session {
         mut each: impl FnMut(usize, &[f32]) -> Result<()>,
     ) -> Result<Vec<Guess>> {
         let Self { name, engine, model, .. } = self;
-        let mut outcome = Ok(());
+        let (mut outcome, mut broken) = (Ok(()), None);
         let mut each = |position: usize, row: &[f32]| {
-            outcome = check_finite(name, position, row).and_then(|()| each(position, row));
+            broken = not_finite(name, position, row);
+            outcome = match &broken {
+                Some(what) => Err(anyhow::Error::msg(what.clone())),
+                None => each(position, row),
+            };
             match outcome.is_ok() {
                 true => ControlFlow::Continue(()),
                 false => ControlFlow::Break(()),
@@ -319,6 +323,9 @@ impl Session {
             false => engine.logits(ids, chunk, &mut each).map(|()| Vec::new())?,
             true => engine.logits_and_guesses(ids, chunk, guesses, &mut each)?,
         };
+        if let Some(what) = broken {
+            return Err(anyhow::Error::msg(engine.overflow()).context(what));
+        }
         outcome?;
         check_guesses(name, guesses, &made)?;
         Ok(made)
@@ -348,17 +355,15 @@ fn both<A: Send, B>(first: impl Fn() -> A + Sync, second: impl FnOnce() -> B) ->
     })
 }
 
-/// Returns an error for logits that are not finite: statistics over them look like results but are
-/// not.
-pub(crate) fn check_finite(name: &str, position: usize, row: &[f32]) -> Result<()> {
-    match row.iter().position(|logit| !logit.is_finite()) {
-        None => Ok(()),
-        Some(id) => bail!(
-            "{name} gives logits that are not finite: at position {position} token id {id} has {}; the model file is \
-             damaged or its values overflow: download it again, or try --device reference to rule the device out",
-            row[id]
-        ),
-    }
+/// Returns what is wrong with logits that are not finite: statistics over them look like results
+/// but are not.
+pub(crate) fn not_finite(name: &str, position: usize, row: &[f32]) -> Option<String> {
+    let id = row.iter().position(|logit| !logit.is_finite())?;
+    Some(format!(
+        "{name} gives logits that are not finite: at position {position} token id {id} has {}; the model file is \
+         damaged or its values overflow: download it again, or try --device reference to rule the device out",
+        row[id]
+    ))
 }
 
 /// Returns an error for guesses whose logits or hidden states are not finite, or that are fewer

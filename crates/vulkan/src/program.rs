@@ -40,7 +40,7 @@ use std::sync::atomic::AtomicBool;
 
 use trine_backend::{
     Aside, BackendError, Batch, Facts, Flights, Idle, InFlight, KvPage, Lent, LoadAside, Memory,
-    Pages, Program, ProgramOptions, Results, SERIES_MAX, TOP, TOP_ROWS_MAX, TopLogit,
+    Pages, Program, ProgramOptions, Results, SERIES_MAX, TOP, TOP_ROWS_MAX, TopLogit, at_norm,
 };
 use trine_model::{Model, Plan, Width, gather};
 
@@ -74,6 +74,8 @@ pub(crate) struct VulkanProgram {
     /// Raised to end a step early.
     stop: Option<Arc<AtomicBool>>,
     flights: Flights<Step>,
+    /// Where values first were not finite, in steps that were waited for.
+    overflow: Option<String>,
     /// The step that was waited for last.
     done: Step,
     /// The largest logits of its output rows.
@@ -121,6 +123,7 @@ impl VulkanProgram {
             has_failed_idle: false,
             stop: None,
             flights: Flights::new(1),
+            overflow: None,
             done: Step {
                 pass: 0,
                 alone: 0,
@@ -367,6 +370,7 @@ impl Program for VulkanProgram {
             return Err(BackendError::Stopped);
         }
         self.model.checkpoint().check_intact()?;
+        self.note_overflow();
         self.done = Step { pass, ..step };
         Ok(self)
     }
@@ -389,6 +393,10 @@ impl Program for VulkanProgram {
     fn heed(&mut self, stop: Arc<AtomicBool>) {
         self.aside.iter_mut().for_each(|aside| aside.heed(Arc::clone(&stop)));
         self.stop = Some(stop);
+    }
+
+    fn take_overflow(&mut self) -> Option<String> {
+        self.overflow.take()
     }
 
     fn profile(&mut self, on: bool) -> Vec<f64> {
@@ -493,6 +501,15 @@ impl Pages for VulkanProgram {
 }
 
 impl VulkanProgram {
+    /// Keeps what norms noted in a step that has ended: the next one may begin before anybody asks.
+    fn note_overflow(&mut self) {
+        let Some(bound) = &self.bound else { return };
+        let plan = &self.facts.plan;
+        if let Some(weight) = bound.weights.take_noted(plan) {
+            self.overflow.get_or_insert_with(|| at_norm(&plan.weight(weight).name));
+        }
+    }
+
     /// Finds the largest logits on the host, if more are equal than the device has room for.
     fn find_top(&mut self) -> Result<(), BackendError> {
         let mut found = std::mem::take(&mut self.top);
