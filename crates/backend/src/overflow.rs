@@ -55,7 +55,10 @@ impl Noted {
         Some(match (what, weight) {
             (What::Cache, _) => {
                 let layer = layer(&step.label);
-                format!("{layer}the KV cache cannot hold keys or values of {}", step.label)
+                let label = &step.label;
+                format!(
+                    "{layer}keys or values of {label} are beyond the KV cache's type; f32 holds all"
+                )
             }
             (What::Norm | What::NextNorm, Some(weight)) => at_norm(&plan.weight(*weight).name),
             (What::Norm | What::NextNorm, None) => {

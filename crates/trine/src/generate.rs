@@ -168,7 +168,7 @@ fn follow(
                     return Err(anyhow::Error::new(error).context(Finish::PictureFailed));
                 }
                 Update::Finished { finish, overflow: Some(place), .. } if !is_stopped => {
-                    return Err(anyhow::Error::msg(place).context(finish));
+                    bail!("{finish} ({place})");
                 }
                 Update::Finished { finish, statistics, .. } => {
                     let ending = if is_stopped { Ending::StopText } else { ending(finish)? };

@@ -20,7 +20,7 @@ use crate::model_source::find;
 use crate::options::{PREFILL, Settings};
 use crate::output;
 use crate::picture_file;
-use crate::session::not_finite;
+use crate::session::{not_finite, overflown};
 use crate::tower::{self, Choice};
 
 /// Writes the logits of every position, and what became of each picture.
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
         Ok(watch.check()?)
     });
     if let Some(what) = broken {
-        return Err(anyhow::Error::msg(sequence.program.overflow(0)).context(what));
+        return Err(overflown(&what, &sequence.program.overflow(0)));
     }
     ran?;
     pictures.iter().try_for_each(|picture| file.row(&pixels(&config, picture)))?;
