@@ -206,6 +206,11 @@ impl Program for Parts {
         self.parts.iter_mut().for_each(|part| part.heed(Arc::clone(&stop)));
     }
 
+    fn take_overflow(&mut self) -> Option<String> {
+        // All are asked, so that none tells of these steps later.
+        self.parts.iter_mut().filter_map(|part| part.take_overflow()).reduce(|first, _| first)
+    }
+
     fn profile(&mut self, on: bool) -> Vec<f64> {
         self.parts.iter_mut().flat_map(|part| part.profile(on)).collect()
     }

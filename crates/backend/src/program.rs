@@ -11,6 +11,7 @@ use trine_model::{Plan, Scratch, WeightPlace, gather};
 use crate::batch::{Batch, ProgramOptions};
 use crate::device_memory::{DeviceMemory, MemoryKind};
 use crate::error::BackendError;
+use crate::overflow::at_outputs;
 use crate::pages::{PageLayout, Pages};
 
 /// The number of a row's largest logits that [`Results::top`] returns at least.
@@ -101,6 +102,20 @@ pub trait Program: Send {
     /// cannot stop a running step ignores the flag.
     fn heed(&mut self, stop: Arc<AtomicBool>) {
         let _ = stop;
+    }
+
+    /// Takes the place, in the order of the Plan, where values first were not finite in the steps
+    /// since the last call. It tells of all sequences together, and only what the device has noted:
+    /// [`Program::overflow`] is for errors.
+    fn take_overflow(&mut self) -> Option<String> {
+        None
+    }
+
+    /// Says where values first were not finite: the layer, and the tensor or the operation. For the
+    /// error about outputs of a step with this goal that are not finite.
+    fn overflow(&mut self, goal: usize) -> String {
+        let noted = self.take_overflow();
+        noted.unwrap_or_else(|| at_outputs(&self.facts().plan, goal))
     }
 
     /// Starts to measure the seconds spent in each operation of the Plan, or stops and returns

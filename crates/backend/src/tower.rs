@@ -122,6 +122,11 @@ impl TowerProgram {
         self.program.heed(stop);
     }
 
+    /// Says where values first were not finite, as [`Program::overflow`] does.
+    pub fn overflow(&mut self) -> String {
+        self.program.overflow(0)
+    }
+
     /// Makes rows of a picture's patches: (patches, values of a patch), row by row of the picture.
     /// `grid` has its columns and rows of patches.
     ///

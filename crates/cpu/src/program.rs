@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use trine_backend::{
-    BackendError, Batch, Facts, Flights, InFlight, KvPage, Lent, Memory, PageLayout, Pages,
+    BackendError, Batch, Facts, Flights, InFlight, KvPage, Lent, Memory, Noted, PageLayout, Pages,
     Partner, Program, ProgramOptions, Results, gather,
 };
 use trine_model::{Buffer, Model, ModelError, Plan, Scratch, Source, WeightId, WeightPlace, Width};
@@ -138,6 +138,7 @@ impl CpuProgram {
             rotary_of_step,
             threads,
             profile: Mutex::new(None),
+            noted: Noted::default(),
             stop: Arc::default(),
         };
         let list = |_: &AttentionKind| Vec::with_capacity(options.sequences);
@@ -287,6 +288,10 @@ impl Program for CpuProgram {
 
     fn heed(&mut self, stop: Arc<AtomicBool>) {
         self.fixed.stop = stop;
+    }
+
+    fn take_overflow(&mut self) -> Option<String> {
+        self.fixed.noted.take(&self.fixed.facts.plan)
     }
 
     fn profile(&mut self, on: bool) -> Vec<f64> {

@@ -22,15 +22,15 @@ pub use rope::RopeTable;
 
 dispatch_table! {
     rows;
-    fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]);
-    fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], epsilon: f32, out: &mut [f32]);
-    fn rms_norm_plain(x: &mut [f32], epsilon: f32);
+    fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) -> bool;
+    fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], epsilon: f32, out: &mut [f32]) -> bool;
+    fn rms_norm_plain(x: &mut [f32], epsilon: f32) -> bool;
     fn rms_norm_add(
         delta: &[f32], weight: &[f32], epsilon: f32, factor: f32, target: &mut [f32],
-    );
+    ) -> bool;
     fn head_norm_rope(
         heads: &mut [f32], weight: &[f32], epsilon: f32, cosines: &[f32], sines: &[f32],
-    );
+    ) -> bool;
     fn geglu(gate: &[f32], up: &[f32], out: &mut [f32]);
     fn gelu(x: &mut [f32]);
     fn softcap(x: &mut [f32], cap: f32);
@@ -41,8 +41,8 @@ dispatch_table! {
     fn scale(target: &mut [f32], factor: f32);
     fn product(a: &[f32], b: &[f32], out: &mut [f32]);
     fn combine(terms: &[(f32, &[f32])], out: &mut [f32]);
-    fn rescale(x: &mut [f32], like: &[f32], floor: f32);
-    fn cutoff(x: &mut [f32], deviations: f32);
+    fn rescale(x: &mut [f32], like: &[f32], floor: f32) -> bool;
+    fn cutoff(x: &mut [f32], deviations: f32) -> bool;
     fn max(x: &[f32]) -> f32;
     fn stream(x: &[f32]) -> f32;
     fn widen_f16(source: &[f16], target: &mut [f32]);
@@ -53,6 +53,10 @@ dispatch_table! {
 /// Every method works on one row (or any run of elements, where elements are independent), so that
 /// the caller can split rows among threads. The operands of one call must have equal lengths, else
 /// the method panics. NaN is passed on unless stated otherwise.
+///
+/// Norms, and what else sums over a row, return whether the sum is finite: it is, unless an element
+/// is not, because a sum that overflows f32 is taken once more in f64. Without such a sum the whole
+/// row becomes NaN.
 #[derive(Clone, Copy)]
 pub struct VectorKernels {
     isa: Isa,
@@ -85,7 +89,7 @@ impl VectorKernels {
     }
 
     /// `out = x / sqrt(mean(x^2) + epsilon) * weight`.
-    pub fn rms_norm(&self, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+    pub fn rms_norm(&self, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) -> bool {
         call!(self.rms_norm(x, weight, epsilon, out))
     }
 
@@ -98,12 +102,12 @@ impl VectorKernels {
         bias: &[f32],
         epsilon: f32,
         out: &mut [f32],
-    ) {
+    ) -> bool {
         call!(self.layer_norm(x, weight, bias, epsilon, out))
     }
 
     /// `x = x / sqrt(mean(x^2) + epsilon)`: the norm without a weight (Gemma 3n's values).
-    pub fn rms_norm_plain(&self, x: &mut [f32], epsilon: f32) {
+    pub fn rms_norm_plain(&self, x: &mut [f32], epsilon: f32) -> bool {
         call!(self.rms_norm_plain(x, epsilon))
     }
 
@@ -116,7 +120,7 @@ impl VectorKernels {
         epsilon: f32,
         factor: f32,
         target: &mut [f32],
-    ) {
+    ) -> bool {
         call!(self.rms_norm_add(delta, weight, epsilon, factor, target))
     }
 
@@ -131,7 +135,7 @@ impl VectorKernels {
         epsilon: f32,
         cosines: &[f32],
         sines: &[f32],
-    ) {
+    ) -> bool {
         call!(self.head_norm_rope(heads, weight, epsilon, cosines, sines))
     }
 
@@ -141,12 +145,12 @@ impl VectorKernels {
         call!(self.geglu(gate, up, out))
     }
 
-    /// `x = gelu(x)`, tanh form.
+    /// `x = gelu(x)`, tanh form. Negative infinity becomes NaN.
     pub fn gelu(&self, x: &mut [f32]) {
         call!(self.gelu(x))
     }
 
-    /// `x = cap * tanh(x / cap)`; `cap` is positive.
+    /// `x = cap * tanh(x / cap)`; `cap` is positive. An infinity becomes NaN.
     pub fn softcap(&self, x: &mut [f32], cap: f32) {
         call!(self.softcap(x, cap))
     }
@@ -187,13 +191,13 @@ impl VectorKernels {
     }
 
     /// `x *= sqrt(mean(like^2) / max(mean(x^2), floor))`: the row gets another's magnitude.
-    pub fn rescale(&self, x: &mut [f32], like: &[f32], floor: f32) {
+    pub fn rescale(&self, x: &mut [f32], like: &[f32], floor: f32) -> bool {
         call!(self.rescale(x, like, floor))
     }
 
     /// `x = max(x - (mean + deviations * std), 0)` with the standard deviation of the whole row. A
     /// row with a NaN becomes NaN.
-    pub fn cutoff(&self, x: &mut [f32], deviations: f32) {
+    pub fn cutoff(&self, x: &mut [f32], deviations: f32) -> bool {
         call!(self.cutoff(x, deviations))
     }
 

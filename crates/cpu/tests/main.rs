@@ -10,6 +10,7 @@ mod goldens;
 mod hidden_states;
 mod lent;
 mod operations;
+mod overflow;
 mod pictures;
 mod stopping;
 mod wide_prompts;

@@ -542,6 +542,12 @@ impl Engine {
         result
     }
 
+    /// Says where values first were not finite, as [`Program::overflow`] does: for logits that are
+    /// not.
+    pub fn overflow(&mut self) -> String {
+        self.program.overflow(0)
+    }
+
     fn run_all(
         &mut self,
         slot: usize,

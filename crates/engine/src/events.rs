@@ -84,6 +84,9 @@ pub enum Update {
         /// Why a picture has no rows. It is there if and only if `finish` is
         /// [`Finish::PictureFailed`].
         picture: Option<SightError>,
+        /// Where values first were not finite, in words. It is there if and only if `finish` is
+        /// [`Finish::NonFiniteLogits`].
+        overflow: Option<String>,
         /// The cost of the request.
         statistics: Statistics,
     },

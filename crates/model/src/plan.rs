@@ -203,7 +203,7 @@ pub enum Op {
         /// Places on a side of the grid.
         side: usize,
     },
-    /// `output = min(max(input, low), high)`; NaN stays NaN.
+    /// `output = min(max(input, low), high)`, NaN of what is not finite.
     Clamp {
         /// (rows, columns).
         input: BufferId,
@@ -361,7 +361,7 @@ pub enum Op {
         /// (outputs, columns).
         output: BufferId,
     },
-    /// `x = cap * tanh(x / cap)`, in place.
+    /// `x = cap * tanh(x / cap)`, NaN of what is not finite, in place.
     Softcap {
         /// (rows, columns).
         buffer: BufferId,

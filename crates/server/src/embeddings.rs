@@ -255,7 +255,7 @@ async fn embed(app: &App, lease: &Lease, ready: Ready, priority: i32) -> Result<
 async fn pause(deadline: Option<Instant>) -> Result<(), ApiError> {
     tokio::time::sleep(PLACE_PAUSE).await;
     let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-    match failure(Finish::Deadline, None) {
+    match failure(Finish::Deadline, None, None) {
         Some(error) if is_late => Err(error),
         _ => Ok(()),
     }
@@ -283,8 +283,8 @@ impl Running {
             match self.generation.next().await {
                 Some(Update::Started { waited, .. }) => self.metrics.started(waited),
                 Some(Update::Embedding(vector)) => found = Some(vector),
-                Some(Update::Finished { finish, .. }) => {
-                    let failed = failure(finish, None);
+                Some(Update::Finished { finish, overflow, .. }) => {
+                    let failed = failure(finish, None, overflow.as_deref());
                     self.end(if failed.is_some() { "error" } else { "stop" });
                     return match (failed, found) {
                         (Some(error), _) => Err(error),

@@ -392,8 +392,12 @@ impl From<TextError> for ApiError {
 /// Returns the error of a generation that ended without a usable text, or `None` if its text is an
 /// answer.
 ///
-/// `picture` says why a picture failed.
-pub(crate) fn failure(finish: Finish, picture: Option<&SightError>) -> Option<ApiError> {
+/// `picture` says why a picture failed, `overflow` where values first were not finite.
+pub(crate) fn failure(
+    finish: Finish,
+    picture: Option<&SightError>,
+    overflow: Option<&str>,
+) -> Option<ApiError> {
     let status = match finish {
         Finish::Stop | Finish::Length | Finish::Context => return None,
         Finish::DeviceFailed => StatusCode::SERVICE_UNAVAILABLE,
@@ -415,7 +419,10 @@ pub(crate) fn failure(finish: Finish, picture: Option<&SightError>) -> Option<Ap
             let error = error.to_string();
             format!("a picture of the prompt could not be used: {}", without_remedy(&error))
         }
-        _ => without_remedy(&finish.to_string()).to_owned(),
+        _ => {
+            let what = without_remedy(&finish.to_string()).to_owned();
+            overflow.map_or(what.clone(), |place| format!("{what}: {place}"))
+        }
     };
     Some(ApiError::new(status, code, message))
 }

@@ -308,8 +308,8 @@ impl Run {
                     }
                 }
             }
-            Some(Update::Finished { finish, stop, picture, statistics }) => {
-                if let Some(error) = failure(finish, picture.as_ref()) {
+            Some(Update::Finished { finish, stop, picture, overflow, statistics }) => {
+                if let Some(error) = failure(finish, picture.as_ref(), overflow.as_deref()) {
                     return (vec![self.fail(error)], true);
                 }
                 let rest = self.assembler.finish();

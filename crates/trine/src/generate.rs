@@ -167,6 +167,9 @@ fn follow(
                 Update::Finished { picture: Some(error), .. } if !is_stopped => {
                     return Err(anyhow::Error::new(error).context(Finish::PictureFailed));
                 }
+                Update::Finished { finish, overflow: Some(place), .. } if !is_stopped => {
+                    bail!("{finish} ({place})");
+                }
                 Update::Finished { finish, statistics, .. } => {
                     let ending = if is_stopped { Ending::StopText } else { ending(finish)? };
                     return Ok((ending, statistics));

@@ -5,7 +5,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread::Builder;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use trine_backend::{BackendError, Facts, MemoryKind, Partner, Program, Share, placement};
 use trine_engine::{Engine, EngineError, EngineOptions, Guess};
 use trine_model::{Model, Weight, Workload};
@@ -307,9 +307,13 @@ impl Session {
         mut each: impl FnMut(usize, &[f32]) -> Result<()>,
     ) -> Result<Vec<Guess>> {
         let Self { name, engine, model, .. } = self;
-        let mut outcome = Ok(());
+        let (mut outcome, mut broken) = (Ok(()), None);
         let mut each = |position: usize, row: &[f32]| {
-            outcome = check_finite(name, position, row).and_then(|()| each(position, row));
+            broken = not_finite(name, position, row);
+            outcome = match &broken {
+                Some(what) => Err(anyhow::Error::msg(what.clone())),
+                None => each(position, row),
+            };
             match outcome.is_ok() {
                 true => ControlFlow::Continue(()),
                 false => ControlFlow::Break(()),
@@ -319,6 +323,9 @@ impl Session {
             false => engine.logits(ids, chunk, &mut each).map(|()| Vec::new())?,
             true => engine.logits_and_guesses(ids, chunk, guesses, &mut each)?,
         };
+        if let Some(what) = broken {
+            return Err(overflown(&what, &engine.overflow()));
+        }
         outcome?;
         check_guesses(name, guesses, &made)?;
         Ok(made)
@@ -348,17 +355,22 @@ fn both<A: Send, B>(first: impl Fn() -> A + Sync, second: impl FnOnce() -> B) ->
     })
 }
 
-/// Returns an error for logits that are not finite: statistics over them look like results but are
-/// not.
-pub(crate) fn check_finite(name: &str, position: usize, row: &[f32]) -> Result<()> {
-    match row.iter().position(|logit| !logit.is_finite()) {
-        None => Ok(()),
-        Some(id) => bail!(
-            "{name} gives logits that are not finite: at position {position} token id {id} has {}; the model file is \
-             damaged or its values overflow: download it again, or try --device reference to rule the device out",
-            row[id]
-        ),
-    }
+/// Returns what is wrong with logits that are not finite: statistics over them look like results
+/// but are not. [`overflown`] makes an error of it.
+pub(crate) fn not_finite(name: &str, position: usize, row: &[f32]) -> Option<String> {
+    let id = row.iter().position(|logit| !logit.is_finite())?;
+    let logit = row[id];
+    Some(format!(
+        "{name} gives logits that are not finite: at position {position} token id {id} has {logit}"
+    ))
+}
+
+/// Returns the error about logits that are not finite; `place` says where that began.
+pub(crate) fn overflown(what: &str, place: &str) -> anyhow::Error {
+    anyhow!(
+        "{what} ({place}); the model file is damaged or its values overflow: download it again, or try \
+         --device reference to rule the device out"
+    )
 }
 
 /// Returns an error for guesses whose logits or hidden states are not finite, or that are fewer

@@ -275,15 +275,22 @@ pub(crate) struct Report {
 
 /// Returns an error for rows of a picture that are not finite: what is computed with them is no
 /// result.
-pub(crate) fn check_rows(model: &Model, rows: &[f32]) -> Result<()> {
+///
+/// `place` says where values first were not finite.
+pub(crate) fn check_rows(
+    model: &Model,
+    rows: &[f32],
+    place: impl FnOnce() -> String,
+) -> Result<()> {
     if rows.iter().all(|value| value.is_finite()) {
         return Ok(());
     }
     let file = model.tower().map(|tower| terminal::shown(tower.checkpoint().source()));
     bail!(
-        "{} makes rows of images that are not finite: the vision tower's file is damaged or its values overflow; download it \
+        "{} makes rows of images that are not finite ({}): the vision tower's file is damaged or its values overflow; download it \
          again, or try --device reference to rule the device out",
-        file.unwrap_or_default()
+        file.unwrap_or_default(),
+        place()
     )
 }
 

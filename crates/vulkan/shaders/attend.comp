@@ -6,6 +6,7 @@
 
 #extension GL_GOOGLE_include_directive : require
 #include "include/memory.glsl"
+#include "include/norm.glsl"
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint DIM = 8;

@@ -5,6 +5,7 @@
 
 #extension GL_GOOGLE_include_directive : require
 #include "include/memory.glsl"
+#include "include/norm.glsl"
 #include "include/operand.glsl"
 #include "include/activation.glsl"
 #include "include/formats.glsl"

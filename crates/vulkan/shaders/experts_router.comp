@@ -10,6 +10,7 @@
 #include "include/memory.glsl"
 #include "include/reduce.glsl"
 #include "include/operand.glsl"
+#include "include/norm.glsl"
 #include "include/chain.glsl"
 
 layout(local_size_x_id = 0) in;
@@ -97,7 +98,8 @@ void route(const uint row, const uint slice, const float factor) {
     }
 }
 
-void work_on_row(const uint row, const uint slice) {
+// `weight`: the factors of the slice's norm.
+void work_on_row(const uint row, const uint slice, const uint64_t weight) {
     float squares = 0.0;
     [[unroll]] for (uint i = 0u; i < PER; ++i) {
         v[i] = load(args.source, row, column(i));
@@ -106,7 +108,7 @@ void work_on_row(const uint row, const uint slice) {
         if (slice < SLICES && column(i) < COLUMNS) router_row[column(i) / 4u] = v[i];
     }
     // The sum's barrier comes before the row is read.
-    const float factor = inversesqrt(workgroup_sum(squares, 0u) / float(COLUMNS) + EPSILON);
+    const float factor = norm_factor(workgroup_sum(squares, 0u) / float(COLUMNS), EPSILON, weight);
     if (slice < SLICES) {
         route(row, slice, factor);
     } else {
@@ -122,6 +124,6 @@ void main() {
     [[unroll]] for (uint i = 0u; i < PER; ++i) factors[i] = load(weight, 0u, column(i));
     const bool exists = row < Words(args.rows).at[0];
     chain_wait(args.chain);
-    if (exists) work_on_row(row, slice);
+    if (exists) work_on_row(row, slice, weight);
     chain_signal(args.chain);
 }

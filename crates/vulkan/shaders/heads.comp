@@ -6,6 +6,7 @@
 
 #extension GL_GOOGLE_include_directive : require
 #include "include/memory.glsl"
+#include "include/norm.glsl"
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint DIM = 8;
@@ -93,7 +94,7 @@ void work_on_heads() {
         if (BIASED != 0u) head_add_weights();
         if (rotates && HEAD_SIDE == 0u) head_turn(position);
         if (rotates && HEAD_SIDE > 0u) head_turn_in_grid(place.x);
-        head_prepare(norms, rotates, push.epsilon, 1.0);
+        head_prepare(norms, weight, push.frame, rotates, push.epsilon, 1.0);
         if (is_query) {
             [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
                 if (!head_has(i)) continue;

@@ -12,6 +12,7 @@
 #include "include/memory.glsl"
 #include "include/reduce.glsl"
 #include "include/operand.glsl"
+#include "include/norm.glsl"
 #include "include/activation.glsl"
 #include "include/chain.glsl"
 
@@ -104,7 +105,7 @@ float route(const vec4 coefficients, const float squares) {
         }
     }
     products = workgroup_sums(products, totals);
-    const float factor = inversesqrt(totals.x / float(COLUMNS) + EPSILON);
+    const float factor = norm_factor(totals.x / float(COLUMNS), EPSILON, args.norm_weight);
     vec4 capped = vec4(0.0);
     [[unroll]] for (uint m = 0u; m < 4u; ++m) {
         if (m < STREAMS) capped[m] = CAP * bounded_tanh(products[m] * factor / CAP);
@@ -113,7 +114,7 @@ float route(const vec4 coefficients, const float squares) {
         route_coefficients[gl_LocalInvocationID.x] = BIAS + SCALE * dot(coefficients, capped);
     }
     barrier();
-    return inversesqrt(totals.y / float(COLUMNS) + EPSILON);
+    return ADDS != 0u ? norm_factor(totals.y / float(COLUMNS), EPSILON, args.added_weight) : 1.0;
 }
 
 void work_on_row(const vec4 coefficients, const uint row) {
@@ -129,7 +130,8 @@ void work_on_row(const vec4 coefficients, const uint row) {
         [[unroll]] for (uint i = 0u; i < PER; ++i) squares += dot(added[i], added[i]);
     }
     if (ADDS != 0u && CORRECTS != 0u) {
-        const float factor = inversesqrt(workgroup_sum(squares, 2u) / float(COLUMNS) + EPSILON);
+        const float square = workgroup_sum(squares, 2u) / float(COLUMNS);
+        const float factor = norm_factor(square, EPSILON, args.added_weight);
         [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] += added[i] * factor * added_factors[i];
     }
     const float factor = route(coefficients, squares);
@@ -159,7 +161,7 @@ void work_on_row(const vec4 coefficients, const uint row) {
         }
         v[i] = mixed[0];
     }
-    if (FINISH == 1u) norm(finish_factors, EPSILON, OPERAND >= 2u, 3u, 4u);
+    if (FINISH == 1u) norm(finish_factors, args.weight, EPSILON, OPERAND >= 2u, 3u, 4u);
     if (FINISH == 2u) {
         [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] *= finish_factors[i];
     }

@@ -10,6 +10,7 @@
 #include "include/memory.glsl"
 #include "include/reduce.glsl"
 #include "include/operand.glsl"
+#include "include/norm.glsl"
 #include "include/activation.glsl"
 #include "include/limits.glsl"
 #include "include/chain.glsl"
@@ -99,18 +100,18 @@ float row_variance(const float mean, const uint turn) {
 // x = (x - mean) / sqrt(variance + epsilon) * factor + bias.
 void layer_norm() {
     const float mean = row_mean(0u);
-    const float factor = inversesqrt(row_variance(mean, 1u) + args.epsilon);
+    const float factor = norm_factor(row_variance(mean, 1u), args.epsilon, args.weight);
     [[unroll]] for (uint i = 0u; i < PER; ++i) {
         v[i] = mix(vec4(0.0), (v[i] - mean) * factor * factors[i] + next_factors[i], has_columns(i));
     }
 }
 
-// x = max(x - (mean + deviations * std), 0). A NaN in the row makes the limit one.
+// x = max(x - (mean + deviations * std), 0). What is not finite in the row, or its variance, makes all of it NaN.
 void cut_off() {
     const float mean = row_mean(0u);
     const float limit = mean + args.epsilon * sqrt(row_variance(mean, 1u));
     [[unroll]] for (uint i = 0u; i < PER; ++i) {
-        const vec4 above = isnan(limit) ? vec4(limit) : max(v[i] - limit, 0.0);
+        const vec4 above = is_number(limit) ? max(v[i] - limit, 0.0) : vec4(NOT_A_NUMBER);
         v[i] = mix(vec4(0.0), above, has_columns(i));
     }
 }
@@ -125,7 +126,8 @@ void rescale() {
     }
     own = workgroup_sum(own, 0u) / float(COLUMNS);
     other = workgroup_sum(other, 1u) / float(COLUMNS);
-    const float factor = sqrt(other / (own < args.epsilon ? args.epsilon : own));
+    const bool are_finite = is_number(own) && is_number(other);
+    const float factor = are_finite ? sqrt(other / (own < args.epsilon ? args.epsilon : own)) : NOT_A_NUMBER;
     [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] *= factor;
 }
 
@@ -143,14 +145,14 @@ void work_on_row(uint row) {
     if (BIASED != 0u) {
         [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] += biases[i];
     }
-    if (NORMS) norm(factors, args.epsilon, norm_is_result() && MODE != 3u, 0u, 2u);
+    if (NORMS) norm(factors, MODE == 10u ? 0ul : args.weight, args.epsilon, norm_is_result() && MODE != 3u, 0u, 2u);
     if (ADDS) {
         [[unroll]] for (uint i = 0u; i < PER; ++i) {
             v[i] = (v[i] + old[i]) * args.scale;
             store(args.target, row, column(i), v[i]);
         }
     }
-    if (MODE == 3u) norm(next_factors, args.epsilon, norm_is_result(), 1u, 2u);
+    if (MODE == 3u) norm(next_factors, args.next_weight, args.epsilon, norm_is_result(), 1u, 2u);
     if (MODE == 4u || MODE == 5u) cut_off();
     if (MODE == 5u) {
         [[unroll]] for (uint i = 0u; i < PER; ++i) {

@@ -11,6 +11,7 @@
 #include "include/memory.glsl"
 #include "include/reduce.glsl"
 #include "include/operand.glsl"
+#include "include/norm.glsl"
 #include "include/chain.glsl"
 
 layout(local_size_x_id = 0) in;
@@ -107,7 +108,7 @@ void work_on_row(const uint row) {
         vec2 none = vec2(0.0);
         const vec4 means = workgroup_sums(squares, none) / float(COLUMNS);
         [[unroll]] for (uint t = 0u; t < 4u; ++t) {
-            if (is_normed(t)) scaling[t] *= inversesqrt(means[t] + EPSILON);
+            if (is_normed(t)) scaling[t] *= norm_factor(means[t], EPSILON, args.weights[t]);
         }
     }
     [[unroll]] for (uint i = 0u; i < PER; ++i) {
@@ -120,12 +121,12 @@ void work_on_row(const uint row) {
         }
     }
     if (ADDS != 0u) {
-        norm(added_factors, EPSILON, false, 4u, 4u);
+        norm(added_factors, args.added_weight, EPSILON, false, 4u, 4u);
         [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] = (target[i] + v[i]) * SCALE;
     }
     store_row(args.sum, row);
     if (FINISH != 0u) {
-        norm(next_factors, EPSILON, OPERAND >= 2u, 2u, 3u);
+        norm(next_factors, args.weight, EPSILON, OPERAND >= 2u, 2u, 3u);
         give_row(args.plain, args.codes, args.scales, row, true, 3u);
     }
 }

@@ -41,7 +41,7 @@ use std::sync::atomic::AtomicBool;
 
 use trine_backend::{
     Aside, BackendError, Batch, Facts, Flights, Idle, InFlight, KvPage, Lent, LoadAside, Memory,
-    Pages, Program, ProgramOptions, Results, SERIES_MAX, TOP, TopLogit, too_few,
+    Pages, Program, ProgramOptions, Results, SERIES_MAX, TOP, TopLogit, at_norm, too_few,
 };
 use trine_model::{Buffer, Model, Plan, Width, gather};
 
@@ -75,6 +75,8 @@ pub(crate) struct VulkanProgram {
     /// Raised to end a step early.
     stop: Option<Arc<AtomicBool>>,
     flights: Flights<Step>,
+    /// Where values first were not finite, in steps that were waited for.
+    overflow: Option<String>,
     /// The step that was waited for last.
     done: Step,
     /// The parts of its outputs that were fetched, by the output's index.
@@ -123,6 +125,7 @@ impl VulkanProgram {
             has_failed_idle: false,
             stop: None,
             flights: Flights::new(1),
+            overflow: None,
             done: Step {
                 pass: 0,
                 alone: 0,
@@ -370,6 +373,7 @@ impl Program for VulkanProgram {
             return Err(BackendError::Stopped);
         }
         self.model.checkpoint().check_intact()?;
+        self.note_overflow();
         self.done = Step { pass, ..step };
         self.fetched.clear();
         Ok(self)
@@ -393,6 +397,10 @@ impl Program for VulkanProgram {
     fn heed(&mut self, stop: Arc<AtomicBool>) {
         self.aside.iter_mut().for_each(|aside| aside.heed(Arc::clone(&stop)));
         self.stop = Some(stop);
+    }
+
+    fn take_overflow(&mut self) -> Option<String> {
+        self.overflow.take()
     }
 
     fn profile(&mut self, on: bool) -> Vec<f64> {
@@ -521,6 +529,15 @@ impl Pages for VulkanProgram {
 }
 
 impl VulkanProgram {
+    /// Keeps what norms noted in a step that has ended: the next one may begin before anybody asks.
+    fn note_overflow(&mut self) {
+        let Some(bound) = &self.bound else { return };
+        let plan = &self.facts.plan;
+        if let Some(weight) = bound.weights.take_noted(plan) {
+            self.overflow.get_or_insert_with(|| at_norm(&plan.weight(weight).name));
+        }
+    }
+
     /// Finds a row's largest logits on the host, if more are equal than the device has room for.
     fn find_top(&mut self, row: usize) -> Result<&[TopLogit], BackendError> {
         let mut top = std::mem::take(&mut self.top);

@@ -13,6 +13,7 @@ use crate::raw::commands::Recording;
 use crate::raw::gpu::{Choice, Gpu};
 use crate::raw::memory::{Buffer, Place};
 use crate::raw::module::Loops;
+use crate::weights::BEFORE_VECTOR;
 
 #[cfg(test)]
 pub(crate) use inside::{download, poisoned, run};
@@ -109,16 +110,20 @@ pub fn wall(gpu: &Arc<Gpu>, dispatches: &[Dispatch], runs: usize) -> Vec<f64> {
     measure().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Returns a device buffer with these values.
+/// Returns a device buffer with these values. Like the vectors of a model, it may be the weights of
+/// a norm, which has a word for what it notes.
 ///
 /// # Panics
 /// If memory runs out.
 pub fn upload<T: Pod>(gpu: &Arc<Gpu>, values: &[T]) -> Buffer {
     let bytes: &[u8] = bytemuck::cast_slice(values);
-    let host = gpu.allocate(bytes.len() as u64, Place::Upload, "a test's data");
+    let length = BEFORE_VECTOR + (bytes.len() as u64).max(1);
+    let host = gpu.allocate(length, Place::Upload, "a test's data");
     let host = host.unwrap_or_else(|error| panic!("{error}"));
-    host.write(0, bytes);
-    host
+    host.write(0, &[0; 4]);
+    host.write(BEFORE_VECTOR - 8, bytemuck::bytes_of(&host.address()));
+    host.write(BEFORE_VECTOR, bytes);
+    host.part(BEFORE_VECTOR, host.bytes() - BEFORE_VECTOR)
 }
 
 /// Returns the device of the tests, as the engine uses it.

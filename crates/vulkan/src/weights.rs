@@ -14,7 +14,7 @@ use crate::capabilities::Capabilities;
 use crate::error::GpuError;
 use crate::pack::{Format, Matrix, PlaneBytes, PlanesMut, ROWS_PADDED, pack_rows};
 use crate::raw::gpu::Gpu;
-use crate::raw::memory::{Arena, Buffer, Place, blocks_bytes};
+use crate::raw::memory::{ALIGNMENT, Arena, Buffer, Place, blocks_bytes};
 use crate::raw::transfer::Transfer;
 
 mod joint;
@@ -43,6 +43,9 @@ pub(crate) struct Weights {
     matrices: Vec<(Vec<WeightId>, Matrix)>,
     /// Address of each vector, by weight.
     vectors: Vec<Option<u64>>,
+    /// A word for each weight, which a norm sets if its sum is not finite (`include/norm.glsl`);
+    /// `None` for weights that are nowhere.
+    noted: Option<Buffer>,
     /// The power of two in whose units the results of each gated or activated product fit into
     /// halves, by its first weight.
     units: Vec<(WeightId, f32)>,
@@ -79,6 +82,20 @@ impl Weights {
     /// If it is not a vector.
     pub(crate) fn vector(&self, id: WeightId) -> u64 {
         self.vectors[id.0].expect("norms have vectors")
+    }
+
+    /// Takes the first weight of a Plan whose norm met a sum that was not finite in the steps since
+    /// the last call. The device must not be running.
+    pub(crate) fn take_noted(&self, plan: &Plan) -> Option<WeightId> {
+        let noted = self.noted.as_ref()?;
+        let words: &[u32] = noted.values(0, plan.weights.len());
+        if words.iter().all(|&word| word == 0) {
+            return None;
+        }
+        let mut weights = plan.steps.iter().flat_map(|step| step.op.weights());
+        let first = weights.find(|id| words[id.0] != 0);
+        clear(noted);
+        first
     }
 
     /// Returns a table that stays in the file.
@@ -169,12 +186,15 @@ impl Weights {
             Ok::<_, BackendError>(())
         })?;
         say_converted(&converted);
-        let (vectors, buffer) = load_vectors(model, plan, &mut arena, &transfer).map_err(fail)?;
+        let noted = notes(gpu, plan).map_err(fail)?;
+        let (vectors, buffer) =
+            load_vectors(model, plan, &noted, &mut arena, &transfer).map_err(fail)?;
         memory.push(buffer);
         transfer.finish().map_err(fail)?;
+        let noted = Some(noted);
         let (tables, mapped) = (tables(model, plan)?, plan.bytes_at(WeightPlace::File));
         let bytes = arena.allocated();
-        Ok(Self { matrices, vectors, units, _memory: memory, tables, bytes, mapped })
+        Ok(Self { matrices, vectors, noted, units, _memory: memory, tables, bytes, mapped })
     }
 }
 
@@ -196,7 +216,8 @@ impl Weights {
         let vectors = plan.weights.iter().map(address).collect();
         let (memory, tables) = (Vec::new(), Vec::new());
         let (bytes, mapped) = (next - first, 0);
-        Some(Self { matrices, vectors, units, _memory: memory, tables, bytes, mapped })
+        let noted = None;
+        Some(Self { matrices, vectors, noted, units, _memory: memory, tables, bytes, mapped })
     }
 }
 
@@ -542,9 +563,25 @@ impl Planes {
     }
 }
 
-/// Returns the bytes that a vector takes.
+/// Bytes before a vector, the last eight of which are the address of its word: as many as keep the
+/// vector aligned.
+pub(crate) const BEFORE_VECTOR: u64 = ALIGNMENT;
+
+/// Returns the bytes that a vector takes, with what is before it.
 fn vector_size(weight: &trine_model::Weight) -> u64 {
-    (4 * weight.columns as u64).next_multiple_of(256)
+    BEFORE_VECTOR + (4 * weight.columns as u64).next_multiple_of(ALIGNMENT)
+}
+
+/// Returns a word for each weight, all 0.
+fn notes(gpu: &Arc<Gpu>, plan: &Plan) -> Result<Buffer, GpuError> {
+    let words = gpu.allocate(4 * plan.weights.len() as u64, Place::Readback, "the norms' notes")?;
+    clear(&words);
+    Ok(words)
+}
+
+/// Makes all words 0.
+fn clear(words: &Buffer) {
+    words.write(0, &vec![0; words.bytes() as usize]);
 }
 
 fn vector_bytes(plan: &Plan) -> u64 {
@@ -554,19 +591,23 @@ fn vector_bytes(plan: &Plan) -> u64 {
 fn load_vectors(
     model: &Model,
     plan: &Plan,
+    noted: &Buffer,
     arena: &mut Arena,
     transfer: &Transfer,
 ) -> Result<(Vec<Option<u64>>, Buffer), GpuError> {
     let memory = arena.allocate(vector_bytes(plan), "the norms")?;
     let mut offset = 0;
     let mut vectors = Vec::with_capacity(plan.weights.len());
-    for weight in &plan.weights {
+    for (index, weight) in plan.weights.iter().enumerate() {
         if weight.is_matrix() {
             vectors.push(None);
             continue;
         }
-        transfer.write(&memory, offset, bytemuck::cast_slice(&model.vector(weight)))?;
-        vectors.push(Some(memory.address() + offset));
+        let first = offset + BEFORE_VECTOR;
+        let word = noted.address() + 4 * index as u64;
+        transfer.write(&memory, first - 8, bytemuck::bytes_of(&word))?;
+        transfer.write(&memory, first, bytemuck::cast_slice(&model.vector(weight)))?;
+        vectors.push(Some(memory.address() + first));
         offset += vector_size(weight);
     }
     Ok((vectors, memory))

@@ -14,6 +14,7 @@ mod hidden_states;
 mod invariance;
 mod lent;
 mod operations;
+mod overflow;
 mod pictures;
 mod series;
 mod stopping;

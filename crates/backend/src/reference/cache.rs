@@ -116,12 +116,12 @@ impl ReferenceCache {
 
 /// Writes a head's key or value as it would be read back from the cache. Int8: codes `round(x /
 /// scale)` with `scale = max|x| / 127` rounded to f16, one scale for each [`KvType::int8_group`]
-/// values.
+/// values. What f16, as value or as scale, cannot hold is NaN.
 fn round_trip(kv: KvType, source: &[f32], target: &mut [f32]) {
     match kv {
         KvType::F32 => target.copy_from_slice(source),
         KvType::F16 => {
-            target.iter_mut().zip(source).for_each(|(t, &s)| *t = f16::from_f32(s).to_f32());
+            target.iter_mut().zip(source).for_each(|(t, &s)| *t = half(s));
         }
         KvType::Int8 => {
             let group = KvType::int8_group(source.len());
@@ -132,9 +132,15 @@ fn round_trip(kv: KvType, source: &[f32], target: &mut [f32]) {
     }
 }
 
+/// Returns what an f16 keeps of a value: NaN if it is too large.
+fn half(value: f32) -> f32 {
+    let half = f16::from_f32(value);
+    if half.is_finite() { half.to_f32() } else { f32::NAN }
+}
+
 fn round_trip_int8(source: &[f32], target: &mut [f32]) {
     let highest = source.iter().fold(0.0f32, |high, x| high.max(x.abs()));
-    let scale = f16::from_f32(highest / 127.0).to_f32();
+    let scale = half(highest / 127.0);
     let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
     for (t, &s) in target.iter_mut().zip(source) {
         *t = (s * inverse).round_ties_even().clamp(-127.0, 127.0) * scale;

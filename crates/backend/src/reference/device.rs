@@ -16,6 +16,7 @@ use crate::batch::{Batch, ProgramOptions};
 use crate::device::Device;
 use crate::error::BackendError;
 use crate::gather::gather;
+use crate::overflow::{Noted, What};
 use crate::pages::{KvPage, PageLayout, Pages};
 use crate::program::{Facts, Flights, InFlight, Memory, Program, Results};
 
@@ -87,6 +88,8 @@ struct ReferenceProgram {
     /// What computes the experts that are aside; without it they are computed here.
     aside: Option<Aside>,
     profile: Option<Vec<f64>>,
+    /// Where values first were not finite.
+    noted: Noted,
     stop: Arc<AtomicBool>,
     /// The goal of each step in flight.
     flights: Flights<usize>,
@@ -121,6 +124,7 @@ impl ReferenceProgram {
             caches,
             aside: None,
             profile: None,
+            noted: Noted::default(),
             stop: Arc::default(),
             flights: Flights::new(1),
             goal: 0,
@@ -182,6 +186,10 @@ impl Program for ReferenceProgram {
             if let Some(times) = &mut self.profile {
                 times[index] += start.elapsed().as_secs_f64();
             }
+            let is_finite = |id: &BufferId| self.buffers[id.0].iter().all(|x| x.is_finite());
+            if !step.op.writes().iter().all(is_finite) {
+                self.noted.note(index, What::Result);
+            }
         }
         self.model.check_intact()?;
         Ok(self.flights.begin(batch.goal))
@@ -206,6 +214,10 @@ impl Program for ReferenceProgram {
     fn heed(&mut self, stop: Arc<AtomicBool>) {
         self.aside.iter_mut().for_each(|aside| aside.heed(Arc::clone(&stop)));
         self.stop = stop;
+    }
+
+    fn take_overflow(&mut self) -> Option<String> {
+        self.noted.take(&self.facts.plan)
     }
 
     fn profile(&mut self, on: bool) -> Vec<f64> {

@@ -84,9 +84,10 @@ pub fn rotate_places(
     }
 }
 
-/// Computes `output = min(max(input, low), high)`. NaN stays NaN.
+/// Computes `output = min(max(input, low), high)`, and NaN of what is not finite.
 pub fn clamp(input: &[f32], [low, high]: [f32; 2], output: &mut [f32]) {
-    output.iter_mut().zip(input).for_each(|(y, x)| *y = x.clamp(low, high));
+    let within = |x: f32| if x.is_finite() { x.clamp(low, high) } else { f32::NAN };
+    output.iter_mut().zip(input).for_each(|(y, x)| *y = within(*x));
 }
 
 /// Computes the means of `count` rows of `columns` values, which begin with the rows `firsts`.
@@ -314,10 +315,14 @@ pub fn cutoff(buffer: &mut [f32], deviations: f32, columns: usize) {
     }
 }
 
-/// Computes `x = cap * tanh(x / cap)`.
+/// Computes `x = cap * tanh(x / cap)`, and NaN of what is not finite.
 pub fn softcap(buffer: &mut [f32], cap: f32) {
     let cap = f64::from(cap);
-    buffer.iter_mut().for_each(|x| *x = (cap * (f64::from(*x) / cap).tanh()) as f32);
+    let capped = |x: f32| match x.is_finite() {
+        true => (cap * (f64::from(x) / cap).tanh()) as f32,
+        false => f32::NAN,
+    };
+    buffer.iter_mut().for_each(|x| *x = capped(*x));
 }
 
 /// What attention needs to know besides queries and keys.

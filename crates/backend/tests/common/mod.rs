@@ -18,6 +18,7 @@ pub mod drafts;
 pub mod ends;
 pub mod gemma3n;
 pub mod gemma4;
+pub mod overflow;
 pub mod pages;
 pub mod partner;
 pub mod pictures;

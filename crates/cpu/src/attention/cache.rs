@@ -12,13 +12,14 @@ use super::{AttentionError, BLOCK, CacheView};
 pub enum KvKind {
     /// As computed: 4 bytes.
     F32,
-    /// Half floats: 2 bytes, relative error at most 2^-11 from 6e-5 to 65504.
+    /// Half floats: 2 bytes, relative error at most 2^-11 from 6e-5 to 65504. What is larger reads
+    /// back as NaN.
     F16,
     /// Signed bytes with one half-float scale per group of 32 elements (per head where head_dim
     /// is not a multiple of 32): 1.0625 bytes, error at most 1/254 of the group's largest magnitude
     /// plus the scale's rounding (2^-11 of it). The codes are chosen for the rounded scale, so
     /// that its rounding costs range, not bias. Below a largest magnitude of 0.008 the scale is
-    /// subnormal, which adds at most 4e-6; above 8e6 codes saturate. A group with NaN or infinity
+    /// subnormal, which adds at most 4e-6. A group with a magnitude above 8e6, NaN or infinity
     /// reads back as NaN.
     Int8,
 }
@@ -124,10 +125,17 @@ impl KvCache {
         self.keys.bytes() + self.values.bytes()
     }
 
-    /// Stores one position's keys and values, (kv_heads, head_dim) each.
+    /// Stores one position's keys and values, (kv_heads, head_dim) each. Returns whether the cache
+    /// can hold all of them.
     ///
     /// Panics if the view leads outside the cache; [`super::AttentionPlan::build`] checks views.
-    pub fn write(&mut self, view: CacheView<'_>, position: usize, keys: &[f32], values: &[f32]) {
+    pub fn write(
+        &mut self,
+        view: CacheView<'_>,
+        position: usize,
+        keys: &[f32],
+        values: &[f32],
+    ) -> bool {
         // SAFETY: the exclusive borrow leaves no other user.
         unsafe { self.write_shared(view, position, keys, values) }
     }
@@ -143,21 +151,23 @@ impl KvCache {
         position: usize,
         keys: &[f32],
         values: &[f32],
-    ) {
+    ) -> bool {
         let KvShape { kv_heads, head_dim, positions } = self.shape;
         assert_eq!(keys.len(), kv_heads * head_dim, "keys of one position");
         assert_eq!(values.len(), kv_heads * head_dim, "values of one position");
         let index = view.locate(position).expect("the block table covers the position");
         assert!(index < positions, "position {position} lies at {index} of {positions}");
+        let mut are_held = true;
         for head in 0..kv_heads {
             let part = head * head_dim..(head + 1) * head_dim;
             let row = head * positions + index;
             // SAFETY: only this call uses this place, by the caller's promise.
             unsafe {
-                self.keys.write(&self.shape, row, &keys[part.clone()]);
-                self.values.write(&self.shape, row, &values[part]);
+                are_held &= self.keys.write(&self.shape, row, &keys[part.clone()]);
+                are_held &= self.values.write(&self.shape, row, &values[part]);
             }
         }
+        are_held
     }
 
     /// Reads back one position's key and value of one head, as attention sees them.
@@ -308,17 +318,24 @@ impl Store {
         }
     }
 
+    /// Returns whether it can hold all elements; f32 holds any.
+    ///
     /// # Safety
     /// No other thread uses row `row` (head * positions + index) meanwhile.
-    unsafe fn write(&self, shape: &KvShape, row: usize, source: &[f32]) {
+    unsafe fn write(&self, shape: &KvShape, row: usize, source: &[f32]) -> bool {
         let width = shape.head_dim;
         let place = row * width..(row + 1) * width;
         match self {
             // SAFETY: only the caller uses the row.
-            Store::F32(buffer) => unsafe { buffer.write(place) }.copy_from_slice(source),
+            Store::F32(buffer) => {
+                unsafe { buffer.write(place) }.copy_from_slice(source);
+                true
+            }
             Store::F16(buffer) => {
                 // SAFETY: as above.
-                unsafe { buffer.write(place) }.convert_from_f32_slice(source);
+                let halves = unsafe { buffer.write(place) };
+                halves.convert_from_f32_slice(source);
+                without_infinities(halves)
             }
             Store::Int8 { codes, scales } => {
                 let group = shape.group();
@@ -327,9 +344,12 @@ impl Store {
                 let (codes, scales) =
                     unsafe { (codes.write(place), scales.write(row * groups..(row + 1) * groups)) };
                 let parts = source.chunks_exact(group).zip(codes.chunks_exact_mut(group));
+                let mut are_held = true;
                 for ((source, codes), scale) in parts.zip(scales) {
                     *scale = quantize_group(source, codes);
+                    are_held &= !scale.is_nan();
                 }
+                are_held
             }
         }
     }
@@ -357,7 +377,23 @@ impl Store {
     }
 }
 
-/// Rounds a group to codes of -127..=127 and returns their scale.
+/// Makes infinities NaN: an infinite key would have a score of negative infinity, and so no weight.
+/// Returns whether all elements are numbers.
+fn without_infinities(halves: &mut [f16]) -> bool {
+    const LARGEST: u16 = f16::MAX.to_bits();
+    let are_numbers = |halves: &[f16]| {
+        let magnitude = |half: &f16| half.to_bits() & !f16::NEG_ZERO.to_bits();
+        halves.iter().map(magnitude).fold(0, u16::max) <= LARGEST
+    };
+    if are_numbers(halves) {
+        return true;
+    }
+    halves.iter_mut().filter(|half| half.is_infinite()).for_each(|half| *half = f16::NAN);
+    false
+}
+
+/// Rounds a group to codes of -127..=127 and returns their scale: NaN if it has an element that is
+/// not finite or that no scale reaches.
 fn quantize_group(source: &[f32], codes: &mut [i8]) -> f16 {
     // Adding and subtracting this rounds |x| < 2^22 to an integer without a library call.
     const MAGIC: f32 = 12_582_912.0;
@@ -365,12 +401,11 @@ fn quantize_group(source: &[f32], codes: &mut [i8]) -> f16 {
     // Magnitudes order like their bit patterns, and integer maxima vectorise; NaN and infinity
     // come out on top.
     let largest = source.iter().fold(0, |largest, value| (value.to_bits() & !SIGN).max(largest));
-    let largest = f32::from_bits(largest);
-    if !largest.is_finite() {
+    let scale = f16::from_f32(f32::from_bits(largest) / 127.0);
+    if !scale.is_finite() {
         codes.fill(0);
         return f16::NAN;
     }
-    let scale = f16::from_f32(largest / 127.0).min(f16::MAX);
     let inverse = if scale.to_f32() > 0.0 { 1.0 / scale.to_f32() } else { 0.0 };
     for (code, value) in codes.iter_mut().zip(source) {
         *code = ((value * inverse + MAGIC) - MAGIC).clamp(-127.0, 127.0) as i8;

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use trine_backend::{Facts, Lent};
+use trine_backend::{Facts, Lent, Noted};
 use trine_model::{BufferId, ExpertMatrix, Scratch, WeightId};
 use trine_weights::Tensor;
 
@@ -67,6 +67,8 @@ pub(super) struct Fixed {
     pub(super) threads: Vec<Mutex<ThreadState>>,
     /// Seconds spent in each step since profiling began; `None` while it is off.
     pub(super) profile: Mutex<Option<Vec<f64>>>,
+    /// Where values first were not finite.
+    pub(super) noted: Noted,
     /// Whether whoever waits for the step wants it no more.
     pub(super) stop: Arc<AtomicBool>,
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use trine_backend::{Batch, Lent, table_row};
+use trine_backend::{Batch, Lent, What, table_row};
 use trine_model::{BufferId, CacheId, Op, Rows, TERMS_MAX, WeightId};
 
 use super::fixed::{Fixed, Loaded, ThreadState};
@@ -177,7 +177,7 @@ impl Work for Frame<'_> {
                 units.for_each(|unit| self.expert_unit(op, part, unit, state));
             }
             op if works_on_heads(op) => units.for_each(|row| self.heads_row(step, op, row)),
-            op => units.for_each(|row| self.row(op, row)),
+            op => units.for_each(|row| self.row(step, op, row)),
         }
     }
 }
@@ -289,41 +289,38 @@ impl Frame<'_> {
         }
     }
 
+    /// Notes the place of a step whose values are not finite, unless they are.
+    fn note(&self, step: usize, what: What, are_finite: bool) {
+        if !are_finite {
+            self.fixed.noted.note(step, what);
+        }
+    }
+
     /// Runs an operation that maps rows to rows.
-    fn row(&self, op: &Op, row: usize) {
+    fn row(&self, step: usize, op: &Op, row: usize) {
         let kernels = &self.fixed.kernels;
         match op {
             Op::Embed { table, scale, output } => self.embed(*table, *scale, *output, row),
             Op::Norm { input, weight, epsilon, output } => {
-                let weight = self.fixed.vector(*weight);
-                kernels.rms_norm(
-                    self.read(*input, row),
-                    weight,
-                    *epsilon,
-                    self.write(*output, row),
-                );
+                let (weight, output) = (self.fixed.vector(*weight), self.write(*output, row));
+                let input = self.read(*input, row);
+                let is_finite = kernels.rms_norm(input, weight, *epsilon, output);
+                self.note(step, What::Norm, is_finite);
             }
             Op::NormAdd { input, weight, epsilon, target, scale } => {
-                let weight = self.fixed.vector(*weight);
-                kernels.rms_norm_add(
-                    self.read(*input, row),
-                    weight,
-                    *epsilon,
-                    *scale,
-                    self.write(*target, row),
-                );
+                let (weight, target) = (self.fixed.vector(*weight), self.write(*target, row));
+                let input = self.read(*input, row);
+                let is_finite = kernels.rms_norm_add(input, weight, *epsilon, *scale, target);
+                self.note(step, What::Norm, is_finite);
             }
             Op::NormAddNorm { input, weight, epsilon, target, scale, next_weight, output } => {
-                let sum = self.write(*target, row);
-                kernels.rms_norm_add(
-                    self.read(*input, row),
-                    self.fixed.vector(*weight),
-                    *epsilon,
-                    *scale,
-                    sum,
-                );
-                let next = self.fixed.vector(*next_weight);
-                kernels.rms_norm(sum, next, *epsilon, self.write(*output, row));
+                let (weight, sum) = (self.fixed.vector(*weight), self.write(*target, row));
+                let input = self.read(*input, row);
+                let is_finite = kernels.rms_norm_add(input, weight, *epsilon, *scale, sum);
+                self.note(step, What::Norm, is_finite);
+                let (next, output) = (self.fixed.vector(*next_weight), self.write(*output, row));
+                let is_finite = kernels.rms_norm(sum, next, *epsilon, output);
+                self.note(step, What::NextNorm, is_finite);
             }
             Op::Geglu { gate, up, first, output } => {
                 let output = self.write(*output, row);
@@ -339,14 +336,16 @@ impl Frame<'_> {
             }
             Op::Mix { .. } => self.mix(op, row),
             Op::Rescale { buffer, like, floor } => {
-                kernels.rescale(self.write(*buffer, row), self.read(*like, row), *floor);
+                let (buffer, like) = (self.write(*buffer, row), self.read(*like, row));
+                self.note(step, What::Norm, kernels.rescale(buffer, like, *floor));
             }
             Op::Scale { input, weight, output } => {
                 let weight = self.fixed.vector(*weight);
                 kernels.product(self.read(*input, row), weight, self.write(*output, row));
             }
             Op::Cutoff { buffer, deviations } => {
-                kernels.cutoff(self.write(*buffer, row), *deviations);
+                let is_finite = kernels.cutoff(self.write(*buffer, row), *deviations);
+                self.note(step, What::Norm, is_finite);
             }
             Op::Join { parts, output } => {
                 let mut rest = self.write(*output, row);
@@ -364,18 +363,19 @@ impl Frame<'_> {
                 let source = self.batch.outputs[row] as usize;
                 self.write(*output, row).copy_from_slice(self.read(*input, source));
             }
-            other => self.picture_row(other, row),
+            other => self.picture_row(step, other, row),
         }
     }
 
     /// Runs an operation that pictures need on a row.
-    fn picture_row(&self, op: &Op, row: usize) {
+    fn picture_row(&self, step: usize, op: &Op, row: usize) {
         let kernels = &self.fixed.kernels;
         match op {
             Op::LayerNorm { input, weight, bias, epsilon, output } => {
                 let (weight, bias) = (self.fixed.vector(*weight), self.fixed.vector(*bias));
                 let (input, output) = (self.read(*input, row), self.write(*output, row));
-                kernels.layer_norm(input, weight, bias, *epsilon, output);
+                let is_finite = kernels.layer_norm(input, weight, bias, *epsilon, output);
+                self.note(step, What::Norm, is_finite);
             }
             Op::Gelu { buffer } => kernels.gelu(self.write(*buffer, row)),
             Op::Bias { buffer, weight } => {
@@ -384,7 +384,9 @@ impl Frame<'_> {
             Op::Places { table, side, output } => self.places(*table, *side, *output, row),
             Op::Clamp { input, low, high, output } => {
                 let values = self.write(*output, row).iter_mut().zip(self.read(*input, row));
-                values.for_each(|(y, x)| *y = x.clamp(*low, *high));
+                // An overflow does not become a limit.
+                let within = |x: f32| if x.is_finite() { x.clamp(*low, *high) } else { f32::NAN };
+                values.for_each(|(y, x)| *y = within(*x));
             }
             Op::Pool { input, count, output } => self.pool(*input, *count, *output, row),
             Op::Insert { source, target } => {
@@ -426,17 +428,22 @@ impl Frame<'_> {
     fn heads_row(&self, index: usize, op: &Op, row: usize) {
         match op {
             Op::PrepareQkv { query, key, value, query_norm, key_norm, epsilon, cache, .. } => {
-                for (buffer, weight) in [(query, query_norm), (key, key_norm)] {
-                    self.norm_and_rotate(index, *buffer, *weight, *epsilon, row);
+                let norms = [(query, query_norm, What::Norm), (key, key_norm, What::NextNorm)];
+                for (buffer, weight, what) in norms {
+                    let is_finite = self.norm_and_rotate(index, *buffer, *weight, *epsilon, row);
+                    self.note(index, what, is_finite);
                 }
-                self.store_kv(*key, *value, *cache, row);
+                self.store_kv(index, (*key, *value), *cache, row);
             }
-            Op::StoreKv { key, value, cache } => self.store_kv(*key, *value, *cache, row),
+            Op::StoreKv { key, value, cache } => {
+                self.store_kv(index, (*key, *value), *cache, row);
+            }
             Op::HeadNorm { buffer, weight, heads, epsilon } => {
                 let weight = weight.map(|weight| self.fixed.vector(weight));
                 let values = self.write(*buffer, row);
                 for head in values.chunks_exact_mut(self.columns(*buffer) / heads) {
-                    self.fixed.kernels.rms_norm_plain(head, *epsilon);
+                    let is_finite = self.fixed.kernels.rms_norm_plain(head, *epsilon);
+                    self.note(index, What::Norm, is_finite);
                     if let Some(weight) = weight {
                         self.fixed.kernels.multiply(head, weight);
                     }
@@ -481,19 +488,27 @@ impl Frame<'_> {
         norm: WeightId,
         epsilon: f32,
         row: usize,
-    ) {
+    ) -> bool {
         let (cosines, sines) = self.row_angles(index, row);
         let heads = self.write(buffer, row);
-        self.fixed.kernels.head_norm_rope(heads, self.fixed.vector(norm), epsilon, cosines, sines);
+        self.fixed.kernels.head_norm_rope(heads, self.fixed.vector(norm), epsilon, cosines, sines)
     }
 
-    fn store_kv(&self, key: BufferId, value: BufferId, cache: CacheId, row: usize) {
+    fn store_kv(
+        &self,
+        index: usize,
+        (key, value): (BufferId, BufferId),
+        cache: CacheId,
+        row: usize,
+    ) {
         let Some((sequence, offset)) = self.sequence_of(cache, row) else { return };
         let position = sequence.position + offset;
         let (key, value) = (self.read(key, row), self.read(value, row));
         // SAFETY: no two rows of a batch share a place in a cache (`Batch::check`,
         // `AttentionPlan::build`), and attention over this cache runs in a later step.
-        unsafe { self.fixed.caches[cache.0].write_shared(sequence.view, position, key, value) };
+        let are_held =
+            unsafe { self.fixed.caches[cache.0].write_shared(sequence.view, position, key, value) };
+        self.note(index, What::Cache, are_held);
     }
 
     /// Returns the sequence of a row as a cache addresses it, and the row's index within the

@@ -67,14 +67,15 @@ pub(crate) fn tanh<S: Lanes>(s: S, x: S::Vector) -> S::Vector {
 
 /// The tanh form of GELU (Hendrycks and Gimpel, arXiv 1606.08415):
 /// `0.5 x (1 + tanh(u))` with `u = sqrt(2/pi) (x + 0.044715 x^3)`, which is `x / (1 + e^-2u)`.
-/// Absolute error at most 1e-6 on [-20, 20]; x itself for large x, -0 for very negative x.
+/// Absolute error at most 1e-6 on [-20, 20]; x itself for large x, -0 for very negative x, NaN for
+/// negative infinity, as a value that has overflowed is not to become 0.
 #[inline(always)]
 pub(crate) fn gelu<S: Lanes>(s: S, x: S::Vector) -> S::Vector {
     const LINEAR: f32 = -1.595_769_2; // -2 sqrt(2/pi)
     const CUBIC: f32 = -0.071_354_82; // that times 0.044715
-    // Below -40 the result is -0 already; the bound keeps -infinity from becoming NaN.
+    // Below -40 the exponential is infinite already; the bound keeps the exponent a number.
     let bounded = s.max(x, s.splat(-40.0));
     let square = s.mul(bounded, bounded);
     let minus_2u = s.mul(bounded, s.fma(square, s.splat(CUBIC), s.splat(LINEAR)));
-    s.div(bounded, s.add(exp(s, minus_2u), s.splat(1.0)))
+    s.div(x, s.add(exp(s, minus_2u), s.splat(1.0)))
 }

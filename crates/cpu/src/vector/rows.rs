@@ -73,35 +73,59 @@ pub(super) fn stream<S: Lanes>(s: S, x: &[f32]) -> f32 {
     sums.iter().fold(rest, |total, sum| total + s.sum(*sum))
 }
 
-/// The mean of the squares; 0 of none.
+/// Returns a sum over a row, or, if it has overflowed f32, the sum of `term` over the same row in
+/// f64.
 #[inline(always)]
-fn mean_square<S: Lanes>(s: S, x: &[f32]) -> f64 {
-    sum_over(s, x, 0.0, |sum, x| s.fma(x, x, sum)) / x.len().max(1) as f64
+fn or_in_f64(sum: f64, x: &[f32], term: impl Fn(f64) -> f64) -> f64 {
+    if sum.is_finite() { sum } else { x.iter().map(|&x| term(f64::from(x))).sum() }
 }
 
-/// The mean, and the mean squared distance from it; 0 of none.
+/// The mean of the squares; 0 of none. It is not finite only if an element is not.
+#[inline(always)]
+fn mean_square<S: Lanes>(s: S, x: &[f32]) -> f64 {
+    let sum = sum_over(s, x, 0.0, |sum, x| s.fma(x, x, sum));
+    or_in_f64(sum, x, |x| x * x) / x.len().max(1) as f64
+}
+
+/// The mean, and the mean squared distance from it; 0 of none. They are not finite only if an
+/// element is not.
 #[inline(always)]
 fn moments<S: Lanes>(s: S, x: &[f32]) -> (f64, f64) {
     let count = x.len().max(1) as f64;
-    let mean = sum_over(s, x, 0.0, |sum, x| s.add(sum, x)) / count;
+    let sum = sum_over(s, x, 0.0, |sum, x| s.add(sum, x));
+    let mean = or_in_f64(sum, x, |x| x) / count;
     let center = s.splat(mean as f32);
     let squares = sum_over(s, x, mean as f32, |sum, x| {
         let distance = s.sub(x, center);
         s.fma(distance, distance, sum)
     });
-    (mean, squares / count)
+    (mean, or_in_f64(squares, x, |x| (x - mean).powi(2)) / count)
 }
 
-/// 1 / sqrt(mean of squares + epsilon).
+/// 1 / sqrt(square + epsilon); NaN if the square is not finite, so that 0 times this is no 0.
+#[inline(always)]
+fn inverse_root(square: f64, epsilon: f32) -> f32 {
+    if square.is_finite() { (1.0 / (square + f64::from(epsilon)).sqrt()) as f32 } else { f32::NAN }
+}
+
+/// 1 / sqrt(mean of squares + epsilon); NaN if an element is not finite.
 #[inline(always)]
 fn inverse_rms<S: Lanes>(s: S, x: &[f32], epsilon: f32) -> f32 {
-    (1.0 / (mean_square(s, x) + f64::from(epsilon)).sqrt()) as f32
+    inverse_root(mean_square(s, x), epsilon)
 }
 
 #[inline(always)]
-pub(super) fn rms_norm<S: Lanes>(s: S, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
-    let scale = s.splat(inverse_rms(s, x, epsilon));
+pub(super) fn rms_norm<S: Lanes>(
+    s: S,
+    x: &[f32],
+    weight: &[f32],
+    epsilon: f32,
+    out: &mut [f32],
+) -> bool {
+    let factor = inverse_rms(s, x, epsilon);
+    let scale = s.splat(factor);
     elementwise!(s, out, [value = x, weight = weight] => s.mul(s.mul(value, scale), weight));
+    !factor.is_nan()
 }
 
 /// Three passes over the row; in one pass the variance would be a difference of large numbers.
@@ -113,18 +137,21 @@ pub(super) fn layer_norm<S: Lanes>(
     bias: &[f32],
     epsilon: f32,
     out: &mut [f32],
-) {
+) -> bool {
     let (mean, variance) = moments(s, x);
-    let factor = 1.0 / (variance + f64::from(epsilon)).sqrt();
-    let (center, scale) = (s.splat(mean as f32), s.splat(factor as f32));
+    let factor = inverse_root(variance, epsilon);
+    let (center, scale) = (s.splat(mean as f32), s.splat(factor));
     elementwise!(s, out, [value = x, weight = weight, bias = bias] =>
         s.fma(s.mul(s.sub(value, center), scale), weight, bias));
+    !factor.is_nan()
 }
 
 #[inline(always)]
-pub(super) fn rms_norm_plain<S: Lanes>(s: S, x: &mut [f32], epsilon: f32) {
-    let scale = s.splat(inverse_rms(s, x, epsilon));
+pub(super) fn rms_norm_plain<S: Lanes>(s: S, x: &mut [f32], epsilon: f32) -> bool {
+    let factor = inverse_rms(s, x, epsilon);
+    let scale = s.splat(factor);
     elementwise!(s, x, [value = x] => s.mul(value, scale));
+    !factor.is_nan()
 }
 
 #[inline(always)]
@@ -135,10 +162,12 @@ pub(super) fn rms_norm_add<S: Lanes>(
     epsilon: f32,
     factor: f32,
     target: &mut [f32],
-) {
-    let (scale, factor) = (s.splat(inverse_rms(s, delta, epsilon)), s.splat(factor));
+) -> bool {
+    let inverse = inverse_rms(s, delta, epsilon);
+    let (scale, factor) = (s.splat(inverse), s.splat(factor));
     elementwise!(s, target, [value = delta, weight = weight, old = target] =>
         s.mul(s.add(old, s.mul(s.mul(value, scale), weight)), factor));
+    !inverse.is_nan()
 }
 
 #[inline(always)]
@@ -149,13 +178,16 @@ pub(super) fn head_norm_rope<S: Lanes>(
     epsilon: f32,
     cosines: &[f32],
     sines: &[f32],
-) {
+) -> bool {
     let half = cosines.len();
     assert!(half > 0 && sines.len() == half && weight.len() == 2 * half, "head shapes differ");
     assert_eq!(heads.len() % (2 * half), 0, "not a whole number of heads");
     let (low_weight, high_weight) = weight.split_at(half);
+    let mut are_finite = true;
     for head in heads.chunks_exact_mut(2 * half) {
-        let scale = s.splat(inverse_rms(s, head, epsilon));
+        let factor = inverse_rms(s, head, epsilon);
+        are_finite &= !factor.is_nan();
+        let scale = s.splat(factor);
         let (low, high) = head.split_at_mut(half);
         let whole = half - half % S::COUNT;
         for start in (0..whole).step_by(S::COUNT) {
@@ -179,6 +211,7 @@ pub(super) fn head_norm_rope<S: Lanes>(
             s.write_tail(&mut high[whole..], s.add(s.mul(y, cosine), s.mul(x, sine)));
         }
     }
+    are_finite
 }
 
 /// Bound by arithmetic: about 25 operations and one division per element.
@@ -195,8 +228,11 @@ pub(super) fn gelu<S: Lanes>(s: S, x: &mut [f32]) {
 /// Bound by arithmetic: about 30 operations and one division per element.
 #[inline(always)]
 pub(super) fn softcap<S: Lanes>(s: S, x: &mut [f32], cap: f32) {
-    let (cap, inverse) = (s.splat(cap), s.splat(1.0 / cap));
-    elementwise!(s, x, [value = x] => s.mul(cap, math::tanh(s, s.mul(value, inverse))));
+    let (cap, inverse, zero) = (s.splat(cap), s.splat(1.0 / cap), s.splat(0.0));
+    elementwise!(s, x, [value = x] => {
+        // 0 times an infinity is NaN: an overflow does not become the cap.
+        s.fma(value, zero, s.mul(cap, math::tanh(s, s.mul(value, inverse))))
+    });
 }
 
 #[inline(always)]
@@ -273,24 +309,29 @@ fn combine_some<S: Lanes, const N: usize>(s: S, terms: [(f32, &[f32]); N], out: 
 }
 
 #[inline(always)]
-pub(super) fn rescale<S: Lanes>(s: S, x: &mut [f32], like: &[f32], floor: f32) {
-    let own = mean_square(s, x);
-    // A NaN is not less than the floor, and stays.
+pub(super) fn rescale<S: Lanes>(s: S, x: &mut [f32], like: &[f32], floor: f32) -> bool {
+    let (own, other) = (mean_square(s, x), mean_square(s, like));
     let divisor = if own < f64::from(floor) { f64::from(floor) } else { own };
-    let factor = (mean_square(s, like) / divisor).sqrt() as f32;
-    scale(s, x, factor);
+    // Two factors, because their product may be beyond f32 where its products with the row are not.
+    let factors = [inverse_root(divisor, 0.0), other.sqrt() as f32];
+    let [down, up] = factors.map(|factor| s.splat(factor));
+    elementwise!(s, x, [value = x] => s.mul(s.mul(value, down), up));
+    factors.iter().all(|factor| factor.is_finite())
 }
 
 /// Three passes over the row; in one pass the variance would be a difference of large numbers.
 #[inline(always)]
-pub(super) fn cutoff<S: Lanes>(s: S, x: &mut [f32], deviations: f32) {
+pub(super) fn cutoff<S: Lanes>(s: S, x: &mut [f32], deviations: f32) -> bool {
     let (mean, variance) = moments(s, x);
-    let limit = s.splat((mean + f64::from(deviations) * variance.sqrt()) as f32);
-    let zero = s.splat(0.0);
+    let limit = (mean + f64::from(deviations) * variance.sqrt()) as f32;
+    // Nothing is above an infinity, and all is above its negative.
+    let limit = if limit.is_finite() { limit } else { f32::NAN };
+    let (limits, zero) = (s.splat(limit), s.splat(0.0));
     elementwise!(s, x, [value = x] => {
-        let above = s.sub(value, limit);
+        let above = s.sub(value, limits);
         s.where_less(above, zero, zero, above)
     });
+    !limit.is_nan()
 }
 
 #[inline(always)]

@@ -242,13 +242,13 @@ fn tanh_and_softcap_are_accurate_everywhere() {
         assert!(edges[3].is_sign_negative());
         assert!(edges[6].is_nan());
 
-        let mut capped = [0.0, 3.0, -40.0, 1e9, f32::NAN];
+        let mut capped = [0.0, 3.0, -40.0, 1e9, f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
         kernels.softcap(&mut capped, 30.0);
         assert_eq!(capped[0], 0.0);
         assert!((f64::from(capped[1]) - 30.0 * 0.1_f64.tanh()).abs() < 1e-6);
         assert!((f64::from(capped[2]) + 30.0 * (4.0_f64 / 3.0).tanh()).abs() < 1e-5);
         assert_eq!(capped[3], 30.0);
-        assert!(capped[4].is_nan());
+        assert!(capped[4..].iter().all(|x| x.is_nan()), "an overflow is not capped");
     }
 }
 
@@ -264,10 +264,13 @@ fn gelu_is_accurate_and_its_ends_are_exact() {
             .fold(0.0_f64, |worst, (&x, &y)| worst.max((f64::from(y) - gelu(f64::from(x))).abs()));
         assert!(worst <= 1e-6, "{kernels:?}: error {worst:e}");
         let mut edges =
-            [f32::NEG_INFINITY, -1e30, -50.0, 0.0, 15.0, 1e30, f32::MAX, f32::INFINITY, f32::NAN];
+            [-f32::MAX, -1e30, -50.0, 0.0, 15.0, 1e30, f32::MAX, f32::INFINITY, f32::NAN];
         kernels.gelu(&mut edges);
         assert_eq!(edges[..8], [0.0, 0.0, 0.0, 0.0, 15.0, 1e30, f32::MAX, f32::INFINITY]);
         assert!(edges[8].is_nan());
+        let mut overflow = [f32::NEG_INFINITY];
+        kernels.gelu(&mut overflow);
+        assert!(overflow[0].is_nan(), "an overflow does not become 0");
     }
 }
 

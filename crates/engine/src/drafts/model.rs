@@ -376,6 +376,7 @@ impl ModelDrafter {
     fn note(&mut self, guess: Option<u32>) {
         if guess.is_none() && !std::mem::replace(&mut self.is_broken, true) {
             tracing::warn!(
+                place = self.program.overflow(0),
                 "the draft model's logits are not finite, so it guesses nothing; its file may be damaged: download it again, or choose another with --draft"
             );
         }

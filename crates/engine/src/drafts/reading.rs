@@ -1,6 +1,6 @@
 //! Guesses with a model that reads the caches and hidden states of the one it guesses for.
 
-use trine_backend::{BackendError, Facts, SequenceView};
+use trine_backend::{BackendError, Facts, Program, SequenceView};
 
 use super::{Ask, Drafter, Target};
 use crate::kv::KvCache;
@@ -92,7 +92,7 @@ impl ReadingDrafter {
             party.state.copy_from_slice(state);
             guesses[party.ask].extend(guess);
         }
-        found.into_iter().for_each(|guess| self.note(guess));
+        self.note(&mut **program, found.iter().all(Option::is_some));
         Ok(())
     }
 
@@ -111,11 +111,12 @@ impl ReadingDrafter {
         let series = (self.goal, count - 1);
         let step = self.rows.submit_series(&mut **program, views, series, &[&self.states])?;
         let chosen = program.wait(step)?.chosen()?;
+        let mut are_numbers = true;
         for index in 0..self.parties.len() {
             let ask = self.parties[index].ask;
             let own = chosen.iter().skip(index).step_by(self.parties.len());
             for &guess in own.take(asks[ask].most) {
-                self.note(guess);
+                are_numbers &= guess.is_some();
                 // What the device went on with is no guess.
                 let Some(guess) = guess else { break };
                 guesses[ask].push(guess);
@@ -124,13 +125,20 @@ impl ReadingDrafter {
                 }
             }
         }
+        self.note(&mut **program, are_numbers);
         Ok(())
     }
 
-    /// Warns of the first guess that was not made because logits were not finite.
-    fn note(&mut self, guess: Option<u32>) {
-        if guess.is_none() && !std::mem::replace(&mut self.is_broken, true) {
+    /// Warns of the first guesses of which one was not made because logits were not finite.
+    fn note(&mut self, program: &mut dyn Program, are_numbers: bool) {
+        if are_numbers {
+            return;
+        }
+        // Taken each time, so that no error about the model tells of its draft.
+        let place = program.overflow(self.goal);
+        if !std::mem::replace(&mut self.is_broken, true) {
             tracing::warn!(
+                place,
                 "the draft's logits are not finite, so it guesses nothing; its file may be damaged: download it again, or choose another with --draft"
             );
         }

@@ -279,14 +279,23 @@ impl Sequence {
         // The stop id was the last token that was sampled.
         let stop = self.tokens.last().copied().filter(|_| finish == Finish::Stop);
         let statistics = self.statistics;
-        self.event(Update::Finished { finish, stop, picture: None, statistics })
+        self.event(Update::Finished { finish, stop, picture: None, overflow: None, statistics })
+    }
+
+    /// Returns the last event of one whose logits or hidden states are not finite, with the place
+    /// where that began.
+    pub(super) fn overflown(&self, place: String) -> Event {
+        tracing::error!(sequence = %self.id, place, "values are not finite");
+        let (finish, overflow) = (Finish::NonFiniteLogits, Some(place));
+        let statistics = self.statistics;
+        self.event(Update::Finished { finish, stop: None, picture: None, overflow, statistics })
     }
 
     /// Returns the last event of one that needs a picture without rows.
     pub(super) fn blind(&self, error: SightError) -> Event {
         let (finish, picture) = (Finish::PictureFailed, Some(error));
         let statistics = self.statistics;
-        self.event(Update::Finished { finish, stop: None, picture, statistics })
+        self.event(Update::Finished { finish, stop: None, picture, overflow: None, statistics })
     }
 
     /// Reports the embedding after the last position was run. Returns why there is none otherwise.

@@ -129,7 +129,7 @@ impl Engine {
         let busy = (now.saturating_sub(since).as_secs_f64() - overlapped).max(0.0);
         self.status.busy_seconds += busy + drafting;
         self.note_times(waited, busy, goal);
-        self.settle(events)
+        self.settle(goal, events)
     }
 
     /// Waits for all steps in flight, so that nothing changes the caches.
@@ -377,11 +377,13 @@ impl Engine {
         self.note_guesses((prompt_rows == 0).then_some((decode_rows, busy)));
     }
 
-    /// Applies the outcomes.
+    /// Applies the outcomes of a step with a goal.
     ///
     /// # Errors
     /// Returns [`EngineError::Backend`] if the device cannot copy rings.
-    fn settle(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+    fn settle(&mut self, goal: usize, events: &mut Vec<Event>) -> Result<(), EngineError> {
+        // Where values first were not finite: the device tells it once.
+        let mut place: Option<String> = None;
         for at in 0..self.picks.len() {
             let slot = self.picks[at].slot;
             match self.landings[at].outcome {
@@ -390,13 +392,15 @@ impl Engine {
                     let sequence = self.end(slot, true);
                     events.push(sequence.finished(Finish::Length));
                 }
-                Outcome::Ended(finish) => {
+                Outcome::Ended(Finish::NonFiniteLogits) => {
+                    let place = place.get_or_insert_with(|| self.program.overflow(goal)).clone();
                     // A cache that produces such logits is of no use, nor is a text.
-                    let is_sound = finish != Finish::NonFiniteLogits;
-                    let sequence = self.end(slot, is_sound);
-                    if is_sound {
-                        self.learn(&sequence);
-                    }
+                    let sequence = self.end(slot, false);
+                    events.push(sequence.overflown(place));
+                }
+                Outcome::Ended(finish) => {
+                    let sequence = self.end(slot, true);
+                    self.learn(&sequence);
                     events.push(sequence.finished(finish));
                 }
                 Outcome::Unfinished if self.scheduler.is_waiting(slot) => self.go_on(slot)?,

@@ -38,6 +38,11 @@ pub trait RunsTower: Send {
     /// Returns [`BackendError`] if the picture does not fit the tower or the device failed.
     fn rows(&mut self, picture: &TowerInput) -> Result<Vec<f32>, BackendError>;
 
+    /// Says where values first were not finite in the last run, whose rows are not.
+    fn overflow(&mut self) -> String {
+        "it is not known where".to_owned()
+    }
+
     /// Sets the flag that stops the next run on the way, before each run
     /// ([`Program::heed`](trine_backend::Program::heed)).
     fn heed(&mut self, _stop: Arc<AtomicBool>) {}
@@ -46,6 +51,10 @@ pub trait RunsTower: Send {
 impl RunsTower for TowerProgram {
     fn rows(&mut self, picture: &TowerInput) -> Result<Vec<f32>, BackendError> {
         Ok(self.run(&picture.patches, picture.grid)?.rows)
+    }
+
+    fn overflow(&mut self) -> String {
+        TowerProgram::overflow(self)
     }
 
     fn heed(&mut self, stop: Arc<AtomicBool>) {
@@ -72,9 +81,12 @@ pub enum SightError {
     },
     /// The tower made values that are infinite or not numbers.
     #[error(
-        "the vision tower made values that are not finite; its file is damaged or its values overflow"
+        "the vision tower made values that are not finite ({place}); its file is damaged or its values overflow"
     )]
-    NotFinite,
+    NotFinite {
+        /// Where values first were not finite.
+        place: String,
+    },
     /// The tower was stopped before it came to the picture.
     #[error("the vision tower was stopped")]
     Stopped,

@@ -132,7 +132,7 @@ fn rows(program: &mut dyn RunsTower, input: &TowerInput) -> Made {
         return Err(SightError::OtherRows { found, soft_tokens });
     }
     if rows.iter().any(|value| !value.is_finite()) {
-        return Err(SightError::NotFinite);
+        return Err(SightError::NotFinite { place: program.overflow() });
     }
     Ok(rows.into())
 }

@@ -19,6 +19,8 @@ fn logits_that_are_no_numbers_end_the_request() {
     for stream in [false, true] {
         let (status, error) = server.post(COMPLETIONS, &body(stream));
         assert_eq!((status, &error["error"]["code"]), (500, &json!("non_finite_logits")));
+        let message = error["error"]["message"].as_str().unwrap();
+        assert!(message.contains("not finite: "), "{message}");
     }
     server.wait_idle();
     server.loader.controls.is_broken.store(false, Ordering::SeqCst);

@@ -88,7 +88,7 @@ pub(super) fn run(args: &BenchArgs, picture: &BenchPicture, verbose: bool) -> Re
         if run > 0 {
             seconds.push(begin.elapsed().as_secs_f64());
         }
-        tower::check_rows(&model, &rows)?;
+        tower::check_rows(&model, &rows, || program.overflow())?;
     }
     drop(program);
     // Pictures of Gemma 4 have patches in numbers of their own.

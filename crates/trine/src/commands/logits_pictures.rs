@@ -20,7 +20,7 @@ use crate::model_source::find;
 use crate::options::{PREFILL, Settings};
 use crate::output;
 use crate::picture_file;
-use crate::session::check_finite;
+use crate::session::{not_finite, overflown};
 use crate::tower::{self, Choice};
 
 /// Writes the logits of every position, and what became of each picture.
@@ -66,11 +66,19 @@ pub(crate) fn run(args: &LogitsArgs, verbose: bool) -> Result<()> {
     let mut sequence = Sequence::load(&model, device.as_ref(), &settings, &rows, chunk)?;
     let soft = made.iter().flat_map(|made| made.rows.iter().copied()).collect::<Vec<f32>>();
     let name = source.name();
-    sequence.run(&rows, &soft, |position, row| {
-        check_finite(&name, position, row)?;
+    let mut broken = None;
+    let ran = sequence.run(&rows, &soft, |position, row| {
+        broken = not_finite(&name, position, row);
+        if let Some(what) = &broken {
+            bail!("{what}");
+        }
         file.row(row)?;
         Ok(watch.check()?)
-    })?;
+    });
+    if let Some(what) = broken {
+        return Err(overflown(&what, &sequence.program.overflow(0)));
+    }
+    ran?;
     pictures.iter().try_for_each(|picture| file.row(&pixels(&config, picture)))?;
     made.iter().try_for_each(|made| file.row(&made.states))?;
     made.iter().try_for_each(|made| file.row(&made.rows))?;
@@ -135,7 +143,7 @@ fn run_tower(
         watch.check()?;
         let (columns, rows) = picture.patches();
         let made = program.run(&picture.rows(), (columns as usize, rows as usize))?;
-        tower::check_rows(model, &made.rows)?;
+        tower::check_rows(model, &made.rows, || program.overflow())?;
         Ok(made)
     });
     made.collect()

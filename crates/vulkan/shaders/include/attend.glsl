@@ -256,7 +256,8 @@ void attend_prepare(
         head_take(args.chain, source);
         if (UNITS > SUBGROUPS) head_ask_weights(attend_norm(args, unit));
         const bool rotates = unit <= QUERIES && args.rope != 0ul;
-        head_prepare(attend_norms(args, unit), rotates, args.epsilon, unit < QUERIES ? scale : 1.0);
+        const uint64_t weight = attend_norm(args, unit);
+        head_prepare(attend_norms(args, unit), weight, args.frame, rotates, args.epsilon, unit < QUERIES ? scale : 1.0);
         head_stage(unit);
     }
 }

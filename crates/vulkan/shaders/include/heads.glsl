@@ -2,7 +2,7 @@
 // on a head. What it loads and what it computes from that are separate, so that the including shader can have all loads in
 // flight before it waits for anything.
 //
-// Before the include: kv.glsl, and the constants SUBGROUP, HEAD_PLACES (heads in shared memory) and HEAD_SIDE: 0 if heads are
+// Before the include: kv.glsl, norm.glsl, and the constants SUBGROUP, HEAD_PLACES (heads in shared memory) and HEAD_SIDE: 0 if heads are
 // rotated by positions. Else they are rotated by places in a grid, of which a side has so many: the first half of a head by the
 // column, the second by the row. With HEAD_HANDED also handed.glsl.
 //
@@ -143,15 +143,25 @@ void head_add_weights() {
     }
 }
 
-// Applies norm, rotation and the factor `scale` to the head.
-void head_prepare(const bool norms, const bool rotates, const float epsilon, const float scale) {
+// Applies norm, rotation and the factor `scale` to the head. `weight`: the factors of the norm, 0 if these are 1; `readable`: any
+// address, because some software reads what a condition excludes.
+void head_prepare(
+    const bool norms,
+    const uint64_t weight,
+    const uint64_t readable,
+    const bool rotates,
+    const float epsilon,
+    const float scale
+) {
     float squares = 0.0;
     [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
         const vec2 pair = head_pairs[i];
         squares += dot(pair, pair);
     }
     const float total = subgroupAdd(squares);
-    const float factor = norms ? inversesqrt(total / float(DIM) + epsilon) * scale : scale;
+    const float square = total / float(DIM);
+    if (norms && weight != 0ul && !is_number(square)) norm_note(weight != 0ul ? weight : readable + 8ul);
+    const float factor = norms ? norm_factor(square, epsilon) * scale : scale;
     [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
         vec2 pair = head_pairs[i] * head_weights[i];
         const vec2 turn = head_turns[i];

@@ -119,13 +119,14 @@ float kv_inverse(const float scale) {
     return bits >= 0x7F800000u ? 0.0 : float(quotient) * uintBitsToFloat(uint(exponent + 127) << 23);
 }
 
-// Returns a value as the bits of an f16, rounded to even: drivers differ in how their conversion rounds.
+// Returns a value as the bits of an f16, rounded to even: drivers differ in how their conversion rounds. NaN for what is too
+// large: an infinite key would have a score of negative infinity, and so no weight.
 uint kv_half_bits(const float value) {
     const uint bits = floatBitsToUint(value);
     const uint size = bits & 0x7FFFFFFFu;
     uint rounded;
     if (size >= 0x477FF000u) {
-        rounded = size > 0x7F800000u ? 0x7E00u : 0x7C00u;
+        rounded = 0x7E00u;
     } else if (size < 0x38800000u) {
         // The last bit of 0.5 counts 2^-24, as that of a subnormal f16 does: the addition rounds.
         rounded = floatBitsToUint(uintBitsToFloat(size) + 0.5) - 0x3F000000u;

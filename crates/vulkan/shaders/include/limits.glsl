@@ -1,9 +1,10 @@
-// Values between two limits, the least and the largest. A NaN stays one: it is found by its bits, because minima and maxima of some
-// devices lose it.
+// Values between two limits, the least and the largest. NaN for what is not finite: it is found by its bits, because minima
+// and maxima of some devices lose a NaN.
+
+#include "numbers.glsl"
 
 float within(const float value, const vec2 limits) {
-    const bool is_number = (floatBitsToUint(value) & 0x7FFFFFFFu) <= 0x7F800000u;
-    return is_number ? clamp(value, limits.x, limits.y) : value;
+    return is_number(value) ? clamp(value, limits.x, limits.y) : NOT_A_NUMBER;
 }
 
 vec4 within(const vec4 values, const vec2 limits) {

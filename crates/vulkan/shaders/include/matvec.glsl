@@ -1,5 +1,5 @@
 // Products of a matrix with 1 to 8 rows of activations, in one read of the matrix. Before the include: FORMAT, formats.glsl,
-// operand.glsl, activation.glsl, chain.glsl, and the constants LANES, ROWS, UNROLL, COLUMNS, SUBGROUP, STAGED, KEPT, GATHERED, WHOLE,
+// operand.glsl, norm.glsl, activation.glsl, chain.glsl, and the constants LANES, ROWS, UNROLL, COLUMNS, SUBGROUP, STAGED, KEPT, GATHERED, WHOLE,
 // AHEAD and CHAINED (see matvec.comp).
 //
 // LANES invocations, a team, share ROWS rows of the matrix and stride over their units; UNROLL units of each row are in flight.
@@ -151,7 +151,8 @@ void matvec_stage(const MatvecArgs args, const uint prologue, const uint groups,
             added[i] = matvec_load(args.sums, 0u, args.columns, invocation + i * local);
             squares += dot(added[i], added[i]);
         }
-        const float factor = inversesqrt(matvec_workgroup_sum(squares, 0u) / float(args.columns) + args.epsilon);
+        const float square = matvec_workgroup_sum(squares, 0u) / float(args.columns);
+        const float factor = norm_factor(square, args.epsilon, args.added_weight);
         [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
             const uint quad = invocation + i * local;
             x[i] = (x[i] + added[i] * factor * matvec_load(args.added_weight, 0u, args.columns, quad)) * args.scale;
@@ -160,7 +161,8 @@ void matvec_stage(const MatvecArgs args, const uint prologue, const uint groups,
     }
     float squares = 0.0;
     [[unroll]] for (uint i = 0u; i < KEPT; ++i) squares += dot(x[i], x[i]);
-    const float factor = inversesqrt(matvec_workgroup_sum(squares, 1u) / float(args.columns) + args.epsilon);
+    const float square = matvec_workgroup_sum(squares, 1u) / float(args.columns);
+    const float factor = norm_factor(square, args.epsilon, args.weight);
     [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
         const uint quad = invocation + i * local;
         const vec4 values = x[i] * factor * matvec_load(args.weight, 0u, args.columns, quad);

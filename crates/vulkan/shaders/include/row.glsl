@@ -1,5 +1,5 @@
 // A row in registers, one workgroup for each: where it is in memory, and how it becomes the operand of a product. Before the
-// include: memory.glsl, reduce.glsl, operand.glsl, and the constants COLUMNS, PER (pieces of four values for each invocation), OPERAND
+// include: memory.glsl, reduce.glsl, operand.glsl, norm.glsl, and the constants COLUMNS, PER (pieces of four values for each invocation), OPERAND
 // (what the row becomes: 0 none, 1 fixed point, 2 halves, 3 halves in fragment order) and PLAIN (whether it is also written as f32).
 
 #extension GL_KHR_shader_subgroup_shuffle : require
@@ -38,8 +38,16 @@ vec4 v[PER];
 // Its largest magnitude, if it becomes an operand of halves.
 float highest;
 
-// Norms v with the factors of its columns; with `is_result` also finds the largest magnitude, in the same reduction.
-void norm(const vec4 weights[PER], const float epsilon, const bool is_result, const uint turn, const uint other_turn) {
+// Norms v with the factors of its columns, which are at `address`, or are 1 if it is 0; with `is_result` also finds the largest
+// magnitude, in the same reduction.
+void norm(
+    const vec4 weights[PER],
+    const uint64_t address,
+    const float epsilon,
+    const bool is_result,
+    const uint turn,
+    const uint other_turn
+) {
     float total = 0.0;
     float high = 0.0;
     [[unroll]] for (uint i = 0u; i < PER; ++i) {
@@ -54,7 +62,8 @@ void norm(const vec4 weights[PER], const float epsilon, const bool is_result, co
     } else {
         total = workgroup_sum(total, turn);
     }
-    const float factor = inversesqrt(total / float(COLUMNS) + epsilon);
+    const float square = total / float(COLUMNS);
+    const float factor = address != 0ul ? norm_factor(square, epsilon, address) : norm_factor(square, epsilon);
     [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] *= factor;
     highest = high * factor;
 }

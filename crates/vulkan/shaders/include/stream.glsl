@@ -1,5 +1,5 @@
 // The product of a quantised matrix with one row of activations. Before the include: FORMAT, memory.glsl, formats.glsl,
-// operand.glsl, activation.glsl, chain.glsl, handed.glsl, and the constants of stream.comp.
+// operand.glsl, norm.glsl, activation.glsl, chain.glsl, handed.glsl, and the constants of stream.comp.
 //
 // A team of LANES invocations goes through its rows of the matrix one after another. Each invocation has its SPAN blocks of the
 // activations in registers, so that only the matrix is read in the loop, and BATCH rows of the matrix in flight. A subgroup's
@@ -96,14 +96,14 @@ void stream_add(const uint turn, const float value) {
     if (gl_SubgroupInvocationID == 0u) stream_totals[turn * (gl_WorkGroupSize.x / SUBGROUP) + gl_SubgroupID] = part;
 }
 
-// Returns the factor of a norm from sum `turn` of the workgroup, which meets in between. A few loads by each invocation are
+// Returns the factor of the norm with these weights from sum `turn` of the workgroup, which meets in between. A few loads by each invocation are
 // quicker than another sum across the subgroup.
-float stream_factor(const StreamArgs args, const uint turn) {
+float stream_factor(const StreamArgs args, const uint turn, const uint64_t weights) {
     float total = 0.0;
     [[unroll]] for (uint i = 0u; i < gl_WorkGroupSize.x / SUBGROUP; ++i) {
         total += stream_totals[turn * (gl_WorkGroupSize.x / SUBGROUP) + i];
     }
-    return inversesqrt(total / float(args.columns) + args.epsilon);
+    return norm_factor(total / float(args.columns), args.epsilon, weights);
 }
 
 vec4 stream_load(const uint64_t address, const uint columns, const uint quad) {
@@ -240,7 +240,7 @@ void stream_stage(const StreamArgs args, const uint blocks, const bool updates) 
         [[unroll]] for (uint i = 0u; i < KEPT; ++i) squares += dot(added[i], added[i]);
         stream_add(0u, squares);
         barrier();
-        const float factor = stream_factor(args, 0u);
+        const float factor = stream_factor(args, 0u, args.added_weight);
         [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
             const uint quad = invocation + i * local;
             x[i] = (x[i] + added[i] * factor * stream_added_weights[i]) * args.scale;
@@ -405,7 +405,7 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
         }
         barrier();
         // In the subgroups that have results.
-        if (STREAM_NORMS && base == 0u && lane - gl_SubgroupInvocationID < ROUND) factor = stream_factor(args, 1u);
+        if (STREAM_NORMS && base == 0u && lane - gl_SubgroupInvocationID < ROUND) factor = stream_factor(args, 1u, args.weight);
         for (uint i = lane; i * ITEMS_OF_OUTPUT < end - base; i += LANES) {
             const uint output_of = base / ITEMS_OF_OUTPUT + i;
             float sums[2] = float[2](0.0, 0.0);

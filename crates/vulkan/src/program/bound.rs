@@ -59,7 +59,7 @@ impl<'a> Binding<'a> {
 /// A Plan's weights, caches, memory and recordings on a device.
 pub(super) struct Bound {
     pub(super) gpu: Arc<Gpu>,
-    weights: Weights,
+    pub(super) weights: Weights,
     /// One for each cache of the Plan.
     pub(super) caches: Vec<Buffer>,
     ropes: Ropes,

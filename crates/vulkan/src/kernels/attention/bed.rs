@@ -107,16 +107,22 @@ impl ExpectedCache {
 fn rounded(kind: KvType, head: &[f32]) -> Vec<f32> {
     match kind {
         KvType::F32 => head.to_vec(),
-        KvType::F16 => head.iter().map(|&x| f16::from_f32(x).to_f32()).collect(),
+        KvType::F16 => head.iter().map(|&x| half(x)).collect(),
         KvType::Int8 => {
             head.chunks(KvType::int8_group(head.len())).flat_map(rounded_group).collect()
         }
     }
 }
 
+/// Returns what an f16 keeps of a value: NaN if it is too large.
+fn half(value: f32) -> f32 {
+    let half = f16::from_f32(value);
+    if half.is_finite() { half.to_f32() } else { f32::NAN }
+}
+
 fn rounded_group(group: &[f32]) -> Vec<f32> {
     let high = group.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
-    let scale = f16::from_f32(high / 127.0).to_f32();
+    let scale = half(high / 127.0);
     let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
     let code = |x: &f32| (x * inverse).round_ties_even().clamp(-127.0, 127.0);
     group.iter().map(|x| code(x) * scale).collect()
