@@ -249,3 +249,31 @@ fn a_pull_uses_the_cache_when_it_is_current() {
     let local = Hub::new(settings).unwrap().pull(&name("a/b"), &mut trine_hub::Silent);
     assert_eq!(local.unwrap().origin, Origin::Store);
 }
+
+/// The work for many models in one folder, each found by its own name, grows with their number:
+/// where all are sorted out anew for each name, this test takes 60 times as long.
+#[test]
+fn many_models_of_one_folder_are_found_each_by_its_name() {
+    const MODELS: usize = 1500;
+    let folder = tempfile::tempdir().unwrap();
+    let repository = folder.path().join("a/b");
+    for index in 0..MODELS {
+        write(repository.join(format!("m{index}-it-Q8_0.gguf")), b"GGUF");
+    }
+    for index in 0..50 {
+        write(repository.join(format!("mmproj-m{index}-it-F16.gguf")), b"GGUF");
+    }
+    let hub = hub(folder.path(), None);
+    let inventory = hub.inventory();
+    let entries = inventory.entries().unwrap();
+    assert_eq!(entries.len(), MODELS);
+    for entry in entries {
+        let model = inventory.resolve(&entry.name).unwrap().unwrap();
+        assert_eq!((&model.path, inventory.name_at(&model.path)), (&entry.path, Some(&entry.name)));
+        let file = &model.files[0].name;
+        let tower = model.files.get(1).map(|file| file.name.as_str());
+        let own = format!("mmproj-{}", file.replace("Q8_0", "F16"));
+        assert_eq!(tower, repository.join(&own).exists().then_some(&*own), "{file}");
+        assert_eq!(inventory.show(&entry.name).unwrap().as_ref(), Some(entry));
+    }
+}
