@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use jsonschema::{Draft, FancyRegex, PatternOptions, Validator};
 use serde_json::{Map, Value, json};
 
+use crate::grammar::schema::is_data;
 use crate::grammar::schema::references::resolve;
 use crate::vocabulary::shortened;
 
@@ -210,7 +211,7 @@ fn tidy(schema: &mut Value, root: &Value, patterns: &mut usize) {
                 without_foreign_patterns(map);
             }
             for (key, value) in map.iter_mut() {
-                if !matches!(key.as_str(), "enum" | "const" | "default" | "examples") {
+                if !is_data(key) {
                     tidy(value, root, patterns);
                 }
             }

@@ -250,17 +250,36 @@ fn references_may_be_names_of_this_schema() {
     }
 }
 
-/// A short reference that leads to a long place costs no more than the schema's size suggests.
+/// A short name or reference that stands for a long place costs no more than the schema's size
+/// suggests, and none means another place because of that.
 #[test]
-fn references_to_long_places_are_limited() {
-    let anchors: Map<String, Value> = (0..2000)
-        .map(|index| (format!("a{index}"), json!({"$anchor": format!("n{index}")})))
-        .collect();
-    let references = vec![json!({"$ref": "#n0"}); 2000];
-    let schema = json!({"anyOf": references, "$defs": {"x".repeat(100_000): {"$defs": anchors}}});
-    let error =
-        within(Duration::from_secs(5), "references", || strict(&schema)).unwrap_err().to_string();
-    assert!(error.contains("is not in this schema"), "{error}");
+fn names_of_long_places_are_limited() {
+    let long = "x".repeat(100_000);
+    let named = |key: &str, mark: &str| -> Map<String, Value> {
+        let one = |index| (format!("a{index}"), json!({key: format!("{mark}{index}")}));
+        (0..2000).map(one).collect()
+    };
+    let many = |reference: &str| vec![json!({"$ref": reference}); 2000];
+    let below = |schema: Value| json!({"$defs": {&long: schema}});
+    for (schema, place) in [
+        (json!({"anyOf": many("#n0"), "$defs": {&long: {"$anchor": "n0"}}}), "#/anyOf/4"),
+        (json!({"$defs": {&long: {"$defs": named("$anchor", "n")}}}), "#/$defs/xxx"),
+        (json!({"$defs": {&long: {"$defs": named("$id", "n")}}}), "#/$defs/xxx"),
+        (below(json!({"$id": "a", "anyOf": many("#/$defs/n"), "$defs": {"n": {}}})), "#/$defs/xxx"),
+        (json!({"$id": format!("urn:{long}"), "anyOf": many("a")}), "#/anyOf/4"),
+        (json!({"$id": format!("http://a/{long}/"), "$defs": named("$id", "n")}), "#/$defs/a"),
+    ] {
+        let document = || strict(&schema).map(drop).map_err(|error| error.to_string());
+        let tool = || {
+            let function = json!({"name": "f", "parameters": schema});
+            let tools = Tools::from_openai(&json!([{ "function": function }]));
+            tools.map(drop).map_err(|error| error.to_string())
+        };
+        for compile in [&document as &(dyn Fn() -> Result<(), String> + Sync), &tool] {
+            let error = within(Duration::from_secs(2), "references", compile).unwrap_err();
+            assert!(error.contains(place) && error.contains("use shorter names"), "{error}");
+        }
+    }
 }
 
 #[test]
