@@ -117,6 +117,9 @@ impl ChatTemplate {
     /// deeply.
     pub fn new(source: impl Into<Arc<str>>) -> Result<Self, TextError> {
         let source = source.into();
+        if let Some(known) = Known::again(&source) {
+            return Ok(Self { known });
+        }
         on_deep_stack(|| program::compile(&source).map(drop))?;
         Ok(Self::of(source))
     }
