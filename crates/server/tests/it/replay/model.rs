@@ -12,8 +12,9 @@
 //!   tokens before it, as many as tell it from all others, and writes the next token, and half as
 //!   strongly the one after that, for where a mask forbids the first.
 //!
-//! A model that likes blanks has one neuron more, which is always on and wants a blank twice as much as
-//! the script. Only the first token is wanted more: what a mask does not forbid afterwards are blanks.
+//! A model that likes blanks has one neuron more, which is always on and wants a blank twice as
+//! much as the script. Only the first token is wanted more: after it come blanks, wherever a mask
+//! does not forbid them.
 //!
 //! Pieces of the script stand in the vocabulary as unused ones, which no prompt is made of. So only
 //! marks can come twice, and the tokens before one say which it is.
