@@ -110,8 +110,18 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 
 get SHA256SUMS "$work/sums"
-wanted=$(awk -v name="$name.tar.gz" '$2 == name { print $1 }' "$work/sums")
-[ ${#wanted} -eq 64 ] || fail "SHA256SUMS of $from does not name $name.tar.gz; nothing was installed"
+# sha256sum writes an asterisk before the name of a file that it read as binary; other programs end lines as Windows does
+# and write hashes in upper case.
+wanted=$(awk -v name="$name.tar.gz" '
+    { sub(/\r$/, ""); sub(/^\*/, "", $2) }
+    NF == 2 && $2 == name { print tolower($1) }
+' "$work/sums")
+case $wanted in
+    '') fail "SHA256SUMS of $from does not name $name.tar.gz; nothing was installed" ;;
+    # What is no hash is not printed: it may hold signs that a terminal obeys.
+    *[!0-9a-f]*) wanted= ;;
+esac
+[ ${#wanted} -eq 64 ] || fail "SHA256SUMS of $from has no SHA-256, or several, for $name.tar.gz; nothing was installed"
 printf 'downloading %s.tar.gz\n' "$name"
 get "$name.tar.gz" "$work/archive"
 found=$(hash_of "$work/archive")
@@ -120,6 +130,9 @@ found=$(hash_of "$work/archive")
 
 tar -xzf "$work/archive" -C "$work" || fail "cannot unpack $name.tar.gz"
 [ -f "$work/$name/bin/trine" ] || fail "$name.tar.gz has no bin/trine; nothing was installed"
+# A link would lead what is copied after it, or what reads it, out of the folder.
+links=$(find "$work/$name" ! -type f ! -type d | head -n 1) || fail "cannot look at what was unpacked"
+[ -z "$links" ] || fail "$name.tar.gz has something that is neither a file nor a folder; nothing was installed"
 mkdir -p "$to/bin" "$to/share" || fail "cannot write to $to; choose another folder with --to"
 cp -R "$work/$name/share/." "$to/share/" || fail "cannot write to $to/share"
 # A running trine keeps its file.

@@ -23,7 +23,7 @@ use anyhow::Context;
 
 pub(crate) use self::debian::is_possible;
 use self::inventory::Inventory;
-pub(crate) use self::publish::Options;
+pub(crate) use self::publish::ReleaseOptions;
 use self::release::Release;
 use self::tree::Tree;
 use crate::checks;
@@ -141,6 +141,6 @@ fn prepare(
 }
 
 /// Writes what publishes the packages of all systems in `target/dist`, and says where.
-pub(crate) fn publish(root: &Path, options: &Options) -> anyhow::Result<()> {
+pub(crate) fn publish(root: &Path, options: &ReleaseOptions) -> anyhow::Result<()> {
     publish::run(root, &root.join(RESULTS), options)
 }

@@ -84,7 +84,7 @@ enum Task {
     },
     /// What publishes the packages of all systems in target/dist: checksums, manifests for winget
     /// and Homebrew, the script that installs, the notes.
-    Release(dist::Options),
+    Release(dist::ReleaseOptions),
     /// The rules of the house that no compiler checks.
     Tidy,
     /// The tests of the Vulkan backend on the drivers of `drivers`, under the validation layer.

@@ -72,6 +72,19 @@ fn workflows_run_commands_that_there_are() {
     assert!(!is_taken("cargo xtask nothing") && !is_taken("cargo xtask windows --debug"));
 }
 
+/// GitHub's machines have little disk, and minutes that are counted.
+#[test]
+fn workflows_save_disk_and_end_checks_that_nobody_waits_for() {
+    for (name, workflow) in workflows() {
+        assert_eq!(workflow["env"]["CARGO_PROFILE_DEV_DEBUG"].as_str(), Some("0"), "{name}");
+        let is_of_tags = workflow["on"]["push"]["tags"] != Yaml::BadValue;
+        let cancels = workflow["concurrency"]["cancel-in-progress"].as_bool().unwrap_or_default();
+        assert_eq!(cancels, !is_of_tags, "{name}: a release is not ended half-way");
+        let group = workflow["concurrency"]["group"].as_str().unwrap_or_default();
+        assert!(is_of_tags || group.contains("github.ref"), "{name}: branches end one another");
+    }
+}
+
 #[test]
 fn a_job_needs_jobs_that_there_are() {
     for (name, workflow) in workflows() {

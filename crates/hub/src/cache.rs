@@ -68,13 +68,7 @@ pub(crate) fn snapshot(cache: &Path, name: &ModelName, commit: &str) -> Option<S
             at: None,
         })
         .collect();
-    (!files.is_empty()).then(|| Shelf {
-        name: name.clone(),
-        folder,
-        origin: Origin::HuggingFaceCache,
-        revision: Some(commit.to_owned()),
-        files,
-    })
+    Shelf::new(name.clone(), folder, Origin::HuggingFaceCache, Some(commit.to_owned()), files)
 }
 
 /// Returns the folder of one repository in the cache.

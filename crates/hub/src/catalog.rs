@@ -11,6 +11,9 @@ mod parts;
 mod shapes;
 mod table;
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use crate::name::ModelName;
 use crate::spelling::closest;
 pub use families::Refused;
@@ -42,8 +45,12 @@ pub fn find(name: &str) -> Option<Known> {
 /// Returns the model of the catalogue that a repository with its quantisation is, in upper or lower
 /// case.
 pub fn of(name: &ModelName) -> Option<&'static CatalogModel> {
-    let whole = name.to_string();
-    MODELS.iter().find(|model| model.model().to_string().eq_ignore_ascii_case(&whole))
+    static BY_NAME: LazyLock<HashMap<String, &CatalogModel>> = LazyLock::new(|| {
+        let named =
+            |model: &'static CatalogModel| (model.model().to_string().to_ascii_lowercase(), model);
+        MODELS.iter().rev().map(named).collect()
+    });
+    BY_NAME.get(&name.to_string().to_ascii_lowercase()).copied()
 }
 
 /// Returns the name by which people ask for a model: the catalogue's, or the whole one.

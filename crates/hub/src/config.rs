@@ -225,10 +225,11 @@ fn neighbours(
 /// Returns the token in a file. A file that cannot be read or contains no token is logged and
 /// otherwise ignored: most models need none.
 fn token_from_file(path: &Path) -> Option<Token> {
-    let file = std::fs::File::open(path).ok()?;
-    if !file.metadata().ok()?.is_file() {
+    // Opening a pipe would wait for its other end.
+    if !std::fs::metadata(path).ok()?.is_file() {
         return None;
     }
+    let file = std::fs::File::open(path).ok()?;
     let mut text = String::new();
     let limit = LONGEST_TOKEN as u64 + 64;
     let read = file.take(limit).read_to_string(&mut text);

@@ -70,8 +70,7 @@ impl Hub {
                 return Err(HubError::Cancelled);
             }
             let Some(bytes) = file.size else { return Ok(None) };
-            let left = HEADERS_BYTES.saturating_sub(header.read);
-            let most = HEADER_BYTES.min(left).min(bytes);
+            let most = most_of_next(bytes, header.read);
             let Some(beginning) = self.header_of(name, &remote, file, bytes, most, progress) else {
                 return if progress.cancelled() { Err(HubError::Cancelled) } else { Ok(None) };
             };
@@ -128,6 +127,11 @@ impl Hub {
     }
 }
 
+/// Returns the most that is read of a file of `bytes` bytes after so many of the files before it.
+fn most_of_next(bytes: u64, read: u64) -> u64 {
+    bytes.min(HEADER_BYTES).min(HEADERS_BYTES.saturating_sub(read))
+}
+
 /// Writes a file of `bytes` bytes of which only the beginning is there.
 fn write(path: &Path, beginning: &[u8], bytes: u64) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
@@ -136,4 +140,25 @@ fn write(path: &Path, beginning: &[u8], bytes: u64) -> std::io::Result<()> {
     let mut file = fs::File::create(path)?;
     file.write_all(beginning)?;
     file.set_len(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_headers_together_are_bounded() {
+        for (bytes, read, most) in [
+            (10, 0, 10),
+            (u64::MAX, 0, HEADER_BYTES),
+            (u64::MAX, HEADERS_BYTES - 5, 5),
+            (3, HEADERS_BYTES - 5, 3),
+            (u64::MAX, HEADERS_BYTES, 0),
+            (u64::MAX, u64::MAX, 0),
+        ] {
+            assert_eq!(most_of_next(bytes, read), most, "{bytes} after {read}");
+        }
+        let total = (0..FILES_MAX).fold(0, |read, _| read + most_of_next(u64::MAX, read));
+        assert_eq!(total, HEADERS_BYTES);
+    }
 }

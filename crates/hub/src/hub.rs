@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use crate::cache;
-use crate::catalog::{self, CatalogModel};
+use crate::catalog;
 use crate::config::HubConfig;
 use crate::error::HubError;
 use crate::http::Client;
-use crate::local::{EntryState, LocalModel, OLLAMA, RemovedModel, StoreEntry};
+use crate::inventory::{Inventory, Shelves};
+use crate::local::{EntryState, LocalModel, RemovedModel, StoreEntry};
 use crate::manifest::Manifest;
 use crate::name::{ModelName, Selection};
 use crate::neighbours;
-use crate::select;
 use crate::shelf::Shelf;
 use crate::store::Store;
 
@@ -43,13 +43,13 @@ impl Hub {
     /// # Errors
     /// [`HubError::Ambiguous`] if several local models match.
     pub fn resolve(&self, name: &ModelName) -> Result<Option<LocalModel>, HubError> {
-        let shelves = self.shelves_of(name);
-        for shelf in &shelves {
-            if let Some(model) = shelf.resolve(name, &shelves)? {
-                return Ok(Some(model));
-            }
-        }
-        Ok(None)
+        Shelves::new(self.shelves_of(name)).resolve(name)
+    }
+
+    /// Returns what is on this machine, to be read once for any number of names.
+    #[must_use]
+    pub fn inventory(&self) -> Inventory<'_> {
+        Inventory::new(self)
     }
 
     /// Returns all models of the store, complete or not, and the complete ones of the Hugging Face
@@ -58,24 +58,22 @@ impl Hub {
     /// # Errors
     /// [`HubError::File`] if the store exists but cannot be read.
     pub fn list(&self) -> Result<Vec<StoreEntry>, HubError> {
-        let root = self.store.root();
-        match std::fs::read_dir(root) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(HubError::file("read", root, error));
-            }
-            _ => {}
-        }
-        let mut entries: Vec<StoreEntry> =
-            self.store.shelves().iter().flat_map(Shelf::entries).collect();
-        if let Some(cache) = &self.client.config().hugging_face_cache {
-            let cached = cache::shelves(cache);
-            let cached = cached.iter().flat_map(Shelf::entries);
-            entries.extend(cached.filter(|entry| entry.state == EntryState::Complete));
-        }
+        self.inventory().into_entries()
+    }
+
+    /// Returns all that lies on this machine: the store, the Hugging Face cache, other programs.
+    pub(crate) fn shelves(&self) -> Vec<Shelf> {
+        let cache = self.client.config().hugging_face_cache.as_deref();
+        let cached = cache.map(cache::shelves).unwrap_or_default();
         let others = neighbours::shelves(self.client.config());
-        let others = others.iter().flat_map(Shelf::entries);
-        entries.extend(others.filter(|entry| entry.state == EntryState::Complete));
-        Ok(entries)
+        self.store.shelves().into_iter().chain(cached).chain(others).collect()
+    }
+
+    /// Returns what has the name of a repository in the store and the Hugging Face cache.
+    pub(crate) fn own_shelves_of(&self, name: &ModelName) -> impl Iterator<Item = Shelf> {
+        let cache = self.client.config().hugging_face_cache.as_deref();
+        let cached = cache.and_then(|cache| cache::shelf(cache, name));
+        self.store.shelf(name).into_iter().chain(cached)
     }
 
     /// Returns one model of the store (complete or not) or of the Hugging Face cache.
@@ -83,14 +81,8 @@ impl Hub {
     /// # Errors
     /// [`HubError::NotLocal`] if it is not here, [`HubError::Ambiguous`] if several match.
     pub fn show(&self, name: &ModelName) -> Result<StoreEntry, HubError> {
-        for shelf in self.shelves_of(name) {
-            match select::pick(name, &shelf.names()) {
-                Ok(pick) => return Ok(shelf.entry(name, &pick)),
-                Err(error @ HubError::Ambiguous { .. }) => return Err(error),
-                Err(_) => {}
-            }
-        }
-        Err(self.not_local(name))
+        let found = Shelves::new(self.shelves_of(name)).show(name)?;
+        found.ok_or_else(|| self.not_local(name))
     }
 
     /// Deletes a model, complete or not, from the store. A name without a quantisation must match
@@ -108,14 +100,15 @@ impl Hub {
             let reason = "another process works on it; stop that one first".to_owned();
             return Err(HubError::Refused { path: shelf.folder, reason });
         };
-        let models = select::models(&shelf.name, &shelf.names());
+        let candidates = shelf.candidates();
+        let models = candidates.models(&shelf.name);
         if *name.selection() == Selection::Default && models.len() > 1 {
             return Err(HubError::Ambiguous {
                 name: name.to_string(),
                 available: models.iter().map(|(name, _)| name.to_string()).collect(),
             });
         }
-        let pick = match select::pick(name, &shelf.names()) {
+        let pick = match candidates.pick(name) {
             Ok(pick) => pick,
             Err(error @ HubError::Ambiguous { .. }) => return Err(error),
             Err(_) => return Err(self.elsewhere(name)),
@@ -156,11 +149,9 @@ impl Hub {
     }
 
     pub(crate) fn shelves_of(&self, name: &ModelName) -> Vec<Shelf> {
-        let cache = self.client.config().hugging_face_cache.as_deref();
-        let cached = cache.and_then(|cache| cache::shelf(cache, name));
         let others = neighbours::shelves(self.client.config()).into_iter();
         let others = others.filter(|shelf| shelf.name.repository() == name.repository());
-        self.store.shelf(name).into_iter().chain(cached).chain(others).collect()
+        self.own_shelves_of(name).chain(others).collect()
     }
 
     fn not_local(&self, name: &ModelName) -> HubError {
@@ -172,41 +163,20 @@ impl Hub {
         let cache = self.client.config().hugging_face_cache.as_deref();
         let shelf = cache.and_then(|cache| Some((cache, cache::shelf(cache, name)?)));
         match shelf {
-            Some((cache, shelf)) if select::pick(name, &shelf.names()).is_ok() => {
+            Some((cache, shelf)) if shelf.candidates().pick(name).is_ok() => {
                 let path = cache::repository_folder(cache, name);
                 let reason = "it belongs to the Hugging Face cache, which other programs use; \
                               delete that folder or use 'hf cache delete'";
                 HubError::Refused { path, reason: reason.to_owned() }
             }
             _ => match self.shelves_of(name).pop() {
-                Some(shelf) if select::pick(name, &shelf.names()).is_ok() => {
+                Some(shelf) if shelf.candidates().pick(name).is_ok() => {
                     let place = shelf.origin.place().unwrap_or_default();
                     let reason = format!("it is one of {place}; remove it with that program");
                     HubError::Refused { path: shelf.folder, reason }
                 }
                 _ => self.not_local(name),
             },
-        }
-    }
-
-    /// Returns a model of another program that is the same as one of the catalogue: of its name in
-    /// Ollama's library, or of the same size, training and format.
-    ///
-    /// # Errors
-    /// [`HubError::Ambiguous`] if several match.
-    pub fn neighbour(&self, model: &CatalogModel) -> Result<Option<LocalModel>, HubError> {
-        let shelves = neighbours::shelves(self.client.config());
-        let names: Vec<String> =
-            model.names().iter().map(|name| neighbours::listed(name)).collect();
-        let is_same = |entry: &StoreEntry| {
-            let is_listed = entry.name.owner() == OLLAMA
-                && names.iter().any(|name| name.eq_ignore_ascii_case(entry.name.repo()));
-            entry.state == EntryState::Complete && (is_listed || model.is_copy(&entry.name))
-        };
-        let mut entries = shelves.iter().flat_map(Shelf::entries);
-        match entries.find(is_same) {
-            Some(entry) => self.resolve(&entry.name),
-            None => Ok(None),
         }
     }
 }

@@ -21,6 +21,7 @@ mod error;
 mod header;
 mod http;
 mod hub;
+mod inventory;
 mod judge;
 mod local;
 mod location;
@@ -48,6 +49,7 @@ pub use config::{HubConfig, Judge, Token};
 pub use error::HubError;
 pub use header::Header;
 pub use hub::Hub;
+pub use inventory::Inventory;
 pub use local::{
     EntryState, LeftOut, LocalModel, ModelFile, Origin, RemovedModel, StoreEntry, StoredFile,
 };

@@ -1,5 +1,6 @@
 //! `manifest.json`: the store's records about the files of one repository.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::Path;
@@ -46,7 +47,7 @@ pub(crate) struct Record {
 }
 
 /// Whether a file is complete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RecordState {
     /// Verified and under its final name.
@@ -97,6 +98,12 @@ impl Manifest {
 
     pub(crate) fn record(&self, name: &str, state: RecordState) -> Option<&Record> {
         self.files.iter().find(|record| record.name == name && record.state == state)
+    }
+
+    /// Returns the records by name and state; the first one of each.
+    pub(crate) fn records(&self) -> HashMap<(&str, RecordState), &Record> {
+        let keyed = self.files.iter().map(|record| ((record.name.as_str(), record.state), record));
+        keyed.rev().collect()
     }
 
     /// Stores a record in place of the one with the same name and state. A complete record also

@@ -1,5 +1,7 @@
 //! Which `mmproj` file of a repository, its vision tower, goes with a model.
 
+use std::collections::{BTreeMap, HashSet};
+
 use crate::name::has_extension;
 use crate::stems::{quant_of, split_suffix};
 
@@ -13,30 +15,60 @@ pub(crate) fn is_mmproj(file: &str) -> bool {
     name.contains("mmproj") && has_extension(&name, ".gguf")
 }
 
-/// Returns the file that goes with the model of a stem (its path without `.gguf` and the number of
-/// its part), if there is one. Files that name the model come first, then those that name none,
-/// each in the order of [`PREFERRED`]; a file that names another model of `stems` is not taken.
-/// Files in `here` come before others of the same name and another type.
-pub(crate) fn of_model(
-    stem: &str,
-    stems: &[&str],
-    files: &[String],
-    here: &[String],
-) -> Option<String> {
-    let ranked = files.iter().filter(|file| is_mmproj(file)).filter_map(|file| {
-        let whose = subject(file);
-        let names = |stem: &str| letters(stem).contains(&whose);
-        let fit = match () {
-            () if whose.is_empty() => 1,
-            () if names(stem) => 0,
-            () if stems.iter().any(|other| names(other)) => return None,
-            () => 2,
-        };
-        let quant = quant_of(stem_of(file)).unwrap_or_default().to_ascii_uppercase();
-        let kind = PREFERRED.iter().position(|known| *known == quant).unwrap_or(PREFERRED.len());
-        Some(((fit, !here.contains(file), kind, file), file))
-    });
-    ranked.min_by_key(|(rank, _)| *rank).map(|(_, file)| file.clone())
+/// The vision towers among the files of a repository.
+#[derive(Debug)]
+pub(crate) struct Towers(Vec<Named>);
+
+/// The vision towers that name the same model, or none.
+#[derive(Debug)]
+struct Named {
+    /// The letters and digits by which they name it; empty if they name none.
+    subject: String,
+    /// Whether a model of the repository has that name.
+    is_here: bool,
+    /// Their files, each after its place in [`PREFERRED`].
+    files: Vec<(usize, String)>,
+}
+
+impl Towers {
+    /// Sorts the towers among `files` out. `stems` are those of the repository's models: their
+    /// paths without `.gguf` and the number of a part.
+    pub(crate) fn new<'a>(files: &[String], stems: impl Iterator<Item = &'a str>) -> Self {
+        let mut named: BTreeMap<String, Vec<(usize, String)>> = BTreeMap::new();
+        for file in files.iter().filter(|file| is_mmproj(file)) {
+            let quant = quant_of(stem_of(file)).unwrap_or_default().to_ascii_uppercase();
+            let kind =
+                PREFERRED.iter().position(|known| *known == quant).unwrap_or(PREFERRED.len());
+            named.entry(subject(file)).or_default().push((kind, file.clone()));
+        }
+        if named.is_empty() {
+            return Self(Vec::new());
+        }
+        // No subject has a space.
+        let models = stems.map(letters).collect::<Vec<_>>().join(" ");
+        let group = |(subject, files)| Named { is_here: models.contains(&subject), subject, files };
+        Self(named.into_iter().map(group).collect())
+    }
+
+    /// Returns the file that goes with the model of a stem, if there is one. Files that name the
+    /// model come first, then those that name none, each in the order of [`PREFERRED`]; a file that
+    /// names another model of the repository is not taken. Files in `here` come before others of
+    /// the same name and another type.
+    pub(crate) fn of_model(&self, stem: &str, here: &[String]) -> Option<String> {
+        let here: HashSet<&String> = here.iter().collect();
+        let model = if self.0.is_empty() { String::new() } else { letters(stem) };
+        let ranked = self.0.iter().filter_map(|named| {
+            let fit = match () {
+                () if named.subject.is_empty() => 1,
+                () if model.contains(&named.subject) => 0,
+                () if named.is_here => return None,
+                () => 2,
+            };
+            let best = named.files.iter().map(|(kind, file)| (!here.contains(file), kind, file));
+            Some((fit, best.min()?))
+        });
+        ranked.min().map(|(_, (.., file))| file.clone())
+    }
 }
 
 /// Returns the name of a file without its folder and ends.
@@ -67,7 +99,7 @@ mod tests {
 
     fn chosen(stem: &str, stems: &[&str], files: &[&str], here: &[&str]) -> Option<String> {
         let list = |files: &[&str]| files.iter().map(|file| file.to_string()).collect::<Vec<_>>();
-        of_model(stem, stems, &list(files), &list(here))
+        Towers::new(&list(files), stems.iter().copied()).of_model(stem, &list(here))
     }
 
     #[test]

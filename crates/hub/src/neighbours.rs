@@ -154,7 +154,7 @@ fn ollama_shelf(
     };
     let files = layers.into_iter().map(file).collect();
     let folder = root.join("blobs");
-    whole.then_some(Shelf { name, folder, origin: Origin::Ollama, revision: None, files })
+    whole.then(|| Shelf::new(name, folder, Origin::Ollama, None, files)).flatten()
 }
 
 /// Returns the files of a manifest that are whole: whether it is a vision tower, the path, bytes.
@@ -203,7 +203,7 @@ fn lm_studio(root: &Path) -> Vec<Shelf> {
                     at: None,
                 })
                 .collect();
-            shelves.push(Shelf { name, folder, origin: Origin::LmStudio, revision: None, files });
+            shelves.extend(Shelf::new(name, folder, Origin::LmStudio, None, files));
         }
     }
     shelves
@@ -240,8 +240,9 @@ fn llama_cpp(root: &Path) -> Vec<Shelf> {
                 })
             })
             .collect();
-        let (folder, origin) = (root.to_owned(), Origin::LlamaCpp);
-        shelves.insert(name.repository(), Shelf { name, folder, origin, revision: None, files });
+        let repository = name.repository();
+        let shelf = Shelf::new(name, root.to_owned(), Origin::LlamaCpp, None, files);
+        shelves.extend(shelf.map(|shelf| (repository, shelf)));
     }
     shelves.into_values().collect()
 }

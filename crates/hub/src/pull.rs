@@ -1,7 +1,7 @@
 //! Fetches a model: what it needs, what is here, and what is missing.
 
-use std::fs;
 use std::path::Path;
+use std::{fs, iter};
 
 use crate::api::{self, RemoteFile, Repository};
 use crate::cache;
@@ -13,7 +13,7 @@ use crate::manifest::{Manifest, Record, RecordState};
 use crate::name::ModelName;
 use crate::part::{hash_file, part_path};
 use crate::progress::Progress;
-use crate::select::{self, Pick};
+use crate::select::{self, Candidates, Pick};
 use crate::shelf::Shelf;
 use crate::space::available_bytes;
 use crate::spelling::closest;
@@ -59,7 +59,7 @@ impl Hub {
         if let Some(shelf) = &cached {
             files.retain(|file| !is_in(shelf, file));
             if files.is_empty() {
-                return Ok(told(shelf.local(name, &pick, &[])));
+                return Ok(told(shelf.local(name, &pick, iter::empty())));
             }
         }
         self.judge(name, &remote, &files)?;
@@ -71,8 +71,8 @@ impl Hub {
         };
         let shelf = self.store.shelf(name).ok_or_else(missing)?;
         Ok(told(match cached {
-            Some(cached) => cached.local(name, &pick, &[shelf]),
-            None => shelf.local(name, &pick, &[]),
+            Some(cached) => cached.local(name, &pick, iter::once(&shelf)),
+            None => shelf.local(name, &pick, iter::empty()),
         }))
     }
 
@@ -102,11 +102,11 @@ impl Hub {
         name: &ModelName,
         remote: &Repository,
     ) -> Result<(Pick, Option<LeftOut>), HubError> {
-        let names = remote.names();
-        let pick = select::choose(name, &names)?;
+        let candidates = Candidates::new(remote.names());
+        let pick = candidates.choose(name)?;
         let shelves = self.shelves_of(name);
         let here: Vec<String> = shelves.iter().flat_map(Shelf::whole_names).collect();
-        let pick = pick.with_mmproj(&names, &here);
+        let pick = candidates.with_mmproj(pick, &here);
         let Some(file) = pick.mmproj().cloned() else { return Ok((pick, None)) };
         if !self.client.config().mmproj {
             let left_out = (!here.contains(&file)).then_some(LeftOut { file, reason: None });

@@ -1,9 +1,9 @@
 //! Which files of a repository make up the requested model.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::error::HubError;
-use crate::mmproj::{self, is_mmproj};
+use crate::mmproj::{Towers, is_mmproj};
 use crate::name::{ModelName, Selection, has_extension};
 use crate::spelling::closest;
 use crate::stems::{quant_of, split_suffix};
@@ -80,15 +80,6 @@ impl Pick {
         }
     }
 
-    /// Returns the same with a vision tower among `files`, if one fits; those that are `here` come
-    /// first.
-    pub(crate) fn with_mmproj(mut self, files: &[String], here: &[String]) -> Self {
-        if let Pick::Gguf(set) = &mut self {
-            set.mmproj = mmproj_of(set, &gguf_sets(files), files, here);
-        }
-        self
-    }
-
     /// Returns the same without a vision tower of its own.
     pub(crate) fn without_mmproj(mut self) -> Self {
         if let Pick::Gguf(set) = &mut self {
@@ -98,79 +89,199 @@ impl Pick {
     }
 }
 
-/// Picks a model and makes sure that all its files are there.
-pub(crate) fn choose(name: &ModelName, files: &[String]) -> Result<Pick, HubError> {
-    let pick = pick(name, files)?;
-    let unusable = |reason: String| HubError::Unusable { repository: name.repository(), reason };
-    match &pick {
-        Pick::Gguf(set) => {
-            if let Some(part) = set.missing_part() {
-                let parts = set.parts.unwrap_or_default();
-                return Err(unusable(format!(
-                    "part {part} of {parts} of {} is missing; choose another quantisation",
-                    set.stem
-                )));
-            }
-        }
-        Pick::Folder(files) => {
-            if let Some(reason) = folder_gap(files) {
-                return Err(unusable(format!("{reason}; choose another repository")));
-            }
-        }
-    }
-    Ok(pick)
+/// The models among the files of a repository, sorted out once for any number of names.
+#[derive(Debug)]
+pub(crate) struct Candidates {
+    files: Vec<String>,
+    sets: Vec<GgufSet>,
+    /// The set of each file.
+    by_file: HashMap<String, usize>,
+    /// The first set that has a file of this name in lower case.
+    by_lower_file: HashMap<String, usize>,
+    /// The sets of each quantisation in lower case.
+    by_quant: HashMap<String, Vec<usize>>,
+    towers: Towers,
 }
 
-/// Picks a model, complete or not.
-pub(crate) fn pick(name: &ModelName, files: &[String]) -> Result<Pick, HubError> {
-    let sets = gguf_sets(files);
-    let available = || names_of(name, &sets, files);
-    let one_of = |mut matches: Vec<&GgufSet>| match matches.len() {
-        0 => None,
-        1 => Some(Ok(whole(matches.remove(0), &sets, files))),
-        _ => Some(Err(HubError::Ambiguous {
-            name: name.to_string(),
-            available: matches.iter().map(|set| name_of(name, set, &sets).to_string()).collect(),
-        })),
-    };
-    match name.selection() {
-        Selection::File(file) => pick_file(file, &sets, files).ok_or_else(|| {
-            let ggufs: Vec<String> =
-                files.iter().filter(|name| has_extension(name, ".gguf")).cloned().collect();
-            HubError::FileNotFound {
-                repository: name.repository(),
-                file: file.clone(),
-                close: closest(file, &ggufs),
-                available: available(),
+impl Candidates {
+    pub(crate) fn new(files: Vec<String>) -> Self {
+        let sets = gguf_sets(&files);
+        let (mut by_file, mut by_lower_file) = (HashMap::new(), HashMap::new());
+        let mut by_quant: HashMap<String, Vec<usize>> = HashMap::new();
+        for (index, set) in sets.iter().enumerate() {
+            for file in &set.files {
+                by_file.entry(file.clone()).or_insert(index);
+                by_lower_file.entry(file.to_ascii_lowercase()).or_insert(index);
             }
-        }),
-        Selection::Quant(quant) => {
-            let found = (0..3).find_map(|rank| {
-                one_of(sets.iter().filter(|set| matches_quant(set, quant, rank)).collect())
-            });
-            found.unwrap_or_else(|| {
-                Err(HubError::NoMatch {
+            if let Some(quant) = &set.quant {
+                by_quant.entry(quant.to_ascii_lowercase()).or_default().push(index);
+            }
+        }
+        let towers = Towers::new(&files, sets.iter().map(|set| set.stem.as_str()));
+        Self { files, sets, by_file, by_lower_file, by_quant, towers }
+    }
+
+    /// Picks a model and makes sure that all its files are there.
+    pub(crate) fn choose(&self, name: &ModelName) -> Result<Pick, HubError> {
+        let pick = self.pick(name)?;
+        let unusable =
+            |reason: String| HubError::Unusable { repository: name.repository(), reason };
+        match &pick {
+            Pick::Gguf(set) => {
+                if let Some(part) = set.missing_part() {
+                    let parts = set.parts.unwrap_or_default();
+                    return Err(unusable(format!(
+                        "part {part} of {parts} of {} is missing; choose another quantisation",
+                        set.stem
+                    )));
+                }
+            }
+            Pick::Folder(files) => {
+                if let Some(reason) = folder_gap(files) {
+                    return Err(unusable(format!("{reason}; choose another repository")));
+                }
+            }
+        }
+        Ok(pick)
+    }
+
+    /// Picks a model, complete or not.
+    pub(crate) fn pick(&self, name: &ModelName) -> Result<Pick, HubError> {
+        let available = || self.names(name);
+        match name.selection() {
+            Selection::File(file) => self.pick_file(file).ok_or_else(|| {
+                let ggufs: Vec<String> = self
+                    .files
+                    .iter()
+                    .filter(|name| has_extension(name, ".gguf"))
+                    .cloned()
+                    .collect();
+                HubError::FileNotFound {
                     repository: name.repository(),
-                    wanted: quant.clone(),
+                    file: file.clone(),
+                    close: closest(file, &ggufs),
                     available: available(),
+                }
+            }),
+            Selection::Quant(quant) => {
+                let found = (0..3).find_map(|rank| self.one_of(name, quant, rank));
+                found.unwrap_or_else(|| {
+                    Err(HubError::NoMatch {
+                        repository: name.repository(),
+                        wanted: quant.clone(),
+                        available: available(),
+                    })
                 })
-            })
-        }
-        Selection::Default if sets.is_empty() => {
-            let folder = folder_files(files);
-            if folder.iter().any(|file| has_extension(file, ".safetensors")) {
-                return Ok(Pick::Folder(folder));
             }
-            let reason = "it has neither GGUF nor safetensors files; choose another repository";
-            Err(HubError::Unusable { repository: name.repository(), reason: reason.to_owned() })
-        }
-        Selection::Default => {
-            let found = PREFERRED.iter().find_map(|quant| {
-                one_of(sets.iter().filter(|set| matches_quant(set, quant, 0)).collect())
-            });
-            found.or_else(|| one_of(sets.iter().collect())).expect("there is at least one set")
+            Selection::Default if self.sets.is_empty() => {
+                let folder = folder_files(&self.files);
+                if folder.iter().any(|file| has_extension(file, ".safetensors")) {
+                    return Ok(Pick::Folder(folder));
+                }
+                let reason = "it has neither GGUF nor safetensors files; choose another repository";
+                Err(HubError::Unusable { repository: name.repository(), reason: reason.to_owned() })
+            }
+            Selection::Default => {
+                let found = PREFERRED.iter().find_map(|quant| self.one_of(name, quant, 0));
+                let any = || self.only(name, self.sets.iter().collect());
+                found.or_else(any).expect("there is at least one set")
+            }
         }
     }
+
+    /// Returns the models, each with a name that picks exactly it.
+    pub(crate) fn models(&self, name: &ModelName) -> Vec<(ModelName, Pick)> {
+        let mut models: Vec<(ModelName, Pick)> =
+            self.sets.iter().map(|set| (self.name_of(name, set), self.whole(set))).collect();
+        let folder = folder_files(&self.files);
+        if folder.iter().any(|file| has_extension(file, ".safetensors")) {
+            models.push((name.with_selection(Selection::Default), Pick::Folder(folder)));
+        }
+        models
+    }
+
+    /// Returns a pick with one of the vision towers, if one fits; those that are `here` come first.
+    pub(crate) fn with_mmproj(&self, mut pick: Pick, here: &[String]) -> Pick {
+        if let Pick::Gguf(set) = &mut pick {
+            set.mmproj = self.mmproj_of(set, here);
+        }
+        pick
+    }
+
+    /// Returns the only set of a quantisation at a rank; `None` if there is none.
+    fn one_of(&self, name: &ModelName, quant: &str, rank: u32) -> Option<Result<Pick, HubError>> {
+        let all = || self.sets.iter();
+        let matches = match rank {
+            0 => self.of_quant(quant).map(|index| &self.sets[index]).collect(),
+            1 => all().filter(|set| has_quant_within(set, quant)).collect(),
+            _ => all().filter(|set| is_named_by_end(set, quant)).collect(),
+        };
+        self.only(name, matches)
+    }
+
+    fn only(&self, name: &ModelName, matches: Vec<&GgufSet>) -> Option<Result<Pick, HubError>> {
+        match matches.as_slice() {
+            [] => None,
+            [one] => Some(Ok(self.whole(one))),
+            several => Some(Err(HubError::Ambiguous {
+                name: name.to_string(),
+                available: several.iter().map(|set| self.name_of(name, set).to_string()).collect(),
+            })),
+        }
+    }
+
+    fn of_quant(&self, quant: &str) -> impl Iterator<Item = usize> {
+        let found = self.by_quant.get(&quant.to_ascii_lowercase());
+        found.into_iter().flatten().copied()
+    }
+
+    fn pick_file(&self, file: &str) -> Option<Pick> {
+        let lower = || self.by_lower_file.get(&file.to_ascii_lowercase());
+        if let Some(index) = self.by_file.get(file).or_else(lower) {
+            return Some(self.whole(&self.sets[*index]));
+        }
+        // A file that is not a model of its own, such as a vision tower, can be requested by name.
+        let name = self.files.iter().find(|name| name.as_str() == file)?;
+        let stem = name[..name.len() - ".gguf".len()].to_owned();
+        let (files, present) = (vec![name.clone()], BTreeSet::new());
+        Some(Pick::Gguf(GgufSet { stem, quant: None, parts: None, files, present, mmproj: None }))
+    }
+
+    /// Returns a set with the vision tower that goes with it.
+    fn whole(&self, set: &GgufSet) -> Pick {
+        Pick::Gguf(GgufSet { mmproj: self.mmproj_of(set, &[]), ..set.clone() })
+    }
+
+    /// Returns the file of the vision tower that goes with a set, if it is a model.
+    fn mmproj_of(&self, set: &GgufSet, here: &[String]) -> Option<String> {
+        if set.files.iter().any(|file| is_draft(file) || is_auxiliary(file)) {
+            return None;
+        }
+        self.towers.of_model(&set.stem, here)
+    }
+
+    fn names(&self, name: &ModelName) -> Vec<String> {
+        let mut names: Vec<String> =
+            self.sets.iter().map(|set| self.name_of(name, set).to_string()).collect();
+        if self.sets.is_empty() && self.files.iter().any(|file| has_extension(file, ".safetensors"))
+        {
+            names.push(name.repository());
+        }
+        names
+    }
+
+    /// Returns the shortest name that picks this set among all sets.
+    fn name_of(&self, name: &ModelName, set: &GgufSet) -> ModelName {
+        let by_file = || name.with_selection(Selection::File(set.files[0].clone()));
+        let Some(quant) = &set.quant else { return by_file() };
+        let is_only = self.of_quant(quant).count() == 1;
+        if is_only { name.with_selection(Selection::Quant(quant.clone())) } else { by_file() }
+    }
+}
+
+/// Picks a model of a list of files and makes sure that all its files are there.
+pub(crate) fn choose(name: &ModelName, files: &[String]) -> Result<Pick, HubError> {
+    Candidates::new(files.to_vec()).choose(name)
 }
 
 /// Returns what was chosen of a repository whose name says no format, and what else it has; `None`
@@ -179,9 +290,10 @@ pub(crate) fn chosen_among(name: &ModelName, files: &[String]) -> Option<String>
     if *name.selection() != Selection::Default {
         return None;
     }
-    let Ok(Pick::Gguf(chosen)) = pick(name, files) else { return None };
-    let sets = gguf_sets(files);
-    let quants = sets.iter().filter(|set| set.stem != chosen.stem).map(|set| set.quant.clone());
+    let candidates = Candidates::new(files.to_vec());
+    let Ok(Pick::Gguf(chosen)) = candidates.pick(name) else { return None };
+    let quants =
+        candidates.sets.iter().filter(|set| set.stem != chosen.stem).map(|set| set.quant.clone());
     let mut others: Vec<String> = quants.collect::<Option<_>>()?;
     others.sort_unstable();
     others.dedup();
@@ -191,18 +303,6 @@ pub(crate) fn chosen_among(name: &ModelName, files: &[String]) -> Option<String>
         others.truncate(12);
         format!("taking {taken} of {}; it also has {}{more}", name.repository(), others.join(", "))
     })
-}
-
-/// Returns the models in a list of files, each with a name that picks exactly it.
-pub(crate) fn models(name: &ModelName, files: &[String]) -> Vec<(ModelName, Pick)> {
-    let sets = gguf_sets(files);
-    let mut models: Vec<(ModelName, Pick)> =
-        sets.iter().map(|set| (name_of(name, set, &sets), whole(set, &sets, files))).collect();
-    let folder = folder_files(files);
-    if folder.iter().any(|file| has_extension(file, ".safetensors")) {
-        models.push((name.with_selection(Selection::Default), Pick::Folder(folder)));
-    }
-    models
 }
 
 /// The models in a folder of GGUF files that is no repository.
@@ -248,47 +348,16 @@ pub(crate) fn folder_gap(files: &[String]) -> Option<String> {
     None
 }
 
-fn pick_file(file: &str, sets: &[GgufSet], files: &[String]) -> Option<Pick> {
-    let holds = |set: &&GgufSet| set.files.iter().any(|name| name == file);
-    let holds_lower = |set: &&GgufSet| set.files.iter().any(|name| name.eq_ignore_ascii_case(file));
-    if let Some(set) = sets.iter().find(holds).or_else(|| sets.iter().find(holds_lower)) {
-        return Some(whole(set, sets, files));
-    }
-    // A file that is not a model of its own, such as a vision tower, can be requested by name.
-    let name = files.iter().find(|name| name.as_str() == file)?;
-    let stem = name[..name.len() - ".gguf".len()].to_owned();
-    let (files, present) = (vec![name.clone()], BTreeSet::new());
-    Some(Pick::Gguf(GgufSet { stem, quant: None, parts: None, files, present, mmproj: None }))
+/// Returns whether a set has a quantisation with a prefix such as `UD-`.
+fn has_quant_within(set: &GgufSet, wanted: &str) -> bool {
+    ends_with_segment(set.quant.as_deref().unwrap_or_default(), wanted)
 }
 
-/// Returns a set with the vision tower that goes with it.
-fn whole(set: &GgufSet, sets: &[GgufSet], files: &[String]) -> Pick {
-    Pick::Gguf(GgufSet { mmproj: mmproj_of(set, sets, files, &[]), ..set.clone() })
-}
-
-/// Returns the file of the vision tower that goes with a set, if it is a model.
-fn mmproj_of(set: &GgufSet, sets: &[GgufSet], files: &[String], here: &[String]) -> Option<String> {
-    if set.files.iter().any(|file| is_draft(file) || is_auxiliary(file)) {
-        return None;
-    }
-    let stems: Vec<&str> = sets.iter().map(|set| set.stem.as_str()).collect();
-    mmproj::of_model(&set.stem, &stems, files, here)
-}
-
-/// Returns whether a set matches a quantisation at a rank. Rank 0: the quantisation itself. Rank 1:
-/// with a prefix such as `UD-`. Rank 2: the end of the file's name.
-fn matches_quant(set: &GgufSet, wanted: &str, rank: u32) -> bool {
-    let quant = set.quant.as_deref().unwrap_or_default();
-    match rank {
-        0 => quant.eq_ignore_ascii_case(wanted),
-        1 => ends_with_segment(quant, wanted),
-        _ => {
-            let stem = set.stem.rsplit('/').next().unwrap_or_default();
-            let wanted =
-                if has_extension(wanted, ".gguf") { &wanted[..wanted.len() - 5] } else { wanted };
-            stem.eq_ignore_ascii_case(wanted) || ends_with_segment(stem, wanted)
-        }
-    }
+/// Returns whether the name of a set's file ends in `wanted`.
+fn is_named_by_end(set: &GgufSet, wanted: &str) -> bool {
+    let stem = set.stem.rsplit('/').next().unwrap_or_default();
+    let wanted = if has_extension(wanted, ".gguf") { &wanted[..wanted.len() - 5] } else { wanted };
+    stem.eq_ignore_ascii_case(wanted) || ends_with_segment(stem, wanted)
 }
 
 /// Returns whether `text` ends in '-' or '.' and `end`.
@@ -298,23 +367,6 @@ fn ends_with_segment(text: &str, end: &str) -> bool {
     };
     text.get(start..).is_some_and(|tail| tail.eq_ignore_ascii_case(end))
         && text[..start].ends_with(['-', '.'])
-}
-
-fn names_of(name: &ModelName, sets: &[GgufSet], files: &[String]) -> Vec<String> {
-    let mut names: Vec<String> =
-        sets.iter().map(|set| name_of(name, set, sets).to_string()).collect();
-    if sets.is_empty() && files.iter().any(|file| has_extension(file, ".safetensors")) {
-        names.push(name.repository());
-    }
-    names
-}
-
-/// Returns the shortest name that picks this set among all sets.
-fn name_of(name: &ModelName, set: &GgufSet, sets: &[GgufSet]) -> ModelName {
-    let by_file = || name.with_selection(Selection::File(set.files[0].clone()));
-    let Some(quant) = &set.quant else { return by_file() };
-    let same = sets.iter().filter(|other| matches_quant(other, quant, 0)).count();
-    if same == 1 { name.with_selection(Selection::Quant(quant.clone())) } else { by_file() }
 }
 
 fn gguf_sets(files: &[String]) -> Vec<GgufSet> {
@@ -494,9 +546,10 @@ mod tests {
             "d/z-F16-00002-of-00002.gguf",
         ]);
         let name = ModelName::parse("a/b").unwrap();
-        for (model, expected) in models(&name, &files) {
+        let candidates = Candidates::new(files);
+        for (model, expected) in candidates.models(&name) {
             let parsed = ModelName::parse(&model.to_string()).unwrap();
-            assert_eq!(pick(&parsed, &files).unwrap(), expected, "{model}");
+            assert_eq!(candidates.pick(&parsed).unwrap(), expected, "{model}");
         }
     }
 }

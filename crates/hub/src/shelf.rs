@@ -1,12 +1,12 @@
 //! The model files of one repository on this disk, wherever they lie.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::error::HubError;
 use crate::local::{EntryState, LocalModel, ModelFile, OLLAMA, Origin, StoreEntry, StoredFile};
 use crate::name::{ModelName, has_extension, valid_file};
-use crate::select::{self, Pick};
+use crate::select::{self, Candidates, Pick};
 use crate::told::warn_once;
 
 /// The deepest folder below a repository's that is searched.
@@ -49,18 +49,30 @@ impl ShelfFile {
 }
 
 impl Shelf {
+    /// Makes a shelf of files in any order; `None` if there are none.
+    pub(crate) fn new(
+        name: ModelName,
+        folder: PathBuf,
+        origin: Origin,
+        revision: Option<String>,
+        mut files: Vec<ShelfFile>,
+    ) -> Option<Self> {
+        files.sort_by(|a, b| a.name.cmp(&b.name));
+        (!files.is_empty()).then_some(Shelf { name, folder, origin, revision, files })
+    }
+
     /// Returns all models, complete or not, each with the name that picks it.
     pub(crate) fn entries(&self) -> Vec<StoreEntry> {
-        let models = select::models(&self.name, &self.names());
+        let models = self.candidates().models(&self.name);
         // Each model of Ollama's library is a repository of its own.
         let is_library = self.origin == Origin::Ollama && self.name.owner() == OLLAMA;
         let only = is_library.then(|| self.name.clone());
         models.iter().map(|(name, pick)| self.entry(only.as_ref().unwrap_or(name), pick)).collect()
     }
 
-    /// Returns the names of all files.
-    pub(crate) fn names(&self) -> Vec<String> {
-        self.files.iter().map(|file| file.name.clone()).collect()
+    /// Returns the models among all files, whole or in part.
+    pub(crate) fn candidates(&self) -> Candidates {
+        Candidates::new(self.files.iter().map(|file| file.name.clone()).collect())
     }
 
     /// Returns the names of all whole files.
@@ -68,28 +80,14 @@ impl Shelf {
         self.files.iter().filter(|file| file.complete).map(|file| file.name.clone())
     }
 
-    /// Returns the complete model that `name` picks; ambiguity is an error. A vision tower that is
-    /// not here may be on one of the `others`, which are of the same repository.
-    pub(crate) fn resolve(
-        &self,
-        name: &ModelName,
-        others: &[Shelf],
-    ) -> Result<Option<LocalModel>, HubError> {
-        let mut names = self.complete_names();
-        match select::choose(name, &names) {
-            Ok(pick) if pick.mmproj().is_some() => Ok(Some(self.local(name, &pick, others))),
-            Ok(pick) => {
-                names.extend(others.iter().flat_map(Shelf::whole_names));
-                Ok(Some(self.local(name, &pick.with_mmproj(&names, &[]), others)))
-            }
-            Err(error @ HubError::Ambiguous { .. }) => Err(error),
-            Err(_) => Ok(None),
-        }
-    }
-
     /// Returns a picked model with the path to open. Its vision tower is here or on one of the
     /// `others`.
-    pub(crate) fn local(&self, name: &ModelName, pick: &Pick, others: &[Shelf]) -> LocalModel {
+    pub(crate) fn local<'a>(
+        &'a self,
+        name: &ModelName,
+        pick: &Pick,
+        others: impl Iterator<Item = &'a Shelf>,
+    ) -> LocalModel {
         let of = |shelf: &Shelf, file: &ShelfFile| ModelFile {
             name: file.name.clone(),
             path: file.place(&shelf.folder),
@@ -98,10 +96,10 @@ impl Shelf {
         };
         let own = self.files_of(pick.own_files().iter());
         let mut files: Vec<ModelFile> = own.map(|file| of(self, file)).collect();
-        let shelves = || std::iter::once(self).chain(others);
+        let mut shelves = std::iter::once(self).chain(others);
         let mmproj = pick.mmproj().and_then(|name| {
-            shelves().find_map(|shelf| {
-                let found = shelf.files.iter().find(|file| file.name == *name && file.complete)?;
+            shelves.find_map(|shelf| {
+                let found = shelf.file(name).filter(|file| file.complete)?;
                 Some(of(shelf, found))
             })
         });
@@ -161,8 +159,8 @@ impl Shelf {
     }
 
     /// Returns the names of the files that belong to complete models.
-    fn complete_names(&self) -> Vec<String> {
-        let models = select::models(&self.name, &self.names());
+    pub(crate) fn complete_names(&self) -> Vec<String> {
+        let models = self.candidates().models(&self.name);
         let mut names: Vec<String> = models
             .iter()
             .filter(|(_, pick)| self.is_complete(pick))
@@ -170,7 +168,7 @@ impl Shelf {
             .collect();
         // Files that are not models of their own can still be requested by name.
         let others = self.files.iter().filter(|file| file.complete && is_gguf(&file.name));
-        let in_models: Vec<&String> =
+        let in_models: HashSet<&String> =
             models.iter().flat_map(|(_, pick)| pick.own_files()).collect();
         names.extend(others.map(|f| &f.name).filter(|name| !in_models.contains(name)).cloned());
         names
@@ -180,8 +178,8 @@ impl Shelf {
         match pick {
             Pick::Gguf(set) => match set.files.first() {
                 Some(name) => {
-                    let file = self.files.iter().find(|file| file.name == *name);
-                    file.map_or_else(|| self.folder.join(name), |file| file.place(&self.folder))
+                    let place = |file: &ShelfFile| file.place(&self.folder);
+                    self.file(name).map_or_else(|| self.folder.join(name), place)
                 }
                 None => self.folder.clone(),
             },
@@ -197,7 +195,13 @@ impl Shelf {
         &'a self,
         names: impl Iterator<Item = &'a String>,
     ) -> impl Iterator<Item = &'a ShelfFile> {
-        names.filter_map(|name| self.files.iter().find(|file| file.name == *name))
+        names.filter_map(|name| self.file(name))
+    }
+
+    /// Returns a file by its name.
+    fn file(&self, name: &str) -> Option<&ShelfFile> {
+        let index = self.files.partition_point(|file| file.name.as_str() < name);
+        self.files.get(index).filter(|file| file.name == name)
     }
 }
 
@@ -218,6 +222,7 @@ pub(crate) struct Found {
 /// `.part`. Skips everything else: names that are not text, links that lead nowhere or in circles,
 /// devices, folders that may not be read.
 pub(crate) fn find_files(folder: &Path) -> Vec<Found> {
+    tracing::trace!(folder = %folder.display(), "a repository is listed");
     let mut found = Vec::new();
     let mut budget = MOST_ENTRIES;
     let mut folders = vec![(folder.to_owned(), String::new(), 0)];

@@ -7,16 +7,13 @@ use crate::name::{ModelName, Selection, has_extension};
 use crate::neighbours::listed;
 
 impl Hub {
-    /// Returns the local model, complete or not, that a short name means. A short name is a
-    /// repository's name without its owner, with or without a final `-GGUF`, and optionally with a
-    /// quantisation after a colon; or a file's name without `.gguf`. Upper and lower case are
-    /// equal. Also finds `owner/repo` if only the case differs.
+    /// Returns the local model, complete or not, that a short name means, as
+    /// [`Inventory::short_name`](crate::Inventory::short_name) does.
     ///
     /// # Errors
-    /// [`HubError::Ambiguous`] if models of several repositories have that name.
+    /// As there.
     pub fn short_name(&self, text: &str) -> Result<Option<ModelName>, HubError> {
-        let entries = self.list()?;
-        pick(text, &entries)
+        self.inventory().short_name(text)
     }
 
     /// Returns short names of the local models, for messages.
@@ -30,7 +27,8 @@ impl Hub {
     }
 }
 
-fn pick(text: &str, entries: &[StoreEntry]) -> Result<Option<ModelName>, HubError> {
+/// Returns the model that a short name means among `entries`.
+pub(crate) fn pick(text: &str, entries: &[StoreEntry]) -> Result<Option<ModelName>, HubError> {
     let mut matches: Vec<&StoreEntry> =
         entries.iter().filter(|entry| is_meant(text, entry)).collect();
     if matches.iter().any(|entry| entry.state == EntryState::Complete) {

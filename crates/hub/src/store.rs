@@ -1,5 +1,6 @@
 //! The model store: `<store>/owner/repo/<file>`.
 
+use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -149,12 +150,13 @@ impl Store {
         let manifest = Manifest::read(&folder, &name.repository());
         let (parts, whole): (Vec<_>, Vec<_>) =
             find_files(&folder).into_iter().partition(|found| found.name.ends_with(".part"));
+        let records = manifest.records();
         let mut files: Vec<ShelfFile> = Vec::new();
         for found in whole {
             if found.name == crate::manifest::FILE_NAME {
                 continue;
             }
-            let record = manifest.record(&found.name, RecordState::Complete);
+            let record = records.get(&(&*found.name, RecordState::Complete));
             let total = record.and_then(|record| record.size).unwrap_or(found.bytes);
             files.push(ShelfFile {
                 here: found.bytes,
@@ -165,9 +167,10 @@ impl Store {
                 at: None,
             });
         }
+        let mut known: HashSet<String> = files.iter().map(|file| file.name.clone()).collect();
         let mut add_partial = |name: &str, here: u64| {
-            if files.iter().all(|file| file.name != name) {
-                let record = manifest.record(name, RecordState::Partial);
+            if known.insert(name.to_owned()) {
+                let record = records.get(&(name, RecordState::Partial));
                 files.push(ShelfFile {
                     name: name.to_owned(),
                     here,
@@ -185,14 +188,8 @@ impl Store {
         for record in &manifest.files {
             add_partial(&record.name, 0);
         }
-        files.sort_by(|a, b| a.name.cmp(&b.name));
-        (!files.is_empty()).then(|| Shelf {
-            name: name.with_selection(crate::name::Selection::Default),
-            folder,
-            origin: Origin::Store,
-            revision: manifest.revision.clone(),
-            files,
-        })
+        let name = name.with_selection(crate::name::Selection::Default);
+        Shelf::new(name, folder, Origin::Store, manifest.revision.clone(), files)
     }
 
     /// Returns the folders in a folder, with their names, in no order. A link counts if it leads to

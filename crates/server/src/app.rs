@@ -160,10 +160,20 @@ mod tests {
     use super::*;
     use crate::lanes;
     use crate::models::testing::Demo;
-    use crate::models::{Found, KeepAlive, Library, Listed, LoadedModel, Loader, Outline};
+    use crate::models::{Files, Found, KeepAlive, Library, Listed, LoadedModel, Loader, Outline};
 
     /// The models of [`Demo`], whose list takes a while.
     struct Slow(Arc<AtomicUsize>);
+
+    impl Files for Slow {
+        fn stamp(&self, model: &str) -> u64 {
+            Demo.stamp(model)
+        }
+
+        fn outline(&self, model: &str) -> Result<Outline, String> {
+            Demo.outline(model)
+        }
+    }
 
     impl Loader for Slow {
         fn list(&self) -> Vec<Listed> {
@@ -178,14 +188,6 @@ mod tests {
 
         fn bytes(&self, model: &str) -> u64 {
             Demo.bytes(model)
-        }
-
-        fn stamp(&self, model: &str) -> u64 {
-            Demo.stamp(model)
-        }
-
-        fn outline(&self, model: &str) -> Result<Outline, String> {
-            Demo.outline(model)
         }
 
         fn load(&self, model: &str) -> Result<LoadedModel, String> {

@@ -134,7 +134,7 @@ impl Dialect {
     /// Returns whether OpenAI's and Anthropic's API both have a path. The client's headers say
     /// whose it means.
     pub(crate) fn is_shared(path: &str) -> bool {
-        path.starts_with("/v1/models")
+        path.strip_prefix("/v1").unwrap_or(path).starts_with("/models")
     }
 }
 

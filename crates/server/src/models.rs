@@ -27,7 +27,7 @@ mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -43,8 +43,8 @@ pub(crate) use facts::{Facts, capabilities};
 pub use keep::KeepAlive;
 pub(crate) use lease::Lease;
 pub use loader::{
-    Description, Found, Library, LibraryError, Listed, LoadedModel, Loader, Outline, Pictures,
-    PullProgress, Refusal,
+    Description, Files, Found, Library, LibraryError, Listed, LoadedModel, Loader, Outline,
+    Pictures, PullProgress, Refusal,
 };
 use loading::Look;
 pub use preset::{Preset, Recipe};
@@ -338,15 +338,15 @@ impl Models {
         let names = self.known();
         let known = Arc::clone(&self.shared.facts().of);
         let table = self.shared.table();
-        let mut entries: Vec<Entry> = Vec::new();
+        let (mut entries, mut seen) = (Vec::new(), HashSet::new());
         for listed in names.iter() {
-            if entries.iter().all(|entry| entry.base != listed.model) {
+            if seen.insert(listed.model.as_str()) {
                 let own = Listed { name: listed.model.clone(), context: None, ..listed.clone() };
                 entries.push(entry(&table, &known, &own));
             }
         }
         for (name, slot) in &table.slots {
-            if matches!(slot, Slot::Ready(_)) && entries.iter().all(|entry| entry.base != *name) {
+            if matches!(slot, Slot::Ready(_)) && seen.insert(name.as_str()) {
                 entries.push(entry(&table, &known, &Listed::plain(name.clone(), 0)));
             }
         }

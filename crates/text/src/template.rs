@@ -31,7 +31,7 @@ pub(crate) use trials::{ResultsIn, Trials};
 
 use crate::error::TextError;
 use known::Known;
-use limits::{Budget, MAX_OUTPUT_BYTES, render_error};
+use limits::{Budget, MAX_OUTPUT_BYTES, Purpose, render_error};
 use turns::Ways;
 
 /// The stack of a rendering thread. Only touched pages take memory. The deepest use is dropping as
@@ -117,6 +117,9 @@ impl ChatTemplate {
     /// deeply.
     pub fn new(source: impl Into<Arc<str>>) -> Result<Self, TextError> {
         let source = source.into();
+        if let Some(known) = Known::again(&source) {
+            return Ok(Self { known });
+        }
         on_deep_stack(|| program::compile(&source).map(drop))?;
         Ok(Self::of(source))
     }
@@ -130,7 +133,7 @@ impl ChatTemplate {
         self.known.trials.get_or_init(|| {
             Trials::of(|messages, extra| {
                 let options = RenderOptions { extra, ..RenderOptions::default() };
-                self.render(messages, &options).ok()
+                self.tried(messages, &options)
             })
         })
     }
@@ -182,7 +185,7 @@ impl ChatTemplate {
     /// text is left out.
     pub fn arranged(&self, messages: Vec<Message>) -> Vec<Message> {
         let options = RenderOptions::default();
-        let render = |messages: &[Message]| self.render(messages, &options).ok();
+        let render = |messages: &[Message]| self.tried(messages, &options);
         self.known.ways.get_or_init(|| Ways::of(render, &options.bos_token)).arrange(messages)
     }
 
@@ -202,7 +205,13 @@ impl ChatTemplate {
         options: &RenderOptions,
     ) -> Result<String, TextError> {
         check_extra(&options.extra)?;
-        on_deep_stack(|| render(self.source(), messages, options))
+        on_deep_stack(|| render(self.source(), messages, options, Purpose::Prompt))
+    }
+
+    /// Renders a short conversation to see what the template does; `None` if it refuses it or takes
+    /// too long.
+    fn tried(&self, messages: &[Message], options: &RenderOptions) -> Option<String> {
+        on_deep_stack(|| render(self.source(), messages, options, Purpose::Trial)).ok()
     }
 }
 
@@ -262,6 +271,7 @@ fn render(
     source: &str,
     messages: &[Message],
     options: &RenderOptions,
+    purpose: Purpose,
 ) -> Result<String, TextError> {
     let mut variables: Map<String, Value> = options.extra.clone();
     let messages = serde_json::to_value(messages)
@@ -275,7 +285,7 @@ fn render(
         .map_err(|error| TextError::Template { line: 0, problem: error.to_string() })?;
 
     let program = program::compile(source)?;
-    let budget = Arc::new(Budget::new(length.0));
+    let budget = Arc::new(Budget::new(length.0, purpose));
     let mut environment = Environment::empty();
     environment.set_fuel(Some(budget.steps()));
     operators::install(&mut environment, &budget);

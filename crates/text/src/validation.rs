@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use jsonschema::{Draft, FancyRegex, PatternOptions, Validator};
 use serde_json::{Map, Value, json};
 
+use crate::grammar::schema::is_data;
 use crate::grammar::schema::references::resolve;
 use crate::vocabulary::shortened;
 
@@ -210,7 +211,7 @@ fn tidy(schema: &mut Value, root: &Value, patterns: &mut usize) {
                 without_foreign_patterns(map);
             }
             for (key, value) in map.iter_mut() {
-                if !matches!(key.as_str(), "enum" | "const" | "default" | "examples") {
+                if !is_data(key) {
                     tidy(value, root, patterns);
                 }
             }
@@ -387,7 +388,10 @@ impl<'a> Work<'a> {
                 let of = |name: &String| size.work.saturating_add(pattern_work(&written, name));
                 Cost::of(names().map(of).fold(0, u64::saturating_add))
             }
-            ("enum", Value::Array(values)) => Cost::of(1 + values.len() as u64 / 8),
+            ("enum", Value::Array(values)) => {
+                Cost::of(1 + values.len() as u64 / 8 + comparing(value, values))
+            }
+            ("const", part) => Cost::of(1 + comparing(value, std::slice::from_ref(part))),
             ("uniqueItems", _) => Cost::of(1 + 2 * children.len() as u64),
             ("pattern", Value::String(pattern)) => {
                 Cost::of(pattern_work(pattern, value.as_str().unwrap_or_default()))
@@ -412,10 +416,57 @@ impl<'a> Work<'a> {
     }
 }
 
+/// Returns the work for comparing a list or an object with values of a schema: each may differ at
+/// its end only.
+fn comparing(value: &Value, values: &[Value]) -> u64 {
+    let is_alike = |other: &&Value| match value {
+        Value::Array(_) => other.is_array(),
+        Value::Object(_) => other.is_object(),
+        _ => false,
+    };
+    let alike = values.iter().filter(is_alike).count() as u64;
+    if alike == 0 { 0 } else { alike.saturating_mul(parts(value)) / 8 }
+}
+
+/// Returns the number of values in a value, itself included.
+fn parts(value: &Value) -> u64 {
+    1 + match value {
+        Value::Array(items) => items.iter().map(parts).sum(),
+        Value::Object(map) => map.values().map(parts).sum(),
+        _ => 0,
+    }
+}
+
 /// Returns the work for an expression, or for a schema with some, on a text.
 fn pattern_work(pattern: &str, text: &str) -> u64 {
     let goes_back = ["(?=", "(?!", "(?<", "\\k"].iter().any(|sign| pattern.contains(sign))
         || pattern.as_bytes().windows(2).any(|pair| pair[0] == b'\\' && pair[1].is_ascii_digit());
     let base = if goes_back { LOOK_AROUND_WORK } else { 4 };
     base + text.len() as u64 / 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each value of an enumeration may differ from a list at its end only.
+    #[test]
+    fn comparing_lists_is_work() {
+        let long = |last: usize| [vec![0; 100], vec![last]].concat();
+        let options: Vec<_> = (0..50).map(long).collect();
+        let problem = |items: Value, document: Value| {
+            let checker = Checker::new(&json!({ "items": items }).to_string());
+            checker.problem(&document.to_string())
+        };
+        let is_refused = |problem: Option<String>| {
+            problem.is_some_and(|problem| problem.contains("too much work"))
+        };
+        let many = json!(vec![long(999); 500]);
+        assert!(is_refused(problem(json!({ "enum": options }), many.clone())));
+        let consts: Vec<_> = options.iter().map(|option| json!({ "const": option })).collect();
+        assert!(is_refused(problem(json!({ "anyOf": consts }), many)));
+        assert_eq!(problem(json!({ "enum": options }), json!([long(7)])), None);
+        let words: Vec<_> = (0..500).map(|index| format!("w{index}")).collect();
+        assert_eq!(problem(json!({ "enum": words }), json!(vec!["w7"; 100])), None);
+    }
 }

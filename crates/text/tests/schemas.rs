@@ -250,17 +250,36 @@ fn references_may_be_names_of_this_schema() {
     }
 }
 
-/// A short reference that leads to a long place costs no more than the schema's size suggests.
+/// A short name or reference that stands for a long place costs no more than the schema's size
+/// suggests, and none means another place because of that.
 #[test]
-fn references_to_long_places_are_limited() {
-    let anchors: Map<String, Value> = (0..2000)
-        .map(|index| (format!("a{index}"), json!({"$anchor": format!("n{index}")})))
-        .collect();
-    let references = vec![json!({"$ref": "#n0"}); 2000];
-    let schema = json!({"anyOf": references, "$defs": {"x".repeat(100_000): {"$defs": anchors}}});
-    let error =
-        within(Duration::from_secs(5), "references", || strict(&schema)).unwrap_err().to_string();
-    assert!(error.contains("is not in this schema"), "{error}");
+fn names_of_long_places_are_limited() {
+    let long = "x".repeat(100_000);
+    let named = |key: &str, mark: &str| -> Map<String, Value> {
+        let one = |index| (format!("a{index}"), json!({key: format!("{mark}{index}")}));
+        (0..2000).map(one).collect()
+    };
+    let many = |reference: &str| vec![json!({"$ref": reference}); 2000];
+    let below = |schema: Value| json!({"$defs": {&long: schema}});
+    for (schema, place) in [
+        (json!({"anyOf": many("#n0"), "$defs": {&long: {"$anchor": "n0"}}}), "#/anyOf/4"),
+        (json!({"$defs": {&long: {"$defs": named("$anchor", "n")}}}), "#/$defs/xxx"),
+        (json!({"$defs": {&long: {"$defs": named("$id", "n")}}}), "#/$defs/xxx"),
+        (below(json!({"$id": "a", "anyOf": many("#/$defs/n"), "$defs": {"n": {}}})), "#/$defs/xxx"),
+        (json!({"$id": format!("urn:{long}"), "anyOf": many("a")}), "#/anyOf/4"),
+        (json!({"$id": format!("http://a/{long}/"), "$defs": named("$id", "n")}), "#/$defs/a"),
+    ] {
+        let document = || strict(&schema).map(drop).map_err(|error| error.to_string());
+        let tool = || {
+            let function = json!({"name": "f", "parameters": schema});
+            let tools = Tools::from_openai(&json!([{ "function": function }]));
+            tools.map(drop).map_err(|error| error.to_string())
+        };
+        for compile in [&document as &(dyn Fn() -> Result<(), String> + Sync), &tool] {
+            let error = within(Duration::from_secs(2), "references", compile).unwrap_err();
+            assert!(error.contains(place) && error.contains("use shorter names"), "{error}");
+        }
+    }
 }
 
 #[test]
@@ -322,6 +341,74 @@ fn bounds_that_no_number_reaches_are_no_bounds() {
     let error = strict(&with(far.clone())).unwrap_err().to_string();
     assert!(error.contains("#/properties/a/minimum: numbers of 2^63"), "{error}");
     assert_eq!(left_out(&calls(&with(far)).unwrap()), ["#/properties/a/minimum"]);
+}
+
+#[test]
+fn exclusive_bounds_within_one_whole_number_are_held() {
+    let bounds: Vec<f64> =
+        (-8..=8).map(|quarter| f64::from(quarter) / 4.0).chain([-5e-9, 5e-9]).collect();
+    let values: Vec<f64> =
+        (-24..=24).map(|step| f64::from(step) / 8.0).chain([-1e-9, 1e-9]).collect();
+    let holds = |schema: &Map<String, Value>, value: f64| {
+        schema.iter().all(|(key, bound)| match (key.as_str(), bound.as_f64()) {
+            ("minimum", Some(bound)) => value >= bound,
+            ("exclusiveMinimum", Some(bound)) => value > bound,
+            ("maximum", Some(bound)) => value <= bound,
+            ("exclusiveMaximum", Some(bound)) => value < bound,
+            _ => true,
+        })
+    };
+    let mut compiled = 0;
+    for (low, high) in bounds.iter().flat_map(|low| bounds.iter().map(move |high| (*low, *high))) {
+        // Further apart, bounds of one side do what they do without the other.
+        if low >= high || high - low > 1.25 {
+            continue;
+        }
+        for (lower, upper) in [
+            ("minimum", "exclusiveMaximum"),
+            ("exclusiveMinimum", "maximum"),
+            ("exclusiveMinimum", "exclusiveMaximum"),
+        ] {
+            let schema = json!({"type": "number", lower: low, upper: high});
+            let grammar = strict(&schema).unwrap_or_else(|error| panic!("{schema}: {error}"));
+            for value in &values {
+                let expected = holds(schema.as_object().unwrap(), *value);
+                assert_eq!(takes(&grammar, &value.to_string()), expected, "{schema} {value}");
+            }
+            assert!(!takes(&grammar, "-0") || holds(schema.as_object().unwrap(), 0.0), "{schema}");
+            compiled += 1;
+        }
+    }
+    assert!(compiled > 200, "{compiled}");
+    for (schema, good, bad) in [
+        // The bounds may come from different parts.
+        (
+            json!({"allOf": [{"type": "number", "exclusiveMinimum": 0}, {"maximum": 0.5}]}),
+            vec!["0.25", "0.5"],
+            vec!["0", "0.0", "0.75"],
+        ),
+        (
+            json!({"type": "number", "maximum": 0.5, "minimum": 0, "exclusiveMinimum": true}),
+            vec!["0.25", "0.5"],
+            vec!["0", "-0", "0.75"],
+        ),
+        (json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1e-20}), vec![], vec!["0"]),
+        (json!({"type": "integer", "exclusiveMinimum": 0}), vec!["1"], vec!["0", "-1"]),
+        (json!({"type": "integer", "exclusiveMaximum": -3}), vec!["-4"], vec!["-3", "0"]),
+        (
+            json!({"type": "integer", "exclusiveMinimum": 9_007_199_254_740_991_u64}),
+            vec!["9007199254740992"],
+            vec!["9007199254740991"],
+        ),
+    ] {
+        let grammars = [strict(&schema).unwrap(), calls(&with(schema.clone())).unwrap()];
+        good.iter().for_each(|text| assert!(takes(&grammars[0], text), "{schema} takes {text}"));
+        bad.iter().for_each(|text| assert!(!takes(&grammars[0], text), "{schema} refuses {text}"));
+        for text in &bad {
+            let call = call(&format!("{{\"a\": {text}}}"));
+            assert!(!takes(&grammars[1], &call), "{schema} refuses {text}");
+        }
+    }
 }
 
 /// Returns a reply of a model that writes the digits of `wishes` as long as it can, one after the

@@ -347,6 +347,42 @@ fn row_44_repeated_work_on_a_long_text_is_limited() {
     assert!(matches!(rendered, Err(TextError::TemplateLimit { .. })), "an output beyond the limit");
 }
 
+/// Sorting compares what is in lists more often than once.
+#[test]
+fn row_44_sorting_is_paid_for_by_its_comparisons() {
+    let lists = |count: usize, length: usize| {
+        let list = |index: usize| [vec![0; length], vec![index]].concat();
+        serde_json::json!({ "lists": (0..count).map(list).collect::<Vec<_>>() })
+    };
+    let run = |body: &str, extra: &serde_json::Value| {
+        let extra = extra.as_object().unwrap().clone();
+        let template = ChatTemplate::new(format!("{{{{ ({body})|length }}}}")).unwrap();
+        template.render(&[], &RenderOptions { extra, ..RenderOptions::default() })
+    };
+    let (short, long) = (lists(400, 9), lists(400, 900));
+    for body in ["lists|unique", "lists|sort", "lists|sort(reverse=true)"] {
+        assert_eq!(run(body, &short).unwrap(), "400", "{body}");
+        let refused = run(body, &long);
+        assert!(matches!(refused, Err(TextError::TemplateLimit { .. })), "{body}: {refused:?}");
+    }
+    assert_eq!(run("lists|list", &long).unwrap(), "400");
+}
+
+/// Trying what a template does takes less than a prompt may take.
+#[test]
+fn row_44_trials_take_a_share_of_the_work_of_a_prompt() {
+    let loops = |steps: usize| {
+        let rest = "{% for turn in messages %}{{ turn.content }}{% endfor %}";
+        let thinks = "{% if enable_thinking %}think{% endif %}";
+        format!("{{% for i in range({steps}) %}}{{% endfor %}}{thinks}{rest}")
+    };
+    let template = |steps| ChatTemplate::new(loops(steps)).unwrap();
+    assert!(template(100).thinks());
+    let long = template(90_000);
+    assert!(long.render(&[Message::new("user", "x")], &RenderOptions::default()).is_ok());
+    assert!(!long.thinks(), "what takes that long is not tried");
+}
+
 /// Bad-input list, row 45.
 #[test]
 fn row_45_no_recursion_overflows_the_stack() {

@@ -2,10 +2,13 @@
 //! that run nothing.
 
 use std::fmt;
+use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use tempfile::TempDir;
 use trine_hub::{LocalModel, Origin, catalog};
+use trine_model::{Assistant, Model};
+use trine_weights::Checkpoint;
 
 use crate::cli::FetchArgs;
 use crate::failure::Interrupted;
@@ -61,6 +64,16 @@ impl fmt::Display for Unread {
 
 impl std::error::Error for Unread {}
 
+/// Opens a model of which only the headers are here, as the commands do.
+fn check(path: &Path) -> Result<()> {
+    let checkpoint = Checkpoint::open(path)?;
+    match Assistant::is_in(&checkpoint) {
+        true => Assistant::from_checkpoint(checkpoint).map(drop)?,
+        false => Model::from_checkpoint(checkpoint).map(drop)?,
+    }
+    Ok(())
+}
+
 /// Reads the headers of a model on the server; `None` if the server does not give them.
 fn of_server(missing: &Missing) -> Result<Option<Shown>> {
     let Missing { name, preset, .. } = missing;
@@ -87,6 +100,13 @@ fn of_server(missing: &Missing) -> Result<Option<Shown>> {
         origin: Origin::Store,
         revision: None,
     };
+    check(&model.path).map_err(|error| {
+        // The folder is gone when a reader looks for it; what is wrong is what the server has.
+        let inside = format!("{}{}", folder.path().display(), std::path::MAIN_SEPARATOR);
+        let problem = format!("{error:#}").replace(&inside, &format!("{}/", name.repository()));
+        let remedy = "name another file of it, or another repository";
+        anyhow!("what the server has of {on_server} is damaged or no model: {problem}; {remedy}")
+    })?;
     let chosen = Chosen { source: Source::Local(Box::new(model)), preset: preset.clone() };
     Ok(Some(Shown { chosen, on_server: Some(on_server), _folder: Some(folder) }))
 }

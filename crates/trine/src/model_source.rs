@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use trine_hub::catalog::{self, Known, Refused};
-use trine_hub::{Hub, HubConfig, HubError, InFolder, LocalModel, ModelName, Preset};
+use trine_hub::{Hub, HubConfig, HubError, InFolder, Inventory, LocalModel, ModelName, Preset};
 use trine_model::{Assistant, Model};
 use trine_weights::{Checkpoint, DType};
 
@@ -242,7 +242,9 @@ pub(crate) fn resolve(typed: &str) -> Result<Resolved> {
         return Ok(Resolved::Unknown);
     }
     let hub = hub()?;
-    let Some(preset) = hub.whole_preset(typed)? else { return resolve_model(&hub, typed) };
+    let Some(preset) = hub.whole_preset(typed)? else {
+        return resolve_model(&hub.inventory(), typed);
+    };
     let base = base_of(&hub, &preset).with_context(|| format!("the preset {}", preset.name))?;
     match base {
         Resolved::Here(chosen) => {
@@ -267,7 +269,7 @@ fn base_of(hub: &Hub, preset: &Preset) -> Result<Resolved> {
     }
     match existing_path(&preset.from)? {
         Some(source) => Ok(here(source)),
-        None => resolve_model(hub, &preset.from),
+        None => resolve_model(&hub.inventory(), &preset.from),
     }
 }
 
@@ -276,7 +278,7 @@ fn base_of(hub: &Hub, preset: &Preset) -> Result<Resolved> {
 ///
 /// # Errors
 /// Returns an error if the name can mean no model.
-pub(crate) fn repository(hub: &Hub, typed: &str) -> Result<ModelName> {
+pub(crate) fn repository(all: &Inventory<'_>, typed: &str) -> Result<ModelName> {
     if Embedded::find(typed).is_some() {
         return Err(usage(format!(
             "{typed} is a model inside this program; there is nothing to download or remove"
@@ -284,20 +286,20 @@ pub(crate) fn repository(hub: &Hub, typed: &str) -> Result<ModelName> {
     }
     match catalog::find(typed) {
         Some(Known::Model(entry)) => return Ok(entry.model()),
-        Some(Known::Refused(refused)) if hub.short_name(typed)?.is_none() => {
+        Some(Known::Refused(refused)) if all.short_name(typed)?.is_none() => {
             return Err(refusal(typed, &refused));
         }
         _ => {}
     }
     match ModelName::parse(typed) {
         // The user may have typed the name of a local model with other upper and lower case.
-        Ok(name) if hub.show(&name).is_ok() => Ok(name),
-        Ok(name) => match (hub.short_name(typed)?, catalog::other_family(&name)) {
+        Ok(name) if matches!(all.show(&name), Ok(Some(_))) => Ok(name),
+        Ok(name) => match (all.short_name(typed)?, catalog::other_family(&name)) {
             (Some(local), _) => Ok(local),
             (None, Some(refused)) => Err(refusal(typed, &refused)),
             (None, None) => Ok(name),
         },
-        Err(error) => match hub.short_name(typed)? {
+        Err(error) => match all.short_name(typed)? {
             Some(name) => Ok(name),
             None if looks_like_name(typed) && !looks_like_path(typed) => Err(not_found(typed)),
             None => Err(usage(error.to_string())),
@@ -309,27 +311,27 @@ pub(crate) fn repository(hub: &Hub, typed: &str) -> Result<ModelName> {
 ///
 /// # Errors
 /// Returns an error if the name means several models, or one that cannot be run.
-pub(crate) fn resolve_model(hub: &Hub, typed: &str) -> Result<Resolved> {
+pub(crate) fn resolve_model(all: &Inventory<'_>, typed: &str) -> Result<Resolved> {
     let parsed = ModelName::parse(typed).ok();
     if let Some(name) = &parsed
-        && let Some(model) = hub.resolve(name)?
+        && let Some(model) = all.resolve(name)?
     {
         return Ok(here(Source::Local(Box::new(model))));
     }
     let known = catalog::find(typed);
     if let Some(Known::Model(entry)) = known {
         let name = entry.model();
-        let found = match hub.resolve(&name)? {
+        let found = match all.resolve(&name)? {
             Some(model) => Some(model),
-            None => hub.neighbour(entry)?,
+            None => all.neighbour(entry)?,
         };
         return Ok(match found {
             Some(model) => here(Source::Local(Box::new(model))),
             None => missing(typed, name, Some(entry.bytes)),
         });
     }
-    if let Some(name) = hub.short_name(typed)? {
-        return Ok(match hub.resolve(&name)? {
+    if let Some(name) = all.short_name(typed)? {
+        return Ok(match all.resolve(&name)? {
             Some(model) => here(Source::Local(Box::new(model))),
             // The download of this model was interrupted.
             None => missing(typed, name, None),

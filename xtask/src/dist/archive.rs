@@ -18,7 +18,7 @@ pub(super) fn write(tree: &Tree, folder: &Path, release: &Release) -> anyhow::Re
     let path = folder.join(release.archive());
     let file = File::create(&path).with_context(|| path.display().to_string())?;
     if release.is_for_windows() {
-        zip(tree, file, &name, release.time)
+        zip(tree, file, &name)
     } else {
         tar(tree, file, &name, release.time)
     }
@@ -42,7 +42,7 @@ fn tar(tree: &Tree, file: File, name: &str, time: u64) -> anyhow::Result<()> {
 }
 
 /// Times are left at the earliest that the format has, 1980: it keeps them without a time zone.
-fn zip(tree: &Tree, file: File, name: &str, _: u64) -> anyhow::Result<()> {
+fn zip(tree: &Tree, file: File, name: &str) -> anyhow::Result<()> {
     let mut zip = ZipWriter::new(file);
     for (place, content, mode) in tree.sorted() {
         let options = SimpleFileOptions::default()

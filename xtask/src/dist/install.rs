@@ -140,6 +140,60 @@ mod tests {
         }
     }
 
+    /// Programs that write SHA256SUMS do so in several ways.
+    #[test]
+    fn it_reads_every_spelling_of_hashes() {
+        let case = Case::new();
+        let sums = case.folder.path().join(SUMS);
+        let usual = fs::read_to_string(&sums).unwrap();
+        let upper = |text: &str| {
+            let lines = text.lines().map(|line| {
+                let (hash, name) = line.split_once("  ").unwrap();
+                format!("{}  {name}\n", hash.to_uppercase())
+            });
+            lines.collect::<String>()
+        };
+        for (number, text) in [
+            usual.replace("  ", " *"),
+            usual.replace('\n', "\r\n"),
+            upper(&usual),
+            upper(&usual).replace("  ", " *").replace('\n', "\r\n"),
+        ]
+        .iter()
+        .enumerate()
+        {
+            fs::write(&sums, text).unwrap();
+            let to = case.home.path().join(number.to_string());
+            let (is_done, said) =
+                case.run(&["--from", &case.files(), "--to", to.to_str().unwrap()]);
+            assert!(is_done && to.join("bin/trine").exists(), "{text}: {said}");
+        }
+    }
+
+    /// A link in an archive could lead what is copied out of the folder that was named.
+    #[test]
+    fn it_follows_no_links_of_an_archive() {
+        let case = Case::new();
+        let unpacked = TempDir::new().unwrap();
+        let inside = unpacked.path().join(case.release.archive().replace(".tar.gz", ""));
+        let run = |program: &str, arguments: &[&str]| {
+            let output = Command::new(program).args(arguments).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let (archive, folder) = (case.archive(), unpacked.path().to_str().unwrap());
+        let archive = archive.to_str().unwrap();
+        run("tar", &["-xzf", archive, "-C", folder]);
+        std::os::unix::fs::symlink(case.home.path(), inside.join("share/led")).unwrap();
+        run("tar", &["-czf", archive, "-C", folder, "."]);
+        let hash = run("sha256sum", &[archive]);
+        let (hash, _) = hash.split_once(' ').unwrap();
+        let line = format!("{hash}  {}\n", case.release.archive());
+        fs::write(case.folder.path().join(SUMS), line).unwrap();
+        let said = case.refused(&["--from", &case.files()]);
+        assert!(said.contains("neither a file nor a folder"), "{said}");
+    }
+
     #[test]
     fn it_installs_nothing_else() {
         let case = Case::new();
@@ -161,11 +215,22 @@ mod tests {
         }
         for (sums, expected) in [
             ("", "does not name"),
-            ("zz  trine-1.2.3-x86_64-unknown-linux-gnu.tar.gz\n", "does not name"),
+            ("zz  trine-1.2.3-x86_64-unknown-linux-gnu.tar.gz\n", "has no SHA-256"),
         ] {
             fs::write(case.folder.path().join(SUMS), sums).unwrap();
             let said = case.refused(&["--from", &case.files()]);
             assert!(said.contains(expected), "{sums:?}: {said}");
+        }
+        // What is printed of a file from outside has no signs that a terminal obeys.
+        let name = case.release.archive();
+        for (hash, expected) in [
+            ("\u{1b}[31m".repeat(16), "has no SHA-256"),
+            ("0".repeat(63), "has no SHA-256"),
+            ("0".repeat(64), "SHA256SUMS says 0000"),
+        ] {
+            fs::write(case.folder.path().join(SUMS), format!("{hash}  {name}\n")).unwrap();
+            let said = case.refused(&["--from", &case.files()]);
+            assert!(said.contains(expected) && !said.contains('\u{1b}'), "{hash:?}: {said}");
         }
         fs::remove_file(case.folder.path().join(SUMS)).unwrap();
         for (from, expected) in places.iter().zip(["cannot read", "cannot download"]) {
@@ -204,6 +269,7 @@ mod tests {
             "chmod",
             "cp",
             "cut",
+            "find",
             "grep",
             "gzip",
             "head",

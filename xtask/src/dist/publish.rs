@@ -12,7 +12,7 @@ use super::{homebrew, install, notes, winget};
 
 /// What a release is compared with.
 #[derive(clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct ReleaseOptions {
     /// The tag of the commit, which has to be `v` and the version.
     #[arg(long)]
     tag: String,
@@ -45,7 +45,7 @@ pub(super) fn write(root: &Path, folder: &Path, release: &Release) -> anyhow::Re
 }
 
 /// Writes it for a release that has the packages of all systems, and its notes.
-pub(super) fn run(root: &Path, folder: &Path, options: &Options) -> anyhow::Result<()> {
+pub(super) fn run(root: &Path, folder: &Path, options: &ReleaseOptions) -> anyhow::Result<()> {
     let release = Release::for_target(root, LINUX)?;
     check(&release, options)?;
     if options.check {
@@ -67,7 +67,7 @@ pub(super) fn run(root: &Path, folder: &Path, options: &Options) -> anyhow::Resu
 }
 
 /// Refuses a tag or an address that is not that of the release.
-fn check(release: &Release, options: &Options) -> anyhow::Result<()> {
+fn check(release: &Release, options: &ReleaseOptions) -> anyhow::Result<()> {
     let (tag, version) = (release.tag(), &release.version);
     ensure!(
         options.tag == tag,
@@ -93,7 +93,7 @@ mod tests {
         let release = Release::example();
         let (tag, at) = ("v1.2.3", "https://git.example/some-one/trine");
         let check = |tag: &str, at: &str, release: &Release| {
-            let options = Options { tag: tag.into(), at: at.into(), check: true };
+            let options = ReleaseOptions { tag: tag.into(), at: at.into(), check: true };
             check(release, &options).map_err(|error| error.to_string())
         };
         check(tag, at, &release).unwrap();

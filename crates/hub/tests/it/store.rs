@@ -249,3 +249,62 @@ fn a_pull_uses_the_cache_when_it_is_current() {
     let local = Hub::new(settings).unwrap().pull(&name("a/b"), &mut trine_hub::Silent);
     assert_eq!(local.unwrap().origin, Origin::Store);
 }
+
+/// Opening a pipe would wait for its other end, for ever.
+#[cfg(unix)]
+#[test]
+fn pipes_among_the_files_of_other_programs_are_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ollama, store) = (folder.path().join("ollama"), folder.path().join("store"));
+    let hash = "ab".repeat(32);
+    let layer = serde_json::json!({
+        "mediaType": "application/vnd.ollama.image.model", "digest": format!("sha256:{hash}"), "size": 4,
+    });
+    let tags = ollama.join("manifests/registry.ollama.ai/library/gemma3");
+    let manifest = serde_json::json!({ "layers": [layer] }).to_string();
+    write(tags.join("1b"), manifest.as_bytes());
+    write(ollama.join("blobs").join(format!("sha256-{hash}")), b"GGUF");
+    write(store.join("a/b/m-Q8_0.gguf"), b"GGUF");
+    let pipe = |path: &Path| {
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    pipe(&tags.join("4b"));
+    pipe(&store.join("a/b/m-Q4_0.gguf"));
+    pipe(&store.join("a/b/manifest.json"));
+    let (told, heard) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut config = HubConfig::new(&store);
+        config.neighbours = vec![(Origin::Ollama, ollama)];
+        let _ = told.send(names(&Hub::new(config).unwrap()));
+    });
+    let listed = heard.recv_timeout(std::time::Duration::from_secs(20));
+    assert_eq!(listed.expect("no pipe is opened"), ["a/b:Q8_0", "ollama/gemma3-1b"]);
+}
+
+/// The work for many models in one folder, each found by its own name, grows with their number:
+/// where all are sorted out anew for each name, this test takes 60 times as long.
+#[test]
+fn many_models_of_one_folder_are_found_each_by_its_name() {
+    const MODELS: usize = 1500;
+    let folder = tempfile::tempdir().unwrap();
+    let repository = folder.path().join("a/b");
+    for index in 0..MODELS {
+        write(repository.join(format!("m{index}-it-Q8_0.gguf")), b"GGUF");
+    }
+    for index in 0..50 {
+        write(repository.join(format!("mmproj-m{index}-it-F16.gguf")), b"GGUF");
+    }
+    let hub = hub(folder.path(), None);
+    let inventory = hub.inventory();
+    let entries = inventory.entries().unwrap();
+    assert_eq!(entries.len(), MODELS);
+    for entry in entries {
+        let model = inventory.resolve(&entry.name).unwrap().unwrap();
+        assert_eq!((&model.path, inventory.name_at(&model.path)), (&entry.path, Some(&entry.name)));
+        let file = &model.files[0].name;
+        let tower = model.files.get(1).map(|file| file.name.as_str());
+        let own = format!("mmproj-{}", file.replace("Q8_0", "F16"));
+        assert_eq!(tower, repository.join(&own).exists().then_some(&*own), "{file}");
+        assert_eq!(inventory.show(&entry.name).unwrap().as_ref(), Some(entry));
+    }
+}

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use trine_text::ChatTemplate;
 
-use super::loader::{Description, Loader, Outline};
+use super::loader::{Description, Files, Loader, Outline};
 
 /// Time after which the files of models are looked at again.
 const AGE: Duration = Duration::from_secs(1);
@@ -17,7 +17,7 @@ const READING_TIME: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Facts {
     stamp: u64,
-    /// What identifies its files; see [`Loader::digest`].
+    /// What identifies its files; see [`Files::digest`].
     pub(crate) digest: String,
     /// `None` if the files are not those of a model that runs.
     pub(crate) description: Option<Description>,
@@ -44,17 +44,22 @@ impl Known {
         loader: &dyn Loader,
     ) -> Self {
         let start = Instant::now();
+        let at_once = loader.files();
+        let files: &dyn Files = match &at_once {
+            Some(files) => &**files,
+            None => loader,
+        };
         let mut of: HashMap<String, Arc<Facts>> = HashMap::new();
         for model in models {
             if of.contains_key(&model) {
                 continue;
             }
-            let stamp = loader.stamp(&model);
+            let stamp = files.stamp(&model);
             let same = before.get(&model).filter(|facts| facts.stamp == stamp);
             let facts = match same {
                 Some(facts) => Arc::clone(facts),
                 None if start.elapsed() < READING_TIME => {
-                    Arc::new(Facts::read(&model, stamp, loader))
+                    Arc::new(Facts::read(&model, stamp, files))
                 }
                 None => continue,
             };
@@ -65,10 +70,10 @@ impl Known {
 }
 
 impl Facts {
-    fn read(model: &str, stamp: u64, loader: &dyn Loader) -> Self {
-        let digest = loader.digest(model);
+    fn read(model: &str, stamp: u64, files: &dyn Files) -> Self {
+        let digest = files.digest(model);
         // Why a model cannot be read is said when it is asked for: a folder may hold any files.
-        let outline = loader.outline(model).ok();
+        let outline = files.outline(model).ok();
         let capabilities = outline.as_ref().map(|outline| {
             let template = outline.template.as_deref();
             let template = template.and_then(|source| ChatTemplate::new(source).ok());
@@ -104,24 +109,12 @@ mod tests {
 
     /// Models of which one cannot be read; counts how often headers are read.
     #[derive(Default)]
-    struct Files {
+    struct Counted {
         stamp: AtomicU64,
         read: AtomicU64,
     }
 
-    impl Loader for Files {
-        fn list(&self) -> Vec<Listed> {
-            Vec::new()
-        }
-
-        fn find(&self, _name: &str) -> Result<Option<Found>, String> {
-            Ok(None)
-        }
-
-        fn bytes(&self, _model: &str) -> u64 {
-            0
-        }
-
+    impl Files for Counted {
         fn stamp(&self, _model: &str) -> u64 {
             self.stamp.load(Ordering::SeqCst)
         }
@@ -134,6 +127,20 @@ mod tests {
                 Ok(Outline::default())
             }
         }
+    }
+
+    impl Loader for Counted {
+        fn list(&self) -> Vec<Listed> {
+            Vec::new()
+        }
+
+        fn find(&self, _name: &str) -> Result<Option<Found>, String> {
+            Ok(None)
+        }
+
+        fn bytes(&self, _model: &str) -> u64 {
+            0
+        }
 
         fn load(&self, _model: &str) -> Result<LoadedModel, String> {
             Err("nothing is loaded".to_owned())
@@ -142,7 +149,7 @@ mod tests {
 
     #[test]
     fn headers_are_read_once_until_files_change() {
-        let files = Files::default();
+        let files = Counted::default();
         let names = || ["a", "damaged", "a"].map(str::to_owned).into_iter();
         let first = Known::look(names(), &HashMap::new(), &files);
         assert!(first.of["a"].description.is_some() && first.of["damaged"].description.is_none());

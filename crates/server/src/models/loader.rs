@@ -16,7 +16,7 @@ use crate::error::{ApiError, Code};
 ///
 /// A *name* is what a client asks for. A *model* is what is loaded for it: several names may stand
 /// for one model, which is loaded once for all of them. All methods may read the disk.
-pub trait Loader: Send + Sync + 'static {
+pub trait Loader: Files + Send + Sync + 'static {
     /// Returns the names that are listed, first the one for requests that name none. Never empty.
     /// May change while the server runs if there is a [`library`](Loader::library), and only then.
     fn list(&self) -> Vec<Listed>;
@@ -32,6 +32,27 @@ pub trait Loader: Send + Sync + 'static {
     /// loaded.
     fn bytes(&self, model: &str) -> u64;
 
+    /// Returns the files of models as they are now, where looking at those of many models at once
+    /// costs less than asking for each of them.
+    fn files(&self) -> Option<Box<dyn Files + '_>> {
+        None
+    }
+
+    /// Opens a model. Called on a thread that may wait; never for two models at once.
+    ///
+    /// # Errors
+    /// What is wrong with the model and what to do, for the log: clients are told only that it
+    /// cannot be loaded.
+    fn load(&self, model: &str) -> Result<LoadedModel, String>;
+
+    /// Returns the library that manages the models on disk, if clients may use it.
+    fn library(&self) -> Option<&dyn Library> {
+        None
+    }
+}
+
+/// What is known of models by their files alone.
+pub trait Files {
     /// Returns a number that changes when the files of a model change: when they are written to,
     /// truncated, replaced or removed.
     fn stamp(&self, model: &str) -> u64;
@@ -47,18 +68,6 @@ pub trait Loader: Send + Sync + 'static {
     /// # Errors
     /// What is wrong with the model, for the log.
     fn outline(&self, model: &str) -> Result<Outline, String>;
-
-    /// Opens a model. Called on a thread that may wait; never for two models at once.
-    ///
-    /// # Errors
-    /// What is wrong with the model and what to do, for the log: clients are told only that it
-    /// cannot be loaded.
-    fn load(&self, model: &str) -> Result<LoadedModel, String>;
-
-    /// Returns the library that manages the models on disk, if clients may use it.
-    fn library(&self) -> Option<&dyn Library> {
-        None
-    }
 }
 
 /// The result of looking up a name.

@@ -7,14 +7,24 @@ use trine_engine::{Engine, EngineOptions};
 use trine_model::Model;
 
 use super::{
-    Catalog, Description, Found, Library, LibraryError, Listed, LoadedModel, Loader, Outline,
-    PullProgress, Recipe,
+    Catalog, Description, Files, Found, Library, LibraryError, Listed, LoadedModel, Loader,
+    Outline, PullProgress, Recipe,
 };
 use crate::structure::grammar_cache;
 
 /// The embedded model, to write texts (`demo`) and to embed them (`embedder`), and a library that
 /// does everything that it is asked for at once.
 pub(crate) struct Demo;
+
+impl Files for Demo {
+    fn stamp(&self, _model: &str) -> u64 {
+        1
+    }
+
+    fn outline(&self, _model: &str) -> Result<Outline, String> {
+        Ok(Outline::default())
+    }
+}
 
 impl Loader for Demo {
     fn list(&self) -> Vec<Listed> {
@@ -27,14 +37,6 @@ impl Loader for Demo {
 
     fn bytes(&self, _model: &str) -> u64 {
         1
-    }
-
-    fn stamp(&self, _model: &str) -> u64 {
-        1
-    }
-
-    fn outline(&self, _model: &str) -> Result<Outline, String> {
-        Ok(Outline::default())
     }
 
     fn load(&self, model: &str) -> Result<LoadedModel, String> {

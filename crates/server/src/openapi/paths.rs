@@ -511,7 +511,7 @@ fn described_at(operation: &Operation, path: &str) -> Value {
     let statuses: BTreeSet<u16> = statuses.chain(operation.statuses.iter().copied()).collect();
     for status in statuses {
         let name = match Dialect::is_shared(path) {
-            true => format!("{SHARED}{status}"),
+            true => format!("{}{status}", shared_name(dialect)),
             false => response_name(dialect, status),
         };
         let reference = json!({"$ref": format!("#/components/responses/{name}")});
@@ -544,8 +544,13 @@ const DIALECTS: [(Dialect, &str); 4] = [
     (Dialect::Ollama, "Ollama"),
 ];
 
-/// Name of the errors of paths that two APIs have.
-const SHARED: &str = "Models";
+/// Returns the name of the errors of paths that Anthropic's API has too.
+fn shared_name(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Llama => "LlamaModels",
+        _ => "Models",
+    }
+}
 
 fn name_of(dialect: Dialect) -> &'static str {
     let found = DIALECTS.iter().find(|(other, _)| *other == dialect);
@@ -603,9 +608,10 @@ fn error_responses() -> Value {
     let header = |name: &str| json!({"$ref": format!("#/components/headers/{name}")});
     let mut responses = Map::new();
     let of = |dialect| schema(&format!("{}Error", name_of(dialect)));
-    let shared = one_of(vec![of(Dialect::OpenAi), of(Dialect::Anthropic)]);
+    let shared = [Dialect::OpenAi, Dialect::Llama]
+        .map(|dialect| (shared_name(dialect), one_of(vec![of(dialect), of(Dialect::Anthropic)])));
     let own = DIALECTS.map(|(dialect, name)| (name, of(dialect)));
-    for (name, body) in own.into_iter().chain([(SHARED, shared)]) {
+    for (name, body) in own.into_iter().chain(shared) {
         for (status, words) in STATUSES {
             let mut headers = json!({"x-request-id": header("RequestId")});
             match status {

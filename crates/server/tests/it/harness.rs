@@ -19,9 +19,9 @@ use trine_engine::{Engine, EngineOptions, RunsTower, Service, Status, Tower, Tow
 use trine_model::{KvType, Model};
 use trine_pictures::Preparation;
 use trine_server::{
-    Catalog, Description, Found, Handle, Library, LibraryError, Listed, LoadedModel, Loader, Offer,
-    OfferState, Outline, Pictures, Preset, PullProgress, Recipe, Refusal, Server, ServerOptions,
-    grammar_cache,
+    Catalog, Description, Files, Found, Handle, Library, LibraryError, Listed, LoadedModel, Loader,
+    Offer, OfferState, Outline, Pictures, Preset, PullProgress, Recipe, Refusal, Server,
+    ServerOptions, grammar_cache,
 };
 use trine_text::{ChatTemplate, GgufVocabulary, Specials, Tokenizer};
 use trine_weights::{Checkpoint, Metadata};
@@ -173,27 +173,7 @@ impl Scripted {
     }
 }
 
-impl Loader for Scripted {
-    fn list(&self) -> Vec<Listed> {
-        let names = self.names.lock().unwrap();
-        let listed = |(name, found): &(String, Found)| Listed {
-            model: found.model.clone(),
-            context: found.preset.context,
-            ..Listed::plain(name.clone(), 100)
-        };
-        names.iter().map(listed).collect()
-    }
-
-    fn find(&self, name: &str) -> Result<Option<Found>, String> {
-        let names = self.names.lock().unwrap();
-        Ok(names.iter().find(|(other, _)| other == name).map(|(_, found)| found.clone()))
-    }
-
-    fn bytes(&self, _model: &str) -> u64 {
-        self.sizes_asked.fetch_add(1, Ordering::SeqCst);
-        100
-    }
-
+impl Files for Scripted {
     fn stamp(&self, _model: &str) -> u64 {
         self.stamp.load(Ordering::SeqCst)
     }
@@ -215,6 +195,28 @@ impl Loader for Scripted {
         };
         let template = (model == GEMMA4).then(|| ChatTemplate::gemma4(true).source().to_owned());
         Ok(Outline { description, template })
+    }
+}
+
+impl Loader for Scripted {
+    fn list(&self) -> Vec<Listed> {
+        let names = self.names.lock().unwrap();
+        let listed = |(name, found): &(String, Found)| Listed {
+            model: found.model.clone(),
+            context: found.preset.context,
+            ..Listed::plain(name.clone(), 100)
+        };
+        names.iter().map(listed).collect()
+    }
+
+    fn find(&self, name: &str) -> Result<Option<Found>, String> {
+        let names = self.names.lock().unwrap();
+        Ok(names.iter().find(|(other, _)| other == name).map(|(_, found)| found.clone()))
+    }
+
+    fn bytes(&self, _model: &str) -> u64 {
+        self.sizes_asked.fetch_add(1, Ordering::SeqCst);
+        100
     }
 
     fn library(&self) -> Option<&dyn Library> {

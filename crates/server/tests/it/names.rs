@@ -98,6 +98,8 @@ fn models_are_listed_in_anthropics_form() {
     assert_eq!(all["data"][0]["type"], "model");
     assert!(all["data"][0]["created_at"].as_str().unwrap().ends_with('Z'));
     assert_eq!(get("/v1/models/main").1, all["data"][0]);
+    assert_eq!(get("/models?limit=1000"), (200, all.clone()));
+    assert_eq!(get("/models/main"), (200, all["data"][0].clone()));
     for (query, from, to, more) in [
         ("limit=2".to_owned(), 0, 2, true),
         (format!("limit=2&after_id={}", ids[1]), 2, 4, ids.len() > 4),
@@ -116,6 +118,8 @@ fn models_are_listed_in_anthropics_form() {
         ("/v1/models?limit=x", 400, "invalid_request_error"),
         ("/v1/models?after_id=gone", 400, "invalid_request_error"),
         ("/v1/models/gone", 404, "not_found_error"),
+        ("/models?limit=0", 400, "invalid_request_error"),
+        ("/models/gone", 404, "not_found_error"),
         ("/v1/no/such", 404, "not_found_error"),
     ] {
         let (found, error) = get(path);

@@ -4,6 +4,8 @@
 #[path = "replay/model.rs"]
 mod model;
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 use trine_server::Found;
 
@@ -12,7 +14,7 @@ use crate::harness::{Harness, REPLAY, Scripted};
 use crate::said::{
     CHAT, MESSAGES, OLLAMA, RESPONSES, Said, at_once, joined, stream, thinking, whole, with,
 };
-use model::{FUNCTION_GEMMA, GEMMA3, GEMMA4, Marks};
+use model::{FUNCTION_GEMMA, GEMMA3, GEMMA4, Marks, Script};
 
 /// A call, as Gemma 4 writes it.
 const CALL: &str = "<|tool_call>call:weather{city:<|\"|>Oslo<|\"|>}<tool_call|>";
@@ -209,16 +211,22 @@ fn request(path: &str, ask: &Ask) -> Option<Value> {
     })
 }
 
+/// Starts a server with the model of a case.
+fn start(folder: &Path, index: usize, case: &Case, likes_blanks: bool) -> Harness {
+    let file = folder.join(format!("{index}.gguf"));
+    let (template, text) = (case.template.as_str(), case.script.as_str());
+    model::write(&file, &Script { marks: case.marks, template, text, likes_blanks });
+    let mut loader = Scripted::new(Default::default());
+    loader.replay = Some(file);
+    loader.names.lock().unwrap().push((REPLAY.to_owned(), Found::plain(REPLAY)));
+    Harness::of(loader, |_| {})
+}
+
 /// Runs cases through all dialects.
 fn replay(cases: &[Case]) {
     let folder = tempfile::tempdir().unwrap();
     for (index, case) in cases.iter().enumerate() {
-        let file = folder.path().join(format!("{index}.gguf"));
-        model::write(&file, case.marks, &case.template, &case.script);
-        let mut loader = Scripted::new(Default::default());
-        loader.replay = Some(file);
-        loader.names.lock().unwrap().push((REPLAY.to_owned(), Found::plain(REPLAY)));
-        let server = Harness::of(loader, |_| {});
+        let server = start(folder.path(), index, case, false);
         if !case.prompt.is_empty() {
             let asked = request(CHAT, &case.ask).unwrap();
             let (_, shown) = server.post("/apply-template", &asked);
@@ -382,4 +390,34 @@ fn calls_in_json_are_told_from_other_json() {
         cases.push(case(GEMMA3, THREE, text, TOOLS, words(text)));
     }
     replay(&cases);
+}
+
+/// Between the elements of a call blanks may come, and some models like nothing better.
+#[test]
+fn calls_of_models_that_like_blanks_end() {
+    let json = r#"{"name": "weather", "parameters": {"city": "Oslo"}}"#;
+    let required = Ask { choice: Some("required"), ..TOOLS };
+    let folder = tempfile::tempdir().unwrap();
+    for (index, (case, marks, least)) in [
+        (case(GEMMA3, THREE, json, required, said("", "", 1)), false, 64),
+        (case(GEMMA4, TURNS, json, required, said("", "", 1)), false, 64),
+        (case(GEMMA4, &own(), CALL, required, said("", "", 1)), true, 0),
+        (case(FUNCTION_GEMMA, FUNCTION, CALL_F, required, said("", "", 1)), true, 0),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let server = start(folder.path(), index, &case, true);
+        let mut asked = request(CHAT, &case.ask).unwrap();
+        // Of a text any sign may be a blank.
+        asked["tools"][0]["function"]["parameters"]["properties"]["city"] =
+            json!({"enum": ["Oslo"]});
+        let more = json!({"max_tokens": 1000, "temperature": 0, "parallel_tool_calls": false});
+        let asked = with(asked, more);
+        let answer = client::post(server.address, CHAT, &[], asked.to_string().as_bytes()).json();
+        assert_eq!(whole(CHAT, &answer), case.says, "{index}: {answer}");
+        let tokens = answer["usage"]["completion_tokens"].as_u64().unwrap();
+        assert!(tokens >= least && (marks || tokens < 400), "{index}: {answer}");
+        assert_eq!(joined(CHAT, &stream(&server, CHAT, &asked)), case.says, "{index}");
+    }
 }

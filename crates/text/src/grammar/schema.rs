@@ -18,6 +18,7 @@ use check::Check;
 use keywords::{KIND, each_below, invalid};
 
 pub use keywords::LeftOut;
+pub(crate) use keywords::is_data;
 pub(super) use numbers::digits_named;
 
 /// Returns the schema, parsed, checked and rewritten for the library.
@@ -55,7 +56,7 @@ fn move_references(schema: &mut Value, place: &str) {
 
 fn prepared(source: &str, relaxes: bool) -> Result<(Value, Vec<LeftOut>), GrammarError> {
     let mut schema = parsed(source)?;
-    identifiers::replace(&mut schema);
+    identifiers::replace(&mut schema)?;
     let root = schema.clone();
     references::check_chains(&root)?;
     let mut check = Check::new(&root, relaxes);

@@ -24,6 +24,8 @@ enum Price {
     Shallow,
     /// Everything in the arguments.
     Deep,
+    /// Everything in the arguments, for each time that a sorting filter compares it.
+    Sorted,
 }
 
 impl Price {
@@ -32,6 +34,7 @@ impl Price {
             match self {
                 Self::Shallow => budget.charge_shallow(argument)?,
                 Self::Deep => budget.charge_deep(argument)?,
+                Self::Sorted => budget.charge_sorted(argument)?,
             }
         }
         Ok(())
@@ -87,8 +90,8 @@ fn install_priced(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
         "reverse" reverse, "default" default, "d" default, "abs" abs, "int" int, "float" float,
         "round" round, "first" first, "last" last, "list" list, "bool" bool, "select" select,
         "reject" reject, "selectattr" selectattr, "rejectattr" rejectattr, "map" map);
-    priced!(Deep: "dictsort" dictsort, "sum" sum, "min" min, "max" max, "sort" sort,
-        "unique" unique);
+    priced!(Deep: "sum" sum, "min" min, "max" max);
+    priced!(Sorted: "dictsort" dictsort, "sort" sort, "unique" unique);
 }
 
 fn install_own(environment: &mut Environment<'_>, budget: &Arc<Budget>) {

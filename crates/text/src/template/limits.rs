@@ -40,6 +40,19 @@ const VALUE_WORK: usize = 32;
 /// The nesting of one value. JSON input has at most 128 levels.
 const MAX_DEPTH: usize = 160;
 
+/// The renderings of a few short messages that together may take what one prompt may take: what a
+/// template does is tried before anybody asks for it, while others wait for a list of models.
+const TRIALS: u64 = 16;
+
+/// What a rendering is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A prompt.
+    Prompt,
+    /// Finding out what a template does, with a few short messages.
+    Trial,
+}
+
 /// The account of one rendering.
 pub(crate) struct Budget {
     steps: u64,
@@ -52,12 +65,16 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    pub(crate) fn new(input_bytes: usize) -> Self {
+    pub(crate) fn new(input_bytes: usize, purpose: Purpose) -> Self {
+        let (share, input) = match purpose {
+            Purpose::Prompt => (1, input_bytes as u64),
+            Purpose::Trial => (TRIALS, 0),
+        };
         Self {
-            steps: (BASE_STEPS + STEPS_PER_INPUT_BYTE * input_bytes as u64).min(MAX_STEPS),
+            steps: (BASE_STEPS / share + STEPS_PER_INPUT_BYTE * input).min(MAX_STEPS),
             nests: AtomicU64::new(0),
             work: AtomicU64::new(0),
-            work_limit: BASE_WORK + WORK_PER_INPUT_BYTE * input_bytes as u64,
+            work_limit: BASE_WORK / share + WORK_PER_INPUT_BYTE * input,
             written: AtomicU64::new(0),
             reason: Mutex::new(None),
         }
@@ -136,6 +153,12 @@ impl Budget {
     /// Pays for everything inside a value.
     pub(crate) fn charge_deep(&self, value: &Value) -> Result<(), Error> {
         self.walk(value, 0, &mut |part| self.charge_shallow(part))
+    }
+
+    /// Pays for comparing everything inside a list as often as sorting it does.
+    pub(crate) fn charge_sorted(&self, value: &Value) -> Result<(), Error> {
+        let rounds = value.len().unwrap_or_default().max(1).ilog2() as usize + 1;
+        self.walk(value, 0, &mut |part| (0..rounds).try_for_each(|_| self.charge_shallow(part)))
     }
 
     /// Calls `visit` for a value and everything inside it, parents first.

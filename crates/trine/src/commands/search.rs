@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 use trine_hub::catalog::{self, CatalogModel, Known};
-use trine_hub::{EntryState, Hub};
+use trine_hub::{EntryState, Inventory};
 
 use crate::cli::SearchArgs;
 use crate::model_source::hub;
@@ -20,6 +20,7 @@ pub(crate) fn run(args: SearchArgs, verbose: bool) -> Result<()> {
     let text = args.text.join(" ");
     let found = catalog::search(&text);
     let hub = hub()?;
+    let here = hub.inventory();
     if found.is_empty() && !args.json {
         output::remark(nothing(&text));
         return Ok(());
@@ -32,7 +33,7 @@ pub(crate) fn run(args: SearchArgs, verbose: bool) -> Result<()> {
     let best = suited.best();
     if args.json {
         let entries: Vec<Value> =
-            found.iter().map(|model| entry(model, state(&hub, model), &suited)).collect();
+            found.iter().map(|model| entry(model, state(&here, model), &suited)).collect();
         return output::json(&entries);
     }
     let row = |model: &&CatalogModel| {
@@ -42,7 +43,7 @@ pub(crate) fn run(args: SearchArgs, verbose: bool) -> Result<()> {
             None => "-",
         };
         let rate = suited.rate(model).filter(|_| suited.room.fits(model) != Some(false));
-        let state = match state(&hub, model) {
+        let state = match state(&here, model) {
             None if *model == best => "recommended",
             None => "",
             Some(EntryState::Complete) if *model == best => "here, recommended",
@@ -88,8 +89,8 @@ fn nothing(text: &str) -> String {
 }
 
 /// Returns the state of a model on this machine, if it is there.
-fn state(hub: &Hub, model: &CatalogModel) -> Option<EntryState> {
-    hub.show(&model.model()).ok().map(|entry| entry.state)
+fn state(here: &Inventory<'_>, model: &CatalogModel) -> Option<EntryState> {
+    here.show(&model.model()).ok().flatten().map(|entry| entry.state)
 }
 
 fn entry(model: &CatalogModel, state: Option<EntryState>, suited: &Suited) -> Value {

@@ -12,13 +12,13 @@ use trine_foreign::Host;
 use trine_hub::{Pinned, get_pinned};
 use trine_model::{KvType, Model};
 use trine_server::{
-    Description, Fetch, FetchEnd, Fetched, Fetcher, Found, ImageUrls, KEY_BYTES_WANTED, Keys,
-    Library, Limits, Listed, LoadedModel, Loader, Outline, Pictures, ServeError, Server,
+    Description, Fetch, FetchEnd, Fetched, Fetcher, Files, Found, ImageUrls, KEY_BYTES_WANTED,
+    Keys, Library, Limits, Listed, LoadedModel, Loader, Outline, Pictures, ServeError, Server,
     ServerOptions,
 };
 use trine_text::ChatTemplate;
 
-use super::serve_names::{Names, Served, digest, laid, served_name, stamp};
+use super::serve_names::{Names, Served, Sources, digest, laid, served_name, stamp};
 use super::top::fetch::is_trine;
 use crate::cli::{FetchArgs, ServeArgs};
 use crate::draft::{DraftFacts, Drafting};
@@ -359,7 +359,24 @@ fn keep_prefixes(session: &mut Session, folder: &Path, limit: u64) -> Result<()>
 
 impl Models {
     fn source(&self, model: &str) -> Result<Source> {
-        self.names.source(model).ok_or_else(|| anyhow!("there is no model {model} any more"))
+        self.names.sources().of(model).ok_or_else(|| gone(model))
+    }
+
+    fn looked_at(&self) -> LookedAt<'_> {
+        LookedAt { models: self, sources: self.names.sources() }
+    }
+
+    fn outlined(&self, source: &Source) -> Result<Outline> {
+        let opened = source.open(self.settings.quantize)?;
+        let opened = self.settings.vision.fulfil_silently(source, opened)?;
+        let most = opened.config().context;
+        let served = self.settings.context.map_or(most, |context| context.min(most));
+        let own = self.template.clone();
+        let template = own.map_or_else(|| template(opened.checkpoint()), |own| Ok(Some(own)))?;
+        Ok(Outline {
+            description: Description { served, ..described(&opened) },
+            template: template.map(|template| template.source().to_owned()),
+        })
     }
 
     fn open(&self, name: &str) -> Result<LoadedModel> {
@@ -523,6 +540,46 @@ fn described(model: &Model) -> Description {
     }
 }
 
+fn gone(model: &str) -> anyhow::Error {
+    anyhow!("there is no model {model} any more")
+}
+
+/// The files of models as they are at one time.
+struct LookedAt<'a> {
+    models: &'a Models,
+    sources: Sources<'a>,
+}
+
+impl Files for LookedAt<'_> {
+    fn stamp(&self, model: &str) -> u64 {
+        self.sources.of(model).map_or(0, |source| stamp(&source))
+    }
+
+    fn digest(&self, model: &str) -> String {
+        self.sources.of(model).map_or_else(String::new, |source| digest(&source))
+    }
+
+    fn outline(&self, model: &str) -> Result<Outline, String> {
+        let source = self.sources.of(model).ok_or_else(|| gone(model));
+        let outline = source.and_then(|source| self.models.outlined(&source));
+        outline.map_err(|error| message(&error).unwrap_or_default())
+    }
+}
+
+impl Files for Models {
+    fn stamp(&self, model: &str) -> u64 {
+        self.looked_at().stamp(model)
+    }
+
+    fn digest(&self, model: &str) -> String {
+        self.looked_at().digest(model)
+    }
+
+    fn outline(&self, model: &str) -> Result<Outline, String> {
+        self.looked_at().outline(model)
+    }
+}
+
 impl Loader for Models {
     fn list(&self) -> Vec<Listed> {
         self.names.list()
@@ -538,33 +595,11 @@ impl Loader for Models {
     }
 
     fn bytes(&self, model: &str) -> u64 {
-        self.names.source(model).map_or(0, |source| source.file_bytes())
+        self.names.sources().of(model).map_or(0, |source| source.file_bytes())
     }
 
-    fn stamp(&self, model: &str) -> u64 {
-        self.names.source(model).map_or(0, |source| stamp(&source))
-    }
-
-    fn digest(&self, model: &str) -> String {
-        self.names.source(model).map_or_else(String::new, |source| digest(&source))
-    }
-
-    fn outline(&self, model: &str) -> Result<Outline, String> {
-        let outline = || -> Result<Outline> {
-            let source = self.source(model)?;
-            let opened = source.open(self.settings.quantize)?;
-            let opened = self.settings.vision.fulfil_silently(&source, opened)?;
-            let most = opened.config().context;
-            let served = self.settings.context.map_or(most, |context| context.min(most));
-            let own = self.template.clone();
-            let template =
-                own.map_or_else(|| template(opened.checkpoint()), |own| Ok(Some(own)))?;
-            Ok(Outline {
-                description: Description { served, ..described(&opened) },
-                template: template.map(|template| template.source().to_owned()),
-            })
-        };
-        outline().map_err(|error| message(&error).unwrap_or_default())
+    fn files(&self) -> Option<Box<dyn Files + '_>> {
+        Some(Box::new(self.looked_at()))
     }
 
     fn load(&self, model: &str) -> Result<LoadedModel, String> {

@@ -6,6 +6,7 @@
 
 mod files;
 mod offers;
+mod presets;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -15,20 +16,19 @@ use std::time::UNIX_EPOCH;
 use anyhow::{Context, Result, anyhow};
 use trine_hub::catalog::{self, CatalogModel, Known};
 use trine_hub::{
-    EntryState, Hub, HubError, LocalModel, ModelName, Preset, PresetMessage, PresetName,
+    EntryState, Hub, HubError, Inventory, LocalModel, ModelName, Preset, PresetMessage, PresetName,
     PresetRole, PresetRoom, Progress,
 };
 use trine_server::{
     Catalog, Found, Library, LibraryError, Listed, Preset as Laid, PullProgress, Recipe, Refusal,
-    SamplingChanges,
 };
 
 use crate::embedded::Embedded;
 use crate::failure::usage;
 use crate::model_source::{Chosen, Resolved, Source, resolve_model};
-use crate::preset;
 
 pub(super) use files::{digest, stamp};
+pub(super) use presets::laid;
 
 /// Room for presets while clients make them: what users of this machine make counts and is not
 /// bound.
@@ -191,13 +191,11 @@ impl Names {
         Ok(meant(all, name).or_else(|| meant(all, ANY)).map(Served::found))
     }
 
-    /// Returns the model for a name that [`Names::find`] or [`Names::list`] returned.
-    pub(super) fn source(&self, model: &str) -> Option<Source> {
+    /// Returns the models for names that [`Names::find`] or [`Names::list`] returned.
+    pub(super) fn sources(&self) -> Sources<'_> {
         match self {
-            Self::Fixed(all) => {
-                all.iter().find(|served| served.model == model).map(|served| served.source.clone())
-            }
-            Self::Store(shop) => shop.source(model),
+            Self::Fixed(all) => Sources::Fixed(all),
+            Self::Store(shop) => Sources::Store(shop, shop.hub.inventory()),
         }
     }
 
@@ -206,6 +204,24 @@ impl Names {
         match self {
             Self::Fixed(_) => None,
             Self::Store(shop) => Some(&**shop),
+        }
+    }
+}
+
+/// The models of names as they are at one time, for any number of names.
+pub(super) enum Sources<'a> {
+    Fixed(&'a [Served]),
+    Store(&'a Shop, Inventory<'a>),
+}
+
+impl Sources<'_> {
+    /// Returns the model for a name that [`Names::find`] or [`Names::list`] returned.
+    pub(super) fn of(&self, model: &str) -> Option<Source> {
+        match self {
+            Self::Fixed(all) => {
+                all.iter().find(|served| served.model == model).map(|served| served.source.clone())
+            }
+            Self::Store(shop, inventory) => shop.source(inventory, model),
         }
     }
 }
@@ -282,61 +298,29 @@ fn listed(name: &str, model: &str, source: &Source) -> Listed {
     }
 }
 
-/// Returns what the server adds to a model for a preset.
-pub(super) fn laid(preset: &Preset) -> Laid {
-    let parameters = &preset.parameters;
-    let number = |value: Option<f64>| value.map(|value| value as f32);
-    let count = |value: Option<u32>| value.map(|value| value as usize);
-    let role = |role| match role {
-        PresetRole::User => "user",
-        PresetRole::Assistant => "assistant",
-    };
-    let turn = |turn: &PresetMessage| (role(turn.role).to_owned(), turn.content.clone());
-    Laid {
-        system: preset.system.clone(),
-        template: preset::template(preset).unwrap_or_else(|error| {
-            tracing::error!("{error:#}; the model's own is used");
-            None
-        }),
-        sampling: SamplingChanges {
-            temperature: number(parameters.temperature),
-            top_k: count(parameters.top_k),
-            top_p: number(parameters.top_p),
-            min_p: number(parameters.min_p),
-            repetition_penalty: number(parameters.repetition_penalty),
-            presence_penalty: number(parameters.presence_penalty),
-            frequency_penalty: number(parameters.frequency_penalty),
-            seed: parameters.seed,
-        },
-        stops: parameters.stop.clone(),
-        max_tokens: count(parameters.max_tokens),
-        context: count(parameters.context),
-        messages: preset.messages.iter().map(turn).collect(),
-    }
-}
-
 impl Shop {
     fn list(&self) -> Vec<Listed> {
-        let demo = Embedded::Demo;
+        let (demo, inventory) = (Embedded::Demo, self.hub.inventory());
         let mut all = Vec::new();
         if let Some(default) = &self.default {
             // If the default model is removed, it stays in the list, because another model is not
             // what the user meant.
-            let found = self.find(&default.name).ok().flatten();
+            let found = self.find_among(&inventory, &default.name).ok().flatten();
             let Found { model, preset } = found.unwrap_or_else(|| Found::plain(&default.model));
-            let source = self.source(&model);
+            let source = self.source(&inventory, &model);
             let source = source.as_ref().unwrap_or(&default.source);
             let context = preset.context;
             all.push(Listed { context, ..listed(&default.name, &model, source) });
         }
         all.push(listed(demo.name(), demo.name(), &Source::Embedded(demo)));
-        let entries = self.hub.list().unwrap_or_else(|error| {
+        let entries = inventory.entries().unwrap_or_else(|error| {
             tracing::error!(%error, "the models cannot be listed");
-            Vec::new()
+            &[]
         });
         for entry in entries.iter().filter(|entry| entry.state == EntryState::Complete) {
-            if let Ok(Some(model)) = self.hub.resolve(&entry.name) {
-                let (name, own) = (self.listed_name(&entry.name), entry.name.to_string());
+            if let Ok(Some(model)) = inventory.resolve(&entry.name) {
+                let own = entry.name.to_string();
+                let name = self.listed_name(&inventory, &entry.name);
                 all.push(listed(&name, &own, &Source::Local(Box::new(model))));
             }
         }
@@ -347,8 +331,8 @@ impl Shop {
         let names: Vec<String> =
             self.aliases.iter().map(|(name, _)| name.clone()).chain(names).collect();
         for name in names {
-            if let Ok(Some(found)) = self.find(&name)
-                && let Some(source) = self.source(&found.model)
+            if let Ok(Some(found)) = self.find_among(&inventory, &name)
+                && let Some(source) = self.source(&inventory, &found.model)
             {
                 let context = found.preset.context;
                 all.push(Listed { context, ..listed(&name, &found.model, &source) });
@@ -362,29 +346,33 @@ impl Shop {
 
     /// Returns the name under which a model of the store is listed: the short one of the catalogue
     /// if it means that model here, else its own.
-    fn listed_name(&self, own: &ModelName) -> String {
+    fn listed_name(&self, inventory: &Inventory<'_>, own: &ModelName) -> String {
         let own_name = own.to_string();
         let short = catalog::of(own).map(CatalogModel::name).filter(|short| {
-            let found = self.find(short).ok().flatten();
+            let found = self.find_among(inventory, short).ok().flatten();
             found.is_some_and(|found| found.model == own_name && *found.preset == Laid::default())
         });
         short.unwrap_or(own_name)
     }
 
     fn find(&self, name: &str) -> Result<Option<Found>, String> {
+        self.find_among(&self.hub.inventory(), name)
+    }
+
+    fn find_among(&self, inventory: &Inventory<'_>, name: &str) -> Result<Option<Found>, String> {
         let bare = name.strip_suffix(":latest").unwrap_or(name);
         if let Some(typed) = self.typed.iter().find(|typed| [name, bare].contains(&&*typed.name)) {
             return Ok(Some(typed.found()));
         }
         let name = self.meant(name);
         let Some(default) = self.default.as_ref().filter(|default| default.name == name) else {
-            return self.find_in_store(name);
+            return self.find_in_store(inventory, name);
         };
         if default.path().is_some() {
             return Ok(Some(Found::plain(default.model.clone())));
         }
         // Clients may have changed or removed the model.
-        let found = self.find_in_store(name)?;
+        let found = self.find_in_store(inventory, name)?;
         let gone =
             || format!("{name}, the model of the server's settings, is not here any more; pull it");
         found.map(Some).ok_or_else(gone)
@@ -398,7 +386,11 @@ impl Shop {
         alias.map_or(name, |(_, model)| model)
     }
 
-    fn find_in_store(&self, name: &str) -> Result<Option<Found>, String> {
+    fn find_in_store(
+        &self,
+        inventory: &Inventory<'_>,
+        name: &str,
+    ) -> Result<Option<Found>, String> {
         if let Some(model) = Embedded::find(name) {
             return Ok(Some(Found::plain(model.name())));
         }
@@ -408,8 +400,8 @@ impl Shop {
                 // A model of another family is not here, as any other that is not.
                 return Ok(None);
             }
-            let local = self.local(name).map_err(|error| error.to_string())?;
-            return Ok(local.map(|model| Found::plain(self.own_name(&model))));
+            let local = local(inventory, name).map_err(|error| error.to_string())?;
+            return Ok(local.map(|model| Found::plain(own_name(inventory, &model))));
         };
         let from = preset.from.as_str();
         let model = match Embedded::find(from) {
@@ -418,8 +410,8 @@ impl Shop {
             // and the path is not shown to them.
             None if Path::new(from).is_absolute() => Some(preset.name.clone()),
             None => {
-                let local = self.local(from).map_err(|error| error.to_string())?;
-                local.map(|model| self.own_name(&model))
+                let local = local(inventory, from).map_err(|error| error.to_string())?;
+                local.map(|model| own_name(inventory, &model))
             }
         };
         let model = model.ok_or_else(|| {
@@ -430,22 +422,7 @@ impl Shop {
         Ok(Some(Found { model, preset: Arc::new(laid(&preset)) }))
     }
 
-    /// Returns a complete model of the store by any of its names.
-    fn local(&self, name: &str) -> Result<Option<LocalModel>> {
-        Ok(match resolve_model(&self.hub, name)? {
-            Resolved::Here(Chosen { source: Source::Local(model), .. }) => Some(*model),
-            Resolved::Here(_) | Resolved::Missing(_) | Resolved::Unknown => None,
-        })
-    }
-
-    /// Returns the name under which a model is listed; other names may mean the same files.
-    fn own_name(&self, model: &LocalModel) -> String {
-        let entries = self.hub.list().unwrap_or_default();
-        let entry = entries.iter().find(|entry| entry.path == model.path);
-        entry.map_or_else(|| model.name.to_string(), |entry| entry.name.to_string())
-    }
-
-    fn source(&self, model: &str) -> Option<Source> {
+    fn source(&self, inventory: &Inventory<'_>, model: &str) -> Option<Source> {
         if let Some(default) = self.default.as_ref().filter(|default| default.model == model)
             && let Some(path) = default.path()
         {
@@ -462,7 +439,8 @@ impl Shop {
         {
             return Some(Source::Path(preset.from.into()));
         }
-        self.local(model).ok().flatten().map(|model| Source::Local(Box::new(model)))
+        let local = local(inventory, model).ok().flatten();
+        local.map(|model| Source::Local(Box::new(model)))
     }
 
     /// Returns whether the store has an incomplete model of this name.
@@ -497,6 +475,19 @@ impl Shop {
     }
 }
 
+/// Returns a complete model of the store by any of its names.
+fn local(inventory: &Inventory<'_>, name: &str) -> Result<Option<LocalModel>> {
+    Ok(match resolve_model(inventory, name)? {
+        Resolved::Here(Chosen { source: Source::Local(model), .. }) => Some(*model),
+        Resolved::Here(_) | Resolved::Missing(_) | Resolved::Unknown => None,
+    })
+}
+
+/// Returns the name under which a model is listed; other names may mean the same files.
+fn own_name(inventory: &Inventory<'_>, model: &LocalModel) -> String {
+    inventory.name_at(&model.path).unwrap_or(&model.name).to_string()
+}
+
 /// Turns an error of the store into one for clients. Paths go only to the log.
 fn told(error: HubError) -> LibraryError {
     let refusal = match &error {
@@ -526,9 +517,10 @@ fn told(error: HubError) -> LibraryError {
 impl Library for Shop {
     fn catalog(&self, measures: bool) -> Result<Catalog, LibraryError> {
         // A store that cannot be read is an error, not an empty store.
-        self.hub.list().map_err(told)?;
+        let inventory = self.hub.inventory();
+        inventory.entries().map_err(told)?;
         let machine = self.measured.machine(measures);
-        Ok(offers::catalog(&machine, &self.hub, |own| self.listed_name(own)))
+        Ok(offers::catalog(&machine, &inventory, |own| self.listed_name(&inventory, own)))
     }
 
     fn pullable(&self, name: &str) -> Result<String, LibraryError> {
@@ -586,8 +578,9 @@ impl Library for Shop {
             return Ok(None);
         }
         let refused = |error: anyhow::Error| LibraryError::new(Refusal::Invalid, error.to_string());
-        if let Some(local) = self.local(name).map_err(refused)? {
-            return Ok(Some(self.own_name(&local)));
+        let inventory = self.hub.inventory();
+        if let Some(local) = local(&inventory, name).map_err(refused)? {
+            return Ok(Some(own_name(&inventory, &local)));
         }
         // Maybe only an incomplete download is left.
         let rest = self.pullable(name).ok().filter(|name| self.has_rest(name));

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
-use trine_hub::{EntryState, Hub, LocalModel, ModelName, Preset, StoreEntry, catalog};
+use trine_hub::{EntryState, Hub, Inventory, LocalModel, ModelName, Preset, StoreEntry, catalog};
 use trine_model::Model;
 
 use crate::assistants;
@@ -29,7 +29,7 @@ pub(crate) fn pull(args: PullArgs) -> Result<()> {
         Some(preset) => preset.from,
         None => args.model.clone(),
     };
-    let name = repository(&hub, &typed)?;
+    let name = repository(&hub.inventory(), &typed)?;
     if let Some(known) = catalog::of(&name)
         && let Some(misfit) = Room::now().misfit(Some(known), known.bytes)
     {
@@ -191,10 +191,11 @@ pub(crate) fn remove(args: RemoveArgs) -> Result<()> {
         output::remark(format_args!("removed the preset {}", terminal::harmless(&name)));
         return Ok(());
     }
-    let name = repository(&hub, &args.model)?;
+    let inventory = hub.inventory();
+    let name = repository(&inventory, &args.model)?;
     // Looked up before the removal, because afterwards a short name no longer resolves.
     let above = presets_on(&hub, |from| {
-        repository(&hub, from).is_ok_and(|base| base.repository() == name.repository())
+        repository(&inventory, from).is_ok_and(|base| base.repository() == name.repository())
     })?;
     let removed = hub.remove(&name)?;
     output::remark(format_args!(
@@ -204,7 +205,9 @@ pub(crate) fn remove(args: RemoveArgs) -> Result<()> {
         if removed.files.len() == 1 { "file" } else { "files" },
         output::bytes(removed.bytes)
     ));
-    let above: Vec<String> = above.into_iter().filter(|preset| !is_here(&hub, preset)).collect();
+    let rest = hub.inventory();
+    let above: Vec<String> =
+        above.into_iter().filter(|preset| !is_here(&hub, &rest, preset)).collect();
     if !above.is_empty() {
         output::warning(format_args!(
             "{} on it and cannot run until it is downloaded again",
@@ -215,10 +218,10 @@ pub(crate) fn remove(args: RemoveArgs) -> Result<()> {
 }
 
 /// Returns whether the model that a preset is based on is still in the store.
-fn is_here(hub: &Hub, preset: &str) -> bool {
+fn is_here(hub: &Hub, inventory: &Inventory<'_>, preset: &str) -> bool {
     let base = hub.whole_preset(preset).ok().flatten();
-    let name = base.and_then(|preset| repository(hub, &preset.from).ok());
-    name.is_some_and(|name| hub.resolve(&name).is_ok_and(|model| model.is_some()))
+    let name = base.and_then(|preset| repository(inventory, &preset.from).ok());
+    name.is_some_and(|name| inventory.resolve(&name).is_ok_and(|model| model.is_some()))
 }
 
 /// Returns the name of a preset, even if its file is damaged, so that it can be removed.

@@ -1,6 +1,10 @@
 //! `run` as a chat: from a script, and typed on a terminal.
 
-use crate::common::{Ran, model, trine_with};
+use std::io::{Read, Write};
+use std::process::Stdio;
+
+use crate::common::{Ran, finish, model, trine_with};
+use crate::stores::Store;
 
 const CHAT: [&str; 6] = ["--interactive", "--temperature", "0", "--max-tokens", "6", "--threads=1"];
 
@@ -113,6 +117,36 @@ fn a_model_that_a_chat_cannot_go_on_with_leaves_the_one_at_hand() {
     ] {
         assert!(ran.err.contains(said), "{said}: {}", ran.err);
     }
+}
+
+/// The other model cannot be opened, and the one at hand is gone meanwhile.
+#[test]
+fn a_conversation_that_no_model_goes_on_with_is_in_a_file() {
+    let store = Store::new();
+    let own = store.folder.path().join("own.gguf");
+    let asset = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/demo.gguf");
+    std::fs::copy(asset, &own).unwrap();
+    // The other one has no token of this number.
+    let options = [&["run", own.to_str().unwrap(), "--logit-bias", "8000=1"][..], &CHAT].concat();
+    let mut command = store.command(&options);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let (mut typed, mut out) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    typed.write_all(b"hello there\n").unwrap();
+    out.read_exact(&mut [0]).unwrap();
+    // It is open, and the next line is read after the answer.
+    std::fs::remove_file(&own).unwrap();
+    writeln!(typed, "/model {}", model()).unwrap();
+    drop(typed);
+    let mut rest = Vec::new();
+    out.read_to_end(&mut rest).unwrap();
+    let ran = finish(child.wait_with_output().unwrap());
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    let rescued = store.folder.path().join(".chat-rescued");
+    let said = format!("the conversation is saved; /load {} goes on", rescued.display());
+    assert!(ran.err.contains(&said), "{}", ran.err);
+    let again = chat(&format!("/load {}\n/show\n", rescued.display())).ok();
+    assert!(again.err.contains("2 messages"), "{}", again.err);
+    assert!(std::fs::read_to_string(rescued).unwrap().contains("hello there"));
 }
 
 #[test]

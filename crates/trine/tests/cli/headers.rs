@@ -78,6 +78,32 @@ fn models_of_several_files_are_shown_by_their_headers() {
     }
 }
 
+/// What is wrong with a header is said of the file on the server, not of its copy that is gone.
+#[test]
+fn a_broken_header_is_told_by_its_repository() {
+    let whole = std::fs::read(model()).unwrap();
+    let changed = |from: &[u8], to: &[u8]| {
+        let at = whole.windows(from.len()).position(|part| part == from).unwrap();
+        [&whole[..at], to, &whole[at + from.len()..]].concat()
+    };
+    for (bytes, problem) in [
+        (changed(b"blk.0.attn_q.weight", b"blk.0.attn_x.weight"), "blk.0.attn_q.weight"),
+        (changed(b"blk.0.attn_q.weight\x02", b"blk.0.attn_q.weight\x63"), "dimensions"),
+    ] {
+        let hub = TestHub::several("a/b-GGUF", vec![("b-F32.gguf".to_owned(), bytes)]);
+        let mut store = Store::new();
+        store.endpoint = hub.address.clone();
+        for command in ["show", "explain", "plan"] {
+            let error = store.trine(&[command, "a/b-GGUF"]).fails(1);
+            let wanted = ["a/b-GGUF/b-F32.gguf", problem, "name another file of it"];
+            assert!(wanted.iter().all(|part| error.contains(part)), "{command}: {error}");
+            let temporary = std::env::temp_dir();
+            let is_damaged = error.contains("trine rm") || error.contains(".tmp");
+            assert!(!is_damaged && !error.contains(temporary.to_str().unwrap()), "{error}");
+        }
+    }
+}
+
 /// Without a server the catalogue says what a model takes.
 #[test]
 fn the_plan_of_a_name_of_the_catalogue_needs_no_network() {

@@ -12,6 +12,10 @@
 //!   tokens before it, as many as tell it from all others, and writes the next token, and half as
 //!   strongly the one after that, for where a mask forbids the first.
 //!
+//! A model that likes blanks has one neuron more, which is always on and wants a blank twice as
+//! much as the script. Only the first token is wanted more: after it come blanks, wherever a mask
+//! does not forbid them.
+//!
 //! Pieces of the script stand in the vocabulary as unused ones, which no prompt is made of. So only
 //! marks can come twice, and the tokens before one say which it is.
 
@@ -181,19 +185,31 @@ impl Matrix {
     }
 }
 
-/// Writes a model that answers `script`, with its marks and a chat template, to a GGUF file.
-pub(crate) fn write(path: &Path, marks: Marks, template: &str, script: &str) {
-    let vocabulary = Vocabulary::new(marks, script);
+/// What the model of a test writes.
+pub(crate) struct Script<'a> {
+    pub(crate) marks: Marks,
+    /// Its chat template.
+    pub(crate) template: &'a str,
+    pub(crate) text: &'a str,
+    /// Whether it writes a blank wherever one may come after the first token.
+    pub(crate) likes_blanks: bool,
+}
+
+/// Writes a model that answers a script to a GGUF file.
+pub(crate) fn write(path: &Path, script: &Script<'_>) {
+    let vocabulary = Vocabulary::new(script.marks, script.text);
     let rules = vocabulary.rules();
+    let blank = vocabulary.id("▁").expect("the vocabulary has a blank");
     let mut codes: BTreeMap<u32, usize> = BTreeMap::new();
-    for id in rules.iter().flat_map(|(context, next)| context.iter().chain(next)) {
+    let known = rules.iter().flat_map(|(context, next)| context.iter().chain(next));
+    for id in known.chain([&blank]) {
         let code = codes.len() + 1;
         codes.entry(*id).or_insert(code);
     }
     let width = codes.len() + 1;
     let constant = ORDER * width;
     let hidden = (constant + 1).next_multiple_of(32);
-    let (head, wide) = (width.next_multiple_of(32), rules.len().next_multiple_of(32));
+    let (head, wide) = (width.next_multiple_of(32), (rules.len() + 1).next_multiple_of(32));
     let heads = ORDER - 1;
     let size = (hidden as f32).sqrt();
     let count = vocabulary.tokens.len();
@@ -225,8 +241,15 @@ pub(crate) fn write(path: &Path, marks: Marks, template: &str, script: &str) {
         // 20 where all are there, and at most -20 elsewhere.
         gate.set(row, constant, -40.0 * (context.len() as f32 - 0.5));
         up.set(row, constant, 1.0);
-        down.set(codes[&next[1]], row, 0.025);
-        down.set(codes[&next[0]], row, 0.05);
+        let is_first = script.likes_blanks && next[0] == vocabulary.script[0];
+        let strength = if is_first { 0.2 } else { 0.05 };
+        down.set(codes[&next[1]], row, strength / 2.0);
+        down.set(codes[&next[0]], row, strength);
+    }
+    if script.likes_blanks {
+        gate.set(rules.len(), constant, 20.0);
+        up.set(rules.len(), constant, 1.0);
+        down.set(codes[&blank], rules.len(), 0.1);
     }
     // The score of the token that is looked for is 200, that of its neighbours half of it.
     let sharp = (200.0 / (head as f32).sqrt()).sqrt();
@@ -251,7 +274,7 @@ pub(crate) fn write(path: &Path, marks: Marks, template: &str, script: &str) {
         ("output_norm", norm(hidden, 10.0)),
     ];
     let sizes = [hidden, wide, heads, head];
-    let mut writer = Writer::new(path, metadata(&vocabulary, template, sizes)).unwrap();
+    let mut writer = Writer::new(path, metadata(&vocabulary, script.template, sizes)).unwrap();
     for (name, matrix) in &tensors {
         let rows = matrix.values.len() / matrix.columns;
         let shape = if rows == 1 { vec![matrix.columns] } else { vec![rows, matrix.columns] };

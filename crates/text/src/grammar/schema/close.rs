@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::keywords::{MAPS, each_below};
+use super::keywords::{MAPS, each_below, is_data};
 use super::references::{in_place, resolve};
 
 /// The deepest nesting of schemas for one value from which names are collected.
@@ -184,7 +184,7 @@ pub(super) fn below(schema: &Value) -> Vec<&Value> {
             let mut found = Vec::new();
             for (key, value) in map {
                 match (key.as_str(), value) {
-                    ("enum" | "const" | "default" | "examples", _) => {}
+                    (key, _) if is_data(key) => {}
                     (key, Value::Object(named)) if MAPS.contains(&key) => {
                         found.extend(named.values())
                     }

@@ -5,30 +5,53 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::keywords::{MAPS, each_below};
+use super::keywords::{MAPS, PLACE_BYTES, each_below, invalid, is_data};
 use super::references::resolve;
+use crate::grammar::error::GrammarError;
 
-/// The most bytes of all names and places that are kept, and of all that references become. A short
-/// reference may lead to a long place.
+/// The most bytes of all names with their places, and of all that references become and are looked
+/// up with. A short name or reference may stand for a long place.
 const MAX_BYTES: usize = 4 << 20;
 
 /// Replaces references by name where the name is one of this schema's. What is left is refused, or
 /// left out, as a reference that leads elsewhere.
-pub(super) fn replace(schema: &mut Value) {
-    let mut names =
-        Names { resources: vec![Resource::default()], bytes: MAX_BYTES, ..Names::default() };
-    names.collect(schema, 0, &mut Vec::new());
+///
+/// # Errors
+/// Returns an error if names and references stand for more than can be kept: a reference that is
+/// not understood would mean another place.
+pub(super) fn replace(schema: &mut Value) -> Result<(), GrammarError> {
+    let mut names = Names { room: Room(MAX_BYTES), ..Names::default() };
+    names.resources.push(Resource::default());
+    names.collect(schema, 0, &mut Vec::new())?;
     if names.anchors.is_empty() && names.resources.len() == 1 && names.resources[0].uri.is_empty() {
-        return;
+        return Ok(());
     }
-    let mut bytes = MAX_BYTES;
-    let places = names.references.iter().map(|(resource, reference)| {
-        let place = names.place(schema, *resource, reference)?;
-        bytes = bytes.checked_sub(place.len())?;
-        Some(place)
-    });
-    let places: Vec<Option<String>> = places.collect();
+    let mut room = Room(MAX_BYTES);
+    let places = names.references.iter().map(|reference| names.place(schema, reference, &mut room));
+    let places: Vec<Option<String>> = places.collect::<Result<_, _>>()?;
     rewrite(schema, &mut places.into_iter());
+    Ok(())
+}
+
+/// The bytes that may still be kept or made.
+#[derive(Default)]
+struct Room(usize);
+
+impl Room {
+    /// Takes room for what stands in the schema at `place`.
+    fn take(&mut self, bytes: usize, place: impl FnOnce() -> String) -> Result<(), GrammarError> {
+        match self.0.checked_sub(bytes) {
+            Some(left) => self.0 = left,
+            None => {
+                let problem = format!(
+                    "all names and references, with the places that they stand for, have more than {MAX_BYTES} bytes; \
+                     use shorter names, or $ref with a place in $defs"
+                );
+                return Err(invalid(&format!("#{}", place()), problem));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A schema with a name of its own, from which references in it are counted.
@@ -38,87 +61,115 @@ struct Resource {
     place: String,
 }
 
+/// A reference in the schema.
+struct Reference {
+    /// The resource in which it is.
+    resource: usize,
+    text: String,
+    /// The place of the schema that has it, cut to what a message shows.
+    place: String,
+}
+
 #[derive(Default)]
 struct Names {
     /// The first one is the whole schema.
     resources: Vec<Resource>,
+    /// The first resource of each URI.
+    by_uri: HashMap<String, usize>,
     /// Places, by the resource and the name in it.
     anchors: HashMap<(usize, String), String>,
-    /// All references with the resources in which they are, in the order of a visit.
-    references: Vec<(usize, String)>,
-    /// The bytes that names and places may still take.
-    bytes: usize,
+    /// All references in the order of a visit.
+    references: Vec<Reference>,
+    room: Room,
 }
 
 impl Names {
-    fn has_room(&mut self, bytes: usize) -> bool {
-        let left = self.bytes.checked_sub(bytes);
-        self.bytes = left.unwrap_or(0);
-        left.is_some()
-    }
-
     /// Collects the names and references in a schema. Recursion is bounded by the parser's limit on
     /// nesting.
-    fn collect(&mut self, schema: &Value, resource: usize, path: &mut Vec<String>) {
+    fn collect(
+        &mut self,
+        schema: &Value,
+        resource: usize,
+        path: &mut Vec<String>,
+    ) -> Result<(), GrammarError> {
         let mut resource = resource;
         if let Some(id) = id_of(schema) {
             match id.strip_prefix('#') {
                 // Before draft 2019-09 an anchor is an `$id`.
-                Some(name) => self.name(resource, name, path),
-                None => resource = self.resource(resource, id, path),
+                Some(name) => self.name(resource, name, path)?,
+                None => resource = self.resource(resource, id, path)?,
             }
         }
         for key in ["$anchor", "$dynamicAnchor"] {
             if let Some(name) = schema.get(key).and_then(Value::as_str) {
-                self.name(resource, name, path);
+                self.name(resource, name, path)?;
             }
         }
-        if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
-            self.references.push((resource, reference.to_owned()));
+        if let Some(text) = schema.get("$ref").and_then(Value::as_str) {
+            let (text, place) = (text.to_owned(), shown(path));
+            self.references.push(Reference { resource, text, place });
         }
+        let mut outcome = Ok(());
         each(schema, &mut |way, below| {
-            path.push(way);
-            self.collect(below, resource, path);
-            path.pop();
+            if outcome.is_ok() {
+                path.push(way);
+                outcome = self.collect(below, resource, path);
+                path.pop();
+            }
         });
+        outcome
     }
 
     /// Notes a schema with a name, and returns its number.
-    fn resource(&mut self, outer: usize, id: &str, path: &[String]) -> usize {
-        let uri = absolute(&self.resources[outer].uri, id);
+    fn resource(&mut self, outer: usize, id: &str, path: &[String]) -> Result<usize, GrammarError> {
+        let base = &self.resources[outer].uri;
+        self.room.take(base.len() + id.len() + length(path), || shown(path) + "/$id")?;
+        let uri = absolute(base, id);
+        let number = if path.is_empty() { 0 } else { self.resources.len() };
+        self.by_uri.entry(uri.clone()).or_insert(number);
         if path.is_empty() {
             self.resources[0].uri = uri;
-        } else if self.has_room(uri.len() + length(path)) {
+        } else {
             self.resources.push(Resource { uri, place: joined(path) });
-            return self.resources.len() - 1;
         }
-        outer
+        Ok(number)
     }
 
-    fn name(&mut self, resource: usize, name: &str, path: &[String]) {
-        if self.has_room(name.len() + length(path)) {
-            self.anchors.entry((resource, name.to_owned())).or_insert_with(|| joined(path));
-        }
+    fn name(&mut self, resource: usize, name: &str, path: &[String]) -> Result<(), GrammarError> {
+        self.room.take(name.len() + length(path), || shown(path) + "/$anchor")?;
+        self.anchors.entry((resource, name.to_owned())).or_insert_with(|| joined(path));
+        Ok(())
     }
 
-    /// Returns the place that a reference within `resource` leads to; `None` for one that stays as
-    /// it is.
-    fn place(&self, root: &Value, resource: usize, reference: &str) -> Option<String> {
-        let (uri, fragment) = reference.split_once('#').unwrap_or((reference, ""));
+    /// Returns the place that a reference leads to; `None` for one that stays as it is.
+    fn place(
+        &self,
+        root: &Value,
+        reference: &Reference,
+        room: &mut Room,
+    ) -> Result<Option<String>, GrammarError> {
+        let mut take = |bytes| room.take(bytes, || format!("{}/$ref", reference.place));
+        let (uri, fragment) = reference.text.split_once('#').unwrap_or((&reference.text, ""));
         let target = match uri {
-            "" => resource,
+            "" => reference.resource,
             uri => {
-                let uri = absolute(&self.resources[resource].uri, uri);
-                self.resources.iter().position(|resource| resource.uri == uri)?
+                let base = &self.resources[reference.resource].uri;
+                take(base.len() + uri.len())?;
+                let Some(target) = self.by_uri.get(&absolute(base, uri)) else { return Ok(None) };
+                *target
             }
         };
         if !fragment.is_empty() && !fragment.starts_with('/') {
-            return self.anchors.get(&(target, fragment.to_owned())).cloned();
+            let place = self.anchors.get(&(target, fragment.to_owned()));
+            take(place.map_or(0, String::len))?;
+            return Ok(place.cloned());
         }
-        let place = format!("{}{fragment}", self.resources[target].place);
+        let place = &self.resources[target].place;
+        take(place.len() + fragment.len())?;
+        let place = format!("{place}{fragment}");
         // Many count the places of all references from the whole schema.
         let is_there = !uri.is_empty() || resolve(root, &format!("#{place}")).is_some();
-        is_there.then_some(place)
+        Ok(is_there.then_some(place))
     }
 }
 
@@ -174,6 +225,19 @@ fn joined(path: &[String]) -> String {
     path.iter().flat_map(|way| ["/", way.as_str()]).collect()
 }
 
+/// Returns the beginning of a place, as much as a message shows.
+fn shown(path: &[String]) -> String {
+    let mut text = String::new();
+    for way in path {
+        text.push('/');
+        text.extend(way.chars().take(PLACE_BYTES));
+        if text.len() > PLACE_BYTES {
+            break;
+        }
+    }
+    text
+}
+
 /// Visits what [`each_below`] visits, in the same order, with the way there as a JSON pointer in a
 /// fragment.
 fn each(schema: &Value, visit: &mut dyn FnMut(String, &Value)) {
@@ -182,7 +246,7 @@ fn each(schema: &Value, visit: &mut dyn FnMut(String, &Value)) {
         Value::Object(map) => {
             for (key, value) in map {
                 match (key.as_str(), value) {
-                    ("enum" | "const" | "default" | "examples", _) => {}
+                    (key, _) if is_data(key) => {}
                     (key, Value::Object(named)) if MAPS.contains(&key) => {
                         for (name, value) in named {
                             visit(format!("{key}/{}", escaped(name)), value);

@@ -17,6 +17,14 @@ pub(super) const LISTS: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
 pub(super) const MAPS: [&str; 5] =
     ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
 
+/// The bytes of a place that a message shows.
+pub(super) const PLACE_BYTES: usize = 200;
+
+/// Returns whether the value of a keyword is data: what looks like a schema in it is none.
+pub(crate) fn is_data(key: &str) -> bool {
+    matches!(key, "enum" | "const" | "default" | "examples")
+}
+
 /// A keyword of a tool's schema that the grammar does not enforce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
@@ -33,7 +41,7 @@ pub(super) fn each_below(schema: &mut Value, visit: &mut dyn FnMut(&str, &mut Va
         Value::Object(map) => {
             for (key, value) in map.iter_mut() {
                 match (key.as_str(), value) {
-                    ("enum" | "const" | "default" | "examples", _) => {}
+                    (key, _) if is_data(key) => {}
                     (key, Value::Object(named)) if MAPS.contains(&key) => {
                         for (name, value) in named.iter_mut() {
                             visit(&format!("{key}/{name}"), value);
@@ -67,8 +75,8 @@ pub(super) fn add_options(map: &mut Map<String, Value>, options: Value) {
 /// Returns the error of a schema that is wrong at `place`, which is cut to a bearable length.
 pub(super) fn invalid(place: &str, problem: impl Into<String>) -> GrammarError {
     let mut place = place.to_owned();
-    if place.len() > 200 {
-        let end = (0..=200).rev().find(|&end| place.is_char_boundary(end)).unwrap_or(0);
+    if place.len() > PLACE_BYTES {
+        let end = (0..=PLACE_BYTES).rev().find(|&end| place.is_char_boundary(end)).unwrap_or(0);
         place.truncate(end);
         place.push_str("...");
     }

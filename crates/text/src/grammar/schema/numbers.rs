@@ -13,6 +13,12 @@ const LONG: f64 = 1e18;
 /// where a number ends, it must be a multiple, and the library sees to that within bounds only.
 const USUAL: f64 = 9_999_999_999_999_998.0;
 
+/// From here on doubles have no halves, and no two lie within the same whole number.
+const HALVES: f64 = 4_503_599_627_370_496.0;
+
+/// The last digit after the point that is written; see [`crate::grammar::numbers`].
+const LAST_DIGIT: f64 = 1e-16;
+
 /// One side's keywords, inclusive and exclusive, and its sign.
 struct Side {
     keys: [&'static str; 2],
@@ -32,6 +38,39 @@ impl Side {
 
     fn is_in(&self, map: &Map<String, Value>) -> bool {
         self.keys.iter().any(|key| self.bound(map, key).is_some())
+    }
+
+    /// Brings the exclusive bound into the form that the library holds. Where both bounds lie
+    /// within one whole number, it takes the one nearer to 0 as inclusive if it is whole. The other bound
+    /// may come from another part of the schema, so this one becomes the inclusive bound beside it
+    /// anyway: of 0 the number with one digit in the last place that is written, of others the next
+    /// double.
+    fn hold_exclusive(&self, map: &mut Map<String, Value>, other: &Self) {
+        let [inclusive, exclusive] = self.keys;
+        // Draft 4 says with a boolean that the other keyword is exclusive.
+        let key =
+            if map.get(exclusive) == Some(&Value::Bool(true)) { inclusive } else { exclusive };
+        let Some(outward) = self.bound(map, key) else { return };
+        if outward > 0.0 || outward.fract() != 0.0 || outward.abs() >= HALVES {
+            return;
+        }
+        let inner = match outward {
+            0.0 => -other.least(map),
+            whole => whole.next_down(),
+        };
+        let own = self.bound(map, inclusive).filter(|_| key != inclusive);
+        map.shift_remove(exclusive);
+        if own.is_none_or(|own| inner < own) {
+            map.insert(inclusive.to_owned(), (inner * self.sign).into());
+        }
+    }
+
+    /// Returns the number nearest to 0 that is written if 0 is the other side's bound: one digit in
+    /// the last place, or less if the bound of this side is that near.
+    fn least(&self, map: &Map<String, Value>) -> f64 {
+        let bounds = self.keys.iter().filter_map(|key| self.bound(map, key));
+        let nearest = bounds.filter(|&bound| bound > 0.0).fold(1.0, f64::min);
+        LAST_DIGIT.min(nearest * LAST_DIGIT)
     }
 }
 
@@ -65,6 +104,9 @@ pub(super) fn bound(map: &mut Map<String, Value>) -> Vec<&'static str> {
                 map.insert(side.keys[0].to_owned(), (USUAL * side.sign).into());
             }
         }
+    }
+    for (side, other) in [(0, 1), (1, 0)].map(|(side, other)| (&SIDES[side], &SIDES[other])) {
+        side.hold_exclusive(map, other);
     }
     too_far
 }

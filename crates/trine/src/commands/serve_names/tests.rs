@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
 
 fn served(name: &str, source: Source) -> Served {
@@ -57,7 +59,7 @@ fn every_name_stands_for_one_model() {
         let names = Names::fixed(demo(), &alias("*", model), open).unwrap();
         let meant = |name: &str| names.find(name).unwrap().unwrap().model;
         assert_eq!([meant("demo"), meant("claude-sonnet-5")], ["demo", expected]);
-        assert!(names.source(expected).is_some());
+        assert!(names.sources().of(expected).is_some());
         let listed: Vec<_> = names.list().into_iter().map(|listed| listed.name).collect();
         assert_eq!(listed, ["demo"], "it is not listed");
     }
@@ -67,7 +69,7 @@ fn every_name_stands_for_one_model() {
     let names = Names::store(hub(), None, &aliases, open).unwrap();
     let meant = |name: &str| names.find(name).unwrap().unwrap().model;
     assert_eq!([meant("mine"), meant("mine:latest"), meant("gpt-4o")], ["m", "m", "demo"]);
-    assert_eq!(names.source("m").map(|source| place(&source)), Some("a/m.gguf".into()));
+    assert_eq!(names.sources().of("m").map(|source| place(&source)), Some("a/m.gguf".into()));
     let listed: Vec<_> = names.list().into_iter().map(|listed| listed.name).collect();
     assert_eq!(listed, ["demo", "mine"]);
     // The name of another family's model is one that is not here, as a preset that was removed.
@@ -102,4 +104,54 @@ fn a_stamp_changes_with_the_file() {
     let before = stamp(&split);
     std::fs::write(&second, "bb").unwrap();
     assert_ne!(stamp(&split), before);
+}
+
+/// Counts how often the folder of a repository is read.
+struct Reads(Arc<AtomicUsize>);
+
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Reads {
+    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+        if event.metadata().target() == "trine_hub::shelf" {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn a_list_reads_each_folder_once_whatever_is_in_it() {
+    use tracing_subscriber::layer::SubscriberExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let [store, studio] = ["store", "studio"].map(|name| folder.path().join(name));
+    let repositories = [store.join("a/one"), studio.join("b/two")];
+    for repository in &repositories {
+        std::fs::create_dir_all(repository).unwrap();
+        for index in 0..30 {
+            std::fs::write(repository.join(format!("m{index}-Q8_0.gguf")), "x").unwrap();
+        }
+    }
+    let mut config = trine_hub::HubConfig::new(&store);
+    config.neighbours = vec![(trine_hub::Origin::LmStudio, studio)];
+    let hub = Hub::new(config).unwrap();
+    for index in 0..10 {
+        let name = PresetName::parse(&format!("p{index}")).unwrap();
+        let base = format!("b/two/m{index}-Q8_0.gguf");
+        hub.save_preset(&Preset::new(&name, base)).unwrap();
+    }
+    let aliases = [("mine".to_owned(), "a/one/m3-Q8_0.gguf".to_owned())];
+    let open = |model: &str| Err(anyhow!("no model {model}"));
+    let names = Names::store(hub, None, &aliases, open).unwrap();
+    let reads = Arc::new(AtomicUsize::new(0));
+    let subscriber = tracing_subscriber::registry().with(Reads(reads.clone()));
+    tracing::subscriber::with_default(subscriber, || {
+        assert_eq!(names.list().len(), 1 + 60 + 10 + aliases.len());
+        assert_eq!(reads.swap(0, Ordering::Relaxed), repositories.len());
+        let (listed, sources) = (names.list(), names.sources());
+        assert!(listed.iter().all(|listed| sources.of(&listed.model).is_some()));
+        assert_eq!(reads.swap(0, Ordering::Relaxed), 2 * repositories.len());
+        let catalog = names.library().unwrap().catalog(false).unwrap();
+        assert!(catalog.models.len() > 10);
+    });
+    // A model of the catalogue that is not here may be one that a bounded listing left out.
+    assert!(reads.load(Ordering::Relaxed) <= repositories.len() + catalog::models().len());
 }

@@ -1,0 +1,214 @@
+//! What is on this machine, read once for any number of names.
+
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use crate::catalog::CatalogModel;
+use crate::error::HubError;
+use crate::hub::Hub;
+use crate::local::{EntryState, LocalModel, OLLAMA, Origin, StoreEntry};
+use crate::name::ModelName;
+use crate::neighbours::listed;
+use crate::select::Candidates;
+use crate::shelf::Shelf;
+use crate::short;
+
+/// The models of the store and of other programs as they were at one time. Folders are read when
+/// something is asked for the first time, and never again: looking up `n` names in `n` models takes
+/// no longer than listing them.
+pub struct Inventory<'a> {
+    hub: &'a Hub,
+    read: OnceCell<Read>,
+}
+
+struct Read {
+    entries: Vec<StoreEntry>,
+    /// The first entry of each path.
+    by_path: HashMap<PathBuf, usize>,
+    /// The shelves of each repository, those that come first in the order of [`Hub::shelves`].
+    by_repository: HashMap<String, Shelves>,
+}
+
+impl<'a> Inventory<'a> {
+    pub(crate) fn new(hub: &'a Hub) -> Self {
+        Self { hub, read: OnceCell::new() }
+    }
+
+    fn read(&self) -> &Read {
+        self.read.get_or_init(|| Read::new(self.hub.shelves()))
+    }
+
+    /// Returns the models as [`Hub::list`] does.
+    ///
+    /// # Errors
+    /// [`HubError::File`] if the store exists but cannot be read.
+    pub fn entries(&self) -> Result<&[StoreEntry], HubError> {
+        self.check()?;
+        Ok(&self.read().entries)
+    }
+
+    pub(crate) fn into_entries(self) -> Result<Vec<StoreEntry>, HubError> {
+        self.check()?;
+        self.read();
+        Ok(self.read.into_inner().map(|read| read.entries).unwrap_or_default())
+    }
+
+    fn check(&self) -> Result<(), HubError> {
+        let root = self.hub.store.root();
+        match std::fs::read_dir(root) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(HubError::file("read", root, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the complete model that `name` means, as [`Hub::resolve`] does.
+    ///
+    /// # Errors
+    /// [`HubError::Ambiguous`] if several local models match.
+    pub fn resolve(&self, name: &ModelName) -> Result<Option<LocalModel>, HubError> {
+        self.with_shelves(name, |shelves| shelves.resolve(name))
+    }
+
+    /// Returns a model, complete or not, as [`Hub::show`] does; `None` if it is not here.
+    ///
+    /// # Errors
+    /// [`HubError::Ambiguous`] if several match.
+    pub fn show(&self, name: &ModelName) -> Result<Option<StoreEntry>, HubError> {
+        self.with_shelves(name, |shelves| shelves.show(name))
+    }
+
+    fn with_shelves<R>(&self, name: &ModelName, asked: impl FnOnce(&Shelves) -> R) -> R {
+        match self.read().by_repository.get(&name.repository()) {
+            Some(shelves) => asked(shelves),
+            // A listing is bounded, and a disk may take upper and lower case for the same.
+            None => asked(&Shelves::new(self.hub.own_shelves_of(name).collect())),
+        }
+    }
+
+    /// Returns the local model, complete or not, that a short name means. A short name is a
+    /// repository's name without its owner, with or without a final `-GGUF`, and optionally with a
+    /// quantisation after a colon; or a file's name without `.gguf`. Upper and lower case are
+    /// equal. Also finds `owner/repo` if only the case differs.
+    ///
+    /// # Errors
+    /// [`HubError::Ambiguous`] if models of several repositories have that name,
+    /// [`HubError::File`] if the store exists but cannot be read.
+    pub fn short_name(&self, text: &str) -> Result<Option<ModelName>, HubError> {
+        short::pick(text, self.entries()?)
+    }
+
+    /// Returns the name under which the model at a path is listed.
+    #[must_use]
+    pub fn name_at(&self, path: &Path) -> Option<&ModelName> {
+        let read = self.read();
+        read.by_path.get(path).map(|index| &read.entries[*index].name)
+    }
+
+    /// Returns a model of another program that is the same as one of the catalogue: of its name in
+    /// Ollama's library, or of the same size, training and format.
+    ///
+    /// # Errors
+    /// [`HubError::Ambiguous`] if several match.
+    pub fn neighbour(&self, model: &CatalogModel) -> Result<Option<LocalModel>, HubError> {
+        let names: Vec<String> = model.names().iter().map(|name| listed(name)).collect();
+        let is_same = |entry: &&StoreEntry| {
+            let is_listed = entry.name.owner() == OLLAMA
+                && names.iter().any(|name| name.eq_ignore_ascii_case(entry.name.repo()));
+            !matches!(entry.origin, Origin::Store | Origin::HuggingFaceCache)
+                && (is_listed || model.is_copy(&entry.name))
+        };
+        match self.read().entries.iter().find(is_same) {
+            Some(entry) => self.resolve(&entry.name),
+            None => Ok(None),
+        }
+    }
+}
+
+impl Read {
+    fn new(shelves: Vec<Shelf>) -> Self {
+        let is_listed = |entry: &StoreEntry| {
+            entry.origin == Origin::Store || entry.state == EntryState::Complete
+        };
+        let entries: Vec<StoreEntry> =
+            shelves.iter().flat_map(Shelf::entries).filter(is_listed).collect();
+        let mut by_path = HashMap::new();
+        for (index, entry) in entries.iter().enumerate() {
+            by_path.entry(entry.path.clone()).or_insert(index);
+        }
+        let mut by_repository: HashMap<String, Vec<Shelf>> = HashMap::new();
+        for shelf in shelves {
+            by_repository.entry(shelf.name.repository()).or_default().push(shelf);
+        }
+        let sorted = by_repository.into_iter().map(|(name, all)| (name, Shelves::new(all)));
+        Self { entries, by_path, by_repository: sorted.collect() }
+    }
+}
+
+/// All shelves of one repository: the store's first, then those of other programs.
+pub(crate) struct Shelves(Vec<Sorted>);
+
+/// A shelf, and what is on it once that was asked for.
+struct Sorted {
+    shelf: Shelf,
+    /// Its models, complete or not.
+    all: OnceCell<Candidates>,
+    choice: OnceCell<Choice>,
+}
+
+/// What can be chosen of a shelf.
+struct Choice {
+    complete: Candidates,
+    /// The same with the whole files of all shelves: a vision tower may lie on another one.
+    everywhere: Candidates,
+}
+
+impl Shelves {
+    pub(crate) fn new(shelves: Vec<Shelf>) -> Self {
+        let sorted = |shelf| Sorted { shelf, all: OnceCell::new(), choice: OnceCell::new() };
+        Self(shelves.into_iter().map(sorted).collect())
+    }
+
+    /// Returns the complete model that a name picks on the first shelf that has one.
+    pub(crate) fn resolve(&self, name: &ModelName) -> Result<Option<LocalModel>, HubError> {
+        for Sorted { shelf, choice, .. } in &self.0 {
+            let choice = choice.get_or_init(|| self.choice(shelf));
+            let pick = match choice.complete.choose(name) {
+                Ok(pick) if pick.mmproj().is_some() => pick,
+                Ok(pick) => choice.everywhere.with_mmproj(pick, &[]),
+                Err(error @ HubError::Ambiguous { .. }) => return Err(error),
+                Err(_) => continue,
+            };
+            return Ok(Some(shelf.local(name, &pick, self.shelves())));
+        }
+        Ok(None)
+    }
+
+    /// Returns the model, complete or not, that a name picks on the first shelf that has one.
+    pub(crate) fn show(&self, name: &ModelName) -> Result<Option<StoreEntry>, HubError> {
+        for Sorted { shelf, all, .. } in &self.0 {
+            match all.get_or_init(|| shelf.candidates()).pick(name) {
+                Ok(pick) => return Ok(Some(shelf.entry(name, &pick))),
+                Err(error @ HubError::Ambiguous { .. }) => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    fn shelves(&self) -> impl Iterator<Item = &Shelf> {
+        self.0.iter().map(|sorted| &sorted.shelf)
+    }
+
+    fn choice(&self, shelf: &Shelf) -> Choice {
+        let names = shelf.complete_names();
+        let whole = self.shelves().flat_map(Shelf::whole_names);
+        let mut everywhere: Vec<String> = names.iter().cloned().chain(whole).collect();
+        everywhere.sort_unstable();
+        everywhere.dedup();
+        let (complete, everywhere) = (Candidates::new(names), Candidates::new(everywhere));
+        Choice { complete, everywhere }
+    }
+}
