@@ -48,8 +48,9 @@ pub(crate) fn fetch(hub: &Hub, name: &ModelName) -> Result<LocalModel> {
 /// Reads the headers of a model on the server into a folder. Ctrl-C stops it.
 ///
 /// # Errors
-/// Returns an error if the server does not have the model, or it cannot be run.
-pub(crate) fn header(hub: &Hub, name: &ModelName, folder: &Path) -> Result<Option<Header>> {
+/// Returns an error if the server does not have the model or does not give its header, or the model
+/// cannot be run.
+pub(crate) fn header(hub: &Hub, name: &ModelName, folder: &Path) -> Result<Header> {
     let watch = Watch::new();
     let mut shown = Shown::new(&watch);
     let _sign = terminal::Sign::of("reading the model's header");

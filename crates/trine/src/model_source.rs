@@ -199,7 +199,7 @@ pub(crate) fn find_for_chat(typed: &str, may_download: bool) -> Result<Chosen> {
         Resolved::Missing(missing) => missing,
     };
     if may_download {
-        return obtain(missing, &FetchArgs { yes: true });
+        return obtain(missing, &FetchArgs { yes: true, is_unasked: true });
     }
     let size =
         missing.bytes.map_or(String::new(), |bytes| format!(", {}", output::about_bytes(bytes)));
@@ -367,7 +367,8 @@ fn obtain(missing: Missing, args: &FetchArgs) -> Result<Chosen> {
     let Missing { typed, name, bytes, preset } = missing;
     let hub = hub()?;
     if !args.yes {
-        if !(terminal::stdin_is_terminal() && terminal::stderr_is_terminal()) {
+        let can_ask = terminal::stdin_is_terminal() && terminal::stderr_is_terminal();
+        if args.is_unasked || !can_ask {
             return Err(not_here(&typed, &name, bytes));
         }
         fetch::ask(&hub, &typed, &name, bytes)?;
@@ -609,7 +610,7 @@ pub(crate) fn local_names() -> Vec<String> {
 mod tests {
     use super::*;
 
-    const NO: FetchArgs = FetchArgs { yes: false };
+    const NO: FetchArgs = FetchArgs { yes: false, is_unasked: true };
 
     fn lone(typed: &str) -> Result<ModelOrPrompt> {
         model_or_prompt(typed, &NO)
