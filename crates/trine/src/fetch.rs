@@ -9,9 +9,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use trine_hub::{Header, Hub, HubError, LeftOut, LocalModel, ModelName, Progress, catalog};
 
 use crate::failure::{Interrupted, Negative};
-use crate::fitting::Room;
 use crate::interrupt::Watch;
 use crate::output;
+use crate::suiting::Suited;
 use crate::terminal;
 
 const BAR: &str =
@@ -130,7 +130,7 @@ pub(crate) fn ask(hub: &Hub, typed: &str, name: &ModelName, bytes: Option<u64>) 
 
 /// Returns what there is to say before a download of a model that has no memory here.
 pub(crate) fn misfit(name: &ModelName, bytes: u64) -> Option<String> {
-    Room::now().misfit(catalog::of(name), bytes)
+    Suited::unmeasured().misfit(catalog::of(name), bytes)
 }
 
 /// Shows a download: bars on a terminal, a line for each file elsewhere.

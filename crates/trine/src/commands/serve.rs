@@ -30,7 +30,7 @@ use crate::options::Settings;
 use crate::session::{Session, Sizes, formats};
 use crate::tower::{self, Wish};
 use crate::vocabulary::{TextSide, template};
-use crate::{fitting, machine, open_files, output, settings, signals, terminal, traces};
+use crate::{machine, open_files, output, settings, signals, suiting, terminal, traces};
 
 /// The number of threads that serve connections; the models have their own.
 const THREADS: usize = 2;
@@ -148,7 +148,7 @@ fn tell(server: &Server, model: &str, has_tls: bool, needs_key: bool) {
     };
     output::remark(format_args!("Chat in your browser: {own}/"));
     output::remark(format_args!("For programs: {own}/v1 (OpenAI), {own} (Anthropic, Ollama){key}"));
-    if let Some(told) = fitting::about_demo(&model) {
+    if let Some(told) = suiting::about_demo(&model) {
         output::remark(told);
     }
     output::remark("Ctrl-C ends the server.");

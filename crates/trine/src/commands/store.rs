@@ -10,9 +10,9 @@ use crate::assistants;
 use crate::cli::{ListArgs, PullArgs, RemoveArgs};
 use crate::embedded::Embedded;
 use crate::fetch::fetch;
-use crate::fitting::Room;
 use crate::model_source::{Source, hub, hub_config, repository};
 use crate::output;
+use crate::suiting::Suited;
 use crate::terminal;
 use crate::tower;
 
@@ -31,7 +31,7 @@ pub(crate) fn pull(args: PullArgs) -> Result<()> {
     };
     let name = repository(&hub, &typed)?;
     if let Some(known) = catalog::of(&name)
-        && let Some(misfit) = Room::now().misfit(Some(known), known.bytes)
+        && let Some(misfit) = Suited::unmeasured().misfit(Some(known), known.bytes)
     {
         output::warning(misfit);
     }
