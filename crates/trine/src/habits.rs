@@ -39,8 +39,9 @@ const LAYER_OPTIONS: [&str; 2] = ["-ngl", "--n-gpu-layers"];
 const ALL_LAYERS: u64 = 99;
 
 /// Words that are no commands, and what does what they say.
-const COMMANDS: [(&[&str], &str); 10] = [
+const COMMANDS: [(&[&str], &str); 11] = [
     (&["get", "download", "fetch", "install", "add"], "pull"),
+    (&["clone", "copy", "duplicate"], "cp"),
     (&["load", "start", "ask", "prompt", "generate", "complete", "cli"], "run"),
     (&["models", "tags", "local"], "list"),
     (&["remove", "delete", "del", "uninstall"], "rm"),
@@ -50,6 +51,38 @@ const COMMANDS: [(&[&str], &str); 10] = [
     (&["info", "inspect", "describe"], "show"),
     (&["benchmark", "perf", "llama-bench"], "bench"),
     (&["convert", "quantise"], "quantize"),
+];
+
+/// Words that are no commands, and what there is in place of what they do.
+const WORDS: [(&[&str], &str); 7] = [
+    (
+        &["launch"],
+        "write: trine serve, and give the program its address, http://127.0.0.1:8080/v1; docs/server.md shows how",
+    ),
+    (
+        &["login", "signin", "logout", "signout", "whoami"],
+        "trine has no accounts; for gated models of Hugging Face, set HF_TOKEN to a token of your account there",
+    ),
+    (
+        &["push", "publish", "upload", "share"],
+        "trine publishes nothing; for Hugging Face, write: hf upload OWNER/REPO FILE",
+    ),
+    (
+        &["import"],
+        "files need no import; write: trine run FILE, or for a short name: trine create NAME --from FILE",
+    ),
+    (
+        &["log", "logs"],
+        "the server writes its log to standard error; with systemd: journalctl -u trine",
+    ),
+    (
+        &["daemon", "app", "gui", "ui"],
+        "write: trine serve, and open http://127.0.0.1:8080 in a browser",
+    ),
+    (
+        &["update", "upgrade"],
+        "trine does not update itself; docs/installing.md says how it is installed",
+    ),
 ];
 
 /// Options that other programs have, and what there is here.
@@ -90,6 +123,10 @@ pub(crate) fn understood(typed: Vec<OsString>, program: &Command) -> Vec<OsStrin
         let (others, models) = without_models(meant.split_off(at + 1));
         meant.extend(models);
         meant.extend(others);
+    }
+    if meant[at] == "server" && meant.get(at + 1).is_some_and(|word| word == "start") {
+        // LM Studio's command.
+        meant.remove(at + 1);
     }
     meant.extend(rest.iter().cloned());
     meant
@@ -284,17 +321,16 @@ fn correct_command(told: &mut clap::Error, typed: &[OsString]) {
         let space = if rest.is_empty() { "" } else { " " };
         format!("write: trine {command}{space}{rest}")
     };
-    let text = if let Some((_, command)) =
-        COMMANDS.iter().find(|(words, _)| words.contains(&&*lower))
-    {
-        write(command, &rest)
-    } else if lower == "launch" {
-        "write: trine serve, and give the program its address, http://127.0.0.1:8080/v1; docs/server.md shows how".to_owned()
-    } else if is_for_run(&unknown) {
-        write("run", &others.join(" "))
-    } else {
-        return;
-    };
+    let text =
+        if let Some((_, command)) = COMMANDS.iter().find(|(words, _)| words.contains(&&*lower)) {
+            write(command, &rest)
+        } else if let Some((_, text)) = WORDS.iter().find(|(words, _)| words.contains(&&*lower)) {
+            (*text).to_owned()
+        } else if is_for_run(&unknown) {
+            write("run", &others.join(" "))
+        } else {
+            return;
+        };
     told.remove(ContextKind::SuggestedSubcommand);
     tip(told, text);
 }
@@ -345,6 +381,7 @@ mod tests {
             ("--host=0.0.0.0 -m m.gguf", "serve m.gguf --host=0.0.0.0"),
             ("-m m.gguf -np 4 -cb", "serve m.gguf --parallel 4"),
             ("-hf a/b --port run", "serve a/b --port run"),
+            ("server start --port 9", "server --port 9"),
             ("run m.gguf -ctk q8_0", "run m.gguf --cache-type-k q8_0"),
             ("--model=m.gguf -p run", "run m.gguf -p run"),
             ("run -p hi -m m.gguf", "run m.gguf -p hi"),

@@ -68,11 +68,29 @@ pub(crate) fn run(args: SearchArgs, verbose: bool) -> Result<()> {
     }
     output::line(output::table(&header, rows, &[1, 3]))?;
     output::note(&format!(
-        "sizes are rounded; tokens/s are a forecast for {}; `trine run {}` downloads and runs the recommended model",
+        "sizes are rounded; tokens/s are a forecast for {}\n{}",
         terminal::harmless(&suited.device()),
-        best.name()
+        next(&found, best, &suited)
     ));
     Ok(())
+}
+
+/// Returns what to type next: with the recommended model if it is in the list, else with the first
+/// that fits.
+fn next(found: &[&CatalogModel], best: &CatalogModel, suited: &Suited) -> String {
+    let fits = |model: &&&CatalogModel| suited.room.fits(model) != Some(false);
+    let model = match found.contains(&best) {
+        true => best,
+        false => found.iter().find(fits).or(found.first()).map_or(best, |model| model),
+    };
+    let (name, recommended) = (model.name(), best.name());
+    let recommended = match model == best {
+        true => String::new(),
+        false => format!("; recommended here is {recommended}"),
+    };
+    format!(
+        "next: `trine run {name}` downloads it and starts a chat, `trine pull {name}` only downloads it{recommended}"
+    )
 }
 
 /// Returns what there is to say if no model of the catalogue has the words.

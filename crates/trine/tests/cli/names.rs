@@ -128,7 +128,13 @@ fn a_whole_name_means_its_own_repository() {
 #[test]
 fn search_needs_no_network() {
     let store = Store::new().with("ggml-org/gemma-3-1b-it-GGUF/gemma-3-1b-it-Q4_K_M.gguf");
-    let all = store.trine(&["search"]).ok().out;
+    let ran = store.trine(&["search"]).ok();
+    let next = "next: `trine run gemma";
+    assert!(ran.err.contains(next) && !ran.err.contains("recommended here"), "{}", ran.err);
+    let some = store.trine(&["search", "--quick", "270m"]).ok().err;
+    let said = ["next: `trine run gemma3:270m` downloads", "; recommended here is gemma"];
+    assert!(said.iter().all(|said| some.contains(said)), "{some}");
+    let all = ran.out;
     assert!(all.contains("gemma3:27b-it-qat") && all.contains("806.0 MB"), "{all}");
     assert_eq!(all.matches("recommended").count(), 1, "{all}");
     assert!(!all.contains("ggml-org/"), "repositories are for -v: {all}");
