@@ -69,6 +69,7 @@ pub(crate) fn snapshot(cache: &Path, name: &ModelName, commit: &str) -> Option<S
         })
         .collect();
     (!files.is_empty()).then(|| Shelf {
+        called: None,
         name: name.clone(),
         folder,
         origin: Origin::HuggingFaceCache,

@@ -7,12 +7,13 @@ use crate::catalog::{self, CatalogModel};
 use crate::config::HubConfig;
 use crate::error::HubError;
 use crate::http::Client;
-use crate::local::{EntryState, LocalModel, OLLAMA, RemovedModel, StoreEntry};
+use crate::local::{EntryState, LocalModel, Origin, RemovedModel, StoreEntry};
 use crate::manifest::Manifest;
 use crate::name::{ModelName, Selection};
 use crate::neighbours;
 use crate::select;
 use crate::shelf::Shelf;
+use crate::short;
 use crate::store::Store;
 
 /// A client of one Hugging Face server together with the local models.
@@ -45,9 +46,17 @@ impl Hub {
     pub fn resolve(&self, name: &ModelName) -> Result<Option<LocalModel>, HubError> {
         let shelves = self.shelves_of(name);
         for shelf in &shelves {
-            if let Some(model) = shelf.resolve(name, &shelves)? {
+            let Some(model) = shelf.resolve(name, &shelves)? else { continue };
+            if !model.origin.is_neighbour() {
                 return Ok(Some(model));
             }
+            // Two names of Ollama's may have one file.
+            let is_it = |entry: &StoreEntry| {
+                entry.path == model.path && entry.name.repository() == name.repository()
+            };
+            let short = self.list()?.into_iter().find(is_it);
+            let short = short.map_or_else(|| model.short.clone(), |entry| entry.short);
+            return Ok(Some(LocalModel { short, ..model }));
         }
         Ok(None)
     }
@@ -75,6 +84,7 @@ impl Hub {
         let others = neighbours::shelves(self.client.config());
         let others = others.iter().flat_map(Shelf::entries);
         entries.extend(others.filter(|entry| entry.state == EntryState::Complete));
+        short::shorten(&mut entries);
         Ok(entries)
     }
 
@@ -150,7 +160,7 @@ impl Hub {
     pub(crate) fn local_names(&self) -> Vec<String> {
         let entries = self.list().unwrap_or_default();
         let complete = entries.iter().filter(|entry| entry.state == EntryState::Complete);
-        let mut names: Vec<String> = complete.map(|entry| catalog::short(&entry.name)).collect();
+        let mut names: Vec<String> = complete.map(|entry| entry.short.clone()).collect();
         names.dedup();
         names
     }
@@ -178,15 +188,29 @@ impl Hub {
                               delete that folder or use 'hf cache delete'";
                 HubError::Refused { path, reason: reason.to_owned() }
             }
-            _ => match self.shelves_of(name).pop() {
-                Some(shelf) if select::pick(name, &shelf.names()).is_ok() => {
-                    let place = shelf.origin.place().unwrap_or_default();
-                    let reason = format!("it is one of {place}; remove it with that program");
-                    HubError::Refused { path: shelf.folder, reason }
-                }
-                _ => self.not_local(name),
+            _ => match self.neighbouring(name) {
+                Some(entry) => HubError::Refused {
+                    reason: how_to_remove(entry.origin, entry.called.as_deref()),
+                    path: entry.path,
+                },
+                None => self.not_local(name),
             },
         }
+    }
+
+    /// Returns the model of another program that a name means.
+    fn neighbouring(&self, name: &ModelName) -> Option<StoreEntry> {
+        let shelves = neighbours::shelves(self.client.config());
+        let picked = shelves.iter().filter(|shelf| shelf.name.repository() == name.repository());
+        let picked = picked.filter_map(|shelf| {
+            let pick = select::pick(name, &shelf.names()).ok()?;
+            Some(shelf.entry(name, &pick))
+        });
+        let known = || {
+            let model = catalog::of(name)?;
+            shelves.iter().flat_map(Shelf::entries).find(|entry| short::is_same(model, entry))
+        };
+        picked.into_iter().next().or_else(known)
     }
 
     /// Returns a model of another program that is the same as one of the catalogue: of its name in
@@ -196,17 +220,22 @@ impl Hub {
     /// [`HubError::Ambiguous`] if several match.
     pub fn neighbour(&self, model: &CatalogModel) -> Result<Option<LocalModel>, HubError> {
         let shelves = neighbours::shelves(self.client.config());
-        let names: Vec<String> =
-            model.names().iter().map(|name| neighbours::listed(name)).collect();
-        let is_same = |entry: &StoreEntry| {
-            let is_listed = entry.name.owner() == OLLAMA
-                && names.iter().any(|name| name.eq_ignore_ascii_case(entry.name.repo()));
-            entry.state == EntryState::Complete && (is_listed || model.is_copy(&entry.name))
-        };
         let mut entries = shelves.iter().flat_map(Shelf::entries);
-        match entries.find(is_same) {
+        match entries.find(|entry| short::is_same(model, entry)) {
             Some(entry) => self.resolve(&entry.name),
             None => Ok(None),
         }
     }
+}
+
+/// Returns why a model of another program is not removed, and how that is done.
+fn how_to_remove(origin: Origin, called: Option<&str>) -> String {
+    let place = origin.place().unwrap_or_default();
+    let how = match (origin, called) {
+        (Origin::Ollama, Some(called)) => format!("remove it with `ollama rm {called}`"),
+        (Origin::Ollama, None) => "remove it with `ollama rm`".to_owned(),
+        (Origin::LmStudio, _) => "remove it there, in My Models".to_owned(),
+        _ => "delete that file".to_owned(),
+    };
+    format!("it is one of {place}, which trine only reads; {how}")
 }

@@ -154,7 +154,12 @@ fn ollama_shelf(
     };
     let files = layers.into_iter().map(file).collect();
     let folder = root.join("blobs");
-    whole.then_some(Shelf { name, folder, origin: Origin::Ollama, revision: None, files })
+    let called = is_library.then(|| match tag {
+        "latest" => model.to_owned(),
+        tag => format!("{model}:{tag}"),
+    });
+    let (origin, revision) = (Origin::Ollama, None);
+    whole.then_some(Shelf { name, called, folder, origin, revision, files })
 }
 
 /// Returns the files of a manifest that are whole: whether it is a vision tower, the path, bytes.
@@ -203,7 +208,8 @@ fn lm_studio(root: &Path) -> Vec<Shelf> {
                     at: None,
                 })
                 .collect();
-            shelves.push(Shelf { name, folder, origin: Origin::LmStudio, revision: None, files });
+            let origin = Origin::LmStudio;
+            shelves.push(Shelf { name, called: None, folder, origin, revision: None, files });
         }
     }
     shelves
@@ -241,7 +247,8 @@ fn llama_cpp(root: &Path) -> Vec<Shelf> {
             })
             .collect();
         let (folder, origin) = (root.to_owned(), Origin::LlamaCpp);
-        shelves.insert(name.repository(), Shelf { name, folder, origin, revision: None, files });
+        let shelf = Shelf { name, called: None, folder, origin, revision: None, files };
+        shelves.insert(shelf.name.repository(), shelf);
     }
     shelves.into_values().collect()
 }

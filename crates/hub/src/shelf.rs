@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::catalog;
 use crate::error::HubError;
 use crate::local::{EntryState, LocalModel, ModelFile, OLLAMA, Origin, StoreEntry, StoredFile};
 use crate::name::{ModelName, has_extension, valid_file};
@@ -19,6 +20,8 @@ const MOST_ENTRIES: usize = 20_000;
 pub(crate) struct Shelf {
     /// The repository, without a selection.
     pub(crate) name: ModelName,
+    /// The name that the program has for it that downloaded it, if that is another one.
+    pub(crate) called: Option<String>,
     pub(crate) folder: PathBuf,
     pub(crate) origin: Origin,
     pub(crate) revision: Option<String>,
@@ -109,6 +112,7 @@ impl Shelf {
         files.extend(mmproj);
         LocalModel {
             name: name.clone(),
+            short: catalog::short(name),
             path: self.path(pick),
             bytes: files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes)),
             files,
@@ -139,6 +143,8 @@ impl Shelf {
         });
         StoreEntry {
             name: name.clone(),
+            short: catalog::short(name),
+            called: self.called.clone(),
             path: self.path(pick),
             files,
             bytes,

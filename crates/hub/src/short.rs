@@ -1,5 +1,6 @@
 //! Short names of models on this machine: a repository without its owner, in upper or lower case.
 
+use crate::catalog::{self, CatalogModel, Known};
 use crate::error::HubError;
 use crate::hub::Hub;
 use crate::local::{EntryState, OLLAMA, Origin, StoreEntry};
@@ -28,6 +29,47 @@ impl Hub {
         names.dedup();
         names
     }
+}
+
+/// Gives models of other programs the names by which people ask for them: the catalogue's if it
+/// means this one here, else that of its own program.
+pub(crate) fn shorten(entries: &mut [StoreEntry]) {
+    let is_whole = |entry: &&StoreEntry| entry.state == EntryState::Complete;
+    for at in 0..entries.len() {
+        let entry = &entries[at];
+        if !entry.origin.is_neighbour() {
+            continue;
+        }
+        let means_it = |model: &&'static CatalogModel| {
+            let is_its = |entry: &StoreEntry| catalog::of(&entry.name) == Some(model);
+            let own = entries.iter().filter(is_whole).find(|entry| is_its(entry));
+            let meant = own.or_else(|| entries.iter().find(|entry| is_same(model, entry)));
+            is_same(model, entry) && meant.is_some_and(|meant| meant.name == entry.name)
+        };
+        let known = catalog::models().iter().find(means_it).map(CatalogModel::name);
+        let called = || {
+            let called = entry.called.clone()?;
+            let is_other = matches!(catalog::find(&called), Some(Known::Model(_)));
+            let meant = pick(&called, entries).ok().flatten();
+            (!is_other && meant.as_ref() == Some(&entry.name)).then_some(called)
+        };
+        if let Some(short) = known.or_else(called) {
+            entries[at].short = short;
+        }
+    }
+}
+
+/// Returns whether a model of another program is the same as one of the catalogue: of its name in
+/// Ollama's library, or of the same size, training and format.
+pub(crate) fn is_same(model: &CatalogModel, entry: &StoreEntry) -> bool {
+    let is_listed = || {
+        let mut names = model.names().into_iter().map(|name| listed(&name));
+        entry.name.owner() == OLLAMA
+            && names.any(|name| name.eq_ignore_ascii_case(entry.name.repo()))
+    };
+    entry.origin.is_neighbour()
+        && entry.state == EntryState::Complete
+        && (is_listed() || model.is_copy(&entry.name))
 }
 
 fn pick(text: &str, entries: &[StoreEntry]) -> Result<Option<ModelName>, HubError> {

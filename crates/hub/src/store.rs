@@ -187,6 +187,7 @@ impl Store {
         }
         files.sort_by(|a, b| a.name.cmp(&b.name));
         (!files.is_empty()).then(|| Shelf {
+            called: None,
             name: name.with_selection(crate::name::Selection::Default),
             folder,
             origin: Origin::Store,

@@ -95,6 +95,7 @@ fn of_server(missing: &Missing) -> Result<Shown> {
     };
     let model = LocalModel {
         name: name.clone(),
+        short: catalog::short(name),
         path: read.path,
         files: read.files,
         mmproj: None,

@@ -90,7 +90,7 @@ impl Source {
         match self {
             Source::Embedded(model) => model.name().to_owned(),
             Source::Path(path) => path.display().to_string(),
-            Source::Local(model) => catalog::short(&model.name),
+            Source::Local(model) => model.short.clone(),
         }
     }
 
@@ -603,7 +603,7 @@ pub(crate) fn hub_config() -> Result<HubConfig, HubError> {
 pub(crate) fn local_names() -> Vec<String> {
     let entries = hub().and_then(|hub| hub.list()).unwrap_or_default();
     let complete = entries.iter().filter(|entry| entry.state == trine_hub::EntryState::Complete);
-    complete.take(20).map(|entry| catalog::short(&entry.name)).collect()
+    complete.take(20).map(|entry| entry.short.clone()).collect()
 }
 
 #[cfg(test)]

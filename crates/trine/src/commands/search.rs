@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 use trine_hub::catalog::{self, CatalogModel, Known};
-use trine_hub::{EntryState, Hub};
+use trine_hub::{EntryState, StoreEntry};
 
 use crate::cli::SearchArgs;
 use crate::model_source::hub;
@@ -19,7 +19,7 @@ use crate::terminal;
 pub(crate) fn run(args: SearchArgs, verbose: bool) -> Result<()> {
     let text = args.text.join(" ");
     let found = catalog::search(&text);
-    let hub = hub()?;
+    let here = hub()?.list()?;
     if found.is_empty() && !args.json {
         output::remark(nothing(&text));
         return Ok(());
@@ -32,7 +32,7 @@ pub(crate) fn run(args: SearchArgs, verbose: bool) -> Result<()> {
     let best = suited.best();
     if args.json {
         let entries: Vec<Value> =
-            found.iter().map(|model| entry(model, state(&hub, model), &suited)).collect();
+            found.iter().map(|model| entry(model, state(&here, model), &suited)).collect();
         return output::json(&entries);
     }
     let row = |model: &&CatalogModel| {
@@ -42,7 +42,7 @@ pub(crate) fn run(args: SearchArgs, verbose: bool) -> Result<()> {
             None => "-",
         };
         let rate = suited.rate(model).filter(|_| suited.room.fits(model) != Some(false));
-        let state = match state(&hub, model) {
+        let state = match state(&here, model) {
             None if *model == best => "recommended",
             None => "",
             Some(EntryState::Complete) if *model == best => "here, recommended",
@@ -106,8 +106,9 @@ fn nothing(text: &str) -> String {
 }
 
 /// Returns the state of a model on this machine, if it is there.
-fn state(hub: &Hub, model: &CatalogModel) -> Option<EntryState> {
-    hub.show(&model.model()).ok().map(|entry| entry.state)
+fn state(here: &[StoreEntry], model: &CatalogModel) -> Option<EntryState> {
+    let states = here.iter().filter(|entry| entry.short == model.name()).map(|entry| entry.state);
+    states.min_by_key(|state| *state != EntryState::Complete)
 }
 
 fn entry(model: &CatalogModel, state: Option<EntryState>, suited: &Suited) -> Value {

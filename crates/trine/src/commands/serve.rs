@@ -199,7 +199,11 @@ fn served(typed: &str, fetch: &FetchArgs) -> Result<Served> {
     let chosen = find(Some(typed), fetch)?;
     let model = served_name(&chosen.source);
     let preset = chosen.preset.as_ref();
-    let name = preset.map_or_else(|| model.clone(), |preset| preset.name.clone());
+    let name = match (preset, &chosen.source) {
+        (Some(preset), _) => preset.name.clone(),
+        (None, Source::Local(local)) => local.short.clone(),
+        (None, _) => model.clone(),
+    };
     let laid = preset.map(|preset| Arc::new(laid(preset)));
     Ok(Served { name, model, source: chosen.source, laid })
 }

@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result, anyhow};
-use trine_hub::catalog::{self, CatalogModel, Known};
+use trine_hub::catalog::{self, Known};
 use trine_hub::{
     EntryState, Hub, HubError, LocalModel, ModelName, Preset, PresetMessage, PresetName,
-    PresetRole, PresetRoom, Progress,
+    PresetRole, PresetRoom, Progress, StoreEntry,
 };
 use trine_server::{
     Catalog, Found, Library, LibraryError, Listed, Preset as Laid, PullProgress, Recipe, Refusal,
@@ -219,16 +219,27 @@ fn two_models(name: &str) -> anyhow::Error {
 /// Finds the model that a name means among those of the command line: by its own name, a name of
 /// the catalogue, or the last part of a name.
 fn meant<'a>(all: &'a [Served], name: &str) -> Option<&'a Served> {
-    let named = |name: &str| all.iter().find(|served| served.name == name);
+    // Under its own name a model is without what a preset adds.
+    let plain = || all.iter().filter(|served| served.laid.is_none());
+    let named = |name: &str| {
+        let listed = all.iter().find(|served| served.name == name);
+        listed.or_else(|| plain().find(|served| served.model == name))
+    };
     let known = || match catalog::find(name) {
-        Some(Known::Model(entry)) => named(&entry.model().to_string()),
+        Some(Known::Model(entry)) => {
+            named(&entry.name()).or_else(|| named(&entry.model().to_string()))
+        }
         _ => None,
     };
-    let mut short = all.iter().filter(|served| is_short(name, &served.name));
-    named(name).or_else(known).or_else(|| short.next().filter(|_| short.next().is_none()))
+    let mut short: Vec<&Served> = plain().filter(|served| is_short(name, &served.model)).collect();
+    short.dedup_by(|one, other| one.model == other.model);
+    named(name).or_else(known).or(match &short[..] {
+        [one] => Some(one),
+        _ => None,
+    })
 }
 
-/// Returns the name under which a model is served. Clients must not see the path of a file, so it
+/// Returns the name by which a server knows a model. Clients must not see the path of a file, so it
 /// is only the file's name.
 pub(super) fn served_name(source: &Source) -> String {
     match source {
@@ -272,9 +283,14 @@ fn listed(name: &str, model: &str, source: &Source) -> Listed {
         source => std::fs::metadata(place(source)).and_then(|facts| facts.modified()).ok(),
     };
     let modified = modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    let short = match source {
+        Source::Local(local) => local.short.clone(),
+        Source::Embedded(_) | Source::Path(_) => model.to_owned(),
+    };
     Listed {
         name: name.to_owned(),
         model: model.to_owned(),
+        short,
         bytes: source.file_bytes(),
         modified: modified.map(|since| since.as_secs()),
         digest: digest.unwrap_or_default(),
@@ -336,7 +352,7 @@ impl Shop {
         });
         for entry in entries.iter().filter(|entry| entry.state == EntryState::Complete) {
             if let Ok(Some(model)) = self.hub.resolve(&entry.name) {
-                let (name, own) = (self.listed_name(&entry.name), entry.name.to_string());
+                let (name, own) = (self.listed_name(entry), entry.name.to_string());
                 all.push(listed(&name, &own, &Source::Local(Box::new(model))));
             }
         }
@@ -360,15 +376,13 @@ impl Shop {
         all
     }
 
-    /// Returns the name under which a model of the store is listed: the short one of the catalogue
-    /// if it means that model here, else its own.
-    fn listed_name(&self, own: &ModelName) -> String {
-        let own_name = own.to_string();
-        let short = catalog::of(own).map(CatalogModel::name).filter(|short| {
-            let found = self.find(short).ok().flatten();
-            found.is_some_and(|found| found.model == own_name && *found.preset == Laid::default())
-        });
-        short.unwrap_or(own_name)
+    /// Returns the name under which a model is listed: the short one if it means that model here,
+    /// else its own.
+    fn listed_name(&self, entry: &StoreEntry) -> String {
+        let own_name = entry.name.to_string();
+        let found = self.find(&entry.short).ok().flatten();
+        let is_it = |found: Found| found.model == own_name && *found.preset == Laid::default();
+        if found.is_some_and(is_it) { entry.short.clone() } else { own_name }
     }
 
     fn find(&self, name: &str) -> Result<Option<Found>, String> {
@@ -441,7 +455,10 @@ impl Shop {
     /// Returns the name under which a model is listed; other names may mean the same files.
     fn own_name(&self, model: &LocalModel) -> String {
         let entries = self.hub.list().unwrap_or_default();
-        let entry = entries.iter().find(|entry| entry.path == model.path);
+        let mut same = entries.iter().filter(|entry| entry.path == model.path);
+        // Two names of Ollama's may have one file.
+        let own = |entry: &&StoreEntry| entry.name.repository() == model.name.repository();
+        let entry = same.clone().find(own).or_else(|| same.next());
         entry.map_or_else(|| model.name.to_string(), |entry| entry.name.to_string())
     }
 
@@ -526,9 +543,9 @@ fn told(error: HubError) -> LibraryError {
 impl Library for Shop {
     fn catalog(&self, measures: bool) -> Result<Catalog, LibraryError> {
         // A store that cannot be read is an error, not an empty store.
-        self.hub.list().map_err(told)?;
+        let here = self.hub.list().map_err(told)?;
         let machine = self.measured.machine(measures);
-        Ok(offers::catalog(&machine, &self.hub, |own| self.listed_name(own)))
+        Ok(offers::catalog(&machine, &here, |own| self.listed_name(own)))
     }
 
     fn pullable(&self, name: &str) -> Result<String, LibraryError> {
