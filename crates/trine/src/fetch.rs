@@ -11,6 +11,7 @@ use trine_hub::{Header, Hub, HubError, LeftOut, LocalModel, ModelName, Progress,
 use crate::failure::{Interrupted, Negative};
 use crate::interrupt::Watch;
 use crate::output;
+use crate::seeing;
 use crate::suiting::Suited;
 use crate::terminal;
 
@@ -69,8 +70,10 @@ fn without_tower(name: &ModelName, left_out: &LeftOut) -> String {
             "its vision tower {file} is left out: {name} takes texts only; `trine pull {name}` without --no-mmproj downloads it"
         ),
         Some(reason) => format!(
-            "its vision tower {file} is left out: {}; {name} takes texts only, unless --mmproj FILE names a tower that fits",
-            terminal::harmless(reason)
+            "its vision tower {file} is left out: {}; {name} takes texts only; for images name another tower with --mmproj \
+             FILE, or {}",
+            terminal::harmless(reason),
+            seeing::other()
         ),
     }
 }

@@ -12,6 +12,7 @@ use crate::embedded::Embedded;
 use crate::fetch::fetch;
 use crate::model_source::{Source, hub, hub_config, repository};
 use crate::output;
+use crate::seeing;
 use crate::suiting::Suited;
 use crate::terminal;
 use crate::tower;
@@ -87,8 +88,11 @@ fn pictures_of(
         }),
         _ if is_told => None,
         Ok(None) => Some(match tower::why_never(model.config().family, model.config().hidden) {
-            Some(why) => format!("it takes texts only: {why}"),
-            None => "it takes texts only: its repository has no vision tower for it; --mmproj FILE names one for images".to_owned(),
+            Some(why) => format!("it takes texts only: {why}; for images {}", seeing::other()),
+            None => format!(
+                "it takes texts only: its repository has no vision tower for it; for images name one with --mmproj FILE, or {}",
+                seeing::other()
+            ),
         }),
         Err(error) => Some(format!("it takes texts only: {error:#}")),
     }
