@@ -413,7 +413,7 @@ pub(crate) fn failure(finish: Finish, picture: Option<&SightError>) -> Option<Ap
     let message = match (finish, picture) {
         (Finish::PictureFailed, Some(error)) => {
             let error = error.to_string();
-            format!("a picture of the prompt could not be used: {}", without_remedy(&error))
+            format!("an image of the prompt could not be used: {}", without_remedy(&error))
         }
         _ => without_remedy(&finish.to_string()).to_owned(),
     };

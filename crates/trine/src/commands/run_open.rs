@@ -98,7 +98,7 @@ pub(super) fn open(
         text.thinking = Thinking { on: args.thinking.is_on(), budget: args.thinking.think_budget };
         if text.thinking.on == Some(true) && text.format().thoughts().is_none() {
             return Err(usage(format!(
-                "{} answers at once: it cannot think before; leave out --think and --think-budget",
+                "{} does not think before it answers; leave out --think and --think-budget",
                 session.name
             )));
         }

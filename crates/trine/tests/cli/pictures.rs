@@ -288,7 +288,10 @@ fn towers_are_measured_and_forecast() {
     assert_eq!(measured["picture"], serde_json::json!([1024, 768]));
     assert_eq!(measured["soft_tokens"], 4);
     let table = bench(&["--markdown", "--image", "100x60"]).ok().out;
-    assert!(table.contains("| 100 x 60 |") && table.contains("pictures/s"), "{table}");
+    assert!(
+        table.contains("| 100 x 60 |") && table.contains("images/s") && !table.contains("picture"),
+        "{table}"
+    );
     assert!(bench(&["--image", &picture("a")]).ok().out.contains("91 x 67"));
     assert!(bench(&["--image", "0x0"]).fails(2).contains("pixels"));
     for other in
